@@ -1,0 +1,12 @@
+// Owns where things lie in a checkout, for the scripts that must run before anything is installed.
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+export const ROOT = fileURLToPath(new URL("../..", import.meta.url)).replace(/\/$/, "");
+export const at = (...parts) => join(ROOT, ...parts);
+
+export const LOGS = at(".ci", "logs");
+export const VENV = at(".venv");
+export const VENV_BIN = at(".venv", "bin");
+export const NODE_BIN = at("node_modules", ".bin");
+export const CORE = at("crates", "node");

@@ -1,0 +1,186 @@
+// Owns set-up: turns a fresh clone into one that runs, and does nothing when nothing changed.
+import { execFileSync } from "node:child_process";
+import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { CORE, LOGS, NODE_BIN, VENV, VENV_BIN, at } from "./lib/paths.js";
+import { prerequisites } from "./lib/prerequisites.js";
+import { elapsed, run } from "./lib/process.js";
+import { progress } from "./lib/progress.js";
+import { digest, filesUnder, isStamped, stamp } from "./lib/stamp.js";
+
+const STEP_TIMEOUT_MS = 20 * 60_000;
+const PROBE_TIMEOUT_MS = 20_000;
+const UV_VERSION = "0.13.8";
+const STAMP = ".tierkv-stamp";
+
+const NETWORK_TROUBLE =
+  /\b(ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|E40[137]|E429|E50\d|SELF_SIGNED_CERT\w*)\b|npm error network|could not resolve host|failed to (?:fetch|download)|dns error|error sending request|connection (?:refused|reset|timed out)|name resolution|max retries exceeded|network failure/i;
+
+/** A set-up failure: one line that says what broke and what to do. */
+class SetupError extends Error {}
+
+/** Runs one command of a step; on failure says why in a line and shows the end of its log. */
+async function command(step, line, name, args, options = {}) {
+  const logPath = join(LOGS, `setup-${step}.log`);
+  const result = await run(name, args, {
+    cwd: at(),
+    timeoutMs: STEP_TIMEOUT_MS,
+    logPath,
+    onLine: line.note,
+    ...options,
+  });
+  if (result.code === 0 && !result.timedOut) return;
+  const log = readFileSync(logPath, "utf8");
+  const why = result.timedOut
+    ? `did not end within ${elapsed(STEP_TIMEOUT_MS)}`
+    : NETWORK_TROUBLE.test(log)
+      ? "could not reach the package registry; check the network or proxy, then run it again"
+      : (options.fix ?? `failed with exit code ${result.code}`);
+  line.done("failed");
+  const shown = result.tail.map((text) => `    | ${text}`).join("\n");
+  throw new SetupError(`${step}: ${why}\n${shown}\n    full log: ${logPath}`);
+}
+
+/** Whether a short probe succeeds: the built thing exists and loads. */
+function works(name, args) {
+  try {
+    execFileSync(name, args, { cwd: at(), stdio: "ignore", timeout: PROBE_TIMEOUT_MS });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+const nodeModules = {
+  name: "node modules",
+  stampPath: () => at("node_modules", STAMP),
+  inputs: () =>
+    digest([at("package.json"), at("package-lock.json")], process.platform, process.arch),
+  intact: () => existsSync(join(NODE_BIN, "tsc")),
+  async build(line) {
+    // No package needs its install script; the log level must not be the caller's "silent".
+    const flags = ["--include=dev", "--ignore-scripts", "--no-audit", "--no-fund"];
+    await command("node-modules", line, "npm", ["ci", ...flags, "--loglevel=notice"], {
+      fix: 'npm ci failed; if it says that the lock file does not match, run "npm install" and commit it',
+    });
+  },
+};
+
+const generated = (name) =>
+  /^crates\/(?:.*\/)?target$|^crates\/node\/(?:index\.(?:js|d\.ts)|[^/]*\.node|\.tierkv-stamp)$/.test(
+    name,
+  );
+
+const nativeCore = {
+  name: "native core",
+  stampPath: () => join(CORE, STAMP),
+  inputs: () => {
+    const { napi, scripts } = JSON.parse(readFileSync(at("package.json"), "utf8"));
+    const tool = at("node_modules", "@napi-rs", "cli", "package.json");
+    const how = [JSON.stringify(napi), scripts["build:native"]];
+    return digest([...filesUnder(["crates"], generated), tool], ...how);
+  },
+  intact: () =>
+    existsSync(join(CORE, "index.d.ts")) &&
+    works(process.execPath, ["--input-type=module", "-e", 'await import("#core")']),
+  async build(line) {
+    await command("native-core", line, "npm", ["run", "build:native", "--loglevel=notice"], {
+      fix: "the Rust core did not compile",
+    });
+    if (!nativeCore.intact()) {
+      line.done("failed");
+      throw new SetupError(
+        `native core: built, but it does not load; try "rm -rf crates/target crates/node/*.node" and run it again`,
+      );
+    }
+  },
+};
+
+/** Removes built files whose source is gone, so that dist mirrors src. */
+function pruneDist() {
+  for (const entry of readdirSync(at("dist"), { recursive: true })) {
+    const source = entry.replace(/(?:\.d\.ts|\.js)(?:\.map)?$/, ".ts");
+    if (source !== entry && !existsSync(at("src", source))) rmSync(at("dist", entry));
+  }
+}
+
+const typescript = {
+  name: "typescript",
+  stampPath: () => at("dist", STAMP),
+  inputs: () =>
+    digest([
+      ...filesUnder(["src"]),
+      at("tsconfig.json"),
+      at("package-lock.json"),
+      join(CORE, "index.d.ts"),
+    ]),
+  intact: () => existsSync(at("dist", "cli", "main.js")),
+  async build(line) {
+    await command("typescript", line, join(NODE_BIN, "tsc"), ["-p", "."], {
+      fix: "the TypeScript sources do not compile",
+    });
+    pruneDist();
+  },
+};
+
+const ENGINE_PROBE =
+  "import importlib.util as u, tierkv; assert u.find_spec('vllm') and u.find_spec('pytest')";
+
+const engine = {
+  name: "python engine",
+  stampPath: () => join(VENV, STAMP),
+  inputs: () => digest([at("python-shim", "engine-lock.txt"), at("python-shim", "pyproject.toml")]),
+  intact: () => works(join(VENV_BIN, "python"), ["-c", ENGINE_PROBE]),
+  async build(line, python) {
+    const step = "python-engine";
+    const venvPython = join(VENV_BIN, "python");
+    if (!works(venvPython, ["-m", "pip", "--version"])) {
+      await command(step, line, python.path, ["-m", "venv", "--clear", VENV]);
+    }
+    const uv = join(VENV_BIN, "uv");
+    const uvWanted = `from importlib.metadata import version as v; assert v("uv") == "${UV_VERSION}"`;
+    if (!works(venvPython, ["-c", uvWanted])) {
+      const pip = ["-m", "pip", "install", "--disable-pip-version-check"];
+      await command(step, line, venvPython, [...pip, `uv==${UV_VERSION}`]);
+    }
+    const env = { VIRTUAL_ENV: VENV, UV_NO_CONFIG: "1" };
+    await command(step, line, uv, ["pip", "sync", "python-shim/engine-lock.txt"], { env });
+    const editable = ["--no-deps", "--no-build-isolation", "--editable", "python-shim"];
+    await command(step, line, uv, ["pip", "install", ...editable], { env });
+    if (!engine.intact()) {
+      line.done("failed");
+      throw new SetupError(
+        'python engine: installed, but it does not import; run "rm -rf .venv" and set up again',
+      );
+    }
+  },
+};
+
+async function main() {
+  const startedMs = Date.now();
+  const { missing, python, summary } = await prerequisites();
+  if (missing.length > 0) {
+    throw new SetupError(`missing on this machine\n${missing.map((m) => `  - ${m}`).join("\n")}`);
+  }
+  let worked = false;
+  for (const step of [nodeModules, nativeCore, typescript, engine]) {
+    const inputs = step.inputs();
+    if (isStamped(step.stampPath(), inputs) && step.intact()) continue;
+    if (!worked) process.stdout.write(`tierKV set-up (${summary})\n`);
+    worked = true;
+    const line = progress(step.name);
+    await step.build(line, python);
+    stamp(step.stampPath(), inputs);
+    line.done("ready");
+  }
+  const spent = elapsed(Date.now() - startedMs);
+  process.stdout.write(worked ? `set-up done, ${spent}\n` : `set-up: nothing to do, ${spent}\n`);
+}
+
+try {
+  await main();
+} catch (error) {
+  if (!(error instanceof SetupError)) throw error;
+  process.stderr.write(`set-up failed: ${error.message}\n`);
+  process.exitCode = 1;
+}
