@@ -1,0 +1,54 @@
+// Owns reading how many tests a runner executed, from the report or the lines it left.
+import { existsSync, readFileSync } from "node:fs";
+import { stripVTControlCharacters } from "node:util";
+
+const NONE = Object.freeze({ passed: 0, failed: 0, skipped: 0 });
+
+/** Sums of several counts. */
+export function sum(counts) {
+  const total = { ...NONE };
+  for (const key of Object.keys(total)) {
+    for (const count of counts) total[key] += count[key];
+  }
+  return total;
+}
+
+/** One result line per test binary: "test result: ok. 12 passed; 0 failed; 1 ignored; ...". */
+export function cargoCounts(logPath) {
+  const log = stripVTControlCharacters(readFileSync(logPath, "utf8"));
+  const results = log.matchAll(/^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored/gm);
+  const read = ([, passed, failed, skipped]) => ({
+    passed: Number(passed),
+    failed: Number(failed),
+    skipped: Number(skipped),
+  });
+  return sum([...results].map(read));
+}
+
+/** Vitest's JSON report; a file that failed before its first test counts as one failure. */
+export function vitestCounts(reportPath) {
+  if (!existsSync(reportPath)) return { ...NONE };
+  const report = JSON.parse(readFileSync(reportPath, "utf8"));
+  const broken = report.testResults.filter(
+    (file) =>
+      file.status === "failed" && !file.assertionResults.some((test) => test.status === "failed"),
+  );
+  return {
+    passed: report.numPassedTests,
+    failed: report.numFailedTests + broken.length,
+    skipped: report.numPendingTests + report.numTodoTests,
+  };
+}
+
+/** Pytest's JUnit report; errors in fixtures and in collection are failures. */
+export function pytestCounts(reportPath) {
+  if (!existsSync(reportPath)) return { ...NONE };
+  const suites = readFileSync(reportPath, "utf8").matchAll(/<testsuite\s([^>]*)>/g);
+  const read = ([, attributes]) => {
+    const value = (name) => Number(new RegExp(`\\b${name}="(\\d+)"`).exec(attributes)?.[1] ?? 0);
+    const failed = value("failures") + value("errors");
+    const skipped = value("skipped");
+    return { passed: Math.max(0, value("tests") - failed - skipped), failed, skipped };
+  };
+  return sum([...suites].map(read));
+}

@@ -1,0 +1,101 @@
+// Owns the verdict: runs everything that must hold and ends with the line "N passed, N failed".
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { sum } from "./lib/counts.js";
+import { LOGS } from "./lib/paths.js";
+import { elapsed, run } from "./lib/process.js";
+import { STAGES } from "./lib/stages.js";
+
+const NAME_WIDTH = 18;
+const COLOURS = { FORCE_COLOR: "1", CARGO_TERM_COLOR: "always", PY_COLORS: "1" };
+
+const say = (text = "") => process.stdout.write(`${text}\n`);
+const env = process.stdout.isTTY ? COLOURS : { NO_COLOR: "1" };
+
+/** Which stages and checks to run: all, or those named by `--only a,b`. */
+function chosen() {
+  const { values } = parseArgs({ options: { only: { type: "string" } } });
+  if (values.only === undefined) return STAGES;
+  const wanted = new Set(values.only.split(","));
+  const picked = [];
+  for (const stage of STAGES) {
+    const checks = stage.checks?.filter((check) => wanted.delete(check.name));
+    if (wanted.delete(stage.name)) picked.push(stage);
+    else if (checks?.length > 0) picked.push({ ...stage, checks });
+  }
+  if (wanted.size > 0) {
+    const names = STAGES.flatMap((stage) => [stage, ...(stage.checks ?? [])]).map((s) => s.name);
+    say(`no such stage or check: ${[...wanted].join(", ")}; there are ${names.join(", ")}`);
+    process.exit(2);
+  }
+  return picked;
+}
+
+const logOf = (name) => join(LOGS, `${name.replaceAll(" ", "-")}.log`);
+
+/** What is wrong with a finished command apart from the tests it counted, or null. */
+function complaint(result, count) {
+  if (result.timedOut) return "ran past its time limit";
+  if (result.leftovers) return "left processes running";
+  if (result.code !== 0 && count.failed === 0) return `ended with exit code ${result.code}`;
+  if (count.passed + count.failed === 0) return "ran no test";
+  return null;
+}
+
+/** Runs the checks one after another; shows a failed one's whole output. */
+async function runChecks(checks) {
+  const counts = [];
+  for (const check of checks) {
+    const lines = [];
+    const options = { ...check, env, logPath: logOf(check.name), onLine: (l) => lines.push(l) };
+    const result = await run(check.command, check.args, options);
+    const failed = result.code !== 0 || result.timedOut || result.leftovers ? 1 : 0;
+    say(`  ${failed ? "FAIL" : " ok "}  ${check.name.padEnd(NAME_WIDTH)} ${elapsed(result.ms)}`);
+    if (failed) for (const line of lines) say(`        ${line}`);
+    counts.push({ passed: 1 - failed, failed, skipped: 0 });
+  }
+  return sum(counts);
+}
+
+/** Runs one test runner, its output streamed, and reads what it counted. */
+async function runTests(stage) {
+  const logPath = logOf(stage.name);
+  if (stage.report) rmSync(stage.report, { force: true });
+  const options = { ...stage, env, logPath, onLine: (line) => say(`  ${line}`) };
+  const result = await run(stage.command, stage.args, options);
+  let count;
+  let wrong;
+  try {
+    count = stage.count();
+    wrong = complaint(result, count);
+  } catch (error) {
+    count = { passed: 0, failed: 0, skipped: 0 };
+    wrong = `left an unreadable report (${error.message})`;
+  }
+  if (wrong !== null) {
+    say(`  FAIL  ${stage.name}: ${wrong}; full log: ${logPath}`);
+    count.failed += 1;
+  }
+  return count;
+}
+
+function describe({ passed, failed, skipped }) {
+  return `${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`;
+}
+
+const rows = [];
+for (const stage of chosen()) {
+  say(`== ${stage.name}`);
+  const startedMs = Date.now();
+  const count = stage.checks ? await runChecks(stage.checks) : await runTests(stage);
+  rows.push({ name: stage.name, count, ms: Date.now() - startedMs });
+}
+
+say();
+for (const { name, count, ms } of rows) {
+  say(`${name.padEnd(NAME_WIDTH)} ${elapsed(ms).padStart(10)}   ${describe(count)}`);
+}
+const total = sum(rows.map((row) => row.count));
+say(describe(total));
+process.exitCode = total.failed > 0 || total.passed === 0 ? 1 : 0;
