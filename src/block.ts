@@ -1,0 +1,139 @@
+// Owns the domain words and their packing: record classes, item statuses, namespaces, packed keys and bitmaps.
+import { TierkvError } from "./errors.ts";
+
+export const HASH_BYTES = 32;
+export const NAMESPACE_BYTES = 32;
+/** block hash (32) | group uint16 | shard uint16, little-endian. */
+export const PACKED_KEY_BYTES = 36;
+
+/** A record's class: attention KV, or recurrent (SSM, linear-attention) state. */
+export type RecordClass = "kv" | "ssm";
+export type RecordClassNumber = 1 | 2;
+
+export function classNumber(recordClass: RecordClass): RecordClassNumber {
+  return recordClass === "kv" ? 1 : 2;
+}
+
+/** Throws BAD_ARGUMENT for a number that names no class. */
+export function className(number: number): RecordClass {
+  if (number === 1) return "kv";
+  if (number === 2) return "ssm";
+  throw new TierkvError("BAD_ARGUMENT", {
+    reason: `record class ${number}: expected 1 (kv) or 2 (ssm)`,
+  });
+}
+
+/** What became of one item; the numbers are those of proto/tierkv.proto. */
+export const ItemStatus = {
+  UNSPECIFIED: 0,
+  ACCEPTED: 1,
+  PRESENT: 2,
+  MISSING: 3,
+  BAD_RECORD: 4,
+  WRONG_CLASS: 5,
+  WRONG_KEY: 6,
+  TOO_LARGE: 7,
+  OVER_BUDGET: 8,
+  INCOMPLETE: 9,
+  QUARANTINED: 10,
+  DURABLE: 11,
+} as const;
+export type ItemStatus = (typeof ItemStatus)[keyof typeof ItemStatus];
+export type ItemStatusName = keyof typeof ItemStatus;
+
+const STATUS_NAMES = Object.keys(ItemStatus) as ItemStatusName[];
+
+/** Lower-case name for counters and texts: `bad_record`. A number of a newer release reads as `unknown`. */
+export function statusName(status: number): string {
+  return STATUS_NAMES[status]?.toLowerCase() ?? "unknown";
+}
+
+/** 32 bytes that say what makes records comparable; checked once, where it enters. */
+export type Namespace = Buffer & { readonly brand: "namespace" };
+
+export function toNamespace(bytes: Uint8Array): Namespace {
+  if (bytes.length !== NAMESPACE_BYTES) {
+    throw new TierkvError("BAD_ARGUMENT", {
+      reason: `namespace has ${bytes.length} bytes: expected ${NAMESPACE_BYTES}`,
+    });
+  }
+  return asBuffer(bytes) as Namespace;
+}
+
+/** The same memory as a Buffer, without a copy. */
+export function asBuffer(bytes: Uint8Array): Buffer {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+/** Packs hashes of 32 bytes each into keys of one group and shard. Throws BAD_ARGUMENT for a partial hash. */
+export function packKeys(hashes: Uint8Array, group: number, shard: number): Buffer {
+  const count = hashes.length / HASH_BYTES;
+  if (!Number.isInteger(count)) {
+    throw new TierkvError("BAD_ARGUMENT", {
+      reason: `${hashes.length} bytes of hashes: expected a multiple of ${HASH_BYTES}`,
+    });
+  }
+  const keys = Buffer.allocUnsafe(count * PACKED_KEY_BYTES);
+  for (let index = 0; index < count; index += 1) {
+    const at = index * PACKED_KEY_BYTES;
+    keys.set(hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES), at);
+    keys.writeUInt16LE(group, at + HASH_BYTES);
+    keys.writeUInt16LE(shard, at + HASH_BYTES + 2);
+  }
+  return keys;
+}
+
+/** How many keys a packed buffer holds. Throws BAD_ARGUMENT for a partial key. */
+export function keyCount(keys: Uint8Array): number {
+  const count = keys.length / PACKED_KEY_BYTES;
+  if (!Number.isInteger(count)) {
+    throw new TierkvError("BAD_ARGUMENT", {
+      reason: `${keys.length} bytes of keys: expected a multiple of ${PACKED_KEY_BYTES}`,
+    });
+  }
+  return count;
+}
+
+/** The packed key at `index`: a view, not a copy. */
+export function keyAt(keys: Buffer, index: number): Buffer {
+  return keys.subarray(index * PACKED_KEY_BYTES, (index + 1) * PACKED_KEY_BYTES);
+}
+
+/** The parts of one packed key; `hash` is a view. */
+export function unpackKey(key: Buffer): { hash: Buffer; group: number; shard: number } {
+  return {
+    hash: key.subarray(0, HASH_BYTES),
+    group: key.readUInt16LE(HASH_BYTES),
+    shard: key.readUInt16LE(HASH_BYTES + 2),
+  };
+}
+
+// Bitmaps: bit i is bit (i % 8), least significant first, of byte (i / 8).
+
+export function newBitmap(count: number): Buffer {
+  return Buffer.alloc(Math.ceil(count / 8));
+}
+
+export function setBit(bitmap: Uint8Array, index: number): void {
+  const byte = index >>> 3;
+  bitmap[byte] = (bitmap[byte] ?? 0) | (1 << (index & 7));
+}
+
+/** False past the end: a short bitmap promises nothing. */
+export function hasBit(bitmap: Uint8Array, index: number): boolean {
+  return (((bitmap[index >>> 3] ?? 0) >>> (index & 7)) & 1) === 1;
+}
+
+/** How many of the first `count` bits are set. */
+export function countBits(bitmap: Uint8Array, count: number): number {
+  let total = 0;
+  for (let index = 0; index < count; index += 1) if (hasBit(bitmap, index)) total += 1;
+  return total;
+}
+
+/** Length of the leading run of set bits within the first `count`: a prefix that is held without a gap. */
+export function leadingBits(bitmap: Uint8Array, count: number): number {
+  let run = 0;
+  while (run < count && hasBit(bitmap, run)) run += 1;
+  return run;
+}

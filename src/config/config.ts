@@ -1,0 +1,58 @@
+// Owns the shape of the configuration as the program sees it: typed, complete and frozen.
+import type { LogLevel } from "../log.ts";
+
+export type Role = "inference" | "kv_cold" | "ssm_cold";
+
+/** A TCP address; `text` is `host:port`, with brackets round an IPv6 host. */
+export interface Address {
+  readonly host: string;
+  readonly port: number;
+  readonly text: string;
+}
+
+export interface ClusterConfig {
+  readonly role: Role;
+  readonly kvCold: Address | null;
+  readonly ssmCold: Address | null;
+}
+
+export interface TurboQuantConfig {
+  readonly enabled: boolean;
+  /** Checked against the engine's head dim; null: the engine's is taken. */
+  readonly kvDim: number | null;
+}
+
+export interface VaultConfig {
+  readonly listen: Address;
+  readonly maxBytes: number;
+}
+
+export interface SidecarConfig {
+  readonly socket: string;
+  /** Ceiling of one engine's arena. */
+  readonly arenaBytes: number;
+  /** null: a sealed memfd. */
+  readonly arenaDir: string | null;
+}
+
+export interface RestoreConfig {
+  /** A restore may hold a request back for this long in all. */
+  readonly waitMs: number;
+  /** A restore that brought nothing for this long is given up. */
+  readonly stallMs: number;
+}
+
+export interface LogConfig {
+  readonly level: LogLevel;
+}
+
+export interface Config {
+  /** The file it came from; null: defaults only. */
+  readonly path: string | null;
+  readonly cluster: ClusterConfig;
+  readonly turboQuant: TurboQuantConfig;
+  readonly vault: VaultConfig;
+  readonly sidecar: SidecarConfig;
+  readonly restore: RestoreConfig;
+  readonly log: LogConfig;
+}

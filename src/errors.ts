@@ -1,0 +1,209 @@
+// Owns the catalogue of errors: every code with its text, exit code, retry rule and gRPC status, and the one door for unknown throws.
+
+/** Names of gRPC status codes, as in the gRPC specification; src/wire turns them into numbers. */
+export type GrpcStatusName =
+  | "CANCELLED"
+  | "UNKNOWN"
+  | "INVALID_ARGUMENT"
+  | "DEADLINE_EXCEEDED"
+  | "NOT_FOUND"
+  | "RESOURCE_EXHAUSTED"
+  | "FAILED_PRECONDITION"
+  | "ABORTED"
+  | "UNIMPLEMENTED"
+  | "INTERNAL"
+  | "UNAVAILABLE"
+  | "DATA_LOSS";
+
+/** What kind of failure a code is decides how programs treat it. */
+export interface ErrorKind {
+  /** Exit code of a command that ends with it: 1 = failed while running, 2 = asked or configured wrongly. */
+  exitCode: 1 | 2;
+  /** True when the same call may succeed later without anybody changing anything. */
+  retryable: boolean;
+  grpcStatus: GrpcStatusName;
+}
+
+export type ErrorKindName =
+  | "user"
+  | "setup"
+  | "data"
+  | "busy"
+  | "down"
+  | "late"
+  | "cancelled"
+  | "bug";
+
+const KINDS: Readonly<Record<ErrorKindName, ErrorKind>> = {
+  user: { exitCode: 2, retryable: false, grpcStatus: "INVALID_ARGUMENT" },
+  setup: { exitCode: 1, retryable: false, grpcStatus: "FAILED_PRECONDITION" },
+  data: { exitCode: 1, retryable: false, grpcStatus: "DATA_LOSS" },
+  busy: { exitCode: 1, retryable: true, grpcStatus: "RESOURCE_EXHAUSTED" },
+  down: { exitCode: 1, retryable: true, grpcStatus: "UNAVAILABLE" },
+  late: { exitCode: 1, retryable: true, grpcStatus: "DEADLINE_EXCEEDED" },
+  cancelled: { exitCode: 1, retryable: true, grpcStatus: "CANCELLED" },
+  bug: { exitCode: 1, retryable: false, grpcStatus: "INTERNAL" },
+};
+
+/** code: [kind, text]. `{name}` in the text is filled from the error's details. */
+const CATALOGUE = {
+  // Asked or configured wrongly.
+  USAGE: ["user", "{reason}"],
+  CONFIG_UNREADABLE: ["user", "{path}: cannot be read: {reason}; {fix}"],
+  CONFIG_SYNTAX: ["user", "{where}: not valid TOML: {reason}"],
+  CONFIG_UNKNOWN_KEY: ["user", "{where}: {key} = {value}: unknown key; {fix}"],
+  CONFIG_WRONG_TYPE: ["user", "{where}: {key} = {value}: expected {expected}; {fix}"],
+  CONFIG_BAD_VALUE: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
+  CONFIG_CONFLICT: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
+
+  // The machine is not set up for it.
+  CORE_MISSING: ["setup", "the native core cannot be loaded: {reason}; run `npm run setup`"],
+  ADDRESS_IN_USE: ["setup", "{address} is in use by another process; {fix}"],
+  LISTEN_FAILED: ["setup", "cannot listen on {address}: {reason}; {fix}"],
+  START_TIMEOUT: ["setup", "start step `{step}` did not end within {timeoutMs} ms"],
+  ARENA_FAILED: ["setup", "shared memory: {reason}"],
+  SYSTEM: ["setup", "{reason}"],
+
+  // The other side.
+  VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],
+  VAULT_DEADLINE: ["late", "{name} vault at {address}: {call} took longer than {timeoutMs} ms"],
+  VAULT_REFUSED: ["setup", "{name} vault at {address} refused {call}: {reason}"],
+  VAULT_BUSY: ["busy", "{name} vault at {address} is busy: {reason}"],
+  VAULT_CLASS: [
+    "setup",
+    "vault at {address} is configured as the {name} vault but holds {actual} records; {fix}",
+  ],
+  VERSION_MISMATCH: [
+    "setup",
+    "no common protocol: {peer} speaks {theirs}, this side speaks {ours}; install the same release on both",
+  ],
+  SIDECAR_DOWN: [
+    "down",
+    "sidecar at {path} does not answer: {reason}; start it with `tierkv sidecar`",
+  ],
+  TARGET_DOWN: ["down", "{targets} not reachable"],
+  BAD_FRAME: ["user", "bad frame from {peer}: {reason}"],
+
+  // Bytes and memory.
+  BAD_ARGUMENT: ["user", "{reason}"],
+  BAD_RECORD: ["data", "{reason}"],
+  NO_MEMORY: ["busy", "{reason}"],
+
+  // Time, load and the rest.
+  DEADLINE: ["late", "{what} took longer than {timeoutMs} ms"],
+  CANCELLED: ["cancelled", "{what} was cancelled"],
+  OVERLOAD: ["busy", "{what}: {count} reached, the limit is {limit}"],
+  CLOSED: ["down", "{what} is closed"],
+  UNKNOWN_ID: ["bug", "{reason}"],
+  INTERNAL: ["bug", "{reason}"],
+} as const;
+
+export type ErrorCode = keyof typeof CATALOGUE;
+
+export interface ErrorRow extends ErrorKind {
+  kind: ErrorKindName;
+  template: string;
+}
+
+/** The catalogue, keyed by code. docs/errors.md is generated from it. */
+export const ERRORS: Readonly<Record<ErrorCode, ErrorRow>> = Object.fromEntries(
+  Object.entries(CATALOGUE).map(([code, [kind, template]]) => [
+    code,
+    { kind, template, ...KINDS[kind] },
+  ]),
+) as Record<ErrorCode, ErrorRow>;
+
+type Holes<T extends string> = T extends `${string}{${infer Name}}${infer Rest}`
+  ? Name | Holes<Rest>
+  : never;
+
+/** The details a code's template needs; every hole must be filled, more may be given. */
+export type ErrorDetails<C extends ErrorCode> = Record<
+  Holes<(typeof CATALOGUE)[C][1]>,
+  string | number
+>;
+
+type AnyDetails = Readonly<Record<string, string | number>>;
+
+function fill(template: string, details: AnyDetails): string {
+  return template.replace(/\{(\w+)\}/g, (hole, name: string) => String(details[name] ?? hole));
+}
+
+/** The only error this program throws on purpose. `message` is one line fit for a user. */
+export class TierkvError<C extends ErrorCode = ErrorCode> extends Error {
+  override readonly name = "TierkvError";
+  readonly code: C;
+  readonly details: AnyDetails;
+
+  constructor(code: C, details: ErrorDetails<C>, options: { cause?: unknown } = {}) {
+    super(fill(ERRORS[code].template, details), options);
+    this.code = code;
+    this.details = details;
+  }
+
+  get exitCode(): 1 | 2 {
+    return ERRORS[this.code].exitCode;
+  }
+
+  get retryable(): boolean {
+    return ERRORS[this.code].retryable;
+  }
+
+  get grpcStatus(): GrpcStatusName {
+    return ERRORS[this.code].grpcStatus;
+  }
+}
+
+/** True for our own errors, also those of another copy of this module: matched by code, not by class. */
+export function isTierkvError(error: unknown): error is TierkvError {
+  return (
+    error instanceof Error &&
+    error.name === "TierkvError" &&
+    "code" in error &&
+    typeof error.code === "string" &&
+    Object.hasOwn(ERRORS, error.code)
+  );
+}
+
+/** Codes whose text is one free reason: the native core throws `CODE: reason`, and so do worker threads. */
+const FREE_TEXT_CODES = [
+  "BAD_ARGUMENT",
+  "ARENA_FAILED",
+  "UNKNOWN_ID",
+  "BAD_RECORD",
+  "NO_MEMORY",
+  "INTERNAL",
+] as const;
+
+function fromCodedText(error: Error): TierkvError | null {
+  const [, prefix, reason] = /^([A-Z_]+): (.*)$/s.exec(error.message) ?? [];
+  const code = FREE_TEXT_CODES.find((name) => name === prefix);
+  return code === undefined
+    ? null
+    : new TierkvError(code, { reason: reason ?? "" }, { cause: error });
+}
+
+/** The one door for anything caught: our own errors pass, the rest get a code. Never throws. */
+export function toTierkvError(error: unknown): TierkvError {
+  if (isTierkvError(error)) return error;
+  if (!(error instanceof Error)) {
+    return new TierkvError("INTERNAL", { reason: `thrown: ${String(error)}` });
+  }
+  if (error.name === "AbortError") {
+    if (isTierkvError(error.cause)) return error.cause;
+    return new TierkvError("CANCELLED", { what: "the operation" }, { cause: error });
+  }
+  const coded = fromCodedText(error);
+  if (coded !== null) return coded;
+  // Node's system errors say what, where and why in one line ("EACCES: permission denied, open '/x'").
+  const isSystem = "syscall" in error && "errno" in error;
+  return new TierkvError(
+    isSystem ? "SYSTEM" : "INTERNAL",
+    { reason: oneLine(error) },
+    { cause: error },
+  );
+}
+
+function oneLine(error: Error): string {
+  return (error.message === "" ? error.name : error.message).replace(/\s*\n\s*/g, " ");
+}

@@ -1,0 +1,123 @@
+// Owns how a process starts and stops: named start steps with timeouts, drain on a signal, exit at once on the second.
+import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
+import { DRAIN_TIMEOUT_MS, START_STEP_TIMEOUT_MS } from "./limits.ts";
+import type { Logger } from "./log.ts";
+import { withDeadline } from "./time.ts";
+
+/** Something that runs until closed. `close` drains, is bounded, and may be called twice. */
+export interface Running {
+  close(): Promise<void>;
+}
+
+/** One step of a start. What it returns, if anything, is closed when a later step fails or the whole stops. */
+export interface StartStep {
+  name: string;
+  run(): Promise<Running | undefined>;
+  timeoutMs?: number;
+}
+
+/** Runs steps in order; a hung or failed one is named and everything before it is closed. Closing goes in reverse order. */
+export async function startSteps(steps: readonly StartStep[]): Promise<Running> {
+  const open: Running[] = [];
+  for (const step of steps) {
+    try {
+      const running = await runStep(step);
+      if (running !== undefined) open.push(running);
+    } catch (error) {
+      await closeAll(open);
+      throw error;
+    }
+  }
+  return { close: () => closeAll(open) };
+}
+
+async function runStep(step: StartStep): Promise<Running | undefined> {
+  const timeoutMs = step.timeoutMs ?? START_STEP_TIMEOUT_MS;
+  try {
+    return await withDeadline(step.run(), timeoutMs, step.name);
+  } catch (error) {
+    if (isTierkvError(error) && error.code === "DEADLINE" && error.details["what"] === step.name) {
+      throw new TierkvError("START_TIMEOUT", { step: step.name, timeoutMs }, { cause: error });
+    }
+    throw error;
+  }
+}
+
+async function closeAll(open: Running[]): Promise<void> {
+  let failure: unknown;
+  for (let running = open.pop(); running !== undefined; running = open.pop()) {
+    try {
+      await running.close();
+    } catch (error) {
+      failure ??= error;
+    }
+  }
+  if (failure !== undefined) throw toTierkvError(failure);
+}
+
+/** The part of `process` that signals go through; a test hands in its own. */
+export interface SignalSource {
+  on(signal: NodeJS.Signals, listener: (signal: NodeJS.Signals) => void): unknown;
+  off(signal: NodeJS.Signals, listener: (signal: NodeJS.Signals) => void): unknown;
+  exit(code: number): unknown;
+}
+
+export interface RunOptions {
+  logger: Logger;
+  drainTimeoutMs?: number;
+  source?: SignalSource;
+}
+
+const SIGNALS = { SIGINT: 130, SIGTERM: 143 } as const;
+
+/**
+ * Starts, runs until SIGTERM or SIGINT, drains, and returns the exit code: 0, or 1 when draining failed or took too long.
+ * A second signal exits at once with 128 + its number. A signal during the start takes effect when the start ends.
+ */
+export async function runUntilSignal(
+  start: () => Promise<Running>,
+  options: RunOptions,
+): Promise<number> {
+  const source = options.source ?? process;
+  const asked = awaitSignals(source);
+  try {
+    const running = await start();
+    const signal = await asked.first;
+    options.logger.info({ signal }, "stopping: finishing open work; a second signal exits at once");
+    return await drain(running, options);
+  } finally {
+    asked.stop();
+  }
+}
+
+function awaitSignals(source: SignalSource): { first: Promise<string>; stop(): void } {
+  let count = 0;
+  let onFirst: (signal: string) => void = () => {};
+  const first = new Promise<string>((resolve) => {
+    onFirst = resolve;
+  });
+  const onSignal = (signal: NodeJS.Signals): void => {
+    count += 1;
+    if (count === 1) onFirst(signal);
+    else source.exit(signal === "SIGINT" ? SIGNALS.SIGINT : SIGNALS.SIGTERM);
+  };
+  const names = Object.keys(SIGNALS) as (keyof typeof SIGNALS)[];
+  for (const name of names) source.on(name, onSignal);
+  return {
+    first,
+    stop(): void {
+      for (const name of names) source.off(name, onSignal);
+    },
+  };
+}
+
+async function drain(running: Running, options: RunOptions): Promise<number> {
+  try {
+    await withDeadline(running.close(), options.drainTimeoutMs ?? DRAIN_TIMEOUT_MS, "draining");
+    options.logger.info("stopped");
+    return 0;
+  } catch (error) {
+    options.logger.error({ err: error }, "stopped before all work was finished");
+    return 1;
+  }
+}

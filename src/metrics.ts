@@ -1,0 +1,89 @@
+// Owns the inventory of counters: every name a process may count, and the class that counts them.
+
+/** Counters of a sidecar. Bytes are decoded bytes unless the name says `fetched` or `sent` (those travelled). */
+export const SIDECAR_COUNTERS = [
+  "engines_connected",
+  "engines_gone",
+  "frames_refused",
+  "prefetch_requests",
+  "lookup_keys",
+  "lookup_hits",
+  "blocks_restored_vault",
+  "blocks_restored_local",
+  "bytes_restored",
+  "bytes_fetched",
+  "blocks_saved",
+  "bytes_saved",
+  "bytes_sent",
+  "saves_present",
+  "bad_records",
+  "vault_errors",
+] as const;
+
+/** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */
+export const VAULT_COUNTERS = [
+  "lookups",
+  "lookup_keys",
+  "lookup_hits",
+  "offered",
+  "stored",
+  "stored_bytes",
+  "fetches",
+  "fetched",
+  "fetched_bytes",
+  "fetch_missing",
+  "reports",
+  "quarantined",
+  "flushes",
+  "hellos_refused",
+] as const;
+
+/** The inventory and the families whose last part is only known at run time. */
+export type SidecarCounter =
+  | (typeof SIDECAR_COUNTERS)[number]
+  | `dropped_${string}`
+  | `plan_${string}`
+  | `shim_${string}`;
+export type VaultCounter =
+  | (typeof VAULT_COUNTERS)[number]
+  | `refused_${string}`
+  | `present_${string}`;
+
+/** Names one process may count in all, so that a peer cannot grow the table by inventing names. */
+export const COUNTER_NAMES_MAX = 512;
+
+/** Monotonic counters of one process; starts empty and is read as a snapshot. */
+export class Counters<Name extends string = string> {
+  readonly #values = new Map<string, number>();
+
+  constructor(inventory: readonly Name[] = []) {
+    for (const name of inventory) this.#values.set(name, 0);
+  }
+
+  /** Adds `n` (>= 0). A name above COUNTER_NAMES_MAX counts under `other`. */
+  add(name: Name, n = 1): void {
+    const isRoom = this.#values.size < COUNTER_NAMES_MAX || this.#values.has(name);
+    const key = isRoom ? name : "other";
+    this.#values.set(key, (this.#values.get(key) ?? 0) + n);
+  }
+
+  get(name: Name): number {
+    return this.#values.get(name) ?? 0;
+  }
+
+  /** All counters by name, in the order they first appeared. */
+  snapshot(): Record<string, number> {
+    return Object.fromEntries(this.#values);
+  }
+}
+
+export type SidecarCounters = Counters<SidecarCounter>;
+export type VaultCounters = Counters<VaultCounter>;
+
+export function newSidecarCounters(): SidecarCounters {
+  return new Counters<SidecarCounter>(SIDECAR_COUNTERS);
+}
+
+export function newVaultCounters(): VaultCounters {
+  return new Counters<VaultCounter>(VAULT_COUNTERS);
+}

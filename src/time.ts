@@ -1,0 +1,79 @@
+// Owns clock, timers and randomness: the only file that reads them.
+import { randomBytes } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
+import { TierkvError } from "./errors.ts";
+
+/** Monotonic milliseconds with a fraction; only differences mean anything. */
+export function nowMs(): number {
+  return performance.now();
+}
+
+/** Milliseconds since 1970, for people and file names; never for measuring. */
+export function wallClockMs(): number {
+  return Date.now();
+}
+
+/** Resolves after `ms`; rejects with CANCELLED when the signal fires first. */
+export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  try {
+    await delay(ms, undefined, signal === undefined ? {} : { signal });
+  } catch (error) {
+    throw new TierkvError("CANCELLED", { what: "a wait" }, { cause: error });
+  }
+}
+
+/** A random number of milliseconds in [minMs, maxMs): keeps many clients from retrying in step. */
+export function jitterMs(minMs: number, maxMs: number): number {
+  return minMs + Math.random() * (maxMs - minMs);
+}
+
+/** `bytes` random bytes as hex: ids that must not be guessed or meet. */
+export function randomId(bytes = 8): string {
+  return randomBytes(bytes).toString("hex");
+}
+
+/** Settles like `promise`, or rejects with DEADLINE naming `what`. The work itself goes on: cancel it with a signal. */
+export async function withDeadline<T>(
+  promise: Promise<T>,
+  timeoutMs: number,
+  what: string,
+): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(new TierkvError("DEADLINE", { what, timeoutMs })), timeoutMs);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** A signal with a deadline. Call `clear` when the work ended, so that timer and listener go. */
+export interface Deadline {
+  signal: AbortSignal;
+  clear(): void;
+}
+
+/** Fires after `timeoutMs` (reason: DEADLINE naming `what`) or together with `parent` (its reason). */
+export function deadlineSignal(
+  timeoutMs: number,
+  parent?: AbortSignal,
+  what = "the call",
+): Deadline {
+  const controller = new AbortController();
+  const onParent = (): void => controller.abort(parent?.reason);
+  const timer = setTimeout(
+    () => controller.abort(new TierkvError("DEADLINE", { what, timeoutMs })),
+    timeoutMs,
+  );
+  if (parent?.aborted === true) onParent();
+  parent?.addEventListener("abort", onParent, { once: true });
+  return {
+    signal: controller.signal,
+    clear(): void {
+      clearTimeout(timer);
+      parent?.removeEventListener("abort", onParent);
+    },
+  };
+}
