@@ -83,6 +83,7 @@ const CATALOGUE = {
   ],
   TARGET_DOWN: ["down", "{targets} not reachable"],
   BAD_FRAME: ["user", "bad frame from {peer}: {reason}"],
+  ENGINE_REFUSED: ["setup", "engine {engine}: {reason}; {fix}"],
 
   // Bytes and memory.
   BAD_ARGUMENT: ["user", "{reason}"],

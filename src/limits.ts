@@ -59,3 +59,66 @@ export const RESTORE_STALL_MS_DEFAULT = 500;
 export const RESTORE_WAIT_MS_MAX = 60_000;
 /** A Unix socket path, without its terminating zero (Linux sun_path is 108, macOS 104). */
 export const SOCKET_PATH_BYTES_MAX = 103;
+
+// Sidecar: the local socket.
+/** Values (numbers, strings, arrays, maps) in one frame: a step that saves SAVE_ITEMS_MAX blocks, with room. */
+export const FRAME_VALUES_MAX = 65_536;
+/** Nesting of one frame; the deepest message has four levels. */
+export const FRAME_DEPTH_MAX = 8;
+/** One text of a frame; request ids come from HTTP headers, which servers cut at 64 KiB. */
+export const FRAME_TEXT_BYTES_MAX: number = 64 * KIB;
+/** Names (engine, model, versions) kept for as long as an engine lives. */
+export const NAME_BYTES_MAX = 512;
+/** Frames waiting for a slow reader; above it the connection is closed. */
+export const FRAMES_OUT_BYTES_MAX: number = 8 * MIB;
+/** One connection may hold the event loop this long before others get their turn. */
+export const LOOP_SLICE_MS = 4;
+/** A connection that is being closed may still deliver what it has sent, for this long. */
+export const LINGER_MS = 500;
+/** Distinct counter names taken from shims. */
+export const SHIM_COUNTERS_MAX = 128;
+
+// Sidecar: arena and credits.
+/** Slots of the smallest useful arena; below it the engine is refused. */
+export const ARENA_SLOTS_MIN = 64;
+export const ARENA_SLOTS_MAX = 1_048_576;
+/** How often the progress of touching a new arena is read. */
+export const ARENA_POLL_MS = 20;
+/** Slots that must be touched, beside the saves' share, before restores start. */
+export const RESTORE_SLOTS_MIN = 16;
+/** Bytes one worker may have in slots for saves: two steps of 64 MiB, one being copied, one being encoded. */
+export const SAVE_CREDIT_BYTES: number = 128 * MIB;
+export const SAVE_CREDITS_MIN = 4;
+export const SAVE_CREDITS_MAX = 4096;
+/** Slots handed back unused are granted again after this time, so that they do not bounce. */
+export const CREDIT_REGRANT_MS = 1_000;
+
+// Sidecar: saves.
+/** Items of one `save` frame. */
+export const SAVE_ITEMS_MAX = 4096;
+/** Saves between the engine and the vault, all engines together; what comes above it is dropped. */
+export const SAVE_QUEUE_BYTES_MAX: number = 512 * MIB;
+/** One encode task, and one Store call: long enough to pay for its overhead. */
+export const SAVE_BATCH_BYTES: number = 8 * MIB;
+export const SAVE_BATCH_ITEMS = 512;
+/** Store calls to one vault at the same time: one being sent, one being answered. */
+export const STORES_IN_FLIGHT_MAX = 2;
+export const STORE_TIMEOUT_MS = 10_000;
+export const ENCODE_THREADS_MAX = 4;
+export const ENCODE_QUEUE_MAX = 256;
+export const ENCODE_TIMEOUT_MS = 10_000;
+/** A stopping sidecar, and a leaving engine, finish saves for at most this time. */
+export const SAVE_DRAIN_MS = 3_000;
+
+// Sidecar: restores.
+/** Plans one engine may have open; later ones are answered `overload`. */
+export const PLANS_MAX = 4096;
+/** Keys (hashes times ranks) of one plan. */
+export const PLAN_KEYS_MAX = 131_072;
+/** Keys packed or compared before the event loop gets its turn. */
+export const KEYS_PER_SLICE = 2048;
+/** One Fetch call: slots are taken, and `placed` frames flow, window by window. */
+export const FETCH_WINDOW_BYTES: number = 16 * MIB;
+export const FETCH_WINDOW_KEYS = 512;
+/** Fetch calls of one engine to one vault at the same time: the next is asked while one arrives. */
+export const FETCHES_IN_FLIGHT_MAX = 2;
