@@ -122,3 +122,5 @@ export const FETCH_WINDOW_BYTES: number = 16 * MIB;
 export const FETCH_WINDOW_KEYS = 512;
 /** Fetch calls of one engine to one vault at the same time: the next is asked while one arrives. */
 export const FETCHES_IN_FLIGHT_MAX = 2;
+/** Any other path (Linux PATH_MAX, without its terminating zero). */
+export const PATH_BYTES_MAX = 4095;

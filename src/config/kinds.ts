@@ -1,0 +1,171 @@
+// Owns the kinds of values a key can have: how each is read from TOML, and what to say when it cannot be.
+import { isIPv4, isIPv6 } from "node:net";
+import { homedir } from "node:os";
+import { join } from "node:path";
+import { nearest } from "./nearest.ts";
+import type { Address } from "./config.ts";
+
+/** Why a value was not taken. `expected` names a wrong type; `reason` a right type with an impossible value. */
+export type Problem = { fix: string } & ({ expected: string } | { reason: string });
+
+export type Parsed<T> = { value: T } | { problem: Problem };
+
+/** One kind of value. `key` is given so that the fix can be copied into the file as it stands. */
+export interface Kind<T> {
+  /** For the docs: what may be written. */
+  describe: string;
+  parse(raw: unknown, key: string): Parsed<T>;
+}
+
+const wrongType = (expected: string, fix: string): { problem: Problem } => ({
+  problem: { expected, fix },
+});
+const badValue = (reason: string, fix: string): { problem: Problem } => ({
+  problem: { reason, fix },
+});
+
+export const boolean: Kind<boolean> = {
+  describe: "`true` or `false`",
+  parse(raw, key) {
+    if (typeof raw === "boolean") return { value: raw };
+    return wrongType("true or false without quotes", `write ${key} = true or ${key} = false`);
+  },
+};
+
+export function choice<T extends string>(choices: readonly T[]): Kind<T> {
+  const list = choices.map((name) => `"${name}"`).join(", ");
+  return {
+    describe: choices.map((name) => `\`"${name}"\``).join(", "),
+    parse(raw, key) {
+      if (typeof raw !== "string") return wrongType(`one of ${list}`, `write ${key} = "${choices[0]}"`);
+      const found = choices.find((name) => name === raw);
+      if (found !== undefined) return { value: found };
+      const guess = nearest(raw, choices);
+      const fix = guess === null ? `write one of ${list}` : `did you mean "${guess}"?`;
+      return badValue(`not one of ${list}`, fix);
+    },
+  };
+}
+
+/** Integers from the parser are bigints, so that 1.0 is not taken for 1. */
+export function integer(min: number, max: number, unit = ""): Kind<number> {
+  const range = `${min} to ${max}${unit === "" ? "" : ` ${unit}`}`;
+  return {
+    describe: `whole number, ${range}`,
+    parse(raw, key) {
+      if (typeof raw !== "bigint") {
+        return wrongType("a whole number without quotes", `write ${key} = a number from ${range}`);
+      }
+      return inRange(Number(raw), min, max, `write a number from ${range}`);
+    },
+  };
+}
+
+function inRange(value: number, min: number, max: number, fix: string): Parsed<number> {
+  if (value < min) return badValue(`below the least value ${min}`, fix);
+  if (value > max) return badValue(`above the greatest value ${max}`, fix);
+  return { value };
+}
+
+const UNITS: Readonly<Record<string, number>> = {
+  b: 1,
+  kb: 1e3,
+  mb: 1e6,
+  gb: 1e9,
+  tb: 1e12,
+  kib: 1024,
+  mib: 1024 ** 2,
+  gib: 1024 ** 3,
+  tib: 1024 ** 4,
+};
+
+/** A count of bytes: a whole number, or text with a unit ("24GB", "24GiB", "1.5 TB"). */
+export function bytes(min: number, max: number): Kind<number> {
+  const range = `write a size from ${showBytes(min)} to ${showBytes(max)}`;
+  return {
+    describe: `bytes: a whole number or text like \`"24GB"\`, \`"24GiB"\`; ${showBytes(min)} to ${showBytes(max)}`,
+    parse(raw, key) {
+      const example = `write ${key} = 24_000_000_000 or ${key} = "24GB"`;
+      if (typeof raw === "bigint") return inRange(Number(raw), min, max, range);
+      if (typeof raw !== "string") return wrongType("bytes as a whole number or text with a unit", example);
+      const [, digits, unit = ""] = /^\s*(\d[\d_]*(?:\.\d+)?)\s*([A-Za-z]*)\s*$/.exec(raw) ?? [];
+      const factor = UNITS[unit.toLowerCase()];
+      if (digits === undefined || factor === undefined) {
+        return badValue(`not a size with a unit (${Object.keys(UNITS).length} are known: B, KB to TB, KiB to TiB)`, example);
+      }
+      const value = Number(digits.replaceAll("_", "")) * factor;
+      return inRange(Math.floor(value), min, max, range);
+    },
+  };
+}
+
+/** The largest binary unit that divides evenly, for texts: 16 MiB. */
+export function showBytes(count: number): string {
+  const names = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let value = count;
+  let step = 0;
+  while (value >= 1024 && value % 1024 === 0 && step < names.length - 1) {
+    value /= 1024;
+    step += 1;
+  }
+  return `${value} ${names[step] ?? "B"}`;
+}
+
+/** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only where one listens. */
+export function address(use: "listen" | "connect"): Kind<Address> {
+  const portMin = use === "listen" ? 0 : 1;
+  const sample = use === "listen" ? "127.0.0.1:50051" : "192.168.1.10:50051";
+  return {
+    describe: '`"host:port"`',
+    parse(raw, key) {
+      const fix = `write ${key} = "${suggestAddress(raw, sample)}"`;
+      if (typeof raw !== "string") return wrongType('an address "host:port" in quotes', fix);
+      const [, host = "", port] = /^(.*):(\d+)$/.exec(raw) ?? [];
+      if (raw.includes("://")) return badValue("an address has no scheme", fix);
+      if (port === undefined || isIPv6(raw)) return badValue("the port is missing", fix);
+      const bare = host.replace(/^\[(.*)\]$/, "$1");
+      const isBracketed = bare !== host;
+      if (isBracketed ? !isIPv6(bare) : !isHost(bare)) {
+        return badValue(host === "" ? "the host is missing" : `"${host}" is not a host name or IP address`, fix);
+      }
+      const number = Number(port);
+      if (number < portMin || number > 65_535) return badValue(`port ${port} is not ${portMin} to 65535`, fix);
+      return { value: { host: bare, port: number, text: `${host}:${number}` } };
+    },
+  };
+}
+
+function isHost(host: string): boolean {
+  if (/^[\d.]+$/.test(host)) return isIPv4(host);
+  return host.length <= 253 && /^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$/.test(host);
+}
+
+/** What was probably meant: the given host with the given or a usual port. */
+function suggestAddress(raw: unknown, sample: string): string {
+  const port = sample.slice(sample.lastIndexOf(":") + 1);
+  if (typeof raw === "object" && raw !== null && "host" in raw && typeof raw.host === "string") {
+    return "port" in raw && typeof raw.port === "bigint" ? `${raw.host}:${raw.port}` : `${raw.host}:${port}`;
+  }
+  if (typeof raw !== "string") return sample;
+  const plain = raw.trim().replace(/^\w+:\/\//, "").replace(/\/.*$/, "");
+  if (isIPv6(plain)) return `[${plain}]:${port}`;
+  const host = plain.replace(/:.*$/, "");
+  return isHost(host) ? `${host}:${port}` : sample;
+}
+
+/** An absolute path; `~/` is the home directory. Relative ones are refused: shim and sidecar run in different directories. */
+export function path(bytesMax: number): Kind<string> {
+  return {
+    describe: "absolute path; `~/` is the home directory",
+    parse(raw, key) {
+      if (typeof raw !== "string") return wrongType("a path in quotes", `write ${key} = "/absolute/path"`);
+      const full = raw.startsWith("~/") ? join(homedir(), raw.slice(2)) : raw;
+      if (!full.startsWith("/") || full.includes("\0")) {
+        return badValue("not an absolute path", `write ${key} = "/absolute/path" or ${key} = "~/path"`);
+      }
+      const size = Buffer.byteLength(full);
+      if (size > bytesMax) return badValue(`${size} bytes long, the limit is ${bytesMax}`, "choose a shorter path");
+      return { value: full };
+    },
+  };
+}

@@ -1,0 +1,206 @@
+// Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import {
+  ARENA_BYTES_DEFAULT,
+  ARENA_BYTES_MAX,
+  ARENA_BYTES_MIN,
+  PATH_BYTES_MAX,
+  RESTORE_STALL_MS_DEFAULT,
+  RESTORE_WAIT_MS_DEFAULT,
+  RESTORE_WAIT_MS_MAX,
+  SOCKET_PATH_BYTES_MAX,
+  VAULT_BYTES_MAX,
+  VAULT_BYTES_MIN,
+} from "../limits.ts";
+import { LOG_LEVELS } from "../log.ts";
+import type { Config } from "./config.ts";
+import { address, boolean, bytes, choice, integer, path, showBytes } from "./kinds.ts";
+import type { Kind } from "./kinds.ts";
+
+export type Environment = Readonly<Record<string, string | undefined>>;
+
+/** One key: `T` is its type in Config; a nullable one may be left out. */
+export interface Field<T> {
+  kind: Kind<NonNullable<T>>;
+  doc: string;
+  /** The value when the key is absent. */
+  fallback(env: Environment): T;
+  /** The default in words. */
+  fallbackText: string;
+  /** What the example file shows, as TOML. */
+  example: string;
+  /** Shown in the example as a setting; the others stand there as comments. */
+  isShown?: true;
+}
+
+export interface Section<Fields> {
+  doc: string;
+  fields: Fields;
+}
+
+type Snake<S> = S extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${Snake<Rest>}`
+  : "";
+type SectionNames = Exclude<keyof Config, "path">;
+
+/** Exactly one field for each value of Config, under its name in snake case: the compiler holds the two in step. */
+export type Schema = {
+  [S in SectionNames as Snake<S>]: Section<{
+    [K in keyof Config[S] as Snake<K>]-?: Field<Config[S][K]>;
+  }>;
+};
+
+/** Half of what is free now leaves room for the machine's other work; what a container may use counts. */
+function halfOfFreeMemory(): number {
+  return Math.max(VAULT_BYTES_MIN, Math.floor(process.availableMemory() / 2));
+}
+
+function defaultSocket(env: Environment): string {
+  const runtimeDir = env["XDG_RUNTIME_DIR"] ?? "";
+  if (runtimeDir !== "" && existsSync(runtimeDir)) return join(runtimeDir, "tierkv", "sidecar.sock");
+  return `/tmp/tierkv-${process.getuid?.() ?? 0}/sidecar.sock`;
+}
+
+export const SCHEMA: Schema = {
+  cluster: {
+    doc: "What this machine is, and where the vaults are.",
+    fields: {
+      role: {
+        kind: choice(["inference", "kv_cold", "ssm_cold"]),
+        doc: "This machine's part: `inference` runs the engine and a sidecar, `kv_cold` a vault for attention KV, `ssm_cold` a vault for recurrent state.",
+        fallback: () => "inference",
+        fallbackText: '`"inference"`',
+        example: '"inference"',
+        isShown: true,
+      },
+      kv_cold: {
+        kind: address("connect"),
+        doc: "The vault for attention KV.",
+        fallback: () => null,
+        fallbackText: "none",
+        example: '"192.168.1.10:50051"',
+        isShown: true,
+      },
+      ssm_cold: {
+        kind: address("connect"),
+        doc: "The vault for recurrent (SSM, linear-attention) state; only hybrid models need it.",
+        fallback: () => null,
+        fallbackText: "none",
+        example: '"192.168.1.11:50051"',
+        isShown: true,
+      },
+    },
+  },
+  turbo_quant: {
+    doc: "Compression of attention KV. `turbo_quant = false` at the top of the file means the same as `enabled = false` here.",
+    fields: {
+      enabled: {
+        kind: boolean,
+        doc: "Store attention KV as INT8. This release stores it exactly as the engine holds it; `true` is refused until INT8 is part of it.",
+        fallback: () => false,
+        fallbackText: "`false`",
+        example: "false",
+        isShown: true,
+      },
+      kv_dim: {
+        kind: integer(1, 65_536),
+        doc: "The model's attention head dimension. Taken from the engine; when given, it is checked against it.",
+        fallback: () => null,
+        fallbackText: "the engine's",
+        example: "256",
+      },
+    },
+  },
+  vault: {
+    doc: "A vault (`tierkv vault`, on a machine whose role is `kv_cold` or `ssm_cold`).",
+    fields: {
+      listen: {
+        kind: address("listen"),
+        doc: "Where the vault listens. Write the machine's LAN address (or `0.0.0.0`) to let other machines in: the link is not encrypted yet, so use a network you trust.",
+        fallback: () => ({ host: "127.0.0.1", port: 50_051, text: "127.0.0.1:50051" }),
+        fallbackText: '`"127.0.0.1:50051"`',
+        example: '"127.0.0.1:50051"',
+      },
+      max_bytes: {
+        kind: bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX),
+        doc: "Memory the vault may use for records, its index and reservations together. When it is full, the least useful records go.",
+        fallback: halfOfFreeMemory,
+        fallbackText: "half of the memory free at start",
+        example: "24_000_000_000",
+      },
+    },
+  },
+  sidecar: {
+    doc: "The sidecar (`tierkv sidecar`, on the engine's machine; one serves all engines there).",
+    fields: {
+      socket: {
+        kind: path(SOCKET_PATH_BYTES_MAX),
+        doc: "The Unix socket between engine and sidecar. Both read this key.",
+        fallback: defaultSocket,
+        fallbackText:
+          "`$XDG_RUNTIME_DIR/tierkv/sidecar.sock` where that directory exists, else `/tmp/tierkv-<uid>/sidecar.sock`",
+        example: '"/run/tierkv/sidecar.sock"',
+      },
+      arena_bytes: {
+        kind: bytes(ARENA_BYTES_MIN, ARENA_BYTES_MAX),
+        doc: "The most shared memory one engine gets; the size itself follows from the engine's cache.",
+        fallback: () => ARENA_BYTES_DEFAULT,
+        fallbackText: `\`"${showBytes(ARENA_BYTES_DEFAULT).replace(" ", "")}"\``,
+        example: '"4GiB"',
+      },
+      arena_dir: {
+        kind: path(PATH_BYTES_MAX),
+        doc: "A directory on a memory file system for the shared memory, where the engine may not open the sidecar's files through `/proc`.",
+        fallback: () => null,
+        fallbackText: "none: memory without a file",
+        example: '"/dev/shm/tierkv"',
+      },
+    },
+  },
+  restore: {
+    doc: "How long a request may wait for its blocks. Past it, the engine computes them as if tierKV were not there.",
+    fields: {
+      wait_ms: {
+        kind: integer(0, RESTORE_WAIT_MS_MAX, "ms"),
+        doc: "In all, from the request's arrival.",
+        fallback: () => RESTORE_WAIT_MS_DEFAULT,
+        fallbackText: `\`${RESTORE_WAIT_MS_DEFAULT}\``,
+        example: String(RESTORE_WAIT_MS_DEFAULT),
+      },
+      stall_ms: {
+        kind: integer(0, RESTORE_WAIT_MS_MAX, "ms"),
+        doc: "Without anything new arriving.",
+        fallback: () => RESTORE_STALL_MS_DEFAULT,
+        fallbackText: `\`${RESTORE_STALL_MS_DEFAULT}\``,
+        example: String(RESTORE_STALL_MS_DEFAULT),
+      },
+    },
+  },
+  log: {
+    doc: "What is logged, to stderr: lines for people on a terminal, JSON elsewhere. Never prompts, never cache bytes.",
+    fields: {
+      level: {
+        kind: choice(LOG_LEVELS),
+        doc: "The least important lines shown. The environment variable `TIERKV_LOG` goes before it.",
+        fallback: () => "info",
+        fallbackText: '`"info"`',
+        example: '"info"',
+      },
+    },
+  },
+};
+
+/** The table as data, for walking over it; `key` is the dotted name. */
+export interface Entry {
+  section: string;
+  name: string;
+  field: Field<unknown>;
+}
+
+export const SECTIONS: readonly (readonly [string, Section<Record<string, Field<unknown>>>])[] =
+  Object.entries(SCHEMA) as [string, Section<Record<string, Field<unknown>>>][];
+
+export const ENTRIES: readonly Entry[] = SECTIONS.flatMap(([section, { fields }]) =>
+  Object.entries(fields).map(([name, field]) => ({ section, name, field })),
+);
