@@ -1,0 +1,30 @@
+// Owns the proof that the house rules hold, and that each of them notices a breach.
+import { describe, expect, test } from "vitest";
+import { DOC_RULES } from "./tidy/docs.ts";
+import { IMPORT_RULES } from "./tidy/imports.ts";
+import { PYTHON_RULES } from "./tidy/python.ts";
+import { SHAPE_RULES } from "./tidy/shape.ts";
+import { fromExample, readSources } from "./tidy/sources.ts";
+import { WORD_RULES } from "./tidy/words.ts";
+
+const RULES = [...IMPORT_RULES, ...SHAPE_RULES, ...WORD_RULES, ...PYTHON_RULES, ...DOC_RULES];
+const SOURCES = readSources();
+
+test("the repository was read", () => {
+  const paths = SOURCES.map(({ path }) => path);
+  expect(paths).toContain("src/limits.ts");
+  expect(paths).toContain("python-shim/pyproject.toml");
+  expect(paths).toContain("crates/core/src/lib.rs");
+});
+
+describe.each(RULES)("$name", (rule) => {
+  test("holds", () => {
+    expect(rule.breaches(SOURCES)).toEqual([]);
+  });
+
+  test("is noticed when broken", () => {
+    for (const example of rule.examples) {
+      expect(rule.breaches(fromExample(example)), JSON.stringify(example)).not.toEqual([]);
+    }
+  });
+});

@@ -1,0 +1,174 @@
+// Owns the rules about who imports whom: the import table, cycles, barrels, and the native border.
+import { posix } from "node:path";
+import { under, type Rule, type Source } from "./sources.ts";
+import { FOUNDATION, FOUNDATION_PACKAGES, ROOMS, SOCKET_MODULES, type Room } from "./table.ts";
+
+interface Import {
+  from: string;
+  /** A path from the repository root when relative, else as written. */
+  to: string;
+  typeOnly: boolean;
+  reexport: boolean;
+}
+
+const STATEMENT =
+  /^[ \t]*(import|export)\s+(type\s+)?(?:[\w*$\s{},]+?\sfrom\s*)?["']([^"'\n]+)["']/gm;
+const DYNAMIC = /\b(?:import\(\s*|new URL\(\s*)["']([^"'\n]+)["']/g;
+
+/** Every import of a file, also dynamic ones and `new URL("./file.js", import.meta.url)`. */
+export function importsOf({ path, text }: Source): Import[] {
+  const found: Import[] = [];
+  const add = (specifier: string, typeOnly: boolean, reexport: boolean): void => {
+    const isRelative = specifier.startsWith(".");
+    const joined = posix.join(posix.dirname(path), specifier);
+    const to = isRelative ? joined.replace(/\.js$/, ".ts") : specifier;
+    found.push({ from: path, to, typeOnly, reexport });
+  };
+  for (const [, keyword, type, specifier] of text.matchAll(STATEMENT)) {
+    add(specifier!, type !== undefined, keyword === "export");
+  }
+  for (const [, specifier] of text.matchAll(DYNAMIC)) add(specifier!, false, false);
+  return found;
+}
+
+/** "config" for src/config/load.ts, "" for a foundation file, null outside src. */
+function roomOf(path: string): string | null {
+  const [top, second, third] = path.split("/");
+  if (top !== "src" || second === undefined) return null;
+  return third === undefined ? "" : second;
+}
+
+const stem = (path: string): string => posix.basename(path, ".ts");
+
+function foundationBreach({ from, to, typeOnly }: Import): string | null {
+  if (to.startsWith("node:")) return null;
+  if (!to.startsWith("src/")) {
+    const allowed = FOUNDATION_PACKAGES[stem(from)] ?? [];
+    return allowed.includes(to) ? null : `${from}: a foundation file may not use ${to}`;
+  }
+  if (roomOf(to) !== "") return `${from}: the foundation may not import ${to}`;
+  const isDownward = FOUNDATION.indexOf(stem(to)) < FOUNDATION.indexOf(stem(from));
+  return isDownward || typeOnly ? null : `${from}: ${to} stands above it in the foundation`;
+}
+
+function packageBreach({ from, to }: Import, name: string, room: Room): string | null {
+  if (to.startsWith("node:")) {
+    const isSocket = SOCKET_MODULES.includes(to.slice("node:".length));
+    return room.offline && isSocket ? `${from}: ${name} may not open sockets (${to})` : null;
+  }
+  return room.packages.includes(to) ? null : `${from}: ${name} may not use the package ${to}`;
+}
+
+function roomBreach(edge: Import, name: string, room: Room): string | null {
+  const { from, to, typeOnly } = edge;
+  const isInside = ["src/", "proto/", "crates/", "python-shim/"].some((top) => to.startsWith(top));
+  if (!isInside) return packageBreach(edge, name, room);
+  const target = roomOf(to);
+  if (target === null || target === "" || target === name) return null;
+  if (room.rooms.includes(target) || (typeOnly && room.types.includes(target))) return null;
+  const how = room.types.includes(target) ? " (its types it may)" : "";
+  return `${from}: ${name} may not import ${target}${how}`;
+}
+
+const direction: Rule = {
+  name: "imports follow the table",
+  breaches(sources) {
+    const breaches: string[] = [];
+    for (const source of under(sources, "src/", ".ts")) {
+      const name = roomOf(source.path) ?? "";
+      const room = ROOMS[name];
+      const isKnown = name === "" ? FOUNDATION.includes(stem(source.path)) : room !== undefined;
+      if (!isKnown) breaches.push(`${source.path}: not in the import table`);
+      for (const edge of importsOf(source)) {
+        const breach = room === undefined ? foundationBreach(edge) : roomBreach(edge, name, room);
+        if (isKnown && breach !== null) breaches.push(breach);
+      }
+    }
+    return breaches;
+  },
+  examples: [
+    { "src/vault/server.ts": 'import { x } from "../client/vault-client.ts";' },
+    { "src/sidecar/a.ts": 'import { loadConfig } from "../config/load.ts";' },
+    { "src/config/load.ts": 'import {\n  a,\n} from "commander";' },
+    { "src/arena/arena.ts": 'import { connect } from "node:net";' },
+    { "src/codec/pool.ts": 'const f = new URL("../vault/server.js", import.meta.url);' },
+    { "src/limits.ts": 'import { x } from "./log.ts";' },
+    { "src/time.ts": 'import { x } from "./wire/service.ts";' },
+    { "src/block.ts": 'import core from "#core";' },
+    { "src/client/a.ts": 'const cli = await import("../cli/main.ts");' },
+    { "src/gossip/a.ts": "" },
+    { "src/helpers.ts": "" },
+  ],
+};
+
+/** The files of one cycle, or null; colours nodes as a depth-first walk does. */
+function findCycle(edges: ReadonlyMap<string, readonly string[]>): string[] | null {
+  const done = new Set<string>();
+  const trail: string[] = [];
+  const visit = (path: string): string[] | null => {
+    if (trail.includes(path)) return [...trail.slice(trail.indexOf(path)), path];
+    if (done.has(path)) return null;
+    trail.push(path);
+    for (const next of edges.get(path) ?? []) {
+      const cycle = visit(next);
+      if (cycle !== null) return cycle;
+    }
+    trail.pop();
+    done.add(path);
+    return null;
+  };
+  for (const path of edges.keys()) {
+    const cycle = visit(path);
+    if (cycle !== null) return cycle;
+  }
+  return null;
+}
+
+const cycles: Rule = {
+  name: "no import cycles, types included",
+  breaches(sources) {
+    const edges = new Map<string, string[]>();
+    for (const source of under(sources, "src/", ".ts")) {
+      edges.set(
+        source.path,
+        importsOf(source).map((edge) => edge.to),
+      );
+    }
+    const cycle = findCycle(edges);
+    return cycle === null ? [] : [cycle.join(" -> ")];
+  },
+  examples: [
+    {
+      "src/client/a.ts": 'import { b } from "./b.ts";',
+      "src/client/b.ts": 'import type { c } from "./c.ts";',
+      "src/client/c.ts": 'import { a } from "./a.ts";',
+    },
+  ],
+};
+
+const barrels: Rule = {
+  name: "no barrels: import the file that owns the name",
+  breaches(sources) {
+    const files = under(sources, "src/", ".ts");
+    const named = files.filter(({ path }) => stem(path) === "index").map(({ path }) => path);
+    const passedOn = files.flatMap(importsOf).filter((edge) => edge.reexport);
+    return [...named, ...passedOn.map((edge) => `${edge.from} passes on ${edge.to}`)];
+  },
+  examples: [
+    { "src/client/index.ts": "" },
+    { "src/client/all.ts": 'export * from "./vault-client.ts";' },
+    { "src/client/all.ts": 'export { a, b } from "./vault-client.ts";' },
+    { "src/client/all.ts": 'export type { A } from "./vault-client.ts";' },
+  ],
+};
+
+const border: Rule = {
+  name: "only native.ts names the native core",
+  breaches: (sources) =>
+    under(sources, "src/", ".ts")
+      .filter(({ path, text }) => path !== "src/native.ts" && /["'`]#core["'`]/.test(text))
+      .map(({ path }) => `${path} names #core`),
+  examples: [{ "src/vault/store.ts": 'const core = "#core";' }],
+};
+
+export const IMPORT_RULES: readonly Rule[] = [direction, cycles, barrels, border];

@@ -1,0 +1,106 @@
+// Owns the import table as data: which room may import which, and which packages each may use.
+
+/** Files at the root of src, lowest first: each may import only those before it. */
+export const FOUNDATION: readonly string[] = [
+  "limits",
+  "errors",
+  "time",
+  "metrics",
+  "block",
+  "log",
+  "lifecycle",
+  "native",
+];
+
+export interface Room {
+  /** Rooms it may import; the foundation and itself always. */
+  rooms: readonly string[];
+  /** Rooms whose types alone it may import. */
+  types: readonly string[];
+  /** npm packages it may use. */
+  packages: readonly string[];
+  /** Knows bytes, not peers: may not open a socket. */
+  offline: boolean;
+}
+
+const room = (given: Partial<Room>): Room => ({
+  rooms: [],
+  types: [],
+  packages: [],
+  offline: false,
+  ...given,
+});
+
+const GRPC = "@grpc/grpc-js";
+
+export const ROOMS: Readonly<Record<string, Room>> = {
+  config: room({ packages: ["smol-toml"], offline: true }),
+  codec: room({ packages: ["piscina"], offline: true }),
+  arena: room({ offline: true }),
+  wire: room({ packages: [GRPC, "@grpc/proto-loader"] }),
+  vault: room({ rooms: ["wire"], types: ["config"], packages: [GRPC] }),
+  client: room({ rooms: ["wire"], packages: [GRPC] }),
+  sidecar: room({
+    rooms: ["arena", "codec", "client"],
+    types: ["config"],
+    packages: ["@msgpack/msgpack"],
+  }),
+  demo: room({ rooms: ["client", "config"] }),
+  cli: room({
+    rooms: ["config", "wire", "vault", "client", "sidecar", "demo"],
+    packages: ["commander"],
+  }),
+};
+
+/** Packages a foundation file may use. */
+export const FOUNDATION_PACKAGES: Readonly<Record<string, readonly string[]>> = {
+  log: ["pino", "pino-pretty"],
+  native: ["#core"],
+};
+
+export const SOCKET_MODULES: readonly string[] = ["dgram", "http", "http2", "https", "net", "tls"];
+
+/** What lies at the root of the repository; nothing else may. */
+export const TOP_LEVEL: readonly string[] = [
+  ".ci",
+  ".editorconfig",
+  ".gitattributes",
+  ".gitignore",
+  ".npmrc",
+  ".oxfmtrc.json",
+  ".oxlintrc.json",
+  "LICENSE",
+  "README.md",
+  "bench",
+  "bin",
+  "crates",
+  "deploy",
+  "docs",
+  "package-lock.json",
+  "package.json",
+  "proto",
+  "python-shim",
+  "src",
+  "test",
+  "tierkv.toml.example",
+  "tsconfig.json",
+];
+
+/** Folders of test/ that do not mirror a room. */
+export const TEST_FOLDERS: readonly string[] = [
+  "engine",
+  "scenarios",
+  "support",
+  "tidy",
+  "vectors",
+];
+
+/** Python: what the files below a folder may import besides the standard library and our own package. */
+export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
+  "python-shim/tierkv/connectors/": ["msgspec", "torch", "vllm"],
+  "python-shim/tierkv/lab/": ["safetensors", "tokenizers", "torch", "transformers"],
+  "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
+};
+
+/** The one Python file that knows vLLM's releases apart. */
+export const PYTHON_COMPAT = "python-shim/tierkv/connectors/vllm/compat.py";
