@@ -73,6 +73,8 @@ const CATALOGUE = {
     "setup",
     "vault at {address} is configured as the {name} vault but holds {actual} records; {fix}",
   ],
+  VAULT_BROKEN: ["data", "{name} vault at {address}: {call} broke off: {reason}"],
+  WRONG_CLASS: ["setup", "this vault holds {actual} records, asked for {asked}; {fix}"],
   VERSION_MISMATCH: [
     "setup",
     "no common protocol: {peer} speaks {theirs}, this side speaks {ours}; install the same release on both",

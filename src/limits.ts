@@ -9,14 +9,31 @@ export const PROTOCOL_MIN = 1;
 export const PROTOCOL_MAX = 1;
 
 // Bytes on the wire.
+/** One record; larger ones are refused when offered. */
+export const RECORD_BYTES_MAX: number = 256 * MIB;
 /** One gRPC message; the gRPC default, so that any client can talk to a vault. */
 export const MESSAGE_BYTES_MAX: number = 4 * MIB;
 /** Record bytes per message: large enough to amortise framing, small enough to cancel within one. */
 export const CHUNK_BYTES: number = 1 * MIB;
+/** What a plan may ask for instead; a chunk and its piece headers fit one message. */
+export const CHUNK_BYTES_MIN: number = 64 * KIB;
+export const CHUNK_BYTES_MAX: number = 3 * MIB;
+/** What one piece costs besides its bytes, rounded up: counted, so that many tiny pieces still fit one message. */
+export const PIECE_OVERHEAD_BYTES = 48;
+/** A chunk with less room than this is sent: no crumbs of large records. */
+export const PIECE_BYTES_MIN: number = 4 * KIB;
+/** HTTP/2 receive window of a client, so that a fetch is not paced by round trips. */
+export const FLOW_WINDOW_BYTES: number = 16 * MIB;
+/** Messages of one stream that are handed to gRPC and not yet sent: one on the wire, one being made. */
+export const WRITE_AHEAD = 2;
+/** Record bytes one Store call may offer; one record of the largest size always fits. */
+export const STORE_CALL_BYTES_MAX: number = RECORD_BYTES_MAX;
+/** Record bytes a client puts into one Store call, so that a broken call loses little. */
+export const STORE_BATCH_BYTES: number = 64 * MIB;
+/** Share of a vault's budget that records under way may reserve (and one full Store call at least). */
+export const RESERVED_SHARE_MAX = 0.5;
 /** One frame of the local socket: keys and slot numbers only, payload lies in the arena. */
 export const FRAME_BYTES_MAX: number = 4 * MIB;
-/** One record; larger ones are refused when offered. */
-export const RECORD_BYTES_MAX: number = 256 * MIB;
 
 // Counts.
 /** Keys of one Lookup, Store offer or Fetch: a 64k-token prompt in blocks of 16. */
@@ -25,6 +42,14 @@ export const KEYS_MAX = 4096;
 export const SHIM_CONNECTIONS_MAX = 64;
 /** Streams one vault serves to one connection at the same time. */
 export const STREAMS_MAX = 100;
+/** Connections one vault holds open. */
+export const VAULT_CONNECTIONS_MAX = 512;
+/** Store, Fetch and Watch calls one vault serves at the same time, over all connections. */
+export const VAULT_STREAMS_MAX = 256;
+/** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */
+export const CLIENT_CALLS_MAX = 64;
+/** Keys of one Report: each is read and checked on the vault's one JavaScript thread. */
+export const REPORT_KEYS_MAX = 64;
 /** KV-cache groups of one engine. */
 export const GROUPS_MAX = 64;
 /** Worker ranks of one engine. */
@@ -35,6 +60,25 @@ export const WORLD_MAX = 64;
 export const HELLO_TIMEOUT_MS = 2_000;
 /** Any unary call to a vault that names no deadline of its own. */
 export const CALL_TIMEOUT_MS = 2_000;
+/** A Store stream that brings no byte for this long is ended and its reservations are freed. */
+export const STORE_IDLE_MS = 10_000;
+/** A peer that takes no message of a stream for this long is given up. */
+export const STREAM_STALL_MS = 10_000;
+/** A vault ends any streamed call after this time, whatever deadline the client set. */
+export const STREAM_MS_MAX = 300_000;
+/** Pings find a dead peer: one this often, with this long to answer. */
+export const KEEPALIVE_TIME_MS = 10_000;
+export const KEEPALIVE_TIMEOUT_MS = 5_000;
+/** Pause between two connection attempts, first and last. */
+export const RECONNECT_MIN_MS = 100;
+export const RECONNECT_MAX_MS = 1_000;
+/** A vault counts as down after this many failures in a row. */
+export const BREAKER_FAILURES = 2;
+/** Pause before a vault that is down is probed again: a random time between the two. */
+export const PROBE_MIN_MS = 500;
+export const PROBE_MAX_MS = 2_000;
+/** A stopping vault finishes open calls for this long; below DRAIN_TIMEOUT_MS of the process. */
+export const VAULT_DRAIN_MS = 4_000;
 /** One named start step. */
 export const START_STEP_TIMEOUT_MS = 10_000;
 /** A stopping process finishes the work it has for at most this time. */

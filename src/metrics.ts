@@ -22,20 +22,29 @@ export const SIDECAR_COUNTERS = [
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */
 export const VAULT_COUNTERS = [
+  "connections_refused",
+  "hellos",
   "lookups",
   "lookup_keys",
   "lookup_hits",
+  "stores",
+  "stores_ended_early",
   "offered",
+  "present",
   "stored",
   "stored_bytes",
   "fetches",
+  "fetches_ended_early",
   "fetched",
   "fetched_bytes",
   "fetch_missing",
   "reports",
+  "reported",
   "quarantined",
+  "evicted",
+  "evicted_bytes",
   "flushes",
-  "hellos_refused",
+  "calls_refused",
 ] as const;
 
 /** The inventory and the families whose last part is only known at run time. */
@@ -44,10 +53,7 @@ export type SidecarCounter =
   | `dropped_${string}`
   | `plan_${string}`
   | `shim_${string}`;
-export type VaultCounter =
-  | (typeof VAULT_COUNTERS)[number]
-  | `refused_${string}`
-  | `present_${string}`;
+export type VaultCounter = (typeof VAULT_COUNTERS)[number] | `refused_${string}`;
 
 /** Names one process may count in all, so that a peer cannot grow the table by inventing names. */
 export const COUNTER_NAMES_MAX = 512;

@@ -32,6 +32,11 @@ export function randomId(bytes = 8): string {
   return randomBytes(bytes).toString("hex");
 }
 
+/** A random number in [1, 2^48): exact as a JavaScript number and in any 64-bit field. */
+export function randomNumber48(): number {
+  return randomBytes(6).readUIntBE(0, 6) || 1;
+}
+
 /** Settles like `promise`, or rejects with DEADLINE naming `what`. The work itself goes on: cancel it with a signal. */
 export async function withDeadline<T>(
   promise: Promise<T>,
@@ -75,5 +80,19 @@ export function deadlineSignal(
       clearTimeout(timer);
       parent?.removeEventListener("abort", onParent);
     },
+  };
+}
+
+/** Calls `onQuiet` once, when `touch` was not called for `quietMs`. */
+export interface Watchdog {
+  touch(): void;
+  clear(): void;
+}
+
+export function watchdog(quietMs: number, onQuiet: () => void): Watchdog {
+  const timer = setTimeout(onQuiet, quietMs);
+  return {
+    touch: () => void timer.refresh(),
+    clear: () => clearTimeout(timer),
   };
 }

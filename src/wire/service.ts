@@ -1,0 +1,37 @@
+// Owns loading the proto files: the two service definitions, typed once for servers and clients alike.
+import { fileURLToPath } from "node:url";
+import type { MethodDefinition } from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+import type * as m from "./messages.ts";
+
+// src and dist lie equally deep, so one relative URL serves both.
+const PROTO_DIR = new URL("../../proto/", import.meta.url);
+
+const loaded = loadSync(
+  ["tierkv.proto", "health.proto"].map((name) => fileURLToPath(new URL(name, PROTO_DIR))),
+  { longs: Number, defaults: true },
+);
+
+export interface VaultService {
+  Hello: MethodDefinition<m.HelloRequest, m.HelloReply>;
+  Lookup: MethodDefinition<m.LookupRequest, m.LookupReply>;
+  Store: MethodDefinition<m.StoreRequest, m.StoreReply>;
+  Fetch: MethodDefinition<m.FetchPlan, m.FetchChunk>;
+  Report: MethodDefinition<m.ReportRequest, m.ReportReply>;
+  Stats: MethodDefinition<m.StatsRequest, m.StatsReply>;
+  Flush: MethodDefinition<m.FlushRequest, m.FlushReply>;
+}
+
+export interface HealthService {
+  Check: MethodDefinition<m.HealthCheckRequest, m.HealthCheckResponse>;
+  Watch: MethodDefinition<m.HealthCheckRequest, m.HealthCheckResponse>;
+}
+
+/** Full names, as a health check asks for them. */
+export const VAULT_SERVICE_NAME = "tierkv.v1.Vault";
+const HEALTH_SERVICE_NAME = "grpc.health.v1.Health";
+
+export const vaultService: VaultService = loaded[VAULT_SERVICE_NAME] as unknown as VaultService;
+export const healthService: HealthService = loaded[
+  HEALTH_SERVICE_NAME
+] as unknown as HealthService;
