@@ -124,7 +124,8 @@ type Holes<T extends string> = T extends `${string}{${infer Name}}${infer Rest}`
 export type ErrorDetails<C extends ErrorCode> = Record<
   Holes<(typeof CATALOGUE)[C][1]>,
   string | number
->;
+> &
+  AnyDetails;
 
 type AnyDetails = Readonly<Record<string, string | number>>;
 

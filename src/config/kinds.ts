@@ -2,8 +2,8 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { nearest } from "./nearest.ts";
 import type { Address } from "./config.ts";
+import { nearest } from "./nearest.ts";
 
 /** Why a value was not taken. `expected` names a wrong type; `reason` a right type with an impossible value. */
 export type Problem = { fix: string } & ({ expected: string } | { reason: string });
@@ -37,7 +37,8 @@ export function choice<T extends string>(choices: readonly T[]): Kind<T> {
   return {
     describe: choices.map((name) => `\`"${name}"\``).join(", "),
     parse(raw, key) {
-      if (typeof raw !== "string") return wrongType(`one of ${list}`, `write ${key} = "${choices[0]}"`);
+      if (typeof raw !== "string")
+        return wrongType(`one of ${list}`, `write ${key} = "${choices[0]}"`);
       const found = choices.find((name) => name === raw);
       if (found !== undefined) return { value: found };
       const guess = nearest(raw, choices);
@@ -87,11 +88,15 @@ export function bytes(min: number, max: number): Kind<number> {
     parse(raw, key) {
       const example = `write ${key} = 24_000_000_000 or ${key} = "24GB"`;
       if (typeof raw === "bigint") return inRange(Number(raw), min, max, range);
-      if (typeof raw !== "string") return wrongType("bytes as a whole number or text with a unit", example);
+      if (typeof raw !== "string")
+        return wrongType("bytes as a whole number or text with a unit", example);
       const [, digits, unit = ""] = /^\s*(\d[\d_]*(?:\.\d+)?)\s*([A-Za-z]*)\s*$/.exec(raw) ?? [];
       const factor = UNITS[unit.toLowerCase()];
       if (digits === undefined || factor === undefined) {
-        return badValue(`not a size with a unit (${Object.keys(UNITS).length} are known: B, KB to TB, KiB to TiB)`, example);
+        return badValue(
+          `not a size with a unit (${Object.keys(UNITS).length} are known: B, KB to TB, KiB to TiB)`,
+          example,
+        );
       }
       const value = Number(digits.replaceAll("_", "")) * factor;
       return inRange(Math.floor(value), min, max, range);
@@ -126,10 +131,14 @@ export function address(use: "listen" | "connect"): Kind<Address> {
       const bare = host.replace(/^\[(.*)\]$/, "$1");
       const isBracketed = bare !== host;
       if (isBracketed ? !isIPv6(bare) : !isHost(bare)) {
-        return badValue(host === "" ? "the host is missing" : `"${host}" is not a host name or IP address`, fix);
+        return badValue(
+          host === "" ? "the host is missing" : `"${host}" is not a host name or IP address`,
+          fix,
+        );
       }
       const number = Number(port);
-      if (number < portMin || number > 65_535) return badValue(`port ${port} is not ${portMin} to 65535`, fix);
+      if (number < portMin || number > 65_535)
+        return badValue(`port ${port} is not ${portMin} to 65535`, fix);
       return { value: { host: bare, port: number, text: `${host}:${number}` } };
     },
   };
@@ -144,10 +153,15 @@ function isHost(host: string): boolean {
 function suggestAddress(raw: unknown, sample: string): string {
   const port = sample.slice(sample.lastIndexOf(":") + 1);
   if (typeof raw === "object" && raw !== null && "host" in raw && typeof raw.host === "string") {
-    return "port" in raw && typeof raw.port === "bigint" ? `${raw.host}:${raw.port}` : `${raw.host}:${port}`;
+    return "port" in raw && typeof raw.port === "bigint"
+      ? `${raw.host}:${raw.port}`
+      : `${raw.host}:${port}`;
   }
   if (typeof raw !== "string") return sample;
-  const plain = raw.trim().replace(/^\w+:\/\//, "").replace(/\/.*$/, "");
+  const plain = raw
+    .trim()
+    .replace(/^\w+:\/\//, "")
+    .replace(/\/.*$/, "");
   if (isIPv6(plain)) return `[${plain}]:${port}`;
   const host = plain.replace(/:.*$/, "");
   return isHost(host) ? `${host}:${port}` : sample;
@@ -158,13 +172,18 @@ export function path(bytesMax: number): Kind<string> {
   return {
     describe: "absolute path; `~/` is the home directory",
     parse(raw, key) {
-      if (typeof raw !== "string") return wrongType("a path in quotes", `write ${key} = "/absolute/path"`);
+      if (typeof raw !== "string")
+        return wrongType("a path in quotes", `write ${key} = "/absolute/path"`);
       const full = raw.startsWith("~/") ? join(homedir(), raw.slice(2)) : raw;
       if (!full.startsWith("/") || full.includes("\0")) {
-        return badValue("not an absolute path", `write ${key} = "/absolute/path" or ${key} = "~/path"`);
+        return badValue(
+          "not an absolute path",
+          `write ${key} = "/absolute/path" or ${key} = "~/path"`,
+        );
       }
       const size = Buffer.byteLength(full);
-      if (size > bytesMax) return badValue(`${size} bytes long, the limit is ${bytesMax}`, "choose a shorter path");
+      if (size > bytesMax)
+        return badValue(`${size} bytes long, the limit is ${bytesMax}`, "choose a shorter path");
       return { value: full };
     },
   };

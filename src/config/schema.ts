@@ -58,7 +58,8 @@ function halfOfFreeMemory(): number {
 
 function defaultSocket(env: Environment): string {
   const runtimeDir = env["XDG_RUNTIME_DIR"] ?? "";
-  if (runtimeDir !== "" && existsSync(runtimeDir)) return join(runtimeDir, "tierkv", "sidecar.sock");
+  if (runtimeDir !== "" && existsSync(runtimeDir))
+    return join(runtimeDir, "tierkv", "sidecar.sock");
   return `/tmp/tierkv-${process.getuid?.() ?? 0}/sidecar.sock`;
 }
 
@@ -199,7 +200,7 @@ export interface Entry {
 }
 
 export const SECTIONS: readonly (readonly [string, Section<Record<string, Field<unknown>>>])[] =
-  Object.entries(SCHEMA) as [string, Section<Record<string, Field<unknown>>>][];
+  Object.entries(SCHEMA);
 
 export const ENTRIES: readonly Entry[] = SECTIONS.flatMap(([section, { fields }]) =>
   Object.entries(fields).map(([name, field]) => ({ section, name, field })),

@@ -1,0 +1,97 @@
+// Owns finding and reading the configuration file, and what the environment adds to it.
+import { closeSync, fstatSync, openSync, readFileSync, statSync } from "node:fs";
+import { homedir } from "node:os";
+import { join, resolve } from "node:path";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { CONFIG_FILE_BYTES_MAX } from "../limits.ts";
+import { LOG_LEVELS } from "../log.ts";
+import { checkConfig } from "./check.ts";
+import type { Checked } from "./check.ts";
+import type { Config } from "./config.ts";
+import { choice } from "./kinds.ts";
+import type { Environment } from "./schema.ts";
+
+const FILE_NAME = "tierkv.toml";
+
+/** The configuration of this process, frozen. `path` null: searched for. Throws the first mistake; see `checkFile` for all. */
+export function loadConfig(path: string | null, env: Environment = process.env): Config {
+  const { config, problems } = checkFile(path, env);
+  if (config === null)
+    throw problems[0] ?? new TierkvError("INTERNAL", { reason: "no configuration" });
+  return config;
+}
+
+/** Finds, reads and checks the file. Throws only when it cannot be read. */
+export function checkFile(path: string | null, env: Environment = process.env): Checked {
+  const file = findFile(path, env);
+  const checked = checkConfig(file === null ? "" : readText(file), file, env);
+  return checked.config === null ? checked : withEnvironment(checked.config, env);
+}
+
+/** Where the configuration stands: `--config`, TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml; null: nowhere. */
+export function findFile(path: string | null, env: Environment): string | null {
+  const given = path ?? (env["TIERKV_CONFIG"] || null);
+  if (given !== null) return resolve(given);
+  const places = [
+    resolve(FILE_NAME),
+    join(env["HOME"] ?? homedir(), ".config", "tierkv", FILE_NAME),
+  ];
+  return places.find((place) => statSync(place, { throwIfNoEntry: false }) !== undefined) ?? null;
+}
+
+function readText(file: string): string {
+  const refuse = (reason: string, fix: string): never => {
+    throw new TierkvError("CONFIG_UNREADABLE", { path: file, reason, fix });
+  };
+  try {
+    const handle = openSync(file, "r");
+    try {
+      const stat = fstatSync(handle);
+      if (!stat.isFile()) refuse("it is not a file", "give the path of a tierkv.toml");
+      if (stat.size > CONFIG_FILE_BYTES_MAX) {
+        refuse(
+          `${stat.size} bytes, the limit is ${CONFIG_FILE_BYTES_MAX}`,
+          "give the path of a tierkv.toml",
+        );
+      }
+      return new TextDecoder("utf-8", { fatal: true }).decode(readFileSync(handle));
+    } finally {
+      closeSync(handle);
+    }
+  } catch (error) {
+    return refuseCaught(file, error);
+  }
+}
+
+function refuseCaught(file: string, error: unknown): never {
+  const known = toTierkvError(error);
+  if (known.code === "CONFIG_UNREADABLE") throw known;
+  const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  const [reason, fix] = {
+    ENOENT: ["it does not exist", "correct the path, or leave it out to use the defaults"],
+    EACCES: ["permission denied", "make it readable for this user"],
+    ERR_ENCODING_INVALID_ENCODED_DATA: ["it is not UTF-8 text", "save it as UTF-8"],
+  }[code] ?? [known.message, "give the path of a readable tierkv.toml"];
+  throw new TierkvError(
+    "CONFIG_UNREADABLE",
+    { path: file, reason: String(reason), fix: String(fix) },
+    { cause: error },
+  );
+}
+
+function withEnvironment(config: Config, env: Environment): Checked {
+  const level = env["TIERKV_LOG"] ?? "";
+  if (level === "") return { config, problems: [] };
+  const parsed = choice(LOG_LEVELS).parse(level, "TIERKV_LOG");
+  if ("value" in parsed) {
+    const log = Object.freeze({ ...config.log, level: parsed.value });
+    return { config: Object.freeze({ ...config, log }), problems: [] };
+  }
+  const { fix } = parsed.problem;
+  const reason = "reason" in parsed.problem ? parsed.problem.reason : parsed.problem.expected;
+  const place = { where: "environment", key: "TIERKV_LOG", value: JSON.stringify(level) };
+  return {
+    config: null,
+    problems: [new TierkvError("CONFIG_BAD_VALUE", { ...place, reason, fix })],
+  };
+}

@@ -1,0 +1,48 @@
+// Owns the rules between keys, and those that hold only for this release; each names the key to change and how.
+import type { Config } from "./config.ts";
+
+export interface Breach {
+  code: "CONFIG_BAD_VALUE" | "CONFIG_CONFLICT";
+  path: readonly [section: string, name: string];
+  reason: string;
+  fix: string;
+}
+
+type Rule = (config: Config) => Breach | null;
+
+const int8IsNotYet: Rule = ({ turboQuant }) =>
+  turboQuant.enabled
+    ? {
+        code: "CONFIG_BAD_VALUE",
+        path: ["turbo_quant", "enabled"],
+        reason: "INT8 is not part of this release; blocks are stored exactly",
+        fix: "write enabled = false",
+      }
+    : null;
+
+const vaultsAreTwo: Rule = ({ cluster: { kvCold, ssmCold } }) =>
+  kvCold !== null && ssmCold !== null && kvCold.text === ssmCold.text
+    ? {
+        code: "CONFIG_CONFLICT",
+        path: ["cluster", "ssm_cold"],
+        reason: `kv_cold has the same address ${kvCold.text}, and one vault holds one class of records`,
+        fix: "start a vault for each, or leave ssm_cold out where the model is not a hybrid",
+      }
+    : null;
+
+const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
+  stallMs > waitMs
+    ? {
+        code: "CONFIG_CONFLICT",
+        path: ["restore", "stall_ms"],
+        reason: `longer than wait_ms = ${waitMs}, so it could never take effect`,
+        fix: `write stall_ms = ${waitMs} or less`,
+      }
+    : null;
+
+const RULES: readonly Rule[] = [int8IsNotYet, vaultsAreTwo, stallIsWithinWait];
+
+/** Every rule that a well-typed configuration breaks. */
+export function breaches(config: Config): Breach[] {
+  return RULES.map((rule) => rule(config)).filter((breach) => breach !== null);
+}
