@@ -51,12 +51,13 @@ function foundationBreach({ from, to, typeOnly }: Import): string | null {
   return isDownward || typeOnly ? null : `${from}: ${to} stands above it in the foundation`;
 }
 
-function packageBreach({ from, to }: Import, name: string, room: Room): string | null {
+function packageBreach({ from, to }: Import, owner: string, room: Room): string | null {
   if (to.startsWith("node:")) {
     const isSocket = SOCKET_MODULES.includes(to.slice("node:".length));
-    return room.offline && isSocket ? `${from}: ${name} may not open sockets (${to})` : null;
+    return room.offline && isSocket ? `${from}: ${owner} may not open sockets (${to})` : null;
   }
-  return room.packages.includes(to) ? null : `${from}: ${name} may not use the package ${to}`;
+  const isAllowed = room.packages.some((name) => to === name || to.startsWith(`${name}/`));
+  return isAllowed ? null : `${from}: ${owner} may not use the package ${to}`;
 }
 
 function roomBreach(edge: Import, name: string, room: Room): string | null {

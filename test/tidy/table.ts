@@ -34,7 +34,7 @@ const room = (given: Partial<Room>): Room => ({
 const GRPC = "@grpc/grpc-js";
 
 export const ROOMS: Readonly<Record<string, Room>> = {
-  config: room({ packages: ["smol-toml"], offline: true }),
+  config: room({ packages: ["smol-toml"] }),
   codec: room({ packages: ["piscina"], offline: true }),
   arena: room({ offline: true }),
   wire: room({ packages: [GRPC, "@grpc/proto-loader"] }),
@@ -98,7 +98,7 @@ export const TEST_FOLDERS: readonly string[] = [
 /** Python: what the files below a folder may import besides the standard library and our own package. */
 export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   "python-shim/tierkv/connectors/": ["msgspec", "torch", "vllm"],
-  "python-shim/tierkv/lab/": ["safetensors", "tokenizers", "torch", "transformers"],
+  "python-shim/tierkv/lab/": ["numpy", "safetensors", "tokenizers", "torch", "transformers"],
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };
 

@@ -50,7 +50,7 @@ const BANS: readonly Ban[] = [
   },
   {
     why: "an address that listens to everybody",
-    words: /\b0\.0\.0\.0\b/g,
+    words: /["']0\.0\.0\.0\b/g,
     where: /^(?:src|bin|proto|crates|python-shim\/tierkv)\/|^tierkv\.toml\.example$/,
     example: { "src/config/schema.ts": 'listen: "0.0.0.0:50051"' },
   },
