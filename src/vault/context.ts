@@ -1,0 +1,22 @@
+// Owns what every call of one vault shares: its store, its identity, its counters.
+import type { RecordClass } from "../block.ts";
+import type { Logger } from "../log.ts";
+import type { VaultCounters } from "../metrics.ts";
+import type { OpenStreams } from "./streams.ts";
+
+export interface VaultContext {
+  /** Id of the native RAM store. */
+  readonly store: number;
+  readonly recordClass: RecordClass;
+  /** Changes with every start: the memory of the run before is gone. */
+  readonly epoch: number;
+  readonly version: string;
+  readonly recordVersion: number;
+  readonly maxRecordBytes: number;
+  /** Record bytes that calls under way may reserve, all together. */
+  readonly maxReservedBytes: number;
+  readonly startedMs: number;
+  readonly counters: VaultCounters;
+  readonly logger: Logger;
+  readonly streams: OpenStreams;
+}

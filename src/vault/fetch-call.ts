@@ -1,0 +1,99 @@
+// Owns the Fetch call: pins what the plan asks for, streams it in need order, and lets go of every pin whatever happens.
+import type { handleServerStreamingCall } from "@grpc/grpc-js";
+import { ItemStatus } from "../block.ts";
+import { CHUNK_BYTES, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, STREAM_STALL_MS } from "../limits.ts";
+import { pinSlice, storePin, unpin } from "../native.ts";
+import { packChunks } from "../wire/chunks.ts";
+import type { ItemNote, RecordSource } from "../wire/chunks.ts";
+import type { FetchChunk, FetchPlan } from "../wire/messages.ts";
+import { PacedWriter } from "../wire/paced-writer.ts";
+import { toGrpcStatus } from "../wire/status.ts";
+import { checkPlan } from "./checks.ts";
+import type { VaultContext } from "./context.ts";
+
+export function fetchHandler(
+  vault: VaultContext,
+): handleServerStreamingCall<FetchPlan, FetchChunk> {
+  return (call) => {
+    const serve = async (): Promise<void> => {
+      const stream = vault.streams.open(call, "Fetch");
+      try {
+        const { signal } = stream;
+        const options = { signal, stallMs: STREAM_STALL_MS, what: "a fetch's reader" };
+        await sendPlan(vault, call.request, new PacedWriter<FetchChunk>(call, options));
+        call.end();
+      } finally {
+        stream.end();
+      }
+    };
+    serve().catch((error: unknown) => {
+      vault.counters.add("fetches_ended_early");
+      vault.logger.debug({ err: error }, "a fetch ended early");
+      call.emit("error", toGrpcStatus(error));
+    });
+  };
+}
+
+async function sendPlan(
+  vault: VaultContext,
+  plan: FetchPlan,
+  writer: PacedWriter<FetchChunk>,
+): Promise<void> {
+  const { namespace, keys, count } = checkPlan(plan, vault.recordClass);
+  vault.counters.add("fetches");
+  const pins = new PinnedRecords(storePin(vault.store, namespace, keys));
+  try {
+    for (const chunk of packChunks(pins.inOrder(), chunkBytes(plan.chunkBytes))) {
+      await writer.write({ chunk });
+    }
+  } finally {
+    pins.release();
+    vault.counters.add("fetched", pins.sentRecords);
+    vault.counters.add("fetched_bytes", pins.sentBytes);
+    vault.counters.add("fetch_missing", count - pins.heldRecords);
+  }
+}
+
+function chunkBytes(asked: number): number {
+  return asked === 0 ? CHUNK_BYTES : Math.min(Math.max(asked, CHUNK_BYTES_MIN), CHUNK_BYTES_MAX);
+}
+
+/** The pins of one plan, each held until its last byte was handed on. */
+class PinnedRecords {
+  /** Per key: pin (0 = missing or let go), record length. */
+  readonly #pairs: Float64Array;
+  readonly heldRecords: number;
+  sentRecords = 0;
+  sentBytes = 0;
+
+  constructor(pairs: Float64Array) {
+    this.#pairs = pairs;
+    this.heldRecords = pairs.filter((value, at) => at % 2 === 0 && value !== 0).length;
+  }
+
+  *inOrder(): Generator<RecordSource | ItemNote> {
+    for (let item = 0; item < this.#pairs.length / 2; item += 1) {
+      const pin = this.#pairs[item * 2] ?? 0;
+      if (pin === 0) {
+        yield { item, status: ItemStatus.MISSING };
+        continue;
+      }
+      const recordBytes = this.#pairs[item * 2 + 1] ?? 0;
+      yield { item, recordBytes, slice: (offset, length) => pinSlice(pin, offset, length) };
+      this.sentRecords += 1;
+      this.sentBytes += recordBytes;
+      this.#letGo(item);
+    }
+  }
+
+  release(): void {
+    for (let item = 0; item < this.#pairs.length / 2; item += 1) this.#letGo(item);
+  }
+
+  #letGo(item: number): void {
+    const pin = this.#pairs[item * 2] ?? 0;
+    if (pin === 0) return;
+    this.#pairs[item * 2] = 0;
+    unpin(pin);
+  }
+}

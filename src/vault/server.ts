@@ -1,0 +1,138 @@
+// Owns the life of a vault: its store, its gRPC server, its listening socket, and the drain at the end.
+import { Server, ServerCredentials } from "@grpc/grpc-js";
+import type { UntypedServiceImplementation } from "@grpc/grpc-js";
+import { classNumber } from "../block.ts";
+import type { RecordClass } from "../block.ts";
+import { TierkvError } from "../errors.ts";
+import type { Running } from "../lifecycle.ts";
+import {
+  RECORD_BYTES_MAX,
+  RESERVED_SHARE_MAX,
+  STORE_CALL_BYTES_MAX,
+  VAULT_DRAIN_MS,
+} from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { VaultCounters } from "../metrics.ts";
+import { closeStore, coreInfo, createStore } from "../native.ts";
+import { nowMs, randomNumber48, withDeadline } from "../time.ts";
+import { serverOptions } from "../wire/options.ts";
+import { healthService, vaultService } from "../wire/service.ts";
+import type { VaultContext } from "./context.ts";
+import { fetchHandler } from "./fetch-call.ts";
+import { Health } from "./health.ts";
+import { isLocal, listen } from "./listener.ts";
+import type { ListenAddress, Listener } from "./listener.ts";
+import { storeHandler } from "./store-call.ts";
+import { OpenStreams } from "./streams.ts";
+import { flush, hello, lookup, report, stats, unary } from "./unary.ts";
+
+export interface VaultOptions {
+  config: { readonly listen: ListenAddress; readonly maxBytes: number };
+  recordClass: RecordClass;
+  logger: Logger;
+  counters: VaultCounters;
+}
+
+export interface RunningVault extends Running {
+  /** `host:port` with the real port, or `unix:/path`. */
+  readonly address: string;
+}
+
+/** Listens and serves until closed. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+export async function startVault(options: VaultOptions): Promise<RunningVault> {
+  const { config, logger } = options;
+  const vault = newContext(options);
+  const health = new Health(vault.streams);
+  const server = newServer(vault, health);
+  const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
+  let listener: Listener;
+  try {
+    listener = await listen(
+      config.listen,
+      (socket) => injector.injectConnection(socket),
+      () => vault.counters.add("connections_refused"),
+    );
+  } catch (error) {
+    closeStore(vault.store);
+    throw error;
+  }
+  if (!isLocal(config.listen)) {
+    logger.warn(
+      { address: listener.address },
+      "reachable from other machines, and the link is not yet encrypted: use it on a trusted network only",
+    );
+  }
+  logger.info(
+    { address: listener.address, class: options.recordClass, maxBytes: config.maxBytes },
+    "vault is serving",
+  );
+  let closing: Promise<void> | null = null;
+  return {
+    address: listener.address,
+    close: () => (closing ??= drain({ vault, health, server, listener })),
+  };
+}
+
+function newContext({ config, recordClass, logger, counters }: VaultOptions): VaultContext {
+  const { maxBytes } = config;
+  const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
+  const core = coreInfo();
+  return {
+    store: createStore({ maxBytes, maxRecordBytes, recordClass: classNumber(recordClass) }),
+    recordClass,
+    epoch: randomNumber48(),
+    version: core.version,
+    recordVersion: core.recordVersion,
+    maxRecordBytes,
+    maxReservedBytes: Math.max(maxBytes * RESERVED_SHARE_MAX, STORE_CALL_BYTES_MAX),
+    startedMs: nowMs(),
+    counters,
+    logger,
+    streams: new OpenStreams(),
+  };
+}
+
+function newServer(vault: VaultContext, health: Health): Server {
+  const server = new Server(serverOptions());
+  server.addService({ ...vaultService }, {
+    Hello: unary(vault, "Hello", hello),
+    Lookup: unary(vault, "Lookup", lookup),
+    Store: storeHandler(vault),
+    Fetch: fetchHandler(vault),
+    Report: unary(vault, "Report", report),
+    Stats: unary(vault, "Stats", stats),
+    Flush: unary(vault, "Flush", flush),
+  } as UntypedServiceImplementation);
+  server.addService({ ...healthService }, {
+    Check: health.check,
+    Watch: health.watch,
+  } as UntypedServiceImplementation);
+  return server;
+}
+
+interface Parts {
+  vault: VaultContext;
+  health: Health;
+  server: Server;
+  listener: Listener;
+}
+
+/** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
+async function drain({ vault, health, server, listener }: Parts): Promise<void> {
+  health.stop();
+  listener.stop();
+  const finished = new Promise<void>((resolve) => {
+    server.tryShutdown(() => resolve());
+  });
+  try {
+    await withDeadline(finished, VAULT_DRAIN_MS, "finishing open calls");
+  } catch {
+    vault.logger.warn({ streams: vault.streams.size }, "cutting off calls that did not finish");
+    vault.streams.abortAll(new TierkvError("CLOSED", { what: "the vault" }));
+    server.forceShutdown();
+  }
+  listener.cut();
+  await vault.streams.idle();
+  closeStore(vault.store);
+  vault.logger.info("vault stopped");
+}

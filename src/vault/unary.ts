@@ -1,0 +1,115 @@
+// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Stats, Flush.
+import type { handleUnaryCall } from "@grpc/grpc-js";
+import { classNumber, countBits, ItemStatus, statusName, toNamespace } from "../block.ts";
+import { TierkvError } from "../errors.ts";
+import {
+  CHUNK_BYTES,
+  KEYS_MAX,
+  PROTOCOL_MAX,
+  PROTOCOL_MIN,
+  REPORT_KEYS_MAX,
+} from "../limits.ts";
+import { storeFlush, storeLookup, storeRecheck, storeStats } from "../native.ts";
+import { nowMs } from "../time.ts";
+import type * as m from "../wire/messages.ts";
+import { toGrpcStatus } from "../wire/status.ts";
+import { checkKeys } from "./checks.ts";
+import type { VaultContext } from "./context.ts";
+
+/** A gRPC handler from a plain function; what it throws becomes a status, is counted and logged. */
+export function unary<Request, Reply>(
+  vault: VaultContext,
+  call: string,
+  answer: (vault: VaultContext, request: Request) => Reply,
+): handleUnaryCall<Request, Reply> {
+  return ({ request }, callback) => {
+    try {
+      callback(null, answer(vault, request));
+    } catch (error) {
+      vault.counters.add("calls_refused");
+      vault.logger.warn({ call, err: error }, "call refused");
+      callback(toGrpcStatus(error));
+    }
+  };
+}
+
+export function hello(vault: VaultContext, request: m.HelloRequest): m.HelloReply {
+  vault.counters.add("hellos");
+  const protocol = Math.min(request.protocolMax, PROTOCOL_MAX);
+  if (protocol < Math.max(request.protocolMin, PROTOCOL_MIN)) {
+    throw new TierkvError("VERSION_MISMATCH", {
+      peer: request.clientName === "" ? "the client" : request.clientName.slice(0, 100),
+      theirs: range(request.protocolMin, request.protocolMax),
+      ours: range(PROTOCOL_MIN, PROTOCOL_MAX),
+    });
+  }
+  vault.logger.debug({ client: request.clientName, version: request.clientVersion }, "hello");
+  return {
+    protocol,
+    version: vault.version,
+    recordVersion: vault.recordVersion,
+    recordClass: classNumber(vault.recordClass),
+    epoch: vault.epoch,
+    maxRecordBytes: vault.maxRecordBytes,
+    maxChunkBytes: CHUNK_BYTES,
+    maxKeys: KEYS_MAX,
+    laneAddress: "",
+    laneToken: Buffer.alloc(0),
+  };
+}
+
+function range(first: number, last: number): string {
+  return first === last ? `protocol ${first}` : `protocols ${first} to ${last}`;
+}
+
+export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupReply {
+  const { namespace, keys, count } = checkKeys(request.namespace, request.keys);
+  const present = storeLookup(vault.store, namespace, keys);
+  vault.counters.add("lookups");
+  vault.counters.add("lookup_keys", count);
+  vault.counters.add("lookup_hits", countBits(present, count));
+  return { present };
+}
+
+export function report(vault: VaultContext, request: m.ReportRequest): m.ReportReply {
+  const { namespace, keys, count } = checkKeys(request.namespace, request.keys, REPORT_KEYS_MAX);
+  const statuses = [...storeRecheck(vault.store, namespace, keys)];
+  const quarantined = statuses.filter((status) => status === ItemStatus.QUARANTINED).length;
+  vault.counters.add("reports");
+  vault.counters.add("reported", count);
+  vault.logger.warn(
+    { reason: request.reason.slice(0, 200), statuses: statuses.map(statusName), quarantined },
+    "a client reported bad records",
+  );
+  return { statuses };
+}
+
+/** Counts of calls come from the counters, what the store knows better comes from the store. */
+export function stats(vault: VaultContext): m.StatsReply {
+  const now = storeStats(vault.store);
+  return {
+    version: vault.version,
+    recordClass: classNumber(vault.recordClass),
+    epoch: vault.epoch,
+    uptimeMs: Math.round(nowMs() - vault.startedMs),
+    maxBytes: now.maxBytes,
+    usedBytes: now.usedBytes,
+    reservedBytes: now.reservedBytes,
+    records: now.records,
+    namespaces: now.namespaces,
+    counters: {
+      ...vault.counters.snapshot(),
+      quarantined: now.quarantined,
+      evicted: now.evicted,
+      evicted_bytes: now.evictedBytes,
+    },
+  };
+}
+
+export function flush(vault: VaultContext, request: m.FlushRequest): m.FlushReply {
+  const namespace = request.namespace.length === 0 ? null : toNamespace(request.namespace);
+  const flushed = storeFlush(vault.store, namespace);
+  vault.counters.add("flushes");
+  vault.logger.info({ namespace: namespace?.toString("hex") ?? "every", ...flushed }, "flushed");
+  return flushed;
+}
