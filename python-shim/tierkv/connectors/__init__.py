@@ -1,0 +1,1 @@
+"""Connectors: one package per engine."""

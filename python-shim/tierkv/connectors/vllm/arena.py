@@ -1,0 +1,81 @@
+"""Maps the sidecar's arena into the worker and shows its slots as tensors."""
+
+import ctypes
+import mmap
+import os
+import threading
+
+import torch
+
+from tierkv.connectors.vllm import limits
+
+_MADV_POPULATE_WRITE = 23  # linux/mman.h, since 5.14
+
+
+class Arena:
+    """One mapped arena. The mapping outlives the sidecar, so a load that was admitted can always be finished.
+
+    Raises OSError when it cannot be opened or has not the promised size.
+    """
+
+    def __init__(
+        self, arena_id: int, path: str, size: int, slot_bytes: int, slot_count: int
+    ) -> None:
+        self.arena_id = arena_id
+        self.slot_bytes = slot_bytes
+        self.slot_count = slot_count
+        if slot_bytes <= 0 or slot_count <= 0 or slot_bytes * slot_count > size:
+            raise OSError(
+                f"arena {path}: {slot_count} slots of {slot_bytes} bytes do not fit {size} bytes"
+            )
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            actual = os.fstat(fd).st_size
+            if actual < size:
+                raise OSError(f"arena {path} has {actual} bytes, the sidecar promised {size}")
+            self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def slot(self, number: int) -> torch.Tensor:
+        """Give one slot as uint8 of length `slot_bytes`; no copy."""
+        if not 0 <= number < self.slot_count:
+            raise ValueError(f"slot {number} is not one of the arena's {self.slot_count}")
+        return self.bytes.narrow(0, number * self.slot_bytes, self.slot_bytes)
+
+    def populate_in_background(self) -> None:
+        """Make the mapping present page by page on a helper thread, so that no copy on the step path pays for it."""
+        threading.Thread(target=self._populate, name="tierkv-populate", daemon=True).start()
+
+    def _populate(self) -> None:
+        madvise = ctypes.CDLL(
+            None, use_errno=True
+        ).madvise  # ctypes drops the GIL, mmap.madvise does not
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        start = self.bytes.data_ptr()
+        size = self.bytes.numel()
+        for offset in range(0, size, limits.POPULATE_STEP_BYTES):
+            length = min(limits.POPULATE_STEP_BYTES, size - offset)
+            if madvise(start + offset, length, _MADV_POPULATE_WRITE) != 0:
+                return  # an older kernel: the first copies pay the page faults instead
+
+
+class ArenaShelf:
+    """The arenas a worker has mapped: the present one, and old ones that admitted loads may still read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arenas: dict[int, Arena] = {}
+
+    def add(self, arena: Arena) -> None:
+        """Keep an arena; the oldest beyond `ARENAS_MAX` are unmapped when their last view is gone."""
+        with self._lock:
+            self._arenas[arena.arena_id] = arena
+            while len(self._arenas) > limits.ARENAS_MAX:
+                self._arenas.pop(next(iter(self._arenas)))
+
+    def get(self, arena_id: int) -> Arena | None:
+        """Give a mapped arena by the sidecar's number for it."""
+        with self._lock:
+            return self._arenas.get(arena_id)

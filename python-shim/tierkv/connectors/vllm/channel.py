@@ -1,0 +1,237 @@
+"""Owns the connection to the sidecar: one helper thread, so that the engine's thread never touches a socket."""
+
+import logging
+import os
+import random
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, encode
+
+log = logging.getLogger("tierkv.shim")
+
+
+class Listener(Protocol):
+    """What the channel tells its owner, always from the helper thread."""
+
+    def on_open(self, welcome: Frame) -> None:
+        """Hear that the sidecar said `welcome`; frames may be sent from now on."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """Take a frame after `welcome`."""
+
+    def on_close(self) -> None:
+        """Hear that the connection ended; every lease and plan of it is void."""
+
+
+class Channel:
+    """Connects, says hello, reconnects with jittered back-off, for ever; `send` only appends to a bounded queue.
+
+    `is_up` turns False at the socket's end or after `SILENCE_MAX_S` without an answer the sidecar owes us.
+    """
+
+    def __init__(
+        self, path: str, hello: Frame, listener: Listener, changes: Callable[[], dict[str, int]]
+    ) -> None:
+        self._path = path
+        self._hello = hello
+        self._listener = listener
+        self._changes = changes
+        self._outgoing: deque[bytes] = deque()
+        self._outgoing_bytes = 0
+        self._lock = threading.Lock()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing = False
+        self._open = False
+        self._overflowed = False
+        self._owed_since: float | None = None
+        self._last_ping = 0.0
+        self._complained = ""
+        self._thread = threading.Thread(target=self._run, name="tierkv-channel", daemon=True)
+
+    def start(self) -> None:
+        """Starts the helper thread; returns at once."""
+        self._thread.start()
+
+    @property
+    def is_up(self) -> bool:
+        """True while the sidecar is connected and has not been silent when it owed us an answer."""
+        owed = self._owed_since
+        return self._open and (owed is None or time.monotonic() - owed < limits.SILENCE_MAX_S)
+
+    def send(self, frame: Frame) -> bool:
+        """Queues a frame without blocking; False when there is no connection (the frame is dropped)."""
+        data = encode(frame)
+        with self._lock:
+            if not self._open or self._overflowed:
+                return False
+            full = len(self._outgoing) >= limits.SEND_QUEUE_FRAMES_MAX
+            if full or self._outgoing_bytes + len(data) > limits.SEND_QUEUE_BYTES_MAX:
+                self._overflowed = (
+                    True  # the sidecar does not read: give it up, it takes its leases back
+                )
+            else:
+                self._outgoing.append(data)
+                self._outgoing_bytes += len(data)
+        self._wake()
+        return not self._overflowed
+
+    def suspect(self) -> None:
+        """Counts the sidecar as hung until it says anything: the caller waited too long for an answer."""
+        self._owed_since = time.monotonic() - limits.SILENCE_MAX_S
+
+    def close(self) -> None:
+        """Flushes what is queued if that takes no time, and ends the thread."""
+        self._closing = True
+        self._wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=1.0)
+
+    def _wake(self) -> None:
+        try:
+            os.eventfd_write(self._wake_fd, 1)
+        except (BlockingIOError, OSError):
+            return  # already awake, or closed
+
+    def _run(self) -> None:
+        wait_s = limits.RECONNECT_FIRST_S
+        while not self._closing:
+            connected_at = time.monotonic()
+            try:
+                self._serve_one_connection()
+            except (OSError, FrameError) as error:
+                self._complain(str(error))
+            if time.monotonic() - connected_at > limits.RECONNECT_MAX_S:
+                wait_s = limits.RECONNECT_FIRST_S
+            self._sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+            wait_s = min(wait_s * 2, limits.RECONNECT_MAX_S)
+        os.close(self._wake_fd)
+
+    def _complain(self, reason: str) -> None:
+        """Logs a reason once, not once per attempt."""
+        if reason != self._complained:
+            self._complained = reason
+            log.warning(
+                "tierKV: sidecar at %s: %s; the engine runs on without it", self._path, reason
+            )
+
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._closing and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
+
+    def _serve_one_connection(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(limits.HELLO_TIMEOUT_S)
+            sock.connect(self._path)
+            sock.sendall(encode(self._hello))
+            decoder = FrameDecoder()
+            early = self._await_welcome(sock, decoder)
+            sock.setblocking(False)
+            try:
+                for frame in early:
+                    self._listener.on_frame(frame)
+                self._pump(sock, decoder)
+            finally:
+                self._forget()
+                self._listener.on_close()
+
+    def _await_welcome(self, sock: socket.socket, decoder: FrameDecoder) -> list[Frame]:
+        frames: list[Frame] = []
+        while not frames:
+            data = sock.recv(65536)
+            if not data:
+                raise FrameError("closed the connection before its welcome")
+            frames = decoder.feed(data)
+        welcome, *early = frames
+        if welcome["t"] == "refuse":
+            raise FrameError(f"refused us: {welcome.get('message')}")
+        if welcome["t"] != "welcome":
+            raise FrameError(f"answered hello with {welcome['t']!r}")
+        if welcome.get("protocol") != limits.LOCAL_PROTOCOL:
+            raise FrameError(
+                f"speaks local protocol {welcome.get('protocol')}, this shim {limits.LOCAL_PROTOCOL}; "
+                "install the same tierKV release on both sides"
+            )
+        with self._lock:
+            self._outgoing.clear()
+            self._outgoing_bytes = 0
+            self._overflowed = False
+            self._owed_since = None
+            self._open = True
+        self._complained = ""
+        self._listener.on_open(welcome)
+        return early
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._open = False
+            self._outgoing.clear()
+            self._outgoing_bytes = 0
+
+    def _pump(self, sock: socket.socket, decoder: FrameDecoder) -> None:
+        unsent = memoryview(b"")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_fd, selectors.EVENT_READ)
+            selector.register(sock, selectors.EVENT_READ)
+            while not self._closing:
+                interest = selectors.EVENT_READ | (
+                    selectors.EVENT_WRITE if unsent or self._outgoing else 0
+                )
+                selector.modify(sock, interest)
+                for key, events in selector.select(timeout=limits.PING_EVERY_S):
+                    if key.fileobj == self._wake_fd:
+                        os.eventfd_read(self._wake_fd)
+                    elif events & selectors.EVENT_READ and not self._read(sock, decoder):
+                        return
+                if self._overflowed:
+                    raise FrameError("does not read what we send")
+                self._heartbeat()
+                unsent = self._write(sock, unsent)
+            self._write(sock, unsent)
+
+    def _read(self, sock: socket.socket, decoder: FrameDecoder) -> bool:
+        try:
+            data = sock.recv(1 << 18)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self._owed_since = None
+        for frame in decoder.feed(data):
+            if frame["t"] == "refuse":
+                raise FrameError(f"refused us: {frame.get('message')}")
+            if frame["t"] != "pong":
+                self._listener.on_frame(frame)
+        return True
+
+    def _heartbeat(self) -> None:
+        now = time.monotonic()
+        if now - self._last_ping < limits.PING_EVERY_S:
+            return
+        self._last_ping = now
+        if self._owed_since is None:
+            self._owed_since = now
+        if counters := self._changes():
+            self.send({"t": "counts", "counters": counters})
+        self.send({"t": "ping", "n": int(now * 1000)})
+
+    def _write(self, sock: socket.socket, unsent: memoryview) -> memoryview:
+        while True:
+            if not unsent:
+                with self._lock:
+                    if not self._outgoing:
+                        return memoryview(b"")
+                    data = self._outgoing.popleft()
+                    self._outgoing_bytes -= len(data)
+                unsent = memoryview(data)
+            try:
+                unsent = unsent[sock.send(unsent) :]
+            except BlockingIOError:
+                return unsent

@@ -1,0 +1,117 @@
+"""The one place that knows how vLLM releases differ; each branch names the release and the reason."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+from vllm.v1.core import kv_cache_utils
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+__all__ = [
+    "KVConnectorBase_V1",
+    "KVConnectorMetadata",
+    "KVConnectorRole",
+    "KVConnectorWorkerMetadata",
+    "SupportsHMA",
+    "block_ids_of_step",
+    "check_release",
+    "none_hash",
+    "steps_after_last_request",
+    "transfer_results",
+    "vllm_version",
+]
+
+log = logging.getLogger("tierkv.shim")
+
+#: Oldest and newest release the test suite ran on.
+OLDEST_RELEASE = (0, 32)
+NEWEST_TESTED_RELEASE = (0, 32)
+
+
+def vllm_version() -> str:
+    """Give the version of the running vLLM as it names itself."""
+    return str(vllm.__version__)
+
+
+def check_release(version: str) -> None:
+    """Refuse releases older than the suite ran on; warn about newer ones. Raises ValueError naming both."""
+    parts = version.split("+", maxsplit=1)[0].split(".")
+    try:
+        release = (int(parts[0]), int(parts[1]))
+    except (ValueError, IndexError):
+        log.warning(
+            "tierKV: cannot read the vLLM version %r; going on as if it were known", version
+        )
+        return
+    if release < OLDEST_RELEASE:
+        oldest = ".".join(map(str, OLDEST_RELEASE))
+        raise ValueError(
+            f"vLLM {version} is older than {oldest}, the oldest release tierKV runs with; install vllm>={oldest}"
+        )
+    if release > NEWEST_TESTED_RELEASE:
+        newest = ".".join(map(str, NEWEST_TESTED_RELEASE))
+        log.warning(
+            "tierKV: vLLM %s is newer than %s, the newest release tierKV was tested with",
+            version,
+            newest,
+        )
+
+
+def none_hash() -> bytes | None:
+    """Give the root of the block-hash chain, or None before the engine core has set it.
+
+    It is set after both constructors (v1/engine/core.py), so the namespace is computed at the first request.
+    """
+    value = getattr(kv_cache_utils, "NONE_HASH", None)
+    return None if value is None else bytes(value)
+
+
+def block_ids_of_step(scheduler_output: Any) -> Callable[[str], Sequence[Sequence[int]] | None]:
+    """Give a function from request id to its current block tables, one per group (0.29 and later)."""
+    state = scheduler_output.kv_connector_block_state
+    if state is None:
+        return lambda _req_id: None
+    get_block_ids: Callable[[str], Sequence[Sequence[int]] | None] = state.get_block_ids
+    return get_block_ids
+
+
+def steps_after_last_request() -> bool:
+    """Tell whether the engine goes on stepping while the connector has work (`has_pending_push_work`).
+
+    With everything in one process only the caller of `LLM.generate` steps (v1/engine/core_client.py, InprocClient).
+    """
+    return os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") != "0"
+
+
+def transfer_results(received: set[str], failed: set[str]) -> Any:
+    """Build 0.30's snapshot of finished transfers; a failed id is also among the received."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: PLC0415 - absent before 0.30
+        KVConnectorTransferResults,
+    )
+
+    return KVConnectorTransferResults(
+        finished_sending=set(), finished_recving=received | failed, failed_recving=failed
+    )
+
+
+def set_recompute_policy(config: "VllmConfig") -> bool:
+    """Set `kv_load_failure_policy` to `recompute`; True when that changed it.
+
+    The scheduler reads it after our constructor (v1/core/sched/scheduler.py).
+    """
+    transfer = config.kv_transfer_config
+    if transfer is None or transfer.kv_load_failure_policy == "recompute":
+        return False
+    transfer.kv_load_failure_policy = "recompute"
+    return True

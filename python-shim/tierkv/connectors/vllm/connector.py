@@ -1,0 +1,177 @@
+"""`TierKVConnector`, the class vLLM loads by `--kv-transfer-config`; it only delegates."""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
+from tierkv.connectors.vllm.settings import load_settings
+from tierkv.connectors.vllm.specs import read_groups
+from tierkv.connectors.vllm.worker import WorkerShim
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+log = logging.getLogger("tierkv.shim")
+
+
+class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
+    """A KV connector (vLLM `distributed/kv_transfer/kv_connector/v1/base.py`) backed by the local sidecar.
+
+    Raises ValueError at start, naming key, value and fix, for a configuration or a model it cannot carry. After that
+    it never raises and never waits: without a sidecar the engine runs as if no connector were there.
+    """
+
+    def __init__(
+        self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        _log_like_vllm()
+        compat.check_release(compat.vllm_version())
+        transfer = vllm_config.kv_transfer_config
+        settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
+        groups = read_groups(vllm_config, kv_cache_config)
+        self.scheduler_side: SchedulerShim | None = None
+        self.worker_side: WorkerShim | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            if compat.set_recompute_policy(vllm_config):
+                log.info(
+                    "tierKV: set kv_load_failure_policy to 'recompute': a lost block is computed again, no request fails"
+                )
+            log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
+            self.scheduler_side = SchedulerShim(vllm_config, settings, groups, kv_cache_config)
+        else:
+            self.worker_side = WorkerShim(vllm_config, settings, groups, kv_cache_config.num_blocks)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A cache may lose a block: preempted requests need not wait for us (0.28)."""
+        return False
+
+    # --- scheduler side -------------------------------------------------------------------
+
+    @property
+    def _scheduler(self) -> SchedulerShim:
+        assert self.scheduler_side is not None
+        return self.scheduler_side
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """See SchedulerShim.bind_gpu_block_pool."""
+        self._scheduler.bind_gpu_block_pool(gpu_block_pool)
+
+    def on_new_request(self, request: Any) -> None:
+        """See SchedulerShim.on_new_request."""
+        self._scheduler.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
+        """See SchedulerShim.get_num_new_matched_tokens."""
+        return self._scheduler.get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """See SchedulerShim.update_state_after_alloc."""
+        self._scheduler.update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        """See SchedulerShim.build_connector_meta."""
+        return self._scheduler.build_connector_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """See SchedulerShim.update_connector_output."""
+        self._scheduler.update_connector_output(connector_output)
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        """Never keep a request's blocks: saves hold references of their own."""
+        del block_ids
+        self._scheduler.request_finished(request)
+        return False, None
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        """Never keep a request's blocks: saves hold references of their own."""
+        return self.request_finished(request, block_ids)
+
+    def has_pending_push_work(self) -> bool:
+        """See SchedulerShim.has_pending_work (0.24 and later)."""
+        return self._scheduler.has_pending_work()
+
+    def has_pending_block_frees(self) -> bool:
+        """See SchedulerShim.has_pending_block_frees (0.30 and later)."""
+        return self._scheduler.has_pending_block_frees()
+
+    def reset_cache(self) -> bool:
+        """See SchedulerShim.reset_cache."""
+        return self._scheduler.reset_cache()
+
+    # --- worker side -------------------------------------------------------------------
+
+    @property
+    def _worker(self) -> WorkerShim:
+        assert self.worker_side is not None
+        return self.worker_side
+
+    @property
+    def _metadata(self) -> StepMetadata:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, StepMetadata)
+        return metadata
+
+    def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
+        """See WorkerShim.register_kv_caches."""
+        self._worker.register_kv_caches(kv_caches)
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """See WorkerShim.handle_preemptions."""
+        self._worker.handle_preemptions(kv_connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """See WorkerShim.start_load_kv."""
+        del forward_context, kwargs
+        self._worker.start_load_kv(self._metadata)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loads are asynchronous and whole before a forward uses them: no layer ever waits."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Blocks are saved whole after the forward: nothing happens per layer."""
+
+    def wait_for_save(self) -> None:
+        """See WorkerShim.wait_for_save."""
+        self._worker.wait_for_save(self._metadata)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Report loads the way releases before 0.30 ask."""
+        del finished_req_ids
+        received, failed = self._worker.take_finished()
+        return None, (received | failed) or None
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """Report loads and failed loads the way 0.30 and later ask."""
+        del finished_req_ids
+        received, failed = self._worker.take_finished()
+        return compat.transfer_results(received, failed)
+
+    def build_connector_worker_meta(self) -> StepReceipts | None:
+        """See WorkerShim.take_receipts."""
+        return self._worker.take_receipts()
+
+    def shutdown(self) -> None:
+        """End whichever half lives in this process."""
+        for half in (self.scheduler_side, self.worker_side):
+            if half is not None:
+                half.shutdown()
+
+
+def _log_like_vllm() -> None:
+    """Let our log lines appear where vLLM's do."""
+    ours, theirs = logging.getLogger("tierkv"), logging.getLogger("vllm")
+    if not ours.handlers and theirs.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.level or logging.INFO)
+        ours.propagate = False

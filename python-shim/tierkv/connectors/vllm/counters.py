@@ -1,0 +1,36 @@
+"""Counts what the shim did and dropped, by reason; the channel reports the differences to the sidecar."""
+
+from threading import Lock
+
+
+class Counters:
+    """Named counters. Names are the wire names of docs/metrics in the sidecar, where they get the prefix `shim_`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._total: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
+
+    def add(self, name: str, amount: int = 1) -> None:
+        if amount:
+            with self._lock:
+                self._total[name] = self._total.get(name, 0) + amount
+
+    def get(self, name: str) -> int:
+        with self._lock:
+            return self._total.get(name, 0)
+
+    def snapshot(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._total)
+
+    def take_changes(self) -> dict[str, int]:
+        """Differences since the last call; empty when nothing happened."""
+        with self._lock:
+            changes = {
+                name: total - self._reported.get(name, 0)
+                for name, total in self._total.items()
+                if total != self._reported.get(name, 0)
+            }
+            self._reported = dict(self._total)
+            return changes

@@ -1,0 +1,105 @@
+"""Computes the namespace: the digest of everything that makes two engines' blocks comparable (docs/architecture.md)."""
+
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tierkv.connectors.vllm import compat, weights
+from tierkv.connectors.vllm.specs import DTYPE_NAMES, Group
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+#: Raised when the meaning of a stored block changes without any ingredient changing.
+KV_FORMAT_EPOCH: Final = 1
+#: Hash algorithms whose collisions cannot be made on purpose (vLLM `--prefix-caching-hash-algo`).
+_STRONG_HASHES: Final = ("sha256", "sha256_cbor")
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """`digest`: 32 bytes; `parts`: its ingredients, for people."""
+
+    digest: bytes
+    parts: dict[str, str]
+
+
+def ingredients(config: "VllmConfig", groups: list[Group]) -> dict[str, str]:
+    """Collect all that is known at start; slow enough (it samples the weights) to stay off the step path.
+
+    Raises ValueError when the block hashes are too weak to name blocks shared between engines.
+    """
+    model = config.model_config
+    parallel = config.parallel_config
+    algorithm = str(config.cache_config.prefix_caching_hash_algo)
+    if algorithm not in _STRONG_HASHES:
+        raise ValueError(
+            f"--prefix-caching-hash-algo {algorithm}: its hashes can be made to collide, so they cannot name shared "
+            "blocks; use sha256_cbor (or sha256)"
+        )
+    hf_config = model.hf_config
+    parts = {
+        "kv_format_epoch": str(KV_FORMAT_EPOCH),
+        "vllm": compat.vllm_version(),
+        "weights": weights.fingerprint(
+            str(model.model), model.revision, getattr(hf_config, "_commit_hash", None)
+        ),
+        "load_format": str(config.load_config.load_format),
+        "seed": str(model.seed) if str(config.load_config.load_format) == "dummy" else "",
+        "hf_config": _digest(_plain(hf_config.to_dict())),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        "cache_dtype": str(config.cache_config.cache_dtype),
+        "hash": algorithm,
+        "hash_block_size": str(config.cache_config.block_size),
+        "groups": _digest([_describe(group) for group in groups]),
+        "parallel": f"tp{parallel.tensor_parallel_size} pp{parallel.pipeline_parallel_size}",
+        "speculative": _speculative(config),
+        "lora": str(config.lora_config is not None),
+    }
+    if algorithm == "sha256":  # it hashes pickles, whose bytes depend on the interpreter
+        parts["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return parts
+
+
+def finish(parts: dict[str, str], none_hash: bytes, fidelity: int) -> Namespace:
+    """Add what is known only at the first request, and digest.
+
+    `fidelity`: 0 exact, else the id of the sidecar's lossy codec: engines of different fidelity never meet.
+    """
+    complete = {**parts, "none_hash": none_hash.hex(), "fidelity": str(fidelity)}
+    return Namespace(hashlib.sha256(_canonical(complete)).digest(), complete)
+
+
+def _describe(group: Group) -> dict[str, Any]:
+    return {
+        "index": group.index,
+        "layers": list(group.layer_names),
+        "tokens": group.block_tokens,
+        "heads": group.heads,
+        "dims": [group.dim_k, group.dim_v],
+        "dtype": DTYPE_NAMES[group.dtype],
+    }
+
+
+def _speculative(config: "VllmConfig") -> str:
+    speculative = config.speculative_config
+    if speculative is None:
+        return "none"
+    return f"{speculative.method} {speculative.model} {speculative.num_speculative_tokens}"
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Drop what names the file or the library rather than the model."""
+    skipped = ("_name_or_path", "transformers_version", "name_or_path")
+    return {key: item for key, item in value.items() if key not in skipped}
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()

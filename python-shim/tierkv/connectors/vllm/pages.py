@@ -1,0 +1,89 @@
+"""Finds a block's bytes in the engine's KV tensors: from shapes and strides, never from a layout's name."""
+
+import itertools
+from collections.abc import Mapping
+
+import torch
+
+from tierkv.connectors.vllm.specs import Group
+
+
+class Pages:
+    """Views of one group's KV tensors, block by block.
+
+    Every view has the logical shape (layers, kernel blocks, heads, kernel tokens, dim_k + dim_v); a manager block is
+    one or several kernel blocks (vLLM's `group_kernel_blocks`). Raises ValueError when a tensor does not hold what the
+    spec says.
+    """
+
+    def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
+        self.group = group
+        self.num_blocks = num_blocks
+        layers = [self._by_block(name, tensors[name]) for name in group.layer_names]
+        self._stacked = _stack(layers)
+        self._layers = layers
+        self.device = layers[0].device
+
+    def _by_block(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        group = self.group
+        wanted = (
+            f"(blocks, {group.heads} heads, tokens, {group.dim_k} + {group.dim_v}) of {group.dtype}"
+        )
+        if tensor.dim() != 4 or tensor.dtype != group.dtype or tensor.shape[0] % self.num_blocks:
+            raise ValueError(
+                f"layer {name}: expected {wanted}, got {tuple(tensor.shape)} of {tensor.dtype}"
+            )
+        kernel_blocks = tensor.shape[0] // self.num_blocks
+        kernel_tokens = tensor.shape[2]
+        content = (tensor.shape[1], kernel_tokens * kernel_blocks, tensor.shape[3])
+        if content != (group.heads, group.block_tokens, group.dim_k + group.dim_v):
+            raise ValueError(f"layer {name}: expected {wanted}, got {tuple(tensor.shape)}")
+        if tensor.stride(3) != 1:
+            raise ValueError(
+                f"layer {name}: head vectors are not contiguous (strides {tensor.stride()})"
+            )
+        by_block: torch.Tensor = tensor.unflatten(0, (self.num_blocks, kernel_blocks))
+        return by_block
+
+    def views(self, block_id: int) -> list[torch.Tensor]:
+        """Give the page of one block as few views as the engine's memory allows: one, or one per layer."""
+        if not 0 < block_id < self.num_blocks:  # block 0 is vLLM's null block
+            raise ValueError(f"block {block_id} is not one of the engine's {self.num_blocks}")
+        if self._stacked is not None:
+            return [self._stacked[:, block_id]]
+        return [layer[block_id].unsqueeze(0) for layer in self._layers]
+
+    def slot_view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
+        """Show a slot (uint8, at least `block_bytes` long) in the logical shape of `views`, layers first.
+
+        The slot is dense as (layers, heads, tokens, K|V), so kernel blocks lie side by side along tokens.
+        """
+        group = self.group
+        kernel_blocks = self._layers[0].shape[1]
+        dense = slot_bytes[: group.block_bytes].view(group.dtype)
+        dense = dense.view(
+            len(group.layer_names), group.heads, group.block_tokens, group.dim_k + group.dim_v
+        )
+        return dense.unflatten(2, (kernel_blocks, group.block_tokens // kernel_blocks)).movedim(
+            2, 1
+        )
+
+
+def _stack(layers: list[torch.Tensor]) -> torch.Tensor | None:
+    """Show all layers as one strided tensor when they lie evenly in one allocation (vLLM 0.29 and later)."""
+    first = layers[0]
+    base = first.untyped_storage().data_ptr()
+    alike = all(
+        layer.untyped_storage().data_ptr() == base
+        and layer.shape == first.shape
+        and layer.stride() == first.stride()
+        for layer in layers
+    )
+    if not alike:
+        return None
+    offsets = [layer.storage_offset() for layer in layers]
+    steps = {later - earlier for earlier, later in itertools.pairwise(offsets)}
+    if len(steps) > 1 or (steps and min(steps) <= 0):
+        return None
+    step = steps.pop() if steps else first.shape[0] * first.stride(0)
+    return torch.as_strided(first, (len(layers), *first.shape), (step, *first.stride()), offsets[0])

@@ -1,0 +1,336 @@
+"""The scheduler-side half of the shim: prefetches on arrival, answers vLLM from local state, plans saves and loads."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import tierkv
+from tierkv.connectors.vllm import compat, limits, namespace
+from tierkv.connectors.vllm.channel import Channel
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.loads import LoadQueue
+from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.plans import Plan, PlanBook
+from tierkv.connectors.vllm.saves import SaveCursor, SavePlanner
+from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.timing import StepClock, on_step_path
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+log = logging.getLogger("tierkv.shim")
+
+#: vLLM's answer to "how many tokens do you have": (tokens, loads asynchronously); None tokens = ask again.
+Match = tuple[int | None, bool]
+_NOTHING: Match = (0, False)
+_ASK_AGAIN: Match = (None, False)
+
+
+@dataclass
+class _Request:
+    """What we keep of a request between arrival and end."""
+
+    request: Any
+    reads: bool
+    plan: Plan | None = None
+    cursor: SaveCursor = field(default_factory=SaveCursor)
+    first_ask_s: float | None = None
+    gave_up: bool = False
+    plans_opened: int = 0
+    offer: tuple[Plan, int] | None = None
+
+
+class SchedulerShim:
+    """One engine. Methods run on the engine's thread and touch local state only; the socket is the channel's."""
+
+    def __init__(
+        self,
+        config: "VllmConfig",
+        settings: Settings,
+        groups: list[Group],
+        kv_cache_config: "KVCacheConfig",
+    ) -> None:
+        self.clock = StepClock()
+        self.counters = Counters()
+        self._group = groups[0]
+        self._block_tokens = self._group.block_tokens
+        hash_tokens = getattr(kv_cache_config, "hash_block_size", None) or self._block_tokens
+        self._ratio = self._block_tokens // int(hash_tokens)
+        self._world = config.parallel_config.world_size
+        self._namespace_parts = namespace.ingredients(config, groups)
+        self._namespace_digest = b""
+        self._named_connection = 0
+        self._model = str(config.model_config.model)
+        self._fidelity = 0
+        self._wait_s = limits.WAIT_MS_DEFAULT / 1000
+        self._stall_s = limits.STALL_MS_DEFAULT / 1000
+        self._pool: Any = None
+        self._requests: dict[str, _Request] = {}
+        self._loads = LoadQueue(self._group.block_bytes)
+        self._saves = SavePlanner(
+            self._group, self._ratio, self._world, kv_cache_config.num_blocks, self.counters
+        )
+        transfer = config.kv_transfer_config
+        hello: Frame = {
+            "t": "hello",
+            "protocol": limits.LOCAL_PROTOCOL,
+            "role": "scheduler",
+            "engine": str(transfer.engine_id if transfer else ""),
+            "rank": 0,
+            "world": self._world,
+            "pid": os.getpid(),
+            "shim": tierkv.__version__,
+            "vllm": compat.vllm_version(),
+        }
+        self._channel = Channel(settings.socket, hello, self, self.counters.take_changes)
+        self._book = PlanBook(self._channel.send, self._world)
+        self._channel.start()
+
+    # --- the helper thread -------------------------------------------------------------------
+
+    def on_open(self, welcome: Frame) -> None:
+        """Take the sidecar's budgets and fidelity."""
+        self._fidelity = int(welcome["fidelity"])
+        self._wait_s = float(welcome["wait_ms"]) / 1000
+        self._stall_s = float(welcome["stall_ms"]) / 1000
+        self._book.opened()
+
+    def on_frame(self, frame: Frame) -> None:
+        """Pass the progress of plans on."""
+        self._book.on_frame(frame)
+
+    def on_close(self) -> None:
+        """Forget every plan vLLM has not admitted."""
+        self._book.closed()
+
+    # --- arrival and matching -------------------------------------------------------------------
+
+    def bind_gpu_block_pool(self, pool: Any) -> None:
+        """Take the engine's block pool: to see what it caches itself, and to hold references while saving."""
+        self._pool = pool
+        self._saves.bind_pool(pool)
+
+    @on_step_path
+    def on_new_request(self, request: Any) -> None:
+        """Start to look up and fetch what the engine's own cache does not hold; runs before any scheduling."""
+        if not self._is_cacheable(request) or len(self._requests) >= limits.REQUESTS_MAX:
+            self.counters.add("requests_untouched")
+            return
+        reads = not request.skip_reading_prefix_cache
+        state = self._requests[request.request_id] = _Request(request, reads)
+        if reads:
+            self._open_plan(state, self._local_hit(request))
+
+    @staticmethod
+    def _is_cacheable(request: Any) -> bool:
+        """Exclude what block hashes do not name completely: adapters by name only, embeddings, open-ended prompts."""
+        return (
+            request.pooling_params is None
+            and request.lora_request is None
+            and request.prompt_embeds is None
+            and not getattr(request, "resumable", False)
+        )
+
+    def _limit(self, request: Any) -> int:
+        """Blocks that may be restored: at least one token of the request is always computed."""
+        hashed = len(request.block_hashes) // self._ratio
+        return int(min((request.num_tokens - 1) // self._block_tokens, hashed))
+
+    def _hashes(self, request: Any, blocks: int) -> Sequence[bytes]:
+        hashes = request.block_hashes
+        return hashes[self._ratio - 1 : blocks * self._ratio : self._ratio]  # type: ignore[no-any-return]
+
+    def _local_hit(self, request: Any) -> int:
+        """Count the leading blocks the engine's own cache holds now."""
+        if self._pool is None:
+            return 0
+        hits = 0
+        for block_hash in self._hashes(request, self._limit(request)):
+            if self._pool.get_cached_block(block_hash, [self._group.index]) is None:
+                break
+            hits += 1
+        return hits
+
+    def _open_plan(self, state: _Request, first: int) -> Plan | None:
+        blocks = self._limit(state.request)
+        if blocks <= 0 or state.plans_opened >= limits.PLANS_PER_ADMISSION_MAX:
+            return None
+        if not self._channel.is_up or not self._name_ourselves():
+            return None
+        state.plans_opened += 1
+        hashes = self._hashes(state.request, blocks)
+        plan = self._book.open(state.request.request_id, self._group.index, hashes, first)
+        if plan is not None:
+            state.plan = plan
+            self.counters.add("prefetches")
+        return plan
+
+    def _name_ourselves(self) -> bool:
+        """Tell this connection's namespace once; False while the engine has no root hash yet."""
+        if self._named_connection == self._book.connection:
+            return True
+        root = compat.none_hash()
+        if root is None:
+            return False
+        connection = self._book.connection
+        ours = namespace.finish(self._namespace_parts, root, self._fidelity)
+        if ours.digest != self._namespace_digest:
+            log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
+        self._namespace_digest = ours.digest
+        frame = {
+            "t": "namespace",
+            "namespace": ours.digest,
+            "model": self._model,
+            "parts": ours.parts,
+        }
+        if self._channel.send(frame):
+            self._named_connection = connection
+        return self._named_connection == connection
+
+    @on_step_path
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
+        """Answer from what lies verified in local memory; None (ask again) only within the restore budget.
+
+        Has no effect vLLM could see: asking twice gives the same answer, and a shrunken local hit is planned again.
+        """
+        state = self._requests.get(request.request_id)
+        if state is None or request.skip_reading_prefix_cache:
+            return _NOTHING
+        state.offer = None
+        start = num_computed_tokens // self._block_tokens
+        wanted = self._limit(request) - start
+        if wanted <= 0 or state.gave_up or not self._channel.is_up:
+            return _NOTHING
+        now = time.monotonic()
+        if state.first_ask_s is None:
+            state.first_ask_s = now
+        plan = self._book.get(request.request_id)
+        if plan is None or start < plan.first:
+            plan = self._open_plan(state, start)
+            return _ASK_AGAIN if plan is not None else self._give_up(state)
+        ready = min(plan.ready_from(start), wanted)
+        if ready < wanted and not plan.is_done:
+            if not self._is_out_of_time(state, plan, now):
+                return _ASK_AGAIN
+            self.counters.add("restores_cut_short")
+        if ready == 0:
+            return _NOTHING
+        state.offer = (plan, start)
+        return ready * self._block_tokens, True
+
+    def _give_up(self, state: _Request) -> Match:
+        state.gave_up = True
+        return _NOTHING
+
+    def _is_out_of_time(self, state: _Request, plan: Plan, now: float) -> bool:
+        """Check the two budgets: the whole wait since the first ask, and the wait without any progress."""
+        assert state.first_ask_s is not None
+        silent_s = now - max(plan.progress_at_s, state.first_ask_s)
+        if silent_s >= self._stall_s and plan.held is None:
+            self._channel.suspect()  # not even the look-up was answered
+        late = silent_s >= self._stall_s or now - state.first_ask_s >= self._wait_s
+        state.gave_up = late and plan.placed_blocks == 0
+        return late
+
+    @on_step_path
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Hear what vLLM took of our offer; it is an admission exactly when `num_external_tokens` is not 0."""
+        state = self._requests.get(request.request_id)
+        if state is None:
+            return
+        state.first_ask_s = None
+        state.gave_up = False
+        state.plans_opened = 0
+        if num_external_tokens == 0:
+            self._book.release(request.request_id)
+            return
+        assert state.offer is not None, (
+            f"request {request.request_id} was given blocks we did not offer"
+        )
+        plan, start = state.offer
+        state.offer = None
+        count = num_external_tokens // self._block_tokens
+        block_ids = list(blocks.get_block_ids()[self._group.index][start : start + count])
+        self._book.admit(plan)
+        self._loads.add(plan, block_ids, plan.slots_from(start, count))
+        self.counters.add("restores_admitted")
+        self.counters.add("tokens_restored", num_external_tokens)
+
+    # --- steps -------------------------------------------------------------------
+
+    @on_step_path
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
+        self._book.release_wanted()
+        tables = compat.block_ids_of_step(scheduler_output)
+        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
+            state = self._requests.get(req_id)
+            if state is not None:
+                self._offer_saves(state, scheduled, tables)
+        ticket, saves = self._saves.next_step()
+        return StepMetadata(ticket=ticket, saves=saves, loads=self._loads.next_parts())
+
+    def _offer_saves(self, state: _Request, scheduled: int, tables: Any) -> None:
+        request = state.request
+        plan = state.plan
+        self._saves.offer(
+            request,
+            state.cursor,
+            request.num_computed_tokens + scheduled,
+            plan.holds if plan is not None and plan.held is not None else None,
+            lambda: (found := tables(request.request_id)) and found[self._group.index],
+        )
+
+    @on_step_path
+    def update_connector_output(self, output: Any) -> None:
+        """Hear from the workers: finished loads give their slots back, copied saves their references."""
+        for req_id in output.finished_recving or ():
+            plan = self._loads.finish(req_id)
+            if plan is not None:
+                self._book.release_plan(plan)
+        receipts = output.kv_connector_worker_meta
+        if isinstance(receipts, StepReceipts):
+            for ticket, ranks in receipts.tickets.items():
+                self._saves.acknowledge(ticket, ranks)
+
+    @on_step_path
+    def request_finished(self, request: Any) -> None:
+        """Forget a request; a load under way goes on and is still reported."""
+        state = self._requests.pop(request.request_id, None)
+        if state is None:
+            return
+        self._book.release(request.request_id)
+        if not compat.steps_after_last_request():
+            self._saves.drop_request(request.request_id)
+
+    def has_pending_work(self) -> bool:
+        """Tell whether the engine should go on stepping: blocks of ours are referenced or being copied."""
+        return self._saves.has_work or len(self._loads) > 0
+
+    def has_pending_block_frees(self) -> bool:
+        """Tell whether waiting a step frees engine blocks."""
+        return self._saves.has_work
+
+    def reset_cache(self) -> bool:
+        """Forget what is fetched ahead; the vaults keep their records (`tierkv flush` empties those)."""
+        self._book.release_all()
+        return True
+
+    def shutdown(self) -> None:
+        """End the connection; the sidecar takes plans and slots back at the socket's end."""
+        self._channel.close()
+
+    def status(self) -> dict[str, int]:
+        """Give what tests and logs want to see: all zero when nothing is under way."""
+        return {
+            "requests": len(self._requests),
+            "plans": len(self._book),
+            "loads": len(self._loads),
+            "saves": int(self._saves.has_work),
+        }

@@ -1,0 +1,251 @@
+"""The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
+
+import logging
+import os
+import struct
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import tierkv
+from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.arena import Arena, ArenaShelf
+from tierkv.connectors.vllm.channel import Channel
+from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
+from tierkv.connectors.vllm.pages import Pages
+from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.timing import StepClock, on_step_path
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+log = logging.getLogger("tierkv.shim")
+_PAIR = struct.Struct("<II")
+
+
+class WorkerShim:
+    """One rank. Never waits for the sidecar: without a free slot a save is dropped and counted."""
+
+    def __init__(
+        self, config: "VllmConfig", settings: Settings, groups: list[Group], num_blocks: int
+    ) -> None:
+        self.clock = StepClock()
+        self.counters = Counters()
+        self._config = config
+        self._settings = settings
+        self._groups = {group.index: group for group in groups}
+        self._num_blocks = num_blocks
+        self._rank = config.parallel_config.rank
+        self._world = config.parallel_config.world_size
+        self._arenas = ArenaShelf()
+        self._lock = threading.Lock()
+        self._credits: deque[tuple[int, int]] = deque()
+        self._save_arena: Arena | None = None
+        self._pages: dict[int, Pages] = {}
+        self._copier: Copier | None = None
+        self._channel: Channel | None = None
+        self._received: set[str] = set()
+        self._failed: set[str] = set()
+        self._broken: set[str] = set()
+        self._receipts: Counter[int] = Counter()
+
+    def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the engine's KV tensors and start talking to the sidecar."""
+        self._pages = {
+            index: Pages(group, tensors, self._num_blocks) for index, group in self._groups.items()
+        }
+        device = next(iter(self._pages.values())).device
+        self._copier = make_copier(device, self.clock)
+        transfer = self._config.kv_transfer_config
+        hello: Frame = {
+            "t": "hello",
+            "protocol": limits.LOCAL_PROTOCOL,
+            "role": "worker",
+            "engine": str(transfer.engine_id if transfer else ""),
+            "rank": self._rank,
+            "world": self._world,
+            "pid": os.getpid(),
+            "shim": tierkv.__version__,
+            "vllm": compat.vllm_version(),
+        }
+        self._channel = Channel(self._settings.socket, hello, self, self.counters.take_changes)
+        self._channel.start()
+
+    # --- the helper thread -------------------------------------------------------------------
+
+    def on_open(self, welcome: Frame) -> None:
+        """Describe this rank's groups; the sidecar answers with an arena when all ranks have."""
+        del welcome
+        model = self._config.model_config
+        self._send(
+            {
+                "t": "register",
+                "model": str(model.model),
+                "max_model_len": int(model.max_model_len),
+                "kv_blocks": self._num_blocks,
+                "groups": [group.registration() for group in self._groups.values()],
+            }
+        )
+
+    def on_frame(self, frame: Frame) -> None:
+        """Map arenas and collect credits."""
+        if frame["t"] == "arena":
+            self._map_arena(frame)
+        elif frame["t"] == "credits":
+            with self._lock:
+                if self._save_arena is not None and self._save_arena.arena_id == frame["arena"]:
+                    self._credits.extend(_PAIR.iter_unpack(frame["slots"]))
+
+    def on_close(self) -> None:
+        """Forget the credits; mapped arenas stay for loads that were admitted."""
+        with self._lock:
+            self._credits.clear()
+            self._save_arena = None
+
+    def _map_arena(self, frame: Frame) -> None:
+        try:
+            arena = Arena(
+                frame["arena"],
+                frame["path"],
+                frame["bytes"],
+                frame["slot_bytes"],
+                frame["slot_count"],
+            )
+        except OSError as error:
+            self.counters.add("arena_map_failed")
+            log.warning("tierKV: %s; is the sidecar in another container or another user's?", error)
+            return
+        self._arenas.add(arena)
+        with self._lock:
+            self._credits.clear()
+            self._save_arena = arena
+        arena.populate_in_background()
+        self._send({"t": "mapped", "arena": arena.arena_id})
+
+    def _send(self, frame: Frame) -> bool:
+        return self._channel is not None and self._channel.send(frame)
+
+    # --- the engine's thread -------------------------------------------------------------------
+
+    @on_step_path
+    def handle_preemptions(self, metadata: StepMetadata) -> None:
+        """Keep blocks that are still being read from being overwritten by this step."""
+        del metadata
+        if self._copier is not None:
+            self._copier.fence()
+
+    @on_step_path
+    def start_load_kv(self, metadata: StepMetadata) -> None:
+        """Copy this step's share of the admitted loads."""
+        for part in metadata.loads:
+            self._load(part)
+
+    def _load(self, part: LoadPart) -> None:
+        arena = self._arenas.get(part.arena)
+        if arena is None or self._copier is None or part.req_id in self._broken:
+            # Unreachable (the sidecar offers only mapped arenas), and still reported, once, with the last part.
+            log.error("tierKV: arena %d of request %s is not mapped", part.arena, part.req_id)
+            self.counters.add("load_without_arena")
+            self._broken.add(part.req_id)
+            if part.last:
+                self._broken.discard(part.req_id)
+                self._failed.add(part.req_id)
+            return
+        slots = part.slots[self._rank :: self._world]
+        batch = Batch(self._pages[part.group], arena, list(zip(part.block_ids, slots, strict=True)))
+        if part.last:
+            batch.when_done.append(lambda: self._received.add(part.req_id))
+        self._copier.load(batch)
+        self.counters.add("blocks_loaded", len(slots))
+
+    @on_step_path
+    def wait_for_save(self, metadata: StepMetadata) -> None:
+        """Copy this step's blocks into slots we hold credits for; the rest is dropped and counted."""
+        if not metadata.saves:
+            return
+        with self._lock:
+            arena = self._save_arena
+            granted = [
+                self._credits.popleft() for _ in range(min(len(self._credits), len(metadata.saves)))
+            ]
+        if arena is None or self._copier is None:
+            self.counters.add("dropped_save_no_sidecar", len(metadata.saves))
+            self._receipts[metadata.ticket] += 1
+            return
+        taken = metadata.saves[: len(granted)]
+        self.counters.add("dropped_save_no_slot", len(metadata.saves) - len(taken))
+        self._save(arena, taken, granted, metadata.ticket)
+
+    def _save(
+        self, arena: Arena, items: list[SaveItem], granted: list[tuple[int, int]], ticket: int
+    ) -> None:
+        assert self._copier is not None
+        by_group: dict[int, list[tuple[SaveItem, tuple[int, int]]]] = {}
+        for item, slot in zip(items, granted, strict=True):
+            by_group.setdefault(item.group, []).append((item, slot))
+        waiting = len(by_group)
+
+        def batch_done(saved: list[tuple[SaveItem, tuple[int, int]]]) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting <= 0:
+                self._receipts[ticket] += 1
+            self._announce(arena, saved)
+
+        if not by_group:
+            self._receipts[ticket] += 1
+        for group, saved in by_group.items():
+            pairs = [(item.block_id, slot) for item, (slot, _) in saved]
+            batch = Batch(self._pages[group], arena, pairs)
+            batch.when_done.append(lambda saved=saved: batch_done(saved))  # type: ignore[misc]
+            self._copier.save(batch)
+
+    def _announce(self, arena: Arena, saved: list[tuple[SaveItem, tuple[int, int]]]) -> None:
+        with self._lock:
+            if (
+                self._save_arena is not arena
+            ):  # reconnected meanwhile: those slots are another life's
+                self.counters.add("dropped_save_no_sidecar", len(saved))
+                return
+        items = [
+            [slot, generation, item.group, item.block_hash, item.parent_hash, item.end_tokens]
+            for item, (slot, generation) in saved
+        ]
+        if self._send({"t": "save", "arena": arena.arena_id, "items": items}):
+            self.counters.add("blocks_offered", len(items))
+        else:
+            self.counters.add("dropped_save_no_sidecar", len(items))
+
+    @on_step_path
+    def take_finished(self) -> tuple[set[str], set[str]]:
+        """Give the ids received since the last call, and those that failed; each admission appears once."""
+        if self._copier is not None:
+            self._copier.poll()
+        received, self._received = self._received, set()
+        failed, self._failed = self._failed, set()
+        return received - failed, failed
+
+    @on_step_path
+    def take_receipts(self) -> StepReceipts | None:
+        """Give the tickets whose blocks may be released, or None."""
+        if not self._receipts:
+            return None
+        receipts, self._receipts = StepReceipts(self._receipts), Counter()
+        return receipts
+
+    def shutdown(self) -> None:
+        """End the connection; the sidecar takes its slots back at the socket's end."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def status(self) -> dict[str, Any]:
+        """Give what tests and logs want to see."""
+        with self._lock:
+            return {"credits": len(self._credits), "arena": self._save_arena is not None}
