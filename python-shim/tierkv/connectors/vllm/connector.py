@@ -24,8 +24,8 @@ log = logging.getLogger("tierkv.shim")
 class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     """A KV connector (vLLM `distributed/kv_transfer/kv_connector/v1/base.py`) backed by the local sidecar.
 
-    Raises ValueError at start, naming key, value and fix, for a configuration or a model it cannot carry. After that
-    it never raises and never waits: without a sidecar the engine runs as if no connector were there.
+    Raises ValueError at start, naming key, value and fix, for a configuration or a model it cannot carry. After
+    that it never raises and never waits: without a sidecar the engine runs as if no connector were there.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if compat.set_recompute_policy(vllm_config):
                 log.info(
-                    "tierKV: set kv_load_failure_policy to 'recompute': a lost block is computed again, no request fails"
+                    "tierKV: kv_load_failure_policy set to 'recompute': lost blocks are computed again, no request fails"
                 )
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
             self.scheduler_side = SchedulerShim(vllm_config, settings, groups, kv_cache_config)
