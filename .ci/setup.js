@@ -1,7 +1,7 @@
 // Owns set-up: turns a fresh clone into one that runs, and does nothing when nothing changed.
 import { execFileSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { join } from "node:path";
+import { join, relative } from "node:path";
 import { CORE, LOGS, NODE_BIN, VENV, VENV_BIN, at } from "./lib/paths.js";
 import { prerequisites } from "./lib/prerequisites.js";
 import { elapsed, run } from "./lib/process.js";
@@ -11,6 +11,7 @@ import { digest, filesUnder, isStamped, stamp } from "./lib/stamp.js";
 const STEP_TIMEOUT_MS = 20 * 60_000;
 const PROBE_TIMEOUT_MS = 20_000;
 const UV_VERSION = "0.13.8";
+const LOCK = [at("package.json"), at("package-lock.json")];
 const STAMP = ".tierkv-stamp";
 
 const NETWORK_TROUBLE =
@@ -54,8 +55,7 @@ function works(name, args) {
 const nodeModules = {
   name: "node modules",
   stampPath: () => at("node_modules", STAMP),
-  inputs: () =>
-    digest([at("package.json"), at("package-lock.json")], process.platform, process.arch),
+  inputs: () => digest(LOCK, process.platform, process.arch, process.versions.modules),
   intact: () => existsSync(join(NODE_BIN, "tsc")),
   async build(line) {
     // No package needs its install script; the log level must not be the caller's "silent".
@@ -114,7 +114,10 @@ const typescript = {
       at("package-lock.json"),
       join(CORE, "index.d.ts"),
     ]),
-  intact: () => existsSync(at("dist", "cli", "main.js")),
+  intact: () =>
+    filesUnder(["src"])
+      .filter((path) => path.endsWith(".ts"))
+      .every((path) => existsSync(at("dist", relative(at("src"), path).replace(/ts$/, "js")))),
   async build(line) {
     await command("typescript", line, join(NODE_BIN, "tsc"), ["-p", "."], {
       fix: "the TypeScript sources do not compile",
@@ -156,25 +159,31 @@ const engine = {
   },
 };
 
+const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.intact();
+
 async function main() {
   const startedMs = Date.now();
+  const steps = [nodeModules, nativeCore, typescript, engine];
+  if (steps.every(isReady)) {
+    process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);
+    return;
+  }
   const { missing, python, summary } = await prerequisites();
   if (missing.length > 0) {
     throw new SetupError(`missing on this machine\n${missing.map((m) => `  - ${m}`).join("\n")}`);
   }
-  let worked = false;
-  for (const step of [nodeModules, nativeCore, typescript, engine]) {
+  process.stdout.write(`tierKV set-up (${summary})\n`);
+  for (const step of steps) {
+    if (isReady(step)) continue;
+    // Taken before building: what is edited meanwhile must be built again.
     const inputs = step.inputs();
-    if (isStamped(step.stampPath(), inputs) && step.intact()) continue;
-    if (!worked) process.stdout.write(`tierKV set-up (${summary})\n`);
-    worked = true;
+    rmSync(step.stampPath(), { force: true });
     const line = progress(step.name);
     await step.build(line, python);
     stamp(step.stampPath(), inputs);
     line.done("ready");
   }
-  const spent = elapsed(Date.now() - startedMs);
-  process.stdout.write(worked ? `set-up done, ${spent}\n` : `set-up: nothing to do, ${spent}\n`);
+  process.stdout.write(`set-up done, ${elapsed(Date.now() - startedMs)}\n`);
 }
 
 try {
