@@ -42,7 +42,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if compat.set_recompute_policy(vllm_config):
                 log.info(
-                    "tierKV: kv_load_failure_policy set to 'recompute': lost blocks are computed again, no request fails"
+                    "tierKV: set kv_load_failure_policy to 'recompute': lost blocks are recomputed, no request fails"
                 )
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
             self.scheduler_side = SchedulerShim(vllm_config, settings, groups, kv_cache_config)

@@ -64,9 +64,10 @@ class Pages:
         dense = dense.view(
             len(group.layer_names), group.heads, group.block_tokens, group.dim_k + group.dim_v
         )
-        return dense.unflatten(2, (kernel_blocks, group.block_tokens // kernel_blocks)).movedim(
-            2, 1
+        by_kernel: torch.Tensor = dense.unflatten(
+            2, (kernel_blocks, group.block_tokens // kernel_blocks)
         )
+        return by_kernel.movedim(2, 1)
 
 
 def _stack(layers: list[torch.Tensor]) -> torch.Tensor | None:
