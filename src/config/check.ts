@@ -15,6 +15,15 @@ export interface Checked {
   problems: TierkvError[];
 }
 
+/** Stands for the file where there is none. */
+export const NO_FILE = "defaults (no tierkv.toml)";
+
+/** `file:line`, or the file alone where the line is not known. */
+export function place(path: string | null, line: number | null): string {
+  if (path === null) return NO_FILE;
+  return line === null ? path : `${path}:${line}`;
+}
+
 /** A document under its name: what the checks below have in common. */
 interface Source {
   path: string | null;
@@ -53,7 +62,7 @@ function parseToml(text: string, path: string | null): Record<string, unknown> |
     const reason = (error.message.split("\n", 1)[0] ?? "").replace(/^Invalid TOML document: /, "");
     const line = text.split("\n")[error.line - 1] ?? "";
     return new TierkvError("CONFIG_SYNTAX", {
-      where: `${path ?? "defaults"}:${error.line}:${error.column}`,
+      where: `${path ?? NO_FILE}:${error.line}:${error.column}`,
       line: error.line,
       reason: `${reason}: ${showValue(line.trim())}`,
     });
@@ -76,8 +85,7 @@ function describe(
   const value = name === undefined ? table : isTable(table) ? table[name] : undefined;
   const line = lineOf(source.text, path);
   return {
-    where:
-      source.path === null ? "defaults" : line === null ? source.path : `${source.path}:${line}`,
+    where: place(source.path, line),
     key: name === undefined ? section : `[${section}] ${name}`,
     value: showValue(value),
     line: line ?? 0,
@@ -151,10 +159,10 @@ function readEntry(
   const parsed = field.kind.parse(raw, name);
   if ("value" in parsed) return parsed;
   const { problem } = parsed;
-  const place = describe(source, [section, name]);
+  const where = describe(source, [section, name]);
   return "expected" in problem
-    ? new TierkvError("CONFIG_WRONG_TYPE", { ...place, ...problem })
-    : new TierkvError("CONFIG_BAD_VALUE", { ...place, ...problem });
+    ? new TierkvError("CONFIG_WRONG_TYPE", { ...where, ...problem })
+    : new TierkvError("CONFIG_BAD_VALUE", { ...where, ...problem });
 }
 
 function inFileOrder(problems: TierkvError[]): TierkvError[] {

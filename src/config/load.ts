@@ -5,11 +5,13 @@ import { join, resolve } from "node:path";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { CONFIG_FILE_BYTES_MAX } from "../limits.ts";
 import { LOG_LEVELS } from "../log.ts";
-import { checkConfig } from "./check.ts";
+import { checkConfig, NO_FILE, place } from "./check.ts";
 import type { Checked } from "./check.ts";
 import type { Config } from "./config.ts";
 import { choice } from "./kinds.ts";
+import { lineOf } from "./locate.ts";
 import type { Environment } from "./schema.ts";
+import { showValue } from "./show.ts";
 
 const FILE_NAME = "tierkv.toml";
 
@@ -26,6 +28,12 @@ export function checkFile(path: string | null, env: Environment = process.env): 
   const file = findFile(path, env);
   const checked = checkConfig(file === null ? "" : readText(file), file, env);
   return checked.config === null ? checked : withEnvironment(checked.config, env);
+}
+
+/** `file:line` of a key, for an error about a configuration that was read. */
+export function placeOf(config: Config, key: readonly [section: string, name: string]): string {
+  if (config.path === null) return NO_FILE;
+  return place(config.path, lineOf(readText(config.path), key));
 }
 
 /** Where the configuration stands: `--config`, TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml; null: nowhere. */
@@ -89,9 +97,9 @@ function withEnvironment(config: Config, env: Environment): Checked {
   }
   const { fix } = parsed.problem;
   const reason = "reason" in parsed.problem ? parsed.problem.reason : parsed.problem.expected;
-  const place = { where: "environment", key: "TIERKV_LOG", value: JSON.stringify(level) };
+  const details = { where: "environment", key: "TIERKV_LOG", value: showValue(level), reason, fix };
   return {
     config: null,
-    problems: [new TierkvError("CONFIG_BAD_VALUE", { ...place, reason, fix })],
+    problems: [new TierkvError("CONFIG_BAD_VALUE", details)],
   };
 }

@@ -19,8 +19,8 @@ export function renderExample(): string {
 
 function exampleField([name, field]: [string, Field<unknown>]): string[] {
   const setting = `${name} = ${field.example}`;
-  const about = `${field.doc} Default: ${field.fallbackText}.`;
-  return [...comment(about), field.isShown === true ? setting : `# ${setting}`];
+  const about = [...comment(field.doc), ...comment(`Default: ${field.fallbackText}.`)];
+  return [...about, field.isShown === true ? setting : `# ${setting}`];
 }
 
 /** Text without Markdown's code marks, wrapped into comment lines. */

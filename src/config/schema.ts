@@ -94,7 +94,7 @@ export const SCHEMA: Schema = {
     },
   },
   turbo_quant: {
-    doc: "Compression of attention KV. `turbo_quant = false` at the top of the file means the same as `enabled = false` here.",
+    doc: "Compression of attention KV. The one line `turbo_quant = false` at the top of the file means the same.",
     fields: {
       enabled: {
         kind: boolean,

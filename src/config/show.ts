@@ -17,7 +17,8 @@ function render(value: unknown): string {
     const pairs = Object.entries(value).map(([key, item]) => `${key} = ${render(item)}`);
     return `{ ${pairs.join(", ")} }`;
   }
-  return String(value as number | bigint | boolean);
+  const isScalar = ["number", "bigint", "boolean"].includes(typeof value);
+  return isScalar ? `${value as number}` : typeof value;
 }
 
 /** A TOML table: neither an array nor a date. */

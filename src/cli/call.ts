@@ -1,0 +1,64 @@
+// Owns what every command gets: its options with the common ones, the configuration, and a logger.
+import type { Command } from "commander";
+import type { Config } from "../config/config.ts";
+import { loadConfig } from "../config/load.ts";
+import { createLogger } from "../log.ts";
+import type { Logger } from "../log.ts";
+import type { Io } from "./io.ts";
+
+/** Options every command takes, before or after its name. */
+export interface CommonOptions {
+  config?: string;
+  json?: boolean;
+}
+
+export class Call<Options extends object = object> {
+  readonly options: CommonOptions & Options;
+  readonly io: Io;
+
+  constructor(options: CommonOptions & Options, io: Io) {
+    this.options = options;
+    this.io = io;
+  }
+
+  get isJson(): boolean {
+    return this.options.json === true;
+  }
+
+  /** The path given by --config, or null. */
+  get configPath(): string | null {
+    return this.options.config ?? null;
+  }
+
+  /** Loads the configuration; throws its first mistake. */
+  loadConfig(): Config {
+    return loadConfig(this.configPath, this.io.env);
+  }
+
+  /** A logger for a process that stays, with a word about where its configuration comes from. */
+  createLogger(name: string, config: Config): Logger {
+    const logger = createLogger(name, { level: config.log.level });
+    if (config.path === null) {
+      logger.info("no tierkv.toml here or in ~/.config/tierkv: the defaults hold");
+    } else {
+      logger.info({ config: config.path }, "configuration read");
+    }
+    return logger;
+  }
+
+  /** A result: one line of JSON with --json, else the lines for people. */
+  print(result: object, lines: readonly string[]): void {
+    if (this.isJson) this.io.out(JSON.stringify(result));
+    else for (const line of lines) this.io.out(line);
+  }
+}
+
+/** What a command does; resolves to its exit code. */
+export type Run<Options extends object> = (call: Call<Options>) => Promise<number>;
+
+/** What a command needs to add itself to the program. */
+export interface Registrar {
+  program: Command;
+  /** Wraps a run into an action for commander. */
+  action: <Options extends object>(run: Run<Options>) => (...args: unknown[]) => Promise<void>;
+}

@@ -1,0 +1,52 @@
+import { checkFile } from "../../config/load.ts";
+import { renderDocs, renderExample } from "../../config/render.ts";
+// Owns `tierkv config`: checks a configuration file, and prints the two texts made from the schema.
+import type { Call, Registrar } from "../call.ts";
+
+const EXIT_OK = 0;
+const EXIT_CONFIG = 2;
+
+export function addConfig({ program, action }: Registrar): void {
+  const config = program
+    .command("config")
+    .helpCommand(false)
+    .summary("check the configuration; print an example")
+    .description("Checks the configuration, or prints a file to start from.")
+    .addHelpText("after", "\nExample:\n  tierkv config check --config ./tierkv.toml");
+  config
+    .command("check")
+    .summary("show every mistake in the configuration")
+    .description(
+      "Shows every mistake in the configuration at once. Exit code 0: it can be used; 2: it cannot.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv config check --config ./tierkv.toml")
+    .action(action(check));
+  config
+    .command("example")
+    .summary("print a tierkv.toml to start from")
+    .description("Prints a tierkv.toml to start from: every key with its meaning and default.")
+    .addHelpText("after", "\nExample:\n  tierkv config example > tierkv.toml")
+    .action(action((call) => print(call, "example", renderExample())));
+  config
+    .command("docs")
+    .summary("print the reference of all keys as Markdown")
+    .description("Prints the reference of all keys as Markdown; docs/config.md is this text.")
+    .addHelpText("after", "\nExample:\n  tierkv config docs > docs/config.md")
+    .action(action((call) => print(call, "docs", renderDocs())));
+}
+
+function check(call: Call): Promise<number> {
+  const { config, problems } = checkFile(call.configPath, call.io.env);
+  const found = problems.map(({ code, message, details }) => ({ code, message, ...details }));
+  const result = { ok: config !== null, path: config?.path ?? null, problems: found, config };
+  for (const { message, code } of call.isJson ? [] : problems)
+    call.io.err(`tierkv: ${message} (${code})`);
+  const where = config?.path ?? "no file, the defaults hold";
+  call.print(result, config === null ? [] : [`configuration is good: ${where}`]);
+  return Promise.resolve(config === null ? EXIT_CONFIG : EXIT_OK);
+}
+
+function print(call: Call, name: string, text: string): Promise<number> {
+  call.print({ [name]: text }, [text.trimEnd()]);
+  return Promise.resolve(EXIT_OK);
+}

@@ -1,0 +1,28 @@
+// Owns `tierkv demo`: hands over to the demonstration.
+import type { Call, Registrar } from "../call.ts";
+
+interface DemoOptions {
+  keep?: true;
+  quick?: true;
+}
+
+export function addDemo({ program, action }: Registrar): void {
+  program
+    .command("demo")
+    .summary("show a restore with a real engine on this machine")
+    .description(
+      "Starts two vaults, a sidecar and a real vLLM on the CPU with a small seeded model, sends a long text, and\n" +
+        "measures the time to the first token: computed, from the engine's own cache, and restored from the vault.\n" +
+        "Exit code 0 only when every restore came from the vault and the tokens are the same.",
+    )
+    .option("--keep", "leave everything running and print what to try")
+    .option("--quick", "a smaller model and a shorter text")
+    .addHelpText("after", "\nExample:\n  tierkv demo --keep")
+    .action(action(demonstrate));
+}
+
+async function demonstrate(call: Call<DemoOptions>): Promise<number> {
+  const { runDemo } = await import("../../demo/demo.ts");
+  const { keep, quick } = call.options;
+  return runDemo({ keep: keep === true, json: call.isJson, quick: quick === true });
+}

@@ -1,0 +1,75 @@
+// Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
+import type { Call, Registrar } from "../call.ts";
+import type { TargetStatus } from "../inspect.ts";
+import { vaultTargets } from "../targets.ts";
+import { showBytes, showMs, showShare, table } from "../text.ts";
+
+const EXIT_OK = 0;
+const EXIT_DOWN = 1;
+
+export function addStatus({ program, action }: Registrar): void {
+  program
+    .command("status")
+    .summary("show how the sidecar and the vaults are")
+    .description(
+      "Asks the sidecar (on the engine's machine) and every configured vault: reachable, round trip, version, role,\n" +
+        "memory, records, hit rate, evictions. Exit code 1 when one of them does not answer.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv status --json")
+    .action(action(showStatus));
+}
+
+async function showStatus(call: Call): Promise<number> {
+  const config = call.loadConfig();
+  const { inspectSidecar, inspectVault } = await import("../inspect.ts");
+  const inspections = vaultTargets(config).map((target) => inspectVault(target));
+  if (config.cluster.role === "inference") inspections.unshift(inspectSidecar(config));
+  const targets = await Promise.all(inspections);
+  const down = targets.filter(({ reachable }) => !reachable);
+  call.print({ ok: down.length === 0, config: config.path, targets }, describe(targets));
+  return down.length === 0 ? EXIT_OK : EXIT_DOWN;
+}
+
+const HEAD = [
+  "target",
+  "address",
+  "state",
+  "rtt p50",
+  "p99",
+  "version",
+  "role",
+  "memory",
+  "records",
+  "hit rate",
+  "evicted",
+];
+
+function describe(targets: readonly TargetStatus[]): string[] {
+  const down = targets.filter(({ error }) => error !== null);
+  return [...table([HEAD, ...targets.map(row)]), ...down.map(({ error }) => `down: ${error}`)];
+}
+
+const NONE = "-";
+const shown = <T>(value: T | null, show: (value: T) => string): string =>
+  value === null ? NONE : show(value);
+
+function row(target: TargetStatus): string[] {
+  const { usedBytes, maxBytes } = target;
+  const memory =
+    usedBytes === null || maxBytes === null
+      ? NONE
+      : `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`;
+  return [
+    target.target,
+    target.address,
+    target.reachable ? "up" : "DOWN",
+    shown(target.rttMsP50, showMs),
+    shown(target.rttMsP99, showMs),
+    shown(target.version, String),
+    shown(target.role, String),
+    memory,
+    shown(target.records, String),
+    shown(target.hitRate, showShare),
+    shown(target.evicted, String),
+  ];
+}

@@ -1,0 +1,124 @@
+// Owns what `tierkv status` finds out about one target: whether it answers, how fast, and what it says of itself.
+import { className } from "../block.ts";
+import { VaultClient } from "../client/vault-client.ts";
+import type { Config } from "../config/config.ts";
+import { toTierkvError } from "../errors.ts";
+import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
+import { createLogger } from "../log.ts";
+import type { SidecarStatus } from "../sidecar/sidecar.ts";
+import { nowMs } from "../time.ts";
+import { SidecarLink } from "./sidecar-link.ts";
+import type { VaultTarget } from "./targets.ts";
+
+/** One target as shown; null where it is down or the value does not apply. */
+export interface TargetStatus {
+  target: string;
+  address: string;
+  reachable: boolean;
+  rttMsP50: number | null;
+  rttMsP99: number | null;
+  version: string | null;
+  role: string | null;
+  usedBytes: number | null;
+  maxBytes: number | null;
+  records: number | null;
+  /** Share of looked-up keys that were held, since the target started. */
+  hitRate: number | null;
+  evicted: number | null;
+  error: string | null;
+}
+
+export async function inspectVault({
+  role,
+  recordClass,
+  address,
+}: VaultTarget): Promise<TargetStatus> {
+  const logger = createLogger("status", { level: "silent" });
+  const client = new VaultClient({ address, name: recordClass, logger });
+  try {
+    const rtt = await roundTrips(() => client.health(STATUS_TIMEOUT_MS));
+    const stats = await client.stats(STATUS_TIMEOUT_MS);
+    return {
+      ...blank(role, address),
+      ...rtt,
+      reachable: true,
+      version: stats.version,
+      role: `${className(stats.recordClass)}_cold`,
+      usedBytes: stats.usedBytes,
+      maxBytes: stats.maxBytes,
+      records: stats.records,
+      hitRate: hitRate(stats.counters),
+      evicted: stats.counters["evicted"] ?? 0,
+    };
+  } catch (error) {
+    return { ...blank(role, address), error: toTierkvError(error).message };
+  } finally {
+    client.close();
+  }
+}
+
+export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus> {
+  const link = new SidecarLink(sidecar.socket);
+  try {
+    const version = await link.hello(STATUS_TIMEOUT_MS);
+    const rtt = await roundTrips(() => link.ping(STATUS_TIMEOUT_MS));
+    const status = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+    return {
+      ...blank("sidecar", sidecar.socket),
+      ...rtt,
+      reachable: true,
+      version,
+      role: "inference",
+      usedBytes: status.arenaBytes,
+      maxBytes: status.arenaBytesMax,
+      hitRate: hitRate(status.counters),
+    };
+  } catch (error) {
+    return { ...blank("sidecar", sidecar.socket), error: toTierkvError(error).message };
+  } finally {
+    link.close();
+  }
+}
+
+function blank(target: string, address: string): TargetStatus {
+  return {
+    target,
+    address,
+    reachable: false,
+    rttMsP50: null,
+    rttMsP99: null,
+    version: null,
+    role: null,
+    usedBytes: null,
+    maxBytes: null,
+    records: null,
+    hitRate: null,
+    evicted: null,
+    error: null,
+  };
+}
+
+/** Times STATUS_SAMPLES calls one after another; the first, which opens the connection, is not among them. */
+async function roundTrips(
+  call: () => Promise<unknown>,
+): Promise<Pick<TargetStatus, "rttMsP50" | "rttMsP99">> {
+  await call();
+  const samples: number[] = [];
+  for (let sample = 0; sample < STATUS_SAMPLES; sample += 1) {
+    const startMs = nowMs();
+    await call();
+    samples.push(nowMs() - startMs);
+  }
+  return { rttMsP50: percentile(samples, 0.5), rttMsP99: percentile(samples, 0.99) };
+}
+
+/** The nearest-rank percentile: a value that was measured. */
+export function percentile(samples: readonly number[], share: number): number {
+  const sorted = [...samples].sort((a, b) => a - b);
+  return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)] ?? Number.NaN;
+}
+
+function hitRate(counters: Readonly<Record<string, number>>): number | null {
+  const asked = counters["lookup_keys"] ?? 0;
+  return asked === 0 ? null : (counters["lookup_hits"] ?? 0) / asked;
+}

@@ -1,0 +1,37 @@
+// Owns what a command says and asks: results to stdout, everything else to stderr, questions only to a person.
+import { createInterface } from "node:readline/promises";
+
+/** The outside of the command line; a test hands in its own. */
+export interface Io {
+  /** One line of a result. */
+  out(line: string): void;
+  /** One line that is not a result. */
+  err(line: string): void;
+  /** Whether there is a person to ask. */
+  isInteractive: boolean;
+  /** Asks on stderr; the answer without white space around it, empty at end of input. */
+  ask(question: string): Promise<string>;
+  env: Readonly<Record<string, string | undefined>>;
+}
+
+export function processIo(): Io {
+  return {
+    out: (line) => void process.stdout.write(`${line}\n`),
+    err: (line) => void process.stderr.write(`${line}\n`),
+    isInteractive: process.stdin.isTTY && process.stderr.isTTY,
+    ask: askPerson,
+    env: process.env,
+  };
+}
+
+async function askPerson(question: string): Promise<string> {
+  const terminal = createInterface({ input: process.stdin, output: process.stderr });
+  const ended = new Promise<string>((resolve) => {
+    terminal.once("close", () => resolve(""));
+  });
+  try {
+    return (await Promise.race([terminal.question(`${question} `), ended])).trim();
+  } finally {
+    terminal.close();
+  }
+}

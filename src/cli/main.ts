@@ -1,0 +1,21 @@
+// Owns the process of the command line: it runs one command and ends; nothing that goes wrong shows a stack trace.
+import { toTierkvError } from "../errors.ts";
+import { processIo } from "./io.ts";
+import { fail, runCommandLine } from "./program.ts";
+
+const argv = process.argv.slice(2);
+const io = processIo();
+
+function die(error: unknown): never {
+  process.exit(fail(toTierkvError(error), argv.includes("--json"), io));
+}
+
+process.on("uncaughtException", die);
+process.on("unhandledRejection", die);
+// A reader that has seen enough (`tierkv status | head -1`) is no failure.
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code === "EPIPE") process.exit(0);
+  die(error);
+});
+
+process.exit(await runCommandLine(argv, io));

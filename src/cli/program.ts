@@ -1,0 +1,91 @@
+// Owns the command line: common options, help, and the one place where a failure becomes a line and an exit code.
+import { readFileSync } from "node:fs";
+import { Command, CommanderError } from "commander";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { Call } from "./call.ts";
+import type { CommonOptions, Run } from "./call.ts";
+import { addConfig } from "./commands/config.ts";
+import { addDemo } from "./commands/demo.ts";
+import { addFlush } from "./commands/flush.ts";
+import { addSidecar } from "./commands/sidecar.ts";
+import { addStatus } from "./commands/status.ts";
+import { addVault } from "./commands/vault.ts";
+import type { Io } from "./io.ts";
+
+const EXIT_OK = 0;
+const EXIT_USAGE = 2;
+
+/** Runs one command line (without `node` and the script). Never throws; the exit code says how it went. */
+export async function runCommandLine(argv: readonly string[], io: Io): Promise<number> {
+  const isJson = argv.includes("--json");
+  let exitCode = EXIT_OK;
+  const program = buildProgram(io, (code) => {
+    exitCode = code;
+  });
+  try {
+    await program.parseAsync(argv, { from: "user" });
+    return exitCode;
+  } catch (error) {
+    if (error instanceof CommanderError) {
+      if (error.exitCode === 0) return EXIT_OK;
+      // Help that was shown because no command was named has said all there is to say.
+      if (error.code === "commander.help") return EXIT_USAGE;
+      return fail(usageError(error), isJson, io);
+    }
+    return fail(toTierkvError(error), isJson, io);
+  }
+}
+
+/** Says what went wrong, in one line; with --json also as a result. Returns the exit code. */
+export function fail(error: TierkvError, isJson: boolean, io: Io): number {
+  const { code, message, details, exitCode } = error;
+  if (isJson) io.out(JSON.stringify({ error: { code, message, ...details } }));
+  io.err(`tierkv: ${message} (${code})`);
+  return exitCode;
+}
+
+function usageError(error: CommanderError): TierkvError {
+  const reason = error.message
+    .replace(/^error: /, "")
+    .replace(/\s*\n\s*/g, " ")
+    .replace(/\.$/, "");
+  return new TierkvError("USAGE", { reason: `${reason}; see \`tierkv --help\`` });
+}
+
+function buildProgram(io: Io, onCode: (code: number) => void): Command {
+  const program = new Command("tierkv")
+    .description(
+      "Keeps vLLM's KV-cache blocks on idle machines and brings them back before they are needed.",
+    )
+    .version(packageVersion(), "--version", "show the version")
+    .option(
+      "--config <path>",
+      "configuration file (default: TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml)",
+    )
+    .option("--json", "results as JSON, for machines")
+    .helpOption("--help", "show help")
+    .helpCommand(false)
+    .configureHelp({ showGlobalOptions: true })
+    .configureOutput({
+      writeOut: (text) => io.out(text.trimEnd()),
+      writeErr: (text) => io.err(text.trimEnd()),
+      outputError: () => {},
+    })
+    .exitOverride();
+  const action =
+    <Options extends object>(perform: Run<Options>) =>
+    async (...args: unknown[]): Promise<void> => {
+      // Commander hands over the command itself last.
+      const options = (args.at(-1) as Command).optsWithGlobals<CommonOptions & Options>();
+      onCode(await perform(new Call<Options>(options, io)));
+    };
+  for (const add of [addVault, addSidecar, addStatus, addFlush, addConfig, addDemo])
+    add({ program, action });
+  return program;
+}
+
+/** From package.json, which lies as far above src/cli as above dist/cli. */
+function packageVersion(): string {
+  const text = readFileSync(new URL("../../package.json", import.meta.url), "utf8");
+  return (JSON.parse(text) as { version: string }).version;
+}

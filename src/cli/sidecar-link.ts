@@ -1,0 +1,90 @@
+// Owns the way `tierkv status` asks a sidecar: a connection of role status on its local socket.
+import { connect } from "node:net";
+import type { Socket } from "node:net";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { encodeFrame, FrameDecoder } from "../sidecar/frames.ts";
+import type { Fields, Frame } from "../sidecar/frames.ts";
+import { LOCAL_PROTOCOL } from "../sidecar/messages.ts";
+import { deadlineSignal } from "../time.ts";
+
+/** One question at a time over one connection. Every method throws SIDECAR_DOWN when the other side does not answer. */
+export class SidecarLink {
+  readonly #path: string;
+  readonly #socket: Socket;
+  readonly #decoder = new FrameDecoder("sidecar");
+  #wake: () => void = () => {};
+  #failure: Error | null = null;
+
+  constructor(path: string) {
+    this.#path = path;
+    this.#socket = connect(path);
+    this.#socket.on("data", (chunk) => {
+      this.#decoder.push(chunk);
+      this.#wake();
+    });
+    this.#socket.on("error", (error) => this.#fail(error));
+    this.#socket.on("close", () => this.#fail(new Error("it closed the connection")));
+  }
+
+  /** The sidecar's version. */
+  async hello(timeoutMs: number): Promise<string> {
+    const hello = { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" };
+    const { sidecar } = await this.#ask(hello, "welcome", timeoutMs);
+    return typeof sidecar === "string" ? sidecar : "";
+  }
+
+  async ping(timeoutMs: number): Promise<void> {
+    await this.#ask({ t: "ping", n: 0 }, "pong", timeoutMs);
+  }
+
+  /** The sidecar's own account of itself. */
+  async status(timeoutMs: number): Promise<Fields> {
+    const { status } = await this.#ask({ t: "status" }, "status_reply", timeoutMs);
+    return typeof status === "object" && status !== null ? (status as Fields) : {};
+  }
+
+  close(): void {
+    this.#socket.destroy();
+  }
+
+  async #ask(question: Frame, wanted: string, timeoutMs: number): Promise<Fields> {
+    this.#socket.write(encodeFrame(question));
+    const deadline = deadlineSignal(timeoutMs, undefined, `an answer to ${String(question["t"])}`);
+    deadline.signal.addEventListener("abort", () => this.#fail(deadline.signal.reason as Error), {
+      once: true,
+    });
+    try {
+      for (;;) {
+        const answer = this.#decoder.next();
+        if (answer?.["t"] === wanted) return answer;
+        if (answer?.["t"] === "refuse") this.#fail(new Error(String(answer["message"])));
+        if (this.#failure !== null) throw this.#failure;
+        if (answer === null) await this.#more();
+      }
+    } catch (error) {
+      const reason = reasonOf(error);
+      throw new TierkvError("SIDECAR_DOWN", { path: this.#path, reason }, { cause: error });
+    } finally {
+      deadline.clear();
+    }
+  }
+
+  #more(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#wake = resolve;
+    });
+  }
+
+  /** The first failure stands: a close follows every error. */
+  #fail(error: Error): void {
+    this.#failure ??= error;
+    this.#wake();
+  }
+}
+
+function reasonOf(error: unknown): string {
+  const code = error instanceof Error && "code" in error ? error.code : "";
+  if (code === "ENOENT") return "there is no socket";
+  if (code === "ECONNREFUSED") return "nobody listens on its socket";
+  return toTierkvError(error).message;
+}
