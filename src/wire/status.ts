@@ -48,7 +48,7 @@ export function fromGrpcError(error: unknown, context: CallContext): TierkvError
 }
 
 function grpcCode(error: unknown): GrpcStatus | null {
-  if (!(error instanceof Error) || !("code" in error)) return null;
+  if (!(error instanceof Error) || !("code" in error) || !("details" in error)) return null;
   return typeof error.code === "number" ? error.code : null;
 }
 

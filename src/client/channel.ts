@@ -1,0 +1,109 @@
+// Owns one gRPC channel to a vault: calls as promises and streams, each with a deadline and a signal.
+import { Client, connectivityState, credentials, Metadata } from "@grpc/grpc-js";
+import type { ClientDuplexStream, ClientReadableStream, MethodDefinition } from "@grpc/grpc-js";
+import { wallClockMs } from "../time.ts";
+import { channelOptions } from "../wire/options.ts";
+
+export interface CallOptions {
+  timeoutMs: number;
+  /** Cancels the call; its reason becomes the error. */
+  signal: AbortSignal;
+}
+
+export class VaultChannel {
+  readonly #client: Client;
+
+  /** `address` is `host:port` or `unix:/path`. Connects with the first call. */
+  constructor(address: string) {
+    this.#client = new Client(address, credentials.createInsecure(), channelOptions());
+  }
+
+  unary<Request, Reply>(
+    method: MethodDefinition<Request, Reply>,
+    request: Request,
+    options: CallOptions,
+  ): Promise<Reply> {
+    return new Promise((resolve, reject) => {
+      const { signal } = options;
+      const cancel = (): void => call.cancel();
+      const call = this.#client.makeUnaryRequest(
+        method.path,
+        method.requestSerialize,
+        method.responseDeserialize,
+        request,
+        new Metadata(),
+        deadlineOf(options),
+        (error, reply) => {
+          signal.removeEventListener("abort", cancel);
+          if (error === null && reply !== undefined) resolve(reply);
+          else reject(signal.aborted ? (signal.reason as Error) : (error ?? new Error("no reply")));
+        },
+      );
+      cancelOn(signal, cancel);
+    });
+  }
+
+  serverStream<Request, Reply>(
+    method: MethodDefinition<Request, Reply>,
+    request: Request,
+    options: CallOptions,
+  ): ClientReadableStream<Reply> {
+    const call = this.#client.makeServerStreamRequest(
+      method.path,
+      method.requestSerialize,
+      method.responseDeserialize,
+      request,
+      new Metadata(),
+      deadlineOf(options),
+    );
+    return bindSignal(call, options.signal);
+  }
+
+  duplex<Request, Reply>(
+    method: MethodDefinition<Request, Reply>,
+    options: CallOptions,
+  ): ClientDuplexStream<Request, Reply> {
+    const call = this.#client.makeBidiStreamRequest(
+      method.path,
+      method.requestSerialize,
+      method.responseDeserialize,
+      new Metadata(),
+      deadlineOf(options),
+    );
+    return bindSignal(call, options.signal);
+  }
+
+  /** Calls back once when the connection that is up now is gone; at once when none is up. */
+  onceDisconnected(listener: () => void): void {
+    const channel = this.#client.getChannel();
+    if (channel.getConnectivityState(false) !== connectivityState.READY) {
+      listener();
+      return;
+    }
+    channel.watchConnectivityState(connectivityState.READY, Infinity, listener);
+  }
+
+  /** Calls under way run on to their own end. */
+  close(): void {
+    this.#client.close();
+  }
+}
+
+function deadlineOf({ timeoutMs }: CallOptions): { deadline: number } {
+  return { deadline: wallClockMs() + timeoutMs };
+}
+
+function bindSignal<Call extends ClientReadableStream<unknown>>(
+  call: Call,
+  signal: AbortSignal,
+): Call {
+  const cancel = (): void => call.cancel();
+  call.once("status", () => signal.removeEventListener("abort", cancel));
+  cancelOn(signal, cancel);
+  return call;
+}
+
+function cancelOn(signal: AbortSignal, cancel: () => void): void {
+  if (signal.aborted) cancel();
+  else signal.addEventListener("abort", cancel, { once: true });
+}

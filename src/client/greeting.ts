@@ -1,0 +1,58 @@
+// Owns what a client demands of a vault's hello before it sends anything else.
+import { hostname } from "node:os";
+import { className } from "../block.ts";
+import type { RecordClass } from "../block.ts";
+import { TierkvError } from "../errors.ts";
+import { PROTOCOL_MAX, PROTOCOL_MIN } from "../limits.ts";
+import { coreInfo } from "../native.ts";
+import type { HelloReply, HelloRequest } from "../wire/messages.ts";
+import type { CallContext } from "../wire/status.ts";
+
+/** Bitmaps of several look-ups are joined bytewise, so keys are split in multiples of eight. */
+const KEYS_STEP = 8;
+
+export function helloRequest(name: RecordClass): HelloRequest {
+  return {
+    protocolMin: PROTOCOL_MIN,
+    protocolMax: PROTOCOL_MAX,
+    clientVersion: coreInfo().version,
+    clientName: `${hostname()} (client of its ${name} vault)`,
+  };
+}
+
+/** The reply with its limits made safe to use. Throws VERSION_MISMATCH, VAULT_CLASS or VAULT_BROKEN. */
+export function checkHello(reply: HelloReply, name: RecordClass, context: CallContext): HelloReply {
+  const peer = `the ${name} vault at ${context.address} (version ${reply.version})`;
+  if (reply.protocol < PROTOCOL_MIN || reply.protocol > PROTOCOL_MAX) {
+    throw new TierkvError("VERSION_MISMATCH", {
+      peer,
+      theirs: `protocol ${reply.protocol}`,
+      ours: `protocols ${PROTOCOL_MIN} to ${PROTOCOL_MAX}`,
+    });
+  }
+  const { recordVersion } = coreInfo();
+  if (reply.recordVersion !== recordVersion) {
+    throw new TierkvError("VERSION_MISMATCH", {
+      peer,
+      theirs: `record version ${reply.recordVersion}`,
+      ours: `record version ${recordVersion}`,
+    });
+  }
+  if (reply.maxKeys < KEYS_STEP || reply.maxRecordBytes < 1) {
+    const reason = `limits of ${reply.maxKeys} keys and ${reply.maxRecordBytes} record bytes are too small to use`;
+    throw new TierkvError("VAULT_BROKEN", { ...context, reason });
+  }
+  checkHelloClass(reply, name, context);
+  return { ...reply, maxKeys: reply.maxKeys - (reply.maxKeys % KEYS_STEP) };
+}
+
+function checkHelloClass(reply: HelloReply, name: RecordClass, context: CallContext): void {
+  const actual = className(reply.recordClass);
+  if (actual === name) return;
+  throw new TierkvError("VAULT_CLASS", {
+    address: context.address,
+    name,
+    actual,
+    fix: `set [cluster] ${name}_cold to a vault started with role = "${name}_cold"`,
+  });
+}

@@ -1,0 +1,206 @@
+// Owns the relation to one vault: channel, greeting after each connect, breaker, and the frame around every call.
+import type { RecordClass } from "../block.ts";
+import type { ErrorCode } from "../errors.ts";
+import { TierkvError } from "../errors.ts";
+import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import { nowMs } from "../time.ts";
+import type { HelloReply } from "../wire/messages.ts";
+import { vaultService } from "../wire/service.ts";
+import { fromGrpcError } from "../wire/status.ts";
+import type { CallContext } from "../wire/status.ts";
+import { Breaker } from "./breaker.ts";
+import type { VaultState } from "./breaker.ts";
+import { VaultChannel } from "./channel.ts";
+import type { CallOptions } from "./channel.ts";
+import { checkHello, helloRequest } from "./greeting.ts";
+
+export interface VaultClientOptions {
+  /** `host:port` or `unix:/path`. */
+  address: string;
+  /** The class of records this vault must hold. */
+  name: RecordClass;
+  logger: Logger;
+}
+
+/** One call under way. */
+export interface Attempt {
+  readonly channel: VaultChannel;
+  readonly context: CallContext;
+  readonly signal: AbortSignal;
+  /** For one RPC of this call: what is left of its time, and its signal. */
+  options(): CallOptions;
+  /** The vault answered something: if time runs out now, the vault is slow or the work large, but it is not down. */
+  onProgress(): void;
+  /** The error for a vault that breaks the protocol. */
+  broken(reason: string): TierkvError;
+}
+
+/** Failures that speak against the vault, not against the request. */
+const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
+  "VAULT_DOWN",
+  "VAULT_DEADLINE",
+  "VAULT_BROKEN",
+  "VAULT_CLASS",
+  "VERSION_MISMATCH",
+  "DEADLINE",
+]);
+
+export class VaultSession {
+  readonly #options: VaultClientOptions;
+  readonly #breaker: Breaker;
+  readonly #calls = new Set<AbortController>();
+  #channel: VaultChannel;
+  /** The vault's answer on the connection that is up; null: greet first. */
+  #vault: HelloReply | null = null;
+  #epoch: number | null = null;
+  #isClosed = false;
+
+  constructor(options: VaultClientOptions) {
+    this.#options = options;
+    this.#channel = new VaultChannel(options.address);
+    this.#breaker = new Breaker({
+      probe: () => this.#probe(),
+      onChange: (state, reason) => this.#logState(state, reason),
+    });
+  }
+
+  get state(): VaultState {
+    return this.#breaker.state;
+  }
+
+  get epoch(): number | null {
+    return this.#epoch;
+  }
+
+  /** Greets, whatever the breaker says. */
+  async hello(timeoutMs: number): Promise<HelloReply> {
+    return await this.direct("Hello", timeoutMs, (attempt) => this.#sayHello(attempt));
+  }
+
+  /** Runs one call on a greeted connection. Fails at once with VAULT_DOWN while the breaker is open. */
+  async call<T>(
+    call: string,
+    timeoutMs: number,
+    work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
+    parent?: AbortSignal,
+  ): Promise<T> {
+    if (this.state === "down") {
+      const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
+      throw new TierkvError("VAULT_DOWN", { ...this.#context(call, timeoutMs), reason });
+    }
+    const greetThenWork = async (attempt: Attempt): Promise<T> =>
+      await work(attempt, await this.#greeted(attempt));
+    return await this.direct(call, timeoutMs, greetThenWork, parent);
+  }
+
+  /** Runs one call without greeting, whatever the breaker says; the breaker hears how it went. */
+  async direct<T>(
+    call: string,
+    timeoutMs: number,
+    work: (attempt: Attempt) => Promise<T>,
+    parent?: AbortSignal,
+  ): Promise<T> {
+    const context = this.#context(call, timeoutMs);
+    const controller = this.#admit(context);
+    const onParent = (): void => controller.abort(parent?.reason);
+    if (parent?.aborted === true) onParent();
+    parent?.addEventListener("abort", onParent, { once: true });
+    const progress = { seen: false };
+    try {
+      const result = await work(this.#attempt(context, controller.signal, progress));
+      this.#breaker.succeeded();
+      return result;
+    } catch (error) {
+      const known = fromGrpcError(error, context);
+      const isVaults = COUNTS_AGAINST_VAULT.has(known.code) && !controller.signal.aborted;
+      if (isVaults && !progress.seen) this.#breaker.failed(known);
+      throw known;
+    } finally {
+      parent?.removeEventListener("abort", onParent);
+      this.#calls.delete(controller);
+    }
+  }
+
+  /** Cancels what is under way. */
+  close(): void {
+    this.#isClosed = true;
+    this.#breaker.close();
+    for (const controller of this.#calls) controller.abort(this.#closedError());
+    this.#channel.close();
+  }
+
+  #admit(context: CallContext): AbortController {
+    if (this.#isClosed) throw this.#closedError();
+    if (this.#calls.size >= CLIENT_CALLS_MAX) {
+      const reason = `${this.#calls.size} calls of this client are under way, the limit is ${CLIENT_CALLS_MAX}`;
+      throw new TierkvError("VAULT_BUSY", { ...context, reason });
+    }
+    const controller = new AbortController();
+    this.#calls.add(controller);
+    return controller;
+  }
+
+  #attempt(context: CallContext, signal: AbortSignal, progress: { seen: boolean }): Attempt {
+    const endMs = nowMs() + context.timeoutMs;
+    return {
+      channel: this.#channel,
+      context,
+      signal,
+      options: () => ({ timeoutMs: Math.max(0, endMs - nowMs()), signal }),
+      onProgress: () => {
+        progress.seen = true;
+      },
+      broken: (reason) => new TierkvError("VAULT_BROKEN", { ...context, reason }),
+    };
+  }
+
+  async #greeted(attempt: Attempt): Promise<HelloReply> {
+    return this.#vault ?? (await this.#sayHello(attempt));
+  }
+
+  async #sayHello(attempt: Attempt): Promise<HelloReply> {
+    const { channel, context } = attempt;
+    const { name } = this.#options;
+    const answer = await channel.unary(vaultService.Hello, helloRequest(name), attempt.options());
+    const reply = checkHello(answer, name, context);
+    if (reply.epoch !== this.#epoch && this.#epoch !== null) {
+      this.#options.logger.warn({ vault: this.#label }, "vault restarted and lost its memory");
+    }
+    this.#epoch = reply.epoch;
+    if (channel === this.#channel) {
+      this.#vault = reply;
+      channel.onceDisconnected(() => {
+        if (this.#vault === reply) this.#vault = null;
+      });
+    }
+    return reply;
+  }
+
+  /** On a new connection: an old one may hang half-open, and gRPC would wait for it. */
+  async #probe(): Promise<void> {
+    this.#channel.close();
+    this.#channel = new VaultChannel(this.#options.address);
+    this.#vault = null;
+    await this.hello(HELLO_TIMEOUT_MS);
+  }
+
+  #logState(state: VaultState, reason: string): void {
+    const { logger } = this.#options;
+    if (state === "down") logger.warn({ vault: this.#label, reason }, "vault is down");
+    else logger.info({ vault: this.#label }, `vault is ${state}`);
+  }
+
+  #context(call: string, timeoutMs: number): CallContext {
+    const { name, address } = this.#options;
+    return { name, address, call, timeoutMs };
+  }
+
+  #closedError(): TierkvError {
+    return new TierkvError("CLOSED", { what: `the client of the ${this.#label}` });
+  }
+
+  get #label(): string {
+    return `${this.#options.name} vault at ${this.#options.address}`;
+  }
+}

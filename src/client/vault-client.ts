@@ -1,0 +1,204 @@
+// Owns the calls a program makes to one vault: each bounded, split to the vault's limits, and checked on arrival.
+import { classNumber, ItemStatus, keyCount } from "../block.ts";
+import type { RecordClass } from "../block.ts";
+import { CHUNK_BYTES, REPORT_KEYS_MAX, STORE_BATCH_BYTES } from "../limits.ts";
+import type * as m from "../wire/messages.ts";
+import { ServingStatus } from "../wire/messages.ts";
+import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
+import type { VaultState } from "./breaker.ts";
+import { runFetch } from "./fetch-call.ts";
+import { FetchLedger } from "./fetch-ledger.ts";
+import type { FetchSink } from "./fetch-ledger.ts";
+import { VaultSession } from "./session.ts";
+import type { Attempt, VaultClientOptions } from "./session.ts";
+import { splitBatch, splitKeys, splitPlan } from "./split.ts";
+import { runStore } from "./store-call.ts";
+
+export type { FetchSink } from "./fetch-ledger.ts";
+
+/** One record to store: its packed key (36 bytes) and its bytes, which are only read. */
+export interface StoreItem {
+  key: Buffer;
+  record: Buffer;
+}
+
+/** Keys of one class and group, in need order. */
+export interface FetchRun {
+  recordClass: RecordClass;
+  group: number;
+  /** Packed, 36 bytes each. */
+  keys: Buffer;
+}
+
+export interface FetchOptions {
+  deadlineMs: number;
+  /** Ends the fetch; the sink hears nothing more after it fired. */
+  signal?: AbortSignal;
+}
+
+/**
+ * One per vault address; connects with the first call, greets after every connect. Every call ends within its `deadlineMs`
+ * (a duration) and rejects only with coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED, VAULT_BUSY, VAULT_BROKEN,
+ * VAULT_CLASS, VERSION_MISMATCH, CANCELLED, CLOSED.
+ */
+export class VaultClient {
+  /** The class of records this vault must hold. */
+  readonly name: RecordClass;
+  readonly address: string;
+  readonly #session: VaultSession;
+
+  constructor(options: VaultClientOptions) {
+    this.name = options.name;
+    this.address = options.address;
+    this.#session = new VaultSession(options);
+  }
+
+  get state(): VaultState {
+    return this.#session.state;
+  }
+
+  /** Of the last hello; null before the first. Another number means that the vault has lost what it held. */
+  get epoch(): number | null {
+    return this.#session.epoch;
+  }
+
+  /** Asks the vault itself, also while it counts as down. */
+  hello(deadlineMs: number): Promise<m.HelloReply> {
+    return this.#session.hello(deadlineMs);
+  }
+
+  /** Bitmap over `keys` (packed): what the vault holds. */
+  lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+    return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
+      const parts = splitKeys(keys, vault.maxKeys).map(async (part) => {
+        const { present } = await attempt.channel.unary(
+          vaultService.Lookup,
+          { namespace, keys: part },
+          attempt.options(),
+        );
+        const expected = Math.ceil(keyCount(part) / 8);
+        if (present.length === expected) return present;
+        throw attempt.broken(`bitmap of ${present.length} bytes for ${keyCount(part)} keys`);
+      });
+      return Buffer.concat(await Promise.all(parts));
+    });
+  }
+
+  /** Put-if-absent; one status per item. What was accepted before a failure stays in the vault, so trying again is safe. */
+  store(
+    namespace: Buffer,
+    recordClass: RecordClass,
+    items: readonly StoreItem[],
+    deadlineMs: number,
+  ): Promise<ItemStatus[]> {
+    return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
+      const isSmall = (item: StoreItem): boolean => item.record.length <= vault.maxRecordBytes;
+      const batches = splitBatch(
+        items.filter(isSmall),
+        (item) => item.record.length,
+        vault.maxKeys,
+        STORE_BATCH_BYTES,
+      );
+      const stored: ItemStatus[] = [];
+      for (const batch of batches) {
+        stored.push(...(await storeBatch(attempt, namespace, recordClass, batch)));
+      }
+      return items.map((item) =>
+        isSmall(item) ? (stored.shift() ?? ItemStatus.INCOMPLETE) : ItemStatus.TOO_LARGE,
+      );
+    });
+  }
+
+  /**
+   * Brings a whole prefix, in need order. Each item ends exactly once at the sink: with its last piece, or with `missing`;
+   * also when the fetch fails (INCOMPLETE), but not after the sink threw or the signal fired. Bytes are not yet verified.
+   */
+  async fetch(
+    namespace: Buffer,
+    runs: readonly FetchRun[],
+    sink: FetchSink,
+    { deadlineMs, signal }: FetchOptions,
+  ): Promise<void> {
+    const segments = runs.map((run) => ({ ...run, recordClass: classNumber(run.recordClass) }));
+    const items = segments.reduce((sum, segment) => sum + keyCount(segment.keys), 0);
+    const ledger = new FetchLedger(items, sink);
+    const work = async (attempt: Attempt, vault: m.HelloReply): Promise<void> => {
+      ledger.begin(vault.maxRecordBytes, attempt.broken);
+      for (const part of splitPlan(segments, vault.maxKeys)) {
+        const plan = { namespace, segments: part.segments, chunkBytes: CHUNK_BYTES };
+        const { firstItem } = part;
+        const options = { ...attempt.options(), firstItem, onProgress: attempt.onProgress };
+        await runFetch(attempt.channel, plan, ledger, options);
+      }
+      if (!ledger.isComplete) throw attempt.broken("the vault left items of the plan unanswered");
+    };
+    try {
+      await this.#session.call("Fetch", deadlineMs, work, signal);
+    } catch (error) {
+      if (signal?.aborted !== true) ledger.closeOpen(ItemStatus.INCOMPLETE);
+      throw error;
+    }
+  }
+
+  /** Says that records did not verify here; the vault checks its own copies: QUARANTINED, PRESENT (good there) or MISSING. */
+  report(
+    namespace: Buffer,
+    keys: Buffer,
+    reason: string,
+    deadlineMs: number,
+  ): Promise<ItemStatus[]> {
+    return this.#session.call("Report", deadlineMs, async (attempt) => {
+      const statuses: ItemStatus[] = [];
+      for (const part of splitKeys(keys, REPORT_KEYS_MAX)) {
+        const request = { namespace, keys: part, reason };
+        const reply = await attempt.channel.unary(vaultService.Report, request, attempt.options());
+        statuses.push(...(reply.statuses as ItemStatus[]));
+      }
+      return statuses;
+    });
+  }
+
+  stats(deadlineMs: number): Promise<m.StatsReply> {
+    return this.#session.call("Stats", deadlineMs, ({ channel, options }) =>
+      channel.unary(vaultService.Stats, {}, options()),
+    );
+  }
+
+  /** Drops every record of one namespace; null: of all. */
+  flush(namespace: Buffer | null, deadlineMs: number): Promise<m.FlushReply> {
+    const request = { namespace: namespace ?? Buffer.alloc(0) };
+    return this.#session.call("Flush", deadlineMs, ({ channel, options }) =>
+      channel.unary(vaultService.Flush, request, options()),
+    );
+  }
+
+  /** True while the vault serves; false once it drains. Asks also while it counts as down. */
+  async health(deadlineMs: number): Promise<boolean> {
+    const { status } = await this.#session.direct("Health", deadlineMs, ({ channel, options }) =>
+      channel.unary(healthService.Check, { service: VAULT_SERVICE_NAME }, options()),
+    );
+    return status === ServingStatus.SERVING;
+  }
+
+  /** Cancels what is under way and lets the connection go. Idempotent. */
+  close(): void {
+    this.#session.close();
+  }
+}
+
+function storeBatch(
+  attempt: Attempt,
+  namespace: Buffer,
+  recordClass: RecordClass,
+  batch: readonly StoreItem[],
+): Promise<ItemStatus[]> {
+  const { onProgress, broken } = attempt;
+  const offer = {
+    namespace,
+    keys: Buffer.concat(batch.map((item) => item.key)),
+    recordBytes: batch.map((item) => item.record.length),
+    recordClass: classNumber(recordClass),
+  };
+  const records = batch.map((item) => item.record);
+  return runStore(attempt.channel, offer, records, { ...attempt.options(), onProgress, broken });
+}
