@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 __all__ = [
+    "BlockTables",
     "KVConnectorBase_V1",
     "KVConnectorMetadata",
     "KVConnectorRole",
     "KVConnectorWorkerMetadata",
     "SupportsHMA",
-    "block_ids_of_step",
+    "check_hash_root",
     "check_release",
     "none_hash",
     "steps_after_last_request",
@@ -35,7 +36,7 @@ __all__ = [
 log = logging.getLogger("tierkv.shim")
 
 #: Oldest and newest release the test suite ran on.
-OLDEST_RELEASE = (0, 32)
+OLDEST_RELEASE = (0, 28)
 NEWEST_TESTED_RELEASE = (0, 32)
 
 
@@ -77,13 +78,51 @@ def none_hash() -> bytes | None:
     return None if value is None else bytes(value)
 
 
-def block_ids_of_step(scheduler_output: Any) -> Callable[[str], Sequence[Sequence[int]] | None]:
-    """Give a function from request id to its current block tables, one per group (0.29 and later)."""
-    state = scheduler_output.kv_connector_block_state
-    if state is None:
-        return lambda _req_id: None
-    get_block_ids: Callable[[str], Sequence[Sequence[int]] | None] = state.get_block_ids
-    return get_block_ids
+class BlockTables:
+    """The block tables of the requests in a step, one list of block ids per KV-cache group.
+
+    From 0.29 the scheduler offers them (`SchedulerOutput.kv_connector_block_state`); 0.28 sends only what is new for
+    each request, so they are added up here.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[list[int]]] = {}
+
+    def of_step(self, scheduler_output: Any) -> Callable[[str], Sequence[Sequence[int]] | None]:
+        """Give a function from request id to its tables in this step; None for a request it does not know."""
+        state = getattr(scheduler_output, "kv_connector_block_state", None)
+        if state is not None:
+            get_block_ids: Callable[[str], Sequence[Sequence[int]] | None] = state.get_block_ids
+            return get_block_ids
+        self._add_up(scheduler_output)
+        return self._tables.get
+
+    def _add_up(self, scheduler_output: Any) -> None:
+        for req_id in scheduler_output.finished_req_ids:
+            self._tables.pop(req_id, None)
+        for new in scheduler_output.scheduled_new_reqs:
+            self._tables[new.req_id] = [list(ids) for ids in new.block_ids]
+        cached = scheduler_output.scheduled_cached_reqs
+        for req_id, new_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if req_id in cached.resumed_req_ids:
+                self._tables[req_id] = [list(ids) for ids in new_ids or ()]
+            elif new_ids is not None and req_id in self._tables:
+                for table, ids in zip(self._tables[req_id], new_ids, strict=True):
+                    table.extend(ids)
+
+
+def check_hash_root() -> None:
+    """Refuse a root of the block-hash chain that no restart finds again; raises ValueError with the fix.
+
+    0.28 draws it at random unless PYTHONHASHSEED is set (fixed by default since vLLM #51875).
+    """
+    if not hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED") and not os.environ.get(
+        "PYTHONHASHSEED"
+    ):
+        raise ValueError(
+            f"vLLM {vllm_version()} starts its block hashes from a random NONE_HASH, so nothing stored could be found "
+            "after a restart; set the environment variable PYTHONHASHSEED (the same on every engine, e.g. 0)"
+        )
 
 
 def steps_after_last_request() -> bool:
@@ -103,6 +142,11 @@ def transfer_results(received: set[str], failed: set[str]) -> Any:
     return KVConnectorTransferResults(
         finished_sending=set(), finished_recving=received | failed, failed_recving=failed
     )
+
+
+def tokens_per_state(spec: Any) -> Any:
+    """Give the tokens one stored state of a spec covers; 0.28 knew only 1."""
+    return getattr(spec, "tokens_per_state", 1)
 
 
 def set_recompute_policy(config: "VllmConfig") -> bool:

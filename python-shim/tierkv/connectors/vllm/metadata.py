@@ -35,8 +35,12 @@ class LoadPart:
 
 @dataclass
 class StepMetadata(KVConnectorMetadata):
-    """Work for one engine step. `ticket` numbers the step's saves; the worker hands it back when they are copied."""
+    """Work for one engine step. `ticket` numbers the step's saves; the worker hands it back when they are copied.
 
+    `has_forward` is False on steps without tokens: they copy what earlier steps put off.
+    """
+
+    has_forward: bool = False
     ticket: int = 0
     saves: list[SaveItem] = field(default_factory=list)
     loads: list[LoadPart] = field(default_factory=list)

@@ -63,6 +63,7 @@ class SchedulerShim:
         hash_tokens = getattr(kv_cache_config, "hash_block_size", None) or self._block_tokens
         self._ratio = self._block_tokens // int(hash_tokens)
         self._world = config.parallel_config.world_size
+        compat.check_hash_root()
         self._namespace_parts = namespace.ingredients(config, groups)
         self._namespace_digest = b""
         self._named_connection = 0
@@ -71,6 +72,7 @@ class SchedulerShim:
         self._wait_s = limits.WAIT_MS_DEFAULT / 1000
         self._stall_s = limits.STALL_MS_DEFAULT / 1000
         self._pool: Any = None
+        self._tables = compat.BlockTables()
         self._requests: dict[str, _Request] = {}
         self._loads = LoadQueue(self._group.block_bytes)
         self._saves = SavePlanner(
@@ -268,13 +270,18 @@ class SchedulerShim:
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
         self._book.release_wanted()
-        tables = compat.block_ids_of_step(scheduler_output)
+        tables = self._tables.of_step(scheduler_output)
         for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
             state = self._requests.get(req_id)
             if state is not None:
                 self._offer_saves(state, scheduled, tables)
         ticket, saves = self._saves.next_step()
-        return StepMetadata(ticket=ticket, saves=saves, loads=self._loads.next_parts())
+        return StepMetadata(
+            has_forward=bool(scheduler_output.num_scheduled_tokens),
+            ticket=ticket,
+            saves=saves,
+            loads=self._loads.next_parts(),
+        )
 
     def _offer_saves(self, state: _Request, scheduled: int, tables: Any) -> None:
         request = state.request

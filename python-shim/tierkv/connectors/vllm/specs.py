@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tierkv.connectors.vllm import compat
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -98,7 +100,7 @@ def _read_group(index: int, group: Any) -> Group:
     for name in ("sliding_window", "attention_chunk_size"):
         if getattr(spec, name, None) is not None:
             raise ValueError(f"{where}: tierKV does not support {name} = {getattr(spec, name)} yet")
-    if spec.num_heads != spec.num_kv_heads or spec.tokens_per_state != 1:
+    if spec.num_heads != spec.num_kv_heads or compat.tokens_per_state(spec) != 1:
         raise ValueError(
             f"{where}: tierKV does not support packed KV pages yet (head slots {spec.num_heads})"
         )

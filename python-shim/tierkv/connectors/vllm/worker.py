@@ -143,9 +143,14 @@ class WorkerShim:
 
     @on_step_path
     def start_load_kv(self, metadata: StepMetadata) -> None:
-        """Copy this step's share of the admitted loads."""
+        """Copy this step's share of the admitted loads, and of the saves when no forward follows.
+
+        Up to 0.30 vLLM calls no `wait_for_save` on steps without tokens.
+        """
         for part in metadata.loads:
             self._load(part)
+        if not metadata.has_forward:
+            self._save_step(metadata)
 
     def _load(self, part: LoadPart) -> None:
         arena = self._arenas.get(part.arena)
@@ -167,7 +172,12 @@ class WorkerShim:
 
     @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:
-        """Copy this step's blocks into slots we hold credits for; the rest is dropped and counted."""
+        """Copy the blocks this step's forward completed."""
+        if metadata.has_forward:
+            self._save_step(metadata)
+
+    def _save_step(self, metadata: StepMetadata) -> None:
+        """Copy blocks into slots we hold credits for; the rest is dropped and counted."""
         if not metadata.saves:
             return
         with self._lock:
