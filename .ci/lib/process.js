@@ -1,6 +1,6 @@
 // Owns child processes: runs one in its own process group, with a log, a deadline and no leftovers.
 import { spawn } from "node:child_process";
-import { createWriteStream, mkdirSync } from "node:fs";
+import { createWriteStream, existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -29,18 +29,34 @@ function signalGroup(pid, signal) {
   }
 }
 
+/** Whether a group still runs; the dead that nobody has collected yet do not count. */
+function isRunning(pid) {
+  if (!signalGroup(pid, 0)) return false;
+  if (!existsSync("/proc/self/stat")) return true;
+  return readdirSync("/proc").some((entry) => {
+    if (!/^\d+$/.test(entry)) return false;
+    try {
+      const stat = readFileSync(`/proc/${entry}/stat`, "utf8");
+      const [state, , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+      return Number(group) === pid && state !== "Z";
+    } catch {
+      return false; // it ended while we looked
+    }
+  });
+}
+
 /** Ends a group: asks first, then insists. */
 async function endGroup(pid) {
   const deadline = Date.now() + KILL_GRACE_MS;
   signalGroup(pid, "SIGTERM");
-  while (signalGroup(pid, 0) && Date.now() < deadline) await sleep(POLL_MS);
+  while (isRunning(pid) && Date.now() < deadline) await sleep(POLL_MS);
   signalGroup(pid, "SIGKILL");
 }
 
 /** True when processes of the group outlive their leader for longer than the grace period. */
 async function leftBehind(pid) {
   const deadline = Date.now() + LEFTOVER_GRACE_MS;
-  while (signalGroup(pid, 0)) {
+  while (isRunning(pid)) {
     if (Date.now() > deadline) return true;
     await sleep(POLL_MS);
   }

@@ -1,0 +1,64 @@
+// Owns the proof that no runner's failure is counted as a success.
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { cargoCounts, pytestCounts, sum, vitestCounts } from "../../.ci/lib/counts.js";
+
+let folder = "";
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "tierkv-counts-"));
+});
+
+afterEach(() => rmSync(folder, { recursive: true }));
+
+function file(text: string): string {
+  const path = join(folder, "report");
+  writeFileSync(path, text);
+  return path;
+}
+
+test("sums what every stage counted", () => {
+  const one = { passed: 1, failed: 2, skipped: 3 };
+  expect(sum([one, one])).toEqual({ passed: 2, failed: 4, skipped: 6 });
+  expect(sum([])).toEqual({ passed: 0, failed: 0, skipped: 0 });
+});
+
+test("reads one cargo line per test binary, coloured or not", () => {
+  const green = "\u001B[32mok\u001B[0m";
+  const log = [
+    "running 3 tests",
+    `test result: ${green}. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out`,
+    "test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out",
+  ];
+  expect(cargoCounts(file(log.join("\n")))).toEqual({ passed: 6, failed: 1, skipped: 1 });
+  expect(cargoCounts(file("error: could not compile"))).toEqual(sum([]));
+});
+
+test("a test file that does not load is a failure", () => {
+  const ok = { status: "passed", assertionResults: [{ status: "passed" }] };
+  const red = { status: "failed", assertionResults: [{ status: "failed" }] };
+  const broken = { status: "failed", assertionResults: [] };
+  const report = {
+    numPassedTests: 1,
+    numFailedTests: 1,
+    numPendingTests: 2,
+    numTodoTests: 0,
+    testResults: [ok, red, broken],
+  };
+  const counted = { passed: 1, failed: 2, skipped: 2 };
+  expect(vitestCounts(file(JSON.stringify(report)))).toEqual(counted);
+});
+
+test("pytest's errors are failures", () => {
+  const xml =
+    '<?xml version="1.0"?><testsuites name="x"><testsuite name="pytest" errors="1" failures="2" skipped="1" tests="9" time="1.0"><testcase/></testsuite></testsuites>';
+  expect(pytestCounts(file(xml))).toEqual({ passed: 5, failed: 3, skipped: 1 });
+});
+
+test("a runner that left no report ran nothing", () => {
+  const missing = join(folder, "missing");
+  expect(vitestCounts(missing)).toEqual(sum([]));
+  expect(pytestCounts(missing)).toEqual(sum([]));
+});
