@@ -44,7 +44,7 @@ export function findFile(path: string | null, env: Environment): string | null {
     resolve(FILE_NAME),
     join(env["HOME"] ?? homedir(), ".config", "tierkv", FILE_NAME),
   ];
-  return places.find((place) => statSync(place, { throwIfNoEntry: false }) !== undefined) ?? null;
+  return places.find((file) => statSync(file, { throwIfNoEntry: false }) !== undefined) ?? null;
 }
 
 function readText(file: string): string {

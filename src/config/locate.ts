@@ -25,7 +25,7 @@ interface Declaration {
 function* declarations(source: string): Generator<Declaration> {
   let table: string[] = [];
   let openQuote: string | null = null;
-  for (const [index, text] of source.split("\n").entries()) {
+  for (const [index, text] of source.split(/\r?\n/).entries()) {
     if (openQuote !== null) {
       if (text.includes(openQuote)) openQuote = null;
       continue;

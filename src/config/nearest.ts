@@ -17,16 +17,26 @@ export function editDistance(a: string, b: string): number {
 /** Longer words are not compared: a key of that length was never meant to be one of ours. */
 const WORD_LENGTH_MAX = 64;
 
+/** Shorter beginnings are no hint. */
+const PREFIX_LENGTH_MIN = 4;
+
 /** The candidate closest to `word`, or null when none is close enough to be a slip of the fingers. */
 export function nearest(word: string, candidates: readonly string[]): string | null {
   if (word.length > WORD_LENGTH_MAX) return null;
   const plain = simplify(word);
   const scored = candidates
-    .map((candidate) => ({ candidate, distance: editDistance(plain, simplify(candidate)) }))
+    .map((candidate) => ({ candidate, distance: distanceTo(plain, simplify(candidate)) }))
     .sort((a, b) => a.distance - b.distance);
   const best = scored[0];
   if (best === undefined) return null;
   return best.distance <= Math.max(1, Math.ceil(best.candidate.length / 3)) ? best.candidate : null;
+}
+
+/** The beginning of a key, or a key with something behind it, counts as one edit. */
+function distanceTo(word: string, candidate: string): number {
+  const isLongEnough = Math.min(word.length, candidate.length) >= PREFIX_LENGTH_MIN;
+  if (isLongEnough && (candidate.startsWith(word) || word.startsWith(candidate))) return 1;
+  return editDistance(word, candidate);
 }
 
 /** maxBytes, max-bytes and max_bytes are the same slip. */

@@ -1,0 +1,110 @@
+// Owns the proof that good configurations are taken as they are written: the seed's files, short forms, defaults.
+import { homedir } from "node:os";
+import { expect, test } from "vitest";
+import { checkConfig } from "../../src/config/check.ts";
+import type { Config } from "../../src/config/config.ts";
+import { ENTRIES } from "../../src/config/schema.ts";
+
+function accept(toml: string): Config {
+  const { config, problems } = checkConfig(toml, "t.toml", {});
+  expect(problems.map(({ message }) => message)).toEqual([]);
+  if (config === null) throw new Error("refused without a problem");
+  return config;
+}
+
+test("takes the inference node's file", () => {
+  const config = accept(`[cluster]
+role = "inference"
+kv_cold = "192.168.1.10:50051"
+ssm_cold = "192.168.1.11:50051"
+
+[turbo_quant]
+enabled = false
+kv_dim = 256  # match your model's attention head dimension
+`);
+  expect(config.cluster).toEqual({
+    role: "inference",
+    kvCold: { host: "192.168.1.10", port: 50051, text: "192.168.1.10:50051" },
+    ssmCold: { host: "192.168.1.11", port: 50051, text: "192.168.1.11:50051" },
+  });
+  expect(config.turboQuant).toEqual({ enabled: false, kvDim: 256 });
+});
+
+test("takes the vault machine's file", () => {
+  const config = accept(
+    '[cluster]\nrole = "kv_cold"\n\n[vault]\nmax_bytes = 24_000_000_000  # 24 GB\n',
+  );
+  expect(config.cluster.role).toBe("kv_cold");
+  expect(config.vault.maxBytes).toBe(24e9);
+  expect(config.vault.listen.text).toBe("127.0.0.1:50051");
+});
+
+test("takes turbo_quant = false in one line", () => {
+  expect(accept("turbo_quant = false").turboQuant).toEqual({ enabled: false, kvDim: null });
+});
+
+test.each([
+  ["24_000_000_000", 24e9],
+  ['"24GB"', 24e9],
+  ['"24 gb"', 24e9],
+  ['"24GiB"', 24 * 1024 ** 3],
+  ['"1.5TB"', 1.5e12],
+  ['"512_000 KiB"', 512_000 * 1024],
+])("takes %s as bytes", (written, bytes) => {
+  expect(accept(`[vault]\nmax_bytes = ${written}`).vault.maxBytes).toBe(bytes);
+});
+
+test.each([
+  ["localhost:1", "localhost", 1],
+  ["vault_1.lan:50051", "vault_1.lan", 50051],
+  ["[fe80::1]:50051", "fe80::1", 50051],
+  ["10.0.0.1:65535", "10.0.0.1", 65535],
+])("takes the address %s", (text, host, port) => {
+  expect(accept(`[cluster]\nkv_cold = "${text}"`).cluster.kvCold).toEqual({ host, port, text });
+});
+
+test("takes port 0 where a vault listens", () => {
+  expect(accept('[vault]\nlisten = "127.0.0.1:0"').vault.listen.port).toBe(0);
+});
+
+test("takes a path below the home directory", () => {
+  expect(accept('[sidecar]\nsocket = "~/s.sock"').sidecar.socket).toBe(`${homedir()}/s.sock`);
+});
+
+test("an empty file means the defaults, each key of the schema among them", () => {
+  const config = accept("");
+  expect(config).toMatchObject({
+    cluster: { role: "inference", kvCold: null, ssmCold: null },
+    turboQuant: { enabled: false, kvDim: null },
+    sidecar: { arenaBytes: 4 * 1024 ** 3, arenaDir: null },
+    restore: { waitMs: 5000, stallMs: 500 },
+    log: { level: "info" },
+  });
+  const { path: _path, ...sections } = config;
+  const leaves = Object.values(sections).flatMap((section): unknown[] => Object.values(section));
+  expect(leaves).toHaveLength(ENTRIES.length);
+  expect(leaves).not.toContain(undefined);
+});
+
+test("half of the free memory is the default for a vault", () => {
+  const half = process.availableMemory() / 2;
+  const { maxBytes } = accept("").vault;
+  expect(maxBytes / half).toBeGreaterThan(0.8);
+  expect(maxBytes / half).toBeLessThan(1.2);
+});
+
+test("the socket lies in XDG_RUNTIME_DIR where that exists, else in /tmp under the user's id", () => {
+  const socketFor = (dir: string): string | undefined =>
+    checkConfig("", null, { XDG_RUNTIME_DIR: dir }).config?.sidecar.socket;
+  expect(socketFor("/tmp")).toBe("/tmp/tierkv/sidecar.sock");
+  const fallback = `/tmp/tierkv-${process.getuid?.()}/sidecar.sock`;
+  expect(socketFor("/nowhere/at/all")).toBe(fallback);
+  expect(socketFor("")).toBe(fallback);
+});
+
+test("the result is frozen to its leaves", () => {
+  const config = accept('[cluster]\nkv_cold = "a:1"');
+  expect(() => Object.assign(config.vault, { maxBytes: 1 })).toThrow(TypeError);
+  expect(() => Object.assign(config.cluster.kvCold ?? {}, { port: 2 })).toThrow(TypeError);
+  expect(() => Object.assign(config, { path: "x" })).toThrow(TypeError);
+});
