@@ -42,7 +42,7 @@ const CHECKS = [
   ["ruff", venv("ruff"), ["check", ...RUFF]],
   ["ruff format", venv("ruff"), ["format", "--check", ...RUFF]],
   ["mypy", venv("mypy"), [...MYPY, "python-shim/tierkv", "python-shim/tests"]],
-  ["mypy engine tests", venv("mypy"), [...MYPY, "test/engine"]],
+  ["mypy tests", venv("mypy"), [...MYPY, "test/engine", "test/tidy"]],
 ].map(([name, command, args, folder]) => ({
   name,
   command,

@@ -106,7 +106,7 @@ const releases = pythonRule(
     const isProbe = ({ name, args }: Facts["calls"][number]): boolean =>
       PROBES.test(name) || (name === "getattr" && args === GETATTR_WITH_DEFAULT);
     const probed = calls.filter(isProbe);
-    const versions = names.filter(({ name }) => /\.__version__$|^VLLM_VERSION/.test(name));
+    const versions = names.filter(({ name }) => /^(?!tierkv\.).*\.__version__$/.test(name));
     return [...probed, ...versions].map(({ line, name }) => `${path}:${line} ${name}`);
   },
   [

@@ -88,6 +88,8 @@ export const TOP_LEVEL: readonly string[] = [
 
 /** Folders of test/ that do not mirror a room. */
 export const TEST_FOLDERS: readonly string[] = [
+  "ci",
+  "core",
   "engine",
   "scenarios",
   "support",
