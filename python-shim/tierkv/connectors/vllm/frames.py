@@ -53,7 +53,7 @@ class FrameDecoder:
     def _decode(body: bytes) -> Frame:
         try:
             frame = msgspec.msgpack.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FrameError(f"the sidecar sent a frame that is not msgpack: {error}") from error
         if not isinstance(frame, dict) or not isinstance(frame.get("t"), str):
             raise FrameError("the sidecar sent a frame without a name (field `t`)")

@@ -1,0 +1,1 @@
+"""Unit tests of the shim: everything that can be shown without an engine."""

@@ -1,0 +1,157 @@
+"""Stand-ins for what vLLM hands the shim: configuration, KV-cache specs, block pool, requests, step outputs."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from tierkv.connectors.vllm.metadata import StepReceipts
+from tierkv.connectors.vllm.specs import Group
+
+BLOCK_TOKENS = 4
+
+
+def make_group(
+    *,
+    layers: int = 2,
+    tokens: int = BLOCK_TOKENS,
+    heads: int = 2,
+    dims: tuple[int, int] = (3, 3),
+    dtype: torch.dtype = torch.float32,
+) -> Group:
+    """A small group; its layers are named `layer.0`, `layer.1`, ..."""
+    names = tuple(f"layer.{number}" for number in range(layers))
+    return Group(0, names, tokens, heads, dims[0], dims[1], dtype)
+
+
+class FullAttentionSpec:
+    """Has the name and the fields of vLLM's class."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.block_size = BLOCK_TOKENS
+        self.num_kv_heads = self.num_heads = 2
+        self.head_size = self.head_size_v = 3
+        self.dtype = torch.float32
+        self.tokens_per_state = 1
+        self.sliding_window = self.attention_chunk_size = None
+        self.__dict__.update(changes)
+
+
+def kv_cache_config(*specs: Any, num_blocks: int = 32) -> Any:
+    """One KV-cache group for each spec, of two layers."""
+    groups = [
+        SimpleNamespace(kv_cache_spec=spec, layer_names=["layer.0", "layer.1"]) for spec in specs
+    ]
+    return SimpleNamespace(
+        num_blocks=num_blocks, kv_cache_groups=groups, hash_block_size=BLOCK_TOKENS
+    )
+
+
+def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 0) -> Any:
+    """The parts of VllmConfig the shim reads; tests change them in place."""
+    hf = {"hidden_size": 8, "rope_theta": 1e4, "_name_or_path": str(model)}
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            model=str(model),
+            revision=None,
+            seed=0,
+            dtype=torch.float32,
+            quantization=None,
+            max_model_len=256,
+            hf_config=SimpleNamespace(to_dict=lambda: dict(hf), hf=hf, _commit_hash=None),
+        ),
+        parallel_config=SimpleNamespace(
+            world_size=world, rank=rank, tensor_parallel_size=world, pipeline_parallel_size=1
+        ),
+        load_config=SimpleNamespace(load_format="auto"),
+        cache_config=SimpleNamespace(
+            prefix_caching_hash_algo="sha256", cache_dtype="auto", block_size=BLOCK_TOKENS
+        ),
+        speculative_config=None,
+        lora_config=None,
+        kv_transfer_config=SimpleNamespace(
+            engine_id="engine-1", kv_load_failure_policy="fail", kv_connector_extra_config={}
+        ),
+    )
+
+
+class Pool:
+    """A block pool as far as the shim uses vLLM's: reference counts, a free queue, blocks by hash."""
+
+    def __init__(self, num_blocks: int = 32) -> None:
+        self.blocks = [SimpleNamespace(block_id=n, ref_cnt=0) for n in range(num_blocks)]
+        self.cached: dict[bytes, int] = {}
+        self.freed: list[int] = []
+
+    def get_cached_block(self, block_hash: bytes, groups: list[int]) -> list[Any] | None:
+        assert groups == [0]
+        block_id = self.cached.get(block_hash)
+        return None if block_id is None else [self.blocks[block_id]]
+
+    def touch(self, blocks: list[Any]) -> None:
+        for block in blocks:
+            block.ref_cnt += 1
+
+    def free_blocks(self, blocks: list[Any]) -> None:
+        for block in blocks:
+            assert block.ref_cnt > 0, f"block {block.block_id} was released twice"
+            block.ref_cnt -= 1
+            self.freed.append(block.block_id)
+
+    @property
+    def referenced(self) -> list[int]:
+        return [block.block_id for block in self.blocks if block.ref_cnt]
+
+
+def chain(seed: str, blocks: int) -> list[bytes]:
+    """Block hashes as vLLM makes them: 32 bytes, each depending on all before."""
+    hashes = [hashlib.sha256(seed.encode()).digest()]
+    while len(hashes) < blocks:
+        hashes.append(hashlib.sha256(hashes[-1]).digest())
+    return hashes[:blocks]
+
+
+@dataclass
+class Request:
+    """What the shim reads of a vLLM request."""
+
+    request_id: str
+    num_tokens: int
+    seed: str = "prompt"
+    num_computed_tokens: int = 0
+    skip_reading_prefix_cache: bool = False
+    pooling_params: Any = None
+    lora_request: Any = None
+    prompt_embeds: Any = None
+    resumable: bool = False
+    block_hashes: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.block_hashes = chain(self.seed, self.num_tokens // BLOCK_TOKENS)
+
+
+@dataclass
+class Blocks:
+    """What vLLM hands over after an allocation."""
+
+    block_ids: list[int]
+
+    def get_block_ids(self) -> tuple[list[int]]:
+        return (self.block_ids,)
+
+
+def scheduled(tokens: dict[str, int], tables: dict[str, list[int]]) -> Any:
+    """A scheduler output: tokens by request, and the block tables of group 0."""
+    state = SimpleNamespace(get_block_ids=lambda req_id: (tables[req_id],))
+    return SimpleNamespace(num_scheduled_tokens=tokens, kv_connector_block_state=state)
+
+
+def step_output(received: set[str] | None = None, tickets: dict[int, int] | None = None) -> Any:
+    """What the workers told the scheduler in one step."""
+    receipts = StepReceipts()
+    receipts.tickets.update(tickets or {})
+    return SimpleNamespace(
+        finished_recving=received, kv_connector_worker_meta=receipts if tickets else None
+    )
