@@ -83,7 +83,6 @@ const CATALOGUE = {
     "down",
     "sidecar at {path} does not answer: {reason}; start it with `tierkv sidecar`",
   ],
-  TARGET_DOWN: ["down", "{targets} not reachable"],
   BAD_FRAME: ["user", "bad frame from {peer}: {reason}"],
   ENGINE_REFUSED: ["setup", "engine {engine}: {reason}; {fix}"],
 
@@ -133,6 +132,10 @@ function fill(template: string, details: AnyDetails): string {
   return template.replace(/\{(\w+)\}/g, (hole, name: string) => String(details[name] ?? hole));
 }
 
+function oneLine(text: string): string {
+  return text.replace(/\s*\n\s*/g, " ");
+}
+
 /** The only error this program throws on purpose. `message` is one line fit for a user. */
 export class TierkvError<C extends ErrorCode = ErrorCode> extends Error {
   override readonly name = "TierkvError";
@@ -140,7 +143,7 @@ export class TierkvError<C extends ErrorCode = ErrorCode> extends Error {
   readonly details: AnyDetails;
 
   constructor(code: C, details: ErrorDetails<C>, options: { cause?: unknown } = {}) {
-    super(fill(ERRORS[code].template, details), options);
+    super(oneLine(fill(ERRORS[code].template, details)), options);
     this.code = code;
     this.details = details;
   }
@@ -203,11 +206,7 @@ export function toTierkvError(error: unknown): TierkvError {
   const isSystem = "syscall" in error && "errno" in error;
   return new TierkvError(
     isSystem ? "SYSTEM" : "INTERNAL",
-    { reason: oneLine(error) },
+    { reason: error.message || error.name },
     { cause: error },
   );
-}
-
-function oneLine(error: Error): string {
-  return (error.message === "" ? error.name : error.message).replace(/\s*\n\s*/g, " ");
 }

@@ -39,7 +39,7 @@ export const FRAME_BYTES_MAX: number = 4 * MIB;
 /** Keys of one Lookup, Store offer or Fetch: a 64k-token prompt in blocks of 16. */
 export const KEYS_MAX = 4096;
 /** Engines connected to one sidecar, each with one scheduler and its workers. */
-export const SHIM_CONNECTIONS_MAX = 64;
+export const SHIM_CONNECTIONS_MAX = 256;
 /** Streams one vault serves to one connection at the same time. */
 export const STREAMS_MAX = 100;
 /** Connections one vault holds open. */
@@ -50,6 +50,8 @@ export const VAULT_STREAMS_MAX = 256;
 export const CLIENT_CALLS_MAX = 64;
 /** Keys of one Report: each is read and checked on the vault's one JavaScript thread. */
 export const REPORT_KEYS_MAX = 64;
+/** Counter names of one process: a peer cannot grow the table by inventing names. */
+export const COUNTER_NAMES_MAX = 512;
 /** KV-cache groups of one engine. */
 export const GROUPS_MAX = 64;
 /** Worker ranks of one engine. */
@@ -119,6 +121,8 @@ export const FRAMES_OUT_BYTES_MAX: number = 8 * MIB;
 export const LOOP_SLICE_MS = 4;
 /** A connection that is being closed may still deliver what it has sent, for this long. */
 export const LINGER_MS = 500;
+/** A socket file that is found is asked for a sign of life; silence for this long counts as one. */
+export const SOCKET_PROBE_MS = 1_000;
 /** Distinct counter names taken from shims. */
 export const SHIM_COUNTERS_MAX = 128;
 
@@ -159,6 +163,10 @@ export const SAVE_DRAIN_MS = 3_000;
 export const PLANS_MAX = 4096;
 /** Keys (hashes times ranks) of one plan. */
 export const PLAN_KEYS_MAX = 131_072;
+/** Keys of all plans of one engine that are still being looked up or wait for room. */
+export const PLAN_KEYS_OPEN_MAX = 1_048_576;
+/** A plan that was asked to give its slots back has done so within this time, or was admitted. */
+export const RECLAIM_ANSWER_MS = 100;
 /** Keys packed or compared before the event loop gets its turn. */
 export const KEYS_PER_SLICE = 2048;
 /** One Fetch call: slots are taken, and `placed` frames flow, window by window. */

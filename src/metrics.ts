@@ -1,4 +1,5 @@
 // Owns the inventory of counters: every name a process may count, and the class that counts them.
+import { COUNTER_NAMES_MAX } from "./limits.ts";
 
 /** Counters of a sidecar. Bytes are decoded bytes unless the name says `fetched` or `sent` (those travelled). */
 export const SIDECAR_COUNTERS = [
@@ -17,6 +18,8 @@ export const SIDECAR_COUNTERS = [
   "bytes_sent",
   "saves_present",
   "bad_records",
+  "fetch_stalls",
+  "reclaims",
   "vault_errors",
 ] as const;
 
@@ -54,9 +57,6 @@ export type SidecarCounter =
   | `plan_${string}`
   | `shim_${string}`;
 export type VaultCounter = (typeof VAULT_COUNTERS)[number] | `refused_${string}`;
-
-/** Names one process may count in all, so that a peer cannot grow the table by inventing names. */
-export const COUNTER_NAMES_MAX = 512;
 
 /** Monotonic counters of one process; starts empty and is read as a snapshot. */
 export class Counters<Name extends string = string> {

@@ -1,11 +1,11 @@
+// Owns `tierkv sidecar`: serves the engines of this machine until it is told to stop.
 import type { RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import type { Config } from "../../config/config.ts";
-import { runUntilSignal } from "../../lifecycle.ts";
+import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
 import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
-// Owns `tierkv sidecar`: serves the engines of this machine until it is told to stop.
 import type { Call, Registrar } from "../call.ts";
 import { vaultTargets } from "../targets.ts";
 
@@ -24,21 +24,26 @@ export function addSidecar({ program, action }: Registrar): void {
 async function serve(call: Call): Promise<number> {
   const config = call.loadConfig();
   const logger = call.createLogger("sidecar", config);
+  const targets = vaultTargets(config);
+  if (targets.length === 0) {
+    logger.warn(
+      "no vault is configured, so nothing outlives this process: write [cluster] kv_cold",
+    );
+  }
   return runUntilSignal(
     async () => {
-      const { socketPath, running } = await start(config, logger);
-      logger.info({ socket: socketPath, vaults: vaultTexts(config) }, "sidecar ready");
-      if (call.isJson) call.print({ event: "ready", socket: socketPath }, []);
+      const running = await start(config, logger);
+      const vaults = targets.map(({ role, address }) => `${role} ${address}`).join(", ");
+      const { socket } = config.sidecar;
+      logger.info({ socket, vaults }, "sidecar ready");
+      if (call.isJson) call.print({ event: "ready", socket }, []);
       return running;
     },
     { logger },
   );
 }
 
-async function start(
-  config: Config,
-  logger: Logger,
-): Promise<{ socketPath: string; running: Running }> {
+async function start(config: Config, logger: Logger): Promise<Running> {
   const { VaultClient } = await import("../../client/vault-client.ts");
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
   const connect = (name: RecordClass): VaultClient | null => {
@@ -46,30 +51,16 @@ async function start(
     return target === undefined ? null : new VaultClient({ address: target.address, name, logger });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
-  if (vaults.kv === null && vaults.ssm === null) {
-    logger.warn(
-      "no vault is configured, so nothing outlives this process: write [cluster] kv_cold",
-    );
-  }
-  const closeClients = (): void => {
-    vaults.kv?.close();
-    vaults.ssm?.close();
+  const clients: Running = {
+    close(): Promise<void> {
+      vaults.kv?.close();
+      vaults.ssm?.close();
+      return Promise.resolve();
+    },
   };
-  try {
-    const sidecar = await startSidecar({ config, vaults, logger, counters: newSidecarCounters() });
-    const close = async (): Promise<void> => {
-      await sidecar.close();
-      closeClients();
-    };
-    return { socketPath: sidecar.socketPath, running: { close } };
-  } catch (error) {
-    closeClients();
-    throw error;
-  }
-}
-
-function vaultTexts(config: Config): string {
-  return vaultTargets(config)
-    .map(({ role, address }) => `${role} ${address}`)
-    .join(", ");
+  const counters = newSidecarCounters();
+  return startSteps([
+    { name: "vault clients", run: () => Promise.resolve(clients) },
+    { name: "sidecar", run: () => startSidecar({ config, vaults, logger, counters }) },
+  ]);
 }

@@ -1,6 +1,6 @@
 // Owns `tierkv vault`: serves the records of one class until it is told to stop.
 import { totalmem } from "node:os";
-import { runUntilSignal } from "../../lifecycle.ts";
+import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { Call, Registrar } from "../call.ts";
 import { vaultClass } from "../targets.ts";
@@ -21,23 +21,19 @@ async function serve(call: Call): Promise<number> {
   const config = call.loadConfig();
   const recordClass = vaultClass(config);
   const logger = call.createLogger("vault", config);
-  if (config.vault.maxBytes > totalmem()) {
-    const machine = { maxBytes: config.vault.maxBytes, machineBytes: totalmem() };
-    logger.warn(
-      machine,
-      "[vault] max_bytes is more than this machine has: it will swap or be killed",
-    );
+  const { maxBytes } = config.vault;
+  if (maxBytes > totalmem()) {
+    const machine = { maxBytes, machineBytes: totalmem() };
+    logger.warn(machine, "[vault] max_bytes is more than this machine has: lower it");
   }
   const { startVault } = await import("../../vault/server.ts");
-  return runUntilSignal(
-    async () => {
-      const counters = newVaultCounters();
-      const vault = await startVault({ config: config.vault, recordClass, logger, counters });
-      const { address } = vault;
-      logger.info({ address, class: recordClass, maxBytes: config.vault.maxBytes }, "vault ready");
-      if (call.isJson) call.print({ event: "ready", address, class: recordClass }, []);
-      return vault;
-    },
-    { logger },
-  );
+  const listen = async (): Promise<Awaited<ReturnType<typeof startVault>>> => {
+    const counters = newVaultCounters();
+    const vault = await startVault({ config: config.vault, recordClass, logger, counters });
+    const { address } = vault;
+    logger.info({ address, class: recordClass, maxBytes }, "vault ready");
+    if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
+    return vault;
+  };
+  return runUntilSignal(() => startSteps([{ name: "vault", run: listen }]), { logger });
 }
