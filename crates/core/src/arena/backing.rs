@@ -1,0 +1,206 @@
+//! Owns what an arena's bytes live in: a sealed memfd or a locked file, its mapping, and the sweep of dead files.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Code, Error, Result};
+
+const FILE_PREFIX: &str = "tierkv-arena-";
+/// Names tried before giving up; a name is only ever taken by a file that was just swept.
+const NAME_TRIES_MAX: u32 = 16;
+
+fn failed(what: impl std::fmt::Display, errno: rustix::io::Errno) -> Error {
+    Error::new(Code::ArenaFailed, format!("{what}: {errno}"))
+}
+
+/// The object behind an arena's mapping.
+#[derive(Debug)]
+pub struct Backing {
+    fd: OwnedFd,
+    path: String,
+    file: Option<PathBuf>,
+    unlinked: AtomicBool,
+}
+
+impl Backing {
+    /// A new object of `bytes` bytes, none of them allocated yet.
+    pub fn create(dir: Option<&Path>, bytes: usize) -> Result<Self> {
+        match dir {
+            Some(dir) => Self::in_dir(dir, bytes),
+            None => Self::anonymous(bytes),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn anonymous(bytes: usize) -> Result<Self> {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        use std::os::fd::AsRawFd;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("tierkv-arena", flags)
+            .map_err(|errno| failed("memfd_create for the arena", errno))?;
+        size(&fd, bytes)?;
+        // Nobody who opens it can shrink it under a reader: that would be a SIGBUS.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|errno| failed("sealing the arena", errno))?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        Ok(Self { fd, path, file: None, unlinked: AtomicBool::new(false) })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn anonymous(bytes: usize) -> Result<Self> {
+        Self::in_dir(&std::env::temp_dir(), bytes)
+    }
+
+    fn in_dir(dir: &Path, bytes: usize) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        for _ in 0..NAME_TRIES_MAX {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let file = dir.join(format!("{FILE_PREFIX}{}-{number}", std::process::id()));
+            let path = file.to_str().map(str::to_owned).ok_or_else(|| {
+                Error::bad_argument(format!("arena dir {} is not valid UTF-8", dir.display()))
+            })?;
+            if let Some(fd) = create_locked(&file)? {
+                let made = Self { fd, path, file: Some(file), unlinked: AtomicBool::new(false) };
+                return size(&made.fd, bytes).map(|()| made);
+            }
+        }
+        let text = format!("no free arena file name in {} after 16 tries", dir.display());
+        Err(Error::new(Code::ArenaFailed, text))
+    }
+
+    /// Where another process of this user opens it.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Allocates a range for good, or says why not: a later touch of it cannot fail.
+    pub fn allocate(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), offset, bytes)
+        })
+    }
+
+    /// Removes the file, if there is one; once.
+    pub fn unlink(&self) {
+        if let Some(file) = &self.file
+            && !self.unlinked.swap(true, Ordering::Relaxed)
+        {
+            // Gone already is as good; anything else leaves a file that the next sweep removes.
+            let _ = rustix::fs::unlink(file);
+        }
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        self.unlink();
+    }
+}
+
+impl AsFd for Backing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn size(fd: &OwnedFd, bytes: usize) -> Result<()> {
+    rustix::fs::ftruncate(fd, bytes as u64)
+        .map_err(|errno| failed(format_args!("sizing the arena to {bytes} bytes"), errno))
+}
+
+/// A new file that this process alone has locked; `None` when a sweep took it in between.
+fn create_locked(file: &Path) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match rustix::fs::open(file, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => fd,
+        Err(rustix::io::Errno::EXIST) => return Ok(None),
+        Err(errno) => {
+            return Err(failed(format_args!("creating the arena file {}", file.display()), errno));
+        }
+    };
+    let locked = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let linked = rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_nlink > 0);
+    Ok((locked && linked).then_some(fd))
+}
+
+/// Removes arena files in `dir` that no process holds a lock on; returns how many.
+///
+/// # Errors
+/// `ARENA_FAILED` when the folder cannot be read. A folder that does not exist holds none.
+pub fn sweep(dir: &Path) -> Result<u32> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => {
+            let text = format!("reading the arena dir {}: {error}", dir.display());
+            return Err(Error::new(Code::ArenaFailed, text));
+        }
+    };
+    let mut removed = 0;
+    for entry in entries.flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(FILE_PREFIX));
+        if is_ours && remove_if_unlocked(&entry.path()) {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn remove_if_unlocked(file: &Path) -> bool {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(fd) = rustix::fs::open(file, flags, Mode::empty()) else {
+        return false;
+    };
+    // The lock is held while unlinking, so that a creator between open and lock notices.
+    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && rustix::fs::unlink(file).is_ok()
+}
+
+/// A shared mapping of a whole backing.
+#[derive(Debug)]
+pub struct Mapping {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; it lives until drop, and its bytes are only reached through raw pointers.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; who may write which slot is the slot table's matter.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps all `bytes` of `backing`.
+    pub fn new(backing: &Backing, bytes: usize) -> Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses an unused range; `bytes` is the object's size.
+        let start = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, backing, 0)
+        }
+        .map_err(|errno| failed(format_args!("mapping the arena's {bytes} bytes"), errno))?;
+        Ok(Self { start, bytes })
+    }
+
+    /// Length of the mapping.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The byte at `offset`, which must lie inside.
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.bytes, "offset {offset} lies inside the arena");
+        self.start.cast::<u8>().wrapping_add(offset)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and length are those of the mmap; every user holds the arena alive.
+        let unmapped = unsafe { rustix::mm::munmap(self.start, self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping");
+    }
+}

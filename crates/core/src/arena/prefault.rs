@@ -1,0 +1,51 @@
+//! Owns the background allocation of an arena: slot after slot, so that no later touch can fail or wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Arena;
+use crate::error::{Code, Error, Result};
+use crate::limits::SLOT_ALIGN_BYTES;
+
+/// Starts the thread.
+pub fn start(arena: Arc<Arena>) -> Result<()> {
+    std::thread::Builder::new()
+        .name("tierkv-prefault".into())
+        .spawn(move || {
+            run(&arena, |offset, bytes| arena.backing.allocate(offset, bytes));
+        })
+        .map(|_detached| ())
+        .map_err(|error| {
+            Error::new(Code::ArenaFailed, format!("starting the arena's prefault thread: {error}"))
+        })
+}
+
+/// Allocates and touches each slot, then gives it to the table; ends early when the arena closes or memory is short.
+fn run(arena: &Arena, allocate: impl Fn(u64, u64) -> rustix::io::Result<()>) {
+    for slot in 0..arena.slot_count {
+        if arena.closed.load(Ordering::Relaxed) {
+            return;
+        }
+        let offset = slot as usize * arena.slot_bytes;
+        if let Err(errno) = allocate(offset as u64, arena.slot_bytes as u64) {
+            let text = format!(
+                "memory for slot {} of {} ({} bytes each): {errno}; lower [sidecar] arena_bytes or free shared memory",
+                slot + 1,
+                arena.slot_count,
+                arena.slot_bytes
+            );
+            arena.failed.get_or_init(|| text);
+            return;
+        }
+        touch(arena, offset);
+        arena.slots().add();
+    }
+}
+
+/// Maps the slot's pages into this process, so that the first copy takes no page faults.
+fn touch(arena: &Arena, offset: usize) {
+    for page in (0..arena.slot_bytes).step_by(SLOT_ALIGN_BYTES) {
+        // SAFETY: the page lies in the mapping, is allocated, and belongs to nobody before `add`.
+        unsafe { arena.mapping.at(offset + page).write_volatile(0) };
+    }
+}

@@ -1,0 +1,148 @@
+//! Owns the way in: pieces of a record arrive, are checked whole, and become a page in a slot.
+
+use std::sync::Arc;
+
+use crate::arena::{Arena, SlotAccess};
+use crate::codec::Codec;
+use crate::error::{Error, Result};
+use crate::geometry::Geometry;
+use crate::limits::{INBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
+use crate::outbox::check_fits;
+use crate::pool::{Pool, PooledBuffer};
+use crate::record::{self, HASH_BYTES, HEADER_BYTES, Hash, Header, PACKED_KEY_BYTES, Progress};
+use crate::slots::Lease;
+
+/// What the receiver asked for.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The fidelity of the namespace.
+    pub fidelity: u8,
+    /// The namespace.
+    pub namespace: Hash,
+    /// Block hash, group, shard, as on the wire.
+    pub packed_key: [u8; PACKED_KEY_BYTES],
+}
+
+/// Takes records in, within a limit on the memory of those that are not whole yet.
+#[derive(Debug)]
+pub struct Inbox {
+    pool: Arc<Pool>,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self { pool: Pool::new("inbox", INBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX) }
+    }
+}
+
+impl Inbox {
+    /// (records, bytes) in the middle of arriving.
+    #[must_use]
+    pub fn live(&self) -> (usize, usize) {
+        self.pool.live()
+    }
+
+    /// Opens the way for one record of `record_bytes` into a leased slot.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` for a stale lease or a slot that is smaller than the page, `BAD_RECORD` for a
+    /// length no record of this geometry has, `NO_MEMORY` at the limit.
+    pub fn open(
+        &self,
+        arena: &Arc<Arena>,
+        lease: Lease,
+        geometry: &Arc<Geometry>,
+        wanted: Wanted,
+        record_bytes: u64,
+    ) -> Result<Arrival> {
+        let record_bytes = usize::try_from(record_bytes)
+            .ok()
+            .filter(|bytes| (HEADER_BYTES..=geometry.record_bytes_max()).contains(bytes))
+            .ok_or_else(|| {
+                Error::bad_record(format!(
+                    "a record of {record_bytes} bytes: this geometry has {HEADER_BYTES} to {}",
+                    geometry.record_bytes_max()
+                ))
+            })?;
+        let slot = arena.access(lease)?;
+        check_fits(geometry, slot.bytes())?;
+        Ok(Arrival {
+            slot,
+            geometry: Arc::clone(geometry),
+            wanted,
+            progress: Progress::new(record_bytes),
+            record: self.pool.take(record_bytes)?,
+        })
+    }
+}
+
+/// One record in the middle of arriving. Its slot is not leased again before it is dropped.
+#[derive(Debug)]
+pub struct Arrival {
+    slot: SlotAccess,
+    geometry: Arc<Geometry>,
+    wanted: Wanted,
+    progress: Progress,
+    record: PooledBuffer,
+}
+
+impl Arrival {
+    /// Takes the next piece; true when the record is complete.
+    ///
+    /// # Errors
+    /// `BAD_RECORD` for gaps, duplicates and overruns.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<bool> {
+        let start = self.progress.filled();
+        self.progress.accept(offset, data)?;
+        self.record[start..start + data.len()].copy_from_slice(data);
+        Ok(self.progress.is_complete())
+    }
+
+    /// Checks everything, then decodes payload to page in one pass.
+    ///
+    /// # Errors
+    /// `BAD_RECORD` with the reason; the slot is untouched then.
+    ///
+    /// # Panics
+    /// Never: a parsed header names a known codec.
+    pub fn finish(self) -> Result<Header> {
+        if !self.progress.is_complete() {
+            return Err(Error::bad_record(format!(
+                "{} of {} bytes arrived",
+                self.progress.filled(),
+                self.record.len()
+            )));
+        }
+        let bytes = self.record.len() as u64;
+        let header = record::check(&self.record, bytes, self.progress.checksum())?;
+        self.check_identity(&header)?;
+        let codec = Codec::from_id(header.codec).expect("a checked header has a known codec");
+        // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives; the record is our own memory.
+        unsafe {
+            codec.decode(&self.geometry, &self.record[HEADER_BYTES..], self.slot.as_ptr());
+        }
+        Ok(header)
+    }
+
+    fn check_identity(&self, header: &Header) -> Result<()> {
+        let (hash, place) = self.wanted.packed_key.split_at(HASH_BYTES);
+        let place: [u8; 4] = place.try_into().expect("a packed key ends with four bytes");
+        let [group_low, group_high, shard_low, shard_high] = place;
+        let found = [
+            ("namespace", header.namespace == self.wanted.namespace),
+            ("block hash", header.block_hash == *hash),
+            ("group", header.group == u16::from_le_bytes([group_low, group_high])),
+            ("shard", header.shard == u16::from_le_bytes([shard_low, shard_high])),
+            ("fidelity", header.fidelity == self.wanted.fidelity),
+        ]
+        .into_iter()
+        .find_map(|(field, same)| (!same).then_some(field));
+        if let Some(field) = found {
+            return Err(Error::bad_record(format!("its {field} is not the one asked for")));
+        }
+        match self.geometry.mismatch(header) {
+            Some(field) => Err(Error::bad_record(format!("its {field} is not the engine's"))),
+            None => Ok(()),
+        }
+    }
+}

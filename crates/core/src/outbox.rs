@@ -1,0 +1,116 @@
+//! Owns the way out: a slot's page becomes a record in memory of ours, ready to be sent.
+
+use std::sync::Arc;
+
+use crate::arena::Arena;
+use crate::codec::Codec;
+use crate::error::{Error, Result};
+use crate::geometry::Geometry;
+use crate::limits::{OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
+use crate::pool::{Pool, PooledBuffer};
+use crate::record::{HEADER_BYTES, Hash, Header};
+use crate::slots::Lease;
+
+/// What of a record does not follow from the geometry and the slot.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Shard, 0-based.
+    pub shard: u16,
+    /// Shards of the block.
+    pub shard_count: u16,
+    /// Prompt tokens up to and with this block.
+    pub end_tokens: u64,
+    /// Digest of everything that makes bytes comparable.
+    pub namespace: Hash,
+    /// Hash of this block.
+    pub block_hash: Hash,
+    /// Hash of the block before.
+    pub parent_hash: Hash,
+}
+
+/// Makes records. Their memory counts until it is dropped, also while it is only viewed.
+#[derive(Debug)]
+pub struct Outbox {
+    pool: Arc<Pool>,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { pool: Pool::new("outbox", OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX) }
+    }
+}
+
+impl Outbox {
+    /// (records, bytes) in memory.
+    #[must_use]
+    pub fn live(&self) -> (usize, usize) {
+        self.pool.live()
+    }
+
+    /// Encodes a leased slot: page to payload in one pass, then the header.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` for a stale lease or a slot that is smaller than the page, `NO_MEMORY` at the limit.
+    pub fn encode(
+        &self,
+        arena: &Arc<Arena>,
+        lease: Lease,
+        geometry: &Geometry,
+        (codec, fidelity): (Codec, u8),
+        identity: &Identity,
+    ) -> Result<PooledBuffer> {
+        if identity.shard >= identity.shard_count {
+            return Err(Error::bad_argument(format!(
+                "shard {} is not below the shard count {}",
+                identity.shard, identity.shard_count
+            )));
+        }
+        let slot = arena.access(lease)?;
+        check_fits(geometry, slot.bytes())?;
+        let mut record = self.pool.take(geometry.record_bytes(codec))?;
+        let (head, payload) = record.split_at_mut(HEADER_BYTES);
+        // SAFETY: the slot holds the page (checked above) while `slot` lives; payload is our own memory.
+        let checksum = unsafe { codec.encode(geometry, slot.as_ptr(), payload) };
+        let header = header_of(geometry, codec, fidelity, identity);
+        head.copy_from_slice(&header.encode(checksum));
+        Ok(record)
+    }
+}
+
+/// A slot may be larger than the page: one arena serves all groups of an engine.
+pub(crate) fn check_fits(geometry: &Geometry, slot_bytes: usize) -> Result<()> {
+    if geometry.page_bytes() > slot_bytes {
+        return Err(Error::bad_argument(format!(
+            "a page of {} bytes does not fit the arena's slots of {slot_bytes}",
+            geometry.page_bytes()
+        )));
+    }
+    Ok(())
+}
+
+fn header_of(geometry: &Geometry, codec: Codec, fidelity: u8, identity: &Identity) -> Header {
+    let spec = geometry.spec();
+    let source_bytes = geometry.source_bytes() as u64;
+    Header {
+        codec: codec.id(),
+        record_class: spec.record_class,
+        fidelity,
+        layout: spec.layout,
+        group: spec.group,
+        shard: identity.shard,
+        shard_count: identity.shard_count,
+        dtype: spec.dtype,
+        parts: geometry.part_count(),
+        tokens: spec.tokens,
+        layers: spec.layers,
+        heads: spec.heads,
+        dim_k: spec.dim_k,
+        dim_v: spec.dim_v,
+        end_tokens: identity.end_tokens,
+        payload_bytes: codec.payload_bytes(source_bytes),
+        source_bytes,
+        namespace: identity.namespace,
+        block_hash: identity.block_hash,
+        parent_hash: identity.parent_hash,
+    }
+}

@@ -1,0 +1,65 @@
+//! Owns how a record arrives: pieces in ascending order, the checksum taken on the way.
+
+use super::HEADER_BYTES;
+use crate::crc32c;
+use crate::error::Error;
+
+/// How much of a record has arrived, and the checksum of the payload so far.
+///
+/// The checksum is taken as the bytes arrive, while they are in the cache.
+#[derive(Debug)]
+pub struct Progress {
+    record_bytes: usize,
+    filled: usize,
+    checksum: u32,
+}
+
+impl Progress {
+    /// Nothing of a record of `record_bytes` bytes has arrived.
+    #[must_use]
+    pub fn new(record_bytes: usize) -> Self {
+        Self { record_bytes, filled: 0, checksum: 0 }
+    }
+
+    /// Whether all has arrived.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.filled == self.record_bytes
+    }
+
+    /// Bytes that have arrived.
+    #[must_use]
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// The payload's checksum so far.
+    #[must_use]
+    pub fn checksum(&self) -> u32 {
+        self.checksum
+    }
+
+    /// Takes note of `data` at `offset`, which must be where the last piece ended.
+    ///
+    /// # Errors
+    /// `BAD_RECORD` for gaps, duplicates and overruns; nothing is taken note of then.
+    pub fn accept(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        if offset != self.filled as u64 {
+            return Err(Error::bad_record(format!(
+                "a piece starts at {offset}, but {} is next: pieces must ascend without gaps",
+                self.filled
+            )));
+        }
+        if data.len() > self.record_bytes - self.filled {
+            return Err(Error::bad_record(format!(
+                "a piece of {} bytes at {offset} runs over the record's {} bytes",
+                data.len(),
+                self.record_bytes
+            )));
+        }
+        let in_header = HEADER_BYTES.saturating_sub(self.filled).min(data.len());
+        self.checksum = crc32c::append(self.checksum, &data[in_header..]);
+        self.filled += data.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Owns the vault's RAM store: records in memory of ours, under a byte budget that equals real memory.
+
+mod key;
+mod memory;
+mod policy;
+mod quick;
+mod reservation;
+mod status;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use key::RecordKey;
+use memory::Budget;
+pub use memory::{ENTRY_BYTES, Pin, Stored};
+pub use policy::Policy;
+pub use quick::QuickPolicy;
+pub use reservation::Reservation;
+pub use status::ItemStatus;
+
+use crate::error::{Error, Result};
+use crate::limits::{STORE_BYTES_MIN, STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
+use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES, Hash};
+
+/// What a store is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Real memory it may use: records, index, reservations, pinned records.
+    pub max_bytes: u64,
+    /// Longest record it takes.
+    pub max_record_bytes: u64,
+    /// The one class it takes: 1 kv, 2 ssm.
+    pub record_class: u8,
+}
+
+/// How a store is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// The budget.
+    pub max_bytes: u64,
+    /// Memory in use, of all kinds; never above the budget.
+    pub used_bytes: u64,
+    /// Of it, reserved for records in the middle of arriving.
+    pub reserved_bytes: u64,
+    /// Records that can be looked up.
+    pub records: u64,
+    /// Namespaces they belong to.
+    pub namespaces: u64,
+    /// Records accepted so far.
+    pub inserted: u64,
+    /// Records evicted so far.
+    pub evicted: u64,
+    /// Memory of those.
+    pub evicted_bytes: u64,
+    /// Records found bad and removed so far.
+    pub quarantined: u64,
+}
+
+/// What a flush removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Flushed {
+    /// Records.
+    pub records: u64,
+    /// Their memory; pinned records keep it until they are unpinned.
+    pub bytes: u64,
+}
+
+/// The answer to an offer of one record.
+pub enum Offer {
+    /// Send it: the room is reserved.
+    Wanted(Reservation),
+    /// Do not send it.
+    Refused(ItemStatus),
+}
+
+/// Records by key, evicted to stay within the budget. One lock; every operation on a key takes constant time.
+pub struct Store {
+    options: Options,
+    budget: Arc<Budget>,
+    state: Mutex<State>,
+}
+
+struct State {
+    policy: Box<dyn Policy>,
+    in_flight: HashSet<RecordKey>,
+    namespaces: HashMap<Hash, u64>,
+    totals: Stats,
+}
+
+impl Store {
+    /// An empty store.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` naming the option.
+    pub fn new(options: Options) -> Result<Self> {
+        let ghosts = ghosts(options.max_bytes);
+        Self::with_policy(options, |room| Box::new(QuickPolicy::new(room, ghosts)))
+    }
+
+    /// An empty store that evicts by the policy that `make` returns for the bytes it is given.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` naming the option.
+    pub fn with_policy(
+        options: Options,
+        make: impl FnOnce(u64) -> Box<dyn Policy>,
+    ) -> Result<Self> {
+        check(&options)?;
+        // Remembered keys take memory, too: it is set aside once, so that the rest is for records.
+        let room = options.max_bytes - ghosts(options.max_bytes) * ENTRY_BYTES;
+        let state = State {
+            policy: make(room),
+            in_flight: HashSet::new(),
+            namespaces: HashMap::new(),
+            totals: Stats::default(),
+        };
+        Ok(Self { options, budget: Budget::new(room), state: Mutex::new(state) })
+    }
+
+    /// Whether a record can be fetched. Touches no recency.
+    #[must_use]
+    pub fn contains(&self, key: &RecordKey) -> bool {
+        self.state().policy.peek(key).is_some()
+    }
+
+    /// Put-if-absent: reserves the room for a record, evicting others as needed.
+    pub fn reserve(self: &Arc<Self>, key: RecordKey, record_bytes: u64) -> Offer {
+        if record_bytes > self.options.max_record_bytes {
+            return Offer::Refused(ItemStatus::TooLarge);
+        }
+        let Some(bytes) = usize::try_from(record_bytes).ok().filter(|bytes| *bytes > HEADER_BYTES)
+        else {
+            return Offer::Refused(ItemStatus::BadRecord);
+        };
+        let mut state = self.state();
+        if state.policy.peek(&key).is_some() || state.in_flight.contains(&key) {
+            return Offer::Refused(ItemStatus::Present);
+        }
+        let Some(memory) = self.budget.allocate(bytes, |need| state.make_room(&self.budget, need))
+        else {
+            return Offer::Refused(ItemStatus::OverBudget);
+        };
+        state.in_flight.insert(key);
+        drop(state);
+        Offer::Wanted(Reservation::new(Arc::clone(self), key, bytes, memory))
+    }
+
+    /// Pins a record: it is not evicted, and its memory stays, until the pin is dropped.
+    pub fn pin(&self, key: &RecordKey) -> Option<Pin> {
+        self.state().policy.touch(key).map(Pin::new)
+    }
+
+    /// Checks a stored record again; a bad one is removed.
+    pub fn recheck(&self, key: &RecordKey) -> ItemStatus {
+        let Some(pin) = self.state().policy.peek(key).map(Pin::new) else {
+            return ItemStatus::Missing;
+        };
+        if reservation::judge(&pin, key, self.options.record_class) == ItemStatus::Accepted {
+            return ItemStatus::Present;
+        }
+        let mut state = self.state();
+        if state.policy.peek(key).is_some_and(|record| pin.is_of(record)) {
+            state.remove(key);
+            state.totals.quarantined += 1;
+        }
+        ItemStatus::Quarantined
+    }
+
+    /// Removes every record of a namespace, or all.
+    pub fn flush(&self, namespace: Option<&Hash>) -> Flushed {
+        let mut state = self.state();
+        let keys = state.policy.keys(&|key| namespace.is_none_or(|named| *named == key.namespace));
+        let mut flushed = Flushed::default();
+        for record in keys.iter().filter_map(|key| state.remove(key)) {
+            flushed.records += 1;
+            flushed.bytes += record.charge();
+        }
+        flushed
+    }
+
+    /// Its numbers now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let state = self.state();
+        Stats {
+            max_bytes: self.options.max_bytes,
+            used_bytes: self.budget.used(),
+            reserved_bytes: self.budget.reserved(),
+            records: state.policy.len() as u64,
+            namespaces: state.namespaces.len() as u64,
+            ..state.totals
+        }
+    }
+
+    /// Flips the lowest bit of one byte of a stored record, for tests; false when there is none.
+    pub fn corrupt(&self, key: &RecordKey, offset: usize) -> bool {
+        let mut state = self.state();
+        let Some(record) = state.policy.peek(key).filter(|record| offset < record.len()) else {
+            return false;
+        };
+        let mut bytes = record.to_vec();
+        bytes[offset] ^= 1;
+        state.remove(key);
+        let Some(mut memory) =
+            self.budget.allocate(bytes.len(), |need| state.make_room(&self.budget, need))
+        else {
+            return false;
+        };
+        memory.append(&bytes);
+        state.insert(*key, memory.into_stored(), &self.budget);
+        true
+    }
+
+    /// Ends a reservation: from now on the record can be looked up.
+    fn commit(&self, key: RecordKey, record: Arc<Stored>) {
+        let mut state = self.state();
+        state.in_flight.remove(&key);
+        state.insert(key, record, &self.budget);
+        state.totals.inserted += 1;
+    }
+
+    /// Ends a reservation without a record.
+    fn abandon(&self, key: &RecordKey) {
+        self.state().in_flight.remove(key);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Evicts until `need` more bytes fit.
+    fn make_room(&mut self, budget: &Budget, need: u64) {
+        let outside = budget.used() - self.policy.resident_bytes();
+        let evicted = self.policy.hold(outside + need);
+        for (key, record) in evicted {
+            self.totals.evicted += 1;
+            self.totals.evicted_bytes += record.charge();
+            self.leave_namespace(&key);
+        }
+    }
+
+    /// Takes a record whose memory is charged already.
+    fn insert(&mut self, key: RecordKey, record: Arc<Stored>, budget: &Budget) {
+        let outside = budget.used() - self.policy.resident_bytes() - record.charge();
+        let evicted = self.policy.hold(outside);
+        debug_assert!(evicted.is_empty(), "what is charged fits the budget");
+        *self.namespaces.entry(key.namespace).or_default() += 1;
+        self.policy.insert(key, record);
+    }
+
+    fn remove(&mut self, key: &RecordKey) -> Option<Arc<Stored>> {
+        let record = self.policy.remove(key)?;
+        self.leave_namespace(key);
+        Some(record)
+    }
+
+    fn leave_namespace(&mut self, key: &RecordKey) {
+        if let Some(records) = self.namespaces.get_mut(&key.namespace) {
+            *records -= 1;
+            if *records == 0 {
+                self.namespaces.remove(&key.namespace);
+            }
+        }
+    }
+}
+
+/// How many evicted keys a store of this size remembers: half of what it typically holds.
+fn ghosts(max_bytes: u64) -> u64 {
+    (max_bytes / STORE_RECORD_BYTES_TYPICAL / 2).min(STORE_GHOSTS_MAX)
+}
+
+fn check(options: &Options) -> Result<()> {
+    if options.max_bytes < STORE_BYTES_MIN {
+        return Err(Error::bad_argument(format!(
+            "maxBytes is {}: a store needs at least {STORE_BYTES_MIN}",
+            options.max_bytes
+        )));
+    }
+    if options.max_record_bytes == 0 || options.max_record_bytes > options.max_bytes {
+        return Err(Error::bad_argument(format!(
+            "maxRecordBytes is {}: it must be 1 to maxBytes ({})",
+            options.max_record_bytes, options.max_bytes
+        )));
+    }
+    if !matches!(options.record_class, CLASS_KV | CLASS_SSM) {
+        return Err(Error::bad_argument(format!(
+            "recordClass is {}: it must be 1 (kv) or 2 (ssm)",
+            options.record_class
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Owns what a record is looked up by.
+
+use crate::record::{HASH_BYTES, Hash, Header, PACKED_KEY_BYTES};
+
+/// Namespace, block hash, group, shard; nothing of it truncated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordKey {
+    /// Digest of everything that makes bytes comparable.
+    pub namespace: Hash,
+    /// Hash of the block.
+    pub block_hash: Hash,
+    /// KV-cache group.
+    pub group: u16,
+    /// Shard of the block.
+    pub shard: u16,
+}
+
+impl RecordKey {
+    /// The key that stands packed on the wire: block hash, group, shard.
+    ///
+    /// # Panics
+    /// Never: the lengths are fixed.
+    #[must_use]
+    pub fn from_packed(namespace: Hash, packed: &[u8; PACKED_KEY_BYTES]) -> Self {
+        let (block_hash, place) = packed.split_first_chunk::<HASH_BYTES>().expect("36 bytes");
+        Self {
+            namespace,
+            block_hash: *block_hash,
+            group: u16::from_le_bytes([place[0], place[1]]),
+            shard: u16::from_le_bytes([place[2], place[3]]),
+        }
+    }
+
+    /// Whether `header` names this key.
+    #[must_use]
+    pub fn is_of(&self, header: &Header) -> bool {
+        self.namespace == header.namespace
+            && self.block_hash == header.block_hash
+            && self.group == header.group
+            && self.shard == header.shard
+    }
+}

@@ -1,0 +1,207 @@
+//! Owns the memory of records: what it really costs, who holds it, and the ceiling over all of it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What a record costs besides its bytes: index slot (tables double, so twice), key, and bookkeeping.
+pub const ENTRY_BYTES: u64 = 320;
+
+/// Header of an allocation, as the system allocator keeps it.
+const ALLOCATION_BYTES: u64 = 16;
+
+/// The ceiling, and what is under it.
+#[derive(Debug)]
+pub struct Budget {
+    max: u64,
+    used: AtomicU64,
+    /// Of `used`: pinned or reserved, so not to be had by evicting.
+    held: AtomicU64,
+    reserved: AtomicU64,
+}
+
+impl Budget {
+    pub(super) fn new(max: u64) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            used: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Acquire)
+    }
+
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
+    }
+
+    /// Memory for `bytes` bytes, charged and reserved; `make_room` evicts. Nothing is evicted in vain:
+    /// what can never fit beside the held memory is refused first.
+    pub(super) fn allocate(
+        self: &Arc<Self>,
+        bytes: usize,
+        make_room: impl FnOnce(u64),
+    ) -> Option<Reserved> {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(bytes).ok()?;
+        let charge = allocated_bytes(&buffer) + ENTRY_BYTES;
+        if self.held.load(Ordering::Acquire) + charge > self.max {
+            return None;
+        }
+        make_room(charge);
+        if self.used() + charge > self.max {
+            return None;
+        }
+        for counter in [&self.used, &self.held, &self.reserved] {
+            counter.fetch_add(charge, Ordering::AcqRel);
+        }
+        Some(Reserved {
+            buffer,
+            charge: Charge { budget: Arc::clone(self), bytes: charge },
+            _hold: Hold { budget: Arc::clone(self), bytes: charge },
+        })
+    }
+}
+
+/// Real memory behind a buffer: what the allocator set aside, and its own header.
+fn allocated_bytes(buffer: &Vec<u8>) -> u64 {
+    usable_bytes(buffer) as u64 + ALLOCATION_BYTES
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(clippy::ptr_arg, reason = "the pointer must be the allocation's own")]
+fn usable_bytes(buffer: &Vec<u8>) -> usize {
+    // SAFETY: the system allocator made this pointer with malloc, and `buffer` keeps it alive.
+    unsafe { libc::malloc_usable_size(buffer.as_ptr().cast_mut().cast()) }
+}
+
+/// Where the allocator cannot be asked: large blocks take whole pages, small ones multiples of 16.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn usable_bytes(buffer: &Vec<u8>) -> usize {
+    let step = if buffer.capacity() >= 32 * 1024 { 4096 } else { 16 };
+    buffer.capacity().next_multiple_of(step)
+}
+
+/// Bytes counted as used, until dropped.
+#[derive(Debug)]
+struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Bytes that eviction cannot give back, until dropped.
+#[derive(Debug)]
+struct Hold {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.budget.reserved.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Memory of a record in the middle of arriving.
+#[derive(Debug)]
+pub struct Reserved {
+    buffer: Vec<u8>,
+    charge: Charge,
+    _hold: Hold,
+}
+
+impl Reserved {
+    /// The next bytes; they must fit what was reserved.
+    pub(super) fn append(&mut self, data: &[u8]) {
+        debug_assert!(data.len() <= self.buffer.capacity() - self.buffer.len(), "fits");
+        self.buffer.extend_from_slice(data);
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// The record is whole: its memory can be evicted from now on.
+    pub(super) fn into_stored(self) -> Arc<Stored> {
+        Arc::new(Stored { buffer: self.buffer, charge: self.charge, pins: AtomicU32::new(0) })
+    }
+}
+
+/// A whole, verified record.
+#[derive(Debug)]
+pub struct Stored {
+    buffer: Vec<u8>,
+    charge: Charge,
+    pins: AtomicU32,
+}
+
+impl Stored {
+    /// What it costs.
+    #[must_use]
+    pub fn charge(&self) -> u64 {
+        self.charge.bytes
+    }
+
+    /// Whether evicting it would free nothing.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+}
+
+impl Deref for Stored {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+/// Keeps a record's memory, evicted or not. Dropped from any thread.
+#[derive(Debug)]
+pub struct Pin(Arc<Stored>);
+
+impl Pin {
+    pub(super) fn new(record: &Arc<Stored>) -> Self {
+        if record.pins.fetch_add(1, Ordering::AcqRel) == 0 {
+            record.charge.budget.held.fetch_add(record.charge(), Ordering::AcqRel);
+        }
+        Self(Arc::clone(record))
+    }
+
+    pub(super) fn is_of(&self, record: &Arc<Stored>) -> bool {
+        Arc::ptr_eq(&self.0, record)
+    }
+}
+
+impl Clone for Pin {
+    fn clone(&self) -> Self {
+        Self::new(&self.0)
+    }
+}
+
+impl Deref for Pin {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if self.0.pins.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.charge.budget.held.fetch_sub(self.0.charge(), Ordering::AcqRel);
+        }
+    }
+}

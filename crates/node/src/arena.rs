@@ -1,0 +1,145 @@
+//! Owns the skin over the core's arena and its slots. Slot bytes never become JavaScript buffers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use napi::bindgen_prelude::{Buffer, Uint32Array};
+use napi_derive::napi;
+use tierkv_core::arena::{self, Arena, Options};
+use tierkv_core::slots::Lease;
+
+use crate::ids::Ids;
+use crate::skin::{count, run, size};
+
+pub static ARENAS: Ids<Arc<Arena>> = Ids::new("arena");
+
+/// What an arena is made of.
+#[napi(object, use_nullable = true)]
+pub struct ArenaOptions {
+    /// A multiple of 4096.
+    pub slot_bytes: f64,
+    pub slot_count: u32,
+    /// null: a sealed memfd.
+    pub dir: Option<String>,
+}
+
+/// A new arena.
+#[napi(object)]
+pub struct ArenaInfo {
+    pub id: u32,
+    /// Where another process of this user opens it.
+    pub path: String,
+    pub bytes: f64,
+}
+
+/// How an arena is doing.
+#[napi(object, use_nullable = true)]
+pub struct ArenaStatus {
+    pub slot_bytes: f64,
+    pub slot_count: u32,
+    pub touched_slots: u32,
+    pub free_slots: u32,
+    pub leased_slots: u32,
+    /// Why the memory of the other slots will never be there.
+    pub failed: Option<String>,
+}
+
+/// Makes, sizes and maps the shared memory; no slot has memory yet.
+#[napi]
+pub fn create_arena(options: ArenaOptions) -> napi::Result<ArenaInfo> {
+    run(|| {
+        let arena = Arc::new(Arena::create(&Options {
+            slot_bytes: count("slotBytes", options.slot_bytes)?,
+            slot_count: options.slot_count,
+            dir: options.dir.as_deref().map(Path::new),
+        })?);
+        let (path, bytes) = (arena.path().to_owned(), size(arena.bytes()));
+        Ok(ArenaInfo { id: ARENAS.insert(arena)?, path, bytes })
+    })
+}
+
+/// Starts to allocate and touch the slots in the background; once only.
+#[napi]
+pub fn prefault_arena(id: u32) -> napi::Result<()> {
+    run(|| ARENAS.get(id)?.prefault())
+}
+
+/// How it is doing now.
+#[napi]
+pub fn arena_status(id: u32) -> napi::Result<ArenaStatus> {
+    run(|| {
+        let status = ARENAS.get(id)?.status();
+        Ok(ArenaStatus {
+            slot_bytes: size(status.slot_bytes),
+            slot_count: status.slot_count,
+            touched_slots: status.touched_slots,
+            free_slots: status.free_slots,
+            leased_slots: status.leased_slots,
+            failed: status.failed,
+        })
+    })
+}
+
+/// Leases up to `count` free slots: pairs of slot and generation.
+#[napi]
+pub fn lease_slots(id: u32, owner: u32, count: u32) -> napi::Result<Uint32Array> {
+    run(|| {
+        let leases = ARENAS.get(id)?.slots().lease(owner, count);
+        let pairs: Vec<u32> =
+            leases.into_iter().flat_map(|lease| [lease.slot, lease.generation]).collect();
+        Ok(pairs.into())
+    })
+}
+
+/// One more share of a leased slot.
+#[napi]
+pub fn retain_slot(id: u32, slot: u32, generation: u32) -> napi::Result<()> {
+    run(|| ARENAS.get(id)?.slots().retain(Lease { slot, generation }))
+}
+
+/// One share less; true when the lease has ended.
+#[napi]
+pub fn release_slot(id: u32, slot: u32, generation: u32) -> napi::Result<bool> {
+    run(|| ARENAS.get(id)?.slots().release(Lease { slot, generation }))
+}
+
+/// Passes a lease to another owner.
+#[napi]
+pub fn chown_slot(id: u32, slot: u32, generation: u32, owner: u32) -> napi::Result<()> {
+    run(|| ARENAS.get(id)?.slots().chown(Lease { slot, generation }, owner))
+}
+
+/// Ends all leases of `owner`; returns how many there were.
+#[napi]
+pub fn release_owner(id: u32, owner: u32) -> napi::Result<u32> {
+    run(|| Ok(ARENAS.get(id)?.slots().release_owner(owner)))
+}
+
+/// Closes an arena; idempotent. The mapping goes when the last task that uses it is done.
+#[napi]
+pub fn close_arena(id: u32) -> napi::Result<()> {
+    run(|| {
+        if let Some(arena) = ARENAS.remove(id) {
+            arena.close();
+        }
+        Ok(())
+    })
+}
+
+/// Removes arena files that no process holds; returns how many.
+#[napi]
+pub fn sweep_arena_dir(dir: String) -> napi::Result<u32> {
+    run(|| arena::sweep(Path::new(&dir)))
+}
+
+/// A copy of a slot, leased or not: for tests.
+#[napi]
+pub fn test_read_slot(id: u32, slot: u32) -> napi::Result<Buffer> {
+    run(|| Ok(ARENAS.get(id)?.peek(slot)?.into()))
+}
+
+/// Overwrites the start of a slot, leased or not: for tests.
+#[napi]
+pub fn test_write_slot(id: u32, slot: u32, bytes: &[u8]) -> napi::Result<()> {
+    run(|| ARENAS.get(id)?.poke(slot, bytes))
+}

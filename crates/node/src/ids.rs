@@ -1,0 +1,84 @@
+//! Owns the ids by which JavaScript, in whatever thread, names the core's objects.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::limits::IDS_MAX;
+
+/// A process-wide table of objects of one kind. An id is not given twice before all others were.
+pub struct Ids<T> {
+    what: &'static str,
+    table: LazyLock<Mutex<Table<T>>>,
+}
+
+struct Table<T> {
+    last: u32,
+    objects: HashMap<u32, T>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { last: 0, objects: HashMap::new() }
+    }
+}
+
+impl<T> Ids<T> {
+    /// An empty table of things that people call `what`.
+    pub const fn new(what: &'static str) -> Self {
+        Self { what, table: LazyLock::new(Mutex::default) }
+    }
+
+    /// Gives `object` an id; never 0.
+    pub fn insert(&self, object: T) -> Result<u32> {
+        let mut table = self.table();
+        if table.objects.len() >= IDS_MAX {
+            let text = format!("{IDS_MAX} of {} are open: close some", self.what);
+            return Err(Error::new(Code::NoMemory, text));
+        }
+        let mut id = table.last.wrapping_add(1).max(1);
+        while table.objects.contains_key(&id) {
+            id = id.wrapping_add(1).max(1);
+        }
+        table.last = id;
+        table.objects.insert(id, object);
+        Ok(id)
+    }
+
+    /// Works on the object of `id`.
+    pub fn with<R>(&self, id: u32, work: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        let mut table = self.table();
+        work(table.objects.get_mut(&id).ok_or_else(|| self.unknown(id))?)
+    }
+
+    /// Takes the object of `id` out, if it is there.
+    pub fn remove(&self, id: u32) -> Option<T> {
+        self.table().objects.remove(&id)
+    }
+
+    /// Takes the object of `id` out.
+    pub fn take(&self, id: u32) -> Result<T> {
+        self.remove(id).ok_or_else(|| self.unknown(id))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.table().objects.len()
+    }
+
+    fn unknown(&self, id: u32) -> Error {
+        let text = format!("{} {id} is unknown: it was never opened, or is closed", self.what);
+        Error::new(Code::UnknownId, text)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<T>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> Ids<T> {
+    /// The object of `id`, shared.
+    pub fn get(&self, id: u32) -> Result<T> {
+        self.with(id, |object| Ok(object.clone()))
+    }
+}

@@ -1,0 +1,34 @@
+//! Owns what the core says about itself.
+
+use napi_derive::napi;
+use tierkv_core::crc32c;
+use tierkv_core::record::{HEADER_BYTES, VERSION};
+
+/// What was built, and what the processor gives it.
+#[napi(object)]
+pub struct CoreInfo {
+    /// Version of the software.
+    pub version: String,
+    /// Version of the record header.
+    pub record_version: u32,
+    /// Length of the record header.
+    pub header_bytes: u32,
+    /// `sse4.2`, `armv8` or `portable`.
+    #[napi(js_name = "crc32c")]
+    pub crc32c: String,
+    /// The instruction set the addon was built for.
+    pub isa: String,
+}
+
+/// Says what was built.
+#[napi]
+#[must_use]
+pub fn core_info() -> CoreInfo {
+    CoreInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        record_version: u32::from(VERSION),
+        header_bytes: u32::try_from(HEADER_BYTES).unwrap_or_default(),
+        crc32c: crc32c::implementation().into(),
+        isa: std::env::consts::ARCH.into(),
+    }
+}

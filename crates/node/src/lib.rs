@@ -1,0 +1,15 @@
+//! Owns the list of the skin's modules, one per module of the core: transfer objects in, ids and bytes out, no policy.
+
+// napi exports nothing into a test build; test/core covers the skin through the built addon.
+#![cfg(not(test))]
+#![expect(clippy::needless_pass_by_value, reason = "napi hands arguments over by value")]
+
+mod arena;
+mod geometry;
+mod ids;
+mod inbox;
+mod info;
+mod outbox;
+mod record;
+mod skin;
+mod store;

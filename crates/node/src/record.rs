@@ -1,0 +1,121 @@
+//! Owns the skin over the core's record.
+
+use napi::Env;
+use napi::bindgen_prelude::BufferSlice;
+use napi_derive::napi;
+use tierkv_core::crc32c as checksum;
+use tierkv_core::error::Result;
+use tierkv_core::record::{self, Header};
+
+use crate::skin::{count, hash, number, run};
+
+/// A record's header; docs/protocol.md section 1 says what each field means.
+#[napi(object)]
+pub struct RecordHeader<'env> {
+    pub codec: u8,
+    pub record_class: u8,
+    pub fidelity: u8,
+    pub layout: u8,
+    pub group: u16,
+    pub shard: u16,
+    pub shard_count: u16,
+    pub dtype: u8,
+    pub parts: u8,
+    pub tokens: u32,
+    pub layers: u32,
+    pub heads: u32,
+    pub dim_k: u32,
+    pub dim_v: u32,
+    pub end_tokens: f64,
+    pub payload_bytes: f64,
+    pub source_bytes: f64,
+    pub namespace: BufferSlice<'env>,
+    pub block_hash: BufferSlice<'env>,
+    pub parent_hash: BufferSlice<'env>,
+}
+
+impl<'env> RecordHeader<'env> {
+    /// The transfer object of a core header.
+    pub fn new(env: &'env Env, header: &Header) -> napi::Result<Self> {
+        Ok(Self {
+            codec: header.codec,
+            record_class: header.record_class,
+            fidelity: header.fidelity,
+            layout: header.layout,
+            group: header.group,
+            shard: header.shard,
+            shard_count: header.shard_count,
+            dtype: header.dtype,
+            parts: header.parts,
+            tokens: header.tokens,
+            layers: header.layers,
+            heads: header.heads,
+            dim_k: header.dim_k,
+            dim_v: header.dim_v,
+            end_tokens: number(header.end_tokens),
+            payload_bytes: number(header.payload_bytes),
+            source_bytes: number(header.source_bytes),
+            namespace: BufferSlice::copy_from(env, header.namespace)?,
+            block_hash: BufferSlice::copy_from(env, header.block_hash)?,
+            parent_hash: BufferSlice::copy_from(env, header.parent_hash)?,
+        })
+    }
+
+    fn to_core(&self) -> Result<Header> {
+        Ok(Header {
+            codec: self.codec,
+            record_class: self.record_class,
+            fidelity: self.fidelity,
+            layout: self.layout,
+            group: self.group,
+            shard: self.shard,
+            shard_count: self.shard_count,
+            dtype: self.dtype,
+            parts: self.parts,
+            tokens: self.tokens,
+            layers: self.layers,
+            heads: self.heads,
+            dim_k: self.dim_k,
+            dim_v: self.dim_v,
+            end_tokens: count("endTokens", self.end_tokens)?,
+            payload_bytes: count("payloadBytes", self.payload_bytes)?,
+            source_bytes: count("sourceBytes", self.source_bytes)?,
+            namespace: hash("namespace", &self.namespace)?,
+            block_hash: hash("blockHash", &self.block_hash)?,
+            parent_hash: hash("parentHash", &self.parent_hash)?,
+        })
+    }
+}
+
+/// Reads and checks the header that `bytes` starts with.
+#[napi]
+pub fn parse_record_header<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
+    let parsed = run(|| Ok(record::parse(bytes)?))?;
+    RecordHeader::new(env, &parsed.header)
+}
+
+/// Reads and checks a whole record, payload included.
+#[napi]
+pub fn verify_record<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
+    let header = run(|| Ok(record::verify(bytes)?))?;
+    RecordHeader::new(env, &header)
+}
+
+/// Makes a record of any header, right or wrong, with right checksums: for tests.
+#[napi]
+pub fn write_record<'env>(
+    env: &'env Env,
+    header: RecordHeader<'env>,
+    payload: &[u8],
+) -> napi::Result<BufferSlice<'env>> {
+    let header = run(|| header.to_core())?;
+    let head = header.encode(checksum::checksum(payload));
+    BufferSlice::from_data(env, [&head, payload].concat())
+}
+
+/// The CRC32C of `bytes`.
+#[napi(js_name = "crc32c")]
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    checksum::checksum(bytes)
+}

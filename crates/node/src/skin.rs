@@ -1,0 +1,58 @@
+//! Owns what every function of the skin needs: errors with their code, no panic across the border, checked numbers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use napi::Status;
+use tierkv_core::error::{Error, Result};
+use tierkv_core::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
+
+/// Largest integer that a JavaScript number holds exactly.
+const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
+
+/// Runs one call; its error and even its panic become a JavaScript error "CODE: text".
+pub fn run<T>(call: impl FnOnce() -> Result<T>) -> napi::Result<T> {
+    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+        Err(Error::bad_argument(format!("the native core gave up on this call: {words}")))
+    });
+    outcome.map_err(|error| napi::Error::new(Status::GenericFailure, error.to_string()))
+}
+
+/// A byte count or offset.
+#[expect(clippy::cast_possible_truncation, reason = "checked to be a whole number in range")]
+#[expect(clippy::cast_sign_loss, reason = "checked not to be negative")]
+pub fn count(name: &str, value: f64) -> Result<u64> {
+    if (0.0..=EXACT_MAX).contains(&value) && value.fract() == 0.0 {
+        return Ok(value as u64);
+    }
+    Err(Error::bad_argument(format!("{name} is {value}: it must be a whole number, 0 to 2^53 - 1")))
+}
+
+/// A byte count as JavaScript sees it.
+#[expect(clippy::cast_precision_loss, reason = "byte counts stay far below 2^53")]
+pub fn number(value: u64) -> f64 {
+    value as f64
+}
+
+/// A length or number of things as JavaScript sees it.
+pub fn size(value: usize) -> f64 {
+    number(value as u64)
+}
+
+/// A namespace or hash.
+pub fn hash(name: &str, bytes: &[u8]) -> Result<Hash> {
+    bytes.try_into().map_err(|_| {
+        Error::bad_argument(format!("{name} has {} bytes: it must have {HASH_BYTES}", bytes.len()))
+    })
+}
+
+/// One packed key.
+pub fn packed_key(bytes: &[u8]) -> Result<[u8; PACKED_KEY_BYTES]> {
+    bytes.try_into().map_err(|_| {
+        Error::bad_argument(format!(
+            "packedKey has {} bytes: it must have {PACKED_KEY_BYTES}",
+            bytes.len()
+        ))
+    })
+}

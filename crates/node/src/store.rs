@@ -1,0 +1,278 @@
+//! Owns the skin over the core's store. Keys come packed, answers go back packed.
+
+use std::sync::Arc;
+
+use napi::Env;
+use napi::bindgen_prelude::{BufferSlice, Float64Array, Uint8Array, Uint32Array};
+use napi_derive::napi;
+use tierkv_core::error::{Error, Result};
+use tierkv_core::record::{Hash, PACKED_KEY_BYTES};
+use tierkv_core::store::{ItemStatus, Offer, Options, Pin, RecordKey, Reservation, Store};
+
+use crate::ids::Ids;
+use crate::skin::{count, hash, number, packed_key, run, size};
+
+static STORES: Ids<Arc<Store>> = Ids::new("store");
+static RESERVATIONS: Ids<Reservation> = Ids::new("reservation");
+static PINS: Ids<Pin> = Ids::new("pin");
+
+/// What a store is made of.
+#[napi(object)]
+pub struct StoreOptions {
+    pub max_bytes: f64,
+    pub max_record_bytes: f64,
+    /// 1 kv, 2 ssm.
+    pub record_class: u8,
+}
+
+/// The answer to an offer, one entry per key.
+#[napi(object)]
+pub struct StoreReservations {
+    /// 0: not wanted.
+    pub reservations: Uint32Array,
+    /// `ItemStatus` numbers.
+    pub statuses: Uint8Array,
+}
+
+/// What a flush removed.
+#[napi(object)]
+pub struct StoreFlushed {
+    pub records: f64,
+    pub bytes: f64,
+}
+
+/// How a store is doing.
+#[napi(object)]
+pub struct StoreStats {
+    pub max_bytes: f64,
+    pub used_bytes: f64,
+    pub reserved_bytes: f64,
+    pub records: f64,
+    pub namespaces: f64,
+    pub inserted: f64,
+    pub evicted: f64,
+    pub evicted_bytes: f64,
+    pub quarantined: f64,
+}
+
+/// Packed keys of one namespace.
+fn keys(namespace: &[u8], packed: &[u8]) -> Result<impl ExactSizeIterator<Item = RecordKey>> {
+    let namespace: Hash = hash("namespace", namespace)?;
+    let (keys, rest) = packed.as_chunks::<PACKED_KEY_BYTES>();
+    if !rest.is_empty() {
+        return Err(Error::bad_argument(format!(
+            "keys has {} bytes: it must be a multiple of {PACKED_KEY_BYTES}",
+            packed.len()
+        )));
+    }
+    Ok(keys.iter().map(move |key| RecordKey::from_packed(namespace, key)))
+}
+
+/// Makes an empty store.
+#[napi]
+pub fn create_store(options: StoreOptions) -> napi::Result<u32> {
+    run(|| {
+        STORES.insert(Arc::new(Store::new(Options {
+            max_bytes: count("maxBytes", options.max_bytes)?,
+            max_record_bytes: count("maxRecordBytes", options.max_record_bytes)?,
+            record_class: options.record_class,
+        })?))
+    })
+}
+
+/// Which keys can be fetched: a bitmap, least significant bit first.
+#[napi]
+pub fn store_lookup<'env>(
+    env: &'env Env,
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+) -> napi::Result<BufferSlice<'env>> {
+    let bitmap = run(|| {
+        let store = STORES.get(id)?;
+        let keys = keys(namespace, packed)?;
+        let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
+        for (index, key) in keys.enumerate() {
+            bitmap[index / 8] |= u8::from(store.contains(&key)) << (index % 8);
+        }
+        Ok(bitmap)
+    })?;
+    BufferSlice::copy_from(env, bitmap)
+}
+
+/// Put-if-absent of many keys: reserves room for each wanted record.
+#[napi]
+pub fn store_reserve(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+    record_bytes: &[f64],
+) -> napi::Result<StoreReservations> {
+    run(|| {
+        let store = STORES.get(id)?;
+        let keys = keys(namespace, packed)?;
+        if keys.len() != record_bytes.len() {
+            return Err(Error::bad_argument(format!(
+                "recordBytes has {} entries for {} keys",
+                record_bytes.len(),
+                keys.len()
+            )));
+        }
+        let lengths = record_bytes.iter().map(|bytes| count("recordBytes", *bytes));
+        let lengths = lengths.collect::<Result<Vec<_>>>()?;
+        let mut reservations = Vec::with_capacity(lengths.len());
+        let mut statuses = Vec::with_capacity(lengths.len());
+        for (key, bytes) in keys.zip(lengths) {
+            let (reservation, status) = match store.reserve(key, bytes) {
+                Offer::Wanted(wanted) => (RESERVATIONS.insert(wanted)?, ItemStatus::Unspecified),
+                Offer::Refused(status) => (0, status),
+            };
+            reservations.push(reservation);
+            statuses.push(status as u8);
+        }
+        Ok(StoreReservations { reservations: reservations.into(), statuses: statuses.into() })
+    })
+}
+
+/// Takes the next piece of a reserved record; true when it is complete.
+#[napi]
+pub fn store_write(reservation_id: u32, offset: f64, data: &[u8]) -> napi::Result<bool> {
+    run(|| {
+        let offset = count("offset", offset)?;
+        RESERVATIONS.with(reservation_id, |reservation| reservation.write(offset, data))
+    })
+}
+
+/// Checks the record whole; returns its `ItemStatus` number. The reservation is gone afterwards.
+#[napi]
+pub fn store_commit(reservation_id: u32) -> napi::Result<u32> {
+    run(|| Ok(RESERVATIONS.take(reservation_id)?.commit() as u32))
+}
+
+/// Gives the reservation back; idempotent.
+#[napi]
+pub fn store_abort(reservation_id: u32) -> napi::Result<()> {
+    run(|| {
+        RESERVATIONS.remove(reservation_id);
+        Ok(())
+    })
+}
+
+/// Pins records; per key: pin id (0 = missing), record length.
+#[napi]
+pub fn store_pin(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Float64Array> {
+    run(|| {
+        let store = STORES.get(id)?;
+        let keys = keys(namespace, packed)?;
+        let mut pairs = Vec::with_capacity(2 * keys.len());
+        for key in keys {
+            let Some(pin) = store.pin(&key) else {
+                pairs.extend([0.0, 0.0]);
+                continue;
+            };
+            let bytes = size(pin.len());
+            pairs.extend([f64::from(PINS.insert(pin)?), bytes]);
+        }
+        Ok(pairs.into())
+    })
+}
+
+/// A view of a part of a pinned record, without a copy; it keeps the memory, also after `unpin`.
+#[napi]
+pub fn pin_slice(
+    env: &Env,
+    pin_id: u32,
+    offset: f64,
+    length: f64,
+) -> napi::Result<BufferSlice<'_>> {
+    let (pin, start, bytes) = run(|| {
+        let pin = PINS.get(pin_id)?;
+        let offset = count("offset", offset)?;
+        let end = offset + count("length", length)?;
+        let range = usize::try_from(offset).ok().zip(usize::try_from(end).ok());
+        let slice = range.and_then(|(start, end)| pin.get(start..end)).ok_or_else(|| {
+            Error::bad_argument(format!("{offset}..{end} of a record of {} bytes", pin.len()))
+        })?;
+        let (start, bytes) = (slice.as_ptr().cast_mut(), slice.len());
+        Ok((pin, start, bytes))
+    })?;
+    // SAFETY: the memory lives as long as `pin`, which the finalizer owns; a stored record is never written.
+    unsafe { BufferSlice::from_external(env, start, bytes, pin, |_env, pin| drop(pin)) }
+}
+
+/// Ends a pin; idempotent.
+#[napi]
+pub fn unpin(pin_id: u32) -> napi::Result<()> {
+    run(|| {
+        PINS.remove(pin_id);
+        Ok(())
+    })
+}
+
+/// Checks stored records again, bad ones are removed; per key an `ItemStatus` number.
+#[napi]
+pub fn store_recheck(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Uint8Array> {
+    run(|| {
+        let store = STORES.get(id)?;
+        let statuses: Vec<u8> =
+            keys(namespace, packed)?.map(|key| store.recheck(&key) as u8).collect();
+        Ok(statuses.into())
+    })
+}
+
+/// Removes the records of a namespace, or of all (null).
+#[napi(ts_args_type = "id: number, namespace: Uint8Array | null")]
+pub fn store_flush(id: u32, namespace: Option<&[u8]>) -> napi::Result<StoreFlushed> {
+    run(|| {
+        let namespace = namespace.map(|bytes| hash("namespace", bytes)).transpose()?;
+        let flushed = STORES.get(id)?.flush(namespace.as_ref());
+        Ok(StoreFlushed { records: number(flushed.records), bytes: number(flushed.bytes) })
+    })
+}
+
+/// Its numbers now.
+#[napi]
+pub fn store_stats(id: u32) -> napi::Result<StoreStats> {
+    run(|| {
+        let stats = STORES.get(id)?.stats();
+        Ok(StoreStats {
+            max_bytes: number(stats.max_bytes),
+            used_bytes: number(stats.used_bytes),
+            reserved_bytes: number(stats.reserved_bytes),
+            records: number(stats.records),
+            namespaces: number(stats.namespaces),
+            inserted: number(stats.inserted),
+            evicted: number(stats.evicted),
+            evicted_bytes: number(stats.evicted_bytes),
+            quarantined: number(stats.quarantined),
+        })
+    })
+}
+
+/// Closes a store; idempotent. Pinned memory goes with its last pin.
+#[napi]
+pub fn close_store(id: u32) -> napi::Result<()> {
+    run(|| {
+        STORES.remove(id);
+        Ok(())
+    })
+}
+
+/// Flips a bit of one byte of a stored record: for tests.
+#[napi]
+pub fn test_corrupt_record(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+    offset: f64,
+) -> napi::Result<()> {
+    run(|| {
+        let key = RecordKey::from_packed(hash("namespace", namespace)?, &packed_key(packed)?);
+        let offset = count("offset", offset)?;
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        if STORES.get(id)?.corrupt(&key, offset) {
+            return Ok(());
+        }
+        Err(Error::bad_argument(format!("no such record, or it has no byte {offset}")))
+    })
+}
