@@ -22,6 +22,13 @@ export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   }
 }
 
+/** Lets the event loop serve what waits, then goes on. */
+export function yieldToLoop(): Promise<void> {
+  return new Promise((resolve) => {
+    setImmediate(resolve);
+  });
+}
+
 /** A random number of milliseconds in [minMs, maxMs): keeps many clients from retrying in step. */
 export function jitterMs(minMs: number, maxMs: number): number {
   return minMs + Math.random() * (maxMs - minMs);
