@@ -1,4 +1,5 @@
 // Owns the catalogue of errors: every code with its text, exit code, retry rule and gRPC status, and the one door for unknown throws.
+import { inspect } from "node:util";
 
 /** Names of gRPC status codes, as in the gRPC specification; src/wire turns them into numbers. */
 export type GrpcStatusName =
@@ -194,7 +195,7 @@ function fromCodedText(error: Error): TierkvError | null {
 export function toTierkvError(error: unknown): TierkvError {
   if (isTierkvError(error)) return error;
   if (!(error instanceof Error)) {
-    return new TierkvError("INTERNAL", { reason: `thrown: ${String(error)}` });
+    return new TierkvError("INTERNAL", { reason: `thrown: ${inspect(error, { depth: 0 })}` });
   }
   if (error.name === "AbortError") {
     if (isTierkvError(error.cause)) return error.cause;

@@ -90,7 +90,7 @@ test("an abort is a cancellation, or what it was aborted with", () => {
   expect(toTierkvError(wrapped)).toBe(cause);
 });
 
-test.each([[undefined], [null], ["text"], [7], [{ a: 1 }]])(
+test.each([[undefined], [null], ["text"], [7], [{ a: 1 }], [Object.create(null)], [Symbol("s")]])(
   "anything else thrown (%j) is a bug of ours",
   (thrown) => {
     expect(toTierkvError(thrown).code).toBe("INTERNAL");

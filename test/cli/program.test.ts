@@ -1,0 +1,126 @@
+// Owns the proof of the command line's manners: common options on either side, help with examples, one line per failure.
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { runInside } from "../support/command-line.ts";
+
+let dir = "";
+let good = "";
+
+beforeAll(() => {
+  dir = mkdtempSync(join(tmpdir(), "tierkv-cli-"));
+  good = join(dir, "good.toml");
+  writeFileSync(good, '[cluster]\nrole = "inference"\n');
+});
+
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const COMMANDS = [
+  "vault",
+  "sidecar",
+  "status",
+  "flush",
+  "config",
+  "config check",
+  "config example",
+  "config docs",
+  "demo",
+];
+
+test.each(COMMANDS)("%s --help names the common options and gives an example", async (command) => {
+  const { exitCode, stdout, stderr } = await runInside([...command.split(" "), "--help"]);
+  expect([exitCode, stderr]).toEqual([0, ""]);
+  expect(stdout).toContain(`Usage: tierkv ${command}`);
+  expect(stdout).toMatch(/--config <path>/);
+  expect(stdout).toMatch(/--json/);
+  expect(stdout).toMatch(new RegExp(`Example:\n  tierkv ${command}`));
+});
+
+test("--help lists every command", async () => {
+  const { stdout } = await runInside(["--help"]);
+  for (const command of COMMANDS) expect(stdout).toContain(`  ${command.split(" ", 1)[0]} `);
+});
+
+test("--version is that of the package", async () => {
+  const { exitCode, stdout } = await runInside(["--version"]);
+  expect([exitCode, stdout]).toEqual([0, "0.1.0\n"]);
+});
+
+test.each([
+  ["before the command", (path: string) => ["--config", path, "--json", "config", "check"]],
+  ["between its parts", (path: string) => ["config", "--config", path, "--json", "check"]],
+  ["behind it", (path: string) => ["config", "check", "--json", "--config", path]],
+  ["on both sides", (path: string) => ["--json", "config", "check", `--config=${path}`]],
+])("--config and --json are taken %s", async (_where, argv) => {
+  const { exitCode, stdout, stderr } = await runInside(argv(good));
+  expect([exitCode, stderr]).toEqual([0, ""]);
+  expect(JSON.parse(stdout)).toMatchObject({ ok: true, path: good, problems: [] });
+});
+
+test.each([
+  [["vualt"], "unknown command 'vualt' (Did you mean vault?); see `tierkv --help`"],
+  [["vault", "--prot", "1"], "unknown option '--prot'"],
+  [["flush", "--target", "kv"], "'kv' is invalid. Allowed choices are kv_cold, ssm_cold; see"],
+  [["status", "--config"], "'--config <path>' argument missing"],
+  [["status", "more"], "too many arguments"],
+])("%j is refused in one line", async (argv, text) => {
+  const { exitCode, stdout, stderr } = await runInside(argv);
+  expect([exitCode, stdout]).toEqual([2, ""]);
+  expect(stderr).toMatch(/^tierkv: [^\n]+ \(USAGE\)\n$/);
+  expect(stderr).toContain(text);
+});
+
+test.each([[[]], [["config"]]])("no command (%j) shows the help as a mistake", async (argv) => {
+  const { exitCode, stdout, stderr } = await runInside(argv);
+  expect([exitCode, stdout]).toEqual([2, ""]);
+  expect(stderr).toContain("Usage: tierkv");
+});
+
+test("with --json a failure is a result too", async () => {
+  const { exitCode, stdout, stderr } = await runInside([
+    "status",
+    "--json",
+    "--config",
+    "/no/such.toml",
+  ]);
+  expect(exitCode).toBe(2);
+  expect(JSON.parse(stdout)).toMatchObject({
+    error: { code: "CONFIG_UNREADABLE", path: "/no/such.toml", reason: "it does not exist" },
+  });
+  expect(stderr).toMatch(/^tierkv: \/no\/such\.toml: cannot be read: it does not exist.*\n$/);
+});
+
+test("TIERKV_CONFIG names the file as --config does", async () => {
+  const { stdout } = await runInside(["config", "check", "--json"], {
+    env: { TIERKV_CONFIG: good },
+  });
+  expect(JSON.parse(stdout)).toMatchObject({ ok: true, path: good });
+});
+
+test("config check shows every mistake", async () => {
+  const path = join(dir, "bad.toml");
+  writeFileSync(path, '[vault]\nmax_byte = 1\nlisten = "here"\n');
+  const { exitCode, stdout, stderr } = await runInside(["config", "check", "--config", path]);
+  expect([exitCode, stdout]).toEqual([2, ""]);
+  expect(stderr.trimEnd().split("\n")).toEqual([
+    `tierkv: ${path}:2: [vault] max_byte = 1: unknown key; did you mean max_bytes? (CONFIG_UNKNOWN_KEY)`,
+    `tierkv: ${path}:3: [vault] listen = "here": the port is missing; write listen = "here:50051" (CONFIG_BAD_VALUE)`,
+  ]);
+});
+
+test("config example is taken by config check", async () => {
+  const path = join(dir, "example.toml");
+  writeFileSync(path, (await runInside(["config", "example"])).stdout);
+  const { exitCode, stdout } = await runInside(["config", "check", "--config", path]);
+  expect([exitCode, stdout]).toEqual([0, `configuration is good: ${path}\n`]);
+});
+
+test("a vault on a machine that is none is refused with the line to change", async () => {
+  const { exitCode, stderr } = await runInside(["vault", "--config", good]);
+  expect(exitCode).toBe(2);
+  expect(stderr).toContain(
+    `${good}:2: [cluster] role = "inference": a vault holds one class of records`,
+  );
+  expect(stderr).toContain('write role = "kv_cold" or role = "ssm_cold"');
+});

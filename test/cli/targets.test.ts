@@ -1,0 +1,48 @@
+// Owns the proof which vaults a configuration speaks of.
+import { expect, test } from "vitest";
+import { vaultClass, vaultTargets } from "../../src/cli/targets.ts";
+import { checkConfig } from "../../src/config/check.ts";
+import type { Config } from "../../src/config/config.ts";
+
+function parse(toml: string): Config {
+  const { config } = checkConfig(toml, null, {});
+  if (config === null) throw new Error("bad test");
+  return config;
+}
+
+const addresses = (toml: string): string[] =>
+  vaultTargets(parse(toml)).map(({ role, address }) => `${role} ${address}`);
+
+test.each([
+  ["an engine without vaults", "", []],
+  ["an engine with one", '[cluster]\nkv_cold = "a:1"', ["kv_cold a:1"]],
+  [
+    "an engine with two",
+    '[cluster]\nssm_cold = "b:2"\nkv_cold = "a:1"',
+    ["kv_cold a:1", "ssm_cold b:2"],
+  ],
+  ["a vault: itself", '[cluster]\nrole = "kv_cold"', ["kv_cold 127.0.0.1:50051"]],
+  [
+    "a vault for everybody: over the loopback",
+    '[cluster]\nrole = "ssm_cold"\n[vault]\nlisten = "0.0.0.0:7"',
+    ["ssm_cold 127.0.0.1:7"],
+  ],
+  [
+    "a vault for everybody, IPv6",
+    '[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "[::]:7"',
+    ["kv_cold [::1]:7"],
+  ],
+  [
+    "a vault that has its address written out",
+    '[cluster]\nrole = "kv_cold"\nkv_cold = "me:9"',
+    ["kv_cold me:9"],
+  ],
+])("%s", (_name, toml, expected) => {
+  expect(addresses(toml)).toEqual(expected);
+});
+
+test("a vault's role says its class", () => {
+  expect(vaultClass(parse('[cluster]\nrole = "kv_cold"'))).toBe("kv");
+  expect(vaultClass(parse('[cluster]\nrole = "ssm_cold"'))).toBe("ssm");
+  expect(() => vaultClass(parse(""))).toThrow("defaults (no tierkv.toml): [cluster] role");
+});

@@ -1,0 +1,98 @@
+// Owns running the command line in a test: inside this process with a made-up outside, or as the real program.
+import { spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
+import { once } from "node:events";
+import { fileURLToPath } from "node:url";
+import type { Io } from "../../src/cli/io.ts";
+import { runCommandLine } from "../../src/cli/program.ts";
+
+export interface Outcome {
+  exitCode: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+export interface Outside {
+  env?: Record<string, string>;
+  /** What the person at the terminal answers; without it there is no terminal. */
+  answer?: string;
+}
+
+/** Runs one command line inside this process. */
+export async function runInside(
+  argv: readonly string[],
+  outside: Outside = {},
+): Promise<Outcome & { asked: string[] }> {
+  const out: string[] = [];
+  const err: string[] = [];
+  const asked: string[] = [];
+  const io: Io = {
+    out: (line) => void out.push(`${line}\n`),
+    err: (line) => void err.push(`${line}\n`),
+    isInteractive: outside.answer !== undefined,
+    ask(question): Promise<string> {
+      asked.push(question);
+      return Promise.resolve(outside.answer ?? "");
+    },
+    env: outside.env ?? {},
+  };
+  const exitCode = await runCommandLine(argv, io);
+  return { exitCode, stdout: out.join(""), stderr: err.join(""), asked };
+}
+
+const BIN = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
+
+/** The real program, started. `stderr` and `stdout` grow while it runs. */
+export class Program {
+  readonly process: ChildProcess;
+  readonly #chunks: Record<"stdout" | "stderr", string[]> = { stdout: [], stderr: [] };
+
+  constructor(argv: readonly string[], env: Record<string, string> = {}) {
+    const { PATH = "", HOME = "" } = process.env;
+    this.process = spawn(process.execPath, [BIN, ...argv], {
+      env: { PATH, HOME, ...env },
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    for (const name of ["stdout", "stderr"] as const) {
+      this.process[name]
+        ?.setEncoding("utf8")
+        .on("data", (text: string) => this.#chunks[name].push(text));
+    }
+  }
+
+  get stdout(): string {
+    return this.#chunks.stdout.join("");
+  }
+
+  get stderr(): string {
+    return this.#chunks.stderr.join("");
+  }
+
+  /** The first line of stdout as JSON; rejects when the program ends without one. */
+  async firstResult(): Promise<Record<string, unknown>> {
+    while (!this.stdout.includes("\n")) {
+      if (this.process.exitCode !== null)
+        throw new Error(`ended with ${this.process.exitCode}: ${this.stderr}`);
+      await Promise.race([once(this.process.stdout!, "data"), once(this.process, "close")]);
+    }
+    return JSON.parse(this.stdout.split("\n", 1)[0] ?? "") as Record<string, unknown>;
+  }
+
+  async ended(): Promise<Outcome> {
+    if (this.process.exitCode === null && this.process.signalCode === null)
+      await once(this.process, "close");
+    return { exitCode: this.process.exitCode, stdout: this.stdout, stderr: this.stderr };
+  }
+
+  signal(name: NodeJS.Signals): void {
+    this.process.kill(name);
+  }
+}
+
+/** Runs the real program to its end. */
+export function runProgram(
+  argv: readonly string[],
+  env: Record<string, string> = {},
+): Promise<Outcome> {
+  return new Program(argv, env).ended();
+}
