@@ -1,0 +1,92 @@
+"""The arena mapping: the promised size or none, slots side by side, alive after the sidecar is gone."""
+
+import pytest
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.arena import Arena, ArenaShelf
+
+from .support.sidecar import FakeArena, wait_until
+
+
+def test_slots_show_the_shared_memory_both_ways() -> None:
+    fake = FakeArena(4096, 4)
+    arena = Arena(1, fake.path, 4 * 4096, 4096, 4)
+    fake.write(2, b"from the sidecar")
+    assert arena.slot(2)[:16].numpy().tobytes() == b"from the sidecar"
+    arena.slot(1)[0] = 77
+    assert fake.slot(1)[0] == 77
+    assert fake.slot(0) == bytes(4096)
+    fake.close()
+
+
+def test_the_mapping_outlives_the_sidecars_file() -> None:
+    fake = FakeArena(4096, 1)
+    arena = Arena(1, fake.path, 4096, 4096, 1)
+    fake.write(0, b"late")
+    fake.close()
+    assert arena.slot(0)[:4].numpy().tobytes() == b"late"
+
+
+@pytest.mark.parametrize("number", [-1, 4, 1 << 31])
+def test_a_slot_outside_is_refused(number: int) -> None:
+    fake = FakeArena(4096, 4)
+    arena = Arena(1, fake.path, 4 * 4096, 4096, 4)
+    fake.close()
+    with pytest.raises(ValueError, match=f"slot {number} is not one of the arena's 4"):
+        arena.slot(number)
+
+
+@pytest.mark.parametrize(
+    ("size", "slot_bytes", "slot_count", "complaint"),
+    [
+        (5 * 4096, 4096, 5, "the sidecar promised 20480"),
+        (4096, 4096, 2, "2 slots of 4096 bytes do not fit 4096"),
+        (4096, 0, 1, "do not fit"),
+        (4096, 4096, 0, "do not fit"),
+        (4096, 4096, -1, "do not fit"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(
+    size: int, slot_bytes: int, slot_count: int, complaint: str
+) -> None:
+    fake = FakeArena(4096, 4)
+    with pytest.raises(OSError, match=complaint):
+        Arena(1, fake.path, size, slot_bytes, slot_count)
+    fake.close()
+
+
+def test_a_path_that_is_gone_is_an_os_error() -> None:
+    with pytest.raises(OSError, match="No such file"):
+        Arena(1, "/proc/self/fd/999999", 4096, 4096, 1)
+
+
+def test_populating_ends_and_changes_no_byte() -> None:
+    fake = FakeArena(limits.POPULATE_STEP_BYTES, 2)
+    arena = Arena(1, fake.path, fake.slot_bytes * 2, fake.slot_bytes, 2)
+    fake.write(1, b"kept")
+    arena.populate_in_background()
+    resident = arena.bytes.numel()
+    wait_until(lambda: _resident_bytes(arena) >= resident, "every page is present")
+    assert fake.slot(1)[:4] == b"kept"
+    fake.close()
+
+
+def test_the_shelf_keeps_the_newest_arenas() -> None:
+    shelf = ArenaShelf()
+    fakes = [FakeArena(4096, 1) for _ in range(limits.ARENAS_MAX + 2)]
+    for number, fake in enumerate(fakes):
+        shelf.add(Arena(number, fake.path, 4096, 4096, 1))
+        fake.close()
+    kept = [number for number in range(len(fakes)) if shelf.get(number) is not None]
+    assert kept == list(range(2, len(fakes)))
+
+
+def _resident_bytes(arena: Arena) -> int:
+    """Present bytes of the mapping, as the kernel counts them."""
+    start = f"{arena.bytes.data_ptr():x}-"
+    with open("/proc/self/smaps", encoding="ascii") as file:
+        lines = iter(file)
+        for line in lines:
+            if line.startswith(start):
+                rss = next(later for later in lines if later.startswith("Rss:"))
+                return int(rss.split()[1]) * 1024
+    return 0

@@ -1,0 +1,87 @@
+"""Settings: where the socket comes from, and that every mistake names key, value and fix."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tierkv.connectors.vllm.settings import default_socket, load_settings
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "tierkv.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_the_socket_of_a_config_file_is_used(tmp_path: Path) -> None:
+    path = write(tmp_path, '[cluster]\nrole = "inference"\n[sidecar]\nsocket = "/run/x.sock"\n')
+    settings = load_settings({"config_path": path})
+    assert (settings.socket, settings.source) == ("/run/x.sock", path)
+
+
+def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    path = write(tmp_path, '[sidecar]\nsocket = "~/s.sock"\n')
+    assert load_settings({"config_path": path}).socket == "/home/someone/s.sock"
+
+
+def test_an_explicit_socket_wins(tmp_path: Path) -> None:
+    path = write(tmp_path, '[sidecar]\nsocket = "/run/x.sock"\n')
+    assert load_settings({"config_path": path, "socket": "/run/y.sock"}).socket == "/run/y.sock"
+
+
+def test_the_default_is_the_users_runtime_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_socket() == f"{tmp_path}/tierkv/sidecar.sock"
+    assert load_settings({}).socket == default_socket()
+    silent = write(tmp_path, '[cluster]\nrole = "inference"\n')
+    assert load_settings({"config_path": silent}).socket == default_socket()
+
+
+@pytest.mark.parametrize("runtime", ["", "/no/such/folder"])
+def test_without_a_runtime_folder_it_is_a_private_one(
+    runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    assert re.fullmatch(r"/tmp/tierkv-\d+/sidecar\.sock", default_socket())
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"config_pth": "x"}, ["'config_pth'", "'config_path'", "'socket'"]),
+        ({"socket": 5}, ["kv_connector_extra_config.socket", "5", "expected a path"]),
+        ({"socket": ""}, ["kv_connector_extra_config.socket", "''", "expected a path"]),
+        ({"config_path": ["x"]}, ["kv_connector_extra_config.config_path", "['x']"]),
+        ({"config_path": "/no/such.toml"}, ["'/no/such.toml'", "No such file", "tierkv.toml"]),
+    ],
+)
+def test_a_mistake_names_key_value_and_fix(extra: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        load_settings(extra)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sidecar\n", ["not valid TOML", "tierkv config check"]),
+        ("[sidecar]\nsocket = 7\n", ["sidecar.socket", "7", "expected a path"]),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ValueError, match=r".") as caught:
+        load_settings({"config_path": path})
+    for word in [path, *words]:
+        assert word in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tierkv.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="not valid TOML"):
+        load_settings({"config_path": str(path)})
