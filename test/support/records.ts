@@ -1,0 +1,89 @@
+// Owns valid records for tests: opaque pages of any length, with keys, hashes and payloads made from a seed.
+import { createHash } from "node:crypto";
+import { classNumber, packKeys } from "../../src/block.ts";
+import type { RecordClass } from "../../src/block.ts";
+import { writeRecord } from "../../src/native.ts";
+
+export const HEADER_BYTES = 192;
+export const NAMESPACE: Buffer = digest("namespace a");
+export const OTHER_NAMESPACE: Buffer = digest("namespace b");
+
+/** 32 bytes that depend on `text` alone. */
+export function digest(text: string): Buffer {
+  return createHash("sha256").update(text).digest();
+}
+
+/** Bytes that look random and depend on `seed` alone. */
+export function noise(bytes: number, seed: number): Buffer {
+  const buffer = Buffer.alloc(bytes);
+  let state = (seed * 2_654_435_761 + 1) >>> 0;
+  for (let at = 0; at < bytes; at += 1) {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    buffer[at] = state >>> 24;
+  }
+  return buffer;
+}
+
+export interface TestRecord {
+  /** Packed, 36 bytes. */
+  key: Buffer;
+  record: Buffer;
+}
+
+export interface RecordShape {
+  payloadBytes?: number;
+  namespace?: Buffer;
+  recordClass?: RecordClass;
+  group?: number;
+  shard?: number;
+}
+
+/** The `index`-th record of a test; the same index gives the same bytes. */
+export function makeRecord(index: number, shape: RecordShape = {}): TestRecord {
+  const { payloadBytes = 1000, namespace = NAMESPACE, recordClass = "kv" } = shape;
+  const { group = 0, shard = 0 } = shape;
+  const blockHash = digest(`block ${index}`);
+  const record = writeRecord(
+    {
+      codec: 0,
+      recordClass: classNumber(recordClass),
+      fidelity: 0,
+      layout: 1,
+      group,
+      shard,
+      shardCount: shard + 1,
+      dtype: 0,
+      parts: 0,
+      tokens: 16,
+      layers: 1,
+      heads: 0,
+      dimK: 0,
+      dimV: 0,
+      endTokens: 16 * (index + 1),
+      payloadBytes,
+      sourceBytes: payloadBytes,
+      namespace,
+      blockHash,
+      parentHash: index === 0 ? Buffer.alloc(32) : digest(`block ${index - 1}`),
+    },
+    noise(payloadBytes, index),
+  );
+  return { key: packKeys(blockHash, group, shard), record };
+}
+
+export function makeRecords(count: number, shape: RecordShape = {}): TestRecord[] {
+  return Array.from({ length: count }, (_, index) => makeRecord(index, shape));
+}
+
+/** The packed keys of `records`, in order. */
+export function keysOf(records: readonly TestRecord[]): Buffer {
+  return Buffer.concat(records.map(({ key }) => key));
+}
+
+/** A copy of `bytes` with one bit flipped at `at` (negative: from the end). */
+export function flipped(bytes: Buffer, at: number): Buffer {
+  const copy = Buffer.from(bytes);
+  const index = at < 0 ? copy.length + at : at;
+  copy[index] = (copy[index] ?? 0) ^ 1;
+  return copy;
+}

@@ -1,0 +1,92 @@
+// Owns real vaults and clients for tests: port 0, closed after each test, and nothing left behind.
+import { afterEach } from "vitest";
+import type { ItemStatus, RecordClass } from "../../src/block.ts";
+import type { FetchSink } from "../../src/client/vault-client.ts";
+import { VaultClient } from "../../src/client/vault-client.ts";
+import { createLogger } from "../../src/log.ts";
+import type { VaultCounters } from "../../src/metrics.ts";
+import { newVaultCounters } from "../../src/metrics.ts";
+import { startVault } from "../../src/vault/server.ts";
+import type { RunningVault } from "../../src/vault/server.ts";
+
+export const logger = createLogger("test", { level: "silent" });
+export const MIB: number = 1024 * 1024;
+/** A deadline that only a hung test reaches. */
+export const SOON_MS = 5_000;
+
+const open: { close(): unknown }[] = [];
+
+/** Closes `thing` after the test, last opened first. */
+export function closeAfterTest<T extends { close(): unknown }>(thing: T): T {
+  open.push(thing);
+  return thing;
+}
+
+afterEach(async () => {
+  for (let thing = open.pop(); thing !== undefined; thing = open.pop()) await thing.close();
+});
+
+export interface TestVault extends RunningVault {
+  counters: VaultCounters;
+}
+
+export interface TestVaultOptions {
+  recordClass?: RecordClass;
+  maxBytes?: number;
+  /** 0: the system chooses. */
+  port?: number;
+}
+
+export async function openVault(options: TestVaultOptions = {}): Promise<TestVault> {
+  const { recordClass = "kv", maxBytes = 64 * MIB, port = 0 } = options;
+  const counters = newVaultCounters();
+  const vault = await startVault({
+    config: { listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` }, maxBytes },
+    recordClass,
+    logger,
+    counters,
+  });
+  return closeAfterTest({ address: vault.address, close: () => vault.close(), counters });
+}
+
+export function openClient(vault: { address: string }, name: RecordClass = "kv"): VaultClient {
+  return closeAfterTest(new VaultClient({ address: vault.address, name, logger }));
+}
+
+/** A sink that keeps everything in order. */
+export class KeepingSink implements FetchSink {
+  readonly records = new Map<number, Buffer>();
+  readonly missed = new Map<number, ItemStatus>();
+  /** Items in the order in which they ended. */
+  readonly order: number[] = [];
+  readonly #parts = new Map<number, Buffer[]>();
+
+  piece(item: number, offset: number, recordBytes: number, data: Buffer): void {
+    const parts = this.#parts.get(item) ?? [];
+    this.#parts.set(item, [...parts, Buffer.from(data)]);
+    if (offset + data.length < recordBytes) return;
+    this.records.set(item, Buffer.concat(this.#parts.get(item) ?? []));
+    this.order.push(item);
+  }
+
+  missing(item: number, status: ItemStatus): void {
+    this.missed.set(item, status);
+    this.order.push(item);
+  }
+
+  /** Items of which some bytes came. */
+  get started(): number {
+    return this.#parts.size;
+  }
+}
+
+/** Polls until `isTrue`, at most SOON_MS. */
+export async function until(isTrue: () => boolean | Promise<boolean>, what: string): Promise<void> {
+  const endMs = performance.now() + SOON_MS;
+  while (!(await isTrue())) {
+    if (performance.now() > endMs) throw new Error(`waited in vain for ${what}`);
+    await new Promise((resolve) => {
+      setTimeout(resolve, 5);
+    });
+  }
+}

@@ -1,0 +1,55 @@
+// Owns the tests of the mapping between our errors and gRPC statuses.
+import { status as GrpcStatus } from "@grpc/grpc-js";
+import { describe, expect, test } from "vitest";
+import { ERRORS, TierkvError } from "../../src/errors.ts";
+import { fromGrpcError, toGrpcStatus } from "../../src/wire/status.ts";
+
+const CONTEXT = { name: "kv", address: "10.0.0.2:50051", call: "Lookup", timeoutMs: 250 };
+
+function grpcError(code: number, details: string): Error {
+  return Object.assign(new Error(`${code}: ${details}`), { code, details });
+}
+
+describe("toGrpcStatus", () => {
+  test("every code of the catalogue has a gRPC status", () => {
+    for (const [code, row] of Object.entries(ERRORS)) {
+      expect(GrpcStatus[row.grpcStatus], code).toBeTypeOf("number");
+    }
+  });
+
+  test("answers one line and never a stack", () => {
+    const { code, details } = toGrpcStatus(new Error("first line\n    at somewhere:1:2"));
+    expect(code).toBe(GrpcStatus.INTERNAL);
+    expect(details).not.toContain("\n");
+  });
+});
+
+describe("fromGrpcError", () => {
+  test.each([
+    [GrpcStatus.UNAVAILABLE, "VAULT_DOWN"],
+    [GrpcStatus.CANCELLED, "VAULT_DOWN"],
+    [GrpcStatus.DEADLINE_EXCEEDED, "VAULT_DEADLINE"],
+    [GrpcStatus.RESOURCE_EXHAUSTED, "VAULT_BUSY"],
+    [GrpcStatus.INVALID_ARGUMENT, "VAULT_REFUSED"],
+    [GrpcStatus.FAILED_PRECONDITION, "VAULT_REFUSED"],
+    [GrpcStatus.UNIMPLEMENTED, "VAULT_REFUSED"],
+    [GrpcStatus.INTERNAL, "VAULT_BROKEN"],
+    [GrpcStatus.DATA_LOSS, "VAULT_BROKEN"],
+  ])("status %i becomes %s and names the vault", (status, code) => {
+    const error = fromGrpcError(grpcError(status, "why\nso"), CONTEXT);
+    expect(error.code).toBe(code);
+    expect(error.message).toContain("kv vault at 10.0.0.2:50051");
+    expect(error.message).not.toContain("\n");
+  });
+
+  test("a deadline names the call and its time", () => {
+    const error = fromGrpcError(grpcError(GrpcStatus.DEADLINE_EXCEEDED, "late"), CONTEXT);
+    expect(error.message).toBe("kv vault at 10.0.0.2:50051: Lookup took longer than 250 ms");
+  });
+
+  test("our own errors pass, an abort is no vault's fault", () => {
+    const own = new TierkvError("BAD_RECORD", { reason: "checksum" });
+    expect(fromGrpcError(own, CONTEXT)).toBe(own);
+    expect(fromGrpcError(new DOMException("stop", "AbortError"), CONTEXT).code).toBe("CANCELLED");
+  });
+});
