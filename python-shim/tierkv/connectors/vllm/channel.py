@@ -88,6 +88,8 @@ class Channel:
 
     def close(self) -> None:
         """Flushes what is queued if that takes no time, and ends the thread."""
+        if self._closing:
+            return  # the thread closes its descriptor, whose number may be another's by now
         self._closing = True
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -107,6 +109,8 @@ class Channel:
                 self._serve_one_connection()
             except (OSError, FrameError) as error:
                 self._complain(str(error))
+            except Exception as error:  # noqa: BLE001 - a frame we cannot use must not end this thread
+                self._complain(f"sent a frame this shim cannot use ({error!r})")
             if time.monotonic() - connected_at > limits.RECONNECT_MAX_S:
                 wait_s = limits.RECONNECT_FIRST_S
             self._sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
@@ -132,9 +136,10 @@ class Channel:
             sock.connect(self._path)
             sock.sendall(encode(self._hello))
             decoder = FrameDecoder()
-            early = self._await_welcome(sock, decoder)
+            welcome, *early = self._await_welcome(sock, decoder)
             sock.setblocking(False)
             try:
+                self._accept(welcome)
                 for frame in early:
                     self._listener.on_frame(frame)
                 self._pump(sock, decoder)
@@ -143,13 +148,14 @@ class Channel:
                 self._listener.on_close()
 
     def _await_welcome(self, sock: socket.socket, decoder: FrameDecoder) -> list[Frame]:
+        """Gives the welcome and the frames that came with it."""
         frames: list[Frame] = []
         while not frames:
             data = sock.recv(65536)
             if not data:
                 raise FrameError("closed the connection before its welcome")
             frames = decoder.feed(data)
-        welcome, *early = frames
+        welcome = frames[0]
         if welcome["t"] == "refuse":
             raise FrameError(f"refused us: {welcome.get('message')}")
         if welcome["t"] != "welcome":
@@ -159,6 +165,9 @@ class Channel:
                 f"speaks local protocol {welcome.get('protocol')}, this shim {limits.LOCAL_PROTOCOL}; "
                 "install the same tierKV release on both sides"
             )
+        return frames
+
+    def _accept(self, welcome: Frame) -> None:
         with self._lock:
             self._outgoing.clear()
             self._outgoing_bytes = 0
@@ -167,7 +176,6 @@ class Channel:
             self._open = True
         self._complained = ""
         self._listener.on_open(welcome)
-        return early
 
     def _forget(self) -> None:
         with self._lock:

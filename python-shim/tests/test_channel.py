@@ -1,0 +1,294 @@
+"""The channel and a scripted sidecar on a real socket: absent, hung, refusing, foreign, slow, dying, talking rot."""
+
+import logging
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.channel import Channel
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame, encode
+
+from .support.sidecar import WELCOME, FakeSidecar, wait_until
+
+HELLO: Frame = {"t": "hello", "protocol": 1, "role": "scheduler", "engine": "e", "rank": 0}
+#: No call of the engine's thread may take longer, on a machine that does other things too.
+CALL_MAX_S = 0.1
+
+Connect = Callable[[str], "Ear"]
+
+
+class Ear:
+    """A listener that writes down what it hears, and the channel it listens to."""
+
+    def __init__(self, path: str) -> None:
+        self.heard: list[str] = []
+        self.frames: list[Frame] = []
+        self.threads: set[int] = set()
+        self.counters = Counters()
+        self.channel = Channel(path, HELLO, self, self.counters.take_changes)
+
+    def on_open(self, welcome: Frame) -> None:
+        self._note("open")
+
+    def on_frame(self, frame: Frame) -> None:
+        self._note("frame")
+        self.frames.append(frame)
+        if frame["t"] == "nonsense":
+            raise KeyError("field")
+
+    def on_close(self) -> None:
+        self._note("close")
+
+    def _note(self, what: str) -> None:
+        self.heard.append(what)
+        self.threads.add(threading.get_ident())
+
+    def is_up(self) -> bool:
+        return self.channel.is_up
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+    """Gives started channels that reconnect quickly, and ends them."""
+    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
+    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.05)
+    monkeypatch.setattr(limits, "PING_EVERY_S", 0.05)
+    ears: list[Ear] = []
+
+    def start(path: str) -> Ear:
+        ears.append(Ear(path))
+        ears[-1].channel.start()
+        return ears[-1]
+
+    yield start
+    for ear in ears:
+        ear.channel.close()
+
+
+def send_in_time(ear: Ear, frame: Frame) -> bool:
+    started = time.perf_counter()
+    sent = ear.channel.send(frame)
+    assert time.perf_counter() - started < CALL_MAX_S
+    return sent
+
+
+def test_after_welcome_frames_pass_in_order_both_ways(socket_path: str, connect: Connect) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        for number in range(100):
+            assert ear.channel.send({"t": "x", "n": number})
+        assert [frame["n"] for frame in sidecar.expect("x", 100)] == list(range(100))
+        sidecar.send(*({"t": "y", "n": number} for number in range(100)))
+        wait_until(lambda: len(ear.frames) == 100, "all frames")
+        assert [frame["n"] for frame in ear.frames] == list(range(100))
+        assert sidecar.hellos == [HELLO]
+        assert threading.get_ident() not in ear.threads
+
+
+def test_without_a_sidecar_nothing_waits_and_a_late_one_is_found(
+    socket_path: str, connect: Connect
+) -> None:
+    ear = connect(socket_path)
+    for _ in range(50):
+        assert not ear.channel.is_up
+        assert not send_in_time(ear, {"t": "x"})
+    with FakeSidecar(socket_path) as sidecar:
+        wait_until(ear.is_up, "the channel is up")
+        assert ear.channel.send({"t": "x", "n": 1})
+        assert sidecar.expect("x") == [{"t": "x", "n": 1}]
+
+
+def test_a_killed_sidecar_is_noticed_and_its_successor_found(
+    socket_path: str, connect: Connect
+) -> None:
+    ear = connect(socket_path)
+    for life in range(3):
+        with FakeSidecar(socket_path):
+            wait_until(ear.is_up, f"up in life {life}")
+        wait_until(lambda: not ear.is_up(), f"down after life {life}")
+        wait_until(lambda: len(ear.heard) % 2 == 0, "on_close")
+        assert not send_in_time(ear, {"t": "x"})
+        os.unlink(socket_path)
+    assert ear.heard == ["open", "close"] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ({"t": "refuse", "code": "X", "message": "no room for you"}, "no room for you"),
+        ({**WELCOME, "protocol": 2}, "speaks local protocol 2, this shim 1"),
+        ({"t": "pong", "n": 1}, "answered hello with 'pong'"),
+        ({"t": "welcome"}, "speaks local protocol None, this shim 1"),
+    ],
+    ids=["refuse", "foreign", "no welcome", "no protocol"],
+)
+def test_a_refusal_is_logged_once_and_the_engine_runs_on(
+    socket_path: str,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    answer: Frame,
+    complaint: str,
+) -> None:
+    with caplog.at_level(logging.WARNING, "tierkv.shim"), FakeSidecar(socket_path, answer) as fake:
+        ear = connect(socket_path)
+        wait_until(lambda: len(fake.hellos) >= 4, "four attempts")
+        assert not ear.channel.is_up
+        assert ear.heard == []
+        complaints = [text for text in caplog.messages if complaint in text]
+        assert len(complaints) == 1
+        assert socket_path in complaints[0]
+        fake.answer = WELCOME
+        wait_until(ear.is_up, "accepted after all")
+
+
+def test_a_sidecar_that_never_answers_hello_is_given_up(
+    socket_path: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HELLO_TIMEOUT_S", 0.1)
+    with FakeSidecar(socket_path, None) as fake:
+        ear = connect(socket_path)
+        wait_until(lambda: len(fake.hellos) >= 2, "a second attempt")
+        assert not ear.channel.is_up
+        assert not send_in_time(ear, {"t": "x"})
+
+
+def test_a_hung_sidecar_is_taken_for_down_and_for_up_when_it_speaks_again(
+    socket_path: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SILENCE_MAX_S", 0.3)
+    with FakeSidecar(socket_path) as fake:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        time.sleep(3 * 0.3)
+        assert ear.channel.is_up  # answered pings keep it up
+        fake.reads.clear()
+        wait_until(lambda: not ear.is_up(), "silence is noticed")
+        fake.reads.set()
+        wait_until(ear.is_up, "the channel is up again")
+        assert ear.heard.count("open") == 1
+
+
+def test_a_welcome_our_side_cannot_use_is_no_connection(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
+    ear = Ear(socket_path)
+    monkeypatch.setattr(ear, "on_open", lambda welcome: welcome["no such field"])
+    with FakeSidecar(socket_path) as fake:
+        ear.channel.start()
+        wait_until(lambda: len(fake.hellos) >= 2, "a second attempt")
+        wait_until(lambda: not ear.channel.is_up, "down between attempts")
+        assert not ear.channel.send({"t": "x"})
+        ear.channel.close()
+
+
+def test_suspicion_ends_with_the_next_word(socket_path: str, connect: Connect) -> None:
+    with FakeSidecar(socket_path) as fake:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        fake.reads.clear()
+        ear.channel.suspect()
+        assert not ear.channel.is_up
+        fake.reads.set()
+        wait_until(ear.is_up, "the channel is up again")
+
+
+def test_a_sidecar_that_does_not_read_is_given_up_and_sending_never_waits(
+    socket_path: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEND_QUEUE_BYTES_MAX", 1 << 20)
+    with FakeSidecar(socket_path) as fake:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        fake.reads.clear()
+        frame: Frame = {"t": "x", "b": bytes(100_000)}
+        wait_until(lambda: not send_in_time(ear, frame), "the queue overflows")
+        fake.reads.set()
+        wait_until(lambda: "close" in ear.heard, "the connection is given up")
+        wait_until(ear.is_up, "connected anew")
+        assert ear.heard == ["open", "close", "open"]
+        assert ear.channel.send({"t": "y"})
+        fake.expect("y")
+
+
+def test_the_queue_is_bounded_in_frames_too(
+    socket_path: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEND_QUEUE_FRAMES_MAX", 0)
+    with FakeSidecar(socket_path):
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        assert not ear.channel.send({"t": "x"})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<I", limits.FRAME_BYTES_MAX + 1),
+        struct.pack("<I", 1) + b"\xc1",
+        encode({"t": "refuse", "message": "go away"}),
+        encode({"t": "nonsense"}),
+    ],
+    ids=["too long", "not msgpack", "refuse", "a frame the listener cannot read"],
+)
+def test_nonsense_ends_the_connection_but_not_the_channel(
+    socket_path: str, connect: Connect, data: bytes
+) -> None:
+    with FakeSidecar(socket_path) as fake:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        fake.send_bytes(data)
+        wait_until(lambda: "close" in ear.heard, "the connection is given up")
+        wait_until(ear.is_up, "connected anew")
+
+
+def test_frames_sent_together_with_welcome_are_not_lost(socket_path: str, connect: Connect) -> None:
+    with FakeSidecar(socket_path, None) as fake:
+        fake.answer = WELCOME
+        early: Frame = {"t": "restore", "arena": 1, "on": True}
+        ear = Ear(socket_path)
+        open_first = ear.on_open
+
+        def send_at_once(welcome: Frame) -> None:
+            open_first(welcome)
+            fake.send(early)
+
+        ear.on_open = send_at_once  # type: ignore[method-assign]
+        ear.channel.start()
+        wait_until(lambda: ear.frames, "the early frame")
+        assert ear.frames == [early]
+        ear.channel.close()
+
+
+def test_counters_travel_as_differences(socket_path: str, connect: Connect) -> None:
+    with FakeSidecar(socket_path) as fake:
+        ear = connect(socket_path)
+        ear.counters.add("blocks_offered", 3)
+        fake.expect("counts")
+        ear.counters.add("blocks_offered", 2)
+        ear.counters.add("dropped", 0)
+        frames = fake.expect("counts", 2)
+        assert [frame["counters"] for frame in frames] == [
+            {"blocks_offered": 3},
+            {"blocks_offered": 2},
+        ]
+
+
+def test_closing_sends_what_waits_and_ends_the_thread(socket_path: str, connect: Connect) -> None:
+    with FakeSidecar(socket_path) as fake:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        ear.channel.send({"t": "release", "req": "r", "plan": 1})
+        started = time.monotonic()
+        ear.channel.close()
+        assert time.monotonic() - started < 2.0
+        fake.expect("release")
+        assert not ear.channel.is_up
+        assert not ear.channel.send({"t": "x"})
+        ear.channel.close()  # twice is once
