@@ -91,6 +91,6 @@ async function flushOne(client: VaultClient, { role, address }: VaultTarget): Pr
 }
 
 function describe({ target, address, records, bytes, error }: Flushed): string {
-  if (error !== null) return `${target} at ${address}: ${error}`;
+  if (error !== null) return `nothing dropped: ${error}`;
   return `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed`;
 }

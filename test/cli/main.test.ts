@@ -1,0 +1,234 @@
+// Owns the proof, on the real program: bad starts end within a second with one line, processes drain on a signal.
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { Program, runProgram } from "../support/command-line.ts";
+
+const REFUSAL_MS_MAX = 1000;
+
+let dir = "";
+const programs: Program[] = [];
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), "tierkv-main-"));
+});
+
+afterEach(async () => {
+  for (const program of programs.splice(0)) {
+    program.signal("SIGKILL");
+    await program.ended();
+  }
+  rmSync(dir, { recursive: true });
+});
+
+function write(name: string, toml: string): string {
+  const path = join(dir, name);
+  writeFileSync(path, toml);
+  return path;
+}
+
+function start(argv: readonly string[]): Program {
+  const program = new Program(argv);
+  programs.push(program);
+  return program;
+}
+
+const VAULT = '[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "127.0.0.1:0"\nmax_bytes = "32MiB"\n';
+
+test.each([
+  [
+    "an unknown key",
+    "vault",
+    `${VAULT}max_byte = 1`,
+    6,
+    "[vault] max_byte = 1",
+    "did you mean max_bytes?",
+  ],
+  [
+    "a wrong type",
+    "sidecar",
+    "[cluster]\nrole = 7",
+    2,
+    "[cluster] role = 7",
+    'write role = "inference"',
+  ],
+  [
+    "no port",
+    "sidecar",
+    '[cluster]\nkv_cold = "vault"',
+    2,
+    '[cluster] kv_cold = "vault"',
+    'write kv_cold = "vault:50051"',
+  ],
+  [
+    "INT8",
+    "status",
+    "[turbo_quant]\nenabled = true",
+    2,
+    "[turbo_quant] enabled = true",
+    "write enabled = false",
+  ],
+  ["no TOML", "flush", "[cluster", 1, "[cluster", "not valid TOML"],
+  [
+    "the wrong machine",
+    "vault",
+    '[cluster]\nrole = "inference"',
+    2,
+    '[cluster] role = "inference"',
+    'write role = "kv_cold"',
+  ],
+])(
+  "%s ends `tierkv %s` within a second, with one line and exit code 2",
+  async (_what, command, toml, line, ...says) => {
+    const path = write("t.toml", toml);
+    const startMs = performance.now();
+    const { exitCode, stdout, stderr } = await runProgram([command, "--config", path]);
+    expect(performance.now() - startMs).toBeLessThan(REFUSAL_MS_MAX);
+    expect([exitCode, stdout]).toEqual([2, ""]);
+    expect(stderr).toMatch(/^tierkv: [^\n]+\n$/);
+    expect(stderr).toContain(`${path}:${line}`);
+    for (const text of says) expect(stderr).toContain(text);
+  },
+);
+
+test("a vault says where it is, drains on SIGTERM and ends with 0", async () => {
+  const vault = start(["vault", "--json", "--config", write("v.toml", VAULT)]);
+  const ready = await vault.firstResult();
+  expect(ready).toMatchObject({ event: "ready", class: "kv", maxBytes: 32 * 1024 ** 2 });
+  expect(ready["address"]).toMatch(/^127\.0\.0\.1:\d+$/);
+  vault.signal("SIGTERM");
+  const { exitCode, stderr } = await vault.ended();
+  expect(exitCode).toBe(0);
+  const lines = stderr
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line) as Record<string, unknown>);
+  expect(lines.map(({ msg }) => msg)).toContain("vault ready");
+  expect(lines.at(-1)).toMatchObject({ level: "info", name: "vault", msg: "stopped" });
+});
+
+test("a port in use is told with the address, within a second", async () => {
+  const taken = createServer();
+  await new Promise<void>((resolve) => {
+    taken.listen(0, "127.0.0.1", resolve);
+  });
+  const { port } = taken.address() as AddressInfo;
+  const path = write("v.toml", VAULT.replace(":0", `:${port}`));
+  const startMs = performance.now();
+  const { exitCode, stderr } = await runProgram(["vault", "--config", path]);
+  expect(performance.now() - startMs).toBeLessThan(REFUSAL_MS_MAX);
+  taken.close();
+  expect(exitCode).toBe(1);
+  expect(stderr.trimEnd().split("\n").at(-1)).toMatch(
+    new RegExp(
+      `^tierkv: 127\\.0\\.0\\.1:${port} is in use by another process; .+ \\(ADDRESS_IN_USE\\)$`,
+    ),
+  );
+});
+
+test("a vault for other machines warns that the link is not encrypted", async () => {
+  const vault = start([
+    "vault",
+    "--json",
+    "--config",
+    write("v.toml", VAULT.replace("127.0.0.1", "0.0.0.0")),
+  ]);
+  await vault.firstResult();
+  vault.signal("SIGTERM");
+  const { stderr } = await vault.ended();
+  expect(stderr).toMatch(/"level":"warn".*not yet encrypted/);
+});
+
+test("without a file the defaults hold, and the log says so", async () => {
+  const sidecar = new Program(["sidecar", "--json"], { HOME: dir, XDG_RUNTIME_DIR: dir });
+  programs.push(sidecar);
+  sidecar.process.on("error", () => {});
+  expect(await sidecar.firstResult()).toEqual({
+    event: "ready",
+    socket: join(dir, "tierkv", "sidecar.sock"),
+  });
+  expect(sidecar.stderr).toContain("the defaults hold");
+  expect(sidecar.stderr).toContain("no vault is configured");
+});
+
+test("status finds sidecar and vaults, then misses what has gone; flush empties a vault", async () => {
+  const vault = start(["vault", "--json", "--config", write("v.toml", VAULT)]);
+  const { address } = await vault.firstResult();
+  const socket = join(dir, "run", "s.sock");
+  const config = write(
+    "c.toml",
+    `[cluster]\nkv_cold = "${String(address)}"\n[sidecar]\nsocket = "${socket}"\n`,
+  );
+  const sidecar = start(["sidecar", "--json", "--config", config]);
+  await sidecar.firstResult();
+
+  const up = await runProgram(["status", "--json", "--config", config]);
+  expect(up.exitCode).toBe(0);
+  const seen = JSON.parse(up.stdout) as { ok: boolean; targets: Record<string, unknown>[] };
+  expect(seen.ok).toBe(true);
+  expect(seen.targets).toEqual([
+    expect.objectContaining({
+      target: "sidecar",
+      address: socket,
+      reachable: true,
+      version: "0.1.0",
+      role: "inference",
+    }),
+    expect.objectContaining({
+      target: "kv_cold",
+      address,
+      reachable: true,
+      version: "0.1.0",
+      role: "kv_cold",
+      maxBytes: 32 * 1024 ** 2,
+      records: 0,
+      evicted: 0,
+    }),
+  ]);
+  for (const { rttMsP50, rttMsP99 } of seen.targets) {
+    expect(rttMsP50).toBeGreaterThan(0);
+    expect(Number(rttMsP99)).toBeGreaterThanOrEqual(Number(rttMsP50));
+  }
+
+  const flushed = await runProgram(["flush", "--yes", "--config", config]);
+  expect([flushed.exitCode, flushed.stdout]).toEqual([
+    0,
+    `kv_cold at ${String(address)}: 0 records dropped, 0 B freed\n`,
+  ]);
+  const asked = await runProgram(["flush", "--config", config]);
+  expect(asked.exitCode).toBe(2);
+  expect(asked.stderr).toContain("add --yes");
+
+  sidecar.signal("SIGINT");
+  expect((await sidecar.ended()).exitCode).toBe(0);
+  expect(existsSync(socket)).toBe(false);
+  vault.signal("SIGKILL");
+  await vault.ended();
+  const gone = await runProgram(["status", "--config", config]);
+  expect(gone.exitCode).toBe(1);
+  expect(gone.stdout.match(/ DOWN /g)).toHaveLength(2);
+  expect(gone.stdout).toContain("start it with `tierkv sidecar`");
+  expect(gone.stdout).toContain(`kv vault at ${String(address)} does not answer`);
+});
+
+test("a reader that closes early is no failure", async () => {
+  const program = start(["config", "docs"]);
+  program.process.stdout?.destroy();
+  const { exitCode, stderr } = await program.ended();
+  expect([exitCode, stderr]).toEqual([0, ""]);
+});
+
+test.each([
+  ["thrown", "throw new Error('boom')"],
+  ["rejected", "void Promise.reject(new Error('boom'))"],
+])("what nobody caught (%s) is one line and exit code 1", async (_how, mischief) => {
+  const loader = `data:text/javascript,setTimeout(() => { ${mischief} }, 400)`;
+  const env = { NODE_OPTIONS: `--import "${loader}"` };
+  const { exitCode, stderr } = await runProgram(["vault", "--config", write("v.toml", VAULT)], env);
+  expect(exitCode).toBe(1);
+  expect(stderr.trimEnd().split("\n").at(-1)).toBe("tierkv: boom (INTERNAL)");
+  expect(stderr).not.toMatch(/\n\s+at /);
+});
