@@ -38,3 +38,6 @@ pub const STORE_GHOSTS_MAX: u64 = 1 << 20;
 
 /// Objects of one kind that JavaScript may hold open: reservations, pins, records in the outbox.
 pub const IDS_MAX: usize = 1 << 20;
+
+/// Parts of stored records on their way out that JavaScript has not collected yet; beyond it they are copied.
+pub const VIEWED_BYTES_MAX: usize = 256 * MIB;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use key::RecordKey;
 use memory::Budget;
-pub use memory::{ENTRY_BYTES, Pin, Stored};
+pub use memory::{ENTRY_BYTES, Pin, Stored, View};
 pub use policy::Policy;
 pub use quick::QuickPolicy;
 pub use reservation::Reservation;

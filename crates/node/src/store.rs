@@ -177,7 +177,7 @@ pub fn store_pin(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Float
     })
 }
 
-/// A view of a part of a pinned record, without a copy; it keeps the memory, also after `unpin`.
+/// A part of a pinned record, without a copy (unless very many are out). Its bytes stay, also after `unpin`.
 #[napi]
 pub fn pin_slice(
     env: &Env,
@@ -185,19 +185,23 @@ pub fn pin_slice(
     offset: f64,
     length: f64,
 ) -> napi::Result<BufferSlice<'_>> {
-    let (pin, start, bytes) = run(|| {
+    let (pin, range) = run(|| {
         let pin = PINS.get(pin_id)?;
-        let offset = count("offset", offset)?;
-        let end = offset + count("length", length)?;
-        let range = usize::try_from(offset).ok().zip(usize::try_from(end).ok());
-        let slice = range.and_then(|(start, end)| pin.get(start..end)).ok_or_else(|| {
-            Error::bad_argument(format!("{offset}..{end} of a record of {} bytes", pin.len()))
-        })?;
-        let (start, bytes) = (slice.as_ptr().cast_mut(), slice.len());
-        Ok((pin, start, bytes))
+        let start = count("offset", offset)?;
+        let end = start + count("length", length)?;
+        if end > pin.len() as u64 {
+            let text = format!("{start}..{end} of a record of {} bytes", pin.len());
+            return Err(Error::bad_argument(text));
+        }
+        let index = |at| usize::try_from(at).expect("within a record in memory");
+        Ok((pin, index(start)..index(end)))
     })?;
-    // SAFETY: the memory lives as long as `pin`, which the finalizer owns; a stored record is never written.
-    unsafe { BufferSlice::from_external(env, start, bytes, pin, |_env, pin| drop(pin)) }
+    let Some(view) = pin.view(range.clone()) else {
+        return BufferSlice::copy_from(env, &pin[range]);
+    };
+    let (start, bytes) = (view.as_ptr().cast_mut(), view.len());
+    // SAFETY: the memory lives as long as `view`, which the finalizer owns; a stored record is never written.
+    unsafe { BufferSlice::from_external(env, start, bytes, view, |_env, view| drop(view)) }
 }
 
 /// Ends a pin; idempotent.

@@ -1,8 +1,10 @@
 //! Owns the memory of records: what it really costs, who holds it, and the ceiling over all of it.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::limits::VIEWED_BYTES_MAX;
 
 /// What a record costs besides its bytes: index slot (tables double, so twice), key, and bookkeeping.
 pub const ENTRY_BYTES: u64 = 320;
@@ -133,14 +135,15 @@ impl Reserved {
 
     /// The record is whole: its memory can be evicted from now on.
     pub(super) fn into_stored(self) -> Arc<Stored> {
-        Arc::new(Stored { buffer: self.buffer, charge: self.charge, pins: AtomicU32::new(0) })
+        let buffer = Arc::new(self.buffer);
+        Arc::new(Stored { buffer, charge: self.charge, pins: AtomicU32::new(0) })
     }
 }
 
 /// A whole, verified record.
 #[derive(Debug)]
 pub struct Stored {
-    buffer: Vec<u8>,
+    buffer: Arc<Vec<u8>>,
     charge: Charge,
     pins: AtomicU32,
 }
@@ -182,6 +185,16 @@ impl Pin {
     pub(super) fn is_of(&self, record: &Arc<Stored>) -> bool {
         Arc::ptr_eq(&self.0, record)
     }
+
+    /// A part of the record for whoever sends it; `None` outside of the record, or when too much is out already.
+    #[must_use]
+    pub fn view(&self, range: Range<usize>) -> Option<View> {
+        let bytes = self.get(range.clone())?.len();
+        let taken = VIEWED_BYTES.fetch_update(Ordering::AcqRel, Ordering::Acquire, |viewed| {
+            Some(viewed + bytes).filter(|viewed| *viewed <= VIEWED_BYTES_MAX)
+        });
+        taken.ok().map(|_| View { buffer: Arc::clone(&self.0.buffer), range })
+    }
 }
 
 impl Clone for Pin {
@@ -203,5 +216,29 @@ impl Drop for Pin {
         if self.0.pins.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.charge.budget.held.fetch_sub(self.0.charge(), Ordering::AcqRel);
         }
+    }
+}
+
+static VIEWED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// A part of a record on its way out. It keeps the bytes, but pins nothing and is not under the budget:
+/// a garbage collector decides when it goes, and must not decide what a store can take.
+#[derive(Debug)]
+pub struct View {
+    buffer: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.range.clone()]
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        VIEWED_BYTES.fetch_sub(self.range.len(), Ordering::AcqRel);
     }
 }
