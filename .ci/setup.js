@@ -11,7 +11,6 @@ import { digest, filesUnder, isStamped, stamp } from "./lib/stamp.js";
 const STEP_TIMEOUT_MS = 20 * 60_000;
 const PROBE_TIMEOUT_MS = 20_000;
 const UV_VERSION = "0.13.8";
-const LOCK = [at("package.json"), at("package-lock.json")];
 const STAMP = ".tierkv-stamp";
 
 const NETWORK_TROUBLE =
@@ -52,10 +51,17 @@ function works(name, args) {
   }
 }
 
+const manifest = () => JSON.parse(readFileSync(at("package.json"), "utf8"));
+
 const nodeModules = {
   name: "node modules",
   stampPath: () => at("node_modules", STAMP),
-  inputs: () => digest(LOCK, process.platform, process.arch, process.versions.modules),
+  inputs: () => {
+    const { dependencies, devDependencies, overrides } = manifest();
+    const wanted = JSON.stringify({ dependencies, devDependencies, overrides });
+    const { platform, arch, versions } = process;
+    return digest([at("package-lock.json")], wanted, platform, arch, versions.modules);
+  },
   intact: () => existsSync(join(NODE_BIN, "tsc")),
   async build(line) {
     // No package needs its install script; the log level must not be the caller's "silent".
@@ -75,7 +81,7 @@ const nativeCore = {
   name: "native core",
   stampPath: () => join(CORE, STAMP),
   inputs: () => {
-    const { napi, scripts } = JSON.parse(readFileSync(at("package.json"), "utf8"));
+    const { napi, scripts } = manifest();
     const tool = at("node_modules", "@napi-rs", "cli", "package.json");
     const how = [JSON.stringify(napi), scripts["build:native"]];
     return digest([...filesUnder(["crates"], generated), tool], ...how);

@@ -93,8 +93,7 @@ const topLevel: Rule = {
 /** The file that `test/client/retry.test.ts` or `test/client/retry.late.test.ts` is about. */
 function mirrored(path: string): string {
   const name = posix.basename(path).split(".")[0] ?? "";
-  const folder = posix.dirname(path).slice("test/".length);
-  return posix.join("src", folder === "foundation" ? "" : folder, `${name}.ts`);
+  return posix.join("src", posix.dirname(path).slice("test".length), `${name}.ts`);
 }
 
 const mirror: Rule = {
