@@ -165,6 +165,8 @@ export const PLANS_MAX = 4096;
 export const PLAN_KEYS_MAX = 131_072;
 /** Keys of all plans of one engine that are still being looked up or wait for room. */
 export const PLAN_KEYS_OPEN_MAX = 1_048_576;
+/** Look-ups of one sidecar at one vault at the same time; later ones wait their turn. */
+export const LOOKUPS_IN_FLIGHT_MAX = 32;
 /** A plan that was asked to give its slots back has done so within this time, or was admitted. */
 export const RECLAIM_ANSWER_MS = 100;
 /** Keys packed or compared before the event loop gets its turn. */

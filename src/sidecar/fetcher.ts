@@ -1,0 +1,219 @@
+// Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
+import { packKeys } from "../block.ts";
+import type { RecordClass } from "../block.ts";
+import type { VaultClient } from "../client/vault-client.ts";
+import { toTierkvError } from "../errors.ts";
+import type { TierkvError } from "../errors.ts";
+import {
+  CALL_TIMEOUT_MS,
+  FETCH_WINDOW_BYTES,
+  FETCH_WINDOW_KEYS,
+  FETCHES_IN_FLIGHT_MAX,
+} from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { SidecarCounters } from "../metrics.ts";
+import { nowMs } from "../time.ts";
+import type { Block, Shelf } from "./shelf.ts";
+import type { VaultClients } from "./vaults.ts";
+import { Window } from "./window.ts";
+
+export interface FetcherOptions {
+  shelf: Shelf;
+  arena: number;
+  world: number;
+  fidelity: number;
+  vaults: VaultClients;
+  /** A call may take this long in all. */
+  callMs: number;
+  /** A call that brings nothing for this long is given up. */
+  stallMs: number;
+  geometryOf(group: number, shard: number): number;
+  /** Wire bytes of one block with all shards, at most. */
+  blockBytes(group: number): number;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** Wanted blocks of one class, oldest first; those nobody wants any more are skipped when met. */
+interface Lane {
+  queue: Block[];
+  head: number;
+  windows: Set<Window>;
+}
+
+export class Fetcher {
+  readonly #options: FetcherOptions;
+  readonly #lanes: Record<RecordClass, Lane> = { kv: newLane(), ssm: newLane() };
+  readonly #windowOf = new WeakMap<Block, Window>();
+  #isPumping = false;
+  #isClosed = false;
+
+  constructor(options: FetcherOptions) {
+    this.#options = options;
+  }
+
+  get inFlight(): number {
+    return this.#lanes.kv.windows.size + this.#lanes.ssm.windows.size;
+  }
+
+  /** Queues a wanted block behind those added before. */
+  add(block: Block): void {
+    const lane = this.#lanes[block.recordClass];
+    lane.queue.push(block);
+    // Plans that came and went while a call hung leave blocks behind that are gone.
+    if (lane.queue.length > this.#options.shelf.capacity * 2) {
+      lane.queue = lane.queue.slice(lane.head).filter(({ state }) => state === "wanted");
+      lane.head = 0;
+    }
+    this.#pumpSoon();
+  }
+
+  /** A block that is being fetched has no user any more. */
+  dropUnwanted(block: Block): void {
+    this.#windowOf.get(block)?.dropUnwanted();
+  }
+
+  /** Gives everything up; no slot is written afterwards. */
+  close(): void {
+    this.#isClosed = true;
+    for (const lane of Object.values(this.#lanes)) {
+      for (const block of lane.queue.slice(lane.head)) this.#options.shelf.fail(block, "deadline");
+      lane.queue = [];
+      lane.head = 0;
+      for (const window of lane.windows) window.end("deadline");
+    }
+  }
+
+  /** One turn of the loop later, so that a plan's blocks share windows. */
+  #pumpSoon(): void {
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    setImmediate(() => {
+      this.#isPumping = false;
+      if (this.#isClosed) return;
+      this.#pump("kv");
+      this.#pump("ssm");
+    });
+  }
+
+  #pump(recordClass: RecordClass): void {
+    const lane = this.#lanes[recordClass];
+    const client = this.#options.vaults[recordClass];
+    while (lane.windows.size < FETCHES_IN_FLIGHT_MAX) {
+      const blocks = this.#nextBlocks(lane);
+      if (blocks.length === 0) return;
+      if (client === null)
+        for (const block of blocks) this.#options.shelf.fail(block, "end_of_hit");
+      else this.#start(client, lane, blocks);
+    }
+  }
+
+  /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
+  #nextBlocks(lane: Lane): Block[] {
+    const { shelf, world, blockBytes } = this.#options;
+    const blocks: Block[] = [];
+    let bytes = 0;
+    for (; lane.head < lane.queue.length; lane.head += 1) {
+      const block = lane.queue[lane.head];
+      if (block?.state !== "wanted") continue;
+      bytes += blockBytes(block.group);
+      const isFull =
+        bytes > FETCH_WINDOW_BYTES ||
+        (blocks.length + 1) * world > FETCH_WINDOW_KEYS ||
+        blocks[0]?.namespace.equals(block.namespace) === false;
+      if (isFull && blocks.length > 0) return blocks;
+      if (shelf.startFetch(block)) blocks.push(block);
+      else shelf.fail(block, "no_slot");
+    }
+    lane.queue = [];
+    lane.head = 0;
+    return blocks;
+  }
+
+  #start(client: VaultClient, lane: Lane, blocks: Block[]): void {
+    const { shelf, world, arena, fidelity, geometryOf, counters } = this.#options;
+    const window = new Window({
+      blocks,
+      world,
+      arena,
+      fidelity,
+      shelf,
+      geometryOf,
+      onBytes: (count) => counters.add("bytes_fetched", count),
+      onBadRecord: (key, error) => this.#report(client, blocks, key, error),
+    });
+    for (const block of blocks) this.#windowOf.set(block, window);
+    lane.windows.add(window);
+    void this.#run(client, window, blocks).finally(() => {
+      lane.windows.delete(window);
+      this.#pumpSoon();
+    });
+  }
+
+  async #run(client: VaultClient, window: Window, blocks: readonly Block[]): Promise<void> {
+    const { callMs, counters, logger } = this.#options;
+    const stopWatch = this.#watch(window);
+    try {
+      const [first] = blocks;
+      if (first === undefined) return;
+      const call = { deadlineMs: callMs, signal: window.signal };
+      await client.fetch(first.namespace, segmentsOf(blocks, this.#options.world), window, call);
+      window.end("end_of_hit");
+    } catch (error) {
+      if (!window.signal.aborted) {
+        counters.add("vault_errors");
+        logger.debug({ err: toTierkvError(error), vault: client.name }, "fetch failed");
+      }
+      window.end("vault_down");
+    } finally {
+      stopWatch();
+    }
+  }
+
+  #watch(window: Window): () => void {
+    const { stallMs, counters, logger } = this.#options;
+    const check = (): void => {
+      if (window.signal.aborted || nowMs() - window.lastMs <= stallMs) return;
+      counters.add("fetch_stalls");
+      logger.debug({ stallMs }, "fetch given up: no byte came");
+      window.end("vault_down");
+    };
+    // After the next poll: when the loop itself was late, bytes may be waiting to be read.
+    const timer = setInterval(() => setImmediate(check), Math.max(1, stallMs / 4));
+    return () => clearInterval(timer);
+  }
+
+  #report(client: VaultClient, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
+    const { counters, logger } = this.#options;
+    counters.add("bad_records");
+    logger.warn({ err: error, vault: client.name }, "a record did not verify; the vault is told");
+    const [first] = blocks;
+    if (first === undefined) return;
+    client
+      .report(first.namespace, key, error.message, CALL_TIMEOUT_MS)
+      .catch((failure: unknown) => logger.debug({ err: failure }, "the report did not arrive"));
+  }
+}
+
+function newLane(): Lane {
+  return { queue: [], head: 0, windows: new Set() };
+}
+
+/** Neighbours of one group form one segment; items are numbered over all of them. */
+function segmentsOf(
+  blocks: readonly Block[],
+  world: number,
+): { recordClass: RecordClass; group: number; keys: Buffer }[] {
+  const segments: { recordClass: RecordClass; group: number; keys: Buffer[] }[] = [];
+  for (const { group, recordClass, hash } of blocks) {
+    let segment = segments.at(-1);
+    if (segment?.group !== group) {
+      segment = { recordClass, group, keys: [] };
+      segments.push(segment);
+    }
+    for (let shard = 0; shard < world; shard += 1) {
+      segment.keys.push(packKeys(hash, group, shard));
+    }
+  }
+  return segments.map((segment) => ({ ...segment, keys: Buffer.concat(segment.keys) }));
+}

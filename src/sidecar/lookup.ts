@@ -1,0 +1,135 @@
+// Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault class, both at once.
+import { countBits, HASH_BYTES, hasBit, newBitmap, PACKED_KEY_BYTES, setBit } from "../block.ts";
+import type { Namespace, RecordClass } from "../block.ts";
+import { toTierkvError } from "../errors.ts";
+import { KEYS_PER_SLICE } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { SidecarCounters } from "../metrics.ts";
+import { yieldToLoop } from "../time.ts";
+import { blockKey } from "./shelf.ts";
+import type { Shelf } from "./shelf.ts";
+import type { LookupGates } from "./vaults.ts";
+
+export interface LookupGroup {
+  group: number;
+  class: RecordClass;
+  /** 32 bytes each. */
+  hashes: Buffer;
+}
+
+export interface LookupAnswer {
+  /** Shelf keys, per group, per hash. */
+  keys: string[][];
+  /** Bitmaps over the hashes, per group: held with all shards, here or in a vault. */
+  held: Buffer[];
+  /** A vault that was asked did not answer; what it holds counts as not held. */
+  isVaultDown: boolean;
+}
+
+export interface LookupContext {
+  namespace: Namespace;
+  world: number;
+  /** null: the engine has no arena yet. */
+  shelf: Shelf | null;
+  gates: LookupGates;
+  /** False once nobody waits for the answer. */
+  isWanted(): boolean;
+  timeoutMs: number;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** Which hash of which group a packed question belongs to. */
+interface Asked {
+  groupIndex: number;
+  hashIndex: number;
+}
+
+export async function lookUp(
+  groups: readonly LookupGroup[],
+  context: LookupContext,
+): Promise<LookupAnswer> {
+  const held = groups.map(({ hashes }) => newBitmap(hashes.length / HASH_BYTES));
+  const keys: string[][] = groups.map(() => []);
+  const open: Record<RecordClass, Asked[]> = { kv: [], ssm: [] };
+  let seen = 0;
+  for (const [groupIndex, group] of groups.entries()) {
+    for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
+      const key = blockKey(context.namespace, group.group, hashAt(group, index));
+      keys[groupIndex]?.push(key);
+      if (context.shelf?.isPlaced(key) === true) setBit(held[groupIndex] ?? newBitmap(0), index);
+      else open[group.class].push({ groupIndex, hashIndex: index });
+      seen += 1;
+      if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+    }
+  }
+  const answers = await Promise.all([
+    askVault("kv", open.kv, groups, held, context),
+    askVault("ssm", open.ssm, groups, held, context),
+  ]);
+  context.counters.add("lookup_keys", seen);
+  context.counters.add("lookup_hits", countHits(groups, held));
+  return { keys, held, isVaultDown: answers.includes(false) };
+}
+
+function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): number {
+  return groups.reduce((sum, { hashes }, index) => {
+    const bitmap = held[index];
+    return bitmap === undefined ? sum : sum + countBits(bitmap, hashes.length / HASH_BYTES);
+  }, 0);
+}
+
+export function hashAt(group: { hashes: Buffer }, index: number): Buffer {
+  return group.hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
+}
+
+/** Sets the bits of what the vault of that class holds; false when it did not answer. */
+async function askVault(
+  recordClass: RecordClass,
+  asked: readonly Asked[],
+  groups: readonly LookupGroup[],
+  held: readonly Buffer[],
+  context: LookupContext,
+): Promise<boolean> {
+  const gate = context.gates[recordClass];
+  if (gate === null || asked.length === 0) return true;
+  try {
+    const { namespace, world } = context;
+    const packed = await packAsked(asked, groups, world);
+    const { timeoutMs, isWanted } = context;
+    const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
+    if (present === null) return false;
+    for (const [at, { groupIndex, hashIndex }] of asked.entries()) {
+      let shards = 0;
+      while (shards < world && hasBit(present, at * world + shards)) shards += 1;
+      if (shards === world) setBit(held[groupIndex] ?? newBitmap(0), hashIndex);
+    }
+    return true;
+  } catch (error) {
+    context.counters.add("vault_errors");
+    context.logger.debug({ err: toTierkvError(error), vault: recordClass }, "look-up failed");
+    return false;
+  }
+}
+
+/** Keys of all shards of what is asked: shard after shard, block after block. */
+async function packAsked(
+  asked: readonly Asked[],
+  groups: readonly LookupGroup[],
+  world: number,
+): Promise<Buffer> {
+  const packed = Buffer.allocUnsafe(asked.length * world * PACKED_KEY_BYTES);
+  let at = 0;
+  for (const [index, { groupIndex, hashIndex }] of asked.entries()) {
+    const group = groups[groupIndex];
+    if (group === undefined) continue;
+    for (let shard = 0; shard < world; shard += 1) {
+      packed.set(hashAt(group, hashIndex), at);
+      packed.writeUInt16LE(group.group, at + HASH_BYTES);
+      packed.writeUInt16LE(shard, at + HASH_BYTES + 2);
+      at += PACKED_KEY_BYTES;
+    }
+    if (index % KEYS_PER_SLICE === KEYS_PER_SLICE - 1) await yieldToLoop();
+  }
+  return packed;
+}

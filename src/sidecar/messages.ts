@@ -1,0 +1,277 @@
+// Owns the messages of the local socket: their TypeScript shapes, and the check of every field a shim sends.
+import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../block.ts";
+import type { Namespace, RecordClass } from "../block.ts";
+import { GROUPS_MAX, PLAN_KEYS_MAX, SAVE_ITEMS_MAX, WORLD_MAX } from "../limits.ts";
+import type { Fields } from "./frames.ts";
+import { Reader } from "./reader.ts";
+
+export const LOCAL_PROTOCOL = 1;
+
+export type Role = "scheduler" | "worker" | "status";
+
+export interface Hello {
+  t: "hello";
+  protocol: number;
+  role: Role;
+  engine: string;
+  rank: number;
+  world: number;
+  pid: number;
+  shim: string;
+  vllm: string;
+}
+
+/** One KV-cache group of one rank as the engine describes it; offsets and strides in bytes. */
+export interface GroupSpec {
+  group: number;
+  class: RecordClass;
+  layout: "attention" | "opaque";
+  dtype: "bf16" | "f16" | "f32" | "u8";
+  tokens: number;
+  layers: number;
+  heads: number;
+  dimK: number;
+  dimV: number;
+  layerBytes: number;
+  keyOffset: number;
+  valueOffset: number;
+  headStride: number;
+  tokenStride: number;
+}
+
+export interface Register {
+  t: "register";
+  model: string;
+  maxModelLen: number;
+  kvBlocks: number;
+  groups: GroupSpec[];
+}
+
+export interface PrefetchGroup {
+  group: number;
+  class: RecordClass;
+  hashes: Buffer;
+  from: number;
+}
+
+export interface Prefetch {
+  t: "prefetch";
+  req: string;
+  plan: number;
+  groups: PrefetchGroup[];
+}
+
+export interface SaveItem {
+  slot: number;
+  generation: number;
+  group: number;
+  hash: Buffer;
+  parent: Buffer;
+  endTokens: number;
+}
+
+export interface Save {
+  t: "save";
+  arena: number;
+  items: SaveItem[];
+}
+
+export type SchedulerMessage =
+  | { t: "namespace"; namespace: Namespace; model: string }
+  | Prefetch
+  | { t: "release"; req: string; plan: number };
+
+export type WorkerMessage =
+  | Register
+  | { t: "mapped"; arena: number }
+  | Save
+  | { t: "return"; arena: number; slots: Uint32Array };
+
+export type CommonMessage =
+  | { t: "ping"; n: number }
+  | { t: "counts"; counters: [string, number][] }
+  | { t: "status" };
+
+export type ShimMessage = Hello | SchedulerMessage | WorkerMessage | CommonMessage;
+
+/** Why nothing more of a plan will be placed. */
+export type DoneReason =
+  | "complete"
+  | "end_of_hit"
+  | "no_slot"
+  | "vault_down"
+  | "bad_record"
+  | "deadline"
+  | "not_ready"
+  | "overload";
+
+export type SidecarMessage =
+  | {
+      t: "welcome";
+      protocol: number;
+      sidecar: string;
+      fidelity: number;
+      wait_ms: number;
+      stall_ms: number;
+      save_slots_max: number;
+    }
+  | { t: "refuse"; code: string; message: string }
+  | {
+      t: "arena";
+      arena: number;
+      path: string;
+      bytes: number;
+      slot_bytes: number;
+      slot_count: number;
+    }
+  | { t: "restore"; arena: number; on: boolean }
+  | { t: "credits"; arena: number; slots: Uint8Array }
+  | { t: "held"; req: string; plan: number; groups: { group: number; held: Uint8Array }[] }
+  | { t: "placed"; req: string; plan: number; group: number; first: number; slots: Uint8Array }
+  | { t: "done"; req: string; plan: number; reason: DoneReason }
+  | { t: "reclaim"; req: string; plan: number }
+  | { t: "pong"; n: number }
+  | { t: "status_reply"; status: object };
+
+const COUNTER_NAME = /^[a-z][a-z0-9_]{0,63}$/;
+
+/** Checks every field of one frame. Throws BAD_FRAME naming the field, its value and what was expected. */
+export function parseMessage(fields: Fields, peer: string): ShimMessage {
+  const message = new Reader(fields, "", peer);
+  const name = message.text("t", 32);
+  const parse = PARSERS.get(name);
+  if (parse === undefined) throw message.wrong("t", "a message of docs/protocol.md section 4");
+  return parse(message);
+}
+
+const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
+  string,
+  (message: Reader) => ShimMessage
+>([
+  ["hello", parseHello],
+  ["register", parseRegister],
+  ["mapped", (message) => ({ t: "mapped", arena: message.u32("arena") })],
+  ["save", parseSave],
+  [
+    "return",
+    (message) => ({ t: "return", arena: message.u32("arena"), slots: message.pairs("slots") }),
+  ],
+  ["namespace", parseNamespace],
+  ["prefetch", parsePrefetch],
+  [
+    "release",
+    (message) => ({ t: "release", req: message.text("req"), plan: message.count("plan") }),
+  ],
+  ["counts", parseCounts],
+  ["ping", (message) => ({ t: "ping", n: message.count("n") })],
+  ["status", () => ({ t: "status" })],
+]);
+
+/** The version stands before all else: another version may have other fields. */
+function parseHello(message: Reader): Hello {
+  const protocol = message.u32("protocol");
+  if (protocol !== LOCAL_PROTOCOL) {
+    return { t: "hello", protocol, role: "status", ...NOBODY, shim: message.anyText("shim") };
+  }
+  const role = message.oneOf("role", ["scheduler", "worker", "status"]);
+  if (role === "status") return { t: "hello", protocol, role, ...NOBODY };
+  const world = message.u32("world", 1, WORLD_MAX);
+  return {
+    t: "hello",
+    protocol,
+    role,
+    engine: message.name("engine"),
+    rank: role === "worker" ? message.u32("rank", 0, world - 1) : 0,
+    world,
+    pid: message.u32("pid"),
+    shim: message.name("shim"),
+    vllm: message.name("vllm"),
+  };
+}
+
+const NOBODY = { engine: "", rank: 0, world: 1, pid: 0, shim: "", vllm: "" } as const;
+
+function parseRegister(message: Reader): Register {
+  return {
+    t: "register",
+    model: message.name("model"),
+    maxModelLen: message.u32("max_model_len", 1),
+    kvBlocks: message.u32("kv_blocks", 1),
+    groups: message.maps("groups", 1, GROUPS_MAX).map(parseGroup),
+  };
+}
+
+function parseGroup(group: Reader): GroupSpec {
+  return {
+    group: group.u32("group", 0, 0xffff),
+    class: group.oneOf("class", ["kv", "ssm"]),
+    layout: group.oneOf("layout", ["attention", "opaque"]),
+    dtype: group.oneOf("dtype", ["bf16", "f16", "f32", "u8"]),
+    tokens: group.u32("tokens", 1),
+    layers: group.u32("layers", 1),
+    heads: group.u32("heads"),
+    dimK: group.u32("dim_k"),
+    dimV: group.u32("dim_v"),
+    layerBytes: group.u32("layer_bytes", 1),
+    keyOffset: group.u32("key_offset"),
+    valueOffset: group.u32("value_offset"),
+    headStride: group.u32("head_stride"),
+    tokenStride: group.u32("token_stride"),
+  };
+}
+
+function parseNamespace(message: Reader): ShimMessage {
+  const bytes = message.bytes("namespace", NAMESPACE_BYTES, NAMESPACE_BYTES);
+  // A copy: it lives as long as the engine, the frame need not.
+  const namespace = toNamespace(Buffer.from(bytes));
+  return { t: "namespace", namespace, model: message.name("model") };
+}
+
+function parsePrefetch(message: Reader): Prefetch {
+  return {
+    t: "prefetch",
+    req: message.text("req"),
+    plan: message.count("plan"),
+    groups: message.maps("groups", 1, GROUPS_MAX).map((group) => {
+      const hashes = group.bytes("hashes", 0, PLAN_KEYS_MAX * HASH_BYTES);
+      if (hashes.length % HASH_BYTES !== 0) {
+        throw group.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
+      }
+      return {
+        group: group.u32("group", 0, 0xffff),
+        class: group.oneOf("class", ["kv", "ssm"]),
+        hashes: asBuffer(hashes),
+        from: group.u32("from", 0, hashes.length / HASH_BYTES),
+      };
+    }),
+  };
+}
+
+function parseSave(message: Reader): Save {
+  const items = message.rows("items", 6, SAVE_ITEMS_MAX).map((row) => ({
+    slot: row.u32(0),
+    generation: row.u32(1),
+    group: row.u32(2, 0, 0xffff),
+    hash: asBuffer(row.bytes(3, HASH_BYTES, HASH_BYTES)),
+    parent: asBuffer(row.bytes(4, HASH_BYTES, HASH_BYTES)),
+    endTokens: row.count(5),
+  }));
+  return { t: "save", arena: message.u32("arena"), items };
+}
+
+function parseCounts(message: Reader): ShimMessage {
+  const counters = message.map("counters");
+  const names = counters.names();
+  for (const name of names) {
+    if (!COUNTER_NAME.test(name)) throw counters.wrong(name, "a lower-case counter name");
+  }
+  return { t: "counts", counters: names.map((name) => [name, counters.count(name)]) };
+}
+
+/** The bytes of slot numbers or pairs, little-endian, as frames carry them. */
+export function slotBytes(numbers: readonly number[] | Uint32Array): Buffer {
+  const bytes = Buffer.allocUnsafe(numbers.length * 4);
+  let at = 0;
+  for (const number of numbers) at = bytes.writeUInt32LE(number, at);
+  return bytes;
+}

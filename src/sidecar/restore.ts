@@ -1,0 +1,347 @@
+// Owns the restores of one engine: plans are looked up, wait for room in order of arrival, are fetched prefix first, and report what is placed.
+import { HASH_BYTES, hasBit } from "../block.ts";
+import type { Namespace } from "../block.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import {
+  KEYS_PER_SLICE,
+  PLAN_KEYS_MAX,
+  PLAN_KEYS_OPEN_MAX,
+  PLANS_MAX,
+  RECLAIM_ANSWER_MS,
+} from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { SidecarCounters } from "../metrics.ts";
+import { nowMs, yieldToLoop } from "../time.ts";
+import type { Fetcher } from "./fetcher.ts";
+import { hashAt, lookUp } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup.ts";
+import type { DoneReason, Prefetch, SidecarMessage } from "./messages.ts";
+import { doneReason, Plan, Run } from "./plan.ts";
+import type { Placed, Wish } from "./plan.ts";
+import type { Shelf } from "./shelf.ts";
+import type { LookupGates } from "./vaults.ts";
+
+/** What restores work with once the engine's arena is there. */
+export interface Ground {
+  shelf: Shelf;
+  fetcher: Fetcher;
+  /** Decoded bytes of one block with all shards. */
+  sourceBytes(group: number): number;
+}
+
+export interface RestorerOptions {
+  world: number;
+  gates: LookupGates;
+  waitMs: number;
+  stallMs: number;
+  counters: SidecarCounters;
+  logger: Logger;
+  send(message: SidecarMessage): void;
+}
+
+export class Restorer {
+  readonly #options: RestorerOptions;
+  readonly #plans = new Map<number, Plan>();
+  #queue: Plan[] = [];
+  readonly #changed = new Set<Plan>();
+  #ground: Ground | null = null;
+  #isFlushing = false;
+  #isAdmitting = false;
+  #isAdmitAsked = false;
+  #openKeys = 0;
+  #retry: NodeJS.Timeout | undefined;
+  /** null until the scheduler has computed it; nothing can be looked up before. */
+  namespace: Namespace | null = null;
+
+  constructor(options: RestorerOptions) {
+    this.#options = options;
+  }
+
+  get planCount(): number {
+    return this.#plans.size;
+  }
+
+  /** All ranks have mapped the arena and slots exist. */
+  open(ground: Ground): void {
+    this.#ground = ground;
+  }
+
+  /** Blocks may be taken that could not before. */
+  onRoom(): void {
+    if (this.#isAdmitAsked || this.#queue.length === 0) return;
+    this.#isAdmitAsked = true;
+    setImmediate(() => {
+      this.#isAdmitAsked = false;
+      void this.#admit();
+    });
+  }
+
+  prefetch(message: Prefetch): void {
+    const { counters, world, waitMs } = this.#options;
+    counters.add("prefetch_requests");
+    const { req, plan: number, groups } = message;
+    if (this.#plans.has(number)) {
+      throw new TierkvError("BAD_FRAME", {
+        peer: `request ${req.slice(0, 64)}`,
+        reason: `plan = ${number}: it is in use; expected a new number for each plan`,
+      });
+    }
+    const keys = groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0) * world;
+    if (
+      this.#plans.size >= PLANS_MAX ||
+      keys > PLAN_KEYS_MAX ||
+      this.#openKeys + keys > PLAN_KEYS_OPEN_MAX
+    ) {
+      counters.add("plan_overload");
+      this.#options.send({ t: "done", req, plan: number, reason: "overload" });
+      return;
+    }
+    const plan = new Plan(req, number, keys);
+    this.#plans.set(number, plan);
+    this.#openKeys += keys;
+    plan.deadline = setTimeout(() => this.#onDeadline(plan), waitMs);
+    this.#lookUp(plan, message).catch((error: unknown) => {
+      this.#options.logger.error({ err: toTierkvError(error) }, "a restore plan failed");
+      this.#finish(plan, "vault_down");
+    });
+  }
+
+  /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours any more. */
+  release(number: number): void {
+    const plan = this.#plans.get(number);
+    if (plan === undefined) return;
+    this.#plans.delete(number);
+    plan.isReleased = true;
+    this.#settle(plan);
+    for (const run of plan.runs) run.leaveAll();
+    this.onRoom();
+  }
+
+  close(): void {
+    clearTimeout(this.#retry);
+    for (const number of this.#plans.keys()) this.release(number);
+  }
+
+  async #lookUp(plan: Plan, message: Prefetch): Promise<void> {
+    const { world, gates, waitMs, stallMs, counters, logger } = this.#options;
+    if (this.namespace === null) {
+      this.#finish(plan, "not_ready");
+      return;
+    }
+    const namespace = this.namespace;
+    const answer = await lookUp(message.groups, {
+      namespace,
+      world,
+      shelf: this.#ground?.shelf ?? null,
+      gates,
+      isWanted: () => !plan.isOver,
+      timeoutMs: Math.min(stallMs, waitMs),
+      counters,
+      logger,
+    });
+    if (plan.isOver) return;
+    const { req, number } = plan;
+    const groups = message.groups.map(({ group }, index) => ({
+      group,
+      held: answer.held[index] ?? Buffer.alloc(0),
+    }));
+    this.#options.send({ t: "held", req, plan: number, groups });
+    if (this.#ground === null) {
+      this.#finish(plan, "not_ready");
+      return;
+    }
+    plan.wishes = toWishes(message, answer, this.#ground.shelf.capacityInTime);
+    plan.state = "queued";
+    if ((await this.#roomNeeded(plan, this.#ground)) === 0) {
+      await this.#begin(plan, this.#ground);
+    } else {
+      this.#queue.push(plan);
+      this.onRoom();
+    }
+  }
+
+  /** Starts waiting plans in order, each when all its blocks fit: two half-placed plans would wait for each other. */
+  async #admit(): Promise<void> {
+    const ground = this.#ground;
+    if (this.#isAdmitting || ground === null) return;
+    this.#isAdmitting = true;
+    for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
+      const needed = await this.#roomNeeded(plan, ground);
+      const short = needed - ground.shelf.room;
+      if (short > 0 && !plan.isOver) {
+        this.#askBack(short);
+        break;
+      }
+      await this.#begin(plan, ground);
+      this.#dequeue(plan);
+    }
+    this.#isAdmitting = false;
+  }
+
+  #dequeue(plan: Plan): void {
+    this.#queue = this.#queue.filter((other) => other !== plan);
+  }
+
+  async #roomNeeded(plan: Plan, { shelf }: Ground): Promise<number> {
+    let needed = 0;
+    let seen = 0;
+    for (const { keys } of plan.wishes) {
+      for (const key of keys) {
+        if (!shelf.isInUse(key)) needed += 1;
+        seen += 1;
+        if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+      }
+    }
+    return needed;
+  }
+
+  /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */
+  async #begin(plan: Plan, { shelf, fetcher }: Ground): Promise<void> {
+    const { namespace } = this;
+    if (namespace === null) return;
+    let seen = 0;
+    for (const wish of plan.wishes) {
+      const { group, recordClass } = wish;
+      const run = new Run(wish, shelf, () => this.#onChange(plan));
+      plan.runs.push(run);
+      for (const [index, key] of wish.keys.entries()) {
+        // An own copy of the hash: it outlives the frame it came in.
+        const hash = Buffer.from(hashAt(wish, index));
+        const block = shelf.use(key, { namespace, recordClass, group, hash }, run);
+        run.add(block);
+        if (block.state === "wanted" && block.users.size === 1) fetcher.add(block);
+        seen += 1;
+        if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+        if (plan.isOver) {
+          run.leaveAll();
+          return;
+        }
+      }
+    }
+    if (plan.isOver) return;
+    plan.state = "fetching";
+    this.#onChange(plan);
+  }
+
+  /** Asks for the slots of the oldest plans the scheduler has been told of but may not have used. */
+  #askBack(short: number): void {
+    let missing = short;
+    for (const plan of this.#plans.values()) {
+      if (missing <= 0) break;
+      if (plan.state !== "done" || plan.blockCount === 0) continue;
+      if (plan.reclaimAskedMs === null) {
+        plan.reclaimAskedMs = nowMs();
+        this.#options.counters.add("reclaims");
+        this.#options.send({ t: "reclaim", req: plan.req, plan: plan.number });
+        missing -= plan.blockCount;
+      } else if (nowMs() - plan.reclaimAskedMs < RECLAIM_ANSWER_MS) {
+        missing -= plan.blockCount;
+      }
+    }
+    clearTimeout(this.#retry);
+    this.#retry = setTimeout(() => this.onRoom(), RECLAIM_ANSWER_MS);
+  }
+
+  #onChange(plan: Plan): void {
+    this.#changed.add(plan);
+    if (this.#isFlushing) return;
+    this.#isFlushing = true;
+    setImmediate(() => {
+      this.#isFlushing = false;
+      const plans = [...this.#changed];
+      this.#changed.clear();
+      for (const changed of plans) this.#report(changed);
+    });
+  }
+
+  /** Tells the scheduler what has been placed since the last time, and of the end when it is reached. */
+  #report(plan: Plan): void {
+    if (plan.isOver || plan.state !== "fetching") return;
+    for (const run of plan.runs) {
+      const placed = run.advance();
+      if (placed !== null) this.#sendPlaced(plan, placed);
+    }
+    if (plan.runs.every((run) => run.isComplete)) {
+      this.#finish(plan, doneReason(plan.runs.map((run) => run.cut)));
+    }
+  }
+
+  #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
+    const { counters, send } = this.#options;
+    send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots });
+    for (const block of blocks) {
+      counters.add(block.isShared ? "blocks_restored_local" : "blocks_restored_vault");
+      block.isShared = true;
+    }
+    counters.add("bytes_restored", blocks.length * (this.#ground?.sourceBytes(group) ?? 0));
+  }
+
+  #onDeadline(plan: Plan): void {
+    if (plan.isOver) return;
+    if (plan.state === "queued") this.#finish(plan, "no_slot");
+    else this.#finish(plan, "deadline");
+  }
+
+  #finish(plan: Plan, reason: DoneReason): void {
+    if (plan.isOver) return;
+    // What was placed in this very turn still counts.
+    for (const run of plan.runs) {
+      const placed = run.advance();
+      if (placed !== null) this.#sendPlaced(plan, placed);
+      run.end(reason);
+    }
+    plan.state = "done";
+    this.#settle(plan);
+    this.#options.counters.add(`plan_${reason}`);
+    this.#options.send({ t: "done", req: plan.req, plan: plan.number, reason });
+    this.onRoom();
+  }
+
+  /** What only an open plan holds. */
+  #settle(plan: Plan): void {
+    clearTimeout(plan.deadline);
+    this.#openKeys -= plan.openKeys;
+    plan.openKeys = 0;
+    plan.wishes = [];
+    this.#changed.delete(plan);
+    this.#dequeue(plan);
+  }
+}
+
+/** Per group the blocks from index `from` on that are held without a gap, all together no more than the arena can hold. */
+function toWishes(message: Prefetch, answer: LookupAnswer, capacity: number): Wish[] {
+  let room = capacity;
+  return message.groups.map((group, index) => {
+    const count = group.hashes.length / HASH_BYTES;
+    const found = heldRun(answer.held[index] ?? Buffer.alloc(0), group.from, count);
+    const length = Math.min(found, room);
+    room -= length;
+    const end = group.from + length;
+    return {
+      group: group.group,
+      recordClass: group.class,
+      first: group.from,
+      keys: (answer.keys[index] ?? []).slice(group.from, end),
+      hashes: group.hashes.subarray(group.from * HASH_BYTES, end * HASH_BYTES),
+      cut: cutReason(length, found, count - group.from, answer.isVaultDown),
+    };
+  });
+}
+
+/** How many bits are set from `from` on without a gap. */
+function heldRun(held: Buffer, from: number, count: number): number {
+  let end = from;
+  while (end < count && hasBit(held, end)) end += 1;
+  return end - from;
+}
+
+function cutReason(
+  length: number,
+  found: number,
+  asked: number,
+  isVaultDown: boolean,
+): DoneReason | null {
+  if (length < found) return "no_slot";
+  if (found === asked) return null;
+  return isVaultDown ? "vault_down" : "end_of_hit";
+}

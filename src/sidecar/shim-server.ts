@@ -1,0 +1,237 @@
+// Owns the local socket's server: who may connect, the hello, and which engine a connection belongs to.
+import { createServer } from "node:net";
+import type { Server, Socket } from "node:net";
+import { TierkvError } from "../errors.ts";
+import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { SidecarCounters } from "../metrics.ts";
+import { coreInfo } from "../native.ts";
+import { Connection } from "./connection.ts";
+import { Engine } from "./engine.ts";
+import type { EngineOptions, EngineStatus } from "./engine.ts";
+import { LOCAL_PROTOCOL } from "./messages.ts";
+import type { CommonMessage, Hello, ShimMessage, SidecarMessage } from "./messages.ts";
+import type { Seat } from "./seat.ts";
+import { listenOn } from "./socket-file.ts";
+
+export interface ShimServerOptions {
+  socketPath: string;
+  engine: EngineOptions;
+  /** What every shim is told. */
+  welcome: Extract<SidecarMessage, { t: "welcome" }>;
+  status(): object;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** What a connection is, once it has said hello. */
+type Place =
+  | { role: "scheduler"; engine: Engine }
+  | { role: "worker"; engine: Engine; seat: Seat }
+  | { role: "status" };
+
+interface Guest {
+  connection: Connection;
+  place: Place | null;
+  hello: NodeJS.Timeout;
+}
+
+export class ShimServer {
+  readonly #options: ShimServerOptions;
+  readonly #server: Server;
+  readonly #guests = new Set<Guest>();
+  /** By id, those that new connections may join. */
+  readonly #engines = new Map<string, Engine>();
+  /** Also those that are leaving: their saves are still being encoded. */
+  readonly #alive = new Set<Engine>();
+  readonly #shimCounters = new Set<string>();
+  #lastId = 0;
+  #removeSocket: () => Promise<void> = () => Promise.resolve();
+
+  constructor(options: ShimServerOptions) {
+    this.#options = options;
+    this.#server = createServer((socket) => this.#accept(socket));
+  }
+
+  /** Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when the place is not fit for it. */
+  async listen(): Promise<void> {
+    this.#removeSocket = await listenOn(this.#server, this.#options.socketPath);
+    this.#server.on("error", (error) =>
+      this.#options.logger.error({ err: error }, "local socket failed"),
+    );
+  }
+
+  /** No new connection, and every engine is asked to leave; resolves when they have, bounded by their own limits. */
+  async close(): Promise<void> {
+    await this.#removeSocket();
+    this.#server.close();
+    for (const engine of this.#alive) engine.retire();
+    for (const { connection } of this.#guests) connection.close();
+    while (this.#guests.size > 0 || this.#alive.size > 0) {
+      await new Promise<void>((resolve) => {
+        this.#onLess = resolve;
+      });
+    }
+  }
+
+  #onLess: () => void = () => {};
+
+  engines(): EngineStatus[] {
+    return [...this.#engines.values()].map((engine) => engine.status());
+  }
+
+  #accept(socket: Socket): void {
+    this.#lastId += 1;
+    const { logger, counters } = this.#options;
+    const connection = new Connection(
+      this.#lastId,
+      socket,
+      {
+        onMessage: (message) => this.#onMessage(guest, message),
+        onEnd: () => this.#onEnd(guest),
+        onRefused: () => counters.add("frames_refused"),
+      },
+      logger,
+    );
+    const guest: Guest = {
+      connection,
+      place: null,
+      hello: setTimeout(() => {
+        const timeoutMs = HELLO_TIMEOUT_MS;
+        connection.refuse(new TierkvError("DEADLINE", { what: "the hello", timeoutMs }));
+      }, HELLO_TIMEOUT_MS),
+    };
+    this.#guests.add(guest);
+    if (this.#guests.size <= SHIM_CONNECTIONS_MAX) return;
+    const limit = SHIM_CONNECTIONS_MAX;
+    connection.refuse(
+      new TierkvError("OVERLOAD", { what: "connections", count: this.#guests.size, limit }),
+    );
+  }
+
+  #onMessage(guest: Guest, message: ShimMessage): void {
+    if (message.t === "hello") this.#onHello(guest, message);
+    else if (guest.place === null) throw misplaced(guest, message, "hello first");
+    else if (isCommon(message)) this.#onCommon(guest, guest.place, message);
+    else dispatch(guest, guest.place, message);
+  }
+
+  #onHello(guest: Guest, hello: Hello): void {
+    if (guest.place !== null) throw misplaced(guest, hello, "one hello");
+    if (hello.protocol !== LOCAL_PROTOCOL) {
+      throw new TierkvError("VERSION_MISMATCH", {
+        peer: hello.shim === "" ? "the shim" : `shim ${hello.shim}`,
+        theirs: `local protocol ${hello.protocol}`,
+        ours: `local protocol ${LOCAL_PROTOCOL} (sidecar ${coreInfo().version})`,
+      });
+    }
+    const { connection } = guest;
+    guest.place = this.#seatGuest(connection, hello);
+    clearTimeout(guest.hello);
+    connection.send(this.#options.welcome);
+    if (guest.place.role === "status") return;
+    connection.peer = `${hello.role} ${hello.rank} of engine ${hello.engine}`;
+    guest.place.engine.greet(connection);
+    this.#options.logger.info(
+      {
+        engine: hello.engine,
+        role: hello.role,
+        rank: hello.rank,
+        pid: hello.pid,
+        vllm: hello.vllm,
+      },
+      "shim connected",
+    );
+  }
+
+  #seatGuest(connection: Connection, hello: Hello): Place {
+    if (hello.role === "status") return { role: "status" };
+    const engine = this.#engines.get(hello.engine) ?? this.#addEngine(hello);
+    if (hello.role === "worker") {
+      return { role: "worker", engine, seat: engine.addWorker(connection, hello) };
+    }
+    engine.addScheduler(connection, hello);
+    return { role: "scheduler", engine };
+  }
+
+  #addEngine(hello: Hello): Engine {
+    const { counters } = this.#options;
+    const engine = new Engine(hello, this.#options.engine, {
+      onRetired: () => this.#engines.delete(engine.id),
+      onGone: () => {
+        this.#alive.delete(engine);
+        counters.add("engines_gone");
+        this.#onLess();
+      },
+    });
+    this.#engines.set(engine.id, engine);
+    this.#alive.add(engine);
+    counters.add("engines_connected");
+    return engine;
+  }
+
+  #onCommon({ connection }: Guest, place: Place, message: CommonMessage): void {
+    if (message.t === "ping") {
+      connection.send({ t: "pong", n: message.n });
+    } else if (message.t === "status") {
+      if (place.role !== "status") throw misplaced({ connection }, message, "role status");
+      connection.send({ t: "status_reply", status: this.#options.status() });
+    } else {
+      for (const [name, count] of message.counters) this.#countForShim(name, count);
+    }
+  }
+
+  #countForShim(name: string, count: number): void {
+    const isKnown = this.#shimCounters.has(name) || this.#shimCounters.size < SHIM_COUNTERS_MAX;
+    if (isKnown) this.#shimCounters.add(name);
+    this.#options.counters.add(isKnown ? `shim_${name}` : "shim_other", count);
+  }
+
+  #onEnd(guest: Guest): void {
+    clearTimeout(guest.hello);
+    this.#guests.delete(guest);
+    const { place, connection } = guest;
+    if (place !== null && place.role !== "status") {
+      this.#options.logger.info({ peer: connection.peer }, "shim gone");
+      place.engine.onEnd(connection);
+    }
+    this.#onLess();
+  }
+}
+
+type RoleMessage = Exclude<ShimMessage, Hello | CommonMessage>;
+
+function isCommon(message: ShimMessage): message is CommonMessage {
+  return message.t === "ping" || message.t === "counts" || message.t === "status";
+}
+
+function dispatch(guest: Guest, place: Place, message: RoleMessage): void {
+  switch (message.t) {
+    case "register":
+    case "mapped":
+    case "save":
+    case "return":
+      if (place.role !== "worker") throw misplaced(guest, message, "role worker");
+      place.engine.onWorkerMessage(place.seat, message);
+      break;
+    case "namespace":
+    case "prefetch":
+    case "release":
+      if (place.role !== "scheduler") throw misplaced(guest, message, "role scheduler");
+      place.engine.onSchedulerMessage(message);
+      break;
+    default:
+      message satisfies never;
+  }
+}
+
+function misplaced(
+  { connection }: Pick<Guest, "connection">,
+  message: ShimMessage,
+  expected: string,
+): TierkvError {
+  return new TierkvError("BAD_FRAME", {
+    peer: connection.peer,
+    reason: `t = "${message.t}": expected ${expected}`,
+  });
+}

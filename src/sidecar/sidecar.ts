@@ -1,0 +1,122 @@
+// Owns the assembly of a sidecar: encode threads, saves, engines and the local socket, started and stopped in order.
+import { availableMemory } from "node:process";
+import type { RecordClass } from "../block.ts";
+import { EncodePool } from "../codec/pool.ts";
+import type { Config } from "../config/config.ts";
+import type { Running } from "../lifecycle.ts";
+import { SAVE_CREDITS_MAX } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { SidecarCounters } from "../metrics.ts";
+import { coreInfo, sweepArenaDir } from "../native.ts";
+import { nowMs } from "../time.ts";
+import type { EngineOptions } from "./engine.ts";
+import { LOCAL_PROTOCOL } from "./messages.ts";
+import { Saver } from "./save.ts";
+import { ShimServer } from "./shim-server.ts";
+import { describeSidecar } from "./status.ts";
+import type { SidecarStatus } from "./status.ts";
+import { StoreQueue } from "./store-queue.ts";
+import { openGates } from "./vaults.ts";
+import type { VaultClients } from "./vaults.ts";
+
+export type { SidecarStatus } from "./status.ts";
+
+export interface SidecarOptions {
+  config: Config;
+  /** Belong to the caller, who closes them after the sidecar. */
+  vaults: VaultClients;
+  logger: Logger;
+  counters: SidecarCounters;
+}
+
+export interface RunningSidecar extends Running {
+  readonly socketPath: string;
+  status(): SidecarStatus;
+}
+
+/** Codec ids of the record header. Recurrent state is raw whatever the configuration says. */
+const CODEC_RAW = 0;
+/** Fidelity of records that decode to the very bytes of the engine. */
+const FIDELITY_EXACT = 0;
+
+/** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its place is unfit. */
+export async function startSidecar(options: SidecarOptions): Promise<RunningSidecar> {
+  const { config, vaults, counters } = options;
+  const { socket, arenaDir } = config.sidecar;
+  const startedMs = nowMs();
+  const pool = new EncodePool();
+  const saver = newSaver(options, pool);
+  const status = (): SidecarStatus =>
+    describeSidecar({ config, startedMs, vaults, saver, counters }, server.engines());
+  const server = newServer(options, saver, status);
+  try {
+    await server.listen();
+    // Only now: while another sidecar serves the socket, its arenas are none of ours.
+    if (arenaDir !== null) sweepArenaDir(arenaDir);
+  } catch (error) {
+    await pool.close();
+    throw error;
+  }
+  let closing: Promise<void> | null = null;
+  const close = async (): Promise<void> => {
+    await server.close();
+    await saver.drain();
+    await pool.close();
+  };
+  return { socketPath: socket, status, close: () => (closing ??= close()) };
+}
+
+function newSaver({ vaults, counters, logger }: SidecarOptions, pool: EncodePool): Saver {
+  const store = (recordClass: RecordClass): StoreQueue | null => {
+    const client = vaults[recordClass];
+    return client === null ? null : new StoreQueue(client, recordClass, counters, logger);
+  };
+  return new Saver({
+    pool,
+    stores: { kv: store("kv"), ssm: store("ssm") },
+    codecs: { kv: CODEC_RAW, ssm: CODEC_RAW },
+    fidelity: FIDELITY_EXACT,
+    counters,
+    logger,
+  });
+}
+
+function newServer(options: SidecarOptions, saver: Saver, status: () => object): ShimServer {
+  const { config, counters, logger } = options;
+  const { waitMs, stallMs } = config.restore;
+  return new ShimServer({
+    socketPath: config.sidecar.socket,
+    engine: engineOptions(options, saver),
+    welcome: {
+      t: "welcome",
+      protocol: LOCAL_PROTOCOL,
+      sidecar: coreInfo().version,
+      fidelity: FIDELITY_EXACT,
+      wait_ms: waitMs,
+      stall_ms: stallMs,
+      save_slots_max: SAVE_CREDITS_MAX,
+    },
+    status,
+    counters,
+    logger,
+  });
+}
+
+function engineOptions(options: SidecarOptions, saver: Saver): EngineOptions {
+  const { config, vaults, counters, logger } = options;
+  const { enabled, kvDim } = config.turboQuant;
+  return {
+    arenaBytesMax: config.sidecar.arenaBytes,
+    arenaDir: config.sidecar.arenaDir,
+    freeBytes: availableMemory,
+    kvDim: enabled ? kvDim : null,
+    fidelity: FIDELITY_EXACT,
+    waitMs: config.restore.waitMs,
+    stallMs: config.restore.stallMs,
+    vaults,
+    gates: openGates(vaults),
+    saver,
+    counters,
+    logger,
+  };
+}

@@ -1,0 +1,66 @@
+// Owns what a sidecar says of itself: the shape that `tierkv status` and tests read.
+import type { RecordClass } from "../block.ts";
+import type { VaultClient } from "../client/vault-client.ts";
+import type { Config } from "../config/config.ts";
+import type { SidecarCounters } from "../metrics.ts";
+import { coreInfo } from "../native.ts";
+import { nowMs } from "../time.ts";
+import type { EngineStatus } from "./engine.ts";
+import type { Saver } from "./save.ts";
+import type { VaultClients } from "./vaults.ts";
+
+export interface VaultStatus {
+  address: string;
+  state: string;
+}
+
+export interface SidecarStatus {
+  version: string;
+  pid: number;
+  uptimeMs: number;
+  socket: string;
+  engines: EngineStatus[];
+  /** Shared memory of all engines. */
+  arenaBytes: number;
+  /** Ceiling of one engine's arena. */
+  arenaBytesMax: number;
+  /** Of all engines. */
+  slots: number;
+  slotsFree: number;
+  vaults: Record<RecordClass, VaultStatus | null>;
+  saves: { queuedBlocks: number; queuedBytes: number };
+  counters: Record<string, number>;
+}
+
+export interface StatusSources {
+  config: Config;
+  startedMs: number;
+  vaults: VaultClients;
+  saver: Saver;
+  counters: SidecarCounters;
+}
+
+export function describeSidecar(sources: StatusSources, engines: EngineStatus[]): SidecarStatus {
+  const { config, startedMs, vaults, saver, counters } = sources;
+  const arenas = engines.flatMap(({ arena }) => (arena === null ? [] : [arena]));
+  const sum = (of: (arena: (typeof arenas)[number]) => number): number =>
+    arenas.reduce((total, arena) => total + of(arena), 0);
+  return {
+    version: coreInfo().version,
+    pid: process.pid,
+    uptimeMs: Math.round(nowMs() - startedMs),
+    socket: config.sidecar.socket,
+    engines,
+    arenaBytes: sum(({ bytes }) => bytes),
+    arenaBytesMax: config.sidecar.arenaBytes,
+    slots: sum(({ slotCount }) => slotCount),
+    slotsFree: sum(({ freeSlots }) => freeSlots),
+    vaults: { kv: describeVault(vaults.kv), ssm: describeVault(vaults.ssm) },
+    saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
+    counters: counters.snapshot(),
+  };
+}
+
+function describeVault(client: VaultClient | null): VaultStatus | null {
+  return client === null ? null : { address: client.address, state: client.state };
+}

@@ -1,0 +1,118 @@
+// Owns the sending of encoded records to one vault: batches, a few calls in flight, every record counted and dropped exactly once.
+import { ItemStatus, statusName } from "../block.ts";
+import type { Namespace, RecordClass } from "../block.ts";
+import type { VaultClient } from "../client/vault-client.ts";
+import type { EncodedRecord } from "../codec/pool.ts";
+import { toTierkvError } from "../errors.ts";
+import {
+  SAVE_BATCH_BYTES,
+  SAVE_BATCH_ITEMS,
+  STORE_TIMEOUT_MS,
+  STORES_IN_FLIGHT_MAX,
+} from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { SidecarCounters } from "../metrics.ts";
+
+export interface OutgoingRecord {
+  namespace: Namespace;
+  /** Packed. */
+  key: Buffer;
+  record: EncodedRecord;
+  sourceBytes: number;
+  /** Stored or dropped. */
+  onEnd(): void;
+}
+
+/** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX at a time. */
+export class StoreQueue {
+  readonly #client: VaultClient;
+  readonly #recordClass: RecordClass;
+  readonly #counters: SidecarCounters;
+  readonly #logger: Logger;
+  readonly #waiting: OutgoingRecord[] = [];
+  #inFlight = 0;
+
+  constructor(
+    client: VaultClient,
+    recordClass: RecordClass,
+    counters: SidecarCounters,
+    logger: Logger,
+  ) {
+    this.#client = client;
+    this.#recordClass = recordClass;
+    this.#counters = counters;
+    this.#logger = logger;
+  }
+
+  get isDown(): boolean {
+    return this.#client.state === "down";
+  }
+
+  add(records: readonly OutgoingRecord[]): void {
+    this.#waiting.push(...records);
+    this.#pump();
+  }
+
+  #pump(): void {
+    while (this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length > 0) {
+      const batch = this.#takeBatch();
+      this.#inFlight += 1;
+      void this.#send(batch).finally(() => {
+        this.#inFlight -= 1;
+        this.#pump();
+      });
+    }
+  }
+
+  #takeBatch(): OutgoingRecord[] {
+    const [first] = this.#waiting;
+    let bytes = 0;
+    let count = 0;
+    for (const { namespace, record } of this.#waiting) {
+      bytes += record.bytes;
+      const isFull = bytes > SAVE_BATCH_BYTES || count === SAVE_BATCH_ITEMS;
+      if (count > 0 && (isFull || namespace !== first?.namespace)) break;
+      count += 1;
+    }
+    return this.#waiting.splice(0, count);
+  }
+
+  /** Never rejects; the records are dropped whatever happens. */
+  async #send(batch: readonly OutgoingRecord[]): Promise<void> {
+    try {
+      const [first] = batch;
+      if (first === undefined) return;
+      const items = batch.map(({ key, record }) => ({ key, record: record.view() }));
+      const { namespace } = first;
+      const statuses = await this.#client.store(
+        namespace,
+        this.#recordClass,
+        items,
+        STORE_TIMEOUT_MS,
+      );
+      for (const [index, record] of batch.entries()) this.#count(record, statuses[index]);
+    } catch (error) {
+      const { code } = toTierkvError(error);
+      this.#counters.add("vault_errors");
+      this.#counters.add(`dropped_${code.toLowerCase()}`, batch.length);
+      this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
+    } finally {
+      for (const { record, onEnd } of batch) {
+        record.drop();
+        onEnd();
+      }
+    }
+  }
+
+  #count({ record, sourceBytes }: OutgoingRecord, status: ItemStatus | undefined): void {
+    if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
+      this.#counters.add("blocks_saved");
+      this.#counters.add("bytes_saved", sourceBytes);
+      this.#counters.add("bytes_sent", record.bytes);
+    } else if (status === ItemStatus.PRESENT) {
+      this.#counters.add("saves_present");
+    } else {
+      this.#counters.add(`dropped_${statusName(status ?? ItemStatus.UNSPECIFIED)}`);
+    }
+  }
+}
