@@ -5,7 +5,7 @@ import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
-import type { SidecarStatus } from "../sidecar/sidecar.ts";
+import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import { SidecarLink } from "./sidecar-link.ts";
 import type { VaultTarget } from "./targets.ts";
