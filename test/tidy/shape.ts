@@ -90,20 +90,24 @@ const topLevel: Rule = {
   examples: [{ "notes.txt": "" }, { "lib/a.ts": "" }],
 };
 
-/** The file that `test/client/retry.test.ts` or `test/client/retry.late.test.ts` is about. */
-function mirrored(path: string): string {
-  const name = posix.basename(path).split(".")[0] ?? "";
-  return posix.join("src", posix.dirname(path).slice("test".length), `${name}.ts`);
+/**
+ * Whether src has what a test is about: `retry.ts` or `retry-call.ts` for `retry.test.ts`
+ * and `retry.late.test.ts`.
+ */
+function isMirrored(test: string, paths: readonly string[]): boolean {
+  const name = posix.basename(test).split(".")[0] ?? "";
+  const start = posix.join("src", posix.dirname(test).slice("test".length), name);
+  return paths.some((path) => path === `${start}.ts` || path.startsWith(`${start}-`));
 }
 
 const mirror: Rule = {
   name: "tests mirror src",
   breaches(sources) {
-    const known = new Set(sources.map(({ path }) => path));
+    const known = sources.map(({ path }) => path);
     return under(sources, "test/", ".test.ts").flatMap(({ path }) => {
       const folder = path.split("/")[1] ?? "";
-      if (TEST_FOLDERS.includes(folder) || path === "test/tidy.test.ts") return [];
-      return known.has(mirrored(path)) ? [] : [`${path}: there is no ${mirrored(path)}`];
+      const isApart = TEST_FOLDERS.includes(folder) || path === "test/tidy.test.ts";
+      return isApart || isMirrored(path, known) ? [] : [`${path} is about no file of src`];
     });
   },
   examples: [
