@@ -259,11 +259,28 @@ def test_frames_sent_together_with_welcome_are_not_lost(socket_path: str, connec
             open_first(welcome)
             fake.send(early)
 
-        ear.on_open = send_at_once  # type: ignore[method-assign]
+        monkeypatch.setattr(ear, "on_open", send_at_once)
         ear.channel.start()
         wait_until(lambda: ear.frames, "the early frame")
         assert ear.frames == [early]
         ear.channel.close()
+
+
+def test_the_listener_speaks_first(socket_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ear = Ear(socket_path)
+    seen = []
+
+    def on_open(_: Frame) -> None:
+        seen.append((ear.channel.is_up, ear.channel.send({"t": "register"})))
+
+    monkeypatch.setattr(ear, "on_open", on_open)
+    with FakeSidecar(socket_path) as fake:
+        ear.channel.start()
+        wait_until(ear.is_up, "the channel is up")
+        fake.expect("register")
+        ear.channel.close()
+    # Were it up before, the engine's thread could send on a connection its owner knows nothing of.
+    assert seen == [(False, True)]
 
 
 def test_counters_travel_as_differences(socket_path: str, connect: Connect) -> None:

@@ -108,21 +108,30 @@ def test_references_go_back_when_every_rank_has_copied_tail_first() -> None:
     bench.planner.acknowledge(ticket, 1)  # a repeated receipt must not release twice
 
 
-def test_a_step_copies_at_most_the_cap_and_the_rest_follows() -> None:
+def half_a_step() -> Group:
+    """Two blocks of this group are all a step may copy."""
     group = make_group(tokens=4, heads=1, dims=(limits.SAVE_BYTES_PER_STEP_MAX // 128,) * 2)
     assert group.block_bytes * 2 == limits.SAVE_BYTES_PER_STEP_MAX
-    bench = Bench(group=group)
+    return group
+
+
+def test_a_step_copies_at_most_the_cap_and_the_rest_follows() -> None:
+    bench = Bench(group=half_a_step())
     bench.planner.offer(Request("r", 20), bench.cursor, 20, None, lambda: TABLE)
     steps = [[item.block_id for item in bench.planner.next_step()[1]] for _ in range(4)]
     assert steps == [[1, 2], [3, 4], [5], []]
 
 
 def test_a_full_backlog_drops_and_counts_and_holds_no_reference_for_it() -> None:
-    bench = Bench(blocks=16)  # 16 / SAVE_BACKLOG_BLOCKS_FRACTION = 2
-    items = bench.offer(Request("r", 20), 20)
-    assert [item.block_id for item in items] == [1, 2]
-    assert bench.counters.get("dropped_save_backlog") == 3
-    assert bench.pool.referenced == [1, 2]
+    bench = Bench(group=half_a_step(), blocks=8)  # 8 / SAVE_BACKLOG_BLOCKS_FRACTION = 1 put off
+    assert [item.block_id for item in bench.offer(Request("r", 20), 20)] == [1, 2]
+    assert bench.counters.get("dropped_save_backlog") == 2
+    assert bench.pool.referenced == [1, 2, 3]
+
+
+def test_what_is_copied_in_its_own_step_is_no_backlog() -> None:
+    bench = Bench(blocks=8)
+    assert [item.block_id for item in bench.offer(Request("r", 24), 24)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_finished_request_drops_only_its_own_waiting_blocks() -> None:

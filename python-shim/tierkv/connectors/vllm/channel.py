@@ -49,6 +49,7 @@ class Channel:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closing = False
         self._open = False
+        self._greeted = False
         self._overflowed = False
         self._owed_since: float | None = None
         self._last_ping = 0.0
@@ -61,9 +62,9 @@ class Channel:
 
     @property
     def is_up(self) -> bool:
-        """True while the sidecar is connected and has not been silent when it owed us an answer."""
+        """True from the end of `on_open` on, while the sidecar is not silent though it owes us an answer."""
         owed = self._owed_since
-        return self._open and (owed is None or time.monotonic() - owed < limits.SILENCE_MAX_S)
+        return self._greeted and (owed is None or time.monotonic() - owed < limits.SILENCE_MAX_S)
 
     def send(self, frame: Frame) -> bool:
         """Queues a frame without blocking; False when there is no connection (the frame is dropped)."""
@@ -176,10 +177,11 @@ class Channel:
             self._open = True
         self._complained = ""
         self._listener.on_open(welcome)
+        self._greeted = True
 
     def _forget(self) -> None:
         with self._lock:
-            self._open = False
+            self._open = self._greeted = False
             self._outgoing.clear()
             self._outgoing_bytes = 0
 

@@ -83,7 +83,7 @@ class SavePlanner:
             block_id = table[index] if index < len(table) else 0
             if block_id == 0:  # vLLM's null block: nothing was computed here
                 continue
-            if len(self._backlog) >= self._backlog_max:
+            if len(self._backlog) >= self._per_step + self._backlog_max:
                 self._counters.add("dropped_save_backlog")
                 continue
             self._reference(block_id)
