@@ -1,0 +1,96 @@
+// Owns the proof that nothing is dropped without a yes, and that a vault that cannot be flushed is told.
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { createLogger } from "../../../src/log.ts";
+import { newVaultCounters } from "../../../src/metrics.ts";
+import type { RunningVault } from "../../../src/vault/server.ts";
+import { startVault } from "../../../src/vault/server.ts";
+import { runInside } from "../../support/command-line.ts";
+
+let dir = "";
+let config = "";
+let vault: RunningVault;
+
+beforeAll(async () => {
+  dir = mkdtempSync(join(tmpdir(), "tierkv-flush-"));
+  vault = await startVault({
+    config: {
+      listen: { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
+      maxBytes: 32 * 1024 ** 2,
+    },
+    recordClass: "kv",
+    logger: createLogger("vault", { level: "silent" }),
+    counters: newVaultCounters(),
+  });
+  config = join(dir, "t.toml");
+  writeFileSync(config, `[cluster]\nkv_cold = "${vault.address}"\nssm_cold = "127.0.0.1:1"\n`);
+});
+
+afterAll(async () => {
+  await vault.close();
+  rmSync(dir, { recursive: true });
+});
+
+const flush = (...argv: string[]): string[] => ["flush", "--config", config, ...argv];
+
+test("asks by role and address; anything but yes drops nothing", async () => {
+  for (const answer of ["", "n", "yess", "no"]) {
+    const { exitCode, stdout, asked } = await runInside(flush(), { answer });
+    expect([exitCode, stdout]).toEqual([1, "nothing was dropped\n"]);
+    expect(asked).toEqual([
+      `Drop every record of kv_cold at ${vault.address} and ssm_cold at 127.0.0.1:1? [y/N]`,
+    ]);
+  }
+});
+
+test.each(["y", "Yes"])("%s is a yes", async (answer) => {
+  const { exitCode, stdout, asked } = await runInside(flush("--target", "kv_cold"), { answer });
+  expect([exitCode, stdout]).toEqual([
+    0,
+    `kv_cold at ${vault.address}: 0 records dropped, 0 B freed\n`,
+  ]);
+  expect(asked).toEqual([`Drop every record of kv_cold at ${vault.address}? [y/N]`]);
+});
+
+test("--yes does not ask", async () => {
+  const { exitCode, asked } = await runInside(flush("--yes", "--target", "kv_cold"), {
+    answer: "n",
+  });
+  expect([exitCode, asked]).toEqual([0, []]);
+});
+
+test("one vault that is down does not keep the other from being flushed", async () => {
+  const { exitCode, stdout } = await runInside(flush("--yes", "--json"));
+  expect(exitCode).toBe(1);
+  expect(JSON.parse(stdout)).toEqual({
+    flushed: [
+      { target: "kv_cold", address: vault.address, records: 0, bytes: 0, error: null },
+      {
+        target: "ssm_cold",
+        address: "127.0.0.1:1",
+        records: 0,
+        bytes: 0,
+        error: expect.stringContaining("ssm vault at 127.0.0.1:1 does not answer") as string,
+      },
+    ],
+  });
+});
+
+test("a vault that is not configured cannot be flushed", async () => {
+  const path = join(dir, "one.toml");
+  writeFileSync(path, `[cluster]\nkv_cold = "${vault.address}"\n`);
+  const { exitCode, stderr } = await runInside([
+    "flush",
+    "--yes",
+    "--target",
+    "ssm_cold",
+    "--config",
+    path,
+  ]);
+  expect(exitCode).toBe(2);
+  expect(stderr).toBe(
+    'tierkv: no vault to flush: write [cluster] ssm_cold = "host:port" (USAGE)\n',
+  );
+});
