@@ -19,8 +19,6 @@ import { StoreQueue } from "./store-queue.ts";
 import { openGates } from "./vaults.ts";
 import type { VaultClients } from "./vaults.ts";
 
-export type { SidecarStatus } from "./status.ts";
-
 export interface SidecarOptions {
   config: Config;
   /** Belong to the caller, who closes them after the sidecar. */

@@ -1,6 +1,6 @@
 // Owns the receiving of one Fetch call: pieces into inboxes, every record verified and decoded into its slot before its block counts as placed.
 import { ItemStatus, packKeys } from "../block.ts";
-import type { FetchSink } from "../client/vault-client.ts";
+import type { FetchSink } from "../client/fetch-ledger.ts";
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
 import { inboxAbort, inboxFinish, inboxWrite, openInbox } from "../native.ts";

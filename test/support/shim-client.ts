@@ -1,0 +1,335 @@
+// Owns a stand-in for the shim: it speaks the frames over the real socket and fills and reads slots through the arena's own path.
+import { closeSync, openSync, readSync, writeSync } from "node:fs";
+import { connect } from "node:net";
+import type { Socket } from "node:net";
+import { encodeFrame, FrameDecoder } from "../../src/sidecar/frames.ts";
+import type { Fields, Frame } from "../../src/sidecar/frames.ts";
+import { digest, noise } from "./records.ts";
+import { closeAfterTest, SOON_MS, until } from "./vaults.ts";
+
+export interface GroupShape {
+  group?: number;
+  class?: "kv" | "ssm";
+  tokens?: number;
+  layers?: number;
+  heads?: number;
+  dim?: number;
+}
+
+/** A `register` group as the real shim sends it: per layer (head, token, K|V), bf16. */
+export function makeGroup(shape: GroupShape = {}): Record<string, number | string> {
+  const { group = 0, tokens = 16, layers = 2, heads = 2, dim = 32 } = shape;
+  const tokenStride = dim * 2 * 2;
+  return {
+    group,
+    class: shape.class ?? "kv",
+    layout: shape.class === "ssm" ? "opaque" : "attention",
+    dtype: "bf16",
+    tokens,
+    layers,
+    heads,
+    dim_k: dim,
+    dim_v: dim,
+    layer_bytes: heads * tokens * tokenStride,
+    key_offset: 0,
+    value_offset: dim * 2,
+    head_stride: tokens * tokenStride,
+    token_stride: tokenStride,
+  };
+}
+
+/** One connection; keeps every frame it got, in order. */
+export class ShimClient {
+  readonly frames: Fields[] = [];
+  isClosed = false;
+  readonly #socket: Socket;
+  readonly #decoder = new FrameDecoder("the sidecar");
+  /** Called with each frame as it comes. */
+  onFrame: (frame: Fields) => void = () => {};
+
+  constructor(path: string) {
+    this.#socket = connect(path);
+    this.#socket.on("data", (chunk) => {
+      this.#decoder.push(chunk);
+      for (let frame = this.#decoder.next(); frame !== null; frame = this.#decoder.next()) {
+        this.frames.push(frame);
+        this.onFrame(frame);
+      }
+    });
+    this.#socket.on("error", () => {});
+    this.#socket.on("close", () => {
+      this.isClosed = true;
+    });
+    closeAfterTest(this);
+  }
+
+  send(frame: Frame): void {
+    this.#socket.write(encodeFrame(frame));
+  }
+
+  sendBytes(bytes: Buffer): void {
+    this.#socket.write(bytes);
+  }
+
+  /** Stops reading: what the sidecar sends piles up. */
+  pause(): void {
+    this.#socket.pause();
+  }
+
+  close(): void {
+    this.#socket.destroy();
+  }
+
+  got(t: string): Fields[] {
+    return this.frames.filter((frame) => frame["t"] === t);
+  }
+
+  /** Waits for the `count`-th frame of that name. */
+  async wait(t: string, count = 1): Promise<Fields> {
+    await until(() => this.got(t).length >= count, `${count} x ${t}`);
+    return this.got(t)[count - 1]!;
+  }
+
+  async ended(): Promise<void> {
+    await until(() => this.isClosed, "the end of the connection");
+  }
+}
+
+export function helloFrame(fields: Frame): Frame {
+  return {
+    t: "hello",
+    protocol: 1,
+    role: "worker",
+    engine: "engine-1",
+    rank: 0,
+    world: 1,
+    pid: process.pid,
+    shim: "0.1.0",
+    vllm: "0.32.0",
+    ...fields,
+  };
+}
+
+/** A worker rank: maps the arena by itself and collects its credits. */
+export class FakeWorker extends ShimClient {
+  readonly rank: number;
+  readonly groups: readonly Record<string, number | string>[];
+  arena = 0;
+  slotBytes = 0;
+  slotCount = 0;
+  credits: [number, number][] = [];
+  #fd: number | null = null;
+
+  constructor(
+    path: string,
+    rank: number,
+    groups: readonly Record<string, number | string>[],
+    isMapping = true,
+  ) {
+    super(path);
+    this.rank = rank;
+    this.groups = groups;
+    this.onFrame = (frame) => {
+      if (frame["t"] === "arena") this.#map(frame, isMapping);
+      if (frame["t"] === "credits") this.credits.push(...toPairs(frame["slots"] as Uint8Array));
+    };
+  }
+
+  writeSlot(slot: number, bytes: Buffer): void {
+    writeSync(this.#fd!, bytes, 0, bytes.length, slot * this.slotBytes);
+  }
+
+  readSlot(slot: number, bytes: number): Buffer {
+    const page = Buffer.alloc(bytes);
+    readSync(this.#fd!, page, 0, bytes, slot * this.slotBytes);
+    return page;
+  }
+
+  override close(): void {
+    super.close();
+    if (this.#fd !== null) closeSync(this.#fd);
+    this.#fd = null;
+  }
+
+  #map(frame: Fields, isMapping: boolean): void {
+    if (this.#fd !== null) closeSync(this.#fd);
+    this.#fd = openSync(frame["path"] as string, "r+");
+    this.arena = frame["arena"] as number;
+    this.slotBytes = frame["slot_bytes"] as number;
+    this.slotCount = frame["slot_count"] as number;
+    this.credits = [];
+    if (isMapping) this.send({ t: "mapped", arena: this.arena });
+  }
+}
+
+export interface EngineShape {
+  engine?: string;
+  world?: number;
+  groups?: readonly Record<string, number | string>[];
+  maxModelLen?: number;
+  namespace?: Buffer;
+}
+
+export interface Block {
+  hash: Buffer;
+  parent: Buffer;
+  endTokens: number;
+  /** The page of each rank. */
+  pages: Buffer[];
+}
+
+/** Blocks of one chain; the same name, index and rank give the same page. */
+export function makeBlocks(name: string, count: number, pageBytes: number, world = 1): Block[] {
+  const hashOf = (index: number): Buffer => digest(`${name} ${index}`);
+  const seed = digest(name).readUInt32LE(0);
+  return Array.from({ length: count }, (_, index) => ({
+    hash: hashOf(index),
+    parent: index === 0 ? Buffer.alloc(32) : hashOf(index - 1),
+    endTokens: (index + 1) * 16,
+    pages: Array.from({ length: world }, (_unused, rank) =>
+      noise(pageBytes, seed + index * world + rank),
+    ),
+  }));
+}
+
+export function hashesOf(blocks: readonly Block[]): Buffer {
+  return Buffer.concat(blocks.map(({ hash }) => hash));
+}
+
+/** What the sidecar said about one plan so far. */
+export interface PlanView {
+  plan: number;
+  held: Uint8Array | null;
+  /** Per group: slots in order, `world` per block. */
+  placed: Map<number, number[]>;
+  reason: string | null;
+}
+
+/** An engine as the sidecar sees it: one scheduler connection and `world` workers. */
+export class FakeEngine {
+  readonly id: string;
+  readonly world: number;
+  readonly namespace: Buffer;
+  readonly scheduler: ShimClient;
+  readonly workers: FakeWorker[];
+  readonly groups: readonly Record<string, number | string>[];
+  #lastPlan = 0;
+
+  constructor(path: string, shape: EngineShape = {}) {
+    this.id = shape.engine ?? "engine-1";
+    this.world = shape.world ?? 1;
+    this.groups = shape.groups ?? [makeGroup()];
+    this.namespace = shape.namespace ?? digest("namespace of the test");
+    const { world, id: engine } = this;
+    this.scheduler = new ShimClient(path);
+    this.scheduler.send(helloFrame({ engine, world, role: "scheduler" }));
+    this.scheduler.send({
+      t: "namespace",
+      namespace: this.namespace,
+      model: "test/model",
+      parts: { dtype: "bf16" },
+    });
+    this.workers = Array.from({ length: world }, (_, rank) => {
+      const worker = new FakeWorker(path, rank, this.groups);
+      worker.send(helloFrame({ engine, world, rank }));
+      worker.send({
+        t: "register",
+        model: "test/model",
+        max_model_len: shape.maxModelLen ?? 512,
+        kv_blocks: 100,
+        groups: this.groups,
+      });
+      return worker;
+    });
+  }
+
+  /** Up and ready for restores, with credits on every rank. */
+  static async start(path: string, shape: EngineShape = {}): Promise<FakeEngine> {
+    const engine = new FakeEngine(path, shape);
+    await engine.ready();
+    return engine;
+  }
+
+  async ready(): Promise<void> {
+    await this.scheduler.wait("restore");
+    await until(() => this.workers.every(({ credits }) => credits.length > 0), "credits");
+  }
+
+  /** Copies the blocks into slots it holds credits for and sends one `save` per rank. */
+  save(blocks: readonly Block[], group = 0): void {
+    for (const worker of this.workers) this.saveOn(worker, blocks, group);
+  }
+
+  saveOn(worker: FakeWorker, blocks: readonly Block[], group = 0): void {
+    const items = blocks.map(({ hash, parent, endTokens, pages }) => {
+      const [slot, generation] = worker.credits.shift() ?? [0xffff_ffff, 0];
+      if (slot !== 0xffff_ffff) worker.writeSlot(slot, pages[worker.rank]!);
+      return [slot, generation, group, hash, parent, endTokens];
+    });
+    worker.send({ t: "save", arena: worker.arena, items });
+  }
+
+  /** Sends a prefetch; returns its plan number. */
+  prefetch(hashes: Buffer, from = 0, group = 0): number {
+    const { class: recordClass } = this.groups.find((entry) => entry["group"] === group)!;
+    return this.prefetchGroups([{ group, class: recordClass!, hashes, from }]);
+  }
+
+  prefetchGroups(groups: readonly Frame[]): number {
+    this.#lastPlan += 1;
+    this.scheduler.send({ t: "prefetch", req: "request", plan: this.#lastPlan, groups });
+    return this.#lastPlan;
+  }
+
+  release(plan: number): void {
+    this.scheduler.send({ t: "release", req: "request", plan });
+  }
+
+  view(plan: number): PlanView {
+    const view: PlanView = { plan, held: null, placed: new Map(), reason: null };
+    for (const frame of this.scheduler.frames) {
+      if (frame["plan"] !== plan) continue;
+      if (frame["t"] === "held") view.held = (frame["groups"] as { held: Uint8Array }[])[0]!.held;
+      if (frame["t"] === "done") view.reason = frame["reason"] as string;
+      if (frame["t"] !== "placed") continue;
+      const group = frame["group"] as number;
+      const slots = view.placed.get(group) ?? [];
+      slots.push(...toNumbers(frame["slots"] as Uint8Array));
+      view.placed.set(group, slots);
+    }
+    return view;
+  }
+
+  async done(plan: number): Promise<PlanView> {
+    await until(() => this.view(plan).reason !== null, `the end of plan ${plan}`);
+    return this.view(plan);
+  }
+
+  /** The pages of one placed block, one per rank. */
+  pagesOf(view: PlanView, index: number, pageBytes: number, group = 0): Buffer[] {
+    const slots = view.placed.get(group)!;
+    return this.workers.map((worker) =>
+      worker.readSlot(slots[index * this.world + worker.rank]!, pageBytes),
+    );
+  }
+
+  close(): void {
+    this.scheduler.close();
+    for (const worker of this.workers) worker.close();
+  }
+}
+
+function toNumbers(bytes: Uint8Array): number[] {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  return Array.from({ length: bytes.length / 4 }, (_, index) => view.getUint32(index * 4, true));
+}
+
+export function toPairs(bytes: Uint8Array): [number, number][] {
+  const numbers = toNumbers(bytes);
+  return Array.from({ length: numbers.length / 2 }, (_, index) => [
+    numbers[index * 2]!,
+    numbers[index * 2 + 1]!,
+  ]);
+}
+
+export { SOON_MS, until };

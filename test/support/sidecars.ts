@@ -1,0 +1,82 @@
+// Owns real sidecars for tests: a socket in a directory of its own, vaults beside it, closed after each test.
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { VaultClient } from "../../src/client/vault-client.ts";
+import type { Config } from "../../src/config/config.ts";
+import { newSidecarCounters } from "../../src/metrics.ts";
+import type { SidecarCounters } from "../../src/metrics.ts";
+import { startSidecar } from "../../src/sidecar/sidecar.ts";
+import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
+import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
+import type { TestVault } from "./vaults.ts";
+
+/** A directory of mode 0700 that goes after the test. */
+export function testDirectory(): string {
+  const path = mkdtempSync(join(tmpdir(), "tierkv-test-"));
+  closeAfterTest({ close: () => rmSync(path, { recursive: true, force: true }) });
+  return path;
+}
+
+export interface TestSidecarOptions {
+  socket?: string;
+  arenaBytes?: number;
+  arenaDir?: string | null;
+  waitMs?: number;
+  stallMs?: number;
+  kvDim?: number | null;
+  vaults?: { kv: VaultClient | null; ssm: VaultClient | null };
+}
+
+export function testConfig(options: TestSidecarOptions & { socket: string }): Config {
+  const listen = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
+  const kvDim = options.kvDim ?? null;
+  return {
+    path: null,
+    cluster: { role: "inference", kvCold: null, ssmCold: null },
+    turboQuant: { enabled: kvDim !== null, kvDim },
+    vault: { listen, maxBytes: 64 * MIB },
+    sidecar: {
+      socket: options.socket,
+      arenaBytes: options.arenaBytes ?? 64 * MIB,
+      arenaDir: options.arenaDir ?? null,
+    },
+    restore: { waitMs: options.waitMs ?? 3000, stallMs: options.stallMs ?? 1000 },
+    log: { level: "silent" },
+  };
+}
+
+export interface TestSidecar extends RunningSidecar {
+  counters: SidecarCounters;
+}
+
+export async function openSidecar(options: TestSidecarOptions = {}): Promise<TestSidecar> {
+  const counters = newSidecarCounters();
+  const socket = options.socket ?? join(testDirectory(), "sidecar.sock");
+  const sidecar = await startSidecar({
+    config: testConfig({ ...options, socket }),
+    vaults: options.vaults ?? { kv: null, ssm: null },
+    logger,
+    counters,
+  });
+  return closeAfterTest({
+    socketPath: sidecar.socketPath,
+    status: () => sidecar.status(),
+    close: () => sidecar.close(),
+    counters,
+  });
+}
+
+export interface TestStack {
+  sidecar: TestSidecar;
+  kv: TestVault;
+  ssm: TestVault;
+}
+
+/** A kv vault, an ssm vault and a sidecar that uses both. */
+export async function openStack(options: TestSidecarOptions = {}): Promise<TestStack> {
+  const kv = await openVault();
+  const ssm = await openVault({ recordClass: "ssm" });
+  const vaults = { kv: openClient(kv), ssm: openClient(ssm, "ssm") };
+  return { kv, ssm, sidecar: await openSidecar({ vaults, ...options }) };
+}
