@@ -144,6 +144,18 @@ def transfer_results(received: set[str], failed: set[str]) -> Any:
     )
 
 
+def hash_block_tokens(kv_cache_config: Any) -> int | None:
+    """Give the tokens one block hash covers where the engine core says so (0.29 and later)."""
+    tokens: int | None = getattr(kv_cache_config, "hash_block_size", None)
+    return tokens
+
+
+def hub_commit(hf_config: Any) -> str | None:
+    """Give the commit a model was fetched at; transformers sets it on models from the hub only."""
+    commit: str | None = getattr(hf_config, "_commit_hash", None)
+    return commit
+
+
 def tokens_per_state(spec: Any) -> Any:
     """Give the tokens one stored state of a spec covers; 0.28 knew only 1."""
     return getattr(spec, "tokens_per_state", 1)

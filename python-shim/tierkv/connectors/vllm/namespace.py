@@ -44,7 +44,7 @@ def ingredients(config: "VllmConfig", groups: list[Group]) -> dict[str, str]:
         "kv_format_epoch": str(KV_FORMAT_EPOCH),
         "vllm": compat.vllm_version(),
         "weights": weights.fingerprint(
-            str(model.model), model.revision, getattr(hf_config, "_commit_hash", None)
+            str(model.model), model.revision, compat.hub_commit(hf_config)
         ),
         "load_format": str(config.load_config.load_format),
         "seed": str(model.seed) if str(config.load_config.load_format) == "dummy" else "",

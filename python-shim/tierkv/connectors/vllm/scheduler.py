@@ -60,7 +60,7 @@ class SchedulerShim:
         self.counters = Counters()
         self._group = groups[0]
         self._block_tokens = self._group.block_tokens
-        hash_tokens = getattr(kv_cache_config, "hash_block_size", None) or self._block_tokens
+        hash_tokens = compat.hash_block_tokens(kv_cache_config) or self._block_tokens
         self._ratio = self._block_tokens // int(hash_tokens)
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
@@ -136,7 +136,7 @@ class SchedulerShim:
             request.pooling_params is None
             and request.lora_request is None
             and request.prompt_embeds is None
-            and not getattr(request, "resumable", False)
+            and not request.resumable
         )
 
     def _limit(self, request: Any) -> int:

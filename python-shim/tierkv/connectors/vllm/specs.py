@@ -70,7 +70,7 @@ def read_groups(config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> list[
     """Give the engine's groups, or raise ValueError naming the layer, its spec and the way out."""
     parallel = config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        if getattr(parallel, name, 1) > 1:
+        if getattr(parallel, name) > 1:
             raise ValueError(
                 f"tierKV does not support {name} = {getattr(parallel, name)}; set it to 1"
             )
@@ -98,7 +98,7 @@ def _read_group(index: int, group: Any) -> Group:
             f"{where}: tierKV does not support KV dtype {spec.dtype} yet; use --kv-cache-dtype auto"
         )
     for name in ("sliding_window", "attention_chunk_size"):
-        if getattr(spec, name, None) is not None:
+        if getattr(spec, name) is not None:
             raise ValueError(f"{where}: tierKV does not support {name} = {getattr(spec, name)} yet")
     if spec.num_heads != spec.num_kv_heads or compat.tokens_per_state(spec) != 1:
         raise ValueError(
