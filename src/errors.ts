@@ -64,6 +64,7 @@ const CATALOGUE = {
   START_TIMEOUT: ["setup", "start step `{step}` did not end within {timeoutMs} ms"],
   ARENA_FAILED: ["setup", "shared memory: {reason}"],
   SYSTEM: ["setup", "{reason}"],
+  DEMO_FAILED: ["setup", "{reason}"],
 
   // The other side.
   VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],

@@ -178,3 +178,35 @@ export const FETCH_WINDOW_KEYS = 512;
 export const FETCHES_IN_FLIGHT_MAX = 2;
 /** Any other path (Linux PATH_MAX, without its terminating zero). */
 export const PATH_BYTES_MAX = 4095;
+
+// Demo.
+/** Signs of life while a step takes long and the output is no terminal. */
+export const DEMO_HEARTBEAT_MS = 5_000;
+export const DEMO_POLL_MS = 100;
+/** Lines of each log shown after a failure. */
+export const DEMO_LOG_TAIL_LINES = 12;
+/** A vLLM on a slow disk and two cores, first import included. */
+export const DEMO_ENGINE_START_MS = 600_000;
+export const DEMO_ENGINE_STOP_MS = 20_000;
+export const DEMO_SERVICE_START_MS = 20_000;
+export const DEMO_SERVICE_STOP_MS = 10_000;
+/** What does not end by itself in time is killed, and gone within this time. */
+export const DEMO_KILL_MS = 5_000;
+export const DEMO_MODEL_MAKE_MS = 120_000;
+export const DEMO_REQUEST_TIMEOUT_MS = 300_000;
+export const DEMO_CONTROL_TIMEOUT_MS = 10_000;
+/** Saves are fire and forget: the vault is given this long in all, and this long without a new block. */
+export const DEMO_SAVE_WAIT_MS = 120_000;
+export const DEMO_SAVE_QUIET_MS = 10_000;
+export const DEMO_VAULT_BYTES: number = 1 * GIB;
+export const DEMO_ARENA_BYTES: number = 1 * GIB;
+export const DEMO_MODEL_LEN_MAX = 16_384;
+/** The prompt is made as long as this machine computes in about this time, within the two lengths. */
+export const DEMO_COLD_MS = 15_000;
+export const DEMO_COLD_QUICK_MS = 3_000;
+export const DEMO_PROMPT_CHARS_MIN = 2_048;
+export const DEMO_PROMPT_CHARS_MAX = 12_000;
+/** A prompt that only warms the engine up; three of them fit behind the longest prompt. */
+export const DEMO_WARMUP_CHARS = 1_024;
+/** Tokens of an answer: enough to tell two answers apart. */
+export const DEMO_ANSWER_TOKENS = 16;

@@ -1,0 +1,226 @@
+// Owns the demo's engine: how a real vLLM is started on the CPU, and what is asked of it over HTTP.
+import { TierkvError } from "../errors.ts";
+import {
+  DEMO_CONTROL_TIMEOUT_MS,
+  DEMO_ENGINE_START_MS,
+  DEMO_MODEL_LEN_MAX,
+  DEMO_POLL_MS,
+  DEMO_REQUEST_TIMEOUT_MS,
+} from "../limits.ts";
+import { nowMs, sleep } from "../time.ts";
+import type { Machine } from "./machine.ts";
+import { Process } from "./processes.ts";
+import { SseParser } from "./sse.ts";
+import type { Workspace } from "./workspace.ts";
+
+export const MODEL_NAME = "demo";
+/** Tokens per block: what vLLM uses on CPUs. */
+export const BLOCK_TOKENS = 128;
+
+const KV_CACHE_GIB = 1;
+
+export interface Answer {
+  /** From sending the request to the first token of the stream. */
+  ttftMs: number;
+  tokenIds: number[];
+  promptTokens: number;
+}
+
+/** Prompt tokens the engine did not compute, since it started. */
+export interface CacheHits {
+  own: number;
+  restored: number;
+}
+
+interface Completion {
+  choices: { token_ids?: number[] | null }[];
+  usage?: { prompt_tokens: number } | null;
+  error?: { message: string };
+}
+
+export class Engine {
+  readonly process: Process;
+  readonly url: string;
+  readonly #signal: AbortSignal;
+
+  private constructor(process: Process, url: string, signal: AbortSignal) {
+    this.process = process;
+    this.url = url;
+    this.#signal = signal;
+  }
+
+  /** Starts the server; it answers once `ready` returned. Throws nothing but what starting a process can. */
+  static start(
+    python: string,
+    name: string,
+    workspace: Workspace,
+    machine: Machine,
+    signal: AbortSignal,
+  ): Engine {
+    const server = new Process({
+      name,
+      command: python,
+      args: serverArguments(workspace, machine),
+      env: serverEnvironment(workspace, machine),
+      cwd: workspace.dir,
+      logPath: workspace.log(name),
+    });
+    return new Engine(server, `http://127.0.0.1:${workspace.ports.engine}`, signal);
+  }
+
+  ready(): Promise<void> {
+    return this.process.ready(() => this.#isHealthy(), DEMO_ENGINE_START_MS, this.#signal);
+  }
+
+  /** Streams a completion of exactly `maxTokens` greedy tokens. */
+  async complete(prompt: string, maxTokens: number): Promise<Answer> {
+    const body = {
+      model: MODEL_NAME,
+      prompt,
+      max_tokens: maxTokens,
+      temperature: 0,
+      ignore_eos: true,
+      stream: true,
+      stream_options: { include_usage: true },
+      return_token_ids: true,
+    };
+    const startedMs = nowMs();
+    const response = await this.#post("/v1/completions", DEMO_REQUEST_TIMEOUT_MS, body);
+    const answer: Answer = { ttftMs: 0, tokenIds: [], promptTokens: 0 };
+    for await (const event of events(response)) take(answer, event, startedMs);
+    if (answer.tokenIds.length === maxTokens) return answer;
+    const reason = `the engine sent ${answer.tokenIds.length} of ${maxTokens} tokens`;
+    throw new TierkvError("DEMO_FAILED", { reason });
+  }
+
+  /** Empties the engine's own cache; it refuses while blocks are in use, so it is asked until it has. */
+  async emptyCache(): Promise<void> {
+    const startedMs = nowMs();
+    for (;;) {
+      const response = await this.#post("/reset_prefix_cache", DEMO_CONTROL_TIMEOUT_MS);
+      const { success } = (await response.json()) as { success?: boolean };
+      if (success === true) return;
+      if (nowMs() - startedMs > DEMO_CONTROL_TIMEOUT_MS) {
+        const reason = "the engine did not empty its cache: some of its blocks stay in use";
+        throw new TierkvError("DEMO_FAILED", { reason });
+      }
+      await sleep(DEMO_POLL_MS, this.#signal);
+    }
+  }
+
+  async cacheHits(): Promise<CacheHits> {
+    const response = await this.#fetch("/metrics", DEMO_CONTROL_TIMEOUT_MS);
+    const text = await response.text();
+    return {
+      own: sumOfMetric(text, "vllm:prefix_cache_hits_total"),
+      restored: sumOfMetric(text, "vllm:external_prefix_cache_hits_total"),
+    };
+  }
+
+  async #isHealthy(): Promise<boolean> {
+    try {
+      return (await this.#fetch("/health", DEMO_CONTROL_TIMEOUT_MS)).ok;
+    } catch {
+      return false;
+    }
+  }
+
+  async #post(path: string, timeoutMs: number, body?: object): Promise<Response> {
+    const headers = { "content-type": "application/json" };
+    const content = body === undefined ? {} : { headers, body: JSON.stringify(body) };
+    const response = await this.#fetch(path, timeoutMs, { method: "POST", ...content });
+    if (response.ok) return response;
+    const said = (await response.text()).slice(0, 200);
+    throw new TierkvError("DEMO_FAILED", {
+      reason: `the engine answered ${path} with ${response.status}: ${said}`,
+    });
+  }
+
+  async #fetch(path: string, timeoutMs: number, init: RequestInit = {}): Promise<Response> {
+    const signal = AbortSignal.any([this.#signal, AbortSignal.timeout(timeoutMs)]);
+    try {
+      return await fetch(this.url + path, { ...init, signal });
+    } catch (error) {
+      throw broken(`${path} is not answered`, error);
+    }
+  }
+}
+
+async function* events(response: Response): AsyncGenerator<Completion> {
+  const parser = new SseParser();
+  const decoder = new TextDecoder();
+  try {
+    for await (const bytes of response.body ?? []) {
+      for (const event of parser.push(decoder.decode(bytes as Uint8Array, { stream: true }))) {
+        if (event !== "[DONE]") yield JSON.parse(event) as Completion;
+      }
+    }
+  } catch (error) {
+    throw broken("the answer broke off", error);
+  }
+}
+
+/** fetch hides why it failed in the cause of its error. */
+function broken(what: string, error: unknown): TierkvError {
+  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const reason = `the engine: ${what}: ${cause instanceof Error ? cause.message : String(cause)}`;
+  return new TierkvError("DEMO_FAILED", { reason }, { cause: error });
+}
+
+function take(answer: Answer, event: Completion, startedMs: number): void {
+  if (event.error !== undefined) {
+    throw new TierkvError("DEMO_FAILED", { reason: `the engine says: ${event.error.message}` });
+  }
+  for (const { token_ids: ids } of event.choices) {
+    if (ids === undefined || ids === null || ids.length === 0) continue;
+    if (answer.tokenIds.length === 0) answer.ttftMs = nowMs() - startedMs;
+    answer.tokenIds.push(...ids);
+  }
+  answer.promptTokens = event.usage?.prompt_tokens ?? answer.promptTokens;
+}
+
+/** The sum over all labels of one counter in the Prometheus text format. */
+export function sumOfMetric(text: string, name: string): number {
+  const samples = text
+    .split("\n")
+    .filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));
+  return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" ") + 1)), 0);
+}
+
+/** The connector is named as in the README: nothing here is the demo's own but size and place. */
+function serverArguments(workspace: Workspace, machine: Machine): string[] {
+  const connector = {
+    kv_connector: "TierKVConnector",
+    kv_connector_module_path: "tierkv.connectors.vllm.connector",
+    kv_role: "kv_both",
+    kv_connector_extra_config: { config_path: workspace.config },
+  };
+  const groups = [
+    ["-m", "vllm.entrypoints.openai.api_server"],
+    ["--model", workspace.model, "--served-model-name", MODEL_NAME],
+    ["--host", "127.0.0.1", "--port", String(workspace.ports.engine)],
+    ["--dtype", machine.dtype, "--max-model-len", String(DEMO_MODEL_LEN_MAX)],
+    ["--max-num-seqs", "4", "--block-size", String(BLOCK_TOKENS), "--enforce-eager"],
+    ["--enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"],
+    ["--kv-transfer-config", JSON.stringify(connector)],
+  ];
+  return groups.flat();
+}
+
+function serverEnvironment(workspace: Workspace, machine: Machine): NodeJS.ProcessEnv {
+  return {
+    ...process.env,
+    // Its own cache can be emptied over HTTP only with this.
+    VLLM_SERVER_DEV_MODE: "1",
+    // Setting a connector changes how vLLM chooses threads; said outright, every run computes alike.
+    VLLM_CPU_OMP_THREADS_BIND: machine.cores.join(","),
+    VLLM_CPU_KVCACHE_SPACE: String(KV_CACHE_GIB),
+    // Block hashes start from it: without it, another engine process would look for other keys.
+    PYTHONHASHSEED: "0",
+    TMPDIR: workspace.temp,
+    HF_HUB_OFFLINE: "1",
+    TRANSFORMERS_OFFLINE: "1",
+    VLLM_NO_USAGE_STATS: "1",
+    DO_NOT_TRACK: "1",
+  };
+}

@@ -1,0 +1,44 @@
+// Owns how the demo's numbers and its table look to people.
+
+/** Bytes with a decimal unit: 122.9 MB. */
+export function showBytes(bytes: number): string {
+  if (bytes < 1e3) return `${bytes} B`;
+  const [scale, unit] = bytes < 1e6 ? [1e3, "kB"] : bytes < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+  return `${(bytes / scale).toFixed(1)} ${unit}`;
+}
+
+/** A duration with two digits that matter: 0.22 s, 14.9 s. */
+export function showSeconds(ms: number): string {
+  const seconds = ms / 1000;
+  return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+}
+
+/** Whole numbers with a comma every three digits: 9,984. */
+export function showCount(count: number): string {
+  return String(Math.round(count)).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** How many times faster than `baseMs`: 61x, 1.0x. */
+export function showRatio(baseMs: number, ms: number): string {
+  const ratio = baseMs / ms;
+  return `${ratio.toFixed(ratio < 10 ? 1 : 0)}x`;
+}
+
+/** Columns as wide as their widest cell; the first is left-aligned, the others right-aligned, a rule below the head. */
+export function table(rows: readonly (readonly string[])[]): string[] {
+  const [head = []] = rows;
+  const widths = head.map((_cell, column) =>
+    Math.max(...rows.map((row) => (row[column] ?? "").length)),
+  );
+  const lines = rows.map((row) =>
+    widths
+      .map((width, column) => {
+        const cell = row[column] ?? "";
+        return column === 0 ? cell.padEnd(width) : cell.padStart(width);
+      })
+      .join("   ")
+      .trimEnd(),
+  );
+  const rule = widths.map((width) => "-".repeat(width)).join("   ");
+  return [...lines.slice(0, 1), rule, ...lines.slice(1)];
+}

@@ -1,0 +1,72 @@
+// Owns what a person sees while the demo works: a line per step, with a sign of life while one takes long.
+import { DEMO_HEARTBEAT_MS } from "../limits.ts";
+import { nowMs } from "../time.ts";
+import { showSeconds } from "./format.ts";
+
+/** Where progress goes; stderr, or a test's own. */
+export interface Screen {
+  isTTY?: boolean;
+  columns?: number;
+  write(text: string): unknown;
+}
+
+const REDRAW_MS = 250;
+const ERASE_LINE = "\r\u001B[K";
+
+export class Progress {
+  readonly #screen: Screen;
+  readonly #startedMs = nowMs();
+
+  constructor(screen: Screen) {
+    this.#screen = screen;
+  }
+
+  /** A line of its own. */
+  line(text: string): void {
+    this.#screen.write(`${text}\n`);
+  }
+
+  /**
+   * Shows `title` while `work` runs: redrawn in place on a terminal, else a line at the start and one every
+   * DEMO_HEARTBEAT_MS. `detail` is asked for what is going on; `result` words the outcome.
+   */
+  async step<T>(
+    title: string,
+    work: () => Promise<T>,
+    { detail, result }: { detail?: () => string; result?: (value: T) => string } = {},
+  ): Promise<T> {
+    const isTty = this.#screen.isTTY === true;
+    const startedMs = nowMs();
+    const draw = (): void => {
+      const said = [showSeconds(nowMs() - startedMs), detail?.() ?? ""].filter(Boolean).join("  ");
+      if (!isTty) return this.line(`${this.#clock()}  ... ${title}: ${said}`);
+      const text = `${this.#clock()}  ${title} ... ${said}`;
+      this.#screen.write(ERASE_LINE + text.slice(0, (this.#screen.columns ?? 80) - 1));
+    };
+    if (isTty) draw();
+    else this.line(`${this.#clock()}  ${title}`);
+    const timer = setInterval(draw, isTty ? REDRAW_MS : DEMO_HEARTBEAT_MS);
+    try {
+      const value = await work();
+      this.#end(title, result?.(value) ?? "done", nowMs() - startedMs);
+      return value;
+    } catch (error) {
+      this.#end(title, "failed", nowMs() - startedMs);
+      throw error;
+    } finally {
+      clearInterval(timer);
+    }
+  }
+
+  #end(title: string, outcome: string, tookMs: number): void {
+    if (this.#screen.isTTY === true) this.#screen.write(ERASE_LINE);
+    this.line(`${this.#clock()}  ${title}: ${outcome} (${showSeconds(tookMs)})`);
+  }
+
+  /** Time since the start of the demo, as wide for the first step as for the last. */
+  #clock(): string {
+    const seconds = Math.floor((nowMs() - this.#startedMs) / 1000);
+    const minutes = Math.floor(seconds / 60);
+    return `[${String(minutes).padStart(2)}:${String(seconds % 60).padStart(2, "0")}]`;
+  }
+}

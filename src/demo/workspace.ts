@@ -1,0 +1,113 @@
+// Owns the directory of one demo run: configurations, socket, model and logs, all below one temporary directory.
+import { mkdirSync, mkdtempSync, readdirSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { DEMO_ARENA_BYTES, DEMO_VAULT_BYTES, VAULT_BYTES_MIN } from "../limits.ts";
+
+export interface Ports {
+  kv: number;
+  ssm: number;
+  engine: number;
+}
+
+export class Workspace {
+  readonly dir: string;
+  readonly ports: Ports;
+
+  private constructor(dir: string, ports: Ports) {
+    this.dir = dir;
+    this.ports = ports;
+    mkdirSync(this.logs);
+    mkdirSync(this.temp);
+    const kv = `127.0.0.1:${ports.kv}`;
+    const ssm = `127.0.0.1:${ports.ssm}`;
+    this.#write("kv-vault.toml", vaultConfig("kv_cold", kv, DEMO_VAULT_BYTES));
+    this.#write("ssm-vault.toml", vaultConfig("ssm_cold", ssm, VAULT_BYTES_MIN));
+    this.#write("tierkv.toml", inferenceConfig(kv, ssm, this.socket));
+  }
+
+  static async create(): Promise<Workspace> {
+    const [kv, ssm, engine] = await freePorts(3);
+    const dir = mkdtempSync(join(realpathSync(tmpdir()), "tierkv-demo-"));
+    return new Workspace(dir, { kv: kv ?? 0, ssm: ssm ?? 0, engine: engine ?? 0 });
+  }
+
+  get logs(): string {
+    return this.path("logs");
+  }
+
+  /** For what vLLM drops into a temporary directory. */
+  get temp(): string {
+    return this.path("tmp");
+  }
+
+  get model(): string {
+    return this.path("model");
+  }
+
+  get socket(): string {
+    return this.path("sidecar.sock");
+  }
+
+  /** The configuration of the engine's machine. */
+  get config(): string {
+    return this.path("tierkv.toml");
+  }
+
+  path(name: string): string {
+    return join(this.dir, name);
+  }
+
+  log(name: string): string {
+    return join(this.logs, `${name.replaceAll(" ", "-")}.log`);
+  }
+
+  remove(): void {
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+
+  /** Keeps what explains a failure: logs and configurations. */
+  removeBulk(): void {
+    for (const path of [this.model, this.temp]) rmSync(path, { recursive: true, force: true });
+  }
+
+  isEmpty(): boolean {
+    try {
+      return readdirSync(this.dir).length === 0;
+    } catch {
+      return true;
+    }
+  }
+
+  #write(name: string, text: string): void {
+    writeFileSync(this.path(name), text, { mode: 0o600 });
+  }
+}
+
+function vaultConfig(role: string, listen: string, maxBytes: number): string {
+  return `[cluster]\nrole = "${role}"\n\n[vault]\nlisten = "${listen}"\nmax_bytes = ${maxBytes}\n`;
+}
+
+function inferenceConfig(kv: string, ssm: string, socket: string): string {
+  const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kv}"\nssm_cold = "${ssm}"\n`;
+  const sidecar = `[sidecar]\nsocket = ${JSON.stringify(socket)}\narena_bytes = ${DEMO_ARENA_BYTES}\n`;
+  return `${cluster}\n${sidecar}`;
+}
+
+/** Ports nobody listens on: asked for together, so that they differ. */
+async function freePorts(count: number): Promise<number[]> {
+  const servers = Array.from({ length: count }, () => createServer());
+  const ports = await Promise.all(
+    servers.map(
+      (server) =>
+        new Promise<number>((resolve, reject) => {
+          server.once("error", reject);
+          server.listen(0, "127.0.0.1", () => resolve((server.address() as AddressInfo).port));
+        }),
+    ),
+  );
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
+  return ports;
+}
