@@ -1,6 +1,7 @@
 // Owns the proof of the border: every function of the core is there, and its failures carry codes.
 import { expect, test } from "vitest";
 import * as native from "../src/native.ts";
+import { sleep } from "../src/time.ts";
 
 test("the core is the one that was built", () => {
   expect(native.coreInfo()).toMatchObject({ version: "0.1.0", recordVersion: 1, headerBytes: 192 });
@@ -14,6 +15,51 @@ test("every function the core exports has its guarded twin, and none besides", a
       .map(([name]) => name)
       .sort();
   expect(names(native)).toEqual(names(core));
+});
+
+test("a record's header survives writing, parsing and verifying", () => {
+  const payload = Buffer.from("0123456789abcdef");
+  const header: native.RecordHeader = {
+    codec: 0,
+    recordClass: 2,
+    fidelity: 0,
+    layout: 1,
+    group: 3,
+    shard: 1,
+    shardCount: 2,
+    dtype: 0,
+    parts: 0,
+    tokens: 16,
+    layers: 2,
+    heads: 0,
+    dimK: 0,
+    dimV: 0,
+    endTokens: 32,
+    payloadBytes: payload.length,
+    sourceBytes: payload.length,
+    namespace: Buffer.alloc(32, 1),
+    blockHash: Buffer.alloc(32, 2),
+    parentHash: Buffer.alloc(32, 3),
+  };
+  const record = native.writeRecord(header, payload);
+  expect(record).toHaveLength(192 + payload.length);
+  expect(native.parseRecordHeader(record)).toEqual(header);
+  expect(native.verifyRecord(record)).toEqual(header);
+});
+
+test("a slot is leased, written, shared, and free when its last share is gone", async () => {
+  const { id } = native.createArena({ slotBytes: 4096, slotCount: 2, dir: null });
+  native.prefaultArena(id);
+  while (native.arenaStatus(id).touchedSlots < 2) await sleep(1);
+  const [slot = -1, generation = -1] = native.leaseSlots(id, 7, 1);
+  native.testWriteSlot(id, slot, Buffer.alloc(4096, 0x5a));
+  expect(native.testReadSlot(id, slot)).toEqual(Buffer.alloc(4096, 0x5a));
+  native.retainSlot(id, slot, generation);
+  expect(native.releaseSlot(id, slot, generation)).toBe(false);
+  expect(native.arenaStatus(id)).toMatchObject({ freeSlots: 1, leasedSlots: 1 });
+  expect(native.releaseSlot(id, slot, generation)).toBe(true);
+  expect(native.arenaStatus(id)).toMatchObject({ freeSlots: 2, leasedSlots: 0 });
+  native.closeArena(id);
 });
 
 test("checksums are CRC32C", () => {

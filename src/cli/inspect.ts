@@ -25,6 +25,10 @@ export interface TargetStatus {
   /** Share of looked-up keys that were held, since the target started. */
   hitRate: number | null;
   evicted: number | null;
+  /** Engines connected to a sidecar. */
+  engines: number | null;
+  /** Everything the target has counted since it started. */
+  counters: Readonly<Record<string, number>> | null;
   error: string | null;
 }
 
@@ -49,6 +53,7 @@ export async function inspectVault({
       records: stats.records,
       hitRate: hitRate(stats.counters),
       evicted: stats.counters["evicted"] ?? 0,
+      counters: stats.counters,
     };
   } catch (error) {
     return { ...blank(role, address), error: toTierkvError(error).message };
@@ -72,6 +77,8 @@ export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus>
       usedBytes: status.arenaBytes,
       maxBytes: status.arenaBytesMax,
       hitRate: hitRate(status.counters),
+      engines: status.engines.length,
+      counters: status.counters,
     };
   } catch (error) {
     return { ...blank("sidecar", sidecar.socket), error: toTierkvError(error).message };
@@ -94,6 +101,8 @@ function blank(target: string, address: string): TargetStatus {
     records: null,
     hitRate: null,
     evicted: null,
+    engines: null,
+    counters: null,
     error: null,
   };
 }

@@ -188,6 +188,11 @@ test("status finds sidecar and vaults, then misses what has gone; flush empties 
       evicted: 0,
     }),
   ]);
+  const shown = await runProgram(["status", "--config", config]);
+  expect(shown.exitCode).toBe(0);
+  expect(shown.stdout).toContain(
+    "sidecar: 0 engines connected, 0 blocks saved (0 B), 0 restored (0 B)",
+  );
   for (const { rttMsP50, rttMsP99 } of seen.targets) {
     expect(rttMsP50).toBeGreaterThan(0);
     expect(Number(rttMsP99)).toBeGreaterThanOrEqual(Number(rttMsP50));

@@ -45,8 +45,20 @@ const HEAD = [
 ];
 
 function describe(targets: readonly TargetStatus[]): string[] {
-  const down = targets.filter(({ error }) => error !== null);
-  return [...table([HEAD, ...targets.map(row)]), ...down.map(({ error }) => `down: ${error}`)];
+  return [...table([HEAD, ...targets.map(row)]), ...targets.flatMap(remark)];
+}
+
+/** What a row has no room for: why a target is down, or what a sidecar has done. */
+function remark({ error, engines, counters }: TargetStatus): string[] {
+  if (error !== null) return [`down: ${error}`];
+  if (engines === null || counters === null) return [];
+  const count = (name: string): number => counters[name] ?? 0;
+  const restored = count("blocks_restored_vault") + count("blocks_restored_local");
+  const saved = `${count("blocks_saved")} blocks saved (${showBytes(count("bytes_saved"))})`;
+  const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
+  return [
+    `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
+  ];
 }
 
 const NONE = "-";
