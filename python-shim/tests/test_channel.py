@@ -248,9 +248,10 @@ def test_nonsense_ends_the_connection_but_not_the_channel(
         wait_until(ear.is_up, "connected anew")
 
 
-def test_frames_sent_together_with_welcome_are_not_lost(socket_path: str, connect: Connect) -> None:
-    with FakeSidecar(socket_path, None) as fake:
-        fake.answer = WELCOME
+def test_frames_sent_together_with_welcome_are_not_lost(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeSidecar(socket_path) as fake:
         early: Frame = {"t": "restore", "arena": 1, "on": True}
         ear = Ear(socket_path)
         open_first = ear.on_open

@@ -63,7 +63,12 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
             hf_config=SimpleNamespace(to_dict=lambda: dict(hf), hf=hf, _commit_hash=None),
         ),
         parallel_config=SimpleNamespace(
-            world_size=world, rank=rank, tensor_parallel_size=world, pipeline_parallel_size=1
+            world_size=world,
+            rank=rank,
+            tensor_parallel_size=world,
+            pipeline_parallel_size=1,
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
         ),
         load_config=SimpleNamespace(load_format="auto"),
         cache_config=SimpleNamespace(

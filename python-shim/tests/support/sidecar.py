@@ -156,8 +156,8 @@ class FakeSidecar:
         if frame["t"] == "hello":
             self.hellos.append(frame)
             if self.answer is not None:
-                connection.sendall(encode(self.answer))
                 self.connections.append(connection)
+                connection.sendall(encode(self.answer))
         elif frame["t"] == "ping":
             connection.sendall(encode({"t": "pong", "n": frame["n"]}))
         else:

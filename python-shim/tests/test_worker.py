@@ -1,0 +1,260 @@
+"""The worker side and a scripted sidecar: copies land where they must, credits and reports are exact, nothing waits."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata
+from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.worker import WorkerShim
+
+from .support.engine import chain, make_group, vllm_config
+from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
+
+BLOCKS = 8
+GROUP = make_group()
+HASHES = chain("w", BLOCKS)
+
+
+class Bench:
+    """A worker side with KV tensors of its own, and its sidecar."""
+
+    def __init__(
+        self, path: str, sidecar: FakeSidecar | None, world: int = 1, rank: int = 0
+    ) -> None:
+        self.sidecar = sidecar
+        self.arenas: list[FakeArena] = []
+        shape = (len(GROUP.layer_names), BLOCKS, GROUP.heads, GROUP.block_tokens, 6)
+        self.memory = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+        config = vllm_config(world=world, rank=rank)
+        self.shim = WorkerShim(config, Settings(path, "test"), [GROUP], BLOCKS)
+        tensors = {name: self.memory[index] for index, name in enumerate(GROUP.layer_names)}
+        self.shim.register_kv_caches(tensors)
+
+    @property
+    def fake(self) -> FakeSidecar:
+        assert self.sidecar is not None
+        return self.sidecar
+
+    def give_arena(self, arena_id: int = 1, slots: int = 6) -> FakeArena:
+        """Announces an arena and waits until the worker has mapped it."""
+        self.fake.expect("register", len(self.arenas) + 1)
+        self.arenas.append(FakeArena(GROUP.block_bytes, slots))
+        self.fake.send(self.arenas[-1].frame(arena_id))
+        self.fake.expect("mapped", len(self.arenas))
+        return self.arenas[-1]
+
+    def give_credits(self, *slots: tuple[int, int], arena_id: int = 1) -> None:
+        before = self.shim.status()["credits"]
+        self.fake.send({"t": "credits", "arena": arena_id, "slots": pairs(*slots)})
+        wait_until(lambda: self.shim.status()["credits"] == before + len(slots), "the credits")
+
+    def page(self, block: int) -> bytes:
+        return bytes(self.memory[:, block].contiguous().numpy().data)
+
+    def save(self, *blocks: int, ticket: int = 1, has_forward: bool = True) -> dict[int, int]:
+        items = [SaveItem(0, b, HASHES[b], HASHES[b - 1], 4 * b) for b in blocks]
+        step = StepMetadata(has_forward=has_forward, ticket=ticket, saves=items)
+        self.shim.start_load_kv(step)
+        if has_forward:
+            self.memory[:, list(blocks)] += 1  # the forward writes: only now the pages are whole
+            self.shim.wait_for_save(step)
+        receipts = self.shim.take_receipts()
+        return dict(receipts.tickets) if receipts else {}
+
+    def load(self, blocks: list[int], slots: list[int], **changes: Any) -> None:
+        fields = {"req_id": "r", "arena": 1, "group": 0, "last": True, **changes}
+        part = LoadPart(block_ids=blocks, slots=slots, **fields)
+        self.shim.start_load_kv(StepMetadata(loads=[part]))
+
+    def close(self) -> None:
+        self.shim.shutdown()
+        for arena in self.arenas:
+            arena.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
+
+
+@pytest.fixture
+def bench(socket_path: str) -> Iterator[Bench]:
+    with FakeSidecar(socket_path) as sidecar:
+        made = Bench(socket_path, sidecar)
+        yield made
+        made.close()
+
+
+def test_the_first_word_is_what_the_engine_holds(bench: Bench) -> None:
+    (register,) = bench.fake.expect("register")
+    assert register["groups"] == [GROUP.registration()]
+    assert (register["kv_blocks"], register["max_model_len"]) == (BLOCKS, 256)
+    (hello,) = bench.fake.hellos
+    assert (hello["role"], hello["rank"], hello["world"]) == ("worker", 0, 1)
+
+
+def test_saved_blocks_lie_in_the_granted_slots(bench: Bench) -> None:
+    arena = bench.give_arena()
+    bench.give_credits((4, 9), (2, 7))
+    assert bench.save(3, 5, ticket=11) == {11: 1}
+    assert (arena.slot(4), arena.slot(2)) == (bench.page(3), bench.page(5))
+    (frame,) = bench.fake.expect("save")
+    assert frame["arena"] == 1
+    assert frame["items"] == [
+        [4, 9, 0, HASHES[3], HASHES[2], 12],
+        [2, 7, 0, HASHES[5], HASHES[4], 20],
+    ]
+    assert bench.shim.status()["credits"] == 0
+
+
+def test_put_off_saves_need_no_forward(bench: Bench) -> None:
+    arena = bench.give_arena()
+    bench.give_credits((4, 9))
+    assert bench.save(3, ticket=2, has_forward=False) == {2: 1}
+    assert arena.slot(4) == bench.page(3)
+    assert len(bench.fake.expect("save")) == 1
+
+
+def test_without_credits_the_rest_is_dropped_counted_and_acknowledged(bench: Bench) -> None:
+    bench.give_arena()
+    bench.give_credits((0, 1))
+    assert bench.save(1, 2, 3, ticket=5) == {5: 1}
+    assert [len(frame["items"]) for frame in bench.fake.expect("save")] == [1]
+    assert bench.shim.counters.get("dropped_save_no_slot") == 2
+    assert bench.save(4, ticket=6) == {6: 1}
+    assert bench.shim.counters.get("dropped_save_no_slot") == 3
+
+
+def test_without_an_arena_saves_are_dropped_counted_and_acknowledged(bench: Bench) -> None:
+    assert bench.save(1, 2, ticket=5) == {5: 1}
+    assert bench.shim.counters.get("dropped_save_no_sidecar") == 2
+
+
+def test_without_saves_there_is_nothing_to_acknowledge(bench: Bench) -> None:
+    assert bench.save() == {}
+
+
+def test_a_load_fills_exactly_its_blocks_and_is_reported_once(bench: Bench) -> None:
+    arena = bench.give_arena()
+    before = bench.memory.clone()
+    pages = [bytes([n]) * GROUP.block_bytes for n in (1, 2)]
+    arena.write(5, pages[0])
+    arena.write(3, pages[1])
+    bench.load([2, 7], [5, 3])
+    assert [bench.page(2), bench.page(7)] == pages
+    untouched = [0, 1, 3, 4, 5, 6]
+    assert torch.equal(bench.memory[:, untouched], before[:, untouched])
+    assert bench.shim.take_finished() == ({"r"}, set())
+    assert bench.shim.take_finished() == (set(), set())
+
+
+def test_a_load_in_parts_is_reported_with_the_last(bench: Bench) -> None:
+    bench.give_arena()
+    bench.load([2], [5], last=False)
+    assert bench.shim.take_finished() == (set(), set())
+    bench.load([3], [4])
+    assert bench.shim.take_finished() == ({"r"}, set())
+
+
+def test_the_same_request_is_reported_for_every_admission(bench: Bench) -> None:
+    bench.give_arena()
+    for _ in range(3):
+        bench.load([2], [5])
+        assert bench.shim.take_finished() == ({"r"}, set())
+
+
+def test_each_rank_loads_its_own_slots(socket_path: str) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar, world=2, rank=1)
+        arena = bench.give_arena()
+        for slot in range(4):
+            arena.write(slot, bytes([slot]) * GROUP.block_bytes)
+        bench.load([2, 3], [0, 1, 2, 3])
+        assert (bench.page(2)[0], bench.page(3)[0]) == (1, 3)
+        bench.close()
+
+
+def test_a_load_from_an_unknown_arena_fails_once_with_its_last_part(bench: Bench) -> None:
+    bench.give_arena()
+    before = bench.memory.clone()
+    bench.load([2], [5], arena=9, last=False)
+    assert bench.shim.take_finished() == (set(), set())
+    bench.load([3], [4], arena=9)
+    assert bench.shim.take_finished() == (set(), {"r"})
+    assert torch.equal(bench.memory, before)
+    bench.load([3], [4])  # its next admission is sound again
+    assert bench.shim.take_finished() == ({"r"}, set())
+
+
+def test_a_lost_connection_voids_credits_but_not_the_mapping(bench: Bench) -> None:
+    arena = bench.give_arena()
+    arena.write(5, b"\x01" * GROUP.block_bytes)
+    bench.give_credits((0, 1), (1, 1))
+    bench.fake.drop_connections()
+    wait_until(lambda: not bench.shim.status()["arena"], "the end is noticed")
+    assert bench.save(1) == {1: 1}
+    assert arena.slot(0) == bytes(GROUP.block_bytes)
+    bench.load([2], [5])
+    assert bench.page(2) == b"\x01" * GROUP.block_bytes
+    assert bench.shim.take_finished() == ({"r"}, set())
+
+
+def test_after_a_reconnect_saves_go_to_the_new_arena(bench: Bench) -> None:
+    old = bench.give_arena()
+    bench.give_credits((0, 1))
+    bench.fake.drop_connections()
+    wait_until(lambda: not bench.shim.status()["arena"], "the end is noticed")
+    new = bench.give_arena(2)
+    bench.give_credits((3, 1), arena_id=2)
+    bench.save(6)
+    assert (new.slot(3), old.slot(0)) == (bench.page(6), bytes(GROUP.block_bytes))
+
+
+def test_credits_of_another_arena_are_not_taken(bench: Bench) -> None:
+    bench.give_arena()
+    bench.fake.send({"t": "credits", "arena": 7, "slots": pairs((0, 1))})
+    bench.give_credits((1, 1))
+    assert bench.shim.status()["credits"] == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"path": "/proc/self/fd/999999"}, {"bytes": 1 << 40}, {"slot_count": 0}],
+    ids=["gone", "short", "empty"],
+)
+def test_an_arena_that_cannot_be_mapped_is_counted_and_the_engine_runs_on(
+    bench: Bench, changes: Frame
+) -> None:
+    bench.fake.expect("register")
+    fake = FakeArena(GROUP.block_bytes, 2)
+    bench.fake.send({**fake.frame(1), **changes})
+    wait_until(lambda: bench.shim.counters.get("arena_map_failed"), "the failure is counted")
+    assert bench.save(1) == {1: 1}
+    fake.close()
+
+
+def test_a_sidecar_that_stops_reading_costs_saves_not_time(bench: Bench) -> None:
+    bench.give_arena()
+    bench.give_credits((0, 1), (1, 1), (2, 1))
+    bench.fake.reads.clear()
+    for block in range(1, 4):
+        bench.save(block)
+    for _ in range(200):
+        bench.save(4)
+        bench.shim.take_finished()
+    assert bench.shim.clock.max_s < 0.1
+    assert bench.shim.counters.get("dropped_save_no_slot") == 200
+
+
+def test_the_time_of_copies_is_counted_apart(bench: Bench) -> None:
+    bench.give_arena()
+    bench.give_credits((0, 1))
+    bench.save(1)
+    bench.load([2], [0])
+    assert bench.shim.clock.copy_bytes == 2 * GROUP.block_bytes
+    assert bench.shim.clock.copy_s > 0
