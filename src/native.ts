@@ -53,6 +53,9 @@ export const chownSlot: Core["chownSlot"] = coded(loaded.chownSlot);
 export const releaseOwner: Core["releaseOwner"] = coded(loaded.releaseOwner);
 export const closeArena: Core["closeArena"] = coded(loaded.closeArena);
 export const sweepArenaDir: Core["sweepArenaDir"] = coded(loaded.sweepArenaDir);
+
+export const lockFile: Core["lockFile"] = coded(loaded.lockFile);
+export const unlockFile: Core["unlockFile"] = coded(loaded.unlockFile);
 export const testReadSlot: Core["testReadSlot"] = coded(loaded.testReadSlot);
 export const testWriteSlot: Core["testWriteSlot"] = coded(loaded.testWriteSlot);
 

@@ -144,6 +144,9 @@ export declare function inboxWrite(inboxId: number, offset: number, data: Uint8A
 /** Leases up to `count` free slots: pairs of slot and generation. */
 export declare function leaseSlots(id: number, owner: number, count: number): Uint32Array
 
+/** Takes the lock of that file until `unlockFile` or the end of the process; null when somebody holds it. */
+export declare function lockFile(path: string): number | null
+
 /** Opens the way for one record into a leased slot; returns the inbox id. */
 export declare function openInbox(arenaId: number, slot: number, generation: number, geometryId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: number): number
 
@@ -165,7 +168,7 @@ export declare function outboxView(recordId: number): Buffer
 /** Reads and checks the header that `bytes` starts with. */
 export declare function parseRecordHeader(bytes: Uint8Array): RecordHeader
 
-/** A view of a part of a pinned record, without a copy; it keeps the memory, also after `unpin`. */
+/** A part of a pinned record, without a copy (unless very many are out). Its bytes stay, also after `unpin`. */
 export declare function pinSlice(pinId: number, offset: number, length: number): Buffer
 
 /** Starts to allocate and touch the slots in the background; once only. */
@@ -280,6 +283,9 @@ export declare function testReadSlot(id: number, slot: number): Buffer
 
 /** Overwrites the start of a slot, leased or not: for tests. */
 export declare function testWriteSlot(id: number, slot: number, bytes: Uint8Array): void
+
+/** Gives the lock free and removes its file; idempotent. */
+export declare function unlockFile(id: number): void
 
 /** Ends a pin; idempotent. */
 export declare function unpin(pinId: number): void

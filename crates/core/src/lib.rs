@@ -7,6 +7,7 @@ pub mod error;
 pub mod geometry;
 pub mod inbox;
 pub mod limits;
+pub mod lockfile;
 pub mod outbox;
 pub mod pool;
 pub mod record;

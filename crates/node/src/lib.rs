@@ -9,6 +9,7 @@ mod geometry;
 mod ids;
 mod inbox;
 mod info;
+mod lockfile;
 mod outbox;
 mod record;
 mod skin;

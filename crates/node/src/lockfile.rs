@@ -1,0 +1,26 @@
+//! Owns the skin over locks between processes.
+
+use std::path::Path;
+
+use napi_derive::napi;
+use tierkv_core::lockfile::LockFile;
+
+use crate::ids::Ids;
+use crate::skin::run;
+
+static LOCKS: Ids<LockFile> = Ids::new("lock");
+
+/// Takes the lock of that file until `unlockFile` or the end of the process; null when somebody holds it.
+#[napi]
+pub fn lock_file(path: String) -> napi::Result<Option<u32>> {
+    run(|| LockFile::take(Path::new(&path))?.map(|lock| LOCKS.insert(lock)).transpose())
+}
+
+/// Gives the lock free and removes its file; idempotent.
+#[napi]
+pub fn unlock_file(id: u32) -> napi::Result<()> {
+    run(|| {
+        LOCKS.remove(id);
+        Ok(())
+    })
+}
