@@ -4,7 +4,8 @@ const KIB = 1024;
 const MIB = 1024 * KIB;
 const GIB = 1024 * MIB;
 
-// Versions this release speaks, first and last.
+// Versions.
+/** Of the calls between sidecar and vault: the first and the last this release speaks. */
 export const PROTOCOL_MIN = 1;
 export const PROTOCOL_MAX = 1;
 
@@ -93,18 +94,24 @@ export const STATUS_SAMPLES = 10;
 export const FLUSH_TIMEOUT_MS = 30_000;
 
 // Configuration.
+/** A configuration file; a larger one is something else. */
 export const CONFIG_FILE_BYTES_MAX: number = 1 * MIB;
+/** Memory of a vault, least and most. */
 export const VAULT_BYTES_MIN: number = 16 * MIB;
-export const VAULT_BYTES_MAX: number = 64 * 1024 * GIB;
+export const VAULT_BYTES_MAX: number = 65_536 * GIB;
+/** Shared memory of one engine, least and most. */
 export const ARENA_BYTES_MIN: number = 16 * MIB;
 export const ARENA_BYTES_MAX: number = 1024 * GIB;
 /** Ceiling of one engine's arena; the real size follows from the engine's cache. */
 export const ARENA_BYTES_DEFAULT: number = 4 * GIB;
+/** How long a request waits for its blocks: in all, without anything new arriving, and the most that may be set. */
 export const RESTORE_WAIT_MS_DEFAULT = 5_000;
 export const RESTORE_STALL_MS_DEFAULT = 500;
 export const RESTORE_WAIT_MS_MAX = 60_000;
 /** A Unix socket path, without its terminating zero (Linux sun_path is 108, macOS 104). */
 export const SOCKET_PATH_BYTES_MAX = 103;
+/** Any other path (Linux PATH_MAX, without its terminating zero). */
+export const PATH_BYTES_MAX = 4095;
 
 // Sidecar: the local socket.
 /** Values (numbers, strings, arrays, maps) in one frame: a step that saves SAVE_ITEMS_MAX blocks, with room. */
@@ -176,8 +183,6 @@ export const FETCH_WINDOW_BYTES: number = 16 * MIB;
 export const FETCH_WINDOW_KEYS = 512;
 /** Fetch calls of one engine to one vault at the same time: the next is asked while one arrives. */
 export const FETCHES_IN_FLIGHT_MAX = 2;
-/** Any other path (Linux PATH_MAX, without its terminating zero). */
-export const PATH_BYTES_MAX = 4095;
 
 // Demo.
 /** Signs of life while a step takes long and the output is no terminal. */

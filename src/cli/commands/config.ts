@@ -1,6 +1,6 @@
+// Owns `tierkv config`: checks a configuration file, and prints the two texts made from the schema.
 import { checkFile } from "../../config/load.ts";
 import { renderDocs, renderExample } from "../../config/render.ts";
-// Owns `tierkv config`: checks a configuration file, and prints the two texts made from the schema.
 import type { Call, Registrar } from "../call.ts";
 
 const EXIT_OK = 0;

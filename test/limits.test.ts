@@ -1,0 +1,41 @@
+// Owns the proof that limits fit together where one stands inside another, and that their page is current.
+import { expect, test } from "vitest";
+import * as limits from "../src/limits.ts";
+import { renderLimitsPage } from "./support/limits-page.ts";
+
+test("docs/limits.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/limits.test.ts -u`", async () => {
+  await expect(renderLimitsPage()).toMatchFileSnapshot("../docs/limits.md");
+});
+
+test("the page misses none", () => {
+  for (const name of Object.keys(limits)) expect(renderLimitsPage()).toContain(`| \`${name}\` | `);
+});
+
+const VALUES = { ...limits };
+
+test.each<[inner: keyof typeof limits, outer: keyof typeof limits]>([
+  ["PROTOCOL_MIN", "PROTOCOL_MAX"],
+  ["CHUNK_BYTES_MIN", "CHUNK_BYTES"],
+  ["CHUNK_BYTES", "CHUNK_BYTES_MAX"],
+  ["CHUNK_BYTES_MAX", "MESSAGE_BYTES_MAX"],
+  ["FRAME_BYTES_MAX", "FRAMES_OUT_BYTES_MAX"],
+  ["RECORD_BYTES_MAX", "STORE_CALL_BYTES_MAX"],
+  ["CLIENT_CALLS_MAX", "STREAMS_MAX"],
+  ["VAULT_DRAIN_MS", "DRAIN_TIMEOUT_MS"],
+  ["SAVE_DRAIN_MS", "DRAIN_TIMEOUT_MS"],
+  ["RESTORE_STALL_MS_DEFAULT", "RESTORE_WAIT_MS_DEFAULT"],
+  ["RESTORE_WAIT_MS_DEFAULT", "RESTORE_WAIT_MS_MAX"],
+  ["ARENA_BYTES_MIN", "ARENA_BYTES_DEFAULT"],
+  ["ARENA_BYTES_DEFAULT", "ARENA_BYTES_MAX"],
+  ["VAULT_BYTES_MIN", "VAULT_BYTES_MAX"],
+  ["PROBE_MIN_MS", "PROBE_MAX_MS"],
+  ["RECONNECT_MIN_MS", "RECONNECT_MAX_MS"],
+])("%s is within %s", (inner, outer) => {
+  expect(VALUES[inner]).toBeLessThanOrEqual(VALUES[outer]);
+});
+
+test("a chunk and the headers of its pieces fit one message", () => {
+  const pieces = Math.ceil(limits.CHUNK_BYTES_MAX / limits.PIECE_BYTES_MIN);
+  const bytes = limits.CHUNK_BYTES_MAX + pieces * limits.PIECE_OVERHEAD_BYTES;
+  expect(bytes).toBeLessThan(limits.MESSAGE_BYTES_MAX);
+});
