@@ -164,6 +164,7 @@ export class VaultSession {
     const { name } = this.#options;
     const answer = await channel.unary(vaultService.Hello, helloRequest(name), attempt.options());
     const reply = checkHello(answer, name, context);
+    this.#breaker.succeeded();
     if (reply.epoch !== this.#epoch && this.#epoch !== null) {
       this.#options.logger.warn({ vault: this.#label }, "vault restarted and lost its memory");
     }

@@ -25,7 +25,7 @@ export function splitPlan(segments: readonly FetchSegment[], maxKeys: number): P
   let room = maxKeys;
   for (const segment of segments) {
     const total = keyCount(segment.keys);
-    for (let done = 0; done < total; ) {
+    for (let done = 0; done < total;) {
       const take = Math.min(room, total - done);
       const keys = segment.keys.subarray(done * PACKED_KEY_BYTES, (done + take) * PACKED_KEY_BYTES);
       part.segments.push({ ...segment, keys });

@@ -14,8 +14,6 @@ import type { Attempt, VaultClientOptions } from "./session.ts";
 import { splitBatch, splitKeys, splitPlan } from "./split.ts";
 import { runStore } from "./store-call.ts";
 
-export type { FetchSink } from "./fetch-ledger.ts";
-
 /** One record to store: its packed key (36 bytes) and its bytes, which are only read. */
 export interface StoreItem {
   key: Buffer;

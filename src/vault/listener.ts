@@ -90,5 +90,5 @@ function boundText(server: Server, at: ListenAddress): string {
 
 /** True when only this machine can connect. */
 export function isLocal(at: ListenAddress): boolean {
-  return isUnix(at) || at.host === "localhost" || at.host === "::1" || /^127\./.test(at.host);
+  return isUnix(at) || at.host === "localhost" || at.host === "::1" || at.host.startsWith("127.");
 }

@@ -1,6 +1,5 @@
 // Owns the life of a vault: its store, its gRPC server, its listening socket, and the drain at the end.
 import { Server, ServerCredentials } from "@grpc/grpc-js";
-import type { UntypedServiceImplementation } from "@grpc/grpc-js";
 import { classNumber } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
@@ -62,7 +61,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
       "reachable from other machines, and the link is not yet encrypted: use it on a trusted network only",
     );
   }
-  logger.info(
+  logger.debug(
     { address: listener.address, class: options.recordClass, maxBytes: config.maxBytes },
     "vault is serving",
   );
@@ -94,19 +93,25 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
 
 function newServer(vault: VaultContext, health: Health): Server {
   const server = new Server(serverOptions());
-  server.addService({ ...vaultService }, {
-    Hello: unary(vault, "Hello", hello),
-    Lookup: unary(vault, "Lookup", lookup),
-    Store: storeHandler(vault),
-    Fetch: fetchHandler(vault),
-    Report: unary(vault, "Report", report),
-    Stats: unary(vault, "Stats", stats),
-    Flush: unary(vault, "Flush", flush),
-  } as UntypedServiceImplementation);
-  server.addService({ ...healthService }, {
-    Check: health.check,
-    Watch: health.watch,
-  } as UntypedServiceImplementation);
+  server.addService(
+    { ...vaultService },
+    {
+      Hello: unary(vault, "Hello", hello),
+      Lookup: unary(vault, "Lookup", lookup),
+      Store: storeHandler(vault),
+      Fetch: fetchHandler(vault),
+      Report: unary(vault, "Report", report),
+      Stats: unary(vault, "Stats", stats),
+      Flush: unary(vault, "Flush", flush),
+    },
+  );
+  server.addService(
+    { ...healthService },
+    {
+      Check: health.check,
+      Watch: health.watch,
+    },
+  );
   return server;
 }
 

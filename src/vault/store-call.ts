@@ -25,7 +25,7 @@ export function storeHandler(
 ): handleBidiStreamingCall<StoreRequest, StoreReply> {
   return (call) => {
     let isOver = false;
-    let stream: OpenStream | undefined;
+    let stream: OpenStream | null = null;
     const batch = new StoreBatch(vault, (reply) => call.write(reply));
     const finish = (error: unknown): void => {
       if (isOver) return;
@@ -42,11 +42,15 @@ export function storeHandler(
       call.emit("error", toGrpcStatus(error));
     };
     const idle = watchdog(STORE_IDLE_MS, () =>
-      finish(new TierkvError("DEADLINE", { what: "a store's next byte", timeoutMs: STORE_IDLE_MS })),
+      finish(
+        new TierkvError("DEADLINE", { what: "a store's next byte", timeoutMs: STORE_IDLE_MS }),
+      ),
     );
-    stream = attempt(() => vault.streams.open(call, "Store"), finish);
-    const signal = stream?.signal;
-    signal?.addEventListener("abort", () => finish(signal.reason), { once: true });
+    attempt(() => {
+      stream = vault.streams.open(call, "Store");
+      const { signal } = stream;
+      signal.addEventListener("abort", () => finish(signal.reason), { once: true });
+    }, finish);
     // After an error the client's rest still arrives; it is read and dropped, so that the connection stays usable.
     call.on("data", (request: StoreRequest) => {
       if (!isOver && attempt(() => batch.receive(request), finish) === true) idle.touch();
@@ -149,7 +153,8 @@ class StoreBatch {
 
   #settle(item: number, status: number): void {
     this.#count(status, this.#offer?.recordBytes[item]);
-    if (status === ItemStatus.BAD_RECORD || status === ItemStatus.WRONG_KEY) this.#warn(item, status);
+    if (status === ItemStatus.BAD_RECORD || status === ItemStatus.WRONG_KEY)
+      this.#warn(item, status);
     this.#reply({ result: { item, status } });
   }
 

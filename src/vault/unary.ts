@@ -2,13 +2,7 @@
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import { classNumber, countBits, ItemStatus, statusName, toNamespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import {
-  CHUNK_BYTES,
-  KEYS_MAX,
-  PROTOCOL_MAX,
-  PROTOCOL_MIN,
-  REPORT_KEYS_MAX,
-} from "../limits.ts";
+import { CHUNK_BYTES, KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits.ts";
 import { storeFlush, storeLookup, storeRecheck, storeStats } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";

@@ -32,6 +32,4 @@ export const VAULT_SERVICE_NAME = "tierkv.v1.Vault";
 const HEALTH_SERVICE_NAME = "grpc.health.v1.Health";
 
 export const vaultService: VaultService = loaded[VAULT_SERVICE_NAME] as unknown as VaultService;
-export const healthService: HealthService = loaded[
-  HEALTH_SERVICE_NAME
-] as unknown as HealthService;
+export const healthService: HealthService = loaded[HEALTH_SERVICE_NAME] as unknown as HealthService;

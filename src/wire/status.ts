@@ -12,6 +12,22 @@ export interface CallContext {
   timeoutMs: number;
 }
 
+/** Any other status means that the vault or the link broke the protocol. */
+const CLIENT_CODES: Partial<Record<GrpcStatus, ClientCode>> = {
+  [GrpcStatus.UNAVAILABLE]: "VAULT_DOWN",
+  // We hear of our own cancelling through the signal, so here it was the vault's side.
+  [GrpcStatus.CANCELLED]: "VAULT_DOWN",
+  [GrpcStatus.DEADLINE_EXCEEDED]: "VAULT_DEADLINE",
+  [GrpcStatus.RESOURCE_EXHAUSTED]: "VAULT_BUSY",
+  [GrpcStatus.INVALID_ARGUMENT]: "VAULT_REFUSED",
+  [GrpcStatus.FAILED_PRECONDITION]: "VAULT_REFUSED",
+  [GrpcStatus.OUT_OF_RANGE]: "VAULT_REFUSED",
+  [GrpcStatus.PERMISSION_DENIED]: "VAULT_REFUSED",
+  [GrpcStatus.UNAUTHENTICATED]: "VAULT_REFUSED",
+  [GrpcStatus.UNIMPLEMENTED]: "VAULT_REFUSED",
+};
+type ClientCode = "VAULT_DOWN" | "VAULT_DEADLINE" | "VAULT_BUSY" | "VAULT_REFUSED" | "VAULT_BROKEN";
+
 /** What a server answers for a thrown error: code and one line; never a stack. */
 export function toGrpcStatus(error: unknown): Pick<StatusObject, "code" | "details"> {
   const known = toTierkvError(error);
@@ -21,30 +37,10 @@ export function toGrpcStatus(error: unknown): Pick<StatusObject, "code" | "detai
 /** A coded error for whatever a gRPC call ended with. Our own errors pass unchanged. */
 export function fromGrpcError(error: unknown, context: CallContext): TierkvError {
   if (isTierkvError(error)) return error;
-  const options = { cause: error };
-  const code = grpcCode(error);
-  const reason = grpcDetails(error);
-  switch (code) {
-    case null:
-      return toTierkvError(error);
-    case GrpcStatus.UNAVAILABLE:
-      return new TierkvError("VAULT_DOWN", { ...context, reason }, options);
-    case GrpcStatus.DEADLINE_EXCEEDED:
-      return new TierkvError("VAULT_DEADLINE", { ...context }, options);
-    case GrpcStatus.CANCELLED:
-      return new TierkvError("VAULT_DOWN", { ...context, reason: `${context.call} was cut off` });
-    case GrpcStatus.RESOURCE_EXHAUSTED:
-      return new TierkvError("VAULT_BUSY", { ...context, reason }, options);
-    case GrpcStatus.INVALID_ARGUMENT:
-    case GrpcStatus.FAILED_PRECONDITION:
-    case GrpcStatus.OUT_OF_RANGE:
-    case GrpcStatus.PERMISSION_DENIED:
-    case GrpcStatus.UNAUTHENTICATED:
-    case GrpcStatus.UNIMPLEMENTED:
-      return new TierkvError("VAULT_REFUSED", { ...context, reason }, options);
-    default:
-      return new TierkvError("VAULT_BROKEN", { ...context, reason }, options);
-  }
+  const status = grpcCode(error);
+  if (status === null) return toTierkvError(error);
+  const details = { ...context, reason: grpcDetails(error) };
+  return new TierkvError(CLIENT_CODES[status] ?? "VAULT_BROKEN", details, { cause: error });
 }
 
 function grpcCode(error: unknown): GrpcStatus | null {
@@ -57,5 +53,10 @@ function grpcDetails(error: unknown): string {
     error instanceof Error && "details" in error && typeof error.details === "string"
       ? error.details
       : String(error);
-  return details.replace(/\s*\n\s*/g, " ");
+  // grpc-js wraps the one thing worth reading ("connect ECONNREFUSED 10.0.0.1:50051") in its own history.
+  return details
+    .replace(/\s*\n\s*/g, " ")
+    .replace(/^No connection established\. Last error: (?:Error: )?/, "")
+    .replace(/ ?Resolution note: ?$/, "")
+    .replace(/\.$/, "");
 }

@@ -155,17 +155,17 @@ class Relay {
     call.once("cancelled", () => upstream.cancel());
   }
 
-  /** One message after another from `from` to `to`; a stopped reader stops the sender. */
-  async #pipe(from, to, direction) {
-    try {
-      for await (const message of from) {
-        if (!(await this.#pass(message, direction))) return;
-        if (!to.write(message)) await once(to, "drain");
-      }
-      to.end();
-    } catch {
-      // The other side ended: its status is relayed by the listeners above.
-    }
+  /** One message after another from `from` to `to`: a stopped reader stops the sender, a swallowed message everything. */
+  #pipe(from, to, direction) {
+    from.on("data", (message) => {
+      from.pause();
+      void this.#pass(message, direction).then((goesOn) => {
+        if (!goesOn) return;
+        if (to.write(message)) from.resume();
+        else to.once("drain", () => from.resume());
+      });
+    });
+    from.on("end", () => to.end());
   }
 
   /** False when the message must not be passed on. */

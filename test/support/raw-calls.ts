@@ -85,3 +85,15 @@ export function rawFetch(
   const options = { timeoutMs: SOON_MS, signal: NEVER };
   return openChannel(vault).serverStream(vaultService.Fetch, request, options);
 }
+
+/** Resolves when `call` has brought its first message, and stops it there: gRPC buffers without bound before a first read. */
+export function firstMessage<Message>(call: ClientReadableStream<Message>): Promise<Message> {
+  return new Promise((resolve, reject) => {
+    call.once("error", reject);
+    call.once("data", (message: Message) => {
+      call.pause();
+      call.off("error", reject);
+      resolve(message);
+    });
+  });
+}

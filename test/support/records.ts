@@ -1,5 +1,5 @@
 // Owns valid records for tests: opaque pages of any length, with keys, hashes and payloads made from a seed.
-import { createHash } from "node:crypto";
+import { createCipheriv, createHash } from "node:crypto";
 import { classNumber, packKeys } from "../../src/block.ts";
 import type { RecordClass } from "../../src/block.ts";
 import { writeRecord } from "../../src/native.ts";
@@ -13,15 +13,10 @@ export function digest(text: string): Buffer {
   return createHash("sha256").update(text).digest();
 }
 
-/** Bytes that look random and depend on `seed` alone. */
+/** Bytes that look random, never repeat, and depend on `seed` alone. */
 export function noise(bytes: number, seed: number): Buffer {
-  const buffer = Buffer.alloc(bytes);
-  let state = (seed * 2_654_435_761 + 1) >>> 0;
-  for (let at = 0; at < bytes; at += 1) {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    buffer[at] = state >>> 24;
-  }
-  return buffer;
+  const key = digest(`noise ${seed}`).subarray(0, 16);
+  return createCipheriv("aes-128-ctr", key, Buffer.alloc(16)).update(Buffer.alloc(bytes));
 }
 
 export interface TestRecord {

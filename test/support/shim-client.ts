@@ -5,7 +5,7 @@ import type { Socket } from "node:net";
 import { encodeFrame, FrameDecoder } from "../../src/sidecar/frames.ts";
 import type { Fields, Frame } from "../../src/sidecar/frames.ts";
 import { digest, noise } from "./records.ts";
-import { closeAfterTest, SOON_MS, until } from "./vaults.ts";
+import { closeAfterTest, until } from "./vaults.ts";
 
 export interface GroupShape {
   group?: number;
@@ -74,6 +74,11 @@ export class ShimClient {
   /** Stops reading: what the sidecar sends piles up. */
   pause(): void {
     this.#socket.pause();
+  }
+
+  /** Ends our direction after everything is sent. */
+  end(): void {
+    this.#socket.end();
   }
 
   close(): void {
@@ -331,5 +336,3 @@ export function toPairs(bytes: Uint8Array): [number, number][] {
     numbers[index * 2 + 1]!,
   ]);
 }
-
-export { SOON_MS, until };

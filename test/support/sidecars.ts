@@ -6,6 +6,7 @@ import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { Config } from "../../src/config/config.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
+import { testCorruptRecord } from "../../src/native.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
 import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
@@ -65,6 +66,20 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
     close: () => sidecar.close(),
     counters,
   });
+}
+
+/** Flips a byte of a record in whichever vault of this process holds it. Throws when none does. */
+export function corruptStored(namespace: Buffer, key: Buffer, offset: number): void {
+  // Ids of stores are small numbers, given one after another.
+  for (let store = 1; store < 10_000; store += 1) {
+    try {
+      testCorruptRecord(store, namespace, key, offset);
+      return;
+    } catch {
+      // Closed, or without that record: the next one.
+    }
+  }
+  throw new Error("no vault of this process holds the record");
 }
 
 export interface TestStack {

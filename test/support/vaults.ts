@@ -1,7 +1,7 @@
 // Owns real vaults and clients for tests: port 0, closed after each test, and nothing left behind.
 import { afterEach } from "vitest";
 import type { ItemStatus, RecordClass } from "../../src/block.ts";
-import type { FetchSink } from "../../src/client/vault-client.ts";
+import type { FetchSink } from "../../src/client/fetch-ledger.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { createLogger } from "../../src/log.ts";
 import type { VaultCounters } from "../../src/metrics.ts";
@@ -12,7 +12,7 @@ import type { RunningVault } from "../../src/vault/server.ts";
 export const logger = createLogger("test", { level: "silent" });
 export const MIB: number = 1024 * 1024;
 /** A deadline that only a hung test reaches. */
-export const SOON_MS = 5_000;
+export const SOON_MS = 15_000;
 
 const open: { close(): unknown }[] = [];
 

@@ -3,8 +3,9 @@ import { afterEach, describe, expect, test, vi } from "vitest";
 import { ItemStatus, keyAt } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import { CHUNK_BYTES_MIN } from "../../src/limits.ts";
+import type * as Native from "../../src/native.ts";
 import type { FetchChunk } from "../../src/wire/messages.ts";
-import { rawFetch } from "../support/raw-calls.ts";
+import { firstMessage, rawFetch } from "../support/raw-calls.ts";
 import { digest, keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";
 import { KeepingSink, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
@@ -13,7 +14,7 @@ import type { TestVault } from "../support/vaults.ts";
 /** Pins that are held now, counted where the vault takes and gives them. */
 const pins = vi.hoisted(() => ({ held: new Set<number>(), taken: 0 }));
 vi.mock("../../src/native.ts", async (importOriginal) => {
-  const native = await importOriginal<typeof import("../../src/native.ts")>();
+  const native = await importOriginal<typeof Native>();
   return {
     ...native,
     storePin: (...args: Parameters<typeof native.storePin>) => {
@@ -140,7 +141,7 @@ describe("a fetch", () => {
   });
 
   test("a sink that throws ends the fetch with its error and hears nothing more", async () => {
-    const records = makeRecords(10, { payloadBytes: MIB });
+    const records = makeRecords(40, { payloadBytes: MIB });
     const { vault, client } = await openFilled(records);
     let calls = 0;
     const sink = {
@@ -166,9 +167,9 @@ describe("a fetch", () => {
     const { vault, client } = await openFilled(records, 48 * MIB);
     const reader = rawFetch(vault, {
       segments: [{ recordClass: 1, group: 0, keys: keysOf(records) }],
+      chunkBytes: CHUNK_BYTES_MIN,
     });
-    reader.pause();
-    await until(() => pins.held.size > 0, "the pins");
+    const first = await firstMessage(reader);
     for (let index = 100; index < 150; index += 1) {
       const pushing = [makeRecord(index, { payloadBytes: MIB })];
       await client.store(NAMESPACE, "kv", pushing, SOON_MS);
@@ -178,12 +179,14 @@ describe("a fetch", () => {
     expect(stats.counters["evicted"]).toBeGreaterThan(20);
     expect(pins.held.size).toBeGreaterThan(0);
     const got = records.map(() => [] as Buffer[]);
-    for await (const message of reader) {
-      for (const piece of (message as FetchChunk).chunk?.pieces ?? []) {
+    const take = ({ chunk }: FetchChunk): void => {
+      for (const piece of chunk?.pieces ?? []) {
         expect(piece.status).toBe(0);
         got[piece.item]?.push(piece.data);
       }
-    }
+    };
+    take(first);
+    for await (const message of reader) take(message as FetchChunk);
     for (const [item, { record }] of records.entries()) {
       expect(Buffer.concat(got[item] ?? []).equals(record)).toBe(true);
     }

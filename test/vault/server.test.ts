@@ -1,0 +1,124 @@
+// Owns the tests of a vault's start and stop: addresses, clear refusals, draining, and cutting off what does not end.
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { status as GrpcStatus } from "@grpc/grpc-js";
+import { describe, expect, test, vi } from "vitest";
+import type * as Limits from "../../src/limits.ts";
+import { VAULT_DRAIN_MS } from "../../src/limits.ts";
+import { createLogger } from "../../src/log.ts";
+import { newVaultCounters } from "../../src/metrics.ts";
+import type { ListenAddress } from "../../src/vault/listener.ts";
+import { startVault } from "../../src/vault/server.ts";
+import { RawStore } from "../support/raw-calls.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import {
+  closeAfterTest,
+  KeepingSink,
+  logger,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+} from "../support/vaults.ts";
+
+vi.mock("../../src/limits.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  VAULT_DRAIN_MS: 500,
+}));
+
+function at(host: string, port: number): ListenAddress {
+  return { host, port, text: `${host}:${port}` };
+}
+
+async function start(listen: ListenAddress, log = logger): Promise<{ address: string }> {
+  const config = { listen, maxBytes: 16 * MIB };
+  const options = { config, recordClass: "kv" as const, logger: log };
+  return closeAfterTest(await startVault({ ...options, counters: newVaultCounters() }));
+}
+
+describe("start", () => {
+  test("an address in use is refused with the fix", async () => {
+    const { address } = await openVault();
+    const port = Number(address.split(":")[1]);
+    expect(port).toBeGreaterThan(0);
+    await expect(start(at("127.0.0.1", port))).rejects.toMatchObject({
+      code: "ADDRESS_IN_USE",
+      message: `${address} is in use by another process; stop that process or set another [vault] listen`,
+    });
+  });
+
+  test("an address of another machine is refused with the fix", async () => {
+    await expect(start(at("192.0.2.1", 50_051))).rejects.toMatchObject({
+      code: "LISTEN_FAILED",
+      message: expect.stringContaining("[vault] listen") as string,
+    });
+  });
+
+  test("a Unix socket serves as well", async () => {
+    const dir = mkdtempSync(join(tmpdir(), "tierkv-vault-"));
+    closeAfterTest({ close: () => rmSync(dir, { recursive: true }) });
+    const text = `unix:${join(dir, "vault.sock")}`;
+    const vault = await start({ host: "", port: 0, text });
+    expect(vault.address).toBe(text);
+    const client = openClient(vault);
+    expect(await client.store(NAMESPACE, "kv", makeRecords(2), SOON_MS)).toEqual([1, 1]);
+  });
+
+  test("an address that others can reach is warned about, the local one is not", async () => {
+    const lines: string[] = [];
+    const write = (line: string): void => void lines.push(line);
+    const log = createLogger("test", { level: "warn", tty: false, destination: { write } });
+    await start(at("127.0.0.1", 0), log);
+    expect(lines).toEqual([]);
+    await start(at("0.0.0.0", 0), log);
+    expect(lines.join("")).toContain("not yet encrypted");
+  });
+});
+
+describe("stop", () => {
+  test("finishes the fetch under way, takes nothing new, and may be asked twice", async () => {
+    const vault = await openVault();
+    const client = openClient(vault);
+    const records = makeRecords(20, { payloadBytes: MIB });
+    await client.store(NAMESPACE, "kv", records, SOON_MS);
+    const sink = new KeepingSink();
+    const closing: Promise<void>[] = [];
+    const watching = {
+      piece: (...args: Parameters<KeepingSink["piece"]>) => {
+        sink.piece(...args);
+        if (closing.length === 0) closing.push(vault.close(), vault.close());
+      },
+      missing: sink.missing.bind(sink),
+    };
+    const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(records) }];
+    await client.fetch(NAMESPACE, runs, watching, { deadlineMs: SOON_MS });
+    expect(sink.records.size).toBe(20);
+    expect(closing).toHaveLength(2);
+    await Promise.all(closing);
+    await expect(openClient(vault).hello(SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
+    // The port is free again.
+    await start(at("127.0.0.1", Number(vault.address.split(":")[1])));
+  });
+
+  test("cuts off a call that does not end, within its time", async () => {
+    const vault = await openVault();
+    const raw = new RawStore(vault);
+    raw.offer(makeRecords(1));
+    await raw.wanted();
+    const startMs = performance.now();
+    await vault.close();
+    const tookMs = performance.now() - startMs;
+    expect(tookMs).toBeGreaterThan(VAULT_DRAIN_MS - 50);
+    expect(tookMs).toBeLessThan(VAULT_DRAIN_MS + 1_000);
+    expect((await raw.failure()).code).toBe(GrpcStatus.UNAVAILABLE);
+  });
+
+  test("with idle clients connected it stops at once", async () => {
+    const vault = await openVault();
+    await openClient(vault).hello(SOON_MS);
+    const startMs = performance.now();
+    await vault.close();
+    expect(performance.now() - startMs).toBeLessThan(VAULT_DRAIN_MS - 100);
+  });
+});
