@@ -6,8 +6,22 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { Program, runProgram } from "../support/command-line.ts";
+import type { Outcome } from "../support/command-line.ts";
 
 const REFUSAL_MS_MAX = 1000;
+/** The machine may be busy with something else: the quickest of these many counts. */
+const ATTEMPTS = 3;
+
+/** Runs a command that must end at once; `ms` is how long it took. */
+async function refusal(argv: readonly string[]): Promise<Outcome & { ms: number }> {
+  let quickest = Infinity;
+  for (let attempt = 1; ; attempt += 1) {
+    const startMs = performance.now();
+    const outcome = await runProgram(argv);
+    quickest = Math.min(quickest, performance.now() - startMs);
+    if (quickest < REFUSAL_MS_MAX || attempt === ATTEMPTS) return { ...outcome, ms: quickest };
+  }
+}
 
 let dir = "";
 const programs: Program[] = [];
@@ -84,9 +98,8 @@ test.each([
   "%s ends `tierkv %s` within a second, with one line and exit code 2",
   async (_what, command, toml, line, ...says) => {
     const path = write("t.toml", toml);
-    const startMs = performance.now();
-    const { exitCode, stdout, stderr } = await runProgram([command, "--config", path]);
-    expect(performance.now() - startMs).toBeLessThan(REFUSAL_MS_MAX);
+    const { exitCode, stdout, stderr, ms } = await refusal([command, "--config", path]);
+    expect(ms).toBeLessThan(REFUSAL_MS_MAX);
     expect([exitCode, stdout]).toEqual([2, ""]);
     expect(stderr).toMatch(/^tierkv: [^\n]+\n$/);
     expect(stderr).toContain(`${path}:${line}`);
@@ -117,9 +130,8 @@ test("a port in use is told with the address, within a second", async () => {
   });
   const { port } = taken.address() as AddressInfo;
   const path = write("v.toml", VAULT.replace(":0", `:${port}`));
-  const startMs = performance.now();
-  const { exitCode, stderr } = await runProgram(["vault", "--config", path]);
-  expect(performance.now() - startMs).toBeLessThan(REFUSAL_MS_MAX);
+  const { exitCode, stderr, ms } = await refusal(["vault", "--config", path]);
+  expect(ms).toBeLessThan(REFUSAL_MS_MAX);
   taken.close();
   expect(exitCode).toBe(1);
   expect(stderr.trimEnd().split("\n").at(-1)).toMatch(
