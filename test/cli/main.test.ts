@@ -242,7 +242,8 @@ test.each([
   ["thrown", "throw new Error('boom')"],
   ["rejected", "void Promise.reject(new Error('boom'))"],
 ])("what nobody caught (%s) is one line and exit code 1", async (_how, mischief) => {
-  const loader = `data:text/javascript,setTimeout(() => { ${mischief} }, 400)`;
+  // As soon as the program listens for such things.
+  const loader = `data:text/javascript,const t = setInterval(() => { if (process.listenerCount('uncaughtException') === 0) return; clearInterval(t); ${mischief} }, 5)`;
   const env = { NODE_OPTIONS: `--import "${loader}"` };
   const { exitCode, stderr } = await runProgram(["vault", "--config", write("v.toml", VAULT)], env);
   expect(exitCode).toBe(1);
