@@ -112,11 +112,16 @@ function showFailure(
 /** Stops everything and looks whether it is gone. After a failure the logs stay. */
 async function clear(stage: Stage, progress: Progress, removeLogs: boolean): Promise<void> {
   await progress.step("clean up", () => stage.stopAll());
-  if (removeLogs) stage.workspace.remove();
-  else stage.workspace.removeBulk();
-  const left = stage.leftovers();
-  if (left.length === 0) progress.line("nothing is left behind: no process, no socket, no file");
-  else progress.line(`left: ${left.join(", ")}`);
+  const { workspace } = stage;
+  if (removeLogs) workspace.remove();
+  else workspace.removeBulk();
+  const left = [
+    ...stage.leftovers(),
+    ...(removeLogs && workspace.isThere() ? [workspace.dir] : []),
+  ];
+  if (left.length > 0) return progress.line(`left behind: ${left.join(", ")}`);
+  const kept = removeLogs ? "" : `; the logs stay in ${workspace.logs}`;
+  progress.line(`nothing is left behind: no process, no socket, no model${kept}`);
 }
 
 function showWhatToTry(stage: Stage, { engine, prompt }: Outcome): void {

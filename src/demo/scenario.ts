@@ -17,7 +17,7 @@ import type { Engine } from "./engine.ts";
 import { BLOCK_TOKENS } from "./engine.ts";
 import { showBytes, showCount, showSeconds } from "./format.ts";
 import type { Progress } from "./progress.ts";
-import { cacheableTokens, movedBetween } from "./proof.ts";
+import { movedBetween } from "./proof.ts";
 import type { Kind, Trial } from "./proof.ts";
 import type { ModelShape, Stage, VaultState } from "./stage.ts";
 import { LONG_TEXT } from "./text.ts";
@@ -83,16 +83,24 @@ function modelShape({ stage, isQuick }: Scene): ModelShape {
 async function startEngine({ stage, progress }: Scene, title: string): Promise<Engine> {
   const engine = stage.startEngine();
   await progress.step(title, () => engine.ready(), {
-    detail: () => lastWords(engine.process.tail().at(-1) ?? ""),
+    detail: () => enginePhase(engine.process.log()),
     result: () => `serving at ${engine.url}`,
   });
   return engine;
 }
 
-/** A line of vLLM's log without process, level, date and place. */
-export function lastWords(line: string): string {
-  const bare = line.replace(/^\([^)]*\)\s*/, "").replace(/^[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\]\s*/, "");
-  return bare.trim().slice(0, 60);
+/** What a starting engine is doing, by the last of these lines in its log. */
+const PHASES: readonly (readonly [line: string, doing: string])[] = [
+  ["", "importing vLLM"],
+  ["non-default args", "reading the model's configuration"],
+  ["Resolved architecture", "starting the engine core"],
+  ["Initializing a V1 LLM engine", "starting the worker"],
+  ["Starting to load model", "loading the model"],
+  ["init engine (", "opening the server"],
+];
+
+export function enginePhase(log: string): string {
+  return PHASES.findLast(([line]) => log.includes(line))?.[1] ?? "";
 }
 
 /** Warms the engine up, and takes as much of the text as this machine computes in a time a person will wait. */
@@ -147,7 +155,7 @@ async function waitUntilSaved(
   before: VaultState,
   promptTokens: number,
 ): Promise<void> {
-  const wanted = cacheableTokens(promptTokens) / BLOCK_TOKENS;
+  const wanted = Math.floor(promptTokens / BLOCK_TOKENS);
   let held = 0;
   let after = before;
   const work = async (): Promise<void> => {

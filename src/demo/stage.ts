@@ -121,14 +121,13 @@ export class Stage {
     this.workspace.remove();
   }
 
-  /** What is still there of this run, in words: processes, also those that left their group, and files. */
+  /** Processes of this run that still run, in words; also those that left their group. */
   leftovers(): string[] {
     const groups = this.#processes.filter((process) => process.isRunning());
     const strays = processesIn(this.workspace.dir);
     return [
       ...groups.map(({ name, pid }) => `${name} (process group ${pid ?? 0})`),
       ...strays.map((pid) => `process ${pid}`),
-      ...(this.workspace.isEmpty() ? [] : [this.workspace.dir]),
     ];
   }
 

@@ -1,5 +1,5 @@
 // Owns the directory of one demo run: configurations, socket, model and logs, all below one temporary directory.
-import { mkdirSync, mkdtempSync, readdirSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -70,15 +70,12 @@ export class Workspace {
 
   /** Keeps what explains a failure: logs and configurations. */
   removeBulk(): void {
-    for (const path of [this.model, this.temp]) rmSync(path, { recursive: true, force: true });
+    for (const path of [this.model, this.temp, this.socket])
+      rmSync(path, { recursive: true, force: true });
   }
 
-  isEmpty(): boolean {
-    try {
-      return readdirSync(this.dir).length === 0;
-    } catch {
-      return true;
-    }
+  isThere(): boolean {
+    return existsSync(this.dir);
   }
 
   #write(name: string, text: string): void {
