@@ -125,11 +125,11 @@ describe("on the way to the client", () => {
   test("a slow vault costs the deadline, not more; calls in time still work", async () => {
     const { client, proxy } = await openBench(SMALL, {});
     await client.hello(SOON_MS);
-    proxy.set({ delayMs: 400 });
+    proxy.set({ delayMs: 1_000 });
     const startMs = performance.now();
     const slow = client.lookup(NAMESPACE, keysOf(SMALL), 150);
     await expect(slow).rejects.toMatchObject({ code: "VAULT_DEADLINE" });
-    expect(performance.now() - startMs).toBeLessThan(390);
+    expect(performance.now() - startMs).toBeLessThan(950);
     expect([...(await client.lookup(NAMESPACE, keysOf(SMALL), SOON_MS))]).toEqual([0xff]);
     expect(proxy.counts().delayed).toBeGreaterThanOrEqual(2);
   });

@@ -45,13 +45,13 @@ describe("a vault that is not there", () => {
     const sink = new KeepingSink();
     const fetching = client.fetch(NAMESPACE, [RUN], sink, { deadlineMs: 200 });
     await expect(fetching).rejects.toMatchObject(coded("VAULT_DEADLINE"));
-    expect(performance.now() - startMs).toBeLessThan(1_500);
+    expect(performance.now() - startMs).toBeLessThan(SOON_MS / 2);
     expect(sink.missed).toEqual(new Map([[0, ItemStatus.INCOMPLETE]]));
 
     expect(client.state).toBe("down");
     const store = client.store(NAMESPACE, "kv", makeRecords(1), SOON_MS);
     await expect(store).rejects.toMatchObject(coded("VAULT_DOWN", "until a probe succeeds"));
-    expect(await timed(client.stats(SOON_MS))).toBeLessThan(100);
+    expect(await timed(client.stats(SOON_MS))).toBeLessThan(1_000);
     await expect(client.hello(100)).rejects.toMatchObject(coded("VAULT_DEADLINE", "Hello"));
   });
 

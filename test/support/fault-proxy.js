@@ -72,6 +72,7 @@ class Relay {
   #sockets = new Set();
   /** Chunks seen since the faults were set: `...At` counts these. */
   #chunk = 0;
+  #isClosed = false;
 
   constructor(target, faults) {
     this.set(faults);
@@ -94,6 +95,7 @@ class Relay {
   }
 
   close() {
+    this.#isClosed = true;
     this.#dropAll();
     this.#client.close();
   }
@@ -113,6 +115,7 @@ class Relay {
   async #relayUnary(method, call, callback) {
     this.counts.calls += 1;
     await this.#delay();
+    if (this.#isClosed) return;
     const upstream = this.#client.makeUnaryRequest(
       method.path,
       method.requestSerialize,
@@ -157,15 +160,24 @@ class Relay {
 
   /** One message after another from `from` to `to`: a stopped reader stops the sender, a swallowed message everything. */
   #pipe(from, to, direction) {
+    // The end may be announced while the last message is still held back.
+    let isPassing = false;
+    let isEnded = false;
     from.on("data", (message) => {
       from.pause();
+      isPassing = true;
       void this.#pass(message, direction).then((goesOn) => {
         if (!goesOn) return;
+        isPassing = false;
         if (to.write(message)) from.resume();
         else to.once("drain", () => from.resume());
+        if (isEnded) to.end();
       });
     });
-    from.on("end", () => to.end());
+    from.on("end", () => {
+      isEnded = true;
+      if (!isPassing) to.end();
+    });
   }
 
   /** False when the message must not be passed on. */

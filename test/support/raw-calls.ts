@@ -30,6 +30,7 @@ export class RawStore {
   constructor(vault: { address: string }, timeoutMs: number = SOON_MS) {
     const options = { timeoutMs, signal: NEVER };
     this.call = openChannel(vault).duplex(vaultService.Store, options);
+    closeAfterTest({ close: () => this.call.cancel() });
     this.call.on("data", (reply: StoreReply) => this.replies.push(reply));
     this.call.on("error", (error: ServiceError) => {
       this.error = error;
@@ -83,7 +84,9 @@ export function rawFetch(
 ): ClientReadableStream<FetchChunk> {
   const request = { namespace: NAMESPACE, segments: [], chunkBytes: 0, ...plan };
   const options = { timeoutMs: SOON_MS, signal: NEVER };
-  return openChannel(vault).serverStream(vaultService.Fetch, request, options);
+  const call = openChannel(vault).serverStream(vaultService.Fetch, request, options);
+  closeAfterTest({ close: () => call.cancel() });
+  return call;
 }
 
 /** Resolves when `call` has brought its first message, and stops it there: gRPC buffers without bound before a first read. */

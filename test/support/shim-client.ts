@@ -310,12 +310,15 @@ export class FakeEngine {
     return this.view(plan);
   }
 
-  /** The pages of one placed block, one per rank. */
-  pagesOf(view: PlanView, index: number, pageBytes: number, group = 0): Buffer[] {
+  /** True when the placed block at `index` holds the pages of `block`, byte for byte, on every rank. */
+  holds(view: PlanView, index: number, block: Block, group = 0): boolean {
     const slots = view.placed.get(group)!;
-    return this.workers.map((worker) =>
-      worker.readSlot(slots[index * this.world + worker.rank]!, pageBytes),
-    );
+    return this.workers.every(({ rank }, at) => {
+      const page = block.pages[rank]!;
+      return this.workers[at]!.readSlot(slots[index * this.world + rank]!, page.length).equals(
+        page,
+      );
+    });
   }
 
   close(): void {

@@ -42,7 +42,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       arenaBytes: options.arenaBytes ?? 64 * MIB,
       arenaDir: options.arenaDir ?? null,
     },
-    restore: { waitMs: options.waitMs ?? 3000, stallMs: options.stallMs ?? 1000 },
+    restore: { waitMs: options.waitMs ?? 10_000, stallMs: options.stallMs ?? 5000 },
     log: { level: "silent" },
   };
 }

@@ -11,8 +11,8 @@ import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts
 
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
-  STORE_IDLE_MS: 250,
-  STREAM_STALL_MS: 250,
+  STORE_IDLE_MS: 600,
+  STREAM_STALL_MS: 600,
   VAULT_STREAMS_MAX: 3,
   VAULT_CONNECTIONS_MAX: 4,
 }));
@@ -32,7 +32,7 @@ test("a store that brings no byte is ended and its room is free", async () => {
   const { code, details } = await raw.failure();
   clearInterval(empty);
   expect(code).toBe(GrpcStatus.DEADLINE_EXCEEDED);
-  expect(details).toContain("250 ms");
+  expect(details).toContain("600 ms");
   expect((await client.stats(SOON_MS)).reservedBytes).toBe(0);
 });
 
@@ -45,7 +45,7 @@ test("a store that keeps bringing bytes lives on past that time", async () => {
   for (let offset = 0; offset < record.length; offset += 200) {
     raw.pieces(pieceOf(0, record, offset, Math.min(200, record.length - offset)));
     await new Promise((resolve) => {
-      setTimeout(resolve, 100);
+      setTimeout(resolve, 150);
     });
   }
   expect(await raw.finish()).toEqual(new Map([[0, ItemStatus.ACCEPTED]]));

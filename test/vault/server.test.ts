@@ -24,7 +24,7 @@ import {
 
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
-  VAULT_DRAIN_MS: 500,
+  VAULT_DRAIN_MS: 1_500,
 }));
 
 function at(host: string, port: number): ListenAddress {

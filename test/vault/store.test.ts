@@ -173,6 +173,28 @@ describe("refusals", () => {
     expect(await client.store(NAMESPACE, "kv", [late], SOON_MS)).toEqual([ACCEPTED]);
   });
 
+  test("records under way may hold half the vault, all together; more is refused and pushes nothing out", async () => {
+    const vault = await openVault({ maxBytes: 1024 * MIB });
+    const client = openClient(vault);
+    const records = makeRecords(6);
+    await client.store(NAMESPACE, "kv", records.slice(0, 2), SOON_MS);
+    for (const holder of [2, 3]) {
+      const raw = new RawStore(vault);
+      raw.offer([records[holder]!], { recordBytes: [180 * MIB] });
+      await raw.wanted();
+    }
+    const late = new RawStore(vault);
+    late.offer(records.slice(4), { recordBytes: [180 * MIB, 70 * MIB] });
+    await late.wanted();
+    expect(late.replies[0]?.wanted).toMatchObject({
+      wanted: Buffer.from([0b10]),
+      statuses: [OVER_BUDGET, ItemStatus.UNSPECIFIED],
+    });
+    const stats = await client.stats(SOON_MS);
+    expect(stats.counters).toMatchObject({ evicted: 0, refused_over_budget: 1 });
+    expect(stats.reservedBytes).toBeLessThan(512 * MIB);
+  });
+
   test.each([
     ["more keys than allowed", { keys: Buffer.alloc((KEYS_MAX + 1) * 36) }, String(KEYS_MAX)],
     ["half a key", { keys: Buffer.alloc(35) }, "35 bytes of keys"],
@@ -252,7 +274,7 @@ describe("peers without manners", () => {
       const vault = await openVault();
       const client = openClient(vault);
       const relay = await openRelay(vault);
-      const raw = new RawStore(relay, how === "a passed deadline" ? 300 : SOON_MS);
+      const raw = new RawStore(relay, how === "a passed deadline" ? 1_500 : SOON_MS);
       const records = makeRecords(4, { payloadBytes: MIB });
       raw.offer(records);
       await raw.wanted();
