@@ -1,0 +1,76 @@
+"""Fixtures of the engine tests: one import of vLLM, clusters of real processes, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.engine import Engines
+from harness.models import Models
+from harness.processes import MARK, Cluster, leftovers, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+os.environ[MARK] = uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """A folder with a short path: Unix sockets allow 100 characters."""
+    path = Path(tempfile.mkdtemp(prefix="tierkv-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def models(folder: Path) -> Models:
+    return Models(folder)
+
+
+@pytest.fixture(scope="session")
+def all_engines(folder: Path) -> Iterator[Engines]:
+    engines = Engines(folder)
+    yield engines
+    engines.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind(folder: Path, all_engines: Engines) -> Iterator[None]:
+    """After each module: no process, no shared memory, no socket of ours but the zygote's."""
+    yield
+    all_engines.end_all()
+
+    def left() -> list[str]:
+        found = leftovers(folder, but={all_engines.pid} if all_engines.is_running else set())
+        return [what for what in found if what != all_engines.path]
+
+    wait_until(lambda: not left(), f"all is tidy; left behind: {left()}", 10.0)
+
+
+@pytest.fixture(scope="module")
+def new_cluster(folder: Path) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters that end with the module."""
+    made: list[Cluster] = []
+
+    def start(**options: object) -> Cluster:
+        place = Path(tempfile.mkdtemp(dir=folder, prefix="c"))
+        made.append(Cluster(place, **options))  # type: ignore[arg-type]
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for cluster in made:
+        cluster.end()
+
+
+@pytest.fixture(scope="module")
+def engines(all_engines: Engines) -> Iterator[Engines]:
+    """Engines that end with the module."""
+    yield all_engines
+    all_engines.end_all()

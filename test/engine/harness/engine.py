@@ -1,0 +1,139 @@
+"""The test's end of an engine process: starts engines from the zygote and calls what runs inside them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+from harness.processes import ROOT, Process, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+Json = dict[str, Any]
+IMPORT_S = 180.0
+CALL_S = 180.0
+#: All engines of a comparison are bound alike, with or without a connector.
+ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
+_NUMBERS = itertools.count(1)
+
+
+class EngineError(Exception):
+    """What an engine process raised."""
+
+
+class Engines:
+    """The zygote, and every engine that came from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = str(folder / "zygote.sock")
+        # `env` keeps what is ours out of the test's own process; the folder of `harness` is the module path.
+        paths = os.pathsep.join([str(ROOT / "test/engine"), str(ROOT / "python-shim")])
+        settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        argv = ["env", f"PYTHONPATH={paths}", *settings, sys.executable, "-m", "harness.zygote"]
+        self._zygote = Process("zygote", [*argv, self.path], folder / "zygote.log")
+        self._engines: list[Engine] = []
+
+    @property
+    def pid(self) -> int:
+        return self._zygote.child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._zygote.is_running
+
+    def start(self, **config: Any) -> Engine:
+        """Starts an engine; see `engine_main.Host` for what `config` may hold. Raises EngineError if vLLM does."""
+        if not self._zygote.is_running:
+            self._zygote.start(IMPORT_S)
+        engine = Engine(self.path, self.folder / f"engine-{next(_NUMBERS)}.log", config)
+        self._engines.append(engine)
+        engine.greet()
+        return engine
+
+    def end_all(self) -> None:
+        """Ends every engine that still runs."""
+        while self._engines:
+            self._engines.pop().end()
+
+    def close(self) -> None:
+        self.end_all()
+        if self._zygote.is_running:
+            assert self._zygote.child.stdin is not None
+            self._zygote.child.stdin.close()
+            self._zygote.child.wait(10)
+
+
+class Engine:
+    """One vLLM engine in a process of its own."""
+
+    def __init__(self, path: str, log: Path, config: Json) -> None:
+        self.log = log
+        self.pid = 0
+        self._config = config
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._link.connect(path)
+        self._lines = self._link.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def greet(self) -> None:
+        """Waits until the engine is up."""
+        self.log.touch()
+        self.pid = self._exchange({"log": str(self.log), "config": self._config}, CALL_S)["pid"]
+
+    def call(self, name: str, timeout_s: float = CALL_S, **arguments: Any) -> Any:
+        """Runs `inside.<name>(host, **arguments)` in the engine's process and gives its result."""
+        return self._exchange({"call": name, "arguments": arguments}, timeout_s)
+
+    def _exchange(self, question: Json, timeout_s: float) -> Any:
+        self._link.settimeout(timeout_s)
+        self._link.sendall(json.dumps(question).encode() + b"\n")
+        line = self._lines.readline()
+        if not line:
+            raise EngineError(f"the engine died: {self.tail()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise EngineError(f"{answer['error']}\n{self.tail()}")
+        return answer["result"]
+
+    def tail(self) -> str:
+        return f"{self.log}:\n" + self.log.read_text()[-3000:]
+
+    def end(self) -> None:
+        """Closes the connection, which ends the process, and waits for that."""
+        self._lines.close()
+        self._link.close()
+        if self.pid:
+            wait_until(lambda: not _is_alive(self.pid), f"engine {self.pid} ends")
+
+    def kill(self) -> None:
+        """Ends it without a goodbye."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.end()
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False

@@ -1,0 +1,93 @@
+"""An engine process: builds one vLLM engine as told, then runs the functions of `inside` that the test names."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import socket
+
+Json = dict[str, Any]
+_DEFAULTS: Json = {
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "max_model_len": 900,
+    "max_num_seqs": 8,
+    "num_gpu_blocks_override": 64,
+    "kv_cache_memory_bytes": 64 << 20,
+}
+
+
+class Host:
+    """One engine and handles on its parts; the parts are None where it runs in several processes."""
+
+    def __init__(self, config: Json) -> None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(config.get("processes", False)))
+        for name, value in config.get("shim_limits", {}).items():
+            from tierkv.connectors.vllm import limits  # noqa: PLC0415
+
+            setattr(limits, name, value)
+        from vllm import LLM  # noqa: PLC0415 - after the environment
+
+        options = {**_DEFAULTS, **config.get("vllm", {})}
+        if not config.get("processes"):
+            options.setdefault("distributed_executor_backend", "uni")
+        self.llm = LLM(**options)
+        self.core: Any = None
+        self.scheduler: Any = None
+        self.shim: Any = None
+        self.worker: Any = None
+        if not config.get("processes"):
+            self.core = self.llm.llm_engine.engine_core.engine_core
+            self.scheduler = self.core.scheduler
+            if self.scheduler.connector is not None:
+                from vllm.distributed.kv_transfer import get_kv_transfer_group  # noqa: PLC0415
+
+                self.shim = self.scheduler.connector.scheduler_side
+                self.worker = get_kv_transfer_group().worker_side
+
+
+def serve(connection: socket.socket) -> int:
+    """Answers one line of JSON with one line of JSON until the connection ends; gives the exit code."""
+    lines = connection.makefile("rb")
+    first = json.loads(lines.readline())
+    _redirect(first["log"])
+
+    def answer(value: Json) -> None:
+        connection.sendall(json.dumps(value).encode() + b"\n")
+
+    try:
+        host = Host(first["config"])
+    except Exception as error:  # noqa: BLE001 - the test is told
+        answer({"error": _describe(error)})
+        return 1
+    answer({"result": {"pid": os.getpid()}})
+    from harness import inside  # noqa: PLC0415 - after the engine, whose settings it must not touch
+
+    for line in lines:
+        question = json.loads(line)
+        try:
+            result = getattr(inside, question["call"])(host, **question["arguments"])
+        except Exception as error:  # noqa: BLE001 - the test is told
+            answer({"error": _describe(error)})
+        else:
+            answer({"result": result})
+    if host.scheduler is None:
+        host.llm.llm_engine.engine_core.shutdown()
+    return 0
+
+
+def _redirect(path: str) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+
+
+def _describe(error: Exception) -> str:
+    traceback.print_exc(file=sys.stderr)
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,150 @@
+"""What a test can have done inside an engine's process: generate, read pages and counts, empty and spoil the cache."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tierkv.connectors.vllm.copies import CpuCopier
+from vllm import SamplingParams
+
+from harness.inside_pressure import press
+from harness.inside_steps import abort, begin, finish, step_until
+
+if TYPE_CHECKING:
+    from tierkv.connectors.vllm.copies import Batch
+
+    from harness.engine_main import Host
+
+Json = dict[str, Any]
+
+__all__ = [
+    "abort",
+    "begin",
+    "facts",
+    "finish",
+    "flip_loaded_byte",
+    "generate",
+    "pages",
+    "press",
+    "reset",
+    "reset_clocks",
+    "spoil",
+    "status",
+    "step_until",
+]
+
+
+def generate(
+    host: Host, prompts: list[list[int]], max_tokens: int = 8, prompt_logprobs: int | None = None
+) -> list[Json]:
+    """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache."""
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=max_tokens,
+        logprobs=0,
+        prompt_logprobs=prompt_logprobs,
+        detokenize=False,
+        ignore_eos=True,
+    )
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+    outputs = host.llm.generate(inputs, params, use_tqdm=False)
+    return [_answer(output) for output in outputs]
+
+
+def _answer(output: Any) -> Json:
+    (completion,) = output.outputs
+    tokens = list(completion.token_ids)
+    logprobs = [
+        step[token].logprob for step, token in zip(completion.logprobs, tokens, strict=True)
+    ]
+    return {"tokens": tokens, "logprobs": logprobs, "cached": output.num_cached_tokens}
+
+
+def reset(host: Host) -> bool:
+    """Empties the engine's own prefix cache; True when nothing held a block."""
+    return bool(host.llm.reset_prefix_cache())
+
+
+def spoil(host: Host) -> None:
+    """Overwrites every page, so that nothing that was not copied can pass for restored."""
+    for tensor in _tensors(host):
+        tensor[1:].fill_(1.5)
+
+
+def _tensors(host: Host) -> list[torch.Tensor]:
+    runner = host.core.model_executor.driver_worker.worker.model_runner
+    return list(runner.kv_caches)
+
+
+def pages(host: Host, prompt: list[int]) -> list[str]:
+    """Digests of the pages of a prompt's leading blocks in the engine's cache, over all layers' bytes."""
+    from vllm.v1.request import Request  # noqa: PLC0415 - slow to import
+
+    request = Request(
+        "pages", prompt, SamplingParams(), None, block_hasher=host.core.request_block_hasher
+    )
+    tensors = _tensors(host)
+    (group,) = host.scheduler.kv_cache_config.kv_cache_groups
+    digests = []
+    for block_hash in request.block_hashes:
+        found = host.scheduler.kv_cache_manager.block_pool.get_cached_block(block_hash, [0])
+        if found is None:
+            break
+        blocks = host.scheduler.kv_cache_config.num_blocks
+        rows = [t.unflatten(0, (blocks, -1))[found[0].block_id].contiguous() for t in tensors]
+        data = b"".join(bytes(row.view(torch.uint8).numpy().data) for row in rows)
+        assert len(data) == group.kv_cache_spec.page_size_bytes * len(tensors)
+        digests.append(hashlib.sha256(data).hexdigest())
+    return digests
+
+
+def status(host: Host) -> Json:
+    """What is under way on both sides of the shim and in the engine, and the time spent in our calls."""
+    pool = host.scheduler.kv_cache_manager.block_pool
+    clocks = {"scheduler": host.shim.clock, "worker": host.worker.clock}
+    return {
+        "shim": host.shim.status(),
+        "worker": host.worker.status(),
+        "counters": {**host.shim.counters.snapshot(), **host.worker.counters.snapshot()},
+        "requests": len(host.scheduler.requests),
+        "blocks_in_use": pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(),
+        "max_s": max(clock.max_s for clock in clocks.values()),
+        "p99_s": max(clock.quantile(0.99) for clock in clocks.values()),
+        "calls": sum(len(clock.samples) for clock in clocks.values()),
+        "copied_bytes": host.worker.clock.copy_bytes,
+    }
+
+
+def reset_clocks(host: Host) -> None:
+    """Forgets the times measured so far."""
+    for clock in (host.shim.clock, host.worker.clock):
+        clock.samples.clear()
+        clock.max_s = 0.0
+
+
+def facts(host: Host) -> Json:
+    """What the engine is: block size, blocks, dtype, what it does with failed loads."""
+    (group,) = host.scheduler.kv_cache_config.kv_cache_groups
+    return {
+        "block_tokens": group.kv_cache_spec.block_size,
+        "dtype": str(group.kv_cache_spec.dtype),
+        "blocks": host.scheduler.kv_cache_config.num_blocks,
+        "recompute": host.scheduler.recompute_kv_load_failures,
+        "layers": len(group.layer_names),
+    }
+
+
+def flip_loaded_byte(host: Host, block: int, layer: int, byte: int) -> None:
+    """Flips the high bit of one byte of one page, after verification and before its copy into the engine."""
+    assert isinstance(host.worker._copier, CpuCopier)
+    load = CpuCopier.load
+
+    def corrupting_load(copier: CpuCopier, batch: Batch) -> None:
+        _, slot = batch.pairs[block]
+        batch.arena.slot(slot)[layer * batch.pages.group.layer_bytes + byte] ^= 0x80
+        load(copier, batch)
+        CpuCopier.load = load  # type: ignore[method-assign]
+
+    CpuCopier.load = corrupting_load  # type: ignore[method-assign, assignment]

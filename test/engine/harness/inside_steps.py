@@ -1,0 +1,70 @@
+"""Driving an engine step by step: to stop it at a chosen moment and do something to the world around it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from vllm import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine_main import Host
+
+Json = dict[str, Any]
+STEPS_S = 60.0
+
+#: Moments in a request's life at which a test may want to stop.
+MOMENTS: dict[str, Callable[[Host], bool]] = {
+    "asked": lambda host: host.shim.status()["plans"] > 0,
+    "placed": lambda host: any(p.placed_blocks for p in host.shim._book._plans.values()),
+    "loading": lambda host: host.shim.status()["loads"] > 0,
+    "saved": lambda host: host.worker.counters.get("blocks_offered") > 0,
+    "up": lambda host: host.shim._channel.is_up and host.shim._book.restore_on,
+    "down": lambda host: not host.shim._channel.is_up,
+}
+
+
+def begin(host: Host, prompts: dict[str, list[int]], max_tokens: int = 8) -> None:
+    """Adds requests under ids of the test's own."""
+    params = SamplingParams(
+        temperature=0, max_tokens=max_tokens, logprobs=0, detokenize=False, ignore_eos=True
+    )
+    for request_id, prompt in prompts.items():
+        host.llm.llm_engine.add_request(request_id, {"prompt_token_ids": prompt}, params)
+
+
+def step_until(host: Host, moment: str, timeout_s: float = STEPS_S) -> None:
+    """Steps until a moment of MOMENTS has come; TimeoutError otherwise."""
+    deadline = time.monotonic() + timeout_s
+    while not MOMENTS[moment](host):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{moment!r} did not come within {timeout_s} s")
+        if host.llm.llm_engine.has_unfinished_requests():
+            host.llm.llm_engine.step()
+        else:
+            time.sleep(0.01)
+
+
+def abort(host: Host, request_ids: list[str]) -> None:
+    """Aborts requests as a client that went away does."""
+    host.llm.llm_engine.abort_request(request_ids)
+
+
+def finish(host: Host, timeout_s: float = STEPS_S) -> Json:
+    """Steps until no request is left, and once more for what aborts left behind; gives tokens by id."""
+    deadline = time.monotonic() + timeout_s
+    answers: Json = {}
+    engine = host.llm.llm_engine
+    while engine.has_unfinished_requests() or host.scheduler.requests:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"requests are left after {timeout_s} s: {list(host.scheduler.requests)}"
+            )
+        for output in engine.step():
+            if output.finished:
+                (completion,) = output.outputs
+                tokens = list(completion.token_ids)
+                answers[output.request_id] = {"tokens": tokens, "cached": output.num_cached_tokens}
+    return answers

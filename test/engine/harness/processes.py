@@ -1,0 +1,276 @@
+"""Vault, sidecar and fault proxy as real processes: started by their command line, stopped, killed, frozen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[3]
+READY_S = 30.0
+STOP_S = 15.0
+WAIT_S = 30.0
+#: In the environment of everything we start, so that a leftover can be found whoever started it.
+MARK = "TIERKV_TEST_MARK"
+
+Json = dict[str, Any]
+
+
+def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+    """Poll until `holds()` is true and give its value; AssertionError naming `what` otherwise."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := holds()):
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+        time.sleep(0.02)
+    return value
+
+
+class Process:
+    """One child in a session of its own; its output goes to `log`."""
+
+    def __init__(self, name: str, argv: list[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._argv = argv
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def child(self) -> subprocess.Popen[bytes]:
+        assert self._child is not None, f"{self.name} was not started"
+        return self._child
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self, timeout_s: float = READY_S) -> Json:
+        """Starts it and gives its ready line, the first line of its standard output."""
+        assert not self.is_running, f"{self.name} runs already"
+        out = self.log.with_suffix(".out")
+        with self.log.open("ab") as log, out.open("wb") as stdout:
+            self._child = subprocess.Popen(
+                self._argv,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=log,
+                start_new_session=True,
+            )
+        lines = wait_until(lambda: self._lines(out, 1), f"{self.name} is ready", timeout_s)
+        ready: Json = json.loads(lines[0])
+        return ready
+
+    def ask(self, line: str) -> Json:
+        """Writes a line to its standard input and gives the line it answers."""
+        out = self.log.with_suffix(".out")
+        before = len(self._lines(out, 0))
+        assert self.child.stdin is not None
+        self.child.stdin.write(f"{line}\n".encode())
+        self.child.stdin.flush()
+        lines = wait_until(lambda: self._lines(out, before + 1), f"{self.name} answers {line!r}")
+        answer: Json = json.loads(lines[-1])
+        return answer
+
+    def _lines(self, out: Path, at_least: int) -> list[str]:
+        lines = [line for line in out.read_text().split("\n")[:-1] if line]
+        if len(lines) >= at_least:
+            return lines
+        if not self.is_running:
+            raise AssertionError(f"{self.name} ended: {self.log.read_text()[-2000:]}")
+        return []
+
+    def signal(self, number: int) -> None:
+        self.child.send_signal(number)
+
+    def freeze(self) -> None:
+        """Hangs it: alive, sockets open, no answer."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Ends it without a goodbye."""
+        self.signal(signal.SIGKILL)
+        self.child.wait(STOP_S)
+
+    def stop(self) -> int:
+        """Ends it as an operator does; gives the exit code."""
+        if not self.is_running:
+            return self.child.returncode
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        return self.child.wait(STOP_S)
+
+    def end(self) -> None:
+        """Ends it whatever its state; for tidying up."""
+        if self.is_running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.stop()
+                return
+            self.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Cluster:
+    """One vault for KV, optionally behind a fault proxy, and one sidecar, with their configuration in `folder`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        vault_bytes: str = "512MiB",
+        arena_bytes: str = "256MiB",
+        wait_ms: int = 20_000,
+        stall_ms: int = 10_000,
+        with_proxy: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.socket = str(folder / "run" / "s.sock")
+        vault = f"127.0.0.1:{free_port()}"
+        front = f"127.0.0.1:{free_port()}" if with_proxy else vault
+        (folder / "vault.toml").write_text(
+            f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
+        )
+        self.config_path = folder / "tierkv.toml"
+        self.config_path.write_text(
+            f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n'
+            f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\n'
+            f"[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\n"
+        )
+        self.vault = self._tierkv("vault", "vault.toml")
+        self.sidecar = self._tierkv("sidecar", "tierkv.toml")
+        proxy = ["node", "test/support/fault-proxy.js", "--target", vault, "--listen", front]
+        self.proxy = Process("proxy", proxy, folder / "proxy.log") if with_proxy else None
+
+    def _tierkv(self, command: str, config: str) -> Process:
+        argv = ["node", "bin/tierkv.js", command, "--json", "--config", str(self.folder / config)]
+        return Process(command, argv, self.folder / f"{command}.log")
+
+    def start(self) -> None:
+        self.vault.start()
+        if self.proxy is not None:
+            self.proxy.start()
+        self.sidecar.start()
+
+    def end(self) -> None:
+        for process in (self.sidecar, self.proxy, self.vault):
+            if process is not None and process.is_running:
+                process.end()
+
+    @property
+    def transfer_config(self) -> Json:
+        """What `--kv-transfer-config` gets."""
+        return {
+            "kv_connector": "TierKVConnector",
+            "kv_connector_module_path": "tierkv.connectors.vllm.connector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"config_path": str(self.config_path)},
+        }
+
+    def status(self) -> Json:
+        """The sidecar's own account of itself, over its socket."""
+        return sidecar_status(self.socket)
+
+    def counters(self) -> Json:
+        counters: Json = self.status()["counters"]
+        return counters
+
+    def command(self, *arguments: str) -> tuple[int, Json]:
+        """Runs `tierkv ... --json`; gives exit code and what it printed."""
+        argv = ["node", "bin/tierkv.js", *arguments, "--json", "--config", str(self.config_path)]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, timeout=STOP_S, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    def vault_status(self) -> Json:
+        """The vault's line of `tierkv status`."""
+        _, status = self.command("status")
+        (vault,) = (target for target in status["targets"] if target["target"] == "kv_cold")
+        return dict(vault)
+
+    def wait_restoring(self, engines: int = 1) -> None:
+        """Until `engines` engines are connected and may restore."""
+        wait_until(
+            lambda: sum(engine["isRestoring"] for engine in self.status()["engines"]) == engines,
+            f"{engines} engines may restore",
+        )
+
+    def wait_saved(self, blocks: int) -> None:
+        """Until the vault has told the sidecar that it holds `blocks` blocks more than never."""
+
+        def held() -> int:
+            counters = self.counters()
+            return int(counters["blocks_saved"] + counters["saves_present"])
+
+        wait_until(lambda: held() >= blocks, f"{blocks} blocks are in the vault")
+
+    def wait_idle(self) -> Json:
+        """Until the sidecar has no plan, fetch or save under way; gives its status."""
+
+        def idle() -> Json | None:
+            status = self.status()
+            busy = status["saves"]["queuedBlocks"] or any(
+                engine["plans"] or engine["fetches"] for engine in status["engines"]
+            )
+            return None if busy else status
+
+        found: Json = wait_until(idle, "the sidecar is idle")
+        return found
+
+
+def sidecar_status(path: str, timeout_s: float = 5.0) -> Json:
+    """Asks a sidecar as `tierkv status` does. Raises OSError when there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(timeout_s)
+        link.connect(path)
+        link.sendall(encode({"t": "hello", "protocol": 1, "role": "status"}))
+        link.sendall(encode({"t": "status"}))
+        decoder = FrameDecoder()
+        while data := link.recv(1 << 16):
+            for frame in decoder.feed(data):
+                if frame["t"] == "status_reply":
+                    return _status_of(frame)
+    raise ConnectionError(f"{path}: the sidecar ended the connection")
+
+
+def _status_of(frame: Frame) -> Json:
+    status: Json = frame["status"]
+    return status
+
+
+def leftovers(folder: Path, but: set[int]) -> list[str]:
+    """What is still there of ours: marked processes, shared-memory files, sockets."""
+    found = [f"process {pid}: {line}" for pid, line in _marked() if pid not in but]
+    found += [str(path) for path in Path("/dev/shm").glob("*tierkv*")]
+    found += [str(path) for path in folder.rglob("*") if path.is_socket()]
+    return found
+
+
+def _marked() -> list[tuple[int, str]]:
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found.append((int(entry.name), line.strip()))
+    return found

@@ -1,0 +1,65 @@
+"""Imports vLLM once and forks an engine process for each connection: a new engine costs no new import."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+
+#: What an engine loads on its way up besides `vllm` itself.
+MODULES = (
+    "vllm.entrypoints.llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.qwen3",
+    "vllm.model_executor.model_loader.default_loader",
+    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.v1.structured_output",
+    "tierkv.connectors.vllm.connector",
+    "harness.engine_main",
+)
+
+
+def main() -> None:
+    """Serves until standard input ends; the engines end with their connections."""
+    path = sys.argv[1]
+    for name in MODULES:
+        importlib.import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended engines are reaped by the kernel
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(path)
+    server.listen(8)
+    sys.stdout.write('{"event": "ready"}\n')
+    sys.stdout.flush()
+    while True:
+        ready, _, _ = select.select([server, sys.stdin], [], [])
+        if sys.stdin in ready:
+            os.unlink(path)
+            return
+        connection, _ = server.accept()
+        if os.fork() == 0:
+            server.close()
+            _become_engine(connection)
+        connection.close()
+
+
+def _become_engine(connection: socket.socket) -> None:
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    code = 1
+    try:
+        from harness import engine_main  # noqa: PLC0415 - loaded before the fork
+
+        code = engine_main.serve(connection)
+    finally:
+        os._exit(code)  # vLLM's own way out takes seconds and frees nothing the kernel does not
+
+
+if __name__ == "__main__":
+    main()

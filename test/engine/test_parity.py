@@ -1,0 +1,108 @@
+"""Parity: what comes back from the vault is byte for byte what was saved, and the engine says the same with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.models import Models, prompt
+from tierkv.lab.checkpoint import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+VOCAB = 512
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One model and block size; every pair of values of two columns occurs."""
+
+    name: str
+    spec: Spec
+    block: int
+
+
+def geometry(
+    heads: int, kv_heads: int, head_dim: int, block: int, dtype: str, layers: int
+) -> Geometry:
+    spec = Spec(
+        kind="llama",
+        hidden=128,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=VOCAB,
+        dtype=dtype,
+    )
+    attention = "mha" if heads == kv_heads else "gqa"
+    return Geometry(f"{attention}-{head_dim}-{block}-{dtype}", spec, block)
+
+
+GEOMETRIES = [
+    geometry(4, 2, 64, 32, "bfloat16", layers=2),
+    geometry(2, 2, 64, 128, "float32", layers=3),
+    geometry(4, 2, 96, 128, "bfloat16", layers=3),
+    geometry(2, 2, 96, 32, "float32", layers=2),
+    geometry(2, 2, 128, 128, "bfloat16", layers=2),
+    geometry(4, 1, 128, 32, "float32", layers=4),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster()
+
+
+def start(engines: Engines, cluster: Cluster, models: Models, of: Geometry, **more: Any) -> Engine:
+    options = {"model": models.path(of.spec), "dtype": of.spec.dtype, "block_size": of.block}
+    options["kv_transfer_config"] = cluster.transfer_config
+    return engines.start(vllm={**options}, **more)
+
+
+def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """The restored answer is the own hit's answer: same tokens, same log-probabilities."""
+    assert ours["tokens"] == theirs["tokens"]
+    assert ours["logprobs"] == pytest.approx(theirs["logprobs"], abs=1e-6)
+
+
+@pytest.mark.parametrize("of", GEOMETRIES, ids=lambda of: of.name)
+def test_a_restore_equals_the_engines_own_hit(
+    of: Geometry, engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    blocks = 6
+    text = prompt(1, blocks * of.block + 5)
+    before = cluster.counters()
+    with start(engines, cluster, models, of) as engine:
+        cluster.wait_restoring()
+        (cold,) = engine.call("generate", prompts=[text])
+        saved = engine.call("pages", prompt=text)
+        assert (cold["cached"], len(saved), len(set(saved))) == (0, blocks, blocks)
+        cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + blocks)
+        (own_hit,) = engine.call("generate", prompts=[text])
+        assert own_hit["cached"] == blocks * of.block
+
+        assert engine.call("reset")
+        engine.call("spoil")
+        assert engine.call("pages", prompt=text) == []
+        (restored,) = engine.call("generate", prompts=[text])
+        assert restored["cached"] == blocks * of.block
+        assert engine.call("pages", prompt=text) == saved
+        same(restored, own_hit)
+
+    with start(engines, cluster, models, of) as engine:
+        cluster.wait_restoring()
+        engine.call("spoil")
+        (again,) = engine.call("generate", prompts=[text])
+        assert again["cached"] == blocks * of.block
+        assert engine.call("pages", prompt=text) == saved
+        same(again, own_hit)
+        assert engine.call("status")["counters"]["tokens_restored"] == blocks * of.block
+    after = cluster.counters()
+    assert after["blocks_restored_vault"] >= before["blocks_restored_vault"] + blocks
+    assert after["bad_records"] == 0
