@@ -242,8 +242,8 @@ fn check_canonical(spec: &Spec) -> Result<()> {
             return Err(refuse(field, 0, "at least 1 for canonical pages"));
         }
     }
-    let vectors = 2 * u64::from(spec.heads) * u64::from(spec.tokens);
-    if vectors > VECTORS_PER_LAYER_MAX {
+    let vectors = u64::from(spec.heads) * u64::from(spec.tokens);
+    if vectors > VECTORS_PER_LAYER_MAX / 2 {
         return Err(refuse("heads", spec.heads, "few enough: 2 * heads * tokens within 2097152"));
     }
     check_inside(spec)?;

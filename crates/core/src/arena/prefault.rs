@@ -49,3 +49,27 @@ fn touch(arena: &Arena, offset: usize) {
         unsafe { arena.mapping.at(offset + page).write_volatile(0) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Options;
+
+    #[test]
+    fn short_memory_is_a_reason_never_a_crash() {
+        let options = Options { slot_bytes: 8192, slot_count: 10, dir: None };
+        let arena = Arc::new(Arena::create(&options).unwrap());
+        run(
+            &arena,
+            |offset, bytes| {
+                if offset < 3 * bytes { Ok(()) } else { Err(rustix::io::Errno::NOSPC) }
+            },
+        );
+        let status = arena.status();
+        assert_eq!(status.touched_slots, 3, "what is there can be used");
+        let reason = status.failed.unwrap();
+        assert!(reason.starts_with("memory for slot 4 of 10 (8192 bytes each): "), "{reason}");
+        assert!(reason.contains("arena_bytes"), "{reason}");
+        assert_eq!(arena.slots().lease(1, 10).len(), 3);
+    }
+}

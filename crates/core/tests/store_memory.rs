@@ -1,0 +1,77 @@
+//! Owns the proof that the store's count of bytes is the process's real memory. A process of its own: nothing else may allocate.
+#![cfg(target_os = "linux")]
+#![expect(clippy::cast_precision_loss, reason = "percentages")]
+
+#[path = "support/random.rs"]
+mod random;
+#[path = "support/records.rs"]
+mod records;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use random::Random;
+use records::{key, put, record};
+use tierkv_core::record::CLASS_KV;
+use tierkv_core::store::{ItemStatus, Options, Store};
+
+const MAX: u64 = 96 << 20;
+const CASE: &str = "TIERKV_TEST_CASE";
+
+/// Resident memory of this process.
+fn rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a VmRSS line");
+    let kib = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
+    kib << 10
+}
+
+/// Puts twice what the store holds, and compares.
+fn fill(bytes: &mut dyn FnMut(u64) -> usize) -> f64 {
+    let options = Options { max_bytes: MAX, max_record_bytes: 8 << 20, record_class: CLASS_KV };
+    let before = rss();
+    let store = Arc::new(Store::new(options).expect("options"));
+    let mut put_bytes = 0;
+    for number in 0.. {
+        if put_bytes > 2 * MAX {
+            break;
+        }
+        let record = record(&key(number), bytes(number));
+        put_bytes += record.len() as u64;
+        assert_eq!(put(&store, key(number), &record), ItemStatus::Accepted);
+        assert!(store.stats().used_bytes <= MAX);
+    }
+    let used = store.stats().used_bytes;
+    assert!(used > MAX / 10 * 9, "it is full");
+    (rss() - before) as f64 / used as f64
+}
+
+/// The length of record `number` in each case.
+fn lengths(case: &str) -> Box<dyn FnMut(u64) -> usize> {
+    let mut random = Random::new(7);
+    match case {
+        "1 MiB" => Box::new(|_| 1 << 20),
+        "200 kB" => Box::new(|_| 200_000),
+        "8 KiB" => Box::new(|_| 8192),
+        "1 KiB" => Box::new(|_| 1024),
+        _ => Box::new(move |_| 16_384 + usize::try_from(random.next() % 1_000_000).expect("small")),
+    }
+}
+
+/// Memory that one case has used and freed would serve the next one unseen: each has a process of its own.
+#[test]
+fn counted_bytes_are_real_bytes() {
+    if let Ok(case) = std::env::var(CASE) {
+        let ratio = fill(&mut lengths(&case));
+        assert!(
+            (0.9..1.1).contains(&ratio),
+            "{case}: real memory is {ratio:.3} of what is counted"
+        );
+        return;
+    }
+    let program = std::env::current_exe().expect("this test's own program");
+    for case in ["1 MiB", "200 kB", "8 KiB", "1 KiB", "16 KiB to 1 MB"] {
+        let run = Command::new(&program).env(CASE, case).output().expect("it starts");
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    }
+}

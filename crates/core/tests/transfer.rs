@@ -1,0 +1,280 @@
+//! Owns the proof of the way out and in: slot to record to slot, bounded, and nothing wrong ever decoded.
+
+#![expect(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+
+use tierkv_core::arena::{Arena, Options};
+use tierkv_core::codec::Codec;
+use tierkv_core::crc32c;
+use tierkv_core::error::Code;
+use tierkv_core::geometry::{Geometry, Spec};
+use tierkv_core::inbox::{Arrival, Inbox, Wanted};
+use tierkv_core::outbox::{Identity, Outbox};
+use tierkv_core::pool::Pool;
+use tierkv_core::record::{self, CLASS_KV, HEADER_BYTES, Header, LAYOUT_CANONICAL};
+use tierkv_core::slots::Lease;
+
+const NAMESPACE: [u8; 32] = [7; 32];
+const HASH: [u8; 32] = [8; 32];
+
+fn spec() -> Spec {
+    Spec {
+        group: 0x0102,
+        record_class: CLASS_KV,
+        layout: LAYOUT_CANONICAL,
+        dtype: 1,
+        tokens: 16,
+        layers: 2,
+        heads: 2,
+        dim_k: 64,
+        dim_v: 64,
+        layer_bytes: 8192 + 512,
+        key_offset: 0,
+        value_offset: 4096,
+        head_stride: 128,
+        token_stride: 256,
+    }
+}
+
+struct Bench {
+    arena: Arc<Arena>,
+    geometry: Arc<Geometry>,
+    outbox: Outbox,
+    inbox: Inbox,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let geometry = Arc::new(Geometry::new(spec()).unwrap());
+        let slot_bytes = geometry.slot_bytes() as u64;
+        let arena = Arena::create(&Options { slot_bytes, slot_count: 4, dir: None }).unwrap();
+        let arena = Arc::new(arena);
+        arena.prefault().unwrap();
+        while arena.status().touched_slots < 4 {
+            std::thread::yield_now();
+        }
+        Self { arena, geometry, outbox: Outbox::default(), inbox: Inbox::default() }
+    }
+
+    fn lease(&self) -> Lease {
+        self.arena.slots().lease(1, 1)[0]
+    }
+
+    fn identity() -> Identity {
+        Identity {
+            shard: 1,
+            shard_count: 2,
+            end_tokens: 1 << 33,
+            namespace: NAMESPACE,
+            block_hash: HASH,
+            parent_hash: [9; 32],
+        }
+    }
+
+    fn wanted() -> Wanted {
+        let mut packed_key = [8; 36];
+        packed_key[32..].copy_from_slice(&[0x02, 0x01, 1, 0]);
+        Wanted { fidelity: 0, namespace: NAMESPACE, packed_key }
+    }
+
+    /// A slot full of noise, and the record of its page.
+    fn record(&self) -> (Lease, Vec<u8>) {
+        let lease = self.lease();
+        let noise = (0..self.geometry.slot_bytes()).map(|at| (at * 7 % 251) as u8);
+        self.arena.poke(lease.slot, &noise.collect::<Vec<_>>()).unwrap();
+        let codec = (Codec::Raw, 0);
+        let record =
+            self.outbox.encode(&self.arena, lease, &self.geometry, codec, &Self::identity());
+        (lease, record.unwrap().to_vec())
+    }
+
+    fn open(&self, lease: Lease, wanted: Wanted, bytes: usize) -> Arrival {
+        self.inbox.open(&self.arena, lease, &self.geometry, wanted, bytes as u64).unwrap()
+    }
+
+    /// What the receiver says to `record`, arriving in pieces of `step`; and the slot afterwards.
+    fn receive(
+        &self,
+        record: &[u8],
+        wanted: Wanted,
+        step: usize,
+    ) -> (Result<Header, String>, Vec<u8>) {
+        let lease = self.lease();
+        self.arena.poke(lease.slot, &vec![0xEE; self.geometry.slot_bytes()]).unwrap();
+        let mut arrival = self.open(lease, wanted, record.len());
+        for (index, piece) in record.chunks(step).enumerate() {
+            let complete = arrival.write((index * step) as u64, piece).unwrap();
+            assert_eq!(complete, (index + 1) * step >= record.len());
+        }
+        let outcome = arrival.finish().map_err(|error| error.to_string());
+        let slot = self.arena.peek(lease.slot).unwrap();
+        self.arena.slots().release(lease).unwrap();
+        (outcome, slot)
+    }
+}
+
+#[test]
+fn a_page_travels_and_comes_back() {
+    let bench = Bench::new();
+    let (lease, record) = bench.record();
+    let header = record::verify(&record).unwrap();
+    assert_eq!(header.end_tokens, 1 << 33);
+    assert_eq!((header.group, header.shard, header.shard_count), (0x0102, 1, 2));
+    let sent = bench.arena.peek(lease.slot).unwrap();
+    for step in [1, 191, 193, 1000, record.len()] {
+        let (outcome, slot) = bench.receive(&record, Bench::wanted(), step);
+        assert_eq!(outcome.unwrap(), header);
+        for layer in [0, spec().layer_bytes as usize] {
+            assert_eq!(slot[layer..layer + 8192], sent[layer..layer + 8192]);
+            assert_eq!(slot[layer + 8192..layer + 8704], [0xEE; 512], "padding is left alone");
+        }
+    }
+    assert_eq!(bench.inbox.live(), (0, 0));
+    assert_eq!(bench.outbox.live(), (0, 0));
+}
+
+#[test]
+fn what_was_not_asked_for_is_never_decoded() {
+    let bench = Bench::new();
+    let (_, record) = bench.record();
+    let wanted = Bench::wanted();
+    let other_key = |at: usize| {
+        let mut packed_key = wanted.packed_key;
+        packed_key[at] ^= 1;
+        Wanted { packed_key, ..wanted.clone() }
+    };
+    let cases = [
+        ("namespace", Wanted { namespace: [0; 32], ..wanted.clone() }),
+        ("fidelity", Wanted { fidelity: 2, ..wanted.clone() }),
+        ("block hash", other_key(0)),
+        ("block hash", other_key(31)),
+        ("group", other_key(32)),
+        ("group", other_key(33)),
+        ("shard", other_key(34)),
+        ("shard", other_key(35)),
+    ];
+    for (field, asked) in cases {
+        let (outcome, slot) = bench.receive(&record, asked, 4096);
+        assert_eq!(outcome, Err(format!("BAD_RECORD: its {field} is not the one asked for")));
+        assert!(slot.iter().all(|byte| *byte == 0xEE), "the slot is untouched");
+    }
+}
+
+#[test]
+fn what_does_not_verify_is_never_decoded() {
+    let bench = Bench::new();
+    let (_, record) = bench.record();
+    for at in [0, 5, 100, 188, HEADER_BYTES, 9000, record.len() - 1] {
+        let mut bytes = record.clone();
+        bytes[at] ^= 0x10;
+        let (outcome, slot) = bench.receive(&bytes, Bench::wanted(), 4096);
+        assert!(outcome.unwrap_err().starts_with("BAD_RECORD: "));
+        assert!(slot.iter().all(|byte| *byte == 0xEE), "the slot is untouched");
+    }
+    let (outcome, _) = bench.receive(&record[..record.len() - 1], Bench::wanted(), 4096);
+    assert!(outcome.unwrap_err().contains("(length)"));
+}
+
+/// Sound records of another engine's shape, under the very key that was asked for.
+#[test]
+fn another_geometry_is_never_decoded() {
+    let bench = Bench::new();
+    let (_, record) = bench.record();
+    let header = record::verify(&record).unwrap();
+    let of = |edit: &dyn Fn(&mut Header)| {
+        let mut header = header.clone();
+        edit(&mut header);
+        [&header.encode(crc32c::checksum(&record[HEADER_BYTES..])), &record[HEADER_BYTES..]]
+            .concat()
+    };
+    let cases = [
+        ("class", of(&|header| header.record_class = 2)),
+        (
+            "layout",
+            of(&|header| {
+                (header.layout, header.parts, header.heads) = (1, 0, 0);
+                (header.dim_k, header.dim_v) = (0, 0);
+            }),
+        ),
+        ("dtype", of(&|header| header.dtype = 2)),
+        ("parts", of(&|header| (header.parts, header.dim_k, header.dim_v) = (1, 128, 0))),
+        ("tokens", of(&|header| (header.tokens, header.heads) = (8, 4))),
+        ("layers", of(&|header| (header.layers, header.heads) = (1, 4))),
+        ("heads", of(&|header| (header.heads, header.dim_k, header.dim_v) = (4, 32, 32))),
+        ("K dim", of(&|header| (header.dim_k, header.dim_v) = (32, 96))),
+    ];
+    for (field, record) in cases {
+        assert!(record::verify(&record).is_ok(), "{field}: sound by itself");
+        let (outcome, slot) = bench.receive(&record, Bench::wanted(), 4096);
+        assert_eq!(outcome, Err(format!("BAD_RECORD: its {field} is not the engine's")));
+        assert!(slot.iter().all(|byte| *byte == 0xEE), "the slot is untouched");
+    }
+}
+
+#[test]
+fn pieces_must_ascend_without_gaps_or_overruns() {
+    let bench = Bench::new();
+    let (_, record) = bench.record();
+    let lease = bench.lease();
+    let mut arrival = bench.open(lease, Bench::wanted(), record.len());
+    arrival.write(0, &record[..100]).unwrap();
+    for (offset, data) in [(0, &record[..100]), (50, &record[50..150]), (101, &record[101..200])] {
+        let error = arrival.write(offset, data).unwrap_err();
+        assert_eq!(error.code, Code::BadRecord);
+        assert!(error.text.contains("100 is next"), "{error}");
+    }
+    let error = arrival.write(100, &[record.as_slice(), &[0]].concat()[100..]).unwrap_err();
+    assert!(error.text.contains("runs over"), "{error}");
+    assert!(arrival.write(100, &record[100..]).unwrap(), "refused pieces left no trace");
+    assert!(arrival.finish().is_ok());
+
+    let incomplete = bench.open(lease, Bench::wanted(), record.len());
+    assert_eq!(incomplete.finish().unwrap_err().code, Code::BadRecord);
+}
+
+#[test]
+fn only_lengths_and_slots_that_can_be_are_opened() {
+    let bench = Bench::new();
+    let lease = bench.lease();
+    let open = |lease, geometry: &Arc<Geometry>, bytes| {
+        bench.inbox.open(&bench.arena, lease, geometry, Bench::wanted(), bytes).unwrap_err()
+    };
+    let longest = bench.geometry.record_bytes_max() as u64;
+    for bytes in [0, 191, longest + 1, u64::MAX] {
+        assert_eq!(open(lease, &bench.geometry, bytes).code, Code::BadRecord);
+    }
+    let stale = Lease { generation: lease.generation + 1, ..lease };
+    assert_eq!(open(stale, &bench.geometry, longest).code, Code::BadArgument);
+    let large = Spec { layers: 3, ..spec() };
+    let large = Arc::new(Geometry::new(large).unwrap());
+    let error = open(lease, &large, longest);
+    assert!(error.text.contains("does not fit the arena's slots"), "{error}");
+
+    let codec = (Codec::Raw, 0);
+    let encode = |lease, geometry: &Geometry, identity: &Identity| {
+        bench.outbox.encode(&bench.arena, lease, geometry, codec, identity).unwrap_err().code
+    };
+    let identity = Bench::identity();
+    assert_eq!(encode(stale, &bench.geometry, &identity), Code::BadArgument);
+    assert_eq!(encode(lease, &large, &identity), Code::BadArgument);
+    let beyond = Identity { shard: 2, ..identity };
+    assert_eq!(encode(lease, &bench.geometry, &beyond), Code::BadArgument);
+}
+
+#[test]
+fn a_pool_is_bounded_and_reuses() {
+    let pool = Pool::new("test", 1000, 500);
+    let first = pool.take(400).unwrap();
+    let second = pool.take(400).unwrap();
+    let error = pool.take(201).unwrap_err();
+    assert_eq!(error.code, Code::NoMemory);
+    assert_eq!(error.text, "201 bytes for the test: 800 of 1000 are in use");
+    assert_eq!(pool.live(), (2, 800));
+
+    let address = first.as_ptr();
+    drop(first);
+    assert_eq!(pool.take(400).unwrap().as_ptr(), address, "the same memory again");
+    drop(second);
+    assert_eq!(pool.live(), (0, 0));
+}

@@ -1,0 +1,83 @@
+//! Owns the proof that the golden files are what the core makes and takes, and that nothing near them is taken.
+
+#[path = "../examples/vectors/cases.rs"]
+mod cases;
+#[path = "../examples/vectors/files.rs"]
+mod files;
+
+use std::path::Path;
+
+use cases::{goldens, refusals};
+use tierkv_core::codec::Codec;
+use tierkv_core::geometry::Geometry;
+use tierkv_core::record::{self, HEADER_BYTES};
+
+#[test]
+fn the_committed_files_are_these_cases() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/vectors");
+    let wanted = files::all();
+    for (name, bytes) in &wanted {
+        let committed = std::fs::read(folder.join(name)).unwrap_or_default();
+        assert!(committed == *bytes, "{name} differs: run `cargo run --example vectors`");
+    }
+    let committed = std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(committed, wanted.len(), "no other files lie in test/vectors");
+}
+
+#[test]
+fn golden_records_are_taken_and_say_what_was_written() {
+    for golden in goldens() {
+        assert_eq!(record::verify(&golden.record), Ok(golden.header), "{}", golden.name);
+    }
+}
+
+#[test]
+fn refused_records_are_refused_for_their_reason() {
+    for case in refusals() {
+        assert_eq!(record::verify(&case.bytes), Err(case.refusal), "{}", case.name);
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_refused() {
+    for golden in goldens() {
+        let mut bytes = golden.record.clone();
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(record::verify(&bytes).is_err(), "{}: bit {bit}", golden.name);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    for golden in goldens() {
+        for length in 0..golden.record.len() {
+            assert!(record::verify(&golden.record[..length]).is_err(), "{}: {length}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn pages_become_their_payloads_and_come_back() {
+    for golden in goldens() {
+        let geometry = Geometry::new(golden.spec.clone()).unwrap();
+        let wanted = &golden.record[HEADER_BYTES..];
+        let mut payload = vec![0; wanted.len()];
+        // SAFETY: the page is as long as the geometry says; payload is another vector.
+        let checksum = unsafe { Codec::Raw.encode(&geometry, golden.page.as_ptr(), &mut payload) };
+        assert_eq!(payload, wanted, "{}", golden.name);
+        assert_eq!(checksum, tierkv_core::crc32c::checksum(wanted), "{}", golden.name);
+
+        // Decoding onto the page's complement must restore every byte but the padding.
+        let mut page: Vec<u8> = golden.page.iter().map(|byte| !byte).collect();
+        // SAFETY: as above.
+        unsafe { Codec::Raw.decode(&geometry, &payload, page.as_mut_ptr()) };
+        let same = page.iter().zip(&golden.page).filter(|(ours, theirs)| ours == theirs).count();
+        let untouched =
+            page.iter().zip(&golden.page).filter(|(ours, theirs)| **ours == !**theirs).count();
+        assert_eq!(same, geometry.source_bytes(), "{}", golden.name);
+        assert_eq!(untouched, geometry.page_bytes() - geometry.source_bytes(), "{}", golden.name);
+    }
+}
