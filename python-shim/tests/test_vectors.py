@@ -1,0 +1,90 @@
+"""Owns the proof that the Python reader takes and refuses exactly what the other readers do."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tierkv.record import (
+    HEADER_BYTES,
+    RecordRefusedError,
+    crc32c,
+    parse_record_header,
+    verify_record,
+)
+
+VECTORS = Path(__file__).resolve().parents[2] / "test" / "vectors"
+MANIFEST: dict[str, Any] = json.loads((VECTORS / "manifest.json").read_text())
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _wanted(header: dict[str, Any]) -> dict[str, Any]:
+    hashes = {"namespace", "blockHash", "parentHash"}
+    return {
+        _snake(name): bytes.fromhex(value) if name in hashes else value
+        for name, value in header.items()
+    }
+
+
+def _canonical(page: bytes, geometry: dict[str, int]) -> bytes:
+    """The payload of `page`, as docs/protocol.md words it: layer, part, head, token."""
+    if geometry["layout"] == 1:
+        return page
+    element = {1: 2, 2: 2, 3: 4}[geometry["dtype"]]
+    vectors = [
+        (geometry[f"{part}Offset"], geometry[dim] * element)
+        for part, dim in (("key", "dimK"), ("value", "dimV"))
+    ]
+
+    def runs() -> Iterator[bytes]:
+        for layer in range(geometry["layers"]):
+            for offset, size in vectors:
+                for head in range(geometry["heads"]):
+                    for token in range(geometry["tokens"]):
+                        start = layer * geometry["layerBytes"] + offset
+                        start += head * geometry["headStride"] + token * geometry["tokenStride"]
+                        yield page[start : start + size]
+
+    return b"".join(runs())
+
+
+def test_crc32c_is_castagnoli() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"") == 0
+
+
+@pytest.mark.parametrize("case", MANIFEST["records"], ids=lambda case: str(case["record"]))
+def test_golden_record(case: dict[str, Any]) -> None:
+    header, payload = verify_record((VECTORS / case["record"]).read_bytes())
+    assert dataclasses.asdict(header) == _wanted(case["header"])
+    assert payload == _canonical((VECTORS / case["page"]).read_bytes(), case["geometry"])
+
+
+@pytest.mark.parametrize("case", MANIFEST["refused"], ids=lambda case: str(case["file"]))
+def test_refused_record(case: dict[str, Any]) -> None:
+    with pytest.raises(RecordRefusedError) as refused:
+        verify_record((VECTORS / case["file"]).read_bytes())
+    assert refused.value.refusal == case["refusal"]
+
+
+def test_every_flip_and_every_truncation_is_refused() -> None:
+    record = (VECTORS / "smallest.record.bin").read_bytes()
+    damaged = [record[:length] for length in range(len(record))]
+    for bit in range(len(record) * 8):
+        flipped = bytearray(record)
+        flipped[bit // 8] ^= 1 << (bit % 8)
+        damaged.append(bytes(flipped))
+    for data in damaged:
+        with pytest.raises(RecordRefusedError):
+            verify_record(data)
+
+
+def test_a_header_is_read_without_its_payload() -> None:
+    record = (VECTORS / "smallest.record.bin").read_bytes()
+    assert parse_record_header(record[:HEADER_BYTES]) == verify_record(record)[0]
