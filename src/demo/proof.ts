@@ -101,8 +101,7 @@ const JUDGES: Readonly<Record<Kind, Judge>> = {
 
 function tooFew(tokens: number, { promptTokens }: Answer, what: string): string[] {
   const possible = cacheableTokens(promptTokens);
-  const isTooFew = possible === 0 || tokens <= possible * SHARE_MIN;
-  return when(isTooFew, `only ${tokens} of ${possible} tokens ${what}`);
+  return when(tokens <= possible * SHARE_MIN, `only ${tokens} of ${possible} tokens ${what}`);
 }
 
 function when(isProblem: boolean, problem: string): string[] {
