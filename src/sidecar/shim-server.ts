@@ -46,7 +46,7 @@ export class ShimServer {
   readonly #alive = new Set<Engine>();
   readonly #shimCounters = new Set<string>();
   #lastId = 0;
-  #removeSocket: () => Promise<void> = () => Promise.resolve();
+  #stopListening: () => Promise<void> = () => Promise.resolve();
 
   constructor(options: ShimServerOptions) {
     this.#options = options;
@@ -55,7 +55,7 @@ export class ShimServer {
 
   /** Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when the place is not fit for it. */
   async listen(): Promise<void> {
-    this.#removeSocket = await listenOn(this.#server, this.#options.socketPath);
+    this.#stopListening = await listenOn(this.#server, this.#options.socketPath);
     this.#server.on("error", (error) =>
       this.#options.logger.error({ err: error }, "local socket failed"),
     );
@@ -63,8 +63,7 @@ export class ShimServer {
 
   /** No new connection, and every engine is asked to leave; resolves when they have, bounded by their own limits. */
   async close(): Promise<void> {
-    await this.#removeSocket();
-    this.#server.close();
+    await this.#stopListening();
     for (const engine of this.#alive) engine.retire();
     for (const { connection } of this.#guests) connection.close();
     while (this.#guests.size > 0 || this.#alive.size > 0) {

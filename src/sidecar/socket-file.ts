@@ -1,39 +1,41 @@
 // Owns the socket file: a private directory, one live owner, mode 0600 before anybody can see it, and removal of what a dead owner left.
-import { chmod, link, lstat, mkdir, rename, stat, unlink } from "node:fs/promises";
+import { chmod, lstat, mkdir, rename, stat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
 import type { Server } from "node:net";
 import { dirname } from "node:path";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { SOCKET_PATH_BYTES_MAX, SOCKET_PROBE_MS } from "../limits.ts";
+import { lockFile, unlockFile } from "../native.ts";
 import { randomId } from "../time.ts";
 
 /** Bits that let group or others in. */
 const FOREIGN_BITS = 0o077;
 
 /**
- * Makes `server` listen on `path` and returns how to take the file away again.
+ * Makes `server` listen on `path` and returns how to stop that and take the file away again.
  *
- * The socket is bound under a private name, gets its mode, and only then appears under `path` by link(), which fails
- * when something is there: of two sidecars that start together exactly one wins, without a lock that could go stale.
- * What is there already is first moved aside by rename(), asked for a sign of life, and put back if it lives.
+ * A lock beside the socket, which the system frees when its holder dies, lets one sidecar at a time through. The socket
+ * is bound under a private name, gets its mode, and only then takes its place.
  */
 export async function listenOn(server: Server, path: string): Promise<() => Promise<void>> {
   await prepareDirectory(path);
-  const privatePath = `${path}.${randomId(3)}`;
-  checkLength(path, privatePath);
-  await listen(server, privatePath, path);
+  const lock = lockFile(`${path}.lock`);
+  if (lock === null) throw inUse(path);
   try {
-    await chmod(privatePath, 0o600);
-    const own = await stat(privatePath);
-    await publish(privatePath, path);
-    await unlink(privatePath);
+    await checkPlace(path);
+    const own = await bind(server, path);
+    let isOurs = true;
     return async () => {
+      if (!isOurs) return;
+      isOurs = false;
       const now = await stat(path).catch(() => null);
-      if (now !== null && now.ino === own.ino && now.dev === own.dev) await unlink(path);
+      if (now?.ino === own.ino && now.dev === own.dev) await unlink(path);
+      server.close();
+      unlockFile(lock);
     };
   } catch (error) {
     server.close();
-    await unlink(privatePath).catch(() => {});
+    unlockFile(lock);
     throw toTierkvError(error);
   }
 }
@@ -50,6 +52,32 @@ async function prepareDirectory(path: string): Promise<void> {
   if ((found.mode & FOREIGN_BITS) !== 0) {
     const mode = (found.mode & 0o777).toString(8);
     throw failed(path, `${directory} has mode ${mode} and must be 700`, fix);
+  }
+}
+
+/** What is there may be replaced only if it is a socket that nobody listens on: the lock guards against sidecars only. */
+async function checkPlace(path: string): Promise<void> {
+  const found = await lstat(path).catch(() => null);
+  if (found === null) return;
+  if (!found.isSocket()) {
+    const fix = "remove it, or set another [sidecar] socket";
+    throw failed(path, "something that is not a socket is there", fix);
+  }
+  if (await answers(path)) throw inUse(path);
+}
+
+async function bind(server: Server, path: string): Promise<{ ino: number; dev: number }> {
+  const privatePath = `${path}.${randomId(3)}`;
+  checkLength(path, privatePath);
+  await listen(server, privatePath, path);
+  try {
+    await chmod(privatePath, 0o600);
+    const own = await stat(privatePath);
+    await rename(privatePath, path);
+    return own;
+  } catch (error) {
+    await unlink(privatePath).catch(() => {});
+    throw error;
   }
 }
 
@@ -73,46 +101,6 @@ function listen(server: Server, privatePath: string, path: string): Promise<void
   });
 }
 
-async function publish(privatePath: string, path: string): Promise<void> {
-  const aside = `${privatePath}~`;
-  if (await movedAside(path, aside)) {
-    const isAlive = await answers(aside);
-    if (isAlive) {
-      // Its owner is well: give the name back, unless a third one has taken it meanwhile.
-      await link(aside, path).catch(() => {});
-      await unlink(aside);
-      throw inUse(path);
-    }
-    await unlink(aside);
-  }
-  try {
-    await link(privatePath, path);
-  } catch (error) {
-    throw isCode(error, "EEXIST") ? inUse(path) : error;
-  }
-}
-
-/** False when there is nothing at `path`. Only a socket is ever moved. */
-async function movedAside(path: string, aside: string): Promise<boolean> {
-  try {
-    const found = await lstat(path);
-    if (!found.isSocket()) {
-      throw failed(
-        path,
-        "something that is not a socket is there",
-        "remove it, or set another [sidecar] socket",
-      );
-    }
-    // A look without moving first: a live owner keeps its name without a gap.
-    if (await answers(path)) throw inUse(path);
-    await rename(path, aside);
-    return true;
-  } catch (error) {
-    if (isCode(error, "ENOENT")) return false;
-    throw error;
-  }
-}
-
 /** Only a refused connection proves that nobody listens: silence or a full backlog may be a busy owner. */
 function answers(path: string): Promise<boolean> {
   return new Promise((resolve) => {
@@ -123,14 +111,8 @@ function answers(path: string): Promise<boolean> {
     };
     socket.setTimeout(SOCKET_PROBE_MS, () => settle(true));
     socket.once("connect", () => settle(true));
-    socket.once("error", (error) =>
-      settle(!isCode(error, "ECONNREFUSED") && !isCode(error, "ENOENT")),
-    );
+    socket.once("error", (error) => settle(!("code" in error && error.code === "ECONNREFUSED")));
   });
-}
-
-function isCode(error: unknown, code: string): boolean {
-  return error instanceof Error && "code" in error && error.code === code;
 }
 
 function inUse(path: string): TierkvError {

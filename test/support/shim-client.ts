@@ -172,7 +172,8 @@ export interface EngineShape {
   world?: number;
   groups?: readonly Record<string, number | string>[];
   maxModelLen?: number;
-  namespace?: Buffer;
+  /** null: the scheduler does not send one. */
+  namespace?: Buffer | null;
 }
 
 export interface Block {
@@ -225,15 +226,12 @@ export class FakeEngine {
     this.world = shape.world ?? 1;
     this.groups = shape.groups ?? [makeGroup()];
     this.namespace = shape.namespace ?? digest("namespace of the test");
+    const isNamed = shape.namespace !== null;
     const { world, id: engine } = this;
     this.scheduler = new ShimClient(path);
     this.scheduler.send(helloFrame({ engine, world, role: "scheduler" }));
-    this.scheduler.send({
-      t: "namespace",
-      namespace: this.namespace,
-      model: "test/model",
-      parts: { dtype: "bf16" },
-    });
+    const named = { t: "namespace", namespace: this.namespace, model: "test/model", parts: {} };
+    if (isNamed) this.scheduler.send(named);
     this.workers = Array.from({ length: world }, (_, rank) => {
       const worker = new FakeWorker(path, rank, this.groups);
       worker.send(helloFrame({ engine, world, rank }));

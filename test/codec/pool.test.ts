@@ -1,0 +1,105 @@
+// Owns the proof that blocks are encoded on a worker thread by descriptor, and that failures come back coded.
+import { expect, test } from "vitest";
+import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
+import { toNamespace } from "../../src/block.ts";
+import { EncodePool, packBlocks } from "../../src/codec/pool.ts";
+import type { EncodeTask } from "../../src/codec/pool.ts";
+import { outboxStatus, registerGeometry, testWriteSlot, verifyRecord } from "../../src/native.ts";
+import { digest, noise } from "../support/records.ts";
+import { closeAfterTest, until } from "../support/vaults.ts";
+
+const PAGE = 12_288;
+const NAMESPACE = toNamespace(digest("namespace"));
+
+async function openTask(count: number): Promise<{ task: EncodeTask; pages: Buffer[] }> {
+  const slotCount = count;
+  const arena = closeAfterTest(new Arena({ slotBytes: PAGE, slotCount, dir: null }));
+  await until(() => arena.status().touchedSlots === slotCount, "a touched arena");
+  const leases = arena.lease(SIDECAR_OWNER, count);
+  const pages = Array.from({ length: count }, (_, index) => noise(PAGE, index));
+  const blocks = pages.map((page, index) => {
+    const slot = leases[index * 2]!;
+    testWriteSlot(arena.id, slot, page);
+    return {
+      slot,
+      generation: leases[index * 2 + 1]!,
+      hash: digest(`block ${index}`),
+      parent: digest(`block ${index - 1}`),
+      endTokens: 16 * (index + 1),
+    };
+  });
+  const geometry = registerGeometry({
+    group: 3,
+    recordClass: 1,
+    layout: 1,
+    dtype: 0,
+    tokens: 16,
+    layers: 3,
+    heads: 0,
+    dimK: 0,
+    dimV: 0,
+    layerBytes: PAGE / 3,
+    keyOffset: 0,
+    valueOffset: 0,
+    headStride: 0,
+    tokenStride: 0,
+  });
+  return {
+    pages,
+    task: {
+      arena: arena.id,
+      geometry,
+      codec: 0,
+      fidelity: 0,
+      namespace: NAMESPACE,
+      shard: 1,
+      shardCount: 2,
+      ...packBlocks(blocks),
+    },
+  };
+}
+
+test("a batch becomes records that verify and hold the blocks", async () => {
+  const pool = closeAfterTest(new EncodePool(1));
+  const { task, pages } = await openTask(5);
+  const records = await pool.encode(task);
+  expect(records).toHaveLength(5);
+  for (const [index, record] of records.entries()) {
+    const bytes = record.view();
+    expect(bytes.length).toBe(record.bytes);
+    expect(verifyRecord(bytes)).toMatchObject({
+      group: 3,
+      shard: 1,
+      shardCount: 2,
+      endTokens: 16 * (index + 1),
+      namespace: NAMESPACE,
+      blockHash: digest(`block ${index}`),
+      parentHash: digest(`block ${index - 1}`),
+    });
+    expect(bytes.subarray(192).equals(pages[index]!)).toBe(true);
+    record.drop();
+    // The view outlives the drop: gRPC may still be sending it.
+    expect(bytes.subarray(192).equals(pages[index]!)).toBe(true);
+  }
+  expect(outboxStatus().records).toBe(0);
+});
+
+test.each<[string, Partial<EncodeTask>, string]>([
+  ["an arena that is not there", { arena: 999_999 }, "UNKNOWN_ID"],
+  ["a geometry that is not there", { geometry: 999_999 }, "UNKNOWN_ID"],
+  ["a stale slot", { slots: Uint32Array.from([0, 77]) }, "BAD_ARGUMENT"],
+])("%s fails with its code, and leaves no record behind", async (_name, change, code) => {
+  const pool = closeAfterTest(new EncodePool(1));
+  const { task } = await openTask(1);
+  await expect(pool.encode({ ...task, ...change })).rejects.toMatchObject({ code });
+  expect(outboxStatus().records).toBe(0);
+});
+
+test("many batches at once all come back", async () => {
+  const pool = closeAfterTest(new EncodePool(2));
+  const { task } = await openTask(4);
+  const batches = await Promise.all(Array.from({ length: 40 }, () => pool.encode(task)));
+  expect(batches.flat()).toHaveLength(160);
+  for (const record of batches.flat()) record.drop();
+  expect(outboxStatus().records).toBe(0);
+});

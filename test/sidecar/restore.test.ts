@@ -1,0 +1,448 @@
+// Owns the proof of restores under all that can go wrong: sharing, corruption, no room, stalls, deadlines, aborts, dead vaults.
+import { describe, expect, test } from "vitest";
+import { countBits, packKeys } from "../../src/block.ts";
+import { PLAN_KEYS_MAX } from "../../src/limits.ts";
+import { inboxStatus } from "../../src/native.ts";
+import type { FaultProxy, Faults } from "../support/fault-proxy.js";
+import { startFaultProxy } from "../support/fault-proxy.js";
+import { FakeEngine, hashesOf, helloFrame } from "../support/shim-client.ts";
+import { makeBlocks, makeGroup, ShimClient } from "../support/shim-client.ts";
+import type { Block, EngineShape } from "../support/shim-client.ts";
+import { corruptStored, openSidecar } from "../support/sidecars.ts";
+import type { TestSidecar, TestSidecarOptions } from "../support/sidecars.ts";
+import { closeAfterTest, MIB, openClient, openVault, until } from "../support/vaults.ts";
+import type { TestVault } from "../support/vaults.ts";
+
+const PAGE = 8192;
+const RECORD = PAGE + 192;
+
+interface Scene {
+  vault: TestVault;
+  proxy: FaultProxy;
+  sidecar: TestSidecar;
+  engine: FakeEngine;
+}
+
+/** A vault behind a fault proxy, a sidecar, an engine. */
+async function openScene(
+  options: TestSidecarOptions & { vaultBytes?: number } = {},
+  shape: EngineShape = {},
+): Promise<Scene> {
+  const vault = await openVault({ maxBytes: options.vaultBytes ?? 64 * MIB });
+  const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
+  const sidecar = await openSidecar({ vaults: { kv: openClient(proxy), ssm: null }, ...options });
+  return { vault, proxy, sidecar, engine: await FakeEngine.start(sidecar.socketPath, shape) };
+}
+
+/** Saves blocks, as many at a time as there are credits. */
+async function saveAll({ engine, sidecar }: Scene, blocks: readonly Block[]): Promise<void> {
+  const { counters } = sidecar;
+  const before = counters.get("blocks_saved");
+  for (let at = 0; at < blocks.length;) {
+    await until(() => engine.workers.every(({ credits }) => credits.length > 0), "credits");
+    const count = Math.min(...engine.workers.map(({ credits }) => credits.length));
+    engine.save(blocks.slice(at, at + count));
+    at += count;
+  }
+  const isSaved = (): boolean =>
+    counters.get("blocks_saved") === before + blocks.length * engine.world &&
+    sidecar.status().saves.queuedBlocks === 0;
+  await until(isSaved, "all saves");
+}
+
+/** Nothing of the restore side is left but what waits on the shelf to be used again. */
+async function expectNoLeak({ sidecar, engine }: Scene): Promise<void> {
+  await until(() => sidecar.status().engines[0]!.plans === 0, "plans to go");
+  await until(() => sidecar.status().engines[0]!.fetches === 0, "fetches to end");
+  const { arena, retainedBlocks } = sidecar.status().engines[0]!;
+  const credits = engine.workers.reduce((sum, worker) => sum + worker.credits.length, 0);
+  expect(arena!.leasedSlots).toBe(credits + retainedBlocks * engine.world);
+  expect(arena!.freeSlots).toBe(arena!.touchedSlots - arena!.leasedSlots);
+  expect(inboxStatus().open).toBe(0);
+}
+
+describe("sharing", () => {
+  test("two plans that want the same blocks at once share one fetch and its slots", async () => {
+    const scene = await openScene();
+    const { engine, sidecar, vault, proxy } = scene;
+    const blocks = makeBlocks("shared", 12, PAGE);
+    await saveAll(scene, blocks);
+    proxy.set({ delayMs: 30 });
+    const plans = [0, 1, 2].map(() => engine.prefetch(hashesOf(blocks)));
+    const views = await Promise.all(plans.map((plan) => engine.done(plan)));
+    for (const view of views) {
+      expect(view.reason).toBe("complete");
+      expect(view.placed.get(0)).toEqual(views[0]!.placed.get(0));
+    }
+    expect(vault.counters.get("fetched")).toBe(12);
+    expect(sidecar.counters.get("bytes_fetched")).toBe(12 * RECORD);
+    expect(sidecar.counters.get("blocks_restored_vault")).toBe(12);
+    expect(sidecar.counters.get("blocks_restored_local")).toBe(24);
+    // The first to let go takes nothing away from the others.
+    engine.release(plans[0]!);
+    engine.release(plans[1]!);
+    await until(() => sidecar.status().engines[0]!.plans === 1, "two plans to go");
+    expect(sidecar.status().engines[0]!.retainedBlocks).toBe(0);
+    expect(engine.holds(views[2]!, 11, blocks[11]!)).toBe(true);
+    engine.release(plans[2]!);
+    await expectNoLeak(scene);
+    expect(sidecar.status().engines[0]!.retainedBlocks).toBe(12);
+  });
+
+  test("a plan that joined goes on when the one that started the fetch is aborted", async () => {
+    const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
+    const { engine, proxy, vault } = scene;
+    const page = 64 * 4096;
+    const blocks = makeBlocks("joined", 10, page);
+    await saveAll(scene, blocks);
+    proxy.set({ delayMs: 60 });
+    const first = engine.prefetch(hashesOf(blocks));
+    const second = engine.prefetch(hashesOf(blocks));
+    await until(() => engine.view(first).placed.size > 0, "the first blocks");
+    engine.release(first);
+    const view = await engine.done(second);
+    expect(view.reason).toBe("complete");
+    expect(vault.counters.get("fetched")).toBe(10);
+    expect(engine.holds(view, 9, blocks[9]!)).toBe(true);
+    engine.release(second);
+    await expectNoLeak(scene);
+  });
+
+  test("placed frames come prefix first and without a gap, while later blocks still arrive", async () => {
+    const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
+    const { engine, proxy } = scene;
+    const blocks = makeBlocks("prefix", 20, 64 * 4096);
+    await saveAll(scene, blocks);
+    proxy.set({ delayMs: 20 });
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(view.reason).toBe("complete");
+    const placed = engine.scheduler.got("placed");
+    expect(placed.length).toBeGreaterThan(2);
+    let next = 0;
+    for (const frame of placed) {
+      expect(frame["first"]).toBe(next);
+      next += (frame["slots"] as Uint8Array).length / 4;
+    }
+    expect(next).toBe(20);
+  });
+});
+
+describe("bad records", () => {
+  test("a corrupted record ends the hit before it, is counted, and the vault drops its copy", async () => {
+    const scene = await openScene();
+    const { engine, sidecar, vault } = scene;
+    const blocks = makeBlocks("bad", 8, PAGE);
+    await saveAll(scene, blocks);
+    corruptStored(engine.namespace, packKeys(blocks[5]!.hash, 0, 0), 4000);
+    const plan = engine.prefetch(hashesOf(blocks));
+    const view = await engine.done(plan);
+    expect(view.reason).toBe("bad_record");
+    expect(view.placed.get(0)).toHaveLength(5);
+    expect(sidecar.counters.get("bad_records")).toBe(1);
+    const client = openClient(vault);
+    const quarantined = async (): Promise<number> =>
+      (await client.stats(5000)).counters["quarantined"] ?? 0;
+    await until(async () => (await quarantined()) === 1, "the quarantine");
+    engine.release(plan);
+    await expectNoLeak(scene);
+    const again = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(again.reason).toBe("end_of_hit");
+    expect(countBits(again.held!, 8)).toBe(7);
+  });
+
+  test("a record damaged on the way is refused; the vault's good copy stays and serves the next plan", async () => {
+    const scene = await openScene();
+    const { engine, sidecar, vault, proxy } = scene;
+    const blocks = makeBlocks("wire", 6, PAGE);
+    await saveAll(scene, blocks);
+    proxy.set({ corruptAt: 1 });
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(proxy.counts().corrupted).toBe(1);
+    expect(view.reason).toBe("bad_record");
+    proxy.set({});
+    await until(() => vault.counters.get("reports") === 1, "the report");
+    expect((await openClient(vault).stats(5000)).counters["quarantined"]).toBe(0);
+    engine.release(view.plan);
+    const again = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(again.reason).toBe("complete");
+    for (const [index, block] of blocks.entries()) {
+      expect(engine.holds(again, index, block)).toBe(true);
+    }
+    expect(sidecar.counters.get("bad_records")).toBe(1);
+  });
+
+  test("whole, valid records under each other's item number are refused", async () => {
+    const scene = await openScene();
+    const { engine, sidecar, proxy } = scene;
+    const blocks = makeBlocks("swap", 6, PAGE);
+    await saveAll(scene, blocks);
+    proxy.set({ swapAt: 1 });
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(proxy.counts().swapped).toBeGreaterThan(0);
+    expect(view.reason).toBe("bad_record");
+    expect(sidecar.counters.get("bad_records")).toBeGreaterThan(0);
+    for (const [index] of (view.placed.get(0) ?? []).entries()) {
+      expect(engine.holds(view, index, blocks[index]!)).toBe(true);
+    }
+  });
+});
+
+describe("no room", () => {
+  /** An arena of 64 slots, 48 of them for restores. */
+  const SMALL = { arenaBytes: 16 * MIB };
+  const BIG = { groups: [makeGroup({ layers: 64 })], maxModelLen: 16 * 20 };
+  const page = 64 * 4096;
+
+  test("blocks nobody uses give way, the least recently used first", async () => {
+    const scene = await openScene(SMALL, BIG);
+    const { engine, sidecar } = scene;
+    const chains = ["a", "b", "c"].map((name) => makeBlocks(name, 20, page));
+    for (const chain of chains) await saveAll(scene, chain);
+    for (const chain of chains) {
+      const view = await engine.done(engine.prefetch(hashesOf(chain)));
+      expect(view.reason).toBe("complete");
+      expect(engine.holds(view, 19, chain[19]!)).toBe(true);
+      engine.release(view.plan);
+    }
+    await expectNoLeak(scene);
+    const before = sidecar.counters.get("blocks_restored_vault");
+    const last = await engine.done(engine.prefetch(hashesOf(chains[2]!)));
+    expect(last.reason).toBe("complete");
+    expect(sidecar.counters.get("blocks_restored_vault")).toBe(before);
+  });
+
+  test("a plan without room waits, asks the oldest plan for its slots, and goes on when it lets go", async () => {
+    const scene = await openScene(SMALL, BIG);
+    const { engine, sidecar } = scene;
+    const chains = ["a", "b", "c"].map((name) => makeBlocks(name, 20, page));
+    for (const chain of chains) await saveAll(scene, chain);
+    const first = engine.prefetch(hashesOf(chains[0]!));
+    await engine.done(first);
+    const other = await engine.done(engine.prefetch(hashesOf(chains[1]!)));
+    const third = engine.prefetch(hashesOf(chains[2]!));
+    const asked = await engine.scheduler.wait("reclaim");
+    expect(asked["plan"]).toBe(first);
+    expect(engine.view(third).reason).toBeNull();
+    expect(engine.view(third).placed.size).toBe(0);
+    // What the others hold is untouched while it waits.
+    expect(engine.holds(other, 0, chains[1]![0]!)).toBe(true);
+    engine.release(first);
+    const view = await engine.done(third);
+    expect(view.reason).toBe("complete");
+    expect(engine.holds(view, 19, chains[2]![19]!)).toBe(true);
+    expect(engine.holds(other, 19, chains[1]![19]!)).toBe(true);
+    for (const plan of [other.plan, third]) engine.release(plan);
+    await expectNoLeak(scene);
+    expect(sidecar.counters.get("reclaims")).toBeGreaterThan(0);
+  });
+
+  test("when nobody lets go the plan ends with no_slot in time", async () => {
+    const scene = await openScene({ ...SMALL, waitMs: 3000 }, BIG);
+    const { engine } = scene;
+    const chains = ["a", "b", "c"].map((name) => makeBlocks(name, 20, page));
+    for (const chain of chains) await saveAll(scene, chain);
+    const holding = [chains[0]!, chains[1]!].map((chain) => engine.prefetch(hashesOf(chain)));
+    for (const plan of holding) expect((await engine.done(plan)).reason).toBe("complete");
+    const startMs = performance.now();
+    const view = await engine.done(engine.prefetch(hashesOf(chains[2]!)));
+    expect(view.reason).toBe("no_slot");
+    expect(performance.now() - startMs).toBeLessThan(6000);
+    expect(view.placed.size).toBe(0);
+    for (const plan of [...holding, view.plan]) engine.release(plan);
+    await expectNoLeak(scene);
+  });
+
+  test("a prompt larger than the arena gets the prefix that fits", async () => {
+    const scene = await openScene(SMALL, BIG);
+    const { engine } = scene;
+    const blocks = makeBlocks("long", 60, page);
+    await saveAll(scene, blocks);
+    const plan = engine.prefetch(hashesOf(blocks));
+    const view = await engine.done(plan);
+    expect(view.reason).toBe("no_slot");
+    expect(view.placed.get(0)!.length).toBeGreaterThan(40);
+    expect(engine.holds(view, 40, blocks[40]!)).toBe(true);
+    engine.release(plan);
+    await expectNoLeak(scene);
+  });
+
+  test("saves go on while restores hold all they may", async () => {
+    const scene = await openScene(SMALL, BIG);
+    const { engine } = scene;
+    const blocks = makeBlocks("long", 60, page);
+    await saveAll(scene, blocks);
+    await engine.done(engine.prefetch(hashesOf(blocks)));
+    await saveAll(scene, makeBlocks("more", 30, page));
+  });
+});
+
+describe("vaults that fail", () => {
+  test.each<[string, Partial<Faults>]>([
+    ["hangs", { hangAt: 2 }],
+    ["resets the connection", { dropAt: 2 }],
+  ])(
+    "a vault that %s during a fetch ends the plan long before its deadline",
+    async (_name, faults) => {
+      const scene = await openScene({ stallMs: 1000 }, { groups: [makeGroup({ layers: 64 })] });
+      const { engine, proxy } = scene;
+      const page = 64 * 4096;
+      const blocks = makeBlocks("stall", 20, page);
+      await saveAll(scene, blocks);
+      proxy.set(faults);
+      const startMs = performance.now();
+      const plan = engine.prefetch(hashesOf(blocks));
+      const view = await engine.done(plan);
+      expect(performance.now() - startMs).toBeLessThan(5000);
+      expect(proxy.counts().hung + proxy.counts().dropped).toBe(1);
+      expect(view.reason).toBe("vault_down");
+      // What came before is good.
+      const count = view.placed.get(0)?.length ?? 0;
+      expect(count).toBeGreaterThan(0);
+      expect(count).toBeLessThan(20);
+      for (let index = 0; index < count; index += 1) {
+        expect(engine.holds(view, index, blocks[index]!)).toBe(true);
+      }
+      engine.release(plan);
+      await expectNoLeak(scene);
+    },
+  );
+
+  test("a slow vault: the plan ends at its deadline with what came", async () => {
+    const scene = await openScene(
+      { stallMs: 3000, waitMs: 1500 },
+      { groups: [makeGroup({ layers: 64 })] },
+    );
+    const { engine, proxy } = scene;
+    const blocks = makeBlocks("slow", 40, 64 * 4096);
+    await saveAll(scene, blocks);
+    proxy.set({ delayMs: 150 });
+    const startMs = performance.now();
+    const plan = engine.prefetch(hashesOf(blocks));
+    const view = await engine.done(plan);
+    expect(performance.now() - startMs).toBeLessThan(4000);
+    expect(view.reason).toBe("deadline");
+    expect(view.placed.get(0)!.length).toBeLessThan(40);
+    engine.release(plan);
+    await expectNoLeak(scene);
+  });
+
+  test("a dead vault: no hit, at once, and the next plans do not wait for it either", async () => {
+    const scene = await openScene();
+    const { engine, vault, proxy } = scene;
+    const blocks = makeBlocks("dead", 4, PAGE);
+    await saveAll(scene, blocks);
+    await proxy.close();
+    await vault.close();
+    for (let round = 0; round < 3; round += 1) {
+      const startMs = performance.now();
+      const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+      expect(view.reason).toBe("vault_down");
+      expect(view.placed.size).toBe(0);
+      expect(performance.now() - startMs).toBeLessThan(5000);
+    }
+  });
+
+  test("records evicted between look-up and fetch end the hit", async () => {
+    const scene = await openScene();
+    const { engine, vault, proxy } = scene;
+    const blocks = makeBlocks("gone", 4, PAGE);
+    await saveAll(scene, blocks);
+    proxy.set({ delayMs: 100 });
+    const plan = engine.prefetch(hashesOf(blocks));
+    await engine.scheduler.wait("held");
+    await openClient(vault).flush(null, 2000);
+    const view = await engine.done(plan);
+    expect(["end_of_hit", "complete"]).toContain(view.reason);
+    expect(vault.counters.get("fetch_missing") > 0).toBe(view.reason === "end_of_hit");
+  });
+});
+
+describe("plans", () => {
+  test("an abort in the middle of a fetch stops the vault and frees the slots", async () => {
+    const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
+    const { engine, proxy, sidecar } = scene;
+    const blocks = makeBlocks("abort", 40, 64 * 4096);
+    await saveAll(scene, blocks);
+    proxy.set({ delayMs: 50 });
+    const plan = engine.prefetch(hashesOf(blocks));
+    await until(() => engine.view(plan).placed.size > 0, "the first block");
+    engine.release(plan);
+    await expectNoLeak(scene);
+    const fetched = sidecar.counters.get("bytes_fetched");
+    expect(fetched).toBeLessThan(40 * 64 * 4096);
+    await new Promise((resolve) => {
+      setTimeout(resolve, 200);
+    });
+    expect(sidecar.counters.get("bytes_fetched")).toBe(fetched);
+    expect(engine.view(plan).reason).toBeNull();
+  });
+
+  test("an abort during the look-up, and a release of nothing, do no harm", async () => {
+    const scene = await openScene();
+    const { engine, proxy } = scene;
+    proxy.set({ delayMs: 50 });
+    const plan = engine.prefetch(hashesOf(makeBlocks("x", 3, PAGE)));
+    engine.release(plan);
+    engine.release(plan);
+    engine.release(12345);
+    await expectNoLeak(scene);
+    expect(engine.scheduler.isClosed).toBe(false);
+  });
+
+  test("before the arena is mapped a plan is looked up and ends as not_ready", async () => {
+    const scene = await openScene();
+    const blocks = makeBlocks("early", 3, PAGE);
+    await saveAll(scene, blocks);
+    const scheduler = new ShimClient(scene.sidecar.socketPath);
+    scheduler.send(helloFrame({ role: "scheduler", engine: "early" }));
+    const { namespace } = scene.engine;
+    const groups = [{ group: 0, class: "kv", hashes: hashesOf(blocks), from: 0 }];
+    scheduler.send({ t: "prefetch", req: "r", plan: 1, groups });
+    expect(await scheduler.wait("done")).toMatchObject({ reason: "not_ready" });
+    expect(scheduler.got("held")).toEqual([]);
+    scheduler.send({ t: "namespace", namespace, model: "m", parts: {} });
+    scheduler.send({ t: "prefetch", req: "r", plan: 2, groups });
+    expect(await scheduler.wait("done", 2)).toMatchObject({ plan: 2, reason: "not_ready" });
+    const [{ held }] = scheduler.got("held")[0]!["groups"] as [{ held: Uint8Array }];
+    expect(countBits(held, 3)).toBe(3);
+  });
+
+  test("a plan of more keys than the limit is answered overload", async () => {
+    const { engine } = await openScene({}, { world: 2 });
+    const view = await engine.done(engine.prefetch(Buffer.alloc((PLAN_KEYS_MAX / 2 + 1) * 32)));
+    expect(view.reason).toBe("overload");
+  });
+
+  test("a plan number in use, and an unknown group, are refused", async () => {
+    const { sidecar, engine, proxy } = await openScene();
+    proxy.set({ delayMs: 100 });
+    const groups = [{ group: 0, class: "kv", hashes: Buffer.alloc(32), from: 0 }];
+    engine.scheduler.send({ t: "prefetch", req: "r", plan: 1, groups });
+    engine.scheduler.send({ t: "prefetch", req: "r", plan: 1, groups });
+    expect((await engine.scheduler.wait("refuse"))["message"]).toContain("plan = 1: it is in use");
+    const other = await FakeEngine.start(sidecar.socketPath, { engine: "other" });
+    other.prefetchGroups([{ ...groups[0], group: 7 }]);
+    expect((await other.scheduler.wait("refuse"))["message"]).toContain("group 7 (kv)");
+  });
+
+  test("200 plans at once all end, and nothing is left over", async () => {
+    const scene = await openScene();
+    const { engine } = scene;
+    const chains = Array.from({ length: 10 }, (_, index) => makeBlocks(`chain ${index}`, 6, PAGE));
+    for (const chain of chains) await saveAll(scene, chain);
+    const plans = Array.from({ length: 200 }, (_, index) =>
+      engine.prefetch(hashesOf(chains[index % 10]!)),
+    );
+    for (const [index, plan] of plans.entries()) {
+      if (index % 3 === 0) engine.release(plan);
+    }
+    for (const [index, plan] of plans.entries()) {
+      if (index % 3 === 0) continue;
+      const view = await engine.done(plan);
+      expect(view.reason).toBe("complete");
+      expect(engine.holds(view, 5, chains[index % 10]![5]!)).toBe(true);
+      engine.release(plan);
+    }
+    await expectNoLeak(scene);
+  });
+});
