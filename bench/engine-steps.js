@@ -1,0 +1,105 @@
+// Owns the figures of what an engine pays: time in our calls per step, payload copies apart, with its sidecar well and stopped.
+import { fileURLToPath } from "node:url";
+import { thisMachine } from "../dist/demo/machine.js";
+import { describe, quantile } from "./lib/figures.js";
+import { Stand } from "./lib/stand.js";
+
+const SCRIPT = fileURLToPath(new URL("./engine_steps.py", import.meta.url));
+const TIMEOUT_MS = 900_000;
+const GIB = 2 ** 30;
+const MODEL = { kind: "llama", hidden: 512, layers: 8, heads: 8, "kv-heads": 4, "head-dim": 64 };
+const MODEL_LEN = 4096;
+const FULL = { rounds: 6, prompts: 4, "prompt-tokens": 1500, "answer-tokens": 120 };
+const QUICK = { rounds: 2, prompts: 2, "prompt-tokens": 600, "answer-tokens": 40 };
+
+/** A step spends at most this long in our calls, whatever the sidecar does. */
+const HEALTHY_P99 = { on: "value", most: 1 };
+const HEALTHY_P999 = { on: "value", most: 5 };
+const STOPPED_MAX = { on: "value", most: 20 };
+
+export const title = "Time of an engine's step spent in our calls, payload copies apart";
+
+export async function run({ isQuick, say }) {
+  const stand = new Stand();
+  try {
+    const { dtype, cores } = thisMachine();
+    say("make a model, start vault and sidecar");
+    const shape = { ...MODEL, seed: 1, vocab: 1024, dtype, "max-position": MODEL_LEN };
+    const model = await stand.makeModel(shape);
+    const address = await stand.vault(GIB);
+    // The budgets of every installation: a stopped sidecar costs what it costs there.
+    const options = { arenaBytes: GIB, int8: await stand.hasInt8(), restore: "" };
+    const sidecar = await stand.sidecar(address, options);
+    const work = isQuick ? QUICK : FULL;
+    const flags = { socket: sidecar.socket, "sidecar-pid": sidecar.pid, model, dtype, ...work };
+    const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)]);
+    say("start a real engine; with the sidecar well, then stopped (SIGSTOP)");
+    const measured = await stand.python(SCRIPT, args, {
+      env: engineEnvironment(cores),
+      timeoutMs: TIMEOUT_MS,
+    });
+    return { figures: figuresOf(measured), notes: notesOf(measured, work) };
+  } finally {
+    await stand.close();
+  }
+}
+
+function engineEnvironment(cores) {
+  return {
+    // Scheduler and worker in the one process that reads their clocks.
+    VLLM_ENABLE_V1_MULTIPROCESSING: "0",
+    VLLM_CPU_OMP_THREADS_BIND: cores.join(","),
+    VLLM_CPU_KVCACHE_SPACE: "1",
+    VLLM_LOGGING_LEVEL: "WARNING",
+    VLLM_NO_USAGE_STATS: "1",
+    PYTHONHASHSEED: "0",
+    HF_HUB_OFFLINE: "1",
+    TRANSFORMERS_OFFLINE: "1",
+    DO_NOT_TRACK: "1",
+  };
+}
+
+function figuresOf({ healthy, stopped }) {
+  const { copyBytes, copySeconds, stepSeconds } = healthy;
+  return [
+    ...latencies("sidecar well, step", healthy.steps, { p99: HEALTHY_P99, p999: HEALTHY_P999 }),
+    ...latencies("sidecar well, waiting step", healthy.waits, {}),
+    ...latencies("sidecar stopped, step", stopped.steps, { max: STOPPED_MAX }),
+    ...latencies("sidecar stopped, waiting step", stopped.waits, { max: STOPPED_MAX }),
+    single("our share of step time, sidecar well", "%", (sum(healthy.steps) / stepSeconds) * 100),
+    single("payload copies, share of step time", "%", (copySeconds / stepSeconds) * 100),
+    single("payload copies, pages to slots and back", "GB/s", copyBytes / copySeconds / 1e9),
+  ];
+}
+
+const single = (name, unit, value) => describe({ name, unit, value });
+
+function latencies(name, seconds, floors) {
+  if (seconds.length === 0) return [];
+  const line = (what, value, floor) =>
+    describe({
+      name: `${name}, ${what}`,
+      unit: "ms",
+      value: value * 1e3,
+      ...(floor === undefined ? {} : { floor }),
+    });
+  return [
+    line("p50", quantile(seconds, 0.5)),
+    line("p99", quantile(seconds, 0.99), floors.p99),
+    line("p99.9", quantile(seconds, 0.999), floors.p999),
+    line("max", Math.max(...seconds), floors.max),
+  ];
+}
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+const counts = ({ steps, waits }) => `${steps.length} steps and ${waits.length} waiting`;
+
+function notesOf({ healthy, stopped, tokensRestored }, work) {
+  const { rounds, prompts } = work;
+  return [
+    "step: one that ran the model; waiting step: one in which all requests wait for blocks, as an engine polls them",
+    `vLLM in one process, ${rounds} rounds of ${prompts} prompts of ${work["prompt-tokens"]} tokens and ${work["answer-tokens"]} answered tokens`,
+    `well: ${counts(healthy)}, each prompt computed and saved, then restored (${tokensRestored} tokens in all); stopped: ${counts(stopped)}`,
+  ];
+}

@@ -1,0 +1,61 @@
+// Owns the bytes the benches move: bf16 numbers that look random, hashes of a chain, and whole records of them.
+import { createHash } from "node:crypto";
+import { packKeys } from "../../dist/block.js";
+import { writeRecord } from "../../dist/native.js";
+
+/** Sixteen bits each: any sign and mantissa, magnitude 0.5 to 2, so that every codec takes them for numbers. */
+const BF16_MASK = 0x80ff_80ff;
+const BF16_ONE = 0x3f00_3f00;
+
+/** `bytes` (a multiple of 4) of bf16 numbers that depend on `seed` alone. */
+export function noise(bytes, seed = 1) {
+  const words = new Uint32Array(bytes / 4);
+  let state = (Math.imul(seed, 0x9e37_79b9) | 1) >>> 0;
+  for (let at = 0; at < words.length; at += 1) {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    words[at] = (state & BF16_MASK) | BF16_ONE;
+  }
+  return Buffer.from(words.buffer);
+}
+
+export function digest(text) {
+  return createHash("sha256").update(text).digest();
+}
+
+/** A chain of block hashes: `[{ hash, parent, endTokens }]`. */
+export function chain(name, count, tokens) {
+  const hashes = Array.from({ length: count }, (_none, index) => digest(`${name} ${index}`));
+  return hashes.map((hash, index) => ({
+    hash,
+    parent: hashes[index - 1] ?? Buffer.alloc(32),
+    endTokens: (index + 1) * tokens,
+  }));
+}
+
+const OPAQUE = { codec: 0, recordClass: 1, fidelity: 0, layout: 1, dtype: 0, parts: 0 };
+const ONE_SHARD = {
+  group: 0,
+  shard: 0,
+  shardCount: 1,
+  tokens: 16,
+  layers: 1,
+  heads: 0,
+  dimK: 0,
+  dimV: 0,
+};
+
+/** Raw records of `payloadBytes` each for a chain of blocks, as a vault takes them: `[{ key, record }]`. */
+export function records(namespace, name, count, payloadBytes) {
+  const step = 4096;
+  const pool = noise(payloadBytes + step * 64);
+  return chain(name, count, 16).map(({ hash, parent, endTokens }, index) => {
+    const start = (index % 64) * step;
+    const lengths = { payloadBytes, sourceBytes: payloadBytes };
+    const identity = { namespace, blockHash: hash, parentHash: parent, endTokens };
+    const payload = pool.subarray(start, start + payloadBytes);
+    const record = writeRecord({ ...OPAQUE, ...ONE_SHARD, ...lengths, ...identity }, payload);
+    return { key: packKeys(hash, 0, 0), record };
+  });
+}

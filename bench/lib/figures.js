@@ -1,0 +1,71 @@
+// Owns what a figure is: samples with their median and range, beside what they are compared with, and the floor they are held to.
+
+export function quantile(samples, share) {
+  const ordered = [...samples].sort((a, b) => a - b);
+  return ordered[Math.min(ordered.length - 1, Math.floor(share * ordered.length))] ?? Number.NaN;
+}
+
+export function median(samples) {
+  const ordered = [...samples].sort((a, b) => a - b);
+  const middle = ordered.length >> 1;
+  return ordered.length % 2 === 1 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
+}
+
+/**
+ * One line of the result. `samples` are in `unit`. `beside` are samples of the same rounds to divide by: the ratio is the
+ * median of the ratios round by round, so that what slows the machine for a while slows both. `floor` bounds the value or
+ * the ratio: `{ on: "ratio", least: 0.45 }`, `{ on: "value", most: 1 }`.
+ */
+export function figure(name, unit, samples, { beside = null, of = null, floor = null, note } = {}) {
+  const ratios = beside?.map((base, round) => samples[round] / base) ?? null;
+  return describe({
+    name,
+    unit,
+    value: median(samples),
+    min: Math.min(...samples),
+    max: Math.max(...samples),
+    samples: samples.length,
+    ...(ratios === null
+      ? {}
+      : {
+          ratio: median(ratios),
+          ratioMin: Math.min(...ratios),
+          ratioMax: Math.max(...ratios),
+          of,
+        }),
+    ...(floor === null ? {} : { floor }),
+    ...(note === undefined ? {} : { note }),
+  });
+}
+
+/** A figure that somebody else has measured: one value, perhaps with a ratio. */
+export function describe(given) {
+  const { floor } = given;
+  if (floor === undefined) return given;
+  const bounded = floor.on === "ratio" ? given.ratio : given.value;
+  const isMet = bounded >= (floor.least ?? -Infinity) && bounded <= (floor.most ?? Infinity);
+  return { ...given, isMet };
+}
+
+/** Bytes (1e9 to the GB) by seconds, for each measured time. */
+export function gigabytesPerSecond(bytes, seconds) {
+  return seconds.map((each) => bytes / each / 1e9);
+}
+
+/** Seconds that `work` takes. */
+export async function timed(work) {
+  const startedNs = process.hrtime.bigint();
+  await work();
+  return Number(process.hrtime.bigint() - startedNs) / 1e9;
+}
+
+/** Runs every measure once a round, so that all of them see the same machine; seconds by name. */
+export async function interleaved(rounds, measures) {
+  const seconds = Object.fromEntries(Object.keys(measures).map((name) => [name, []]));
+  for (let round = 0; round < rounds; round += 1) {
+    for (const [name, measure] of Object.entries(measures)) {
+      seconds[name].push(await measure(round));
+    }
+  }
+  return seconds;
+}

@@ -1,0 +1,172 @@
+// Owns a stand-in for the shim that costs next to nothing: the frames of one engine of one rank, and its arena by file descriptor.
+import { once } from "node:events";
+import { closeSync, openSync, readSync, writeSync } from "node:fs";
+import { connect } from "node:net";
+import { encodeFrame, FrameDecoder } from "../../dist/sidecar/frames.js";
+import { LOCAL_PROTOCOL } from "../../dist/sidecar/messages.js";
+
+const BF16_BYTES = 2;
+/** Of the engine's own cache; the arena's size does not follow from it. */
+const KV_BLOCKS = 1024;
+const SAVE_ITEMS_MAX = 512;
+
+/** A `register` group: per layer (head, token, K|V), bf16, as vLLM lays pages out. */
+export function attentionGroup({ tokens, layers, heads, dim }) {
+  const tokenStride = dim * 2 * BF16_BYTES;
+  const headStride = tokens * tokenStride;
+  const where = { key_offset: 0, value_offset: dim * BF16_BYTES };
+  const strides = { head_stride: headStride, token_stride: tokenStride };
+  const what = { group: 0, class: "kv", layout: "attention", dtype: "bf16" };
+  const counts = { tokens, layers, heads, dim_k: dim, dim_v: dim };
+  return { ...what, ...counts, layer_bytes: heads * headStride, ...where, ...strides };
+}
+
+/** One connection; `onFrame` hears every frame, and the end of the connection as `{ t: "closed" }`. */
+class Line {
+  constructor(path, onFrame) {
+    const decoder = new FrameDecoder("the sidecar");
+    this.socket = connect(path);
+    this.socket.on("data", (chunk) => {
+      decoder.push(chunk);
+      for (let frame = decoder.next(); frame !== null; frame = decoder.next()) onFrame(frame);
+    });
+    this.socket.on("error", () => {});
+    this.socket.on("close", () => onFrame({ t: "closed" }));
+  }
+
+  send(frame) {
+    this.socket.write(encodeFrame(frame));
+  }
+}
+
+/** What the sidecar takes for an engine of one rank. */
+export class Shim {
+  #credits = [];
+  #arena = null;
+  #fd = null;
+  #plan = 0;
+  #placed = [];
+  #failure = null;
+  /** Looked at after every frame: resolves what waits once its condition holds. */
+  #waiting = null;
+
+  /** Up: the arena is mapped, restores are on, credits are there. */
+  static async start(path, { engine, group, maxModelLen, namespace }) {
+    const shim = new Shim();
+    const hello = { t: "hello", protocol: LOCAL_PROTOCOL, engine, rank: 0, world: 1 };
+    const versions = { pid: process.pid, shim: "bench", vllm: "bench" };
+    shim.scheduler = new Line(path, (frame) => shim.#onFrame(frame));
+    shim.worker = new Line(path, (frame) => shim.#onFrame(frame));
+    shim.scheduler.send({ ...hello, ...versions, role: "scheduler" });
+    shim.scheduler.send({ t: "namespace", namespace, model: "bench", parts: {} });
+    shim.worker.send({ ...hello, ...versions, role: "worker" });
+    const model = { model: "bench", max_model_len: maxModelLen, kv_blocks: KV_BLOCKS };
+    shim.worker.send({ t: "register", ...model, groups: [group] });
+    shim.isRestoring = false;
+    await shim.#until(() => shim.isRestoring && shim.#credits.length > 0);
+    return shim;
+  }
+
+  get slotCount() {
+    return this.#arena.slot_count;
+  }
+
+  writeSlot(slot, page) {
+    writeSync(this.#fd, page, 0, page.length, slot * this.#arena.slot_bytes);
+  }
+
+  readSlot(slot, bytes) {
+    const page = Buffer.alloc(bytes);
+    readSync(this.#fd, page, 0, bytes, slot * this.#arena.slot_bytes);
+    return page;
+  }
+
+  /** Announces the blocks as saved, each in the slot that is free next; resolves to those slots when all are announced. */
+  async save(blocks) {
+    const slots = [];
+    while (slots.length < blocks.length) {
+      await this.#until(() => this.#credits.length > 0);
+      const part = blocks.slice(slots.length, slots.length + SAVE_ITEMS_MAX);
+      const leases = this.#credits.splice(0, part.length);
+      const items = leases.map(([slot, generation], index) => {
+        const { hash, parent, endTokens } = part[index];
+        return [slot, generation, 0, hash, parent, endTokens];
+      });
+      this.worker.send({ t: "save", arena: this.#arena.arena, items });
+      slots.push(...leases.map(([slot]) => slot));
+    }
+    return slots;
+  }
+
+  /** Restores the blocks; resolves to their slots when the last is placed. */
+  async restore(blocks) {
+    this.#plan += 1;
+    this.#placed = [];
+    this.doneReason = null;
+    const hashes = Buffer.concat(blocks.map(({ hash }) => hash));
+    const groups = [{ group: 0, class: "kv", hashes, from: 0 }];
+    this.scheduler.send({ t: "prefetch", req: "bench", plan: this.#plan, groups });
+    await this.#until(() => this.doneReason !== null);
+    if (this.#placed.length === blocks.length) return this.#placed;
+    const { length } = this.#placed;
+    throw new Error(`${length} of ${blocks.length} blocks were restored (${this.doneReason})`);
+  }
+
+  /** Gives the slots of the last restore back. */
+  release() {
+    this.scheduler.send({ t: "release", req: "bench", plan: this.#plan });
+  }
+
+  async close() {
+    const lines = [this.scheduler, this.worker];
+    const closed = lines.map(({ socket }) => once(socket, "close"));
+    for (const { socket } of lines) socket.destroy();
+    await Promise.all(closed);
+    if (this.#fd !== null) closeSync(this.#fd);
+  }
+
+  #onFrame(frame) {
+    if (frame.t === "arena") this.#map(frame);
+    else if (frame.t === "credits") this.#credits.push(...pairs(frame.slots));
+    else if (frame.t === "restore") this.isRestoring = frame.on;
+    else if (frame.t === "placed") this.#placed.push(...numbers(frame.slots));
+    else if (frame.t === "done") this.doneReason = frame.reason;
+    else if (frame.t === "refuse") this.#failure = new Error(frame.message);
+    else if (frame.t === "closed") this.#failure ??= new Error("the sidecar closed the connection");
+    this.#check();
+  }
+
+  #map(frame) {
+    this.#arena = frame;
+    this.#fd = openSync(frame.path, "r+");
+    this.worker.send({ t: "mapped", arena: frame.arena });
+  }
+
+  #until(condition) {
+    return new Promise((resolve, reject) => {
+      this.#waiting = { condition, resolve, reject };
+      this.#check();
+    });
+  }
+
+  #check() {
+    if (this.#waiting === null) return;
+    const { condition, resolve, reject } = this.#waiting;
+    if (this.#failure === null && !condition()) return;
+    this.#waiting = null;
+    if (this.#failure === null) resolve();
+    else reject(this.#failure);
+  }
+}
+
+function numbers(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  return Array.from({ length: bytes.length / 4 }, (_none, index) =>
+    view.getUint32(index * 4, true),
+  );
+}
+
+function pairs(bytes) {
+  const flat = numbers(bytes);
+  return Array.from({ length: flat.length / 2 }, (_none, at) => [flat[at * 2], flat[at * 2 + 1]]);
+}

@@ -1,0 +1,141 @@
+// Owns the real processes a bench measures: vaults, a sidecar and a TCP peer in a directory of their own, gone when it ends.
+import { execFile } from "node:child_process";
+import { mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { Process } from "../../dist/demo/processes.js";
+import { PYTHON, TIERKV } from "./paths.js";
+
+const START_MS = 20_000;
+const STOP_MS = 10_000;
+const TCP_PEER = fileURLToPath(new URL("./tcp-peer.js", import.meta.url));
+const NEVER = new AbortController().signal;
+const run = promisify(execFile);
+
+/** Restores of a bench are never cut short: what takes long shall be seen as slow. */
+const RESTORE = "[restore]\nwait_ms = 60000\nstall_ms = 30000\n";
+
+export class Stand {
+  #processes = [];
+  #files = 0;
+
+  constructor() {
+    this.dir = mkdtempSync(join(realpathSync(tmpdir()), "tierkv-bench-"));
+    this.onExit = () => this.#destroy();
+    process.on("exit", this.onExit);
+  }
+
+  path(name) {
+    return join(this.dir, name);
+  }
+
+  /** A vault of attention KV; resolves to its address. */
+  async vault(maxBytes) {
+    const vault = `[vault]\nlisten = "127.0.0.1:0"\nmax_bytes = ${maxBytes}\n`;
+    const config = this.#config(`[cluster]\nrole = "kv_cold"\n\n${vault}`);
+    const { address } = await this.#serve("vault", ["vault"], config);
+    return address;
+  }
+
+  /** A sidecar in front of that vault; `int8`: with compression, as configured. */
+  async sidecar(kvCold, { arenaBytes, int8, restore = RESTORE }) {
+    const socket = this.path(`sidecar-${this.#files}.sock`);
+    const config = this.#sidecarConfig({ kvCold, socket, arenaBytes, int8, restore });
+    const { pid } = await this.#serve("sidecar", ["sidecar"], config);
+    return { socket, pid };
+  }
+
+  /** Whether this release accepts compression in its configuration. */
+  async hasInt8() {
+    const parts = { kvCold: "127.0.0.1:1", socket: this.path("none.sock"), int8: true };
+    const config = this.#sidecarConfig({ ...parts, arenaBytes: 2 ** 30, restore: "" });
+    try {
+      await run(process.execPath, [TIERKV, "config", "check", "--config", config]);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  /** The other side of plain TCP: see tcp-peer.js. Resolves to the port it serves. */
+  async tcpPeer(sinkPort, bytes) {
+    const args = [TCP_PEER, String(sinkPort), String(bytes)];
+    const { port } = await this.#ready(this.#launch("tcp-peer", process.execPath, args));
+    return port;
+  }
+
+  /** Runs one of the Python programs beside the benches; resolves to the object it prints last. */
+  async python(script, args, { env, timeoutMs }) {
+    const python = this.#launch("python", PYTHON, [script, ...args], env);
+    try {
+      await python.done(timeoutMs, NEVER);
+    } catch (error) {
+      throw new Error(`${error.message}\n${python.tail().join("\n")}`, { cause: error });
+    }
+    return JSON.parse(python.tail().at(-1));
+  }
+
+  async makeModel(shape) {
+    const model = this.path("model");
+    const flags = Object.entries(shape).flatMap(([name, value]) => [`--${name}`, String(value)]);
+    await run(PYTHON, ["-m", "tierkv.lab.checkpoint", "--out", model, ...flags]);
+    return model;
+  }
+
+  async close() {
+    for (const each of [...this.#processes].reverse()) await each.stop(STOP_MS);
+    this.#processes = [];
+    process.off("exit", this.onExit);
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+
+  #destroy() {
+    for (const each of this.#processes) each.kill();
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+
+  #sidecarConfig({ kvCold, socket, arenaBytes, int8, restore }) {
+    const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\n`;
+    const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
+    return this.#config(
+      [cluster, sidecar, `[turbo_quant]\nenabled = ${int8}\n`, restore].join("\n"),
+    );
+  }
+
+  #config(text) {
+    const path = this.path(`config-${(this.#files += 1)}.toml`);
+    writeFileSync(path, text, { mode: 0o600 });
+    return path;
+  }
+
+  async #serve(name, command, config) {
+    const args = [TIERKV, ...command, "--json", "--config", config];
+    const service = this.#launch(name, process.execPath, args);
+    return { ...(await this.#ready(service)), pid: service.pid };
+  }
+
+  #launch(name, command, args, env = {}) {
+    const logPath = this.path(`${name}-${(this.#files += 1)}.log`);
+    const spec = { name, command, args, env: { ...process.env, ...env }, cwd: this.dir, logPath };
+    const started = new Process(spec);
+    this.#processes.push(started);
+    return started;
+  }
+
+  /** Waits for the line that says it serves, and returns it. */
+  async #ready(service) {
+    const readyLine = () =>
+      service
+        .log()
+        .split("\n")
+        .find((line) => line.includes('"event":"ready"'));
+    try {
+      await service.ready(() => readyLine() !== undefined, START_MS, NEVER);
+    } catch (error) {
+      throw new Error(`${error.message}\n${service.tail().join("\n")}`, { cause: error });
+    }
+    return JSON.parse(readyLine());
+  }
+}

@@ -1,0 +1,105 @@
+// Owns `npm run bench`: which benches run, and where their figures go. Timing is no test: a missed floor is marked, not failed.
+import { parseArgs } from "node:util";
+import { missingFromSetup } from "./lib/paths.js";
+
+const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [--save]
+
+  --only    run only these benches
+  --quick   smaller sets and fewer rounds: for trying, not for quoting
+  --json    results as one JSON object on stdout, progress on stderr
+  --save    write bench/baseline.json and the tables in docs/performance.md (a full run only)
+`;
+
+/** In the order of running: from the kernels outwards. */
+const NAMES = ["codec", "hit-ratio", "transfer", "sidecar", "lookup", "engine-steps", "demo"];
+
+const EXIT_CRASHED = 1;
+const EXIT_USAGE = 2;
+
+class UsageError extends Error {}
+
+function readOptions() {
+  const boolean = { type: "boolean", default: false };
+  const options = { quick: boolean, json: boolean, save: boolean, help: boolean };
+  let values;
+  try {
+    ({ values } = parseArgs({ options: { ...options, only: { type: "string" } } }));
+  } catch (error) {
+    throw new UsageError(error.message);
+  }
+  const names = values.only?.split(",") ?? NAMES;
+  const unknown = names.filter((name) => !NAMES.includes(name));
+  if (unknown.length > 0) {
+    throw new UsageError(`--only ${unknown.join(",")}: there are ${NAMES.join(", ")}`);
+  }
+  if (values.save && (values.quick || values.only !== undefined)) {
+    throw new UsageError("--save wants a full run: leave --quick and --only out");
+  }
+  return { ...values, names };
+}
+
+const note = (text) => process.stderr.write(`${text}\n`);
+
+/** One bench; never throws: a crash is part of the result. */
+async function runOne(name, isQuick) {
+  const bench = await import(`./${name}.js`);
+  const startedMs = performance.now();
+  const say = (text) => note(`  ${text}`);
+  note(`== ${name}`);
+  let result;
+  try {
+    result = await bench.run({ isQuick, say });
+  } catch (error) {
+    note(error.stack);
+    result = { figures: [], error: error.message };
+  }
+  const seconds = Math.round((performance.now() - startedMs) / 1000);
+  return { bench: name, title: bench.title, seconds, ...result };
+}
+
+async function main() {
+  const options = readOptions();
+  if (options.help) {
+    process.stdout.write(USAGE);
+    return;
+  }
+  const missing = missingFromSetup();
+  if (missing !== null) {
+    note(`bench: ${missing} is missing; run \`npm run setup\` first`);
+    process.exitCode = EXIT_CRASHED;
+    return;
+  }
+  // Only now: these files read what set-up has built.
+  const { describeMachine, machineLine } = await import("./lib/machine.js");
+  const { textLines } = await import("./lib/report.js");
+  const machine = describeMachine();
+  note(machineLine(machine));
+  const results = [];
+  for (const name of options.names) {
+    const result = await runOne(name, options.quick);
+    results.push(result);
+    if (!options.json) process.stdout.write(`\n${textLines(result).join("\n")}\n\n`);
+  }
+  const command = ["npm run bench", ...process.argv.slice(2)].join(" ");
+  const report = { command, isQuick: options.quick, machine, results };
+  if (options.json) process.stdout.write(`${JSON.stringify(report)}\n`);
+  const crashed = results.filter(({ error }) => error !== undefined).map(({ bench }) => bench);
+  if (crashed.length > 0) {
+    note(`bench: crashed: ${crashed.join(", ")}${options.save ? "; nothing was saved" : ""}`);
+    process.exitCode = EXIT_CRASHED;
+  } else if (options.save) {
+    const { save } = await import("./lib/save.js");
+    for (const path of save(report)) note(`written: ${path}`);
+  }
+}
+
+// What a bench has started goes with this process.
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.once(signal, () => process.exit(130));
+
+try {
+  await main();
+} catch (error) {
+  if (!(error instanceof UsageError)) throw error;
+  note(`bench: ${error.message}\n${USAGE}`);
+  process.exitCode = EXIT_USAGE;
+}

@@ -1,0 +1,211 @@
+// Owns the figures of the whole way: engine pages in the arena to a vault and back, by a real sidecar, beside raw TCP and memcpy.
+import { setTimeout as sleep } from "node:timers/promises";
+import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { VaultClient } from "../dist/client/vault-client.js";
+import { createLogger } from "../dist/log.js";
+import { chain, digest, noise } from "./lib/blocks.js";
+import { figure, gigabytesPerSecond, interleaved, timed } from "./lib/figures.js";
+import { attentionGroup, Shim } from "./lib/shim.js";
+import { Stand } from "./lib/stand.js";
+import { TCP_SAYS, TcpYardstick } from "./lib/tcp.js";
+
+const MIB = 2 ** 20;
+const CALL_MS = 30_000;
+const SAVE_MS_MAX = 120_000;
+const STATUS_POLL_MS = 2;
+const ARENA_BYTES = 2 ** 31;
+/** One layer of a block: 16 tokens, 8 heads of 128, K and V, bf16. */
+const LAYER = { tokens: 16, heads: 8, dim: 128 };
+const LAYER_BYTES = 64 * 1024;
+const SHAPES = [4, 16, 64].map((layers) => ({ layers, pageBytes: layers * LAYER_BYTES }));
+/** INT8 of numbers up to 2: half a step of 2/127, and the rounding of the result to bf16. */
+const INT8_ERROR_MAX = 1 / 127 + 2 ** -8;
+
+export const title =
+  "Save and restore by a whole sidecar: arena -> vault -> verified and decoded in the arena";
+
+export async function run({ isQuick, say }) {
+  const setBytes = (isQuick ? 64 : 256) * MIB;
+  const rounds = isQuick ? 3 : 9;
+  const stand = new Stand();
+  const yardstick = await TcpYardstick.open(stand, setBytes);
+  try {
+    const figures = [];
+    for (const codec of (await stand.hasInt8()) ? ["raw", "int8"] : ["raw"]) {
+      const bench = await Bench.open(stand, yardstick, { codec, setBytes, rounds });
+      try {
+        for (const shape of SHAPES) {
+          say(`${codec}, blocks of ${shape.pageBytes / 1024} KiB`);
+          figures.push(...(await bench.measure(shape)));
+        }
+      } finally {
+        bench.close();
+      }
+    }
+    const notes = [
+      `${setBytes / MIB} MiB of pages a round, medians of ${rounds} rounds, every line measured once in each round; new keys and an empty vault each time`,
+      "wire: record bytes per second, divided by raw TCP in the same direction; pages: bytes of the engine's pages per second",
+      "save: from the first announced slot to the vault's last acceptance, the engine's own copy into the slot apart; restore: from the prefetch to the last block placed; the first round's pages are compared with the originals",
+      TCP_SAYS,
+    ];
+    return { figures, notes };
+  } finally {
+    yardstick.close();
+    await stand.close();
+  }
+}
+
+/** One sidecar with one codec, and a vault behind it. */
+class Bench {
+  static async open(stand, yardstick, options) {
+    const bench = new Bench();
+    Object.assign(bench, options, { yardstick });
+    const address = await stand.vault(options.setBytes * 3);
+    const int8 = options.codec === "int8";
+    const sidecar = await stand.sidecar(address, { arenaBytes: ARENA_BYTES, int8 });
+    bench.socket = sidecar.socket;
+    const logger = createLogger("bench", { level: "silent" });
+    bench.vault = new VaultClient({ address, name: "kv", logger });
+    bench.link = new SidecarLink(sidecar.socket);
+    await bench.link.hello(CALL_MS);
+    return bench;
+  }
+
+  close() {
+    this.vault.close();
+    this.link.close();
+  }
+
+  async measure(shape) {
+    const count = this.setBytes / shape.pageBytes;
+    const shim = await Shim.start(this.socket, {
+      engine: `bench-${this.codec}-${shape.layers}`,
+      group: attentionGroup({ ...LAYER, layers: shape.layers }),
+      maxModelLen: count * LAYER.tokens,
+      namespace: digest(`bench ${this.codec} ${shape.layers}`),
+    });
+    try {
+      const pageOf = fillArena(shim, shape.pageBytes);
+      await this.#prove(shim, pageOf, count, shape.pageBytes);
+      return await this.#time(shim, count, shape);
+    } finally {
+      await shim.close();
+    }
+  }
+
+  /** Saves and restores one set and compares every page; also warms everything up. */
+  async #prove(shim, pageOf, count, pageBytes) {
+    const blocks = chain("proof", count, LAYER.tokens);
+    const saved = await this.#save(shim, blocks);
+    // Slots are reused while saving: only what was announced last still lies in the slot it was written to.
+    const placed = await this.#restore(shim, blocks);
+    for (const [index, slot] of placed.entries()) {
+      const page = shim.readSlot(slot, pageBytes);
+      if (!this.#isSame(page, pageOf(saved[index]))) {
+        throw new Error(`block ${index} came back with other bytes (${this.codec})`);
+      }
+    }
+  }
+
+  #isSame(page, original) {
+    if (this.codec === "raw") return page.equals(original);
+    for (let at = 0; at < page.length; at += 2) {
+      if (Math.abs(bf16(page, at) - bf16(original, at)) > INT8_ERROR_MAX) return false;
+    }
+    return true;
+  }
+
+  async #time(shim, count, { pageBytes }) {
+    const { yardstick, setBytes } = this;
+    const target = Buffer.alloc(setBytes, 1);
+    const wire = { save: [], restore: [] };
+    let blocks = [];
+    const measures = {
+      memcpy: () => timed(() => yardstick.set.copy(target)),
+      tcpOut: () => timed(() => yardstick.send()),
+      tcpIn: () => timed(() => yardstick.receive()),
+      save: async (round) => {
+        await this.vault.flush(null, CALL_MS);
+        blocks = chain(`round ${round}`, count, LAYER.tokens);
+        return this.#counting("bytes_sent", wire.save, () => timed(() => this.#save(shim, blocks)));
+      },
+      restore: () =>
+        this.#counting("bytes_fetched", wire.restore, () =>
+          timed(() => this.#restore(shim, blocks)),
+        ),
+    };
+    const seconds = await interleaved(this.rounds, measures);
+    return this.#figures(seconds, wire, pageBytes);
+  }
+
+  #figures(seconds, wire, pageBytes) {
+    const { codec, setBytes } = this;
+    const size = pageBytes < MIB ? `${pageBytes / 1024} KiB` : `${pageBytes / MIB} MiB`;
+    const label = `${codec}, ${size}`;
+    const tcp = (name) => gigabytesPerSecond(setBytes, seconds[name]);
+    const wireRate = (name) => wire[name].map((bytes, round) => bytes / seconds[name][round] / 1e9);
+    const pages = (name) => gigabytesPerSecond(setBytes, seconds[name]);
+    const besideTcp = (name) => ({ beside: tcp(name), of: "raw TCP" });
+    return [
+      figure(`${label}: save, wire`, "GB/s", wireRate("save"), besideTcp("tcpOut")),
+      figure(`${label}: save, pages`, "GB/s", pages("save")),
+      figure(`${label}: restore, wire`, "GB/s", wireRate("restore"), besideTcp("tcpIn")),
+      figure(`${label}: restore, pages`, "GB/s", pages("restore")),
+      figure(`${label}: raw TCP out`, "GB/s", tcp("tcpOut")),
+      figure(`${label}: raw TCP in`, "GB/s", tcp("tcpIn")),
+      figure(`${label}: memcpy, one core`, "GB/s", pages("memcpy")),
+    ];
+  }
+
+  /** Seconds of `work`; adds what the counter grew by meanwhile to `grown`. */
+  async #counting(counter, grown, work) {
+    const before = (await this.#counters())[counter];
+    const seconds = await work();
+    grown.push((await this.#counters())[counter] - before);
+    return seconds;
+  }
+
+  async #counters() {
+    return (await this.link.status(CALL_MS)).counters;
+  }
+
+  async #save(shim, blocks) {
+    const before = await this.#counters();
+    const slots = await shim.save(blocks);
+    const untilMs = performance.now() + SAVE_MS_MAX;
+    for (;;) {
+      const now = await this.#counters();
+      const saved = now.blocks_saved - before.blocks_saved;
+      if (saved === blocks.length) return slots;
+      const dropped = Object.keys(now).filter(
+        (name) => name.startsWith("dropped_") && now[name] > (before[name] ?? 0),
+      );
+      if (dropped.length > 0 || performance.now() > untilMs) {
+        throw new Error(`${saved} of ${blocks.length} blocks were saved (${dropped.join(", ")})`);
+      }
+      await sleep(STATUS_POLL_MS);
+    }
+  }
+
+  async #restore(shim, blocks) {
+    const slots = await shim.restore(blocks);
+    shim.release();
+    return slots;
+  }
+}
+
+/** Writes every slot of a new arena, each with other numbers; returns what was written, by slot. */
+function fillArena(shim, pageBytes) {
+  const stepBytes = 64;
+  const pool = noise(pageBytes + shim.slotCount * stepBytes);
+  const pageOf = (slot) => pool.subarray(slot * stepBytes, slot * stepBytes + pageBytes);
+  for (let slot = 0; slot < shim.slotCount; slot += 1) shim.writeSlot(slot, pageOf(slot));
+  return pageOf;
+}
+
+const asFloat = new DataView(new ArrayBuffer(4));
+
+function bf16(bytes, at) {
+  asFloat.setUint32(0, bytes.readUInt16LE(at) << 16);
+  return asFloat.getFloat32(0);
+}
