@@ -209,6 +209,9 @@ export const DEMO_MODEL_LEN_MAX = 16_384;
 /** The prompt is made as long as this machine computes in about this time, within the two lengths. */
 export const DEMO_COLD_MS = 15_000;
 export const DEMO_COLD_QUICK_MS = 3_000;
+/** Restores may take longer than by default: engine, sidecar and vaults share the cores of one machine here. */
+export const DEMO_RESTORE_WAIT_MS = 15_000;
+export const DEMO_RESTORE_STALL_MS = 5_000;
 export const DEMO_PROMPT_CHARS_MIN = 2_048;
 export const DEMO_PROMPT_CHARS_MAX = 12_000;
 /** A prompt that only warms the engine up; three of them fit behind the longest prompt. */

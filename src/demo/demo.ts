@@ -60,7 +60,7 @@ async function play(
     progress.line(
       `${isProven ? "demo passed" : "demo FAILED"} in ${showSeconds(nowMs() - startedMs)}`,
     );
-    if (options.keep) showWhatToTry(stage, outcome);
+    if (options.keep) showWhatToTry(stage, progress, outcome);
     else await clear(stage, progress, isProven);
     return isProven ? EXIT_OK : EXIT_FAILED;
   } catch (error) {
@@ -124,7 +124,7 @@ async function clear(stage: Stage, progress: Progress, removeLogs: boolean): Pro
   progress.line(`nothing is left behind: no process, no socket, no model${kept}`);
 }
 
-function showWhatToTry(stage: Stage, { engine, prompt }: Outcome): void {
+function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Outcome): void {
   const { config, dir, logs } = stage.workspace;
   const body = { model: MODEL_NAME, prompt, max_tokens: 1, temperature: 0 };
   const request = stage.writeRequest(body);
@@ -142,5 +142,5 @@ function showWhatToTry(stage: Stage, { engine, prompt }: Outcome): void {
     "Stop it:",
     `  kill -TERM -- ${stage.groups().join(" ")} && sleep 5 && rm -r ${dir}`,
   ];
-  for (const line of lines) process.stdout.write(`${line}\n`);
+  for (const line of lines) progress.line(line);
 }

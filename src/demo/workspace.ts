@@ -4,7 +4,13 @@ import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { DEMO_ARENA_BYTES, DEMO_VAULT_BYTES, VAULT_BYTES_MIN } from "../limits.ts";
+import {
+  DEMO_ARENA_BYTES,
+  DEMO_RESTORE_STALL_MS,
+  DEMO_RESTORE_WAIT_MS,
+  DEMO_VAULT_BYTES,
+  VAULT_BYTES_MIN,
+} from "../limits.ts";
 
 export interface Ports {
   kv: number;
@@ -90,7 +96,8 @@ function vaultConfig(role: string, listen: string, maxBytes: number): string {
 function inferenceConfig(kv: string, ssm: string, socket: string): string {
   const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kv}"\nssm_cold = "${ssm}"\n`;
   const sidecar = `[sidecar]\nsocket = ${JSON.stringify(socket)}\narena_bytes = ${DEMO_ARENA_BYTES}\n`;
-  return `${cluster}\n${sidecar}`;
+  const waits = `wait_ms = ${DEMO_RESTORE_WAIT_MS}\nstall_ms = ${DEMO_RESTORE_STALL_MS}\n`;
+  return `${cluster}\n${sidecar}\n[restore]\n${waits}`;
 }
 
 /** Ports nobody listens on: asked for together, so that they differ. */
