@@ -103,7 +103,7 @@ describe("values out of range", () => {
     ["hashes", plan({ ...group, hashes: Buffer.alloc(32 * (PLAN_KEYS_MAX + 1)) }), "hashes"],
     ["a short row", save([row.slice(1)]), "items[0] = a list of 5: expected 6 values"],
     ["a short hash", save([row.with(3, Buffer.alloc(8))]), "items[0][3] = 8 bytes: expected 32"],
-    ["rows", save(Array(SAVE_ITEMS_MAX + 1).fill(row)), "items = a list of 4097"],
+    ["rows", save(Array.from({ length: SAVE_ITEMS_MAX + 1 }, () => row)), "items = a list of 4097"],
     ["half a pair", { ...GOOD["return"]!, slots: Buffer.alloc(4) }, "pairs of uint32"],
     ["counter name", { t: "counts", counters: { "a b": 1 } }, "counters.a b = 1"],
     ["counter value", { t: "counts", counters: { a: -1 } }, "counters.a = -1"],

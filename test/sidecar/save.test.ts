@@ -92,7 +92,7 @@ describe("drops", () => {
     const [worker] = engine.workers;
     const [block] = makeBlocks("a", 1, PAGE);
     const items = [[1, 1, 0, block!.hash, block!.parent, 16]];
-    worker!.send({ t: "save", arena: worker!.arena ^ 1, items });
+    worker!.send({ t: "save", arena: (worker!.arena + 1) % 2 ** 32, items });
     await dropped(sidecar, "stale_arena", 1);
   });
 

@@ -1,0 +1,56 @@
+// Owns a scene for restore tests: a vault behind a fault proxy, a sidecar and an engine, and the check that nothing is left over.
+import { expect } from "vitest";
+import { inboxStatus } from "../../src/native.ts";
+import type { FaultProxy } from "./fault-proxy.js";
+import { startFaultProxy } from "./fault-proxy.js";
+import { FakeEngine } from "./shim-client.ts";
+import type { Block, EngineShape } from "./shim-client.ts";
+import { openSidecar } from "./sidecars.ts";
+import type { TestSidecar, TestSidecarOptions } from "./sidecars.ts";
+import { closeAfterTest, MIB, openClient, openVault, until } from "./vaults.ts";
+import type { TestVault } from "./vaults.ts";
+
+export interface Scene {
+  vault: TestVault;
+  proxy: FaultProxy;
+  sidecar: TestSidecar;
+  engine: FakeEngine;
+}
+
+/** A vault behind a fault proxy, a sidecar, an engine. */
+export async function openScene(
+  options: TestSidecarOptions & { vaultBytes?: number } = {},
+  shape: EngineShape = {},
+): Promise<Scene> {
+  const vault = await openVault({ maxBytes: options.vaultBytes ?? 64 * MIB });
+  const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
+  const sidecar = await openSidecar({ vaults: { kv: openClient(proxy), ssm: null }, ...options });
+  return { vault, proxy, sidecar, engine: await FakeEngine.start(sidecar.socketPath, shape) };
+}
+
+/** Saves blocks, as many at a time as there are credits. */
+export async function saveAll({ engine, sidecar }: Scene, blocks: readonly Block[]): Promise<void> {
+  const { counters } = sidecar;
+  const before = counters.get("blocks_saved");
+  for (let at = 0; at < blocks.length;) {
+    await until(() => engine.workers.every(({ credits }) => credits.length > 0), "credits");
+    const count = Math.min(...engine.workers.map(({ credits }) => credits.length));
+    engine.save(blocks.slice(at, at + count));
+    at += count;
+  }
+  const isSaved = (): boolean =>
+    counters.get("blocks_saved") === before + blocks.length * engine.world &&
+    sidecar.status().saves.queuedBlocks === 0;
+  await until(isSaved, "all saves");
+}
+
+/** Nothing of the restore side is left but what waits on the shelf to be used again. */
+export async function expectNoLeak({ sidecar, engine }: Scene): Promise<void> {
+  await until(() => sidecar.status().engines[0]!.plans === 0, "plans to go");
+  await until(() => sidecar.status().engines[0]!.fetches === 0, "fetches to end");
+  const { arena, retainedBlocks } = sidecar.status().engines[0]!;
+  const credits = engine.workers.reduce((sum, worker) => sum + worker.credits.length, 0);
+  expect(arena!.leasedSlots).toBe(credits + retainedBlocks * engine.world);
+  expect(arena!.freeSlots).toBe(arena!.touchedSlots - arena!.leasedSlots);
+  expect(inboxStatus().open).toBe(0);
+}
