@@ -1,0 +1,124 @@
+// Owns the proof that the built addon takes and refuses the golden files exactly as Rust and Python do.
+import { readFileSync } from "node:fs";
+import { expect, test } from "vitest";
+import { isTierkvError } from "../../src/errors.ts";
+import {
+  encodeSlots,
+  inboxFinish,
+  inboxWrite,
+  openInbox,
+  outboxDrop,
+  outboxView,
+  parseRecordHeader,
+  registerGeometry,
+  testReadSlot,
+  testWriteSlot,
+  verifyRecord,
+} from "../../src/native.ts";
+import type { Geometry, RecordHeader } from "../../src/native.ts";
+import { leaseOne, withArena } from "../support/slots.ts";
+
+type HeaderJson = Omit<RecordHeader, "namespace" | "blockHash" | "parentHash"> &
+  Record<"namespace" | "blockHash" | "parentHash", string>;
+
+interface Manifest {
+  records: { record: string; page: string; header: HeaderJson; geometry: Geometry }[];
+  refused: { file: string; refusal: string }[];
+}
+
+const read = (name: string): Buffer => readFileSync(new URL(`../vectors/${name}`, import.meta.url));
+
+const manifest = JSON.parse(read("manifest.json").toString()) as Manifest;
+
+function wanted(json: HeaderJson): RecordHeader {
+  const hash = (hex: string): Buffer => Buffer.from(hex, "hex");
+  return {
+    ...json,
+    namespace: hash(json.namespace),
+    blockHash: hash(json.blockHash),
+    parentHash: hash(json.parentHash),
+  };
+}
+
+function packedKey({ blockHash, group, shard }: RecordHeader): Buffer {
+  const place = Buffer.alloc(4);
+  place.writeUInt16LE(group, 0);
+  place.writeUInt16LE(shard, 2);
+  return Buffer.concat([blockHash, place]);
+}
+
+test.each(manifest.records)("$record is taken and says what was written", (golden) => {
+  const record = read(golden.record);
+  expect(verifyRecord(record)).toEqual(wanted(golden.header));
+  expect(parseRecordHeader(record.subarray(0, 192))).toEqual(wanted(golden.header));
+});
+
+test.each(manifest.refused)("$file is refused: $refusal", ({ file, refusal }) => {
+  const reason = expect.objectContaining({
+    code: "BAD_RECORD",
+    message: expect.stringContaining(`(${refusal})`) as string,
+  }) as Error;
+  expect(() => verifyRecord(read(file))).toThrow(reason);
+});
+
+function isRefused(record: Buffer): boolean {
+  try {
+    verifyRecord(record);
+    return false;
+  } catch (error) {
+    return isTierkvError(error) && error.code === "BAD_RECORD";
+  }
+}
+
+test("every flipped bit and every truncation of a golden record is refused", () => {
+  const record = read("smallest.record.bin");
+  for (let bit = 0; bit < record.length * 8; bit += 1) {
+    const damaged = Buffer.from(record);
+    damaged[bit >> 3]! ^= 1 << (bit & 7);
+    expect(isRefused(damaged), `bit ${bit}`).toBe(true);
+  }
+  for (let length = 0; length < record.length; length += 1) {
+    expect(isRefused(record.subarray(0, length)), `length ${length}`).toBe(true);
+  }
+  expect(isRefused(record)).toBe(false);
+});
+
+test.each(manifest.records)("$page becomes $record and comes back", async (golden) => {
+  const { namespace, blockHash, parentHash, ...header } = wanted(golden.header);
+  const geometry = registerGeometry(golden.geometry);
+  const page = read(golden.page);
+  const record = read(golden.record);
+  await withArena({ slotBytes: 4096, slotCount: 2 }, (arena) => {
+    const source = leaseOne(arena);
+    testWriteSlot(arena, source.slot, page);
+    const item = { ...source, ...header, blockHash, parentHash };
+    const { codec, fidelity } = header;
+    const [id = 0, bytes] = encodeSlots(arena, geometry, codec, fidelity, namespace, [item]);
+    expect(bytes).toBe(record.length);
+    expect(outboxView(id).equals(record)).toBe(true);
+    outboxDrop(id);
+
+    const { slot, generation } = leaseOne(arena);
+    testWriteSlot(arena, slot, Buffer.alloc(4096, 0xee));
+    const key = packedKey(wanted(golden.header));
+    const inbox = openInbox(
+      arena,
+      slot,
+      generation,
+      geometry,
+      fidelity,
+      namespace,
+      key,
+      record.length,
+    );
+    expect(inboxWrite(inbox, 0, record.subarray(0, 100))).toBe(false);
+    expect(inboxWrite(inbox, 100, record.subarray(100))).toBe(true);
+    expect(inboxFinish(inbox)).toEqual(wanted(golden.header));
+    const restored = testReadSlot(arena, slot);
+    const changed = page.filter((byte, at) => restored[at] !== byte && restored[at] !== 0xee);
+    expect(changed, "every byte is the page's, or padding that was left alone").toHaveLength(0);
+    const padding = page.length - header.sourceBytes;
+    const left = page.filter((byte, at) => restored[at] === 0xee && byte !== 0xee).length;
+    expect(left).toBeLessThanOrEqual(padding);
+  });
+});

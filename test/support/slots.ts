@@ -1,0 +1,42 @@
+// Owns arenas for tests: memory that is ready, closed at the end whatever happens.
+import {
+  arenaStatus,
+  closeArena,
+  createArena,
+  leaseSlots,
+  prefaultArena,
+} from "../../src/native.ts";
+import { sleep } from "../../src/time.ts";
+
+export interface ArenaShape {
+  slotBytes: number;
+  slotCount: number;
+  dir?: string;
+}
+
+export interface Lease {
+  slot: number;
+  generation: number;
+}
+
+/** Runs `use` with the id of an arena whose slots all have memory. */
+export async function withArena<T>(
+  { slotBytes, slotCount, dir }: ArenaShape,
+  use: (arena: number, path: string) => T | Promise<T>,
+): Promise<T> {
+  const { id, path } = createArena({ slotBytes, slotCount, dir: dir ?? null });
+  try {
+    prefaultArena(id);
+    while (arenaStatus(id).touchedSlots < slotCount) await sleep(1);
+    return await use(id, path);
+  } finally {
+    closeArena(id);
+  }
+}
+
+/** A slot leased to `owner`; throws when none is free. */
+export function leaseOne(arena: number, owner = 1): Lease {
+  const [slot, generation] = leaseSlots(arena, owner, 1);
+  if (slot === undefined || generation === undefined) throw new Error("no slot is free");
+  return { slot, generation };
+}
