@@ -16,11 +16,13 @@ export function runFetch(
     const call = channel.serverStream(vaultService.Fetch, plan, options);
     let failure: Error | null = null;
     call.on("data", (message: FetchChunk) => {
-      // Chunks that were under way when the call was cancelled still arrive.
-      if (failure !== null || signal.aborted) return;
+      onProgress();
       try {
-        for (const piece of message.chunk?.pieces ?? []) ledger.take(piece, firstItem);
-        onProgress();
+        for (const piece of message.chunk?.pieces ?? []) {
+          // What was under way when the call was cancelled still arrives.
+          if (failure !== null || signal.aborted) return;
+          ledger.take(piece, firstItem);
+        }
       } catch (error) {
         failure = error as Error;
         call.cancel();

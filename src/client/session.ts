@@ -113,8 +113,9 @@ export class VaultSession {
       return result;
     } catch (error) {
       const known = fromGrpcError(error, context);
-      const isVaults = COUNTS_AGAINST_VAULT.has(known.code) && !controller.signal.aborted;
-      if (isVaults && !progress.seen) this.#breaker.failed(known);
+      const isLate = known.grpcStatus === "DEADLINE_EXCEEDED";
+      const isExcused = controller.signal.aborted || (isLate && progress.seen);
+      if (COUNTS_AGAINST_VAULT.has(known.code) && !isExcused) this.#breaker.failed(known);
       throw known;
     } finally {
       parent?.removeEventListener("abort", onParent);

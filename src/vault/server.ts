@@ -134,7 +134,6 @@ async function drain({ vault, health, server, listener }: Parts): Promise<void> 
   } catch {
     vault.logger.warn({ streams: vault.streams.size }, "cutting off calls that did not finish");
     vault.streams.abortAll(new TierkvError("CLOSED", { what: "the vault" }));
-    server.forceShutdown();
   }
   listener.cut();
   await vault.streams.idle();

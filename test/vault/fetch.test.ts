@@ -140,6 +140,25 @@ describe("a fetch", () => {
     expect(client.state).toBe("up");
   });
 
+  test("a sink that cancels hears nothing more, not even the rest of the chunk", async () => {
+    const records = makeRecords(100);
+    const { client } = await openFilled(records);
+    const abort = new AbortController();
+    const heard: number[] = [];
+    const sink = {
+      piece: (item: number) => {
+        heard.push(item);
+        if (item === 3) abort.abort();
+      },
+      missing: (item: number) => void heard.push(item),
+    };
+    const runs = [{ ...GROUP_0, keys: keysOf(records) }];
+    const options = { deadlineMs: SOON_MS, signal: abort.signal };
+    const fetching = client.fetch(NAMESPACE, runs, sink, options);
+    await expect(fetching).rejects.toMatchObject({ code: "CANCELLED" });
+    expect(heard).toEqual([0, 1, 2, 3]);
+  });
+
   test("a sink that throws ends the fetch with its error and hears nothing more", async () => {
     const records = makeRecords(40, { payloadBytes: MIB });
     const { vault, client } = await openFilled(records);
