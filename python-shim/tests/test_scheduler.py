@@ -152,6 +152,14 @@ def test_the_namespace_goes_before_the_first_prefetch_and_once(bench: Bench) -> 
     assert len(bench.fake.frames[0]["namespace"]) == 32
 
 
+def test_an_engine_that_only_saves_is_named_too(bench: Bench) -> None:
+    bench.new(Request("r", 4))  # too short to restore anything
+    assert len(bench.step({"r": 4}, r=[1]).saves) == 1
+    bench.fake.expect("namespace")
+    bench.step({"r": 1}, r=[1])
+    assert [frame["t"] for frame in bench.fake.frames] == ["namespace"]
+
+
 def test_before_the_engine_has_a_root_hash_nothing_is_asked(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

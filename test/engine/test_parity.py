@@ -62,7 +62,7 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 def start(engines: Engines, cluster: Cluster, models: Models, of: Geometry, **more: Any) -> Engine:
     options = {"model": models.path(of.spec), "dtype": of.spec.dtype, "block_size": of.block}
     options["kv_transfer_config"] = cluster.transfer_config
-    return engines.start(vllm={**options}, **more)
+    return engines.start(vllm=options, **more)
 
 
 def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
@@ -78,8 +78,7 @@ def test_a_restore_equals_the_engines_own_hit(
     blocks = 6
     text = prompt(1, blocks * of.block + 5)
     before = cluster.counters()
-    with start(engines, cluster, models, of) as engine:
-        cluster.wait_restoring()
+    with start(engines, cluster, models, of).wait_up() as engine:
         (cold,) = engine.call("generate", prompts=[text])
         saved = engine.call("pages", prompt=text)
         assert (cold["cached"], len(saved), len(set(saved))) == (0, blocks, blocks)
@@ -95,8 +94,7 @@ def test_a_restore_equals_the_engines_own_hit(
         assert engine.call("pages", prompt=text) == saved
         same(restored, own_hit)
 
-    with start(engines, cluster, models, of) as engine:
-        cluster.wait_restoring()
+    with start(engines, cluster, models, of).wait_up() as engine:
         engine.call("spoil")
         (again,) = engine.call("generate", prompts=[text])
         assert again["cached"] == blocks * of.block

@@ -105,6 +105,11 @@ class Engine:
         """Runs `inside.<name>(host, **arguments)` in the engine's process and gives its result."""
         return self._exchange({"call": name, "arguments": arguments}, timeout_s)
 
+    def wait_up(self) -> Self:
+        """Waits until the shim may restore; an engine in one process only."""
+        self.call("step_until", moment="up")
+        return self
+
     def _exchange(self, question: Json, timeout_s: float) -> Any:
         self._link.settimeout(timeout_s)
         self._link.sendall(json.dumps(question).encode() + b"\n")

@@ -10,7 +10,7 @@ from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
 
 from harness.inside_pressure import press
-from harness.inside_steps import abort, begin, finish, step_until
+from harness.inside_steps import abort, begin, finish, preempt_all, step_until
 
 if TYPE_CHECKING:
     from tierkv.connectors.vllm.copies import Batch
@@ -27,6 +27,7 @@ __all__ = [
     "flip_loaded_byte",
     "generate",
     "pages",
+    "preempt_all",
     "press",
     "reset",
     "reset_clocks",

@@ -20,6 +20,10 @@ MOMENTS: dict[str, Callable[[Host], bool]] = {
     "asked": lambda host: host.shim.status()["plans"] > 0,
     "placed": lambda host: any(p.placed_blocks for p in host.shim._book._plans.values()),
     "loading": lambda host: host.shim.status()["loads"] > 0,
+    "running": lambda host: any(
+        request.num_computed_tokens > request.num_prompt_tokens + 2
+        for request in host.scheduler.running
+    ),
     "saved": lambda host: host.worker.counters.get("blocks_offered") > 0,
     "up": lambda host: host.shim._channel.is_up and host.shim._book.restore_on,
     "down": lambda host: not host.shim._channel.is_up,
@@ -50,6 +54,11 @@ def step_until(host: Host, moment: str, timeout_s: float = STEPS_S) -> None:
 def abort(host: Host, request_ids: list[str]) -> None:
     """Aborts requests as a client that went away does."""
     host.llm.llm_engine.abort_request(request_ids)
+
+
+def preempt_all(host: Host) -> None:
+    """Preempts every running request and forgets all cached blocks: they start over when blocks are free."""
+    assert host.scheduler.reset_prefix_cache(reset_running_requests=True)
 
 
 def finish(host: Host, timeout_s: float = STEPS_S) -> Json:

@@ -82,6 +82,10 @@ class Process:
         answer: Json = json.loads(lines[-1])
         return answer
 
+    def set_faults(self, **faults: Any) -> None:
+        """Of a fault proxy: replaces all faults."""
+        self.ask(json.dumps(faults))
+
     def _lines(self, out: Path, at_least: int) -> list[str]:
         lines = [line for line in out.read_text().split("\n")[:-1] if line]
         if len(lines) >= at_least:

@@ -276,6 +276,8 @@ class SchedulerShim:
             if state is not None:
                 self._offer_saves(state, scheduled, tables)
         ticket, saves = self._saves.next_step()
+        if saves and self._channel.is_up:
+            self._name_ourselves()  # the sidecar drops saves of an engine without a name
         return StepMetadata(
             has_forward=bool(scheduler_output.num_scheduled_tokens),
             ticket=ticket,
