@@ -110,8 +110,36 @@ export const RESTORE_STALL_MS_DEFAULT = 500;
 export const RESTORE_WAIT_MS_MAX = 60_000;
 /** A Unix socket path, without its terminating zero (Linux sun_path is 108, macOS 104). */
 export const SOCKET_PATH_BYTES_MAX = 103;
+/** The same for a vault's: it is bound under a name with seven characters more. */
+export const VAULT_SOCKET_BYTES_MAX = 96;
+/** The same for a sidecar's: its own vault stands beside it, under its name and `.vault`. */
+export const SIDECAR_SOCKET_BYTES_MAX = 90;
 /** Any other path (Linux PATH_MAX, without its terminating zero). */
 export const PATH_BYTES_MAX = 4095;
+
+// A machine on its own.
+/** Share of the memory free at start that a vault takes where no budget is configured. */
+export const VAULT_FREE_SHARE = 0.5;
+/** The same for the vault that a sidecar starts: an engine and its arena live there, too. */
+export const LOCAL_VAULT_FREE_SHARE = 0.25;
+/** From the start of that vault's process until it serves; below START_STEP_TIMEOUT_MS. */
+export const LOCAL_VAULT_START_MS = 8_000;
+/** That vault is killed when it has not ended by then; what it holds is lost either way. */
+export const LOCAL_VAULT_STOP_MS = 1_000;
+/** Pause before that vault is started again: the first and the longest, each jittered down to its half. */
+export const LOCAL_VAULT_PAUSE_MIN_MS = 500;
+export const LOCAL_VAULT_PAUSE_MAX_MS = 30_000;
+/** A vault that lived this long had no trouble starting: the next pause is the first again. */
+export const LOCAL_VAULT_STABLE_MS = 60_000;
+/** What that vault says to its sidecar before it serves: one line. */
+export const LOCAL_VAULT_LINE_BYTES_MAX: number = 64 * KIB;
+/** A sidecar that an engine started ends after this long without one; and the most that may be set. */
+export const IDLE_EXIT_S_DEFAULT = 600;
+export const IDLE_EXIT_S_MAX = 604_800;
+/** How often it looks whether it is idle. */
+export const IDLE_POLL_MS = 250;
+/** Open files below which a vault or sidecar could not do its work. */
+export const OPEN_FILES_MIN = 256;
 
 // Sidecar: the local socket.
 /** Values (numbers, strings, arrays, maps) in one frame: a step that saves SAVE_ITEMS_MAX blocks, with room. */
@@ -163,7 +191,7 @@ export const ENCODE_THREADS_MAX = 4;
 export const ENCODE_QUEUE_MAX = 256;
 export const ENCODE_TIMEOUT_MS = 10_000;
 /** A stopping sidecar, and a leaving engine, finish saves for at most this time. */
-export const SAVE_DRAIN_MS = 3_000;
+export const SAVE_DRAIN_MS = 2_000;
 
 // Sidecar: restores.
 /** Plans one engine may have open; later ones are answered `overload`. */

@@ -1,5 +1,5 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
-import type { RecordClass } from "../block.ts";
+import type { Namespace, RecordClass } from "../block.ts";
 import { slotBytes } from "./messages.ts";
 import type { DoneReason } from "./messages.ts";
 import type { Block, BlockUser, Shelf } from "./shelf.ts";
@@ -33,16 +33,19 @@ export class Plan {
   openKeys: number;
   state: PlanState = "looking";
   wishes: readonly Wish[] = [];
+  /** The one its keys were looked up in; the engine's may change meanwhile. */
+  readonly namespace: Namespace | null;
   readonly runs: Run[] = [];
   /** The scheduler gave it up, or its connection ended. */
   isReleased = false;
   reclaimAskedMs: number | null = null;
   deadline: NodeJS.Timeout | undefined;
 
-  constructor(req: string, number: number, openKeys: number) {
+  constructor(req: string, number: number, openKeys: number, namespace: Namespace | null) {
     this.req = req;
     this.number = number;
     this.openKeys = openKeys;
+    this.namespace = namespace;
   }
 
   get isOver(): boolean {

@@ -72,7 +72,7 @@ export class Restorer {
     this.#isAdmitAsked = true;
     setImmediate(() => {
       this.#isAdmitAsked = false;
-      void this.#admit();
+      this.#admit().catch((error: unknown) => this.#logFailure(error));
     });
   }
 
@@ -96,14 +96,18 @@ export class Restorer {
       this.#options.send({ t: "done", req, plan: number, reason: "overload" });
       return;
     }
-    const plan = new Plan(req, number, keys);
+    const plan = new Plan(req, number, keys, this.namespace);
     this.#plans.set(number, plan);
     this.#openKeys += keys;
     plan.deadline = setTimeout(() => this.#onDeadline(plan), waitMs);
     this.#lookUp(plan, message).catch((error: unknown) => {
-      this.#options.logger.error({ err: toTierkvError(error) }, "a restore plan failed");
+      this.#logFailure(error);
       this.#finish(plan, "vault_down");
     });
+  }
+
+  #logFailure(error: unknown): void {
+    this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
 
   /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours any more. */
@@ -124,11 +128,11 @@ export class Restorer {
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {
     const { world, gates, waitMs, stallMs, counters, logger } = this.#options;
-    if (this.namespace === null) {
+    const { namespace } = plan;
+    if (namespace === null) {
       this.#finish(plan, "not_ready");
       return;
     }
-    const namespace = this.namespace;
     const answer = await lookUp(message.groups, {
       namespace,
       world,
@@ -165,17 +169,19 @@ export class Restorer {
     const ground = this.#ground;
     if (this.#isAdmitting || ground === null) return;
     this.#isAdmitting = true;
-    for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
-      const needed = await this.#roomNeeded(plan, ground);
-      const short = needed - ground.shelf.room;
-      if (short > 0 && !plan.isOver) {
-        this.#askBack(short);
-        break;
+    try {
+      for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
+        const short = (await this.#roomNeeded(plan, ground)) - ground.shelf.room;
+        if (short > 0 && !plan.isOver) {
+          this.#askBack(short);
+          return;
+        }
+        await this.#begin(plan, ground);
+        this.#dequeue(plan);
       }
-      await this.#begin(plan, ground);
-      this.#dequeue(plan);
+    } finally {
+      this.#isAdmitting = false;
     }
-    this.#isAdmitting = false;
   }
 
   #dequeue(plan: Plan): void {
@@ -197,7 +203,7 @@ export class Restorer {
 
   /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */
   async #begin(plan: Plan, { shelf, fetcher }: Ground): Promise<void> {
-    const { namespace } = this;
+    const { namespace } = plan;
     if (namespace === null) return;
     let seen = 0;
     for (const wish of plan.wishes) {
@@ -212,10 +218,11 @@ export class Restorer {
         if (block.state === "wanted" && block.users.size === 1) fetcher.add(block);
         seen += 1;
         if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
-        if (plan.isOver) {
-          run.leaveAll();
-          return;
-        }
+        if (!plan.isOver) continue;
+        // What the scheduler was told of is its own until it releases the plan.
+        if (plan.isReleased) run.leaveAll();
+        else run.end("deadline");
+        return;
       }
     }
     if (plan.isOver) return;

@@ -145,13 +145,15 @@ export class Saver {
     if (lane.isEncoding || lane.pending.length === 0) return;
     lane.isEncoding = true;
     const batch = takeBatch(lane.pending, source.sourceBytes);
-    void this.#encode(source, batch).finally(() => {
-      lane.isEncoding = false;
-      this.#pump(source, lane);
-    });
+    this.#encode(source, batch)
+      .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
+      .finally(() => {
+        lane.isEncoding = false;
+        this.#pump(source, lane);
+      });
   }
 
-  /** Encodes one batch, frees its slots, and passes the records on. Never rejects. */
+  /** Encodes one batch, frees its slots, and passes the records on. */
   async #encode(source: SaveSource, batch: readonly Pending[]): Promise<void> {
     const [first] = batch;
     if (first === undefined) return;

@@ -6,13 +6,13 @@ import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../li
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo } from "../native.ts";
+import { listenOn } from "../socket-file.ts";
 import { Connection } from "./connection.ts";
 import { Engine } from "./engine.ts";
 import type { EngineOptions, EngineStatus } from "./engine.ts";
 import { LOCAL_PROTOCOL } from "./messages.ts";
 import type { CommonMessage, Hello, ShimMessage, SidecarMessage } from "./messages.ts";
 import type { Seat } from "./seat.ts";
-import { listenOn } from "./socket-file.ts";
 
 export interface ShimServerOptions {
   socketPath: string;
@@ -55,7 +55,12 @@ export class ShimServer {
 
   /** Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when the place is not fit for it. */
   async listen(): Promise<void> {
-    this.#stopListening = await listenOn(this.#server, this.#options.socketPath);
+    this.#stopListening = await listenOn(this.#server, {
+      path: this.#options.socketPath,
+      key: "[sidecar] socket",
+      whenTaken:
+        "one sidecar serves all engines of a host; stop the other one, or set another [sidecar] socket",
+    });
     this.#server.on("error", (error) =>
       this.#options.logger.error({ err: error }, "local socket failed"),
     );
