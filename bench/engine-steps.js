@@ -34,7 +34,7 @@ export async function run({ isQuick, say }) {
     const flags = { socket: sidecar.socket, "sidecar-pid": sidecar.pid, model, dtype, ...work };
     const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)]);
     say("start a real engine; with the sidecar well, then stopped (SIGSTOP)");
-    const measured = await stand.python(SCRIPT, args, {
+    const measured = await stand.python([SCRIPT, ...args], {
       env: engineEnvironment(cores),
       timeoutMs: TIMEOUT_MS,
     });

@@ -4,7 +4,7 @@ import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
 import { chain, digest, noise } from "./lib/blocks.js";
-import { figure, gigabytesPerSecond, interleaved, timed } from "./lib/figures.js";
+import { figure, gigabytesPerSecond, interleaved, perGigabyte, timed } from "./lib/figures.js";
 import { attentionGroup, Shim } from "./lib/shim.js";
 import { Stand } from "./lib/stand.js";
 import { TCP_SAYS, TcpYardstick } from "./lib/tcp.js";
@@ -12,7 +12,7 @@ import { TCP_SAYS, TcpYardstick } from "./lib/tcp.js";
 const MIB = 2 ** 20;
 const CALL_MS = 30_000;
 const SAVE_MS_MAX = 120_000;
-const STATUS_POLL_MS = 2;
+const STATUS_POLL_MS = 5;
 const ARENA_BYTES = 2 ** 31;
 /** One layer of a block: 16 tokens, 8 heads of 128, K and V, bf16. */
 const LAYER = { tokens: 16, heads: 8, dim: 128 };
@@ -46,6 +46,7 @@ export async function run({ isQuick, say }) {
       `${setBytes / MIB} MiB of pages a round, medians of ${rounds} rounds, every line measured once in each round; new keys and an empty vault each time`,
       "wire: record bytes per second, divided by raw TCP in the same direction; pages: bytes of the engine's pages per second",
       "save: from the first announced slot to the vault's last acceptance, the engine's own copy into the slot apart; restore: from the prefetch to the last block placed; the first round's pages are compared with the originals",
+      "processor time: of shim, sidecar and vault together, kernel included",
       TCP_SAYS,
     ];
     return { figures, notes };
@@ -55,11 +56,13 @@ export async function run({ isQuick, say }) {
   }
 }
 
+const newSpent = (counter) => ({ counter, wireBytes: [], cpuSeconds: [] });
+
 /** One sidecar with one codec, and a vault behind it. */
 class Bench {
   static async open(stand, yardstick, options) {
     const bench = new Bench();
-    Object.assign(bench, options, { yardstick });
+    Object.assign(bench, options, { stand, yardstick });
     const address = await stand.vault(options.setBytes * 3);
     const int8 = options.codec === "int8";
     const sidecar = await stand.sidecar(address, { arenaBytes: ARENA_BYTES, int8 });
@@ -118,7 +121,7 @@ class Bench {
   async #time(shim, count, { pageBytes }) {
     const { yardstick, setBytes } = this;
     const target = Buffer.alloc(setBytes, 1);
-    const wire = { save: [], restore: [] };
+    const spent = { save: newSpent("bytes_sent"), restore: newSpent("bytes_fetched") };
     let blocks = [];
     const measures = {
       memcpy: () => timed(() => yardstick.set.copy(target)),
@@ -127,23 +130,22 @@ class Bench {
       save: async (round) => {
         await this.vault.flush(null, CALL_MS);
         blocks = chain(`round ${round}`, count, LAYER.tokens);
-        return this.#counting("bytes_sent", wire.save, () => timed(() => this.#save(shim, blocks)));
+        return this.#measured(spent.save, () => this.#save(shim, blocks));
       },
-      restore: () =>
-        this.#counting("bytes_fetched", wire.restore, () =>
-          timed(() => this.#restore(shim, blocks)),
-        ),
+      restore: () => this.#measured(spent.restore, () => this.#restore(shim, blocks)),
     };
     const seconds = await interleaved(this.rounds, measures);
-    return this.#figures(seconds, wire, pageBytes);
+    return this.#figures(seconds, spent, pageBytes);
   }
 
-  #figures(seconds, wire, pageBytes) {
+  #figures(seconds, spent, pageBytes) {
     const { codec, setBytes } = this;
     const size = pageBytes < MIB ? `${pageBytes / 1024} KiB` : `${pageBytes / MIB} MiB`;
     const label = `${codec}, ${size}`;
     const tcp = (name) => gigabytesPerSecond(setBytes, seconds[name]);
-    const wireRate = (name) => wire[name].map((bytes, round) => bytes / seconds[name][round] / 1e9);
+    const wireRate = (name) =>
+      spent[name].wireBytes.map((bytes, round) => bytes / seconds[name][round] / 1e9);
+    const cpu = (name) => perGigabyte(spent[name].cpuSeconds, setBytes);
     const pages = (name) => gigabytesPerSecond(setBytes, seconds[name]);
     const besideTcp = (name) => ({ beside: tcp(name), of: "raw TCP" });
     return [
@@ -151,17 +153,22 @@ class Bench {
       figure(`${label}: save, pages`, "GB/s", pages("save")),
       figure(`${label}: restore, wire`, "GB/s", wireRate("restore"), besideTcp("tcpIn")),
       figure(`${label}: restore, pages`, "GB/s", pages("restore")),
+      figure(`${label}: save, processor time`, "s/GB of pages", cpu("save")),
+      figure(`${label}: restore, processor time`, "s/GB of pages", cpu("restore")),
       figure(`${label}: raw TCP out`, "GB/s", tcp("tcpOut")),
       figure(`${label}: raw TCP in`, "GB/s", tcp("tcpIn")),
       figure(`${label}: memcpy, one core`, "GB/s", pages("memcpy")),
     ];
   }
 
-  /** Seconds of `work`; adds what the counter grew by meanwhile to `grown`. */
-  async #counting(counter, grown, work) {
-    const before = (await this.#counters())[counter];
-    const seconds = await work();
-    grown.push((await this.#counters())[counter] - before);
+  /** Seconds of `work`; notes what it took besides. */
+  async #measured({ counter, wireBytes, cpuSeconds }, work) {
+    const { [counter]: bytesBefore } = await this.#counters();
+    const cpuBefore = this.stand.cpuSeconds();
+    const seconds = await timed(work);
+    cpuSeconds.push(this.stand.cpuSeconds() - cpuBefore);
+    const { [counter]: bytesAfter } = await this.#counters();
+    wireBytes.push(bytesAfter - bytesBefore);
     return seconds;
   }
 

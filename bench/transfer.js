@@ -2,7 +2,7 @@
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
 import { digest, records } from "./lib/blocks.js";
-import { figure, gigabytesPerSecond, interleaved, timed } from "./lib/figures.js";
+import { figure, gigabytesPerSecond, interleaved, perGigabyte, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 import { TCP_SAYS, TcpYardstick } from "./lib/tcp.js";
 
@@ -27,11 +27,12 @@ export async function run({ isQuick, say }) {
     const figures = [];
     for (const size of SIZES) {
       say(`${size / KIB} KiB records`);
-      figures.push(...(await measure(client, yardstick, { size, setBytes, rounds })));
+      figures.push(...(await measure(stand, client, yardstick, { size, setBytes, rounds })));
     }
     const notes = [
       `${setBytes / MIB} MiB a round, medians of ${rounds} rounds, every line measured once in each round`,
       "store ends when the vault has verified the last record; fetch when the last byte lies in memory made before, not yet verified",
+      "processor time: of client and vault together, kernel included",
       TCP_SAYS,
     ];
     return { figures, notes };
@@ -44,18 +45,31 @@ export async function run({ isQuick, say }) {
 
 const QUIET = { level: "silent" };
 
-async function measure(client, yardstick, { size, setBytes, rounds }) {
+async function measure(stand, client, yardstick, { size, setBytes, rounds }) {
   const items = records(NAMESPACE, `records of ${size}`, setBytes / size, size);
   const target = Buffer.alloc(setBytes + items.length * 4 * KIB, 1);
+  const cpu = { store: [], fetch: [] };
+  const measured = async (name, work) => {
+    const before = stand.cpuSeconds();
+    const seconds = await timed(work);
+    cpu[name].push(stand.cpuSeconds() - before);
+    return seconds;
+  };
   const measures = {
     memcpy: () => timed(() => yardstick.set.copy(target)),
     tcpOut: () => timed(() => yardstick.send()),
     tcpIn: () => timed(() => yardstick.receive()),
-    store: () => emptied(client, () => store(client, items)),
-    fetch: () => timed(() => fetchAll(client, items, target)),
+    store: async () => {
+      // Put-if-absent would send nothing otherwise.
+      await client.flush(null, CALL_MS);
+      return measured("store", () => store(client, items));
+    },
+    fetch: () => measured("fetch", () => fetchAll(client, items, target)),
   };
   // One round for nothing: connections open, memory is touched, code is compiled.
   await interleaved(1, measures);
+  cpu.store = [];
+  cpu.fetch = [];
   const seconds = await interleaved(rounds, measures);
   const wireBytes = items.reduce((sum, { record }) => sum + record.length, 0);
   const rate = (name) => gigabytesPerSecond(name in WIRE ? wireBytes : setBytes, seconds[name]);
@@ -68,6 +82,8 @@ async function measure(client, yardstick, { size, setBytes, rounds }) {
       of: "raw TCP",
       floor,
     }),
+    figure(`${label}: store, processor time`, "s/GB", perGigabyte(cpu.store, wireBytes)),
+    figure(`${label}: fetch, processor time`, "s/GB", perGigabyte(cpu.fetch, wireBytes)),
     figure(`${label}: raw TCP to the other side`, "GB/s", rate("tcpOut")),
     figure(`${label}: raw TCP from it`, "GB/s", rate("tcpIn")),
     figure(`${label}: memcpy, one core`, "GB/s", rate("memcpy")),
@@ -75,12 +91,6 @@ async function measure(client, yardstick, { size, setBytes, rounds }) {
 }
 
 const WIRE = { store: true, fetch: true };
-
-/** Seconds of `work` with an empty vault; put-if-absent would send nothing otherwise. */
-async function emptied(client, work) {
-  await client.flush(null, CALL_MS);
-  return timed(work);
-}
 
 async function store(client, items) {
   const statuses = await client.store(NAMESPACE, "kv", items, CALL_MS);

@@ -52,6 +52,10 @@ export function gigabytesPerSecond(bytes, seconds) {
   return seconds.map((each) => bytes / each / 1e9);
 }
 
+export function perGigabyte(seconds, bytes) {
+  return seconds.map((each) => (each / bytes) * 1e9);
+}
+
 /** Seconds that `work` takes. */
 export async function timed(work) {
   const startedNs = process.hrtime.bigint();

@@ -1,6 +1,6 @@
 // Owns the real processes a bench measures: vaults, a sidecar and a TCP peer in a directory of their own, gone when it ends.
 import { execFile } from "node:child_process";
-import { mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -10,12 +10,30 @@ import { PYTHON, TIERKV } from "./paths.js";
 
 const START_MS = 20_000;
 const STOP_MS = 10_000;
+const MODEL_MS = 120_000;
 const TCP_PEER = fileURLToPath(new URL("./tcp-peer.js", import.meta.url));
 const NEVER = new AbortController().signal;
 const run = promisify(execFile);
 
 /** Restores of a bench are never cut short: what takes long shall be seen as slow. */
 const RESTORE = "[restore]\nwait_ms = 60000\nstall_ms = 30000\n";
+
+/** The failure of a process and the last lines of its log. */
+function withTail(error, failed) {
+  return new Error([error.message, ...failed.tail()].join("\n"), { cause: error });
+}
+
+/** Of user and system time in /proc; the kernel's ABI fixes them. */
+const TICKS_PER_SECOND = 100;
+
+function cpuTicks(pid) {
+  const stat = readFileSync(`/proc/${pid}/stat`, "latin1");
+  const [utime, stime] = stat
+    .slice(stat.lastIndexOf(")") + 2)
+    .split(" ")
+    .slice(11, 13);
+  return Number(utime) + Number(stime);
+}
 
 export class Stand {
   #processes = [];
@@ -66,22 +84,30 @@ export class Stand {
     return port;
   }
 
-  /** Runs one of the Python programs beside the benches; resolves to the object it prints last. */
-  async python(script, args, { env, timeoutMs }) {
-    const python = this.#launch("python", PYTHON, [script, ...args], env);
+  /** Runs one of the Python programs to its end; resolves to the object it prints last. */
+  async python(args, { env = {}, timeoutMs }) {
+    const python = this.#launch("python", PYTHON, args, env);
     try {
       await python.done(timeoutMs, NEVER);
     } catch (error) {
-      throw new Error(`${error.message}\n${python.tail().join("\n")}`, { cause: error });
+      throw withTail(error, python);
     }
     return JSON.parse(python.tail().at(-1));
   }
 
+  /** A checkpoint with seeded random weights; resolves to its folder. */
   async makeModel(shape) {
-    const model = this.path("model");
     const flags = Object.entries(shape).flatMap(([name, value]) => [`--${name}`, String(value)]);
-    await run(PYTHON, ["-m", "tierkv.lab.checkpoint", "--out", model, ...flags]);
-    return model;
+    const args = ["-m", "tierkv.lab.checkpoint", "--out", this.path("model"), ...flags];
+    const { path } = await this.python(args, { timeoutMs: MODEL_MS });
+    return path;
+  }
+
+  /** Processor seconds that this process and all it has started have used, kernel included. */
+  cpuSeconds() {
+    const { user, system } = process.cpuUsage();
+    const started = this.#processes.map(({ pid }) => cpuTicks(pid) / TICKS_PER_SECOND);
+    return started.reduce((sum, seconds) => sum + seconds, (user + system) / 1e6);
   }
 
   async close() {
@@ -134,7 +160,7 @@ export class Stand {
     try {
       await service.ready(() => readyLine() !== undefined, START_MS, NEVER);
     } catch (error) {
-      throw new Error(`${error.message}\n${service.tail().join("\n")}`, { cause: error });
+      throw withTail(error, service);
     }
     return JSON.parse(readyLine());
   }
