@@ -64,7 +64,8 @@ export async function perform(scene: Scene): Promise<Outcome> {
   });
   await progress.step("start a new sidecar", () => stage.startSidecar());
   const second = await startEngine(scene, "start a new engine");
-  await warmUp(scene, second, 2);
+  await warmUp(scene, second, 2, "first use");
+  await warmUp(scene, second, 1, "restored");
   trials.push(await send(scene, second, "restore", "restored, new engine", prompt));
   return { trials, engine: second, prompt };
 }
@@ -103,11 +104,16 @@ export function enginePhase(log: string): string {
   return PHASES.findLast(([line]) => log.includes(line))?.[1] ?? "";
 }
 
-/** Warms the engine up, and takes as much of the text as this machine computes in a time a person will wait. */
+/** Warms the first engine up, and takes as much of the text as this machine computes in a time a person will wait. */
 async function choosePrompt(scene: Scene, engine: Engine): Promise<string> {
-  await warmUp(scene, engine, 0);
-  const { promptTokens, ttftMs } = await warmUp(scene, engine, 1);
-  const targetMs = scene.isQuick ? DEMO_COLD_QUICK_MS : DEMO_COLD_MS;
+  const { stage, isQuick } = scene;
+  const before = await stage.snapshot(engine);
+  await warmUp(scene, engine, 0, "first use");
+  const { promptTokens, ttftMs } = await warmUp(scene, engine, 1, "computed");
+  await waitUntilSaved(scene, engine, before, 2 * promptTokens);
+  await engine.emptyCache();
+  await warmUp(scene, engine, 1, "restored");
+  const targetMs = isQuick ? DEMO_COLD_QUICK_MS : DEMO_COLD_MS;
   return LONG_TEXT.slice(0, promptChars(promptTokens, ttftMs, targetMs));
 }
 
@@ -117,15 +123,17 @@ export function promptChars(warmTokens: number, warmMs: number, targetMs: number
   return Math.min(Math.max(possible, DEMO_PROMPT_CHARS_MIN), DEMO_PROMPT_CHARS_MAX);
 }
 
-/** Sends text that no trial uses, so that none pays for what an engine does once. */
+/** Sends text that no trial uses, so that neither a computed nor a restored one pays for what is done once. */
 function warmUp(
   { progress }: Scene,
   engine: Engine,
   number: number,
+  how: string,
 ): ReturnType<Engine["complete"]> {
   const start = DEMO_PROMPT_CHARS_MAX + number * DEMO_WARMUP_CHARS;
   const text = LONG_TEXT.slice(start, start + DEMO_WARMUP_CHARS);
-  return progress.step("warm the engine up with another text", () => engine.complete(text, 2), {
+  const title = `warm up with another text (${how})`;
+  return progress.step(title, () => engine.complete(text, 2), {
     result: ({ promptTokens, ttftMs }) =>
       `${showCount(promptTokens)} tokens in ${showSeconds(ttftMs)}`,
   });
