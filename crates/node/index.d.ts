@@ -232,7 +232,7 @@ export declare function storeLookup(id: number, namespace: Uint8Array, packed: U
 export interface StoreOptions {
   maxBytes: number
   maxRecordBytes: number
-  /** 1 kv, 2 ssm. */
+  /** 1 kv, 2 ssm, 0 both. */
   recordClass: number
 }
 

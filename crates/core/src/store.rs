@@ -22,6 +22,9 @@ use crate::error::{Error, Result};
 use crate::limits::{STORE_BYTES_MIN, STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES, Hash};
 
+/// As the class of a store: it takes records of every class.
+pub const CLASS_ANY: u8 = 0;
+
 /// What a store is made of.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -29,7 +32,7 @@ pub struct Options {
     pub max_bytes: u64,
     /// Longest record it takes.
     pub max_record_bytes: u64,
-    /// The one class it takes: 1 kv, 2 ssm.
+    /// The one class it takes: 1 kv, 2 ssm; [`CLASS_ANY`]: both.
     pub record_class: u8,
 }
 
@@ -284,9 +287,9 @@ fn check(options: &Options) -> Result<()> {
             options.max_record_bytes, options.max_bytes
         )));
     }
-    if !matches!(options.record_class, CLASS_KV | CLASS_SSM) {
+    if !matches!(options.record_class, CLASS_ANY | CLASS_KV | CLASS_SSM) {
         return Err(Error::bad_argument(format!(
-            "recordClass is {}: it must be 1 (kv) or 2 (ssm)",
+            "recordClass is {}: it must be 1 (kv), 2 (ssm) or 0 (both)",
             options.record_class
         )));
     }

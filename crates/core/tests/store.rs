@@ -17,7 +17,7 @@ use records::{header, key, put, record};
 use tierkv_core::crc32c;
 use tierkv_core::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES, Header};
 use tierkv_core::store::{
-    ENTRY_BYTES, Flushed, ItemStatus, Offer, Options, Pin, RecordKey, Reservation, Store,
+    CLASS_ANY, ENTRY_BYTES, Flushed, ItemStatus, Offer, Options, Pin, RecordKey, Reservation, Store,
 };
 
 const MIB: u64 = 1 << 20;
@@ -106,6 +106,25 @@ fn what_does_not_verify_is_never_there() {
     cut.write(0, &sound[..sound.len() - 1]).unwrap();
     assert_eq!(cut.commit(), ItemStatus::Incomplete);
     assert_eq!(put(&store, key(1), &sound), ItemStatus::Accepted, "a failed try blocks nobody");
+}
+
+#[test]
+fn a_store_of_any_class_takes_both_and_checks_all_the_rest() {
+    let store = Arc::new(Store::new(Options { record_class: CLASS_ANY, ..options() }).unwrap());
+    let of = |number: u64, class: u8| {
+        let payload = [9_u8; 1000];
+        let mut header = header(&key(number), payload.len());
+        header.record_class = class;
+        [header.encode(crc32c::checksum(&payload)).as_slice(), &payload].concat()
+    };
+    assert_eq!(put(&store, key(1), &of(1, CLASS_KV)), ItemStatus::Accepted);
+    assert_eq!(put(&store, key(2), &of(2, CLASS_SSM)), ItemStatus::Accepted);
+    assert_eq!(put(&store, key(3), &of(4, CLASS_KV)), ItemStatus::WrongKey);
+    assert_eq!(put(&store, key(3), &of(3, 3)), ItemStatus::BadRecord, "no such class");
+    for number in [1, 2] {
+        assert_eq!(store.recheck(&key(number)), ItemStatus::Present);
+    }
+    assert!(Store::new(Options { record_class: 3, ..options() }).is_err());
 }
 
 #[test]
@@ -213,7 +232,7 @@ fn options_are_refused_by_name() {
         ("maxBytes", Options { max_bytes: MIB - 1, ..options() }),
         ("maxRecordBytes", Options { max_record_bytes: 0, ..options() }),
         ("maxRecordBytes", Options { max_record_bytes: MIB + 1, ..options() }),
-        ("recordClass", Options { record_class: 0, ..options() }),
+        ("recordClass", Options { record_class: 3, ..options() }),
     ] {
         let error = Store::new(options).err().unwrap().to_string();
         assert!(error.starts_with(&format!("BAD_ARGUMENT: {field} is ")), "{error}");

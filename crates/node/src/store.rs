@@ -21,7 +21,7 @@ static PINS: Ids<Pin> = Ids::new("pin");
 pub struct StoreOptions {
     pub max_bytes: f64,
     pub max_record_bytes: f64,
-    /// 1 kv, 2 ssm.
+    /// 1 kv, 2 ssm, 0 both.
     pub record_class: u8,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::memory::Reserved;
-use super::{ItemStatus, RecordKey, Store};
+use super::{CLASS_ANY, ItemStatus, RecordKey, Store};
 use crate::error::Result;
 use crate::record::{self, Progress};
 
@@ -74,7 +74,7 @@ pub(super) fn judge(bytes: &[u8], key: &RecordKey, class: u8) -> ItemStatus {
 fn verdict(bytes: &[u8], checksum: u32, key: &RecordKey, class: u8) -> ItemStatus {
     match record::check(bytes, bytes.len() as u64, checksum) {
         Err(_) => ItemStatus::BadRecord,
-        Ok(header) if header.record_class != class => ItemStatus::WrongClass,
+        Ok(header) if class != CLASS_ANY && header.record_class != class => ItemStatus::WrongClass,
         Ok(header) if !key.is_of(&header) => ItemStatus::WrongKey,
         Ok(_) => ItemStatus::Accepted,
     }
