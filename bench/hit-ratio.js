@@ -1,5 +1,5 @@
-import { runExample } from "./lib/cargo.js";
 // Owns the figures of what a full vault keeps: hit ratio of its store on seeded traces, beside a plain LRU of the same size.
+import { runExample } from "./lib/cargo.js";
 import { describe } from "./lib/figures.js";
 
 export const title = "Hit ratio and look-up time of the vault's store, beside a plain LRU";

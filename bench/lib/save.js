@@ -22,7 +22,7 @@ export function save(report) {
 
 /** The page with its measured section replaced, or added at the end. */
 function withSection(page, text) {
-  const marked = `${BEGIN}\n${text}\n${END}`;
+  const marked = `${BEGIN}\n\n${text}\n\n${END}`;
   const [before, rest] = page.split(BEGIN);
   if (rest === undefined) return `${page.trimEnd()}\n\n${marked}\n`;
   const after = rest.split(END)[1] ?? "";
