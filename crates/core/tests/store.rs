@@ -167,6 +167,28 @@ fn reservations_and_pins_are_never_evicted() {
 }
 
 #[test]
+fn nothing_is_evicted_for_what_can_never_fit() {
+    let store = store();
+    for number in 0..4 {
+        put(&store, key(number), &record(&key(number), 200_000));
+    }
+    let _pins: Vec<_> = (0..3).map(|number| store.pin(&key(number)).unwrap()).collect();
+    assert_eq!(refused(&store, key(9), MIB / 2), ItemStatus::OverBudget);
+    assert!(store.contains(&key(3)), "the one that could go would not have been enough");
+}
+
+#[test]
+fn others_go_for_a_record_whatever_is_reserved_meanwhile() {
+    let store = store();
+    let _reserved = [wanted(&store, key(0), 200_000), wanted(&store, key(1), 200_000)];
+    for number in 2..20 {
+        let status = put(&store, key(number), &record(&key(number), 200_000));
+        assert_eq!(status, ItemStatus::Accepted, "record {number}");
+    }
+    assert_eq!(store.stats().evicted, 15);
+}
+
+#[test]
 fn a_pinned_record_that_is_flushed_keeps_its_memory_and_its_count() {
     let store = store();
     put(&store, key(1), &record(&key(1), RECORD));

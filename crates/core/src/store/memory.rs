@@ -54,6 +54,7 @@ impl Budget {
             return None;
         }
         make_room(charge);
+        // The ceiling holds whatever a policy does.
         if self.used() + charge > self.max {
             return None;
         }

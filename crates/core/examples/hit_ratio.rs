@@ -1,0 +1,123 @@
+//! Owns the store's eviction figures: hit ratio and time per look-up, ours beside a plain LRU, on seeded traces.
+//!
+//! `cargo run --release --example hit_ratio [-- --json]`, from `crates/`; 1,000,000 operations on 200,000 keys.
+
+#![expect(clippy::print_stdout, reason = "its output is a table for people")]
+#![expect(clippy::cast_precision_loss, reason = "ratios")]
+
+#[path = "../tests/support/lru.rs"]
+mod lru;
+#[path = "../tests/support/random.rs"]
+mod random;
+#[path = "../tests/support/records.rs"]
+mod records;
+#[path = "../tests/support/trace.rs"]
+mod trace;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lru::LruPolicy;
+use records::{key, put, record};
+use tierkv_core::error::Result;
+use tierkv_core::record::CLASS_KV;
+use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, Store};
+use trace::trace;
+
+const RECORD_BYTES: usize = 1024;
+const KEYS: u32 = 200_000;
+const OPERATIONS: u64 = 1_000_000;
+const RUNS: u64 = 3;
+
+/// The part of all keys that fits.
+const SIZES: [(u64, &str); 2] = [(100, "1 %"), (12, "8 %")];
+/// Every second stretch of so many operations touches keys that never come again.
+const SCANS: [(u64, &str); 2] = [(0, "Zipf 0.99"), (50_000, "Zipf 0.99, half scans")];
+
+/// What one policy made of one trace.
+struct Outcome {
+    hits: u64,
+    lookups: Duration,
+}
+
+/// Looks up every key of the trace and stores what is missing; only the look-ups are timed.
+fn replay(store: Store, trace: &[u64]) -> Outcome {
+    let store = Arc::new(store);
+    let mut outcome = Outcome { hits: 0, lookups: Duration::ZERO };
+    for number in trace {
+        let key = key(*number);
+        let start = Instant::now();
+        let hit = store.pin(&key).is_some();
+        outcome.lookups += start.elapsed();
+        outcome.hits += u64::from(hit);
+        if !hit {
+            let status = put(&store, key, &record(&key, RECORD_BYTES));
+            assert_eq!(status, ItemStatus::Accepted, "there is always room for one");
+        }
+    }
+    outcome
+}
+
+/// One line of the result: a policy on a trace.
+struct Row<'a> {
+    trace: &'a str,
+    fits: &'a str,
+    policy: &'a str,
+    hit_ratio: f64,
+    /// Of a look-up, in ns: least, median, most of the runs.
+    times: [f64; 3],
+}
+
+impl Row<'_> {
+    fn print(&self, as_json: bool) {
+        let Self { trace, fits, policy, hit_ratio, times: [least, median, most] } = self;
+        if as_json {
+            println!(
+                "{{\"trace\": \"{trace}\", \"fits\": \"{fits}\", \"policy\": \"{policy}\", \
+                 \"hitRatio\": {hit_ratio:.4}, \"lookupNs\": [{least:.0}, {median:.0}, {most:.0}]}}"
+            );
+        } else {
+            println!(
+                "{trace:<28} {fits:>4} fit  {policy:<10} hit ratio {hit_ratio:.4}  \
+                 look-up {median:.0} ns ({least:.0}-{most:.0})"
+            );
+        }
+    }
+}
+
+fn measure<'a>(
+    [trace_name, fits, policy]: [&'a str; 3],
+    trace: &[u64],
+    make: &dyn Fn() -> Result<Store>,
+) -> Result<Row<'a>> {
+    let runs = (0..RUNS).map(|_| Ok(replay(make()?, trace))).collect::<Result<Vec<_>>>()?;
+    let length = trace.len() as f64;
+    let mut times: Vec<f64> =
+        runs.iter().map(|run| run.lookups.as_nanos() as f64 / length).collect();
+    times.sort_by(f64::total_cmp);
+    Ok(Row {
+        trace: trace_name,
+        fits,
+        policy,
+        hit_ratio: runs[0].hits as f64 / length,
+        times: [times[0], times[times.len() / 2], times[times.len() - 1]],
+    })
+}
+
+fn main() -> Result<()> {
+    let as_json = std::env::args().any(|argument| argument == "--json");
+    for (scan_every, name) in SCANS {
+        let trace = trace(KEYS, 0.99, OPERATIONS, scan_every, 1);
+        for (part, fits) in SIZES {
+            let options = Options {
+                max_bytes: u64::from(KEYS) / part * (RECORD_BYTES as u64 + ENTRY_BYTES),
+                max_record_bytes: RECORD_BYTES as u64,
+                record_class: CLASS_KV,
+            };
+            measure([name, fits, "tierKV"], &trace, &|| Store::new(options))?.print(as_json);
+            let lru = || Store::with_policy(options, |room| Box::new(LruPolicy::new(room)));
+            measure([name, fits, "plain LRU"], &trace, &lru)?.print(as_json);
+        }
+    }
+    Ok(())
+}
