@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
-import tempfile
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,16 +14,16 @@ from harness.processes import MARK, Cluster, leftovers, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+_NUMBERS = itertools.count(1)
 os.environ[MARK] = uuid.uuid4().hex
 
 
 @pytest.fixture(scope="session")
-def folder() -> Iterator[Path]:
-    """A folder with a short path: Unix sockets allow 100 characters."""
-    path = Path(tempfile.mkdtemp(prefix="tierkv-test-"))
-    yield path
-    shutil.rmtree(path)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything of this run; pytest keeps the last three, with all logs."""
+    return tmp_path_factory.mktemp("e", numbered=False)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +57,8 @@ def new_cluster(folder: Path) -> Iterator[Callable[..., Cluster]]:
     made: list[Cluster] = []
 
     def start(**options: object) -> Cluster:
-        place = Path(tempfile.mkdtemp(dir=folder, prefix="c"))
+        place = folder / f"c{next(_NUMBERS)}"
+        place.mkdir()
         made.append(Cluster(place, **options))  # type: ignore[arg-type]
         made[-1].start()
         return made[-1]

@@ -144,8 +144,10 @@ def flip_loaded_byte(host: Host, block: int, layer: int, byte: int) -> None:
 
     def corrupting_load(copier: CpuCopier, batch: Batch) -> None:
         _, slot = batch.pairs[block]
-        batch.arena.slot(slot)[layer * batch.pages.group.layer_bytes + byte] ^= 0x80
+        place = batch.arena.slot(slot)[layer * batch.pages.group.layer_bytes + byte :][:1]
+        place ^= 0x80
         load(copier, batch)
+        place ^= 0x80  # the slot may be kept as a copy for others
         CpuCopier.load = load  # type: ignore[method-assign]
 
     CpuCopier.load = corrupting_load  # type: ignore[method-assign, assignment]
