@@ -5,6 +5,8 @@ import { describe } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";
 
 const TIMEOUT_MS = 1_800_000;
+/** The demo's own signs of life within a step. */
+const HEARTBEAT = /\] {2}\.\.\. /;
 
 export const title =
   "Time to the first token of a long prompt: computed, own cache, restored (tierkv demo)";
@@ -40,7 +42,8 @@ async function runDemo(flags, say) {
   let out = "";
   child.stdout.setEncoding("utf8").on("data", (text) => (out += text));
   child.stderr.setEncoding("utf8").on("data", (text) => {
-    for (const line of text.split("\n").filter(Boolean)) say(line);
+    const lines = text.split("\n").filter((line) => line !== "" && !HEARTBEAT.test(line));
+    for (const line of lines) say(line);
   });
   await once(child, "close");
   process.off("exit", onExit);

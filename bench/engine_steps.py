@@ -26,7 +26,7 @@ def make_engine(options: argparse.Namespace) -> Any:
         "kv_connector": "TierKVConnector",
         "kv_connector_module_path": "tierkv.connectors.vllm.connector",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {"socket": options.socket},
+        "kv_connector_extra_config": {"socket": options.socket, "autostart": False},
     }
     return LLM(
         model=options.model,

@@ -1,7 +1,7 @@
 // Owns how results look: the table for people, and the same as Markdown.
 import { table } from "../../dist/demo/format.js";
 
-const HEAD = ["figure", "median", "min - max", "unit", "ratio", "of", "floor", ""];
+const HEAD = ["figure", "value", "min - max", "unit", "ratio", "of", "floor", ""];
 
 function showNumber(value) {
   if (!Number.isFinite(value)) return "-";
