@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
+use crate::limits::SLOT_ALIGN_BYTES;
 
 const FILE_PREFIX: &str = "tierkv-arena-";
 /// Names tried before giving up; a name is only ever taken by a file that was just swept.
@@ -78,11 +79,33 @@ impl Backing {
         &self.path
     }
 
-    /// Allocates a range for good, or says why not: a later touch of it cannot fail.
+    /// Allocates a range for good, or says why not: a later touch of it cannot fail. The range becomes zeros.
     pub fn allocate(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
-        rustix::io::retry_on_intr(|| {
-            rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), offset, bytes)
-        })
+        #[cfg(target_os = "linux")]
+        match self.fallocate(offset, bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP) => (),
+            outcome => return outcome,
+        }
+        self.write_zeros(offset, bytes)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn fallocate(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        let plain = rustix::fs::FallocateFlags::empty();
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.fd, plain, offset, bytes))
+    }
+
+    /// Where a file system, or the whole system, cannot allocate without writing.
+    fn write_zeros(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        let zeros = [0; SLOT_ALIGN_BYTES];
+        let mut at = offset;
+        while at < offset + bytes {
+            let piece = zeros.len().min(usize::try_from(offset + bytes - at).unwrap_or(usize::MAX));
+            let written =
+                rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.fd, &zeros[..piece], at))?;
+            at += written as u64;
+        }
+        Ok(())
     }
 
     /// Removes the file, if there is one; once.
@@ -202,5 +225,31 @@ impl Drop for Mapping {
         // SAFETY: start and length are those of the mmap; every user holds the arena alive.
         let unmapped = unsafe { rustix::mm::munmap(self.start, self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_can_be_allocated_by_writing_too() {
+        let backing = Backing::create(None, 4 * 8192).unwrap();
+        let mapping = Mapping::new(&backing, 4 * 8192).unwrap();
+        for edge in [8191, 2 * 8192] {
+            // SAFETY: the offset lies in the mapping, which nobody else uses.
+            unsafe { mapping.at(edge).write(7) };
+        }
+        backing.write_zeros(8192, 8192).unwrap();
+        let blocks = rustix::fs::fstat(&backing).unwrap().st_blocks;
+        assert!(blocks * 512 >= 4 * 4096, "both slots' pages and the two edges have memory");
+        for edge in [8191, 2 * 8192] {
+            // SAFETY: as above.
+            assert_eq!(
+                unsafe { mapping.at(edge).read() },
+                7,
+                "nothing beyond the range is written"
+            );
+        }
     }
 }
