@@ -39,7 +39,9 @@ class Bench:
         self.pool = Pool()
         config = vllm_config(world=world)
         cache = kv_cache_config(FullAttentionSpec())
-        self.shim = SchedulerShim(config, Settings(path, "test"), [make_group()], cache)
+        self.shim = SchedulerShim(
+            config, Settings(path, "test", autostart=False), [make_group()], cache
+        )
         self.shim.bind_gpu_block_pool(self.pool)
         if sidecar is not None:
             self.connected()

@@ -40,6 +40,27 @@ def test_the_default_is_the_users_runtime_folder(
     assert load_settings({"config_path": silent}).socket == default_socket()
 
 
+def test_autostart_is_on_unless_the_file_or_the_launch_line_says_no(tmp_path: Path) -> None:
+    assert load_settings({}).autostart
+    assert load_settings({"socket": "/run/x.sock"}).autostart
+    silent = write(tmp_path, '[cluster]\nrole = "inference"\n')
+    assert load_settings({"config_path": silent}).autostart
+    off = write(tmp_path, "[sidecar]\nautostart = false\n")
+    assert not load_settings({"config_path": off}).autostart
+    assert not load_settings({"config_path": off, "socket": "/run/x.sock"}).autostart
+    assert load_settings({"config_path": off, "autostart": True}).autostart
+    assert not load_settings({"autostart": False}).autostart
+
+
+def test_the_sidecar_gets_the_file_by_a_path_that_holds_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "")
+    assert load_settings({"config_path": "tierkv.toml"}).config_path == f"{tmp_path}/tierkv.toml"
+    assert load_settings({}).config_path is None
+
+
 @pytest.mark.parametrize("runtime", ["", "/no/such/folder"])
 def test_without_a_runtime_folder_it_is_a_private_one(
     runtime: str, monkeypatch: pytest.MonkeyPatch
@@ -51,7 +72,8 @@ def test_without_a_runtime_folder_it_is_a_private_one(
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ({"config_pth": "x"}, ["'config_pth'", "'config_path'", "'socket'"]),
+        ({"config_pth": "x"}, ["'config_pth'", "'config_path'", "'socket'", "'autostart'"]),
+        ({"autostart": "no"}, ["kv_connector_extra_config.autostart", "'no'", "true or false"]),
         ({"socket": 5}, ["kv_connector_extra_config.socket", "5", "expected a path"]),
         ({"socket": ""}, ["kv_connector_extra_config.socket", "''", "expected a path"]),
         ({"config_path": ["x"]}, ["kv_connector_extra_config.config_path", "['x']"]),
@@ -70,6 +92,7 @@ def test_a_mistake_names_key_value_and_fix(extra: dict[str, object], words: list
     [
         ("[sidecar\n", ["not valid TOML", "tierkv config check"]),
         ("[sidecar]\nsocket = 7\n", ["sidecar.socket", "7", "expected a path"]),
+        ("[sidecar]\nautostart = 1\n", ["sidecar.autostart", "1", "true or false"]),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:

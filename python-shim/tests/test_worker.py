@@ -31,7 +31,7 @@ class Bench:
         shape = (len(GROUP.layer_names), BLOCKS, GROUP.heads, GROUP.block_tokens, 6)
         self.memory = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
         config = vllm_config(world=world, rank=rank)
-        self.shim = WorkerShim(config, Settings(path, "test"), [GROUP], BLOCKS)
+        self.shim = WorkerShim(config, Settings(path, "test", autostart=False), [GROUP], BLOCKS)
         tensors = {name: self.memory[index] for index, name in enumerate(GROUP.layer_names)}
         self.shim.register_kv_caches(tensors)
 

@@ -37,9 +37,16 @@ class Channel:
     """
 
     def __init__(
-        self, path: str, hello: Frame, listener: Listener, changes: Callable[[], dict[str, int]]
+        self,
+        path: str,
+        hello: Frame,
+        listener: Listener,
+        changes: Callable[[], dict[str, int]],
+        unreachable: Callable[[], None] = lambda: None,
     ) -> None:
+        """`unreachable` is called, from the helper thread, whenever nobody listens at `path`."""
         self._path = path
+        self._unreachable = unreachable
         self._hello = hello
         self._listener = listener
         self._changes = changes
@@ -134,7 +141,11 @@ class Channel:
     def _serve_one_connection(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(limits.HELLO_TIMEOUT_S)
-            sock.connect(self._path)
+            try:
+                sock.connect(self._path)
+            except (ConnectionRefusedError, FileNotFoundError):
+                self._unreachable()
+                raise
             sock.sendall(encode(self._hello))
             decoder = FrameDecoder()
             welcome, *early = self._await_welcome(sock, decoder)

@@ -28,6 +28,12 @@ WEIGHT_SAMPLES: Final = 16
 #: Reconnect back-off, seconds: first wait and ceiling, both jittered.
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_MAX_S: Final = 2.0
+#: Pause between two attempts to start a sidecar where none answers, seconds; longer than one takes to start.
+AUTOSTART_EVERY_S: Final = 30.0
+#: Longest wait of the helper thread for the process that detaches it, seconds.
+AUTOSTART_LAUNCH_S: Final = 5.0
+#: Log of a sidecar we started, bytes; longer ones start anew with the next sidecar.
+AUTOSTART_LOG_BYTES_MAX: Final = 8 * MIB
 #: Longest wait for the sidecar's `welcome`, seconds.
 HELLO_TIMEOUT_S: Final = 5.0
 #: A sidecar that owes us an answer for this long is treated as hung, seconds.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tierkv
 from tierkv.connectors.vllm import compat, limits, namespace
+from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
@@ -90,7 +91,8 @@ class SchedulerShim:
             "shim": tierkv.__version__,
             "vllm": compat.vllm_version(),
         }
-        self._channel = Channel(settings.socket, hello, self, self.counters.take_changes)
+        start = Autostart(settings).attempt if settings.autostart else lambda: None
+        self._channel = Channel(settings.socket, hello, self, self.counters.take_changes, start)
         self._book = PlanBook(self._channel.send, self._world)
         self._channel.start()
 

@@ -1,19 +1,24 @@
-"""What the shim reads for itself: where the sidecar listens. Everything else is the sidecar's to know."""
+"""What the shim reads for itself: where the sidecar listens, and whether to start it. All else is the sidecar's."""
 
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`socket`: path of the sidecar's Unix socket; `source`: where that came from, for messages."""
+    """`socket`: path of the sidecar's Unix socket; `source`: where that came from, for messages.
+
+    `autostart`: whether to start a sidecar when nobody listens there, with the file at `config_path` if there is one.
+    """
 
     socket: str
     source: str
+    config_path: str | None = None
+    autostart: bool = True
 
 
 def default_socket() -> str:
@@ -25,24 +30,28 @@ def default_socket() -> str:
 
 
 def load_settings(extra_config: Mapping[str, Any]) -> Settings:
-    """Reads `config_path` (a tierkv.toml) or `socket` from `kv_connector_extra_config`.
+    """Reads `config_path` (a tierkv.toml), `socket` and `autostart` from `kv_connector_extra_config`.
 
-    Raises ValueError naming key, value and fix, so that a typo ends vLLM's start instead of silently caching nothing.
+    What stands there goes before the file. Raises ValueError naming key, value and fix, so that a typo ends vLLM's
+    start instead of silently caching nothing.
     """
-    unknown = sorted(set(extra_config) - {"config_path", "socket"})
+    unknown = sorted(set(extra_config) - {"config_path", "socket", "autostart"})
     if unknown:
         raise ValueError(
             f"kv_connector_extra_config: unknown key {unknown[0]!r}; TierKVConnector knows 'config_path' "
-            "(path of a tierkv.toml) and 'socket' (path of the sidecar's socket)"
-        )
-    if (socket := extra_config.get("socket")) is not None:
-        return Settings(
-            _text("kv_connector_extra_config.socket", socket), "kv_connector_extra_config.socket"
+            "(path of a tierkv.toml), 'socket' (path of the sidecar's socket) and 'autostart' (true or false)"
         )
     path = extra_config.get("config_path")
-    if path is None:
-        return Settings(default_socket(), "default")
-    return _from_toml(_text("kv_connector_extra_config.config_path", path))
+    found = Settings(default_socket(), "default")
+    if path is not None:
+        found = _from_toml(_text("kv_connector_extra_config.config_path", path))
+    if (socket := extra_config.get("socket")) is not None:
+        key = "kv_connector_extra_config.socket"
+        found = replace(found, socket=_text(key, socket), source=key)
+    if (autostart := extra_config.get("autostart")) is not None:
+        key = "kv_connector_extra_config.autostart"
+        found = replace(found, autostart=_switch(key, autostart))
+    return found
 
 
 def _from_toml(path: str) -> Settings:
@@ -58,13 +67,24 @@ def _from_toml(path: str) -> Settings:
             f"kv_connector_extra_config.config_path = {path!r}: not valid TOML: {error}; "
             f"run `tierkv config check --config {path}`"
         ) from None
-    sidecar = document.get("sidecar", {})
-    if not isinstance(sidecar, dict) or "socket" not in sidecar:
-        return Settings(default_socket(), f"default ({path} names no [sidecar] socket)")
-    return Settings(os.path.expanduser(_text(f"{path}: sidecar.socket", sidecar["socket"])), path)
+    table = document.get("sidecar", {})
+    sidecar = table if isinstance(table, dict) else {}
+    autostart = _switch(f"{path}: sidecar.autostart", sidecar.get("autostart", True))
+    source = f"default ({path} names no [sidecar] socket)"
+    socket = default_socket()
+    if "socket" in sidecar:
+        source = path
+        socket = os.path.expanduser(_text(f"{path}: sidecar.socket", sidecar["socket"]))
+    return Settings(socket, source, os.path.abspath(path), autostart)
 
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{key} = {value!r}: expected a path in quotes")
+    return value
+
+
+def _switch(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} = {value!r}: expected true or false without quotes")  # noqa: TRY004 - as above
     return value

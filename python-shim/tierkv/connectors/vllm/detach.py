@@ -1,0 +1,25 @@
+"""Becomes the command it is given, apart from the engine: in a session of its own, on all processors, nobody's child.
+
+Run by path in a fresh interpreter that imports nothing of ours, so that the engine itself never forks.
+"""
+
+import os
+import sys
+
+
+def main(command: list[str]) -> None:
+    """Fork, so that the engine has only us to collect, and replace the child. Errors go to standard error: the log."""
+    if os.fork() > 0:
+        return
+    os.setsid()
+    # vLLM's CPU worker is pinned to some processors, and children inherit that.
+    os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
+    try:
+        os.execv(command[0], command)  # noqa: S606 - the command that autostart.py found, no shell
+    except OSError as error:
+        print(f"tierKV: cannot run {command[0]}: {error}", file=sys.stderr)  # noqa: T201 - the log
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
