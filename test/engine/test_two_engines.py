@@ -1,1 +1,153 @@
 """Two engines on one sidecar: one model shares what either saved, others never meet; and what is refused at start."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.engine import EngineError
+from harness.models import PLAIN, Models, prompt
+from tierkv.lab.checkpoint import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+BLOCK = 32
+BLOCKS = 4
+TEXT = prompt(300, BLOCKS * BLOCK + 3)
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster()
+
+
+class Starter:
+    """Starts engines on the module's sidecar."""
+
+    def __init__(self, engines: Engines, cluster: Cluster, models: Models) -> None:
+        self._engines = engines
+        self._cluster = cluster
+        self._models = models
+
+    def __call__(self, spec: Spec = PLAIN, **changes: Any) -> Engine:
+        options = {"model": self._models.path(spec), "dtype": spec.dtype, "block_size": BLOCK}
+        options["kv_transfer_config"] = self._cluster.transfer_config
+        return self._engines.start(vllm={**options, **changes})
+
+
+@pytest.fixture(scope="module")
+def start(engines: Engines, cluster: Cluster, models: Models) -> Starter:
+    return Starter(engines, cluster, models)
+
+
+@pytest.fixture(scope="module")
+def first(start: Starter, cluster: Cluster) -> Engine:
+    """An engine that has put TEXT into the vault and stays connected."""
+    engine = start().wait_up()
+    engine.call("generate", prompts=[TEXT])
+    cluster.wait_saved(BLOCKS)
+    return engine
+
+
+def ask(engine: Engine) -> dict[str, Any]:
+    (answer,) = engine.call("generate", prompts=[TEXT])
+    return dict(answer)
+
+
+def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start: Starter) -> None:
+    own_hit = ask(first)
+    with start().wait_up() as second:
+        second.call("spoil")
+        restored = ask(second)
+        assert restored["cached"] == BLOCKS * BLOCK
+        assert restored["tokens"] == own_hit["tokens"]
+        assert second.call("pages", prompt=TEXT) == first.call("pages", prompt=TEXT)
+
+
+OTHERS: dict[str, tuple[Spec, dict[str, Any]]] = {
+    "weights": (Spec(**{**PLAIN.__dict__, "seed": 2}), {}),
+    "dtype": (PLAIN, {"dtype": "bfloat16"}),
+    "block size": (PLAIN, {"block_size": 64}),
+    "hash": (PLAIN, {"prefix_caching_hash_algo": "sha256_cbor"}),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_engine_finds_nothing_of_the_first(
+    other: str, first: Engine, start: Starter, cluster: Cluster
+) -> None:
+    spec, changes = OTHERS[other]
+    before = cluster.counters()
+    with start(spec, **changes).wait_up() as second:
+        assert ask(second)["cached"] == 0
+        assert ask(second)["cached"] > 0  # its own cache works
+    after = cluster.counters()
+    assert after["lookup_keys"] > before["lookup_keys"]
+    for name in ("lookup_hits", "blocks_restored_vault", "blocks_restored_local"):
+        assert after[name] == before[name], name
+
+
+LAUNCH_LINE = """
+  --kv-transfer-config '{
+    "kv_connector": "TierKVConnector",
+    "kv_connector_module_path": "tierkv.connectors.vllm.connector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"config_path": "/path/to/tierkv.toml"}
+  }' \
+  --enable-prefix-caching \
+  --no-disable-hybrid-kv-cache-manager \
+  --block-size 16
+"""
+
+
+def test_the_launch_line_works_as_printed(
+    engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    line = LAUNCH_LINE.replace("/path/to/tierkv.toml", str(cluster.config_path))
+    options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype}
+    before = cluster.counters()
+    with engines.start(vllm=options, launch_line=shlex.split(line)).wait_up() as engine:
+        facts = engine.call("facts")
+        assert facts["block_tokens"] == 16
+        assert facts["recompute"] is True  # vLLM's default would fail requests
+        cold = ask(engine)
+        cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + len(TEXT) // 16)
+        assert engine.call("reset")
+        engine.call("spoil")
+        restored = ask(engine)
+        assert restored["cached"] == len(TEXT) // 16 * 16
+        assert restored["tokens"] == cold["tokens"]
+
+
+def test_a_sliding_window_is_refused_by_name(start: Starter, models: Models, folder: Path) -> None:
+    config = json.loads(Path(models.path(PLAIN), "config.json").read_text())
+    config["layer_types"] = ["sliding_attention", "full_attention"]
+    config["sliding_window"] = 64
+    model = folder / "sliding"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EngineError, match="2 groups: FullAttentionSpec, SlidingWindowSpec"):
+        start(model=str(model), load_format="dummy")
+
+
+def test_a_quantized_cache_is_refused_by_name(start: Starter) -> None:
+    with pytest.raises(EngineError, match=r"KV dtype torch\.uint8.*--kv-cache-dtype auto"):
+        start(dtype="bfloat16", kv_cache_dtype="fp8")
+
+
+def test_a_weak_hash_is_refused_by_name(start: Starter) -> None:
+    with pytest.raises(EngineError, match="--prefix-caching-hash-algo xxhash"):
+        start(prefix_caching_hash_algo="xxhash")
+
+
+def test_a_mistyped_connector_key_is_refused_by_name(start: Starter, cluster: Cluster) -> None:
+    config = {**cluster.transfer_config, "kv_connector_extra_config": {"config_pth": "x"}}
+    with pytest.raises(EngineError, match=r"unknown key 'config_pth'.*'config_path'"):
+        start(kv_transfer_config=config)

@@ -33,7 +33,7 @@ class Host:
             setattr(limits, name, value)
         from vllm import LLM  # noqa: PLC0415 - after the environment
 
-        options = {**_DEFAULTS, **config.get("vllm", {})}
+        options = {**_DEFAULTS, **config.get("vllm", {}), **_parse(config.get("launch_line", []))}
         if not config.get("processes"):
             options.setdefault("distributed_executor_backend", "uni")
         self.llm = LLM(**options)
@@ -79,6 +79,18 @@ def serve(connection: socket.socket) -> int:
     if host.scheduler is None:
         host.llm.llm_engine.engine_core.shutdown()
     return 0
+
+
+def _parse(launch_line: list[str]) -> Json:
+    """Reads a command line as `vllm serve` does; gives what differs from its defaults."""
+    if not launch_line:
+        return {}
+    from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - after the environment
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    given, default = vars(parser.parse_args(launch_line)), vars(parser.parse_args([]))
+    return {name: value for name, value in given.items() if value != default[name]}
 
 
 def _redirect(path: str) -> None:
