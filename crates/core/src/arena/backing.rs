@@ -245,11 +245,8 @@ mod tests {
         assert!(blocks * 512 >= 4 * 4096, "both slots' pages and the two edges have memory");
         for edge in [8191, 2 * 8192] {
             // SAFETY: as above.
-            assert_eq!(
-                unsafe { mapping.at(edge).read() },
-                7,
-                "nothing beyond the range is written"
-            );
+            let byte = unsafe { mapping.at(edge).read() };
+            assert_eq!(byte, 7, "nothing beyond the range is written");
         }
     }
 }
