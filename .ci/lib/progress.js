@@ -7,7 +7,7 @@ const NAME_WIDTH = 14;
 
 /** Shows a step as running until `done` is called; `note` tells the last thing it did. */
 export function progress(name) {
-  const tty = process.stdout.isTTY === true;
+  const tty = process.stdout.isTTY;
   const label = `  ${name.padEnd(NAME_WIDTH)}`;
   const startedMs = Date.now();
   let last = "";
