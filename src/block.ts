@@ -23,6 +23,19 @@ export function className(number: number): RecordClass {
   });
 }
 
+/** What a vault holds: records of one class, or of both. */
+export type VaultClass = RecordClass | "both";
+
+/** On the wire and in the native store; 0 stands for both. */
+export function vaultClassNumber(vaultClass: VaultClass): RecordClassNumber | 0 {
+  return vaultClass === "both" ? 0 : classNumber(vaultClass);
+}
+
+/** Throws BAD_ARGUMENT for a number that names no class. */
+export function vaultClassName(number: number): VaultClass {
+  return number === 0 ? "both" : className(number);
+}
+
 /** What became of one item; the numbers are those of proto/tierkv.proto. */
 export const ItemStatus = {
   UNSPECIFIED: 0,

@@ -62,6 +62,8 @@ const CATALOGUE = {
   ADDRESS_IN_USE: ["setup", "{address} is in use by another process; {fix}"],
   LISTEN_FAILED: ["setup", "cannot listen on {address}: {reason}; {fix}"],
   START_TIMEOUT: ["setup", "start step `{step}` did not end within {timeoutMs} ms"],
+  OPEN_FILES: ["setup", "open files: the limit is {limit}, at least {needed} are needed; {fix}"],
+  LOCAL_VAULT: ["setup", "the vault of this machine did not start: {reason}"],
   ARENA_FAILED: ["setup", "shared memory: {reason}"],
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],

@@ -65,29 +65,40 @@ export interface SignalSource {
 export interface RunOptions {
   logger: Logger;
   drainTimeoutMs?: number;
+  /** Fires when it is to stop without a signal; its reason, a text, is logged. */
+  stop?: AbortSignal | undefined;
   source?: SignalSource;
 }
 
 const SIGNALS = { SIGINT: 130, SIGTERM: 143 } as const;
 
 /**
- * Starts, runs until SIGTERM or SIGINT, drains, and returns the exit code: 0, or 1 when draining failed or took too long.
+ * Starts, runs until SIGTERM, SIGINT or `stop`, drains, and returns the exit code: 0, or 1 when draining failed or took
+ * too long.
  * A second signal exits at once with 128 + its number. A signal during the start takes effect when the start ends.
  */
 export async function runUntilSignal(
   start: () => Promise<Running>,
   options: RunOptions,
 ): Promise<number> {
-  const source = options.source ?? process;
+  const { source = process, stop } = options;
   const asked = awaitSignals(source);
   try {
     const running = await start();
-    const signal = await asked.first;
-    options.logger.info({ signal }, "stopping: finishing open work; a second signal exits at once");
+    const reason = await Promise.race([asked.first, ...(stop === undefined ? [] : [fired(stop)])]);
+    options.logger.info({ reason }, "stopping: finishing open work; a second signal exits at once");
     return await drain(running, options);
   } finally {
     asked.stop();
   }
+}
+
+function fired(signal: AbortSignal): Promise<string> {
+  return new Promise((resolve) => {
+    const onAbort = (): void => resolve(String(signal.reason));
+    if (signal.aborted) onAbort();
+    else signal.addEventListener("abort", onAbort, { once: true });
+  });
 }
 
 function awaitSignals(source: SignalSource): { first: Promise<string>; stop(): void } {

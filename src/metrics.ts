@@ -21,6 +21,7 @@ export const SIDECAR_COUNTERS = [
   "fetch_stalls",
   "reclaims",
   "vault_errors",
+  "local_vault_restarts",
 ] as const;
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */

@@ -1,6 +1,7 @@
 // Owns the border to the native core: the only file that names '#core'; it gives the core's errors their codes.
 import type * as core from "#core";
 import { TierkvError, toTierkvError } from "./errors.ts";
+import { packageVersion } from "./version.ts";
 
 /** What crates/node/index.d.ts declares: names, order and types are the core's own. */
 type Core = typeof core;
@@ -13,11 +14,20 @@ export type StoreReservations = core.StoreReservations;
 
 async function loadCore(): Promise<Core> {
   try {
-    return await import("#core");
+    const core = await import("#core");
+    checkRelease(core);
+    return core;
   } catch (error) {
     const reason = toTierkvError(error).message;
     throw new TierkvError("CORE_MISSING", { reason }, { cause: error });
   }
+}
+
+/** One that was built from other sources may understand bytes in another way. */
+function checkRelease(core: Core): void {
+  const { version } = core.coreInfo();
+  if (version === packageVersion()) return;
+  throw new Error(`it is of version ${version}, this is tierKV ${packageVersion()}`);
 }
 
 const loaded = await loadCore();

@@ -2,6 +2,8 @@
 import type { Command } from "commander";
 import type { Config } from "../config/config.ts";
 import { loadConfig } from "../config/load.ts";
+import { override } from "../config/override.ts";
+import type { Override } from "../config/override.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { Io } from "./io.ts";
@@ -30,9 +32,9 @@ export class Call<Options extends object = object> {
     return this.options.config ?? null;
   }
 
-  /** Loads the configuration; throws its first mistake. */
-  loadConfig(): Config {
-    return loadConfig(this.configPath, this.io.env);
+  /** Loads the configuration, with what the command line sets over it; throws its first mistake. */
+  loadConfig(overrides: readonly Override[] = []): Config {
+    return override(loadConfig(this.configPath, this.io.env), overrides);
   }
 
   /** A logger for a process that stays, with a word about where its configuration comes from. */

@@ -1,5 +1,5 @@
 // Owns what `tierkv status` finds out about one target: whether it answers, how fast, and what it says of itself.
-import { className } from "../block.ts";
+import { vaultClassName } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
@@ -8,7 +8,7 @@ import { createLogger } from "../log.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import { SidecarLink } from "./sidecar-link.ts";
-import type { VaultTarget } from "./targets.ts";
+import type { VaultRole, VaultTarget } from "./targets.ts";
 
 /** One target as shown; null where it is down or the value does not apply. */
 export interface TargetStatus {
@@ -32,22 +32,18 @@ export interface TargetStatus {
   error: string | null;
 }
 
-export async function inspectVault({
-  role,
-  recordClass,
-  address,
-}: VaultTarget): Promise<TargetStatus> {
+export async function inspectVault({ name, classes, address }: VaultTarget): Promise<TargetStatus> {
   const logger = createLogger("status", { level: "silent" });
-  const client = new VaultClient({ address, name: recordClass, logger });
+  const client = new VaultClient({ address, name: classes[0], logger });
   try {
     const rtt = await roundTrips(() => client.health(STATUS_TIMEOUT_MS));
     const stats = await client.stats(STATUS_TIMEOUT_MS);
     return {
-      ...blank(role, address),
+      ...blank(name, address),
       ...rtt,
       reachable: true,
       version: stats.version,
-      role: `${className(stats.recordClass)}_cold`,
+      role: roleOf(stats.recordClass),
       usedBytes: stats.usedBytes,
       maxBytes: stats.maxBytes,
       records: stats.records,
@@ -56,10 +52,15 @@ export async function inspectVault({
       counters: stats.counters,
     };
   } catch (error) {
-    return { ...blank(role, address), error: toTierkvError(error).message };
+    return { ...blank(name, address), error: toTierkvError(error).message };
   } finally {
     client.close();
   }
+}
+
+function roleOf(recordClass: number): VaultRole {
+  const name = vaultClassName(recordClass);
+  return name === "both" ? "cold" : `${name}_cold`;
 }
 
 export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus> {

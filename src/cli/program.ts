@@ -1,7 +1,7 @@
 // Owns the command line: common options, help, and the one place where a failure becomes a line and an exit code.
-import { readFileSync } from "node:fs";
 import { Command, CommanderError } from "commander";
 import { TierkvError, toTierkvError } from "../errors.ts";
+import { packageVersion } from "../version.ts";
 import { Call } from "./call.ts";
 import type { CommonOptions, Run } from "./call.ts";
 import { addConfig } from "./commands/config.ts";
@@ -82,10 +82,4 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
   for (const add of [addVault, addSidecar, addStatus, addFlush, addConfig, addDemo])
     add({ program, action });
   return program;
-}
-
-/** From package.json, which lies as far above src/cli as above dist/cli. */
-function packageVersion(): string {
-  const text = readFileSync(new URL("../../package.json", import.meta.url), "utf8");
-  return (JSON.parse(text) as { version: string }).version;
 }

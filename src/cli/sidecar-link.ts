@@ -26,11 +26,17 @@ export class SidecarLink {
     this.#socket.on("close", () => this.#fail(new Error("it closed the connection")));
   }
 
-  /** The sidecar's version. */
+  /** The sidecar's version. Throws VERSION_MISMATCH when it speaks another protocol. */
   async hello(timeoutMs: number): Promise<string> {
     const hello = { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" };
-    const { sidecar } = await this.#ask(hello, "welcome", timeoutMs);
-    return typeof sidecar === "string" ? sidecar : "";
+    const { sidecar, protocol } = await this.#ask(hello, "welcome", timeoutMs);
+    const version = typeof sidecar === "string" ? sidecar : "";
+    if (protocol === LOCAL_PROTOCOL) return version;
+    throw new TierkvError("VERSION_MISMATCH", {
+      peer: `the sidecar at ${this.#path} (version ${version})`,
+      theirs: `local protocol ${String(protocol)}`,
+      ours: `local protocol ${LOCAL_PROTOCOL}`,
+    });
   }
 
   async ping(timeoutMs: number): Promise<void> {

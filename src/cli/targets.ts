@@ -1,42 +1,69 @@
-// Owns which vaults a configuration speaks of: those of the cluster, or the machine's own.
-import type { RecordClass } from "../block.ts";
+// Owns which vaults a configuration speaks of: those of the cluster, the machine's own, or the one its sidecar starts.
+import type { RecordClass, VaultClass } from "../block.ts";
 import type { Address, Config, Role } from "../config/config.ts";
 import { placeOf } from "../config/load.ts";
 import { TierkvError } from "../errors.ts";
 
 export type VaultRole = Exclude<Role, "inference">;
-export const VAULT_ROLES: readonly VaultRole[] = ["kv_cold", "ssm_cold"];
+export const VAULT_ROLES: readonly VaultRole[] = ["kv_cold", "ssm_cold", "cold"];
 
 export interface VaultTarget {
+  /** For people: its role, or that it is the sidecar's own. */
+  name: string;
   role: VaultRole;
-  recordClass: RecordClass;
+  /** The classes of records that are kept there; never empty. */
+  classes: readonly [RecordClass, ...RecordClass[]];
   /** Where to connect to. */
   address: string;
 }
 
-const CLASSES: Readonly<Record<VaultRole, RecordClass>> = { kv_cold: "kv", ssm_cold: "ssm" };
+const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
+  kv_cold: ["kv"],
+  ssm_cold: ["ssm"],
+  cold: ["kv", "ssm"],
+};
 
 /** The class of records a vault of this machine holds. Throws CONFIG_CONFLICT where the machine is no vault. */
-export function vaultClass(config: Config): RecordClass {
+export function vaultClass(config: Config): VaultClass {
   const { role } = config.cluster;
-  if (role !== "inference") return CLASSES[role];
+  if (role === "cold") return "both";
+  if (role !== "inference") return CLASSES[role][0];
   throw new TierkvError("CONFIG_CONFLICT", {
     where: placeOf(config, ["cluster", "role"]),
     key: "[cluster] role",
     value: '"inference"',
-    reason: "a vault holds one class of records, and its role says which",
-    fix: 'write role = "kv_cold" or role = "ssm_cold" on the machine of the vault',
+    reason: "a vault holds one class of records or both, and its role says which",
+    fix: 'write role = "kv_cold", "ssm_cold" or "cold" on the machine of the vault, or give --role',
   });
 }
 
-/** Every vault this machine knows: the configured addresses, and its own on a machine that is a vault. */
-export function vaultTargets({ cluster, vault }: Config): VaultTarget[] {
-  const own = (role: VaultRole): Address | null =>
-    cluster.role === role ? reachable(vault.listen) : null;
-  return VAULT_ROLES.flatMap((role) => {
-    const address = (role === "kv_cold" ? cluster.kvCold : cluster.ssmCold) ?? own(role);
-    return address === null ? [] : [{ role, recordClass: CLASSES[role], address: address.text }];
-  });
+/** Every vault this machine knows: the configured addresses, and its own where it is a vault or has no other. */
+export function vaultTargets(config: Config): VaultTarget[] {
+  const { cluster } = config;
+  const configured = [...target("kv_cold", cluster.kvCold), ...target("ssm_cold", cluster.ssmCold)];
+  const own = ownTarget(config).filter(({ classes }) =>
+    classes.every((name) => configured.every((other) => !other.classes.includes(name))),
+  );
+  return [...configured, ...own];
+}
+
+/** Where the sidecar's own vault listens; null where vaults are configured or the machine is one. */
+export function localVaultAddress({ cluster, sidecar }: Config): string | null {
+  const isAlone = cluster.kvCold === null && cluster.ssmCold === null;
+  return cluster.role === "inference" && isAlone ? `unix:${sidecar.socket}.vault` : null;
+}
+
+function target(role: VaultRole, address: Address | null): VaultTarget[] {
+  if (address === null) return [];
+  return [{ name: role, role, classes: CLASSES[role], address: address.text }];
+}
+
+function ownTarget(config: Config): VaultTarget[] {
+  const { role } = config.cluster;
+  if (role !== "inference") return target(role, reachable(config.vault.listen));
+  const address = localVaultAddress(config);
+  if (address === null) return [];
+  return [{ name: "vault (local)", role: "cold", classes: CLASSES.cold, address }];
 }
 
 /** Who listens on every interface is reached over the loopback. */

@@ -1,6 +1,6 @@
 // Owns what a client demands of a vault's hello before it sends anything else.
 import { hostname } from "node:os";
-import { className } from "../block.ts";
+import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { PROTOCOL_MAX, PROTOCOL_MIN } from "../limits.ts";
@@ -47,12 +47,12 @@ export function checkHello(reply: HelloReply, name: RecordClass, context: CallCo
 }
 
 function checkHelloClass(reply: HelloReply, name: RecordClass, context: CallContext): void {
-  const actual = className(reply.recordClass);
-  if (actual === name) return;
+  const actual = vaultClassName(reply.recordClass);
+  if (actual === name || actual === "both") return;
   throw new TierkvError("VAULT_CLASS", {
     address: context.address,
     name,
     actual,
-    fix: `set [cluster] ${name}_cold to a vault started with role = "${name}_cold"`,
+    fix: `set [cluster] ${name}_cold to a vault started with role = "${name}_cold" or "cold"`,
   });
 }

@@ -181,11 +181,11 @@ function assemble(path: string | null, values: ReadonlyMap<Entry, unknown>): Con
   return deepFreeze(config) as unknown as Config;
 }
 
-function camel(snake: string): string {
+export function camel(snake: string): string {
   return snake.replaceAll(/_(\w)/g, (_match, letter: string) => letter.toUpperCase());
 }
 
-function deepFreeze<T extends object>(value: T): T {
+export function deepFreeze<T extends object>(value: T): T {
   for (const item of Object.values(value)) {
     if (typeof item === "object" && item !== null) deepFreeze(item as object);
   }

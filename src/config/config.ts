@@ -1,9 +1,10 @@
 // Owns the shape of the configuration as the program sees it: typed, complete and frozen.
 import type { LogLevel } from "../log.ts";
 
-export type Role = "inference" | "kv_cold" | "ssm_cold";
+/** `cold`: a vault for records of both classes. */
+export type Role = "inference" | "kv_cold" | "ssm_cold" | "cold";
 
-/** A TCP address; `text` is `host:port`, with brackets round an IPv6 host. */
+/** A TCP address; `text` is `host:port`, with brackets round an IPv6 host. Or a socket: `text` is `unix:/path`, no host, port 0. */
 export interface Address {
   readonly host: string;
   readonly port: number;
@@ -24,7 +25,8 @@ export interface TurboQuantConfig {
 
 export interface VaultConfig {
   readonly listen: Address;
-  readonly maxBytes: number;
+  /** null: a share of the memory free at start. */
+  readonly maxBytes: number | null;
 }
 
 export interface SidecarConfig {
@@ -33,6 +35,10 @@ export interface SidecarConfig {
   readonly arenaBytes: number;
   /** null: a sealed memfd. */
   readonly arenaDir: string | null;
+  /** Whether an engine starts the sidecar when nothing answers on the socket. Read by the shim. */
+  readonly autostart: boolean;
+  /** A sidecar started that way ends after this long without an engine. */
+  readonly idleExitS: number;
 }
 
 export interface RestoreConfig {

@@ -2,6 +2,7 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { VAULT_SOCKET_BYTES_MAX } from "../limits.ts";
 import type { Address } from "./config.ts";
 import { nearest } from "./nearest.ts";
 
@@ -113,32 +114,50 @@ export function showBytes(count: number): string {
   return `${value} ${names[step] ?? "B"}`;
 }
 
-/** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only where one listens. */
+/** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only where one listens. Or `unix:/path`. */
 export function address(use: "listen" | "connect"): Kind<Address> {
-  const portMin = use === "listen" ? 0 : 1;
   const sample = use === "listen" ? "127.0.0.1:50051" : "192.168.1.10:50051";
   return {
-    describe: '`"host:port"`',
+    describe: '`"host:port"` or `"unix:/path"`',
     parse(raw, key) {
       const fix = `write ${key} = "${suggestAddress(raw, sample)}"`;
       if (typeof raw !== "string") return wrongType('an address "host:port" in quotes', fix);
-      const [, host = "", port] = /^(.*):(\d+)$/.exec(raw) ?? [];
-      if (raw.includes("://")) return badValue("an address has no scheme", fix);
-      if (port === undefined || isIPv6(raw)) return badValue("the port is missing", fix);
-      const bare = host.replace(/^\[(.*)\]$/, "$1");
-      const isBracketed = bare !== host;
-      if (isBracketed ? !isIPv6(bare) : !isHost(bare)) {
-        return badValue(
-          host === "" ? "the host is missing" : `"${host}" is not a host name or IP address`,
-          fix,
-        );
-      }
-      const number = Number(port);
-      if (number < portMin || number > 65_535)
-        return badValue(`port ${port} is not ${portMin} to 65535`, fix);
-      return { value: { host: bare, port: number, text: `${host}:${number}` } };
+      if (raw.startsWith(UNIX_PREFIX)) return unixAddress(raw, key);
+      return tcpAddress(raw, use === "listen" ? 0 : 1, fix);
     },
   };
+}
+
+function tcpAddress(raw: string, portMin: number, fix: string): Parsed<Address> {
+  const [, host = "", port] = /^(.*):(\d+)$/.exec(raw) ?? [];
+  if (raw.includes("://")) return badValue("an address has no scheme", fix);
+  if (port === undefined || isIPv6(raw)) return badValue("the port is missing", fix);
+  const bare = host.replace(/^\[(.*)\]$/, "$1");
+  const isBracketed = bare !== host;
+  if (isBracketed ? !isIPv6(bare) : !isHost(bare)) {
+    const reason = `"${host}" is not a host name or IP address`;
+    return badValue(host === "" ? "the host is missing" : reason, fix);
+  }
+  const number = Number(port);
+  if (number < portMin || number > 65_535) {
+    return badValue(`port ${port} is not ${portMin} to 65535`, fix);
+  }
+  return { value: { host: bare, port: number, text: `${host}:${number}` } };
+}
+
+const UNIX_PREFIX = "unix:";
+
+function unixAddress(raw: string, key: string): Parsed<Address> {
+  const file = raw.slice(UNIX_PREFIX.length);
+  const bytesMax = VAULT_SOCKET_BYTES_MAX;
+  if (!/^\/[^\0]+$/.test(file)) {
+    return badValue("not an absolute path behind unix:", `write ${key} = "unix:/absolute/path"`);
+  }
+  const size = Buffer.byteLength(file);
+  if (size > bytesMax) {
+    return badValue(`a path of ${size} bytes, the limit is ${bytesMax}`, "choose a shorter path");
+  }
+  return { value: { host: "", port: 0, text: raw } };
 }
 
 function isHost(host: string): boolean {

@@ -20,16 +20,6 @@ const int8IsNotYet: Rule = ({ turboQuant }) =>
       }
     : null;
 
-const vaultsAreTwo: Rule = ({ cluster: { kvCold, ssmCold } }) =>
-  kvCold !== null && ssmCold !== null && kvCold.text === ssmCold.text
-    ? {
-        code: "CONFIG_CONFLICT",
-        path: ["cluster", "ssm_cold"],
-        reason: `kv_cold has the same address ${kvCold.text}, and one vault holds one class of records`,
-        fix: "start a vault for each, or leave ssm_cold out where the model is not a hybrid",
-      }
-    : null;
-
 const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
   stallMs > waitMs
     ? {
@@ -40,7 +30,7 @@ const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
       }
     : null;
 
-const RULES: readonly Rule[] = [int8IsNotYet, vaultsAreTwo, stallIsWithinWait];
+const RULES: readonly Rule[] = [int8IsNotYet, stallIsWithinWait];
 
 /** Every rule that a well-typed configuration breaks. */
 export function breaches(config: Config): Breach[] {

@@ -5,11 +5,13 @@ import {
   ARENA_BYTES_DEFAULT,
   ARENA_BYTES_MAX,
   ARENA_BYTES_MIN,
+  IDLE_EXIT_S_DEFAULT,
+  IDLE_EXIT_S_MAX,
   PATH_BYTES_MAX,
   RESTORE_STALL_MS_DEFAULT,
   RESTORE_WAIT_MS_DEFAULT,
   RESTORE_WAIT_MS_MAX,
-  SOCKET_PATH_BYTES_MAX,
+  SIDECAR_SOCKET_BYTES_MAX,
   VAULT_BYTES_MAX,
   VAULT_BYTES_MIN,
 } from "../limits.ts";
@@ -51,11 +53,6 @@ export type Schema = {
   }>;
 };
 
-/** Half of what is free now leaves room for the machine's other work; what a container may use counts. */
-function halfOfFreeMemory(): number {
-  return Math.max(VAULT_BYTES_MIN, Math.floor(process.availableMemory() / 2));
-}
-
 function defaultSocket(env: Environment): string {
   const runtimeDir = env["XDG_RUNTIME_DIR"] ?? "";
   if (runtimeDir !== "" && existsSync(runtimeDir))
@@ -68,8 +65,8 @@ export const SCHEMA: Schema = {
     doc: "What this machine is, and where the vaults are.",
     fields: {
       role: {
-        kind: choice(["inference", "kv_cold", "ssm_cold"]),
-        doc: "This machine's part: `inference` runs the engine and a sidecar, `kv_cold` a vault for attention KV, `ssm_cold` a vault for recurrent state.",
+        kind: choice(["inference", "kv_cold", "ssm_cold", "cold"]),
+        doc: "This machine's part: `inference` runs the engine and a sidecar, `kv_cold` a vault for attention KV, `ssm_cold` a vault for recurrent state, `cold` a vault for both.",
         fallback: () => "inference",
         fallbackText: '`"inference"`',
         example: '"inference"',
@@ -77,7 +74,7 @@ export const SCHEMA: Schema = {
       },
       kv_cold: {
         kind: address("connect"),
-        doc: "The vault for attention KV.",
+        doc: "The vault for attention KV. Without `kv_cold` and `ssm_cold` the sidecar starts a vault of its own on this machine.",
         fallback: () => null,
         fallbackText: "none",
         example: '"192.168.1.10:50051"',
@@ -85,7 +82,7 @@ export const SCHEMA: Schema = {
       },
       ssm_cold: {
         kind: address("connect"),
-        doc: "The vault for recurrent (SSM, linear-attention) state; only hybrid models need it.",
+        doc: "The vault for recurrent (SSM, linear-attention) state; only hybrid models need it. May be the one of `kv_cold` when its role is `cold`.",
         fallback: () => null,
         fallbackText: "none",
         example: '"192.168.1.11:50051"',
@@ -114,11 +111,11 @@ export const SCHEMA: Schema = {
     },
   },
   vault: {
-    doc: "A vault (`tierkv vault`, on a machine whose role is `kv_cold` or `ssm_cold`).",
+    doc: "A vault (`tierkv vault`, on a machine whose role is `kv_cold`, `ssm_cold` or `cold`). `--listen` and `--max-bytes` go before these keys, `--role` before `[cluster] role`.",
     fields: {
       listen: {
         kind: address("listen"),
-        doc: "Where the vault listens. Write the machine's LAN address (or `0.0.0.0`) to let other machines in: the link is not encrypted yet, so use a network you trust.",
+        doc: "Where the vault listens. Write the machine's LAN address (or `0.0.0.0`) to let other machines in: the link is not encrypted yet, so use a network you trust. A socket gets mode 0600.",
         fallback: () => ({ host: "127.0.0.1", port: 50_051, text: "127.0.0.1:50051" }),
         fallbackText: '`"127.0.0.1:50051"`',
         example: '"127.0.0.1:50051"',
@@ -126,8 +123,9 @@ export const SCHEMA: Schema = {
       max_bytes: {
         kind: bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX),
         doc: "Memory the vault may use for records, its index and reservations together. When it is full, the least useful records go.",
-        fallback: halfOfFreeMemory,
-        fallbackText: "half of the memory free at start",
+        fallback: () => null,
+        fallbackText:
+          "half of the memory free at start; a quarter where a sidecar starts its own vault",
         example: "24_000_000_000",
       },
     },
@@ -136,7 +134,7 @@ export const SCHEMA: Schema = {
     doc: "The sidecar (`tierkv sidecar`, on the engine's machine; one serves all engines there).",
     fields: {
       socket: {
-        kind: path(SOCKET_PATH_BYTES_MAX),
+        kind: path(SIDECAR_SOCKET_BYTES_MAX),
         doc: "The Unix socket between engine and sidecar. Both read this key.",
         fallback: defaultSocket,
         fallbackText:
@@ -156,6 +154,20 @@ export const SCHEMA: Schema = {
         fallback: () => null,
         fallbackText: "none: memory without a file",
         example: '"/dev/shm/tierkv"',
+      },
+      autostart: {
+        kind: boolean,
+        doc: "Whether an engine starts the sidecar when nothing answers on the socket: once per machine, detached, its log beside the socket. Read by the engine from the file named by `config_path`.",
+        fallback: () => true,
+        fallbackText: "`true`",
+        example: "false",
+      },
+      idle_exit_s: {
+        kind: integer(1, IDLE_EXIT_S_MAX, "s"),
+        doc: "A sidecar that was started by an engine (`--exit-when-idle`) ends, with its vault, after this long without an engine.",
+        fallback: () => IDLE_EXIT_S_DEFAULT,
+        fallbackText: `\`${IDLE_EXIT_S_DEFAULT}\``,
+        example: String(IDLE_EXIT_S_DEFAULT),
       },
     },
   },

@@ -95,7 +95,7 @@ function vaultConfig(role: string, listen: string, maxBytes: number): string {
 
 function inferenceConfig(kv: string, ssm: string, socket: string): string {
   const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kv}"\nssm_cold = "${ssm}"\n`;
-  const sidecar = `[sidecar]\nsocket = ${JSON.stringify(socket)}\narena_bytes = ${DEMO_ARENA_BYTES}\n`;
+  const sidecar = `[sidecar]\nsocket = ${JSON.stringify(socket)}\narena_bytes = ${DEMO_ARENA_BYTES}\nautostart = false\n`;
   const waits = `wait_ms = ${DEMO_RESTORE_WAIT_MS}\nstall_ms = ${DEMO_RESTORE_STALL_MS}\n`;
   return `${cluster}\n${sidecar}\n[restore]\n${waits}`;
 }

@@ -7,6 +7,7 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo } from "../native.ts";
 import { listenOn } from "../socket-file.ts";
+import { nowMs } from "../time.ts";
 import { Connection } from "./connection.ts";
 import { Engine } from "./engine.ts";
 import type { EngineOptions, EngineStatus } from "./engine.ts";
@@ -46,6 +47,8 @@ export class ShimServer {
   readonly #alive = new Set<Engine>();
   readonly #shimCounters = new Set<string>();
   #lastId = 0;
+  /** Since when there is no engine; null while there is one. */
+  #idleSinceMs: number | null = nowMs();
   #stopListening: () => Promise<void> = () => Promise.resolve();
 
   constructor(options: ShimServerOptions) {
@@ -82,6 +85,11 @@ export class ShimServer {
 
   engines(): EngineStatus[] {
     return [...this.#engines.values()].map((engine) => engine.status());
+  }
+
+  /** How long no engine has been connected; 0 while one is. */
+  idleMs(): number {
+    return this.#idleSinceMs === null ? 0 : nowMs() - this.#idleSinceMs;
   }
 
   #accept(socket: Socket): void {
@@ -164,12 +172,14 @@ export class ShimServer {
       onRetired: () => this.#engines.delete(engine.id),
       onGone: () => {
         this.#alive.delete(engine);
+        if (this.#alive.size === 0) this.#idleSinceMs = nowMs();
         counters.add("engines_gone");
         this.#onLess();
       },
     });
     this.#engines.set(engine.id, engine);
     this.#alive.add(engine);
+    this.#idleSinceMs = null;
     counters.add("engines_connected");
     return engine;
   }

@@ -1,4 +1,5 @@
 // Owns the assembly of a sidecar: encode threads, saves, engines and the local socket, started and stopped in order.
+import { statfsSync } from "node:fs";
 import { availableMemory } from "node:process";
 import type { RecordClass } from "../block.ts";
 import { EncodePool } from "../codec/pool.ts";
@@ -29,6 +30,8 @@ export interface SidecarOptions {
 
 export interface RunningSidecar extends Running {
   readonly socketPath: string;
+  /** How long no engine has been connected; 0 while one is. */
+  idleMs(): number;
   status(): SidecarStatus;
 }
 
@@ -61,7 +64,12 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     await saver.drain();
     await pool.close();
   };
-  return { socketPath: socket, status, close: () => (closing ??= close()) };
+  return {
+    socketPath: socket,
+    idleMs: () => server.idleMs(),
+    status,
+    close: () => (closing ??= close()),
+  };
 }
 
 function newSaver({ vaults, counters, logger }: SidecarOptions, pool: EncodePool): Saver {
@@ -100,13 +108,20 @@ function newServer(options: SidecarOptions, saver: Saver, status: () => object):
   });
 }
 
+/** Memory that an arena could take: what the machine has left, and the file system it lies on. */
+function freeBytes(arenaDir: string | null): number {
+  if (arenaDir === null) return availableMemory();
+  const { bavail, bsize } = statfsSync(arenaDir);
+  return Math.min(availableMemory(), bavail * bsize);
+}
+
 function engineOptions(options: SidecarOptions, saver: Saver): EngineOptions {
   const { config, vaults, counters, logger } = options;
   const { enabled, kvDim } = config.turboQuant;
   return {
     arenaBytesMax: config.sidecar.arenaBytes,
     arenaDir: config.sidecar.arenaDir,
-    freeBytes: availableMemory,
+    freeBytes: () => freeBytes(config.sidecar.arenaDir),
     kvDim: enabled ? kvDim : null,
     fidelity: FIDELITY_EXACT,
     waitMs: config.restore.waitMs,

@@ -1,6 +1,6 @@
 // Owns what a vault demands of a request before it touches the store; every refusal names the value and the limit.
 import { className, HASH_BYTES, keyCount, PACKED_KEY_BYTES, toNamespace } from "../block.ts";
-import type { Namespace, RecordClass } from "../block.ts";
+import type { Namespace, VaultClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { KEYS_MAX, STORE_CALL_BYTES_MAX } from "../limits.ts";
 import type { FetchPlan, FetchSegment, StoreOffer } from "../wire/messages.ts";
@@ -28,20 +28,20 @@ export function checkKeys(
 }
 
 /** Refuses the other class by name: a record in the wrong vault would never be found again. */
-export function checkClass(asked: number, actual: RecordClass): void {
+export function checkClass(asked: number, actual: VaultClass): void {
   const name = className(asked);
-  if (name === actual) return;
+  if (name === actual || actual === "both") return;
   throw new TierkvError("WRONG_CLASS", {
     actual,
     asked: name,
-    fix: `point [cluster] ${name}_cold at a vault started with role = "${name}_cold"`,
+    fix: `point [cluster] ${name}_cold at a vault started with role = "${name}_cold" or "cold"`,
   });
 }
 
 /** A record above `maxRecordBytes` passes here: the store answers that item alone TOO_LARGE and reserves nothing for it. */
 export function checkOffer(
   offer: StoreOffer,
-  vault: { recordClass: RecordClass; maxRecordBytes: number },
+  vault: { recordClass: VaultClass; maxRecordBytes: number },
 ): CheckedOffer {
   checkClass(offer.recordClass, vault.recordClass);
   const checked = checkKeys(offer.namespace, offer.keys);
@@ -65,7 +65,7 @@ export function checkOffer(
 }
 
 /** The keys of all segments one after another, in need order. */
-export function checkPlan(plan: FetchPlan, actual: RecordClass): CheckedKeys {
+export function checkPlan(plan: FetchPlan, actual: VaultClass): CheckedKeys {
   for (const segment of plan.segments) {
     checkClass(segment.recordClass, actual);
     checkGroup(segment);

@@ -1,5 +1,5 @@
 // Owns what every call of one vault shares: its store, its identity, its counters.
-import type { RecordClass } from "../block.ts";
+import type { VaultClass } from "../block.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import type { OpenStreams } from "./streams.ts";
@@ -7,7 +7,7 @@ import type { OpenStreams } from "./streams.ts";
 export interface VaultContext {
   /** Id of the native RAM store. */
   readonly store: number;
-  readonly recordClass: RecordClass;
+  readonly recordClass: VaultClass;
   /** Changes with every start: the memory of the run before is gone. */
   readonly epoch: number;
   readonly version: string;

@@ -1,8 +1,10 @@
 // Owns the listening socket of a vault: address texts, the cap on connections, and errors that say how to go on.
 import { createServer } from "node:net";
-import type { AddressInfo, ListenOptions, Server, Socket } from "node:net";
+import type { AddressInfo, Server, Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { VAULT_CONNECTIONS_MAX } from "../limits.ts";
+import { listenOn } from "../socket-file.ts";
+import type { SocketPlace } from "../socket-file.ts";
 
 /** Where to listen: TCP, or `unix:/path` in `text`. */
 export interface ListenAddress {
@@ -15,7 +17,7 @@ export interface Listener {
   /** The real one: with the port the system chose for port 0. */
   readonly address: string;
   /** Accepts no more; open connections stay. */
-  stop(): void;
+  stop(): Promise<void>;
   /** Cuts every open connection. */
   cut(): void;
 }
@@ -35,36 +37,43 @@ export async function listen(
   });
   server.maxConnections = VAULT_CONNECTIONS_MAX;
   server.on("drop", onRefused);
-  await bind(server, at);
+  const stop = isUnix(at) ? await listenOn(server, placeOf(at)) : await bind(server, at);
   return {
     address: boundText(server, at),
-    stop: () => void server.close(),
+    stop,
     cut: () => {
       for (const socket of sockets) socket.destroy();
     },
   };
 }
 
-function bind(server: Server, at: ListenAddress): Promise<void> {
-  const where: ListenOptions = isUnix(at)
-    ? { path: at.text.slice(UNIX_PREFIX.length) }
-    : { host: at.host, port: at.port };
+function placeOf(at: ListenAddress): SocketPlace {
+  return {
+    path: at.text.slice(UNIX_PREFIX.length),
+    key: "[vault] listen",
+    whenTaken: "stop that vault, or set another [vault] listen",
+  };
+}
+
+/** Listens on TCP; returns how to stop that. */
+function bind(server: Server, { host, port, text }: ListenAddress): Promise<() => Promise<void>> {
+  const stop = (): Promise<void> => {
+    server.close();
+    return Promise.resolve();
+  };
   return new Promise((resolve, reject) => {
-    const onError = (error: NodeJS.ErrnoException): void => reject(listenError(error, at));
+    const onError = (error: NodeJS.ErrnoException): void => reject(listenError(error, text));
     server.once("error", onError);
-    server.listen(where, () => {
+    server.listen({ host, port }, () => {
       server.off("error", onError);
-      resolve();
+      resolve(stop);
     });
   });
 }
 
-function listenError(error: NodeJS.ErrnoException, at: ListenAddress): TierkvError {
-  const address = at.text;
+function listenError(error: NodeJS.ErrnoException, address: string): TierkvError {
   if (error.code === "EADDRINUSE") {
-    const fix = isUnix(at)
-      ? "stop that process, or remove the file if none runs"
-      : "stop that process or set another [vault] listen";
+    const fix = "stop that process or set another [vault] listen";
     return new TierkvError("ADDRESS_IN_USE", { address, fix }, { cause: error });
   }
   return new TierkvError(

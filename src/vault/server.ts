@@ -1,7 +1,7 @@
 // Owns the life of a vault: its store, its gRPC server, its listening socket, and the drain at the end.
 import { Server, ServerCredentials } from "@grpc/grpc-js";
-import { classNumber } from "../block.ts";
-import type { RecordClass } from "../block.ts";
+import { vaultClassNumber } from "../block.ts";
+import type { VaultClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import {
@@ -27,7 +27,7 @@ import { flush, hello, lookup, report, stats, unary } from "./unary.ts";
 
 export interface VaultOptions {
   config: { readonly listen: ListenAddress; readonly maxBytes: number };
-  recordClass: RecordClass;
+  recordClass: VaultClass;
   logger: Logger;
   counters: VaultCounters;
 }
@@ -77,7 +77,7 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
   const core = coreInfo();
   return {
-    store: createStore({ maxBytes, maxRecordBytes, recordClass: classNumber(recordClass) }),
+    store: createStore({ maxBytes, maxRecordBytes, recordClass: vaultClassNumber(recordClass) }),
     recordClass,
     epoch: randomNumber48(),
     version: core.version,
@@ -125,7 +125,7 @@ interface Parts {
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
 async function drain({ vault, health, server, listener }: Parts): Promise<void> {
   health.stop();
-  listener.stop();
+  await listener.stop();
   const finished = new Promise<void>((resolve) => {
     server.tryShutdown(() => resolve());
   });

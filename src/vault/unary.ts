@@ -1,6 +1,6 @@
 // Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Stats, Flush.
 import type { handleUnaryCall } from "@grpc/grpc-js";
-import { classNumber, countBits, ItemStatus, statusName, toNamespace } from "../block.ts";
+import { countBits, ItemStatus, statusName, toNamespace, vaultClassNumber } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { CHUNK_BYTES, KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits.ts";
 import { storeFlush, storeLookup, storeRecheck, storeStats } from "../native.ts";
@@ -42,7 +42,7 @@ export function hello(vault: VaultContext, request: m.HelloRequest): m.HelloRepl
     protocol,
     version: vault.version,
     recordVersion: vault.recordVersion,
-    recordClass: classNumber(vault.recordClass),
+    recordClass: vaultClassNumber(vault.recordClass),
     epoch: vault.epoch,
     maxRecordBytes: vault.maxRecordBytes,
     maxChunkBytes: CHUNK_BYTES,
@@ -83,7 +83,7 @@ export function stats(vault: VaultContext): m.StatsReply {
   const now = storeStats(vault.store);
   return {
     version: vault.version,
-    recordClass: classNumber(vault.recordClass),
+    recordClass: vaultClassNumber(vault.recordClass),
     epoch: vault.epoch,
     uptimeMs: Math.round(nowMs() - vault.startedMs),
     maxBytes: now.maxBytes,

@@ -61,7 +61,10 @@ test.each([
 test.each([
   [["vualt"], "unknown command 'vualt' (Did you mean vault?); see `tierkv --help`"],
   [["vault", "--prot", "1"], "unknown option '--prot'"],
-  [["flush", "--target", "kv"], "'kv' is invalid. Allowed choices are kv_cold, ssm_cold; see"],
+  [
+    ["flush", "--target", "kv"],
+    "'kv' is invalid. Allowed choices are kv_cold, ssm_cold, cold; see",
+  ],
   [["status", "--config"], "'--config <path>' argument missing"],
   [["status", "more"], "too many arguments"],
 ])("%j is refused in one line", async (argv, text) => {
@@ -122,5 +125,5 @@ test("a vault on a machine that is none is refused with the line to change", asy
   expect(stderr).toContain(
     `${good}:2: [cluster] role = "inference": a vault holds one class of records`,
   );
-  expect(stderr).toContain('write role = "kv_cold" or role = "ssm_cold"');
+  expect(stderr).toContain('write role = "kv_cold", "ssm_cold" or "cold"');
 });

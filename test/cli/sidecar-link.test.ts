@@ -48,7 +48,7 @@ test("says hello as status, pings, and reads the status, also from crumbs", asyn
   await listen(({ t, role }, socket) => {
     asked.push(role ?? t);
     const answers: Record<string, object> = {
-      hello: { t: "welcome", sidecar: "9.9.9" },
+      hello: { t: "welcome", protocol: 1, sidecar: "9.9.9" },
       ping: { t: "pong", n: 0 },
       status: { t: "status_reply", status: { engines: 3 } },
     };
@@ -83,6 +83,16 @@ test("a refusal is told in the sidecar's words", async () => {
     socket.end(encodeFrame({ t: "refuse", code: "X", message: "no common protocol" })),
   );
   await expect(new SidecarLink(path).hello(1000)).rejects.toThrow("no common protocol");
+});
+
+test("a sidecar of another protocol is refused by name", async () => {
+  await listen((_question, socket) =>
+    socket.end(encodeFrame({ t: "welcome", protocol: 2, sidecar: "9.9.9" })),
+  );
+  await expect(new SidecarLink(path).hello(1000)).rejects.toMatchObject({
+    code: "VERSION_MISMATCH",
+    message: `no common protocol: the sidecar at ${path} (version 9.9.9) speaks local protocol 2, this side speaks local protocol 1; install the same release on both`,
+  });
 });
 
 test("an end in the middle is an end", async () => {

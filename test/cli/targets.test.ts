@@ -1,6 +1,6 @@
 // Owns the proof which vaults a configuration speaks of.
 import { expect, test } from "vitest";
-import { vaultClass, vaultTargets } from "../../src/cli/targets.ts";
+import { localVaultAddress, vaultClass, vaultTargets } from "../../src/cli/targets.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config } from "../../src/config/config.ts";
 
@@ -11,10 +11,14 @@ function parse(toml: string): Config {
 }
 
 const addresses = (toml: string): string[] =>
-  vaultTargets(parse(toml)).map(({ role, address }) => `${role} ${address}`);
+  vaultTargets(parse(toml)).map(({ name, address }) => `${name} ${address}`);
 
 test.each([
-  ["an engine without vaults", "", []],
+  [
+    "an engine without vaults: one of its own beside the socket",
+    '[sidecar]\nsocket = "/run/s.sock"',
+    ["vault (local) unix:/run/s.sock.vault"],
+  ],
   ["an engine with one", '[cluster]\nkv_cold = "a:1"', ["kv_cold a:1"]],
   [
     "an engine with two",
@@ -22,6 +26,22 @@ test.each([
     ["kv_cold a:1", "ssm_cold b:2"],
   ],
   ["a vault: itself", '[cluster]\nrole = "kv_cold"', ["kv_cold 127.0.0.1:50051"]],
+  [
+    "an engine with one vault for both classes",
+    '[cluster]\nkv_cold = "a:1"\nssm_cold = "a:1"',
+    ["kv_cold a:1", "ssm_cold a:1"],
+  ],
+  ["a vault for both: itself", '[cluster]\nrole = "cold"', ["cold 127.0.0.1:50051"]],
+  [
+    "a vault for both on a socket",
+    '[cluster]\nrole = "cold"\n[vault]\nlisten = "unix:/run/v.sock"',
+    ["cold unix:/run/v.sock"],
+  ],
+  [
+    "a vault beside another",
+    '[cluster]\nrole = "kv_cold"\nssm_cold = "b:2"',
+    ["ssm_cold b:2", "kv_cold 127.0.0.1:50051"],
+  ],
   [
     "a vault for everybody: over the loopback",
     '[cluster]\nrole = "ssm_cold"\n[vault]\nlisten = "0.0.0.0:7"',
@@ -44,5 +64,16 @@ test.each([
 test("a vault's role says its class", () => {
   expect(vaultClass(parse('[cluster]\nrole = "kv_cold"'))).toBe("kv");
   expect(vaultClass(parse('[cluster]\nrole = "ssm_cold"'))).toBe("ssm");
+  expect(vaultClass(parse('[cluster]\nrole = "cold"'))).toBe("both");
   expect(() => vaultClass(parse(""))).toThrow("defaults (no tierkv.toml): [cluster] role");
+});
+
+test("only an engine's machine without any vault starts one of its own", () => {
+  const socket = '[sidecar]\nsocket = "/run/s.sock"\n';
+  const address = (cluster: string): string | null =>
+    localVaultAddress(parse(`[cluster]\n${cluster}\n${socket}`));
+  expect(address("")).toBe("unix:/run/s.sock.vault");
+  expect(address('kv_cold = "a:1"')).toBeNull();
+  expect(address('ssm_cold = "a:1"')).toBeNull();
+  expect(address('role = "cold"')).toBeNull();
 });

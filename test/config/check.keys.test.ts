@@ -138,6 +138,20 @@ testRefusals({
     'turbo_quant = "off"',
     "expected a table",
   ),
+  "autostart in quotes": bad(
+    '[sidecar]\nautostart = "off"',
+    2,
+    "CONFIG_WRONG_TYPE",
+    '[sidecar] autostart = "off"',
+    "write autostart = true or autostart = false",
+  ),
+  "an idle time with a unit": bad(
+    '[sidecar]\nidle_exit_s = "10min"',
+    2,
+    "CONFIG_WRONG_TYPE",
+    '[sidecar] idle_exit_s = "10min"',
+    "whole number without quotes",
+  ),
   "a whole number in quotes": bad(
     '[restore]\nwait_ms = "5000"',
     2,

@@ -41,6 +41,8 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       socket: options.socket,
       arenaBytes: options.arenaBytes ?? 64 * MIB,
       arenaDir: options.arenaDir ?? null,
+      autostart: false,
+      idleExitS: 600,
     },
     restore: { waitMs: options.waitMs ?? 10_000, stallMs: options.stallMs ?? 5000 },
     log: { level: "silent" },
@@ -62,6 +64,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
   });
   return closeAfterTest({
     socketPath: sidecar.socketPath,
+    idleMs: () => sidecar.idleMs(),
     status: () => sidecar.status(),
     close: () => sidecar.close(),
     counters,

@@ -47,12 +47,14 @@ function roomOf(path: string): string | null {
 
 const stem = (path: string): string => posix.basename(path, ".ts");
 
-function foundationBreach({ from, to, isPackage, typeOnly }: Import): string | null {
+function foundationBreach({ from, to, isPackage, typeOnly, byUrl }: Import): string | null {
   if (to.startsWith("node:")) return null;
   if (isPackage) {
     const allowed = FOUNDATION_PACKAGES[stem(from)] ?? [];
     return allowed.includes(to) ? null : `${from}: a foundation file may not use ${to}`;
   }
+  // A file that is read and no code: package.json.
+  if (byUrl && roomOf(to) === null) return null;
   if (roomOf(to) !== "") return `${from}: the foundation may not import ${to}`;
   const isDownward = FOUNDATION.indexOf(stem(to)) < FOUNDATION.indexOf(stem(from));
   return isDownward || typeOnly ? null : `${from}: ${to} stands above it in the foundation`;

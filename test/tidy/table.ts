@@ -9,7 +9,9 @@ export const FOUNDATION: readonly string[] = [
   "block",
   "log",
   "lifecycle",
+  "version",
   "native",
+  "socket-file",
 ];
 
 export interface Room {

@@ -40,7 +40,7 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
   });
   const results = await Promise.all(
     targets.map((target) => {
-      const client = new VaultClient({ address: target.address, name: target.recordClass, logger });
+      const client = new VaultClient({ address: target.address, name: target.classes[0], logger });
       return flushOne(client, target);
     }),
   );
@@ -66,25 +66,25 @@ async function confirmed(
       reason: "flush asks before it drops records, and there is no terminal: add --yes",
     });
   }
-  const list = targets.map(({ role, address }) => `${role} at ${address}`).join(" and ");
+  const list = targets.map(({ name, address }) => `${name} at ${address}`).join(" and ");
   const answer = await io.ask(`Drop every record of ${list}? [y/N]`);
   return /^y(es)?$/i.test(answer);
 }
 
 interface Flushed {
-  target: VaultRole;
+  target: string;
   address: string;
   records: number;
   bytes: number;
   error: string | null;
 }
 
-async function flushOne(client: VaultClient, { role, address }: VaultTarget): Promise<Flushed> {
+async function flushOne(client: VaultClient, { name, address }: VaultTarget): Promise<Flushed> {
   try {
     const { records, bytes } = await client.flush(null, FLUSH_TIMEOUT_MS);
-    return { target: role, address, records, bytes, error: null };
+    return { target: name, address, records, bytes, error: null };
   } catch (error) {
-    return { target: role, address, records: 0, bytes: 0, error: toTierkvError(error).message };
+    return { target: name, address, records: 0, bytes: 0, error: toTierkvError(error).message };
   } finally {
     client.close();
   }

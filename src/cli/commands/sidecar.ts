@@ -1,13 +1,24 @@
-// Owns `tierkv sidecar`: serves the engines of this machine until it is told to stop.
+// Owns `tierkv sidecar`: serves the engines of this machine until it is told to stop, or nobody needs it any more.
 import type { RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import type { Config } from "../../config/config.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
+import { IDLE_POLL_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Call, Registrar } from "../call.ts";
-import { vaultTargets } from "../targets.ts";
+import { checkArena, checkOpenFiles } from "../conditions.ts";
+import { LocalVault } from "../local-vault.ts";
+import { localVaultBudget } from "../memory.ts";
+import { localVaultAddress, vaultTargets } from "../targets.ts";
+
+interface SidecarOptions {
+  socket?: string;
+  exitWhenIdle?: true;
+}
 
 export function addSidecar({ program, action }: Registrar): void {
   program
@@ -15,39 +26,52 @@ export function addSidecar({ program, action }: Registrar): void {
     .summary("serve the engines of this machine")
     .description(
       "Serves all engines of this machine: takes the blocks they save, brings back those they need, and keeps\n" +
-        "what is in between in shared memory. SIGTERM drains it; a second one ends it at once.",
+        "what is in between in shared memory. Where no vault is configured it starts one of its own, on this machine.\n" +
+        "SIGTERM drains it; a second one ends it at once.",
     )
+    .option("--socket <path>", "instead of [sidecar] socket")
+    .option("--exit-when-idle", "end after [sidecar] idle_exit_s without an engine")
     .addHelpText("after", "\nExample:\n  tierkv sidecar --config /etc/tierkv/tierkv.toml")
     .action(action(serve));
 }
 
-async function serve(call: Call): Promise<number> {
-  const config = call.loadConfig();
+async function serve(call: Call<SidecarOptions>): Promise<number> {
+  const { socket, exitWhenIdle } = call.options;
+  const given = { option: "--socket", section: "sidecar", name: "socket" };
+  const config = call.loadConfig(socket === undefined ? [] : [{ ...given, text: socket }]);
+  checkOpenFiles();
+  checkArena(config);
   const logger = call.createLogger("sidecar", config);
-  const targets = vaultTargets(config);
-  if (targets.length === 0) {
-    logger.warn(
-      "no vault is configured, so nothing outlives this process: write [cluster] kv_cold",
-    );
-  }
+  const idle = new AbortController();
   return runUntilSignal(
     async () => {
-      const running = await start(config, logger);
-      const vaults = targets.map(({ role, address }) => `${role} ${address}`).join(", ");
-      const { socket } = config.sidecar;
-      logger.info({ socket, vaults }, "sidecar ready");
-      if (call.isJson) call.print({ event: "ready", socket }, []);
+      const parts = await makeParts(config, logger);
+      const running = await start(parts);
+      if (exitWhenIdle === true) abortWhenIdle(parts, config.sidecar.idleExitS, idle);
+      const vaults = vaultTargets(config).map(({ name, address }) => `${name} ${address}`);
+      const serving = { socket: config.sidecar.socket, vaults: vaults.join(", ") };
+      logger.info(serving, "sidecar ready");
+      if (call.isJson) call.print({ event: "ready", socket: serving.socket }, []);
       return running;
     },
-    { logger },
+    { logger, stop: idle.signal },
   );
 }
 
-async function start(config: Config, logger: Logger): Promise<Running> {
+interface Parts {
+  clients: Running;
+  localVault: LocalVault | null;
+  startSidecar(): Promise<RunningSidecar>;
+  /** Once it was started. */
+  sidecar: RunningSidecar | null;
+}
+
+async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { VaultClient } = await import("../../client/vault-client.ts");
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
+  const counters = newSidecarCounters();
   const connect = (name: RecordClass): VaultClient | null => {
-    const target = vaultTargets(config).find(({ recordClass }) => recordClass === name);
+    const target = vaultTargets(config).find(({ classes }) => classes.includes(name));
     return target === undefined ? null : new VaultClient({ address: target.address, name, logger });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
@@ -58,9 +82,49 @@ async function start(config: Config, logger: Logger): Promise<Running> {
       return Promise.resolve();
     },
   };
-  const counters = newSidecarCounters();
+  return {
+    clients,
+    localVault: makeLocalVault(config, logger, counters),
+    startSidecar: () => startSidecar({ config, vaults, logger, counters }),
+    sidecar: null,
+  };
+}
+
+function makeLocalVault(
+  config: Config,
+  logger: Logger,
+  counters: SidecarCounters,
+): LocalVault | null {
+  const address = localVaultAddress(config);
+  if (address === null) return null;
+  const maxBytes = localVaultBudget(config.vault.maxBytes);
+  return new LocalVault({ address, maxBytes, configPath: config.path, logger, counters });
+}
+
+/**
+ * The vault of this machine starts last, when it is certain that we own the socket, but is closed after the sidecar,
+ * which brings it what is still being saved.
+ */
+function start(parts: Parts): Promise<Running> {
+  const { localVault } = parts;
   return startSteps([
-    { name: "vault clients", run: () => Promise.resolve(clients) },
-    { name: "sidecar", run: () => startSidecar({ config, vaults, logger, counters }) },
+    { name: "vault of this machine", run: () => Promise.resolve(localVault ?? undefined) },
+    { name: "vault clients", run: () => Promise.resolve(parts.clients) },
+    { name: "sidecar", run: async () => (parts.sidecar = await parts.startSidecar()) },
+    {
+      name: "start of the vault of this machine",
+      async run() {
+        await localVault?.start();
+        return undefined;
+      },
+    },
   ]);
+}
+
+function abortWhenIdle(parts: Parts, idleExitS: number, idle: AbortController): void {
+  const timer = setInterval(() => {
+    if ((parts.sidecar?.idleMs() ?? 0) < idleExitS * 1000) return;
+    clearInterval(timer);
+    idle.abort(`no engine for ${idleExitS} s`);
+  }, IDLE_POLL_MS);
 }

@@ -1,9 +1,20 @@
-// Owns `tierkv vault`: serves the records of one class until it is told to stop.
+// Owns `tierkv vault`: serves records of one class, or of both, until it is told to stop.
 import { totalmem } from "node:os";
+import { Option } from "commander";
+import type { Override } from "../../config/override.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { Call, Registrar } from "../call.ts";
-import { vaultClass } from "../targets.ts";
+import { checkOpenFiles } from "../conditions.ts";
+import { vaultBudget } from "../memory.ts";
+import { vaultClass, VAULT_ROLES } from "../targets.ts";
+
+interface VaultOptions {
+  listen?: string;
+  role?: string;
+  maxBytes?: string;
+  untilStdinEnds?: true;
+}
 
 export function addVault({ program, action }: Registrar): void {
   program
@@ -11,17 +22,22 @@ export function addVault({ program, action }: Registrar): void {
     .summary("serve a vault on this machine")
     .description(
       "Serves a vault: memory that holds encoded blocks for engines on the LAN. [cluster] role says of which class:\n" +
-        "kv_cold (attention KV) or ssm_cold (recurrent state). SIGTERM drains it; a second one ends it at once.",
+        "kv_cold (attention KV), ssm_cold (recurrent state) or cold (both). SIGTERM drains it; a second one ends it at once.",
     )
+    .option("--listen <address>", "instead of [vault] listen: host:port or unix:/path")
+    .addOption(new Option("--role <role>", "instead of [cluster] role").choices(VAULT_ROLES))
+    .option("--max-bytes <size>", "instead of [vault] max_bytes: 24GB, 24GiB or bytes")
+    .option("--until-stdin-ends", "drain also when standard input ends: for a parent that holds it")
     .addHelpText("after", "\nExample:\n  tierkv vault --config /etc/tierkv/tierkv.toml")
     .action(action(serve));
 }
 
-async function serve(call: Call): Promise<number> {
-  const config = call.loadConfig();
+async function serve(call: Call<VaultOptions>): Promise<number> {
+  const config = call.loadConfig(overrides(call.options));
   const recordClass = vaultClass(config);
+  checkOpenFiles();
   const logger = call.createLogger("vault", config);
-  const { maxBytes } = config.vault;
+  const maxBytes = vaultBudget(config.vault.maxBytes);
   if (maxBytes > totalmem()) {
     const machine = { maxBytes, machineBytes: totalmem() };
     logger.warn(machine, "[vault] max_bytes is more than this machine has: lower it");
@@ -29,11 +45,36 @@ async function serve(call: Call): Promise<number> {
   const { startVault } = await import("../../vault/server.ts");
   const listen = async (): Promise<Awaited<ReturnType<typeof startVault>>> => {
     const counters = newVaultCounters();
-    const vault = await startVault({ config: config.vault, recordClass, logger, counters });
+    const { listen: at } = config.vault;
+    const vault = await startVault({
+      config: { listen: at, maxBytes },
+      recordClass,
+      logger,
+      counters,
+    });
     const { address } = vault;
     logger.info({ address, class: recordClass, maxBytes }, "vault ready");
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
     return vault;
   };
-  return runUntilSignal(() => startSteps([{ name: "vault", run: listen }]), { logger });
+  const stop = call.options.untilStdinEnds === true ? whenStdinEnds() : undefined;
+  return runUntilSignal(() => startSteps([{ name: "vault", run: listen }]), { logger, stop });
+}
+
+function overrides({ listen, role, maxBytes }: VaultOptions): Override[] {
+  const given = (option: string, section: string, name: string, text?: string): Override[] =>
+    text === undefined ? [] : [{ option, section, name, text }];
+  return [
+    ...given("--role", "cluster", "role", role),
+    ...given("--listen", "vault", "listen", listen),
+    ...given("--max-bytes", "vault", "max_bytes", maxBytes),
+  ];
+}
+
+/** Fires when nobody can write to our standard input any more: the process that held it has ended. */
+function whenStdinEnds(): AbortSignal {
+  const controller = new AbortController();
+  const onEnd = (): void => controller.abort("standard input ended");
+  process.stdin.once("end", onEnd).once("error", onEnd).resume();
+  return controller.signal;
 }

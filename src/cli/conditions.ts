@@ -1,0 +1,77 @@
+// Owns what this machine must bring before a process starts to serve: each refusal names the thing, its value and the fix.
+import { accessSync, constants, mkdirSync, readFileSync, statfsSync } from "node:fs";
+import { totalmem } from "node:os";
+import type { Config } from "../config/config.ts";
+import { placeOf } from "../config/load.ts";
+import type { ErrorDetails } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { ARENA_BYTES_DEFAULT, ARENA_BYTES_MIN, OPEN_FILES_MIN } from "../limits.ts";
+
+const LIMITS = "/proc/self/limits";
+
+/** Throws OPEN_FILES when this process may hardly open any. Says nothing where the system does not tell. */
+export function checkOpenFiles(limits: string | null = readLimits()): void {
+  const limit = Number(/^Max open files\s+(\d+)/m.exec(limits ?? "")?.[1] ?? Infinity);
+  if (limit >= OPEN_FILES_MIN) return;
+  throw new TierkvError("OPEN_FILES", {
+    limit,
+    needed: OPEN_FILES_MIN,
+    fix: "raise it with `ulimit -n 1024` (LimitNOFILE=1024 in a systemd unit)",
+  });
+}
+
+function readLimits(): string | null {
+  try {
+    return readFileSync(LIMITS, "utf8");
+  } catch {
+    return null;
+  }
+}
+
+/** What an arena needs of the machine. Throws CONFIG_BAD_VALUE for a ceiling above its memory or an unfit directory. */
+export function checkArena(config: Config, memoryBytes: number = totalmem()): void {
+  const { arenaBytes, arenaDir } = config.sidecar;
+  // The default is a ceiling that a small machine need not reach.
+  if (arenaBytes > Math.max(memoryBytes, ARENA_BYTES_DEFAULT)) {
+    throw new TierkvError("CONFIG_BAD_VALUE", {
+      ...describe(config, "arena_bytes", String(arenaBytes)),
+      reason: `this machine has ${memoryBytes} bytes of memory`,
+      fix: `write arena_bytes = ${Math.floor(memoryBytes / 4)} or less`,
+    });
+  }
+  if (arenaDir !== null) checkArenaDir(config, arenaDir);
+}
+
+function checkArenaDir(config: Config, dir: string): void {
+  const refuse = (reason: string): never => {
+    throw new TierkvError("CONFIG_BAD_VALUE", {
+      ...describe(config, "arena_dir", JSON.stringify(dir)),
+      reason,
+      fix: "name a directory of yours on a memory file system, or leave the key out",
+    });
+  };
+  try {
+    mkdirSync(dir, { recursive: true, mode: 0o700 });
+    accessSync(dir, constants.W_OK | constants.X_OK);
+  } catch (error) {
+    refuse(`it cannot be used: ${toTierkvError(error).message}`);
+  }
+  const freeBytes = freeBytesIn(dir);
+  if (freeBytes < ARENA_BYTES_MIN) {
+    refuse(`${freeBytes} bytes are free there, the smallest arena takes ${ARENA_BYTES_MIN}`);
+  }
+}
+
+function freeBytesIn(dir: string): number {
+  const { bavail, bsize } = statfsSync(dir);
+  return bavail * bsize;
+}
+
+function describe(
+  config: Config,
+  name: string,
+  value: string,
+): Pick<ErrorDetails<"CONFIG_BAD_VALUE">, "where" | "key" | "value"> {
+  const where = placeOf(config, ["sidecar", name]);
+  return { where, key: `[sidecar] ${name}`, value };
+}

@@ -1,0 +1,55 @@
+// Owns values that the command line sets over the file's: each is checked as the key it stands for.
+import { TierkvError } from "../errors.ts";
+import { camel, deepFreeze } from "./check.ts";
+import type { Config } from "./config.ts";
+import type { Parsed } from "./kinds.ts";
+import { breaches } from "./rules.ts";
+import { ENTRIES } from "./schema.ts";
+import type { Entry } from "./schema.ts";
+import { showValue } from "./show.ts";
+
+/** One option that was given, for example `--max-bytes 1GiB` for `[vault] max_bytes`. */
+export interface Override {
+  /** As it is written: `--max-bytes`. */
+  option: string;
+  section: string;
+  name: string;
+  text: string;
+}
+
+/** The configuration with these values, frozen. Throws CONFIG_BAD_VALUE naming the option. */
+export function override(config: Config, overrides: readonly Override[]): Config {
+  const changed = structuredClone(config) as unknown as Record<string, Record<string, unknown>>;
+  for (const given of overrides) {
+    const section = changed[camel(given.section)] ?? {};
+    section[camel(given.name)] = parse(given);
+  }
+  const result = deepFreeze(changed) as unknown as Config;
+  const [breach] = breaches(result);
+  if (breach === undefined) return result;
+  const [section, name] = breach.path;
+  throw refused(`[${section}] ${name}`, "as the command line has it", breach.reason, breach.fix);
+}
+
+function parse({ option, section, name, text }: Override): unknown {
+  const { kind } = entry(section, name).field;
+  const asText: Parsed<unknown> = kind.parse(text, option);
+  // TOML tells numbers from texts by quotes; here a number is what a number can be read from.
+  const isNumber = "problem" in asText && /^\d[\d_]*$/.test(text);
+  const parsed = isNumber ? kind.parse(BigInt(text.replaceAll("_", "")), option) : asText;
+  if ("value" in parsed) return parsed.value;
+  const { problem } = parsed;
+  const reason = "reason" in problem ? problem.reason : `expected ${problem.expected}`;
+  const fix = problem.fix.replaceAll(`${option} = `, `${option} `);
+  throw refused(option, showValue(text), reason, fix);
+}
+
+function entry(section: string, name: string): Entry {
+  const found = ENTRIES.find((known) => known.section === section && known.name === name);
+  if (found !== undefined) return found;
+  throw new TierkvError("INTERNAL", { reason: `no key [${section}] ${name}` });
+}
+
+function refused(key: string, value: string, reason: string, fix: string): TierkvError {
+  return new TierkvError("CONFIG_BAD_VALUE", { where: "command line", key, value, reason, fix });
+}
