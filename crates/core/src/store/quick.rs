@@ -83,12 +83,6 @@ impl QuickPolicy {
         policy.hold(0);
         policy
     }
-
-    /// Memory of the index itself.
-    #[must_use]
-    pub fn index_bytes(&self) -> usize {
-        self.cache.memory_used().total()
-    }
 }
 
 fn record_of(entry: &Entry) -> Option<&Arc<Stored>> {
@@ -138,5 +132,28 @@ impl Policy for QuickPolicy {
         self.cache.insert_with_lifecycle(BALLAST, Entry::Ballast(bytes), &mut evicted);
         self.ballast_bytes = bytes.max(WEIGHT_MIN);
         evicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::{Budget, ENTRY_BYTES};
+
+    /// Tables double: looked at after each insertion, so that the worst moment counts, too.
+    #[test]
+    fn an_entry_costs_no_more_than_is_counted_for_it() {
+        let room = 1 << 30;
+        let (budget, mut policy) = (Budget::new(room), QuickPolicy::new(room, 0));
+        for number in 0..20_000_u32 {
+            let mut block_hash = [0; 32];
+            block_hash[..4].copy_from_slice(&number.to_le_bytes());
+            let key = RecordKey { namespace: [0; 32], block_hash, group: 0, shard: 0 };
+            policy.insert(key, budget.allocate(200, |_| ()).unwrap().into_stored());
+            let index_bytes = policy.cache.memory_used().total() as u64;
+            let counted = ENTRY_BYTES * policy.len() as u64;
+            let beside = size_of::<Stored>() as u64 * policy.len() as u64;
+            assert!(number < 100 || index_bytes + beside <= counted, "{number}: {index_bytes}");
+        }
     }
 }
