@@ -23,8 +23,8 @@ export const CHUNK_BYTES_MAX: number = 3 * MIB;
 export const PIECE_OVERHEAD_BYTES = 48;
 /** A chunk with less room than this is sent: no crumbs of large records. */
 export const PIECE_BYTES_MIN: number = 4 * KIB;
-/** HTTP/2 receive window of a client, so that a fetch is not paced by round trips. */
-export const FLOW_WINDOW_BYTES: number = 16 * MIB;
+/** HTTP/2 receive window of a client: 25 Gb/s over 1 ms, and no more left to arrive after a cancel. */
+export const FLOW_WINDOW_BYTES: number = 4 * MIB;
 /** Messages of one stream that are handed to gRPC and not yet sent: one on the wire, one being made. */
 export const WRITE_AHEAD = 2;
 /** Record bytes one Store call may offer; one record of the largest size always fits. */
@@ -69,9 +69,9 @@ export const STORE_IDLE_MS = 10_000;
 export const STREAM_STALL_MS = 10_000;
 /** A vault ends any streamed call after this time, whatever deadline the client set. */
 export const STREAM_MS_MAX = 300_000;
-/** Pings find a dead peer: one this often, with this long to answer. */
-export const KEEPALIVE_TIME_MS = 10_000;
-export const KEEPALIVE_TIMEOUT_MS = 5_000;
+/** Pings find a dead peer: one this often, with this long to answer, for the answer queues behind records under way. */
+export const KEEPALIVE_TIME_MS = 20_000;
+export const KEEPALIVE_TIMEOUT_MS = 20_000;
 /** Pause between two connection attempts, first and last. */
 export const RECONNECT_MIN_MS = 100;
 export const RECONNECT_MAX_MS = 1_000;
