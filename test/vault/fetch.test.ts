@@ -134,8 +134,8 @@ describe("a fetch", () => {
     const callsAtEnd = calls;
     await until(() => vault.counters.get("fetches_ended_early") === 1, "the vault to stop");
     expect(pins.held.size).toBe(0);
-    // A flow-control window's worth may be under way on loopback; far from all 40 MiB.
-    expect(vault.counters.get("fetched")).toBeLessThan(30);
+    // A flow-control window and a few chunks may be under way; far from all 40 MiB.
+    expect(vault.counters.get("fetched")).toBeLessThan(20);
     expect(calls).toBe(callsAtEnd);
     expect(client.state).toBe("up");
   });
