@@ -80,7 +80,8 @@ async function main() {
     results.push(result);
     if (!options.json) process.stdout.write(`\n${textLines(result).join("\n")}\n\n`);
   }
-  const command = ["npm run bench", ...process.argv.slice(2)].join(" ");
+  const flags = process.argv.slice(2);
+  const command = ["npm run bench", ...(flags.length > 0 ? ["--"] : []), ...flags].join(" ");
   const report = { command, isQuick: options.quick, machine, results };
   if (options.json) process.stdout.write(`${JSON.stringify(report)}\n`);
   const crashed = results.filter(({ error }) => error !== undefined).map(({ bench }) => bench);
