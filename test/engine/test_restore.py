@@ -150,7 +150,7 @@ def test_a_preempted_request_is_restored_again(bench: Bench) -> None:
     own_hit = bench.seed(text, max_tokens=24)
     before = bench.restored()
     bench.engine.call("begin", prompts={"r": text}, max_tokens=24)
-    bench.engine.call("step_until", moment="running")
+    bench.engine.call("go_on_until", moment="running")
     assert bench.restored() - before == 5 * BLOCK
     bench.engine.call("preempt_all")
     bench.engine.call("spoil")

@@ -107,7 +107,7 @@ class Engine:
 
     def wait_up(self) -> Self:
         """Waits until the shim may restore; an engine in one process only."""
-        self.call("step_until", moment="up")
+        self.call("go_on_until", moment="up")
         return self
 
     def _exchange(self, question: Json, timeout_s: float) -> Any:

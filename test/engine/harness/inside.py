@@ -10,7 +10,7 @@ from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
 
 from harness.inside_pressure import press
-from harness.inside_steps import abort, begin, finish, preempt_all, step_until
+from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
 
 if TYPE_CHECKING:
     from tierkv.connectors.vllm.copies import Batch
@@ -26,6 +26,7 @@ __all__ = [
     "finish",
     "flip_loaded_byte",
     "generate",
+    "go_on_until",
     "pages",
     "preempt_all",
     "press",
@@ -33,7 +34,6 @@ __all__ = [
     "reset_clocks",
     "spoil",
     "status",
-    "step_until",
 ]
 
 

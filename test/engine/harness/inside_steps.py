@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 STEPS_S = 60.0
 
-#: Moments in a request's life at which a test may want to stop.
+#: Moments at which a test may want to stop; those of STEPPED come only while the engine steps.
 MOMENTS: dict[str, Callable[[Host], bool]] = {
     "asked": lambda host: host.shim.status()["plans"] > 0,
-    "placed": lambda host: any(p.placed_blocks for p in host.shim._book._plans.values()),
+    "placed": lambda host: any(plan.is_done for plan in host.shim._book._plans.values()),
     "loading": lambda host: host.shim.status()["loads"] > 0,
     "running": lambda host: any(
         request.num_computed_tokens > request.num_prompt_tokens + 2
         for request in host.scheduler.running
     ),
-    "saved": lambda host: host.worker.counters.get("blocks_offered") > 0,
+    "saving": lambda host: any(state.cursor.next_block for state in host.shim._requests.values()),
     "up": lambda host: host.shim._channel.is_up and host.shim._book.restore_on,
     "down": lambda host: not host.shim._channel.is_up,
 }
+STEPPED = ("loading", "running", "saving")
 
 
 def begin(host: Host, prompts: dict[str, list[int]], max_tokens: int = 8) -> None:
@@ -39,13 +40,13 @@ def begin(host: Host, prompts: dict[str, list[int]], max_tokens: int = 8) -> Non
         host.llm.llm_engine.add_request(request_id, {"prompt_token_ids": prompt}, params)
 
 
-def step_until(host: Host, moment: str, timeout_s: float = STEPS_S) -> None:
-    """Steps until a moment of MOMENTS has come; TimeoutError otherwise."""
+def go_on_until(host: Host, moment: str, timeout_s: float = STEPS_S) -> None:
+    """Steps, or waits, until a moment of MOMENTS has come; TimeoutError otherwise."""
     deadline = time.monotonic() + timeout_s
     while not MOMENTS[moment](host):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{moment!r} did not come within {timeout_s} s")
-        if host.llm.llm_engine.has_unfinished_requests():
+        if moment in STEPPED:
             host.llm.llm_engine.step()
         else:
             time.sleep(0.01)

@@ -1,0 +1,245 @@
+"""Faults: sidecar absent, hung or killed, vault hung or killed, at chosen moments: right tokens, no wait, recovery."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.models import PLAIN, Models, prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster, Process
+
+BLOCK = 32
+BLOCKS = 5
+STALL_MS = 500
+WAIT_MS = 3000
+#: The longest any call of ours may keep the engine's thread, whatever has happened to the sidecar.
+CALL_MAX_S = 0.2
+#: What a request may cost beside its restore budget, on a machine that is ten times slower than it should be.
+SLACK_S = 10.0
+_SEEDS = itertools.count(600)
+
+
+class Bench:
+    """An engine with tierKV, one without that knows the right answers, and the cluster that is to be broken."""
+
+    def __init__(self, engine: Engine, plain: Engine, cluster: Cluster) -> None:
+        self.engine = engine
+        self.plain = plain
+        self.cluster = cluster
+
+    def new_prompt(self) -> list[int]:
+        return prompt(next(_SEEDS), BLOCKS * BLOCK + 3)
+
+    def right(self, text: list[int]) -> list[int]:
+        (answer,) = self.plain.call("generate", prompts=[text])
+        return list(answer["tokens"])
+
+    def ask(self, text: list[int]) -> int:
+        """Answers a prompt, checks the answer, gives the tokens that were found in caches."""
+        (answer,) = self.engine.call("generate", prompts=[text])
+        assert answer["tokens"] == self.right(text)
+        return int(answer["cached"])
+
+    def empty(self) -> None:
+        assert self.engine.call("reset")
+        self.engine.call("spoil")
+
+    def heal(self) -> None:
+        """Everything runs and the engine may restore."""
+        for process in (self.cluster.vault, self.cluster.sidecar):
+            if process.is_running:
+                process.thaw()
+            else:
+                process.start()
+        self.engine.wait_up()
+
+    def seed(self) -> list[int]:
+        """A prompt whose blocks the vault holds and the engine does not."""
+        text = self.new_prompt()
+        before = self.in_vault()
+        self.ask(text)
+        self.cluster.wait_saved(before + BLOCKS)
+        self.empty()
+        return text
+
+    def in_vault(self) -> int:
+        counters = self.cluster.counters()
+        return int(counters["blocks_saved"] + counters["saves_present"])
+
+    def counter(self, name: str) -> int:
+        return int(self.engine.call("status")["counters"].get(name, 0))
+
+    def check_recovery(self) -> None:
+        """With everything running again, a prompt is saved and restored, without anyone's help."""
+        self.heal()
+        deadline = time.monotonic() + 30
+        while True:  # the sidecar finds a vault that is back by probing it now and then
+            text = self.new_prompt()
+            self.ask(text)
+            self.cluster.wait_idle()
+            self.empty()
+            if self.ask(text) == BLOCKS * BLOCK:
+                break
+            assert time.monotonic() < deadline, self.cluster.status()
+        self.check_tidy()
+
+    def check_tidy(self) -> None:
+        assert self.engine.call("reset")
+        status = self.engine.call("status")
+        assert status["shim"] == {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
+        assert (status["requests"], status["blocks_in_use"]) == (0, 0)
+        assert status["max_s"] < CALL_MAX_S, status
+
+    def begin(self, text: list[int], moment: str, held: Process | None = None) -> None:
+        """Begins request `r` and stops at a moment of its life; `held` hangs meanwhile, so that it cannot pass."""
+        if held is not None:
+            held.freeze()
+        self.engine.call("begin", prompts={"r": text})
+        self.engine.call("go_on_until", moment=moment)
+
+    def finish(self, text: list[int]) -> int:
+        """Ends request `r`: right answer, within the restore budget; gives the tokens found in caches."""
+        started = time.monotonic()
+        answer = self.engine.call("finish")["r"]
+        assert time.monotonic() - started < WAIT_MS / 1000 + SLACK_S
+        assert answer["tokens"] == self.right(text)
+        return int(answer["cached"])
+
+    def finish_all(self, texts: dict[str, list[int]]) -> None:
+        answers = self.engine.call("finish")
+        for name, text in texts.items():
+            assert answers[name]["tokens"] == self.right(text)
+
+    def dropped(self) -> int:
+        """Blocks that were not saved, whoever dropped them."""
+        counters = self.engine.call("status")["counters"]
+        return sum(count for name, count in counters.items() if name.startswith("dropped_"))
+
+
+@pytest.fixture(scope="module")
+def one_engine(engines: Engines, new_cluster: Callable[..., Cluster], models: Models) -> Bench:
+    """The engine starts before there is a sidecar."""
+    cluster = new_cluster(stall_ms=STALL_MS, wait_ms=WAIT_MS)
+    assert cluster.sidecar.stop() == 0
+    options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype, "block_size": BLOCK}
+    options["max_num_batched_tokens"] = 1024
+    block_bytes = PLAIN.layers * PLAIN.kv_heads * BLOCK * 2 * PLAIN.head_dim * 4
+    plain = engines.start(vllm=options)
+    engine = engines.start(
+        vllm={**options, "kv_transfer_config": cluster.transfer_config},
+        shim_limits={"LOAD_BYTES_PER_STEP_MAX": block_bytes},
+    )
+    return Bench(engine, plain, cluster)
+
+
+@pytest.fixture
+def bench(one_engine: Bench) -> Iterator[Bench]:
+    yield one_engine
+    one_engine.heal()
+    one_engine.engine.call("finish")
+    one_engine.empty()
+    one_engine.engine.call("reset_clocks")
+
+
+def test_without_a_sidecar_at_start_the_engine_runs_and_finds_a_late_one(bench: Bench) -> None:
+    text = bench.new_prompt()
+    assert bench.ask(text) == 0
+    assert bench.ask(text) == BLOCKS * BLOCK  # its own cache
+    assert bench.counter("dropped_save_no_sidecar") >= BLOCKS
+    bench.check_tidy()
+    bench.check_recovery()
+
+
+@pytest.mark.parametrize("fault", ["freeze", "kill"])
+@pytest.mark.parametrize("moment", ["asked", "placed", "loading"])
+def test_a_sidecar_that_fails_during_a_restore(bench: Bench, moment: str, fault: str) -> None:
+    bench.heal()
+    text = bench.seed()
+    vault = bench.cluster.vault
+    bench.begin(text, moment, held=vault if moment == "asked" else None)
+    getattr(bench.cluster.sidecar, fault)()
+    vault.thaw()
+    if fault == "kill":
+        bench.engine.call("go_on_until", moment="down")
+    found = bench.finish(text)
+    # Once admitted its pages are mapped and nobody's to overwrite: the load goes on without the sidecar.
+    is_restored = moment == "loading" or (moment, fault) == ("placed", "freeze")
+    assert found == (BLOCKS * BLOCK if is_restored else 0)
+    bench.check_recovery()
+    assert bench.ask(text) == BLOCKS * BLOCK  # the vault has it still
+
+
+def test_while_the_sidecar_hangs_only_the_first_request_waits(bench: Bench) -> None:
+    bench.heal()
+    texts = [bench.seed() for _ in range(4)]
+    bench.cluster.sidecar.freeze()
+    assert bench.ask(texts[0]) == 0
+    bench.engine.call("reset_clocks")
+    started = time.monotonic()
+    answers = bench.engine.call("generate", prompts=texts[1:])
+    assert time.monotonic() - started < SLACK_S
+    assert [answer["cached"] for answer in answers] == [0, 0, 0]
+    assert [answer["tokens"] for answer in answers] == [bench.right(text) for text in texts[1:]]
+    bench.check_recovery()
+
+
+def many_prompts() -> dict[str, list[int]]:
+    """More than one step computes, and more blocks than a worker may have in slots for saves."""
+    return {str(number): prompt(next(_SEEDS), 20 * BLOCK) for number in range(6)}
+
+
+@pytest.mark.parametrize("fault", ["freeze", "kill"])
+def test_a_sidecar_that_fails_during_saves(bench: Bench, fault: str) -> None:
+    bench.heal()
+    texts = many_prompts()
+    before = bench.dropped()
+    bench.engine.call("begin", prompts=texts)
+    bench.engine.call("go_on_until", moment="saving")
+    getattr(bench.cluster.sidecar, fault)()
+    bench.finish_all(texts)
+    assert bench.dropped() > before
+    bench.check_recovery()
+
+
+@pytest.mark.parametrize("fault", ["freeze", "kill"])
+@pytest.mark.parametrize("moment", ["asked", "loading"])
+def test_a_vault_that_fails_during_a_restore(bench: Bench, moment: str, fault: str) -> None:
+    bench.heal()
+    text = bench.seed()
+    sidecar = bench.cluster.sidecar
+    bench.begin(text, moment, held=sidecar if moment == "asked" else None)
+    getattr(bench.cluster.vault, fault)()
+    sidecar.thaw()
+    assert bench.finish(text) == (0 if moment == "asked" else BLOCKS * BLOCK)
+    bench.check_recovery()
+
+
+def test_a_vault_killed_during_saves_loses_them_and_nothing_else(bench: Bench) -> None:
+    bench.heal()
+    texts = many_prompts()
+    bench.cluster.vault.freeze()
+    bench.engine.call("begin", prompts=texts)
+    bench.engine.call("go_on_until", moment="saving")
+    bench.cluster.vault.kill()
+    bench.finish_all(texts)
+    status = bench.cluster.wait_idle()
+    assert sum(n for name, n in status["counters"].items() if name.startswith("dropped_")) > 0
+    bench.check_recovery()
+
+
+def test_a_vault_that_hangs_during_saves_has_them_in_the_end(bench: Bench) -> None:
+    bench.heal()
+    text, before = bench.new_prompt(), bench.in_vault()
+    bench.cluster.vault.freeze()
+    assert bench.ask(text) == 0
+    assert bench.in_vault() == before
+    bench.cluster.vault.thaw()
+    bench.cluster.wait_saved(before + BLOCKS)
+    bench.check_recovery()
