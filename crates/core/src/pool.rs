@@ -38,13 +38,7 @@ impl Pool {
         let reused = {
             let mut state = self.state();
             if bytes > self.bytes_max.saturating_sub(state.live_bytes) {
-                return Err(Error::new(
-                    Code::NoMemory,
-                    format!(
-                        "{bytes} bytes for the {}: {} of {} are in use",
-                        self.what, state.live_bytes, self.bytes_max
-                    ),
-                ));
+                return Err(self.exhausted(bytes, state.live_bytes));
             }
             state.live_bytes += bytes;
             state.live_buffers += 1;
@@ -52,8 +46,19 @@ impl Pool {
             state.idle_bytes -= reused.as_ref().map_or(0, |buffer| buffer.len());
             reused
         };
-        let buffer = reused.unwrap_or_else(|| vec![0; bytes].into_boxed_slice());
-        Ok(PooledBuffer { buffer, pool: Arc::clone(self) })
+        if let Some(buffer) = reused.or_else(|| allocate(bytes)) {
+            return Ok(PooledBuffer { buffer, pool: Arc::clone(self) });
+        }
+        let mut state = self.state();
+        state.live_bytes -= bytes;
+        state.live_buffers -= 1;
+        Err(self.exhausted(bytes, state.live_bytes))
+    }
+
+    fn exhausted(&self, bytes: usize, live_bytes: usize) -> Error {
+        let Self { what, bytes_max, .. } = self;
+        let text = format!("{bytes} bytes for the {what}: {live_bytes} of {bytes_max} are in use");
+        Error::new(Code::NoMemory, text)
     }
 
     /// (buffers, bytes) in use.
@@ -83,6 +88,14 @@ impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// New memory, or none where the allocator refuses.
+fn allocate(bytes: usize) -> Option<Box<[u8]>> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes).ok()?;
+    buffer.resize(bytes, 0);
+    Some(buffer.into_boxed_slice())
 }
 
 /// A buffer that goes back to its pool when dropped.

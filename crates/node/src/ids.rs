@@ -17,6 +17,18 @@ struct Table<T> {
     objects: HashMap<u32, T>,
 }
 
+impl<T> Table<T> {
+    fn insert(&mut self, object: T) -> u32 {
+        let mut id = self.last.wrapping_add(1).max(1);
+        while self.objects.contains_key(&id) {
+            id = id.wrapping_add(1).max(1);
+        }
+        self.last = id;
+        self.objects.insert(id, object);
+        id
+    }
+}
+
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self { last: 0, objects: HashMap::new() }
@@ -31,18 +43,17 @@ impl<T> Ids<T> {
 
     /// Gives `object` an id; never 0.
     pub fn insert(&self, object: T) -> Result<u32> {
+        Ok(self.insert_all(vec![object])?[0])
+    }
+
+    /// Gives each of `objects` an id, or none of them: then all are dropped.
+    pub fn insert_all(&self, objects: Vec<T>) -> Result<Vec<u32>> {
         let mut table = self.table();
-        if table.objects.len() >= IDS_MAX {
-            let text = format!("{IDS_MAX} of {} are open: close some", self.what);
+        if objects.len() > IDS_MAX - table.objects.len() {
+            let text = format!("{IDS_MAX} of {} are open at most: close some", self.what);
             return Err(Error::new(Code::NoMemory, text));
         }
-        let mut id = table.last.wrapping_add(1).max(1);
-        while table.objects.contains_key(&id) {
-            id = id.wrapping_add(1).max(1);
-        }
-        table.last = id;
-        table.objects.insert(id, object);
-        Ok(id)
+        Ok(objects.into_iter().map(|object| table.insert(object)).collect())
     }
 
     /// Works on the object of `id`.

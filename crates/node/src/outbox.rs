@@ -67,12 +67,13 @@ pub fn encode_slots(
             OUTBOX.encode(&arena, lease, &geometry, (codec, fidelity), &identity)
         };
         let records = items.iter().map(encode).collect::<Result<Vec<_>>>()?;
-        let mut pairs = Vec::with_capacity(2 * records.len());
-        for record in records {
-            let bytes = size(record.len());
-            pairs.push(f64::from(RECORDS.insert(Arc::new(record))?));
-            pairs.push(bytes);
-        }
+        let lengths: Vec<usize> = records.iter().map(|record| record.len()).collect();
+        let ids = RECORDS.insert_all(records.into_iter().map(Arc::new).collect())?;
+        let pairs: Vec<f64> = ids
+            .into_iter()
+            .zip(lengths)
+            .flat_map(|(id, length)| [f64::from(id), size(length)])
+            .collect();
         Ok(pairs.into())
     })
 }

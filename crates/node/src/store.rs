@@ -120,16 +120,21 @@ pub fn store_reserve(
         }
         let lengths = record_bytes.iter().map(|bytes| count("recordBytes", *bytes));
         let lengths = lengths.collect::<Result<Vec<_>>>()?;
-        let mut reservations = Vec::with_capacity(lengths.len());
+        let mut wanted = Vec::new();
         let mut statuses = Vec::with_capacity(lengths.len());
         for (key, bytes) in keys.zip(lengths) {
-            let (reservation, status) = match store.reserve(key, bytes) {
-                Offer::Wanted(wanted) => (RESERVATIONS.insert(wanted)?, ItemStatus::Unspecified),
-                Offer::Refused(status) => (0, status),
-            };
-            reservations.push(reservation);
-            statuses.push(status as u8);
+            statuses.push(match store.reserve(key, bytes) {
+                Offer::Wanted(reservation) => {
+                    wanted.push(reservation);
+                    ItemStatus::Unspecified as u8
+                }
+                Offer::Refused(status) => status as u8,
+            });
         }
+        let mut ids = RESERVATIONS.insert_all(wanted)?.into_iter();
+        let is_wanted = |status: &u8| *status == ItemStatus::Unspecified as u8;
+        let id = |status| if is_wanted(status) { ids.next().unwrap_or(0) } else { 0 };
+        let reservations: Vec<u32> = statuses.iter().map(id).collect();
         Ok(StoreReservations { reservations: reservations.into(), statuses: statuses.into() })
     })
 }
@@ -164,15 +169,13 @@ pub fn store_pin(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Float
     run(|| {
         let store = STORES.get(id)?;
         let keys = keys(namespace, packed)?;
-        let mut pairs = Vec::with_capacity(2 * keys.len());
-        for key in keys {
-            let Some(pin) = store.pin(&key) else {
-                pairs.extend([0.0, 0.0]);
-                continue;
-            };
-            let bytes = size(pin.len());
-            pairs.extend([f64::from(PINS.insert(pin)?), bytes]);
-        }
+        let pins: Vec<Option<Pin>> = keys.map(|key| store.pin(&key)).collect();
+        let lengths: Vec<usize> =
+            pins.iter().map(|pin| pin.as_deref().map_or(0, <[u8]>::len)).collect();
+        let mut ids = PINS.insert_all(pins.into_iter().flatten().collect())?.into_iter();
+        let mut id = |length| if length > 0 { ids.next().unwrap_or(0) } else { 0 };
+        let pairs: Vec<f64> =
+            lengths.into_iter().flat_map(|length| [f64::from(id(length)), size(length)]).collect();
         Ok(pairs.into())
     })
 }
