@@ -6,7 +6,7 @@ const MIB: usize = 1 << 20;
 /// Slots are whole pages, so that a slot is mapped, allocated and touched without its neighbours.
 pub const SLOT_ALIGN_BYTES: usize = 4 * KIB;
 
-/// Largest page of one block (attention) or one state (recurrent); engines seen need up to 70 MB.
+/// Largest page of one block (attention) or one state (recurrent): many times what models of today need.
 pub const PAGE_BYTES_MAX: usize = 512 * MIB;
 
 /// Slots of one arena; the table costs 16 bytes of memory for each.
@@ -27,7 +27,7 @@ pub const POOL_IDLE_BYTES_MAX: usize = 64 * MIB;
 /// Payload bytes copied before their checksum is taken: they must still be in the L1 cache.
 pub const CHECKSUM_SPAN_BYTES: usize = 16 * KIB;
 
-/// Smallest budget of a store; below it the index alone would fill it.
+/// Smallest budget of a store: a few records and their index must fit.
 pub const STORE_BYTES_MIN: u64 = MIB as u64;
 
 /// Record size from which the store guesses how many evicted keys are worth remembering.
