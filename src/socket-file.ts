@@ -1,8 +1,9 @@
 // Owns the socket file: a private directory, one live owner, mode 0600 before anybody can see it, and removal of what a dead owner left.
-import { chmod, lstat, mkdir, rename, stat, unlink } from "node:fs/promises";
+import { chmod, lstat, rename, stat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
 import type { Server } from "node:net";
 import { dirname } from "node:path";
+import { makeDirectory } from "./directory.ts";
 import { TierkvError, toTierkvError } from "./errors.ts";
 import { SOCKET_PATH_BYTES_MAX, SOCKET_PROBE_MS } from "./limits.ts";
 import { lockFile, unlockFile } from "./native.ts";
@@ -54,13 +55,13 @@ async function prepareDirectory(place: SocketPlace): Promise<void> {
   const directory = dirname(place.path);
   const another = `set another ${place.key}`;
   try {
-    await mkdir(directory, { recursive: true, mode: 0o700 });
+    makeDirectory(directory);
   } catch (error) {
     throw failed(place, `its directory cannot be made: ${toTierkvError(error).message}`, another);
   }
   const found = await lstat(directory);
   const fix = `run \`chmod 700 ${directory}\` as its owner, or ${another}`;
-  if (!found.isDirectory()) throw failed(place, `${directory} is not a directory`, fix);
+  if (!found.isDirectory()) throw failed(place, `${directory} is not a directory`, another);
   if (found.uid !== process.getuid?.()) {
     throw failed(place, `${directory} belongs to user ${found.uid}`, another);
   }

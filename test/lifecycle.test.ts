@@ -88,6 +88,24 @@ test.each(["SIGTERM", "SIGINT"] as const)("%s drains and ends with 0", async (si
   expect(source.eventNames()).toEqual([]);
 });
 
+test("it stops without a signal when it is told to, also when that was before it had started", async () => {
+  for (const isEarly of [true, false]) {
+    const log: string[] = [];
+    const source = new Signals();
+    const stop = new AbortController();
+    if (isEarly) stop.abort("nobody needs it");
+    const ended = runUntilSignal(running("it", log), { logger, source, stop: stop.signal });
+    await sleep(5);
+    if (!isEarly) {
+      expect(log).toEqual(["+it"]);
+      stop.abort("nobody needs it");
+    }
+    await expect(ended).resolves.toBe(0);
+    expect(log).toEqual(["+it", "-it"]);
+    expect(source.eventNames()).toEqual([]);
+  }
+});
+
 test.each([
   ["SIGTERM", 143],
   ["SIGINT", 130],

@@ -1,10 +1,11 @@
 // Owns what this machine must bring before a process starts to serve: each refusal names the thing, its value and the fix.
-import { accessSync, constants, mkdirSync, readFileSync, statfsSync } from "node:fs";
+import { accessSync, constants, readFileSync, statfsSync, statSync } from "node:fs";
 import { totalmem } from "node:os";
 import type { Config } from "../config/config.ts";
 import { placeOf } from "../config/load.ts";
+import { makeDirectory } from "../directory.ts";
 import type { ErrorDetails } from "../errors.ts";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
 import { ARENA_BYTES_DEFAULT, ARENA_BYTES_MIN, OPEN_FILES_MIN } from "../limits.ts";
 
 const LIMITS = "/proc/self/limits";
@@ -51,9 +52,11 @@ function checkArenaDir(config: Config, dir: string): void {
     });
   };
   try {
-    mkdirSync(dir, { recursive: true, mode: 0o700 });
+    makeDirectory(dir);
+    if (!statSync(dir).isDirectory()) refuse("it is not a directory");
     accessSync(dir, constants.W_OK | constants.X_OK);
   } catch (error) {
+    if (isTierkvError(error)) throw error;
     refuse(`it cannot be used: ${toTierkvError(error).message}`);
   }
   const freeBytes = freeBytesIn(dir);

@@ -36,6 +36,7 @@ export async function inspectVault({ name, classes, address }: VaultTarget): Pro
   const logger = createLogger("status", { level: "silent" });
   const client = new VaultClient({ address, name: classes[0], logger });
   try {
+    await client.hello(STATUS_TIMEOUT_MS);
     const rtt = await roundTrips(() => client.health(STATUS_TIMEOUT_MS));
     const stats = await client.stats(STATUS_TIMEOUT_MS);
     return {

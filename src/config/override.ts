@@ -2,7 +2,7 @@
 import { TierkvError } from "../errors.ts";
 import { camel, deepFreeze } from "./check.ts";
 import type { Config } from "./config.ts";
-import type { Parsed } from "./kinds.ts";
+import type { Kind, Parsed } from "./kinds.ts";
 import { breaches } from "./rules.ts";
 import { ENTRIES } from "./schema.ts";
 import type { Entry } from "./schema.ts";
@@ -32,16 +32,21 @@ export function override(config: Config, overrides: readonly Override[]): Config
 }
 
 function parse({ option, section, name, text }: Override): unknown {
-  const { kind } = entry(section, name).field;
-  const asText: Parsed<unknown> = kind.parse(text, option);
-  // TOML tells numbers from texts by quotes; here a number is what a number can be read from.
-  const isNumber = "problem" in asText && /^\d[\d_]*$/.test(text);
-  const parsed = isNumber ? kind.parse(BigInt(text.replaceAll("_", "")), option) : asText;
+  const parsed = parseText(entry(section, name).field.kind, option, text);
   if ("value" in parsed) return parsed.value;
   const { problem } = parsed;
   const reason = "reason" in problem ? problem.reason : `expected ${problem.expected}`;
   const fix = problem.fix.replaceAll(`${option} = `, `${option} `);
   throw refused(option, showValue(text), reason, fix);
+}
+
+/** TOML tells numbers from texts by quotes; here either is meant that fits the key. */
+function parseText(kind: Kind<unknown>, option: string, text: string): Parsed<unknown> {
+  const asText = kind.parse(text, option);
+  if ("value" in asText || !/^\d[\d_]*$/.test(text)) return asText;
+  const asNumber = kind.parse(BigInt(text.replaceAll("_", "")), option);
+  const isWrongType = "problem" in asNumber && "expected" in asNumber.problem;
+  return isWrongType ? asText : asNumber;
 }
 
 function entry(section: string, name: string): Entry {

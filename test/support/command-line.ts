@@ -42,14 +42,23 @@ export async function runInside(
 
 const BIN = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
 
+export interface ProgramOptions {
+  env?: Record<string, string>;
+  /** A command that runs what stands behind it, in other circumstances. */
+  under?: readonly string[];
+  /** Another copy of the program. */
+  bin?: string;
+}
+
 /** The real program, started. `stderr` and `stdout` grow while it runs. */
 export class Program {
   readonly process: ChildProcess;
   readonly #chunks: Record<"stdout" | "stderr", string[]> = { stdout: [], stderr: [] };
 
-  constructor(argv: readonly string[], env: Record<string, string> = {}) {
+  constructor(argv: readonly string[], { env = {}, under = [], bin = BIN }: ProgramOptions = {}) {
     const { PATH = "", HOME = "" } = process.env;
-    this.process = spawn(process.execPath, [BIN, ...argv], {
+    const [command = "", ...args] = [...under, process.execPath, bin, ...argv];
+    this.process = spawn(command, args, {
       env: { PATH, HOME, ...env },
       stdio: ["ignore", "pipe", "pipe"],
     });
@@ -92,7 +101,22 @@ export class Program {
 /** Runs the real program to its end. */
 export function runProgram(
   argv: readonly string[],
-  env: Record<string, string> = {},
+  options: ProgramOptions = {},
 ): Promise<Outcome> {
-  return new Program(argv, env).ended();
+  return new Program(argv, options).ended();
+}
+
+export const REFUSAL_MS_MAX = 1000;
+/** The machine may be busy with something else: the quickest of these many counts. */
+const ATTEMPTS = 3;
+
+/** Runs what must end at once; `ms` is how long that took. */
+export async function quickest(run: () => Promise<Outcome>): Promise<Outcome & { ms: number }> {
+  let ms = Infinity;
+  for (let attempt = 1; ; attempt += 1) {
+    const startMs = performance.now();
+    const outcome = await run();
+    ms = Math.min(ms, performance.now() - startMs);
+    if (ms < REFUSAL_MS_MAX || attempt === ATTEMPTS) return { ...outcome, ms };
+  }
 }

@@ -1,6 +1,6 @@
 // Owns real vaults and clients for tests: port 0, closed after each test, and nothing left behind.
 import { afterEach } from "vitest";
-import type { ItemStatus, RecordClass } from "../../src/block.ts";
+import type { ItemStatus, RecordClass, VaultClass } from "../../src/block.ts";
 import type { FetchSink } from "../../src/client/fetch-ledger.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { createLogger } from "../../src/log.ts";
@@ -31,7 +31,7 @@ export interface TestVault extends RunningVault {
 }
 
 export interface TestVaultOptions {
-  recordClass?: RecordClass;
+  recordClass?: VaultClass;
   maxBytes?: number;
   /** 0: the system chooses. */
   port?: number;

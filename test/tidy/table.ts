@@ -10,6 +10,7 @@ export const FOUNDATION: readonly string[] = [
   "log",
   "lifecycle",
   "version",
+  "directory",
   "native",
   "socket-file",
 ];

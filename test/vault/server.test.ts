@@ -1,5 +1,5 @@
 // Owns the tests of a vault's start and stop: addresses, clear refusals, draining, and cutting off what does not end.
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { status as GrpcStatus } from "@grpc/grpc-js";
@@ -10,6 +10,7 @@ import { createLogger } from "../../src/log.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import type { ListenAddress } from "../../src/vault/listener.ts";
 import { startVault } from "../../src/vault/server.ts";
+import type { RunningVault } from "../../src/vault/server.ts";
 import { RawStore } from "../support/raw-calls.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import {
@@ -31,7 +32,7 @@ function at(host: string, port: number): ListenAddress {
   return { host, port, text: `${host}:${port}` };
 }
 
-async function start(listen: ListenAddress, log = logger): Promise<{ address: string }> {
+async function start(listen: ListenAddress, log = logger): Promise<RunningVault> {
   const config = { listen, maxBytes: 16 * MIB };
   const options = { config, recordClass: "kv" as const, logger: log };
   return closeAfterTest(await startVault({ ...options, counters: newVaultCounters() }));
@@ -63,6 +64,13 @@ describe("start", () => {
     expect(vault.address).toBe(text);
     const client = openClient(vault);
     expect(await client.store(NAMESPACE, "kv", makeRecords(2), SOON_MS)).toEqual([1, 1]);
+    expect(statSync(join(dir, "vault.sock")).mode & 0o777).toBe(0o600);
+    await expect(start({ host: "", port: 0, text })).rejects.toMatchObject({
+      code: "ADDRESS_IN_USE",
+      message: expect.stringContaining("set another [vault] listen") as string,
+    });
+    await vault.close();
+    expect(readdirSync(dir)).toEqual([]);
   });
 
   test("an address that others can reach is warned about, the local one is not", async () => {

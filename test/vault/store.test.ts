@@ -11,6 +11,29 @@ import { KeepingSink, MIB, openClient, openVault, SOON_MS, until } from "../supp
 const { ACCEPTED, PRESENT, BAD_RECORD, WRONG_CLASS, WRONG_KEY, TOO_LARGE } = ItemStatus;
 const { OVER_BUDGET, INCOMPLETE } = ItemStatus;
 
+describe("a vault of both classes", () => {
+  test("takes and gives back either, and no third", async () => {
+    const vault = await openVault({ recordClass: "both" });
+    for (const name of ["kv", "ssm"] as const) {
+      const client = openClient(vault, name);
+      const records = makeRecords(3, { recordClass: name, group: name === "kv" ? 0 : 1 });
+      expect(await client.store(NAMESPACE, name, records, SOON_MS)).toEqual(
+        Array(3).fill(ACCEPTED),
+      );
+      const sink = new KeepingSink();
+      const group = name === "kv" ? 0 : 1;
+      const runs = [{ recordClass: name, group, keys: keysOf(records) }];
+      await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+      expect([...sink.records.values()]).toEqual(records.map(({ record }) => record));
+    }
+    const raw = new RawStore(vault);
+    raw.offer(makeRecords(1, { group: 7 }), { recordClass: 3 });
+    expect(await raw.failure()).toMatchObject({
+      details: expect.stringContaining("record class 3: expected 1 (kv) or 2 (ssm)") as string,
+    });
+  });
+});
+
 describe("put if absent", () => {
   test("records of many sizes come back byte for byte", async () => {
     const client = openClient(await openVault());

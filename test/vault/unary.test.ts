@@ -42,11 +42,15 @@ describe("hello", () => {
   };
 
   test("answers class, limits and an epoch that is new for every start", async () => {
-    const vaults = [await openVault(), await openVault({ recordClass: "ssm" })];
+    const vaults = [
+      await openVault(),
+      await openVault({ recordClass: "ssm" }),
+      await openVault({ recordClass: "both" }),
+    ];
     const replies = await Promise.all(
       vaults.map((vault) => openChannel(vault).unary(vaultService.Hello, request, OPTIONS)),
     );
-    expect(replies.map((reply) => reply.recordClass)).toEqual([1, 2]);
+    expect(replies.map((reply) => reply.recordClass)).toEqual([1, 2, 0]);
     expect(replies[0]).toMatchObject({ protocol: 1, recordVersion: 1, maxKeys: KEYS_MAX });
     expect(replies[0]?.epoch).toBeGreaterThan(0);
     expect(replies[0]?.epoch).not.toBe(replies[1]?.epoch);

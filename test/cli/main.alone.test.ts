@@ -1,0 +1,102 @@
+// Owns the proof, on the real program, that `tierkv sidecar` alone is enough: it brings its own vault and takes it along.
+import { existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { Program, runProgram } from "../support/command-line.ts";
+import { processesWith } from "../support/processes.ts";
+import { until } from "../support/vaults.ts";
+
+let dir = "";
+let socket = "";
+const programs: Program[] = [];
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), "tierkv-alone-"));
+  socket = join(dir, "tierkv", "sidecar.sock");
+});
+
+afterEach(async () => {
+  for (const program of programs.splice(0)) {
+    program.signal("SIGKILL");
+    await program.ended();
+  }
+  await until(() => processesWith(dir).length === 0, "the last process to end");
+  rmSync(dir, { recursive: true });
+});
+
+/** Neither a configuration nor a socket of whoever runs the tests is seen. */
+const env = (): Record<string, string> => ({ HOME: dir, XDG_RUNTIME_DIR: dir });
+
+async function start(...argv: string[]): Promise<Program> {
+  const program = new Program(["sidecar", "--json", ...argv], { env: env() });
+  programs.push(program);
+  expect(await program.firstResult()).toEqual({ event: "ready", socket });
+  return program;
+}
+
+function lines(program: Program): Record<string, unknown>[] {
+  const text = program.stderr.trimEnd().split("\n");
+  return text.map((line) => JSON.parse(line) as Record<string, unknown>);
+}
+
+test("without any file it serves with a vault of its own, which status and flush find", async () => {
+  const sidecar = await start();
+  expect(sidecar.stderr).toContain("the defaults hold");
+  const [said] = lines(sidecar).filter(({ msg }) => String(msg).startsWith("no vault is"));
+  expect(said).toMatchObject({ name: "sidecar", address: `unix:${socket}.vault` });
+  const budget = Number(said?.["maxBytes"]);
+  expect(budget / process.availableMemory()).toBeCloseTo(0.25, 1);
+  for (const path of [socket, `${socket}.vault`]) expect(statSync(path).mode & 0o777).toBe(0o600);
+
+  const status = await runProgram(["status", "--json"], { env: env() });
+  expect(status.exitCode).toBe(0);
+  expect(JSON.parse(status.stdout)).toMatchObject({
+    ok: true,
+    targets: [
+      { target: "sidecar", address: socket, reachable: true },
+      {
+        target: "vault (local)",
+        address: `unix:${socket}.vault`,
+        reachable: true,
+        role: "cold",
+        maxBytes: budget,
+      },
+    ],
+  });
+  const flush = await runProgram(["flush", "--yes"], { env: env() });
+  expect([flush.exitCode, flush.stdout]).toEqual([
+    0,
+    `vault (local) at unix:${socket}.vault: 0 records dropped, 0 B freed\n`,
+  ]);
+
+  sidecar.signal("SIGTERM");
+  expect((await sidecar.ended()).exitCode).toBe(0);
+  expect(processesWith(dir)).toEqual([]);
+  expect(readdirSync(join(dir, "tierkv"))).toEqual([]);
+});
+
+test("killed without a goodbye, its vault ends, too; the next one takes the stale socket over", async () => {
+  const sidecar = await start();
+  expect(processesWith(" vault ", dir)).toHaveLength(1);
+  sidecar.signal("SIGKILL");
+  await sidecar.ended();
+  await until(() => processesWith(dir).length === 0, "the vault to end");
+  expect(readdirSync(join(dir, "tierkv")).sort()).toEqual(["sidecar.sock", "sidecar.sock.lock"]);
+  const next = await start();
+  next.signal("SIGINT");
+  expect((await next.ended()).exitCode).toBe(0);
+});
+
+test("told to, it ends when no engine was there for a while; being asked is no engine", async () => {
+  const config = join(dir, "t.toml");
+  writeFileSync(config, `[sidecar]\nsocket = "${socket}"\nidle_exit_s = 2\n`);
+  const startMs = performance.now();
+  const sidecar = await start("--exit-when-idle", "--config", config);
+  await runProgram(["status", "--config", config]);
+  expect((await sidecar.ended()).exitCode).toBe(0);
+  expect(performance.now() - startMs).toBeGreaterThan(1900);
+  expect(lines(sidecar)).toContainEqual(expect.objectContaining({ reason: "no engine for 2 s" }));
+  expect(processesWith(dir)).toEqual([]);
+  expect(existsSync(socket)).toBe(false);
+});
