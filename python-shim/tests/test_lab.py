@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from safetensors import safe_open
-from tierkv.lab.checkpoint import DTYPES, KINDS, Spec, main, tensor_shapes, write_checkpoint
 from tokenizers import Tokenizer
+
+from tierkv.lab.checkpoint import DTYPES, KINDS, Spec, main, tensor_shapes, write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tierkv.connectors.vllm import compat, limits, namespace, weights
 from tierkv.connectors.vllm.specs import Group
 

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.plans import Plan, PlanBook
 

@@ -1,109 +1,20 @@
 """The scheduler side against a scripted sidecar: what it answers vLLM, what it admits, saves and gives back."""
 
-import struct
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+
 from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.metadata import StepMetadata
-from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
-from tierkv.connectors.vllm.settings import Settings
 
 from .support.engine import (
-    Blocks,
-    FullAttentionSpec,
-    Pool,
     Request,
-    kv_cache_config,
-    make_group,
-    scheduled,
     step_output,
-    vllm_config,
 )
+from .support.scheduler import ARENA, ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import WELCOME, FakeSidecar, wait_until
 
 ROOT = bytes(range(32))
-ARENA = 3
-NOTHING = (0, False)
-ASK_AGAIN = (None, False)
-
-
-class Bench:
-    """A scheduler side, its block pool and its sidecar, driven by hand."""
-
-    def __init__(self, path: str, sidecar: FakeSidecar | None, world: int = 1) -> None:
-        self.sidecar = sidecar
-        self.pool = Pool()
-        config = vllm_config(world=world)
-        cache = kv_cache_config(FullAttentionSpec())
-        self.shim = SchedulerShim(
-            config, Settings(path, "test", autostart=False), [make_group()], cache
-        )
-        self.shim.bind_gpu_block_pool(self.pool)
-        if sidecar is not None:
-            self.connected()
-
-    @property
-    def fake(self) -> FakeSidecar:
-        assert self.sidecar is not None
-        return self.sidecar
-
-    def connected(self) -> None:
-        wait_until(lambda: self.shim._channel.is_up, "the channel is up")
-        self.fake.send({"t": "restore", "arena": ARENA, "on": True})
-        wait_until(lambda: self.shim._book.restore_on, "restore is on")
-
-    def new(self, request: Request) -> Request:
-        self.shim.on_new_request(request)
-        return request
-
-    def ask(self, request: Request, local_tokens: int = 0) -> Match:
-        return self.shim.get_num_new_matched_tokens(request, local_tokens)
-
-    def prefetch(self, number: int = 1) -> Frame:
-        """The `number`-th prefetch the sidecar heard."""
-        return self.fake.expect("prefetch", number)[number - 1]
-
-    def held(self, prefetch: Frame, *indices: int) -> None:
-        bitmap = bytearray(8)
-        for index in indices:
-            bitmap[index // 8] |= 1 << index % 8
-        self._about(prefetch, t="held", groups=[{"group": 0, "held": bytes(bitmap)}])
-
-    def place(self, prefetch: Frame, first: int, *slots: int) -> None:
-        packed = struct.pack(f"<{len(slots)}I", *slots)
-        self._about(prefetch, t="placed", group=0, first=first, slots=packed)
-
-    def done(self, prefetch: Frame, reason: str = "complete") -> None:
-        self._about(prefetch, t="done", reason=reason)
-
-    def reclaim(self, prefetch: Frame) -> None:
-        self._about(prefetch, t="reclaim")
-        wait_until(lambda: prefetch["plan"] in self.shim._book._wanted_back, "the wish arrived")
-
-    def _about(self, prefetch: Frame, **fields: Any) -> None:
-        self.fake.send({"req": prefetch["req"], "plan": prefetch["plan"], **fields})
-
-    def answer(self, request: Request, local_tokens: int = 0) -> Match:
-        """Asks as the engine does, until it gets an answer."""
-        return wait_until(  # type: ignore[no-any-return]
-            lambda: (m := self.ask(request, local_tokens)) != ASK_AGAIN and m, "an answer"
-        )
-
-    def admit(self, request: Request, block_ids: list[int], tokens: int) -> None:
-        self.shim.update_state_after_alloc(request, Blocks(block_ids), tokens)
-
-    def step(self, tokens: dict[str, int] | None = None, **tables: list[int]) -> StepMetadata:
-        return self.shim.build_connector_meta(scheduled(tokens or {}, tables))
-
-    def finish_load(self, *req_ids: str) -> None:
-        self.shim.update_connector_output(step_output(set(req_ids)))
-
-    def releases(self, count: int) -> list[int]:
-        return [frame["plan"] for frame in self.fake.expect("release", count)] if count else []
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.specs import Group, read_groups
 
