@@ -13,6 +13,7 @@ const MIB = 2 ** 20;
 const CALL_MS = 30_000;
 const SAVE_MS_MAX = 120_000;
 const STATUS_POLL_MS = 5;
+const TOUCH_POLL_MS = 50;
 const ARENA_BYTES = 2 ** 31;
 /** One layer of a block: 16 tokens, 8 heads of 128, K and V, bf16. */
 const LAYER = { tokens: 16, heads: 8, dim: 128 };
@@ -81,13 +82,15 @@ class Bench {
 
   async measure(shape) {
     const count = this.setBytes / shape.pageBytes;
+    const engine = `bench-${this.codec}-${shape.layers}`;
     const shim = await Shim.start(this.socket, {
-      engine: `bench-${this.codec}-${shape.layers}`,
+      engine,
       group: attentionGroup({ ...LAYER, layers: shape.layers }),
       maxModelLen: count * LAYER.tokens,
       namespace: digest(`bench ${this.codec} ${shape.layers}`),
     });
     try {
+      await this.#touched(engine);
       const pageOf = fillArena(shim, shape.pageBytes);
       await this.#prove(shim, pageOf, count, shape.pageBytes);
       return await this.#time(shim, count, shape);
@@ -96,11 +99,20 @@ class Bench {
     }
   }
 
+  /** Waits until the sidecar has touched the whole arena: before that, slots are not ours to fill, and slow. */
+  async #touched(engine) {
+    for (;;) {
+      const { engines } = await this.link.status(CALL_MS);
+      const { arena } = engines.find(({ id }) => id === engine);
+      if (arena.touchedSlots === arena.slotCount) return;
+      await sleep(TOUCH_POLL_MS);
+    }
+  }
+
   /** Saves and restores one set and compares every page; also warms everything up. */
   async #prove(shim, pageOf, count, pageBytes) {
     const blocks = chain("proof", count, LAYER.tokens);
     const saved = await this.#save(shim, blocks);
-    // Slots are reused while saving: only what was announced last still lies in the slot it was written to.
     const placed = await this.#restore(shim, blocks);
     for (const [index, slot] of placed.entries()) {
       const page = shim.readSlot(slot, pageBytes);
