@@ -1,7 +1,6 @@
 """The arena mapping: the promised size or none, slots side by side, alive after the sidecar is gone."""
 
 import pytest
-
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena, ArenaShelf
 

@@ -5,7 +5,6 @@ import struct
 
 import msgspec
 import pytest
-
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, encode
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from safetensors import safe_open
-from tokenizers import Tokenizer
-
 from tierkv.lab.checkpoint import DTYPES, KINDS, Spec, main, tensor_shapes, write_checkpoint
+from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,6 @@
 """Admitted loads: parts of bounded size in order, the last one marked, every rank's slots beside its block."""
 
 import pytest
-
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import LoadPart

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from tierkv.connectors.vllm import compat, limits, namespace, weights
 from tierkv.connectors.vllm.specs import Group
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CpuCopier
 from tierkv.connectors.vllm.pages import Pages

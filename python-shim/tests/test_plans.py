@@ -3,7 +3,6 @@
 import struct
 
 import pytest
-
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.plans import Plan, PlanBook
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
 from tierkv.connectors.vllm import compat, limits
 
 from .support.engine import (

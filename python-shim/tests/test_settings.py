@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tierkv.connectors.vllm.settings import default_socket, load_settings
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.specs import Group, read_groups
 

@@ -3,7 +3,6 @@
 import time
 
 import pytest
-
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.timing import StepClock, on_step_path

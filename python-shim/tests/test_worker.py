@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-
 from tierkv.connectors.vllm.metadata import StepReceipts
 from tierkv.connectors.vllm.specs import Group
 
