@@ -318,9 +318,9 @@ def test_saves_ride_in_the_step_that_fills_a_block_unless_held(bench: Bench) -> 
     bench.done(prefetch, "no_slot")
     assert bench.answer(request) == NOTHING
     table = list(range(1, 12))
-    assert [item.block_id for item in bench.step({"r": 30}, r=table).saves] == [4, 5, 6, 7]
-    request.num_computed_tokens = 30
-    step = bench.step({"r": 11}, r=table)
+    assert [item.block_id for item in bench.step({"r": 31}, r=table).saves] == [4, 5, 6, 7]
+    request.num_computed_tokens = 31
+    step = bench.step({"r": 10}, r=table)
     assert [item.block_id for item in step.saves] == [8, 9, 10]
     assert bench.shim.has_pending_work()
     bench.shim.update_connector_output(step_output(tickets={step.ticket: 1, step.ticket - 1: 1}))

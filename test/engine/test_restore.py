@@ -113,6 +113,23 @@ def test_a_cold_tail_is_restored_behind_a_hot_system_prompt(bench: Bench) -> Non
     assert bench.engine.call("pages", prompt=system) == hot
 
 
+def test_a_local_hit_that_grew_since_arrival_is_not_loaded_over(bench: Bench) -> None:
+    system, tail = prompt(205, 3 * BLOCK), prompt(206, 3 * BLOCK + 7)
+    own_hit = bench.seed(system + tail)
+    before = bench.restored()
+    bench.cluster.sidecar.freeze()
+    bench.engine.call("begin", prompts={"r": system + tail})  # asks for all six blocks
+    # This one reads no cache: it computes the system prompt while the other waits.
+    other = {"other": system + prompt(207, 5)}
+    bench.engine.call("begin", prompts=other, prompt_logprobs=0)
+    bench.engine.call("go_on_until", moment="running")
+    bench.cluster.sidecar.thaw()
+    answer = bench.engine.call("finish")["r"]
+    bench.found(answer, 6)
+    assert bench.restored() - before == 3 * BLOCK
+    assert answer["tokens"] == own_hit["tokens"]
+
+
 def test_only_the_shared_part_of_a_prompt_is_restored(bench: Bench) -> None:
     system = prompt(210, 2 * BLOCK)
     bench.seed(system + prompt(211, 2 * BLOCK))

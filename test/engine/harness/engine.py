@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 IMPORT_S = 180.0
 CALL_S = 180.0
+END_S = 20.0
 #: All engines of a comparison are bound alike, with or without a connector.
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "0",
@@ -125,16 +126,16 @@ class Engine:
         return f"{self.log}:\n" + self.log.read_text()[-3000:]
 
     def end(self) -> None:
-        """Closes the connection, which ends the process, and waits for that."""
+        """Closes the connection, which ends the process, and waits for that; a busy one is killed with its workers."""
         self._lines.close()
         self._link.close()
-        if self.pid:
-            wait_until(lambda: not _is_alive(self.pid), f"engine {self.pid} ends")
-
-    def kill(self) -> None:
-        """Ends it without a goodbye."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.end()
+        if self.pid == 0:
+            return
+        try:
+            wait_until(lambda: not _is_alive(self.pid), f"engine {self.pid} ends", END_S)
+        except AssertionError:
+            os.killpg(self.pid, signal.SIGKILL)
+            raise
 
 
 def _is_alive(pid: int) -> bool:

@@ -133,7 +133,7 @@ def facts(host: Host) -> Json:
         "dtype": str(group.kv_cache_spec.dtype),
         "blocks": host.scheduler.kv_cache_config.num_blocks,
         "recompute": host.scheduler.recompute_kv_load_failures,
-        "layers": len(group.layer_names),
+        "block_bytes": group.kv_cache_spec.page_size_bytes * len(group.layer_names),
     }
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
+
+from harness.inside_steps import finish
 
 if TYPE_CHECKING:
     from harness.engine_main import Host
 
 Json = dict[str, Any]
+PRESS_S = 150.0
 
 
 def press(
@@ -27,13 +31,15 @@ def press(
     """
     press = _Press(host, random.Random(seed), aborts)
     waiting = list(range(len(prompts)))[::-1]
+    deadline = time.monotonic() + PRESS_S
     while waiting or press.alive:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(waiting) + len(press.alive)} requests left after {PRESS_S} s")
         while waiting and len(press.alive) < in_flight:
             number = waiting.pop()
             press.add(number, prompts[number], max_tokens[number])
         press.step()
-    while host.scheduler.requests:  # loads of aborted requests are still reported
-        host.llm.llm_engine.step()
+    finish(host)  # loads of aborted requests are still reported
     press.unhook()
     return {"answers": press.answers, "seen": press.seen}
 

@@ -31,10 +31,19 @@ MOMENTS: dict[str, Callable[[Host], bool]] = {
 STEPPED = ("loading", "running", "saving")
 
 
-def begin(host: Host, prompts: dict[str, list[int]], max_tokens: int = 8) -> None:
+def begin(
+    host: Host,
+    prompts: dict[str, list[int]],
+    max_tokens: int = 8,
+    prompt_logprobs: int | None = None,
+) -> None:
     """Adds requests under ids of the test's own."""
     params = SamplingParams(
-        temperature=0, max_tokens=max_tokens, logprobs=0, detokenize=False, ignore_eos=True
+        temperature=0,
+        max_tokens=max_tokens,
+        prompt_logprobs=prompt_logprobs,
+        detokenize=False,
+        ignore_eos=True,
     )
     for request_id, prompt in prompts.items():
         host.llm.llm_engine.add_request(request_id, {"prompt_token_ids": prompt}, params)
