@@ -5,7 +5,11 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { Program, runProgram } from "../support/command-line.ts";
 import { processesWith } from "../support/processes.ts";
+import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../support/shim-client.ts";
 import { until } from "../support/vaults.ts";
+
+/** Bytes of a block of the group that makeGroup() makes. */
+const PAGE = 8192;
 
 let dir = "";
 let socket = "";
@@ -74,6 +78,33 @@ test("without any file it serves with a vault of its own, which status and flush
   expect((await sidecar.ended()).exitCode).toBe(0);
   expect(processesWith(dir)).toEqual([]);
   expect(readdirSync(join(dir, "tierkv"))).toEqual([]);
+});
+
+test("what one engine saved, attention blocks and states, the next one gets back", async () => {
+  await start();
+  const groups = [makeGroup(), makeGroup({ group: 1, class: "ssm", tokens: 64, layers: 1 })];
+  const writer = await FakeEngine.start(socket, { groups });
+  const blocks = makeBlocks("chain", 8, PAGE);
+  const state = makeBlocks("state", 1, groups[1]?.["layer_bytes"] as number);
+  writer.save(blocks);
+  writer.save(state, 1);
+  const records = async (): Promise<unknown> => {
+    const { stdout } = await runProgram(["status", "--json"], { env: env() });
+    return (JSON.parse(stdout) as { targets: { records: number }[] }).targets[1]?.records;
+  };
+  await until(async () => (await records()) === 9, "all records in the vault");
+  writer.close();
+
+  const reader = await FakeEngine.start(socket, { groups, engine: "engine-2" });
+  const plan = reader.prefetchGroups([
+    { group: 1, class: "ssm", hashes: hashesOf(state), from: 0 },
+    { group: 0, class: "kv", hashes: hashesOf(blocks), from: 0 },
+  ]);
+  const view = await reader.done(plan);
+  expect(view.reason).toBe("complete");
+  expect(state.every((block, index) => reader.holds(view, index, block, 1))).toBe(true);
+  expect(blocks.every((block, index) => reader.holds(view, index, block))).toBe(true);
+  reader.close();
 });
 
 test("killed without a goodbye, its vault ends, too; the next one takes the stale socket over", async () => {
