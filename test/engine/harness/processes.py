@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 READY_S = 30.0
 STOP_S = 15.0
 WAIT_S = 30.0
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: In the environment of everything we start, so that a leftover can be found whoever started it.
 MARK = "TIERKV_TEST_MARK"
 
@@ -36,8 +38,13 @@ def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -
     return value
 
 
+def _die_with_parent() -> None:
+    """Asks the kernel to kill this child when the test's process is gone, however that ended."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Process:
-    """One child in a session of its own; its output goes to `log`."""
+    """One child; its output goes to `log`."""
 
     def __init__(self, name: str, argv: list[str], log: Path) -> None:
         self.name = name
@@ -65,7 +72,7 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=log,
-                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
         lines = wait_until(lambda: self._lines(out, 1), f"{self.name} is ready", timeout_s)
         ready: Json = json.loads(lines[0])
