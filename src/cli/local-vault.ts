@@ -82,14 +82,15 @@ export class LocalVault implements Running {
     for (;;) {
       const how = child === null ? null : await child.ended;
       if (signal.aborted) return;
-      if (how !== null) logger.error({ how, pauseMs }, "the vault of this machine ended; again");
+      if (how !== null)
+        logger.error({ how, pauseMs }, "the vault of this machine ended; it is started again");
       if (nowMs() - startedMs > LOCAL_VAULT_STABLE_MS) pauseMs = LOCAL_VAULT_PAUSE_MIN_MS;
       if (!(await slept(jitterMs(pauseMs / 2, pauseMs), signal))) return;
       pauseMs = Math.min(pauseMs * 2, LOCAL_VAULT_PAUSE_MAX_MS);
       startedMs = nowMs();
       counters.add("local_vault_restarts");
       child = await this.#launch().catch((error: unknown) => {
-        if (!signal.aborted) logger.error({ err: error, pauseMs }, "it did not start");
+        if (!signal.aborted) logger.error({ err: error, pauseMs }, "it is tried again");
         return null;
       });
     }
