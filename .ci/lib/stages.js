@@ -4,12 +4,12 @@ import { cargoCounts, pytestCounts, vitestCounts } from "./counts.js";
 import { LOGS, NODE_BIN, VENV_BIN, at } from "./paths.js";
 
 const MINUTE_MS = 60_000;
-const CHECK_TIMEOUT_MS = 4 * MINUTE_MS;
+const CHECK_TIMEOUT_MS = 10 * MINUTE_MS;
 const TIDY_TIMEOUT_MS = 1 * MINUTE_MS;
-const CARGO_TIMEOUT_MS = 5 * MINUTE_MS;
-const VITEST_TIMEOUT_MS = 6 * MINUTE_MS;
-const SHIM_TIMEOUT_MS = 3 * MINUTE_MS;
-const ENGINE_TIMEOUT_MS = 10 * MINUTE_MS;
+const CARGO_TIMEOUT_MS = 12 * MINUTE_MS;
+const VITEST_TIMEOUT_MS = 12 * MINUTE_MS;
+const SHIM_TIMEOUT_MS = 8 * MINUTE_MS;
+const ENGINE_TIMEOUT_MS = 25 * MINUTE_MS;
 
 const node = (name) => join(NODE_BIN, name);
 const venv = (name) => join(VENV_BIN, name);
