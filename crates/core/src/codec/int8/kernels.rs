@@ -3,47 +3,33 @@
 use std::sync::LazyLock;
 
 use super::portable;
-use super::scale::{BF16, F16, F32};
+use super::scale::{BF16, F16, F32, SCALE_BYTES};
 
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
+use super::{avx2, avx512, avx512bf16};
 
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 
-/// Head vectors a kernel takes at a time: eight rows 4 KiB apart still share an 8-way L1 cache.
-pub const BATCH: usize = 8;
+/// A scale as it stands in the payload.
+pub type Scale = [u8; SCALE_BYTES];
 
-/// Head vectors in memory: `count` (at most `BATCH`) of `dim` elements, `stride` bytes apart.
+/// Head vectors in memory: `dim` elements each, `stride` bytes apart.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows {
-    pub count: usize,
     pub stride: usize,
     pub dim: usize,
 }
 
-impl Rows {
-    /// Where each row starts, in bytes from the first.
-    #[inline]
-    pub fn offsets(self) -> impl Iterator<Item = usize> {
-        (0..self.count).map(move |row| row * self.stride)
-    }
-}
-
-/// Largest magnitude bits of each row. Unsafe: the rows must be readable.
-type Absmax = unsafe fn(*const u8, Rows, &mut [u32; BATCH]);
-/// Codes of each row, from its scale's reciprocal. Unsafe: the rows must be readable.
-type Quantise = unsafe fn(*const u8, Rows, &[f32; BATCH], &mut [u8]);
-/// Rows of codes and scales; past the cache when told to. Unsafe: the rows must be writable, and,
-/// when past the cache, start and end on cache lines.
-type Dequantise = unsafe fn(&[u8], &[f32; BATCH], *mut u8, Rows, bool);
-
-/// The three kernels of one instruction set and dtype.
+/// The two kernels of one instruction set and dtype. There are as many rows as scales.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernels {
-    pub absmax: Absmax,
-    pub quantise: Quantise,
-    pub dequantise: Dequantise,
+    /// Rows from the first pointer on become scales and codes; those at the second are wanted soon.
+    /// False where an element is not finite. Unsafe: the rows must be readable.
+    pub encode: unsafe fn(*const u8, Rows, *const u8, &mut [Scale], &mut [u8]) -> bool,
+    /// Scales and codes become rows; past the cache when told to. Unsafe: the rows must be writable,
+    /// and start and end on cache lines to be written past the cache.
+    pub decode: unsafe fn(&[Scale], &[u8], *mut u8, Rows, bool),
 }
 
 /// An instruction set this processor has.
@@ -70,8 +56,7 @@ impl Isa {
     /// The fastest one.
     #[must_use]
     pub fn best() -> Self {
-        static BEST: LazyLock<Isa> =
-            LazyLock::new(|| Isa::all().pop().unwrap_or(Isa::PORTABLE));
+        static BEST: LazyLock<Isa> = LazyLock::new(|| Isa::all().pop().unwrap_or(Isa::PORTABLE));
         *BEST
     }
 
@@ -113,9 +98,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Name::Avx2 => avx2::kernels::<D>(),
             #[cfg(target_arch = "x86_64")]
-            Name::Avx512 => avx512::kernels::<D, false>(),
+            Name::Avx512 => avx512::kernels::<D>(),
             #[cfg(target_arch = "x86_64")]
-            Name::Avx512Bf16 => avx512::kernels::<D, true>(),
+            Name::Avx512Bf16 => avx512bf16::kernels::<D>(),
             #[cfg(target_arch = "aarch64")]
             Name::Neon => neon::kernels::<D>(),
         }

@@ -1,96 +1,93 @@
 //! Owns the kernels for any processor; the other instruction sets must give the same bytes.
 
-use super::kernels::{BATCH, Kernels, Rows};
-use super::scale::{element_bytes, element_of, magnitude_mask, value_of};
+use super::kernels::{Kernels, Rows, Scale};
+use super::scale::{element_bytes, element_of, magnitude_mask, scale_of, value_of, value_of_scale};
 
 pub const fn kernels<const D: u8>() -> Kernels {
-    Kernels { absmax: absmax::<D>, quantise: quantise::<D>, dequantise: dequantise::<D> }
+    Kernels { encode: encode::<D>, decode: decode::<D> }
 }
 
-unsafe fn absmax<const D: u8>(at: *const u8, rows: Rows, largest: &mut [u32; BATCH]) {
-    for (offset, largest) in rows.offsets().zip(largest) {
-        // SAFETY: the caller's rows are readable.
-        *largest = unsafe { absmax_from::<D>(at.wrapping_add(offset), 0, rows.dim) };
-    }
-}
-
-unsafe fn quantise<const D: u8>(
+unsafe fn encode<const D: u8>(
     at: *const u8,
     rows: Rows,
-    reciprocals: &[f32; BATCH],
+    _next: *const u8,
+    scales: &mut [Scale],
     codes: &mut [u8],
-) {
-    let codes = codes.chunks_exact_mut(rows.dim);
-    for ((offset, reciprocal), codes) in rows.offsets().zip(reciprocals).zip(codes) {
+) -> bool {
+    let mut finite = true;
+    for (row, codes) in codes.chunks_exact_mut(rows.dim).enumerate() {
+        let at = at.wrapping_add(row * rows.stride);
         // SAFETY: the caller's rows are readable.
-        unsafe { quantise_from::<D>(at.wrapping_add(offset), 0, *reciprocal, codes) };
+        let absmax = value_of(D, unsafe { absmax::<D>(at, rows.dim) });
+        let (scale, reciprocal) = scale_of(absmax);
+        scales[row] = scale.to_le_bytes();
+        finite &= absmax.is_finite();
+        // SAFETY: as above.
+        unsafe { quantise::<D>(at, reciprocal, codes) };
     }
+    finite
 }
 
-unsafe fn dequantise<const D: u8>(
+unsafe fn decode<const D: u8>(
+    scales: &[Scale],
     codes: &[u8],
-    scales: &[f32; BATCH],
     at: *mut u8,
     rows: Rows,
     _stream: bool,
 ) {
-    let codes = codes.chunks_exact(rows.dim);
-    for ((offset, scale), codes) in rows.offsets().zip(scales).zip(codes) {
+    for (row, codes) in codes.chunks_exact(rows.dim).enumerate() {
+        let scale = value_of_scale(scales[row]);
         // SAFETY: the caller's rows are writable.
-        unsafe { dequantise_from::<D>(codes, 0, *scale, at.wrapping_add(offset)) };
+        unsafe { dequantise::<D>(codes, scale, at.wrapping_add(row * rows.stride)) };
     }
 }
 
-/// Largest magnitude bits of the elements `from..dim` of a row.
+/// Largest magnitude bits of `count` elements.
 ///
 /// # Safety
-/// `dim` elements at `row` are readable.
+/// They are readable.
 #[inline]
-pub unsafe fn absmax_from<const D: u8>(row: *const u8, from: usize, dim: usize) -> u32 {
-    (from..dim).fold(0, |largest, index| {
-        // SAFETY: `index` is below `dim`.
-        let bits = unsafe { load::<D>(row, index) };
+pub unsafe fn absmax<const D: u8>(at: *const u8, count: usize) -> u32 {
+    (0..count).fold(0, |largest, index| {
+        // SAFETY: `index` is below `count`.
+        let bits = unsafe { load::<D>(at, index) };
         largest.max(bits & magnitude_mask(D))
     })
 }
 
-/// Codes of the elements from `from` on, as many as `codes` is long.
+/// Codes of elements.
 ///
 /// # Safety
-/// `codes.len()` finite elements at `row` are readable.
+/// `codes.len()` elements at `at` are readable.
 #[inline]
-pub unsafe fn quantise_from<const D: u8>(
-    row: *const u8,
-    from: usize,
-    reciprocal: f32,
-    codes: &mut [u8],
-) {
-    for (index, code) in codes.iter_mut().enumerate().skip(from) {
+pub unsafe fn quantise<const D: u8>(at: *const u8, reciprocal: f32, codes: &mut [u8]) {
+    for (index, code) in codes.iter_mut().enumerate() {
         // SAFETY: `index` is below `codes.len()`.
-        let bits = unsafe { load::<D>(row, index) };
+        let bits = unsafe { load::<D>(at, index) };
         *code = code_of(value_of(D, bits) * reciprocal);
     }
 }
 
-/// Elements of the codes from `from` on.
+/// Elements of codes.
 ///
 /// # Safety
-/// `codes.len()` elements at `row` are writable.
+/// `codes.len()` elements at `at` are writable.
 #[inline]
-pub unsafe fn dequantise_from<const D: u8>(codes: &[u8], from: usize, scale: f32, row: *mut u8) {
-    for (index, code) in codes.iter().enumerate().skip(from) {
+pub unsafe fn dequantise<const D: u8>(codes: &[u8], scale: f32, at: *mut u8) {
+    for (index, code) in codes.iter().enumerate() {
         let value = f32::from(code.cast_signed()) * scale;
         // SAFETY: `index` is below `codes.len()`.
-        unsafe { store::<D>(row, index, element_of(D, value)) };
+        unsafe { store::<D>(at, index, element_of(D, value)) };
     }
 }
 
 /// The nearest whole number, ties to even; the scale rule keeps it within -127..=127.
+///
+/// Next to 1.5 * 2^23 floats are whole numbers, so the sum is rounded and ends in the code's bits.
 #[inline]
 fn code_of(quotient: f32) -> u8 {
-    #[expect(clippy::cast_possible_truncation, reason = "within -127..=127, and `as` saturates")]
-    let code = quotient.round_ties_even() as i8;
-    code.cast_unsigned()
+    let [code, ..] = (quotient + 12_582_912.0).to_bits().to_le_bytes();
+    code
 }
 
 #[inline]

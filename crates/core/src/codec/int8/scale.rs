@@ -10,7 +10,13 @@ pub const F32: u8 = 3;
 /// Bytes of one scale.
 pub const SCALE_BYTES: usize = 2;
 /// The smallest scale but zero: the smallest normal bf16 number, 2^-126.
-const SCALE_MIN: u16 = 0x0080;
+const SCALE_MIN: u32 = 0x0080_0000;
+/// 2^-107: a 2^16th of it is still a normal number.
+const ORDINARY_MIN: u16 = (127 - 107) << 7;
+/// 2^120: 128 times as much is still a bf16 number.
+const ORDINARY_LIMIT: u16 = (127 + 120) << 7;
+/// 2^9: 128 times the number below it, 510, is still an fp16 number.
+const ORDINARY_F16_LIMIT: u16 = (127 + 9) << 7;
 const BF16_INFINITY: u16 = 0x7f80;
 const BF16_MAX: f32 = f32::from_bits(0x7f7f_0000);
 const F16_MAX: f32 = 65504.0;
@@ -26,17 +32,6 @@ pub const fn element_bytes(dtype: u8) -> usize {
 #[must_use]
 pub const fn magnitude_mask(dtype: u8) -> u32 {
     if dtype == F32 { 0x7fff_ffff } else { 0x7fff }
-}
-
-/// Whether the magnitude bits of an element are those of a number, not of inf or NaN.
-#[must_use]
-pub fn is_finite(dtype: u8, magnitude: u32) -> bool {
-    let infinity = match dtype {
-        BF16 => u32::from(BF16_INFINITY),
-        F16 => 0x7c00,
-        _ => 0x7f80_0000,
-    };
-    magnitude < infinity
 }
 
 /// The value of an element's bits; exact.
@@ -55,49 +50,55 @@ pub fn value_of(dtype: u8, bits: u32) -> f32 {
 #[inline]
 pub fn element_of(dtype: u8, value: f32) -> u32 {
     match dtype {
-        BF16 => u32::from(bf16_of(value.clamp(-BF16_MAX, BF16_MAX))),
+        BF16 => nearest_bf16(value.clamp(-BF16_MAX, BF16_MAX)) >> 16,
         F16 => f16_of(value.clamp(-F16_MAX, F16_MAX)),
         _ => value.clamp(f32::MIN, f32::MAX).to_bits(),
     }
 }
 
-/// The scale of a head vector with this largest magnitude: `absmax / 127` to the nearest bf16,
-/// at least the smallest normal one, or zero where all is zero.
+/// The scale of a head vector with this largest magnitude, and what its elements are multiplied
+/// with to become codes: `absmax / 127` to the nearest bf16, at least the smallest normal one; both
+/// are zero where all is zero.
 #[must_use]
 #[inline]
-pub fn scale_of(absmax: f32) -> u16 {
-    if absmax == 0.0 { 0 } else { bf16_of(absmax * RECIPROCAL_OF_CODE_MAX).max(SCALE_MIN) }
+pub fn scale_of(absmax: f32) -> (u16, f32) {
+    if absmax == 0.0 {
+        return (0, 0.0);
+    }
+    let bits = nearest_bf16(absmax * RECIPROCAL_OF_CODE_MAX).max(SCALE_MIN);
+    (high_half(bits), 1.0 / f32::from_bits(bits))
+}
+
+/// The value of a scale's bytes.
+#[must_use]
+#[inline]
+pub fn value_of_scale(scale: [u8; SCALE_BYTES]) -> f32 {
+    value_of(BF16, u32::from(u16::from_le_bytes(scale)))
 }
 
 /// Whether a writer can have made this scale: zero or a positive normal number.
 #[must_use]
 #[inline]
-pub fn is_scale(bits: u16) -> bool {
-    bits == 0 || (SCALE_MIN..BF16_INFINITY).contains(&bits)
-}
-
-/// What elements are multiplied with to become codes.
-#[must_use]
-#[inline]
-pub fn reciprocal_of(scale: u16) -> f32 {
-    if scale == 0 { 0.0 } else { 1.0 / value_of(BF16, u32::from(scale)) }
+pub fn is_possible(scale: [u8; SCALE_BYTES]) -> bool {
+    let bits = u16::from_le_bytes(scale);
+    bits == 0 || (high_half(SCALE_MIN)..BF16_INFINITY).contains(&bits)
 }
 
 /// Whether every code times this scale stays clear of the limits of `dtype` and of f32, so that
 /// kernels need no clamp: elsewhere the portable one decodes.
 #[must_use]
 #[inline]
-pub fn is_ordinary(dtype: u8, scale: f32) -> bool {
-    let limit = if dtype == F16 { 512.0 } else { 1e36 };
-    scale == 0.0 || (1e-30..limit).contains(&scale)
+pub fn is_ordinary(dtype: u8, scale: [u8; SCALE_BYTES]) -> bool {
+    let bits = u16::from_le_bytes(scale);
+    let limit = if dtype == F16 { ORDINARY_F16_LIMIT } else { ORDINARY_LIMIT };
+    bits == 0 || (bits >= ORDINARY_MIN && bits < limit)
 }
 
-/// The nearest bf16 of a finite number, ties to even.
+/// The nearest bf16 of a finite number, ties to even, as an f32's bits.
 #[inline]
-fn bf16_of(value: f32) -> u16 {
+fn nearest_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
-    let rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    high_half(rounded)
+    (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000
 }
 
 #[inline]
@@ -138,15 +139,19 @@ mod tests {
 
     #[test]
     fn every_f16_survives_the_way_to_f32_and_back() {
-        for bits in (0..=0xffff).filter(|bits| is_finite(F16, bits & 0x7fff)) {
+        for bits in (0..0x7c00).chain(0x8000..0xfc00) {
             assert_eq!(element_of(F16, value_of(F16, bits)), bits);
         }
-        assert!((value_of(F16, 0x0001) - 2.0_f32.powi(-24)).abs() < f32::EPSILON.powi(4));
-        assert!((value_of(F16, 0x7bff) - 65504.0).abs() < f32::EPSILON);
+        let exact = [(0x0001, -24), (0x0400, -14), (0x3c00, 0), (0x7800, 15)];
+        for (bits, power) in exact {
+            assert_eq!(value_of(F16, bits).to_bits(), 2.0_f32.powi(power).to_bits());
+        }
+        assert!(value_of(F16, 0x7c00).is_infinite());
+        assert!(value_of(F16, 0x7c01).is_nan());
     }
 
     #[test]
-    fn f16_and_bf16_round_to_nearest_even() {
+    fn halves_are_rounded_to_nearest_even() {
         // 1 + 2^-11 lies halfway between 0x3c00 and 0x3c01; 1 + 3 * 2^-11 between 0x3c01 and 0x3c02.
         assert_eq!(element_of(F16, 1.0 + 2.0_f32.powi(-11)), 0x3c00);
         assert_eq!(element_of(F16, 1.0 + 3.0 * 2.0_f32.powi(-11)), 0x3c02);
@@ -165,24 +170,26 @@ mod tests {
     }
 
     #[test]
-    fn no_scale_lets_a_code_pass_127() {
-        // One whole binade of magnitudes; the rule is the same in all others.
-        for bits in 0x3f80_0000_u32..0x4000_0000 {
+    fn the_largest_element_always_becomes_127() {
+        // One whole binade, every 16th number of it; the others are the same but for the exponent.
+        for bits in (0x3f80_0000_u32..0x4000_0000).step_by(16) {
             let absmax = f32::from_bits(bits);
-            let code = (absmax * reciprocal_of(scale_of(absmax))).round_ties_even();
-            assert!((code - 127.0).abs() < f32::EPSILON, "{absmax}: {code}");
+            let (_, reciprocal) = scale_of(absmax);
+            let code = (absmax * reciprocal).round_ties_even();
+            assert_eq!(code.to_bits(), 127.0_f32.to_bits(), "{absmax}");
         }
     }
 
     #[test]
     fn scales_are_zero_or_normal() {
-        assert_eq!(scale_of(0.0), 0);
-        for bits in [1, 0x7f_ffff, 0x80_0000, 0x7f7f_ffff] {
-            assert!(is_scale(scale_of(f32::from_bits(bits))), "{bits:#x}");
+        assert_eq!(scale_of(0.0), (0, 0.0));
+        assert_eq!(scale_of(f32::from_bits(1)).0, 0x0080);
+        for bits in [1, 0x7f_ffff, 0x80_0000, 0x3f80_0000, 0x7f7f_ffff] {
+            let (scale, reciprocal) = scale_of(f32::from_bits(bits));
+            assert!(is_possible(scale.to_le_bytes()) && reciprocal.is_normal(), "{bits:#x}");
         }
-        assert_eq!(scale_of(f32::from_bits(1)), SCALE_MIN);
-        for bits in [1, 0x7f, 0x7f80, 0x7fc0, 0x8000, 0xbf80] {
-            assert!(!is_scale(bits), "{bits:#x}");
+        for bits in [1_u16, 0x7f, 0x7f80, 0x7fc0, 0x8000, 0xbf80] {
+            assert!(!is_possible(bits.to_le_bytes()), "{bits:#x}");
         }
     }
 }
