@@ -6,7 +6,7 @@ import { delimiter, join } from "node:path";
 const NODE_MIN = [20, 19];
 const PYTHON_MIN = [3, 11];
 const PYTHON_MAX = [3, 14]; // the engine has no builds for later ones yet
-const CARGO_MIN = [1, 88];
+const CARGO_MIN = [1, 89];
 const PROBE_TIMEOUT_MS = 10_000;
 const PYTHONS = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"];
 

@@ -62,7 +62,7 @@ export interface CoreInfo {
   headerBytes: number
   /** `sse4.2`, `armv8` or `portable`. */
   crc32c: string
-  /** The instruction set the addon was built for. */
+  /** What the int8 codec runs on: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`. */
   isa: string
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from tierkv.record import (
     HEADER_BYTES,
+    RecordHeader,
     RecordRefusedError,
     crc32c,
     parse_record_header,
@@ -32,7 +34,7 @@ def _wanted(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(page: bytes, geometry: dict[str, int]) -> bytes:
-    """The payload of `page`, as docs/protocol.md words it: layer, part, head, token."""
+    """The raw payload of `page`, as docs/protocol.md words it: layer, part, head, token."""
     if geometry["layout"] == 1:
         return page
     element = {1: 2, 2: 2, 3: 4}[geometry["dtype"]]
@@ -53,6 +55,39 @@ def _canonical(page: bytes, geometry: dict[str, int]) -> bytes:
     return b"".join(runs())
 
 
+def _float32(value: float) -> int:
+    return int.from_bytes(struct.pack("<f", value), "little")
+
+
+def _element(dtype: int, value: float) -> bytes:
+    """`value`, which float32 holds, as an element: the nearest, ties to even, never inf."""
+    if dtype == 3:
+        return struct.pack("<f", value)
+    if dtype == 2:
+        return struct.pack("<e", max(-65504.0, min(65504.0, value)))
+    bits = _float32(value)
+    bits += 0x7FFF + (bits >> 16 & 1)
+    largest = 0x7F7F if value > 0 else 0xFF7F
+    return min(bits >> 16, largest).to_bytes(2, "little")
+
+
+def _dequantised(payload: bytes, header: RecordHeader) -> bytes:
+    """The raw payload that comes of a payload of codec 2."""
+    out, at = b"", 0
+    for _ in range(header.layers):
+        for dim in (header.dim_k, header.dim_v)[: header.parts]:
+            for _ in range(header.heads):
+                scales = struct.unpack_from(f"<{header.tokens}H", payload, at)
+                at += header.tokens * 2
+                for scale in scales:
+                    (factor,) = struct.unpack("<f", (scale << 16).to_bytes(4, "little"))
+                    codes = struct.unpack_from(f"<{dim}b", payload, at)
+                    at += dim
+                    out += b"".join(_element(header.dtype, code * factor) for code in codes)
+    assert at == len(payload)
+    return out
+
+
 def test_crc32c_is_castagnoli() -> None:
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(b"") == 0
@@ -62,7 +97,8 @@ def test_crc32c_is_castagnoli() -> None:
 def test_golden_record(case: dict[str, Any]) -> None:
     header, payload = verify_record((VECTORS / case["record"]).read_bytes())
     assert dataclasses.asdict(header) == _wanted(case["header"])
-    assert payload == _canonical((VECTORS / case["page"]).read_bytes(), case["geometry"])
+    raw = payload if header.codec == 0 else _dequantised(payload, header)
+    assert raw == _canonical((VECTORS / case["decoded"]).read_bytes(), case["geometry"])
 
 
 @pytest.mark.parametrize("case", MANIFEST["refused"], ids=lambda case: str(case["file"]))

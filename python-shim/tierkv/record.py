@@ -11,8 +11,9 @@ _CHECKED_BYTES = 188
 # Magic to reserved, then the two checksums.
 _LAYOUT = struct.Struct("<4sHHBBBBHHHBBIIIIIQQQ32s32s32s24sII")
 
-_CODECS = {0}
+_RAW, _INT8 = 0, 2
 _CLASSES = {1, 2}
+_KV = 1
 _CANONICAL, _OPAQUE = 0, 1
 _ELEMENT_BYTES = {0: 1, 1: 2, 2: 2, 3: 4}
 _POLYNOMIAL = 0x82F63B78
@@ -108,10 +109,11 @@ def _parse(data: bytes) -> tuple[RecordHeader, int]:
         ("version", version == 1),
         ("header_bytes", header_bytes == HEADER_BYTES),
         ("header_checksum", crc32c(head[:_CHECKED_BYTES]) == checksum),
-        ("codec", header.codec in _CODECS),
+        ("codec", header.codec in (_RAW, _INT8)),
         ("class", header.record_class in _CLASSES),
         ("layout", header.layout in (_CANONICAL, _OPAQUE)),
         ("dtype", header.dtype in _ELEMENT_BYTES),
+        ("fidelity", header.codec in (_RAW, header.fidelity)),
         ("geometry", header.dtype in _ELEMENT_BYTES and _is_possible(header)),
         ("reserved", not any(reserved)),
     )
@@ -124,11 +126,12 @@ def _parse(data: bytes) -> tuple[RecordHeader, int]:
 def _is_possible(header: RecordHeader) -> bool:
     if header.shard >= header.shard_count or header.tokens < 1 or header.layers < 1:
         return False
-    if header.payload_bytes != header.source_bytes:
+    if header.codec == _RAW and header.payload_bytes != header.source_bytes:
         return False
     dims = (header.dim_k > 0, header.dim_v > 0)
     if header.layout == _OPAQUE:
         plain = header.parts == 0 and header.heads == 0 and dims == (False, False)
+        plain = plain and header.codec == _RAW
         return plain and header.source_bytes >= 1 and header.source_bytes % header.layers == 0
     if (
         header.dtype == 0
@@ -137,5 +140,11 @@ def _is_possible(header: RecordHeader) -> bool:
     ):
         return False
     vectors = header.layers * header.heads * header.tokens
-    size = vectors * (header.dim_k + header.dim_v) * _ELEMENT_BYTES[header.dtype]
-    return size == header.source_bytes
+    elements = vectors * (header.dim_k + header.dim_v)
+    if elements * _ELEMENT_BYTES[header.dtype] != header.source_bytes:
+        return False
+    # Codec 2: a scale of two bytes per vector, a code of one byte per element; attention only.
+    quantised = vectors * header.parts * 2 + elements
+    return header.codec == _RAW or (
+        header.record_class == _KV and header.payload_bytes == quantised
+    )

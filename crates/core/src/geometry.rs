@@ -1,6 +1,6 @@
 //! Owns the shape of an engine's page: checked once at registration, then walked run by run without checks.
 
-use crate::codec::Codec;
+use crate::codec::{Block, Codec};
 use crate::error::{Error, Result};
 use crate::limits::{PAGE_BYTES_MAX, SLOT_ALIGN_BYTES, VECTORS_PER_LAYER_MAX};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
@@ -70,10 +70,24 @@ impl Part {
     }
 }
 
+/// K or V of one head in one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeadRows {
+    /// Where its first head vector starts in the page.
+    pub offset: usize,
+    pub tokens: usize,
+    pub token_stride: usize,
+    /// Bytes of one head vector.
+    pub vector_bytes: usize,
+}
+
 /// A page shape whose every run is known to lie inside the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry {
     spec: Spec,
+    /// Head vectors as they lie; none where the page is opaque.
+    vectors: Vec<Part>,
+    /// The same bytes in the longest runs.
     parts: Vec<Part>,
     layer_bytes: usize,
     page_bytes: usize,
@@ -93,13 +107,16 @@ impl Geometry {
             .ok_or_else(|| {
                 refuse("layer_bytes", spec.layer_bytes, "layers * layer_bytes within 512 MiB")
             })?;
-        let parts = if spec.layout == LAYOUT_OPAQUE {
+        let (vectors, parts) = if spec.layout == LAYOUT_OPAQUE {
             check_opaque(&spec)?;
             let once = Axis { count: 1, stride: 0 };
-            vec![Part { offset: 0, outer: once, inner: once, run_bytes: index(spec.layer_bytes) }]
+            let run_bytes = index(spec.layer_bytes);
+            (Vec::new(), vec![Part { offset: 0, outer: once, inner: once, run_bytes }])
         } else {
             check_canonical(&spec)?;
-            canonical_parts(&spec).into_iter().map(Part::merged).collect()
+            let vectors = canonical_parts(&spec);
+            let parts = vectors.iter().cloned().map(Part::merged).collect();
+            (vectors, parts)
         };
         let per_layer: usize =
             parts.iter().map(|part| part.outer.count * part.inner.count * part.run_bytes).sum();
@@ -107,6 +124,7 @@ impl Geometry {
             source_bytes: per_layer * index(u64::from(spec.layers)),
             layer_bytes: index(spec.layer_bytes),
             page_bytes: index(page_bytes),
+            vectors,
             parts,
             spec,
         })
@@ -136,16 +154,25 @@ impl Geometry {
         self.source_bytes
     }
 
-    /// Length of a record of this geometry.
+    /// Length of a payload of this geometry; `None` where the codec does not take such a block.
     #[must_use]
-    pub fn record_bytes(&self, codec: Codec) -> usize {
-        HEADER_BYTES + index(codec.payload_bytes(self.source_bytes as u64))
+    pub fn payload_bytes(&self, codec: Codec) -> Option<usize> {
+        let per_layer: usize =
+            self.vectors.iter().map(|part| part.outer.count * part.inner.count).sum();
+        let block = Block {
+            record_class: self.spec.record_class,
+            dtype: self.spec.dtype,
+            source_bytes: self.source_bytes as u64,
+            vectors: per_layer as u64 * u64::from(self.spec.layers),
+        };
+        codec.payload_bytes(&block).map(index)
     }
 
     /// Length of the longest record of this geometry, whatever the codec.
     #[must_use]
     pub fn record_bytes_max(&self) -> usize {
-        self.record_bytes(Codec::Raw)
+        let payloads = Codec::ALL.into_iter().filter_map(|codec| self.payload_bytes(codec));
+        HEADER_BYTES + payloads.max().unwrap_or(self.source_bytes)
     }
 
     /// K/V parts as they stand in a record: 0 for an opaque page.
@@ -177,6 +204,21 @@ impl Geometry {
         ]
         .into_iter()
         .find_map(|(field, same)| (!same).then_some(field))
+    }
+
+    /// Every head's K or V in canonical order: layer, part, head; none where the page is opaque.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = HeadRows> {
+        let layers = (0..self.page_bytes).step_by(self.layer_bytes);
+        layers.flat_map(|layer| self.vectors.iter().map(move |part| (layer, part))).flat_map(
+            |(layer, part)| {
+                (0..part.outer.count).map(move |head| HeadRows {
+                    offset: layer + part.offset + head * part.outer.stride,
+                    tokens: part.inner.count,
+                    token_stride: part.inner.stride,
+                    vector_bytes: part.run_bytes,
+                })
+            },
+        )
     }
 
     /// Visits every run (offset in the page, bytes) in canonical order: layer, part, head, token.

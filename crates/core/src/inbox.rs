@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;
+use crate::codec::int8::BadScale;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::limits::{INBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
@@ -101,7 +102,8 @@ impl Arrival {
     /// Checks everything, then decodes payload to page in one pass.
     ///
     /// # Errors
-    /// `BAD_RECORD` with the reason; the slot is untouched then.
+    /// `BAD_RECORD` with the reason; the slot is untouched then, unless the payload itself, whose
+    /// checksum holds, is not one of its codec: what the slot holds is then of no use.
     ///
     /// # Panics
     /// Never: a parsed header names a known codec.
@@ -118,9 +120,12 @@ impl Arrival {
         self.check_identity(&header)?;
         let codec = Codec::from_id(header.codec).expect("a checked header has a known codec");
         // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives; the record is our own memory.
-        unsafe {
-            codec.decode(&self.geometry, &self.record[HEADER_BYTES..], self.slot.as_ptr());
-        }
+        let decoded = unsafe {
+            codec.decode(&self.geometry, &self.record[HEADER_BYTES..], self.slot.as_ptr())
+        };
+        decoded.map_err(|BadScale| {
+            Error::bad_record("a scale is neither zero nor a positive normal number")
+        })?;
         Ok(header)
     }
 

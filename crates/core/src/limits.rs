@@ -27,6 +27,10 @@ pub const POOL_IDLE_BYTES_MAX: usize = 64 * MIB;
 /// Payload bytes copied before their checksum is taken: they must still be in the L1 cache.
 pub const CHECKSUM_SPAN_BYTES: usize = 16 * KIB;
 
+/// Smallest block that is decoded past the cache: an arena is larger than any cache, and whoever reads
+/// the block next is another core or the GPU.
+pub const STREAM_BYTES_MIN: usize = 128 * KIB;
+
 /// Smallest budget of a store: a few records and their index must fit.
 pub const STORE_BYTES_MIN: u64 = MIB as u64;
 

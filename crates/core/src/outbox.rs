@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
@@ -47,10 +47,15 @@ impl Outbox {
         self.pool.live()
     }
 
-    /// Encodes a leased slot: page to payload in one pass, then the header.
+    /// Encodes a leased slot: page to payload in one pass, then the header. A page that the codec has
+    /// no codes for (inf, NaN) becomes a raw record, which its header says.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` for a stale lease or a slot that is smaller than the page, `NO_MEMORY` at the limit.
+    /// `BAD_ARGUMENT` for a stale lease, a slot that is smaller than the page, or a codec that is not
+    /// for such blocks or not of this fidelity; `NO_MEMORY` at the limit.
+    ///
+    /// # Panics
+    /// Never: raw takes any page.
     pub fn encode(
         &self,
         arena: &Arc<Arena>,
@@ -65,15 +70,41 @@ impl Outbox {
                 identity.shard, identity.shard_count
             )));
         }
+        if !codec.fits_fidelity(fidelity) {
+            return Err(Error::bad_argument(format!(
+                "codec {} is lossy, and fidelity {fidelity} is not its own",
+                codec.id()
+            )));
+        }
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
-        let mut record = self.pool.take(geometry.record_bytes(codec))?;
+        if let Some(record) = self.record(&slot, geometry, (codec, fidelity), identity)? {
+            return Ok(record);
+        }
+        let raw = self.record(&slot, geometry, (Codec::Raw, fidelity), identity)?;
+        Ok(raw.expect("raw takes any page"))
+    }
+
+    /// `None` where the codec has no code for an element. The slot must hold the geometry's page.
+    fn record(
+        &self,
+        slot: &SlotAccess,
+        geometry: &Geometry,
+        (codec, fidelity): (Codec, u8),
+        identity: &Identity,
+    ) -> Result<Option<PooledBuffer>> {
+        let payload_bytes = geometry.payload_bytes(codec).ok_or_else(|| {
+            Error::bad_argument(format!("codec {} is for canonical kv pages only", codec.id()))
+        })?;
+        let mut record = self.pool.take(HEADER_BYTES + payload_bytes)?;
         let (head, payload) = record.split_at_mut(HEADER_BYTES);
-        // SAFETY: the slot holds the page (checked above) while `slot` lives; payload is our own memory.
-        let checksum = unsafe { codec.encode(geometry, slot.as_ptr(), payload) };
-        let header = header_of(geometry, codec, fidelity, identity);
+        let header = header_of(geometry, (codec, fidelity), payload.len() as u64, identity);
+        // SAFETY: the slot holds the page (checked by the caller); payload is our own memory.
+        let Ok(checksum) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
+            return Ok(None);
+        };
         head.copy_from_slice(&header.encode(checksum));
-        Ok(record)
+        Ok(Some(record))
     }
 }
 
@@ -88,9 +119,13 @@ pub(crate) fn check_fits(geometry: &Geometry, slot_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-fn header_of(geometry: &Geometry, codec: Codec, fidelity: u8, identity: &Identity) -> Header {
+fn header_of(
+    geometry: &Geometry,
+    (codec, fidelity): (Codec, u8),
+    payload_bytes: u64,
+    identity: &Identity,
+) -> Header {
     let spec = geometry.spec();
-    let source_bytes = geometry.source_bytes() as u64;
     Header {
         codec: codec.id(),
         record_class: spec.record_class,
@@ -107,8 +142,8 @@ fn header_of(geometry: &Geometry, codec: Codec, fidelity: u8, identity: &Identit
         dim_k: spec.dim_k,
         dim_v: spec.dim_v,
         end_tokens: identity.end_tokens,
-        payload_bytes: codec.payload_bytes(source_bytes),
-        source_bytes,
+        payload_bytes,
+        source_bytes: geometry.source_bytes() as u64,
         namespace: identity.namespace,
         block_hash: identity.block_hash,
         parent_hash: identity.parent_hash,

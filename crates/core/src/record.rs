@@ -6,7 +6,7 @@ mod refusal;
 pub use progress::Progress;
 pub use refusal::Refusal;
 
-use crate::codec::Codec;
+use crate::codec::{Block, Codec};
 use crate::crc32c;
 
 /// First bytes of every record.
@@ -150,7 +150,19 @@ impl Header {
         } else {
             self.source_bytes >= 1 && self.source_bytes.is_multiple_of(u64::from(self.layers))
         };
-        counted && shaped && sized && codec.payload_bytes(self.source_bytes) == self.payload_bytes
+        let payload_bytes = codec.payload_bytes(&self.block());
+        counted && shaped && sized && payload_bytes == Some(self.payload_bytes)
+    }
+
+    fn block(&self) -> Block {
+        let counts = [self.layers, u32::from(self.parts), self.heads, self.tokens];
+        Block {
+            record_class: self.record_class,
+            dtype: self.dtype,
+            source_bytes: self.source_bytes,
+            // Where this saturates, the source bytes cannot follow from the counts either.
+            vectors: counts.into_iter().map(u64::from).fold(1, u64::saturating_mul),
+        }
     }
 }
 
@@ -249,6 +261,9 @@ fn check_fields(header: &Header) -> Result<(), Refusal> {
         return Err(Refusal::Layout);
     }
     Header::element_bytes(header.dtype).ok_or(Refusal::Dtype)?;
+    if !codec.fits_fidelity(header.fidelity) {
+        return Err(Refusal::Fidelity);
+    }
     if header.has_possible_geometry(codec) { Ok(()) } else { Err(Refusal::Geometry) }
 }
 

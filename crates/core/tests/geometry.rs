@@ -86,11 +86,11 @@ proptest! {
         let mut payload = vec![0; geometry.source_bytes()];
         // SAFETY: page and payload are vectors of the lengths that the geometry says.
         let checksum = unsafe { Codec::Raw.encode(&geometry, page.as_ptr(), &mut payload) };
-        prop_assert_eq!(checksum, tierkv_core::crc32c::checksum(&payload));
+        prop_assert_eq!(checksum, Ok(tierkv_core::crc32c::checksum(&payload)));
 
         let mut back = vec![0xEE; geometry.page_bytes()];
         // SAFETY: as above.
-        unsafe { Codec::Raw.decode(&geometry, &payload, back.as_mut_ptr()) };
+        unsafe { Codec::Raw.decode(&geometry, &payload, back.as_mut_ptr()) }.expect("raw");
         for (at, byte) in back.into_iter().enumerate() {
             let used = uses[at % uses.len()] == 1;
             prop_assert_eq!(byte, if used { page[at] } else { 0xEE }, "byte {}", at);

@@ -20,7 +20,7 @@ fn header() -> impl Strategy<Value = Header> {
             let [codec, class, fidelity, layout, group, shard, count, dtype, parts, ..] = numbers;
             let [.., tokens, layers, heads, dim_k, dim_v, end, payload, source] = numbers;
             let mut header = Header {
-                codec: u8::from(codec == 7),
+                codec: [0, 2, 1][(codec % 3) as usize],
                 record_class: class as u8 % 4,
                 fidelity: fidelity as u8,
                 layout: layout as u8 % 3,
@@ -44,6 +44,14 @@ fn header() -> impl Strategy<Value = Header> {
             if consistent {
                 header.source_bytes = header.canonical_bytes().unwrap_or(source);
                 header.payload_bytes = header.source_bytes;
+                if header.codec == 2 {
+                    header.fidelity = 2;
+                    let vectors =
+                        [layers, heads, tokens, parts % 4].into_iter().fold(1, u64::saturating_mul);
+                    let elements =
+                        header.source_bytes / Header::element_bytes(header.dtype).unwrap_or(1);
+                    header.payload_bytes = vectors.saturating_mul(2).saturating_add(elements);
+                }
             }
             header
         },
@@ -59,7 +67,7 @@ proptest! {
             Ok(parsed) => prop_assert_eq!(parsed, Parsed { header, payload_checksum: checksum }),
             Err(refusal) => prop_assert!(matches!(
                 refusal,
-                Refusal::Codec | Refusal::Class | Refusal::Layout | Refusal::Dtype | Refusal::Geometry
+                Refusal::Codec | Refusal::Class | Refusal::Layout | Refusal::Dtype | Refusal::Fidelity | Refusal::Geometry
             )),
         }
     }

@@ -1,6 +1,7 @@
 //! Owns what the core says about itself.
 
 use napi_derive::napi;
+use tierkv_core::codec::int8::Isa;
 use tierkv_core::crc32c;
 use tierkv_core::record::{HEADER_BYTES, VERSION};
 
@@ -16,7 +17,7 @@ pub struct CoreInfo {
     /// `sse4.2`, `armv8` or `portable`.
     #[napi(js_name = "crc32c")]
     pub crc32c: String,
-    /// The instruction set the addon was built for.
+    /// What the int8 codec runs on: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`.
     pub isa: String,
 }
 
@@ -29,6 +30,6 @@ pub fn core_info() -> CoreInfo {
         record_version: u32::from(VERSION),
         header_bytes: u32::try_from(HEADER_BYTES).unwrap_or_default(),
         crc32c: crc32c::implementation().into(),
-        isa: std::env::consts::ARCH.into(),
+        isa: Isa::best().name().into(),
     }
 }

@@ -1,10 +1,14 @@
 //! Owns the golden cases: pages with their geometry and record, and records that must be refused.
 
+use std::ops::Range;
+
 use tierkv_core::crc32c;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::record::{
     CLASS_KV, CLASS_SSM, HEADER_BYTES, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE, Refusal,
 };
+
+use super::int8;
 
 /// A page as an engine holds it, and the record that it becomes.
 pub struct Golden {
@@ -13,6 +17,8 @@ pub struct Golden {
     pub header: Header,
     pub page: Vec<u8>,
     pub record: Vec<u8>,
+    /// The page that comes of the record, where its codec is lossy.
+    pub decoded: Option<Vec<u8>>,
 }
 
 /// Bytes that every reader must refuse, for one reason.
@@ -125,32 +131,51 @@ fn golden(seed: u64, name: &'static str, spec: Spec, edit: impl FnOnce(&mut Head
     };
     edit(&mut header);
     let record = record_of(&header, &payload);
-    Golden { name, spec, header, page, record }
+    Golden { name, spec, header, page, record, decoded: None }
 }
 
-/// The canonical payload, written out as the protocol says it, element by element: not the core's own way.
-fn payload_of(spec: &Spec, page: &[u8]) -> Vec<u8> {
-    if spec.layout == LAYOUT_OPAQUE {
-        return page.to_vec();
-    }
+/// Where the head vectors lie in the page, in the order in which they stand in a payload.
+fn vectors_of(spec: &Spec) -> Vec<Range<usize>> {
     let element = Header::element_bytes(spec.dtype).expect("known");
-    let mut payload = Vec::new();
+    let index = |bytes: u64| usize::try_from(bytes).expect("small");
+    let mut vectors = Vec::new();
     for layer in 0..u64::from(spec.layers) {
         for (offset, dim) in [(spec.key_offset, spec.dim_k), (spec.value_offset, spec.dim_v)] {
+            if dim == 0 {
+                continue;
+            }
             for head in 0..u64::from(spec.heads) {
                 for token in 0..u64::from(spec.tokens) {
                     let vector = layer * spec.layer_bytes
                         + offset
                         + head * spec.head_stride
                         + token * spec.token_stride;
-                    for byte in vector..vector + u64::from(dim) * element {
-                        payload.push(page[usize::try_from(byte).expect("small")]);
-                    }
+                    vectors.push(index(vector)..index(vector + u64::from(dim) * element));
                 }
             }
         }
     }
-    payload
+    vectors
+}
+
+/// The canonical payload, written out as the protocol says it: not the core's own way.
+fn payload_of(spec: &Spec, page: &[u8]) -> Vec<u8> {
+    if spec.layout == LAYOUT_OPAQUE {
+        return page.to_vec();
+    }
+    vectors_of(spec).into_iter().flat_map(|vector| page[vector].to_vec()).collect()
+}
+
+/// A block in a lossy namespace, quantised.
+fn golden_int8(seed: u64, name: &'static str, spec: Spec) -> Golden {
+    let raw = golden(seed, name, spec, |header| (header.codec, header.fidelity) = (2, 2));
+    let Golden { spec, mut header, mut page, .. } = raw;
+    let vectors = vectors_of(&spec);
+    int8::tame(spec.dtype, &mut page, &vectors);
+    let (payload, decoded) = int8::encode(spec.dtype, &page, &vectors, spec.tokens as usize);
+    header.payload_bytes = payload.len() as u64;
+    let record = record_of(&header, &payload);
+    Golden { name, spec, header, page, record, decoded: Some(decoded) }
 }
 
 fn record_of(header: &Header, payload: &[u8]) -> Vec<u8> {
@@ -188,6 +213,9 @@ pub fn goldens() -> Vec<Golden> {
             header.shard = 1;
             header.shard_count = 2;
         }),
+        golden_int8(90, "int8-bf16", side_by_side(&canonical(1, [5, 2, 2], [33, 18]))),
+        golden_int8(100, "int8-fp16", tokens_first(&canonical(2, [3, 1, 3], [40, 40]), 6)),
+        golden_int8(110, "int8-f32", heads_first(&canonical(3, [9, 1, 1], [70, 0]))),
     ]
 }
 
@@ -199,6 +227,8 @@ pub fn refusals() -> Vec<Refused> {
     let mut refused = damaged(&smallest.record);
     refused.extend(foreign(smallest));
     refused.extend(contradictions(smallest, opaque));
+    let int8 = cases.iter().find(|golden| golden.name == "int8-bf16").expect("it is there");
+    refused.extend(misplaced(int8, opaque));
     refused
 }
 
@@ -253,6 +283,25 @@ fn foreign(golden: &Golden) -> Vec<Refused> {
         refuse("dtype-4", Refusal::Dtype, patched(18, 4)),
         refuse("reserved-first", Refusal::Reserved, patched(160, 1)),
         refuse("reserved-last", Refusal::Reserved, patched(183, 0x80)),
+    ]
+}
+
+/// Records of codec 2 where none may be.
+fn misplaced(int8: &Golden, opaque: &Golden) -> Vec<Refused> {
+    let edited = |name: &str, refusal, golden: &Golden, edit: &dyn Fn(&mut Header)| {
+        let mut header = Header { codec: 2, fidelity: 2, ..golden.header.clone() };
+        edit(&mut header);
+        refuse(name, refusal, record_of(&header, &golden.record[HEADER_BYTES..]))
+    };
+    vec![
+        edited("int8-exact", Refusal::Fidelity, int8, &|header| header.fidelity = 0),
+        edited("int8-other-fidelity", Refusal::Fidelity, int8, &|header| header.fidelity = 3),
+        edited("int8-state", Refusal::Geometry, int8, &|header| header.record_class = CLASS_SSM),
+        edited("int8-opaque", Refusal::Geometry, opaque, &|_| ()),
+        edited("int8-as-long-as-raw", Refusal::Geometry, int8, &|header| {
+            header.payload_bytes = header.source_bytes;
+        }),
+        edited("int8-said-to-be-raw", Refusal::Geometry, int8, &|header| header.codec = 0),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Owns the files of test/vectors: records, pages, and the manifest that explains them.
+//! Owns the files of test/vectors: records, pages before and after, and the manifest that explains them.
 
 use std::fmt::Write;
 
@@ -12,6 +12,9 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
     let mut files = vec![("manifest.json".to_owned(), manifest().into_bytes())];
     for golden in goldens() {
         files.push((format!("{}.page.bin", golden.name), golden.page));
+        if let Some(decoded) = golden.decoded {
+            files.push((format!("{}.decoded.bin", golden.name), decoded));
+        }
         files.push((format!("{}.record.bin", golden.name), golden.record));
     }
     for refused in refusals() {
@@ -42,8 +45,9 @@ fn manifest() -> String {
 fn golden_json(golden: &Golden) -> String {
     format!(
         "    {{\n      \"record\": \"{0}.record.bin\",\n      \"page\": \"{0}.page.bin\",\n      \
-         \"header\": {1},\n      \"geometry\": {2}\n    }}",
+         \"decoded\": \"{0}.{1}.bin\",\n      \"header\": {2},\n      \"geometry\": {3}\n    }}",
         golden.name,
+        if golden.decoded.is_some() { "decoded" } else { "page" },
         header_json(&golden.header),
         geometry_json(&golden.spec)
     )

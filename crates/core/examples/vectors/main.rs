@@ -2,6 +2,7 @@
 
 mod cases;
 mod files;
+mod int8;
 
 use std::path::PathBuf;
 

@@ -1,24 +1,43 @@
 //! Owns the choice of codec: one id, one way from a page to a payload and back.
 
+pub mod int8;
 mod raw;
 
 use crate::geometry::Geometry;
+use crate::record::{CLASS_KV, Header};
+
+use self::int8::{BadScale, Isa, NotFinite, SCALE_BYTES};
 
 /// The codecs this version reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
     /// The block's elements as they are.
     Raw,
+    /// A code of eight bits for each element, a scale for each head vector.
+    Int8,
+}
+
+/// What of a block the length of its payload follows from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// 1 kv, 2 ssm.
+    pub record_class: u8,
+    /// As in the record header.
+    pub dtype: u8,
+    /// Length of the decoded block.
+    pub source_bytes: u64,
+    /// Head vectors: layers * parts * heads * tokens; 0 where it is opaque.
+    pub vectors: u64,
 }
 
 impl Codec {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Raw, Self::Int8];
+
     /// The codec of an id as it stands in a record, if this version knows it.
     #[must_use]
     pub fn from_id(id: u8) -> Option<Self> {
-        match id {
-            0 => Some(Self::Raw),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|codec| codec.id() == id)
     }
 
     /// The id as it stands in a record.
@@ -26,42 +45,81 @@ impl Codec {
     pub fn id(self) -> u8 {
         match self {
             Self::Raw => 0,
+            Self::Int8 => 2,
         }
     }
 
-    /// Length of the payload of a block of `source_bytes`.
+    /// Whether its records may stand in a namespace of this fidelity: only exact ones in an exact one.
     #[must_use]
-    pub fn payload_bytes(self, source_bytes: u64) -> u64 {
+    pub fn fits_fidelity(self, fidelity: u8) -> bool {
         match self {
-            Self::Raw => source_bytes,
+            Self::Raw => true,
+            Self::Int8 => fidelity == self.id(),
+        }
+    }
+
+    /// Length of the payload; `None` where the codec does not take such a block.
+    #[must_use]
+    pub fn payload_bytes(self, block: &Block) -> Option<u64> {
+        match self {
+            Self::Raw => Some(block.source_bytes),
+            Self::Int8 if block.record_class != CLASS_KV || block.vectors == 0 => None,
+            Self::Int8 => {
+                let codes = block.source_bytes / Header::element_bytes(block.dtype)?;
+                block.vectors.checked_mul(SCALE_BYTES as u64)?.checked_add(codes)
+            }
         }
     }
 
     /// Encodes the page at `page` into `payload` in one pass and returns the payload's CRC32C.
     ///
+    /// # Errors
+    /// `NotFinite` where the codec has no code for an element; `payload` then holds nothing of use.
+    /// Raw takes everything.
+    ///
     /// # Safety
     /// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`.
     ///
     /// # Panics
-    /// If `payload` is not `payload_bytes` of the geometry long.
-    pub unsafe fn encode(self, geometry: &Geometry, page: *const u8, payload: &mut [u8]) -> u32 {
+    /// If `payload` is not `geometry.payload_bytes(self)` long.
+    pub unsafe fn encode(
+        self,
+        geometry: &Geometry,
+        page: *const u8,
+        payload: &mut [u8],
+    ) -> Result<u32, NotFinite> {
         match self {
             // SAFETY: the caller's promise is the callee's.
-            Self::Raw => unsafe { raw::gather(geometry, page, payload) },
+            Self::Raw => Ok(unsafe { raw::gather(geometry, page, payload) }),
+            // SAFETY: as above.
+            Self::Int8 => unsafe { int8::encode(Isa::best(), geometry, page, payload) },
         }
     }
 
     /// Decodes `payload` into the page at `page` in one pass; padding of the page is left alone.
     ///
+    /// # Errors
+    /// `BadScale` where no writer of this codec made the payload; the page is untouched then.
+    ///
     /// # Safety
     /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`.
     ///
     /// # Panics
-    /// If `payload` is not `payload_bytes` of the geometry long.
-    pub unsafe fn decode(self, geometry: &Geometry, payload: &[u8], page: *mut u8) {
+    /// If `payload` is not `geometry.payload_bytes(self)` long.
+    pub unsafe fn decode(
+        self,
+        geometry: &Geometry,
+        payload: &[u8],
+        page: *mut u8,
+    ) -> Result<(), BadScale> {
         match self {
-            // SAFETY: the caller's promise is the callee's.
-            Self::Raw => unsafe { raw::scatter(geometry, payload, page) },
+            Self::Raw => {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { raw::scatter(geometry, payload, page) };
+                Ok(())
+            }
+            // SAFETY: as above.
+            Self::Int8 => unsafe { int8::decode(Isa::best(), geometry, payload, page) },
         }
     }
 }

@@ -25,6 +25,8 @@ pub enum Refusal {
     Layout,
     /// A source dtype this reader does not know.
     Dtype,
+    /// A lossy codec in a namespace of another fidelity.
+    Fidelity,
     /// Counts, dims and lengths that contradict each other.
     Geometry,
     /// Reserved bytes that are not zero.
@@ -49,6 +51,7 @@ impl Refusal {
             Self::Class => "class",
             Self::Layout => "layout",
             Self::Dtype => "dtype",
+            Self::Fidelity => "fidelity",
             Self::Geometry => "geometry",
             Self::Reserved => "reserved",
             Self::Length => "length",
@@ -67,6 +70,7 @@ impl Refusal {
             Self::Class => "class is neither kv nor ssm",
             Self::Layout => "layout is neither canonical nor opaque",
             Self::Dtype => "source dtype is unknown",
+            Self::Fidelity => "a lossy codec in a namespace of another fidelity",
             Self::Geometry => "counts, dims and lengths contradict each other",
             Self::Reserved => "reserved bytes are not zero",
             Self::Length => "length is not header plus payload",

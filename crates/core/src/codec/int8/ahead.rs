@@ -1,0 +1,36 @@
+//! Owns looking ahead: rows are asked for long before they are read, since memory takes that long.
+
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+use super::kernels::Rows;
+
+const ROWS_AHEAD: usize = 16;
+
+/// Where rows are read from, and where after their end.
+#[derive(Debug, Clone, Copy)]
+pub struct Path {
+    pub at: *const u8,
+    pub next: *const u8,
+    pub rows: Rows,
+    pub count: usize,
+}
+
+impl Path {
+    /// Where the row starts that is to be asked for while `row` is read.
+    #[inline]
+    pub fn ahead_of(&self, row: usize) -> *const u8 {
+        let wanted = row + ROWS_AHEAD;
+        if wanted < self.count {
+            self.at.wrapping_add(wanted * self.rows.stride)
+        } else {
+            self.next.wrapping_add((wanted - self.count) * self.rows.stride)
+        }
+    }
+}
+
+/// Asks for a cache line.
+#[inline]
+pub fn ask(at: *const u8) {
+    // SAFETY: a hint, which never faults.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+}

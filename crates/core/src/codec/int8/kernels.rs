@@ -1,0 +1,146 @@
+//! Owns the choice of instruction set: once per process, among those this processor has.
+
+use std::sync::LazyLock;
+
+use super::portable;
+use super::scale::{BF16, F16, F32, SCALE_BYTES};
+
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512, avx512bf16};
+
+#[cfg(target_arch = "aarch64")]
+use super::neon;
+
+/// A scale as it stands in the payload.
+pub type Scale = [u8; SCALE_BYTES];
+
+/// Head vectors in memory: `dim` elements each, `stride` bytes apart.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
+    pub stride: usize,
+    pub dim: usize,
+}
+
+/// The two kernels of one instruction set and dtype. There are as many rows as scales.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernels {
+    /// Rows from the first pointer on become scales and codes; those at the second are wanted soon.
+    /// False where an element is not finite. Unsafe: the rows must be readable.
+    pub encode: unsafe fn(*const u8, Rows, *const u8, &mut [Scale], &mut [u8]) -> bool,
+    /// Scales and codes become rows; past the cache when told to. Unsafe: the rows must be writable,
+    /// and start and end on cache lines to be written past the cache.
+    pub decode: unsafe fn(&[Scale], &[u8], *mut u8, Rows, bool),
+}
+
+/// An instruction set this processor has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Isa(Name);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Isa {
+    /// Runs anywhere.
+    pub const PORTABLE: Self = Self(Name::Portable);
+
+    /// The fastest one.
+    #[must_use]
+    pub fn best() -> Self {
+        static BEST: LazyLock<Isa> = LazyLock::new(|| Isa::all().pop().unwrap_or(Isa::PORTABLE));
+        *BEST
+    }
+
+    /// All of them, the fastest last.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::PORTABLE];
+        all.extend(detected().into_iter().map(Self));
+        all
+    }
+
+    /// As figures and `coreInfo` call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Name::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx512Bf16 => "avx512bf16",
+            #[cfg(target_arch = "aarch64")]
+            Name::Neon => "neon",
+        }
+    }
+
+    pub(super) fn kernels(self, dtype: u8) -> Kernels {
+        match dtype {
+            BF16 => self.kernels_of::<BF16>(),
+            F16 => self.kernels_of::<F16>(),
+            _ => self.kernels_of::<F32>(),
+        }
+    }
+
+    fn kernels_of<const D: u8>(self) -> Kernels {
+        match self.0 {
+            Name::Portable => portable::kernels::<D>(),
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx2 => avx2::kernels::<D>(),
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx512 => avx512::kernels::<D>(),
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx512Bf16 => avx512bf16::kernels::<D>(),
+            #[cfg(target_arch = "aarch64")]
+            Name::Neon => neon::kernels::<D>(),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detected() -> Vec<Name> {
+    let mut names = Vec::new();
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+        names.push(Name::Avx2);
+    }
+    let wide = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl");
+    if wide {
+        names.push(Name::Avx512);
+        if is_x86_feature_detected!("avx512bf16") {
+            names.push(Name::Avx512Bf16);
+        }
+    }
+    names
+}
+
+#[cfg(target_arch = "aarch64")]
+fn detected() -> Vec<Name> {
+    // Every 64-bit Arm processor that runs this has it.
+    vec![Name::Neon]
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn detected() -> Vec<Name> {
+    Vec::new()
+}
+
+/// Makes stores that went past the cache visible before anything that follows.
+pub fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every 64-bit x86 processor has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}

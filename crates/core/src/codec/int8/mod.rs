@@ -1,0 +1,172 @@
+//! Owns codec 2, int8: head vectors of a strided page to scales and codes and back, in one pass each way.
+//!
+//! The rule, the layout of the payload and the error bound stand in docs/protocol.md, section 1.
+
+#[cfg(target_arch = "x86_64")]
+mod ahead;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512bf16;
+mod kernels;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+mod scale;
+
+use std::ops::Range;
+
+use crate::codec::Codec;
+use crate::crc32c;
+use crate::geometry::Geometry;
+use crate::limits::{CHECKSUM_SPAN_BYTES, STREAM_BYTES_MIN};
+
+use self::kernels::Rows;
+
+pub use self::kernels::Isa;
+pub use self::scale::SCALE_BYTES;
+
+/// Stores past the cache pay where they fill whole lines.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// The page holds an inf or a NaN: no code stands for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotFinite;
+
+/// The payload holds a scale that is neither zero nor a positive normal number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadScale;
+
+/// Encodes the page at `page` into `payload` in one pass and returns the payload's CRC32C.
+///
+/// # Errors
+/// `NotFinite`; `payload` then holds nothing of use.
+///
+/// # Safety
+/// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`.
+///
+/// # Panics
+/// If `payload` is not as long as codec 2 makes it for this geometry.
+pub unsafe fn encode(
+    isa: Isa,
+    geometry: &Geometry,
+    page: *const u8,
+    payload: &mut [u8],
+) -> Result<u32, NotFinite> {
+    check_length(geometry, payload);
+    let kernels = isa.kernels(geometry.spec().dtype);
+    let (mut checksum, mut checked) = (0, 0);
+    let mut groups = groups(geometry).peekable();
+    while let Some(group) = groups.next() {
+        let next = groups.peek().unwrap_or(&group).page_at;
+        let (at, next) = (page.wrapping_add(group.page_at), page.wrapping_add(next));
+        let (scales, codes) = payload[group.payload()].split_at_mut(group.tokens * SCALE_BYTES);
+        let (scales, _) = scales.as_chunks_mut();
+        // SAFETY: a validated geometry has all its rows inside the page, which is readable.
+        if !unsafe { (kernels.encode)(at, group.rows(), next, scales, codes) } {
+            return Err(NotFinite);
+        }
+        let end = group.payload().end;
+        if end - checked >= CHECKSUM_SPAN_BYTES {
+            checksum = crc32c::append(checksum, &payload[checked..end]);
+            checked = end;
+        }
+    }
+    Ok(crc32c::append(checksum, &payload[checked..]))
+}
+
+/// Decodes `payload` into the page at `page` in one pass; padding of the page is left alone.
+///
+/// # Errors
+/// `BadScale`; the page is partly written then, and of no use.
+///
+/// # Safety
+/// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`.
+///
+/// # Panics
+/// If `payload` is not as long as codec 2 makes it for this geometry.
+pub unsafe fn decode(
+    isa: Isa,
+    geometry: &Geometry,
+    payload: &[u8],
+    page: *mut u8,
+) -> Result<(), BadScale> {
+    check_length(geometry, payload);
+    let dtype = geometry.spec().dtype;
+    let (kernels, careful) = (isa.kernels(dtype), Isa::PORTABLE.kernels(dtype));
+    let stream = streams(geometry, page);
+    let decoded = groups(geometry).try_for_each(|group| {
+        let (scales, codes) = payload[group.payload()].split_at(group.tokens * SCALE_BYTES);
+        let (scales, _) = scales.as_chunks();
+        let kernels = if scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
+            kernels
+        } else if scales.iter().all(|scale| scale::is_possible(*scale)) {
+            careful
+        } else {
+            return Err(BadScale);
+        };
+        let at = page.wrapping_add(group.page_at);
+        // SAFETY: a validated geometry has all its rows inside the page, which is writable; `stream`
+        // was chosen for rows of whole cache lines.
+        unsafe { (kernels.decode)(scales, codes, at, group.rows(), stream) };
+        Ok(())
+    });
+    if stream {
+        kernels::fence();
+    }
+    decoded
+}
+
+fn check_length(geometry: &Geometry, payload: &[u8]) {
+    let expected = geometry.payload_bytes(Codec::Int8);
+    assert_eq!(Some(payload.len()), expected, "payload fits the geometry");
+}
+
+/// K or V of one head in one layer: `tokens` head vectors of `dim` elements, `stride` bytes apart.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    page_at: usize,
+    payload_at: usize,
+    tokens: usize,
+    stride: usize,
+    dim: usize,
+}
+
+impl Group {
+    /// Where its scales and codes lie.
+    fn payload(&self) -> Range<usize> {
+        self.payload_at..self.payload_at + self.tokens * (SCALE_BYTES + self.dim)
+    }
+
+    fn rows(&self) -> Rows {
+        Rows { stride: self.stride, dim: self.dim }
+    }
+}
+
+/// All groups of a page, in canonical order: layer, part, head.
+fn groups(geometry: &Geometry) -> impl Iterator<Item = Group> {
+    let element_bytes = scale::element_bytes(geometry.spec().dtype);
+    geometry.heads().scan(0, move |end, head| {
+        let group = Group {
+            page_at: head.offset,
+            payload_at: *end,
+            tokens: head.tokens,
+            stride: head.token_stride,
+            dim: head.vector_bytes / element_bytes,
+        };
+        *end = group.payload().end;
+        Some(group)
+    })
+}
+
+/// Whether a page is large enough to push everything else out of the cache, and made of whole lines.
+fn streams(geometry: &Geometry, page: *const u8) -> bool {
+    geometry.source_bytes() >= STREAM_BYTES_MIN
+        && geometry.heads().all(|head| {
+            [page.addr() + head.offset, head.token_stride, head.vector_bytes]
+                .into_iter()
+                .all(|bytes| bytes.is_multiple_of(CACHE_LINE_BYTES))
+        })
+}

@@ -1,0 +1,208 @@
+//! Owns the proof that every instruction set here gives the bytes that the portable kernels give.
+
+use tierkv_core::codec::int8::{self, BadScale, Isa, NotFinite};
+use tierkv_core::crc32c;
+use tierkv_core::geometry::{Geometry, Spec};
+
+use super::data::Random;
+use super::trip::{decode, element_bytes, encode, plain};
+
+const DTYPES: [u8; 3] = [1, 2, 3];
+/// Whole steps of every kernel, and every kind of rest after them.
+const DIMS: [u32; 20] =
+    [1, 2, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 80, 96, 128, 200];
+
+/// The largest finite magnitude bits of a dtype.
+fn largest(dtype: u8) -> u32 {
+    [0, 0x7f7f, 0x7bff, 0x7f7f_ffff][usize::from(dtype)]
+}
+
+/// Finite elements of one kind: any bits at all; nearly equal ones; the edges of the dtype; zeros.
+fn element(dtype: u8, kind: usize, random: &mut Random) -> u32 {
+    let bits = u32::try_from(random.bits() >> 32).expect("32 bits are left");
+    let one = [0, 0x3f80, 0x3c00, 0x3f80_0000][usize::from(dtype)];
+    let edges = [0, 1, 2, 0x7f, 0x80, 0x3ff, 0x400, one, largest(dtype) - 1, largest(dtype)];
+    let magnitude = match kind {
+        0 => bits % (largest(dtype) + 1),
+        1 => one + bits % 64,
+        2 => edges[bits as usize % edges.len()],
+        _ => 0,
+    };
+    let sign = if dtype == 3 { 1 << 31 } else { 1 << 15 };
+    magnitude | if random.bits() & 1 == 0 { 0 } else { sign }
+}
+
+/// Two layers; K and V side by side, heads inside, tokens outside, `pad` bytes after each vector.
+fn spec(dtype: u8, dim_k: u32, dim_v: u32, tokens: u32, pad: u64) -> Spec {
+    let element = element_bytes(dtype) as u64;
+    let value_offset = pad + u64::from(dim_k) * element + pad;
+    let head_stride = value_offset + u64::from(dim_v) * element;
+    let token_stride = head_stride * 2 + pad;
+    Spec {
+        tokens,
+        layers: 2,
+        heads: 2,
+        dim_k,
+        dim_v,
+        layer_bytes: token_stride * u64::from(tokens) + 5 * pad,
+        key_offset: pad,
+        value_offset,
+        head_stride,
+        token_stride,
+        ..plain(dtype, 1, 1).spec().clone()
+    }
+}
+
+/// Where each element lies in a page.
+fn places(spec: &Spec) -> Vec<usize> {
+    let mut places = Vec::new();
+    for layer in 0..u64::from(spec.layers) {
+        for (offset, dim) in [(spec.key_offset, spec.dim_k), (spec.value_offset, spec.dim_v)] {
+            for head in 0..u64::from(spec.heads) {
+                for token in 0..u64::from(spec.tokens) {
+                    let vector = layer * spec.layer_bytes
+                        + offset
+                        + head * spec.head_stride
+                        + token * spec.token_stride;
+                    let vector = usize::try_from(vector).expect("a small page");
+                    let step = element_bytes(spec.dtype);
+                    places.extend((0..dim as usize).map(|index| vector + index * step));
+                }
+            }
+        }
+    }
+    places
+}
+
+fn page(spec: &Spec, mut element: impl FnMut() -> u32) -> Vec<u8> {
+    let page_bytes = usize::try_from(spec.layer_bytes).expect("a small page") * 2;
+    let mut page = vec![0xEE; page_bytes];
+    for place in places(spec) {
+        let bytes = element().to_le_bytes();
+        let step = element_bytes(spec.dtype);
+        page[place..place + step].copy_from_slice(&bytes[..step]);
+    }
+    page
+}
+
+fn assert_same_everywhere(geometry: &Geometry, page: &[u8], what: &str) {
+    let (wanted, checksum) = encode(Isa::PORTABLE, geometry, page).expect("all is finite");
+    assert_eq!(checksum, crc32c::checksum(&wanted), "{what}");
+    let mut wanted_page = vec![0xEE; page.len()];
+    decode(Isa::PORTABLE, geometry, &wanted, &mut wanted_page);
+    for isa in Isa::all() {
+        let (payload, same_checksum) = encode(isa, geometry, page).expect("all is finite");
+        assert!(payload == wanted && same_checksum == checksum, "{} encodes {what}", isa.name());
+        let mut decoded = vec![0xEE; page.len()];
+        decode(isa, geometry, &wanted, &mut decoded);
+        assert!(decoded == wanted_page, "{} decodes {what}", isa.name());
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "a log must say what was proven on this processor")]
+fn every_isa_gives_the_same_bytes_and_leaves_padding_alone() {
+    let names: Vec<&str> = Isa::all().into_iter().map(Isa::name).collect();
+    println!("int8 kernels proven here: {}; chosen: {}", names.join(", "), Isa::best().name());
+    let mut random = Random::new(2);
+    for dtype in DTYPES {
+        for (index, dim) in DIMS.into_iter().enumerate() {
+            for (pad, kind) in [(0, 0), (1, 1), (64, 2), (3, 0), (0, 2), (2, 3)] {
+                let spec = spec(dtype, dim, DIMS[DIMS.len() - 1 - index], 19, pad);
+                let page = page(&spec, || element(dtype, kind, &mut random));
+                let geometry = Geometry::new(spec.clone()).expect("a sound shape");
+                let what = format!("dtype {dtype}, dim {dim}, pad {pad}, kind {kind}");
+                assert_same_everywhere(&geometry, &page, &what);
+
+                let mut decoded = page.clone();
+                let (payload, _) = encode(Isa::best(), &geometry, &page).expect("all is finite");
+                decode(Isa::best(), &geometry, &payload, &mut decoded);
+                for place in places(&spec) {
+                    decoded[place..place + element_bytes(dtype)].fill(0xEE);
+                }
+                assert!(decoded.iter().all(|byte| *byte == 0xEE), "{what}: padding");
+            }
+        }
+    }
+}
+
+/// Pages so large and so aligned that kernels write past the cache; and the same ones, not aligned.
+#[test]
+fn what_goes_past_the_cache_arrives() {
+    let mut random = Random::new(3);
+    for dtype in DTYPES {
+        for dim in [32, 64, 96, 128] {
+            let spec = spec(dtype, dim, dim, 16 * 33, 0);
+            let geometry = Geometry::new(spec.clone()).expect("a sound shape");
+            assert!(geometry.source_bytes() >= 128 << 10, "large enough");
+            let page = page(&spec, || element(dtype, 1, &mut random));
+            let (payload, _) = encode(Isa::PORTABLE, &geometry, &page).expect("all is finite");
+            let mut wanted = vec![0; page.len()];
+            decode(Isa::PORTABLE, &geometry, &payload, &mut wanted);
+            let mut memory = vec![0; page.len() + 128];
+            let start = memory.as_ptr().align_offset(64);
+            for isa in Isa::all() {
+                for shift in [0, 2] {
+                    let target = &mut memory[start + shift..][..page.len()];
+                    target.fill(0xEE);
+                    decode(isa, &geometry, &payload, target);
+                    assert!(target == wanted, "{}: dtype {dtype}, dim {dim}", isa.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_inf_or_nan_anywhere_is_told() {
+    for dtype in DTYPES {
+        let infinity = largest(dtype) + 1;
+        for dim in [1, 17, 33, 64, 72] {
+            let spec = spec(dtype, dim, dim, 17, 2);
+            let geometry = Geometry::new(spec.clone()).expect("a sound shape");
+            let mut page = page(&spec, || largest(dtype));
+            let places = places(&spec);
+            for place in places.iter().step_by(13).chain(places.last()) {
+                for bits in [infinity, infinity + 1] {
+                    let element = *place..place + element_bytes(dtype);
+                    let before = page[element.clone()].to_vec();
+                    page[element.clone()].copy_from_slice(&bits.to_le_bytes()[..before.len()]);
+                    for isa in Isa::all() {
+                        let encoded = encode(isa, &geometry, &page);
+                        assert_eq!(encoded, Err(NotFinite), "{}: at {place}", isa.name());
+                    }
+                    page[element].copy_from_slice(&before);
+                }
+            }
+            assert!(encode(Isa::best(), &geometry, &page).is_ok());
+        }
+    }
+}
+
+/// Every scale a payload can hold with every code, -128 among them, which no writer makes.
+#[test]
+fn every_scale_with_every_code_decodes_alike_or_is_refused() {
+    for dtype in DTYPES {
+        let geometry = plain(dtype, 256, 1);
+        let mut payload = vec![0; 2];
+        payload.extend(0..=u8::MAX);
+        for scale in 0..=u16::MAX {
+            payload[..2].copy_from_slice(&scale.to_le_bytes());
+            let sound = scale == 0 || (0x0080..0x7f80).contains(&scale);
+            let mut wanted = vec![0; geometry.page_bytes()];
+            for isa in Isa::all() {
+                let mut page = vec![0; geometry.page_bytes()];
+                // SAFETY: the page is as long as the geometry says; payload is another vector.
+                let outcome = unsafe { int8::decode(isa, &geometry, &payload, page.as_mut_ptr()) };
+                assert_eq!(outcome, if sound { Ok(()) } else { Err(BadScale) }, "{scale:#x}");
+                if isa == Isa::PORTABLE {
+                    wanted = page;
+                } else {
+                    assert!(page == wanted, "{}: dtype {dtype}, scale {scale:#x}", isa.name());
+                }
+            }
+            let finite = encode(Isa::PORTABLE, &geometry, &wanted).is_ok();
+            assert!(finite, "dtype {dtype}, scale {scale:#x} never becomes inf");
+        }
+    }
+}
