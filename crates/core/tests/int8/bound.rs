@@ -21,6 +21,7 @@ fn value(dtype: u8, bytes: &[u8]) -> f64 {
             let fraction = f64::from(bits & 0x3ff);
             match i32::from(bits >> 10 & 0x1f) {
                 0 => sign * fraction * 2.0_f64.powi(-24),
+                31 => f64::INFINITY,
                 exponent => sign * (1024.0 + fraction) * 2.0_f64.powi(exponent - 25),
             }
         }
