@@ -209,7 +209,7 @@ impl Store {
         else {
             return false;
         };
-        memory.append(&bytes);
+        memory.span(0, bytes.len()).copy_from_slice(&bytes);
         state.insert(*key, memory.into_stored(), &self.budget);
         true
     }

@@ -63,6 +63,24 @@ fn a_record_is_there_once_it_is_committed_and_no_sooner() {
 }
 
 #[test]
+fn a_record_can_be_received_in_place() {
+    let store = store();
+    let bytes = record(&key(1), RECORD);
+    let mut reservation = wanted(&store, key(1), RECORD as u64);
+    for part in bytes.chunks(RECORD / 3 + 1) {
+        let spare = reservation.spare(RECORD / 3 + 1);
+        assert_eq!(spare.len(), part.len(), "never more than the record has left");
+        spare.copy_from_slice(part);
+        let complete = reservation.advance(part.len()).unwrap();
+        assert_eq!(complete, reservation.progress() == (RECORD, RECORD));
+    }
+    assert!(reservation.spare(1).is_empty());
+    assert!(reservation.advance(1).is_err(), "nothing is left");
+    assert_eq!(reservation.commit(), ItemStatus::Accepted);
+    assert_eq!(&*store.pin(&key(1)).unwrap(), bytes);
+}
+
+#[test]
 fn a_committed_record_is_counted_and_comes_back_as_it_was() {
     let store = store();
     let bytes = record(&key(1), RECORD);

@@ -33,6 +33,18 @@ impl Progress {
         self.filled
     }
 
+    /// Bytes of the whole record.
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        self.record_bytes
+    }
+
+    /// Bytes that are still to come.
+    #[must_use]
+    pub fn rest(&self) -> usize {
+        self.record_bytes - self.filled
+    }
+
     /// The payload's checksum so far.
     #[must_use]
     pub fn checksum(&self) -> u32 {
@@ -50,7 +62,7 @@ impl Progress {
                 self.filled
             )));
         }
-        if data.len() > self.record_bytes - self.filled {
+        if data.len() > self.rest() {
             return Err(Error::bad_record(format!(
                 "a piece of {} bytes at {offset} runs over the record's {} bytes",
                 data.len(),

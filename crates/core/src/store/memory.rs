@@ -124,10 +124,14 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// The next bytes; they must fit what was reserved.
-    pub(super) fn append(&mut self, data: &[u8]) {
-        debug_assert!(data.len() <= self.buffer.capacity() - self.buffer.len(), "fits");
-        self.buffer.extend_from_slice(data);
+    /// `bytes` bytes from `start` on; they must fit what was reserved.
+    pub(super) fn span(&mut self, start: usize, bytes: usize) -> &mut [u8] {
+        let end = start + bytes;
+        debug_assert!(end <= self.buffer.capacity(), "fits");
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        }
+        &mut self.buffer[start..end]
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

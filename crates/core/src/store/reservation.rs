@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::memory::Reserved;
 use super::{CLASS_ANY, ItemStatus, RecordKey, Store};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::record::{self, Progress};
 
 /// Room for one record under one key, which nobody else can write meanwhile. Dropped = given back.
@@ -30,10 +30,41 @@ impl Reservation {
     /// # Errors
     /// `BAD_RECORD` for gaps, duplicates and overruns.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<bool> {
+        let start = self.progress.filled();
         self.progress.accept(offset, data)?;
         if let Some(memory) = &mut self.memory {
-            memory.append(data);
+            memory.span(start, data.len()).copy_from_slice(data);
         }
+        Ok(self.progress.is_complete())
+    }
+
+    /// Bytes of the record, and how many of them have arrived.
+    #[must_use]
+    pub fn progress(&self) -> (usize, usize) {
+        (self.progress.record_bytes(), self.progress.filled())
+    }
+
+    /// Memory for the next bytes of the record, at most `bytes` of them, with whatever stands there; for
+    /// those who can receive in place. `advance` takes note of what they put there.
+    pub fn spare(&mut self, bytes: usize) -> &mut [u8] {
+        let (start, rest) = (self.progress.filled(), self.progress.rest());
+        match &mut self.memory {
+            Some(memory) => memory.span(start, bytes.min(rest)),
+            None => &mut [],
+        }
+    }
+
+    /// The next `bytes` bytes stand where `spare` said; true when the record is complete.
+    ///
+    /// # Errors
+    /// `BAD_RECORD` for more bytes than the record has left.
+    pub fn advance(&mut self, bytes: usize) -> Result<bool> {
+        let start = self.progress.filled();
+        let rest = self.progress.rest();
+        let Some(memory) = self.memory.as_mut().filter(|_| bytes <= rest) else {
+            return Err(Error::bad_record(format!("{bytes} bytes more, where {rest} are left")));
+        };
+        self.progress.accept(start as u64, memory.span(start, bytes))?;
         Ok(self.progress.is_complete())
     }
 
