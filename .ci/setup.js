@@ -2,7 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { join, relative } from "node:path";
-import { CORE, LOGS, NODE_BIN, VENV, VENV_BIN, at } from "./lib/paths.js";
+import { CORE, LOGS, NODE_BIN, VENV, VENV_BIN, at, releaseVenv } from "./lib/paths.js";
 import { prerequisites } from "./lib/prerequisites.js";
 import { elapsed, run } from "./lib/process.js";
 import { progress } from "./lib/progress.js";
@@ -12,6 +12,8 @@ const STEP_TIMEOUT_MS = 20 * 60_000;
 const PROBE_TIMEOUT_MS = 20_000;
 const UV_VERSION = "0.13.8";
 const STAMP = ".tierkv-stamp";
+/** The oldest vLLM release the shim accepts: its engine tests run beside those of the newest. */
+const OLDEST_RELEASE = "0.28.0";
 
 const NETWORK_TROUBLE =
   /\b(ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|E40[137]|E429|E50\d|SELF_SIGNED_CERT\w*)\b|npm error network|could not resolve host|failed to (?:fetch|download)|dns error|error sending request|connection (?:refused|reset|timed out)|name resolution|max retries exceeded|network failure/i;
@@ -165,11 +167,31 @@ const engine = {
   },
 };
 
+/** One more vLLM release: nothing but the engine, which shares its large files with the other environments. */
+const engineOf = (release) => ({
+  name: `vLLM ${release}`,
+  stampPath: () => join(releaseVenv(release), STAMP),
+  inputs: () => digest([at("python-shim", "releases", `${release}.txt`)]),
+  intact: () =>
+    works(join(releaseVenv(release), "bin", "python"), [
+      "-c",
+      "import importlib.util as u; assert u.find_spec('vllm')",
+    ]),
+  async build(line, python) {
+    const step = `vllm-${release}`;
+    const folder = releaseVenv(release);
+    await command(step, line, python.path, ["-m", "venv", "--clear", "--without-pip", folder]);
+    const env = { VIRTUAL_ENV: folder, UV_NO_CONFIG: "1" };
+    const lock = `python-shim/releases/${release}.txt`;
+    await command(step, line, join(VENV_BIN, "uv"), ["pip", "sync", lock], { env });
+  },
+});
+
 const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.intact();
 
 async function main() {
   const startedMs = Date.now();
-  const steps = [nodeModules, nativeCore, typescript, engine];
+  const steps = [nodeModules, nativeCore, typescript, engine, engineOf(OLDEST_RELEASE)];
   if (steps.every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);
     return;

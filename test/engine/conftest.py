@@ -11,6 +11,7 @@ import pytest
 from harness.engine import Engines
 from harness.models import Models
 from harness.processes import MARK, Cluster, leftovers, wait_until
+from harness.releases import NEWEST, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,3 +74,17 @@ def engines(all_engines: Engines) -> Iterator[Engines]:
     """Engines that end with the module."""
     yield all_engines
     all_engines.end_all()
+
+
+@pytest.fixture(scope="module", params=releases())
+def release_engines(
+    request: pytest.FixtureRequest, folder: Path, all_engines: Engines
+) -> Iterator[Engines]:
+    """Engines of one vLLM release after the other; those of the newest come from the run's own zygote."""
+    if request.param == NEWEST:
+        yield all_engines
+        all_engines.end_all()
+        return
+    engines = Engines(folder, request.param)
+    yield engines
+    engines.close()

@@ -8,10 +8,10 @@ import json
 import os
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.processes import ROOT, Process, wait_until
+from harness.releases import NEWEST, python_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
+    "PYTHONHASHSEED": "0",  # 0.28 starts its block hashes from it
 }
 _NUMBERS = itertools.count(1)
 
@@ -36,16 +37,17 @@ class EngineError(Exception):
 
 
 class Engines:
-    """The zygote, and every engine that came from it."""
+    """The zygote of one vLLM release, and every engine that came from it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, release: str = NEWEST) -> None:
         self.folder = folder
-        self.path = str(folder / "zygote.sock")
+        self.release = release
+        self.path = str(folder / f"zygote-{release}.sock")
         # `env` keeps what is ours out of the test's own process; the folder of `harness` is the module path.
         paths = os.pathsep.join([str(ROOT / "test/engine"), str(ROOT / "python-shim")])
         settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-        argv = ["env", f"PYTHONPATH={paths}", *settings, sys.executable, "-m", "harness.zygote"]
-        self._zygote = Process("zygote", [*argv, self.path], folder / "zygote.log")
+        argv = ["env", f"PYTHONPATH={paths}", *settings, python_of(release), "-m", "harness.zygote"]
+        self._zygote = Process("zygote", [*argv, self.path], folder / f"zygote-{release}.log")
         self._engines: list[Engine] = []
 
     @property

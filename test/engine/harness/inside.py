@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tierkv.connectors.vllm.compat import vllm_version
 from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
 
@@ -126,9 +127,10 @@ def reset_clocks(host: Host) -> None:
 
 
 def facts(host: Host) -> Json:
-    """What the engine is: block size, blocks, dtype, what it does with failed loads."""
+    """What the engine is: release, block size, blocks, dtype, what it does with failed loads."""
     (group,) = host.scheduler.kv_cache_config.kv_cache_groups
     return {
+        "release": vllm_version(),
         "block_tokens": group.kv_cache_spec.block_size,
         "dtype": str(group.kv_cache_spec.dtype),
         "blocks": host.scheduler.kv_cache_config.num_blocks,

@@ -164,6 +164,7 @@ class Cluster:
         self.config_path.write_text(
             f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
+            "[turbo_quant]\nenabled = false\n"
             f"[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\n"
         )
         self.vault = self._tierkv("vault", "vault.toml")

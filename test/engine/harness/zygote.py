@@ -29,14 +29,16 @@ MODULES = (
 def main() -> None:
     """Serves until standard input ends; the engines end with their connections."""
     path = sys.argv[1]
+    ready_line = os.dup(1)
+    os.dup2(2, 1)  # 0.28 logs to standard output
     for name in MODULES:
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended engines are reaped by the kernel
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(path)
     server.listen(8)
-    sys.stdout.write('{"event": "ready"}\n')
-    sys.stdout.flush()
+    os.write(ready_line, b'{"event": "ready"}\n')
+    os.close(ready_line)
     while True:
         ready, _, _ = select.select([server, sys.stdin], [], [])
         if sys.stdin in ready:

@@ -1,0 +1,31 @@
+"""The vLLM releases the tests run on: the newest lives in .venv, each other one in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from harness.processes import ROOT
+
+#: What python-shim/engine-lock.txt holds.
+NEWEST = "0.32.0"
+#: The oldest release the shim accepts; set up beside the newest.
+OLDEST = "0.28.0"
+#: Names the releases to run instead, separated by commas (`npm run test:matrix`).
+VARIABLE = "TIERKV_TEST_RELEASES"
+
+
+def releases() -> list[str]:
+    """The releases of this run."""
+    named = os.environ.get(VARIABLE)
+    return named.split(",") if named else [OLDEST, NEWEST]
+
+
+def python_of(release: str) -> str:
+    """The interpreter that has a release. Raises FileNotFoundError naming what makes it."""
+    if release == NEWEST:
+        return sys.executable
+    python = ROOT / f".venv-{release}" / "bin" / "python"
+    if not python.exists():
+        raise FileNotFoundError(f"{python}: run `npm run setup`")
+    return str(python)

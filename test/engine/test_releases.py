@@ -1,0 +1,120 @@
+"""The oldest and the newest vLLM: saved and restored by another engine, aborted while loading, preempted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.models import PLAIN, Models, prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+BLOCK = 32
+BLOCKS = 5
+BLOCK_BYTES = PLAIN.layers * PLAIN.kv_heads * BLOCK * 2 * PLAIN.head_dim * 4
+SHARED, TEXT, OTHER = (prompt(seed, BLOCKS * BLOCK + 3) for seed in (700, 701, 702))
+
+Answer = dict[str, Any]
+
+
+class Bench:
+    """One engine of a release, with what an earlier engine of that release has put into the vault."""
+
+    def __init__(self, engine: Engine, cluster: Cluster, shared: Answer, pages: list[str]) -> None:
+        self.engine = engine
+        self.cluster = cluster
+        self.shared = shared
+        self.pages = pages
+
+    def ask(self, text: list[int], **options: Any) -> Answer:
+        return dict(self.engine.call("generate", prompts=[text], **options)[0])
+
+    def seed(self, text: list[int], **options: Any) -> Answer:
+        """Puts a prompt's blocks into the vault and empties the engine; gives the engine's own hit."""
+        cold = self.ask(text, **options)
+        assert cold["cached"] == 0
+        self.cluster.wait_idle()
+        own_hit = self.ask(text, **options)
+        assert own_hit["cached"] == BLOCKS * BLOCK
+        self.empty()
+        return own_hit
+
+    def empty(self) -> None:
+        assert self.engine.call("reset")
+        self.engine.call("spoil")
+
+    def count(self, name: str) -> int:
+        return int(self.engine.call("status")["counters"].get(name, 0))
+
+    def check_tidy(self) -> None:
+        status = self.engine.call("status")
+        assert status["shim"] == {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
+        assert (status["requests"], status["blocks_in_use"]) == (0, 0)
+        (seat,) = self.cluster.wait_idle()["engines"]
+        assert seat["arena"]["leasedSlots"] == status["worker"]["credits"] + seat["retainedBlocks"]
+
+
+@pytest.fixture(scope="module")
+def one_engine(
+    release_engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+) -> Bench:
+    cluster = new_cluster()
+    options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype, "block_size": BLOCK}
+    options["kv_transfer_config"] = cluster.transfer_config
+    with release_engines.start(vllm=options).wait_up() as first:
+        first.call("generate", prompts=[SHARED])
+        cluster.wait_saved(BLOCKS)
+        (own_hit,) = first.call("generate", prompts=[SHARED])
+        pages = first.call("pages", prompt=SHARED)
+    # A load takes as many steps as it has blocks, so that it can be caught.
+    limits = {"LOAD_BYTES_PER_STEP_MAX": BLOCK_BYTES}
+    engine = release_engines.start(vllm=options, shim_limits=limits).wait_up()
+    assert engine.call("facts")["release"].startswith(release_engines.release)
+    engine.call("spoil")
+    return Bench(engine, cluster, own_hit, pages)
+
+
+@pytest.fixture
+def bench(one_engine: Bench) -> Bench:
+    one_engine.empty()
+    return one_engine
+
+
+def test_another_engine_restores_what_the_first_has_saved(bench: Bench) -> None:
+    again = bench.ask(SHARED)
+    assert again["cached"] == BLOCKS * BLOCK
+    assert again["tokens"] == bench.shared["tokens"]
+    assert again["logprobs"] == pytest.approx(bench.shared["logprobs"], abs=1e-5)
+    assert bench.engine.call("pages", prompt=SHARED) == bench.pages
+    assert bench.cluster.counters()["blocks_restored_vault"] == BLOCKS
+    bench.check_tidy()
+
+
+def test_a_request_that_is_aborted_while_it_loads_leaves_nothing(bench: Bench) -> None:
+    own_hit = bench.seed(TEXT)
+    bench.engine.call("begin", prompts={"gone": TEXT})
+    bench.engine.call("go_on_until", moment="loading")
+    bench.engine.call("abort", request_ids=["gone"])
+    assert bench.engine.call("finish") == {}
+    bench.check_tidy()
+    again = bench.ask(TEXT)
+    assert (again["cached"], again["tokens"]) == (BLOCKS * BLOCK, own_hit["tokens"])
+    bench.check_tidy()
+
+
+def test_a_preempted_request_is_restored_again(bench: Bench) -> None:
+    own_hit = bench.seed(OTHER, max_tokens=24)
+    before = bench.count("tokens_restored")
+    bench.engine.call("begin", prompts={"r": OTHER}, max_tokens=24)
+    bench.engine.call("go_on_until", moment="running")
+    assert bench.count("tokens_restored") - before == BLOCKS * BLOCK
+    bench.engine.call("preempt_all")
+    bench.engine.call("spoil")
+    answer = bench.engine.call("finish")["r"]
+    assert bench.count("tokens_restored") - before >= 2 * BLOCKS * BLOCK
+    assert answer["tokens"] == own_hit["tokens"]
+    bench.check_tidy()
