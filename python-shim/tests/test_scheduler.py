@@ -311,6 +311,33 @@ def test_a_new_connection_is_named_anew_and_hears_nothing_of_old_plans(bench: Be
     assert kinds == ["namespace", "prefetch", "namespace", "prefetch"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "named"), [(0, 2, True), (2, 2, True), (2, 0, False), (2, 3, False)]
+)
+def test_an_engine_that_may_hold_lossy_blocks_stays_with_their_fidelity(
+    socket_path: str, before: int, after: int, named: bool
+) -> None:
+    with FakeSidecar(socket_path, {**WELCOME, "fidelity": before}) as sidecar:
+        bench = Bench(socket_path, sidecar)
+        bench.new(Request("old", 41))
+        bench.prefetch()
+        sidecar.answer = {**WELCOME, "fidelity": after}
+        sidecar.drop_connections()
+        wait_until(lambda: not bench.shim._book.restore_on, "the end is noticed")
+        bench.connected()
+        request = bench.new(Request("new", 41))
+        if named:
+            bench.prefetch(2)
+        else:
+            assert bench.ask(request) == NOTHING
+            assert bench.shim.counters.take_changes()["fidelity_changed"] >= 1
+            bench.step({"new": 41}, new=list(range(1, 12)))
+        names = [frame["namespace"] for frame in sidecar.frames if frame["t"] == "namespace"]
+        assert len(names) == (2 if named else 1)
+        assert len(set(names)) == (1 if before == after or not named else 2)
+        bench.shim.shutdown()
+
+
 def test_saves_ride_in_the_step_that_fills_a_block_unless_held(bench: Bench) -> None:
     request = bench.new(Request("r", 41))
     prefetch = bench.prefetch()

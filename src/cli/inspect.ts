@@ -5,6 +5,7 @@ import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
+import type { CodecName } from "../sidecar/codecs.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import { SidecarLink } from "./sidecar-link.ts";
@@ -27,6 +28,10 @@ export interface TargetStatus {
   evicted: number | null;
   /** Engines connected to a sidecar. */
   engines: number | null;
+  /** Those of them that may restore. */
+  restoring: number | null;
+  /** How the sidecar stores attention KV. */
+  kvCodec: CodecName | null;
   /** Everything the target has counted since it started. */
   counters: Readonly<Record<string, number>> | null;
   error: string | null;
@@ -80,6 +85,8 @@ export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus>
       maxBytes: status.arenaBytesMax,
       hitRate: hitRate(status.counters),
       engines: status.engines.length,
+      restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
+      kvCodec: status.kvCodec,
       counters: status.counters,
     };
   } catch (error) {
@@ -104,6 +111,8 @@ function blank(target: string, address: string): TargetStatus {
     hitRate: null,
     evicted: null,
     engines: null,
+    restoring: null,
+    kvCodec: null,
     counters: null,
     error: null,
   };

@@ -1,24 +1,14 @@
-// Owns the rules between keys, and those that hold only for this release; each names the key to change and how.
+// Owns the rules between keys; each names the key to change and how.
 import type { Config } from "./config.ts";
 
 export interface Breach {
-  code: "CONFIG_BAD_VALUE" | "CONFIG_CONFLICT";
+  code: "CONFIG_CONFLICT";
   path: readonly [section: string, name: string];
   reason: string;
   fix: string;
 }
 
 type Rule = (config: Config) => Breach | null;
-
-const int8IsNotYet: Rule = ({ turboQuant }) =>
-  turboQuant.enabled
-    ? {
-        code: "CONFIG_BAD_VALUE",
-        path: ["turbo_quant", "enabled"],
-        reason: "INT8 is not part of this release; blocks are stored exactly",
-        fix: "write enabled = false",
-      }
-    : null;
 
 const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
   stallMs > waitMs
@@ -30,7 +20,7 @@ const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
       }
     : null;
 
-const RULES: readonly Rule[] = [int8IsNotYet, stallIsWithinWait];
+const RULES: readonly Rule[] = [stallIsWithinWait];
 
 /** Every rule that a well-typed configuration breaks. */
 export function breaches(config: Config): Breach[] {

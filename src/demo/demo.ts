@@ -125,7 +125,8 @@ async function clear(stage: Stage, progress: Progress, removeLogs: boolean): Pro
 }
 
 function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Outcome): void {
-  const { config, dir, logs } = stage.workspace;
+  const { dir, logs } = stage.workspace;
+  const config = stage.workspace.config();
   const body = { model: MODEL_NAME, prompt, max_tokens: 1, temperature: 0 };
   const request = stage.writeRequest(body);
   const lines = [

@@ -193,7 +193,7 @@ function serverArguments(workspace: Workspace, machine: Machine): string[] {
     kv_connector: "TierKVConnector",
     kv_connector_module_path: "tierkv.connectors.vllm.connector",
     kv_role: "kv_both",
-    kv_connector_extra_config: { config_path: workspace.config },
+    kv_connector_extra_config: { config_path: workspace.config() },
   };
   const groups = [
     ["-m", "vllm.entrypoints.openai.api_server"],

@@ -1,6 +1,6 @@
 // Owns the result of the demo: the table for people, the object for machines.
 import { showBytes, showCount, showRatio, showSeconds, table } from "./format.ts";
-import { findProblems, hasSameTokens } from "./proof.ts";
+import { findProblems, hasSameTokens, tokensAlike } from "./proof.ts";
 import type { Trial } from "./proof.ts";
 
 const HEAD = [
@@ -32,13 +32,17 @@ export function resultLines(trials: readonly Trial[]): string[] {
     ...table([HEAD, ...rows]),
     "",
     "TTFT: time to the first token of the streamed answer. Token ids: compared with the engine's own hit, which",
-    "computes the same rest of the prompt; a cold run computes it in another shape and may round differently.",
+    "computes the same rest of the prompt; a cold run computes it in another shape and may round differently. INT8 brings",
+    "back nearly the same values: `first 5 of 16` means that the sixth token is another one.",
   ];
 }
 
 function sameTokens(trial: Trial, trials: readonly Trial[]): string {
   if (trial.kind === "own") return "reference";
-  return hasSameTokens(trial, trials) ? "identical" : "DIFFERENT";
+  if (hasSameTokens(trial, trials)) return "identical";
+  return trial.codec === "int8"
+    ? `first ${tokensAlike(trial, trials)} of ${trial.answer.tokenIds.length}`
+    : "DIFFERENT";
 }
 
 /** What `tierkv demo --json` prints. */
@@ -52,10 +56,12 @@ export function resultObject(trials: readonly Trial[], facts: object): object {
     requests: trials.map((trial) => ({
       name: trial.name,
       kind: trial.kind,
+      codec: trial.codec,
       promptTokens: trial.answer.promptTokens,
       ttftMs: Math.round(trial.answer.ttftMs),
       ratioToCold: coldMs / trial.answer.ttftMs,
       isSameTokens: hasSameTokens(trial, trials),
+      tokensAlike: tokensAlike(trial, trials),
       tokenIds: trial.answer.tokenIds,
       ...trial.moved,
     })),

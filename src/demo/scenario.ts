@@ -16,11 +16,13 @@ import { nowMs, sleep } from "../time.ts";
 import type { Engine } from "./engine.ts";
 import { BLOCK_TOKENS } from "./engine.ts";
 import { showBytes, showCount, showSeconds } from "./format.ts";
+import type { Process } from "./processes.ts";
 import type { Progress } from "./progress.ts";
 import { movedBetween } from "./proof.ts";
 import type { Kind, Trial } from "./proof.ts";
 import type { ModelShape, Stage, VaultState } from "./stage.ts";
 import { LONG_TEXT } from "./text.ts";
+import type { Codec } from "./workspace.ts";
 
 const SEED = 1;
 const FULL_MODEL = { hidden: 1024, layers: 12, heads: 16, "kv-heads": 4, "head-dim": 64 };
@@ -62,12 +64,34 @@ export async function perform(scene: Scene): Promise<Outcome> {
     await stage.stopEngine(first);
     await stage.stopService(firstSidecar);
   });
-  await progress.step("start a new sidecar", () => stage.startSidecar());
+  const secondSidecar = await progress.step("start a new sidecar", () => stage.startSidecar());
   const second = await startEngine(scene, "start a new engine");
   await warmUp(scene, second, 2, "first use");
   await warmUp(scene, second, 1, "restored");
   trials.push(await send(scene, second, "restore", "restored, new engine", prompt));
+  trials.push(...(await performInt8(scene, second, secondSidecar, prompt)));
   return { trials, engine: second, prompt };
+}
+
+/** The same text through a sidecar that stores INT8: it finds nothing that is exact, so the text is computed once more. */
+async function performInt8(
+  scene: Scene,
+  engine: Engine,
+  sidecar: Process,
+  prompt: string,
+): Promise<Trial[]> {
+  const { stage, progress } = scene;
+  await progress.step("change to a sidecar that stores INT8", async () => {
+    await stage.stopService(sidecar);
+    await stage.startSidecar("int8");
+    await stage.untilRestoring();
+    await engine.emptyCache();
+  });
+  const before = await stage.snapshot(engine);
+  const cold = await send(scene, engine, "cold", "cold, INT8 sidecar", prompt, "int8");
+  await waitUntilSaved(scene, engine, before, cold.answer.promptTokens);
+  await progress.step("empty the engine's own cache", () => engine.emptyCache());
+  return [cold, await send(scene, engine, "restore", "restored as INT8", prompt, "int8")];
 }
 
 function modelShape({ stage, isQuick }: Scene): ModelShape {
@@ -145,6 +169,7 @@ async function send(
   kind: Kind,
   name: string,
   prompt: string,
+  codec: Codec = "raw",
 ): Promise<Trial> {
   const title = `send the long text (${name})`;
   const before = await stage.snapshot(engine);
@@ -153,7 +178,7 @@ async function send(
       `${showCount(promptTokens)} tokens, the first answered after ${showSeconds(ttftMs)}`,
   });
   const moved = movedBetween(before, await stage.snapshot(engine));
-  return { name, kind, answer, moved };
+  return { name, kind, codec, answer, moved };
 }
 
 /** Saves are fire and forget: waits until the vault holds the prompt's full blocks, or gets no more of them. */

@@ -8,15 +8,17 @@ import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_STOP_MS,
   DEMO_MODEL_MAKE_MS,
+  DEMO_POLL_MS,
   DEMO_SERVICE_START_MS,
   DEMO_SERVICE_STOP_MS,
 } from "../limits.ts";
+import { nowMs, sleep } from "../time.ts";
 import { Engine } from "./engine.ts";
 import { thisMachine } from "./machine.ts";
 import type { Machine } from "./machine.ts";
 import { Process, processesIn } from "./processes.ts";
 import type { Snapshot } from "./proof.ts";
-import type { Workspace } from "./workspace.ts";
+import type { Codec, Workspace } from "./workspace.ts";
 
 /** Arguments of `python -m tierkv.lab.checkpoint`. */
 export type ModelShape = Readonly<Record<string, string | number>>;
@@ -25,8 +27,11 @@ export type ModelShape = Readonly<Record<string, string | number>>;
 interface Target {
   target: string;
   records: number | null;
+  restoring: number | null;
   counters: Record<string, number> | null;
 }
+
+const isSidecar = ({ target }: Target): boolean => target === "sidecar";
 
 export interface VaultState extends Snapshot {
   vaultRecords: number;
@@ -68,9 +73,21 @@ export class Stage {
     ]);
   }
 
-  startSidecar(): Promise<Process> {
+  startSidecar(codec: Codec = "raw"): Promise<Process> {
     this.#sidecars += 1;
-    return this.#serve(`sidecar ${this.#sidecars}`, "sidecar", this.workspace.config);
+    return this.#serve(`sidecar ${this.#sidecars}`, "sidecar", this.workspace.config(codec));
+  }
+
+  /** Resolves when an engine that lost its sidecar may restore through the new one. */
+  async untilRestoring(): Promise<void> {
+    const startedMs = nowMs();
+    while ((await this.#targets()).find(isSidecar)?.restoring !== 1) {
+      if (nowMs() - startedMs > DEMO_SERVICE_START_MS) {
+        const reason = "the engine did not find the new sidecar; see its log";
+        throw new TierkvError("DEMO_FAILED", { reason });
+      }
+      await sleep(DEMO_POLL_MS, this.#signal);
+    }
   }
 
   /** Starts an engine; ready when its `ready` returned. */
@@ -92,18 +109,13 @@ export class Stage {
 
   /** Counters of engine, sidecar and kv vault, and what the vault holds. */
   async snapshot(engine: Engine): Promise<VaultState> {
-    const args = [TIERKV, "status", "--json", "--config", this.workspace.config];
-    const [hits, { stdout }] = await Promise.all([
-      engine.cacheHits(),
-      run(process.execPath, args, { timeout: DEMO_CONTROL_TIMEOUT_MS, signal: this.#signal }),
-    ]);
-    const { targets } = JSON.parse(stdout) as { targets: Target[] };
-    const of = (name: string): Target | undefined => targets.find(({ target }) => target === name);
+    const [hits, targets] = await Promise.all([engine.cacheHits(), this.#targets()]);
+    const vault = targets.find(({ target }) => target === "kv_cold");
     return {
       engine: hits,
-      sidecar: of("sidecar")?.counters ?? {},
-      vault: of("kv_cold")?.counters ?? {},
-      vaultRecords: of("kv_cold")?.records ?? 0,
+      sidecar: targets.find(isSidecar)?.counters ?? {},
+      vault: vault?.counters ?? {},
+      vaultRecords: vault?.records ?? 0,
     };
   }
 
@@ -149,6 +161,13 @@ export class Stage {
     const path = this.workspace.path("request.json");
     writeFileSync(path, JSON.stringify(body));
     return path;
+  }
+
+  async #targets(): Promise<Target[]> {
+    const args = [TIERKV, "status", "--json", "--config", this.workspace.config()];
+    const limits = { timeout: DEMO_CONTROL_TIMEOUT_MS, signal: this.#signal };
+    const { stdout } = await run(process.execPath, args, limits);
+    return (JSON.parse(stdout) as { targets: Target[] }).targets;
   }
 
   async #serve(name: string, command: string, config: string): Promise<Process> {

@@ -12,6 +12,11 @@ import {
   VAULT_BYTES_MIN,
 } from "../limits.ts";
 
+/** How a sidecar stores attention KV. */
+export type Codec = "raw" | "int8";
+
+const CONFIG: Readonly<Record<Codec, string>> = { raw: "tierkv.toml", int8: "tierkv-int8.toml" };
+
 export interface Ports {
   kv: number;
   ssm: number;
@@ -31,7 +36,9 @@ export class Workspace {
     const ssm = `127.0.0.1:${ports.ssm}`;
     this.#write("kv-vault.toml", vaultConfig("kv_cold", kv, DEMO_VAULT_BYTES));
     this.#write("ssm-vault.toml", vaultConfig("ssm_cold", ssm, VAULT_BYTES_MIN));
-    this.#write("tierkv.toml", inferenceConfig(kv, ssm, this.socket));
+    for (const codec of ["raw", "int8"] as const) {
+      this.#write(CONFIG[codec], inferenceConfig(kv, ssm, this.socket, codec));
+    }
   }
 
   static async create(): Promise<Workspace> {
@@ -57,9 +64,9 @@ export class Workspace {
     return this.path("sidecar.sock");
   }
 
-  /** The configuration of the engine's machine. */
-  get config(): string {
-    return this.path("tierkv.toml");
+  /** The configuration of the engine's machine; both name the same socket and the same vaults. */
+  config(codec: Codec = "raw"): string {
+    return this.path(CONFIG[codec]);
   }
 
   path(name: string): string {
@@ -93,11 +100,12 @@ function vaultConfig(role: string, listen: string, maxBytes: number): string {
   return `[cluster]\nrole = "${role}"\n\n[vault]\nlisten = "${listen}"\nmax_bytes = ${maxBytes}\n`;
 }
 
-function inferenceConfig(kv: string, ssm: string, socket: string): string {
+function inferenceConfig(kv: string, ssm: string, socket: string, codec: Codec): string {
   const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kv}"\nssm_cold = "${ssm}"\n`;
   const sidecar = `[sidecar]\nsocket = ${JSON.stringify(socket)}\narena_bytes = ${DEMO_ARENA_BYTES}\nautostart = false\n`;
   const waits = `wait_ms = ${DEMO_RESTORE_WAIT_MS}\nstall_ms = ${DEMO_RESTORE_STALL_MS}\n`;
-  return `${cluster}\n${sidecar}\n[restore]\n${waits}`;
+  const turboQuant = `[turbo_quant]\nenabled = ${codec === "int8"}\n`;
+  return `${cluster}\n${turboQuant}\n${sidecar}\n[restore]\n${waits}`;
 }
 
 /** Ports nobody listens on: asked for together, so that they differ. */

@@ -13,6 +13,7 @@ import {
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { nowMs, sleep } from "../time.ts";
+import type { Codecs } from "./codecs.ts";
 import type { SaveItem } from "./messages.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
@@ -35,9 +36,7 @@ export interface SaveSource {
 export interface SaverOptions {
   pool: EncodePool;
   stores: Readonly<Record<RecordClass, StoreQueue | null>>;
-  /** Codec id of the record header, by class. */
-  codecs: Readonly<Record<RecordClass, number>>;
-  fidelity: number;
+  codecs: Codecs;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -162,8 +161,8 @@ export class Saver {
       records = await this.#options.pool.encode({
         arena: source.arena,
         geometry: source.geometry,
-        codec: this.#options.codecs[source.recordClass],
-        fidelity: this.#options.fidelity,
+        codec: this.#options.codecs.byClass[source.recordClass],
+        fidelity: this.#options.codecs.fidelity,
         namespace: first.namespace,
         shard: source.shard,
         shardCount: source.shardCount,

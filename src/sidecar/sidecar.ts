@@ -10,6 +10,7 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo, sweepArenaDir } from "../native.ts";
 import { nowMs } from "../time.ts";
+import { chooseCodecs } from "./codecs.ts";
 import type { EngineOptions } from "./engine.ts";
 import { LOCAL_PROTOCOL } from "./messages.ts";
 import { Saver } from "./save.ts";
@@ -34,11 +35,6 @@ export interface RunningSidecar extends Running {
   idleMs(): number;
   status(): SidecarStatus;
 }
-
-/** Codec ids of the record header. Recurrent state is raw whatever the configuration says. */
-const CODEC_RAW = 0;
-/** Fidelity of records that decode to the very bytes of the engine. */
-const FIDELITY_EXACT = 0;
 
 /** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its place is unfit. */
 export async function startSidecar(options: SidecarOptions): Promise<RunningSidecar> {
@@ -72,7 +68,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   };
 }
 
-function newSaver({ vaults, counters, logger }: SidecarOptions, pool: EncodePool): Saver {
+function newSaver({ config, vaults, counters, logger }: SidecarOptions, pool: EncodePool): Saver {
   const store = (recordClass: RecordClass): StoreQueue | null => {
     const client = vaults[recordClass];
     return client === null ? null : new StoreQueue(client, recordClass, counters, logger);
@@ -80,8 +76,7 @@ function newSaver({ vaults, counters, logger }: SidecarOptions, pool: EncodePool
   return new Saver({
     pool,
     stores: { kv: store("kv"), ssm: store("ssm") },
-    codecs: { kv: CODEC_RAW, ssm: CODEC_RAW },
-    fidelity: FIDELITY_EXACT,
+    codecs: chooseCodecs(config.turboQuant),
     counters,
     logger,
   });
@@ -97,7 +92,7 @@ function newServer(options: SidecarOptions, saver: Saver, status: () => object):
       t: "welcome",
       protocol: LOCAL_PROTOCOL,
       sidecar: coreInfo().version,
-      fidelity: FIDELITY_EXACT,
+      fidelity: chooseCodecs(config.turboQuant).fidelity,
       wait_ms: waitMs,
       stall_ms: stallMs,
       save_slots_max: SAVE_CREDITS_MAX,
@@ -123,7 +118,7 @@ function engineOptions(options: SidecarOptions, saver: Saver): EngineOptions {
     arenaDir: config.sidecar.arenaDir,
     freeBytes: () => freeBytes(config.sidecar.arenaDir),
     kvDim: enabled ? kvDim : null,
-    fidelity: FIDELITY_EXACT,
+    fidelity: chooseCodecs(config.turboQuant).fidelity,
     waitMs: config.restore.waitMs,
     stallMs: config.restore.stallMs,
     vaults,

@@ -5,6 +5,8 @@ import type { Config } from "../config/config.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo } from "../native.ts";
 import { nowMs } from "../time.ts";
+import { chooseCodecs } from "./codecs.ts";
+import type { CodecName } from "./codecs.ts";
 import type { EngineStatus } from "./engine.ts";
 import type { Saver } from "./save.ts";
 import type { VaultClients } from "./vaults.ts";
@@ -28,6 +30,8 @@ export interface SidecarStatus {
   slots: number;
   slotsFree: number;
   vaults: Record<RecordClass, VaultStatus | null>;
+  /** How attention KV is stored. */
+  kvCodec: CodecName;
   saves: { queuedBlocks: number; queuedBytes: number };
   counters: Record<string, number>;
 }
@@ -56,6 +60,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     slots: sum(({ slotCount }) => slotCount),
     slotsFree: sum(({ freeSlots }) => freeSlots),
     vaults: { kv: describeVault(vaults.kv), ssm: describeVault(vaults.ssm) },
+    kvCodec: chooseCodecs(config.turboQuant).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
     counters: counters.snapshot(),
   };

@@ -60,12 +60,12 @@ test.each([
     'write kv_cold = "vault:50051"',
   ],
   [
-    "INT8",
+    "INT8 in words",
     "status",
-    "[turbo_quant]\nenabled = true",
+    '[turbo_quant]\nenabled = "yes"',
     2,
-    "[turbo_quant] enabled = true",
-    "write enabled = false",
+    '[turbo_quant] enabled = "yes"',
+    "write enabled = true or",
   ],
   ["no TOML", "flush", "[cluster", 1, "[cluster", "not valid TOML"],
   [
@@ -157,7 +157,7 @@ test("status finds sidecar and vaults, then misses what has gone; flush empties 
   const shown = await runProgram(["status", "--config", config]);
   expect(shown.exitCode).toBe(0);
   expect(shown.stdout).toContain(
-    "sidecar: 0 engines connected, 0 blocks saved (0 B), 0 restored (0 B)",
+    "sidecar: 0 engines connected, 0 blocks saved (0 B as 0 B of int8), 0 restored (0 B)",
   );
   for (const { rttMsP50, rttMsP99 } of seen.targets) {
     expect(rttMsP50).toBeGreaterThan(0);

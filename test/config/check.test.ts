@@ -88,7 +88,7 @@ test("an empty file means the defaults, each key of the schema among them", () =
   const config = accept("");
   expect(config).toMatchObject({
     cluster: { role: "inference", kvCold: null, ssmCold: null },
-    turboQuant: { enabled: false, kvDim: null },
+    turboQuant: { enabled: true, kvDim: null },
     vault: { maxBytes: null },
     sidecar: { arenaBytes: 4 * 1024 ** 3, arenaDir: null, autostart: true, idleExitS: 600 },
     restore: { waitMs: 5000, stallMs: 500 },

@@ -178,22 +178,7 @@ testRefusals({
     'did you mean "warn"?',
   ),
 
-  // Rules between keys, and of this release.
-  INT8: bad(
-    "[turbo_quant]\nenabled = true\nkv_dim = 256",
-    2,
-    "CONFIG_BAD_VALUE",
-    "[turbo_quant] enabled = true",
-    "INT8 is not part of this release",
-    "write enabled = false",
-  ),
-  "INT8 in one line": bad(
-    "turbo_quant = true",
-    1,
-    "CONFIG_BAD_VALUE",
-    "enabled = true",
-    "INT8 is not part of this release",
-  ),
+  // Rules between keys.
   "a stall longer than the wait": bad(
     "[restore]\nwait_ms = 100\nstall_ms = 200",
     3,

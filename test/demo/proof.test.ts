@@ -30,6 +30,7 @@ function trial(
   return {
     name: kind,
     kind,
+    codec: "raw",
     answer: { ttftMs: 100, tokenIds, promptTokens },
     moved: { ...NOTHING, ...moved },
   };
@@ -42,6 +43,15 @@ const RESTORED = trial("restore", FROM_VAULT);
 test("three good trials prove the restore, also when the cold run rounded differently", () => {
   expect(findProblems([COLD, OWN, RESTORED])).toEqual([]);
   expect(findProblems([trial("cold", {}, [9, 9, 9]), OWN, RESTORED])).toEqual([]);
+});
+
+test("INT8 may change a token, and must halve the bytes", () => {
+  const lossy = { ...trial("restore", { ...FROM_VAULT, fetchedBytes: 5e7 }, [1, 2, 9]) };
+  const trials = [COLD, OWN, RESTORED];
+  expect(findProblems([...trials, { ...lossy, codec: "int8" }])).toEqual([]);
+  expect(findProblems([...trials, lossy])).toEqual([expect.stringContaining("token ids differ")]);
+  const large = { ...lossy, codec: "int8" as const, moved: FROM_VAULT };
+  expect(findProblems([...trials, large])).toEqual([expect.stringContaining("came as INT8")]);
 });
 
 test("every way a restore can be something else is named", () => {

@@ -10,6 +10,7 @@ function trial(name: string, kind: Kind, ttftMs: number, tokens: [number, number
   return {
     name,
     kind,
+    codec: "raw",
     answer: { ttftMs, tokenIds: [4, 5], promptTokens: 1_000 },
     moved: {
       ownTokens,
@@ -43,6 +44,8 @@ test("other token ids are shown as different", () => {
   const [cold, own, restored] = TRIALS;
   const other = { ...restored!, answer: { ...restored!.answer, tokenIds: [4, 6] } };
   expect(resultLines([cold!, own!, other])[4]).toMatch(/DIFFERENT$/);
+  const lossy = { ...other, codec: "int8" as const };
+  expect(resultLines([cold!, own!, lossy])[4]).toMatch(/first 1 of 2$/);
 });
 
 test("the JSON says whether it is proven, and everything that was measured", () => {

@@ -4,6 +4,7 @@ import { toNamespace } from "../../src/block.ts";
 import type { EncodePool } from "../../src/codec/pool.ts";
 import { SAVE_QUEUE_BYTES_MAX } from "../../src/limits.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
+import { chooseCodecs } from "../../src/sidecar/codecs.ts";
 import { Saver } from "../../src/sidecar/save.ts";
 import type { SaveSource } from "../../src/sidecar/save.ts";
 import type { StoreQueue } from "../../src/sidecar/store-queue.ts";
@@ -144,8 +145,8 @@ describe("drops", () => {
     const pool = { encode: () => new Promise(() => {}) } as unknown as EncodePool;
     const store = { isDown: false, add: () => {} } as unknown as StoreQueue;
     const stores = { kv: store, ssm: null };
-    const codecs = { kv: 0, ssm: 0 };
-    const saver = new Saver({ pool, stores, codecs, fidelity: 0, counters, logger });
+    const codecs = chooseCodecs({ enabled: false, kvDim: null });
+    const saver = new Saver({ pool, stores, codecs, counters, logger });
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
       return { slot, generation: 1, group: 0, hash, parent, endTokens };
     });

@@ -25,6 +25,8 @@ export interface TestSidecarOptions {
   arenaDir?: string | null;
   waitMs?: number;
   stallMs?: number;
+  /** Whether attention KV is stored as INT8; what most tests compare is bytes, so it is off. */
+  int8?: boolean;
   kvDim?: number | null;
   vaults?: { kv: VaultClient | null; ssm: VaultClient | null };
 }
@@ -35,7 +37,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
   return {
     path: null,
     cluster: { role: "inference", kvCold: null, ssmCold: null },
-    turboQuant: { enabled: kvDim !== null, kvDim },
+    turboQuant: { enabled: options.int8 ?? kvDim !== null, kvDim },
     vault: { listen, maxBytes: 64 * MIB },
     sidecar: {
       socket: options.socket,

@@ -49,12 +49,13 @@ function describe(targets: readonly TargetStatus[]): string[] {
 }
 
 /** What a row has no room for: why a target is down, or what a sidecar has done. */
-function remark({ error, engines, counters }: TargetStatus): string[] {
+function remark({ error, engines, kvCodec, counters }: TargetStatus): string[] {
   if (error !== null) return [`down: ${error}`];
   if (engines === null || counters === null) return [];
   const count = (name: string): number => counters[name] ?? 0;
   const restored = count("blocks_restored_vault") + count("blocks_restored_local");
-  const saved = `${count("blocks_saved")} blocks saved (${showBytes(count("bytes_saved"))})`;
+  const sizes = `${showBytes(count("bytes_saved"))} as ${showBytes(count("bytes_sent"))} of ${kvCodec}`;
+  const saved = `${count("blocks_saved")} blocks saved (${sizes})`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,

@@ -10,6 +10,7 @@ from tierkv.connectors.vllm.compat import vllm_version
 from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
 
+from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
 from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
 
@@ -23,11 +24,13 @@ Json = dict[str, Any]
 __all__ = [
     "abort",
     "begin",
+    "compare_pages",
     "facts",
     "finish",
     "flip_loaded_byte",
     "generate",
     "go_on_until",
+    "keep_pages",
     "pages",
     "preempt_all",
     "press",

@@ -141,7 +141,10 @@ def free_port() -> int:
 
 
 class Cluster:
-    """One vault for KV, optionally behind a fault proxy, and one sidecar, with their configuration in `folder`."""
+    """One vault for KV, optionally behind a fault proxy, and one sidecar, with their configuration in `folder`.
+
+    With `beside`, the sidecar uses that cluster's vault and has none of its own.
+    """
 
     def __init__(
         self,
@@ -152,10 +155,13 @@ class Cluster:
         wait_ms: int = 20_000,
         stall_ms: int = 10_000,
         with_proxy: bool = False,
+        int8: bool = False,
+        beside: Cluster | None = None,
     ) -> None:
         self.folder = folder
         self.socket = str(folder / "run" / "s.sock")
-        vault = f"127.0.0.1:{free_port()}"
+        vault = f"127.0.0.1:{free_port()}" if beside is None else beside.vault_address
+        self.vault_address: str = vault
         front = f"127.0.0.1:{free_port()}" if with_proxy else vault
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
@@ -163,11 +169,12 @@ class Cluster:
         self.config_path = folder / "tierkv.toml"
         self.config_path.write_text(
             f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n'
+            f"[turbo_quant]\nenabled = {str(int8).lower()}\n"
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             "[turbo_quant]\nenabled = false\n"
             f"[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\n"
         )
-        self.vault = self._tierkv("vault", "vault.toml")
+        self.vault: Process = self._tierkv("vault", "vault.toml") if beside is None else beside.vault
         self.sidecar = self._tierkv("sidecar", "tierkv.toml")
         proxy = ["node", "test/support/fault-proxy.js", "--target", vault, "--listen", front]
         self.proxy = Process("proxy", proxy, folder / "proxy.log") if with_proxy else None
@@ -177,7 +184,8 @@ class Cluster:
         return Process(command, argv, self.folder / f"{command}.log")
 
     def start(self) -> None:
-        self.vault.start()
+        if not self.vault.is_running:
+            self.vault.start()
         if self.proxy is not None:
             self.proxy.start()
         self.sidecar.start()

@@ -70,6 +70,7 @@ class SchedulerShim:
         self._named_connection = 0
         self._model = str(config.model_config.model)
         self._fidelity = 0
+        self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
         self._wait_s = limits.WAIT_MS_DEFAULT / 1000
         self._stall_s = limits.STALL_MS_DEFAULT / 1000
         self._pool: Any = None
@@ -101,6 +102,13 @@ class SchedulerShim:
     def on_open(self, welcome: Frame) -> None:
         """Take the sidecar's budgets and fidelity."""
         self._fidelity = int(welcome["fidelity"])
+        if self._lossy_past not in (0, self._fidelity):
+            log.warning(
+                "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
+                "kept or restored until the engine is restarted, or [turbo_quant] is as it was",
+                self._fidelity,
+                self._lossy_past,
+            )
         self._wait_s = float(welcome["wait_ms"]) / 1000
         self._stall_s = float(welcome["stall_ms"]) / 1000
         self._book.opened()
@@ -183,7 +191,13 @@ class SchedulerShim:
         if root is None:
             return False
         connection = self._book.connection
-        ours = namespace.finish(self._namespace_parts, root, self._fidelity)
+        fidelity = self._fidelity
+        if self._lossy_past not in (0, fidelity):
+            # Blocks it restored, and all it computed on them, would pass for blocks of another fidelity.
+            self.counters.add("fidelity_changed")
+            return False
+        self._lossy_past = fidelity
+        ours = namespace.finish(self._namespace_parts, root, fidelity)
         if ours.digest != self._namespace_digest:
             log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
         self._namespace_digest = ours.digest
