@@ -174,7 +174,9 @@ class Cluster:
             "[turbo_quant]\nenabled = false\n"
             f"[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\n"
         )
-        self.vault: Process = self._tierkv("vault", "vault.toml") if beside is None else beside.vault
+        self.vault: Process = (
+            self._tierkv("vault", "vault.toml") if beside is None else beside.vault
+        )
         self.sidecar = self._tierkv("sidecar", "tierkv.toml")
         proxy = ["node", "test/support/fault-proxy.js", "--target", vault, "--listen", front]
         self.proxy = Process("proxy", proxy, folder / "proxy.log") if with_proxy else None
