@@ -1,4 +1,4 @@
-// Owns what a full run leaves behind: the committed baseline, and its tables in docs/performance.md.
+// Owns what a saved run leaves behind: its entries of the committed baseline, and their tables in docs/performance.md.
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { machineLine } from "./machine.js";
@@ -11,13 +11,22 @@ const BEGIN = "<!-- bench: from here on written by `npm run bench -- --save` -->
 const END = "<!-- bench: up to here -->";
 const NEW_PAGE = "# Performance\n";
 
-/** Writes both; returns their paths. */
-export function save(report) {
-  writeFileSync(at(BASELINE), `${JSON.stringify(report, null, 2)}\n`);
+/** Writes both; returns their paths. Benches that did not run keep the entries of an earlier run; `order` is that of the page. */
+export function save({ command, machine, results }, order) {
+  const fresh = results.map((result) => ({ ...result, command, machine }));
+  const isFresh = ({ bench }) => fresh.some((entry) => entry.bench === bench);
+  const kept = readBaseline().filter((entry) => !isFresh(entry) && order.includes(entry.bench));
+  const place = ({ bench }) => order.indexOf(bench);
+  const entries = [...kept, ...fresh].sort((a, b) => place(a) - place(b));
+  writeFileSync(at(BASELINE), `${JSON.stringify({ results: entries }, null, 2)}\n`);
   execFileSync(at("node_modules", ".bin", "oxfmt"), [at(BASELINE)]);
   const page = existsSync(at(PAGE)) ? readFileSync(at(PAGE), "utf8") : NEW_PAGE;
-  writeFileSync(at(PAGE), withSection(page, section(report)));
+  writeFileSync(at(PAGE), withSection(page, section(entries)));
   return [BASELINE, PAGE];
+}
+
+function readBaseline() {
+  return existsSync(at(BASELINE)) ? JSON.parse(readFileSync(at(BASELINE), "utf8")).results : [];
 }
 
 /** The page with its measured section replaced, or added at the end. */
@@ -29,12 +38,15 @@ function withSection(page, text) {
   return `${before}${marked}${after}`;
 }
 
-function section({ command, machine, results }) {
-  const tables = results.map((result) => markdownLines(result).join("\n"));
+function section(entries) {
+  const tables = entries.map((entry) => {
+    const [head, ...lines] = markdownLines(entry);
+    const where = `\`${entry.command}\` on ${machineLine(entry.machine)}.`;
+    return [head, "", where, ...lines].join("\n");
+  });
   const intro = [
     "## Measured",
     "",
-    `\`${command}\` on ${machineLine(machine)}.`,
     "Medians with their range; a ratio is the median of the ratios round by round within one run. A figure below its floor",
     "is marked MISS.",
   ];
