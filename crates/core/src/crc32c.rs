@@ -25,3 +25,9 @@ pub fn implementation() -> &'static str {
     }
     "portable"
 }
+
+/// The checksum of `bytes` bytes whose own one is `second`, after bytes whose one is `first`.
+#[must_use]
+pub fn combine(first: u32, second: u32, bytes: usize) -> u32 {
+    ::crc32c::crc32c_combine(first, second, bytes)
+}

@@ -15,6 +15,10 @@ pub enum Code {
     BadRecord,
     /// A named limit on memory is reached, or the allocator refused.
     NoMemory,
+    /// A lane could not be opened, broke, or its peer broke the protocol.
+    LaneFailed,
+    /// The request was given up by whoever made it.
+    Cancelled,
 }
 
 impl Code {
@@ -27,6 +31,8 @@ impl Code {
             Self::UnknownId => "UNKNOWN_ID",
             Self::BadRecord => "BAD_RECORD",
             Self::NoMemory => "NO_MEMORY",
+            Self::LaneFailed => "LANE_FAILED",
+            Self::Cancelled => "CANCELLED",
         }
     }
 }
@@ -49,6 +55,11 @@ impl Error {
     /// An argument that cannot be used.
     pub fn bad_argument(text: impl Into<String>) -> Self {
         Self::new(Code::BadArgument, text)
+    }
+
+    /// A lane that is of no use (any more).
+    pub fn lane_failed(text: impl Into<String>) -> Self {
+        Self::new(Code::LaneFailed, text)
     }
 
     /// Bytes that are not the expected record.

@@ -92,6 +92,8 @@ pub struct Geometry {
     layer_bytes: usize,
     page_bytes: usize,
     source_bytes: usize,
+    /// The page is its own canonical form, byte for byte.
+    is_canonical: bool,
 }
 
 impl Geometry {
@@ -120,14 +122,28 @@ impl Geometry {
         };
         let per_layer: usize =
             parts.iter().map(|part| part.outer.count * part.inner.count * part.run_bytes).sum();
-        Ok(Self {
+        let mut geometry = Self {
             source_bytes: per_layer * index(u64::from(spec.layers)),
             layer_bytes: index(spec.layer_bytes),
             page_bytes: index(page_bytes),
+            is_canonical: false,
             vectors,
             parts,
             spec,
-        })
+        };
+        let (mut at, mut in_place) = (0, true);
+        geometry.for_each_run(|offset, bytes| {
+            in_place &= offset == at;
+            at += bytes;
+        });
+        geometry.is_canonical = in_place && at == geometry.page_bytes;
+        Ok(geometry)
+    }
+
+    /// Whether the page is, byte for byte, the payload of a raw record.
+    #[must_use]
+    pub fn is_canonical(&self) -> bool {
+        self.is_canonical
     }
 
     /// The description this was made from.
@@ -208,7 +224,12 @@ impl Geometry {
 
     /// Every head's K or V in canonical order: layer, part, head; none where the page is opaque.
     pub(crate) fn heads(&self) -> impl Iterator<Item = HeadRows> {
-        let layers = (0..self.page_bytes).step_by(self.layer_bytes);
+        self.heads_from(0)
+    }
+
+    /// The same from the layer of that number on.
+    pub(crate) fn heads_from(&self, layer: usize) -> impl Iterator<Item = HeadRows> {
+        let layers = (layer * self.layer_bytes..self.page_bytes).step_by(self.layer_bytes);
         layers.flat_map(|layer| self.vectors.iter().map(move |part| (layer, part))).flat_map(
             |(layer, part)| {
                 (0..part.outer.count).map(move |head| HeadRows {

@@ -1,6 +1,10 @@
 //! Owns the way in: pieces of a record arrive, are checked whole, and become a page in a slot.
 
+mod landing;
+
 use std::sync::Arc;
+
+pub use landing::{Landing, Piece};
 
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;
@@ -117,37 +121,40 @@ impl Arrival {
         }
         let bytes = self.record.len() as u64;
         let header = record::check(&self.record, bytes, self.progress.checksum())?;
-        self.check_identity(&header)?;
+        check_identity(&self.wanted, &self.geometry, &header)?;
         let codec = Codec::from_id(header.codec).expect("a checked header has a known codec");
         // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives; the record is our own memory.
         let decoded = unsafe {
             codec.decode(&self.geometry, &self.record[HEADER_BYTES..], self.slot.as_ptr())
         };
-        decoded.map_err(|BadScale| {
-            Error::bad_record("a scale is neither zero nor a positive normal number")
-        })?;
+        decoded.map_err(bad_scale)?;
         Ok(header)
     }
+}
 
-    fn check_identity(&self, header: &Header) -> Result<()> {
-        let (hash, place) = self.wanted.packed_key.split_at(HASH_BYTES);
-        let place: [u8; 4] = place.try_into().expect("a packed key ends with four bytes");
-        let [group_low, group_high, shard_low, shard_high] = place;
-        let found = [
-            ("namespace", header.namespace == self.wanted.namespace),
-            ("block hash", header.block_hash == *hash),
-            ("group", header.group == u16::from_le_bytes([group_low, group_high])),
-            ("shard", header.shard == u16::from_le_bytes([shard_low, shard_high])),
-            ("fidelity", header.fidelity == self.wanted.fidelity),
-        ]
-        .into_iter()
-        .find_map(|(field, same)| (!same).then_some(field));
-        if let Some(field) = found {
-            return Err(Error::bad_record(format!("its {field} is not the one asked for")));
-        }
-        match self.geometry.mismatch(header) {
-            Some(field) => Err(Error::bad_record(format!("its {field} is not the engine's"))),
-            None => Ok(()),
-        }
+fn bad_scale(_: BadScale) -> Error {
+    Error::bad_record("a scale is neither zero nor a positive normal number")
+}
+
+/// Whether a sound record is the one that was asked for, and of the engine's geometry.
+fn check_identity(wanted: &Wanted, geometry: &Geometry, header: &Header) -> Result<()> {
+    let (hash, place) = wanted.packed_key.split_at(HASH_BYTES);
+    let place: [u8; 4] = place.try_into().expect("a packed key ends with four bytes");
+    let [group_low, group_high, shard_low, shard_high] = place;
+    let found = [
+        ("namespace", header.namespace == wanted.namespace),
+        ("block hash", header.block_hash == *hash),
+        ("group", header.group == u16::from_le_bytes([group_low, group_high])),
+        ("shard", header.shard == u16::from_le_bytes([shard_low, shard_high])),
+        ("fidelity", header.fidelity == wanted.fidelity),
+    ]
+    .into_iter()
+    .find_map(|(field, same)| (!same).then_some(field));
+    if let Some(field) = found {
+        return Err(Error::bad_record(format!("its {field} is not the one asked for")));
+    }
+    match geometry.mismatch(header) {
+        Some(field) => Err(Error::bad_record(format!("its {field} is not the engine's"))),
+        None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Owns the list of the core's modules: pure Rust, no Node, no sockets; bytes, slots and records.
+//! Owns the list of the core's modules: pure Rust, no Node; bytes, slots, records, and lanes between machines.
 
 pub mod arena;
 pub mod codec;
@@ -6,6 +6,7 @@ pub mod crc32c;
 pub mod error;
 pub mod geometry;
 pub mod inbox;
+pub mod lane;
 pub mod limits;
 pub mod lockfile;
 pub mod outbox;

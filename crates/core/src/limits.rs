@@ -45,3 +45,61 @@ pub const IDS_MAX: usize = 1 << 20;
 
 /// Parts of stored records on their way out that JavaScript has not collected yet; beyond it they are copied.
 pub const VIEWED_BYTES_MAX: usize = 256 * MIB;
+
+/// Record bytes of one chunk, and of one turn of a lane: large enough to amortise framing, small enough to
+/// cancel within one.
+pub const LANE_CHUNK_BYTES: usize = MIB;
+
+/// Chunks of one turn of a lane: small records share one system call.
+pub const LANE_TURN_FRAMES: usize = 64;
+
+/// Body of any other frame: `LANE_KEYS_MAX` keys with their lengths fit.
+pub const LANE_CONTROL_BYTES_MAX: usize = 192 * KIB;
+
+/// Keys of one look-up, fetch or offer: a 64k-token prompt in blocks of 16.
+pub const LANE_KEYS_MAX: usize = 4096;
+
+/// Lanes of one session.
+pub const LANES_MAX: usize = 8;
+
+/// Lane connections one vault holds open; each costs it two threads.
+pub const LANE_CONNECTIONS_MAX: usize = 256;
+
+/// Requests one session has open at a time.
+pub const LANE_REQUESTS_MAX: usize = 64;
+
+/// Record bytes that the open offers of one session may have reserved; one record of the largest size fits.
+pub const LANE_OFFERED_BYTES_MAX: u64 = 512 * MIB as u64;
+
+/// Answers waiting for a peer that does not read; above it the session ends.
+pub const LANE_ANSWERS_BYTES_MAX: usize = 8 * MIB;
+
+/// Tokens handed out and not used yet; above it the oldest goes.
+pub const LANE_TOKENS_MAX: usize = 1024;
+
+/// A token is good for this long.
+pub const LANE_TOKEN_MS: u64 = 10_000;
+
+/// A new lane connects, and says hello or is welcomed, within this time.
+pub const LANE_HELLO_MS: u64 = 2_000;
+
+/// A frame that has begun is whole within this time, and a turn is taken by the peer: 100 KB/s at the least.
+pub const LANE_STALL_MS: u64 = 10_000;
+
+/// An offer that brings no byte for this long is given up, and its room is free again.
+pub const LANE_STORE_IDLE_MS: u64 = 10_000;
+
+/// How often a waiting lane looks whether it is to end.
+pub const LANE_TICK_MS: u64 = 250;
+
+/// A session whose peer said nothing for this long when a request is given up is taken for dead.
+pub const LANE_SILENT_MS: u64 = 400;
+
+/// A kernel finds an idle peer dead after about three times this.
+pub const LANE_KEEPALIVE_S: u64 = 20;
+
+/// Bytes received, checked and decoded in one go: they must still be in the L2 cache.
+pub const LANE_STEP_BYTES: usize = 256 * KIB;
+
+/// Buffer of a lane's socket, each way: 25 Gb/s over 1 ms.
+pub const LANE_SOCKET_BYTES: usize = 4 * MIB;

@@ -94,29 +94,79 @@ pub unsafe fn decode(
     page: *mut u8,
 ) -> Result<(), BadScale> {
     check_length(geometry, payload);
-    let dtype = geometry.spec().dtype;
-    let (kernels, careful) = (isa.kernels(dtype), Isa::PORTABLE.kernels(dtype));
-    let stream = streams(geometry, page);
-    let decoded = groups(geometry).try_for_each(|group| {
-        let (scales, codes) = payload[group.payload()].split_at(group.tokens * SCALE_BYTES);
-        let (scales, _) = scales.as_chunks();
-        let kernels = if scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
-            kernels
-        } else if scales.iter().all(|scale| scale::is_possible(*scale)) {
-            careful
-        } else {
-            return Err(BadScale);
-        };
-        let at = page.wrapping_add(group.page_at);
-        // SAFETY: a validated geometry has all its rows inside the page, which is writable; `stream`
-        // was chosen for rows of whole cache lines.
-        unsafe { (kernels.decode)(scales, codes, at, group.rows(), stream) };
-        Ok(())
-    });
-    if stream {
-        kernels::fence();
+    let spans = Spans::new(isa, geometry, page);
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { spans.decode(geometry, payload.as_ptr(), 0..payload.len(), page) }.map(|_| ())
+}
+
+/// Decodes a payload in parts, as it arrives: what holds for the whole page is found out once.
+#[derive(Debug, Clone, Copy)]
+pub struct Spans {
+    isa: Isa,
+    stream: bool,
+}
+
+impl Spans {
+    /// For the page at `page`, which is not touched.
+    #[must_use]
+    pub fn new(isa: Isa, geometry: &Geometry, page: *const u8) -> Self {
+        Self { isa, stream: streams(geometry, page) }
     }
-    decoded
+
+    /// Decodes every group that lies whole within `span` of the payload; returns where the last one ends
+    /// (the start of `span` where there is none): the next span begins there.
+    ///
+    /// # Errors
+    /// `BadScale`; the page is of no use then.
+    ///
+    /// # Safety
+    /// `geometry.page_bytes()` bytes at `page` are writable, `span` of the payload at `payload` is readable
+    /// and nobody writes it; the two do not overlap, and `page` is the one given to `new`, or as aligned.
+    pub unsafe fn decode(
+        &self,
+        geometry: &Geometry,
+        payload: *const u8,
+        span: Range<usize>,
+        page: *mut u8,
+    ) -> Result<usize, BadScale> {
+        let dtype = geometry.spec().dtype;
+        let (kernels, careful) = (self.isa.kernels(dtype), Isa::PORTABLE.kernels(dtype));
+        let mut end = span.start;
+        for group in groups_from(geometry, span.start) {
+            let lies = group.payload();
+            if lies.end > span.end {
+                break;
+            }
+            end = lies.end;
+            let start = payload.wrapping_add(lies.start);
+            // SAFETY: the group lies within `span`, which is readable and not written.
+            let bytes = unsafe { std::slice::from_raw_parts(start, lies.len()) };
+            let (scales, codes) = bytes.split_at(group.tokens * SCALE_BYTES);
+            let (scales, _) = scales.as_chunks();
+            let kernels = if scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
+                kernels
+            } else if scales.iter().all(|scale| scale::is_possible(*scale)) {
+                careful
+            } else {
+                return Err(BadScale);
+            };
+            let at = page.wrapping_add(group.page_at);
+            // SAFETY: a validated geometry has all its rows inside the page, which is writable; `stream`
+            // was chosen for rows of whole cache lines.
+            unsafe { (kernels.decode)(scales, codes, at, group.rows(), self.stream) };
+        }
+        if self.stream {
+            kernels::fence();
+        }
+        Ok(end)
+    }
+}
+
+/// Where the group that `at` of the payload stands in lies there.
+#[must_use]
+pub fn group_around(geometry: &Geometry, at: usize) -> Option<Range<usize>> {
+    let from = at - at % layer_payload_bytes(geometry);
+    groups_from(geometry, from).map(|group| group.payload()).find(|lies| lies.end > at)
 }
 
 fn check_length(geometry: &Geometry, payload: &[u8]) {
@@ -147,8 +197,15 @@ impl Group {
 
 /// All groups of a page, in canonical order: layer, part, head.
 fn groups(geometry: &Geometry) -> impl Iterator<Item = Group> {
+    groups_from(geometry, 0)
+}
+
+/// The groups that start at `payload_at` or later; those of the layers before are not walked.
+fn groups_from(geometry: &Geometry, payload_at: usize) -> impl Iterator<Item = Group> {
     let element_bytes = scale::element_bytes(geometry.spec().dtype);
-    geometry.heads().scan(0, move |end, head| {
+    let layer_bytes = layer_payload_bytes(geometry);
+    let layer = payload_at / layer_bytes;
+    let groups = geometry.heads_from(layer).scan(layer * layer_bytes, move |end, head| {
         let group = Group {
             page_at: head.offset,
             payload_at: *end,
@@ -158,7 +215,14 @@ fn groups(geometry: &Geometry) -> impl Iterator<Item = Group> {
         };
         *end = group.payload().end;
         Some(group)
-    })
+    });
+    groups.skip_while(move |group| group.payload_at < payload_at)
+}
+
+/// Payload bytes of one layer; all layers are alike.
+fn layer_payload_bytes(geometry: &Geometry) -> usize {
+    let bytes = geometry.payload_bytes(Codec::Int8).unwrap_or_default();
+    (bytes / geometry.spec().layers as usize).max(1)
 }
 
 /// Whether a page is large enough to push everything else out of the cache, and made of whole lines.

@@ -1,0 +1,205 @@
+//! Owns the receiving side of a client's fetches: which item is where, and what became of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::arena::Arena;
+use crate::error::{Code, Error, Result};
+use crate::geometry::Geometry;
+use crate::inbox::{Inbox, Landing, Piece, Wanted};
+use crate::lane::frame::Frame;
+use crate::record::{Hash, PACKED_KEY_BYTES};
+use crate::slots::Lease;
+use crate::store::ItemStatus;
+
+/// Where one record is to go.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Block hash, group, shard.
+    pub packed_key: [u8; PACKED_KEY_BYTES],
+    /// The leased slot.
+    pub lease: Lease,
+    /// Of its page.
+    pub geometry: Arc<Geometry>,
+}
+
+/// What a fetch brings, in need order.
+#[derive(Debug)]
+pub struct Targets {
+    /// Of all records.
+    pub namespace: Hash,
+    /// Of the namespace.
+    pub fidelity: u8,
+    /// Where the slots are.
+    pub arena: Arc<Arena>,
+    /// Bounds what is in the middle of arriving.
+    pub inbox: Arc<Inbox>,
+    /// One per record.
+    pub items: Vec<Target>,
+}
+
+impl Targets {
+    pub(super) fn keys(&self) -> Vec<[u8; PACKED_KEY_BYTES]> {
+        self.items.iter().map(|item| item.packed_key).collect()
+    }
+}
+
+/// One fetch under way.
+pub struct FetchRequest {
+    targets: Targets,
+    bytes: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    items: Vec<Item>,
+    open: usize,
+    reason: Option<String>,
+}
+
+#[derive(Clone)]
+enum Item {
+    Waiting,
+    Landing(Arc<Landing>),
+    Settled(ItemStatus),
+}
+
+/// Where the bytes of a chunk go.
+pub enum Place {
+    Piece(Piece),
+    /// The item is settled: they are of no use.
+    Nowhere,
+}
+
+impl FetchRequest {
+    pub fn new(targets: Targets) -> Self {
+        let open = targets.items.len();
+        let items = vec![Item::Waiting; open];
+        let state = Mutex::new(State { items, open, reason: None });
+        Self { targets, bytes: AtomicU64::new(0), state }
+    }
+
+    /// Bytes that have arrived.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn add_bytes(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Where the chunk of `frame` goes. What is wrong with the record settles the item; what is wrong with the
+    /// peer is an error.
+    pub fn place(&self, frame: &Frame) -> Result<Place> {
+        let index = frame.item as usize;
+        let mut state = self.state();
+        let landing = match state.items.get(index) {
+            None => return Err(unknown_item(frame)),
+            Some(Item::Settled(_)) => return Ok(Place::Nowhere),
+            Some(Item::Landing(landing)) => Arc::clone(landing),
+            Some(Item::Waiting) => match self.land(index, frame.record_bytes) {
+                Ok(landing) => {
+                    let landing = Arc::new(landing);
+                    state.items[index] = Item::Landing(Arc::clone(&landing));
+                    landing
+                }
+                Err(error) => {
+                    state.refuse(index, &error);
+                    return Ok(Place::Nowhere);
+                }
+            },
+        };
+        drop(state);
+        if landing.record_bytes() as u64 != frame.record_bytes {
+            let text =
+                format!("the vault changed the length of a record to {}", frame.record_bytes);
+            return Err(Error::lane_failed(text));
+        }
+        let piece = landing.piece(frame.offset, frame.bytes as usize);
+        piece.map(Place::Piece).map_err(|error| Error::lane_failed(error.text))
+    }
+
+    fn land(&self, index: usize, record_bytes: u64) -> Result<Landing> {
+        let Targets { namespace, fidelity, arena, inbox, items } = &self.targets;
+        let Target { packed_key, lease, geometry } = &items[index];
+        let wanted = Wanted { fidelity: *fidelity, namespace: *namespace, packed_key: *packed_key };
+        inbox.land(arena, *lease, geometry, wanted, record_bytes)
+    }
+
+    /// A chunk has arrived whole.
+    pub fn arrived(&self, item: u32, piece: Piece) {
+        let verdict = piece.finish();
+        let mut state = self.state();
+        match verdict {
+            Ok(None) => {}
+            Ok(Some(_)) => state.settle(item as usize, ItemStatus::Accepted),
+            Err(error) => state.refuse(item as usize, &error),
+        }
+    }
+
+    /// The vault has nothing (more) of an item.
+    pub fn missing(&self, frame: &Frame) -> Result<()> {
+        let mut state = self.state();
+        if frame.item as usize >= state.items.len() {
+            return Err(unknown_item(frame));
+        }
+        state.settle(frame.item as usize, ItemStatus::Missing);
+        Ok(())
+    }
+
+    /// Once every item is settled: their statuses.
+    pub fn outcome(&self) -> Option<(Vec<u8>, Option<String>)> {
+        let state = self.state();
+        (state.open == 0).then(|| (state.statuses(), state.reason.clone()))
+    }
+
+    /// Settles what is open as incomplete; lanes that are in the middle of a chunk drop it.
+    pub fn give_up(&self) -> Vec<u8> {
+        let mut state = self.state();
+        for index in 0..state.items.len() {
+            state.settle(index, ItemStatus::Incomplete);
+        }
+        state.statuses()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Nothing when the item was settled before.
+    fn settle(&mut self, index: usize, status: ItemStatus) {
+        if let Some(item) = self.items.get_mut(index)
+            && !matches!(item, Item::Settled(_))
+        {
+            *item = Item::Settled(status);
+            self.open -= 1;
+        }
+    }
+
+    fn refuse(&mut self, index: usize, error: &Error) {
+        let status = match error.code {
+            Code::BadRecord => ItemStatus::BadRecord,
+            Code::NoMemory => ItemStatus::OverBudget,
+            // A lease that has ended meanwhile: nobody wants it.
+            _ => ItemStatus::Incomplete,
+        };
+        if status == ItemStatus::BadRecord {
+            self.reason.get_or_insert_with(|| error.text.clone());
+        }
+        self.settle(index, status);
+    }
+
+    fn statuses(&self) -> Vec<u8> {
+        let status = |item: &Item| match item {
+            Item::Settled(status) => *status as u8,
+            _ => ItemStatus::Unspecified as u8,
+        };
+        self.items.iter().map(status).collect()
+    }
+}
+
+fn unknown_item(frame: &Frame) -> Error {
+    Error::lane_failed(format!("the vault sent item {}, which was not asked for", frame.item))
+}

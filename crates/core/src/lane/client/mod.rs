@@ -1,0 +1,146 @@
+//! Owns a client's end of the lanes to one vault: requests, the lanes they travel on, and one outcome for each.
+
+mod fetching;
+mod session;
+mod storing;
+
+use std::sync::Arc;
+
+use self::fetching::FetchRequest;
+pub use self::fetching::{Target, Targets};
+use self::session::{Request, Session};
+pub use self::storing::Outgoing;
+use self::storing::StoreRequest;
+use super::frame::{Frame, Kind, OFFER_ITEM_BYTES, TOKEN_BYTES};
+use super::wire::Timing;
+use crate::error::{Error, Result};
+use crate::limits::{LANE_KEYS_MAX, LANES_MAX};
+use crate::record::{Hash, PACKED_KEY_BYTES};
+
+/// To whom and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `host:port` or `unix:/path`.
+    pub address: String,
+    /// From the vault's hello.
+    pub token: [u8; TOKEN_BYTES],
+    /// How many lanes.
+    pub lanes: u16,
+    /// How long anything may take.
+    pub timing: Timing,
+}
+
+/// What became of a request; each has exactly one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Request 0: all lanes are open.
+    Up,
+    /// Request 0: the session has ended, or never began; every open request has failed before.
+    Down(Error),
+    /// A look-up: bitmap over its keys.
+    Found(Vec<u8>),
+    /// A fetch or store: one `ItemStatus` number per item; payload and header bytes that travelled for it; and
+    /// why the first bad record was refused here.
+    Done(Vec<u8>, u64, Option<String>),
+    /// It failed as a whole: a status per item (none for a look-up), 9 (incomplete) where nothing is known.
+    Failed(Error, Vec<u8>),
+}
+
+/// Told of every outcome, from a lane's thread: it must not wait.
+pub type Sink = Arc<dyn Fn(u32, Outcome) + Send + Sync>;
+
+/// The lanes to one vault. Dropped = closed.
+pub struct Client {
+    session: Arc<Session>,
+}
+
+impl Client {
+    /// Dials in the background; the outcome of request 0 says how that went, and later that it ended.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` for a number of lanes; `LANE_FAILED` when no thread can be started.
+    pub fn open(options: Options, sink: Sink) -> Result<Self> {
+        if !(1..=LANES_MAX).contains(&usize::from(options.lanes)) {
+            let text = format!("lanes is {}: it must be 1 to {LANES_MAX}", options.lanes);
+            return Err(Error::bad_argument(text));
+        }
+        Ok(Self { session: Session::open(options, sink)? })
+    }
+
+    /// Which of `keys` the vault holds. Returns the request's number; its outcome may come before.
+    ///
+    /// # Errors
+    /// `LANE_FAILED` when the lanes are not up, `BAD_ARGUMENT` for too many keys.
+    pub fn look_up(&self, namespace: &Hash, keys: &[[u8; PACKED_KEY_BYTES]]) -> Result<u32> {
+        let body = keys_body(namespace, keys)?;
+        self.session.begin(Request::Lookup { keys: keys.len() }, Kind::Lookup, body)
+    }
+
+    /// Brings records straight into slots. An item's status is 1 (accepted) once its record was verified and lies
+    /// decoded in its slot; until the outcome, slots may be written.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    pub fn fetch(&self, targets: Targets) -> Result<u32> {
+        let body = keys_body(&targets.namespace, &targets.keys())?;
+        if targets.items.is_empty() {
+            return Err(Error::bad_argument("a fetch of no record"));
+        }
+        let request = Request::Fetch(Arc::new(FetchRequest::new(targets)));
+        self.session.begin(request, Kind::Fetch, body)
+    }
+
+    /// Offers records, and sends those that the vault wants.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    pub fn store(&self, namespace: &Hash, records: Vec<Outgoing>) -> Result<u32> {
+        if records.is_empty() || records.len() > LANE_KEYS_MAX {
+            let text = format!("{} records in one store: 1 to {LANE_KEYS_MAX}", records.len());
+            return Err(Error::bad_argument(text));
+        }
+        let mut body = Vec::with_capacity(namespace.len() + records.len() * OFFER_ITEM_BYTES);
+        body.extend_from_slice(namespace);
+        for Outgoing { packed_key, record } in &records {
+            body.extend_from_slice(packed_key);
+            body.extend_from_slice(&(record.bytes().len() as u64).to_le_bytes());
+        }
+        let request = Request::Store(StoreRequest::new(records));
+        self.session.begin(request, Kind::Offer, body)
+    }
+
+    /// Gives a request up: its outcome is `Failed`, and when it is out, no slot of it is written any more by
+    /// whoever leases it next. Nothing when it has its outcome.
+    pub fn cancel(&self, request: u32) {
+        self.session.cancel(request);
+    }
+
+    /// Bytes that have arrived for a request, or left for it; `None` when it has its outcome.
+    #[must_use]
+    pub fn progress(&self, request: u32) -> Option<u64> {
+        self.session.progress(request)
+    }
+
+    /// Ends all lanes; open requests fail.
+    pub fn close(&self) {
+        self.session.close(&Error::lane_failed("the client closed its lanes"));
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn keys_body(namespace: &Hash, keys: &[[u8; PACKED_KEY_BYTES]]) -> Result<Vec<u8>> {
+    if keys.len() > LANE_KEYS_MAX {
+        let text = format!("{} keys in one request: {LANE_KEYS_MAX} at most", keys.len());
+        return Err(Error::bad_argument(text));
+    }
+    Ok([namespace.as_slice(), keys.as_flattened()].concat())
+}
+
+fn cancel_frame(request: u32) -> Frame {
+    Frame::new(Kind::Cancel, request)
+}

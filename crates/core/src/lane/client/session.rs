@@ -1,0 +1,424 @@
+//! Owns one client's lanes: dialling, requests by number, what is sent over which lane, and the one outcome of each request.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use super::fetching::{FetchRequest, Place};
+use super::storing::{Sending, StoreRequest};
+use super::{Options, Outcome, Sink, cancel_frame};
+use crate::error::{Code, Error, Result};
+use crate::lane::frame::{Frame, Kind};
+use crate::lane::stream::{Stream, dial};
+use crate::lane::wire::{Alive, Reader, Turn};
+use crate::limits::{LANE_CHUNK_BYTES, LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES};
+
+/// What a request is waiting for.
+pub enum Request {
+    Lookup { keys: usize },
+    Fetch(Arc<FetchRequest>),
+    Store(StoreRequest),
+}
+
+/// All lanes to one vault. They end together.
+pub struct Session {
+    options: Options,
+    sink: Sink,
+    born: Instant,
+    /// When the vault was last heard, in ms since `born`.
+    heard_ms: AtomicU64,
+    state: Mutex<State>,
+    /// There may be something to send.
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    closed: Option<Error>,
+    is_up: bool,
+    lanes: Vec<Arc<dyn Stream>>,
+    /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
+    control: Vec<VecDeque<(Frame, Vec<u8>)>>,
+    requests: BTreeMap<u32, Open>,
+    last: u32,
+}
+
+/// A request without an outcome.
+struct Open {
+    request: Request,
+    lane: usize,
+    begun: Instant,
+}
+
+impl State {
+    /// The next record that a lane may send, of the oldest store that has one.
+    fn claim(&mut self) -> Option<Sending> {
+        self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
+            Request::Store(store) => store.claim(*id),
+            _ => None,
+        })
+    }
+
+    fn wants(&self, sending: &Sending) -> bool {
+        match self.requests.get(&sending.request()).map(|open| &open.request) {
+            Some(Request::Store(store)) => store.wants(sending),
+            _ => false,
+        }
+    }
+
+    /// Takes a request out that has its answer.
+    fn end(&mut self, id: u32, outcome: Outcome) -> Option<Outcome> {
+        self.requests.remove(&id).map(|_| outcome)
+    }
+}
+
+impl Request {
+    fn give_up(&self) -> Vec<u8> {
+        match self {
+            Self::Lookup { .. } => Vec::new(),
+            Self::Fetch(fetch) => fetch.give_up(),
+            Self::Store(store) => store.give_up(),
+        }
+    }
+}
+
+impl Alive for Session {
+    fn tick(&self) -> Result<()> {
+        self.state().closed.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// Until when a new lane must be welcomed.
+struct Dialling<'a>(&'a Session);
+
+impl Alive for Dialling<'_> {
+    fn tick(&self) -> Result<()> {
+        self.0.tick()?;
+        if self.0.born.elapsed() > self.0.options.timing.hello {
+            return Err(Error::lane_failed("the vault did not welcome the lane in time"));
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Dials in the background.
+    pub fn open(options: Options, sink: Sink) -> Result<Arc<Self>> {
+        let session = Arc::new(Self {
+            options,
+            sink,
+            born: Instant::now(),
+            heard_ms: AtomicU64::new(0),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        let dialling = Arc::clone(&session);
+        spawn("tierkv-lane-dial", move || dialling.guarded(|| dialling.dial()))?;
+        Ok(session)
+    }
+
+    fn dial(self: &Arc<Self>) -> Result<()> {
+        let lanes =
+            (0..self.options.lanes).map(|lane| self.dial_lane(lane)).collect::<Result<Vec<_>>>()?;
+        {
+            let mut state = self.state();
+            if let Some(error) = &state.closed {
+                return Err(error.clone());
+            }
+            state.is_up = true;
+            state.control = lanes.iter().map(|_| VecDeque::new()).collect();
+        }
+        self.hear();
+        (self.sink)(0, Outcome::Up);
+        for (lane, stream) in lanes.into_iter().enumerate() {
+            let (session, out) = (Arc::clone(self), Arc::clone(&stream));
+            spawn("tierkv-lane-out", move || session.guarded(|| session.send(lane, &*out)))?;
+            let session = Arc::clone(self);
+            let mut reader = Reader::new(stream, self.options.timing.stall);
+            spawn("tierkv-lane-in", move || session.guarded(|| session.receive(&mut reader)))?;
+        }
+        Ok(())
+    }
+
+    fn dial_lane(&self, lane: u16) -> Result<Arc<dyn Stream>> {
+        let Options { address, token, lanes, timing } = &self.options;
+        let stream = dial(address, timing.hello, timing.tick)?;
+        {
+            let mut state = self.state();
+            if let Some(error) = &state.closed {
+                return Err(error.clone());
+            }
+            state.lanes.push(Arc::clone(&stream));
+        }
+        let hello = Frame { item: u32::from(lane), code: *lanes, ..Frame::new(Kind::Hello, 0) };
+        let mut turn = Turn::default();
+        turn.push_owned(hello, token.to_vec());
+        turn.send(&*stream, timing.hello, &Dialling(self))?;
+        let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
+        let answer = reader.frame(&Dialling(self))?;
+        match answer.kind {
+            Kind::Welcome => Ok(stream),
+            Kind::Error => Err(refused(&reader.body(&answer, &Dialling(self))?)),
+            kind => Err(Error::lane_failed(format!("the vault answered hello with {kind:?}"))),
+        }
+    }
+
+    /// Gives a request its number and sends its frame.
+    pub fn begin(&self, request: Request, kind: Kind, body: Vec<u8>) -> Result<u32> {
+        let mut state = self.state();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        if !state.is_up {
+            return Err(Error::lane_failed("the lanes are not open yet"));
+        }
+        if state.requests.len() >= LANE_REQUESTS_MAX {
+            let text = format!("{LANE_REQUESTS_MAX} requests are open on these lanes");
+            return Err(Error::new(Code::NoMemory, text));
+        }
+        let id = state.last.checked_add(1).unwrap_or(1);
+        if state.requests.contains_key(&id) {
+            return Err(Error::new(Code::NoMemory, "an old request has not ended"));
+        }
+        state.last = id;
+        let lane = id as usize % state.control.len();
+        state.requests.insert(id, Open { request, lane, begun: Instant::now() });
+        state.control[lane].push_back((Frame::new(kind, id), body));
+        self.wake.notify_all();
+        Ok(id)
+    }
+
+    pub fn progress(&self, request: u32) -> Option<u64> {
+        self.state().requests.get(&request).map(|open| match &open.request {
+            Request::Lookup { .. } => 0,
+            Request::Fetch(fetch) => fetch.bytes(),
+            Request::Store(store) => store.bytes,
+        })
+    }
+
+    pub fn cancel(&self, request: u32) {
+        let (statuses, is_silent) = {
+            let mut state = self.state();
+            let Some(open) = state.requests.remove(&request) else { return };
+            state.control[open.lane].push_back((cancel_frame(request), Vec::new()));
+            self.wake.notify_all();
+            let silent = self.options.timing.silent;
+            let heard = self.born.elapsed().as_millis()
+                - u128::from(self.heard_ms.load(Ordering::Relaxed))
+                    .min(self.born.elapsed().as_millis());
+            let is_silent = open.begun.elapsed() > silent && heard > silent.as_millis();
+            (open.request.give_up(), is_silent)
+        };
+        let error = Error::new(Code::Cancelled, "the request was given up");
+        (self.sink)(request, Outcome::Failed(error, statuses));
+        if is_silent {
+            self.close(&Error::lane_failed("the vault was silent while a request was open"));
+        }
+    }
+
+    /// Ends all lanes; idempotent.
+    pub fn close(&self, error: &Error) {
+        let (lanes, requests) = {
+            let mut state = self.state();
+            if state.closed.is_some() {
+                return;
+            }
+            state.closed = Some(error.clone());
+            (std::mem::take(&mut state.lanes), std::mem::take(&mut state.requests))
+        };
+        self.wake.notify_all();
+        for lane in lanes {
+            lane.shutdown();
+        }
+        for (id, open) in requests {
+            (self.sink)(id, Outcome::Failed(error.clone(), open.request.give_up()));
+        }
+        (self.sink)(0, Outcome::Down(error.clone()));
+    }
+
+    /// The session ends with whatever ends one half of a lane, even with a panic.
+    fn guarded(&self, work: impl FnOnce() -> Result<()>) {
+        match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.close(&error),
+            Err(_) => self.close(&Error::lane_failed("a lane's thread panicked")),
+        }
+    }
+
+    fn send(&self, lane: usize, stream: &dyn Stream) -> Result<()> {
+        let mut turn = Turn::default();
+        let mut sending = None;
+        loop {
+            self.fill(lane, &mut turn, &mut sending)?;
+            turn.send(stream, self.options.timing.stall, self)?;
+        }
+    }
+
+    /// Waits until there is something to send, and takes a turn's worth of it: control first.
+    fn fill(&self, lane: usize, turn: &mut Turn, sending: &mut Option<Sending>) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            if let Some(error) = &state.closed {
+                return Err(error.clone());
+            }
+            while let Some((frame, body)) = state.control[lane].pop_front() {
+                turn.push_owned(frame, body);
+            }
+            let has_room =
+                turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
+            let current = sending.take().filter(|sending| state.wants(sending));
+            match current.or_else(|| has_room.then(|| state.claim()).flatten()) {
+                Some(current) if has_room => *sending = current.push_chunk(turn),
+                current if turn.frames() > 0 => {
+                    *sending = current;
+                    return Ok(());
+                }
+                _ => state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn receive(&self, reader: &mut Reader) -> Result<()> {
+        loop {
+            let frame = reader.frame(self)?;
+            self.hear();
+            match frame.kind {
+                Kind::Chunk => self.chunk(&frame, reader)?,
+                Kind::Status => self.status(&frame)?,
+                Kind::Found => self.found(&frame, reader.body(&frame, self)?)?,
+                Kind::Wanted => self.wanted(&frame, &reader.body(&frame, self)?)?,
+                Kind::Error => self.failed(&frame, &reader.body(&frame, self)?)?,
+                kind => return Err(Error::lane_failed(format!("the vault sent a {kind:?} frame"))),
+            }
+        }
+    }
+
+    /// Bytes of a record, straight to where they belong.
+    fn chunk(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
+        let bytes = frame.bytes as usize;
+        // Without one: given up; what was under way still arrives.
+        let Some(fetch) = self.fetch(frame.request) else { return reader.skip(bytes, self) };
+        match fetch.place(frame)? {
+            Place::Nowhere => reader.skip(bytes, self)?,
+            Place::Piece(mut piece) => {
+                while piece.rest() > 0 {
+                    let got = reader.some(piece.spare(LANE_STEP_BYTES), self)?;
+                    piece.advance(got);
+                    fetch.add_bytes(got);
+                    self.hear();
+                }
+                fetch.arrived(frame.item, piece);
+            }
+        }
+        self.end_fetch(frame.request, &fetch);
+        Ok(())
+    }
+
+    fn status(&self, frame: &Frame) -> Result<()> {
+        if let Some(fetch) = self.fetch(frame.request) {
+            fetch.missing(frame)?;
+            self.end_fetch(frame.request, &fetch);
+            return Ok(());
+        }
+        let outcome = {
+            let mut state = self.state();
+            let Some(Open { request: Request::Store(store), .. }) =
+                state.requests.get_mut(&frame.request)
+            else {
+                return Ok(());
+            };
+            store.result(frame)?;
+            let done = store.outcome().map(|statuses| Outcome::Done(statuses, store.bytes, None));
+            done.and_then(|done| state.end(frame.request, done))
+        };
+        self.tell(frame.request, outcome);
+        Ok(())
+    }
+
+    fn found(&self, frame: &Frame, bitmap: Vec<u8>) -> Result<()> {
+        let outcome = {
+            let mut state = self.state();
+            let keys = match state.requests.get(&frame.request).map(|open| &open.request) {
+                None => return Ok(()),
+                Some(Request::Lookup { keys }) => *keys,
+                Some(_) => return Err(Error::lane_failed("the vault answered another question")),
+            };
+            if bitmap.len() != keys.div_ceil(8) {
+                let text = format!("a bitmap of {} bytes for {keys} keys", bitmap.len());
+                return Err(Error::lane_failed(text));
+            }
+            state.end(frame.request, Outcome::Found(bitmap))
+        };
+        self.tell(frame.request, outcome);
+        Ok(())
+    }
+
+    fn wanted(&self, frame: &Frame, statuses: &[u8]) -> Result<()> {
+        let outcome = {
+            let mut state = self.state();
+            let store = match state.requests.get_mut(&frame.request).map(|open| &mut open.request) {
+                None => return Ok(()),
+                Some(Request::Store(store)) => store,
+                Some(_) => return Err(Error::lane_failed("the vault answered another question")),
+            };
+            store.wanted(statuses)?;
+            let done = store.outcome().map(|statuses| Outcome::Done(statuses, 0, None));
+            done.and_then(|done| state.end(frame.request, done))
+        };
+        self.wake.notify_all();
+        self.tell(frame.request, outcome);
+        Ok(())
+    }
+
+    fn failed(&self, frame: &Frame, text: &[u8]) -> Result<()> {
+        let error = refused(text);
+        if frame.request == 0 {
+            return Err(error);
+        }
+        let open = self.state().requests.remove(&frame.request);
+        let outcome = open.map(|open| Outcome::Failed(error, open.request.give_up()));
+        self.tell(frame.request, outcome);
+        Ok(())
+    }
+
+    fn fetch(&self, request: u32) -> Option<Arc<FetchRequest>> {
+        match self.state().requests.get(&request).map(|open| &open.request) {
+            Some(Request::Fetch(fetch)) => Some(Arc::clone(fetch)),
+            _ => None,
+        }
+    }
+
+    fn end_fetch(&self, id: u32, fetch: &FetchRequest) {
+        let Some((statuses, reason)) = fetch.outcome() else { return };
+        let outcome = self.state().end(id, Outcome::Done(statuses, fetch.bytes(), reason));
+        self.tell(id, outcome);
+    }
+
+    fn tell(&self, request: u32, outcome: Option<Outcome>) {
+        if let Some(outcome) = outcome {
+            (self.sink)(request, outcome);
+        }
+    }
+
+    fn hear(&self) {
+        let ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard_ms.store(ms, Ordering::Relaxed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refused(text: &[u8]) -> Error {
+    Error::lane_failed(format!("the vault refused: {}", String::from_utf8_lossy(text)))
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let builder = thread::Builder::new().name(name.to_owned());
+    let started = builder.spawn(work).map(drop);
+    started.map_err(|error| Error::lane_failed(format!("starting a thread: {error}")))
+}

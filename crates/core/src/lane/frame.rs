@@ -1,0 +1,189 @@
+//! Owns the bytes of a lane's frames: a fixed header with a checksum of its own, and what each kind may carry.
+
+use crate::crc32c;
+use crate::error::{Error, Result};
+use crate::limits::{LANE_CHUNK_BYTES, LANE_CONTROL_BYTES_MAX};
+use crate::record::{HASH_BYTES, PACKED_KEY_BYTES};
+
+/// First bytes of every frame.
+pub const MAGIC: [u8; 4] = *b"TKVL";
+/// Version of the frames described here.
+pub const VERSION: u8 = 1;
+/// Length of a frame's header.
+pub const FRAME_BYTES: usize = 40;
+/// Length of a session's token.
+pub const TOKEN_BYTES: usize = 32;
+/// Longest text of an error.
+pub const ERROR_TEXT_BYTES_MAX: usize = 512;
+
+const CHECKSUM_AT: usize = 36;
+/// An offered item: its key and its length.
+pub const OFFER_ITEM_BYTES: usize = PACKED_KEY_BYTES + 8;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Client, first on every lane: token; `item` is the lane's number, `code` how many there will be.
+    Hello = 1,
+    /// Vault: the lane is open.
+    Welcome = 2,
+    /// Client: namespace, packed keys.
+    Lookup = 3,
+    /// Vault: bitmap over the keys of a look-up.
+    Found = 4,
+    /// Client: namespace, packed keys in need order.
+    Fetch = 5,
+    /// Either: bytes of one record.
+    Chunk = 6,
+    /// Vault: nothing more of this item, or what became of it; `code` is an `ItemStatus`.
+    Status = 7,
+    /// Client: the request is given up.
+    Cancel = 8,
+    /// Client: namespace, then key and length of each record.
+    Offer = 9,
+    /// Vault: one `ItemStatus` per offered record; 0 = send it.
+    Wanted = 10,
+    /// Either: a text. Request 0: the session ends.
+    Error = 11,
+}
+
+impl Kind {
+    const ALL: [Self; 11] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Lookup,
+        Self::Found,
+        Self::Fetch,
+        Self::Chunk,
+        Self::Status,
+        Self::Cancel,
+        Self::Offer,
+        Self::Wanted,
+        Self::Error,
+    ];
+
+    fn from_id(id: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == id)
+    }
+
+    /// Whether its body may have `bytes` bytes.
+    fn takes(self, bytes: usize) -> bool {
+        let keys = |item_bytes: usize| {
+            bytes <= LANE_CONTROL_BYTES_MAX
+                && bytes.checked_sub(HASH_BYTES).is_some_and(|keys| keys.is_multiple_of(item_bytes))
+        };
+        match self {
+            Self::Hello => bytes == TOKEN_BYTES,
+            Self::Welcome | Self::Status | Self::Cancel => bytes == 0,
+            Self::Lookup | Self::Fetch => keys(PACKED_KEY_BYTES),
+            Self::Offer => keys(OFFER_ITEM_BYTES),
+            Self::Found | Self::Wanted => bytes <= LANE_CONTROL_BYTES_MAX,
+            Self::Chunk => (1..=LANE_CHUNK_BYTES).contains(&bytes),
+            Self::Error => bytes <= ERROR_TEXT_BYTES_MAX,
+        }
+    }
+}
+
+/// The header of one frame; its body follows. What a kind does not use is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub kind: Kind,
+    /// A status, or the number of lanes.
+    pub code: u16,
+    /// Given by the client, ascending from 1; 0: the session as such.
+    pub request: u32,
+    /// Index into the request's keys.
+    pub item: u32,
+    /// Where the body stands in the record.
+    pub offset: u64,
+    /// Length of the whole record.
+    pub record_bytes: u64,
+    /// Length of the body.
+    pub bytes: u32,
+}
+
+impl Frame {
+    /// A frame of `kind` that belongs to `request`, with nothing else set.
+    #[must_use]
+    pub fn new(kind: Kind, request: u32) -> Self {
+        Self { kind, code: 0, request, item: 0, offset: 0, record_bytes: 0, bytes: 0 }
+    }
+
+    /// The same with the length of `body`.
+    ///
+    /// # Panics
+    /// Never: bodies are far below 4 GiB.
+    #[must_use]
+    pub fn of(self, body: &[u8]) -> Self {
+        Self { bytes: u32::try_from(body.len()).expect("bodies are bounded"), ..self }
+    }
+
+    /// Its 40 bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; FRAME_BYTES] {
+        let mut bytes = [0; FRAME_BYTES];
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = self.kind as u8;
+        bytes[6..8].copy_from_slice(&self.code.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.request.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.item.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.record_bytes.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.bytes.to_le_bytes());
+        let checksum = crc32c::checksum(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads and checks a header: afterwards its body may be received.
+    ///
+    /// # Errors
+    /// `LANE_FAILED` naming what is wrong with it.
+    pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<Self> {
+        if bytes[0..4] != MAGIC {
+            return Err(wrong("does not start with TKVL"));
+        }
+        if bytes[4] != VERSION {
+            return Err(wrong(&format!("is of version {}, this is {VERSION}", bytes[4])));
+        }
+        if crc32c::checksum(&bytes[..CHECKSUM_AT]) != u32_at(bytes, CHECKSUM_AT) {
+            return Err(wrong("has a header checksum that does not match"));
+        }
+        let kind = Kind::from_id(bytes[5])
+            .ok_or_else(|| wrong(&format!("is of unknown kind {}", bytes[5])))?;
+        let frame = Self {
+            kind,
+            code: u16::from_le_bytes([bytes[6], bytes[7]]),
+            request: u32_at(bytes, 8),
+            item: u32_at(bytes, 12),
+            offset: u64_at(bytes, 16),
+            record_bytes: u64_at(bytes, 24),
+            bytes: u32_at(bytes, 32),
+        };
+        if !kind.takes(frame.bytes as usize) {
+            return Err(wrong(&format!("of kind {kind:?} has a body of {} bytes", frame.bytes)));
+        }
+        let end = frame.offset.checked_add(u64::from(frame.bytes));
+        if kind == Kind::Chunk && end.is_none_or(|end| end > frame.record_bytes) {
+            let Self { offset, record_bytes, bytes, .. } = frame;
+            let text = format!("brings {bytes} bytes at {offset} of a record of {record_bytes}");
+            return Err(wrong(&text));
+        }
+        Ok(frame)
+    }
+}
+
+fn wrong(what: &str) -> Error {
+    Error::lane_failed(format!("the peer sent a frame that {what}"))
+}
+
+fn u32_at(bytes: &[u8; FRAME_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8; FRAME_BYTES], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}

@@ -1,0 +1,406 @@
+//! Owns one client at a vault: the requests that came over its lanes, and what goes back over whichever lane is free.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::fetching::{Claim, Cut, FetchJob, push_chunk, push_status, status_frame};
+use super::storing::StoreJob;
+use super::{Shared, error_frame, error_text, spawn};
+use crate::error::{Error, Result};
+use crate::lane::frame::{FRAME_BYTES, Frame, Kind};
+use crate::lane::stream::Stream;
+use crate::lane::wire::{Alive, Reader, Turn};
+use crate::limits::{
+    LANE_ANSWERS_BYTES_MAX, LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_OFFERED_BYTES_MAX,
+    LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES,
+};
+use crate::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
+use crate::store::{ItemStatus, RecordKey, Reservation};
+
+/// One client, on all its lanes. It ends when any of them does.
+pub struct Session {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// There may be something to send.
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    closed: Option<Error>,
+    lanes: Vec<Arc<dyn Stream>>,
+    answers: VecDeque<(Frame, Vec<u8>)>,
+    answers_bytes: usize,
+    fetches: VecDeque<FetchJob>,
+    stores: HashMap<u32, StoreJob>,
+}
+
+impl State {
+    /// The next part of the first fetch that has one.
+    fn claim(&mut self) -> Option<(u32, Claim)> {
+        let claim = |job: &mut FetchJob| job.claim().map(|claim| (job.request, claim));
+        let claimed = self.fetches.iter_mut().find_map(claim);
+        if let Some((request, Claim::Chunk(..))) = claimed {
+            self.forget_when_over(request);
+        }
+        claimed
+    }
+
+    fn fetch(&mut self, request: u32) -> Option<&mut FetchJob> {
+        self.fetches.iter_mut().find(|job| job.request == request)
+    }
+
+    fn forget_when_over(&mut self, request: u32) {
+        self.fetches.retain(|job| job.request != request || !job.is_over());
+    }
+
+    fn open_bytes(&self) -> u64 {
+        self.stores.values().map(|job| job.open_bytes).sum()
+    }
+}
+
+impl Alive for Session {
+    fn tick(&self) -> Result<()> {
+        let given_up = self.idle_stores()?;
+        let idle = self.shared.options.timing.store_idle.as_millis();
+        let text = error_text(&format!("no byte of the offered records came for {idle} ms"));
+        given_up.into_iter().try_for_each(|request| self.answer(error_frame(request), text.clone()))
+    }
+}
+
+impl Session {
+    pub fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { shared, state: Mutex::default(), wake: Condvar::new() })
+    }
+
+    /// Fetches and stores under way.
+    pub fn requests(&self) -> usize {
+        let state = self.state();
+        state.fetches.len() + state.stores.len()
+    }
+
+    /// One lane more.
+    pub fn join(&self, stream: &Arc<dyn Stream>) -> Result<()> {
+        let mut state = self.state();
+        match &state.closed {
+            Some(error) => Err(error.clone()),
+            None => {
+                state.lanes.push(Arc::clone(stream));
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends all lanes, and gives back what requests had; idempotent.
+    pub fn close(&self, error: Error) {
+        let (lanes, early) = {
+            let mut state = self.state();
+            if state.closed.is_some() {
+                return;
+            }
+            state.closed = Some(error);
+            let early = (state.fetches.len(), state.stores.len());
+            state.fetches.clear();
+            state.stores.clear();
+            state.answers.clear();
+            (std::mem::take(&mut state.lanes), early)
+        };
+        self.shared.counts.add("fetches_ended_early", early.0 as u64);
+        self.shared.counts.add("stores_ended_early", early.1 as u64);
+        self.wake.notify_all();
+        for lane in lanes {
+            lane.shutdown();
+        }
+    }
+
+    /// Serves one lane until the session ends.
+    pub fn serve(self: &Arc<Self>, stream: &Arc<dyn Stream>) {
+        let (session, out) = (Arc::clone(self), Arc::clone(stream));
+        let writer = spawn("tierkv-lane-out", move || session.guarded(|| session.send(&*out)));
+        match writer {
+            Err(error) => self.close(error),
+            Ok(writer) => {
+                let stall = self.shared.options.timing.stall;
+                self.guarded(|| self.receive(&mut Reader::new(Arc::clone(stream), stall)));
+                // Its panics were caught.
+                let _ = writer.join();
+            }
+        }
+    }
+
+    /// The session ends with whatever ends one half of a lane, even with a panic.
+    fn guarded(&self, work: impl FnOnce() -> Result<()>) {
+        let ended = catch_unwind(AssertUnwindSafe(work));
+        let error = match ended {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => Error::lane_failed("a lane's thread panicked"),
+        };
+        self.close(error);
+    }
+
+    fn send(&self, stream: &dyn Stream) -> Result<()> {
+        let stall = self.shared.options.timing.stall;
+        let mut turn = Turn::default();
+        loop {
+            self.fill(&mut turn)?;
+            turn.send(stream, stall, self)?;
+        }
+    }
+
+    /// Waits until there is something to send, and takes a turn's worth of it: answers first.
+    fn fill(&self, turn: &mut Turn) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            if let Some(error) = &state.closed {
+                return Err(error.clone());
+            }
+            while let Some((frame, body)) = state.answers.pop_front() {
+                state.answers_bytes -= FRAME_BYTES + body.len();
+                turn.push_owned(frame, body);
+            }
+            let has_room =
+                turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
+            match has_room.then(|| state.claim()).flatten() {
+                Some((request, claim)) => {
+                    drop(state);
+                    self.add(turn, request, claim);
+                    state = self.state();
+                }
+                None if turn.frames() > 0 => return Ok(()),
+                None => state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn add(&self, turn: &mut Turn, request: u32, claim: Claim) {
+        let counts = &self.shared.counts;
+        match claim {
+            Claim::Chunk(item, pin, range) => {
+                counts.add("fetched_bytes", range.len() as u64);
+                push_chunk(turn, request, item, pin, range);
+            }
+            Claim::Pin(item, key) => {
+                // May read from a disk: nobody waits for it but this lane.
+                let cut = self.shared.store.pin(&key).map(|pin| Cut::new(item, Arc::new(pin)));
+                let rest = match cut {
+                    None => {
+                        counts.add("fetch_missing", 1);
+                        push_status(turn, request, item, ItemStatus::Missing);
+                        None
+                    }
+                    Some(mut cut) => {
+                        let (pin, range) = (cut.pin(), cut.cut());
+                        counts.add("fetched", 1);
+                        counts.add("fetched_bytes", range.len() as u64);
+                        push_chunk(turn, request, item, pin, range);
+                        cut.rest()
+                    }
+                };
+                let mut state = self.state();
+                let has_rest = rest.is_some();
+                if let Some(job) = state.fetch(request) {
+                    job.pinned(rest);
+                }
+                state.forget_when_over(request);
+                if has_rest {
+                    self.wake.notify_all();
+                }
+            }
+        }
+    }
+
+    fn receive(&self, reader: &mut Reader) -> Result<()> {
+        loop {
+            let frame = reader.frame(self)?;
+            match frame.kind {
+                Kind::Lookup => self.look_up(&frame, &reader.body(&frame, self)?)?,
+                Kind::Fetch => self.fetch(&frame, &reader.body(&frame, self)?)?,
+                Kind::Offer => self.offer(&frame, &reader.body(&frame, self)?)?,
+                Kind::Chunk => self.store(&frame, reader)?,
+                Kind::Cancel => self.cancel(frame.request),
+                kind => {
+                    let text = format!("the client sent a {kind:?} frame");
+                    return Err(Error::lane_failed(text));
+                }
+            }
+        }
+    }
+
+    fn look_up(&self, frame: &Frame, body: &[u8]) -> Result<()> {
+        let (namespace, keys) = parse_keys(body)?;
+        let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
+        let mut hits = 0;
+        for (index, key) in keys.iter().enumerate() {
+            let key = RecordKey::from_packed(namespace, key);
+            let is_held = u8::from(self.shared.store.contains(&key));
+            bitmap[index / 8] |= is_held << (index % 8);
+            hits += u64::from(is_held);
+        }
+        let counts = &self.shared.counts;
+        counts.add("lookups", 1);
+        counts.add("lookup_keys", keys.len() as u64);
+        counts.add("lookup_hits", hits);
+        self.answer(Frame::new(Kind::Found, frame.request), bitmap)
+    }
+
+    fn fetch(&self, frame: &Frame, body: &[u8]) -> Result<()> {
+        let (namespace, keys) = parse_keys(body)?;
+        if let Some(text) = self.refusal(frame.request) {
+            return self.answer(error_frame(frame.request), error_text(text));
+        }
+        self.shared.counts.add("fetches", 1);
+        let job = FetchJob::new(frame.request, namespace, keys.to_vec());
+        if !job.is_over() {
+            self.state().fetches.push_back(job);
+            self.wake.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Why no request can be begun, if so.
+    fn refusal(&self, request: u32) -> Option<&'static str> {
+        if self.shared.is_draining.load(Ordering::Acquire) {
+            return Some("the vault stops");
+        }
+        let mut state = self.state();
+        let is_open = state.fetch(request).is_some() || state.stores.contains_key(&request);
+        let open = state.fetches.len() + state.stores.len();
+        (is_open || open >= LANE_REQUESTS_MAX).then_some("too many requests are open")
+    }
+
+    fn offer(&self, frame: &Frame, body: &[u8]) -> Result<()> {
+        let request = frame.request;
+        self.tick()?;
+        if let Some(text) = self.refusal(request) {
+            return self.answer(error_frame(request), error_text(text));
+        }
+        let room = LANE_OFFERED_BYTES_MAX.saturating_sub(self.state().open_bytes());
+        let (job, statuses) = StoreJob::open(&self.shared, body, room)?;
+        if !job.is_over() {
+            let mut state = self.state();
+            if let Some(error) = &state.closed {
+                return Err(error.clone());
+            }
+            state.stores.insert(request, job);
+        }
+        self.answer(Frame::new(Kind::Wanted, request), statuses)
+    }
+
+    /// A chunk of an offered record, straight into the store's memory.
+    fn store(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
+        let bytes = frame.bytes as usize;
+        let begun = {
+            let mut state = self.state();
+            match state.stores.get_mut(&frame.request) {
+                Some(job) => job.begin(frame),
+                // Cancelled or given up: what was under way still arrives.
+                None => Ok(None),
+            }
+        };
+        match begun {
+            Ok(None) => reader.skip(bytes, self),
+            Err(status) => {
+                reader.skip(bytes, self)?;
+                self.settle(frame, Some(status))
+            }
+            Ok(Some(mut reservation)) => {
+                let mut rest = bytes;
+                let mut is_whole = false;
+                while rest > 0 {
+                    let spare = reservation.spare(rest.min(LANE_STEP_BYTES));
+                    let got = reader.some(spare, self)?;
+                    is_whole = reservation.advance(got)?;
+                    rest -= got;
+                }
+                if is_whole {
+                    return self.commit(frame, reservation);
+                }
+                if let Some(job) = self.state().stores.get_mut(&frame.request) {
+                    job.put_back(frame.item, reservation);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn commit(&self, frame: &Frame, reservation: Reservation) -> Result<()> {
+        let status = reservation.commit();
+        if self.state().stores.get_mut(&frame.request).is_some_and(|job| job.settle(frame.item)) {
+            return self.settle(frame, Some(status));
+        }
+        self.settle(frame, None)
+    }
+
+    /// Answers for a record that was settled, and forgets an offer that is over.
+    fn settle(&self, frame: &Frame, status: Option<ItemStatus>) -> Result<()> {
+        {
+            let mut state = self.state();
+            if state.stores.get(&frame.request).is_some_and(StoreJob::is_over) {
+                state.stores.remove(&frame.request);
+            }
+        }
+        let Some(status) = status else { return Ok(()) };
+        self.shared.counts.add_outcome(status, frame.record_bytes);
+        self.answer(status_frame(frame.request, frame.item, status), Vec::new())
+    }
+
+    /// Gives back what offers have reserved that bring nothing; returns their requests.
+    fn idle_stores(&self) -> Result<Vec<u32>> {
+        let mut state = self.state();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        let idle = self.shared.options.timing.store_idle;
+        let is_idle = |job: &StoreJob| Instant::now() > job.touched + idle;
+        let idle: Vec<u32> =
+            state.stores.iter().filter(|(_, job)| is_idle(job)).map(|(id, _)| *id).collect();
+        for request in &idle {
+            state.stores.remove(request);
+        }
+        self.shared.counts.add("stores_ended_early", idle.len() as u64);
+        Ok(idle)
+    }
+
+    fn cancel(&self, request: u32) {
+        let mut state = self.state();
+        let fetches = state.fetches.len();
+        state.fetches.retain(|job| job.request != request);
+        let early = (fetches - state.fetches.len(), state.stores.remove(&request).is_some());
+        drop(state);
+        self.shared.counts.add("fetches_ended_early", early.0 as u64);
+        self.shared.counts.add("stores_ended_early", u64::from(early.1));
+    }
+
+    fn answer(&self, frame: Frame, body: Vec<u8>) -> Result<()> {
+        let mut state = self.state();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        state.answers_bytes += FRAME_BYTES + body.len();
+        if state.answers_bytes > LANE_ANSWERS_BYTES_MAX {
+            return Err(Error::lane_failed("the client asks and does not read the answers"));
+        }
+        state.answers.push_back((frame, body));
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The namespace and the packed keys of a body.
+fn parse_keys(body: &[u8]) -> Result<(Hash, &[[u8; PACKED_KEY_BYTES]])> {
+    let short = || Error::lane_failed("the client sent keys without a namespace");
+    let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
+    let (keys, _) = rest.as_chunks::<PACKED_KEY_BYTES>();
+    if keys.len() > LANE_KEYS_MAX {
+        return Err(Error::lane_failed(format!("{} keys, {LANE_KEYS_MAX} at most", keys.len())));
+    }
+    Ok((*namespace, keys))
+}

@@ -1,0 +1,131 @@
+//! Owns the receiving side of a vault's stores: offers, reservations, bytes straight into the store's memory, one result per record.
+
+use std::time::Instant;
+
+use super::Shared;
+use crate::error::{Error, Result};
+use crate::lane::frame::{Frame, OFFER_ITEM_BYTES};
+use crate::limits::LANE_KEYS_MAX;
+use crate::record::{HASH_BYTES, PACKED_KEY_BYTES};
+use crate::store::{ItemStatus, Offer, RecordKey, Reservation};
+
+/// One accepted offer, until its last record is settled. Dropped = its room is free again.
+pub struct StoreJob {
+    items: Vec<Item>,
+    open: usize,
+    pub open_bytes: u64,
+    pub touched: Instant,
+}
+
+enum Item {
+    Waiting(Reservation),
+    /// A lane receives its next bytes.
+    Receiving,
+    Settled,
+}
+
+/// The records of an offer's body.
+fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
+    let short = || Error::lane_failed("the peer sent an offer without a namespace");
+    let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
+    let (items, _) = rest.as_chunks::<OFFER_ITEM_BYTES>();
+    let item = |item: &[u8; OFFER_ITEM_BYTES]| {
+        let (key, bytes) = item.split_first_chunk::<PACKED_KEY_BYTES>()?;
+        let bytes = u64::from_le_bytes(bytes.try_into().ok()?);
+        Some((RecordKey::from_packed(*namespace, key), bytes))
+    };
+    let items: Vec<_> = items.iter().filter_map(item).collect();
+    if items.len() > LANE_KEYS_MAX {
+        return Err(Error::lane_failed(format!("an offer of {} records", items.len())));
+    }
+    Ok(items)
+}
+
+impl StoreJob {
+    /// Reserves room in order while the vault's share for records under way lasts, and what one session may
+    /// have open (`room`); the rest is `OverBudget`, and evicts nothing. Returns the statuses, too: 0 = wanted.
+    pub fn open(shared: &Shared, body: &[u8], room: u64) -> Result<(Self, Vec<u8>)> {
+        let offered = parse_offer(body)?;
+        let reserved = shared.store.stats().reserved_bytes;
+        let mut room = room.min(shared.options.max_reserved_bytes.saturating_sub(reserved));
+        let mut job = Self { items: Vec::new(), open: 0, open_bytes: 0, touched: Instant::now() };
+        let mut statuses = Vec::with_capacity(offered.len());
+        shared.counts.add("stores", 1);
+        shared.counts.add("offered", offered.len() as u64);
+        for (key, bytes) in offered {
+            let offer = if shared.store.contains(&key) {
+                Offer::Refused(ItemStatus::Present)
+            } else if bytes > room && bytes <= shared.options.max_record_bytes {
+                Offer::Refused(ItemStatus::OverBudget)
+            } else {
+                shared.store.reserve(key, bytes)
+            };
+            match offer {
+                Offer::Wanted(reservation) => {
+                    room -= bytes.min(room);
+                    job.open += 1;
+                    job.open_bytes += bytes;
+                    job.items.push(Item::Waiting(reservation));
+                    statuses.push(ItemStatus::Unspecified as u8);
+                }
+                Offer::Refused(status) => {
+                    shared.counts.add_outcome(status, bytes);
+                    job.items.push(Item::Settled);
+                    statuses.push(status as u8);
+                }
+            }
+        }
+        Ok((job, statuses))
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.open == 0
+    }
+
+    /// The reservation that a chunk belongs to, for its receiver alone. `Err`: the record is refused; `Ok(None)`:
+    /// it has been settled, the chunk is of no use.
+    pub fn begin(&mut self, frame: &Frame) -> std::result::Result<Option<Reservation>, ItemStatus> {
+        self.touched = Instant::now();
+        let Some(item) = self.items.get_mut(frame.item as usize) else { return Ok(None) };
+        match std::mem::replace(item, Item::Receiving) {
+            Item::Settled => {
+                *item = Item::Settled;
+                Ok(None)
+            }
+            // Two lanes bring one record: its bytes cannot follow one another.
+            Item::Receiving => {
+                self.settle(frame.item);
+                Err(ItemStatus::BadRecord)
+            }
+            Item::Waiting(reservation) => {
+                let (record_bytes, filled) = reservation.progress();
+                if (record_bytes as u64, filled as u64) == (frame.record_bytes, frame.offset) {
+                    return Ok(Some(reservation));
+                }
+                self.settle(frame.item);
+                Err(ItemStatus::BadRecord)
+            }
+        }
+    }
+
+    /// A chunk is there, the record is not whole.
+    pub fn put_back(&mut self, item: u32, reservation: Reservation) {
+        self.touched = Instant::now();
+        if let Some(place @ Item::Receiving) = self.items.get_mut(item as usize) {
+            *place = Item::Waiting(reservation);
+        }
+    }
+
+    /// Nothing more of this record is wanted; false when that was so before.
+    pub fn settle(&mut self, item: u32) -> bool {
+        self.touched = Instant::now();
+        match self.items.get_mut(item as usize) {
+            None | Some(Item::Settled) => false,
+            Some(place) => {
+                *place = Item::Settled;
+                self.open -= 1;
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Owns the tokens of a lane server: each opens one session, each lane of it once, for a short time.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::session::Session;
+use crate::error::{Error, Result};
+use crate::lane::frame::TOKEN_BYTES;
+use crate::limits::{LANE_TOKENS_MAX, LANES_MAX};
+
+/// What a client proves itself with.
+pub type Token = [u8; TOKEN_BYTES];
+
+/// Tokens handed out, the oldest first.
+#[derive(Default)]
+pub struct Tokens {
+    entries: HashMap<Token, Entry>,
+    order: VecDeque<Token>,
+}
+
+struct Entry {
+    until: Instant,
+    /// Once the first lane has come.
+    session: Option<Arc<Session>>,
+    lanes: u16,
+    taken: u32,
+}
+
+impl Tokens {
+    /// `token` is good from now on.
+    pub fn admit(&mut self, token: Token, within: Duration) {
+        self.forget_old();
+        while self.order.len() >= LANE_TOKENS_MAX {
+            if let Some(oldest) = self.order.pop_front() {
+                self.entries.remove(&oldest);
+            }
+        }
+        let until = Instant::now() + within;
+        self.entries.insert(token, Entry { until, session: None, lanes: 0, taken: 0 });
+        self.order.push_back(token);
+    }
+
+    /// The session that lane `lane` of `lanes` belongs to; `open` makes it for the first of them.
+    ///
+    /// # Errors
+    /// `LANE_FAILED`: unknown or expired, or that lane has come before.
+    pub fn take(
+        &mut self,
+        token: &Token,
+        (lane, lanes): (u32, u16),
+        open: impl FnOnce() -> Arc<Session>,
+    ) -> Result<Arc<Session>> {
+        self.forget_old();
+        let entry = self
+            .entries
+            .get_mut(token)
+            .ok_or_else(|| Error::lane_failed("the token is unknown, used or expired"))?;
+        let is_possible = (1..=LANES_MAX).contains(&usize::from(lanes)) && lane < u32::from(lanes);
+        let is_same = entry.session.is_none() || entry.lanes == lanes;
+        if !is_possible || !is_same {
+            return Err(Error::lane_failed(format!("lane {lane} of {lanes}: 1 to {LANES_MAX}")));
+        }
+        if entry.taken & (1 << lane) != 0 {
+            return Err(Error::lane_failed(format!("lane {lane} of this token has come before")));
+        }
+        entry.taken |= 1 << lane;
+        entry.lanes = lanes;
+        let session = Arc::clone(entry.session.get_or_insert_with(open));
+        if entry.taken.count_ones() == u32::from(lanes) {
+            self.entries.remove(token);
+        }
+        Ok(session)
+    }
+
+    fn forget_old(&mut self) {
+        let now = Instant::now();
+        while let Some(oldest) = self.order.front() {
+            match self.entries.get(oldest) {
+                Some(entry) if entry.until > now => break,
+                _ => {
+                    self.entries.remove(oldest);
+                    self.order.pop_front();
+                }
+            }
+        }
+    }
+}

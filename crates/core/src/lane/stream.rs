@@ -1,0 +1,209 @@
+//! Owns the byte streams under lanes: TCP and Unix sockets, dialled, listened on and set up; the seam for encryption.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::error::{Error, Result};
+use crate::limits::{LANE_KEEPALIVE_S, LANE_SOCKET_BYTES, LANE_STALL_MS};
+
+/// How an address of a Unix socket starts.
+pub const UNIX_PREFIX: &str = "unix:";
+
+/// One connection. A thread reads while another writes, so everything goes through a shared reference.
+/// Reads and writes end with `WouldBlock` after a tick without a byte.
+pub trait Stream: Send + Sync {
+    /// Receives what is there, at least a byte; 0: the peer has ended.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends as much of `parts` as fits.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Ends both directions; whoever reads or writes is woken.
+    fn shutdown(&self);
+}
+
+impl Stream for TcpStream {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Read::read(&mut &*self, buffer)
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&mut &*self).write_vectored(parts)
+    }
+
+    fn shutdown(&self) {
+        // Already gone is as good.
+        let _ = TcpStream::shutdown(self, Shutdown::Both);
+    }
+}
+
+impl Stream for UnixStream {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Read::read(&mut &*self, buffer)
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&mut &*self).write_vectored(parts)
+    }
+
+    fn shutdown(&self) {
+        let _ = UnixStream::shutdown(self, Shutdown::Both);
+    }
+}
+
+/// Connects to `host:port` or `unix:/path`.
+///
+/// # Errors
+/// `LANE_FAILED` with the system's reason.
+pub fn dial(address: &str, within: Duration, tick: Duration) -> Result<Arc<dyn Stream>> {
+    let failed =
+        |error: &io::Error| Error::lane_failed(format!("connecting to {address}: {error}"));
+    if let Some(path) = address.strip_prefix(UNIX_PREFIX) {
+        let stream = UnixStream::connect(path).map_err(|error| failed(&error))?;
+        set_ticks(&stream, tick).map_err(|error| failed(&error))?;
+        return Ok(Arc::new(stream));
+    }
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for target in address.to_socket_addrs().map_err(|error| failed(&error))? {
+        match TcpStream::connect_timeout(&target, within) {
+            Ok(stream) => {
+                set_up_tcp(&stream, tick).map_err(|error| failed(&error))?;
+                return Ok(Arc::new(stream));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(failed(&last))
+}
+
+/// Where lanes are accepted.
+#[derive(Debug)]
+pub enum Listener {
+    /// On TCP.
+    Tcp(TcpListener),
+    /// On a socket file, which goes with the listener.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens on `host:port` (0: the system chooses) or `unix:/path`; whatever lies at that path is replaced.
+    ///
+    /// # Errors
+    /// `LANE_FAILED` with the system's reason.
+    pub fn bind(address: &str) -> Result<Self> {
+        let failed =
+            |error: io::Error| Error::lane_failed(format!("listening on {address}: {error}"));
+        let Some(path) = address.strip_prefix(UNIX_PREFIX).map(Path::new) else {
+            return TcpListener::bind(address).map(Self::Tcp).map_err(failed);
+        };
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        Ok(Self::Unix(listener, path.to_owned()))
+    }
+
+    /// What a client adds to the host it knows: `:port`; or `unix:/path`.
+    ///
+    /// # Errors
+    /// `LANE_FAILED` with the system's reason.
+    pub fn address(&self) -> Result<String> {
+        match self {
+            Self::Unix(_, path) => Ok(format!("{UNIX_PREFIX}{}", path.display())),
+            Self::Tcp(listener) => listener
+                .local_addr()
+                .map(|bound| format!(":{}", bound.port()))
+                .map_err(|error| Error::lane_failed(format!("the port of a lane: {error}"))),
+        }
+    }
+
+    /// The next connection, ready for use.
+    pub(super) fn accept(&self, tick: Duration) -> io::Result<Arc<dyn Stream>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                set_up_tcp(&stream, tick)?;
+                Ok(Arc::new(stream))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                set_ticks(&stream, tick)?;
+                Ok(Arc::new(stream))
+            }
+        }
+    }
+
+    /// Makes a waiting `accept` return, by a connection that says nothing.
+    pub(super) fn wake(&self) {
+        match self {
+            Self::Unix(_, path) => drop(UnixStream::connect(path)),
+            Self::Tcp(listener) => {
+                let Ok(mut bound) = listener.local_addr() else { return };
+                if bound.ip().is_unspecified() {
+                    let (v4, v6) = ([127, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 1]);
+                    let ip = if bound.is_ipv4() { v4.into() } else { v6.into() };
+                    bound = SocketAddr::new(ip, bound.port());
+                }
+                drop(TcpStream::connect_timeout(&bound, Duration::from_secs(1)));
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // Somebody may have swept it away.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn set_ticks(stream: &UnixStream, tick: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(tick))?;
+    stream.set_write_timeout(Some(tick))
+}
+
+/// Small frames leave at once, dead peers are found by the kernel.
+fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(tick))?;
+    stream.set_write_timeout(Some(tick))?;
+    stream.set_nodelay(true)?;
+    let fd = stream.as_fd();
+    sockopt::set_socket_keepalive(fd, true)?;
+    let seconds = Duration::from_secs(LANE_KEEPALIVE_S);
+    sockopt::set_tcp_keepidle(fd, seconds)?;
+    sockopt::set_tcp_keepintvl(fd, seconds / 4)?;
+    sockopt::set_tcp_keepcnt(fd, 4)?;
+    sockopt::set_socket_recv_buffer_size(fd, LANE_SOCKET_BYTES)?;
+    sockopt::set_socket_send_buffer_size(fd, LANE_SOCKET_BYTES)?;
+    set_user_timeout(stream)
+}
+
+/// Sent bytes that are never acknowledged end the connection, also while nobody writes.
+#[cfg(target_os = "linux")]
+fn set_user_timeout(stream: &TcpStream) -> io::Result<()> {
+    let ms = u32::try_from(LANE_STALL_MS).unwrap_or(u32::MAX);
+    Ok(sockopt::set_tcp_user_timeout(stream, ms)?)
+}
+
+/// Elsewhere the deadline of a turn finds it.
+#[cfg(not(target_os = "linux"))]
+fn set_user_timeout(_stream: &TcpStream) -> io::Result<()> {
+    let _ = LANE_STALL_MS;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Owns the proof that records travel: stored and fetched over lanes, every byte where it belongs.
+
+use std::sync::Arc;
+
+use tierkv_core::codec::Codec;
+use tierkv_core::lane::client::Outcome;
+
+use super::stand::{
+    ACCEPTED, BAD, Engine, Lanes, MISSING, NAMESPACE, PRESENT, Shape, Vault, bytes_of, key,
+    outgoing,
+};
+
+fn travels(vault: &Vault, lanes: u16, shape: Shape, codec: Codec) {
+    let engine = Engine::new(shape, 10);
+    let lanes = Lanes::open(vault, lanes);
+    let records: Vec<_> = (1..=4).map(|number| engine.record(number, codec)).collect();
+    assert_eq!(lanes.store(records.clone()), [ACCEPTED; 4]);
+    assert_eq!(lanes.store(records.clone()), [PRESENT; 4], "put-if-absent");
+
+    let (targets, leases) = engine.targets(&[1, 2, 3, 4], codec);
+    let request = lanes.client.fetch(targets).unwrap();
+    let wire: usize = records.iter().map(|record| bytes_of(record).len()).sum();
+    assert_eq!(lanes.outcome(request), Outcome::Done(vec![ACCEPTED; 4], wire as u64, None));
+    for (record, lease) in records.iter().zip(leases) {
+        let slot = engine.arena.peek(lease.slot).unwrap();
+        assert!(slot == engine.page(record, codec), "{shape:?} {codec:?}");
+    }
+    assert_eq!(engine.inbox.live(), (0, 0));
+}
+
+#[test]
+fn pages_of_every_shape_and_codec_come_back() {
+    for (shape, codec) in [
+        (Shape::Opaque, Codec::Raw),
+        (Shape::Strided, Codec::Raw),
+        (Shape::Strided, Codec::Int8),
+        (Shape::Large, Codec::Raw),
+        (Shape::Large, Codec::Int8),
+    ] {
+        for lanes in [1, 2, 5] {
+            travels(&Vault::open(), lanes, shape, codec);
+        }
+    }
+}
+
+#[test]
+fn a_unix_socket_carries_lanes_too_and_goes_with_the_vault() {
+    let dir = std::env::temp_dir().join(format!("tierkv-lanes-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("vault.lane");
+    std::fs::write(&path, "left over").unwrap();
+    let vault = Vault::with(|options| options.address = format!("unix:{}", path.display()));
+    travels(&vault, 2, Shape::Strided, Codec::Int8);
+    drop(vault);
+    assert!(!path.exists());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_look_up_says_what_is_there() {
+    let vault = Vault::open();
+    let engine = Engine::new(Shape::Strided, 4);
+    let lanes = Lanes::open(&vault, 2);
+    lanes.store(vec![engine.record(1, Codec::Raw), engine.record(3, Codec::Raw)]);
+    let keys: Vec<_> = (0..12).map(key).collect();
+    let request = lanes.client.look_up(&NAMESPACE, &keys).unwrap();
+    assert_eq!(lanes.outcome(request), Outcome::Found(vec![0b1010, 0]));
+    assert_eq!((vault.count("lookup_keys"), vault.count("lookup_hits")), (12, 2));
+}
+
+#[test]
+fn what_is_missing_is_said_and_the_rest_comes() {
+    let vault = Vault::open();
+    let engine = Engine::new(Shape::Strided, 8);
+    let lanes = Lanes::open(&vault, 2);
+    let records = [1, 3].map(|number| engine.record(number, Codec::Raw));
+    lanes.store(records.to_vec());
+    let (targets, leases) = engine.targets(&[1, 2, 3], Codec::Raw);
+    let request = lanes.client.fetch(targets).unwrap();
+    let Outcome::Done(statuses, ..) = lanes.outcome(request) else { panic!("done") };
+    assert_eq!(statuses, [ACCEPTED, MISSING, ACCEPTED]);
+    let slot = engine.arena.peek(leases[2].slot).unwrap();
+    assert!(slot == engine.page(&records[1], Codec::Raw));
+    assert_eq!(vault.count("fetch_missing"), 1);
+}
+
+#[test]
+fn a_record_that_does_not_verify_is_refused_where_it_arrives() {
+    let vault = Vault::open();
+    let engine = Engine::new(Shape::Strided, 8);
+    let lanes = Lanes::open(&vault, 2);
+    let good = engine.record(1, Codec::Int8);
+    let mut bytes = bytes_of(&good);
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_eq!(
+        lanes.store(vec![outgoing(1, bytes), engine.record(2, Codec::Int8)]),
+        [BAD, ACCEPTED]
+    );
+    assert_eq!(lanes.store(vec![good]), [ACCEPTED], "it is not held against the key");
+
+    // One that goes bad in the vault, one of another fidelity, and a slot that nobody leases any more.
+    let at = tierkv_core::store::RecordKey::from_packed(NAMESPACE, &key(1));
+    assert!(vault.store.corrupt(&at, 5000));
+    let (targets, _) = engine.targets(&[1, 2], Codec::Int8);
+    let request = lanes.client.fetch(targets).unwrap();
+    let Outcome::Done(statuses, _, Some(reason)) = lanes.outcome(request) else { panic!("done") };
+    assert_eq!(statuses, [BAD, ACCEPTED]);
+    assert!(reason.contains("payload checksum"), "{reason}");
+
+    let (targets, _) = engine.targets(&[2], Codec::Raw);
+    let request = lanes.client.fetch(targets).unwrap();
+    let Outcome::Done(statuses, _, Some(reason)) = lanes.outcome(request) else { panic!("done") };
+    assert_eq!(statuses, [BAD]);
+    assert!(reason.contains("fidelity"), "{reason}");
+    assert_eq!(engine.inbox.live(), (0, 0));
+}
+
+#[test]
+fn many_requests_share_the_lanes() {
+    let vault = Vault::open();
+    let engine = Arc::new(Engine::new(Shape::Strided, 64));
+    let lanes = Lanes::open(&vault, 2);
+    let records: Vec<_> = (1..=20).map(|number| engine.record(number, Codec::Raw)).collect();
+    let mut open: Vec<u32> = Vec::new();
+    for record in &records {
+        open.push(lanes.client.store(&NAMESPACE, vec![record.clone()]).unwrap());
+    }
+    for _ in 0..open.len() {
+        let (request, outcome) = lanes.next();
+        open.retain(|other| *other != request);
+        assert!(matches!(outcome, Outcome::Done(statuses, ..) if statuses == [ACCEPTED]));
+    }
+    let mut fetches: Vec<_> = (1..=20)
+        .map(|number| {
+            let (targets, leases) = engine.targets(&[number], Codec::Raw);
+            (lanes.client.fetch(targets).unwrap(), number, leases[0])
+        })
+        .collect();
+    while !fetches.is_empty() {
+        let (request, outcome) = lanes.next();
+        assert!(matches!(outcome, Outcome::Done(statuses, ..) if statuses == [ACCEPTED]));
+        let at = fetches.iter().position(|(open, ..)| *open == request).unwrap();
+        let (_, number, lease) = fetches.swap_remove(at);
+        let slot = engine.arena.peek(lease.slot).unwrap();
+        assert!(slot == engine.page(&records[usize::from(number) - 1], Codec::Raw));
+    }
+}
