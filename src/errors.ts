@@ -94,6 +94,7 @@ const CATALOGUE = {
   BAD_ARGUMENT: ["user", "{reason}"],
   BAD_RECORD: ["data", "{reason}"],
   NO_MEMORY: ["busy", "{reason}"],
+  LANE_FAILED: ["down", "{reason}"],
 
   // Time, load and the rest.
   DEADLINE: ["late", "{what} took longer than {timeoutMs} ms"],
@@ -183,6 +184,7 @@ const FREE_TEXT_CODES = [
   "UNKNOWN_ID",
   "BAD_RECORD",
   "NO_MEMORY",
+  "LANE_FAILED",
   "INTERNAL",
 ] as const;
 

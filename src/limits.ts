@@ -93,6 +93,18 @@ export const STATUS_SAMPLES = 10;
 /** `tierkv flush` gives a vault this long: freeing many records takes a while. */
 export const FLUSH_TIMEOUT_MS = 30_000;
 
+// Lanes: connections beside gRPC on which records travel; their own limits stand in crates/core/src/limits.rs.
+/** Lanes to one vault: with two, one core receives while another decodes. 0: records travel over gRPC. */
+export const LANES_DEFAULT = 2;
+export const LANES_MAX = 8;
+/** A first call waits this long for lanes that are being opened; a refused connection is heard of at once. */
+export const LANES_OPEN_WAIT_MS = 500;
+/** Pause before broken lanes are opened again: the first and the longest, each jittered down to its half. */
+export const LANES_PAUSE_MIN_MS = 1_000;
+export const LANES_PAUSE_MAX_MS = 60_000;
+/** How often the progress of a request on the lanes is read. */
+export const LANES_POLL_MS = 50;
+
 // Configuration.
 /** A configuration file; a larger one is something else. */
 export const CONFIG_FILE_BYTES_MAX: number = 1 * MIB;

@@ -19,6 +19,10 @@ export const SIDECAR_COUNTERS = [
   "saves_present",
   "bad_records",
   "fetch_stalls",
+  "fetches_lanes",
+  "fetches_grpc",
+  "stores_lanes",
+  "stores_grpc",
   "reclaims",
   "vault_errors",
   "local_vault_restarts",
@@ -49,6 +53,7 @@ export const VAULT_COUNTERS = [
   "evicted_bytes",
   "flushes",
   "calls_refused",
+  "lanes_refused",
 ] as const;
 
 /** The inventory and the families whose last part is only known at run time. */

@@ -10,6 +10,7 @@ export type ArenaOptions = core.ArenaOptions;
 export type ArenaStatus = core.ArenaStatus;
 export type Geometry = core.Geometry;
 export type RecordHeader = core.RecordHeader;
+export type LaneServerStatus = core.LaneServerStatus;
 export type StoreReservations = core.StoreReservations;
 
 async function loadCore(): Promise<Core> {
@@ -81,6 +82,19 @@ export const inboxWrite: Core["inboxWrite"] = coded(loaded.inboxWrite);
 export const inboxFinish: Core["inboxFinish"] = coded(loaded.inboxFinish);
 export const inboxAbort: Core["inboxAbort"] = coded(loaded.inboxAbort);
 export const inboxStatus: Core["inboxStatus"] = coded(loaded.inboxStatus);
+
+export const lanesOpen: Core["lanesOpen"] = coded(loaded.lanesOpen);
+export const lanesLookup: Core["lanesLookup"] = coded(loaded.lanesLookup);
+export const lanesFetch: Core["lanesFetch"] = coded(loaded.lanesFetch);
+export const lanesStore: Core["lanesStore"] = coded(loaded.lanesStore);
+export const lanesCancel: Core["lanesCancel"] = coded(loaded.lanesCancel);
+export const lanesProgress: Core["lanesProgress"] = coded(loaded.lanesProgress);
+export const lanesClose: Core["lanesClose"] = coded(loaded.lanesClose);
+export const laneServerOpen: Core["laneServerOpen"] = coded(loaded.laneServerOpen);
+export const laneServerAdmit: Core["laneServerAdmit"] = coded(loaded.laneServerAdmit);
+export const laneServerStatus: Core["laneServerStatus"] = coded(loaded.laneServerStatus);
+export const laneServerDrain: Core["laneServerDrain"] = coded(loaded.laneServerDrain);
+export const laneServerClose: Core["laneServerClose"] = coded(loaded.laneServerClose);
 
 export const createStore: Core["createStore"] = coded(loaded.createStore);
 export const storeLookup: Core["storeLookup"] = coded(loaded.storeLookup);

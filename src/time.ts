@@ -39,6 +39,11 @@ export function randomId(bytes = 8): string {
   return randomBytes(bytes).toString("hex");
 }
 
+/** `bytes` random bytes that nobody can guess. */
+export function randomToken(bytes: number): Buffer {
+  return randomBytes(bytes);
+}
+
 /** A random number in [1, 2^48): exact as a JavaScript number and in any 64-bit field. */
 export function randomNumber48(): number {
   return randomBytes(6).readUIntBE(0, 6) || 1;

@@ -141,6 +141,69 @@ export interface InboxStatus {
 /** Takes the next piece; true when the record is complete. */
 export declare function inboxWrite(inboxId: number, offset: number, data: Uint8Array): boolean
 
+/** Gives a request up: its outcome comes with an error, unless it was out before. */
+export declare function lanesCancel(id: number, request: number): void
+
+/** Ends the lanes; idempotent. Open requests fail. */
+export declare function lanesClose(id: number): void
+
+/** `token` (32 bytes, not to be guessed) opens one session, soon. */
+export declare function laneServerAdmit(id: number, token: Uint8Array): void
+
+/** Ends every lane; idempotent. */
+export declare function laneServerClose(id: number): void
+
+/** From now on nothing new is begun; what is under way goes on. */
+export declare function laneServerDrain(id: number): void
+
+/** A vault's lanes. */
+export interface LaneServerInfo {
+  id: number
+  /** What a client adds to the host it knows: `:port`; or `unix:/path`. */
+  address: string
+}
+
+/** Listens on `host:port` (0: the system chooses) or `unix:/path`, and serves the store to whoever brings a token. */
+export declare function laneServerOpen(storeId: number, address: string, maxRecordBytes: number, maxReservedBytes: number): LaneServerInfo
+
+/** How it is doing now. */
+export declare function laneServerStatus(id: number): LaneServerStatus
+
+/** How they are doing. */
+export interface LaneServerStatus {
+  lanes: number
+  sessions: number
+  /** Fetches and stores under way. */
+  requests: number
+  /** Since the start, by name. */
+  counts: Record<string, number>
+}
+
+/**
+ * Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
+ * geometry, and a pair of slot and generation.
+ */
+export declare function lanesFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
+
+/** Asks which of the packed keys the vault holds; returns the request's number. */
+export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/**
+ * Dials in the background. `onOutcome(request, error, data, bytes)` is called once per request; with request 0 and no
+ * error when the lanes are up, with request 0 and an error "CODE: text" when they have ended. `data` are the items'
+ * `ItemStatus` numbers, or the bitmap of a look-up; beside them an error "BAD_RECORD: text" says why a record was refused.
+ */
+export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void): number
+
+/** Bytes that have travelled for a request; null when it has its outcome. */
+export declare function lanesProgress(id: number, request: number): number | null
+
+/**
+ * Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
+ * memory is kept as long as it takes, dropped or not.
+ */
+export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array): number
+
 /** Leases up to `count` free slots: pairs of slot and generation. */
 export declare function leaseSlots(id: number, owner: number, count: number): Uint32Array
 

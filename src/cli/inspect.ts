@@ -39,7 +39,7 @@ export interface TargetStatus {
 
 export async function inspectVault({ name, classes, address }: VaultTarget): Promise<TargetStatus> {
   const logger = createLogger("status", { level: "silent" });
-  const client = new VaultClient({ address, name: classes[0], logger });
+  const client = new VaultClient({ address, name: classes[0], logger, lanes: 0 });
   try {
     await client.hello(STATUS_TIMEOUT_MS);
     const rtt = await roundTrips(() => client.health(STATUS_TIMEOUT_MS));

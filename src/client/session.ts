@@ -2,7 +2,7 @@
 import type { RecordClass } from "../block.ts";
 import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
-import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS } from "../limits.ts";
+import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import { nowMs } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
@@ -14,6 +14,8 @@ import type { VaultState } from "./breaker.ts";
 import { VaultChannel } from "./channel.ts";
 import type { CallOptions } from "./channel.ts";
 import { checkHello, helloRequest } from "./greeting.ts";
+import { Lanes } from "./lanes.ts";
+import type { LanesState, RequestOptions } from "./lanes.ts";
 
 export interface VaultClientOptions {
   /** `host:port` or `unix:/path`. */
@@ -21,15 +23,20 @@ export interface VaultClientOptions {
   /** The class of records this vault must hold. */
   name: RecordClass;
   logger: Logger;
+  /** Connections for records beside gRPC; 0: none. */
+  lanes?: number;
 }
 
 /** One call under way. */
 export interface Attempt {
   readonly channel: VaultChannel;
+  readonly lanes: Lanes;
   readonly context: CallContext;
   readonly signal: AbortSignal;
   /** For one RPC of this call: what is left of its time, and its signal. */
   options(): CallOptions;
+  /** The same for a request on the lanes. */
+  laneOptions(onProgress?: () => void): RequestOptions;
   /** The vault answered something: if time runs out now, the vault is slow or the work large, but it is not down. */
   onProgress(): void;
   /** The error for a vault that breaks the protocol. */
@@ -50,6 +57,7 @@ export class VaultSession {
   readonly #options: VaultClientOptions;
   readonly #breaker: Breaker;
   readonly #calls = new Set<AbortController>();
+  readonly #lanes: Lanes;
   #channel: VaultChannel;
   /** The vault's answer on the connection that is up; null: greet first. */
   #vault: HelloReply | null = null;
@@ -59,6 +67,13 @@ export class VaultSession {
   constructor(options: VaultClientOptions) {
     this.#options = options;
     this.#channel = new VaultChannel(options.address);
+    this.#lanes = new Lanes({
+      address: options.address,
+      count: options.lanes ?? LANES_DEFAULT,
+      label: this.#label,
+      logger: options.logger,
+      renew: () => this.hello(HELLO_TIMEOUT_MS),
+    });
     this.#breaker = new Breaker({
       probe: () => this.#probe(),
       onChange: (state, reason) => this.#logState(state, reason),
@@ -67,6 +82,10 @@ export class VaultSession {
 
   get state(): VaultState {
     return this.#breaker.state;
+  }
+
+  get lanesState(): LanesState {
+    return this.#lanes.state;
   }
 
   get epoch(): number | null {
@@ -127,6 +146,7 @@ export class VaultSession {
   close(): void {
     this.#isClosed = true;
     this.#breaker.close();
+    this.#lanes.close();
     for (const controller of this.#calls) controller.abort(this.#closedError());
     this.#channel.close();
   }
@@ -144,14 +164,25 @@ export class VaultSession {
 
   #attempt(context: CallContext, signal: AbortSignal, progress: { seen: boolean }): Attempt {
     const endMs = nowMs() + context.timeoutMs;
+    const options = (): CallOptions => ({ timeoutMs: Math.max(0, endMs - nowMs()), signal });
+    const onProgress = (): void => {
+      progress.seen = true;
+    };
     return {
       channel: this.#channel,
+      lanes: this.#lanes,
       context,
       signal,
-      options: () => ({ timeoutMs: Math.max(0, endMs - nowMs()), signal }),
-      onProgress: () => {
-        progress.seen = true;
-      },
+      options,
+      laneOptions: (alsoOnProgress) => ({
+        ...options(),
+        onProgress: () => {
+          onProgress();
+          alsoOnProgress?.();
+        },
+        late: () => new TierkvError("VAULT_DEADLINE", { ...context }),
+      }),
+      onProgress,
       broken: (reason) => new TierkvError("VAULT_BROKEN", { ...context, reason }),
     };
   }
@@ -176,6 +207,7 @@ export class VaultSession {
         if (this.#vault === reply) this.#vault = null;
       });
     }
+    await this.#lanes.offer(reply);
     return reply;
   }
 

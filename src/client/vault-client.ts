@@ -9,6 +9,7 @@ import type { VaultState } from "./breaker.ts";
 import { runFetch } from "./fetch-call.ts";
 import { FetchLedger } from "./fetch-ledger.ts";
 import type { FetchSink } from "./fetch-ledger.ts";
+import type { LandingPlan, LanesState, Settled } from "./lanes.ts";
 import { VaultSession } from "./session.ts";
 import type { Attempt, VaultClientOptions } from "./session.ts";
 import { splitBatch, splitKeys, splitPlan } from "./split.ts";
@@ -18,6 +19,12 @@ import { runStore } from "./store-call.ts";
 export interface StoreItem {
   key: Buffer;
   record: Buffer;
+}
+
+/** One record in the native outbox; its bytes are looked at only where there are no lanes. */
+export interface EncodedItem {
+  key: Buffer;
+  record: { readonly id: number; readonly bytes: number; view(): Buffer };
 }
 
 /** Keys of one class and group, in need order. */
@@ -55,6 +62,11 @@ export class VaultClient {
     return this.#session.state;
   }
 
+  /** Whether records travel on lanes; else they travel over gRPC. */
+  get lanes(): LanesState {
+    return this.#session.lanesState;
+  }
+
   /** Of the last hello; null before the first. Another number means that the vault has lost what it held. */
   get epoch(): number | null {
     return this.#session.epoch;
@@ -69,6 +81,8 @@ export class VaultClient {
   lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
     return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
       const parts = splitKeys(keys, vault.maxKeys).map(async (part) => {
+        const found = await attempt.lanes.lookup(namespace, part, attempt.laneOptions());
+        if (found !== null) return found;
         const { present } = await attempt.channel.unary(
           vaultService.Lookup,
           { namespace, keys: part },
@@ -105,6 +119,47 @@ export class VaultClient {
         isSmall(item) ? (stored.shift() ?? ItemStatus.INCOMPLETE) : ItemStatus.TOO_LARGE,
       );
     });
+  }
+
+  /**
+   * Brings records straight into leased slots: ACCEPTED is verified and decoded. INCOMPLETE stays what the lanes could
+   * not bring: `fetch` can. After a rejection no slot is written that is leased again.
+   */
+  land(
+    namespace: Buffer,
+    plan: LandingPlan,
+    { deadlineMs, signal, onProgress }: FetchOptions & { onProgress(): void },
+  ): Promise<Settled> {
+    const work = (attempt: Attempt): Promise<Settled> =>
+      attempt.lanes.fetch(namespace, plan, attempt.laneOptions(onProgress));
+    return this.#session.call("Fetch", deadlineMs, work, signal);
+  }
+
+  /** As `store`, for records of the native outbox. Over the lanes where they are up: `isOverLanes` says so. */
+  async storeEncoded(
+    namespace: Buffer,
+    recordClass: RecordClass,
+    items: readonly EncodedItem[],
+    deadlineMs: number,
+  ): Promise<{ statuses: ItemStatus[]; isOverLanes: boolean }> {
+    const { statuses } = await this.#session.call("Store", deadlineMs, (attempt) =>
+      attempt.lanes.store(
+        namespace,
+        Buffer.concat(items.map(({ key }) => key)),
+        Uint32Array.from(items, ({ record }) => record.id),
+        attempt.laneOptions(),
+      ),
+    );
+    const settled = [...statuses] as ItemStatus[];
+    const rest = [...settled.keys()].filter((index) => settled[index] === ItemStatus.INCOMPLETE);
+    if (rest.length === 0) return { statuses: settled, isOverLanes: true };
+    const left = rest.flatMap((index) => items[index] ?? []);
+    const records = left.map(({ key, record }) => ({ key, record: record.view() }));
+    const stored = await this.store(namespace, recordClass, records, deadlineMs);
+    for (const [at, index] of rest.entries()) {
+      settled[index] = stored[at] ?? ItemStatus.INCOMPLETE;
+    }
+    return { statuses: settled, isOverLanes: false };
   }
 
   /**

@@ -49,21 +49,22 @@ export function packBlocks(
 
 /** One encoded record in native memory. It must be dropped, whatever became of it. */
 export class EncodedRecord {
-  readonly #id: number;
+  /** In the native outbox. */
+  readonly id: number;
   readonly bytes: number;
 
   constructor(id: number, bytes: number) {
-    this.#id = id;
+    this.id = id;
     this.bytes = bytes;
   }
 
   /** The record's bytes, not copied; valid also after drop() for as long as the view is held. */
   view(): Buffer {
-    return outboxView(this.#id);
+    return outboxView(this.id);
   }
 
   drop(): void {
-    outboxDrop(this.#id);
+    outboxDrop(this.id);
   }
 }
 

@@ -27,6 +27,8 @@ export interface VaultConfig {
   readonly listen: Address;
   /** null: a share of the memory free at start. */
   readonly maxBytes: number | null;
+  /** TCP port of the lanes, on the host of `listen`; 0: the system chooses. */
+  readonly lanePort: number;
 }
 
 export interface SidecarConfig {
@@ -39,6 +41,8 @@ export interface SidecarConfig {
   readonly autostart: boolean;
   /** A sidecar started that way ends after this long without an engine. */
   readonly idleExitS: number;
+  /** Lanes to each vault; 0: records travel over gRPC. */
+  readonly lanes: number;
 }
 
 export interface RestoreConfig {

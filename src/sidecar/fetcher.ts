@@ -1,7 +1,8 @@
 // Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
 import { packKeys } from "../block.ts";
 import type { RecordClass } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
+import type { FetchSink } from "../client/fetch-ledger.ts";
+import type { FetchRun, VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
 import {
@@ -151,13 +152,20 @@ export class Fetcher {
   }
 
   async #run(client: VaultClient, window: Window, blocks: readonly Block[]): Promise<void> {
-    const { callMs, counters, logger } = this.#options;
+    const { callMs, counters, logger, world } = this.#options;
     const stopWatch = this.#watch(window);
     try {
       const [first] = blocks;
       if (first === undefined) return;
       const call = { deadlineMs: callMs, signal: window.signal };
-      await client.fetch(first.namespace, segmentsOf(blocks, this.#options.world), window, call);
+      const { namespace } = first;
+      const onProgress = (): void => window.touch();
+      const landed = await client.land(namespace, window.landingPlan(), { ...call, onProgress });
+      const left = window.settle(landed);
+      counters.add(left.length === 0 ? "fetches_lanes" : "fetches_grpc");
+      if (left.length > 0) {
+        await client.fetch(namespace, runsOf(blocks, world, left), sinkOf(window, left), call);
+      }
       window.end("end_of_hit");
     } catch (error) {
       if (!window.signal.aborted) {
@@ -199,21 +207,28 @@ function newLane(): Lane {
   return { queue: [], head: 0, windows: new Set() };
 }
 
-/** Neighbours of one group form one segment; items are numbered over all of them. */
-function segmentsOf(
-  blocks: readonly Block[],
-  world: number,
-): { recordClass: RecordClass; group: number; keys: Buffer }[] {
-  const segments: { recordClass: RecordClass; group: number; keys: Buffer[] }[] = [];
-  for (const { group, recordClass, hash } of blocks) {
-    let segment = segments.at(-1);
-    if (segment?.group !== group) {
-      segment = { recordClass, group, keys: [] };
-      segments.push(segment);
+/** Of the items `left`: neighbours of one group form one run; item i is block i / world, shard i % world. */
+function runsOf(blocks: readonly Block[], world: number, left: readonly number[]): FetchRun[] {
+  const runs: { recordClass: RecordClass; group: number; keys: Buffer[] }[] = [];
+  for (const item of left) {
+    const block = blocks[Math.floor(item / world)];
+    if (block === undefined) continue;
+    const { group, recordClass, hash } = block;
+    let run = runs.at(-1);
+    if (run?.group !== group) {
+      run = { recordClass, group, keys: [] };
+      runs.push(run);
     }
-    for (let shard = 0; shard < world; shard += 1) {
-      segment.keys.push(packKeys(hash, group, shard));
-    }
+    run.keys.push(packKeys(hash, group, item % world));
   }
-  return segments.map((segment) => ({ ...segment, keys: Buffer.concat(segment.keys) }));
+  return runs.map((run) => ({ ...run, keys: Buffer.concat(run.keys) }));
+}
+
+/** The window, for a call that numbers only the items `left`. */
+function sinkOf(window: Window, left: readonly number[]): FetchSink {
+  const at = (item: number): number => left[item] ?? -1;
+  return {
+    piece: (item, offset, recordBytes, data) => window.piece(at(item), offset, recordBytes, data),
+    missing: (item, status) => window.missing(at(item), status),
+  };
 }

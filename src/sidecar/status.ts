@@ -14,6 +14,8 @@ import type { VaultClients } from "./vaults.ts";
 export interface VaultStatus {
   address: string;
   state: string;
+  /** up: records travel on lanes; else over gRPC. */
+  lanes: string;
 }
 
 export interface SidecarStatus {
@@ -67,5 +69,5 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
 }
 
 function describeVault(client: VaultClient | null): VaultStatus | null {
-  return client === null ? null : { address: client.address, state: client.state };
+  return client === null ? null : { address: client.address, state: client.state, lanes: client.lanes };
 }

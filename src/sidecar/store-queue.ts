@@ -82,14 +82,14 @@ export class StoreQueue {
     try {
       const [first] = batch;
       if (first === undefined) return;
-      const items = batch.map(({ key, record }) => ({ key, record: record.view() }));
       const { namespace } = first;
-      const statuses = await this.#client.store(
+      const { statuses, isOverLanes } = await this.#client.storeEncoded(
         namespace,
         this.#recordClass,
-        items,
+        batch,
         STORE_TIMEOUT_MS,
       );
+      this.#counters.add(isOverLanes ? "stores_lanes" : "stores_grpc");
       for (const [index, record] of batch.entries()) this.#count(record, statuses[index]);
     } catch (error) {
       const { code } = toTierkvError(error);

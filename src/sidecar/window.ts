@@ -1,8 +1,8 @@
 // Owns the receiving of one Fetch call: pieces into inboxes, every record verified and decoded into its slot before its block counts as placed.
 import { ItemStatus, packKeys } from "../block.ts";
 import type { FetchSink } from "../client/fetch-ledger.ts";
-import { toTierkvError } from "../errors.ts";
-import type { TierkvError } from "../errors.ts";
+import type { LandingPlan, Settled } from "../client/lanes.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
 import { inboxAbort, inboxFinish, inboxWrite, openInbox } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type { DoneReason } from "./messages.ts";
@@ -56,6 +56,41 @@ export class Window implements FetchSink {
     return this.#controller.signal;
   }
 
+  /** What the whole call is to bring, for lanes that put it where it belongs. */
+  landingPlan(): LandingPlan {
+    const { arena, fidelity, geometryOf } = this.#options;
+    const leases = new Uint32Array(this.#parts.length * 2);
+    for (const [index, { block, shard }] of this.#parts.entries()) {
+      leases.set(block.leases.subarray(shard * 2, shard * 2 + 2), index * 2);
+    }
+    const geometries = Uint32Array.from(this.#parts, ({ block, shard }) =>
+      geometryOf(block.group, shard),
+    );
+    return { arena, fidelity, keys: Buffer.concat(this.#parts.map(keyOf)), geometries, leases };
+  }
+
+  /** Something has arrived in a slot. */
+  touch(): void {
+    this.lastMs = nowMs();
+  }
+
+  /** What the lanes brought. Returns the items that they did not: those may still come in pieces. */
+  settle({ statuses, bytes, reason }: Settled): number[] {
+    this.#options.onBytes(bytes);
+    const left: number[] = [];
+    for (const [item, status] of statuses.entries()) {
+      const part = this.#openPart(item);
+      if (part === null) continue;
+      if (status === ItemStatus.ACCEPTED) this.#done(part);
+      else if (status === ItemStatus.INCOMPLETE) left.push(item);
+      else if (status === ItemStatus.OVER_BUDGET) this.#fail(part, "overload");
+      else if (status === ItemStatus.BAD_RECORD) {
+        this.#refuse(part, new TierkvError("BAD_RECORD", { reason: reason ?? "it is not sound" }));
+      } else this.missing(item, ItemStatus.MISSING);
+    }
+    return left.filter((item) => this.#openPart(item) !== null);
+  }
+
   piece(item: number, offset: number, recordBytes: number, data: Buffer): void {
     this.lastMs = nowMs();
     this.#options.onBytes(data.length);
@@ -71,10 +106,7 @@ export class Window implements FetchSink {
       this.#refuse(part, toTierkvError(error));
       return;
     }
-    part.isDone = true;
-    if (this.#shardsOf(part).every(({ isDone }) => isDone)) {
-      this.#options.shelf.place(part.block);
-    }
+    this.#done(part);
   }
 
   missing(item: number, status: ItemStatus): void {
@@ -100,6 +132,13 @@ export class Window implements FetchSink {
     this.#controller.abort();
   }
 
+  #done(part: Part): void {
+    part.isDone = true;
+    if (this.#shardsOf(part).every(({ isDone }) => isDone)) {
+      this.#options.shelf.place(part.block);
+    }
+  }
+
   #openPart(item: number): Part | null {
     const part = this.#parts[item];
     const isOpen = part !== undefined && !part.isDone && part.block.state === "fetching";
@@ -115,7 +154,7 @@ export class Window implements FetchSink {
       geometryOf(block.group, shard),
       fidelity,
       block.namespace,
-      packKeys(block.hash, block.group, shard),
+      keyOf({ block, shard }),
       recordBytes,
     );
   }
@@ -123,7 +162,7 @@ export class Window implements FetchSink {
   #refuse(part: Part, error: TierkvError): void {
     const isOurs = error.code === "NO_MEMORY";
     if (!isOurs) {
-      this.#options.onBadRecord(packKeys(part.block.hash, part.block.group, part.shard), error);
+      this.#options.onBadRecord(keyOf(part), error);
     }
     this.#fail(part, isOurs ? "overload" : "bad_record");
   }
@@ -141,4 +180,8 @@ export class Window implements FetchSink {
   #shardsOf({ first }: Part): readonly Part[] {
     return this.#parts.slice(first, first + this.#options.world);
   }
+}
+
+function keyOf({ block, shard }: Pick<Part, "block" | "shard">): Buffer {
+  return packKeys(block.hash, block.group, shard);
 }

@@ -2,6 +2,7 @@
 import type { VaultClass } from "../block.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
+import type { VaultLanes } from "./lanes.ts";
 import type { OpenStreams } from "./streams.ts";
 
 export interface VaultContext {
@@ -19,4 +20,6 @@ export interface VaultContext {
   readonly counters: VaultCounters;
   readonly logger: Logger;
   readonly streams: OpenStreams;
+  /** null: records travel over gRPC only. */
+  lanes: VaultLanes | null;
 }

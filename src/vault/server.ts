@@ -19,6 +19,7 @@ import { healthService, vaultService } from "../wire/service.ts";
 import type { VaultContext } from "./context.ts";
 import { fetchHandler } from "./fetch-call.ts";
 import { Health } from "./health.ts";
+import { VaultLanes } from "./lanes.ts";
 import { isLocal, listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
 import { storeHandler } from "./store-call.ts";
@@ -26,7 +27,12 @@ import { OpenStreams } from "./streams.ts";
 import { flush, hello, lookup, report, stats, unary } from "./unary.ts";
 
 export interface VaultOptions {
-  config: { readonly listen: ListenAddress; readonly maxBytes: number };
+  config: {
+    readonly listen: ListenAddress;
+    readonly maxBytes: number;
+    /** Port of the lanes, 0 or none: any; null: no lanes. */
+    readonly lanePort?: number | null;
+  };
   recordClass: VaultClass;
   logger: Logger;
   counters: VaultCounters;
@@ -52,6 +58,14 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
       () => vault.counters.add("connections_refused"),
     );
   } catch (error) {
+    closeStore(vault.store);
+    throw error;
+  }
+  try {
+    const { lanePort = 0 } = config;
+    if (lanePort !== null) vault.lanes = new VaultLanes(vault, config.listen, lanePort);
+  } catch (error) {
+    await listener.stop();
     closeStore(vault.store);
     throw error;
   }
@@ -88,6 +102,7 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
     counters,
     logger,
     streams: new OpenStreams(),
+    lanes: null,
   };
 }
 
@@ -129,13 +144,15 @@ async function drain({ vault, health, server, listener }: Parts): Promise<void> 
   const finished = new Promise<void>((resolve) => {
     server.tryShutdown(() => resolve());
   });
+  const idle = Promise.all([finished, vault.lanes?.drain()]);
   try {
-    await withDeadline(finished, VAULT_DRAIN_MS, "finishing open calls");
+    await withDeadline(idle, VAULT_DRAIN_MS, "finishing open calls");
   } catch {
     vault.logger.warn({ streams: vault.streams.size }, "cutting off calls that did not finish");
     vault.streams.abortAll(new TierkvError("CLOSED", { what: "the vault" }));
   }
   listener.cut();
+  vault.lanes?.close();
   await vault.streams.idle();
   closeStore(vault.store);
   vault.logger.info("vault stopped");

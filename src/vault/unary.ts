@@ -47,8 +47,8 @@ export function hello(vault: VaultContext, request: m.HelloRequest): m.HelloRepl
     maxRecordBytes: vault.maxRecordBytes,
     maxChunkBytes: CHUNK_BYTES,
     maxKeys: KEYS_MAX,
-    laneAddress: "",
-    laneToken: Buffer.alloc(0),
+    laneAddress: vault.lanes?.address ?? "",
+    laneToken: vault.lanes?.admit() ?? Buffer.alloc(0),
   };
 }
 
@@ -92,12 +92,21 @@ export function stats(vault: VaultContext): m.StatsReply {
     records: now.records,
     namespaces: now.namespaces,
     counters: {
-      ...vault.counters.snapshot(),
+      ...sum(vault.counters.snapshot(), vault.lanes?.counts() ?? {}),
       quarantined: now.quarantined,
       evicted: now.evicted,
       evicted_bytes: now.evictedBytes,
     },
   };
+}
+
+/** Records that came and went on lanes are counted there, under the same names. */
+function sum(
+  counters: Record<string, number>,
+  more: Readonly<Record<string, number>>,
+): Record<string, number> {
+  for (const [name, count] of Object.entries(more)) counters[name] = (counters[name] ?? 0) + count;
+  return counters;
 }
 
 export function flush(vault: VaultContext, request: m.FlushRequest): m.FlushReply {

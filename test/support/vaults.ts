@@ -11,6 +11,8 @@ import type { RunningVault } from "../../src/vault/server.ts";
 
 export const logger = createLogger("test", { level: "silent" });
 export const MIB: number = 1024 * 1024;
+/** Every suite must pass with records on lanes, and with a vault that offers none. */
+const LANE_PORT: number | null = process.env["TIERKV_TEST_LANES"] === "off" ? null : 0;
 /** A deadline that only a hung test reaches. */
 export const SOON_MS = 15_000;
 
@@ -35,13 +37,15 @@ export interface TestVaultOptions {
   maxBytes?: number;
   /** 0: the system chooses. */
   port?: number;
+  /** null: no lanes. */
+  lanePort?: number | null;
 }
 
 export async function openVault(options: TestVaultOptions = {}): Promise<TestVault> {
-  const { recordClass = "kv", maxBytes = 64 * MIB, port = 0 } = options;
+  const { recordClass = "kv", maxBytes = 64 * MIB, port = 0, lanePort = LANE_PORT } = options;
   const counters = newVaultCounters();
   const vault = await startVault({
-    config: { listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` }, maxBytes },
+    config: { listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` }, maxBytes, lanePort },
     recordClass,
     logger,
     counters,

@@ -1,6 +1,6 @@
 //! Owns the skin over the core's inbox: records that arrive and become pages.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use napi::Env;
 use napi_derive::napi;
@@ -13,7 +13,7 @@ use crate::ids::Ids;
 use crate::record::RecordHeader;
 use crate::skin::{count, hash, packed_key, run, size};
 
-static INBOX: LazyLock<Inbox> = LazyLock::new(Inbox::default);
+pub static INBOX: LazyLock<Arc<Inbox>> = LazyLock::new(Arc::default);
 static ARRIVALS: Ids<Arrival> = Ids::new("inbox");
 
 /// How full the inbox is.

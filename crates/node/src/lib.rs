@@ -9,6 +9,8 @@ mod geometry;
 mod ids;
 mod inbox;
 mod info;
+mod lane_client;
+mod lane_server;
 mod lockfile;
 mod outbox;
 mod record;

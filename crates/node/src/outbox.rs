@@ -17,7 +17,7 @@ use crate::ids::Ids;
 use crate::skin::{count, hash, run, size};
 
 static OUTBOX: LazyLock<Outbox> = LazyLock::new(Outbox::default);
-static RECORDS: Ids<Arc<PooledBuffer>> = Ids::new("outbox record");
+pub static RECORDS: Ids<Arc<PooledBuffer>> = Ids::new("outbox record");
 
 /// One leased slot to encode, and what its record says besides the geometry.
 #[napi(object)]

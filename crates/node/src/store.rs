@@ -12,7 +12,7 @@ use tierkv_core::store::{ItemStatus, Offer, Options, Pin, RecordKey, Reservation
 use crate::ids::Ids;
 use crate::skin::{count, hash, number, packed_key, run, size};
 
-static STORES: Ids<Arc<Store>> = Ids::new("store");
+pub static STORES: Ids<Arc<Store>> = Ids::new("store");
 static RESERVATIONS: Ids<Reservation> = Ids::new("reservation");
 static PINS: Ids<Pin> = Ids::new("pin");
 

@@ -72,7 +72,9 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const counters = newSidecarCounters();
   const connect = (name: RecordClass): VaultClient | null => {
     const target = vaultTargets(config).find(({ classes }) => classes.includes(name));
-    return target === undefined ? null : new VaultClient({ address: target.address, name, logger });
+    if (target === undefined) return null;
+    const { lanes } = config.sidecar;
+    return new VaultClient({ address: target.address, name, logger, lanes });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
   const clients: Running = {

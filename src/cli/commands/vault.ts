@@ -45,9 +45,9 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const { startVault } = await import("../../vault/server.ts");
   const listen = async (): Promise<Awaited<ReturnType<typeof startVault>>> => {
     const counters = newVaultCounters();
-    const { listen: at } = config.vault;
+    const { listen: at, lanePort } = config.vault;
     const vault = await startVault({
-      config: { listen: at, maxBytes },
+      config: { listen: at, maxBytes, lanePort },
       recordClass,
       logger,
       counters,

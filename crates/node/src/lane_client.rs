@@ -1,0 +1,173 @@
+//! Owns the skin over a client's end of the lanes: requests by descriptor, one call into JavaScript for each outcome.
+
+use std::sync::Arc;
+
+use napi::bindgen_prelude::{Buffer, FnArgs, Function};
+use napi::threadsafe_function::{
+    ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
+};
+use napi_derive::napi;
+use tierkv_core::error::{Error, Result};
+use tierkv_core::lane::client::{Client, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::wire::Timing;
+use tierkv_core::record::PACKED_KEY_BYTES;
+use tierkv_core::slots::Lease;
+
+use crate::arena::ARENAS;
+use crate::geometry::GEOMETRIES;
+use crate::ids::Ids;
+use crate::inbox::INBOX;
+use crate::lane_server::token_of;
+use crate::outbox::RECORDS;
+use crate::skin::{hash, number, run};
+
+static LANES: Ids<Arc<Client>> = Ids::new("lanes");
+
+/// Request, its error or null, what came back (statuses or a bitmap), bytes that travelled.
+type Told = FnArgs<(u32, Option<String>, Buffer, f64)>;
+
+struct Event(u32, Outcome);
+
+impl Event {
+    fn told(self) -> Told {
+        let Self(request, outcome) = self;
+        let (error, data, bytes) = match outcome {
+            Outcome::Up => (None, Vec::new(), 0),
+            Outcome::Found(bitmap) => (None, bitmap, 0),
+            Outcome::Done(statuses, bytes, reason) => {
+                (reason.map(|reason| Error::bad_record(reason).to_string()), statuses, bytes)
+            }
+            Outcome::Down(error) => (Some(error.to_string()), Vec::new(), 0),
+            Outcome::Failed(error, statuses) => (Some(error.to_string()), statuses, 0),
+        };
+        (request, error, data.into(), number(bytes)).into()
+    }
+}
+
+/// Dials in the background. `onOutcome(request, error, data, bytes)` is called once per request; with request 0 and no
+/// error when the lanes are up, with request 0 and an error "CODE: text" when they have ended. `data` are the items'
+/// `ItemStatus` numbers, or the bitmap of a look-up; beside them an error "BAD_RECORD: text" says why a record was refused.
+#[napi(
+    ts_args_type = "address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void"
+)]
+pub fn lanes_open(
+    address: String,
+    token: &[u8],
+    lanes: u16,
+    on_outcome: Function<'_, Told, ()>,
+) -> napi::Result<u32> {
+    let tell: ThreadsafeFunction<Event, (), Told, napi::Status, false, true> = on_outcome
+        .build_threadsafe_function::<Event>()
+        .weak::<true>()
+        .build_callback(|context: ThreadsafeCallContext<Event>| Ok(context.value.told()))?;
+    run(|| {
+        let options =
+            Options { address, token: token_of(token)?, lanes, timing: Timing::default() };
+        let sink = move |request, outcome| {
+            // Where JavaScript is gone, nobody waits.
+            tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
+        };
+        LANES.insert(Arc::new(Client::open(options, Arc::new(sink))?))
+    })
+}
+
+/// Asks which of the packed keys the vault holds; returns the request's number.
+#[napi]
+pub fn lanes_lookup(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
+    run(|| LANES.get(id)?.look_up(&hash("namespace", namespace)?, keys(packed)?))
+}
+
+/// Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
+/// geometry, and a pair of slot and generation.
+#[napi]
+pub fn lanes_fetch(
+    id: u32,
+    arena_id: u32,
+    fidelity: u8,
+    namespace: &[u8],
+    packed: &[u8],
+    geometries: &[u32],
+    leases: &[u32],
+) -> napi::Result<u32> {
+    run(|| {
+        let keys = keys(packed)?;
+        let (leases, rest) = leases.as_chunks::<2>();
+        if keys.len() != geometries.len() || keys.len() != leases.len() || !rest.is_empty() {
+            let text = format!(
+                "{} keys, {} geometries, {} leases: one of each",
+                keys.len(),
+                geometries.len(),
+                leases.len()
+            );
+            return Err(Error::bad_argument(text));
+        }
+        let mut items = Vec::with_capacity(keys.len());
+        for ((packed_key, geometry), [slot, generation]) in keys.iter().zip(geometries).zip(leases)
+        {
+            let lease = Lease { slot: *slot, generation: *generation };
+            items.push(Target {
+                packed_key: *packed_key,
+                lease,
+                geometry: GEOMETRIES.get(*geometry)?,
+            });
+        }
+        LANES.get(id)?.fetch(Targets {
+            namespace: hash("namespace", namespace)?,
+            fidelity,
+            arena: ARENAS.get(arena_id)?,
+            inbox: Arc::clone(&INBOX),
+            items,
+        })
+    })
+}
+
+/// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
+/// memory is kept as long as it takes, dropped or not.
+#[napi]
+pub fn lanes_store(id: u32, namespace: &[u8], packed: &[u8], records: &[u32]) -> napi::Result<u32> {
+    run(|| {
+        let keys = keys(packed)?;
+        if keys.len() != records.len() {
+            let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
+            return Err(Error::bad_argument(text));
+        }
+        let outgoing = |(packed_key, record): (&[u8; PACKED_KEY_BYTES], &u32)| {
+            Ok(Outgoing { packed_key: *packed_key, record: RECORDS.get(*record)? })
+        };
+        let records = keys.iter().zip(records).map(outgoing).collect::<Result<Vec<_>>>()?;
+        LANES.get(id)?.store(&hash("namespace", namespace)?, records)
+    })
+}
+
+/// Gives a request up: its outcome comes with an error, unless it was out before.
+#[napi]
+pub fn lanes_cancel(id: u32, request: u32) -> napi::Result<()> {
+    run(|| {
+        LANES.get(id)?.cancel(request);
+        Ok(())
+    })
+}
+
+/// Bytes that have travelled for a request; null when it has its outcome.
+#[napi(ts_return_type = "number | null")]
+pub fn lanes_progress(id: u32, request: u32) -> napi::Result<Option<f64>> {
+    run(|| Ok(LANES.get(id)?.progress(request).map(number)))
+}
+
+/// Ends the lanes; idempotent. Open requests fail.
+#[napi]
+pub fn lanes_close(id: u32) -> napi::Result<()> {
+    run(|| {
+        LANES.remove(id);
+        Ok(())
+    })
+}
+
+fn keys(packed: &[u8]) -> Result<&[[u8; PACKED_KEY_BYTES]]> {
+    let (keys, rest) = packed.as_chunks::<PACKED_KEY_BYTES>();
+    if rest.is_empty() {
+        return Ok(keys);
+    }
+    let text = format!("keys has {} bytes: a multiple of {PACKED_KEY_BYTES}", packed.len());
+    Err(Error::bad_argument(text))
+}

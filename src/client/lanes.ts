@@ -1,0 +1,283 @@
+// Owns the lanes of one client to its vault: opened after a hello, one promise per request, opened again when they broke.
+import { ItemStatus } from "../block.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import {
+  LANES_OPEN_WAIT_MS,
+  LANES_PAUSE_MAX_MS,
+  LANES_PAUSE_MIN_MS,
+  LANES_POLL_MS,
+} from "../limits.ts";
+import type { Logger } from "../log.ts";
+import {
+  lanesCancel,
+  lanesClose,
+  lanesFetch,
+  lanesLookup,
+  lanesOpen,
+  lanesProgress,
+  lanesStore,
+} from "../native.ts";
+import { jitterMs, sleep } from "../time.ts";
+import type { HelloReply } from "../wire/messages.ts";
+import type { CallOptions } from "./channel.ts";
+
+export interface LanesOptions {
+  /** The vault as gRPC knows it. */
+  address: string;
+  /** How many; 0: none. */
+  count: number;
+  /** For the log. */
+  label: string;
+  logger: Logger;
+  /** Says hello again: every session needs a token of its own. */
+  renew(): Promise<unknown>;
+}
+
+/** Where records are to land; one entry (leases: a pair of slot and generation) per key. */
+export interface LandingPlan {
+  arena: number;
+  fidelity: number;
+  /** Packed, 36 bytes each, in need order. */
+  keys: Buffer;
+  /** Native geometries. */
+  geometries: Uint32Array;
+  leases: Uint32Array;
+}
+
+/** What became of a request's items. */
+export interface Settled {
+  /** One per item; INCOMPLETE where the lanes broke before it was known. */
+  statuses: Uint8Array;
+  /** Record bytes that travelled. */
+  bytes: number;
+  /** Why the first bad record was refused here. */
+  reason: string | null;
+}
+
+export interface RequestOptions extends CallOptions {
+  /** Bytes have arrived, or left, since the last time. */
+  onProgress(): void;
+  /** The error when time runs out. */
+  late(): Error;
+}
+
+interface Outcome {
+  error: TierkvError | null;
+  data: Buffer;
+  bytes: number;
+}
+
+/** none: not offered, or not wanted · opening · up · broken: will be tried again. */
+export type LanesState = "none" | "opening" | "up" | "broken";
+
+const UNIX_PREFIX = "unix:";
+
+export class Lanes {
+  readonly #options: LanesOptions;
+  readonly #open = new Map<number, (outcome: Outcome) => void>();
+  readonly #closing = new AbortController();
+  #state: LanesState = "none";
+  #id: number | null = null;
+  #pauseMs = LANES_PAUSE_MIN_MS;
+  #breaks = 0;
+  #isRenewing = false;
+  #isToldNone = false;
+  #onSettled: () => void = () => {};
+
+  constructor(options: LanesOptions) {
+    this.#options = options;
+  }
+
+  get state(): LanesState {
+    return this.#state;
+  }
+
+  /** How often they broke, or could not be opened. */
+  get breaks(): number {
+    return this.#breaks;
+  }
+
+  /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
+  async offer({ laneAddress, laneToken }: HelloReply): Promise<void> {
+    const { count, address } = this.#options;
+    const isIdle = this.#state === "none" || this.#state === "broken";
+    if (count === 0 || !isIdle || this.#closing.signal.aborted) return;
+    const target = laneTarget(address, laneAddress);
+    if (target === null || laneToken.length === 0) {
+      this.#tellNone();
+      return;
+    }
+    this.#state = "opening";
+    const settled = new Promise<void>((resolve) => {
+      this.#onSettled = resolve;
+    });
+    try {
+      const id = lanesOpen(target, laneToken, count, (request, error, data, bytes) => {
+        if (this.#id === id) this.#hear(request, error, data, bytes);
+      });
+      this.#id = id;
+    } catch (error) {
+      this.#broke(toTierkvError(error).message);
+      return;
+    }
+    await Promise.race([settled, quietSleep(LANES_OPEN_WAIT_MS, this.#closing.signal)]);
+  }
+
+  /** Bitmap over the packed keys; null when the lanes are of no use. Rejects when the call is given up. */
+  async lookup(namespace: Buffer, keys: Buffer, options: RequestOptions): Promise<Buffer | null> {
+    const begin = (id: number): number => lanesLookup(id, namespace, keys);
+    const outcome = await this.#run(begin, options);
+    return outcome === null || outcome.error !== null ? null : outcome.data;
+  }
+
+  /** Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up. */
+  async fetch(namespace: Buffer, plan: LandingPlan, options: RequestOptions): Promise<Settled> {
+    const { arena, fidelity, keys, geometries, leases } = plan;
+    const begin = (id: number): number =>
+      lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases);
+    return settledOf(await this.#run(begin, options), geometries.length);
+  }
+
+  /** Records of the native outbox, put-if-absent. Rejects when the call is given up. */
+  async store(
+    namespace: Buffer,
+    keys: Buffer,
+    records: Uint32Array,
+    options: RequestOptions,
+  ): Promise<Settled> {
+    const begin = (id: number): number => lanesStore(id, namespace, keys, records);
+    return settledOf(await this.#run(begin, options), records.length);
+  }
+
+  /** Ends them for good. Idempotent. */
+  close(): void {
+    this.#closing.abort();
+    this.#end();
+    this.#state = "none";
+    this.#onSettled();
+  }
+
+  /** null: not up, or more is open than they take. */
+  async #run(begin: (id: number) => number, options: RequestOptions): Promise<Outcome | null> {
+    const id = this.#id;
+    const { signal, timeoutMs, onProgress } = options;
+    if (signal.aborted) throw signal.reason;
+    if (this.#state !== "up" || id === null) return null;
+    let request: number;
+    try {
+      request = begin(id);
+    } catch (error) {
+      this.#options.logger.debug({ err: error }, "a request did not get onto the lanes");
+      return null;
+    }
+    let isLate = false;
+    const giveUp = (): void => lanesCancel(id, request);
+    const timer = setTimeout(() => {
+      isLate = true;
+      giveUp();
+    }, timeoutMs);
+    const poll = setInterval(progressOf(id, request, onProgress), LANES_POLL_MS);
+    signal.addEventListener("abort", giveUp, { once: true });
+    try {
+      const outcome = await new Promise<Outcome>((resolve) => this.#open.set(request, resolve));
+      if (signal.aborted) throw signal.reason;
+      if (isLate && outcome.error !== null) throw options.late();
+      if (outcome.error === null || outcome.error.code === "BAD_RECORD") onProgress();
+      return outcome;
+    } finally {
+      clearTimeout(timer);
+      clearInterval(poll);
+      signal.removeEventListener("abort", giveUp);
+    }
+  }
+
+  #hear(request: number, text: string | null, data: Buffer, bytes: number): void {
+    const error = text === null ? null : toTierkvError(new Error(text));
+    if (request > 0) {
+      const resolve = this.#open.get(request);
+      this.#open.delete(request);
+      resolve?.({ error, data, bytes });
+    } else if (error === null) {
+      this.#state = "up";
+      this.#pauseMs = LANES_PAUSE_MIN_MS;
+      const { label, count, logger } = this.#options;
+      logger.debug({ vault: label, lanes: count }, "lanes are up");
+      this.#onSettled();
+    } else {
+      this.#broke(error.message);
+    }
+  }
+
+  #tellNone(): void {
+    if (this.#isToldNone) return;
+    this.#isToldNone = true;
+    const { label, logger } = this.#options;
+    logger.info({ vault: label }, "the vault offers no lanes: records travel over gRPC");
+  }
+
+  #broke(reason: string): void {
+    const { label, logger } = this.#options;
+    const wasTold = this.#state === "opening" && this.#breaks > 0;
+    this.#end();
+    if (this.#closing.signal.aborted) return;
+    this.#breaks += 1;
+    this.#state = "broken";
+    const words = "lanes are down: records travel over gRPC until they are back";
+    if (wasTold) logger.debug({ vault: label, reason }, words);
+    else logger.warn({ vault: label, reason }, words);
+    this.#onSettled();
+    void this.#renewLater();
+  }
+
+  #end(): void {
+    if (this.#id !== null) lanesClose(this.#id);
+    this.#id = null;
+    const lost = new TierkvError("LANE_FAILED", { reason: "the lanes were closed" });
+    for (const resolve of this.#open.values())
+      resolve({ error: lost, data: Buffer.alloc(0), bytes: 0 });
+    this.#open.clear();
+  }
+
+  /** Until a hello brings them back, or we are closed. */
+  async #renewLater(): Promise<void> {
+    if (this.#isRenewing) return;
+    this.#isRenewing = true;
+    const { signal } = this.#closing;
+    while (this.#state === "broken" && !signal.aborted) {
+      await quietSleep(jitterMs(this.#pauseMs / 2, this.#pauseMs), signal);
+      this.#pauseMs = Math.min(this.#pauseMs * 2, LANES_PAUSE_MAX_MS);
+      // A vault that does not answer is the breaker's business; a hello that is answered brings the lanes along.
+      if (this.#state === "broken" && !signal.aborted) await this.#options.renew().catch(() => {});
+    }
+    this.#isRenewing = false;
+  }
+}
+
+/** Where to dial: the host is the one that gRPC uses; a socket only where gRPC uses one, too. null: not to be used. */
+export function laneTarget(grpcAddress: string, laneAddress: string): string | null {
+  const isUnix = grpcAddress.startsWith(UNIX_PREFIX);
+  if (laneAddress.startsWith(UNIX_PREFIX)) return isUnix ? laneAddress : null;
+  if (isUnix || !/^:\d{1,5}$/.test(laneAddress)) return null;
+  return grpcAddress.slice(0, grpcAddress.lastIndexOf(":")) + laneAddress;
+}
+
+function settledOf(outcome: Outcome | null, items: number): Settled {
+  const statuses = new Uint8Array(items).fill(ItemStatus.INCOMPLETE);
+  if (outcome === null) return { statuses, bytes: 0, reason: null };
+  if (outcome.data.length === items) statuses.set(outcome.data);
+  const isBad = outcome.error?.code === "BAD_RECORD";
+  return { statuses, bytes: outcome.bytes, reason: isBad ? (outcome.error?.message ?? null) : null };
+}
+
+function progressOf(id: number, request: number, onProgress: () => void): () => void {
+  let before = 0;
+  return () => {
+    const now = lanesProgress(id, request) ?? before;
+    if (now !== before) onProgress();
+    before = now;
+  };
+}
+
+async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {
+  await sleep(ms, signal).catch(() => {});
+}

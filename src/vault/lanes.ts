@@ -1,0 +1,77 @@
+// Owns the lanes of one vault as TypeScript sees them: where they are, who may come in, how they end; no record passes here.
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { LANES_POLL_MS } from "../limits.ts";
+import {
+  laneServerAdmit,
+  laneServerClose,
+  laneServerDrain,
+  laneServerOpen,
+  laneServerStatus,
+} from "../native.ts";
+import { randomToken, sleep } from "../time.ts";
+
+const TOKEN_BYTES = 32;
+const UNIX_PREFIX = "unix:";
+
+export class VaultLanes {
+  /** As hello names it: `:port` on the host that the client knows, or `unix:/path`. */
+  readonly address: string;
+  readonly #id: number;
+  #last: Readonly<Record<string, number>> = {};
+  #isClosed = false;
+
+  /** Listens on the host of `listen`, or on a socket beside its socket. Throws LISTEN_FAILED. */
+  constructor(
+    vault: { store: number; maxRecordBytes: number; maxReservedBytes: number },
+    listen: { host: string; text: string },
+    port: number,
+  ) {
+    const place = placeOf(listen, port);
+    try {
+      const opened = laneServerOpen(
+        vault.store,
+        place,
+        vault.maxRecordBytes,
+        vault.maxReservedBytes,
+      );
+      this.#id = opened.id;
+      this.address = opened.address;
+    } catch (error) {
+      const fix = "set [vault] lane_port to a free port of this machine, or 0";
+      const { message: reason } = toTierkvError(error);
+      throw new TierkvError("LISTEN_FAILED", { address: place, reason, fix }, { cause: error });
+    }
+  }
+
+  /** A token that opens the lanes of one client, soon. */
+  admit(): Buffer {
+    const token = randomToken(TOKEN_BYTES);
+    if (!this.#isClosed) laneServerAdmit(this.#id, token);
+    return token;
+  }
+
+  /** Counters by the names of the vault's own. */
+  counts(): Readonly<Record<string, number>> {
+    if (!this.#isClosed) this.#last = laneServerStatus(this.#id).counts;
+    return this.#last;
+  }
+
+  /** Begins nothing new; resolves when what is under way has ended. */
+  async drain(): Promise<void> {
+    laneServerDrain(this.#id);
+    while (!this.#isClosed && laneServerStatus(this.#id).requests > 0) await sleep(LANES_POLL_MS);
+  }
+
+  /** Cuts every lane. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.counts();
+    this.#isClosed = true;
+    laneServerClose(this.#id);
+  }
+}
+
+function placeOf({ host, text }: { host: string; text: string }, port: number): string {
+  if (text.startsWith(UNIX_PREFIX)) return `${text}.lanes`;
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
