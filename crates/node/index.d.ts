@@ -190,8 +190,8 @@ export declare function lanesLookup(id: number, namespace: Uint8Array, packed: U
 
 /**
  * Dials in the background. `onOutcome(request, error, data, bytes)` is called once per request; with request 0 and no
- * error when the lanes are up, with request 0 and an error "CODE: text" when they have ended. `data` are the items'
- * `ItemStatus` numbers, or the bitmap of a look-up; beside them an error "BAD_RECORD: text" says why a record was refused.
+ * error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
+ * `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
 export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void): number
 

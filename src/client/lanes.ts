@@ -266,7 +266,11 @@ function settledOf(outcome: Outcome | null, items: number): Settled {
   if (outcome === null) return { statuses, bytes: 0, reason: null };
   if (outcome.data.length === items) statuses.set(outcome.data);
   const isBad = outcome.error?.code === "BAD_RECORD";
-  return { statuses, bytes: outcome.bytes, reason: isBad ? (outcome.error?.message ?? null) : null };
+  return {
+    statuses,
+    bytes: outcome.bytes,
+    reason: isBad ? (outcome.error?.message ?? null) : null,
+  };
 }
 
 function progressOf(id: number, request: number, onProgress: () => void): () => void {

@@ -69,5 +69,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
 }
 
 function describeVault(client: VaultClient | null): VaultStatus | null {
-  return client === null ? null : { address: client.address, state: client.state, lanes: client.lanes };
+  return client === null
+    ? null
+    : { address: client.address, state: client.state, lanes: client.lanes };
 }

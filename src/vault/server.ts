@@ -24,7 +24,7 @@ import { isLocal, listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
 import { storeHandler } from "./store-call.ts";
 import { OpenStreams } from "./streams.ts";
-import { flush, hello, lookup, report, stats, unary } from "./unary.ts";
+import { countsOf, flush, hello, lookup, report, stats, unary } from "./unary.ts";
 
 export interface VaultOptions {
   config: {
@@ -41,6 +41,8 @@ export interface VaultOptions {
 export interface RunningVault extends Running {
   /** `host:port` with the real port, or `unix:/path`. */
   readonly address: string;
+  /** What it has counted so far, by name. */
+  counts(): Readonly<Record<string, number>>;
 }
 
 /** Listens and serves until closed. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
@@ -82,6 +84,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   let closing: Promise<void> | null = null;
   return {
     address: listener.address,
+    counts: () => countsOf(vault),
     close: () => (closing ??= drain({ vault, health, server, listener })),
   };
 }

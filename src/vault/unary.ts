@@ -92,7 +92,7 @@ export function stats(vault: VaultContext): m.StatsReply {
     records: now.records,
     namespaces: now.namespaces,
     counters: {
-      ...sum(vault.counters.snapshot(), vault.lanes?.counts() ?? {}),
+      ...countsOf(vault),
       quarantined: now.quarantined,
       evicted: now.evicted,
       evicted_bytes: now.evictedBytes,
@@ -100,13 +100,13 @@ export function stats(vault: VaultContext): m.StatsReply {
   };
 }
 
-/** Records that came and went on lanes are counted there, under the same names. */
-function sum(
-  counters: Record<string, number>,
-  more: Readonly<Record<string, number>>,
-): Record<string, number> {
-  for (const [name, count] of Object.entries(more)) counters[name] = (counters[name] ?? 0) + count;
-  return counters;
+/** All counters: what happens on lanes is counted there, under the same names. */
+export function countsOf({ counters, lanes }: VaultContext): Record<string, number> {
+  const counts = counters.snapshot();
+  for (const [name, count] of Object.entries(lanes?.counts() ?? {})) {
+    counts[name] = (counts[name] ?? 0) + count;
+  }
+  return counts;
 }
 
 export function flush(vault: VaultContext, request: m.FlushRequest): m.FlushReply {

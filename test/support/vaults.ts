@@ -4,7 +4,7 @@ import type { ItemStatus, RecordClass, VaultClass } from "../../src/block.ts";
 import type { FetchSink } from "../../src/client/fetch-ledger.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { createLogger } from "../../src/log.ts";
-import type { VaultCounters } from "../../src/metrics.ts";
+import type { VaultCounter } from "../../src/metrics.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { RunningVault } from "../../src/vault/server.ts";
@@ -29,7 +29,8 @@ afterEach(async () => {
 });
 
 export interface TestVault extends RunningVault {
-  counters: VaultCounters;
+  /** What it has counted, over gRPC and on lanes. */
+  counters: { get(name: VaultCounter): number };
 }
 
 export interface TestVaultOptions {
@@ -50,7 +51,12 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     logger,
     counters,
   });
-  return closeAfterTest({ address: vault.address, close: () => vault.close(), counters });
+  return closeAfterTest({
+    address: vault.address,
+    counts: () => vault.counts(),
+    close: () => vault.close(),
+    counters: { get: (name: VaultCounter) => vault.counts()[name] ?? 0 },
+  });
 }
 
 export function openClient(vault: { address: string }, name: RecordClass = "kv"): VaultClient {

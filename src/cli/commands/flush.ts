@@ -40,7 +40,12 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
   });
   const results = await Promise.all(
     targets.map((target) => {
-      const client = new VaultClient({ address: target.address, name: target.classes[0], logger, lanes: 0 });
+      const client = new VaultClient({
+        address: target.address,
+        name: target.classes[0],
+        logger,
+        lanes: 0,
+      });
       return flushOne(client, target);
     }),
   );

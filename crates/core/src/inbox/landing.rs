@@ -24,9 +24,9 @@ pub struct Landing {
     wanted: Wanted,
     codec: Codec,
     record_bytes: usize,
-    /// Where payload bytes are received: in the slot itself, or in `_buffer`.
+    /// Where payload bytes are received: in the slot itself, or in `buffer`.
     payload: *mut u8,
-    _buffer: Option<PooledBuffer>,
+    buffer: Option<PooledBuffer>,
     /// For codecs that are decoded while the record arrives.
     spans: Option<Spans>,
     pieces: Mutex<Pieces>,
@@ -96,7 +96,7 @@ impl Inbox {
             codec,
             record_bytes: HEADER_BYTES + payload_bytes,
             payload,
-            _buffer: buffer,
+            buffer,
             spans,
             pieces: Mutex::new(Pieces {
                 header: [0; HEADER_BYTES],
@@ -171,7 +171,7 @@ impl Landing {
 
     fn decode_rest(&self, done: &[Done]) -> Result<()> {
         let Some(spans) = self.spans else {
-            if self._buffer.is_some() {
+            if self.buffer.is_some() {
                 // SAFETY: the buffer holds the payload, and nobody writes it any more.
                 let payload = unsafe {
                     std::slice::from_raw_parts(self.payload, self.record_bytes - HEADER_BYTES)

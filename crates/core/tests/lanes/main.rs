@@ -5,5 +5,9 @@
 #[path = "../support/random.rs"]
 mod random;
 
+mod bounds;
+mod frames;
+mod peers;
 mod stand;
 mod trip;
+mod wires;

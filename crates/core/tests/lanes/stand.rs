@@ -79,7 +79,7 @@ pub struct Vault {
     pub store: Arc<Store>,
     pub server: Server,
     pub address: String,
-    tokens: Mutex<u8>,
+    tokens: Mutex<u32>,
 }
 
 impl Vault {
@@ -106,7 +106,8 @@ impl Vault {
     pub fn token(&self) -> Token {
         let mut tokens = self.tokens.lock().unwrap();
         *tokens += 1;
-        let token = [*tokens; 32];
+        let mut token = [0; 32];
+        token[..4].copy_from_slice(&tokens.to_le_bytes());
         self.server.admit(token);
         token
     }

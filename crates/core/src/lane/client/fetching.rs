@@ -64,13 +64,6 @@ enum Item {
     Settled(ItemStatus),
 }
 
-/// Where the bytes of a chunk go.
-pub enum Place {
-    Piece(Piece),
-    /// The item is settled: they are of no use.
-    Nowhere,
-}
-
 impl FetchRequest {
     pub fn new(targets: Targets) -> Self {
         let open = targets.items.len();
@@ -88,14 +81,14 @@ impl FetchRequest {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Where the chunk of `frame` goes. What is wrong with the record settles the item; what is wrong with the
-    /// peer is an error.
-    pub fn place(&self, frame: &Frame) -> Result<Place> {
+    /// Where the chunk of `frame` goes; `None` where its item is settled, so that the bytes are of no use. What is
+    /// wrong with the record settles the item; what is wrong with the peer is an error.
+    pub fn place(&self, frame: &Frame) -> Result<Option<Piece>> {
         let index = frame.item as usize;
         let mut state = self.state();
         let landing = match state.items.get(index) {
             None => return Err(unknown_item(frame)),
-            Some(Item::Settled(_)) => return Ok(Place::Nowhere),
+            Some(Item::Settled(_)) => return Ok(None),
             Some(Item::Landing(landing)) => Arc::clone(landing),
             Some(Item::Waiting) => match self.land(index, frame.record_bytes) {
                 Ok(landing) => {
@@ -105,7 +98,7 @@ impl FetchRequest {
                 }
                 Err(error) => {
                     state.refuse(index, &error);
-                    return Ok(Place::Nowhere);
+                    return Ok(None);
                 }
             },
         };
@@ -116,7 +109,7 @@ impl FetchRequest {
             return Err(Error::lane_failed(text));
         }
         let piece = landing.piece(frame.offset, frame.bytes as usize);
-        piece.map(Place::Piece).map_err(|error| Error::lane_failed(error.text))
+        piece.map(Some).map_err(|error| Error::lane_failed(error.text))
     }
 
     fn land(&self, index: usize, record_bytes: u64) -> Result<Landing> {

@@ -1,5 +1,6 @@
 //! Owns a client's end of the lanes to one vault: requests, the lanes they travel on, and one outcome for each.
 
+mod dial;
 mod fetching;
 mod session;
 mod storing;

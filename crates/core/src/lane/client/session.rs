@@ -5,14 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::fetching::{FetchRequest, Place};
+use super::dial::{dial_lane, refused};
+use super::fetching::FetchRequest;
 use super::storing::{Sending, StoreRequest};
 use super::{Options, Outcome, Sink, cancel_frame};
 use crate::error::{Code, Error, Result};
 use crate::lane::frame::{Frame, Kind};
-use crate::lane::stream::{Stream, dial};
+use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader, Turn};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES};
 
@@ -54,6 +55,10 @@ struct Open {
 }
 
 impl State {
+    fn check(&self) -> Result<()> {
+        self.closed.clone().map_or(Ok(()), Err)
+    }
+
     /// The next record that a lane may send, of the oldest store that has one.
     fn claim(&mut self) -> Option<Sending> {
         self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
@@ -87,20 +92,7 @@ impl Request {
 
 impl Alive for Session {
     fn tick(&self) -> Result<()> {
-        self.state().closed.clone().map_or(Ok(()), Err)
-    }
-}
-
-/// Until when a new lane must be welcomed.
-struct Dialling<'a>(&'a Session);
-
-impl Alive for Dialling<'_> {
-    fn tick(&self) -> Result<()> {
-        self.0.tick()?;
-        if self.0.born.elapsed() > self.0.options.timing.hello {
-            return Err(Error::lane_failed("the vault did not welcome the lane in time"));
-        }
-        Ok(())
+        self.state().check()
     }
 }
 
@@ -121,13 +113,12 @@ impl Session {
     }
 
     fn dial(self: &Arc<Self>) -> Result<()> {
-        let lanes =
-            (0..self.options.lanes).map(|lane| self.dial_lane(lane)).collect::<Result<Vec<_>>>()?;
+        let lanes = (0..self.options.lanes)
+            .map(|lane| dial_lane(self, &self.options, lane))
+            .collect::<Result<Vec<_>>>()?;
         {
             let mut state = self.state();
-            if let Some(error) = &state.closed {
-                return Err(error.clone());
-            }
+            state.check()?;
             state.is_up = true;
             state.control = lanes.iter().map(|_| VecDeque::new()).collect();
         }
@@ -143,35 +134,18 @@ impl Session {
         Ok(())
     }
 
-    fn dial_lane(&self, lane: u16) -> Result<Arc<dyn Stream>> {
-        let Options { address, token, lanes, timing } = &self.options;
-        let stream = dial(address, timing.hello, timing.tick)?;
-        {
-            let mut state = self.state();
-            if let Some(error) = &state.closed {
-                return Err(error.clone());
-            }
-            state.lanes.push(Arc::clone(&stream));
-        }
-        let hello = Frame { item: u32::from(lane), code: *lanes, ..Frame::new(Kind::Hello, 0) };
-        let mut turn = Turn::default();
-        turn.push_owned(hello, token.to_vec());
-        turn.send(&*stream, timing.hello, &Dialling(self))?;
-        let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
-        let answer = reader.frame(&Dialling(self))?;
-        match answer.kind {
-            Kind::Welcome => Ok(stream),
-            Kind::Error => Err(refused(&reader.body(&answer, &Dialling(self))?)),
-            kind => Err(Error::lane_failed(format!("the vault answered hello with {kind:?}"))),
-        }
+    /// One connection more, unless all are to end.
+    pub(super) fn add_lane(&self, stream: &Arc<dyn Stream>) -> Result<()> {
+        let mut state = self.state();
+        state.check()?;
+        state.lanes.push(Arc::clone(stream));
+        Ok(())
     }
 
     /// Gives a request its number and sends its frame.
     pub fn begin(&self, request: Request, kind: Kind, body: Vec<u8>) -> Result<u32> {
         let mut state = self.state();
-        if let Some(error) = &state.closed {
-            return Err(error.clone());
-        }
+        state.check()?;
         if !state.is_up {
             return Err(Error::lane_failed("the lanes are not open yet"));
         }
@@ -206,10 +180,8 @@ impl Session {
             state.control[open.lane].push_back((cancel_frame(request), Vec::new()));
             self.wake.notify_all();
             let silent = self.options.timing.silent;
-            let heard = self.born.elapsed().as_millis()
-                - u128::from(self.heard_ms.load(Ordering::Relaxed))
-                    .min(self.born.elapsed().as_millis());
-            let is_silent = open.begun.elapsed() > silent && heard > silent.as_millis();
+            let heard = Duration::from_millis(self.heard_ms.load(Ordering::Relaxed));
+            let is_silent = open.begun.elapsed() > silent && self.born.elapsed() > heard + silent;
             (open.request.give_up(), is_silent)
         };
         let error = Error::new(Code::Cancelled, "the request was given up");
@@ -261,9 +233,7 @@ impl Session {
     fn fill(&self, lane: usize, turn: &mut Turn, sending: &mut Option<Sending>) -> Result<()> {
         let mut state = self.state();
         loop {
-            if let Some(error) = &state.closed {
-                return Err(error.clone());
-            }
+            state.check()?;
             while let Some((frame, body)) = state.control[lane].pop_front() {
                 turn.push_owned(frame, body);
             }
@@ -302,8 +272,8 @@ impl Session {
         // Without one: given up; what was under way still arrives.
         let Some(fetch) = self.fetch(frame.request) else { return reader.skip(bytes, self) };
         match fetch.place(frame)? {
-            Place::Nowhere => reader.skip(bytes, self)?,
-            Place::Piece(mut piece) => {
+            None => reader.skip(bytes, self)?,
+            Some(mut piece) => {
                 while piece.rest() > 0 {
                     let got = reader.some(piece.spare(LANE_STEP_BYTES), self)?;
                     piece.advance(got);
@@ -411,10 +381,6 @@ impl Session {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn refused(text: &[u8]) -> Error {
-    Error::lane_failed(format!("the vault refused: {}", String::from_utf8_lossy(text)))
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {

@@ -39,6 +39,10 @@ struct State {
 }
 
 impl State {
+    fn check(&self) -> Result<()> {
+        self.closed.clone().map_or(Ok(()), Err)
+    }
+
     /// The next part of the first fetch that has one.
     fn claim(&mut self) -> Option<(u32, Claim)> {
         let claim = |job: &mut FetchJob| job.claim().map(|claim| (job.request, claim));
@@ -85,13 +89,9 @@ impl Session {
     /// One lane more.
     pub fn join(&self, stream: &Arc<dyn Stream>) -> Result<()> {
         let mut state = self.state();
-        match &state.closed {
-            Some(error) => Err(error.clone()),
-            None => {
-                state.lanes.push(Arc::clone(stream));
-                Ok(())
-            }
-        }
+        state.check()?;
+        state.lanes.push(Arc::clone(stream));
+        Ok(())
     }
 
     /// Ends all lanes, and gives back what requests had; idempotent.
@@ -155,9 +155,7 @@ impl Session {
     fn fill(&self, turn: &mut Turn) -> Result<()> {
         let mut state = self.state();
         loop {
-            if let Some(error) = &state.closed {
-                return Err(error.clone());
-            }
+            state.check()?;
             while let Some((frame, body)) = state.answers.pop_front() {
                 state.answers_bytes -= FRAME_BYTES + body.len();
                 turn.push_owned(frame, body);
@@ -282,9 +280,7 @@ impl Session {
         let (job, statuses) = StoreJob::open(&self.shared, body, room)?;
         if !job.is_over() {
             let mut state = self.state();
-            if let Some(error) = &state.closed {
-                return Err(error.clone());
-            }
+            state.check()?;
             state.stores.insert(request, job);
         }
         self.answer(Frame::new(Kind::Wanted, request), statuses)
@@ -351,9 +347,7 @@ impl Session {
     /// Gives back what offers have reserved that bring nothing; returns their requests.
     fn idle_stores(&self) -> Result<Vec<u32>> {
         let mut state = self.state();
-        if let Some(error) = &state.closed {
-            return Err(error.clone());
-        }
+        state.check()?;
         let idle = self.shared.options.timing.store_idle;
         let is_idle = |job: &StoreJob| Instant::now() > job.touched + idle;
         let idle: Vec<u32> =
@@ -377,9 +371,7 @@ impl Session {
 
     fn answer(&self, frame: Frame, body: Vec<u8>) -> Result<()> {
         let mut state = self.state();
-        if let Some(error) = &state.closed {
-            return Err(error.clone());
-        }
+        state.check()?;
         state.answers_bytes += FRAME_BYTES + body.len();
         if state.answers_bytes > LANE_ANSWERS_BYTES_MAX {
             return Err(Error::lane_failed("the client asks and does not read the answers"));

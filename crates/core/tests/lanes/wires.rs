@@ -1,0 +1,94 @@
+//! Owns peers that speak frames by hand: a vault or a client that does what a test says.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use tierkv_core::lane::client::Outcome;
+use tierkv_core::lane::frame::{FRAME_BYTES, Frame, Kind};
+
+use super::stand::{Lanes, SOON, Vault, timing};
+
+/// One lane, by hand.
+pub struct Wire(pub TcpStream);
+
+impl Wire {
+    pub fn send(&mut self, frame: Frame, body: &[u8]) {
+        self.0.write_all(&[&frame.of(body).encode(), body].concat()).unwrap();
+    }
+
+    /// The next frame and its body; none when the peer has ended.
+    pub fn next(&mut self) -> Option<(Frame, Vec<u8>)> {
+        let mut header = [0; FRAME_BYTES];
+        self.0.read_exact(&mut header).ok()?;
+        let frame = Frame::parse(&header).unwrap();
+        let mut body = vec![0; frame.bytes as usize];
+        self.0.read_exact(&mut body).ok()?;
+        Some((frame, body))
+    }
+
+    /// The text with which the peer refuses.
+    pub fn refusal(&mut self) -> String {
+        let (frame, body) = self.next().expect("an error frame");
+        assert_eq!((frame.kind, frame.request), (Kind::Error, 0));
+        assert!(self.next().is_none(), "the connection ends");
+        String::from_utf8(body).unwrap()
+    }
+
+    /// Waits until the peer has ended, whatever comes before.
+    pub fn ended(&mut self) {
+        let mut rest = Vec::new();
+        // A reset is an end, too.
+        let _ = self.0.read_to_end(&mut rest);
+    }
+
+    pub fn chunk(&mut self, request: u32, item: u32, offset: usize, record: &[u8], bytes: usize) {
+        let frame = Frame {
+            item,
+            offset: offset as u64,
+            record_bytes: record.len() as u64,
+            ..Frame::new(Kind::Chunk, request)
+        };
+        self.send(frame, &record[offset..offset + bytes]);
+    }
+}
+
+/// A vault by hand and a client of it, its lanes in order.
+pub fn vault_by_hand(lanes: u16) -> (Lanes, Vec<Wire>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let client = Lanes::dial(&address, [9; 32], lanes, timing());
+    let wires = (0..lanes)
+        .map(|lane| {
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            let mut wire = Wire(stream);
+            let (hello, token) = wire.next().unwrap();
+            assert_eq!((hello.kind, hello.item, hello.code), (Kind::Hello, u32::from(lane), lanes));
+            assert_eq!(token, [9; 32]);
+            wire.send(Frame::new(Kind::Welcome, 0), &[]);
+            wire
+        })
+        .collect();
+    assert_eq!(client.next(), (0, Outcome::Up));
+    (client, wires)
+}
+
+/// A connection to a vault that has said nothing yet.
+pub fn connect(vault: &Vault) -> Wire {
+    let stream = TcpStream::connect(&vault.address).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    Wire(stream)
+}
+
+/// A hello for lane `lane` of `lanes`.
+pub fn hello(lane: u32, lanes: u16) -> Frame {
+    Frame { item: lane, code: lanes, ..Frame::new(Kind::Hello, 0) }
+}
+
+/// A client by hand, welcomed on one lane.
+pub fn client_by_hand(vault: &Vault) -> Wire {
+    let mut wire = connect(vault);
+    wire.send(hello(0, 1), &vault.token());
+    assert_eq!(wire.next().unwrap().0.kind, Kind::Welcome);
+    wire
+}
