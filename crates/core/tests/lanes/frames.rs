@@ -130,7 +130,7 @@ fn a_vault_outlives_any_client_and_keeps_nothing_of_it() {
         let sent: Vec<u8> = if round % 3 == 0 {
             (0..2000).map(|_| u8::try_from(random.next() % 256).unwrap()).collect()
         } else {
-            (0..1 + round % 20).flat_map(|_| nonsense(&mut random)).collect()
+            (0..=round % 20).flat_map(|_| nonsense(&mut random)).collect()
         };
         // It may have seen enough before it has read all.
         let _ = wire.0.write_all(&sent);

@@ -100,7 +100,7 @@ fn a_vault_that_lies_ends_the_session() {
         (|wire, request, record| wire.chunk(request, 3, 0, record, 1000), "was not asked for"),
         (
             |wire, request, _| {
-                wire.send(Frame { item: 3, ..Frame::new(Kind::Status, request) }, &[])
+                wire.send(Frame { item: 3, ..Frame::new(Kind::Status, request) }, &[]);
             },
             "was not asked for",
         ),
