@@ -156,6 +156,7 @@ class Cluster:
         stall_ms: int = 10_000,
         with_proxy: bool = False,
         int8: bool = False,
+        lanes: int = 2,
         beside: Cluster | None = None,
     ) -> None:
         self.folder = folder
@@ -163,6 +164,8 @@ class Cluster:
         vault = f"127.0.0.1:{free_port()}" if beside is None else beside.vault_address
         self.vault_address: str = vault
         front = f"127.0.0.1:{free_port()}" if with_proxy else vault
+        # Lanes would pass the proxy by, and its faults with it.
+        lanes = 0 if with_proxy else lanes
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
         )
@@ -171,7 +174,7 @@ class Cluster:
             f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n'
             f"[turbo_quant]\nenabled = {str(int8).lower()}\n"
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
-            "[turbo_quant]\nenabled = false\n"
+            f"lanes = {lanes}\n"
             f"[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\n"
         )
         self.vault: Process = (
