@@ -64,6 +64,17 @@ test("a block with a NaN is stored as it is, and comes back bit for bit", async 
   expect(engine.holds(view, 0, blocks[0]!)).toBe(true);
 });
 
+test("an opaque page, which has no vectors, is stored as it is", async () => {
+  const group = { ...makeGroup(), layout: "opaque", dtype: "u8" };
+  const scene = await openScene({ int8: true }, { groups: [group] });
+  const { engine, sidecar } = scene;
+  const blocks = makeBlocks("opaque", 2, PAGE);
+  await saveAll(scene, blocks);
+  expect(sidecar.counters.get("bytes_sent")).toBe(2 * (HEADER + PAGE));
+  const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+  for (const index of [0, 1]) expect(engine.holds(view, index, blocks[index]!)).toBe(true);
+});
+
 test("recurrent state stays exact beside INT8 attention", async () => {
   const { sidecar, ssm } = await openStack({ int8: true });
   const group = makeGroup({ group: 1, class: "ssm" });

@@ -47,12 +47,13 @@ impl Outbox {
         self.pool.live()
     }
 
-    /// Encodes a leased slot: page to payload in one pass, then the header. A page that the codec has
-    /// no codes for (inf, NaN) becomes a raw record, which its header says.
+    /// Encodes a leased slot: page to payload in one pass, then the header. A page that the codec does
+    /// not take (opaque, recurrent state) or has no codes for (inf, NaN) becomes a raw record, which its
+    /// header says.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` for a stale lease, a slot that is smaller than the page, or a codec that is not
-    /// for such blocks or not of this fidelity; `NO_MEMORY` at the limit.
+    /// of this fidelity; `NO_MEMORY` at the limit.
     ///
     /// # Panics
     /// Never: raw takes any page.
@@ -85,7 +86,7 @@ impl Outbox {
         Ok(raw.expect("raw takes any page"))
     }
 
-    /// `None` where the codec has no code for an element. The slot must hold the geometry's page.
+    /// `None` where the codec does not take the page. The slot must hold the geometry's page.
     fn record(
         &self,
         slot: &SlotAccess,
@@ -93,9 +94,9 @@ impl Outbox {
         (codec, fidelity): (Codec, u8),
         identity: &Identity,
     ) -> Result<Option<PooledBuffer>> {
-        let payload_bytes = geometry.payload_bytes(codec).ok_or_else(|| {
-            Error::bad_argument(format!("codec {} is for canonical kv pages only", codec.id()))
-        })?;
+        let Some(payload_bytes) = geometry.payload_bytes(codec) else {
+            return Ok(None);
+        };
         let mut record = self.pool.take(HEADER_BYTES + payload_bytes)?;
         let (head, payload) = record.split_at_mut(HEADER_BYTES);
         let header = header_of(geometry, (codec, fidelity), payload.len() as u64, identity);

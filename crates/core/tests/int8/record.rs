@@ -110,21 +110,30 @@ fn an_inf_or_nan_makes_the_record_raw_and_comes_back_as_it_was() {
 }
 
 #[test]
-fn int8_is_refused_where_it_does_not_belong() {
-    let refused = |spec: Spec, codec| {
-        let geometry = Geometry::new(spec).expect("a sound shape");
-        let page = vec![0; geometry.page_bytes()];
-        Bench::new(geometry, &page).encode(codec).expect_err("refused")
-    };
+fn opaque_pages_and_states_become_raw_records() {
     let spec = plain(3, 4, 4).spec().clone();
     let opaque = Spec { layout: LAYOUT_OPAQUE, heads: 0, dim_k: 0, ..spec.clone() };
-    let state = Spec { record_class: CLASS_SSM, ..spec.clone() };
-    for refusal in [refused(opaque, INT8), refused(state, INT8)] {
-        assert_eq!(refusal.code, Code::BadArgument);
-        assert_eq!(refusal.text, "codec 2 is for canonical kv pages only");
+    let state = Spec { record_class: CLASS_SSM, ..spec };
+    for spec in [opaque, state] {
+        let geometry = Geometry::new(spec).expect("a sound shape");
+        let page: Vec<u8> = (0..geometry.page_bytes()).map(|at| at as u8).collect();
+        let bench = Bench::new(geometry, &page);
+        let record = bench.encode(INT8).expect("a raw record");
+        let header = record::verify(&record).expect("a sound record");
+        assert_eq!((header.codec, header.fidelity), (0, 2));
+        bench.arena.poke(bench.lease.slot, &vec![0xEE; bench.slot().len()]).expect("a slot");
+        assert_eq!(bench.receive(&record), Ok(header));
+        assert_eq!(bench.slot()[..page.len()], page);
     }
+}
+
+#[test]
+fn int8_is_refused_in_a_namespace_of_another_fidelity() {
     for fidelity in [0, 1, 3] {
-        let refusal = refused(spec.clone(), (Codec::Int8, fidelity));
+        let geometry = plain(3, 4, 4);
+        let page = vec![0; geometry.page_bytes()];
+        let refusal =
+            Bench::new(geometry, &page).encode((Codec::Int8, fidelity)).expect_err("refused");
         assert_eq!(refusal.code, Code::BadArgument);
         assert!(refusal.text.contains(&format!("fidelity {fidelity} is not its own")), "{refusal}");
     }
