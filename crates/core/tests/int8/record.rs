@@ -116,7 +116,7 @@ fn opaque_pages_and_states_become_raw_records() {
     let state = Spec { record_class: CLASS_SSM, ..spec };
     for spec in [opaque, state] {
         let geometry = Geometry::new(spec).expect("a sound shape");
-        let page: Vec<u8> = (0..geometry.page_bytes()).map(|at| at as u8).collect();
+        let page: Vec<u8> = (0_u8..=255).cycle().take(geometry.page_bytes()).collect();
         let bench = Bench::new(geometry, &page);
         let record = bench.encode(INT8).expect("a raw record");
         let header = record::verify(&record).expect("a sound record");
