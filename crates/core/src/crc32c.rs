@@ -26,8 +26,56 @@ pub fn implementation() -> &'static str {
     "portable"
 }
 
-/// The checksum of `bytes` bytes whose own one is `second`, after bytes whose one is `first`.
+/// The polynomial, reflected.
+const POLYNOMIAL: u32 = 0x82F6_3B78;
+
+/// x^(2^n) modulo the polynomial, for each n; x^(2^31) is x again, because the polynomial has the factor x + 1.
+const POWERS: [u32; 31] = {
+    let mut powers = [1 << 30; 31];
+    let mut n = 1;
+    while n < powers.len() {
+        powers[n] = multiply(powers[n - 1], powers[n - 1]);
+        n += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials modulo ours; their highest coefficient is the lowest bit.
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    let mut bit = 1 << 31;
+    while bit != 0 {
+        if a & bit != 0 {
+            product ^= b;
+        }
+        b = (b >> 1) ^ (if b & 1 == 0 { 0 } else { POLYNOMIAL });
+        bit >>= 1;
+    }
+    product
+}
+
+/// The checksum of `bytes` bytes whose own one is `second`, after bytes whose one is `first`. Pieces of a record come
+/// by the thousand each second, so this must take about a microsecond: the library's takes twenty times that.
 #[must_use]
 pub fn combine(first: u32, second: u32, bytes: usize) -> u32 {
-    ::crc32c::crc32c_combine(first, second, bytes)
+    // x^(8 * bytes): a power for each bit of `bytes`.
+    let bits = (0..usize::BITS as usize).filter(|bit| bytes >> bit & 1 == 1);
+    let shift = bits.fold(1 << 31, |shift, bit| multiply(POWERS[(bit + 3) % POWERS.len()], shift));
+    multiply(shift, first) ^ second
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{checksum, combine};
+
+    #[test]
+    fn two_checksums_make_one() {
+        let bytes: Vec<u8> = (0..70_000_u32).map(|at| (at * 31 % 251) as u8).collect();
+        for middle in [0, 1, 7, 192, 4096, 65_537, bytes.len()] {
+            let (first, second) = bytes.split_at(middle);
+            let joined = combine(checksum(first), checksum(second), second.len());
+            assert_eq!(joined, checksum(&bytes), "{middle}");
+        }
+        assert_eq!(combine(7, 9, 1 << 40), ::crc32c::crc32c_combine(7, 9, 1 << 40));
+    }
 }

@@ -99,7 +99,7 @@ pub const LANE_SILENT_MS: u64 = 400;
 pub const LANE_KEEPALIVE_S: u64 = 20;
 
 /// Bytes received, checked and decoded in one go: they must still be in the L2 cache.
-pub const LANE_STEP_BYTES: usize = 256 * KIB;
+pub const LANE_STEP_BYTES: usize = 128 * KIB;
 
 /// Buffer of a lane's socket, each way: 25 Gb/s over 1 ms.
 pub const LANE_SOCKET_BYTES: usize = 4 * MIB;

@@ -87,11 +87,16 @@ impl Cut {
         Arc::clone(&self.pin)
     }
 
-    /// The next chunk's range.
+    /// The next chunk's range. What would be left of a record that has little more than a chunk is shared out: a crumb
+    /// costs the receiver a turn of its own.
     pub fn cut(&mut self) -> Range<usize> {
-        let end = self.pin.len().min(self.at + LANE_CHUNK_BYTES);
-        let range = self.at..end;
-        self.at = end;
+        let rest = self.pin.len() - self.at;
+        let bytes = match rest {
+            0..=LANE_CHUNK_BYTES => rest,
+            _ => rest.div_ceil(2).min(LANE_CHUNK_BYTES),
+        };
+        let range = self.at..self.at + bytes;
+        self.at += bytes;
         range
     }
 

@@ -1,0 +1,44 @@
+//! Owns the far side: a process with a vault's store and lanes, and the other end of plain TCP.
+
+use std::io::BufRead;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+
+use tierkv_core::lane::server::{Options, Server, Token};
+use tierkv_core::store::{self, CLASS_ANY, Store};
+
+use super::tcp;
+
+/// Serves until standard input ends; each line is an order and is answered by a line.
+pub fn serve() {
+    let mut orders = std::io::stdin().lock().lines();
+    let set_bytes: u64 = orders.next().unwrap().unwrap().parse().unwrap();
+    let max_bytes = set_bytes * 2;
+    let options =
+        store::Options { max_bytes, max_record_bytes: max_bytes / 2, record_class: CLASS_ANY };
+    let store = Arc::new(Store::new(options).unwrap());
+    let options = Options::new("127.0.0.1:0", max_bytes / 2, max_bytes);
+    let server = Server::open(Arc::clone(&store), options).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let set = vec![1; usize::try_from(set_bytes).unwrap()];
+    thread::spawn(move || tcp::serve(&listener, set));
+    println!("{} :{port}", server.address().unwrap());
+    for order in orders {
+        match order.unwrap().as_str() {
+            "flush" => {
+                store.flush(None);
+            }
+            token => server.admit(token_of(token)),
+        }
+        println!("done");
+    }
+}
+
+/// A short name, as a token.
+pub fn token_of(name: &str) -> Token {
+    let mut token = [0; 32];
+    token[..name.len()].copy_from_slice(name.as_bytes());
+    token
+}

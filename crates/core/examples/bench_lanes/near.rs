@@ -1,0 +1,357 @@
+//! Owns the near side: an engine's arena, rounds in turns, and what they took.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use tierkv_core::arena::{self, Arena};
+use tierkv_core::codec::Codec;
+use tierkv_core::geometry::{Geometry, Spec};
+use tierkv_core::inbox::Inbox;
+use tierkv_core::lane::client::{Client, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::wire::Timing;
+use tierkv_core::outbox::{Identity, Outbox};
+use tierkv_core::record::{CLASS_KV, HEADER_BYTES, LAYOUT_CANONICAL};
+use tierkv_core::slots::Lease;
+use tierkv_core::store::ItemStatus;
+
+use super::Plan;
+use super::far::token_of;
+use super::tcp::{self, Span};
+
+const NAMESPACE: [u8; 32] = [1; 32];
+/// Records of one store, and of one fetch: what the sidecar sends at a time.
+const SAVE_BATCH: usize = 8;
+const FETCH_WINDOW: usize = 14;
+/// Stores, and fetches, under way at a time.
+const IN_FLIGHT: usize = 2;
+/// Connections of plain TCP, of which the best counts.
+const CONNECTIONS: [usize; 3] = [1, 2, 4];
+
+/// A block of 16 tokens of an 8B model: 36 layers, 8 KV heads, head dim 128, bf16.
+fn geometry() -> Arc<Geometry> {
+    let spec = Spec {
+        group: 0,
+        record_class: CLASS_KV,
+        layout: LAYOUT_CANONICAL,
+        dtype: 1,
+        tokens: 16,
+        layers: 36,
+        heads: 8,
+        dim_k: 128,
+        dim_v: 128,
+        layer_bytes: 65_536,
+        key_offset: 0,
+        value_offset: 32_768,
+        head_stride: 256,
+        token_stride: 2_048,
+    };
+    Arc::new(Geometry::new(spec).unwrap())
+}
+
+struct Near {
+    far: Child,
+    said: BufReader<ChildStdout>,
+    lanes_address: String,
+    streams: Vec<Vec<TcpStream>>,
+    geometry: Arc<Geometry>,
+    arena: Arc<Arena>,
+    leases: Vec<Lease>,
+    outbox: Outbox,
+    inbox: Arc<Inbox>,
+    sessions: u32,
+}
+
+/// One session, and its outcomes.
+struct Session {
+    client: Client,
+    outcomes: Receiver<(u32, Outcome)>,
+}
+
+impl Near {
+    fn open(plan: &Plan) -> Self {
+        let geometry = geometry();
+        let slot_bytes = geometry.slot_bytes() as u64;
+        let options = arena::Options { slot_bytes, slot_count: plan.blocks, dir: None };
+        let arena = Arc::new(Arena::create(&options).unwrap());
+        arena.prefault().unwrap();
+        while arena.status().touched_slots < plan.blocks {
+            std::thread::yield_now();
+        }
+        let leases = arena.slots().lease(1, plan.blocks);
+        let mut far = Command::new(std::env::current_exe().unwrap())
+            .arg("--far")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writeln!(far.stdin.as_ref().unwrap(), "{}", arena.bytes()).unwrap();
+        let mut said = BufReader::new(far.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let mut ports = line.split_whitespace().map(|port| format!("127.0.0.1{port}"));
+        let [lanes_address, tcp_address] = [ports.next().unwrap(), ports.next().unwrap()];
+        let (outbox, inbox) = (Outbox::default(), Arc::default());
+        let streams = CONNECTIONS.map(|connections| tcp::connect(&tcp_address, connections)).into();
+        Self {
+            far,
+            said,
+            lanes_address,
+            streams,
+            geometry,
+            arena,
+            leases,
+            outbox,
+            inbox,
+            sessions: 0,
+        }
+    }
+
+    fn order(&mut self, order: &str) {
+        writeln!(self.far.stdin.as_ref().unwrap(), "{order}").unwrap();
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        assert_eq!(line, "done\n");
+    }
+
+    fn connect(&mut self, lanes: u16) -> Session {
+        self.sessions += 1;
+        let name = self.sessions.to_string();
+        self.order(&name);
+        let (tell, outcomes) = channel();
+        let sink = Arc::new(move |request, outcome| drop(tell.send((request, outcome))));
+        let (address, token) = (self.lanes_address.clone(), token_of(&name));
+        let options = Options { address, token, lanes, timing: Timing::default() };
+        let session = Session { client: Client::open(options, sink).unwrap(), outcomes };
+        assert_eq!(session.outcomes.recv().unwrap(), (0, Outcome::Up));
+        session
+    }
+
+    /// Finite numbers, different in every slot.
+    fn fill(&self) {
+        let mut word = 88_172_645_463_325_252_u64;
+        for lease in &self.leases {
+            let words = (0..self.geometry.page_bytes() / 8).map(|_| {
+                word ^= word << 13;
+                word ^= word >> 7;
+                word ^= word << 17;
+                word & 0xBFFF_BFFF_BFFF_BFFF
+            });
+            let page: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+            self.arena.poke(lease.slot, &page).unwrap();
+        }
+    }
+
+    /// The arena's memory, cut into equal parts; all slots follow one another.
+    fn spans(&self, parts: usize, bytes: usize) -> Vec<Span> {
+        let first = self.leases.iter().min().unwrap();
+        let place = self.arena.access(*first).unwrap().as_ptr();
+        let part = bytes / parts;
+        (0..parts)
+            .map(|index| Span { place: place.wrapping_add(index * part), bytes: part })
+            .collect()
+    }
+
+    fn wire_bytes(&self, codec: Codec) -> usize {
+        self.leases.len() * (HEADER_BYTES + self.geometry.payload_bytes(codec).unwrap())
+    }
+
+    fn restore(&self, session: &Session, codec: Codec) {
+        let blocks: Vec<usize> = (0..self.leases.len()).collect();
+        let windows = blocks.chunks(FETCH_WINDOW).map(|window| {
+            let target = |index: &usize| Target {
+                packed_key: key(*index),
+                lease: self.leases[*index],
+                geometry: Arc::clone(&self.geometry),
+            };
+            Targets {
+                namespace: NAMESPACE,
+                fidelity: codec.id(),
+                arena: Arc::clone(&self.arena),
+                inbox: Arc::clone(&self.inbox),
+                items: window.iter().map(target).collect(),
+            }
+        });
+        session.pipelined(windows, |client, targets| client.fetch(targets).unwrap());
+    }
+
+    fn save(&self, session: &Session, codec: Codec) {
+        let blocks: Vec<usize> = (0..self.leases.len()).collect();
+        let batches = blocks
+            .chunks(SAVE_BATCH)
+            .map(|batch| batch.iter().map(|index| self.encode(*index, codec)).collect::<Vec<_>>());
+        session.pipelined(batches, |client, batch| client.store(&NAMESPACE, batch).unwrap());
+    }
+
+    fn encode(&self, index: usize, codec: Codec) -> Outgoing {
+        let packed_key = key(index);
+        let identity = Identity {
+            shard: 0,
+            shard_count: 1,
+            end_tokens: 16,
+            namespace: NAMESPACE,
+            block_hash: packed_key[..32].try_into().unwrap(),
+            parent_hash: [0; 32],
+        };
+        let lease = self.leases[index];
+        let codec = (codec, codec.id());
+        let record = self.outbox.encode(&self.arena, lease, &self.geometry, codec, &identity);
+        Outgoing { packed_key, record: Arc::new(record.unwrap()) }
+    }
+
+    /// Processor seconds so far: in programs and in the kernel, near, then far.
+    fn cpu_seconds(&self) -> [f64; 4] {
+        let [near, far] = ["self".to_owned(), self.far.id().to_string()].map(|process| {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+            let mut fields = stat.rsplit_once(") ").unwrap().1.split(' ').skip(11);
+            [(); 2].map(|()| f64::from(fields.next().unwrap().parse::<u32>().unwrap()) / 100.0)
+        });
+        [near[0], near[1], far[0], far[1]]
+    }
+}
+
+impl Session {
+    /// Begins each of `work` while few are under way; every item of all must be accepted.
+    fn pipelined<W>(&self, work: impl Iterator<Item = W>, begin: impl Fn(&Client, W) -> u32) {
+        let mut open = 0;
+        for each in work {
+            begin(&self.client, each);
+            open += 1;
+            if open == IN_FLIGHT {
+                self.accepted();
+                open -= 1;
+            }
+        }
+        for _ in 0..open {
+            self.accepted();
+        }
+    }
+
+    fn accepted(&self) {
+        match self.outcomes.recv().unwrap() {
+            (_, Outcome::Done(statuses, ..)) => {
+                assert!(statuses.iter().all(|status| *status == ItemStatus::Accepted as u8));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Milliseconds of one look-up of `keys`.
+    fn look_up_ms(&self, keys: &[[u8; 36]]) -> f64 {
+        let started = Instant::now();
+        self.client.look_up(&NAMESPACE, keys).unwrap();
+        let (_, outcome) = self.outcomes.recv().unwrap();
+        assert!(matches!(outcome, Outcome::Found(_)));
+        started.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+fn key(index: usize) -> [u8; 36] {
+    let mut key = [0; 36];
+    key[..8].copy_from_slice(&(index as u64).to_le_bytes());
+    key
+}
+
+/// Samples by name, in the order of first use.
+#[derive(Default)]
+struct Samples(Vec<(String, Vec<f64>)>);
+
+impl Samples {
+    fn add(&mut self, name: &str, value: f64) {
+        match self.0.iter_mut().find(|(other, _)| other == name) {
+            Some((_, samples)) => samples.push(value),
+            None => self.0.push((name.to_owned(), vec![value])),
+        }
+    }
+
+    fn json(&self) -> String {
+        let mut text = String::new();
+        for (name, samples) in &self.0 {
+            let comma = if text.is_empty() { "" } else { "," };
+            write!(text, "{comma}\"{name}\":{samples:?}").unwrap();
+        }
+        text
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn gigabytes(bytes: usize) -> f64 {
+    bytes as f64 / 1e9
+}
+
+/// Measures `work`: GB/s of `bytes`, and processor seconds per GB.
+fn measure(
+    samples: &mut Samples,
+    near: &mut Near,
+    name: &str,
+    bytes: usize,
+    work: impl FnOnce(&mut Near),
+) {
+    let (before, started) = (near.cpu_seconds(), Instant::now());
+    work(near);
+    let seconds = started.elapsed().as_secs_f64();
+    let after = near.cpu_seconds();
+    samples.add(&format!("{name}Gbps"), gigabytes(bytes) / seconds);
+    let spent: Vec<f64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    samples.add(&format!("{name}CpuSPerGb"), spent.iter().sum::<f64>() / gigabytes(bytes));
+    for (part, spent) in ["NearUser", "NearSys", "FarUser", "FarSys"].iter().zip(spent) {
+        samples.add(&format!("{name}{part}"), spent / gigabytes(bytes));
+    }
+}
+
+/// One round: plain TCP both ways, then saves and restores with each codec; the page bytes stay what they were.
+fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
+    let bytes = near.wire_bytes(Codec::Int8);
+    for (index, connections) in CONNECTIONS.into_iter().enumerate() {
+        for (name, out) in [("tcpIn", false), ("tcpOut", true)] {
+            let spans = near.spans(connections, bytes);
+            measure(samples, near, &format!("{name}{connections}"), bytes, |near| {
+                tcp::run(&mut near.streams[index], &spans, out);
+            });
+        }
+    }
+    near.fill();
+    for (codec, name) in [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")] {
+        let bytes = near.wire_bytes(codec);
+        for (lanes, session) in sessions {
+            near.order("flush");
+            measure(samples, near, &format!("save{name}{lanes}"), bytes, |near| {
+                near.save(session, codec);
+            });
+            measure(samples, near, &format!("restore{name}{lanes}"), bytes, |near| {
+                near.restore(session, codec);
+            });
+        }
+    }
+}
+
+/// Runs all rounds; one line of JSON.
+pub fn run(plan: &Plan) -> String {
+    let mut near = Near::open(plan);
+    let sessions: Vec<(u16, Session)> =
+        [1, 2, 4].map(|lanes| (lanes, near.connect(lanes))).into_iter().collect();
+    // One round for nothing: memory is touched, buffers are made.
+    round(&mut near, &sessions, &mut Samples::default());
+    let mut samples = Samples::default();
+    for _ in 0..plan.rounds {
+        round(&mut near, &sessions, &mut samples);
+    }
+    let keys: Vec<_> = (0..2000).map(key).collect();
+    for _ in 0..plan.rounds * 100 {
+        samples.add("lookup2000Ms", sessions[1].1.look_up_ms(&keys));
+    }
+    drop(near.far.stdin.take());
+    drop(sessions);
+    near.far.wait().unwrap();
+    let (blocks, wire) = (plan.blocks, near.wire_bytes(Codec::Int8));
+    let rounds = plan.rounds;
+    format!(
+        "{{\"blocks\":{blocks},\"rounds\":{rounds},\"wireBytesInt8\":{wire},\"pageBytes\":{},\"samples\":{{{}}}}}",
+        near.geometry.page_bytes(),
+        samples.json()
+    )
+}
