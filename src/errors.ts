@@ -65,6 +65,7 @@ const CATALOGUE = {
   OPEN_FILES: ["setup", "open files: the limit is {limit}, at least {needed} are needed; {fix}"],
   LOCAL_VAULT: ["setup", "the vault of this machine did not start: {reason}"],
   ARENA_FAILED: ["setup", "shared memory: {reason}"],
+  DISK_FAILED: ["setup", "the vault's disk: {reason}"],
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],
 
@@ -181,6 +182,7 @@ export function isTierkvError(error: unknown): error is TierkvError {
 const FREE_TEXT_CODES = [
   "BAD_ARGUMENT",
   "ARENA_FAILED",
+  "DISK_FAILED",
   "UNKNOWN_ID",
   "BAD_RECORD",
   "NO_MEMORY",

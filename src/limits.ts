@@ -49,7 +49,7 @@ export const VAULT_CONNECTIONS_MAX = 512;
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */
 export const CLIENT_CALLS_MAX = 64;
-/** Keys of one Report: each is read and checked on the vault's one JavaScript thread. */
+/** Keys of one Report: each record is read and checked. */
 export const REPORT_KEYS_MAX = 64;
 /** Counter names of one process: a peer cannot grow the table by inventing names. */
 export const COUNTER_NAMES_MAX = 512;
@@ -57,6 +57,10 @@ export const COUNTER_NAMES_MAX = 512;
 export const GROUPS_MAX = 64;
 /** Worker ranks of one engine. */
 export const WORLD_MAX = 64;
+
+/** Records of a fetch that are read from disk ahead of being sent, and how many of them one thread reads. */
+export const LOAD_WINDOW_KEYS = 32;
+export const LOAD_TASK_KEYS = 8;
 
 // Waits, in ms.
 /** A new connection must say hello within this time. */
@@ -111,6 +115,13 @@ export const CONFIG_FILE_BYTES_MAX: number = 1 * MIB;
 /** Memory of a vault, least and most. */
 export const VAULT_BYTES_MIN: number = 16 * MIB;
 export const VAULT_BYTES_MAX: number = 65_536 * GIB;
+/** A vault's directory, least (eight segments of 8 MiB) and most. */
+export const DISK_BYTES_MIN: number = 64 * MIB;
+export const DISK_BYTES_MAX: number = 65_536 * GIB;
+/** Share of the room on its disk that a vault takes where nothing is configured. */
+export const DISK_FREE_SHARE = 0.5;
+/** Time to live of records on disk, at most: ten years. */
+export const DISK_TTL_S_MAX = 315_360_000;
 /** Shared memory of one engine, least and most. */
 export const ARENA_BYTES_MIN: number = 16 * MIB;
 export const ARENA_BYTES_MAX: number = 1024 * GIB;

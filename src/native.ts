@@ -12,6 +12,8 @@ export type Geometry = core.Geometry;
 export type RecordHeader = core.RecordHeader;
 export type LaneServerStatus = core.LaneServerStatus;
 export type StoreReservations = core.StoreReservations;
+export type StoreDiskOptions = core.StoreDiskOptions;
+export type StoreDiskStats = core.StoreDiskStats;
 
 async function loadCore(): Promise<Core> {
   try {
@@ -40,6 +42,18 @@ function coded<F extends NativeFunction>(call: F): F {
   const guarded = (...args: never[]): unknown => {
     try {
       return call(...args);
+    } catch (error) {
+      throw toTierkvError(error);
+    }
+  };
+  return guarded as F;
+}
+
+/** The same for one that answers later. */
+function codedLater<F extends (...args: never[]) => Promise<unknown>>(call: F): F {
+  const guarded = async (...args: never[]): Promise<unknown> => {
+    try {
+      return await call(...args);
     } catch (error) {
       throw toTierkvError(error);
     }
@@ -105,8 +119,13 @@ export const storeAbort: Core["storeAbort"] = coded(loaded.storeAbort);
 export const storePin: Core["storePin"] = coded(loaded.storePin);
 export const pinSlice: Core["pinSlice"] = coded(loaded.pinSlice);
 export const unpin: Core["unpin"] = coded(loaded.unpin);
-export const storeRecheck: Core["storeRecheck"] = coded(loaded.storeRecheck);
-export const storeFlush: Core["storeFlush"] = coded(loaded.storeFlush);
+export const storeLoad: Core["storeLoad"] = codedLater(loaded.storeLoad);
+export const storeDurable: Core["storeDurable"] = coded(loaded.storeDurable);
+export const storeAwaitDurable: Core["storeAwaitDurable"] = codedLater(loaded.storeAwaitDurable);
+export const storeRecheck: Core["storeRecheck"] = codedLater(loaded.storeRecheck);
+export const storeFlush: Core["storeFlush"] = codedLater(loaded.storeFlush);
+export const storeDrain: Core["storeDrain"] = codedLater(loaded.storeDrain);
+export const storeDiskStats: Core["storeDiskStats"] = coded(loaded.storeDiskStats);
 export const storeStats: Core["storeStats"] = coded(loaded.storeStats);
 export const closeStore: Core["closeStore"] = coded(loaded.closeStore);
 export const testCorruptRecord: Core["testCorruptRecord"] = coded(loaded.testCorruptRecord);

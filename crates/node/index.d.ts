@@ -276,17 +276,75 @@ export declare function retainSlot(id: number, slot: number, generation: number)
 /** Gives the reservation back; idempotent. */
 export declare function storeAbort(reservationId: number): void
 
+/** The same, once those that are on their way have arrived or failed. */
+export declare function storeAwaitDurable(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Uint8Array>
+
 /** Checks the record whole; returns its `ItemStatus` number. The reservation is gone afterwards. */
 export declare function storeCommit(reservationId: number): number
 
-/** Removes the records of a namespace, or of all (null). */
-export declare function storeFlush(id: number, namespace: Uint8Array | null): StoreFlushed
+/** What a durable tier is made of. */
+export interface StoreDiskOptions {
+  dataDir: string
+  diskBytes: number
+  /** 0 none, 1 group, 2 sync. */
+  durability: number
+  ttlMs?: number
+}
+
+/** The numbers of the durable tier; null where there is none. */
+export declare function storeDiskStats(id: number): StoreDiskStats | null
+
+/** How a durable tier is doing. */
+export interface StoreDiskStats {
+  maxBytes: number
+  usedBytes: number
+  segments: number
+  records: number
+  recordBytes: number
+  durableRecords: number
+  durableBytes: number
+  indexBytes: number
+  queued: number
+  queuedBytes: number
+  written: number
+  writtenBytes: number
+  fileBytes: number
+  read: number
+  readBytes: number
+  missed: number
+  skipped: number
+  quarantined: number
+  evicted: number
+  moved: number
+  expired: number
+  scrubbedBytes: number
+  alarms: number
+  syncsFailed: number
+  isRecovering: boolean
+  isFailing: boolean
+}
+
+/** Writes what waits for the disk and seals it, so that the next start is quick. */
+export declare function storeDrain(id: number): Promise<void>
+
+/** Which records survive a power failure now: a bitmap, least significant bit first. */
+export declare function storeDurable(id: number, namespace: Uint8Array, packed: Uint8Array): Uint8Array
+
+/** Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers. */
+export declare function storeFlush(id: number, namespace: Uint8Array | null, recordClass: number): Promise<StoreFlushed>
 
 /** What a flush removed. */
 export interface StoreFlushed {
   records: number
+  /** Memory. */
   bytes: number
+  diskBytes: number
+  /** They stay away whatever happens. */
+  isDurable: boolean
 }
+
+/** Pins records, reading those that are on disk only; per key: pin id (0 = missing), record length. */
+export declare function storeLoad(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Float64Array>
 
 /** Which keys can be fetched: a bitmap, least significant bit first. */
 export declare function storeLookup(id: number, namespace: Uint8Array, packed: Uint8Array): Buffer
@@ -297,13 +355,15 @@ export interface StoreOptions {
   maxRecordBytes: number
   /** 1 kv, 2 ssm, 0 both. */
   recordClass: number
+  /** Where records are kept on disk, too. */
+  disk?: StoreDiskOptions
 }
 
-/** Pins records; per key: pin id (0 = missing), record length. */
+/** Pins records that are in memory; per key: pin id (0 = not there), record length. */
 export declare function storePin(id: number, namespace: Uint8Array, packed: Uint8Array): Float64Array
 
-/** Checks stored records again, bad ones are removed; per key an `ItemStatus` number. */
-export declare function storeRecheck(id: number, namespace: Uint8Array, packed: Uint8Array): Uint8Array
+/** Checks stored records again, in both tiers; bad copies are removed; per key an `ItemStatus` number. */
+export declare function storeRecheck(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Uint8Array>
 
 /** The answer to an offer, one entry per key. */
 export interface StoreReservations {

@@ -8,6 +8,7 @@ import { createLogger } from "../log.ts";
 import type { CodecName } from "../sidecar/codecs.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
+import type { DiskStats } from "../wire/messages.ts";
 import { SidecarLink } from "./sidecar-link.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
 
@@ -26,6 +27,8 @@ export interface TargetStatus {
   /** Share of looked-up keys that were held, since the target started. */
   hitRate: number | null;
   evicted: number | null;
+  /** A vault's durable tier. */
+  disk: DiskStats | null;
   /** Engines connected to a sidecar. */
   engines: number | null;
   /** Those of them that may restore. */
@@ -55,6 +58,7 @@ export async function inspectVault({ name, classes, address }: VaultTarget): Pro
       records: stats.records,
       hitRate: hitRate(stats.counters),
       evicted: stats.counters["evicted"] ?? 0,
+      disk: stats.disk ?? null,
       counters: stats.counters,
     };
   } catch (error) {
@@ -110,6 +114,7 @@ function blank(target: string, address: string): TargetStatus {
     records: null,
     hitRate: null,
     evicted: null,
+    disk: null,
     engines: null,
     restoring: null,
     kvCodec: null,

@@ -96,6 +96,15 @@ export class VaultClient {
     });
   }
 
+  /** Bitmap over `keys` (packed, at most KEYS_MAX): what would survive a power failure of the vault now. */
+  durable(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+    return this.#session.call("Lookup", deadlineMs, async ({ channel, options }) => {
+      const request = { namespace, keys, askDurable: true };
+      const { durable } = await channel.unary(vaultService.Lookup, request, options());
+      return durable;
+    });
+  }
+
   /** Put-if-absent; one status per item. What was accepted before a failure stays in the vault, so trying again is safe. */
   store(
     namespace: Buffer,
@@ -217,9 +226,16 @@ export class VaultClient {
     );
   }
 
-  /** Drops every record of one namespace; null: of all. */
-  flush(namespace: Buffer | null, deadlineMs: number): Promise<m.FlushReply> {
-    const request = { namespace: namespace ?? Buffer.alloc(0) };
+  /** Drops every record of one namespace (null: of all) and one class (null: of both). */
+  flush(
+    namespace: Buffer | null,
+    deadlineMs: number,
+    recordClass: RecordClass | null = null,
+  ): Promise<m.FlushReply> {
+    const request = {
+      namespace: namespace ?? Buffer.alloc(0),
+      recordClass: recordClass === null ? 0 : classNumber(recordClass),
+    };
     return this.#session.call("Flush", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Flush, request, options()),
     );

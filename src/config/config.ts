@@ -23,12 +23,22 @@ export interface TurboQuantConfig {
   readonly kvDim: number | null;
 }
 
+/** When a record on disk is called durable: as its file fills, soon after it was accepted, or before that is answered. */
+export type Durability = "none" | "group" | "sync";
+
 export interface VaultConfig {
   readonly listen: Address;
   /** null: a share of the memory free at start. */
   readonly maxBytes: number | null;
   /** TCP port of the lanes, on the host of `listen`; 0: the system chooses. */
   readonly lanePort: number;
+  /** null: nothing is kept on disk. */
+  readonly dataDir: string | null;
+  /** null: a share of the room on that disk at start. */
+  readonly diskBytes: number | null;
+  readonly durability: Durability;
+  /** null: until there is no room. */
+  readonly diskTtlS: number | null;
 }
 
 export interface SidecarConfig {

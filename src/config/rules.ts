@@ -20,7 +20,19 @@ const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
       }
     : null;
 
-const RULES: readonly Rule[] = [stallIsWithinWait];
+/** Only what was written can conflict; durability has a default. */
+const diskHasAPlace: Rule = ({ vault: { dataDir, diskBytes, diskTtlS } }) => {
+  if (dataDir !== null || (diskBytes === null && diskTtlS === null)) return null;
+  const name = diskBytes === null ? "disk_ttl_s" : "disk_bytes";
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["vault", name],
+    reason: "there is no data_dir, so nothing is kept on disk",
+    fix: `write data_dir = "/var/lib/tierkv", or remove ${name}`,
+  };
+};
+
+const RULES: readonly Rule[] = [stallIsWithinWait, diskHasAPlace];
 
 /** Every rule that a well-typed configuration breaks. */
 export function breaches(config: Config): Breach[] {

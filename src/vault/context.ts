@@ -1,5 +1,6 @@
 // Owns what every call of one vault shares: its store, its identity, its counters.
 import type { VaultClass } from "../block.ts";
+import type { Durability } from "../config/config.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import type { VaultLanes } from "./lanes.ts";
@@ -16,6 +17,8 @@ export interface VaultContext {
   readonly maxRecordBytes: number;
   /** Record bytes that calls under way may reserve, all together. */
   readonly maxReservedBytes: number;
+  /** null: nothing is kept on disk. */
+  readonly durability: Durability | null;
   readonly startedMs: number;
   readonly counters: VaultCounters;
   readonly logger: Logger;

@@ -2,6 +2,7 @@
 import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { vaultClassNumber } from "../block.ts";
 import type { VaultClass } from "../block.ts";
+import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import {
@@ -12,7 +13,8 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
-import { closeStore, coreInfo, createStore } from "../native.ts";
+import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
+import type { StoreDiskOptions } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import { serverOptions } from "../wire/options.ts";
 import { healthService, vaultService } from "../wire/service.ts";
@@ -24,7 +26,15 @@ import { isLocal, listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
 import { storeHandler } from "./store-call.ts";
 import { OpenStreams } from "./streams.ts";
-import { countsOf, flush, hello, lookup, report, stats, unary } from "./unary.ts";
+import { countsOf, flush, hello, lookup, report, stats, unary, unaryLater } from "./unary.ts";
+
+/** Where records are kept on disk. */
+export interface VaultDisk {
+  readonly dataDir: string;
+  readonly diskBytes: number;
+  readonly durability: Durability;
+  readonly diskTtlS: number | null;
+}
 
 export interface VaultOptions {
   config: {
@@ -32,6 +42,7 @@ export interface VaultOptions {
     readonly maxBytes: number;
     /** Port of the lanes, 0 or none: any; null: no lanes. */
     readonly lanePort?: number | null;
+    readonly disk?: VaultDisk | null;
   };
   recordClass: VaultClass;
   logger: Logger;
@@ -45,7 +56,7 @@ export interface RunningVault extends Running {
   counts(): Readonly<Record<string, number>>;
 }
 
-/** Listens and serves until closed. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+/** Listens and serves until closed. Throws ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
 export async function startVault(options: VaultOptions): Promise<RunningVault> {
   const { config, logger } = options;
   const vault = newContext(options);
@@ -90,12 +101,18 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
 }
 
 function newContext({ config, recordClass, logger, counters }: VaultOptions): VaultContext {
-  const { maxBytes } = config;
+  const { maxBytes, disk = null } = config;
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
   const core = coreInfo();
   return {
-    store: createStore({ maxBytes, maxRecordBytes, recordClass: vaultClassNumber(recordClass) }),
+    store: createStore({
+      maxBytes,
+      maxRecordBytes,
+      recordClass: vaultClassNumber(recordClass),
+      ...(disk === null ? {} : { disk: nativeDisk(disk) }),
+    }),
     recordClass,
+    durability: disk?.durability ?? null,
     epoch: randomNumber48(),
     version: core.version,
     recordVersion: core.recordVersion,
@@ -109,6 +126,13 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
   };
 }
 
+const DURABILITIES: readonly Durability[] = ["none", "group", "sync"];
+
+function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): StoreDiskOptions {
+  const given = { dataDir, diskBytes, durability: DURABILITIES.indexOf(durability) };
+  return diskTtlS === null ? given : { ...given, ttlMs: diskTtlS * 1000 };
+}
+
 function newServer(vault: VaultContext, health: Health): Server {
   const server = new Server(serverOptions());
   server.addService(
@@ -118,9 +142,9 @@ function newServer(vault: VaultContext, health: Health): Server {
       Lookup: unary(vault, "Lookup", lookup),
       Store: storeHandler(vault),
       Fetch: fetchHandler(vault),
-      Report: unary(vault, "Report", report),
+      Report: unaryLater(vault, "Report", report),
       Stats: unary(vault, "Stats", stats),
-      Flush: unary(vault, "Flush", flush),
+      Flush: unaryLater(vault, "Flush", flush),
     },
   );
   server.addService(
@@ -157,6 +181,8 @@ async function drain({ vault, health, server, listener }: Parts): Promise<void> 
   listener.cut();
   vault.lanes?.close();
   await vault.streams.idle();
+  // What was accepted reaches the disk, and the next start finds footers.
+  await storeDrain(vault.store);
   closeStore(vault.store);
   vault.logger.info("vault stopped");
 }

@@ -5,6 +5,7 @@ import { isTierkvError, TierkvError } from "../errors.ts";
 import { STORE_IDLE_MS } from "../limits.ts";
 import {
   storeAbort,
+  storeAwaitDurable,
   storeCommit,
   storeLookup,
   storeReserve,
@@ -26,7 +27,9 @@ export function storeHandler(
   return (call) => {
     let isOver = false;
     let stream: OpenStream | null = null;
-    const batch = new StoreBatch(vault, (reply) => call.write(reply));
+    const batch = new StoreBatch(vault, (reply) => {
+      if (!isOver) call.write(reply);
+    });
     const finish = (error: unknown): void => {
       if (isOver) return;
       isOver = true;
@@ -58,7 +61,7 @@ export function storeHandler(
     call.on("end", () => {
       if (isOver) return;
       attempt(() => batch.finish(), finish);
-      finish(null);
+      batch.answered().then(() => finish(null), finish);
     });
   };
 }
@@ -81,9 +84,18 @@ class StoreBatch {
   /** Open reservation per item; 0 = none (any more). */
   #reservations: Uint32Array = new Uint32Array(0);
 
+  /** Items that are accepted and answered once they are durable, or will not be for now. */
+  #accepted: number[] = [];
+  #syncing: Promise<void> | null = null;
+
   constructor(vault: VaultContext, reply: (reply: StoreReply) => void) {
     this.#vault = vault;
     this.#reply = reply;
+  }
+
+  /** Resolves once every item has its answer; rejects with what kept one from it. */
+  async answered(): Promise<void> {
+    while (this.#syncing !== null) await this.#syncing;
   }
 
   /** True when it brought something: only progress keeps a stream alive. */
@@ -142,7 +154,31 @@ class StoreBatch {
       return;
     }
     this.#reservations[item] = 0;
-    this.#settle(item, storeCommit(reservation));
+    const status = storeCommit(reservation);
+    if (status !== ItemStatus.ACCEPTED || this.#vault.durability !== "sync") {
+      this.#settle(item, status);
+      return;
+    }
+    this.#accepted.push(item);
+    this.#syncing ??= this.#sync().finally(() => {
+      this.#syncing = null;
+    });
+  }
+
+  /** One wait for all that were accepted meanwhile: the disk syncs them together. */
+  async #sync(): Promise<void> {
+    while (this.#offer !== null && this.#accepted.length > 0) {
+      const items = this.#accepted;
+      this.#accepted = [];
+      const { namespace, keys } = this.#offer;
+      const part = Buffer.concat(items.map((item) => keyAt(keys, item)));
+      // A vault that is being closed cannot say any more.
+      const nothing = (): Uint8Array => newBitmap(0);
+      const durable = await storeAwaitDurable(this.#vault.store, namespace, part).catch(nothing);
+      for (const [index, item] of items.entries()) {
+        this.#settle(item, hasBit(durable, index) ? ItemStatus.DURABLE : ItemStatus.ACCEPTED);
+      }
+    }
   }
 
   #drop(item: number, reservation: number, status: ItemStatus): void {
@@ -160,7 +196,7 @@ class StoreBatch {
 
   #count(status: number, recordBytes = 0): void {
     const { counters } = this.#vault;
-    if (status === ItemStatus.ACCEPTED) {
+    if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
       counters.add("stored");
       counters.add("stored_bytes", recordBytes);
     } else if (status === ItemStatus.PRESENT) {

@@ -1,9 +1,18 @@
 // Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Stats, Flush.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import { countBits, ItemStatus, statusName, toNamespace, vaultClassNumber } from "../block.ts";
+import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { CHUNK_BYTES, KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits.ts";
-import { storeFlush, storeLookup, storeRecheck, storeStats } from "../native.ts";
+import {
+  storeDiskStats,
+  storeDurable,
+  storeFlush,
+  storeLookup,
+  storeRecheck,
+  storeStats,
+} from "../native.ts";
+import type { StoreDiskStats } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
@@ -20,11 +29,38 @@ export function unary<Request, Reply>(
     try {
       callback(null, answer(vault, request));
     } catch (error) {
-      vault.counters.add("calls_refused");
-      vault.logger.warn({ call, err: error }, "call refused");
-      callback(toGrpcStatus(error));
+      callback(refused(vault, call, error));
     }
   };
+}
+
+/** The same for an answer that waits for the disk. */
+export function unaryLater<Request, Reply>(
+  vault: VaultContext,
+  call: string,
+  answer: (vault: VaultContext, request: Request) => Promise<Reply>,
+): handleUnaryCall<Request, Reply> {
+  return ({ request }, callback) => {
+    const serve = async (): Promise<void> => {
+      try {
+        const reply = await answer(vault, request);
+        callback(null, reply);
+      } catch (error) {
+        callback(refused(vault, call, error));
+      }
+    };
+    void serve();
+  };
+}
+
+function refused(
+  vault: VaultContext,
+  call: string,
+  error: unknown,
+): ReturnType<typeof toGrpcStatus> {
+  vault.counters.add("calls_refused");
+  vault.logger.warn({ call, err: error }, "call refused");
+  return toGrpcStatus(error);
 }
 
 export function hello(vault: VaultContext, request: m.HelloRequest): m.HelloReply {
@@ -59,15 +95,21 @@ function range(first: number, last: number): string {
 export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupReply {
   const { namespace, keys, count } = checkKeys(request.namespace, request.keys);
   const present = storeLookup(vault.store, namespace, keys);
+  const durable = request.askDurable ? storeDurable(vault.store, namespace, keys) : NOTHING;
   vault.counters.add("lookups");
   vault.counters.add("lookup_keys", count);
   vault.counters.add("lookup_hits", countBits(present, count));
-  return { present };
+  return { present, durable: Buffer.from(durable) };
 }
 
-export function report(vault: VaultContext, request: m.ReportRequest): m.ReportReply {
+const NOTHING = new Uint8Array(0);
+
+export async function report(
+  vault: VaultContext,
+  request: m.ReportRequest,
+): Promise<m.ReportReply> {
   const { namespace, keys, count } = checkKeys(request.namespace, request.keys, REPORT_KEYS_MAX);
-  const statuses = [...storeRecheck(vault.store, namespace, keys)];
+  const statuses = [...(await storeRecheck(vault.store, namespace, keys))];
   const quarantined = statuses.filter((status) => status === ItemStatus.QUARANTINED).length;
   vault.counters.add("reports");
   vault.counters.add("reported", count);
@@ -81,6 +123,7 @@ export function report(vault: VaultContext, request: m.ReportRequest): m.ReportR
 /** Counts of calls come from the counters, what the store knows better comes from the store. */
 export function stats(vault: VaultContext): m.StatsReply {
   const now = storeStats(vault.store);
+  const onDisk = storeDiskStats(vault.store) ?? null;
   return {
     version: vault.version,
     recordClass: vaultClassNumber(vault.recordClass),
@@ -93,10 +136,12 @@ export function stats(vault: VaultContext): m.StatsReply {
     namespaces: now.namespaces,
     counters: {
       ...countsOf(vault),
-      quarantined: now.quarantined,
+      quarantined: now.quarantined + (onDisk?.quarantined ?? 0),
       evicted: now.evicted,
       evicted_bytes: now.evictedBytes,
+      ...(onDisk === null ? {} : diskCounters(onDisk)),
     },
+    ...(onDisk === null ? {} : { disk: diskStats(onDisk, vault.durability) }),
   };
 }
 
@@ -109,10 +154,47 @@ export function countsOf({ counters, lanes }: VaultContext): Record<string, numb
   return counts;
 }
 
-export function flush(vault: VaultContext, request: m.FlushRequest): m.FlushReply {
+function diskStats(now: StoreDiskStats, durability: Durability | null): m.DiskStats {
+  return {
+    maxBytes: now.maxBytes,
+    usedBytes: now.usedBytes,
+    records: now.records,
+    recordBytes: now.recordBytes,
+    durableRecords: now.durableRecords,
+    durableBytes: now.durableBytes,
+    queuedRecords: now.queued,
+    queuedBytes: now.queuedBytes,
+    recovering: now.isRecovering,
+    failing: now.isFailing,
+    durability: durability ?? "none",
+  };
+}
+
+/** What the durable tier has done since the vault started. */
+function diskCounters(now: StoreDiskStats): Record<string, number> {
+  return {
+    disk_written: now.written,
+    disk_written_bytes: now.writtenBytes,
+    disk_file_bytes: now.fileBytes,
+    disk_read: now.read,
+    disk_read_bytes: now.readBytes,
+    disk_missed: now.missed,
+    disk_skipped: now.skipped,
+    disk_evicted: now.evicted,
+    disk_moved: now.moved,
+    disk_expired: now.expired,
+    disk_scrubbed_bytes: now.scrubbedBytes,
+    disk_alarms: now.alarms,
+    disk_syncs_failed: now.syncsFailed,
+  };
+}
+
+export async function flush(vault: VaultContext, request: m.FlushRequest): Promise<m.FlushReply> {
   const namespace = request.namespace.length === 0 ? null : toNamespace(request.namespace);
-  const flushed = storeFlush(vault.store, namespace);
+  const { recordClass } = request;
+  const { isDurable, ...flushed } = await storeFlush(vault.store, namespace, recordClass);
   vault.counters.add("flushes");
-  vault.logger.info({ namespace: namespace?.toString("hex") ?? "every", ...flushed }, "flushed");
-  return flushed;
+  const what = { namespace: namespace?.toString("hex") ?? "every", recordClass };
+  vault.logger.info({ ...what, ...flushed, isDurable }, "flushed");
+  return { ...flushed, volatile: !isDurable };
 }

@@ -26,10 +26,12 @@ export interface HelloReply {
 export interface LookupRequest {
   namespace: Buffer;
   keys: Buffer;
+  askDurable?: boolean;
 }
 
 export interface LookupReply {
   present: Buffer;
+  durable: Buffer;
 }
 
 /** Exactly one of the two is set. */
@@ -112,15 +114,33 @@ export interface StatsReply {
   records: number;
   namespaces: number;
   counters: Record<string, number>;
+  disk?: DiskStats | null;
+}
+
+export interface DiskStats {
+  maxBytes: number;
+  usedBytes: number;
+  records: number;
+  recordBytes: number;
+  durableRecords: number;
+  durableBytes: number;
+  queuedRecords: number;
+  queuedBytes: number;
+  recovering: boolean;
+  failing: boolean;
+  durability: string;
 }
 
 export interface FlushRequest {
   namespace: Buffer;
+  recordClass: number;
 }
 
 export interface FlushReply {
   records: number;
   bytes: number;
+  diskBytes: number;
+  volatile: boolean;
 }
 
 export interface HealthCheckRequest {

@@ -127,7 +127,7 @@ test("worker threads encode the slots of the main thread's arena", async () => {
   });
 });
 
-test("a store's views need no room, whenever they are collected", () => {
+test("a store's views need no room, whenever they are collected", async () => {
   const store = createStore({ maxBytes: 4 * MIB, maxRecordBytes: MIB, recordClass: 1 });
   const put = (index: number): number => {
     const { key, record } = makeRecord(index, { payloadBytes: 900_000 });
@@ -151,7 +151,7 @@ test("a store's views need no room, whenever they are collected", () => {
   }
   expect(storeStats(store).evicted).toBe(16);
   expect(views[0]?.equals(makeRecord(0, { payloadBytes: 900_000 }).record)).toBe(true);
-  storeFlush(store, null);
+  await storeFlush(store, null, 0);
   expect(storeStats(store).usedBytes).toBe(0);
   closeStore(store);
   closeStore(store);

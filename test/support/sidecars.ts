@@ -38,7 +38,15 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
     path: null,
     cluster: { role: "inference", kvCold: null, ssmCold: null },
     turboQuant: { enabled: options.int8 ?? kvDim !== null, kvDim },
-    vault: { listen, maxBytes: 64 * MIB, lanePort: 0 },
+    vault: {
+      listen,
+      maxBytes: 64 * MIB,
+      lanePort: 0,
+      dataDir: null,
+      diskBytes: null,
+      durability: "group",
+      diskTtlS: null,
+    },
     sidecar: {
       socket: options.socket,
       arenaBytes: options.arenaBytes ?? 64 * MIB,

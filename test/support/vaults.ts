@@ -7,7 +7,7 @@ import { createLogger } from "../../src/log.ts";
 import type { VaultCounter } from "../../src/metrics.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import { startVault } from "../../src/vault/server.ts";
-import type { RunningVault } from "../../src/vault/server.ts";
+import type { RunningVault, VaultDisk } from "../../src/vault/server.ts";
 
 export const logger = createLogger("test", { level: "silent" });
 export const MIB: number = 1024 * 1024;
@@ -36,6 +36,7 @@ export interface TestVault extends RunningVault {
 export interface TestVaultOptions {
   recordClass?: VaultClass;
   maxBytes?: number;
+  disk?: VaultDisk;
   /** 0: the system chooses. */
   port?: number;
   /** null: no lanes. */
@@ -43,10 +44,21 @@ export interface TestVaultOptions {
 }
 
 export async function openVault(options: TestVaultOptions = {}): Promise<TestVault> {
-  const { recordClass = "kv", maxBytes = 64 * MIB, port = 0, lanePort = LANE_PORT } = options;
+  const {
+    recordClass = "kv",
+    maxBytes = 64 * MIB,
+    port = 0,
+    lanePort = LANE_PORT,
+    disk = null,
+  } = options;
   const counters = newVaultCounters();
   const vault = await startVault({
-    config: { listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` }, maxBytes, lanePort },
+    config: {
+      listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` },
+      maxBytes,
+      lanePort,
+      disk,
+    },
     recordClass,
     logger,
     counters,

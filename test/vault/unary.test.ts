@@ -196,7 +196,7 @@ describe("stats and flush", () => {
     });
     expect((await client.stats(SOON_MS)).records).toBe(1);
     expect(vault.counters.get("calls_refused")).toBe(1);
-    expect(storeFlush(lastStore.id, null).records).toBe(1);
+    expect((await storeFlush(lastStore.id, null, 0)).records).toBe(1);
   });
 });
 

@@ -19,6 +19,8 @@ pub enum Code {
     LaneFailed,
     /// The request was given up by whoever made it.
     Cancelled,
+    /// The directory of the durable tier cannot be used.
+    DiskFailed,
 }
 
 impl Code {
@@ -33,6 +35,7 @@ impl Code {
             Self::NoMemory => "NO_MEMORY",
             Self::LaneFailed => "LANE_FAILED",
             Self::Cancelled => "CANCELLED",
+            Self::DiskFailed => "DISK_FAILED",
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod arena;
 pub mod codec;
 pub mod crc32c;
+pub mod disk;
 pub mod error;
 pub mod geometry;
 pub mod inbox;

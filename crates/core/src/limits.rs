@@ -103,3 +103,57 @@ pub const LANE_STEP_BYTES: usize = 128 * KIB;
 
 /// Buffer of a lane's socket, each way: 25 Gb/s over 1 ms.
 pub const LANE_SOCKET_BYTES: usize = 4 * MIB;
+
+/// Smallest durable tier: eight segments of eight pages.
+pub const DISK_BYTES_MIN: u64 = 256 * KIB as u64;
+
+/// A segment: large enough that its footer and its sync cost nothing, small enough to be evicted whole.
+pub const DISK_SEGMENT_BYTES: u64 = 128 * MIB as u64;
+
+/// Segments of a durable tier at least: what is evicted at a time is then a small share of it.
+pub const DISK_SEGMENTS_MIN: u64 = 8;
+
+/// Segments kept free: one being written, one being removed.
+pub const DISK_RESERVE_SEGMENTS: u64 = 2;
+
+/// Divisor of a segment's bytes: that share may move on when it is evicted, so that eviction gets ahead.
+pub const DISK_MOVED_SHARE: u64 = 4;
+
+/// Records of one write and one sync: beyond it a sync costs no less per byte.
+pub const DISK_GROUP_BYTES: u64 = 16 * MIB as u64;
+
+/// How long the first record of a group waits for company, in ms: about what a sync takes.
+pub const DISK_GROUP_MS: u64 = 10;
+
+/// Records that wait to be written; they cannot be evicted from memory meanwhile.
+pub const DISK_QUEUE_BYTES_MAX: u64 = 1024 * MIB as u64;
+
+/// Namespaces of one durable tier; records of further ones stay in memory only.
+pub const DISK_NAMESPACES_MAX: usize = 1 << 16;
+
+/// Segments open for reading at the same time.
+pub const DISK_FILES_MAX: u64 = 256;
+
+/// File of tombstones beyond which it is written anew, without those that cover nothing any more.
+pub const DISK_TOMBSTONES_FILE_BYTES: u64 = MIB as u64;
+
+/// Pause before a disk that failed is tried again, in ms.
+pub const DISK_RETRY_MS: u64 = 1_000;
+
+/// How long a disk may be full of others' files, in ms, before the oldest segments go: no accident costs what is durable.
+pub const DISK_FULL_PATIENCE_MS: u64 = 60_000;
+
+/// A read that takes longer, in ms, means that the disk hangs: nobody else waits for it.
+pub const DISK_STALL_MS: u64 = 2_000;
+
+/// How long somebody waits for a record to become durable, in ms.
+pub const DISK_SYNC_WAIT_MS: u64 = 5_000;
+
+/// Segments of the run before that are read at the same time.
+pub const DISK_RECOVERY_THREADS: usize = 4;
+
+/// Bytes read again per second in the background: a terabyte in three days.
+pub const DISK_SCRUB_BYTES: u64 = 4 * MIB as u64;
+
+/// Steps of the time to live after which a segment is closed: a record outlives its time by none of them.
+pub const DISK_TTL_STEPS: u32 = 8;

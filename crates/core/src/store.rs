@@ -1,5 +1,6 @@
 //! Owns the vault's RAM store: records in memory of ours, under a byte budget that equals real memory.
 
+mod durable;
 mod key;
 mod memory;
 mod policy;
@@ -10,7 +11,7 @@ mod status;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use key::RecordKey;
+pub use key::{RecordKey, Scope};
 use memory::Budget;
 pub use memory::{ENTRY_BYTES, Pin, Stored, View};
 pub use policy::Policy;
@@ -18,6 +19,7 @@ pub use quick::QuickPolicy;
 pub use reservation::Reservation;
 pub use status::ItemStatus;
 
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::limits::{STORE_BYTES_MIN, STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES, Hash};
@@ -60,12 +62,16 @@ pub struct Stats {
 }
 
 /// What a flush removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flushed {
-    /// Records.
+    /// Records, each counted once.
     pub records: u64,
     /// Their memory; pinned records keep it until they are unpinned.
     pub bytes: u64,
+    /// Their bytes on disk; files go when nothing in them is left.
+    pub disk_bytes: u64,
+    /// They stay away whatever happens. Without a disk they always do.
+    pub is_durable: bool,
 }
 
 /// The answer to an offer of one record.
@@ -81,9 +87,13 @@ pub struct Store {
     options: Options,
     budget: Arc<Budget>,
     state: Mutex<State>,
+    disk: Option<Disk>,
+    loads: durable::Loads,
 }
 
 struct State {
+    /// Flushes so far: what was read from disk before one must not come in after it.
+    flushes: u64,
     policy: Box<dyn Policy>,
     in_flight: HashSet<RecordKey>,
     namespaces: HashMap<Hash, u64>,
@@ -112,18 +122,20 @@ impl Store {
         // Remembered keys take memory, too: it is set aside once, so that the rest is for records.
         let room = options.max_bytes - ghosts(options.max_bytes) * ENTRY_BYTES;
         let state = State {
+            flushes: 0,
             policy: make(room),
             in_flight: HashSet::new(),
             namespaces: HashMap::new(),
             totals: Stats::default(),
         };
-        Ok(Self { options, budget: Budget::new(room), state: Mutex::new(state) })
+        let (budget, state) = (Budget::new(room), Mutex::new(state));
+        Ok(Self { options, budget, state, disk: None, loads: durable::Loads::default() })
     }
 
     /// Whether a record can be fetched. Touches no recency.
     #[must_use]
     pub fn contains(&self, key: &RecordKey) -> bool {
-        self.state().policy.peek(key).is_some()
+        self.state().policy.peek(key).is_some() || self.is_on_disk(key)
     }
 
     /// Put-if-absent: reserves the room for a record, evicting others as needed.
@@ -136,7 +148,8 @@ impl Store {
             return Offer::Refused(ItemStatus::BadRecord);
         };
         let mut state = self.state();
-        if state.policy.peek(&key).is_some() || state.in_flight.contains(&key) {
+        let is_here = state.policy.peek(&key).is_some() || state.in_flight.contains(&key);
+        if is_here || self.is_on_disk(&key) {
             return Offer::Refused(ItemStatus::Present);
         }
         let Some(memory) = self.budget.allocate(bytes, |need| state.make_room(&self.budget, need))
@@ -148,13 +161,16 @@ impl Store {
         Offer::Wanted(Reservation::new(Arc::clone(self), key, bytes, memory))
     }
 
-    /// Pins a record: it is not evicted, and its memory stays, until the pin is dropped.
-    pub fn pin(&self, key: &RecordKey) -> Option<Pin> {
-        self.state().policy.touch(key).map(Pin::new)
+    /// Pins a record that is in memory: it is not evicted, and its memory stays, until the pin is dropped.
+    pub fn pin_resident(&self, key: &RecordKey) -> Option<Pin> {
+        let pin = self.state().policy.touch(key).map(Pin::new)?;
+        if let Some(disk) = &self.disk {
+            disk.touch(key);
+        }
+        Some(pin)
     }
 
-    /// Checks a stored record again; a bad one is removed.
-    pub fn recheck(&self, key: &RecordKey) -> ItemStatus {
+    fn recheck_resident(&self, key: &RecordKey) -> ItemStatus {
         let Some(pin) = self.state().policy.peek(key).map(Pin::new) else {
             return ItemStatus::Missing;
         };
@@ -169,16 +185,24 @@ impl Store {
         ItemStatus::Quarantined
     }
 
-    /// Removes every record of a namespace, or all.
-    pub fn flush(&self, namespace: Option<&Hash>) -> Flushed {
+    /// Removes what the scope takes from memory: records that are nowhere else, and the memory of all.
+    fn flush_residents(&self, scope: &Scope) -> (u64, u64) {
         let mut state = self.state();
-        let keys = state.policy.keys(&|key| namespace.is_none_or(|named| *named == key.namespace));
-        let mut flushed = Flushed::default();
-        for record in keys.iter().filter_map(|key| state.remove(key)) {
-            flushed.records += 1;
-            flushed.bytes += record.charge();
+        state.flushes += 1;
+        let is_named = |key: &RecordKey| scope.namespace.is_none_or(|name| name == key.namespace);
+        let mut keys = state.policy.keys(&is_named);
+        // A stored record was verified: it has a header.
+        let takes =
+            |record: &Arc<Stored>| scope.record_class.is_none_or(|class| record[9] == class);
+        keys.retain(|key| state.policy.peek(key).is_some_and(takes));
+        let (mut records, mut bytes) = (0, 0);
+        for key in keys {
+            if let Some(record) = state.remove(&key) {
+                records += u64::from(!self.is_on_disk(&key));
+                bytes += record.charge();
+            }
         }
-        flushed
+        (records, bytes)
     }
 
     /// Its numbers now.
@@ -218,8 +242,13 @@ impl Store {
     fn commit(&self, key: RecordKey, record: Arc<Stored>) {
         let mut state = self.state();
         state.in_flight.remove(&key);
+        let pin = Pin::new(&record);
         state.insert(key, record, &self.budget);
         state.totals.inserted += 1;
+        drop(state);
+        if let Some(disk) = &self.disk {
+            disk.offer(key, pin);
+        }
     }
 
     /// Ends a reservation without a record.

@@ -17,7 +17,8 @@ use records::{header, key, put, record};
 use tierkv_core::crc32c;
 use tierkv_core::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES, Header};
 use tierkv_core::store::{
-    CLASS_ANY, ENTRY_BYTES, Flushed, ItemStatus, Offer, Options, Pin, RecordKey, Reservation, Store,
+    CLASS_ANY, ENTRY_BYTES, Flushed, ItemStatus, Offer, Options, Pin, RecordKey, Reservation,
+    Scope, Store,
 };
 
 const MIB: u64 = 1 << 20;
@@ -212,7 +213,10 @@ fn a_pinned_record_that_is_flushed_keeps_its_memory_and_its_count() {
     put(&store, key(1), &record(&key(1), RECORD));
     let pin = store.pin(&key(1)).unwrap();
     let used = store.stats().used_bytes;
-    assert_eq!(store.flush(None), Flushed { records: 1, bytes: used });
+    assert_eq!(
+        store.flush(Scope::default()),
+        Flushed { records: 1, bytes: used, disk_bytes: 0, is_durable: true }
+    );
     assert!(!store.contains(&key(1)));
     assert_eq!(store.stats().used_bytes, used);
     assert_eq!(&*pin, record(&key(1), RECORD));
@@ -228,7 +232,7 @@ fn a_view_outlives_its_pin_and_holds_no_room() {
     let view = pin.view(100..RECORD).unwrap();
     assert!(pin.view(0..RECORD + 1).is_none(), "not beyond the record");
     drop(pin);
-    store.flush(None);
+    store.flush(Scope::default());
     assert_eq!(store.stats().used_bytes, 0);
     assert_eq!(&*view, &record(&key(1), RECORD)[100..]);
 }
@@ -260,8 +264,8 @@ fn namespaces_are_flushed_apart() {
         put(&store, other(number), &record(&other(number), 1000));
     }
     assert_eq!(store.stats().namespaces, 2);
-    assert_eq!(store.flush(Some(&[5; 32])).records, 4);
-    assert_eq!(store.flush(Some(&[5; 32])).records, 0);
+    assert_eq!(store.flush(Scope { namespace: Some([5; 32]), record_class: None }).records, 4);
+    assert_eq!(store.flush(Scope { namespace: Some([5; 32]), record_class: None }).records, 0);
     assert!(store.contains(&key(0)) && !store.contains(&other(0)));
     assert_eq!((store.stats().records, store.stats().namespaces), (4, 1));
 }
@@ -349,7 +353,9 @@ fn apply(store: &Arc<Store>, open: &mut Open, step: &Step) {
         }
         Step::Pin(number) => open.pins.extend(store.pin(&key(number)).map(|pin| (number, pin))),
         Step::Unpin(index) if index < open.pins.len() => drop(open.pins.swap_remove(index)),
-        Step::Flush => drop(store.flush(None)),
+        Step::Flush => {
+            store.flush(Scope::default());
+        }
         Step::Corrupt(number) => {
             store.corrupt(&key(number), 192);
             store.recheck(&key(number));
@@ -382,7 +388,7 @@ proptest! {
             }
         }
         open = Open::default();
-        store.flush(None);
+        store.flush(Scope::default());
         let stats = store.stats();
         prop_assert_eq!(stats.used_bytes, 0, "nothing leaked");
         prop_assert_eq!((stats.records, stats.namespaces, stats.reserved_bytes), (0, 0, 0));

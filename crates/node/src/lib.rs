@@ -16,3 +16,4 @@ mod outbox;
 mod record;
 mod skin;
 mod store;
+mod store_disk;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use napi::Env;
-use napi::bindgen_prelude::{BufferSlice, Float64Array, Uint8Array, Uint32Array};
+use napi::bindgen_prelude::{BufferSlice, Float64Array, Uint32Array};
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::record::{Hash, PACKED_KEY_BYTES};
@@ -11,10 +11,11 @@ use tierkv_core::store::{ItemStatus, Offer, Options, Pin, RecordKey, Reservation
 
 use crate::ids::Ids;
 use crate::skin::{count, hash, number, packed_key, run, size};
+use crate::store_disk::StoreDiskOptions;
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");
 static RESERVATIONS: Ids<Reservation> = Ids::new("reservation");
-static PINS: Ids<Pin> = Ids::new("pin");
+pub(crate) static PINS: Ids<Pin> = Ids::new("pin");
 
 /// What a store is made of.
 #[napi(object)]
@@ -23,6 +24,8 @@ pub struct StoreOptions {
     pub max_record_bytes: f64,
     /// 1 kv, 2 ssm, 0 both.
     pub record_class: u8,
+    /// Where records are kept on disk, too.
+    pub disk: Option<StoreDiskOptions>,
 }
 
 /// The answer to an offer, one entry per key.
@@ -31,14 +34,7 @@ pub struct StoreReservations {
     /// 0: not wanted.
     pub reservations: Uint32Array,
     /// `ItemStatus` numbers.
-    pub statuses: Uint8Array,
-}
-
-/// What a flush removed.
-#[napi(object)]
-pub struct StoreFlushed {
-    pub records: f64,
-    pub bytes: f64,
+    pub statuses: napi::bindgen_prelude::Uint8Array,
 }
 
 /// How a store is doing.
@@ -56,7 +52,10 @@ pub struct StoreStats {
 }
 
 /// Packed keys of one namespace.
-fn keys(namespace: &[u8], packed: &[u8]) -> Result<impl ExactSizeIterator<Item = RecordKey>> {
+pub(crate) fn keys(
+    namespace: &[u8],
+    packed: &[u8],
+) -> Result<impl ExactSizeIterator<Item = RecordKey>> {
     let namespace: Hash = hash("namespace", namespace)?;
     let (keys, rest) = packed.as_chunks::<PACKED_KEY_BYTES>();
     if !rest.is_empty() {
@@ -72,11 +71,16 @@ fn keys(namespace: &[u8], packed: &[u8]) -> Result<impl ExactSizeIterator<Item =
 #[napi]
 pub fn create_store(options: StoreOptions) -> napi::Result<u32> {
     run(|| {
-        STORES.insert(Arc::new(Store::new(Options {
-            max_bytes: count("maxBytes", options.max_bytes)?,
-            max_record_bytes: count("maxRecordBytes", options.max_record_bytes)?,
-            record_class: options.record_class,
-        })?))
+        let max_bytes = count("maxBytes", options.max_bytes)?;
+        let max_record_bytes = count("maxRecordBytes", options.max_record_bytes)?;
+        let in_memory = Options { max_bytes, max_record_bytes, record_class: options.record_class };
+        STORES.insert(match options.disk {
+            None => Arc::new(Store::new(in_memory)?),
+            Some(disk) => {
+                let (path, on_disk) = disk.read(max_bytes)?;
+                Store::durable(in_memory, &path, on_disk)?
+            }
+        })
     })
 }
 
@@ -90,14 +94,18 @@ pub fn store_lookup<'env>(
 ) -> napi::Result<BufferSlice<'env>> {
     let bitmap = run(|| {
         let store = STORES.get(id)?;
-        let keys = keys(namespace, packed)?;
-        let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
-        for (index, key) in keys.enumerate() {
-            bitmap[index / 8] |= u8::from(store.contains(&key)) << (index % 8);
-        }
-        Ok(bitmap)
+        let keys: Vec<RecordKey> = keys(namespace, packed)?.collect();
+        Ok(bitmap(&store.contains_all(&keys)))
     })?;
     BufferSlice::copy_from(env, bitmap)
+}
+
+/// Least significant bit first.
+pub(crate) fn bitmap(bits: &[bool]) -> Vec<u8> {
+    let byte = |bits: &[bool]| {
+        bits.iter().enumerate().fold(0, |byte, (index, bit)| byte | u8::from(*bit) << index)
+    };
+    bits.chunks(8).map(byte).collect()
 }
 
 /// Put-if-absent of many keys: reserves room for each wanted record.
@@ -163,21 +171,23 @@ pub fn store_abort(reservation_id: u32) -> napi::Result<()> {
     })
 }
 
-/// Pins records; per key: pin id (0 = missing), record length.
+/// Pins records that are in memory; per key: pin id (0 = not there), record length.
 #[napi]
 pub fn store_pin(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Float64Array> {
     run(|| {
         let store = STORES.get(id)?;
-        let keys = keys(namespace, packed)?;
-        let pins: Vec<Option<Pin>> = keys.map(|key| store.pin(&key)).collect();
-        let lengths: Vec<usize> =
-            pins.iter().map(|pin| pin.as_deref().map_or(0, <[u8]>::len)).collect();
-        let mut ids = PINS.insert_all(pins.into_iter().flatten().collect())?.into_iter();
-        let mut id = |length| if length > 0 { ids.next().unwrap_or(0) } else { 0 };
-        let pairs: Vec<f64> =
-            lengths.into_iter().flat_map(|length| [f64::from(id(length)), size(length)]).collect();
-        Ok(pairs.into())
+        let pins = keys(namespace, packed)?.map(|key| store.pin_resident(&key)).collect();
+        Ok(pin_pairs(pins)?.into())
     })
+}
+
+/// Gives pins their ids; per pin: id (0 = none), record length.
+pub(crate) fn pin_pairs(pins: Vec<Option<Pin>>) -> Result<Vec<f64>> {
+    let lengths: Vec<usize> =
+        pins.iter().map(|pin| pin.as_deref().map_or(0, <[u8]>::len)).collect();
+    let mut ids = PINS.insert_all(pins.into_iter().flatten().collect())?.into_iter();
+    let mut id = |length| if length > 0 { ids.next().unwrap_or(0) } else { 0 };
+    Ok(lengths.into_iter().flat_map(|length| [f64::from(id(length)), size(length)]).collect())
 }
 
 /// A part of a pinned record, without a copy (unless very many are out). Its bytes stay, also after `unpin`.
@@ -213,27 +223,6 @@ pub fn unpin(pin_id: u32) -> napi::Result<()> {
     run(|| {
         PINS.remove(pin_id);
         Ok(())
-    })
-}
-
-/// Checks stored records again, bad ones are removed; per key an `ItemStatus` number.
-#[napi]
-pub fn store_recheck(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Uint8Array> {
-    run(|| {
-        let store = STORES.get(id)?;
-        let statuses: Vec<u8> =
-            keys(namespace, packed)?.map(|key| store.recheck(&key) as u8).collect();
-        Ok(statuses.into())
-    })
-}
-
-/// Removes the records of a namespace, or of all (null).
-#[napi(ts_args_type = "id: number, namespace: Uint8Array | null")]
-pub fn store_flush(id: u32, namespace: Option<&[u8]>) -> napi::Result<StoreFlushed> {
-    run(|| {
-        let namespace = namespace.map(|bytes| hash("namespace", bytes)).transpose()?;
-        let flushed = STORES.get(id)?.flush(namespace.as_ref());
-        Ok(StoreFlushed { records: number(flushed.records), bytes: number(flushed.bytes) })
     })
 }
 

@@ -1,5 +1,7 @@
-// Owns `tierkv flush`: drops every record of the vaults, after asking.
+// Owns `tierkv flush`: drops records of the vaults, after asking.
 import { Option } from "commander";
+import { toNamespace } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { FLUSH_TIMEOUT_MS } from "../../limits.ts";
@@ -11,17 +13,22 @@ import { showBytes } from "../text.ts";
 
 interface FlushOptions {
   target?: VaultRole;
+  class?: RecordClass;
+  namespace?: string;
   yes?: true;
 }
 
 export function addFlush({ program, action }: Registrar): void {
   program
     .command("flush")
-    .summary("drop every record of the vaults")
+    .summary("drop records of the vaults")
     .description(
-      "Drops every record of the configured vaults, or of one. Engines then compute again what they need.",
+      "Drops every record of the configured vaults, in memory and on disk, or only those named. Engines then compute\n" +
+        "again what they need.",
     )
     .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
+    .addOption(new Option("--class <class>", "only records of this class").choices(["kv", "ssm"]))
+    .option("--namespace <hex>", "only records of this namespace: 64 hexadecimal digits")
     .option("--yes", "do not ask")
     .addHelpText("after", "\nExample:\n  tierkv flush --target kv_cold --yes")
     .action(action(flush));
@@ -30,7 +37,8 @@ export function addFlush({ program, action }: Registrar): void {
 async function flush(call: Call<FlushOptions>): Promise<number> {
   const config = call.loadConfig();
   const targets = chosen(vaultTargets(config), call.options.target);
-  if (call.options.yes !== true && !(await confirmed(call, targets))) {
+  const scope = scopeOf(call.options);
+  if (call.options.yes !== true && !(await confirmed(call, targets, scope))) {
     call.print({ flushed: [] }, ["nothing was dropped"]);
     return 1;
   }
@@ -46,11 +54,27 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
         logger,
         lanes: 0,
       });
-      return flushOne(client, target);
+      return flushOne(client, target, scope);
     }),
   );
   call.print({ flushed: results }, results.map(describe));
   return results.some(({ error }) => error !== null) ? 1 : 0;
+}
+
+/** What is to go; null: all. */
+interface Scope {
+  namespace: Namespace | null;
+  recordClass: RecordClass | null;
+}
+
+function scopeOf({ namespace, class: named }: FlushOptions): Scope {
+  const recordClass = named ?? null;
+  if (namespace === undefined) return { namespace: null, recordClass };
+  if (!/^[0-9a-f]{64}$/i.test(namespace)) {
+    const reason = `--namespace ${namespace.slice(0, 100)}: expected 64 hexadecimal digits`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  return { namespace: toNamespace(Buffer.from(namespace, "hex")), recordClass };
 }
 
 function chosen(targets: readonly VaultTarget[], only: VaultRole | undefined): VaultTarget[] {
@@ -65,6 +89,7 @@ function chosen(targets: readonly VaultTarget[], only: VaultRole | undefined): V
 async function confirmed(
   { io }: Call<FlushOptions>,
   targets: readonly VaultTarget[],
+  { namespace, recordClass }: Scope,
 ): Promise<boolean> {
   if (!io.isInteractive) {
     throw new TierkvError("USAGE", {
@@ -72,7 +97,9 @@ async function confirmed(
     });
   }
   const list = targets.map(({ name, address }) => `${name} at ${address}`).join(" and ");
-  const answer = await io.ask(`Drop every record of ${list}? [y/N]`);
+  const records = recordClass === null ? "record" : `${recordClass} record`;
+  const of = namespace === null ? "" : ` in namespace ${namespace.toString("hex").slice(0, 8)}`;
+  const answer = await io.ask(`Drop every ${records}${of} of ${list}? [y/N]`);
   return /^y(es)?$/i.test(answer);
 }
 
@@ -81,21 +108,34 @@ interface Flushed {
   address: string;
   records: number;
   bytes: number;
+  diskBytes: number;
+  /** The disk did not take note: they may come back when the vault is started again. */
+  volatile: boolean;
   error: string | null;
 }
 
-async function flushOne(client: VaultClient, { name, address }: VaultTarget): Promise<Flushed> {
+async function flushOne(
+  client: VaultClient,
+  { name, address }: VaultTarget,
+  { namespace, recordClass }: Scope,
+): Promise<Flushed> {
+  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
   try {
-    const { records, bytes } = await client.flush(null, FLUSH_TIMEOUT_MS);
-    return { target: name, address, records, bytes, error: null };
+    const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass);
+    return { target: name, address, ...flushed, error: null };
   } catch (error) {
-    return { target: name, address, records: 0, bytes: 0, error: toTierkvError(error).message };
+    return { target: name, address, ...nothing, error: toTierkvError(error).message };
   } finally {
     client.close();
   }
 }
 
-function describe({ target, address, records, bytes, error }: Flushed): string {
+function describe(flushed: Flushed): string {
+  const { target, address, records, bytes, diskBytes, error } = flushed;
   if (error !== null) return `nothing dropped: ${error}`;
-  return `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed`;
+  const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;
+  const but = flushed.volatile
+    ? "; the disk did not take note: flush again, or they may return"
+    : "";
+  return `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed${onDisk}${but}`;
 }

@@ -1,4 +1,5 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
+import type { DiskStats } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { TargetStatus } from "../inspect.ts";
 import { vaultTargets } from "../targets.ts";
@@ -13,7 +14,7 @@ export function addStatus({ program, action }: Registrar): void {
     .summary("show how the sidecar and the vaults are")
     .description(
       "Asks the sidecar (on the engine's machine) and every configured vault: reachable, round trip, version, role,\n" +
-        "memory, records, hit rate, evictions. Exit code 1 when one of them does not answer.",
+        "memory, records, hit rate, evictions, and what is on disk. Exit code 1 when one of them does not answer.",
     )
     .addHelpText("after", "\nExample:\n  tierkv status --json")
     .action(action(showStatus));
@@ -49,8 +50,10 @@ function describe(targets: readonly TargetStatus[]): string[] {
 }
 
 /** What a row has no room for: why a target is down, or what a sidecar has done. */
-function remark({ error, engines, kvCodec, counters }: TargetStatus): string[] {
+function remark(status: TargetStatus): string[] {
+  const { error, engines, kvCodec, counters, disk, target } = status;
   if (error !== null) return [`down: ${error}`];
+  if (disk !== null) return [`${target}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
   if (engines === null || counters === null) return [];
   const count = (name: string): number => counters[name] ?? 0;
   const restored = count("blocks_restored_vault") + count("blocks_restored_local");
@@ -60,6 +63,18 @@ function remark({ error, engines, kvCodec, counters }: TargetStatus): string[] {
   return [
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
   ];
+}
+
+/** Accepted is not durable: what waits, or is written and not synced, is not among the durable. */
+function describeDisk(disk: DiskStats, alarms: number): string {
+  const { records, durableRecords, queuedRecords } = disk;
+  const used = `${showBytes(disk.usedBytes)} of ${showBytes(disk.maxBytes)} on disk`;
+  const durable = `${durableRecords} durable (${showBytes(disk.durableBytes)})`;
+  const parts = [used, `${records} records`, durable, `${queuedRecords} waiting`];
+  if (disk.recovering) parts.push("reading what the run before left");
+  if (disk.failing) parts.push("WRITES FAIL, memory serves on");
+  if (alarms > 0) parts.push(`${alarms} failed operations`);
+  return `${parts.join(", ")}; durability ${disk.durability}`;
 }
 
 const NONE = "-";

@@ -6,6 +6,7 @@ import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkOpenFiles } from "../conditions.ts";
+import { vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
 
@@ -38,6 +39,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   checkOpenFiles();
   const logger = call.createLogger("vault", config);
   const maxBytes = vaultBudget(config.vault.maxBytes);
+  const disk = vaultDisk(config.vault);
   if (maxBytes > totalmem()) {
     const machine = { maxBytes, machineBytes: totalmem() };
     logger.warn(machine, "[vault] max_bytes is more than this machine has: lower it");
@@ -47,13 +49,13 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     const counters = newVaultCounters();
     const { listen: at, lanePort } = config.vault;
     const vault = await startVault({
-      config: { listen: at, maxBytes, lanePort },
+      config: { listen: at, maxBytes, lanePort, disk },
       recordClass,
       logger,
       counters,
     });
     const { address } = vault;
-    logger.info({ address, class: recordClass, maxBytes }, "vault ready");
+    logger.info({ address, class: recordClass, maxBytes, disk }, "vault ready");
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
     return vault;
   };

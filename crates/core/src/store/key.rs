@@ -1,4 +1,4 @@
-//! Owns what a record is looked up by.
+//! Owns what a record is looked up by, and what a flush takes.
 
 use crate::record::{HASH_BYTES, Hash, Header, PACKED_KEY_BYTES};
 
@@ -38,5 +38,23 @@ impl RecordKey {
             && self.block_hash == header.block_hash
             && self.group == header.group
             && self.shard == header.shard
+    }
+}
+
+/// What a flush takes; `None` stands for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Scope {
+    /// The namespace.
+    pub namespace: Option<Hash>,
+    /// The class: 1 kv, 2 ssm.
+    pub record_class: Option<u8>,
+}
+
+impl Scope {
+    /// Whether a record belongs to it.
+    #[must_use]
+    pub fn takes(&self, namespace: &Hash, record_class: u8) -> bool {
+        self.namespace.is_none_or(|named| named == *namespace)
+            && self.record_class.is_none_or(|class| class == record_class)
     }
 }

@@ -4,6 +4,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::disk::pages::{PAGE, Pages};
 use crate::limits::VIEWED_BYTES_MAX;
 
 /// What a record costs besides its bytes: index slot (tables double, so twice), key, and bookkeeping.
@@ -40,16 +41,23 @@ impl Budget {
         self.reserved.load(Ordering::Acquire)
     }
 
-    /// Memory for `bytes` bytes, charged and reserved; `make_room` evicts. Nothing is evicted in vain:
-    /// what can never fit beside the held memory is refused first.
+    /// Memory for `bytes` bytes, charged and reserved; `make_room` evicts.
     pub(super) fn allocate(
         self: &Arc<Self>,
         bytes: usize,
         make_room: impl FnOnce(u64),
     ) -> Option<Reserved> {
-        let mut buffer = Vec::new();
-        buffer.try_reserve_exact(bytes).ok()?;
-        let charge = allocated_bytes(&buffer) + ENTRY_BYTES;
+        self.charge(Buffer::heap(bytes)?, make_room)
+    }
+
+    /// Charges and reserves memory. Nothing is evicted in vain: what can never fit beside the held
+    /// memory is refused first.
+    pub(super) fn charge(
+        self: &Arc<Self>,
+        buffer: Buffer,
+        make_room: impl FnOnce(u64),
+    ) -> Option<Reserved> {
+        let charge = buffer.allocated_bytes() + ENTRY_BYTES;
         if self.held.load(Ordering::Acquire) + charge > self.max {
             return None;
         }
@@ -69,9 +77,42 @@ impl Budget {
     }
 }
 
-/// Real memory behind a buffer: what the allocator set aside, and its own header.
-fn allocated_bytes(buffer: &Vec<u8>) -> u64 {
-    usable_bytes(buffer) as u64 + ALLOCATION_BYTES
+/// The bytes of one record.
+#[derive(Debug)]
+pub(super) enum Buffer {
+    /// As they arrived.
+    Heap(Vec<u8>),
+    /// As they stand on disk: somewhere in whole pages.
+    Pages(Pages, Range<usize>),
+}
+
+impl Buffer {
+    fn heap(bytes: usize) -> Option<Self> {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(bytes).ok()?;
+        Some(Self::Heap(buffer))
+    }
+
+    /// Real memory behind it: what the allocator set aside, and its own header.
+    fn allocated_bytes(&self) -> u64 {
+        let usable = match self {
+            Self::Heap(buffer) => usable_bytes(buffer),
+            // Aligned memory is cut out of a piece that is up to a page longer.
+            Self::Pages(pages, _) => pages.len() + PAGE,
+        };
+        usable as u64 + ALLOCATION_BYTES
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Heap(buffer) => buffer,
+            Self::Pages(pages, record) => &pages[record.clone()],
+        }
+    }
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -118,7 +159,7 @@ impl Drop for Hold {
 /// Memory of a record in the middle of arriving.
 #[derive(Debug)]
 pub struct Reserved {
-    buffer: Vec<u8>,
+    buffer: Buffer,
     charge: Charge,
     _hold: Hold,
 }
@@ -127,11 +168,24 @@ impl Reserved {
     /// `bytes` bytes from `start` on; they must fit what was reserved.
     pub(super) fn span(&mut self, start: usize, bytes: usize) -> &mut [u8] {
         let end = start + bytes;
-        debug_assert!(end <= self.buffer.capacity(), "fits");
-        if self.buffer.len() < end {
-            self.buffer.resize(end, 0);
+        match &mut self.buffer {
+            Buffer::Heap(buffer) => {
+                debug_assert!(end <= buffer.capacity(), "fits");
+                if buffer.len() < end {
+                    buffer.resize(end, 0);
+                }
+                &mut buffer[start..end]
+            }
+            Buffer::Pages(pages, record) => &mut pages[record.start + start..record.start + end],
         }
-        &mut self.buffer[start..end]
+    }
+
+    /// The whole pages around the record, where it stands in pages.
+    pub(super) fn pages(&mut self) -> &mut [u8] {
+        match &mut self.buffer {
+            Buffer::Heap(_) => &mut [],
+            Buffer::Pages(pages, _) => pages,
+        }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -148,7 +202,7 @@ impl Reserved {
 /// A whole, verified record.
 #[derive(Debug)]
 pub struct Stored {
-    buffer: Arc<Vec<u8>>,
+    buffer: Arc<Buffer>,
     charge: Charge,
     pins: AtomicU32,
 }
@@ -230,7 +284,7 @@ static VIEWED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// a garbage collector decides when it goes, and must not decide what a store can take.
 #[derive(Debug)]
 pub struct View {
-    buffer: Arc<Vec<u8>>,
+    buffer: Arc<Buffer>,
     range: Range<usize>,
 }
 

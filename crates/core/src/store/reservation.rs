@@ -68,6 +68,15 @@ impl Reservation {
         Ok(self.progress.is_complete())
     }
 
+    /// The same; where a record is answered once it is durable, the caller waits for that, and hears `Durable`.
+    #[must_use]
+    pub fn commit_durably(self) -> ItemStatus {
+        let (store, key) = (Arc::clone(&self.store), self.key);
+        let status = self.commit();
+        let waits = status == ItemStatus::Accepted && store.answers_durable();
+        if waits && store.wait_durable(&[key]) == [true] { ItemStatus::Durable } else { status }
+    }
+
     /// Checks the record whole; only an `Accepted` one can be looked up.
     #[must_use]
     pub fn commit(mut self) -> ItemStatus {

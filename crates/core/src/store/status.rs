@@ -26,4 +26,6 @@ pub enum ItemStatus {
     Incomplete = 9,
     /// Checked again, bad, removed.
     Quarantined = 10,
+    /// Synced to disk.
+    Durable = 11,
 }

@@ -25,7 +25,7 @@ impl Counts {
     /// Counts what became of one offered record.
     pub fn add_outcome(&self, status: ItemStatus, record_bytes: u64) {
         match status {
-            ItemStatus::Accepted => {
+            ItemStatus::Accepted | ItemStatus::Durable => {
                 self.add("stored", 1);
                 self.add("stored_bytes", record_bytes);
             }

@@ -324,7 +324,7 @@ impl Session {
     }
 
     fn commit(&self, frame: &Frame, reservation: Reservation) -> Result<()> {
-        let status = reservation.commit();
+        let status = reservation.commit_durably();
         if self.state().stores.get_mut(&frame.request).is_some_and(|job| job.settle(frame.item)) {
             return self.settle(frame, Some(status));
         }

@@ -1,0 +1,351 @@
+//! Owns the vault's durable tier: records in append-only segments on a disk, found again after any end of the process.
+
+mod active;
+pub mod format;
+pub mod index;
+mod janitor;
+pub mod pages;
+mod queue;
+mod read;
+mod recover;
+mod segments;
+mod shared;
+mod space;
+pub mod storage;
+pub mod tombstones;
+pub mod walk;
+mod writer;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use index::{Index, Place};
+use janitor::Scrub;
+use pages::PAGE;
+use queue::Order;
+pub use read::Outcome;
+use shared::{Shared, add};
+use storage::{Directory, Storage};
+use writer::Writer;
+
+use crate::error::{Code, Error, Result};
+use crate::limits::{
+    DISK_BYTES_MIN, DISK_FULL_PATIENCE_MS, DISK_QUEUE_BYTES_MAX, DISK_RETRY_MS, DISK_SEGMENT_BYTES,
+    DISK_SEGMENTS_MIN, DISK_SYNC_WAIT_MS,
+};
+use crate::lockfile::LockFile;
+use crate::store::{Pin, RecordKey, Scope};
+
+/// When a record is called durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When its segment is full and sealed.
+    None,
+    /// Some ms after it was accepted: one sync for many records.
+    Group,
+    /// Before it is answered: the answer is `durable`.
+    Sync,
+}
+
+/// What the durable tier is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskOptions {
+    /// Bytes on disk, all files together.
+    pub max_bytes: u64,
+    /// Bytes of one segment; a larger record gets one of its own.
+    pub segment_bytes: u64,
+    /// When a record is called durable.
+    pub durability: Durability,
+    /// How long a record stays after it was written.
+    pub ttl: Option<Duration>,
+    /// Bytes of records that wait to be written.
+    pub queue_bytes: u64,
+    /// Pause before a disk that failed is tried again.
+    pub retry: Duration,
+    /// How long a disk may be full of others' files before the oldest of ours go.
+    pub full_patience: Duration,
+}
+
+impl DiskOptions {
+    /// Options for `max_bytes` bytes on disk behind a RAM tier of `ram_bytes`.
+    #[must_use]
+    pub fn new(max_bytes: u64, ram_bytes: u64, durability: Durability) -> Self {
+        let share = max_bytes / DISK_SEGMENTS_MIN / PAGE as u64 * PAGE as u64;
+        Self {
+            max_bytes,
+            segment_bytes: share.min(DISK_SEGMENT_BYTES),
+            durability,
+            ttl: None,
+            // What waits cannot be evicted from the RAM tier.
+            queue_bytes: (ram_bytes / 4).min(DISK_QUEUE_BYTES_MAX),
+            retry: Duration::from_millis(DISK_RETRY_MS),
+            full_patience: Duration::from_millis(DISK_FULL_PATIENCE_MS),
+        }
+    }
+}
+
+/// How the durable tier is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// The budget.
+    pub max_bytes: u64,
+    /// Bytes on disk.
+    pub used_bytes: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Records that can be looked up.
+    pub records: u64,
+    /// Their bytes.
+    pub record_bytes: u64,
+    /// Of them, those that survive a power failure.
+    pub durable_records: u64,
+    /// Their bytes.
+    pub durable_bytes: u64,
+    /// Memory of the index.
+    pub index_bytes: u64,
+    /// Records that wait to be written.
+    pub queued: u64,
+    /// Their bytes.
+    pub queued_bytes: u64,
+    /// Records written so far, without those that moved.
+    pub written: u64,
+    /// Their bytes.
+    pub written_bytes: u64,
+    /// Bytes written to files so far.
+    pub file_bytes: u64,
+    /// Records read back so far.
+    pub read: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Reads that failed or were refused.
+    pub missed: u64,
+    /// Records the queue had no room for.
+    pub skipped: u64,
+    /// Records found bad and removed.
+    pub quarantined: u64,
+    /// Records evicted with their segment.
+    pub evicted: u64,
+    /// Records that moved to a newer segment.
+    pub moved: u64,
+    /// Records whose time was over.
+    pub expired: u64,
+    /// Bytes read again in the background.
+    pub scrubbed_bytes: u64,
+    /// Operations of the disk that failed.
+    pub alarms: u64,
+    /// Of them, syncs.
+    pub syncs_failed: u64,
+    /// Segments of the run before are still being read.
+    pub is_recovering: bool,
+    /// The last write failed; it is tried again.
+    pub is_failing: bool,
+}
+
+/// What the durable tier asks of the RAM tier.
+pub trait Residents: Send + Sync {
+    /// Records in memory that have no place on disk, about `bytes` bytes of them.
+    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, Pin)>;
+}
+
+/// The durable tier. Dropping it writes what waits, seals, and ends its threads.
+pub struct Disk {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    // Held for its lock alone.
+    lock: Option<LockFile>,
+}
+
+impl Disk {
+    /// Opens the directory at `path`, which no other process may have open. Returns at once: what it holds is found
+    /// little by little.
+    ///
+    /// # Errors
+    /// `DISK_FAILED` when the directory cannot be made or is in use, `BAD_ARGUMENT` naming the option.
+    pub fn open(path: &Path, options: DiskOptions) -> Result<Self> {
+        let storage = Arc::new(Directory::open(path)?);
+        let failed = |reason: String| {
+            Error::new(Code::DiskFailed, format!("directory {}: {reason}", path.display()))
+        };
+        let lock = LockFile::take(&path.join("lock")).map_err(|error| failed(error.text))?;
+        let lock = lock.ok_or_else(|| failed("another vault uses it".to_owned()))?;
+        let mut disk = Self::start(storage, options)?;
+        disk.lock = Some(lock);
+        Ok(disk)
+    }
+
+    /// The same on any storage.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` naming the option.
+    pub fn start(storage: Arc<dyn Storage>, options: DiskOptions) -> Result<Self> {
+        check(&options)?;
+        let shared = Arc::new(Shared::new(storage, options));
+        let mut threads = Vec::new();
+        let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| -> Result<()> {
+            let builder = std::thread::Builder::new().name(format!("tierkv-{name}"));
+            let failed = |error| Error::new(Code::DiskFailed, format!("no thread: {error}"));
+            threads.push(builder.spawn(run).map_err(failed)?);
+            Ok(())
+        };
+        let of = |shared: &Arc<Shared>| Arc::clone(shared);
+        let (recovering, writing, tidying) = (of(&shared), of(&shared), of(&shared));
+        spawn("recover", Box::new(move || recover::run(&recovering)))?;
+        spawn("disk", Box::new(move || Writer::new(writing).run()))?;
+        spawn("janitor", Box::new(move || janitor::run(&tidying)))?;
+        Ok(Self { shared, threads: Mutex::new(threads), lock: None })
+    }
+
+    /// The RAM tier it may ask; once.
+    pub fn attach(&self, residents: Weak<dyn Residents>) {
+        let _ = self.shared.residents.set(residents);
+    }
+
+    /// When a record is called durable.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.shared.options.durability
+    }
+
+    /// Where a record lies; `None` when it is not here, or not found yet.
+    #[must_use]
+    pub fn locate(&self, key: &RecordKey) -> Option<Place> {
+        self.shared.index.get(key)
+    }
+
+    /// Which of many records are here.
+    #[must_use]
+    pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
+        self.shared.index.contains_all(keys)
+    }
+
+    /// Whether a record survives a power failure.
+    #[must_use]
+    pub fn is_durable(&self, key: &RecordKey) -> bool {
+        self.shared.is_durable(key)
+    }
+
+    /// A record that is being used in the RAM tier: it stays here, too.
+    pub fn touch(&self, key: &RecordKey) {
+        self.shared.index.touch(key);
+    }
+
+    /// Writes a record behind the caller's back, unless it is here or on its way.
+    pub fn offer(&self, key: RecordKey, record: Pin) {
+        self.shared.offer(key, record);
+    }
+
+    /// Waits until each record is durable or will not be for now; true where it is.
+    #[must_use]
+    pub fn wait_durable(&self, keys: &[RecordKey]) -> Vec<bool> {
+        let shared = &self.shared;
+        let until = Instant::now() + Duration::from_millis(DISK_SYNC_WAIT_MS);
+        let mut left = keys.iter().peekable();
+        shared.wait(until, || {
+            let fails = shared.is_failing.load(Ordering::Acquire) || shared.stops();
+            let waits = |key: &RecordKey| !fails && shared.is_under_way(key);
+            while left.next_if(|key| !waits(key)).is_some() {}
+            left.peek().is_none()
+        });
+        keys.iter().map(|key| shared.is_durable(key)).collect()
+    }
+
+    /// Bytes of page-aligned memory that reading the record at `place` takes, and where the record lies in it.
+    #[must_use]
+    pub fn extent(place: &Place) -> (usize, std::ops::Range<usize>) {
+        let pages = active::pages_of(place.record_bytes as usize) as usize;
+        let start = format::ENTRY_BYTES;
+        (pages * PAGE, start..start + place.record_bytes as usize)
+    }
+
+    /// Reads the record at `place` into page-aligned memory of that extent. A bad one is quarantined.
+    pub fn read(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> Outcome {
+        let outcome = self.shared.read(key, place, pages);
+        if outcome == Outcome::Sound {
+            add(&self.shared.counters.read, 1);
+            add(&self.shared.counters.read_bytes, u64::from(place.record_bytes));
+            self.touch(key);
+        }
+        outcome
+    }
+
+    /// Checks a record again; a bad one is quarantined.
+    #[must_use]
+    pub fn recheck(&self, key: &RecordKey) -> Option<Outcome> {
+        let place = self.locate(key)?;
+        Some(self.shared.read_pages(key, place).err().unwrap_or(Outcome::Sound))
+    }
+
+    /// Removes what the scope takes: records, bytes, and whether they stay away whatever happens.
+    #[must_use]
+    pub fn flush(&self, scope: Scope) -> (u64, u64, bool) {
+        let (answer, answered) = channel();
+        let is_ordered = self.shared.queue.order(Order::Flush(scope, answer));
+        let flushed = is_ordered.then(|| answered.recv().ok()).flatten();
+        flushed.unwrap_or((0, 0, false))
+    }
+
+    /// Writes what waits and seals the segment, so that the next start is quick.
+    pub fn drain(&self) {
+        let (answer, answered) = channel();
+        if self.shared.queue.order(Order::Drain(answer)) {
+            let _ = answered.recv();
+        }
+    }
+
+    /// Waits until the segments of the run before were read once.
+    pub fn wait_recovered(&self) {
+        let shared = &self.shared;
+        let forever = Instant::now() + Duration::from_secs(86_400);
+        shared.wait(forever, || !shared.is_recovering.load(Ordering::Acquire) || shared.stops());
+    }
+
+    /// Reads every record again; returns how many were bad, and were quarantined.
+    #[must_use]
+    pub fn scrub(&self) -> u64 {
+        Scrub::default().run(&self.shared, u64::MAX).1
+    }
+
+    /// Its numbers now.
+    #[must_use]
+    pub fn stats(&self) -> DiskStats {
+        self.shared.stats()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        // The directory is given free when the last thread is out of it.
+        let lock = self.lock.take();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // The last one to let go of the store may be one of them.
+        let current = std::thread::current().id();
+        if threads.iter().all(|thread| thread.thread().id() != current) {
+            for thread in threads.drain(..) {
+                let _ = thread.join();
+            }
+        }
+        drop(lock);
+    }
+}
+
+fn check(options: &DiskOptions) -> Result<()> {
+    if options.max_bytes < DISK_BYTES_MIN {
+        let text =
+            format!("diskBytes is {}: it must be at least {DISK_BYTES_MIN}", options.max_bytes);
+        return Err(Error::bad_argument(text));
+    }
+    let page = PAGE as u64;
+    let fits = options.segment_bytes <= options.max_bytes / 4;
+    if !fits || options.segment_bytes < 4 * page || !options.segment_bytes.is_multiple_of(page) {
+        return Err(Error::bad_argument(format!(
+            "segmentBytes is {}: it must be pages of {page}, at least 4, at most a quarter of diskBytes",
+            options.segment_bytes
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Owns the segment that is being written: appending, syncing, sealing.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::format::{ENTRY_BYTES, Entry, footer, footer_pages};
+use super::index::Place;
+use super::pages::PAGE;
+use super::queue::Job;
+use super::segments::Segment;
+use super::shared::{Shared, add};
+use super::storage::{DiskFile, write_full};
+
+/// A record that was written, and where.
+pub struct Placed {
+    pub job: Job,
+    pub place: Place,
+}
+
+pub struct Active {
+    segment: Arc<Segment>,
+    file: Arc<dyn DiskFile>,
+    entries: Vec<Entry>,
+    next_page: u32,
+    file_pages: u32,
+    is_sealed: bool,
+}
+
+/// Filler between a record and the next page.
+const ZEROS: [u8; PAGE] = [0; PAGE];
+
+impl Active {
+    /// An empty segment whose file has `file_pages` pages.
+    pub fn new(segment: Arc<Segment>, file: Arc<dyn DiskFile>, file_pages: u32) -> Self {
+        Self { segment, file, entries: Vec::new(), next_page: 0, file_pages, is_sealed: false }
+    }
+
+    pub fn into_segment(self) -> Arc<Segment> {
+        self.segment
+    }
+
+    pub fn id(&self) -> u32 {
+        self.segment.name.id
+    }
+
+    /// The place in the log behind all that was written.
+    pub fn mark(&self) -> (u32, u32) {
+        (self.id(), self.next_page)
+    }
+
+    /// Whether a record fits, with the footer it will need.
+    pub fn fits(&self, record_bytes: usize) -> bool {
+        self.fits_behind(record_bytes, self.next_page, self.entries.len())
+    }
+
+    fn fits_behind(&self, record_bytes: usize, page: u32, entries: usize) -> bool {
+        let pages = pages_of(record_bytes);
+        let end = u64::from(page) + u64::from(pages) + u64::from(footer_pages(entries + 1));
+        end <= u64::from(self.file_pages)
+    }
+
+    /// Writes as many of the first jobs as fit, in one piece, and enters them into the index.
+    /// After an error they are still in `jobs`.
+    pub fn append(
+        &mut self,
+        shared: &Shared,
+        jobs: &mut VecDeque<Job>,
+        written: &mut Vec<Placed>,
+    ) -> io::Result<()> {
+        let mut entries = Vec::new();
+        let mut page = self.next_page;
+        for job in jobs.iter() {
+            if !self.fits_behind(job.source.len(), page, self.entries.len() + entries.len()) {
+                break;
+            }
+            let record_bytes = u32::try_from(job.source.len()).unwrap_or(u32::MAX);
+            let Job { key, record_class, .. } = *job;
+            let entry = Entry { key, record_class, page, record_bytes };
+            page += entry.pages();
+            entries.push(entry);
+        }
+        let heads: Vec<_> = entries.iter().map(|entry| entry.encode(&self.segment.name)).collect();
+        let mut parts = Vec::with_capacity(entries.len() * 3);
+        for (head, job) in heads.iter().zip(jobs.iter()) {
+            let filler = (ENTRY_BYTES + job.source.len()).next_multiple_of(PAGE);
+            parts.push(IoSlice::new(head));
+            parts.push(IoSlice::new(&job.source));
+            parts.push(IoSlice::new(&ZEROS[..filler - ENTRY_BYTES - job.source.len()]));
+        }
+        let offset = u64::from(self.next_page) * PAGE as u64;
+        write_full(&*self.file, &mut parts, offset)?;
+        add(&shared.counters.file_bytes, u64::from(page - self.next_page) * PAGE as u64);
+        self.next_page = page;
+        for entry in entries {
+            let Some(job) = jobs.pop_front() else { break };
+            written.extend(self.enter(shared, job, entry));
+        }
+        Ok(())
+    }
+
+    /// `None` for a record that is not needed any more: its copy here is never looked up.
+    fn enter(&mut self, shared: &Shared, job: Job, entry: Entry) -> Option<Placed> {
+        let place = Place::of(&entry, self.id());
+        self.entries.push(entry);
+        let origin = job.origin;
+        let (slot, before) = shared.index.publish(&job.key, place, |now| now == origin)?;
+        self.segment.enter(slot, place.record_bytes, entry.page + entry.pages());
+        if let Some(before) = before {
+            shared.left(&job.key, before);
+            add(&shared.counters.moved, 1);
+        } else {
+            add(&shared.counters.written, 1);
+            add(&shared.counters.written_bytes, u64::from(place.record_bytes));
+        }
+        Some(Placed { job, place })
+    }
+
+    /// When its records are too old.
+    pub fn expires(&self) -> Option<Instant> {
+        self.segment.expires
+    }
+
+    /// Gives back what was set aside and not written; where that fails it stays set aside.
+    pub fn trim(&self) {
+        let bytes = u64::from(self.next_page) * PAGE as u64;
+        if self.segment.bytes.load(Ordering::Acquire) > bytes
+            && !self.is_sealed
+            && self.file.truncate(bytes).is_ok()
+        {
+            self.segment.bytes.store(bytes, Ordering::Release);
+        }
+    }
+
+    pub fn sync(&mut self, shared: &Shared) -> io::Result<()> {
+        self.file.sync()?;
+        self.segment.set_synced(self.next_page);
+        shared.turn();
+        Ok(())
+    }
+
+    /// Entries first, then the footer: one that is there says that its entries are.
+    pub fn seal(&mut self, shared: &Shared) -> io::Result<()> {
+        if self.entries.is_empty() {
+            self.file.truncate(0)?;
+            self.segment.bytes.store(0, Ordering::Release);
+            return Ok(());
+        }
+        self.sync(shared)?;
+        let bytes = footer(&self.segment.name, &self.entries, self.next_page);
+        let offset = u64::from(self.next_page) * PAGE as u64;
+        write_full(&*self.file, &mut [IoSlice::new(&bytes)], offset)?;
+        self.file.truncate(offset + bytes.len() as u64)?;
+        self.file.sync()?;
+        self.segment.bytes.store(offset + bytes.len() as u64, Ordering::Release);
+        add(&shared.counters.file_bytes, bytes.len() as u64);
+        self.is_sealed = true;
+        Ok(())
+    }
+}
+
+pub fn pages_of(record_bytes: usize) -> u32 {
+    u32::try_from((ENTRY_BYTES + record_bytes).div_ceil(PAGE)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,361 @@
+//! Owns the index of the durable tier: where each record lies, in about 80 bytes of memory each.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use hashbrown::HashTable;
+
+use super::format::Entry;
+use crate::limits::DISK_NAMESPACES_MAX;
+use crate::record::Hash;
+use crate::store::RecordKey;
+
+const SHARD_BITS: u32 = 4;
+const SHARDS: usize = 1 << SHARD_BITS;
+/// Slots are allocated in pieces of this many, so that growing neither copies nor keeps half empty.
+const PIECE_SLOTS: usize = 1024;
+
+/// Where a record lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Id of the segment.
+    pub segment: u32,
+    /// First page of its entry there.
+    pub page: u32,
+    /// Length of the record.
+    pub record_bytes: u32,
+    /// 1 kv, 2 ssm.
+    pub record_class: u8,
+}
+
+impl Place {
+    /// The place of an entry of a segment.
+    #[must_use]
+    pub fn of(entry: &Entry, segment: u32) -> Self {
+        let Entry { page, record_bytes, record_class, .. } = *entry;
+        Self { segment, page, record_bytes, record_class }
+    }
+
+    /// The entry that lies here.
+    #[must_use]
+    pub fn entry(&self, key: RecordKey) -> Entry {
+        let Self { page, record_bytes, record_class, .. } = *self;
+        Entry { key, record_class, page, record_bytes }
+    }
+}
+
+/// Number of a record in the index, for lists of the records of a segment: may be given again once the record is gone.
+pub type SlotId = u32;
+
+struct Slot {
+    block_hash: Hash,
+    namespace: u32,
+    place: Place,
+    group: u16,
+    shard: u16,
+    is_hot: AtomicBool,
+    is_used: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    table: HashTable<u32>,
+    pieces: Vec<Box<[Slot]>>,
+    free: Vec<u32>,
+    used: u32,
+    pending: HashSet<RecordKey>,
+}
+
+/// Records by key. Full keys: nothing is truncated.
+pub struct Index {
+    hasher: RandomState,
+    namespaces: RwLock<Namespaces>,
+    shards: [RwLock<Shard>; SHARDS],
+}
+
+#[derive(Default)]
+struct Namespaces {
+    numbers: HashMap<Hash, u32>,
+    hashes: Vec<Hash>,
+}
+
+/// A key as the index compares it.
+struct Named {
+    hash: u64,
+    namespace: u32,
+    key: RecordKey,
+}
+
+impl Named {
+    fn is(&self, slot: &Slot) -> bool {
+        slot.block_hash == self.key.block_hash
+            && slot.namespace == self.namespace
+            && slot.group == self.key.group
+            && slot.shard == self.key.shard
+    }
+
+    fn shard(&self) -> usize {
+        // The table uses the highest and the lowest bits.
+        (self.hash >> 32) as usize % SHARDS
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            namespaces: RwLock::default(),
+            shards: std::array::from_fn(|_| RwLock::default()),
+        }
+    }
+}
+
+impl Index {
+    /// Where a record lies.
+    #[must_use]
+    pub fn get(&self, key: &RecordKey) -> Option<Place> {
+        let named = self.named(key)?;
+        let shard = self.read(named.shard());
+        shard.find(&named).map(|slot| slot.place)
+    }
+
+    /// Which of many keys have a place: all shards are locked once.
+    #[must_use]
+    pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
+        let named: Vec<Option<Named>> = {
+            let namespaces = self.namespaces();
+            keys.iter().map(|key| self.name(&namespaces, key)).collect()
+        };
+        let shards: Vec<_> = (0..SHARDS).map(|number| self.read(number)).collect();
+        let found = |named: &Named| shards[named.shard()].find(named).is_some();
+        named.iter().map(|named| named.as_ref().is_some_and(found)).collect()
+    }
+
+    /// Marks a record as recently used; false when there is none.
+    pub fn touch(&self, key: &RecordKey) -> bool {
+        let Some(named) = self.named(key) else { return false };
+        let shard = self.read(named.shard());
+        shard.find(&named).map(|slot| slot.is_hot.store(true, Ordering::Relaxed)).is_some()
+    }
+
+    /// Put-if-absent: true for the one who may write this record; it must be published or released.
+    #[must_use]
+    pub fn reserve(&self, key: &RecordKey) -> bool {
+        let Some(named) = self.intern(key) else { return false };
+        let mut shard = self.write(named.shard());
+        shard.find(&named).is_none() && shard.pending.insert(*key)
+    }
+
+    /// Ends a reservation without a record.
+    pub fn release(&self, key: &RecordKey) {
+        if let Some(named) = self.named(key) {
+            self.write(named.shard()).pending.remove(key);
+        }
+    }
+
+    /// Whether somebody is writing this record.
+    #[must_use]
+    pub fn is_pending(&self, key: &RecordKey) -> bool {
+        let named = self.named(key);
+        named.is_some_and(|named| self.read(named.shard()).pending.contains(key))
+    }
+
+    /// Enters a record, and ends its reservation. `replaces` decides about a record that is there; the answer is the
+    /// number under which it is there now and the place that it had before, or `None` when it was not entered.
+    pub fn publish(
+        &self,
+        key: &RecordKey,
+        place: Place,
+        replaces: impl Fn(Option<Place>) -> bool,
+    ) -> Option<(SlotId, Option<Place>)> {
+        let named = self.intern(key)?;
+        let number = named.shard();
+        let mut shard = self.write(number);
+        shard.pending.remove(key);
+        let before = shard.find(&named).map(|slot| slot.place);
+        if !replaces(before) {
+            return None;
+        }
+        let local = match before {
+            Some(_) => shard.number(&named)?,
+            None => shard.add(&named, place, |slot| self.hash_of(slot)),
+        };
+        let slot = shard.slot_mut(local);
+        slot.place = place;
+        *slot.is_hot.get_mut() = false;
+        Some((local << SHARD_BITS | u32::try_from(number).ok()?, before))
+    }
+
+    /// Takes a record out if it still lies at `place`.
+    pub fn remove(&self, key: &RecordKey, place: Place) -> bool {
+        let Some(named) = self.named(key) else { return false };
+        let mut shard = self.write(named.shard());
+        if shard.find(&named).is_none_or(|slot| slot.place != place) {
+            return false;
+        }
+        shard.remove(&named);
+        true
+    }
+
+    /// The record under a number, if it lies in that segment; with whether it was recently used.
+    #[must_use]
+    pub fn at(&self, id: SlotId, segment: u32) -> Option<(RecordKey, Place, bool)> {
+        let namespaces = self.namespaces();
+        let shard = self.read(id as usize % SHARDS);
+        let slot = shard.slot(id >> SHARD_BITS)?;
+        let found = slot.is_used && slot.place.segment == segment;
+        found.then(|| {
+            let namespace = namespaces.hashes[slot.namespace as usize];
+            let Slot { block_hash, group, shard, .. } = *slot;
+            let key = RecordKey { namespace, block_hash, group, shard };
+            (key, slot.place, slot.is_hot.load(Ordering::Relaxed))
+        })
+    }
+
+    /// Records that match.
+    #[must_use]
+    pub fn matching(
+        &self,
+        namespace: Option<&Hash>,
+        record_class: Option<u8>,
+    ) -> Vec<(RecordKey, Place)> {
+        let namespaces = self.namespaces();
+        let wanted = namespace.map(|hash| namespaces.numbers.get(hash).copied());
+        let mut found = Vec::new();
+        for number in 0..SHARDS {
+            let shard = self.read(number);
+            for slot in shard.pieces.iter().flatten().filter(|slot| slot.is_used) {
+                let is_named = wanted.is_none_or(|number| number == Some(slot.namespace));
+                if is_named && record_class.is_none_or(|class| class == slot.place.record_class) {
+                    let Slot { block_hash, group, shard, .. } = *slot;
+                    let namespace = namespaces.hashes[slot.namespace as usize];
+                    found.push((RecordKey { namespace, block_hash, group, shard }, slot.place));
+                }
+            }
+        }
+        found
+    }
+
+    /// Memory it uses.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let of = |shard: &Shard| {
+            let slots = shard.pieces.len() * PIECE_SLOTS * size_of::<Slot>();
+            slots + shard.table.allocation_size() + shard.free.capacity() * size_of::<u32>()
+        };
+        (0..SHARDS).map(|number| of(&self.read(number)) as u64).sum()
+    }
+
+    fn named(&self, key: &RecordKey) -> Option<Named> {
+        self.name(&self.namespaces(), key)
+    }
+
+    fn name(&self, namespaces: &Namespaces, key: &RecordKey) -> Option<Named> {
+        let namespace = *namespaces.numbers.get(&key.namespace)?;
+        let hash = self.hash(namespace, &key.block_hash, key.group, key.shard);
+        Some(Named { hash, namespace, key: *key })
+    }
+
+    /// The same for a key that is to be entered; `None` when there are too many namespaces.
+    fn intern(&self, key: &RecordKey) -> Option<Named> {
+        if let Some(named) = self.named(key) {
+            return Some(named);
+        }
+        let mut namespaces = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
+        if namespaces.hashes.len() >= DISK_NAMESPACES_MAX {
+            return None;
+        }
+        if !namespaces.numbers.contains_key(&key.namespace) {
+            let number = u32::try_from(namespaces.hashes.len()).ok()?;
+            namespaces.numbers.insert(key.namespace, number);
+            namespaces.hashes.push(key.namespace);
+        }
+        self.name(&namespaces, key)
+    }
+
+    fn hash_of(&self, slot: &Slot) -> u64 {
+        self.hash(slot.namespace, &slot.block_hash, slot.group, slot.shard)
+    }
+
+    fn hash(&self, namespace: u32, block_hash: &Hash, group: u16, shard: u16) -> u64 {
+        self.hasher.hash_one((namespace, block_hash, group, shard))
+    }
+
+    fn namespaces(&self) -> RwLockReadGuard<'_, Namespaces> {
+        self.namespaces.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, number: usize) -> RwLockReadGuard<'_, Shard> {
+        self.shards[number].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, number: usize) -> RwLockWriteGuard<'_, Shard> {
+        self.shards[number].write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn slot(&self, local: u32) -> Option<&Slot> {
+        self.pieces.get(local as usize / PIECE_SLOTS)?.get(local as usize % PIECE_SLOTS)
+    }
+
+    fn slot_mut(&mut self, local: u32) -> &mut Slot {
+        &mut self.pieces[local as usize / PIECE_SLOTS][local as usize % PIECE_SLOTS]
+    }
+
+    fn number(&self, named: &Named) -> Option<u32> {
+        let is = |local: &u32| self.slot(*local).is_some_and(|slot| named.is(slot));
+        self.table.find(named.hash, is).copied()
+    }
+
+    fn find(&self, named: &Named) -> Option<&Slot> {
+        self.number(named).and_then(|local| self.slot(local))
+    }
+
+    fn add(&mut self, named: &Named, place: Place, hash_of: impl Fn(&Slot) -> u64) -> u32 {
+        let local = self.free.pop().unwrap_or_else(|| {
+            self.used += 1;
+            self.used - 1
+        });
+        if local as usize / PIECE_SLOTS >= self.pieces.len() {
+            self.pieces.push((0..PIECE_SLOTS).map(|_| Slot::unused(place)).collect());
+        }
+        let RecordKey { block_hash, group, shard, .. } = named.key;
+        let (is_hot, namespace) = (AtomicBool::new(false), named.namespace);
+        *self.slot_mut(local) =
+            Slot { block_hash, namespace, place, group, shard, is_hot, is_used: true };
+        let Self { table, pieces, .. } = self;
+        let slot =
+            |local: &u32| &pieces[*local as usize / PIECE_SLOTS][*local as usize % PIECE_SLOTS];
+        table.insert_unique(named.hash, local, |local| hash_of(slot(local)));
+        local
+    }
+
+    fn remove(&mut self, named: &Named) {
+        let Self { table, pieces, free, .. } = self;
+        let slot =
+            |local: &u32| &pieces[*local as usize / PIECE_SLOTS][*local as usize % PIECE_SLOTS];
+        if let Ok(found) = table.find_entry(named.hash, |local| named.is(slot(local))) {
+            let (local, _) = found.remove();
+            free.push(local);
+            self.slot_mut(local).is_used = false;
+        }
+    }
+}
+
+impl Slot {
+    fn unused(place: Place) -> Self {
+        Self {
+            block_hash: [0; 32],
+            namespace: 0,
+            place,
+            group: 0,
+            shard: 0,
+            is_hot: AtomicBool::new(false),
+            is_used: false,
+        }
+    }
+}

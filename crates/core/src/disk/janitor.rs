@@ -1,0 +1,107 @@
+//! Owns what is done in the background: removing files, and reading everything again now and then.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::read::Outcome;
+use super::segments::Segment;
+use super::shared::{Shared, add};
+use crate::limits::DISK_SCRUB_BYTES;
+
+const TICK: Duration = Duration::from_secs(1);
+/// Between two walks over everything.
+const SCRUB_PAUSE: Duration = Duration::from_secs(3600);
+
+/// Runs until all stops.
+pub fn run(shared: &Arc<Shared>) {
+    let mut scrub = Scrub::default();
+    let mut scrub_at = Instant::now() + TICK;
+    while !shared.stops() {
+        shared.remove_files();
+        shared.collect_empty();
+        if scrub_at <= Instant::now() {
+            scrub.run(shared, DISK_SCRUB_BYTES);
+            let is_through = scrub.segment == 0;
+            scrub_at = Instant::now() + if is_through { SCRUB_PAUSE } else { TICK };
+        }
+        shared.await_janitor(TICK);
+    }
+    shared.remove_files();
+}
+
+impl Shared {
+    /// Removes the files of segments that were taken out; returns how many.
+    pub fn remove_files(&self) -> usize {
+        let mut gone = Vec::new();
+        for segment in self.segments.all_leaving() {
+            if self.storage.remove(&segment.name.text()).is_ok() {
+                gone.push(segment);
+            } else {
+                self.alarm();
+            }
+        }
+        // Until this is durable they may come back, and tombstones must be kept for them.
+        if gone.is_empty() || self.storage.sync().is_err() {
+            return 0;
+        }
+        for segment in &gone {
+            self.segments.removed(segment);
+        }
+        gone.len()
+    }
+
+    /// Segments in which nothing is looked up any more: all flushed, moved, or copies.
+    fn collect_empty(&self) {
+        for segment in self.segments.all() {
+            let is_whole = segment.is_closed.load(Ordering::Acquire)
+                && segment.is_loaded.load(Ordering::Acquire);
+            if is_whole && segment.records().live == 0 {
+                self.doom(&segment);
+            }
+        }
+    }
+}
+
+/// A walk over all records, a share at a time.
+#[derive(Default)]
+pub struct Scrub {
+    segment: u32,
+    position: usize,
+}
+
+impl Scrub {
+    /// Reads about `bytes` bytes; a bad record is quarantined. Returns what was read, and what of it was bad.
+    pub fn run(&mut self, shared: &Shared, bytes: u64) -> (u64, u64) {
+        let (mut done, mut bad) = (0, 0);
+        while done < bytes {
+            let all = shared.segments.all();
+            let Some(segment) = all.iter().find(|segment| segment.name.id >= self.segment) else {
+                *self = Self::default();
+                break;
+            };
+            if segment.name.id != self.segment {
+                (self.segment, self.position) = (segment.name.id, 0);
+            }
+            let Some((read, was_bad)) = self.one(shared, segment) else {
+                (self.segment, self.position) = (segment.name.id.saturating_add(1), 0);
+                continue;
+            };
+            done += read;
+            bad += u64::from(was_bad);
+        }
+        add(&shared.counters.scrubbed_bytes, done);
+        (done, bad)
+    }
+
+    /// The next record of a segment; `None` at its end.
+    fn one(&mut self, shared: &Shared, segment: &Segment) -> Option<(u64, bool)> {
+        let slot = segment.records().slots.get(self.position).copied()?;
+        self.position += 1;
+        let Some((key, place, _)) = shared.index.at(slot, segment.name.id) else {
+            return Some((0, false));
+        };
+        let outcome = shared.read_pages(&key, place).err();
+        Some((u64::from(place.record_bytes), outcome == Some(Outcome::Bad)))
+    }
+}

@@ -1,0 +1,193 @@
+//! Owns what waits for the writer: records, bounded in bytes, and orders.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::mpsc::Sender;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::format::ENTRY_BYTES;
+use super::index::Place;
+use super::pages::Pages;
+use crate::limits::{DISK_GROUP_BYTES, DISK_GROUP_MS};
+use crate::store::{Pin, RecordKey, Scope};
+
+/// Where the bytes of a waiting record are.
+pub enum Source {
+    /// In the RAM tier, which must keep them meanwhile.
+    Memory(Pin),
+    /// Read from an older segment.
+    Entry(Pages, usize),
+}
+
+impl Deref for Source {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Memory(pin) => pin,
+            Self::Entry(pages, record_bytes) => &pages[ENTRY_BYTES..ENTRY_BYTES + record_bytes],
+        }
+    }
+}
+
+/// A record to be written.
+pub struct Job {
+    /// Its key, reserved in the index unless it moves.
+    pub key: RecordKey,
+    /// Its bytes.
+    pub source: Source,
+    /// 1 kv, 2 ssm.
+    pub record_class: u8,
+    /// Where it moves from; a record that is no longer there does not move.
+    pub origin: Option<Place>,
+}
+
+/// What the writer does between two groups of records.
+pub enum Order {
+    /// Drops what the scope takes; the answer is records, bytes, and whether it is durable.
+    Flush(Scope, Sender<(u64, u64, bool)>),
+    /// Writes all that waits and seals the segment.
+    Drain(Sender<()>),
+}
+
+/// What the writer takes at a time.
+#[derive(Default)]
+pub struct Turn {
+    /// Records of one group.
+    pub jobs: Vec<Job>,
+    /// Orders, to be carried out first.
+    pub orders: Vec<Order>,
+    /// Nothing will come any more.
+    pub is_closed: bool,
+    /// And this is all there was.
+    pub is_last: bool,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    bytes: u64,
+    orders: Vec<Order>,
+    is_closed: bool,
+}
+
+/// The queue between the RAM tier and the writer.
+pub struct Queue {
+    max_bytes: u64,
+    /// Whether a group waits for company.
+    gathers: bool,
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+}
+
+impl Queue {
+    /// An empty queue for at most `max_bytes` bytes of records.
+    #[must_use]
+    pub fn new(max_bytes: u64, gathers: bool) -> Self {
+        Self { max_bytes, gathers, waiting: Mutex::default(), wake: Condvar::new() }
+    }
+
+    /// Adds a record; false when there is no room.
+    pub fn push(&self, job: Job) -> bool {
+        let mut waiting = self.waiting();
+        let bytes = job.source.len() as u64;
+        if waiting.is_closed || waiting.bytes + bytes > self.max_bytes {
+            return false;
+        }
+        waiting.bytes += bytes;
+        waiting.jobs.push_back(job);
+        self.wake.notify_all();
+        true
+    }
+
+    /// Puts records back, before all others.
+    pub fn push_back(&self, jobs: Vec<Job>) {
+        let mut waiting = self.waiting();
+        for job in jobs.into_iter().rev() {
+            waiting.bytes += job.source.len() as u64;
+            waiting.jobs.push_front(job);
+        }
+    }
+
+    /// Adds an order; false once the queue is closed.
+    pub fn order(&self, order: Order) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.is_closed {
+            return false;
+        }
+        waiting.orders.push(order);
+        self.wake.notify_all();
+        true
+    }
+
+    /// Nothing comes any more.
+    pub fn close(&self) {
+        self.waiting().is_closed = true;
+        self.wake.notify_all();
+    }
+
+    /// Takes waiting records that match out.
+    pub fn drop_matching(&self, matches: impl Fn(&Job) -> bool) -> Vec<Job> {
+        let mut waiting = self.waiting();
+        let (gone, stay): (Vec<Job>, Vec<Job>) = waiting.jobs.drain(..).partition(matches);
+        waiting.bytes -= gone.iter().map(|job| job.source.len() as u64).sum::<u64>();
+        waiting.jobs = stay.into();
+        gone
+    }
+
+    /// Records waiting, and their bytes.
+    #[must_use]
+    pub fn held(&self) -> (u64, u64) {
+        let waiting = self.waiting();
+        (waiting.jobs.len() as u64, waiting.bytes)
+    }
+
+    /// The next group, waiting for it at most `patience`; records only if `takes_jobs`.
+    pub fn next(&self, patience: Duration, takes_jobs: bool) -> Turn {
+        let until = Instant::now() + patience;
+        let mut waiting = self.waiting();
+        while waiting.orders.is_empty()
+            && !waiting.is_closed
+            && (waiting.jobs.is_empty() || !takes_jobs)
+        {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { break };
+            waiting =
+                self.wake.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let orders = std::mem::take(&mut waiting.orders);
+        let mut turn = Turn { orders, is_closed: waiting.is_closed, ..Turn::default() };
+        if takes_jobs && turn.orders.is_empty() {
+            waiting = self.gather(waiting);
+            let mut bytes = 0;
+            while bytes < DISK_GROUP_BYTES
+                && let Some(job) = waiting.jobs.pop_front()
+            {
+                bytes += job.source.len() as u64;
+                turn.jobs.push(job);
+            }
+            waiting.bytes -= bytes;
+        }
+        turn.is_last = waiting.is_closed && waiting.orders.is_empty() && waiting.jobs.is_empty();
+        turn
+    }
+
+    /// One sync for many records: gives the others of a group a moment to arrive.
+    fn gather<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
+        let until = Instant::now() + Duration::from_millis(DISK_GROUP_MS);
+        while self.gathers
+            && (1..DISK_GROUP_BYTES).contains(&waiting.bytes)
+            && waiting.orders.is_empty()
+            && !waiting.is_closed
+        {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { break };
+            waiting =
+                self.wake.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        waiting
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

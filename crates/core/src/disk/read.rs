@@ -1,0 +1,109 @@
+//! Owns reading one record back: checked whole, quarantined when bad, refused while the disk hangs.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::format::Entry;
+use super::index::Place;
+use super::pages::{PAGE, Pages};
+use super::shared::{Shared, add};
+use super::storage::read_full;
+use crate::limits::DISK_STALL_MS;
+use crate::store::RecordKey;
+
+/// How a read went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The record is there, sound, and the one that was asked for.
+    Sound,
+    /// What is there is not that record.
+    Bad,
+    /// It could not be read now.
+    Failed,
+}
+
+/// Reads under way: one that takes too long means that the disk hangs, and nobody else should wait for it.
+#[derive(Debug, Default)]
+pub struct Stalls {
+    open: Mutex<(u64, BTreeSet<(Instant, u64)>)>,
+}
+
+impl Stalls {
+    fn begin(&self) -> Option<(Instant, u64)> {
+        let mut open = self.open();
+        let now = Instant::now();
+        let limit = Duration::from_millis(DISK_STALL_MS);
+        if open.1.first().is_some_and(|(begun, _)| now.duration_since(*begun) > limit) {
+            return None;
+        }
+        open.0 += 1;
+        let ticket = (now, open.0);
+        open.1.insert(ticket);
+        Some(ticket)
+    }
+
+    fn end(&self, ticket: (Instant, u64)) {
+        self.open().1.remove(&ticket);
+    }
+
+    fn open(&self) -> MutexGuard<'_, (u64, BTreeSet<(Instant, u64)>)> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Reads the entry at `place` into `pages`, which must hold it; a bad one is quarantined.
+    pub fn read(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> Outcome {
+        let Some(ticket) = self.stalls.begin() else {
+            add(&self.counters.missed, 1);
+            return Outcome::Failed;
+        };
+        // What fails once may be the path, not the medium.
+        let mut read = self.read_once(key, place, pages);
+        if read.is_err() {
+            self.alarm();
+            read = self.read_once(key, place, pages);
+        }
+        self.stalls.end(ticket);
+        let outcome = read.unwrap_or(Outcome::Failed);
+        match outcome {
+            Outcome::Sound => {}
+            Outcome::Bad => self.quarantine(key, place),
+            Outcome::Failed => add(&self.counters.missed, 1),
+        }
+        outcome
+    }
+
+    fn read_once(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> io::Result<Outcome> {
+        let wanted = place.entry(*key);
+        let Some(segment) = self.segments.get(place.segment) else {
+            self.index.remove(key, place);
+            return Ok(Outcome::Failed);
+        };
+        let file = match self.segments.reader(&*self.storage, &segment) {
+            // Evicted meanwhile, or removed by others.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.forget(key, place);
+                return Ok(Outcome::Failed);
+            }
+            opened => opened?,
+        };
+        let bytes = wanted.pages() as usize * PAGE;
+        let read = read_full(&*file, &mut pages[..bytes], u64::from(place.page) * PAGE as u64)?;
+        let found = Entry::parse(&pages[..read], &segment.name, place.page);
+        let is_sound = found == Some(wanted) && wanted.record(&pages[..read]).is_some();
+        Ok(if is_sound { Outcome::Sound } else { Outcome::Bad })
+    }
+
+    /// Reads the entry at `place` into memory of its own.
+    pub fn read_pages(&self, key: &RecordKey, place: Place) -> Result<Pages, Outcome> {
+        let bytes = place.entry(*key).pages() as usize * PAGE;
+        let mut pages = Pages::new(bytes).ok_or(Outcome::Failed)?;
+        match self.read(key, place, &mut pages) {
+            Outcome::Sound => Ok(pages),
+            other => Err(other),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Owns the table of segments: what each holds, how far it is durable, its open file, and the bytes of all on disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use super::format::SegmentName;
+use super::index::SlotId;
+use super::storage::{Access, DiskFile, Storage};
+use crate::limits::DISK_FILES_MAX;
+
+/// One file of records.
+pub struct Segment {
+    /// Its name.
+    pub name: SegmentName,
+    /// When its records are too old.
+    pub expires: Option<Instant>,
+    /// Bytes on disk.
+    pub bytes: AtomicU64,
+    /// Pages up to which a sync has succeeded.
+    pub synced_pages: AtomicU32,
+    /// A sync has failed: nothing in it is durable any more.
+    pub is_untrusted: AtomicBool,
+    /// It takes no more records.
+    pub is_closed: AtomicBool,
+    /// All of its entries that could be read are in the index.
+    pub is_loaded: AtomicBool,
+    /// Held while its entries are read into the index.
+    pub loading: Mutex<()>,
+    records: Mutex<Records>,
+    reader: Mutex<Option<Arc<dyn DiskFile>>>,
+    last_read: AtomicU64,
+}
+
+/// What a segment holds that can be looked up.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// Numbers in the index; some may have gone to other records meanwhile.
+    pub slots: Vec<SlotId>,
+    /// Records that can be looked up.
+    pub live: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Of `live`, entered since the last sync.
+    pub unsynced: u64,
+    /// Their bytes.
+    pub unsynced_bytes: u64,
+}
+
+impl Segment {
+    /// A segment of which nothing is known yet.
+    #[must_use]
+    pub fn new(name: SegmentName, bytes: u64, expires: Option<Instant>) -> Self {
+        Self {
+            name,
+            expires,
+            bytes: AtomicU64::new(bytes),
+            synced_pages: AtomicU32::new(0),
+            is_untrusted: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            is_loaded: AtomicBool::new(false),
+            loading: Mutex::default(),
+            records: Mutex::default(),
+            reader: Mutex::default(),
+            last_read: AtomicU64::new(0),
+        }
+    }
+
+    /// What it holds.
+    pub fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what ends before page `end` survives a power failure.
+    #[must_use]
+    pub fn is_durable(&self, end: u32) -> bool {
+        !self.is_untrusted.load(Ordering::Acquire)
+            && end <= self.synced_pages.load(Ordering::Acquire)
+    }
+
+    /// Records that survive a power failure, and their bytes.
+    #[must_use]
+    pub fn durable(&self) -> (u64, u64) {
+        if self.is_untrusted.load(Ordering::Acquire) {
+            return (0, 0);
+        }
+        let held = self.records();
+        let bytes = held.live_bytes.saturating_sub(held.unsynced_bytes);
+        (held.live.saturating_sub(held.unsynced), bytes)
+    }
+
+    /// A sync has succeeded for the first `pages` pages.
+    pub fn set_synced(&self, pages: u32) {
+        let mut held = self.records();
+        (held.unsynced, held.unsynced_bytes) = (0, 0);
+        self.synced_pages.store(pages, Ordering::Release);
+    }
+
+    /// A record can be looked up here from now on.
+    pub fn enter(&self, slot: SlotId, record_bytes: u32, end: u32) {
+        let is_synced = end <= self.synced_pages.load(Ordering::Acquire);
+        let mut held = self.records();
+        held.slots.push(slot);
+        held.live += 1;
+        held.live_bytes += u64::from(record_bytes);
+        if !is_synced {
+            held.unsynced += 1;
+            held.unsynced_bytes += u64::from(record_bytes);
+        }
+    }
+
+    /// A record cannot be looked up here any more.
+    pub fn leave(&self, record_bytes: u32, end: u32) {
+        let is_synced = end <= self.synced_pages.load(Ordering::Acquire);
+        let mut held = self.records();
+        held.live = held.live.saturating_sub(1);
+        held.live_bytes = held.live_bytes.saturating_sub(u64::from(record_bytes));
+        if !is_synced {
+            held.unsynced = held.unsynced.saturating_sub(1);
+            held.unsynced_bytes = held.unsynced_bytes.saturating_sub(u64::from(record_bytes));
+        }
+    }
+}
+
+/// All segments, by id.
+#[derive(Default)]
+pub struct Segments {
+    table: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    /// Taken out; their files are still there, or may come back after a power failure.
+    leaving: Mutex<BTreeMap<u32, Arc<Segment>>>,
+    clock: AtomicU64,
+    open_files: AtomicU64,
+}
+
+impl Segments {
+    /// Adds a segment.
+    pub fn insert(&self, segment: Arc<Segment>) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.insert(segment.name.id, segment);
+    }
+
+    /// The segment of an id.
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<Arc<Segment>> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// All, the oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Segment>> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Takes one out; its bytes count until [`Segments::removed`].
+    pub fn take(&self, id: u32) -> Option<Arc<Segment>> {
+        let mut leaving = self.leaving();
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let segment = table.remove(&id)?;
+        leaving.insert(id, Arc::clone(&segment));
+        Some(segment)
+    }
+
+    /// Its file is gone for good.
+    pub fn removed(&self, segment: &Segment) {
+        self.close_reader(segment);
+        self.leaving().remove(&segment.name.id);
+    }
+
+    /// Those taken out that are not gone for good.
+    #[must_use]
+    pub fn all_leaving(&self) -> Vec<Arc<Segment>> {
+        self.leaving().values().cloned().collect()
+    }
+
+    /// The lowest id whose file may be there; `otherwise` when there is none.
+    #[must_use]
+    pub fn oldest(&self, otherwise: u32) -> u32 {
+        let leaving = self.leaving().keys().next().copied();
+        let held = self.all().first().map(|segment| segment.name.id);
+        leaving.into_iter().chain(held).min().unwrap_or(otherwise)
+    }
+
+    /// Bytes on disk, of those being removed, too.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let all = self.all_leaving().into_iter().chain(self.all());
+        all.map(|segment| segment.bytes.load(Ordering::Acquire)).sum()
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Segment>>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The segment's file for reading, opened when it is not open.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn reader(
+        &self,
+        storage: &dyn Storage,
+        segment: &Segment,
+    ) -> io::Result<Arc<dyn DiskFile>> {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        segment.last_read.store(now, Ordering::Relaxed);
+        let lock = || segment.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*lock() {
+            return Ok(Arc::clone(file));
+        }
+        if self.open_files.load(Ordering::Relaxed) >= DISK_FILES_MAX {
+            self.close_one(segment.name.id);
+        }
+        let file = storage.open(&segment.name.text(), Access::Direct)?;
+        if lock().replace(Arc::clone(&file)).is_none() {
+            self.open_files.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(file)
+    }
+
+    /// Closes the file that was not read for longest.
+    fn close_one(&self, except: u32) {
+        let all = self.all();
+        let open = all.iter().filter(|segment| {
+            let reader = segment.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            segment.name.id != except && reader.is_some()
+        });
+        if let Some(idle) = open.min_by_key(|segment| segment.last_read.load(Ordering::Relaxed)) {
+            self.close_reader(idle);
+        }
+    }
+
+    fn close_reader(&self, segment: &Segment) {
+        let mut reader = segment.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if reader.take().is_some() {
+            self.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

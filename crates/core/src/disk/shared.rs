@@ -1,0 +1,279 @@
+//! Owns what the threads of the durable tier share, and the steps that keep index and segments in agreement.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::active::pages_of;
+use super::index::{Index, Place};
+use super::pages::PAGE;
+use super::queue::Source;
+use super::queue::{Job, Queue};
+use super::read::Stalls;
+use super::segments::{Segment, Segments};
+use super::storage::Storage;
+use super::tombstones::Tombstones;
+use super::{DiskOptions, DiskStats, Durability, Residents};
+use crate::store::{Pin, RecordKey, Scope};
+
+/// What has happened so far.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub written: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub file_bytes: AtomicU64,
+    pub skipped: AtomicU64,
+    pub read: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub missed: AtomicU64,
+    pub quarantined: AtomicU64,
+    pub evicted: AtomicU64,
+    pub moved: AtomicU64,
+    pub expired: AtomicU64,
+    pub scrubbed_bytes: AtomicU64,
+    pub alarms: AtomicU64,
+    pub syncs_failed: AtomicU64,
+}
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+pub struct Shared {
+    pub options: DiskOptions,
+    pub storage: Arc<dyn Storage>,
+    pub index: Index,
+    pub segments: Segments,
+    pub tombstones: Mutex<Tombstones>,
+    pub queue: Queue,
+    pub counters: Counters,
+    pub stalls: Stalls,
+    pub residents: OnceLock<Weak<dyn Residents>>,
+    /// The directory was read: ids of new segments are known.
+    pub is_ready: AtomicBool,
+    pub is_recovering: AtomicBool,
+    /// The last write failed, and the next try has not succeeded yet.
+    pub is_failing: AtomicBool,
+    pub is_stopping: AtomicBool,
+    /// Records were turned away for want of room in the queue.
+    pub has_skipped: AtomicBool,
+    pub next_id: AtomicU32,
+    is_janitor_wanted: AtomicBool,
+    /// Raised by every group that was written, or was not.
+    turns: Mutex<u64>,
+    turned: Condvar,
+}
+
+impl Shared {
+    pub fn new(storage: Arc<dyn Storage>, options: DiskOptions) -> Self {
+        let gathers = options.durability == Durability::Group;
+        Self {
+            queue: Queue::new(options.queue_bytes, gathers),
+            options,
+            storage,
+            index: Index::default(),
+            segments: Segments::default(),
+            tombstones: Mutex::default(),
+            counters: Counters::default(),
+            stalls: Stalls::default(),
+            residents: OnceLock::new(),
+            is_ready: AtomicBool::new(false),
+            is_recovering: AtomicBool::new(true),
+            is_failing: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            has_skipped: AtomicBool::new(false),
+            next_id: AtomicU32::new(1),
+            is_janitor_wanted: AtomicBool::new(false),
+            turns: Mutex::new(0),
+            turned: Condvar::new(),
+        }
+    }
+
+    /// An operation of the disk failed.
+    pub fn alarm(&self) {
+        add(&self.counters.alarms, 1);
+    }
+
+    pub fn tombstones(&self) -> MutexGuard<'_, Tombstones> {
+        self.tombstones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a record out of index and segment.
+    pub fn forget(&self, key: &RecordKey, place: Place) -> bool {
+        let removed = self.index.remove(key, place);
+        if removed {
+            self.left(key, place);
+        }
+        removed
+    }
+
+    /// A record is no longer at `place`, says the index.
+    pub fn left(&self, key: &RecordKey, place: Place) {
+        if let Some(segment) = self.segments.get(place.segment) {
+            let end = place.page + place.entry(*key).pages();
+            segment.leave(place.record_bytes, end);
+        }
+    }
+
+    /// A bad copy of a record: it is gone, after a restart, too.
+    pub fn quarantine(&self, key: &RecordKey, place: Place) {
+        if !self.forget(key, place) {
+            return;
+        }
+        add(&self.counters.quarantined, 1);
+        let buried = self.tombstones().bury(&*self.storage, (place.segment, place.page));
+        if buried.is_err() {
+            self.alarm();
+        }
+    }
+
+    /// A job will not be written: whoever has its record may offer it again.
+    pub fn release(&self, job: &Job) {
+        if job.origin.is_none() {
+            self.index.release(&job.key);
+        }
+    }
+
+    /// Drops what the scope takes, up to `mark`; must run where nothing is being written.
+    pub fn flush(&self, scope: Scope, mark: (u32, u32)) -> (u64, u64, bool) {
+        let takes = |job: &Job| scope.takes(&job.key.namespace, job.record_class);
+        for job in self.queue.drop_matching(takes) {
+            self.release(&job);
+        }
+        // Held to the end: a recovering segment must see either the tombstone or its records being removed.
+        let mut tombstones = self.tombstones();
+        let is_durable = tombstones.flush(&*self.storage, scope, mark).is_ok();
+        if !is_durable {
+            self.alarm();
+        }
+        let (mut records, mut bytes) = (0, 0);
+        for (key, place) in self.index.matching(scope.namespace.as_ref(), scope.record_class) {
+            if self.forget(&key, place) {
+                records += 1;
+                bytes += u64::from(place.record_bytes);
+            }
+        }
+        (records, bytes, is_durable)
+    }
+
+    /// Takes a segment out of the table; the janitor removes its file.
+    pub fn doom(&self, segment: &Segment) {
+        if self.segments.take(segment.name.id).is_some() {
+            self.is_janitor_wanted.store(true, Ordering::Release);
+            self.turn();
+        }
+    }
+
+    /// Writes a record behind the caller's back, unless it is here or on its way.
+    pub fn offer(&self, key: RecordKey, record: Pin) {
+        // A segment of its own must leave room for others.
+        let is_huge = u64::from(pages_of(record.len())) * PAGE as u64 > self.options.max_bytes / 4;
+        if is_huge || !self.index.reserve(&key) {
+            return;
+        }
+        // The record was verified: it has a header.
+        let record_class = record[9];
+        let job = Job { key, source: Source::Memory(record), record_class, origin: None };
+        if !self.queue.push(job) {
+            self.index.release(&key);
+            add(&self.counters.skipped, 1);
+            self.has_skipped.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether a record survives a power failure.
+    pub fn is_durable(&self, key: &RecordKey) -> bool {
+        self.index.get(key).is_some_and(|place| {
+            let segment = self.segments.get(place.segment);
+            let end = place.page + place.entry(*key).pages();
+            segment.is_some_and(|segment| segment.is_durable(end))
+        })
+    }
+
+    /// Whether a record will be durable soon, as far as is known.
+    pub fn is_under_way(&self, key: &RecordKey) -> bool {
+        if self.options.durability == Durability::None {
+            return false;
+        }
+        self.index.is_pending(key) || self.index.get(key).is_some() && !self.is_durable(key)
+    }
+
+    /// A group was written, or given up: those who wait look again.
+    pub fn turn(&self) {
+        *self.turns.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.turned.notify_all();
+    }
+
+    /// Waits until `is_over`, looking after every group, at most until `until`.
+    pub fn wait(&self, until: Instant, mut is_over: impl FnMut() -> bool) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        while !is_over() {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return };
+            turns = self.turned.wait_timeout(turns, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Sleeps, unless all stops.
+    pub fn rest(&self, pause: Duration) {
+        let stops = || self.is_stopping.load(Ordering::Acquire);
+        self.wait(Instant::now() + pause, stops);
+    }
+
+    pub fn stops(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until there are files to remove, at most for `pause`.
+    pub fn await_janitor(&self, pause: Duration) {
+        let is_wanted = || self.is_janitor_wanted.swap(false, Ordering::AcqRel) || self.stops();
+        self.wait(Instant::now() + pause, is_wanted);
+    }
+
+    pub fn stats(&self) -> DiskStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+        let counted = &self.counters;
+        let (queued, queued_bytes) = self.queue.held();
+        let mut stats = DiskStats {
+            max_bytes: self.options.max_bytes,
+            used_bytes: self.segments.bytes(),
+            index_bytes: self.index.memory_bytes(),
+            queued,
+            queued_bytes,
+            written: of(&counted.written),
+            written_bytes: of(&counted.written_bytes),
+            file_bytes: of(&counted.file_bytes),
+            read: of(&counted.read),
+            read_bytes: of(&counted.read_bytes),
+            missed: of(&counted.missed),
+            skipped: of(&counted.skipped),
+            quarantined: of(&counted.quarantined),
+            evicted: of(&counted.evicted),
+            moved: of(&counted.moved),
+            expired: of(&counted.expired),
+            scrubbed_bytes: of(&counted.scrubbed_bytes),
+            alarms: of(&counted.alarms),
+            syncs_failed: of(&counted.syncs_failed),
+            is_recovering: is(&self.is_recovering),
+            is_failing: is(&self.is_failing),
+            ..DiskStats::default()
+        };
+        for segment in self.segments.all() {
+            let (records, bytes) = segment.durable();
+            stats.durable_records += records;
+            stats.durable_bytes += bytes;
+            let held = segment.records();
+            stats.records += held.live;
+            stats.record_bytes += held.live_bytes;
+            stats.segments += 1;
+        }
+        stats
+    }
+}
+
+/// Wall clock in ms since 1970: for names, and for ages across restarts only.
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

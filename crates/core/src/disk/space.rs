@@ -1,0 +1,164 @@
+//! Owns the room on disk: new segments, whole-segment eviction with a second chance for what is in use, time to live.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use super::active::{Active, pages_of};
+use super::format::{SegmentName, footer_pages};
+use super::pages::PAGE;
+use super::queue::Job;
+use super::segments::Segment;
+use super::shared::{add, wall_ms};
+use super::writer::Writer;
+use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
+
+impl Writer {
+    /// Opens a new segment for a record of `record_bytes` bytes at least; returns what moves into it.
+    pub(super) fn open(&mut self, record_bytes: usize) -> io::Result<Vec<Job>> {
+        let pages = u64::from(pages_of(record_bytes)) + u64::from(footer_pages(1));
+        let bytes = self.shared.options.segment_bytes.max(pages * PAGE as u64);
+        let mut moving = self.make_room(bytes);
+        let opened = match self.create(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                if self.is_full_for_long() && self.free_oldest(&mut moving) {
+                    self.create(bytes)
+                } else {
+                    Err(error)
+                }
+            }
+            opened => opened,
+        };
+        if opened.is_ok() {
+            self.full_since = None;
+        }
+        match opened {
+            Ok(active) => self.active = Some(active),
+            Err(error) => {
+                // They have no home but the queue now.
+                self.shared.queue.push_back(moving);
+                return Err(error);
+            }
+        }
+        Ok(moving)
+    }
+
+    /// Others fill the disk. For a while that is an accident; later, room can only come from what is ours.
+    fn is_full_for_long(&mut self) -> bool {
+        let since = *self.full_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= self.shared.options.full_patience
+    }
+
+    fn free_oldest(&mut self, moving: &mut Vec<Job>) -> bool {
+        let Some(oldest) = self.oldest() else { return false };
+        moving.extend(self.evict(&oldest, true));
+        self.shared.remove_files() > 0
+    }
+
+    fn create(&self, bytes: u64) -> io::Result<Active> {
+        let shared = &self.shared;
+        let id = shared.next_id.fetch_add(1, Ordering::AcqRel);
+        let salt = RandomState::new().hash_one(id);
+        let name = SegmentName { id, made_ms: wall_ms() & 0xffff_ffff_ffff, salt };
+        let file = shared.storage.create(&name.text())?;
+        let made =
+            file.allocate(bytes).and_then(|()| file.sync()).and_then(|()| shared.storage.sync());
+        if let Err(error) = made {
+            if shared.storage.remove(&name.text()).is_err() {
+                shared.alarm();
+            }
+            return Err(error);
+        }
+        let expires = shared.options.ttl.and_then(|ttl| Instant::now().checked_add(ttl));
+        let segment = Arc::new(Segment::new(name, bytes, expires));
+        segment.is_loaded.store(true, Ordering::Release);
+        shared.segments.insert(Arc::clone(&segment));
+        let file_pages = u32::try_from(bytes / PAGE as u64).unwrap_or(u32::MAX);
+        Ok(Active::new(segment, file, file_pages))
+    }
+
+    /// Evicts until a file of `bytes` bytes fits beside the reserve; returns what moves.
+    fn make_room(&mut self, bytes: u64) -> Vec<Job> {
+        let reserve = self.shared.options.segment_bytes * (DISK_RESERVE_SEGMENTS - 1);
+        let limit = self.shared.options.max_bytes.saturating_sub(reserve + bytes);
+        let mut moving = Vec::new();
+        let leaving = |shared: &super::shared::Shared| {
+            let gone = shared.segments.all_leaving();
+            gone.iter().map(|segment| segment.bytes.load(Ordering::Acquire)).sum::<u64>()
+        };
+        while self.shared.segments.bytes() - leaving(&self.shared) > limit
+            && let Some(oldest) = self.oldest()
+        {
+            moving.extend(self.evict(&oldest, true));
+        }
+        moving
+    }
+
+    fn oldest(&self) -> Option<Arc<Segment>> {
+        let active = self.active.as_ref().map(Active::id);
+        self.shared.segments.all().into_iter().find(|segment| Some(segment.name.id) != active)
+    }
+
+    /// Takes a segment out; what was used since it was written moves, within a share, when `moves`.
+    fn evict(&mut self, segment: &Arc<Segment>, moves: bool) -> Vec<Job> {
+        // Whoever reads its entries in ends first, and sees then that it is gone.
+        let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = std::mem::take(&mut segment.records().slots);
+        let mut room = self.shared.options.segment_bytes / DISK_MOVED_SHARE;
+        let mut moving = Vec::new();
+        for slot in slots {
+            let Some((key, place, is_hot)) = self.shared.index.at(slot, segment.name.id) else {
+                continue;
+            };
+            let bytes = u64::from(place.record_bytes);
+            if moves
+                && is_hot
+                && bytes <= room
+                && let Some(mut job) = self.load(key, place)
+            {
+                room -= bytes;
+                job.origin = None;
+                self.shared.forget(&key, place);
+                if self.shared.index.reserve(&key) {
+                    moving.push(job);
+                }
+            } else if self.shared.forget(&key, place) {
+                add(
+                    if moves {
+                        &self.shared.counters.evicted
+                    } else {
+                        &self.shared.counters.expired
+                    },
+                    1,
+                );
+            }
+        }
+        self.shared.doom(segment);
+        moving
+    }
+
+    /// Segments whose time is over go whole.
+    pub(super) fn expire(&mut self) {
+        let now = Instant::now();
+        let is_old = |segment: &Arc<Segment>| segment.expires.is_some_and(|expires| expires <= now);
+        let active = self.active.as_ref().map(Active::id);
+        for segment in self.shared.segments.all().into_iter().filter(is_old) {
+            if Some(segment.name.id) != active {
+                self.evict(&segment, false);
+            }
+        }
+    }
+
+    /// A segment that fills slowly is closed after a share of the time to live, so that its first records do not outlive it.
+    pub(super) fn is_worn(&self) -> bool {
+        let Some(ttl) = self.shared.options.ttl else { return false };
+        let expires = self.active.as_ref().and_then(Active::expires);
+        expires.is_some_and(|expires| {
+            expires.saturating_duration_since(Instant::now())
+                < ttl.saturating_sub(ttl / DISK_TTL_STEPS)
+        })
+    }
+}

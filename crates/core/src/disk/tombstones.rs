@@ -1,0 +1,186 @@
+//! Owns the file of tombstones: what was flushed or found bad stays away, whatever segments still hold of it.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, IoSlice};
+
+use super::format::Entry;
+use super::pages::Pages;
+use super::storage::{Access, Storage, read_full, write_full};
+use crate::crc32c;
+use crate::limits::DISK_TOMBSTONES_FILE_BYTES;
+use crate::store::Scope;
+
+const NAME: &str = "tombstones";
+const NAME_NEW: &str = "tombstones.new";
+const MAGIC: [u8; 4] = *b"TKVT";
+const LINE_BYTES: usize = 64;
+const CHECKSUM_AT: usize = LINE_BYTES - 4;
+const KIND_FLUSH: u8 = 1;
+const KIND_RECORD: u8 = 2;
+
+/// A place in the log of all segments: (segment, page).
+pub type Mark = (u32, u32);
+
+/// What must not come back.
+#[derive(Debug, Default)]
+pub struct Tombstones {
+    /// Everything of the scope before the mark is gone.
+    flushed: HashMap<Scope, Mark>,
+    /// Single records that were bad.
+    bad: HashSet<Mark>,
+    file_bytes: u64,
+    /// The file was read: before that, nobody may write it.
+    is_loaded: bool,
+    /// The file lacks some of it.
+    is_dirty: bool,
+}
+
+impl Tombstones {
+    /// Reads the file; what is torn or unsound in it is passed over.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn load(&mut self, storage: &dyn Storage) -> io::Result<()> {
+        let file = match storage.open(NAME, Access::Direct) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.is_loaded = true;
+                return Ok(());
+            }
+            opened => opened?,
+        };
+        let bytes = usize::try_from(file.bytes()?).unwrap_or(usize::MAX);
+        if let Some(mut pages) = Pages::new(bytes) {
+            let filled = read_full(&*file, &mut pages, 0)?;
+            for line in pages[..filled].as_chunks::<LINE_BYTES>().0 {
+                self.take(line);
+            }
+        }
+        // A torn line must not be appended to.
+        self.file_bytes = bytes.next_multiple_of(LINE_BYTES) as u64;
+        self.is_loaded = true;
+        Ok(())
+    }
+
+    /// Whether the entry of a segment must stay away.
+    #[must_use]
+    pub fn covers(&self, entry: &Entry, segment: u32) -> bool {
+        let at = (segment, entry.page);
+        let class = Some(entry.record_class);
+        let is_flushed = [(None, None), (None, class), (Some(entry.key.namespace), None)]
+            .into_iter()
+            .chain([(Some(entry.key.namespace), class)])
+            .map(|(namespace, record_class)| Scope { namespace, record_class })
+            .any(|scope| self.flushed.get(&scope).is_some_and(|mark| at < *mark));
+        is_flushed || self.bad.contains(&at)
+    }
+
+    /// From now on everything of the scope before `mark` is gone; durable when this succeeds.
+    ///
+    /// # Errors
+    /// What the file system answers; the tombstone holds until the process ends, and is tried again by `save`.
+    pub fn flush(&mut self, storage: &dyn Storage, scope: Scope, mark: Mark) -> io::Result<()> {
+        self.flushed.insert(scope, mark);
+        self.append(storage, &line_of_flush(scope, mark))
+    }
+
+    /// From now on the record at `at` is gone; durable when this succeeds.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn bury(&mut self, storage: &dyn Storage, at: Mark) -> io::Result<()> {
+        if !self.bad.insert(at) {
+            return Ok(());
+        }
+        self.append(storage, &line_of_record(at))
+    }
+
+    /// Writes the file anew when it lacks something or has grown; forgets what is older than every segment.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn save(&mut self, storage: &dyn Storage, oldest: u32) -> io::Result<()> {
+        if !self.is_loaded || !self.is_dirty && self.file_bytes <= DISK_TOMBSTONES_FILE_BYTES {
+            return Ok(());
+        }
+        self.flushed.retain(|_, mark| mark.0 >= oldest);
+        self.bad.retain(|at| at.0 >= oldest);
+        let flushes = self.flushed.iter().map(|(scope, mark)| line_of_flush(*scope, *mark));
+        let lines: Vec<u8> =
+            flushes.chain(self.bad.iter().map(|at| line_of_record(*at))).flatten().collect();
+        storage.remove(NAME_NEW)?;
+        let file = storage.create(NAME_NEW)?;
+        write_full(&*file, &mut [IoSlice::new(&lines)], 0)?;
+        file.sync()?;
+        storage.rename(NAME_NEW, NAME)?;
+        storage.sync()?;
+        (self.file_bytes, self.is_dirty) = (lines.len() as u64, false);
+        Ok(())
+    }
+
+    /// The highest segment id it names; 0 for none.
+    #[must_use]
+    pub fn last_segment(&self) -> u32 {
+        self.flushed.values().chain(&self.bad).map(|mark| mark.0).max().unwrap_or(0)
+    }
+
+    fn append(&mut self, storage: &dyn Storage, line: &[u8; LINE_BYTES]) -> io::Result<()> {
+        let appended = self.try_append(storage, line);
+        self.is_dirty |= appended.is_err();
+        appended
+    }
+
+    fn try_append(&mut self, storage: &dyn Storage, line: &[u8; LINE_BYTES]) -> io::Result<()> {
+        if !self.is_loaded {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let (file, is_new) = match storage.open(NAME, Access::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (storage.create(NAME)?, true),
+            opened => (opened?, false),
+        };
+        write_full(&*file, &mut [IoSlice::new(line)], self.file_bytes)?;
+        file.sync()?;
+        self.file_bytes += LINE_BYTES as u64;
+        if is_new { storage.sync() } else { Ok(()) }
+    }
+
+    fn take(&mut self, line: &[u8; LINE_BYTES]) {
+        let word =
+            |at: usize| u32::from_le_bytes([line[at], line[at + 1], line[at + 2], line[at + 3]]);
+        if line[0..4] != MAGIC || crc32c::checksum(&line[..CHECKSUM_AT]) != word(CHECKSUM_AT) {
+            return;
+        }
+        let mark = (word(40), word(44));
+        if line[4] == KIND_RECORD {
+            self.bad.insert(mark);
+        } else if line[4] == KIND_FLUSH {
+            let namespace = line[8..40].try_into().ok().filter(|_| line[6] == 1);
+            let record_class = Some(line[5]).filter(|class| *class != 0);
+            let known = self.flushed.entry(Scope { namespace, record_class }).or_default();
+            *known = mark.max(*known);
+        }
+    }
+}
+
+fn line_of_flush(scope: Scope, mark: Mark) -> [u8; LINE_BYTES] {
+    let mut line = [0; LINE_BYTES];
+    line[4] = KIND_FLUSH;
+    line[5] = scope.record_class.unwrap_or_default();
+    line[6] = u8::from(scope.namespace.is_some());
+    line[8..40].copy_from_slice(&scope.namespace.unwrap_or_default());
+    sealed(line, mark)
+}
+
+fn line_of_record(at: Mark) -> [u8; LINE_BYTES] {
+    let mut line = [0; LINE_BYTES];
+    line[4] = KIND_RECORD;
+    sealed(line, at)
+}
+
+fn sealed(mut line: [u8; LINE_BYTES], mark: Mark) -> [u8; LINE_BYTES] {
+    line[0..4].copy_from_slice(&MAGIC);
+    line[40..44].copy_from_slice(&mark.0.to_le_bytes());
+    line[44..48].copy_from_slice(&mark.1.to_le_bytes());
+    let checksum = crc32c::checksum(&line[..CHECKSUM_AT]);
+    line[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    line
+}

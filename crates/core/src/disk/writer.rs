@@ -1,0 +1,271 @@
+//! Owns the writer thread: groups of records into the active segment, one sync per group, and what follows when the disk fails.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Durability;
+use super::active::{Active, Placed};
+use super::index::Place;
+use super::queue::{Job, Order, Source, Turn};
+use super::segments::Segment;
+use super::shared::{Shared, add};
+use crate::limits::{DISK_GROUP_BYTES, DISK_SYNC_WAIT_MS};
+use crate::store::RecordKey;
+
+const TICK: Duration = Duration::from_secs(1);
+
+/// The one thread that writes segments.
+pub struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) active: Option<Active>,
+    /// After a failure: when to try again.
+    retry_at: Option<Instant>,
+    /// Since when the disk has no room for a new segment.
+    pub(super) full_since: Option<Instant>,
+    /// Segments whose sync failed: what can still be read of them moves.
+    untrusted: VecDeque<Arc<Segment>>,
+}
+
+impl Writer {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, active: None, retry_at: None, full_since: None, untrusted: VecDeque::new() }
+    }
+
+    /// Runs until the queue is closed and empty.
+    pub fn run(mut self) {
+        loop {
+            let is_ready = self.shared.is_ready.load(Ordering::Acquire);
+            let can_write = is_ready && self.retry_at.is_none_or(|at| at <= Instant::now());
+            let patience = if can_write { TICK } else { TICK.min(self.shared.options.retry) };
+            let Turn { jobs, orders, is_closed, is_last } =
+                self.shared.queue.next(patience, can_write);
+            for order in orders {
+                self.carry_out(order);
+            }
+            if !jobs.is_empty() {
+                self.commit(jobs.into());
+            }
+            if can_write {
+                self.tidy();
+            }
+            // A disk that fails now is not waited for: what waits was never called durable.
+            if is_last || is_closed && !can_write {
+                break;
+            }
+        }
+        if self.seal().is_err() {
+            self.shared.alarm();
+        }
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.turn();
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Flush(scope, answer) => {
+                self.await_ready();
+                let next_id = self.shared.next_id.load(Ordering::Acquire);
+                let mark = self.active.as_ref().map_or((next_id, 0), Active::mark);
+                let is_ready = self.shared.is_ready.load(Ordering::Acquire);
+                let flushed = if is_ready { self.shared.flush(scope, mark) } else { (0, 0, false) };
+                // Nobody may wait any more: then nobody hears it.
+                let _ = answer.send(flushed);
+            }
+            Order::Drain(answer) => {
+                self.drain();
+                let _ = answer.send(());
+            }
+        }
+    }
+
+    /// What is on disk must be known before it can be flushed.
+    fn await_ready(&self) {
+        let until = Instant::now() + Duration::from_millis(DISK_SYNC_WAIT_MS);
+        let shared = &self.shared;
+        shared.wait(until, || shared.is_ready.load(Ordering::Acquire) || shared.stops());
+    }
+
+    fn drain(&mut self) {
+        while self.shared.is_ready.load(Ordering::Acquire) && self.retry_at.is_none() {
+            let jobs = self.shared.queue.next(Duration::ZERO, true).jobs;
+            if jobs.is_empty() {
+                break;
+            }
+            self.commit(jobs.into());
+        }
+        if self.seal().is_err() {
+            self.fail(Vec::new());
+        }
+    }
+
+    /// Writes one group and makes it durable.
+    fn commit(&mut self, mut jobs: VecDeque<Job>) {
+        let mut unsynced = Vec::new();
+        let written = self.write(&mut jobs, &mut unsynced);
+        let synced = self.sync(&mut unsynced);
+        if written.and(synced).is_ok() {
+            self.retry_at = None;
+            self.shared.is_failing.store(false, Ordering::Release);
+        } else {
+            // Newly evicted records have no other home: they stay in the queue like all others.
+            self.fail(unsynced.into_iter().map(|placed: Placed| placed.job).chain(jobs).collect());
+        }
+        self.shared.turn();
+    }
+
+    fn write(&mut self, jobs: &mut VecDeque<Job>, unsynced: &mut Vec<Placed>) -> io::Result<()> {
+        while let Some(job) = jobs.front() {
+            let bytes = job.source.len();
+            if self.is_worn() || self.active.as_ref().is_none_or(|active| !active.fits(bytes)) {
+                self.sync(unsynced)?;
+                self.seal()?;
+                for moved in self.open(bytes)?.into_iter().rev() {
+                    jobs.push_front(moved);
+                }
+            }
+            let Some(active) = &mut self.active else { break };
+            if let Err(error) = active.append(&self.shared, jobs, unsynced) {
+                // What came of it is unknown: nothing more goes into this segment.
+                let synced = self.sync(unsynced);
+                self.close();
+                return synced.and(Err(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written. When that fails, what was written is left in `unsynced`, out of the index.
+    fn sync(&mut self, unsynced: &mut Vec<Placed>) -> io::Result<()> {
+        let Some(active) = &mut self.active else { return Ok(()) };
+        if self.shared.options.durability == Durability::None || unsynced.is_empty() {
+            unsynced.clear();
+            return Ok(());
+        }
+        match active.sync(&self.shared) {
+            Ok(()) => unsynced.clear(),
+            Err(error) => {
+                self.distrust(unsynced);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A sync failed: nobody knows what the medium holds. Nothing of this segment is durable any more.
+    fn distrust(&mut self, unsynced: &mut Vec<Placed>) {
+        let Some(active) = self.active.take() else { return };
+        let segment = active.into_segment();
+        segment.is_untrusted.store(true, Ordering::Release);
+        segment.is_closed.store(true, Ordering::Release);
+        add(&self.shared.counters.syncs_failed, 1);
+        // These are still in memory, and are written again from there.
+        unsynced.retain_mut(|placed| {
+            self.shared.forget(&placed.job.key, placed.place);
+            placed.job.origin = None;
+            self.shared.index.reserve(&placed.job.key)
+        });
+        self.untrusted.push_back(segment);
+    }
+
+    /// The disk failed: everything waits, and is tried again later.
+    fn fail(&mut self, jobs: Vec<Job>) {
+        self.shared.alarm();
+        self.shared.is_failing.store(true, Ordering::Release);
+        self.shared.queue.push_back(jobs);
+        self.retry_at = Some(Instant::now() + self.shared.options.retry);
+    }
+
+    /// Closes the active segment with a footer.
+    fn seal(&mut self) -> io::Result<()> {
+        let Some(active) = &mut self.active else { return Ok(()) };
+        match active.seal(&self.shared) {
+            Ok(()) => {
+                self.close();
+                Ok(())
+            }
+            Err(error) => {
+                self.distrust(&mut Vec::new());
+                Err(error)
+            }
+        }
+    }
+
+    /// Nothing more goes into the active segment; without a footer it is walked at the next start.
+    fn close(&mut self) {
+        if let Some(active) = self.active.take() {
+            active.trim();
+            active.into_segment().is_closed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Between two groups.
+    fn tidy(&mut self) {
+        if let Some(segment) = self.untrusted.pop_front() {
+            self.rescue(&segment);
+        }
+        if self.is_worn() && self.seal().is_err() {
+            self.fail(Vec::new());
+        }
+        self.expire();
+        self.catch_up();
+        let oldest = self.shared.segments.oldest(u32::MAX);
+        if self.shared.tombstones().save(&*self.shared.storage, oldest).is_err() {
+            self.shared.alarm();
+        }
+    }
+
+    /// Moves what can be read of a segment that is not trusted.
+    fn rescue(&mut self, segment: &Arc<Segment>) {
+        let slots = std::mem::take(&mut segment.records().slots);
+        let (mut jobs, mut bytes) = (Vec::new(), 0);
+        for (number, slot) in slots.iter().copied().enumerate() {
+            if self.retry_at.is_some() {
+                segment.records().slots.extend_from_slice(&slots[number..]);
+                self.untrusted.push_back(Arc::clone(segment));
+                return;
+            }
+            let Some((key, place, _)) = self.shared.index.at(slot, segment.name.id) else {
+                continue;
+            };
+            if let Some(job) = self.load(key, place) {
+                bytes += job.source.len() as u64;
+                jobs.push(job);
+            } else {
+                segment.records().slots.push(slot);
+            }
+            if bytes >= DISK_GROUP_BYTES {
+                bytes = 0;
+                self.commit(std::mem::take(&mut jobs).into());
+            }
+        }
+        if !jobs.is_empty() {
+            self.commit(jobs.into());
+        }
+    }
+
+    /// Reads a record that is to move.
+    pub(super) fn load(&self, key: RecordKey, place: Place) -> Option<Job> {
+        let pages = self.shared.read_pages(&key, place).ok()?;
+        let source = Source::Entry(pages, place.record_bytes as usize);
+        Some(Job { key, source, record_class: place.record_class, origin: Some(place) })
+    }
+
+    /// What the queue had no room for is written once there is time, if the RAM tier still has it.
+    fn catch_up(&mut self) {
+        let is_idle = self.shared.queue.held().0 == 0 && self.retry_at.is_none();
+        let residents = self.shared.residents.get().and_then(std::sync::Weak::upgrade);
+        let Some(residents) = residents.filter(|_| is_idle) else { return };
+        if self.shared.has_skipped.swap(false, Ordering::AcqRel) {
+            let pins = residents.not_on_disk(&self.shared.index, DISK_GROUP_BYTES);
+            let has_more =
+                pins.iter().map(|(_, pin)| pin.len() as u64).sum::<u64>() >= DISK_GROUP_BYTES;
+            self.shared.has_skipped.fetch_or(has_more, Ordering::AcqRel);
+            for (key, pin) in pins {
+                self.shared.offer(key, pin);
+            }
+        }
+    }
+}

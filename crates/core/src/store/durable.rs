@@ -1,0 +1,202 @@
+//! Owns what a store with a durable tier does besides: reading back, waiting until records are durable, flushing both tiers.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::memory::Buffer;
+use super::{CLASS_ANY, Flushed, ItemStatus, Options, Pin, RecordKey, Scope, Store};
+use crate::disk::index::Index;
+use crate::disk::pages::Pages;
+use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Residents};
+use crate::error::Result;
+use crate::limits::DISK_STALL_MS;
+
+/// Records being read from disk: each is read once, however many ask for it.
+#[derive(Default)]
+pub(super) struct Loads {
+    open: Mutex<HashSet<RecordKey>>,
+    done: Condvar,
+}
+
+struct Load<'a> {
+    loads: &'a Loads,
+    key: RecordKey,
+}
+
+impl Loads {
+    /// Waits for whoever reads the same record; `None` when the disk does not give it.
+    fn begin(&self, key: &RecordKey) -> Option<Load<'_>> {
+        let until = Instant::now() + Duration::from_millis(DISK_STALL_MS);
+        let mut open = self.open();
+        while !open.insert(*key) {
+            let left = until.checked_duration_since(Instant::now())?;
+            open = self.done.wait_timeout(open, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Some(Load { loads: self, key: *key })
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashSet<RecordKey>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        self.loads.open().remove(&self.key);
+        self.loads.done.notify_all();
+    }
+}
+
+impl Store {
+    /// A store whose records are written to the directory at `path`, too, and found there again.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` naming the option, `DISK_FAILED` naming the directory.
+    pub fn durable(options: Options, path: &Path, disk: DiskOptions) -> Result<Arc<Self>> {
+        Self::on_disk(options, Disk::open(path, disk)?)
+    }
+
+    /// A store in front of a durable tier.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` naming the option.
+    pub fn on_disk(options: Options, disk: Disk) -> Result<Arc<Self>> {
+        let mut store = Self::new(options)?;
+        store.disk = Some(disk);
+        let store = Arc::new(store);
+        let residents: Weak<dyn Residents> = Arc::downgrade(&store) as Weak<dyn Residents>;
+        if let Some(disk) = &store.disk {
+            disk.attach(residents);
+        }
+        Ok(store)
+    }
+
+    /// The durable tier, where there is one.
+    #[must_use]
+    pub fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+
+    /// The numbers of the durable tier; zeros where there is none.
+    #[must_use]
+    pub fn disk_stats(&self) -> DiskStats {
+        self.disk.as_ref().map(Disk::stats).unwrap_or_default()
+    }
+
+    /// Pins a record: it is not evicted, and its memory stays, until the pin is dropped. One that is on disk only is
+    /// read, checked and kept in memory first: the caller waits for the disk.
+    pub fn pin(&self, key: &RecordKey) -> Option<Pin> {
+        self.pin_resident(key).or_else(|| self.pin_from_disk(key))
+    }
+
+    /// Which of many records can be fetched. Touches no recency.
+    #[must_use]
+    pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
+        let mut found = match &self.disk {
+            Some(disk) => disk.contains_all(keys),
+            None => vec![false; keys.len()],
+        };
+        let state = self.state();
+        for (found, key) in found.iter_mut().zip(keys) {
+            *found = *found || state.policy.peek(key).is_some();
+        }
+        found
+    }
+
+    /// Whether a record is answered once it is durable.
+    #[must_use]
+    pub fn answers_durable(&self) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.durability() == Durability::Sync)
+    }
+
+    /// Which of many records survive a power failure; the caller waits for those that are on their way.
+    #[must_use]
+    pub fn wait_durable(&self, keys: &[RecordKey]) -> Vec<bool> {
+        let none = || vec![false; keys.len()];
+        self.disk.as_ref().map_or_else(none, |disk| disk.wait_durable(keys))
+    }
+
+    /// Which of many records survive a power failure now.
+    #[must_use]
+    pub fn are_durable(&self, keys: &[RecordKey]) -> Vec<bool> {
+        let is_durable = |key| self.disk.as_ref().is_some_and(|disk| disk.is_durable(key));
+        keys.iter().map(is_durable).collect()
+    }
+
+    /// Checks a stored record again, in both tiers; a bad copy is removed. The caller waits for the disk.
+    pub fn recheck(&self, key: &RecordKey) -> ItemStatus {
+        let in_memory = self.recheck_resident(key);
+        let on_disk = self.disk.as_ref().and_then(|disk| disk.recheck(key));
+        match (in_memory, on_disk) {
+            (ItemStatus::Quarantined, _) | (_, Some(Outcome::Bad)) => ItemStatus::Quarantined,
+            (ItemStatus::Missing, Some(Outcome::Sound)) => ItemStatus::Present,
+            (in_memory, _) => in_memory,
+        }
+    }
+
+    /// Removes what the scope takes, in both tiers. The caller waits for the disk.
+    pub fn flush(&self, scope: Scope) -> Flushed {
+        let (residents, bytes) = self.flush_residents(&scope);
+        let Some(disk) = &self.disk else {
+            return Flushed { records: residents, bytes, disk_bytes: 0, is_durable: true };
+        };
+        let (records, disk_bytes, is_durable) = disk.flush(scope);
+        Flushed { records: residents + records, bytes, disk_bytes, is_durable }
+    }
+
+    pub(super) fn is_on_disk(&self, key: &RecordKey) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.locate(key).is_some())
+    }
+
+    fn pin_from_disk(&self, key: &RecordKey) -> Option<Pin> {
+        let disk = self.disk.as_ref()?;
+        disk.locate(key)?;
+        let _load = self.loads.begin(key)?;
+        if let Some(pin) = self.pin_resident(key) {
+            return Some(pin);
+        }
+        let place = disk.locate(key)?;
+        let class = self.options.record_class;
+        if class != CLASS_ANY && place.record_class != class {
+            return None;
+        }
+        let (bytes, record) = Disk::extent(&place);
+        let buffer = Buffer::Pages(Pages::new(bytes)?, record);
+        let mut state = self.state();
+        let flushes = state.flushes;
+        let memory = self.budget.charge(buffer, |need| state.make_room(&self.budget, need));
+        drop(state);
+        let mut memory = memory?;
+        if disk.read(key, place, memory.pages()) != Outcome::Sound {
+            return None;
+        }
+        let stored = memory.into_stored();
+        let pin = Pin::new(&stored);
+        let mut state = self.state();
+        if state.flushes != flushes {
+            return None;
+        }
+        if state.policy.peek(key).is_none() {
+            state.insert(*key, stored, &self.budget);
+        }
+        Some(pin)
+    }
+}
+
+impl Residents for Store {
+    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, Pin)> {
+        let state = self.state();
+        let mut keys = state.policy.keys(&|key| index.get(key).is_none() && !index.is_pending(key));
+        let mut left = bytes;
+        // The length of each is known only from the record itself.
+        keys.retain(|key| {
+            let length = state.policy.peek(key).map_or(0, |record| record.len() as u64);
+            let is_taken = left > 0;
+            left = left.saturating_sub(length);
+            is_taken
+        });
+        keys.into_iter().filter_map(|key| Some((key, Pin::new(state.policy.peek(&key)?)))).collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! Owns the proof that a failing disk costs time and nothing else: every operation of a run fails once, and nothing durable is lost.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/faulty.rs"]
+mod faulty;
+#[path = "support/folder.rs"]
+mod folder;
+#[path = "support/records.rs"]
+mod records;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use faulty::{Fault, Faults, FaultyDisk};
+use folder::Folder;
+use records::{key, put, record};
+use tierkv_core::disk::{Disk, DiskOptions, Durability};
+use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, RecordKey, Scope, Store};
+
+const MIB: u64 = 1 << 20;
+const RECORD: usize = 30_000;
+const RAM: Options =
+    Options { max_bytes: 16 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };
+
+fn options() -> DiskOptions {
+    let retry = Duration::from_millis(2);
+    DiskOptions { retry, ..DiskOptions::new(2 * MIB, RAM.max_bytes, Durability::Sync) }
+}
+
+fn open(folder: &Folder, faults: &Arc<Faults>) -> Arc<Store> {
+    let disk = Disk::start(FaultyDisk::open(folder.path(), faults), options()).unwrap();
+    Store::on_disk(RAM, disk).unwrap()
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_served(store: &Store, key: &RecordKey) -> bool {
+    let pin = store.pin(key);
+    pin.is_some_and(|pin| {
+        assert_eq!(&*pin, record(key, RECORD), "never other bytes");
+        true
+    })
+}
+
+/// Puts, syncs, reads, flushes and reopens; what the disk called durable is in the ledger.
+fn script(folder: &Folder, faults: &Arc<Faults>) -> BTreeSet<u64> {
+    let mut ledger = BTreeSet::new();
+    for run in 0..2 {
+        let store = open(folder, faults);
+        for number in run * 10..run * 10 + 10 {
+            assert_eq!(
+                put(&store, key(number), &record(&key(number), RECORD)),
+                ItemStatus::Accepted
+            );
+            if store.wait_durable(&[key(number)]) == [true] {
+                ledger.insert(number);
+            }
+            assert!(is_served(&store, &key(number)), "the RAM tier serves on");
+        }
+        if run == 1 {
+            // Of another namespace: nothing goes, but the file of tombstones is written.
+            let scope = Scope { namespace: Some([9; 32]), record_class: None };
+            assert_eq!(store.flush(scope).records, 0);
+            for number in 0..10 {
+                is_served(&store, &key(number));
+            }
+        }
+    }
+    ledger
+}
+
+fn check(folder: &Folder, ledger: &BTreeSet<u64>, what: &str) {
+    let store = open(folder, &Faults::new(Fault::Eio, u64::MAX, 0));
+    store.disk().unwrap().wait_recovered();
+    for number in 0..20 {
+        let served = is_served(&store, &key(number));
+        assert!(served || !ledger.contains(&number), "{what}: {number} was durable and is lost");
+    }
+    until("files of nothing go", || folder.segments().len() as u64 == store.disk_stats().segments);
+}
+
+fn every_operation_once(kind: Fault) {
+    let faults = Faults::new(kind, u64::MAX, 0);
+    let folder = Folder::new();
+    assert_eq!(script(&folder, &faults).len(), 20, "without faults all is durable");
+    let operations = faults.count();
+    assert!(operations > 5, "{operations}");
+    for number in 1..=operations {
+        let folder = Folder::new();
+        let ledger = script(&folder, &Faults::new(kind, number, 1));
+        check(&folder, &ledger, &format!("{kind:?} at operation {number} of {operations}"));
+    }
+}
+
+#[test]
+fn every_operation_fails_once_with_eio() {
+    every_operation_once(Fault::Eio);
+}
+
+#[test]
+fn every_growth_fails_once_for_want_of_room() {
+    every_operation_once(Fault::Enospc);
+}
+
+#[test]
+fn every_write_is_short_once() {
+    every_operation_once(Fault::ShortWrite);
+}
+
+#[test]
+fn every_sync_fails_once() {
+    every_operation_once(Fault::Sync);
+}
+
+#[test]
+fn a_disk_that_fails_for_a_while_is_found_again_without_a_restart() {
+    for kind in [Fault::Eio, Fault::Enospc, Fault::ShortWrite, Fault::Sync] {
+        let folder = Folder::new();
+        let store = open(&folder, &Faults::new(kind, 2, 40));
+        let keys: Vec<_> = (0..20).map(key).collect();
+        for key in &keys {
+            assert_eq!(put(&store, *key, &record(key, RECORD)), ItemStatus::Accepted, "{kind:?}");
+            assert!(is_served(&store, key), "{kind:?}: the RAM tier serves on");
+        }
+        until("all is durable in the end", || {
+            store.wait_durable(&keys).iter().all(|is_durable| *is_durable)
+        });
+        let stats = store.disk_stats();
+        assert!(stats.alarms > 0 && !stats.is_failing, "{kind:?} {stats:?}");
+        drop(store);
+        check(&folder, &(0..20).collect(), &format!("{kind:?} for a while"));
+    }
+}
+
+#[test]
+fn a_disk_that_stays_full_of_others_takes_new_records_for_old_ones() {
+    let folder = Folder::new();
+    let disk = DiskOptions { full_patience: Duration::from_millis(50), ..options() };
+    // Two segments are made; the next tries fail.
+    let faults = Faults::new(Fault::Enospc, 25, 200);
+    let disk = Disk::start(FaultyDisk::open(folder.path(), &faults), disk).unwrap();
+    let store = Store::on_disk(RAM, disk).unwrap();
+    let keys: Vec<_> = (0..40).map(key).collect();
+    for key in &keys {
+        put(&store, *key, &record(key, RECORD));
+        let _ = store.wait_durable(&[*key]);
+    }
+    until("the newest is durable", || store.wait_durable(&keys[39..]) == [true]);
+    assert!(store.disk_stats().evicted > 0, "{:?}", store.disk_stats());
+    assert!(is_served(&store, &key(0)), "the RAM tier serves on");
+}
+
+#[test]
+fn after_a_failed_sync_nothing_of_its_segment_is_durable_until_it_moved() {
+    let folder = Folder::new();
+    let healthy = Faults::new(Fault::Sync, u64::MAX, 0);
+    let store = open(&folder, &healthy);
+    assert_eq!(put(&store, key(0), &record(&key(0), RECORD)), ItemStatus::Accepted);
+    assert_eq!(store.wait_durable(&[key(0)]), [true]);
+    let syncs = healthy.count();
+    drop((store, folder));
+
+    let folder = Folder::new();
+    let store = open(&folder, &Faults::new(Fault::Sync, syncs + 1, 30));
+    assert_eq!(put(&store, key(0), &record(&key(0), RECORD)), ItemStatus::Accepted);
+    assert_eq!(store.wait_durable(&[key(0)]), [true]);
+    put(&store, key(1), &record(&key(1), RECORD));
+    until("the sync fails", || store.disk_stats().syncs_failed > 0);
+    until("both are durable again", || store.wait_durable(&[key(0), key(1)]) == [true, true]);
+    assert!(store.disk_stats().moved >= 1, "the first one came along: {:?}", store.disk_stats());
+}

@@ -1,0 +1,161 @@
+//! Owns a disk on which chosen operations fail.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tierkv_core::disk::storage::{Access, Directory, DiskFile, Storage};
+
+/// How an operation fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Every kind of operation: the device answers with an error.
+    Eio,
+    /// Creating, setting aside and writing: the disk is full.
+    Enospc,
+    /// Writing: half of it arrives, then the device fails.
+    ShortWrite,
+    /// Syncing.
+    Sync,
+}
+
+/// What goes wrong, and when.
+pub struct Faults {
+    kind: Fault,
+    /// Operations of that kind so far.
+    count: AtomicU64,
+    /// The first one that fails, and how many follow it.
+    first: u64,
+    length: u64,
+}
+
+impl Faults {
+    /// From the `first` operation on (counted from 1), `length` of them fail.
+    pub fn new(kind: Fault, first: u64, length: u64) -> Arc<Self> {
+        Arc::new(Self { kind, count: AtomicU64::new(0), first, length })
+    }
+
+    /// Operations of the kind so far.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    fn strikes(&self) -> bool {
+        let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
+        number >= self.first && number - self.first < self.length
+    }
+
+    fn any(&self) -> io::Result<()> {
+        if self.kind == Fault::Eio && self.strikes() {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(())
+    }
+
+    fn grow(&self) -> io::Result<()> {
+        if self.kind == Fault::Enospc && self.strikes() {
+            return Err(io::Error::from_raw_os_error(28));
+        }
+        self.any()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.kind == Fault::Sync && self.strikes() {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.any()
+    }
+}
+
+/// A directory with faults.
+pub struct FaultyDisk {
+    inner: Directory,
+    faults: Arc<Faults>,
+}
+
+struct FaultyFile {
+    inner: Arc<dyn DiskFile>,
+    faults: Arc<Faults>,
+}
+
+impl FaultyDisk {
+    /// The directory at `path`.
+    pub fn open(path: &std::path::Path, faults: &Arc<Faults>) -> Arc<Self> {
+        let inner = Directory::open(path).expect("a directory");
+        Arc::new(Self { inner, faults: Arc::clone(faults) })
+    }
+
+    fn file(&self, inner: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(FaultyFile { inner, faults: Arc::clone(&self.faults) })
+    }
+}
+
+impl Storage for FaultyDisk {
+    fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        self.faults.any()?;
+        self.inner.list()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.faults.grow()?;
+        Ok(self.file(self.inner.create(name)?))
+    }
+
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        self.faults.any()?;
+        Ok(self.file(self.inner.open(name, access)?))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.faults.any()?;
+        self.inner.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.faults.any()?;
+        self.inner.rename(from, to)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.faults.sync()?;
+        self.inner.sync()
+    }
+}
+
+impl DiskFile for FaultyFile {
+    fn bytes(&self) -> io::Result<u64> {
+        self.faults.any()?;
+        self.inner.bytes()
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.faults.grow()?;
+        self.inner.allocate(bytes)
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.faults.any()?;
+        self.inner.truncate(bytes)
+    }
+
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.faults.any()?;
+        self.inner.read(buffer, offset)
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.faults.grow()?;
+        if self.faults.kind == Fault::ShortWrite && self.faults.strikes() {
+            // Half of it reaches the medium, and the caller hears of none.
+            let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            self.inner.write(&[IoSlice::new(&bytes[..bytes.len() / 2])], offset)?;
+            return Ok(0);
+        }
+        self.inner.write(parts, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.faults.sync()?;
+        self.inner.sync()
+    }
+}

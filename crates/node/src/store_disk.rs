@@ -1,0 +1,244 @@
+//! Owns the skin over a store's durable tier: what waits for the disk runs on libuv's threads, never on JavaScript's.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use napi::bindgen_prelude::{AsyncTask, Float64Array, ToNapiValue, TypeName, Uint8Array};
+use napi::{Env, Task};
+use napi_derive::napi;
+use tierkv_core::disk::{DiskOptions, Durability};
+use tierkv_core::error::{Error, Result};
+use tierkv_core::store::{Flushed, Pin, RecordKey, Scope, Store};
+
+use crate::skin::{count, hash, number, run};
+use crate::store::{STORES, bitmap, keys, pin_pairs};
+
+/// What a durable tier is made of.
+#[napi(object)]
+pub struct StoreDiskOptions {
+    pub data_dir: String,
+    pub disk_bytes: f64,
+    /// 0 none, 1 group, 2 sync.
+    pub durability: u8,
+    pub ttl_ms: Option<f64>,
+}
+
+/// What a flush removed.
+#[napi(object)]
+pub struct StoreFlushed {
+    pub records: f64,
+    /// Memory.
+    pub bytes: f64,
+    pub disk_bytes: f64,
+    /// They stay away whatever happens.
+    pub is_durable: bool,
+}
+
+/// How a durable tier is doing.
+#[napi(object)]
+pub struct StoreDiskStats {
+    pub max_bytes: f64,
+    pub used_bytes: f64,
+    pub segments: f64,
+    pub records: f64,
+    pub record_bytes: f64,
+    pub durable_records: f64,
+    pub durable_bytes: f64,
+    pub index_bytes: f64,
+    pub queued: f64,
+    pub queued_bytes: f64,
+    pub written: f64,
+    pub written_bytes: f64,
+    pub file_bytes: f64,
+    pub read: f64,
+    pub read_bytes: f64,
+    pub missed: f64,
+    pub skipped: f64,
+    pub quarantined: f64,
+    pub evicted: f64,
+    pub moved: f64,
+    pub expired: f64,
+    pub scrubbed_bytes: f64,
+    pub alarms: f64,
+    pub syncs_failed: f64,
+    pub is_recovering: bool,
+    pub is_failing: bool,
+}
+
+impl StoreDiskOptions {
+    pub fn read(self, ram_bytes: u64) -> Result<(PathBuf, DiskOptions)> {
+        let durability = match self.durability {
+            0 => Durability::None,
+            1 => Durability::Group,
+            2 => Durability::Sync,
+            other => {
+                let text =
+                    format!("durability is {other}: it must be 0 (none), 1 (group) or 2 (sync)");
+                return Err(Error::bad_argument(text));
+            }
+        };
+        let mut options =
+            DiskOptions::new(count("diskBytes", self.disk_bytes)?, ram_bytes, durability);
+        let ttl = self.ttl_ms.map(|ttl_ms| count("ttlMs", ttl_ms)).transpose()?;
+        options.ttl = ttl.map(Duration::from_millis);
+        Ok((PathBuf::from(self.data_dir), options))
+    }
+}
+
+impl From<Flushed> for StoreFlushed {
+    fn from(flushed: Flushed) -> Self {
+        Self {
+            records: number(flushed.records),
+            bytes: number(flushed.bytes),
+            disk_bytes: number(flushed.disk_bytes),
+            is_durable: flushed.is_durable,
+        }
+    }
+}
+
+type Work<V> = Box<dyn FnOnce() -> Result<V> + Send>;
+
+/// Work for a thread of libuv, and the JavaScript value it ends in.
+pub struct Background<V, J> {
+    work: Option<Work<V>>,
+    _ends_in: std::marker::PhantomData<fn() -> J>,
+}
+
+impl<V, J> Background<V, J> {
+    fn start(work: impl FnOnce() -> Result<V> + Send + 'static) -> AsyncTask<Self>
+    where
+        Self: Task,
+    {
+        AsyncTask::new(Self { work: Some(Box::new(work)), _ends_in: std::marker::PhantomData })
+    }
+}
+
+impl<V: Send + 'static, J: From<V> + ToNapiValue + TypeName> Task for Background<V, J> {
+    type Output = V;
+    type JsValue = J;
+
+    fn compute(&mut self) -> napi::Result<V> {
+        let work = self.work.take();
+        run(|| work.map_or_else(|| Err(Error::bad_argument("this work was done")), |work| work()))
+    }
+
+    fn resolve(&mut self, _env: Env, output: V) -> napi::Result<J> {
+        Ok(J::from(output))
+    }
+}
+
+/// A store and keys of one namespace, for work elsewhere.
+fn asked(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<(Arc<Store>, Vec<RecordKey>)> {
+    run(|| Ok((STORES.get(id)?, keys(namespace, packed)?.collect())))
+}
+
+/// Pins records, reading those that are on disk only; per key: pin id (0 = missing), record length.
+#[napi(ts_return_type = "Promise<Float64Array>")]
+pub fn store_load(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+) -> napi::Result<AsyncTask<Background<Vec<f64>, Float64Array>>> {
+    let (store, keys) = asked(id, namespace, packed)?;
+    Ok(Background::start(move || {
+        let pins: Vec<Option<Pin>> = keys.iter().map(|key| store.pin(key)).collect();
+        pin_pairs(pins)
+    }))
+}
+
+/// Which records survive a power failure now: a bitmap, least significant bit first.
+#[napi]
+pub fn store_durable(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Uint8Array> {
+    let (store, keys) = asked(id, namespace, packed)?;
+    run(|| Ok(bitmap(&store.are_durable(&keys)).into()))
+}
+
+/// The same, once those that are on their way have arrived or failed.
+#[napi(ts_return_type = "Promise<Uint8Array>")]
+pub fn store_await_durable(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+) -> napi::Result<AsyncTask<Background<Vec<u8>, Uint8Array>>> {
+    let (store, keys) = asked(id, namespace, packed)?;
+    Ok(Background::start(move || Ok(bitmap(&store.wait_durable(&keys)))))
+}
+
+/// Checks stored records again, in both tiers; bad copies are removed; per key an `ItemStatus` number.
+#[napi(ts_return_type = "Promise<Uint8Array>")]
+pub fn store_recheck(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+) -> napi::Result<AsyncTask<Background<Vec<u8>, Uint8Array>>> {
+    let (store, keys) = asked(id, namespace, packed)?;
+    Ok(Background::start(move || Ok(keys.iter().map(|key| store.recheck(key) as u8).collect())))
+}
+
+/// Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers.
+#[napi(
+    ts_args_type = "id: number, namespace: Uint8Array | null, recordClass: number",
+    ts_return_type = "Promise<StoreFlushed>"
+)]
+pub fn store_flush(
+    id: u32,
+    namespace: Option<&[u8]>,
+    record_class: u8,
+) -> napi::Result<AsyncTask<Background<Flushed, StoreFlushed>>> {
+    let (store, scope) = run(|| {
+        let namespace = namespace.map(|bytes| hash("namespace", bytes)).transpose()?;
+        let record_class = Some(record_class).filter(|class| *class != 0);
+        Ok((STORES.get(id)?, Scope { namespace, record_class }))
+    })?;
+    Ok(Background::start(move || Ok(store.flush(scope))))
+}
+
+/// Writes what waits for the disk and seals it, so that the next start is quick.
+#[napi(ts_return_type = "Promise<void>")]
+pub fn store_drain(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
+    let store = run(|| STORES.get(id))?;
+    Ok(Background::start(move || {
+        if let Some(disk) = store.disk() {
+            disk.drain();
+        }
+        Ok(())
+    }))
+}
+
+/// The numbers of the durable tier; null where there is none.
+#[napi]
+pub fn store_disk_stats(id: u32) -> napi::Result<Option<StoreDiskStats>> {
+    run(|| {
+        let store = STORES.get(id)?;
+        let Some(stats) = store.disk().map(tierkv_core::disk::Disk::stats) else { return Ok(None) };
+        Ok(Some(StoreDiskStats {
+            max_bytes: number(stats.max_bytes),
+            used_bytes: number(stats.used_bytes),
+            segments: number(stats.segments),
+            records: number(stats.records),
+            record_bytes: number(stats.record_bytes),
+            durable_records: number(stats.durable_records),
+            durable_bytes: number(stats.durable_bytes),
+            index_bytes: number(stats.index_bytes),
+            queued: number(stats.queued),
+            queued_bytes: number(stats.queued_bytes),
+            written: number(stats.written),
+            written_bytes: number(stats.written_bytes),
+            file_bytes: number(stats.file_bytes),
+            read: number(stats.read),
+            read_bytes: number(stats.read_bytes),
+            missed: number(stats.missed),
+            skipped: number(stats.skipped),
+            quarantined: number(stats.quarantined),
+            evicted: number(stats.evicted),
+            moved: number(stats.moved),
+            expired: number(stats.expired),
+            scrubbed_bytes: number(stats.scrubbed_bytes),
+            alarms: number(stats.alarms),
+            syncs_failed: number(stats.syncs_failed),
+            is_recovering: stats.is_recovering,
+            is_failing: stats.is_failing,
+        }))
+    })
+}
