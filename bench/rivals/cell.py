@@ -113,7 +113,7 @@ def is_same(got: memoryview, wanted: memoryview, is_exact: bool) -> bool:
     import torch  # noqa: PLC0415 - only here, and heavy
 
     numbers = [
-        torch.frombuffer(bytes(each), dtype=torch.bfloat16).float() for each in (got, wanted)
+        torch.frombuffer(bytearray(each), dtype=torch.bfloat16).float() for each in (got, wanted)
     ]
     return bool((numbers[0] - numbers[1]).abs().max() <= LOSSY_ERROR_MAX)
 

@@ -131,7 +131,7 @@ def measure(
                 cells[name] = stack.enter_context(cell)
             except RuntimeError as error:
                 say(str(error))
-        for number in range(options.rounds):
+        for number in range(options.rounds if cells else 0):
             say(f"{shape[1]} x {shape[0] >> 10} KiB: round {number + 1} of {options.rounds}")
             for name, cell in rotated(cells, number):
                 found[name]["restores"].append(cell.ask("restore"))
