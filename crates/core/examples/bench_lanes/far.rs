@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use tierkv_core::lane::server::{Options, Server, Token};
-use tierkv_core::store::{self, CLASS_ANY, Store};
+use tierkv_core::store::{self, CLASS_ANY, Scope, Store};
 
 use super::tcp;
 
@@ -28,7 +28,7 @@ pub fn serve() {
     for order in orders {
         match order.unwrap().as_str() {
             "flush" => {
-                store.flush(None);
+                store.flush(Scope::default());
             }
             token => server.admit(token_of(token)),
         }
