@@ -17,7 +17,7 @@ export function attentionGroup({ tokens, layers, heads, dim }) {
   const where = { key_offset: 0, value_offset: dim * BF16_BYTES };
   const strides = { head_stride: headStride, token_stride: tokenStride };
   const what = { group: 0, class: "kv", layout: "attention", dtype: "bf16" };
-  const counts = { tokens, layers, heads, dim_k: dim, dim_v: dim };
+  const counts = { tokens, tail: 0, layers, heads, dim_k: dim, dim_v: dim };
   return { ...what, ...counts, layer_bytes: heads * headStride, ...where, ...strides };
 }
 

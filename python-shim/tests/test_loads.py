@@ -2,7 +2,7 @@
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.loads import LoadQueue
+from tierkv.connectors.vllm.loads import NO_ARENA, LoadQueue
 from tierkv.connectors.vllm.metadata import LoadPart
 from tierkv.connectors.vllm.plans import Plan
 
@@ -11,9 +11,7 @@ def make_plan(req_id: str, world: int = 1) -> Plan:
     plan = Plan(
         plan_id=1,
         req_id=req_id,
-        group=0,
-        first=0,
-        count=9,
+        groups={},
         world=world,
         connection=1,
         progress_at_s=0.0,
@@ -31,8 +29,8 @@ def drain(queue: LoadQueue) -> list[list[LoadPart]]:
 
 
 def test_a_load_above_the_cap_takes_several_steps_and_ends_once() -> None:
-    queue = LoadQueue(limits.LOAD_BYTES_PER_STEP_MAX // 4)
-    queue.add(make_plan("a"), list(range(1, 11)), list(range(101, 111)))
+    queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX // 4, 1: 1})
+    queue.add(make_plan("a"), [(0, list(range(1, 11)), list(range(101, 111)))])
     steps = drain(queue)
     assert [len(part.block_ids) for (part,) in steps] == [4, 4, 2]
     assert [block for (part,) in steps for block in part.block_ids] == list(range(1, 11))
@@ -41,9 +39,9 @@ def test_a_load_above_the_cap_takes_several_steps_and_ends_once() -> None:
 
 
 def test_small_loads_share_a_step_in_the_order_of_admission() -> None:
-    queue = LoadQueue(limits.LOAD_BYTES_PER_STEP_MAX // 4)
-    queue.add(make_plan("a"), [1, 2, 3], [11, 12, 13])
-    queue.add(make_plan("b"), [4, 5], [14, 15])
+    queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX // 4, 1: 1})
+    queue.add(make_plan("a"), [(0, [1, 2, 3], [11, 12, 13])])
+    queue.add(make_plan("b"), [(0, [4, 5], [14, 15])])
     steps = drain(queue)
     assert [[(p.req_id, p.block_ids, p.last) for p in parts] for parts in steps] == [
         [("a", [1, 2, 3], True), ("b", [4], False)],
@@ -52,35 +50,59 @@ def test_small_loads_share_a_step_in_the_order_of_admission() -> None:
 
 
 def test_a_block_larger_than_the_cap_still_moves() -> None:
-    queue = LoadQueue(limits.LOAD_BYTES_PER_STEP_MAX * 3)
-    queue.add(make_plan("a"), [1, 2], [11, 12])
+    queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX * 3, 1: 1})
+    queue.add(make_plan("a"), [(0, [1, 2], [11, 12])])
     assert [len(parts[0].block_ids) for parts in drain(queue)] == [1, 1]
 
 
 def test_slots_of_all_ranks_travel_with_their_block() -> None:
-    queue = LoadQueue(1)
-    queue.add(make_plan("a", world=2), [1, 2], [10, 20, 11, 21])
+    queue = LoadQueue({0: 1, 1: 1})
+    queue.add(make_plan("a", world=2), [(0, [1, 2], [10, 20, 11, 21])])
     ((part,),) = drain(queue)
     assert part.slots[0::2] == [10, 11]
     assert part.slots[1::2] == [20, 21]
 
 
 def test_slots_that_do_not_match_the_blocks_are_refused() -> None:
-    queue = LoadQueue(1)
-    with pytest.raises(ValueError, match="request a: 2 blocks but 1 slots"):
-        queue.add(make_plan("a"), [1, 2], [10])
+    queue = LoadQueue({0: 1, 1: 1})
+    with pytest.raises(ValueError, match="request a: 2 blocks of group 0 but 1 slots"):
+        queue.add(make_plan("a"), [(0, [1, 2], [10])])
     assert len(queue) == 0
 
 
 def test_the_same_request_may_be_admitted_again_after_its_report() -> None:
-    queue = LoadQueue(1)
+    queue = LoadQueue({0: 1, 1: 1})
     first, second = make_plan("a"), make_plan("a")
-    queue.add(first, [1], [11])
+    queue.add(first, [(0, [1], [11])])
     drain(queue)
     assert queue.is_loading("a")
     assert queue.finish("a") is first
     assert not queue.is_loading("a")
-    queue.add(second, [2], [12])
+    queue.add(second, [(0, [2], [12])])
     drain(queue)
     assert queue.finish("a") is second
     assert queue.finish("a") is None
+
+
+def test_groups_of_a_load_follow_each_other_and_only_the_last_part_ends_it() -> None:
+    queue = LoadQueue(
+        {0: limits.LOAD_BYTES_PER_STEP_MAX // 2, 1: limits.LOAD_BYTES_PER_STEP_MAX // 4}
+    )
+    queue.add(make_plan("a"), [(0, [1, 2, 3], [11, 12, 13]), (1, [9], [20]), (2, [], [])])
+    assert [[(p.group, p.block_ids, p.last) for p in parts] for parts in drain(queue)] == [
+        [(0, [1, 2], False)],
+        [(0, [3], False), (1, [9], True)],
+    ]
+
+
+def test_a_load_that_must_not_happen_names_no_arena() -> None:
+    queue = LoadQueue({0: 1})
+    queue.add_failed(make_plan("a"), 0, [1, 2])
+    ((part,),) = drain(queue)
+    assert (part.arena, part.block_ids, part.last) == (NO_ARENA, [1, 2], True)
+    assert queue.finish("a") is not None
+
+
+def test_an_admission_without_blocks_is_refused() -> None:
+    with pytest.raises(ValueError, match="request a: an admission without blocks"):
+        LoadQueue({0: 1}).add(make_plan("a"), [(0, [], [])])

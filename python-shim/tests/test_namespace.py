@@ -25,9 +25,14 @@ def make_model(folder: Path) -> Path:
 
 
 def digest(
-    config: Any, groups: list[Group] | None = None, *, root: bytes = ROOT, fidelity: int = 0
+    config: Any,
+    groups: list[Group] | None = None,
+    *,
+    root: bytes = ROOT,
+    fidelity: int = 0,
+    hash_tokens: int = 4,
 ) -> bytes:
-    parts = namespace.ingredients(config, groups or [make_group()])
+    parts = namespace.ingredients(config, groups or [make_group()], hash_tokens)
     return namespace.finish(parts, root, fidelity).digest
 
 
@@ -53,7 +58,6 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "load format": put("load_config", "load_format", value="dummy"),
     "cache dtype": put("cache_config", "cache_dtype", value="fp8"),
     "hash": put("cache_config", "prefix_caching_hash_algo", value="sha256_cbor"),
-    "block size": put("cache_config", "block_size", value=8),
     "tensor parallel": put("parallel_config", "tensor_parallel_size", value=2),
     "pipeline parallel": put("parallel_config", "pipeline_parallel_size", value=2),
     "speculation": put(
@@ -110,6 +114,10 @@ def test_all_changes_differ_from_each_other(tmp_path: Path) -> None:
         {"dim_k": 2},
         {"dim_v": 2},
         {"dtype": torch.float16},
+        {"record_class": "ssm"},
+        {"tail": 2},
+        {"page_bytes": (192, 192)},
+        {"page_format": "cuda NHD"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -122,6 +130,7 @@ def test_each_property_of_a_group_counts(changes: dict[str, Any]) -> None:
 def test_root_hash_fidelity_release_and_format_count(monkeypatch: pytest.MonkeyPatch) -> None:
     config = vllm_config()
     seen = [digest(config), digest(config, root=bytes(32)), digest(config, fidelity=2)]
+    seen.append(digest(config, hash_tokens=2))
     with monkeypatch.context() as patch:
         patch.setattr(compat, "vllm_version", lambda: "0.0.1")
         seen.append(digest(config))
@@ -159,11 +168,11 @@ def test_weak_block_hashes_are_refused_by_name(algorithm: str) -> None:
     config = vllm_config()
     config.cache_config.prefix_caching_hash_algo = algorithm
     with pytest.raises(ValueError, match=f"--prefix-caching-hash-algo {algorithm}: .*sha256_cbor"):
-        namespace.ingredients(config, [make_group()])
+        namespace.ingredients(config, [make_group()], 4)
 
 
 def test_the_parts_are_text_for_people() -> None:
-    parts = namespace.finish(namespace.ingredients(vllm_config(), [make_group()]), ROOT, 0).parts
+    parts = namespace.finish(namespace.ingredients(vllm_config(), [make_group()], 4), ROOT, 0).parts
     assert parts["none_hash"] == ROOT.hex()
     assert all(isinstance(value, str) for value in parts.values())
 

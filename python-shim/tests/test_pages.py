@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CpuCopier
-from tierkv.connectors.vllm.pages import Pages
+from tierkv.connectors.vllm.pages import AttentionPages, make_pages
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.timing import StepClock
 
@@ -138,7 +139,7 @@ def test_a_saved_slot_is_what_register_says_and_loads_back(
     assert callable(layout)
     group = GROUPS[name]
     tensors: Tensors = layout(group, kernel_blocks)
-    pages = Pages(group, tensors, BLOCKS)
+    pages = AttentionPages(group, tensors, BLOCKS)
     copier = CpuCopier(StepClock())
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     with mapped(group.block_bytes + 64) as (fake, arena):
@@ -163,14 +164,14 @@ def test_a_saved_slot_is_what_register_says_and_loads_back(
 
 def test_layers_in_one_allocation_are_one_view() -> None:
     group = GROUPS["gqa-f32"]
-    assert len(Pages(group, one_allocation(group, 1), BLOCKS).views(1)) == 1
-    assert len(Pages(group, separate(group, 1), BLOCKS).views(1)) == 3
+    assert len(AttentionPages(group, one_allocation(group, 1), BLOCKS).views(1)) == 1
+    assert len(AttentionPages(group, separate(group, 1), BLOCKS).views(1)) == 3
 
 
 @pytest.mark.parametrize("block", [0, -1, BLOCKS])
 def test_the_null_block_and_foreign_blocks_are_refused(block: int) -> None:
     group = GROUPS["gqa-f32"]
-    pages = Pages(group, separate(group, 1), BLOCKS)
+    pages = AttentionPages(group, separate(group, 1), BLOCKS)
     with pytest.raises(ValueError, match=f"block {block} is not one of the engine's {BLOCKS}"):
         pages.views(block)
 
@@ -192,11 +193,60 @@ def test_a_tensor_that_is_not_what_the_spec_says_is_refused_by_name(
     group = GROUPS["gqa-f32"]
     tensors = {name: torch.zeros(shape, dtype=dtype) for name in group.layer_names}
     with pytest.raises(ValueError, match=r"layer layer\.0: expected .*2 heads"):
-        Pages(group, tensors, BLOCKS)
+        AttentionPages(group, tensors, BLOCKS)
 
 
 def test_head_vectors_in_pieces_are_refused() -> None:
     group = GROUPS["gqa-f32"]
     apart = torch.zeros((BLOCKS, 2, 8, 16))[..., ::2]
     with pytest.raises(ValueError, match=r"layer\.0: head vectors are not contiguous"):
-        Pages(group, dict.fromkeys(group.layer_names, apart), BLOCKS)
+        AttentionPages(group, dict.fromkeys(group.layer_names, apart), BLOCKS)
+
+
+def opaque(*sizes: int) -> Group:
+    """A group of opaque pages, one layer for each size."""
+    names = tuple(f"layer.{number}" for number in range(len(sizes)))
+    return Group(0, names, 4, 0, 0, 0, torch.uint8, page_bytes=sizes, page_format="test")
+
+
+def test_opaque_pages_lie_layer_after_layer_without_padding_and_come_back() -> None:
+    """A state padded to 128 bytes, int8 rows in one allocation with others; and codes of another layer, dense."""
+    memory = torch.arange(BLOCKS * 128, dtype=torch.int32).to(torch.int8).view(BLOCKS, 128)
+    padded = memory[:, :96].view(BLOCKS, 1, 1, 96)
+    codes = torch.arange(BLOCKS * 2 * 3 * 8).to(torch.uint8).view(BLOCKS * 2, 3, 8)
+    group = opaque(96, 48)
+    pages = make_pages(group, {"layer.0": padded, "layer.1": codes}, BLOCKS)
+    slot = torch.zeros(group.block_bytes + 8, dtype=torch.uint8)
+    for page, in_slot in pages.pairs(3, slot):
+        in_slot.copy_(page)
+    wanted = memory[3, :96].view(torch.uint8).tolist() + codes[6:8].flatten().tolist()
+    assert slot.tolist() == [*wanted, *[0] * 8]
+    before = memory.clone()
+    padded[3] = 0
+    codes[6:8] = 0
+    for page, in_slot in pages.pairs(3, slot):
+        page.copy_(in_slot)
+    assert torch.equal(memory, before)
+    assert codes[6:8].flatten().tolist() == wanted[96:]
+
+
+@pytest.mark.parametrize("block", [0, -1, BLOCKS])
+def test_only_the_engines_blocks_are_opaque_pages(block: int) -> None:
+    pages = make_pages(opaque(8), {"layer.0": torch.zeros(BLOCKS, 8, dtype=torch.int8)}, BLOCKS)
+    with pytest.raises(ValueError, match=f"block {block} is not one"):
+        pages.pairs(block, torch.zeros(8, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (torch.zeros(BLOCKS, 9, dtype=torch.int8), "expected 8 bytes a block, got 9"),
+        (torch.zeros(BLOCKS + 1, 8, dtype=torch.int8), "expected .blocks, ..."),
+        (torch.zeros(8, BLOCKS, dtype=torch.int8).T, "whole rows"),
+        ([torch.zeros(BLOCKS, 8)], "expected one KV tensor, got list"),
+    ],
+    ids=["size", "blocks", "strides", "list"],
+)
+def test_tensors_that_are_no_opaque_pages_are_refused_by_layer(tensor: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"layer.0: .*{words}"):
+        make_pages(opaque(8), {"layer.0": tensor}, BLOCKS)

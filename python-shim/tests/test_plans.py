@@ -4,11 +4,14 @@ import struct
 
 import pytest
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.plans import Plan, PlanBook
+from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook, PlanGroup
 
-from .support.engine import chain
+from .support.engine import chain, make_group, make_state
 
 HASHES = chain("a", 10)
+GROUP = make_group()
+#: Block ids of a request: 1, 2, 3, ...
+TABLE = list(range(1, 20))
 
 
 def slots(*numbers: int) -> bytes:
@@ -40,9 +43,14 @@ def make_book(world: int = 1) -> tuple[PlanBook, Wire]:
 
 
 def opened(book: PlanBook, req: str = "r", first: int = 0) -> Plan:
-    plan = book.open(req, 0, HASHES, first)
+    plan = book.open(req, [(GROUP, HASHES)], first * 4)
     assert plan is not None
     return plan
+
+
+def only(plan: Plan) -> PlanGroup:
+    (part,) = plan.groups.values()
+    return part
 
 
 def place(book: PlanBook, plan: Plan, first: int, *numbers: int) -> None:
@@ -68,8 +76,8 @@ def test_placed_blocks_are_ready_from_any_block_they_cover() -> None:
     plan = opened(book, first=2)
     place(book, plan, 2, 20, 21)
     place(book, plan, 4, 22)
-    assert [plan.ready_from(start) for start in range(7)] == [0, 0, 3, 2, 1, 0, 0]
-    assert plan.slots_from(3, 2) == [21, 22]
+    assert [plan.ready_from(start * 4) for start in range(7)] == [0, 0, 12, 8, 4, 0, 0]
+    assert plan.blocks_from(12, 8, [TABLE]) == [(0, [4, 5], [21, 22])]
     assert plan.arena == 5
 
 
@@ -77,11 +85,11 @@ def test_a_block_has_one_slot_per_rank() -> None:
     book, _ = make_book(world=2)
     plan = opened(book)
     place(book, plan, 0, 10, 11, 12, 13)
-    assert plan.placed_blocks == 2
-    assert plan.slots_from(1, 1) == [12, 13]
+    assert plan.ready_from(0) == 8
+    assert plan.blocks_from(4, 4, [TABLE]) == [(0, [2], [12, 13])]
     place(book, plan, 2, 14)  # half a block
     assert plan.done_reason == "out_of_order"
-    assert plan.placed_blocks == 2
+    assert plan.ready_from(0) == 8
 
 
 @pytest.mark.parametrize("first", [0, 1, 4])
@@ -90,7 +98,7 @@ def test_a_hole_or_a_repeat_ends_the_plan_where_it_was(first: int) -> None:
     plan = opened(book)
     place(book, plan, 0, 1, 2, 3)
     place(book, plan, first, 9)
-    assert (plan.placed, plan.is_done) == ([1, 2, 3], True)
+    assert (only(plan).placed, plan.is_done) == ([1, 2, 3], True)
 
 
 def test_slots_of_another_arena_never_join_a_plan() -> None:
@@ -99,7 +107,7 @@ def test_slots_of_another_arena_never_join_a_plan() -> None:
     place(book, plan, 0, 1)
     book.on_frame({"t": "restore", "arena": 6, "on": True})
     place(book, plan, 1, 1)
-    assert (plan.arena, plan.placed) == (5, [1])
+    assert (plan.arena, only(plan).placed) == (5, [1])
 
 
 def test_a_plan_is_done_by_word_or_when_all_is_placed() -> None:
@@ -115,8 +123,8 @@ def test_held_bits_are_read_least_significant_first_and_never_past_the_end() -> 
     book, _ = make_book()
     plan = opened(book)
     groups = [{"group": 0, "held": bytes([0b0000_0101, 0b1111_1111])}]
-    book.on_frame({"t": "held", "req": "r", "plan": plan.plan_id, "groups": groups})
-    assert [index for index in range(16) if plan.holds(index)] == [0, 2, 8, 9]
+    book.on_frame({"t": "held", "req": "r", "plan": plan.plan_id, "groups": groups, "tokens": 0})
+    assert [index for index in range(16) if plan.holds(0, index)] == [0, 2, 8, 9]
 
 
 def test_a_second_plan_of_a_request_releases_the_first_and_ignores_its_late_frames() -> None:
@@ -125,7 +133,7 @@ def test_a_second_plan_of_a_request_releases_the_first_and_ignores_its_late_fram
     new = opened(book)
     assert [frame["plan"] for frame in wire.of("release")] == [old.plan_id]
     place(book, old, 0, 7)
-    assert (old.placed, new.placed, book.get("r")) == ([], [], new)
+    assert (only(old).placed, only(new).placed, book.get("r")) == ([], [], new)
 
 
 def test_an_admitted_plan_leaves_the_book_and_is_released_by_hand() -> None:
@@ -178,7 +186,7 @@ def test_a_lost_connection_forgets_plans_and_never_releases_them_to_the_next_sid
 def test_without_a_sidecar_no_plan_is_kept() -> None:
     book, wire = make_book()
     wire.is_up = False
-    assert book.open("r", 0, HASHES, 0) is None
+    assert book.open("r", [(GROUP, HASHES)], 0) is None
     assert len(book) == 0
 
 
@@ -189,3 +197,103 @@ def test_plan_numbers_are_never_used_again() -> None:
     book.opened()
     numbers.append(opened(book).plan_id)
     assert len(set(numbers)) == len(numbers)
+
+
+HYBRID = (make_group(), make_state())
+
+
+def opened_hybrid(book: PlanBook, first_tokens: int = 0) -> Plan:
+    plan = book.open("r", [(group, HASHES) for group in HYBRID], first_tokens)
+    assert plan is not None
+    return plan
+
+
+def held(book: PlanBook, plan: Plan, tokens: int) -> None:
+    groups = [{"group": group.index, "held": b"\xff\xff"} for group in HYBRID]
+    fields = {"req": plan.req_id, "plan": plan.plan_id, "groups": groups, "tokens": tokens}
+    book.on_frame({"t": "held", **fields})
+
+
+def place_in(book: PlanBook, plan: Plan, group: int, first: int, *numbers: int) -> None:
+    frame = {"t": "placed", "req": plan.req_id, "plan": plan.plan_id, "group": group}
+    book.on_frame({**frame, "first": first, "slots": slots(*numbers)})
+
+
+def test_a_prefetch_names_each_group_with_its_class() -> None:
+    book, wire = make_book()
+    opened_hybrid(book, first_tokens=8)
+    (frame,) = wire.of("prefetch")
+    assert [(g["group"], g["class"], g["from"]) for g in frame["groups"]] == [
+        (0, "kv", 2),
+        (1, "ssm", 2),
+    ]
+
+
+def test_a_boundary_is_ready_only_when_every_group_is_there() -> None:
+    book, _ = make_book()
+    plan = opened_hybrid(book)
+    held(book, plan, 12)
+    place_in(book, plan, 0, 0, 10, 11)
+    assert plan.ready_from(0) == 0
+    place_in(book, plan, 0, 2, 12)
+    assert plan.ready_from(0) == 0  # all attention, no state
+    place_in(book, plan, 1, 2, 20)
+    assert [plan.ready_from(start) for start in (0, 4, 8, 12, 16)] == [12, 8, 4, 0, 0]
+
+
+def test_without_its_attention_a_state_is_worth_nothing() -> None:
+    book, _ = make_book()
+    plan = opened_hybrid(book)
+    held(book, plan, 12)
+    place_in(book, plan, 1, 2, 20)
+    place_in(book, plan, 0, 0, 10, 11)
+    done(book, plan, "bad_record")
+    assert (plan.is_done, plan.ready_from(0)) == (True, 0)
+
+
+def test_blocks_of_a_boundary_are_all_attention_and_one_state() -> None:
+    book, _ = make_book()
+    plan = opened_hybrid(book)
+    held(book, plan, 12)
+    place_in(book, plan, 0, 0, 10, 11, 12)
+    place_in(book, plan, 1, 2, 20)
+    assert plan.blocks_from(4, 8, [[1, 2, 3, 4], [0, 0, 9, 8]]) == [
+        (0, [2, 3], [11, 12]),
+        (1, [9], [20]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([[1, 2, 3], [0, 0, 0]], "group 1 has no block 2"),
+        ([[1, 2, 3], [0, 5, 9]], "group 1 has block 1, which is not placed"),
+        ([[1, 0, 3], [0, 0, 9]], "group 0 has no block 1"),
+        ([[1, 2], [0, 0, 9]], "group 0 has no block 2"),
+    ],
+)
+def test_blocks_that_are_not_those_which_were_fetched_are_refused(
+    tables: list[list[int]], words: str
+) -> None:
+    book, _ = make_book()
+    plan = opened_hybrid(book)
+    held(book, plan, 12)
+    place_in(book, plan, 0, 0, 10, 11, 12)
+    place_in(book, plan, 1, 2, 20)
+    with pytest.raises(LoadMismatchError, match=words):
+        plan.blocks_from(0, 12, tables)
+
+
+def test_a_window_may_need_fewer_blocks_than_were_fetched_and_never_other_ones() -> None:
+    book, _ = make_book()
+    window = make_group(tail=2)
+    plan = book.open("r", [(window, HASHES)], 0)
+    assert plan is not None
+    groups = [{"group": 0, "held": b"\xff\xff"}]
+    held_frame = {"t": "held", "req": "r", "plan": plan.plan_id, "groups": groups, "tokens": 16}
+    book.on_frame(held_frame)
+    place_in(book, plan, 0, 2, 12, 13)
+    assert plan.ready_from(0) == 16
+    assert plan.blocks_from(0, 16, [[0, 0, 0, 7]]) == [(0, [7], [13])]
+    with pytest.raises(LoadMismatchError, match="block 1, which is not placed"):
+        plan.blocks_from(0, 16, [[0, 5, 6, 7]])

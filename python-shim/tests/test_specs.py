@@ -1,5 +1,6 @@
 """Specs: what the shim can carry is described for the sidecar, everything else is refused by name and way out."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,14 +8,22 @@ import torch
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.specs import Group, read_groups
 
-from .support.engine import FullAttentionSpec, kv_cache_config, make_group, vllm_config
+from .support.engine import (
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    kv_cache_config,
+    make_group,
+    vllm_config,
+)
 
 
-class SlidingWindowSpec(FullAttentionSpec):
+class ChunkedLocalAttentionSpec(FullAttentionSpec):
     """Has the name of vLLM's class."""
 
 
-class MambaSpec(FullAttentionSpec):
+class CrossAttentionSpec(FullAttentionSpec):
     """Has the name of vLLM's class."""
 
 
@@ -35,6 +44,7 @@ def test_a_group_registers_dense_slots() -> None:
         "layout": "attention",
         "dtype": "bf16",
         "tokens": 16,
+        "tail": 0,
         "layers": 2,
         "heads": 2,
         "dim_k": 64,
@@ -48,24 +58,97 @@ def test_a_group_registers_dense_slots() -> None:
 
 
 @pytest.mark.parametrize(
+    ("window", "more", "tail"), [(5, 0, 1), (6, 0, 2), (512, 0, 128), (5, 1, 2), (1, 0, 1)]
+)
+def test_a_sliding_window_needs_the_blocks_it_reaches(window: int, more: int, tail: int) -> None:
+    spec = SlidingWindowSpec(sliding_window=window, extra_retained_tokens=more)
+    assert read(spec) == [make_group(tail=tail)]
+
+
+def test_a_window_that_vllm_keeps_whole_is_full_attention() -> None:
+    assert read(FullAttentionSpec(sliding_window=512)) == [make_group()]
+
+
+def test_a_recurrent_state_is_an_opaque_page_of_its_own_class() -> None:
+    attention, state = read(FullAttentionSpec(), MambaSpec())
+    assert (attention, attention.is_state) == (make_group(), False)
+    assert (state.index, state.is_state, state.tail, state.page_bytes) == (1, True, 1, (24, 24))
+    frame = state.registration()
+    assert frame == {
+        **dict.fromkeys(["heads", "dim_k", "dim_v", "key_offset", "value_offset"], 0),
+        **dict.fromkeys(["head_stride", "token_stride"], 0),
+        "group": 1,
+        "class": "ssm",
+        "layout": "opaque",
+        "dtype": "u8",
+        "tokens": 4,
+        "tail": 1,
+        "layers": 2,
+        "layer_bytes": 24,
+    }
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        FullAttentionSpec(dtype=torch.uint8),
+        FullAttentionSpec(num_heads=3),
+        FullAttentionSpec(tokens_per_state=2),
+        FullAttentionSpec(kv_quant_mode=1),
+        FullAttentionSpec(state_content_bytes=7),
+        MLAAttentionSpec(),
+    ],
+    ids=["fp8", "packed", "compressed", "scales", "content", "latent"],
+)
+def test_pages_that_are_not_plain_vectors_are_opaque_and_their_format_names_them(spec: Any) -> None:
+    (group,) = read(spec)
+    assert (group.record_class, group.tail, group.is_opaque) == ("kv", 0, True)
+    assert group.page_bytes == (spec.real_page_size_bytes,) * 2
+    assert repr(spec) in group.page_format
+
+
+def test_layers_of_different_size_make_one_page() -> None:
+    specs = {"layer.0": FullAttentionSpec(), "layer.1": FullAttentionSpec(head_size_v=5)}
+    (group,) = read(SimpleNamespace(kv_cache_specs=specs))
+    assert group.page_bytes == (192, 256)
+    assert (group.registration()["layers"], group.registration()["layer_bytes"]) == (1, 448)
+
+
+def test_groups_that_vllm_keeps_out_of_prefix_caching_are_left_alone() -> None:
+    config = kv_cache_config(CrossAttentionSpec(), FullAttentionSpec())
+    config.prefix_cacheable_group_ids = (1,)
+    assert [group.index for group in read_groups(vllm_config(), config)] == [1]
+
+
+def test_without_a_cache_or_with_prefix_caching_off_there_is_no_group() -> None:
+    assert read() == []
+    config = vllm_config()
+    config.cache_config.enable_prefix_caching = False
+    assert read_groups(config, kv_cache_config(FullAttentionSpec())) == []
+
+
+@pytest.mark.parametrize(
     ("specs", "words"),
     [
-        ([SlidingWindowSpec()], ["SlidingWindowSpec", "without --kv-transfer-config"]),
-        ([MambaSpec()], ["MambaSpec", "layer.0"]),
-        ([FullAttentionSpec(), MambaSpec()], ["2 groups", "FullAttentionSpec", "MambaSpec"]),
-        ([FullAttentionSpec(dtype=torch.uint8)], ["torch.uint8", "--kv-cache-dtype auto"]),
-        ([FullAttentionSpec(sliding_window=512)], ["sliding_window = 512"]),
+        ([ChunkedLocalAttentionSpec()], ["ChunkedLocalAttentionSpec", "--kv-transfer-config"]),
+        ([FullAttentionSpec(), CrossAttentionSpec()], ["CrossAttentionSpec", "layer.0"]),
         ([FullAttentionSpec(attention_chunk_size=64)], ["attention_chunk_size = 64"]),
-        ([FullAttentionSpec(num_heads=3)], ["packed KV pages", "head slots 3"]),
-        ([FullAttentionSpec(tokens_per_state=2)], ["packed KV pages"]),
-        ([], ["0 groups"]),
+        ([MambaSpec(mamba_cache_mode="all")], ["mamba-cache-mode all", "mode align"]),
     ],
 )
 def test_what_cannot_be_carried_is_refused_by_name(specs: list[Any], words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"does not support|supports models") as caught:
+    with pytest.raises(ValueError, match="does not support") as caught:
         read(*specs)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_hybrid_model_is_refused_where_vllm_hands_no_states_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compat, "hands_off_states", lambda: False)
+    with pytest.raises(ValueError, match=r"does not support handing recurrent .*vllm>=0\.29"):
+        read(MambaSpec(), FullAttentionSpec())
 
 
 @pytest.mark.parametrize("name", ["decode_context_parallel_size", "prefill_context_parallel_size"])

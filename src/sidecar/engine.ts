@@ -354,6 +354,7 @@ export class Engine {
       shelf,
       fetcher,
       sourceBytes: (group) => this.#sum(group, (of) => of.sourceBytes),
+      shapeOf: (group) => this.#groupAt(group, 0).spec,
     });
     this.#sendRestore();
   }

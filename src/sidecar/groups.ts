@@ -55,11 +55,15 @@ export function groupsDiffer(a: Groups, b: Groups): string | null {
   for (const [id, { spec }] of a) {
     const other = b.get(id)?.spec;
     if (other === undefined) return `group ${id} is on one rank only`;
-    if (other.class !== spec.class || other.tokens !== spec.tokens) {
-      return `group ${id} holds ${spec.tokens} tokens (${spec.class}) on one rank, ${other.tokens} (${other.class}) on another`;
+    if (other.class !== spec.class || other.tokens !== spec.tokens || other.tail !== spec.tail) {
+      return `group ${id} is ${sketch(spec)} on one rank, ${sketch(other)} on another`;
     }
   }
   return null;
+}
+
+function sketch({ class: recordClass, tokens, tail }: GroupSpec): string {
+  return `${tokens} tokens (${recordClass}, tail ${tail})`;
 }
 
 function checkDim(spec: GroupSpec, { engine, kvDim }: GroupRules): void {

@@ -28,6 +28,8 @@ export interface GroupSpec {
   layout: "attention" | "opaque";
   dtype: "bf16" | "f16" | "f32" | "u8";
   tokens: number;
+  /** Blocks it needs before a boundary; 0: all. */
+  tail: number;
   layers: number;
   heads: number;
   dimK: number;
@@ -126,7 +128,13 @@ export type SidecarMessage =
     }
   | { t: "restore"; arena: number; on: boolean }
   | { t: "credits"; arena: number; slots: Uint8Array }
-  | { t: "held"; req: string; plan: number; groups: { group: number; held: Uint8Array }[] }
+  | {
+      t: "held";
+      req: string;
+      plan: number;
+      groups: { group: number; held: Uint8Array }[];
+      tokens: number;
+    }
   | { t: "placed"; req: string; plan: number; group: number; first: number; slots: Uint8Array }
   | { t: "done"; req: string; plan: number; reason: DoneReason }
   | { t: "reclaim"; req: string; plan: number }
@@ -208,6 +216,7 @@ function parseGroup(group: Reader): GroupSpec {
     layout: group.oneOf("layout", ["attention", "opaque"]),
     dtype: group.oneOf("dtype", ["bf16", "f16", "f32", "u8"]),
     tokens: group.u32("tokens", 1),
+    tail: group.u32("tail"),
     layers: group.u32("layers", 1),
     heads: group.u32("heads"),
     dimK: group.u32("dim_k"),

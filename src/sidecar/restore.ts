@@ -1,5 +1,5 @@
 // Owns the restores of one engine: plans are looked up, wait for room in order of arrival, are fetched prefix first, and report what is placed.
-import { HASH_BYTES, hasBit } from "../block.ts";
+import { HASH_BYTES } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
@@ -12,12 +12,13 @@ import {
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { nowMs, yieldToLoop } from "../time.ts";
+import { chooseBoundary } from "./boundary.ts";
+import type { GroupShape } from "./boundary.ts";
 import type { Fetcher } from "./fetcher.ts";
 import { hashAt, lookUp } from "./lookup.ts";
-import type { LookupAnswer } from "./lookup.ts";
 import type { DoneReason, Prefetch, SidecarMessage } from "./messages.ts";
 import { doneReason, Plan, Run } from "./plan.ts";
-import type { Placed, Wish } from "./plan.ts";
+import type { Placed } from "./plan.ts";
 import type { Shelf } from "./shelf.ts";
 import type { LookupGates } from "./vaults.ts";
 
@@ -27,6 +28,7 @@ export interface Ground {
   fetcher: Fetcher;
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
+  shapeOf(group: number): GroupShape;
 }
 
 export interface RestorerOptions {
@@ -149,15 +151,22 @@ export class Restorer {
       group,
       held: answer.held[index] ?? Buffer.alloc(0),
     }));
-    this.#options.send({ t: "held", req, plan: number, groups });
-    if (this.#ground === null) {
+    const ground = this.#ground;
+    if (ground === null) {
+      this.#options.send({ t: "held", req, plan: number, groups, tokens: 0 });
       this.#finish(plan, "not_ready");
       return;
     }
-    plan.wishes = toWishes(message, answer, this.#ground.shelf.capacityInTime);
+    const { tokens, wishes } = chooseBoundary(
+      message.groups.map((group) => ({ ...group, ...ground.shapeOf(group.group) })),
+      answer,
+      ground.shelf.capacityInTime,
+    );
+    this.#options.send({ t: "held", req, plan: number, groups, tokens });
+    plan.wishes = wishes;
     plan.state = "queued";
-    if ((await this.#roomNeeded(plan, this.#ground)) === 0) {
-      await this.#begin(plan, this.#ground);
+    if ((await this.#roomNeeded(plan, ground)) === 0) {
+      await this.#begin(plan, ground);
     } else {
       this.#queue.push(plan);
       this.onRoom();
@@ -313,42 +322,4 @@ export class Restorer {
     this.#changed.delete(plan);
     this.#dequeue(plan);
   }
-}
-
-/** Per group the blocks from index `from` on that are held without a gap, all together no more than the arena can hold. */
-function toWishes(message: Prefetch, answer: LookupAnswer, capacity: number): Wish[] {
-  let room = capacity;
-  return message.groups.map((group, index) => {
-    const count = group.hashes.length / HASH_BYTES;
-    const found = heldRun(answer.held[index] ?? Buffer.alloc(0), group.from, count);
-    const length = Math.min(found, room);
-    room -= length;
-    const end = group.from + length;
-    return {
-      group: group.group,
-      recordClass: group.class,
-      first: group.from,
-      keys: (answer.keys[index] ?? []).slice(group.from, end),
-      hashes: group.hashes.subarray(group.from * HASH_BYTES, end * HASH_BYTES),
-      cut: cutReason(length, found, count - group.from, answer.isVaultDown),
-    };
-  });
-}
-
-/** How many bits are set from `from` on without a gap. */
-function heldRun(held: Buffer, from: number, count: number): number {
-  let end = from;
-  while (end < count && hasBit(held, end)) end += 1;
-  return end - from;
-}
-
-function cutReason(
-  length: number,
-  found: number,
-  asked: number,
-  isVaultDown: boolean,
-): DoneReason | null {
-  if (length < found) return "no_slot";
-  if (found === asked) return null;
-  return isVaultDown ? "vault_down" : "end_of_hit";
 }

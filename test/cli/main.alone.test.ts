@@ -84,7 +84,7 @@ test("what one engine saved, attention blocks and states, the next one gets back
   await start();
   const groups = [makeGroup(), makeGroup({ group: 1, class: "ssm", tokens: 64, layers: 1 })];
   const writer = await FakeEngine.start(socket, { groups });
-  const blocks = makeBlocks("chain", 8, PAGE);
+  const blocks = makeBlocks("chain", 4, PAGE);
   const state = makeBlocks("state", 1, groups[1]?.["layer_bytes"] as number);
   writer.save(blocks);
   writer.save(state, 1);
@@ -92,7 +92,7 @@ test("what one engine saved, attention blocks and states, the next one gets back
     const { stdout } = await runProgram(["status", "--json"], { env: env() });
     return (JSON.parse(stdout) as { targets: { records: number }[] }).targets[1]?.records;
   };
-  await until(async () => (await records()) === 9, "all records in the vault");
+  await until(async () => (await records()) === 5, "all records in the vault");
   writer.close();
 
   const reader = await FakeEngine.start(socket, { groups, engine: "engine-2" });

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -130,22 +128,6 @@ def test_the_launch_line_works_as_printed(
         restored = ask(engine, FRESH_TEXT)
         assert restored["cached"] == BLOCKS * BLOCK
         assert restored["tokens"] == cold["tokens"]
-
-
-def test_a_sliding_window_is_refused_by_name(start: Starter, models: Models, folder: Path) -> None:
-    config = json.loads(Path(models.path(PLAIN), "config.json").read_text())
-    config["layer_types"] = ["sliding_attention", "full_attention"]
-    config["sliding_window"] = 64
-    model = folder / "sliding"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(config))
-    with pytest.raises(EngineError, match="2 groups: FullAttentionSpec, SlidingWindowSpec"):
-        start(model=str(model), load_format="dummy")
-
-
-def test_a_quantized_cache_is_refused_by_name(start: Starter) -> None:
-    with pytest.raises(EngineError, match=r"KV dtype torch\.uint8.*--kv-cache-dtype auto"):
-        start(dtype="bfloat16", kv_cache_dtype="fp8")
 
 
 def test_a_weak_hash_is_refused_by_name(start: Starter) -> None:

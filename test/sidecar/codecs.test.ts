@@ -77,7 +77,7 @@ test("an opaque page, which has no vectors, is stored as it is", async () => {
 
 test("recurrent state stays exact beside INT8 attention", async () => {
   const { sidecar, ssm } = await openStack({ int8: true });
-  const group = makeGroup({ group: 1, class: "ssm" });
+  const group = makeGroup({ group: 1, class: "ssm", tail: 0 });
   const engine = await FakeEngine.start(sidecar.socketPath, { groups: [makeGroup(), group] });
   const blocks = makeBlocks("state", 2, PAGE);
   engine.save(blocks, 1);

@@ -124,7 +124,9 @@ describe("what is refused", () => {
     await first!.wait("welcome");
     second!.send(helloFrame({ world: 2, rank: 1 }));
     second!.send(register([makeGroup({ tokens: 32 })]));
-    expect(await refusal(second!)).toContain("32 tokens (kv) on one rank, 16 (kv) on another");
+    expect(await refusal(second!)).toContain(
+      "32 tokens (kv, tail 0) on one rank, 16 tokens (kv, tail 0) on another",
+    );
   });
 
   test.each([

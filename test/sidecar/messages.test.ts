@@ -95,6 +95,7 @@ describe("values out of range", () => {
     ["beyond exactness", { t: "ping", n: 2 ** 60 }, "n = 1152921504606847000"],
     ["dtype", withGroup({ dtype: "int4" }), 'groups[0].dtype = "int4": expected bf16 or f16'],
     ["tokens", withGroup({ tokens: 0 }), "groups[0].tokens = 0"],
+    ["tail", withGroup({ tail: -1 }), "groups[0].tail = -1"],
     ["no groups", { ...GOOD["register"]!, groups: [] }, "groups = a list of 0"],
     ["namespace", { ...GOOD["namespace"]!, namespace: Buffer.alloc(31) }, "31 bytes: expected 32"],
     ["half a hash", plan({ ...group, hashes: Buffer.alloc(33) }), "a multiple of 32 bytes"],

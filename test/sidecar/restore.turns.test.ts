@@ -46,7 +46,12 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
   });
   restorer.namespace = NAMESPACE;
   const fetcher = { add: () => {} } as unknown as Fetcher;
-  restorer.open({ shelf, fetcher, sourceBytes: () => 4096 });
+  restorer.open({
+    shelf,
+    fetcher,
+    sourceBytes: () => 4096,
+    shapeOf: () => ({ tokens: 16, tail: 0 }),
+  });
   return closeAfterTest(restorer);
 }
 

@@ -11,6 +11,7 @@ export interface GroupShape {
   group?: number;
   class?: "kv" | "ssm";
   tokens?: number;
+  tail?: number;
   layers?: number;
   heads?: number;
   dim?: number;
@@ -26,6 +27,7 @@ export function makeGroup(shape: GroupShape = {}): Record<string, number | strin
     layout: shape.class === "ssm" ? "opaque" : "attention",
     dtype: "bf16",
     tokens,
+    tail: shape.tail ?? (shape.class === "ssm" ? 1 : 0),
     layers,
     heads,
     dim_k: dim,

@@ -20,10 +20,29 @@ def make_group(
     heads: int = 2,
     dims: tuple[int, int] = (3, 3),
     dtype: torch.dtype = torch.float32,
+    index: int = 0,
+    tail: int = 0,
 ) -> Group:
     """A small group; its layers are named `layer.0`, `layer.1`, ..."""
     names = tuple(f"layer.{number}" for number in range(layers))
-    return Group(0, names, tokens, heads, dims[0], dims[1], dtype)
+    return Group(index, names, tokens, heads, dims[0], dims[1], dtype, tail=tail)
+
+
+def make_state(*, index: int = 1, tokens: int = BLOCK_TOKENS, page_bytes: int = 24) -> Group:
+    """A recurrent state of one layer, `state.<index>`."""
+    return Group(
+        index,
+        (f"state.{index}",),
+        tokens,
+        0,
+        0,
+        0,
+        torch.uint8,
+        record_class="ssm",
+        tail=1,
+        page_bytes=(page_bytes,),
+        page_format="state",
+    )
 
 
 class FullAttentionSpec:
@@ -35,8 +54,38 @@ class FullAttentionSpec:
         self.head_size = self.head_size_v = 3
         self.dtype = torch.float32
         self.tokens_per_state = 1
-        self.sliding_window = self.attention_chunk_size = None
+        self.sliding_window = self.attention_chunk_size = self.state_content_bytes = None
+        self.kv_quant_mode = 0
         self.__dict__.update(changes)
+
+    @property
+    def real_page_size_bytes(self) -> int:
+        vectors = self.num_heads * self.block_size
+        return int(vectors * (self.head_size + self.head_size_v) * self.dtype.itemsize)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.__dict__})"
+
+
+class SlidingWindowSpec(FullAttentionSpec):
+    """Has the name of vLLM's class."""
+
+
+class MLAAttentionSpec(FullAttentionSpec):
+    """Has the name of vLLM's class."""
+
+
+class MambaSpec:
+    """Has the name and the fields of vLLM's class."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.block_size = BLOCK_TOKENS
+        self.mamba_cache_mode = "align"
+        self.real_page_size_bytes = 24
+        self.__dict__.update(changes)
+
+    def __repr__(self) -> str:
+        return f"MambaSpec({self.__dict__})"
 
 
 def kv_cache_config(*specs: Any, num_blocks: int = 32) -> Any:
@@ -72,7 +121,10 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
         ),
         load_config=SimpleNamespace(load_format="auto"),
         cache_config=SimpleNamespace(
-            prefix_caching_hash_algo="sha256", cache_dtype="auto", block_size=BLOCK_TOKENS
+            prefix_caching_hash_algo="sha256",
+            cache_dtype="auto",
+            block_size=BLOCK_TOKENS,
+            enable_prefix_caching=True,
         ),
         speculative_config=None,
         lora_config=None,
@@ -88,11 +140,13 @@ class Pool:
     def __init__(self, num_blocks: int = 32) -> None:
         self.blocks = [SimpleNamespace(block_id=n, ref_cnt=0) for n in range(num_blocks)]
         self.cached: dict[bytes, int] = {}
+        self.cached_by_group: dict[tuple[int, bytes], int] = {}
         self.freed: list[int] = []
 
     def get_cached_block(self, block_hash: bytes, groups: list[int]) -> list[Any] | None:
-        assert groups == [0]
-        block_id = self.cached.get(block_hash)
+        (group,) = groups
+        block_id = (self.cached if group == 0 else {}).get(block_hash)
+        block_id = self.cached_by_group.get((group, block_hash), block_id)
         return None if block_id is None else [self.blocks[block_id]]
 
     def touch(self, blocks: list[Any]) -> None:
@@ -142,14 +196,21 @@ class Blocks:
     """What vLLM hands over after an allocation."""
 
     block_ids: list[int]
+    others: tuple[list[int], ...] = ()
 
-    def get_block_ids(self) -> tuple[list[int]]:
-        return (self.block_ids,)
+    def get_block_ids(self) -> tuple[list[int], ...]:
+        return (self.block_ids, *self.others)
 
 
-def scheduled(tokens: dict[str, int], tables: dict[str, list[int]]) -> Any:
-    """A scheduler output: tokens by request, and the block tables of group 0."""
-    state = SimpleNamespace(get_block_ids=lambda req_id: (tables[req_id],))
+def scheduled(
+    tokens: dict[str, int],
+    tables: dict[str, list[int]],
+    states: dict[str, list[tuple[int, int, int]]] | None = None,
+) -> Any:
+    """A scheduler output: tokens by request, the block tables of group 0, and the states handed over."""
+    state = SimpleNamespace(
+        get_block_ids=lambda req_id: (tables[req_id],), boundary_state_offloads=states or {}
+    )
     return SimpleNamespace(num_scheduled_tokens=tokens, kv_connector_block_state=state)
 
 

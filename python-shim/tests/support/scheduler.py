@@ -7,6 +7,7 @@ from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.metadata import StepMetadata
 from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
 from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.specs import Group
 
 from .engine import (
     Blocks,
@@ -29,13 +30,19 @@ ASK_AGAIN = (None, False)
 class Bench:
     """A scheduler side, its block pool and its sidecar, driven by hand."""
 
-    def __init__(self, path: str, sidecar: FakeSidecar | None, world: int = 1) -> None:
+    def __init__(
+        self,
+        path: str,
+        sidecar: FakeSidecar | None,
+        world: int = 1,
+        groups: list[Group] | None = None,
+    ) -> None:
         self.sidecar = sidecar
         self.pool = Pool()
         config = vllm_config(world=world)
         cache = kv_cache_config(FullAttentionSpec())
         self.shim = SchedulerShim(
-            config, Settings(path, "test", autostart=False), [make_group()], cache
+            config, Settings(path, "test", autostart=False), groups or [make_group()], cache
         )
         self.shim.bind_gpu_block_pool(self.pool)
         if sidecar is not None:
@@ -66,11 +73,15 @@ class Bench:
         bitmap = bytearray(8)
         for index in indices:
             bitmap[index // 8] |= 1 << index % 8
-        self._about(prefetch, t="held", groups=[{"group": 0, "held": bytes(bitmap)}])
+        self.boundary(prefetch, (len(indices)) * 4, {0: bytes(bitmap)})
 
-    def place(self, prefetch: Frame, first: int, *slots: int) -> None:
+    def boundary(self, prefetch: Frame, tokens: int, held: dict[int, bytes]) -> None:
+        groups = [{"group": group, "held": bits} for group, bits in held.items()]
+        self._about(prefetch, t="held", groups=groups, tokens=tokens)
+
+    def place(self, prefetch: Frame, first: int, *slots: int, group: int = 0) -> None:
         packed = struct.pack(f"<{len(slots)}I", *slots)
-        self._about(prefetch, t="placed", group=0, first=first, slots=packed)
+        self._about(prefetch, t="placed", group=group, first=first, slots=packed)
 
     def done(self, prefetch: Frame, reason: str = "complete") -> None:
         self._about(prefetch, t="done", reason=reason)
@@ -93,6 +104,11 @@ class Bench:
 
     def step(self, tokens: dict[str, int] | None = None, **tables: list[int]) -> StepMetadata:
         return self.shim.build_connector_meta(scheduled(tokens or {}, tables))
+
+    def hand_over(self, request: Request, *states: tuple[int, int, int]) -> StepMetadata:
+        """A step in which vLLM hands over recurrent states: (group, block id, tokens before it)."""
+        output = scheduled({}, {}, {request.request_id: list(states)})
+        return self.shim.build_connector_meta(output)
 
     def finish_load(self, *req_ids: str) -> None:
         self.shim.update_connector_output(step_output(set(req_ids)))

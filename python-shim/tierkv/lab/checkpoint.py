@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tierkv.lab.families import BARE, FAMILIES
 from tierkv.lab.tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 INITIALIZER_RANGE = 0.2
 """Standard deviation of the matrices: wide enough that greedy tokens vary with the prompt."""
 
-KINDS = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+KINDS = tuple(FAMILIES)
 DTYPES = {"bfloat16": ("BF16", 2), "float16": ("F16", 2), "float32": ("F32", 4)}
 """Name in a safetensors header and bytes of one element."""
 
@@ -46,6 +47,8 @@ class Spec:
     vocab: int = 1024
     dtype: str = "bfloat16"
     max_position: int = 4096
+    window: int = 64
+    """Tokens a sliding-window layer sees; families without such layers ignore it."""
 
     @property
     def mlp(self) -> int:
@@ -82,15 +85,16 @@ def _write_weights(path: Path, spec: Spec, shapes: dict[str, tuple[int, ...]]) -
     generator = np.random.Generator(np.random.PCG64(spec.seed))
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for shape in shapes.values():
-            file.write(_as_dtype(_weight(shape, generator), spec.dtype).data)
+        for name, shape in shapes.items():
+            file.write(_as_dtype(_weight(name, shape, generator), spec.dtype).data)
 
 
 def config(spec: Spec) -> dict[str, Any]:
     """The model's `config.json`. No special tokens: ids 0..255 are bytes of text."""
+    family = FAMILIES[spec.kind]
     return {
-        "architectures": [KINDS[spec.kind]],
-        "model_type": spec.kind,
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
         "hidden_size": spec.hidden,
         "num_hidden_layers": spec.layers,
         "num_attention_heads": spec.heads,
@@ -106,30 +110,19 @@ def config(spec: Spec) -> dict[str, Any]:
         "bos_token_id": None,
         "eos_token_id": None,
         "dtype": spec.dtype,
+        **family.config(spec),
     }
 
 
 def tensor_shapes(spec: Spec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the weights, in the order in which they are drawn."""
-    hidden, mlp = spec.hidden, spec.mlp
-    queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    yield "model.embed_tokens.weight", (spec.vocab, hidden)
+    yield "model.embed_tokens.weight", (spec.vocab, spec.hidden)
     for layer in range(spec.layers):
-        at = f"model.layers.{layer}"
-        yield f"{at}.input_layernorm.weight", (hidden,)
-        yield f"{at}.self_attn.q_proj.weight", (queries, hidden)
-        yield f"{at}.self_attn.k_proj.weight", (keys, hidden)
-        yield f"{at}.self_attn.v_proj.weight", (keys, hidden)
-        yield f"{at}.self_attn.o_proj.weight", (hidden, queries)
-        if spec.kind == "qwen3":
-            yield f"{at}.self_attn.q_norm.weight", (spec.head_dim,)
-            yield f"{at}.self_attn.k_norm.weight", (spec.head_dim,)
-        yield f"{at}.post_attention_layernorm.weight", (hidden,)
-        yield f"{at}.mlp.gate_proj.weight", (mlp, hidden)
-        yield f"{at}.mlp.up_proj.weight", (mlp, hidden)
-        yield f"{at}.mlp.down_proj.weight", (hidden, mlp)
-    yield "model.norm.weight", (hidden,)
-    yield "lm_head.weight", (spec.vocab, hidden)
+        for name, shape in FAMILIES[spec.kind].layer(spec, layer):
+            suffix = "" if name.rsplit(".", 1)[-1] in BARE else ".weight"
+            yield f"model.layers.{layer}.{name}{suffix}", shape
+    yield "model.norm.weight", (spec.hidden,)
+    yield "lm_head.weight", (spec.vocab, spec.hidden)
 
 
 def _check(spec: Spec) -> None:
@@ -143,12 +136,15 @@ def _check(spec: Spec) -> None:
         raise ValueError(f"kv_heads is {spec.kv_heads}; it must divide heads ({spec.heads})")
 
 
-def _weight(shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[np.float32]:
-    """Draws a matrix; a vector is a norm's scale (these families have no biases): ones."""
+def _weight(
+    name: str, shape: tuple[int, ...], generator: np.random.Generator
+) -> NDArray[np.float32]:
+    """Draws a matrix; a vector is a norm's scale (ones) or one of BARE."""
     import numpy as np  # noqa: PLC0415
 
     if len(shape) == 1:
-        return np.ones(shape, dtype=np.float32)
+        value = BARE.get(name.rsplit(".", 1)[-1], 1.0)
+        return np.full(shape, value, dtype=np.float32)
     drawn = generator.standard_normal(shape, dtype=np.float32)
     drawn *= np.float32(INITIALIZER_RANGE)
     return drawn
@@ -176,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", required=True, type=Path, help="folder to write")
     for field in fields(Spec):
-        choices = {"kind": tuple(KINDS), "dtype": tuple(DTYPES)}.get(field.name)
+        choices = {"kind": KINDS, "dtype": tuple(DTYPES)}.get(field.name)
         parser.add_argument(
             f"--{field.name.replace('_', '-')}",
             type=str if choices else int,

@@ -31,6 +31,10 @@ class Host:
             from tierkv.connectors.vllm import limits  # noqa: PLC0415
 
             setattr(limits, name, value)
+        if config.get("opaque"):
+            from tierkv.connectors.vllm import specs  # noqa: PLC0415
+
+            specs._PLAIN = ()
         from vllm import LLM  # noqa: PLC0415 - after the environment
 
         options = {**_DEFAULTS, **config.get("vllm", {}), **_parse(config.get("launch_line", []))}

@@ -32,6 +32,7 @@ __all__ = [
     "go_on_until",
     "keep_pages",
     "pages",
+    "pages_by_group",
     "preempt_all",
     "press",
     "reset",
@@ -105,6 +106,44 @@ def pages(host: Host, prompt: list[int]) -> list[str]:
     return digests
 
 
+def pages_by_group(host: Host, prompt: list[int]) -> dict[str, dict[str, str]]:
+    """Digests of all pages of a prompt that the engine's cache holds: group -> block index -> digest.
+
+    Read through vLLM's own view of each layer's cache, not through ours.
+    """
+    from vllm.v1.request import Request  # noqa: PLC0415 - slow to import
+
+    request = Request(
+        "pages", prompt, SamplingParams(), None, block_hasher=host.core.request_block_hasher
+    )
+    runner = host.core.model_executor.driver_worker.worker.model_runner
+    layers = runner.vllm_config.compilation_config.static_forward_context
+    config = host.scheduler.kv_cache_config
+    pool = host.scheduler.kv_cache_manager.block_pool
+    digests: dict[str, dict[str, str]] = {}
+    for number, group in enumerate(config.kv_cache_groups):
+        ratio = group.kv_cache_spec.block_size // pool.hash_block_size
+        found = digests[str(number)] = {}
+        for index, block_hash in enumerate(request.block_hashes[ratio - 1 :: ratio]):
+            blocks = pool.get_cached_block(block_hash, [number])
+            if blocks is not None:
+                digest = hashlib.sha256()
+                for name in group.layer_names:
+                    for tensor in _flat(layers[name].kv_cache):
+                        pages = tensor.unflatten(0, (config.num_blocks, -1))
+                        row = pages[blocks[0].block_id].contiguous().view(torch.uint8)
+                        digest.update(row.numpy().data)
+                found[str(index)] = digest.hexdigest()
+    return digests
+
+
+def _flat(cache: Any) -> list[torch.Tensor]:
+    """A layer's cache is one tensor, or several: a recurrent layer has one for each part of its state."""
+    if isinstance(cache, torch.Tensor):
+        return [cache]
+    return [tensor for part in cache for tensor in _flat(part)]
+
+
 def status(host: Host) -> Json:
     """What is under way on both sides of the shim and in the engine, and the time spent in our calls."""
     pool = host.scheduler.kv_cache_manager.block_pool
@@ -131,28 +170,38 @@ def reset_clocks(host: Host) -> None:
 
 def facts(host: Host) -> Json:
     """What the engine is: release, block size, blocks, dtype, what it does with failed loads."""
-    (group,) = host.scheduler.kv_cache_config.kv_cache_groups
+    group = host.scheduler.kv_cache_config.kv_cache_groups[0]
     return {
         "release": vllm_version(),
+        "step": host.shim._grid.step if host.shim is not None else 0,
+        "groups": [
+            type(g.kv_cache_spec).__name__ for g in host.scheduler.kv_cache_config.kv_cache_groups
+        ],
         "block_tokens": group.kv_cache_spec.block_size,
-        "dtype": str(group.kv_cache_spec.dtype),
+        "dtype": str(getattr(group.kv_cache_spec, "dtype", None)),
         "blocks": host.scheduler.kv_cache_config.num_blocks,
         "recompute": host.scheduler.recompute_kv_load_failures,
         "block_bytes": group.kv_cache_spec.page_size_bytes * len(group.layer_names),
     }
 
 
-def flip_loaded_byte(host: Host, block: int, layer: int, byte: int) -> None:
-    """Flips the high bit of one byte of one page, after verification and before its copy into the engine."""
+def flip_loaded_byte(
+    host: Host, block: int, layer: int, byte: int, group: int = 0, mask: int = 0x80
+) -> None:
+    """Flips bits of one byte of one page of a group, after verification and before its copy into the engine."""
     assert isinstance(host.worker._copier, CpuCopier)
     load = CpuCopier.load
 
     def corrupting_load(copier: CpuCopier, batch: Batch) -> None:
+        if batch.pages.group.index != group:
+            load(copier, batch)
+            return
         _, slot = batch.pairs[block]
-        place = batch.arena.slot(slot)[layer * batch.pages.group.layer_bytes + byte :][:1]
-        place ^= 0x80
+        layer_bytes = batch.pages.group.block_bytes // len(batch.pages.group.layer_names)
+        place = batch.arena.slot(slot)[layer * layer_bytes + byte :][:1]
+        place ^= mask
         load(copier, batch)
-        place ^= 0x80  # the slot may be kept as a copy for others
+        place ^= mask  # the slot may be kept as a copy for others
         CpuCopier.load = load  # type: ignore[method-assign]
 
     CpuCopier.load = corrupting_load  # type: ignore[method-assign, assignment]

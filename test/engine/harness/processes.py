@@ -141,9 +141,9 @@ def free_port() -> int:
 
 
 class Cluster:
-    """One vault for KV, optionally behind a fault proxy, and one sidecar, with their configuration in `folder`.
+    """One vault for KV, optionally behind a fault proxy, one for states where asked, and one sidecar.
 
-    With `beside`, the sidecar uses that cluster's vault and has none of its own.
+    Their configuration lies in `folder`. With `beside`, the sidecar uses that cluster's vault and has none.
     """
 
     def __init__(
@@ -158,6 +158,7 @@ class Cluster:
         int8: bool = False,
         lanes: int = 2,
         beside: Cluster | None = None,
+        with_ssm: bool = False,
     ) -> None:
         self.folder = folder
         self.socket = str(folder / "run" / "s.sock")
@@ -169,9 +170,14 @@ class Cluster:
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
         )
+        states = f"127.0.0.1:{free_port()}"
+        (folder / "ssm.toml").write_text(
+            f'[cluster]\nrole = "ssm_cold"\n[vault]\nlisten = "{states}"\nmax_bytes = "{vault_bytes}"\n'
+        )
+        ssm = f'ssm_cold = "{states}"\n' if with_ssm else ""
         self.config_path = folder / "tierkv.toml"
         self.config_path.write_text(
-            f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n'
+            f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n{ssm}'
             f"[turbo_quant]\nenabled = {str(int8).lower()}\n"
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             f"lanes = {lanes}\n"
@@ -180,23 +186,26 @@ class Cluster:
         self.vault: Process = (
             self._tierkv("vault", "vault.toml") if beside is None else beside.vault
         )
+        self.ssm = self._tierkv("vault", "ssm.toml") if with_ssm else None
         self.sidecar = self._tierkv("sidecar", "tierkv.toml")
         proxy = ["node", "test/support/fault-proxy.js", "--target", vault, "--listen", front]
         self.proxy = Process("proxy", proxy, folder / "proxy.log") if with_proxy else None
 
     def _tierkv(self, command: str, config: str) -> Process:
         argv = ["node", "bin/tierkv.js", command, "--json", "--config", str(self.folder / config)]
-        return Process(command, argv, self.folder / f"{command}.log")
+        return Process(command, argv, self.folder / f"{config.removesuffix('.toml')}.log")
 
     def start(self) -> None:
         if not self.vault.is_running:
             self.vault.start()
+        if self.ssm is not None:
+            self.ssm.start()
         if self.proxy is not None:
             self.proxy.start()
         self.sidecar.start()
 
     def end(self) -> None:
-        for process in (self.sidecar, self.proxy, self.vault):
+        for process in (self.sidecar, self.proxy, self.ssm, self.vault):
             if process is not None and process.is_running:
                 process.end()
 
@@ -224,10 +233,10 @@ class Cluster:
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, timeout=STOP_S, check=False)
         return done.returncode, json.loads(done.stdout)
 
-    def vault_status(self) -> Json:
-        """The vault's line of `tierkv status`."""
+    def vault_status(self, name: str = "kv_cold") -> Json:
+        """A vault's line of `tierkv status`."""
         _, status = self.command("status")
-        (vault,) = (target for target in status["targets"] if target["target"] == "kv_cold")
+        (vault,) = (target for target in status["targets"] if target["target"] == name)
         return dict(vault)
 
     def wait_restoring(self, engines: int = 1) -> None:

@@ -2,10 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1 import base as connector_base
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -13,7 +14,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.sched import output as sched_output
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -144,10 +147,13 @@ def transfer_results(received: set[str], failed: set[str]) -> Any:
     )
 
 
-def hash_block_tokens(kv_cache_config: Any) -> int | None:
-    """Give the tokens one block hash covers where the engine core says so (0.29 and later)."""
+def hash_block_tokens(config: "VllmConfig", kv_cache_config: Any) -> int:
+    """Give the tokens one block hash covers. The engine core says so from 0.29 on; before, by its own rule."""
     tokens: int | None = getattr(kv_cache_config, "hash_block_size", None)
-    return tokens
+    if tokens is not None:
+        return tokens
+    resolved: tuple[int, int] = kv_cache_utils.resolve_kv_cache_block_sizes(kv_cache_config, config)
+    return resolved[1]
 
 
 def hub_commit(hf_config: Any) -> str | None:
@@ -159,6 +165,60 @@ def hub_commit(hf_config: Any) -> str | None:
 def tokens_per_state(spec: Any) -> Any:
     """Give the tokens one stored state of a spec covers; 0.28 knew only 1."""
     return getattr(spec, "tokens_per_state", 1)
+
+
+def hands_off_states() -> bool:
+    """Tell whether the scheduler hands recurrent states at block boundaries to a connector.
+
+    0.28 hands over copies at places within a block only (`partial_tail_offloads`); whole boundaries came with 0.29.
+    """
+    return hasattr(sched_output, "KVConnectorBlockState")
+
+
+def boundary_states(scheduler_output: Any) -> Mapping[str, Sequence[tuple[int, int, int]]]:
+    """Give the states handed over in this step: request id -> (group, block id, prompt tokens before it)."""
+    state = getattr(scheduler_output, "kv_connector_block_state", None)
+    return state.boundary_state_offloads if state is not None else {}
+
+
+def fails_requests() -> bool:
+    """Tell whether a failed load can be reported by request id (0.30 and later); before, only by block id.
+
+    The block ids of more than one group end the scheduler (vLLM #45474).
+    """
+    return hasattr(connector_base, "KVConnectorTransferResults")
+
+
+def is_left_out(kv_cache_config: Any, index: int) -> bool:
+    """Tell whether vLLM itself keeps a group out of transfers and prefix caching (0.30 and later)."""
+    taking_part = getattr(kv_cache_config, "prefix_cacheable_group_ids", None)
+    return taking_part is not None and index not in taking_part
+
+
+def specs_by_layer(spec: Any, names: Sequence[str]) -> Mapping[str, Any]:
+    """Give each layer's own spec: vLLM wraps those of one type whose sizes differ (`UniformTypeKVCacheSpecs`)."""
+    found: Mapping[str, Any] | None = getattr(spec, "kv_cache_specs", None)
+    return found or dict.fromkeys(names, spec)
+
+
+def retained_tokens(spec: Any) -> int:
+    """Give the tokens a window keeps beyond its reach, for drafts; 0.28 kept none."""
+    tokens: int = getattr(spec, "extra_retained_tokens", 0)
+    return tokens
+
+
+def content_bytes(spec: Any) -> int:
+    """Give the bytes of a layer's page without padding."""
+    size: int = spec.real_page_size_bytes
+    return size
+
+
+def page_format(config: "VllmConfig", kv_cache_config: Any) -> str:
+    """Name what lays out the bytes of opaque pages: platform, backend and layout (the last from 0.29 on)."""
+    attention = getattr(config, "attention_config", None)
+    backend = getattr(attention, "backend", None) or os.environ.get("VLLM_ATTENTION_BACKEND")
+    layout = getattr(kv_cache_config, "kv_cache_layout", None)
+    return f"{current_platform.get_device_name()} {backend} {layout}"
 
 
 def set_recompute_policy(config: "VllmConfig") -> bool:

@@ -151,6 +151,10 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         received, failed = self._worker.take_finished()
         return None, (received | failed) or None
 
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """See WorkerShim.take_failed_blocks."""
+        return self._worker.take_failed_blocks()
+
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Report loads and failed loads the way 0.30 and later ask."""
         del finished_req_ids

@@ -143,7 +143,5 @@ def _views(
     batch: Batch, block_id: int, slot: int, *, to_slot: bool
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Pair up (target, source) views of one block; one pair, or one per layer."""
-    pages = batch.pages.views(block_id)
-    in_slot = batch.pages.slot_view(batch.arena.slot(slot))
-    slots = [in_slot] if len(pages) == 1 else list(in_slot.split(1))
-    return [(s, p) if to_slot else (p, s) for s, p in zip(slots, pages, strict=True)]
+    pairs = batch.pages.pairs(block_id, batch.arena.slot(slot))
+    return [(s, p) if to_slot else (p, s) for p, s in pairs]

@@ -1,66 +1,99 @@
 """Admitted loads: turns a plan vLLM gave blocks for into parts of bounded size, one or more steps long."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import LoadPart
 from tierkv.connectors.vllm.plans import Plan
 
+#: Arena of a load that must not happen: no worker has it mapped, so each reports the request as failed.
+NO_ARENA = -1
+
+
+@dataclass
+class _Blocks:
+    """Blocks of one group; `slots` holds `world` for each of `block_ids`."""
+
+    group: int
+    block_ids: list[int]
+    slots: list[int]
+
 
 @dataclass
 class _Job:
     plan: Plan
-    block_ids: list[int]
-    slots: list[int]
-    sent: int = 0
+    arena: int
+    blocks: deque[_Blocks]
 
 
 class LoadQueue:
     """Each `add` is one admission and is reported exactly once by every rank, also after an abort.
 
     A request id may be admitted again after a preemption, but never while its earlier load runs: vLLM keeps a loading
-    request out of the queue until we report it.
+    request out of the queue until we report it. `block_bytes`: of one block, by group.
     """
 
-    def __init__(self, block_bytes: int) -> None:
-        self._blocks_per_step = max(1, limits.LOAD_BYTES_PER_STEP_MAX // block_bytes)
+    def __init__(self, block_bytes: Mapping[int, int]) -> None:
+        self._block_bytes = dict(block_bytes)
         self._queue: deque[_Job] = deque()
         self._running: dict[str, Plan] = {}
 
-    def add(self, plan: Plan, block_ids: list[int], slots: list[int]) -> None:
-        """Queue an admission: `slots` holds `plan.world` slots for each of `block_ids`."""
-        if len(slots) != len(block_ids) * plan.world:
-            raise ValueError(
-                f"request {plan.req_id}: {len(block_ids)} blocks but {len(slots)} slots"
-            )
-        self._queue.append(_Job(plan, block_ids, slots))
+    def add(self, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
+        """Queue an admission: (group, block ids, slots), with `plan.world` slots for each block."""
+        for group, block_ids, slots in blocks:
+            if len(slots) != len(block_ids) * plan.world:
+                raise ValueError(
+                    f"request {plan.req_id}: {len(block_ids)} blocks of group {group} but {len(slots)} slots"
+                )
+        jobs = deque(_Blocks(*entry) for entry in blocks if entry[1])
+        if not jobs:
+            raise ValueError(f"request {plan.req_id}: an admission without blocks")
+        self._queue.append(_Job(plan, plan.arena, jobs))
+        self._running[plan.req_id] = plan
+
+    def add_failed(self, plan: Plan, group: int, block_ids: list[int]) -> None:
+        """Queue an admission that cannot be filled; it is reported as failed."""
+        blocks = _Blocks(group, block_ids, [0] * len(block_ids) * plan.world)
+        self._queue.append(_Job(plan, NO_ARENA, deque([blocks])))
         self._running[plan.req_id] = plan
 
     def next_parts(self) -> list[LoadPart]:
-        """Give this step's share, oldest admission first."""
+        """Give this step's share, oldest admission first; at least one block."""
         parts: list[LoadPart] = []
-        room = self._blocks_per_step
-        while self._queue and room > 0:
+        room = limits.LOAD_BYTES_PER_STEP_MAX
+        while self._queue:
             job = self._queue[0]
-            end = min(len(job.block_ids), job.sent + room)
-            world = job.plan.world
-            last = end == len(job.block_ids)
-            parts.append(
-                LoadPart(
-                    req_id=job.plan.req_id,
-                    arena=job.plan.arena,
-                    group=job.plan.group,
-                    block_ids=job.block_ids[job.sent : end],
-                    slots=job.slots[job.sent * world : end * world],
-                    last=last,
-                )
-            )
-            room -= end - job.sent
-            job.sent = end
-            if last:
+            blocks = job.blocks[0]
+            block_bytes = self._block_bytes[blocks.group]
+            count = min(len(blocks.block_ids), room // block_bytes)
+            if count <= 0 and parts:
+                break
+            count = max(count, 1)
+            room -= count * block_bytes
+            is_last = count == len(blocks.block_ids) and len(job.blocks) == 1
+            parts.append(self._cut(job, blocks, count, is_last=is_last))
+            if not blocks.block_ids:
+                job.blocks.popleft()
+            if is_last:
                 self._queue.popleft()
         return parts
+
+    @staticmethod
+    def _cut(job: _Job, blocks: _Blocks, count: int, *, is_last: bool) -> LoadPart:
+        world = job.plan.world
+        part = LoadPart(
+            req_id=job.plan.req_id,
+            arena=job.arena,
+            group=blocks.group,
+            block_ids=blocks.block_ids[:count],
+            slots=blocks.slots[: count * world],
+            last=is_last,
+        )
+        del blocks.block_ids[:count]
+        del blocks.slots[: count * world]
+        return part
 
     def finish(self, req_id: str) -> Plan | None:
         """Hear that all ranks reported a request; gives its plan, whose slots may return."""

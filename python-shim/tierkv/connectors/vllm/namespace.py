@@ -26,7 +26,7 @@ class Namespace:
     parts: dict[str, str]
 
 
-def ingredients(config: "VllmConfig", groups: list[Group]) -> dict[str, str]:
+def ingredients(config: "VllmConfig", groups: list[Group], hash_tokens: int) -> dict[str, str]:
     """Collect all that is known at start; slow enough (it samples the weights) to stay off the step path.
 
     Raises ValueError when the block hashes are too weak to name blocks shared between engines.
@@ -53,7 +53,7 @@ def ingredients(config: "VllmConfig", groups: list[Group]) -> dict[str, str]:
         "quantization": str(model.quantization),
         "cache_dtype": str(config.cache_config.cache_dtype),
         "hash": algorithm,
-        "hash_block_size": str(config.cache_config.block_size),
+        "hash_block_size": str(hash_tokens),
         "groups": _digest([_describe(group) for group in groups]),
         "parallel": f"tp{parallel.tensor_parallel_size} pp{parallel.pipeline_parallel_size}",
         "speculative": _speculative(config),
@@ -80,7 +80,11 @@ def _describe(group: Group) -> dict[str, Any]:
         "tokens": group.block_tokens,
         "heads": group.heads,
         "dims": [group.dim_k, group.dim_v],
-        "dtype": DTYPE_NAMES[group.dtype],
+        "dtype": "opaque" if group.is_opaque else DTYPE_NAMES[group.dtype],
+        "class": group.record_class,
+        "tail": group.tail,
+        "page_bytes": list(group.page_bytes),
+        "page_format": group.page_format,
     }
 
 

@@ -2,13 +2,84 @@
 
 import itertools
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 
 from tierkv.connectors.vllm.specs import Group
 
 
-class Pages:
+class Pages(Protocol):
+    """Pairs up the bytes of a block in the engine and in a slot."""
+
+    group: Group
+    device: torch.device
+
+    def pairs(
+        self, block_id: int, slot_bytes: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Give (engine's view, slot's view) of the same shape, as few as the engine's memory allows.
+
+        `slot_bytes`: uint8, at least the group's `block_bytes` long. Raises ValueError for a block that is no block.
+        """
+
+
+def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> Pages:
+    """Choose by what the group's pages hold. Raises ValueError when a tensor does not hold what the spec says."""
+    kind = OpaquePages if group.is_opaque else AttentionPages
+    return kind(group, tensors, num_blocks)
+
+
+def _check_block(block_id: int, num_blocks: int) -> None:
+    if not 0 < block_id < num_blocks:  # block 0 is vLLM's null block
+        raise ValueError(f"block {block_id} is not one of the engine's {num_blocks}")
+
+
+class OpaquePages:
+    """Whole pages, layer after layer, as bytes in the order of the tensor's own dimensions."""
+
+    def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
+        self.group = group
+        self.num_blocks = num_blocks
+        self._layers = [
+            self._by_block(name, tensors[name], size)
+            for name, size in zip(group.layer_names, group.page_bytes, strict=True)
+        ]
+        self.device = self._layers[0].device
+
+    def _by_block(self, name: str, tensor: torch.Tensor, page_bytes: int) -> torch.Tensor:
+        """Show a layer as bytes, manager block by manager block."""
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"layer {name}: expected one KV tensor, got {type(tensor).__name__}")  # noqa: TRY004
+        if tensor.dim() < 2 or tensor.shape[0] % self.num_blocks or tensor.stride(-1) != 1:
+            raise ValueError(
+                f"layer {name}: expected (blocks, ...) with whole rows, got {tuple(tensor.shape)} "
+                f"(strides {tensor.stride()})"
+            )
+        by_block = tensor.unflatten(0, (self.num_blocks, tensor.shape[0] // self.num_blocks))
+        as_bytes: torch.Tensor = by_block.view(torch.uint8)
+        if as_bytes[0].numel() != page_bytes:
+            raise ValueError(
+                f"layer {name}: expected {page_bytes} bytes a block, got {as_bytes[0].numel()} "
+                f"in {tuple(tensor.shape)} of {tensor.dtype}"
+            )
+        return as_bytes
+
+    def pairs(
+        self, block_id: int, slot_bytes: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """One pair for each layer."""
+        _check_block(block_id, self.num_blocks)
+        found = []
+        at = 0
+        for layer in self._layers:
+            page = layer[block_id]
+            found.append((page, slot_bytes[at : at + page.numel()].view(page.shape)))
+            at += page.numel()
+        return found
+
+
+class AttentionPages:
     """Views of one group's KV tensors, block by block.
 
     Every view has the logical shape (layers, kernel blocks, heads, kernel tokens, dim_k + dim_v); a manager block is
@@ -45,10 +116,18 @@ class Pages:
         by_block: torch.Tensor = tensor.unflatten(0, (self.num_blocks, kernel_blocks))
         return by_block
 
+    def pairs(
+        self, block_id: int, slot_bytes: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """One pair, or one for each layer."""
+        views = self.views(block_id)
+        in_slot = self.slot_view(slot_bytes)
+        slots = [in_slot] if len(views) == 1 else list(in_slot.split(1))
+        return list(zip(views, slots, strict=True))
+
     def views(self, block_id: int) -> list[torch.Tensor]:
         """Give the page of one block as few views as the engine's memory allows: one, or one per layer."""
-        if not 0 < block_id < self.num_blocks:  # block 0 is vLLM's null block
-            raise ValueError(f"block {block_id} is not one of the engine's {self.num_blocks}")
+        _check_block(block_id, self.num_blocks)
         if self._stacked is not None:
             return [self._stacked[:, block_id]]
         return [layer[block_id].unsqueeze(0) for layer in self._layers]

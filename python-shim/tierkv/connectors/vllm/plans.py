@@ -2,64 +2,31 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.specs import Group
+
+
+class LoadMismatchError(Exception):
+    """vLLM gave blocks that are not the ones which were fetched for the boundary."""
 
 
 @dataclass
-class Plan:
-    """One `prefetch` of one request. Indices count the group's blocks from the prompt's start.
+class PlanGroup:
+    """One group's share of a plan. Indices count its blocks from the prompt's start.
 
-    `first`: the first block fetched; `count`: blocks looked up in all (0..count); `placed`: slots, `world` per block,
-    of blocks `first`, `first + 1`, ... without a hole.
+    `first`: the first block asked for; `count`: blocks looked up in all (0..count); `placed`: slots, `world` per block,
+    of blocks `begin`, `begin + 1`, ... without a hole.
     """
 
-    plan_id: int
-    req_id: str
-    group: int
+    group: Group
     first: int
     count: int
-    world: int
-    connection: int
-    progress_at_s: float
-    arena: int = -1
+    begin: int = -1
     held: bytes | None = None
     placed: list[int] = field(default_factory=list)
-    done_reason: str | None = None
-    admitted: bool = False
-
-    @property
-    def placed_blocks(self) -> int:
-        """Count the blocks that lie verified in the arena."""
-        return len(self.placed) // self.world
-
-    @property
-    def is_done(self) -> bool:
-        """Tell whether nothing more will be placed."""
-        return self.done_reason is not None or self.first + self.placed_blocks >= self.count
-
-    def place(self, first: int, slots: list[int], arena: int) -> bool:
-        """Append blocks; False when they do not follow the ones already placed."""
-        if first != self.first + self.placed_blocks or len(slots) % self.world:
-            return False
-        if self.arena not in (-1, arena):
-            return False
-        self.arena = arena
-        self.placed.extend(slots)
-        return True
-
-    def ready_from(self, start: int) -> int:
-        """Count the placed blocks that follow `start` without a hole; 0 when `start` lies outside."""
-        if start < self.first:
-            return 0
-        return max(0, self.first + self.placed_blocks - start)
-
-    def slots_from(self, start: int, blocks: int) -> list[int]:
-        """Give the slots of `blocks` blocks from `start`, `world` per block."""
-        offset = (start - self.first) * self.world
-        return self.placed[offset : offset + blocks * self.world]
 
     def holds(self, index: int) -> bool:
         """Tell whether the sidecar or the vaults were reported to hold block `index` on all shards."""
@@ -68,6 +35,130 @@ class Plan:
             and index < self.count
             and bool(self.held[index // 8] >> (index % 8) & 1)
         )
+
+
+@dataclass
+class Plan:
+    """One `prefetch` of one request. `boundary`: prompt tokens up to which it is fetched; None before the look-up.
+
+    With `is_plain` any prefix of what is placed can be used, else only all of it.
+    """
+
+    plan_id: int
+    req_id: str
+    groups: dict[int, PlanGroup]
+    world: int
+    connection: int
+    progress_at_s: float
+    is_plain: bool = True
+    arena: int = -1
+    boundary: int | None = None
+    done_reason: str | None = None
+    admitted: bool = False
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Tell whether the sidecar has said what is held."""
+        return all(part.held is not None for part in self.groups.values())
+
+    @property
+    def first_tokens(self) -> int:
+        """Prompt tokens before the first block that was asked for."""
+        return min(part.first * part.group.block_tokens for part in self.groups.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether nothing more will be placed."""
+        if self.done_reason is not None:
+            return True
+        return all(self._end(part) >= part.count for part in self.groups.values())
+
+    def placed_blocks(self, part: PlanGroup) -> int:
+        """Count a group's blocks that lie verified in the arena."""
+        return len(part.placed) // self.world
+
+    def _end(self, part: PlanGroup) -> int:
+        return max(part.first, part.begin) + self.placed_blocks(part)
+
+    def place(self, group: int, first: int, slots: list[int], arena: int) -> bool:
+        """Append blocks; False when they do not follow the ones already placed."""
+        part = self.groups.get(group)
+        if part is None or len(slots) % self.world or self.arena not in (-1, arena):
+            return False
+        begin = part.begin if part.placed else max(first, part.first)
+        if self.is_plain:
+            begin = part.first
+        if first != begin + self.placed_blocks(part):
+            return False
+        self.arena = arena
+        part.begin = begin
+        part.placed.extend(slots)
+        return True
+
+    def ready_from(self, start: int) -> int:
+        """Count the tokens after the first `start` that can be restored now; 0 when `start` lies outside."""
+        if start < self.first_tokens:
+            return 0
+        if self.is_plain:
+            (part,) = self.groups.values()
+            return max(0, self._end(part) * part.group.block_tokens - start)
+        if self.boundary is None or self.boundary <= start:
+            return 0
+        is_whole = all(
+            part.placed and part.begin <= needed[0] and needed[-1] < self._end(part)
+            for part in self.groups.values()
+            if (needed := _needed(part.group, start, self.boundary))
+        )
+        return self.boundary - start if is_whole else 0
+
+    def blocks_from(
+        self, start: int, tokens: int, tables: Sequence[Sequence[int]]
+    ) -> list[tuple[int, list[int], list[int]]]:
+        """Give what fills the `tokens` tokens after the first `start`: (group, block ids, slots, `world` per block).
+
+        `tables` holds the request's block ids, one table per KV-cache group of the engine. Every block vLLM allocated
+        for those tokens must be among the placed ones, and none that a boundary needs may be absent: raises
+        LoadMismatchError otherwise, because a page that nobody fills would be taken for computed.
+        """
+        return [
+            self._group_blocks(part, start, start + tokens, tables[part.group.index])
+            for part in self.groups.values()
+        ]
+
+    def _group_blocks(
+        self, part: PlanGroup, start: int, end: int, table: Sequence[int]
+    ) -> tuple[int, list[int], list[int]]:
+        group = part.group
+        block_ids: list[int] = []
+        slots: list[int] = []
+        needed = _needed(group, start, end)
+        for index in range(start // group.block_tokens, end // group.block_tokens):
+            block_id = table[index] if index < len(table) else 0
+            if block_id == 0:  # vLLM's null block
+                # A window's own rule may need fewer blocks than ours; a state or a full group needs each.
+                if index in needed and (group.is_state or group.tail == 0):
+                    raise LoadMismatchError(f"group {group.index} has no block {index}")
+                continue
+            offset = (index - max(part.first, part.begin)) * self.world
+            if not 0 <= offset < len(part.placed):
+                raise LoadMismatchError(
+                    f"group {group.index} has block {index}, which is not placed"
+                )
+            block_ids.append(block_id)
+            slots.extend(part.placed[offset : offset + self.world])
+        return group.index, block_ids, slots
+
+    def holds(self, group: int, index: int) -> bool:
+        """Tell whether block `index` of a group was reported as held."""
+        part = self.groups.get(group)
+        return part is not None and part.holds(index)
+
+
+def _needed(group: Group, start: int, end: int) -> range:
+    """Give the blocks after `start` tokens that a boundary at `end` tokens needs."""
+    last = end // group.block_tokens
+    first = start // group.block_tokens
+    return range(max(first, last - group.tail) if group.tail else first, last)
 
 
 class PlanBook:
@@ -117,12 +208,10 @@ class PlanBook:
                 return
             plan.progress_at_s = time.monotonic()
             if kind == "held":
-                plan.held = next(
-                    (g["held"] for g in frame["groups"] if g["group"] == plan.group), b""
-                )
+                _take_held(plan, frame)
             elif kind == "placed":
                 slots = list(memoryview(frame["slots"]).cast("I"))
-                if not plan.place(frame["first"], slots, self._arena):
+                if not plan.place(frame["group"], frame["first"], slots, self._arena):
                     plan.done_reason = "out_of_order"
             elif kind == "done":
                 plan.done_reason = str(frame["reason"])
@@ -131,26 +220,40 @@ class PlanBook:
 
     # --- the engine's thread -------------------------------------------------------------------
 
-    def open(self, req_id: str, group: int, hashes: Sequence[bytes], first: int) -> Plan | None:
-        """Ask the sidecar to look up `hashes` and to fetch those from `first` on; None without a sidecar."""
+    def open(
+        self, req_id: str, asked: Iterable[tuple[Group, Sequence[bytes]]], first_tokens: int
+    ) -> Plan | None:
+        """Ask the sidecar to look up each group's hashes and to fetch what follows the first `first_tokens` tokens.
+
+        None without a sidecar.
+        """
         self.release(req_id)
         now = time.monotonic()
+        wanted = [(group, hashes, first_tokens // group.block_tokens) for group, hashes in asked]
+        parts = {g.index: PlanGroup(g, first, len(hashes)) for g, hashes, first in wanted}
         with self._lock:
             plan = Plan(
                 plan_id=self._next_id,
                 req_id=req_id,
-                group=group,
-                first=first,
-                count=len(hashes),
+                groups=parts,
                 world=self._world,
                 connection=self.connection,
                 progress_at_s=now,
+                is_plain=len(parts) == 1 and wanted[0][0].tail == 0,
             )
             self._next_id += 1
             self._plans[req_id] = plan
             self._by_id[plan.plan_id] = plan
-        wanted = {"group": group, "class": "kv", "hashes": b"".join(hashes), "from": first}
-        if self._send({"t": "prefetch", "req": req_id, "plan": plan.plan_id, "groups": [wanted]}):
+        groups = [
+            {
+                "group": group.index,
+                "class": group.record_class,
+                "hashes": b"".join(hashes),
+                "from": first,
+            }
+            for group, hashes, first in wanted
+        ]
+        if self._send({"t": "prefetch", "req": req_id, "plan": plan.plan_id, "groups": groups}):
             return plan
         self._forget(plan)
         return None
@@ -206,3 +309,10 @@ class PlanBook:
     def __len__(self) -> int:
         with self._lock:
             return len(self._plans)
+
+
+def _take_held(plan: Plan, frame: Frame) -> None:
+    bitmaps = {group["group"]: group["held"] for group in frame["groups"]}
+    for index, part in plan.groups.items():
+        part.held = bitmaps.get(index, b"\0" * (part.count // 8 + 1))
+    plan.boundary = int(frame["tokens"])

@@ -2,22 +2,21 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import SaveItem
 from tierkv.connectors.vllm.specs import Group
-
-_NO_PARENT = bytes(32)
 
 
 @dataclass
 class SaveCursor:
-    """How far a request's blocks were offered: the next block index, or None before its first step."""
+    """How far a request's blocks were offered: the next block index by group; empty before its first step."""
 
-    next_block: int | None = None
+    next_block: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -31,25 +30,27 @@ class SavePlanner:
 
     A source block carries a reference of ours from the moment it is chosen until all ranks have copied or dropped it;
     that never depends on sidecar or vault. References go back tail block first, on the scheduler's thread only.
+    Recurrent states are offered only where vLLM hands them over, and are copied in that very step.
     """
 
-    def __init__(
-        self, group: Group, ratio: int, world: int, kv_blocks: int, counters: Counters
-    ) -> None:
-        self._group = group
-        self._ratio = ratio  # block hashes per block
+    def __init__(self, grid: Grid, world: int, kv_blocks: int, counters: Counters) -> None:
+        self._grid = grid
+        self._attention = [group for group in grid.groups if not group.is_state]
+        self._states = {group.index: group for group in grid.groups if group.is_state}
+        self._block_bytes = {group.index: group.block_bytes for group in grid.groups}
         self._world = world
         self._counters = counters
-        self._per_step = max(1, limits.SAVE_BYTES_PER_STEP_MAX // group.block_bytes)
-        self._backlog_max = max(
+        largest = max(self._block_bytes.values(), default=1)
+        self._backlog_max = limits.SAVE_BYTES_PER_STEP_MAX // largest + max(
             1,
             min(
-                limits.SAVE_BACKLOG_BYTES_MAX // group.block_bytes,
+                limits.SAVE_BACKLOG_BYTES_MAX // largest,
                 kv_blocks // limits.SAVE_BACKLOG_BLOCKS_FRACTION,
             ),
         )
         self._pool: Any = None
         self._backlog: deque[_Waiting] = deque()
+        self._now: list[SaveItem] = []
         self._in_flight: dict[int, tuple[int, list[int]]] = {}
         self._ticket = 0
 
@@ -62,49 +63,86 @@ class SavePlanner:
         request: Any,
         cursor: SaveCursor,
         computed_after: int,
-        holds: Callable[[int], bool] | None,
-        block_ids: Callable[[], Sequence[int] | None],
+        holds: Callable[[int, int], bool] | None,
+        tables: Callable[[], Sequence[Sequence[int]] | None],
     ) -> None:
-        """Choose the blocks this step completes. `holds` is None when the look-up was not answered.
+        """Choose the blocks this step completes. `holds` (of group and index) is None when nobody answered the look-up.
 
         Then blocks the engine already had are passed over: they were offered when they were computed.
         """
-        full = min(
-            computed_after // self._group.block_tokens, len(request.block_hashes) // self._ratio
-        )
-        if cursor.next_block is None:
-            computed = request.num_computed_tokens // self._group.block_tokens
-            cursor.next_block = computed if holds is None else 0
-        first, cursor.next_block = cursor.next_block, max(cursor.next_block, full)
-        missing = [i for i in range(first, full) if holds is None or not holds(i)]
-        if not missing or (table := block_ids()) is None:
-            return
-        for index in missing:
-            block_id = table[index] if index < len(table) else 0
-            if block_id == 0:  # vLLM's null block: nothing was computed here
+        hashed = len(request.block_hashes) * self._grid.hash_tokens
+        found: Sequence[Sequence[int]] | None = None
+        for group in self._attention:
+            full = min(computed_after, hashed) // group.block_tokens
+            computed = request.num_computed_tokens // group.block_tokens
+            first = cursor.next_block.get(group.index, computed if holds is None else 0)
+            cursor.next_block[group.index] = max(first, full)
+            missing = [i for i in range(first, full) if holds is None or not holds(group.index, i)]
+            if not missing:
                 continue
-            if len(self._backlog) >= self._per_step + self._backlog_max:
+            found = found if found is not None else tables()
+            if found is None:
+                return
+            self._choose(request, group, missing, found[group.index])
+
+    def _choose(self, request: Any, group: Group, indices: list[int], table: Sequence[int]) -> None:
+        for index in indices:
+            block_id = table[index] if index < len(table) else 0
+            if (
+                block_id == 0
+            ):  # vLLM's null block: nothing was computed here, or no window reaches it
+                continue
+            if len(self._backlog) >= self._backlog_max:
                 self._counters.add("dropped_save_backlog")
                 continue
             self._reference(block_id)
-            self._backlog.append(_Waiting(request.request_id, self._item(request, index, block_id)))
+            item = self._item(request, group, index, block_id)
+            self._backlog.append(_Waiting(request.request_id, item))
 
-    def _item(self, request: Any, index: int, block_id: int) -> SaveItem:
-        hashes = request.block_hashes
-        parent = hashes[index * self._ratio - 1] if index else _NO_PARENT
+    def offer_state(
+        self,
+        request: Any,
+        group_index: int,
+        block_id: int,
+        end_tokens: int,
+        holds: Callable[[int, int], bool] | None,
+    ) -> None:
+        """Take a recurrent state that vLLM hands over in this step: block `block_id` holds it once the forward is done.
+
+        States within a block are passed over and counted: no whole set of blocks ends there.
+        """
+        group = self._states.get(group_index)
+        if group is None or block_id == 0:
+            return
+        if end_tokens % self._grid.step:
+            self._counters.add("states_within_block")
+            return
+        index = end_tokens // group.block_tokens - 1
+        is_hashed = end_tokens <= len(request.block_hashes) * self._grid.hash_tokens
+        if index < 0 or not is_hashed or (holds is not None and holds(group_index, index)):
+            return
+        self._reference(block_id)
+        self._now.append(self._item(request, group, index, block_id))
+        self._counters.add("states_offered")
+
+    def _item(self, request: Any, group: Group, index: int, block_id: int) -> SaveItem:
         return SaveItem(
-            group=self._group.index,
+            group=group.index,
             block_id=block_id,
-            block_hash=bytes(hashes[(index + 1) * self._ratio - 1]),
-            parent_hash=bytes(parent),
-            end_tokens=(index + 1) * self._group.block_tokens,
+            block_hash=self._grid.block_hash(request, group, index),
+            parent_hash=self._grid.parent_hash(request, group, index),
+            end_tokens=(index + 1) * group.block_tokens,
         )
 
     def next_step(self) -> tuple[int, list[SaveItem]]:
-        """Give this step's ticket and its share of the chosen blocks."""
-        items = [
-            self._backlog.popleft().item for _ in range(min(self._per_step, len(self._backlog)))
-        ]
+        """Give this step's ticket and its share of the chosen blocks: at least one, and every state."""
+        items, self._now = self._now, []
+        room = limits.SAVE_BYTES_PER_STEP_MAX
+        while self._backlog:
+            room -= self._block_bytes[self._backlog[0].item.group]
+            if room < 0 and items:
+                break
+            items.append(self._backlog.popleft().item)
         if items:
             self._ticket += 1
             self._in_flight[self._ticket] = (self._world, [item.block_id for item in items])
@@ -132,7 +170,7 @@ class SavePlanner:
     @property
     def has_work(self) -> bool:
         """Tell whether blocks wait or are being copied."""
-        return bool(self._backlog or self._in_flight)
+        return bool(self._backlog or self._now or self._in_flight)
 
     def _reference(self, block_id: int) -> None:
         self._pool.touch([self._pool.blocks[block_id]])

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
-from tierkv.connectors.vllm.plans import Plan, PlanBook
+from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
 from tierkv.connectors.vllm.saves import SaveCursor, SavePlanner
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
@@ -46,6 +47,11 @@ class _Request:
     plans_opened: int = 0
     offer: tuple[Plan, int] | None = None
 
+    @property
+    def holds(self) -> Callable[[int, int], bool] | None:
+        """Tell by group and index what its look-up reported as held; None without an answer."""
+        return self.plan.holds if self.plan is not None and self.plan.is_looked_up else None
+
 
 class SchedulerShim:
     """One engine. Methods run on the engine's thread and touch local state only; the socket is the channel's."""
@@ -59,13 +65,12 @@ class SchedulerShim:
     ) -> None:
         self.clock = StepClock()
         self.counters = Counters()
-        self._group = groups[0]
-        self._block_tokens = self._group.block_tokens
-        hash_tokens = compat.hash_block_tokens(kv_cache_config) or self._block_tokens
-        self._ratio = self._block_tokens // int(hash_tokens)
+        self._grid = Grid(groups, compat.hash_block_tokens(config, kv_cache_config))
+        self._has_states = any(group.is_state for group in groups)
+        self._said_short = False
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
-        self._namespace_parts = namespace.ingredients(config, groups)
+        self._namespace_parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
         self._namespace_digest = b""
         self._named_connection = 0
         self._model = str(config.model_config.model)
@@ -76,9 +81,9 @@ class SchedulerShim:
         self._pool: Any = None
         self._tables = compat.BlockTables()
         self._requests: dict[str, _Request] = {}
-        self._loads = LoadQueue(self._group.block_bytes)
+        self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
         self._saves = SavePlanner(
-            self._group, self._ratio, self._world, kv_cache_config.num_blocks, self.counters
+            self._grid, self._world, kv_cache_config.num_blocks, self.counters
         )
         transfer = config.kv_transfer_config
         hello: Frame = {
@@ -136,48 +141,55 @@ class SchedulerShim:
             return
         reads = not request.skip_reading_prefix_cache
         state = self._requests[request.request_id] = _Request(request, reads)
+        self._note_length(request)
         if reads:
-            self._open_plan(state, self._local_hit(request))
+            self._open_plan(state, self._own_hit(request))
 
-    @staticmethod
-    def _is_cacheable(request: Any) -> bool:
+    def _is_cacheable(self, request: Any) -> bool:
         """Exclude what block hashes do not name completely: adapters by name only, embeddings, open-ended prompts."""
         return (
-            request.pooling_params is None
+            bool(self._grid.groups)
+            and request.pooling_params is None
             and request.lora_request is None
             and request.prompt_embeds is None
             and not request.resumable
         )
 
-    def _limit(self, request: Any) -> int:
-        """Blocks that may be restored: at least one token of the request is always computed."""
-        hashed = len(request.block_hashes) // self._ratio
-        return int(min((request.num_tokens - 1) // self._block_tokens, hashed))
+    def _note_length(self, request: Any) -> None:
+        """Count prompts that no block of a hybrid model fits into, and say once why they never hit."""
+        if not self._has_states or request.num_tokens > self._grid.step:
+            return
+        self.counters.add("prompts_below_block")
+        if not self._said_short:
+            self._said_short = True
+            log.info(
+                "tierKV: a prompt of %d tokens is not longer than one block of this hybrid model (%d tokens), so "
+                "nothing of it can be restored; further ones are counted only (shim_prompts_below_block)",
+                request.num_tokens,
+                self._grid.step,
+            )
 
-    def _hashes(self, request: Any, blocks: int) -> Sequence[bytes]:
-        hashes = request.block_hashes
-        return hashes[self._ratio - 1 : blocks * self._ratio : self._ratio]  # type: ignore[no-any-return]
-
-    def _local_hit(self, request: Any) -> int:
-        """Count the leading blocks the engine's own cache holds now."""
-        if self._pool is None:
+    def _own_hit(self, request: Any) -> int:
+        """Give the tokens of the deepest boundary the engine's own cache holds now."""
+        pool = self._pool
+        if pool is None:
             return 0
-        hits = 0
-        for block_hash in self._hashes(request, self._limit(request)):
-            if self._pool.get_cached_block(block_hash, [self._group.index]) is None:
-                break
-            hits += 1
-        return hits
+        return self._grid.own_hit(
+            request,
+            lambda block_hash, group: pool.get_cached_block(block_hash, [group]) is not None,
+        )
 
-    def _open_plan(self, state: _Request, first: int) -> Plan | None:
-        blocks = self._limit(state.request)
-        if blocks <= 0 or state.plans_opened >= limits.PLANS_PER_ADMISSION_MAX:
+    def _open_plan(self, state: _Request, first_tokens: int) -> Plan | None:
+        tokens = self._grid.limit(state.request)
+        if tokens <= 0 or state.plans_opened >= limits.PLANS_PER_ADMISSION_MAX:
             return None
         if not self._channel.is_up or not self._name_ourselves():
             return None
         state.plans_opened += 1
-        hashes = self._hashes(state.request, blocks)
-        plan = self._book.open(state.request.request_id, self._group.index, hashes, first)
+        asked = [
+            (group, self._grid.hashes(state.request, group, tokens)) for group in self._grid.groups
+        ]
+        plan = self._book.open(state.request.request_id, asked, first_tokens)
         if plan is not None:
             state.plan = plan
             self.counters.add("prefetches")
@@ -221,15 +233,15 @@ class SchedulerShim:
         if state is None or request.skip_reading_prefix_cache:
             return _NOTHING
         state.offer = None
-        start = num_computed_tokens // self._block_tokens
-        wanted = self._limit(request) - start
+        start = num_computed_tokens
+        wanted = self._grid.limit(request) - start
         if wanted <= 0 or state.gave_up or not self._channel.is_up:
             return _NOTHING
         now = time.monotonic()
         if state.first_ask_s is None:
             state.first_ask_s = now
         plan = self._book.get(request.request_id)
-        if plan is None or start < plan.first:
+        if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
             return _ASK_AGAIN if plan is not None else self._give_up(state)
         ready = min(plan.ready_from(start), wanted)
@@ -240,7 +252,7 @@ class SchedulerShim:
         if ready == 0:
             return _NOTHING
         state.offer = (plan, start)
-        return ready * self._block_tokens, True
+        return ready, True
 
     def _give_up(self, state: _Request) -> Match:
         state.gave_up = True
@@ -250,10 +262,10 @@ class SchedulerShim:
         """Check the two budgets: the whole wait since the first ask, and the wait without any progress."""
         assert state.first_ask_s is not None
         silent_s = now - max(plan.progress_at_s, state.first_ask_s)
-        if silent_s >= self._stall_s and plan.held is None:
+        if silent_s >= self._stall_s and not plan.is_looked_up:
             self._channel.suspect()  # not even the look-up was answered
         late = silent_s >= self._stall_s or now - state.first_ask_s >= self._wait_s
-        state.gave_up = late and plan.placed_blocks == 0
+        state.gave_up = late and plan.arena < 0
         return late
 
     @on_step_path
@@ -273,10 +285,19 @@ class SchedulerShim:
         )
         plan, start = state.offer
         state.offer = None
-        count = num_external_tokens // self._block_tokens
-        block_ids = list(blocks.get_block_ids()[self._group.index][start : start + count])
         self._book.admit(plan)
-        self._loads.add(plan, block_ids, plan.slots_from(start, count))
+        tables = blocks.get_block_ids()
+        try:
+            self._loads.add(plan, plan.blocks_from(start, num_external_tokens, tables))
+        except LoadMismatchError as error:
+            # A page nobody fills would be taken for computed: vLLM is told to compute it instead.
+            log.error("tierKV: request %s is not restored: %s", request.request_id, error)  # noqa: TRY400
+            self.counters.add("restores_mismatched")
+            group = self._grid.groups[0]
+            first, end = start // group.block_tokens, (start + num_external_tokens)
+            failed = list(tables[group.index][first : end // group.block_tokens])
+            self._loads.add_failed(plan, group.index, failed)
+            return
         self.counters.add("restores_admitted")
         self.counters.add("tokens_restored", num_external_tokens)
 
@@ -287,6 +308,8 @@ class SchedulerShim:
         """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
         self._book.release_wanted()
         tables = self._tables.of_step(scheduler_output)
+        for req_id, handed in compat.boundary_states(scheduler_output).items():
+            self._offer_states(self._requests.get(req_id), handed)
         for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
             state = self._requests.get(req_id)
             if state is not None:
@@ -303,14 +326,19 @@ class SchedulerShim:
 
     def _offer_saves(self, state: _Request, scheduled: int, tables: Any) -> None:
         request = state.request
-        plan = state.plan
         self._saves.offer(
             request,
             state.cursor,
             request.num_computed_tokens + scheduled,
-            plan.holds if plan is not None and plan.held is not None else None,
-            lambda: (found := tables(request.request_id)) and found[self._group.index],
+            state.holds,
+            lambda: tables(request.request_id),
         )
+
+    def _offer_states(self, state: _Request | None, handed: Sequence[tuple[int, int, int]]) -> None:
+        if state is None:
+            return
+        for group, block_id, end_tokens in handed:
+            self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds)
 
     @on_step_path
     def update_connector_output(self, output: Any) -> None:

@@ -1,5 +1,6 @@
 """Which KV-cache groups this shim can carry: derived from vLLM's own specs, refused by name otherwise."""
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from tierkv.connectors.vllm import compat
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+log = logging.getLogger("tierkv.shim")
 
 #: Source dtypes that are stored canonically, by their name in the `register` frame.
 DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -23,7 +26,9 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 class Group:
     """One KV-cache group. A block holds `block_tokens` tokens of every layer; sizes in elements unless named bytes.
 
-    Per layer and rank a block has the logical shape (heads, block_tokens, dim_k + dim_v): K's vector first, then V's.
+    Canonical: per layer and rank a block has the logical shape (heads, block_tokens, dim_k + dim_v), K's vector first,
+    then V's. Opaque (`page_bytes` given): per layer the bytes of the engine's own page; `page_format` tells all that
+    gives them their meaning. `tail`: how many of its last blocks a boundary needs; 0: all before it.
     """
 
     index: int
@@ -33,27 +38,50 @@ class Group:
     dim_k: int
     dim_v: int
     dtype: torch.dtype
+    record_class: str = "kv"
+    tail: int = 0
+    page_bytes: tuple[int, ...] = ()
+    page_format: str = ""
+
+    @property
+    def is_opaque(self) -> bool:
+        """Tell whether pages are stored as the engine holds them."""
+        return bool(self.page_bytes)
+
+    @property
+    def is_state(self) -> bool:
+        """Tell whether a block is a recurrent state at its end, rather than its tokens' own KV."""
+        return self.record_class == "ssm"
 
     @property
     def layer_bytes(self) -> int:
-        """Bytes of one block in one layer."""
+        """Bytes of one block in one canonical layer."""
         return self.heads * self.block_tokens * (self.dim_k + self.dim_v) * self.dtype.itemsize
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers of this rank."""
-        return self.layer_bytes * len(self.layer_names)
+        return sum(self.page_bytes) or self.layer_bytes * len(self.layer_names)
 
     def registration(self) -> dict[str, int | str]:
         """Describe the group for the `register` frame: a slot holds (layer, head, token, K|V), densely."""
+        common: dict[str, int | str] = {
+            "group": self.index,
+            "class": self.record_class,
+            "tokens": self.block_tokens,
+            "tail": self.tail,
+        }
+        if self.is_opaque:
+            # Layers of different size count as one.
+            layers = len(self.page_bytes) if len(set(self.page_bytes)) == 1 else 1
+            shape = {"layers": layers, "layer_bytes": self.block_bytes // layers}
+            return {**common, "layout": "opaque", "dtype": "u8", **shape, **_NO_VECTORS}
         item = self.dtype.itemsize
         token_stride = (self.dim_k + self.dim_v) * item
         return {
-            "group": self.index,
-            "class": "kv",
+            **common,
             "layout": "attention",
             "dtype": DTYPE_NAMES[self.dtype],
-            "tokens": self.block_tokens,
             "layers": len(self.layer_names),
             "heads": self.heads,
             "dim_k": self.dim_k,
@@ -66,50 +94,128 @@ class Group:
         }
 
 
+_NO_VECTORS = dict.fromkeys(
+    ("heads", "dim_k", "dim_v", "key_offset", "value_offset", "head_stride", "token_stride"), 0
+)
+
+
 def read_groups(config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> list[Group]:
-    """Give the engine's groups, or raise ValueError naming the layer, its spec and the way out."""
+    """Give the engine's groups, or raise ValueError naming the layer, its spec and the way out.
+
+    No group: the engine runs untouched. So does a model without a KV cache, and an engine whose prefix caching is off:
+    vLLM turns it off itself where a backend cannot compute on from cached tokens.
+    """
+    if not config.cache_config.enable_prefix_caching:
+        log.warning(
+            "tierKV: prefix caching is off in this engine (--no-enable-prefix-caching, or vLLM's choice for the model "
+            "on this machine), so nothing is saved or restored"
+        )
+        return []
     parallel = config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name) > 1:
             raise ValueError(
                 f"tierKV does not support {name} = {getattr(parallel, name)}; set it to 1"
             )
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
-        kinds = ", ".join(sorted({type(group.kv_cache_spec).__name__ for group in groups}))
-        raise ValueError(
-            f"tierKV supports models with one KV-cache group (full attention); this model has "
-            f"{len(groups)} groups: {kinds}. "
-            "Start vLLM without --kv-transfer-config for it"
-        )
-    return [_read_group(index, group) for index, group in enumerate(groups)]
+    groups = []
+    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        if compat.is_left_out(kv_cache_config, index):
+            log.info(
+                "tierKV: KV-cache group %d (%s) is left alone: vLLM keeps it out of prefix caching",
+                index,
+                type(group.kv_cache_spec).__name__,
+            )
+        else:
+            groups.append(_read_group(index, group, compat.page_format(config, kv_cache_config)))
+    return groups
 
 
-def _read_group(index: int, group: Any) -> Group:
-    spec = group.kv_cache_spec
-    where = f"KV-cache group {index} ({group.layer_names[0]} and {len(group.layer_names) - 1} more layers)"
-    kind = type(spec).__name__
-    if kind != "FullAttentionSpec":
-        raise ValueError(
-            f"{where}: tierKV does not support {kind} yet; start vLLM without --kv-transfer-config for this model"
+def _read_group(index: int, group: Any, page_format: str) -> Group:
+    names = tuple(group.layer_names)
+    where = f"KV-cache group {index} ({names[0]} and {len(names) - 1} more layers)"
+    specs = compat.specs_by_layer(group.kv_cache_spec, names)
+    tails = {_tail(spec, where) for spec in specs.values()}
+    if len(tails) > 1:
+        raise ValueError(f"{where}: tierKV does not support layers of several kinds in one group")
+    (tail,) = tails
+    spec = specs[names[0]]
+    if (
+        type(spec).__name__ in _PLAIN
+        and _is_plain(spec)
+        and len(set(map(repr, specs.values()))) == 1
+    ):
+        return Group(
+            index=index,
+            layer_names=names,
+            block_tokens=spec.block_size,
+            heads=spec.num_kv_heads,
+            dim_k=spec.head_size,
+            dim_v=spec.head_size_v,
+            dtype=spec.dtype,
+            tail=tail,
         )
-    if spec.dtype not in DTYPE_NAMES:
-        raise ValueError(
-            f"{where}: tierKV does not support KV dtype {spec.dtype} yet; use --kv-cache-dtype auto"
-        )
-    for name in ("sliding_window", "attention_chunk_size"):
-        if getattr(spec, name) is not None:
-            raise ValueError(f"{where}: tierKV does not support {name} = {getattr(spec, name)} yet")
-    if spec.num_heads != spec.num_kv_heads or compat.tokens_per_state(spec) != 1:
-        raise ValueError(
-            f"{where}: tierKV does not support packed KV pages yet (head slots {spec.num_heads})"
-        )
+    is_state = type(spec).__name__ == _STATE
     return Group(
         index=index,
-        layer_names=tuple(group.layer_names),
+        layer_names=names,
         block_tokens=spec.block_size,
-        heads=spec.num_kv_heads,
-        dim_k=spec.head_size,
-        dim_v=spec.head_size_v,
-        dtype=spec.dtype,
+        heads=0,
+        dim_k=0,
+        dim_v=0,
+        dtype=torch.uint8,
+        record_class="ssm" if is_state else "kv",
+        tail=tail,
+        page_bytes=tuple(compat.content_bytes(specs[name]) for name in names),
+        page_format=f"{page_format} {[repr(specs[name]) for name in names]}",
+    )
+
+
+_STATE = "MambaSpec"
+_WINDOW = "SlidingWindowSpec"
+#: Kinds whose pages hold one K and one V vector per head and token, if nothing else is said.
+_PLAIN: tuple[str, ...] = ("FullAttentionSpec", _WINDOW)
+
+
+def _tail(spec: Any, where: str) -> int:
+    """Give how many of a layer's last blocks a boundary needs (0: all); ValueError for a kind we cannot carry."""
+    kind = type(spec).__name__
+    if kind in ("FullAttentionSpec", "MLAAttentionSpec"):
+        if spec.attention_chunk_size is not None:
+            raise ValueError(
+                f"{where}: tierKV does not support attention_chunk_size = {spec.attention_chunk_size}"
+            )
+        return 0
+    if kind == _WINDOW:
+        # The next token sees the window's other tokens; some must be kept for drafts beside them.
+        reach = spec.sliding_window - 1 + compat.retained_tokens(spec)
+        return max(1, int(-(-reach // spec.block_size)))
+    if kind == _STATE:
+        _check_state(spec, where)
+        return 1
+    raise ValueError(
+        f"{where}: tierKV does not support {kind}; start vLLM without --kv-transfer-config for this model"
+    )
+
+
+def _check_state(spec: Any, where: str) -> None:
+    if not compat.hands_off_states():
+        raise ValueError(
+            f"{where}: vLLM {compat.vllm_version()} does not support handing recurrent states at block boundaries to a "
+            "connector; use vllm>=0.29, or start it without --kv-transfer-config for this model"
+        )
+    if spec.mamba_cache_mode != "align":
+        raise ValueError(
+            f"{where}: tierKV does not support --mamba-cache-mode {spec.mamba_cache_mode}; use "
+            "--enable-prefix-caching --mamba-cache-mode align"
+        )
+
+
+def _is_plain(spec: Any) -> bool:
+    """Tell whether a page holds plain K and V vectors: no codes, no scales, no packing."""
+    return (
+        spec.dtype in DTYPE_NAMES
+        and spec.num_heads == spec.num_kv_heads
+        and compat.tokens_per_state(spec) == 1
+        and spec.state_content_bytes is None
+        and not spec.kv_quant_mode
     )

@@ -18,7 +18,7 @@ from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
-from tierkv.connectors.vllm.pages import Pages
+from tierkv.connectors.vllm.pages import Pages, make_pages
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
@@ -54,12 +54,16 @@ class WorkerShim:
         self._received: set[str] = set()
         self._failed: set[str] = set()
         self._broken: set[str] = set()
+        self._failed_blocks: set[int] = set()
         self._receipts: Counter[int] = Counter()
 
     def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the engine's KV tensors and start talking to the sidecar."""
+        if not self._groups:
+            return
         self._pages = {
-            index: Pages(group, tensors, self._num_blocks) for index, group in self._groups.items()
+            index: make_pages(group, tensors, self._num_blocks)
+            for index, group in self._groups.items()
         }
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device, self.clock)
@@ -159,6 +163,7 @@ class WorkerShim:
             log.error("tierKV: arena %d of request %s is not mapped", part.arena, part.req_id)
             self.counters.add("load_without_arena")
             self._broken.add(part.req_id)
+            self._fail_blocks(part)
             if part.last:
                 self._broken.discard(part.req_id)
                 self._failed.add(part.req_id)
@@ -169,6 +174,25 @@ class WorkerShim:
             batch.when_done.append(lambda: self._received.add(part.req_id))
         self._copier.load(batch)
         self.counters.add("blocks_loaded", len(slots))
+
+    def _fail_blocks(self, part: LoadPart) -> None:
+        """Report a failed load by its blocks where vLLM does not take a request id; RuntimeError if it takes neither.
+
+        Before 0.30 there is no way to say so for a model of several groups, and pages nobody filled would be used.
+        """
+        if compat.fails_requests():
+            return
+        if len(self._groups) > 1:
+            raise RuntimeError(
+                f"tierKV: the blocks of request {part.req_id} cannot be restored, and vLLM {compat.vllm_version()} "
+                "cannot recompute them for a model with several KV-cache groups; use vllm>=0.30"
+            )
+        self._failed_blocks.update(part.block_ids)
+
+    def take_failed_blocks(self) -> set[int]:
+        """Give the ids of blocks whose load failed since the last call, for releases before 0.30."""
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
 
     @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:

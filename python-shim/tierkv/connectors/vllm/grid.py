@@ -1,0 +1,84 @@
+"""Where a prompt's blocks and boundaries lie: block hashes by group, and how deep the engine's own cache reaches."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tierkv.connectors.vllm.specs import Group
+
+_NO_PARENT = bytes(32)
+
+
+class Grid:
+    """The groups of one engine over the block hashes of its requests; a hash covers `hash_tokens` tokens.
+
+    A boundary is a place where every group ends a block: a multiple of `step` tokens.
+    """
+
+    def __init__(self, groups: Sequence[Group], hash_tokens: int) -> None:
+        self.groups = tuple(groups)
+        self.hash_tokens = hash_tokens
+        self.step = math.lcm(*(group.block_tokens for group in groups))
+        for group in groups:
+            if group.block_tokens % hash_tokens:
+                raise ValueError(
+                    f"KV-cache group {group.index}: {group.block_tokens} tokens a block are no multiple of the "
+                    f"{hash_tokens} tokens of a block hash"
+                )
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether any prefix of whole blocks can be restored: one group that needs all blocks before."""
+        return len(self.groups) == 1 and self.groups[0].tail == 0
+
+    def limit(self, request: Any) -> int:
+        """Give the deepest boundary, in tokens, that may be restored: one token is always computed."""
+        hashed = len(request.block_hashes) * self.hash_tokens
+        return int(min(request.num_tokens - 1, hashed)) // self.step * self.step
+
+    def block_hash(self, request: Any, group: Group, index: int) -> bytes:
+        """Give the 32 bytes that name a group's block: the last hash of its tokens."""
+        return bytes(request.block_hashes[self._at(group, index)])
+
+    def parent_hash(self, request: Any, group: Group, index: int) -> bytes:
+        """Give the hash of the block before; zeros for the first."""
+        return self.block_hash(request, group, index - 1) if index else _NO_PARENT
+
+    def hashes(self, request: Any, group: Group, tokens: int) -> Sequence[bytes]:
+        """Give the hashes of a group's blocks in the first `tokens` tokens."""
+        hashes: Sequence[bytes] = request.block_hashes
+        ratio = group.block_tokens // self.hash_tokens
+        return hashes[ratio - 1 : tokens // self.hash_tokens : ratio]
+
+    def _at(self, group: Group, index: int) -> int:
+        return (index + 1) * (group.block_tokens // self.hash_tokens) - 1
+
+    def own_hit(self, request: Any, is_cached: Callable[[bytes, int], bool]) -> int:
+        """Give the deepest boundary, in tokens, that the engine's own cache holds now.
+
+        `is_cached` tells whether it holds the block of a hash in a group.
+        """
+        tokens = self.limit(request)
+        for group in self.groups:
+            if group.tail == 0:
+                run = 0
+                for block_hash in self.hashes(request, group, tokens):
+                    if not is_cached(block_hash, group.index):
+                        break
+                    run += 1
+                tokens = run * group.block_tokens // self.step * self.step
+        tails = [group for group in self.groups if group.tail]
+        while tokens > 0 and not all(
+            self._is_tail_cached(request, group, tokens, is_cached) for group in tails
+        ):
+            tokens -= self.step
+        return tokens
+
+    def _is_tail_cached(
+        self, request: Any, group: Group, tokens: int, is_cached: Callable[[bytes, int], bool]
+    ) -> bool:
+        end = tokens // group.block_tokens
+        return all(
+            is_cached(self.block_hash(request, group, index), group.index)
+            for index in range(end - 1, max(0, end - group.tail) - 1, -1)
+        )

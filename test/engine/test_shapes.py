@@ -1,0 +1,279 @@
+"""Every shape a model keeps: saved by one engine, restored by every engine; tokens as without us, pages as saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.models import Models, prompt
+from tierkv.lab.checkpoint import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+SMALL = Spec(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=64, vocab=512)
+ATTENTION, STATE, WINDOW = "FullAttentionSpec", "MambaSpec", "SlidingWindowSpec"
+LATENT = "MLAAttentionSpec"
+TIDY = {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model, the kinds of its KV-cache groups, and what the CPU must offer for vLLM to run it with prefix caching."""
+
+    spec: Spec
+    groups: set[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    harness: dict[str, Any] = field(default_factory=dict)
+    needs: str = "sse2"
+
+
+SHAPES = {
+    "hybrid": Shape(replace(SMALL, kind="qwen3_5"), {STATE, ATTENTION}),
+    "hybrid, one KV head": Shape(
+        replace(SMALL, kind="qwen3_5", layers=8, kv_heads=1), {STATE, ATTENTION}
+    ),
+    "sliding window": Shape(
+        replace(SMALL, kind="gemma3", dtype="float32", window=80),
+        {ATTENTION, WINDOW},
+        {"block_size": 32},
+    ),
+    # The way of fp8 and all other pages that are not understood, on every CPU.
+    "opaque pages": Shape(
+        replace(SMALL, dtype="float32"), {ATTENTION}, {"block_size": 32}, {"opaque": True}
+    ),
+    "fp8 cache": Shape(
+        SMALL, {ATTENTION}, {"block_size": 32, "kv_cache_dtype": "fp8"}, needs="avx512f"
+    ),
+    "latent": Shape(replace(SMALL, kind="deepseek_v2", layers=2), {LATENT}, needs="amx_tile"),
+}
+
+
+def on_this_machine() -> list[Any]:
+    """The shapes, those skipped that vLLM cannot run or cache on this CPU."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return [
+        pytest.param(
+            shape,
+            id=name,
+            marks=pytest.mark.skipif(shape.needs not in flags, reason=f"needs {shape.needs}"),
+        )
+        for name, shape in SHAPES.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster(with_ssm=True)
+
+
+class Starter:
+    """Starts engines of one shape, with or without tierKV."""
+
+    def __init__(self, engines: Engines, cluster: Cluster, models: Models, shape: Shape) -> None:
+        self._engines = engines
+        self._cluster = cluster
+        self._options = {
+            "model": models.path(shape.spec),
+            "dtype": shape.spec.dtype,
+            "max_model_len": 2048,
+            "num_gpu_blocks_override": None,
+            **shape.options,
+        }
+        self._harness = shape.harness
+
+    def plain(self) -> Engine:
+        return self._engines.start(vllm=self._options)
+
+    def __call__(self, **more: Any) -> Engine:
+        options = {**self._options, "kv_transfer_config": self._cluster.transfer_config}
+        return self._engines.start(vllm=options, **self._harness, **more).wait_up()
+
+
+def ask(engine: Engine, text: list[int], **options: Any) -> Answer:
+    return dict(engine.call("generate", prompts=[text], **options)[0])
+
+
+def empty(engine: Engine) -> None:
+    assert engine.call("reset")
+    engine.call("spoil")
+
+
+def same(ours: Answer, theirs: Answer, tolerance: float = 1e-6) -> None:
+    assert ours["tokens"] == theirs["tokens"]
+    assert ours["logprobs"] == pytest.approx(theirs["logprobs"], abs=tolerance)
+
+
+def check_pages(restored: dict[str, dict[str, str]], saved: dict[str, dict[str, str]]) -> None:
+    """What the engine's cache holds after a restore is what it held after computing, in every group."""
+    for group, pages in restored.items():
+        assert pages, f"group {group} holds nothing"
+        assert pages.items() <= saved[group].items()
+
+
+def texts_of(step: int) -> list[list[int]]:
+    """Prompts that end one token below, at and above a boundary, and well within a block."""
+    return [prompt(800 + more, 3 * step + more) for more in (-1, 0, 1, step // 2)]
+
+
+@pytest.mark.parametrize("shape", on_this_machine())
+def test_what_one_engine_saved_every_engine_restores(
+    shape: Shape, engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    start = Starter(engines, cluster, models, shape)
+    before = cluster.counters()
+    states_before = cluster.vault_status("ssm_cold")["counters"]["fetched"]
+    with start() as engine:
+        facts = engine.call("facts")
+        assert set(facts["groups"]) == shape.groups
+        step = facts["step"]
+        texts = texts_of(step)
+        cold = [ask(engine, text) for text in texts]
+        own_hits = [ask(engine, text) for text in texts]
+        assert [hit["cached"] for hit in own_hits] == [2 * step, 2 * step, 3 * step, 3 * step]
+        pages = [engine.call("pages_by_group", prompt=text) for text in texts]
+        offered = engine.call("status")["counters"]["blocks_offered"]
+        cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + offered)
+        for text, own_hit, saved in zip(texts, own_hits, pages, strict=True):
+            empty(engine)
+            restored = ask(engine, text)
+            assert restored["cached"] == own_hit["cached"]
+            same(restored, own_hit)
+            check_pages(engine.call("pages_by_group", prompt=text), saved)
+        assert engine.call("status")["shim"] == TIDY
+    with start() as engine:
+        engine.call("spoil")
+        again = [ask(engine, text) for text in texts]
+    for restored, own_hit, first in zip(again, own_hits, cold, strict=True):
+        same(restored, own_hit)
+        assert restored["tokens"] == first["tokens"]
+    with start.plain() as engine:
+        assert [ask(engine, text)["tokens"] for text in texts] == [a["tokens"] for a in again]
+    after = cluster.counters()
+    assert after["bad_records"] == 0
+    assert after["blocks_restored_vault"] > before["blocks_restored_vault"]
+    states = cluster.vault_status("ssm_cold")["counters"]["fetched"] - states_before
+    assert (states > 0) == (STATE in shape.groups)
+
+
+@pytest.fixture(scope="module")
+def hybrid(engines: Engines, cluster: Cluster, models: Models) -> Engine:
+    # A load takes as many steps as it has blocks, so that it can be caught.
+    limits = {"LOAD_BYTES_PER_STEP_MAX": 1}
+    return Starter(engines, cluster, models, SHAPES["hybrid"])(shim_limits=limits)
+
+
+def seed(engine: Engine, cluster: Cluster, text: list[int], **options: Any) -> Answer:
+    """Puts what a prompt needs into the vaults and empties the engine; gives its own hit."""
+    before, offered = cluster.counters(), counters(engine)["blocks_offered"]
+    ask(engine, text, **options)
+    new = counters(engine)["blocks_offered"] - offered
+    cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + new)
+    own_hit = ask(engine, text, **options)
+    empty(engine)
+    return own_hit
+
+
+def counters(engine: Engine) -> Counter[str]:
+    return Counter(engine.call("status")["counters"])
+
+
+@pytest.mark.parametrize("kind", [STATE, ATTENTION])
+def test_one_flipped_bit_changes_the_answer(hybrid: Engine, cluster: Cluster, kind: str) -> None:
+    """The negative control: the comparisons above can fail, by attention and by state alone."""
+    facts = hybrid.call("facts")
+    text = prompt(820, 2 * facts["step"] + 5)
+    own_hit = seed(hybrid, cluster, text)
+    # An exponent: of V of the first block, or of the first state's first element behind the convolution's part.
+    byte = 64 * 2 + 1 if kind == ATTENTION else 3 * 512 * 2 + 3
+    group = facts["groups"].index(kind)
+    hybrid.call("flip_loaded_byte", block=0, layer=0, byte=byte, group=group, mask=0x40)
+    bad = ask(hybrid, text)
+    assert bad["cached"] == own_hit["cached"]
+    assert bad["logprobs"] != pytest.approx(own_hit["logprobs"], abs=1e-3)
+    empty(hybrid)
+    same(ask(hybrid, text), own_hit)
+
+
+def test_a_conversation_restores_the_deepest_boundary_at_every_turn(
+    hybrid: Engine, cluster: Cluster
+) -> None:
+    step = hybrid.call("facts")["step"]
+    turns = [prompt(830 + turn, step * 2 // 3) for turn in range(6)]
+    talk, hits, said = list[int](), list[int](), list[list[int]]()
+    for turn in turns:  # the engine keeps its cache: what it can hit is what can be restored
+        talk += turn
+        answer = ask(hybrid, talk)
+        hits.append(answer["cached"])
+        said.append(answer["tokens"])
+        talk += answer["tokens"]
+        cluster.wait_idle()
+    assert hits[-1] >= 3 * step
+    empty(hybrid)
+    talk = []
+    for turn, hit, words in zip(turns, hits, said, strict=True):
+        talk += turn
+        answer = ask(hybrid, talk)
+        # More than the engine hit itself: the vaults know of a boundary behind it by now.
+        assert answer["cached"] >= hit
+        assert answer["tokens"] == words
+        talk += words
+        empty(hybrid)
+
+
+def test_a_hybrid_prompt_is_aborted_while_it_loads_preempted_and_restored_again(
+    hybrid: Engine, cluster: Cluster
+) -> None:
+    step = hybrid.call("facts")["step"]
+    text = prompt(840, 3 * step + 9)
+    seed(hybrid, cluster, text)
+    hybrid.call("begin", prompts={"gone": text})
+    hybrid.call("go_on_until", moment="loading")
+    hybrid.call("abort", request_ids=["gone"])
+    assert hybrid.call("finish") == {}
+    empty(hybrid)
+    before = counters(hybrid)["tokens_restored"]
+    # What was said before the preemption is computed again in one go, which rounds in its own way; so the reference is
+    # preempted, too, and reads no cache.
+    answers = []
+    for reads in (False, True):
+        hybrid.call(
+            "begin", prompts={"r": text}, max_tokens=16, prompt_logprobs=None if reads else 0
+        )
+        hybrid.call("go_on_until", moment="running")
+        hybrid.call("preempt_all")
+        hybrid.call("spoil")
+        answers.append(hybrid.call("finish")["r"]["tokens"])
+        empty(hybrid)
+    assert answers[0] == answers[1]
+    assert counters(hybrid)["tokens_restored"] - before == 2 * 3 * step
+    status = hybrid.call("status")
+    assert (status["shim"], status["requests"], status["blocks_in_use"]) == (TIDY, 0, 0)
+
+
+def test_a_prompt_below_one_hybrid_block_is_counted_and_named_once(hybrid: Engine) -> None:
+    before = counters(hybrid)["prompts_below_block"]
+    for number in range(2):
+        assert ask(hybrid, prompt(850 + number, 20))["cached"] == 0
+    assert counters(hybrid)["prompts_below_block"] == before + 2
+    assert hybrid.log.read_text().count("is not longer than one block of this hybrid model") == 1
+
+
+def test_an_engine_without_prefix_caching_runs_untouched(
+    engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    """Where a backend cannot compute on from cached tokens, vLLM turns it off itself (its MLA on most CPUs)."""
+    plain = Shape(SMALL, {ATTENTION}, {"block_size": 32, "enable_prefix_caching": False})
+    text = prompt(860, 100)
+    options = {"model": models.path(plain.spec), "dtype": plain.spec.dtype, **plain.options}
+    options["kv_transfer_config"] = cluster.transfer_config
+    with engines.start(vllm=options) as engine:
+        assert [ask(engine, text)["cached"] for _ in range(2)] == [0, 0]
+        assert set(counters(engine)) == {"requests_untouched"}
