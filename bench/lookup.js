@@ -1,5 +1,6 @@
-// Owns the figure of a look-up: 2,000 keys in one call, half of them there, beside a call that asks nothing.
+// Owns the figures of small questions: 2,000 keys over a lane and through gRPC, half of them there, and one turn to a sidecar.
 import { countBits, ItemStatus } from "../dist/block.js";
+import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
 import { digest, records } from "./lib/blocks.js";
@@ -11,37 +12,55 @@ const KEYS = 2000;
 const CALL_MS = 10_000;
 const WARM_UP = 100;
 const NAMESPACE = digest("bench lookup");
-const P50_FLOOR = { on: "value", most: 1 };
+/** Milliseconds. */
+const FLOORS = {
+  lane: { p50: 1, p99: 2 },
+  grpc: { p50: 1 },
+  local: { p50: 0.15 },
+};
 
-export const title = `Look-up of ${KEYS} keys through gRPC, half of them there`;
+export const title = `Look-up of ${KEYS} keys, half of them there, and a turn to a sidecar and back`;
 
 export async function run({ isQuick }) {
   const samples = isQuick ? 200 : 2000;
   const stand = new Stand();
   const address = await stand.vault(64 * MIB);
   const logger = createLogger("bench", { level: "silent" });
-  const client = new VaultClient({ address, name: "kv", logger });
+  const lane = new VaultClient({ address, name: "kv", logger });
+  const grpc = new VaultClient({ address, name: "kv", logger, lanes: 0 });
+  const { socket } = await stand.sidecar(address, { arenaBytes: 64 * MIB, int8: true });
+  const link = new SidecarLink(socket);
   try {
+    await link.hello(CALL_MS);
     const items = records(NAMESPACE, "lookup", KEYS, 64);
     const stored = items.filter((_item, index) => index % 2 === 0);
-    const statuses = await client.store(NAMESPACE, "kv", stored, CALL_MS);
+    const statuses = await lane.store(NAMESPACE, "kv", stored, CALL_MS);
     if (statuses.some((status) => status !== ItemStatus.ACCEPTED)) throw new Error("not stored");
+    if (lane.lanes !== "up") throw new Error("the lanes are not up");
     const keys = Buffer.concat(items.map(({ key }) => key));
     const measures = {
-      lookup: () => timed(() => lookUp(client, keys)),
-      empty: () => timed(() => client.health(CALL_MS)),
+      lane: () => timed(() => lookUp(lane, keys)),
+      grpc: () => timed(() => lookUp(grpc, keys)),
+      empty: () => timed(() => grpc.health(CALL_MS)),
+      local: () => timed(() => link.ping(CALL_MS)),
     };
     await interleaved(WARM_UP, measures);
-    const { lookup, empty } = await interleaved(samples, measures);
+    const seconds = await interleaved(samples, measures);
     return {
       figures: [
-        ...latencies(`look-up of ${KEYS} keys`, lookup, P50_FLOOR),
-        ...latencies("empty call", empty),
+        ...latencies(`look-up of ${KEYS} keys, lane`, seconds.lane, FLOORS.lane),
+        ...latencies(`look-up of ${KEYS} keys, gRPC`, seconds.grpc, FLOORS.grpc),
+        ...latencies("empty gRPC call", seconds.empty),
+        ...latencies("a turn to a sidecar over its socket", seconds.local, FLOORS.local),
       ],
-      notes: [`${samples} calls each, one after the other, in turn`],
+      notes: [
+        `${samples} calls each, one after the other, in turn; the bench, the vault and the sidecar are processes of their own`,
+      ],
     };
   } finally {
-    client.close();
+    link.close();
+    lane.close();
+    grpc.close();
     await stand.close();
   }
 }
@@ -52,11 +71,13 @@ async function lookUp(client, keys) {
   if (count !== KEYS / 2) throw new Error(`look-up found ${count} of ${KEYS / 2} records`);
 }
 
-function latencies(name, seconds, floor) {
-  const at = (share) => quantile(seconds, share) * 1e3;
-  const bounded = floor === undefined ? {} : { floor };
-  return [
-    describe({ name: `${name}, p50`, unit: "ms", value: at(0.5), ...bounded }),
-    describe({ name: `${name}, p99`, unit: "ms", value: at(0.99) }),
-  ];
+function latencies(name, seconds, floors = {}) {
+  return Object.entries({ p50: 0.5, p99: 0.99 }).map(([label, share]) =>
+    describe({
+      name: `${name}, ${label}`,
+      unit: "ms",
+      value: quantile(seconds, share) * 1e3,
+      ...(floors[label] === undefined ? {} : { floor: { on: "value", most: floors[label] } }),
+    }),
+  );
 }

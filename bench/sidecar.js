@@ -32,7 +32,7 @@ export async function run({ isQuick, say }) {
   const yardstick = await TcpYardstick.open(stand, setBytes);
   try {
     const figures = [];
-    for (const codec of (await stand.hasInt8()) ? ["raw", "int8"] : ["raw"]) {
+    for (const codec of ["raw", "int8"]) {
       const bench = await Bench.open(stand, yardstick, { codec, setBytes, rounds });
       try {
         for (const shape of SHAPES) {

@@ -1,10 +1,8 @@
 // Owns the real processes a bench measures: vaults, a sidecar and a TCP peer in a directory of their own, gone when it ends.
-import { execFile } from "node:child_process";
 import { mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { Process } from "../../dist/demo/processes.js";
 import { PYTHON, TIERKV } from "./paths.js";
 
@@ -13,7 +11,6 @@ const STOP_MS = 10_000;
 const MODEL_MS = 120_000;
 const TCP_PEER = fileURLToPath(new URL("./tcp-peer.js", import.meta.url));
 const NEVER = new AbortController().signal;
-const run = promisify(execFile);
 
 /** Restores of a bench are never cut short: what takes long shall be seen as slow. */
 const RESTORE = "[restore]\nwait_ms = 60000\nstall_ms = 30000\n";
@@ -63,18 +60,6 @@ export class Stand {
     const config = this.#sidecarConfig({ kvCold, socket, arenaBytes, int8, restore });
     const { pid } = await this.#serve("sidecar", ["sidecar"], config);
     return { socket, pid };
-  }
-
-  /** Whether this release accepts compression in its configuration. */
-  async hasInt8() {
-    const parts = { kvCold: "127.0.0.1:1", socket: this.path("none.sock"), int8: true };
-    const config = this.#sidecarConfig({ ...parts, arenaBytes: 2 ** 30, restore: "" });
-    try {
-      await run(process.execPath, [TIERKV, "config", "check", "--config", config]);
-      return true;
-    } catch {
-      return false;
-    }
   }
 
   /** The other side of plain TCP: see tcp-peer.js. Resolves to the port it serves. */
