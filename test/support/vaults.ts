@@ -71,8 +71,12 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
   });
 }
 
-export function openClient(vault: { address: string }, name: RecordClass = "kv"): VaultClient {
-  return closeAfterTest(new VaultClient({ address: vault.address, name, logger }));
+export function openClient(
+  vault: { address: string },
+  name: RecordClass = "kv",
+  options: { lanes?: number } = {},
+): VaultClient {
+  return closeAfterTest(new VaultClient({ address: vault.address, name, logger, ...options }));
 }
 
 /** A sink that keeps everything in order. */

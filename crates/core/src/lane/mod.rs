@@ -1,6 +1,6 @@
 //! Owns the list of what lanes are made of: connections of their own on which records travel between a vault and a client.
 //!
-//! The frames stand in docs/protocol.md, section 6.
+//! The frames stand in docs/protocol.md, section 7.
 
 pub mod client;
 pub mod frame;

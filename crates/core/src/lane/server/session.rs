@@ -230,14 +230,13 @@ impl Session {
 
     fn look_up(&self, frame: &Frame, body: &[u8]) -> Result<()> {
         let (namespace, keys) = parse_keys(body)?;
+        let of = |key: &[u8; PACKED_KEY_BYTES]| RecordKey::from_packed(namespace, key);
+        let held = self.shared.store.contains_all(&keys.iter().map(of).collect::<Vec<_>>());
         let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
-        let mut hits = 0;
-        for (index, key) in keys.iter().enumerate() {
-            let key = RecordKey::from_packed(namespace, key);
-            let is_held = u8::from(self.shared.store.contains(&key));
-            bitmap[index / 8] |= is_held << (index % 8);
-            hits += u64::from(is_held);
+        for (index, _) in held.iter().enumerate().filter(|(_, is_held)| **is_held) {
+            bitmap[index / 8] |= 1 << (index % 8);
         }
+        let hits = held.iter().filter(|is_held| **is_held).count() as u64;
         let counts = &self.shared.counts;
         counts.add("lookups", 1);
         counts.add("lookup_keys", keys.len() as u64);

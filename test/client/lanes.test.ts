@@ -1,0 +1,151 @@
+// Owns the proof of a client's lanes: records pass JavaScript by, what breaks goes on over gRPC, and no request hangs.
+import { describe, expect, test } from "vitest";
+import { ItemStatus } from "../../src/block.ts";
+import { laneTarget } from "../../src/client/lanes.ts";
+import type { VaultClient } from "../../src/client/vault-client.ts";
+import { openFakeVault } from "../support/fake-vault.ts";
+import { openFront, openLanePeer, Pages } from "../support/lanes.ts";
+import { noise, NAMESPACE, makeRecords, keysOf } from "../support/records.ts";
+import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+
+const { ACCEPTED, INCOMPLETE } = ItemStatus;
+const CALL = { deadlineMs: SOON_MS, onProgress: (): void => {} };
+
+function land(client: VaultClient, pages: Pages, options = {}): Promise<number[]> {
+  const landing = client.land(NAMESPACE, pages.plan(), { ...CALL, ...options });
+  return landing.then(({ statuses }) => [...statuses]);
+}
+
+test.each([
+  ["10.0.0.1:50051", ":7000", "10.0.0.1:7000"],
+  ["vault.lan:50051", ":7000", "vault.lan:7000"],
+  ["[::1]:50051", ":7000", "[::1]:7000"],
+  ["unix:/run/v.sock", "unix:/run/v.sock.lanes", "unix:/run/v.sock.lanes"],
+  ["10.0.0.1:50051", "unix:/run/other.sock", null],
+  ["unix:/run/v.sock", ":7000", null],
+  ["10.0.0.1:50051", "10.6.6.6:7000", null],
+  ["10.0.0.1:50051", "", null],
+])("lanes of %s at %j are dialled at %j", (grpc, lanes, target) => {
+  expect(laneTarget(grpc, lanes)).toBe(target);
+});
+
+test("records are stored and land in slots, byte for byte", async () => {
+  const vault = await openVault({ lanePort: 0 });
+  const client = openClient(vault);
+  const pages = await Pages.open(5, 4096 * 400);
+  const stored = await client.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  expect(stored).toEqual({ statuses: [1, 1, 1, 1, 1], isOverLanes: true });
+  expect(client.lanes).toBe("up");
+  expect(await land(client, pages)).toEqual([1, 1, 1, 1, 1]);
+  for (let index = 0; index < 5; index += 1) {
+    expect(pages.landed(index).equals(noise(pages.bytes, index))).toBe(true);
+  }
+  expect(vault.counters.get("stored")).toBe(5);
+  expect(vault.counters.get("fetched")).toBe(5);
+});
+
+test("both ways bring the same records", async () => {
+  const client = openClient(await openVault({ lanePort: 0 }));
+  const records = makeRecords(3, { payloadBytes: 4096 });
+  await client.store(NAMESPACE, "kv", records, SOON_MS);
+  const pages = await Pages.open(4, 4096);
+  expect(await land(client, pages)).toEqual([ACCEPTED, ACCEPTED, ACCEPTED, ItemStatus.MISSING]);
+  expect(pages.landed(2).equals(noise(4096, 2))).toBe(true);
+  expect([...(await client.lookup(NAMESPACE, keysOf(records), SOON_MS))]).toEqual([0b111]);
+});
+
+describe("without lanes", () => {
+  test.each([
+    ["offered", { lanePort: null }, {}],
+    ["wanted", { lanePort: 0 }, { lanes: 0 }],
+  ])("none are %s: everything goes over gRPC", async (_name, offered, wanted) => {
+    const client = openClient(await openVault(offered), "kv", wanted);
+    const pages = await Pages.open(2, 4096);
+    expect(await land(client, pages)).toEqual([INCOMPLETE, INCOMPLETE]);
+    const stored = await client.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+    expect(stored).toEqual({ statuses: [1, 1], isOverLanes: false });
+    expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
+    expect(client.lanes).toBe("none");
+  });
+
+  test("they are refused: the same, and calls do not wait for them", async () => {
+    const peer = await openLanePeer(() => {});
+    const present = Buffer.from([0b1]);
+    const Lookup = (_call: unknown, done: (error: null, reply: unknown) => void): void =>
+      done(null, { present });
+    const refused = { ...peer, laneAddress: ":1" };
+    const client = openClient(await openFakeVault({ Lookup }, refused));
+    expect([...(await client.lookup(NAMESPACE, keysOf(makeRecords(1)), SOON_MS))]).toEqual([1]);
+    expect(client.lanes).toBe("broken");
+  });
+});
+
+describe("lanes that break", () => {
+  test("the call goes on over gRPC, and they come back", async () => {
+    const vault = await openVault({ lanePort: 0 });
+    const pages = await Pages.open(2, 4096);
+    await openClient(vault).storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+    const front = await openFront(vault);
+    const client = openClient(front);
+    expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
+    front.relay.cut();
+    await until(() => client.lanes === "broken", "the break to be noticed");
+    expect(await land(client, pages)).toEqual([INCOMPLETE, INCOMPLETE]);
+    expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0]);
+    await until(() => client.lanes === "up", "the lanes to come back");
+    expect(await land(client, pages)).toEqual([ACCEPTED, ACCEPTED]);
+  });
+
+  test("in the middle of a fetch: its items are left to gRPC at once", async () => {
+    const client = openClient(
+      await openFakeVault({}, await openLanePeer((lane) => lane.destroy())),
+    );
+    const pages = await Pages.open(2, 4096);
+    expect(await land(client, pages)).toEqual([INCOMPLETE, INCOMPLETE]);
+    expect(client.lanes).toBe("broken");
+  });
+});
+
+describe("a vault that is silent on its lanes", () => {
+  test("is left at the deadline", async () => {
+    const client = openClient(await openFakeVault({}, await openLanePeer(() => {})));
+    const landing = land(client, await Pages.open(2, 4096), { deadlineMs: 700 });
+    await expect(landing).rejects.toMatchObject({ code: "VAULT_DEADLINE" });
+    await until(() => client.lanes === "broken", "it to be taken for dead");
+  });
+
+  test("holds nobody who gives up", async () => {
+    const client = openClient(await openFakeVault({}, await openLanePeer(() => {})));
+    const pages = await Pages.open(2, 4096);
+    await client.hello(SOON_MS);
+    const signal = AbortSignal.timeout(20);
+    await expect(land(client, pages, { signal })).rejects.toThrow("timeout");
+    const gone = land(client, pages);
+    client.close();
+    await expect(gone).rejects.toMatchObject({ code: "CLOSED" });
+  });
+});
+
+test("no record byte enters the JavaScript heap while a gigabyte is restored", async () => {
+  const client = openClient(await openVault({ lanePort: 0, maxBytes: 256 * MIB }));
+  const pages = await Pages.open(64, MIB);
+  for (const item of pages.encode()) {
+    await client.storeEncoded(NAMESPACE, "kv", [item], SOON_MS);
+  }
+  await land(client, pages);
+  const inHeap = (): number => {
+    const { heapUsed, external, arrayBuffers } = process.memoryUsage();
+    return heapUsed + external + arrayBuffers;
+  };
+  const before = inHeap();
+  let most = before;
+  const watch = setInterval(() => (most = Math.max(most, inHeap())), 1);
+  for (let round = 0; round < 16; round += 1) {
+    const { bytes, statuses } = await client.land(NAMESPACE, pages.plan(), CALL);
+    expect(bytes).toBe(64 * (MIB + 192));
+    expect(statuses.every((status) => status === ACCEPTED)).toBe(true);
+    most = Math.max(most, inHeap());
+  }
+  clearInterval(watch);
+  expect(most - before).toBeLessThan(16 * MIB);
+});

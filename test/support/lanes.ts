@@ -1,0 +1,168 @@
+// Owns peers for lane tests: a page set in an arena to store and land, lanes by hand, and a vault whose lanes pass a relay.
+import { once } from "node:events";
+import { createServer } from "node:net";
+import type { AddressInfo, Socket } from "node:net";
+import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
+import { packKeys } from "../../src/block.ts";
+import type { LandingPlan } from "../../src/client/lanes.ts";
+import type { EncodedItem } from "../../src/client/vault-client.ts";
+import { EncodedRecord } from "../../src/codec/pool.ts";
+import {
+  crc32c,
+  encodeSlots,
+  registerGeometry,
+  testReadSlot,
+  testWriteSlot,
+} from "../../src/native.ts";
+import type { HelloReply } from "../../src/wire/messages.ts";
+import { openFakeVault } from "./fake-vault.ts";
+import { digest, NAMESPACE, noise } from "./records.ts";
+import { openRelay } from "./tcp-relay.ts";
+import type { TcpPeer } from "./tcp-relay.ts";
+import { closeAfterTest, openClient, SOON_MS, until } from "./vaults.ts";
+import type { TestVault } from "./vaults.ts";
+
+/** `count` blocks in an arena, and as many slots more to land in. */
+export class Pages {
+  readonly #arena: Arena;
+  readonly #geometry: number;
+  readonly #leases: Uint32Array;
+  readonly keys: Buffer;
+  readonly count: number;
+  readonly bytes: number;
+
+  static async open(count: number, bytes: number): Promise<Pages> {
+    const arena = closeAfterTest(new Arena({ slotBytes: bytes, slotCount: count * 2, dir: null }));
+    await until(() => arena.status().touchedSlots === count * 2, "a touched arena");
+    return new Pages(arena, count, bytes);
+  }
+
+  private constructor(arena: Arena, count: number, bytes: number) {
+    this.#arena = arena;
+    this.count = count;
+    this.bytes = bytes;
+    this.#leases = arena.lease(SIDECAR_OWNER, count * 2);
+    const hashes = Array.from({ length: count }, (_, index) => digest(`block ${index}`));
+    this.keys = packKeys(Buffer.concat(hashes), 0, 0);
+    for (let index = 0; index < count; index += 1) {
+      testWriteSlot(arena.id, this.#leases[index * 2]!, noise(bytes, index));
+    }
+    this.#geometry = registerGeometry({
+      group: 0,
+      recordClass: 1,
+      layout: 1,
+      dtype: 0,
+      tokens: 16,
+      layers: 1,
+      heads: 0,
+      dimK: 0,
+      dimV: 0,
+      layerBytes: bytes,
+      keyOffset: 0,
+      valueOffset: 0,
+      headStride: 0,
+      tokenStride: 0,
+    });
+  }
+
+  /** Records of all blocks in the native outbox; dropped after the test. */
+  encode(): EncodedItem[] {
+    const items = Array.from({ length: this.count }, (_, index) => ({
+      slot: this.#leases[index * 2]!,
+      generation: this.#leases[index * 2 + 1]!,
+      shard: 0,
+      shardCount: 1,
+      endTokens: 16 * (index + 1),
+      blockHash: digest(`block ${index}`),
+      parentHash: Buffer.alloc(32),
+    }));
+    const pairs = encodeSlots(this.#arena.id, this.#geometry, 0, 0, NAMESPACE, items);
+    return items.map(({ blockHash }, index) => {
+      const record = new EncodedRecord(pairs[index * 2]!, pairs[index * 2 + 1]!);
+      closeAfterTest({ close: () => record.drop() });
+      return { key: packKeys(blockHash, 0, 0), record };
+    });
+  }
+
+  /** All blocks into the other slots. */
+  plan(): LandingPlan {
+    return {
+      arena: this.#arena.id,
+      fidelity: 0,
+      keys: this.keys,
+      geometries: new Uint32Array(this.count).fill(this.#geometry),
+      leases: this.#leases.subarray(this.count * 2),
+    };
+  }
+
+  /** What landed of block `index`. */
+  landed(index: number): Buffer {
+    return testReadSlot(this.#arena.id, this.#leases[(this.count + index) * 2]!);
+  }
+}
+
+const FRAME_BYTES = 40;
+const TOKEN_BYTES = 32;
+
+/** A frame's header without a body: welcome is kind 2. */
+function header(kind: number): Buffer {
+  const frame = Buffer.alloc(FRAME_BYTES);
+  frame.write("TKVL\u0001", "latin1");
+  frame[5] = kind;
+  frame.writeUInt32LE(crc32c(frame.subarray(0, 36)), 36);
+  return frame;
+}
+
+/** Takes lanes, welcomes each, and passes on what comes then; `laneAddress` is for a hello. */
+export async function openLanePeer(
+  onData: (socket: Socket) => void,
+): Promise<Pick<HelloReply, "laneAddress" | "laneToken">> {
+  const sockets = new Set<Socket>();
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    let got = 0;
+    socket.on("error", () => {});
+    socket.on("data", (data) => {
+      if (got < FRAME_BYTES + TOKEN_BYTES && got + data.length >= FRAME_BYTES + TOKEN_BYTES) {
+        socket.write(header(2));
+      } else if (got >= FRAME_BYTES + TOKEN_BYTES) {
+        onData(socket);
+      }
+      got += data.length;
+    });
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  closeAfterTest({
+    close: () => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    },
+  });
+  const { port } = server.address() as AddressInfo;
+  return { laneAddress: `:${port}`, laneToken: Buffer.alloc(TOKEN_BYTES, 1) };
+}
+
+/** A front of `vault` whose lanes pass a relay that can be cut; it answers look-ups itself: nothing is there. */
+export async function openFront(vault: TestVault): Promise<{ address: string; relay: TcpPeer }> {
+  const inner = openClient(vault);
+  const { laneAddress } = await inner.hello(SOON_MS);
+  const relay = await openRelay({ address: `127.0.0.1${laneAddress}` });
+  const front = await openFakeVault({
+    Hello: (_call: unknown, done: (error: Error | null, reply?: HelloReply) => void): void => {
+      const relayed = (reply: HelloReply): HelloReply => ({
+        ...reply,
+        laneAddress: `:${relay.address.split(":")[1]}`,
+      });
+      inner.hello(SOON_MS).then(
+        (reply) => done(null, relayed(reply)),
+        (error: unknown) => done(error as Error),
+      );
+    },
+    Lookup: (
+      { request }: { request: { keys: Buffer } },
+      done: (error: null, reply: unknown) => void,
+    ): void => done(null, { present: Buffer.alloc(Math.ceil(request.keys.length / 36 / 8)) }),
+  });
+  return { address: front.address, relay };
+}
