@@ -1,5 +1,7 @@
 //! Owns the shape of an engine's page: checked once at registration, then walked run by run without checks.
 
+use std::ops::Range;
+
 use crate::codec::{Block, Codec};
 use crate::error::{Error, Result};
 use crate::limits::{PAGE_BYTES_MAX, SLOT_ALIGN_BYTES, VECTORS_PER_LAYER_MAX};
@@ -243,8 +245,17 @@ impl Geometry {
     }
 
     /// Visits every run (offset in the page, bytes) in canonical order: layer, part, head, token.
-    pub(crate) fn for_each_run(&self, mut visit: impl FnMut(usize, usize)) {
-        for layer in (0..self.page_bytes).step_by(self.layer_bytes) {
+    pub(crate) fn for_each_run(&self, visit: impl FnMut(usize, usize)) {
+        self.for_each_run_of(0..self.spec.layers as usize, visit);
+    }
+
+    /// The same, of some of the layers.
+    pub(crate) fn for_each_run_of(
+        &self,
+        layers: Range<usize>,
+        mut visit: impl FnMut(usize, usize),
+    ) {
+        for layer in layers.map(|layer| layer * self.layer_bytes) {
             for part in &self.parts {
                 for outer in 0..part.outer.count {
                     for inner in 0..part.inner.count {

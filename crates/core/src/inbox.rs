@@ -1,10 +1,12 @@
 //! Owns the way in: pieces of a record arrive, are checked whole, and become a page in a slot.
 
 mod landing;
+mod piece;
 
 use std::sync::Arc;
 
-pub use landing::{Landing, Piece};
+pub use landing::Landing;
+pub use piece::Piece;
 
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;

@@ -1,7 +1,7 @@
 //! Owns the choice of codec: one id, one way from a page to a payload and back.
 
 pub mod int8;
-mod raw;
+pub(crate) mod raw;
 
 use crate::geometry::Geometry;
 use crate::record::{CLASS_KV, Header};

@@ -1,5 +1,7 @@
 //! Owns codec 0: the strided page of the engine to the canonical payload and back, one copy each way.
 
+use std::ops::Range;
+
 use crate::crc32c;
 use crate::geometry::Geometry;
 use crate::limits::CHECKSUM_SPAN_BYTES;
@@ -42,5 +44,30 @@ pub unsafe fn scatter(geometry: &Geometry, payload: &[u8], page: *mut u8) {
         // SAFETY: as above; the caller promises that page and payload do not overlap.
         unsafe { target.copy_from_nonoverlapping(run.as_ptr(), bytes) };
         at += bytes;
+    });
+}
+
+/// Copies `part`, which stands at `at` in a payload, onto the page's runs.
+///
+/// # Safety
+/// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `part`.
+///
+/// # Panics
+/// If the payload ends before `part` does.
+pub unsafe fn scatter_part(geometry: &Geometry, part: &[u8], at: usize, page: *mut u8) {
+    let end = at + part.len();
+    let layer_bytes = geometry.source_bytes() / geometry.spec().layers as usize;
+    let layers: Range<usize> = at / layer_bytes..end.div_ceil(layer_bytes);
+    let mut run_at = layers.start * layer_bytes;
+    geometry.for_each_run_of(layers, |offset, bytes| {
+        let (from, to) = (run_at.max(at), (run_at + bytes).min(end));
+        if from < to {
+            let run = &part[from - at..to - at];
+            // SAFETY: a validated geometry has all its runs inside the page, which is writable.
+            let target = unsafe { page.add(offset + from - run_at) };
+            // SAFETY: as above; the caller promises that page and part do not overlap.
+            unsafe { target.copy_from_nonoverlapping(run.as_ptr(), run.len()) };
+        }
+        run_at += bytes;
     });
 }

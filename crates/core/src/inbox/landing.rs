@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::piece::{Edge, Piece};
 use super::{Inbox, Wanted, bad_scale, check_identity};
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;
@@ -10,33 +11,36 @@ use crate::codec::int8::{self, Isa, Spans};
 use crate::crc32c;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
+use crate::limits::LANE_STEP_BYTES;
 use crate::outbox::check_fits;
-use crate::pool::PooledBuffer;
+use crate::pool::Pool;
 use crate::record::{self, HEADER_BYTES, Header};
 use crate::slots::Lease;
+
+/// How a payload becomes a page.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Way {
+    /// It is the page, byte for byte: received in the slot itself.
+    InPlace,
+    /// Copied run by run, step after step.
+    Scattered,
+    /// Decoded group by group; a group is never longer than this.
+    Decoded(Spans, usize),
+}
 
 /// One record on its way into a slot. Nothing may use the slot's bytes before the last piece has said that
 /// the record is sound.
 #[derive(Debug)]
 pub struct Landing {
-    slot: SlotAccess,
-    geometry: Arc<Geometry>,
+    pub(super) slot: SlotAccess,
+    pub(super) geometry: Arc<Geometry>,
+    pub(super) way: Way,
+    pub(super) pool: Arc<Pool>,
     wanted: Wanted,
     codec: Codec,
     record_bytes: usize,
-    /// Where payload bytes are received: in the slot itself, or in `buffer`.
-    payload: *mut u8,
-    buffer: Option<PooledBuffer>,
-    /// For codecs that are decoded while the record arrives.
-    spans: Option<Spans>,
     pieces: Mutex<Pieces>,
 }
-
-// SAFETY: memory behind `payload` is the buffer's or the slot's, which live as long as this does; pieces write
-// disjoint ranges of it, because each range is claimed once.
-unsafe impl Send for Landing {}
-// SAFETY: as above.
-unsafe impl Sync for Landing {}
 
 #[derive(Debug)]
 struct Pieces {
@@ -44,6 +48,8 @@ struct Pieces {
     claimed: Vec<Range<usize>>,
     done: Vec<Done>,
     done_bytes: usize,
+    /// Parts of groups that lie across two pieces.
+    edges: Vec<Edge>,
     is_bad: bool,
 }
 
@@ -54,12 +60,22 @@ struct Done {
     checksum: u32,
 }
 
+/// What a piece leaves to the whole record.
+pub(super) struct Arrived<'a> {
+    pub range: Range<usize>,
+    pub header: &'a [u8; HEADER_BYTES],
+    pub checksum: u32,
+    pub edges: Vec<Edge>,
+    pub is_bad: bool,
+}
+
 impl Inbox {
     /// Opens the way for one record of `record_bytes` into a leased slot. Where the page is its own canonical
     /// form, a raw record is received in the slot itself.
     ///
     /// # Errors
-    /// As `open`.
+    /// `BAD_ARGUMENT` for a stale lease or a slot that is smaller than the page, `BAD_RECORD` for a length that
+    /// no record of this geometry has.
     pub fn land(
         &self,
         arena: &Arc<Arena>,
@@ -68,43 +84,42 @@ impl Inbox {
         wanted: Wanted,
         record_bytes: u64,
     ) -> Result<Landing> {
-        let payload_bytes =
-            usize::try_from(record_bytes).ok().and_then(|bytes| bytes.checked_sub(HEADER_BYTES));
-        let codec = Codec::ALL.into_iter().find(|codec| {
-            payload_bytes.is_some() && geometry.payload_bytes(*codec) == payload_bytes
-        });
-        let Some((codec, payload_bytes)) = codec.zip(payload_bytes) else {
-            let text = format!(
+        let record_bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
+        let payload_bytes = record_bytes.checked_sub(HEADER_BYTES);
+        let of_this_length = |codec: &Codec| geometry.payload_bytes(*codec) == payload_bytes;
+        let known = payload_bytes.and_then(|_| Codec::ALL.into_iter().find(of_this_length));
+        let codec = known.ok_or_else(|| {
+            Error::bad_record(format!(
                 "a record of {record_bytes} bytes: no codec makes such a one of this geometry"
-            );
-            return Err(Error::bad_record(text));
-        };
+            ))
+        })?;
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
-        let (payload, buffer) = if codec == Codec::Raw && geometry.is_canonical() {
-            (slot.as_ptr(), None)
-        } else {
-            let mut buffer = self.pool.take(payload_bytes)?;
-            (buffer.as_mut_ptr(), Some(buffer))
+        let way = match codec {
+            Codec::Raw if geometry.is_canonical() => Way::InPlace,
+            Codec::Raw => Way::Scattered,
+            Codec::Int8 => {
+                let spans = Spans::new(Isa::best(), geometry, slot.as_ptr());
+                Way::Decoded(spans, int8::group_bytes_max(geometry))
+            }
         };
-        let spans =
-            (codec == Codec::Int8).then(|| Spans::new(Isa::best(), geometry, slot.as_ptr()));
+        let pieces = Pieces {
+            header: [0; HEADER_BYTES],
+            claimed: Vec::new(),
+            done: Vec::new(),
+            done_bytes: 0,
+            edges: Vec::new(),
+            is_bad: false,
+        };
         Ok(Landing {
             slot,
             geometry: Arc::clone(geometry),
+            way,
+            pool: Arc::clone(&self.pool),
             wanted,
             codec,
-            record_bytes: HEADER_BYTES + payload_bytes,
-            payload,
-            buffer,
-            spans,
-            pieces: Mutex::new(Pieces {
-                header: [0; HEADER_BYTES],
-                claimed: Vec::new(),
-                done: Vec::new(),
-                done_bytes: 0,
-                is_bad: false,
-            }),
+            record_bytes,
+            pieces: Mutex::new(pieces),
         })
     }
 }
@@ -119,7 +134,7 @@ impl Landing {
     /// The place of `bytes` bytes at `offset`, for one receiver alone.
     ///
     /// # Errors
-    /// `BAD_RECORD` for bytes that came before, or that the record does not have.
+    /// `BAD_RECORD` for bytes that came before, or that the record does not have; `NO_MEMORY` at the inbox's limit.
     pub fn piece(self: &Arc<Self>, offset: u64, bytes: usize) -> Result<Piece> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let end = start.saturating_add(bytes);
@@ -131,25 +146,39 @@ impl Landing {
         if pieces.claimed.iter().any(|range| range.start < end && start < range.end) {
             return Err(Error::bad_record(format!("bytes at {offset} came twice")));
         }
+        let piece = Piece::new(self, start..end)?;
         pieces.claimed.push(start..end);
-        Ok(Piece {
-            landing: Arc::clone(self),
-            header: [0; HEADER_BYTES],
-            range: start..end,
-            at: start,
-            decoded: start.saturating_sub(HEADER_BYTES),
-            checksum: 0,
-            is_bad: false,
-        })
+        Ok(piece)
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Pieces> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Bytes of memory that a piece needs while it arrives: a step, and the part of a group that the step before left.
+    pub(super) fn window_bytes(&self) -> usize {
+        match self.way {
+            Way::InPlace => 0,
+            Way::Scattered => LANE_STEP_BYTES,
+            Way::Decoded(_, group_bytes) => LANE_STEP_BYTES + group_bytes,
+        }
     }
 
-    /// Every byte is here: the verdict, and what is left to decode.
-    fn finish(&self) -> Result<Header> {
+    /// A piece is whole. With the last one: the verdict.
+    pub(super) fn arrived(&self, arrived: Arrived<'_>) -> Result<Option<Header>> {
         let mut pieces = self.pieces();
+        let Range { start, end } = arrived.range;
+        if start < HEADER_BYTES {
+            let range = start..end.min(HEADER_BYTES);
+            pieces.header[range.clone()].copy_from_slice(&arrived.header[range]);
+        }
+        pieces.is_bad |= arrived.is_bad;
+        pieces.edges.extend(arrived.edges);
+        pieces.done_bytes += end - start;
+        pieces.done.push(Done { range: start..end, checksum: arrived.checksum });
+        if pieces.done_bytes < self.record_bytes {
+            return Ok(None);
+        }
+        self.verdict(&mut pieces).map(Some)
+    }
+
+    fn verdict(&self, pieces: &mut Pieces) -> Result<Header> {
         pieces.done.sort_unstable_by_key(|done| done.range.start);
         let in_payload =
             |done: &Done| done.range.end.saturating_sub(done.range.start.max(HEADER_BYTES));
@@ -165,114 +194,35 @@ impl Landing {
         if pieces.is_bad {
             return Err(bad_scale(int8::BadScale));
         }
-        self.decode_rest(&pieces.done)?;
+        if let Way::Decoded(spans, _) = self.way {
+            self.decode_edges(spans, &mut pieces.edges)?;
+        }
         Ok(header)
     }
 
-    fn decode_rest(&self, done: &[Done]) -> Result<()> {
-        let Some(spans) = self.spans else {
-            if self.buffer.is_some() {
-                // SAFETY: the buffer holds the payload, and nobody writes it any more.
-                let payload = unsafe {
-                    std::slice::from_raw_parts(self.payload, self.record_bytes - HEADER_BYTES)
-                };
-                // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives.
-                unsafe { self.codec.decode(&self.geometry, payload, self.slot.as_ptr()) }
-                    .map_err(bad_scale)?;
+    /// Pieces decode the groups that lie whole within them; of those across two they have kept their parts.
+    fn decode_edges(&self, spans: Spans, edges: &mut [Edge]) -> Result<()> {
+        edges.sort_unstable_by_key(|edge| edge.at);
+        let mut edges = edges.iter().peekable();
+        while let Some(first) = edges.next() {
+            let Some(group) = int8::group_around(&self.geometry, first.at) else { continue };
+            let mut bytes = first.bytes.clone();
+            while let Some(edge) = edges.next_if(|edge| edge.at < group.end) {
+                bytes.extend_from_slice(&edge.bytes);
             }
-            return Ok(());
-        };
-        // Pieces decode the groups that lie whole within them; those across two are left.
-        for end in done.iter().map(|done| done.range.end) {
-            let at = end.saturating_sub(HEADER_BYTES);
-            let Some(group) =
-                int8::group_around(&self.geometry, at).filter(|group| group.start < at)
-            else {
-                continue;
-            };
-            // SAFETY: as above.
-            unsafe { spans.decode(&self.geometry, self.payload, group, self.slot.as_ptr()) }
+            if (first.at, bytes.len()) != (group.start, group.len()) {
+                return Err(Error::bad_record("a part of it is missing"));
+            }
+            let payload = bytes.as_ptr().wrapping_sub(group.start);
+            // SAFETY: the group's bytes stand there, and are nobody else's; the slot holds the page (checked at
+            // opening) while `self.slot` lives.
+            unsafe { spans.decode(&self.geometry, payload, group, self.slot.as_ptr()) }
                 .map_err(bad_scale)?;
         }
         Ok(())
     }
-}
 
-/// Consecutive bytes of a record, in the middle of arriving; nobody else receives them.
-#[derive(Debug)]
-pub struct Piece {
-    landing: Arc<Landing>,
-    header: [u8; HEADER_BYTES],
-    range: Range<usize>,
-    at: usize,
-    /// Of the payload: the groups before are decoded, or are not this piece's.
-    decoded: usize,
-    checksum: u32,
-    is_bad: bool,
-}
-
-impl Piece {
-    /// Bytes still to come.
-    #[must_use]
-    pub fn rest(&self) -> usize {
-        self.range.end - self.at
-    }
-
-    /// Where the next bytes belong, at most `bytes` of them.
-    pub fn spare(&mut self, bytes: usize) -> &mut [u8] {
-        let end = self.range.end.min(self.at.saturating_add(bytes));
-        if self.at < HEADER_BYTES {
-            return &mut self.header[self.at..end.min(HEADER_BYTES)];
-        }
-        let place = self.landing.payload.wrapping_add(self.at - HEADER_BYTES);
-        // SAFETY: the range lies within the payload's memory, was claimed by this piece alone, and an engine
-        // does not touch a slot that is being filled.
-        unsafe { std::slice::from_raw_parts_mut(place, end - self.at) }
-    }
-
-    /// The first `bytes` bytes of what `spare` gave are there: they are checked, and decoded as far as they go.
-    ///
-    /// # Panics
-    /// If they are more than `spare` gave.
-    pub fn advance(&mut self, bytes: usize) {
-        let in_header = self.at < HEADER_BYTES;
-        let before = self.checksum;
-        let filled = &*self.spare(bytes);
-        assert_eq!(filled.len(), bytes, "no more than there was room for");
-        let checksum = if in_header { before } else { crc32c::append(before, filled) };
-        self.checksum = checksum;
-        self.at += bytes;
-        let Some(spans) = self.landing.spans.filter(|_| !in_header && !self.is_bad) else { return };
-        let span = self.decoded..self.at - HEADER_BYTES;
-        let (geometry, page) = (&self.landing.geometry, self.landing.slot.as_ptr());
-        // SAFETY: the slot holds the page (checked at opening) while the landing lives; the span belongs to this
-        // piece, has arrived, and is not written again.
-        match unsafe { spans.decode(geometry, self.landing.payload, span, page) } {
-            Ok(end) => self.decoded = end,
-            Err(int8::BadScale) => self.is_bad = true,
-        }
-    }
-
-    /// The piece is whole. With the record's last piece: whether the record is sound and its page in the slot.
-    ///
-    /// # Errors
-    /// `BAD_RECORD` with the reason; the slot's bytes are of no use then.
-    pub fn finish(self) -> Result<Option<Header>> {
-        debug_assert_eq!(self.rest(), 0, "the piece is whole");
-        {
-            let mut pieces = self.landing.pieces();
-            let Range { start, end } = self.range;
-            if start < HEADER_BYTES {
-                let range = start..end.min(HEADER_BYTES);
-                pieces.header[range.clone()].copy_from_slice(&self.header[range]);
-            }
-            pieces.is_bad |= self.is_bad;
-            pieces.done_bytes += end - start;
-            pieces.done.push(Done { range: start..end, checksum: self.checksum });
-            if pieces.done_bytes < self.landing.record_bytes {
-                return Ok(None);
-            }
-        }
-        self.landing.finish().map(Some)
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -169,6 +169,14 @@ pub fn group_around(geometry: &Geometry, at: usize) -> Option<Range<usize>> {
     groups_from(geometry, from).map(|group| group.payload()).find(|lies| lies.end > at)
 }
 
+/// Payload bytes of the longest group.
+#[must_use]
+pub fn group_bytes_max(geometry: &Geometry) -> usize {
+    let spec = geometry.spec();
+    let layer = groups(geometry).take(2 * spec.heads as usize);
+    layer.map(|group| group.payload().len()).max().unwrap_or_default()
+}
+
 fn check_length(geometry: &Geometry, payload: &[u8]) {
     let expected = geometry.payload_bytes(Codec::Int8);
     assert_eq!(Some(payload.len()), expected, "payload fits the geometry");

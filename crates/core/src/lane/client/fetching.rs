@@ -108,8 +108,14 @@ impl FetchRequest {
                 format!("the vault changed the length of a record to {}", frame.record_bytes);
             return Err(Error::lane_failed(text));
         }
-        let piece = landing.piece(frame.offset, frame.bytes as usize);
-        piece.map(Some).map_err(|error| Error::lane_failed(error.text))
+        match landing.piece(frame.offset, frame.bytes as usize) {
+            Ok(piece) => Ok(Some(piece)),
+            Err(error) if error.code == Code::NoMemory => {
+                self.state().refuse(index, &error);
+                Ok(None)
+            }
+            Err(error) => Err(Error::lane_failed(error.text)),
+        }
     }
 
     fn land(&self, index: usize, record_bytes: u64) -> Result<Landing> {

@@ -1,0 +1,166 @@
+//! Owns one piece of a record while it arrives: a small window that stays in the cache, emptied into the page step by step.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::landing::{Arrived, Landing, Way};
+use crate::codec::int8::{self, BadScale, Spans};
+use crate::codec::raw;
+use crate::crc32c;
+use crate::error::Result;
+use crate::limits::LANE_STEP_BYTES;
+use crate::pool::PooledBuffer;
+use crate::record::{HEADER_BYTES, Header};
+
+/// A part of a group that lies across two pieces; `at` counts in the payload.
+#[derive(Debug)]
+pub(super) struct Edge {
+    pub at: usize,
+    pub bytes: Vec<u8>,
+}
+
+/// Consecutive bytes of a record, in the middle of arriving; nobody else receives them.
+#[derive(Debug)]
+pub struct Piece {
+    landing: Arc<Landing>,
+    header: [u8; HEADER_BYTES],
+    range: Range<usize>,
+    at: usize,
+    /// None where bytes are received in the slot.
+    window: Option<PooledBuffer>,
+    /// Where the window starts in the payload: what came before it has left it.
+    base: usize,
+    /// Where the first whole group of this piece may start.
+    head_end: usize,
+    edges: Vec<Edge>,
+    checksum: u32,
+    is_bad: bool,
+}
+
+impl Piece {
+    pub(super) fn new(landing: &Arc<Landing>, range: Range<usize>) -> Result<Self> {
+        let window = match landing.window_bytes() {
+            0 => None,
+            bytes => Some(landing.pool.take(bytes)?),
+        };
+        let base = range.start.saturating_sub(HEADER_BYTES);
+        let end = range.end.saturating_sub(HEADER_BYTES);
+        let head_end = match landing.way {
+            Way::Decoded(..) => int8::group_around(&landing.geometry, base)
+                .map_or(base, |group| if group.start == base { base } else { group.end.min(end) }),
+            _ => base,
+        };
+        Ok(Self {
+            landing: Arc::clone(landing),
+            header: [0; HEADER_BYTES],
+            at: range.start,
+            range,
+            window,
+            base,
+            head_end,
+            edges: Vec::new(),
+            checksum: 0,
+            is_bad: false,
+        })
+    }
+
+    /// Bytes still to come.
+    #[must_use]
+    pub fn rest(&self) -> usize {
+        self.range.end - self.at
+    }
+
+    /// Where the next bytes belong, at most `bytes` of them.
+    pub fn spare(&mut self, bytes: usize) -> &mut [u8] {
+        let bytes = bytes.min(self.rest()).min(LANE_STEP_BYTES);
+        let Some(at) = self.at.checked_sub(HEADER_BYTES) else {
+            let end = HEADER_BYTES.min(self.at + bytes);
+            return &mut self.header[self.at..end];
+        };
+        if let Some(window) = &mut self.window {
+            let from = at - self.base;
+            return &mut window[from..from + bytes];
+        }
+        let place = self.landing.slot.as_ptr().wrapping_add(at);
+        // SAFETY: the range lies within the page, which the slot holds (checked at opening); it was claimed by this
+        // piece alone, and an engine does not touch a slot that is being filled.
+        unsafe { std::slice::from_raw_parts_mut(place, bytes) }
+    }
+
+    /// The first `bytes` bytes of what `spare` gave are there: they are checked, and go to the page as far as they can.
+    ///
+    /// # Panics
+    /// If they are more than `spare` gave.
+    pub fn advance(&mut self, bytes: usize) {
+        let (in_header, before) = (self.at < HEADER_BYTES, self.checksum);
+        let filled = &*self.spare(bytes);
+        assert_eq!(filled.len(), bytes, "no more than there was room for");
+        if in_header {
+            self.at += bytes;
+            return;
+        }
+        self.checksum = crc32c::append(before, filled);
+        self.at += bytes;
+        match self.landing.way {
+            Way::InPlace => {}
+            Way::Scattered => self.scatter(),
+            Way::Decoded(spans, _) => self.decode(spans),
+        }
+    }
+
+    fn scatter(&mut self) {
+        let Some(window) = &self.window else { return };
+        let end = self.at - HEADER_BYTES;
+        let (geometry, page) = (&self.landing.geometry, self.landing.slot.as_ptr());
+        // SAFETY: the slot holds the page (checked at opening) while the landing lives; the window is our own memory.
+        unsafe { raw::scatter_part(geometry, &window[..end - self.base], self.base, page) };
+        self.base = end;
+    }
+
+    /// Decodes the groups that are whole, and keeps the part of one that is not at the window's start.
+    fn decode(&mut self, spans: Spans) {
+        let end = self.at - HEADER_BYTES;
+        let Some(window) = self.window.as_mut().filter(|_| end >= self.head_end) else { return };
+        if self.base < self.head_end {
+            let bytes = window[..self.head_end - self.base].to_vec();
+            self.edges.push(Edge { at: self.base, bytes });
+        }
+        let payload = window.as_ptr().wrapping_sub(self.base);
+        let span = self.head_end..end;
+        let (geometry, page) = (&self.landing.geometry, self.landing.slot.as_ptr());
+        let decoded = if self.is_bad {
+            Err(BadScale)
+        } else {
+            // SAFETY: the slot holds the page (checked at opening) while the landing lives; the span stands in the
+            // window, which is our own memory.
+            unsafe { spans.decode(geometry, payload, span, page) }
+        };
+        // What is of no use is forgotten, so that the window has room for the rest.
+        let kept_from = decoded.unwrap_or(end);
+        self.is_bad |= decoded.is_err();
+        window.copy_within(kept_from - self.base..end - self.base, 0);
+        self.base = kept_from;
+        self.head_end = kept_from;
+    }
+
+    /// The piece is whole. With the record's last piece: whether the record is sound and its page in the slot.
+    ///
+    /// # Errors
+    /// `BAD_RECORD` with the reason; the slot's bytes are of no use then.
+    pub fn finish(mut self) -> Result<Option<Header>> {
+        debug_assert_eq!(self.rest(), 0, "the piece is whole");
+        let end = self.range.end.saturating_sub(HEADER_BYTES);
+        if let (Way::Decoded(..), Some(window)) = (self.landing.way, &self.window)
+            && self.base < end
+        {
+            self.edges.push(Edge { at: self.base, bytes: window[..end - self.base].to_vec() });
+        }
+        self.landing.arrived(Arrived {
+            range: self.range.clone(),
+            header: &self.header,
+            checksum: self.checksum,
+            edges: std::mem::take(&mut self.edges),
+            is_bad: self.is_bad,
+        })
+    }
+}
