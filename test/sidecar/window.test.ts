@@ -66,6 +66,10 @@ function recordOf(item: number): Buffer {
   return makeRecord(item >> 1, { payloadBytes: PAGE, shard: item % 2 }).record;
 }
 
+function keyOfItem(item: number): Buffer {
+  return makeRecord(item >> 1, { payloadBytes: PAGE, shard: item % 2 }).key;
+}
+
 function give(item: number, record: Buffer = recordOf(item)): void {
   window.piece(item, 0, record.length, record);
 }
@@ -135,6 +139,27 @@ test("after the end nothing is written, and everything is given back", () => {
     expect(testReadSlot(arena.id, slot).equals(written[at]!)).toBe(true);
   }
   expect(bad).toHaveLength(0);
+});
+
+test("what lanes bring is placed, what they could not is left to pieces", () => {
+  const plan = window.landingPlan();
+  expect(plan.keys.equals(Buffer.concat([0, 1, 2, 3].map(keyOfItem)))).toBe(true);
+  expect([...plan.leases]).toEqual([...blocks[0]!.leases, ...blocks[1]!.leases]);
+  const { ACCEPTED, INCOMPLETE } = ItemStatus;
+  const statuses = Uint8Array.of(ACCEPTED, ACCEPTED, INCOMPLETE, ACCEPTED);
+  expect(window.settle({ statuses, bytes: 1, reason: null })).toEqual([2]);
+  expect(blocks.map(({ state }) => state)).toEqual(["placed", "fetching"]);
+  give(2);
+  expect(blocks[1]!.state).toBe("placed");
+});
+
+test("a record that lanes refused fails its block and is reported; nothing is asked for again", () => {
+  const { ACCEPTED, BAD_RECORD, INCOMPLETE, MISSING } = ItemStatus;
+  const statuses = Uint8Array.of(INCOMPLETE, BAD_RECORD, ACCEPTED, MISSING);
+  expect(window.settle({ statuses, bytes: 1, reason: "torn" })).toEqual([]);
+  expect(blocks.map(({ failure }) => failure)).toEqual(["bad_record", "end_of_hit"]);
+  expect(bad.map((key) => key.toString("hex"))).toEqual([keyOfItem(1).toString("hex")]);
+  expect(arena.status().freeSlots).toBe(8);
 });
 
 test("what the vault has lost ends the hit, what broke off is the vault's failure", () => {
