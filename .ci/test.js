@@ -62,7 +62,12 @@ async function runChecks(checks) {
 async function runTests(stage) {
   const logPath = logOf(stage.name);
   if (stage.report) rmSync(stage.report, { force: true });
-  const options = { ...stage, env, logPath, onLine: (line) => say(`  ${line}`) };
+  const options = {
+    ...stage,
+    env: { ...env, ...stage.env },
+    logPath,
+    onLine: (line) => say(`  ${line}`),
+  };
   const result = await run(stage.command, stage.args, options);
   let count;
   let wrong;

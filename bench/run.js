@@ -11,7 +11,16 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
 `;
 
 /** In the order of running: from the kernels outwards. */
-const NAMES = ["codec", "hit-ratio", "lanes", "transfer", "sidecar", "lookup", "engine-steps", "demo"];
+const NAMES = [
+  "codec",
+  "hit-ratio",
+  "lanes",
+  "transfer",
+  "sidecar",
+  "lookup",
+  "engine-steps",
+  "demo",
+];
 
 const EXIT_CRASHED = 1;
 const EXIT_USAGE = 2;

@@ -98,6 +98,11 @@ export const STAGES = [
     count: () => cargoCounts(report("cargo.log")),
   },
   vitest("vitest", VITEST_TIMEOUT_MS, ["--exclude", TIDY]),
+  // The same without lanes: a peer that has none is served as well.
+  {
+    ...vitest("grpc", VITEST_TIMEOUT_MS, ["test/client", "test/sidecar", "test/vault"]),
+    env: { TIERKV_TEST_LANES: "off" },
+  },
   pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"),
   pytest("engine", ENGINE_TIMEOUT_MS, "test/engine"),
 ];

@@ -148,17 +148,14 @@ export async function openFront(vault: TestVault): Promise<{ address: string; re
   const inner = openClient(vault);
   const { laneAddress } = await inner.hello(SOON_MS);
   const relay = await openRelay({ address: `127.0.0.1${laneAddress}` });
+  // Each hello needs a token of its own.
+  const answer = async (done: (error: null, reply: HelloReply) => void): Promise<void> => {
+    const reply = await inner.hello(SOON_MS);
+    done(null, { ...reply, laneAddress: `:${relay.address.split(":")[1]}` });
+  };
   const front = await openFakeVault({
-    Hello: (_call: unknown, done: (error: Error | null, reply?: HelloReply) => void): void => {
-      const relayed = (reply: HelloReply): HelloReply => ({
-        ...reply,
-        laneAddress: `:${relay.address.split(":")[1]}`,
-      });
-      inner.hello(SOON_MS).then(
-        (reply) => done(null, relayed(reply)),
-        (error: unknown) => done(error as Error),
-      );
-    },
+    Hello: (_call: unknown, done: (error: null, reply: HelloReply) => void): void =>
+      void answer(done),
     Lookup: (
       { request }: { request: { keys: Buffer } },
       done: (error: null, reply: unknown) => void,
