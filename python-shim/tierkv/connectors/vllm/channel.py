@@ -43,13 +43,19 @@ class Channel:
         listener: Listener,
         changes: Callable[[], dict[str, int]],
         unreachable: Callable[[], None] = lambda: None,
+        *,
+        reports: Callable[[], Frame] = dict,
     ) -> None:
-        """`unreachable` is called, from the helper thread, whenever nobody listens at `path`."""
+        """`unreachable` is called, from the helper thread, whenever nobody listens at `path`.
+
+        `changes` gives the counters of a `counts` frame, `reports` its other fields, both what is new.
+        """
         self._path = path
         self._unreachable = unreachable
         self._hello = hello
         self._listener = listener
         self._changes = changes
+        self._reports = reports
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
         self._lock = threading.Lock()
@@ -239,8 +245,9 @@ class Channel:
         self._last_ping = now
         if self._owed_since is None:
             self._owed_since = now
-        if counters := self._changes():
-            self.send({"t": "counts", "counters": counters})
+        counters, reports = self._changes(), self._reports()
+        if counters or reports:
+            self.send({"t": "counts", "counters": counters, **reports})
         self.send({"t": "ping", "n": int(now * 1000)})
 
     def _write(self, sock: socket.socket, unsent: memoryview) -> memoryview:

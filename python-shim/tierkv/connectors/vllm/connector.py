@@ -124,6 +124,11 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         """See WorkerShim.register_kv_caches."""
         self._worker.register_kv_caches(kv_caches)
 
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """See WorkerShim.begin_step."""
+        super().bind_connector_metadata(connector_metadata)
+        self._worker.begin_step(self._metadata)
+
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         """See WorkerShim.handle_preemptions."""
         self._worker.handle_preemptions(kv_connector_metadata)

@@ -48,5 +48,9 @@ POPULATE_STEP_BYTES: Final = 8 * MIB
 ARENAS_MAX: Final = 4
 #: Samples kept of the time the engine spends in our calls.
 TIMING_SAMPLES_MAX: Final = 8192
+#: Measured steps that wait to be told to the sidecar.
+STEP_SAMPLES_MAX: Final = 256
+#: A step is measured when one request computes at least this many tokens: less is decoding.
+STEP_TOKENS_MIN: Final = 16
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4

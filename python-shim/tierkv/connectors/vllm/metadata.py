@@ -37,13 +37,16 @@ class LoadPart:
 class StepMetadata(KVConnectorMetadata):
     """Work for one engine step. `ticket` numbers the step's saves; the worker hands it back when they are copied.
 
-    `has_forward` is False on steps without tokens: they copy what earlier steps put off.
+    `has_forward` is False on steps without tokens: they copy what earlier steps put off. `tokens` and `attended` say
+    how much prompt the step computes, for the worker to measure: tokens, and pairs of a token and one before; else 0.
     """
 
     has_forward: bool = False
     ticket: int = 0
     saves: list[SaveItem] = field(default_factory=list)
     loads: list[LoadPart] = field(default_factory=list)
+    tokens: int = 0
+    attended: int = 0
 
 
 @dataclass

@@ -41,7 +41,8 @@ class PlanGroup:
 class Plan:
     """One `prefetch` of one request. `boundary`: prompt tokens up to which it is fetched; None before the look-up.
 
-    With `is_plain` any prefix of what is placed can be used, else only all of it.
+    With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
+    it; `asked_at_s`: when vLLM first asked for it.
     """
 
     plan_id: int
@@ -55,6 +56,8 @@ class Plan:
     boundary: int | None = None
     done_reason: str | None = None
     admitted: bool = False
+    taken_tokens: int = 0
+    asked_at_s: float = 0.0
 
     @property
     def is_looked_up(self) -> bool:
@@ -178,6 +181,9 @@ class PlanBook:
         self._arena = -1
         self.connection = 0
         self.restore_on = False
+        self.tokens_min = (
+            0  #: prompts with fewer tokens to restore are computed sooner than asked for
+        )
 
     # --- the helper thread -------------------------------------------------------------------
 
@@ -186,6 +192,7 @@ class PlanBook:
         with self._lock:
             self.connection += 1
             self.restore_on = False
+            self.tokens_min = 0
 
     def closed(self) -> None:
         """Hear that the connection ended: what was not admitted is forgotten."""
@@ -198,6 +205,9 @@ class PlanBook:
     def on_frame(self, frame: Frame) -> None:
         """Record what the sidecar says about a plan; frames about plans that are over are ignored."""
         kind = frame["t"]
+        if kind == "pace":
+            self.tokens_min = int(frame["tokens_min"])
+            return
         if kind == "restore":
             self.restore_on = bool(frame["on"])
             self._arena = int(frame["arena"])
@@ -277,8 +287,14 @@ class PlanBook:
 
     def release_plan(self, plan: Plan) -> None:
         """Give a plan's slots back, unless they went with the connection it belonged to."""
-        if plan.connection == self.connection:
-            self._send({"t": "release", "req": plan.req_id, "plan": plan.plan_id})
+        if plan.connection != self.connection:
+            return
+        frame: Frame = {"t": "release", "req": plan.req_id, "plan": plan.plan_id}
+        if plan.taken_tokens:
+            ready_at_s = max(plan.progress_at_s, plan.asked_at_s)
+            frame["tokens"] = plan.taken_tokens
+            frame["load_us"] = int((time.monotonic() - ready_at_s) * 1e6)
+        self._send(frame)
 
     def release_wanted(self) -> int:
         """Release the plans the sidecar asked back; called when no offer is pending. Returns how many."""

@@ -13,6 +13,7 @@ from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.gauge import prompt_work
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
@@ -183,6 +184,10 @@ class SchedulerShim:
         tokens = self._grid.limit(state.request)
         if tokens <= 0 or state.plans_opened >= limits.PLANS_PER_ADMISSION_MAX:
             return None
+        if tokens - first_tokens < self._book.tokens_min:
+            if state.first_ask_s is None:
+                self.counters.add("prompts_below_gain")
+            return None
         if not self._channel.is_up or not self._name_ourselves():
             return None
         state.plans_opened += 1
@@ -274,7 +279,7 @@ class SchedulerShim:
         state = self._requests.get(request.request_id)
         if state is None:
             return
-        state.first_ask_s = None
+        asked_at_s, state.first_ask_s = state.first_ask_s, None
         state.gave_up = False
         state.plans_opened = 0
         if num_external_tokens == 0:
@@ -298,6 +303,8 @@ class SchedulerShim:
             failed = list(tables[group.index][first : end // group.block_tokens])
             self._loads.add_failed(plan, group.index, failed)
             return
+        plan.taken_tokens = num_external_tokens
+        plan.asked_at_s = asked_at_s or 0.0
         self.counters.add("restores_admitted")
         self.counters.add("tokens_restored", num_external_tokens)
 
@@ -314,6 +321,7 @@ class SchedulerShim:
             state = self._requests.get(req_id)
             if state is not None:
                 self._offer_saves(state, scheduled, tables)
+        tokens, attended = prompt_work(scheduler_output.num_scheduled_tokens, self._requests)
         ticket, saves = self._saves.next_step()
         if saves and self._channel.is_up:
             self._name_ourselves()  # the sidecar drops saves of an engine without a name
@@ -322,6 +330,8 @@ class SchedulerShim:
             ticket=ticket,
             saves=saves,
             loads=self._loads.next_parts(),
+            tokens=tokens,
+            attended=attended,
         )
 
     def _offer_saves(self, state: _Request, scheduled: int, tables: Any) -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import struct
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.gauge import StepGauge
 from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.pages import Pages, make_pages
 from tierkv.connectors.vllm.settings import Settings
@@ -50,6 +52,7 @@ class WorkerShim:
         self._save_arena: Arena | None = None
         self._pages: dict[int, Pages] = {}
         self._copier: Copier | None = None
+        self._gauge: StepGauge | None = None
         self._channel: Channel | None = None
         self._received: set[str] = set()
         self._failed: set[str] = set()
@@ -67,6 +70,8 @@ class WorkerShim:
         }
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device, self.clock)
+        # Ranks step together: one of them is enough.
+        self._gauge = StepGauge(device) if self._rank == 0 else None
         transfer = self._config.kv_transfer_config
         hello: Frame = {
             "t": "hello",
@@ -79,7 +84,13 @@ class WorkerShim:
             "shim": tierkv.__version__,
             "vllm": compat.vllm_version(),
         }
-        self._channel = Channel(self._settings.socket, hello, self, self.counters.take_changes)
+        self._channel = Channel(
+            self._settings.socket,
+            hello,
+            self,
+            self.counters.take_changes,
+            reports=self._gauge.take if self._gauge is not None else dict,
+        )
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
@@ -146,13 +157,22 @@ class WorkerShim:
             self._copier.fence()
 
     @on_step_path
+    def begin_step(self, metadata: StepMetadata) -> None:
+        """Hear that vLLM starts a step: its forward comes next."""
+        if self._gauge is not None:
+            self._gauge.begin(metadata.tokens, metadata.attended)
+
+    @on_step_path
     def start_load_kv(self, metadata: StepMetadata) -> None:
         """Copy this step's share of the admitted loads, and of the saves when no forward follows.
 
-        Up to 0.30 vLLM calls no `wait_for_save` on steps without tokens.
+        Up to 0.30 vLLM calls no `wait_for_save` on steps without tokens. Before or after the forward, by release.
         """
+        started = time.perf_counter()
         for part in metadata.loads:
             self._load(part)
+        if self._gauge is not None and metadata.loads:
+            self._gauge.loaded(time.perf_counter() - started)
         if not metadata.has_forward:
             self._save_step(metadata)
 
@@ -197,6 +217,8 @@ class WorkerShim:
     @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:
         """Copy the blocks this step's forward completed."""
+        if self._gauge is not None:
+            self._gauge.end()
         if metadata.has_forward:
             self._save_step(metadata)
 

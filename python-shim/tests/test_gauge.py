@@ -1,0 +1,110 @@
+"""What the shim measures for the cost model: steps by their work, loads by their time, and short prompts left alone."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tierkv.connectors.vllm import compat, gauge, limits
+from tierkv.connectors.vllm.gauge import StepGauge, prompt_work
+from tierkv.connectors.vllm.metadata import StepMetadata
+
+from .support.engine import BLOCK_TOKENS, Request
+from .support.scheduler import NOTHING, Bench
+from .support.sidecar import FakeSidecar, wait_until
+from .test_worker import Bench as WorkerBench
+
+
+@pytest.fixture(autouse=True)
+def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(gauge, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
+
+
+def kept(computed: int) -> Any:
+    return SimpleNamespace(request=SimpleNamespace(num_computed_tokens=computed))
+
+
+def test_a_steps_work_is_its_tokens_and_the_pairs_before_them() -> None:
+    requests = {"a": kept(100), "b": kept(0)}
+    assert prompt_work({"a": 20, "b": 40}, requests) == (60, 20 * 100 + 200 + 800)
+
+
+def test_steps_that_only_decode_or_hold_strangers_teach_nothing() -> None:
+    fewest = limits.STEP_TOKENS_MIN
+    assert prompt_work({"a": fewest - 1}, {"a": kept(0)}) == (0, 0)
+    assert prompt_work({"a": fewest, "stranger": fewest}, {"a": kept(0)}) == (0, 0)
+    assert prompt_work({}, {}) == (0, 0)
+
+
+def test_a_step_lasts_until_its_forward_is_done_without_our_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    measured = StepGauge(torch.device("cpu"))
+    measured.begin(64, 2048)
+    clock.now_s = 0.5
+    measured.loaded(0.1)
+    measured.end()
+    measured.end()
+    measured.begin(0, 0)
+    measured.end()
+    assert measured.take() == {"steps": [[64, 2048, 400_000]]}
+    assert measured.take() == {}
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, [[64, 2048]]), (1, [])])
+def test_the_sidecar_hears_of_steps_from_rank_0_only(
+    socket_path: str, rank: int, expected: list[list[int]]
+) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        bench = WorkerBench(socket_path, sidecar, world=2, rank=rank)
+        bench.fake.expect("register")
+        step = StepMetadata(has_forward=True, tokens=64, attended=2048)
+        bench.shim.begin_step(step)
+        bench.shim.start_load_kv(step)
+        bench.shim.wait_for_save(step)
+        bench.shim.counters.add("seen")
+        (counts,) = bench.fake.expect("counts")
+        assert [row[:2] for row in counts.get("steps", [])] == expected
+        bench.close()
+
+
+def test_a_release_says_what_was_loaded_and_an_unused_plan_says_nothing(socket_path: str) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar)
+        request = bench.new(Request("r", 3 * BLOCK_TOKENS))
+        prefetch = bench.prefetch()
+        bench.held(prefetch, 0, 1)
+        bench.place(prefetch, 0, 7, 8)
+        bench.done(prefetch)
+        tokens, _ = bench.answer(request)
+        bench.admit(request, [1, 2, 3], tokens or 0)
+        bench.finish_load("r")
+        unused = bench.new(Request("s", 3 * BLOCK_TOKENS, seed="other"))
+        bench.prefetch(2)
+        bench.shim.request_finished(unused)
+        loaded, dropped = bench.fake.expect("release", 2)
+        assert (loaded["tokens"], loaded["load_us"] >= 0) == (2 * BLOCK_TOKENS, True)
+        assert "tokens" not in dropped
+        bench.shim.shutdown()
+
+
+def test_prompts_too_short_to_gain_are_not_asked_for(socket_path: str) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar)
+        bench.fake.send({"t": "pace", "tokens_min": 3 * BLOCK_TOKENS})
+        wait_until(lambda: bench.shim._book.tokens_min, "the threshold")
+        short = bench.new(Request("short", 3 * BLOCK_TOKENS))
+        assert bench.ask(short) == NOTHING
+        assert bench.shim.counters.get("prompts_below_gain") == 1
+        bench.new(Request("long", 4 * BLOCK_TOKENS))
+        assert bench.prefetch()["req"] == "long"
+        bench.shim.shutdown()
