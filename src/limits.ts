@@ -97,6 +97,28 @@ export const STATUS_SAMPLES = 10;
 /** `tierkv flush` gives a vault this long: freeing many records takes a while. */
 export const FLUSH_TIMEOUT_MS = 30_000;
 
+// `tierkv bench`.
+/** One call, on a slow link, too. */
+export const BENCH_CALL_MS = 60_000;
+/** Empty calls, and look-ups, that are timed. */
+export const BENCH_SAMPLES = 50;
+/** Keys of one look-up: a prompt of 32,000 tokens in blocks of 16. */
+export const BENCH_LOOKUP_KEYS = 2000;
+/** MiB of plain bytes that say how much a round may move; and at most in a round. */
+export const BENCH_PROBE_CHUNKS = 8;
+export const BENCH_PROBE_CHUNKS_MAX = 256;
+/** Plain bytes that pass in this time make one round, up to `--bytes`. */
+export const BENCH_ROUND_MS = 1_000;
+export const BENCH_BYTES_DEFAULT: number = 128 * MIB;
+export const BENCH_BYTES_MAX: number = 1 * GIB;
+export const BENCH_ROUNDS_DEFAULT = 5;
+export const BENCH_ROUNDS_MAX = 100;
+/** Share of a vault's memory that a round may take, so that little is evicted. */
+export const BENCH_VAULT_SHARE = 0.125;
+/** The prompt whose restore is reckoned, and KV of one of its tokens: 36 layers, 8 KV heads of 128, bf16. */
+export const BENCH_TOKENS_DEFAULT = 32_768;
+export const BENCH_TOKEN_BYTES_DEFAULT = 147_456;
+
 // Lanes: connections beside gRPC on which records travel; their own limits stand in crates/core/src/limits.rs.
 /** Lanes to one vault: with two, one core receives while another decodes. 0: records travel over gRPC. */
 export const LANES_DEFAULT = 2;

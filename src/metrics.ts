@@ -54,6 +54,8 @@ export const VAULT_COUNTERS = [
   "flushes",
   "calls_refused",
   "lanes_refused",
+  "probes",
+  "probed_bytes",
 ] as const;
 
 /** The inventory and the families whose last part is only known at run time. */

@@ -101,6 +101,7 @@ export const lanesOpen: Core["lanesOpen"] = coded(loaded.lanesOpen);
 export const lanesLookup: Core["lanesLookup"] = coded(loaded.lanesLookup);
 export const lanesFetch: Core["lanesFetch"] = coded(loaded.lanesFetch);
 export const lanesStore: Core["lanesStore"] = coded(loaded.lanesStore);
+export const lanesProbe: Core["lanesProbe"] = coded(loaded.lanesProbe);
 export const lanesCancel: Core["lanesCancel"] = coded(loaded.lanesCancel);
 export const lanesProgress: Core["lanesProgress"] = coded(loaded.lanesProgress);
 export const lanesClose: Core["lanesClose"] = coded(loaded.lanesClose);

@@ -195,6 +195,9 @@ export declare function lanesLookup(id: number, namespace: Uint8Array, packed: U
  */
 export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void): number
 
+/** Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number. */
+export declare function lanesProbe(id: number, chunks: number, toVault: boolean): number
+
 /** Bytes that have travelled for a request; null when it has its outcome. */
 export declare function lanesProgress(id: number, request: number): number | null
 

@@ -4,6 +4,7 @@ import { TierkvError, toTierkvError } from "../errors.ts";
 import { packageVersion } from "../version.ts";
 import { Call } from "./call.ts";
 import type { CommonOptions, Run } from "./call.ts";
+import { addBench } from "./commands/bench.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
 import { addFlush } from "./commands/flush.ts";
@@ -79,7 +80,7 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
       const options = (args.at(-1) as Command).optsWithGlobals<CommonOptions & Options>();
       onCode(await perform(new Call<Options>(options, io)));
     };
-  for (const add of [addVault, addSidecar, addStatus, addFlush, addConfig, addDemo])
+  for (const add of [addVault, addSidecar, addStatus, addBench, addFlush, addConfig, addDemo])
     add({ program, action });
   return program;
 }

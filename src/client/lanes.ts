@@ -14,10 +14,11 @@ import {
   lanesFetch,
   lanesLookup,
   lanesOpen,
+  lanesProbe,
   lanesProgress,
   lanesStore,
 } from "../native.ts";
-import { jitterMs, sleep } from "../time.ts";
+import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { CallOptions } from "./channel.ts";
 
@@ -52,6 +53,12 @@ export interface Settled {
   bytes: number;
   /** Why the first bad record was refused here. */
   reason: string | null;
+}
+
+/** Bytes that are no record, and how long they took. */
+export interface Probed {
+  bytes: number;
+  ms: number;
 }
 
 export interface RequestOptions extends CallOptions {
@@ -147,6 +154,14 @@ export class Lanes {
   ): Promise<Settled> {
     const begin = (id: number): number => lanesStore(id, namespace, keys, records);
     return settledOf(await this.#run(begin, options), records.length);
+  }
+
+  /** `chunks` MiB of bytes that are no record; null when the lanes are of no use. Rejects when the call is given up. */
+  async probe(chunks: number, isToVault: boolean, options: RequestOptions): Promise<Probed | null> {
+    const begunMs = nowMs();
+    const outcome = await this.#run((id) => lanesProbe(id, chunks, isToVault), options);
+    if (outcome === null || outcome.error !== null) return null;
+    return { bytes: outcome.bytes, ms: nowMs() - begunMs };
   }
 
   /** Ends them for good. Idempotent. */

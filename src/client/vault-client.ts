@@ -9,7 +9,7 @@ import type { VaultState } from "./breaker.ts";
 import { runFetch } from "./fetch-call.ts";
 import { FetchLedger } from "./fetch-ledger.ts";
 import type { FetchSink } from "./fetch-ledger.ts";
-import type { LandingPlan, LanesState, Settled } from "./lanes.ts";
+import type { LandingPlan, LanesState, Probed, Settled } from "./lanes.ts";
 import { VaultSession } from "./session.ts";
 import type { Attempt, VaultClientOptions } from "./session.ts";
 import { splitBatch, splitKeys, splitPlan } from "./split.ts";
@@ -218,6 +218,16 @@ export class VaultClient {
       }
       return statuses;
     });
+  }
+
+  /**
+   * Moves `chunks` MiB (at most 256) that are no record over the lanes, from the vault or to it, and keeps none of them: what
+   * the way there alone carries. null: there are no lanes.
+   */
+  probe(chunks: number, isToVault: boolean, deadlineMs: number): Promise<Probed | null> {
+    return this.#session.call("Probe", deadlineMs, (attempt) =>
+      attempt.lanes.probe(chunks, isToVault, attempt.laneOptions()),
+    );
   }
 
   stats(deadlineMs: number): Promise<m.StatsReply> {

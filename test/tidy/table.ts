@@ -50,7 +50,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
-    rooms: ["config", "wire", "vault", "client", "sidecar", "demo"],
+    rooms: ["arena", "codec", "config", "wire", "vault", "client", "sidecar", "demo"],
     packages: ["commander"],
   }),
 };

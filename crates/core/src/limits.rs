@@ -59,6 +59,9 @@ pub const LANE_CONTROL_BYTES_MAX: usize = 192 * KIB;
 /// Keys of one look-up, fetch or offer: a 64k-token prompt in blocks of 16.
 pub const LANE_KEYS_MAX: usize = 4096;
 
+/// Chunks of one probe.
+pub const LANE_PROBE_CHUNKS_MAX: u32 = 256;
+
 /// Lanes of one session.
 pub const LANES_MAX: usize = 8;
 

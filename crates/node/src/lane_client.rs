@@ -139,6 +139,12 @@ pub fn lanes_store(id: u32, namespace: &[u8], packed: &[u8], records: &[u32]) ->
     })
 }
 
+/// Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number.
+#[napi]
+pub fn lanes_probe(id: u32, chunks: u32, to_vault: bool) -> napi::Result<u32> {
+    run(|| LANES.get(id)?.probe(chunks, to_vault))
+}
+
 /// Gives a request up: its outcome comes with an error, unless it was out before.
 #[napi]
 pub fn lanes_cancel(id: u32, request: u32) -> napi::Result<()> {

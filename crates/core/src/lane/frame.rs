@@ -46,10 +46,12 @@ pub enum Kind {
     Wanted = 10,
     /// Either: a text. Request 0: the session ends.
     Error = 11,
+    /// Client: `item` whole chunks of bytes that are no record; `code` 0: from the vault, 1: to it.
+    Probe = 12,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Welcome,
         Self::Lookup,
@@ -61,6 +63,7 @@ impl Kind {
         Self::Offer,
         Self::Wanted,
         Self::Error,
+        Self::Probe,
     ];
 
     fn from_id(id: u8) -> Option<Self> {
@@ -75,7 +78,7 @@ impl Kind {
         };
         match self {
             Self::Hello => bytes == TOKEN_BYTES,
-            Self::Welcome | Self::Status | Self::Cancel => bytes == 0,
+            Self::Welcome | Self::Status | Self::Cancel | Self::Probe => bytes == 0,
             Self::Lookup | Self::Fetch => keys(PACKED_KEY_BYTES),
             Self::Offer => keys(OFFER_ITEM_BYTES),
             Self::Found | Self::Wanted => bytes <= LANE_CONTROL_BYTES_MAX,
@@ -90,11 +93,11 @@ impl Kind {
 pub struct Frame {
     /// What it is.
     pub kind: Kind,
-    /// A status, or the number of lanes.
+    /// A status, the number of lanes, or a probe's direction.
     pub code: u16,
     /// Given by the client, ascending from 1; 0: the session as such.
     pub request: u32,
-    /// Index into the request's keys.
+    /// Index into the request's keys, or the number of a probe's chunks.
     pub item: u32,
     /// Where the body stands in the record.
     pub offset: u64,

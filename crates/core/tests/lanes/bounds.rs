@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tierkv_core::codec::Codec;
 use tierkv_core::lane::client::Outcome;
 use tierkv_core::lane::frame::{Frame, Kind};
+use tierkv_core::limits::LANE_PROBE_CHUNKS_MAX;
 use tierkv_core::store::ItemStatus;
 
 use super::stand::{
@@ -228,4 +229,14 @@ fn a_draining_vault_ends_what_it_has_and_begins_nothing() {
     assert!(error.text.contains("the vault stops"), "{}", error.text);
     vault.server.close();
     lanes.down();
+}
+
+#[test]
+fn a_probe_of_more_than_its_limit_ends_the_session() {
+    let vault = Vault::open();
+    let mut wire = client_by_hand(&vault);
+    wire.send(Frame { item: LANE_PROBE_CHUNKS_MAX + 1, ..Frame::new(Kind::Probe, 1) }, &[]);
+    wire.ended();
+    until(|| vault.server.status().lanes == 0);
+    assert_eq!(vault.count("probes"), 0);
 }

@@ -57,7 +57,7 @@ fn what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
     for (at, bytes, text) in [
         (4, &[2_u8][..], "version 2"),
         (5, &[0], "unknown kind 0"),
-        (5, &[12], "unknown kind 12"),
+        (5, &[13], "unknown kind 13"),
         (32, &[1, 0, 16, 0], "a body of 1048577 bytes"),
         (32, &[0, 0, 0, 0], "a body of 0 bytes"),
         (16, &[0xFF; 8], "brings 1048576 bytes"),
@@ -67,6 +67,7 @@ fn what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
         (5, &[Kind::Fetch as u8], "of kind Fetch has a body"),
         (5, &[Kind::Offer as u8], "of kind Offer has a body"),
         (5, &[Kind::Error as u8], "of kind Error has a body"),
+        (5, &[Kind::Probe as u8], "of kind Probe has a body"),
     ] {
         let error = Frame::parse(&forged(at, bytes)).unwrap_err().text;
         assert!(error.contains(text), "{error}");

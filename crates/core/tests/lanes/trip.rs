@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tierkv_core::codec::Codec;
 use tierkv_core::lane::client::Outcome;
+use tierkv_core::limits::{LANE_CHUNK_BYTES, LANE_PROBE_CHUNKS_MAX};
 
 use super::stand::{
     ACCEPTED, BAD, Engine, Lanes, MISSING, NAMESPACE, PRESENT, Shape, Vault, bytes_of, key,
@@ -144,4 +145,37 @@ fn many_requests_share_the_lanes() {
         let slot = engine.arena.peek(lease.slot).unwrap();
         assert!(slot == engine.page(&records[usize::from(number) - 1], Codec::Raw));
     }
+}
+
+#[test]
+fn a_probe_moves_bytes_both_ways_and_leaves_nothing() {
+    let vault = Vault::open();
+    let lanes = Lanes::open(&vault, 2);
+    let bytes = 24 * LANE_CHUNK_BYTES as u64;
+    let request = lanes.client.probe(24, false).unwrap();
+    assert_eq!(lanes.outcome(request), Outcome::Done(Vec::new(), bytes, None));
+    let request = lanes.client.probe(24, true).unwrap();
+    assert_eq!(lanes.outcome(request), Outcome::Done(vec![ACCEPTED; 24], bytes, None));
+    assert_eq!((vault.count("probes"), vault.count("probed_bytes")), (2, 2 * bytes));
+    assert_eq!((vault.count("stored"), vault.count("fetched_bytes")), (0, 0));
+    assert_eq!(vault.server.status().requests, 0);
+    let stats = vault.store.stats();
+    assert_eq!((stats.used_bytes, stats.reserved_bytes), (0, 0));
+    for chunks in [0, LANE_PROBE_CHUNKS_MAX + 1] {
+        assert!(lanes.client.probe(chunks, false).is_err());
+    }
+}
+
+#[test]
+fn every_request_is_told_of_once_however_much_it_moves() {
+    let vault = Vault::open();
+    let lanes = Lanes::open(&vault, 2);
+    let request = lanes.client.probe(LANE_PROBE_CHUNKS_MAX, false).unwrap();
+    lanes.outcome(request);
+    let engine = Engine::new(Shape::Large, 8);
+    lanes.store((1..=4).map(|number| engine.record(number, Codec::Raw)).collect());
+    let (targets, _) = engine.targets(&[1, 2, 3, 4], Codec::Raw);
+    let request = lanes.client.fetch(targets).unwrap();
+    lanes.outcome(request);
+    assert!(lanes.is_quiet(), "a second word");
 }

@@ -2,6 +2,7 @@
 
 mod dial;
 mod fetching;
+mod requests;
 mod session;
 mod storing;
 
@@ -9,13 +10,14 @@ use std::sync::Arc;
 
 use self::fetching::FetchRequest;
 pub use self::fetching::{Target, Targets};
-use self::session::{Request, Session};
+use self::requests::{Probe, Request};
+use self::session::Session;
 pub use self::storing::Outgoing;
 use self::storing::StoreRequest;
 use super::frame::{Frame, Kind, OFFER_ITEM_BYTES, TOKEN_BYTES};
 use super::wire::Timing;
 use crate::error::{Error, Result};
-use crate::limits::{LANE_KEYS_MAX, LANES_MAX};
+use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANES_MAX};
 use crate::record::{Hash, PACKED_KEY_BYTES};
 
 /// To whom and how.
@@ -74,7 +76,7 @@ impl Client {
     /// `LANE_FAILED` when the lanes are not up, `BAD_ARGUMENT` for too many keys.
     pub fn look_up(&self, namespace: &Hash, keys: &[[u8; PACKED_KEY_BYTES]]) -> Result<u32> {
         let body = keys_body(namespace, keys)?;
-        self.session.begin(Request::Lookup { keys: keys.len() }, Kind::Lookup, body)
+        self.session.begin(Request::Lookup { keys: keys.len() }, Frame::new(Kind::Lookup, 0), body)
     }
 
     /// Brings records straight into slots. An item's status is 1 (accepted) once its record was verified and lies
@@ -88,7 +90,7 @@ impl Client {
             return Err(Error::bad_argument("a fetch of no record"));
         }
         let request = Request::Fetch(Arc::new(FetchRequest::new(targets)));
-        self.session.begin(request, Kind::Fetch, body)
+        self.session.begin(request, Frame::new(Kind::Fetch, 0), body)
     }
 
     /// Offers records, and sends those that the vault wants.
@@ -107,7 +109,30 @@ impl Client {
             body.extend_from_slice(&(record.bytes().len() as u64).to_le_bytes());
         }
         let request = Request::Store(StoreRequest::new(records));
-        self.session.begin(request, Kind::Offer, body)
+        self.session.begin(request, Frame::new(Kind::Offer, 0), body)
+    }
+
+    /// Moves `chunks` whole chunks of bytes that are no record, from the vault or to it: what the link alone carries. They
+    /// land nowhere; the outcome has their bytes.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    pub fn probe(&self, chunks: u32, to_vault: bool) -> Result<u32> {
+        if !(1..=LANE_PROBE_CHUNKS_MAX).contains(&chunks) {
+            let text = format!("a probe of {chunks} chunks: 1 to {LANE_PROBE_CHUNKS_MAX}");
+            return Err(Error::bad_argument(text));
+        }
+        let request = if to_vault {
+            let plain = Outgoing {
+                packed_key: [0; PACKED_KEY_BYTES],
+                record: Arc::new(vec![0xA5; LANE_CHUNK_BYTES]),
+            };
+            Request::Store(StoreRequest::new(vec![plain; chunks as usize]))
+        } else {
+            Request::Probe(Probe::new(chunks))
+        };
+        let frame = Frame { item: chunks, code: to_vault.into(), ..Frame::new(Kind::Probe, 0) };
+        self.session.begin(request, frame, Vec::new())
     }
 
     /// Gives a request up: its outcome is `Failed`, and when it is out, no slot of it is written any more by

@@ -1,6 +1,6 @@
 //! Owns one client's lanes: dialling, requests by number, what is sent over which lane, and the one outcome of each request.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::dial::{dial_lane, refused};
 use super::fetching::FetchRequest;
-use super::storing::{Sending, StoreRequest};
+use super::requests::{Open, Request, State};
+use super::storing::Sending;
 use super::{Options, Outcome, Sink, cancel_frame};
 use crate::error::{Code, Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader, Turn};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES};
-
-/// What a request is waiting for.
-pub enum Request {
-    Lookup { keys: usize },
-    Fetch(Arc<FetchRequest>),
-    Store(StoreRequest),
-}
 
 /// All lanes to one vault. They end together.
 pub struct Session {
@@ -34,60 +28,6 @@ pub struct Session {
     state: Mutex<State>,
     /// There may be something to send.
     wake: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    closed: Option<Error>,
-    is_up: bool,
-    lanes: Vec<Arc<dyn Stream>>,
-    /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
-    control: Vec<VecDeque<(Frame, Vec<u8>)>>,
-    requests: BTreeMap<u32, Open>,
-    last: u32,
-}
-
-/// A request without an outcome.
-struct Open {
-    request: Request,
-    lane: usize,
-    begun: Instant,
-}
-
-impl State {
-    fn check(&self) -> Result<()> {
-        self.closed.clone().map_or(Ok(()), Err)
-    }
-
-    /// The next record that a lane may send, of the oldest store that has one.
-    fn claim(&mut self) -> Option<Sending> {
-        self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
-            Request::Store(store) => store.claim(*id),
-            _ => None,
-        })
-    }
-
-    fn wants(&self, sending: &Sending) -> bool {
-        match self.requests.get(&sending.request()).map(|open| &open.request) {
-            Some(Request::Store(store)) => store.wants(sending),
-            _ => false,
-        }
-    }
-
-    /// Takes a request out that has its answer.
-    fn end(&mut self, id: u32, outcome: Outcome) -> Option<Outcome> {
-        self.requests.remove(&id).map(|_| outcome)
-    }
-}
-
-impl Request {
-    fn give_up(&self) -> Vec<u8> {
-        match self {
-            Self::Lookup { .. } => Vec::new(),
-            Self::Fetch(fetch) => fetch.give_up(),
-            Self::Store(store) => store.give_up(),
-        }
-    }
 }
 
 impl Alive for Session {
@@ -143,7 +83,7 @@ impl Session {
     }
 
     /// Gives a request its number and sends its frame.
-    pub fn begin(&self, request: Request, kind: Kind, body: Vec<u8>) -> Result<u32> {
+    pub fn begin(&self, request: Request, frame: Frame, body: Vec<u8>) -> Result<u32> {
         let mut state = self.state();
         state.check()?;
         if !state.is_up {
@@ -160,7 +100,7 @@ impl Session {
         state.last = id;
         let lane = id as usize % state.control.len();
         state.requests.insert(id, Open { request, lane, begun: Instant::now() });
-        state.control[lane].push_back((Frame::new(kind, id), body));
+        state.control[lane].push_back((Frame { request: id, ..frame }, body));
         self.wake.notify_all();
         Ok(id)
     }
@@ -170,6 +110,7 @@ impl Session {
             Request::Lookup { .. } => 0,
             Request::Fetch(fetch) => fetch.bytes(),
             Request::Store(store) => store.bytes,
+            Request::Probe(probe) => probe.bytes,
         })
     }
 
@@ -269,10 +210,15 @@ impl Session {
     /// Bytes of a record, straight to where they belong.
     fn chunk(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
         let bytes = frame.bytes as usize;
-        // Without one: given up; what was under way still arrives.
-        let Some(fetch) = self.fetch(frame.request) else { return reader.skip(bytes, self) };
+        let Some(fetch) = self.fetch(frame.request) else {
+            // Of a probe, or given up: what was under way still arrives.
+            reader.skip(bytes, self, &|| self.hear())?;
+            let outcome = self.state().skipped(frame);
+            self.tell(frame.request, outcome);
+            return Ok(());
+        };
         match fetch.place(frame)? {
-            None => reader.skip(bytes, self)?,
+            None => reader.skip(bytes, self, &|| self.hear())?,
             Some(mut piece) => {
                 while piece.rest() > 0 {
                     let got = reader.some(piece.spare(LANE_STEP_BYTES), self)?;

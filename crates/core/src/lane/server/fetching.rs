@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, Turn};
-use crate::limits::LANE_CHUNK_BYTES;
-use crate::record::{Hash, PACKED_KEY_BYTES};
+use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX};
+use crate::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
 use crate::store::{ItemStatus, Pin, RecordKey};
 
 impl Bytes for Pin {
@@ -15,6 +16,9 @@ impl Bytes for Pin {
         self
     }
 }
+
+/// What probes are answered with: it stays in the cache, so that the link is what is measured.
+static PLAIN: LazyLock<Arc<Vec<u8>>> = LazyLock::new(|| Arc::new(vec![0xA5; LANE_CHUNK_BYTES]));
 
 /// One fetch, as far as it was not sent yet.
 pub struct FetchJob {
@@ -31,7 +35,7 @@ pub struct FetchJob {
 /// A pinned record that is being cut into chunks.
 pub struct Cut {
     item: u32,
-    pin: Arc<Pin>,
+    pin: Arc<dyn Bytes>,
     at: usize,
 }
 
@@ -39,13 +43,19 @@ pub struct Cut {
 pub enum Claim {
     /// Pin this record, then tell the job.
     Pin(u32, RecordKey),
-    /// Send this part of it.
-    Chunk(u32, Arc<Pin>, Range<usize>),
+    /// Send this part of it, and count its bytes by that name.
+    Chunk(u32, Arc<dyn Bytes>, Range<usize>, &'static str),
 }
 
 impl FetchJob {
     pub fn new(request: u32, namespace: Hash, keys: Vec<[u8; PACKED_KEY_BYTES]>) -> Self {
         Self { request, namespace, keys, next: 0, pinning: 0, begun: VecDeque::new() }
+    }
+
+    /// As many chunks of bytes that are no record.
+    pub fn plain(request: u32, chunks: u32) -> Self {
+        let cut = |item| Cut::new(item, Arc::clone(&*PLAIN) as Arc<dyn Bytes>);
+        Self { begun: (0..chunks).map(cut).collect(), ..Self::new(request, [0; 32], Vec::new()) }
     }
 
     /// All of it was taken by lanes.
@@ -58,10 +68,11 @@ impl FetchJob {
         if let Some(cut) = self.begun.front_mut() {
             let (item, pin) = (cut.item, Arc::clone(&cut.pin));
             let range = cut.cut();
-            if cut.at == pin.len() {
+            if cut.at == pin.bytes().len() {
                 self.begun.pop_front();
             }
-            return Some(Claim::Chunk(item, pin, range));
+            let counter = if self.keys.is_empty() { "probed_bytes" } else { "fetched_bytes" };
+            return Some(Claim::Chunk(item, pin, range, counter));
         }
         let packed = self.keys.get(self.next)?;
         let item = u32::try_from(self.next).ok()?;
@@ -78,19 +89,19 @@ impl FetchJob {
 }
 
 impl Cut {
-    pub fn new(item: u32, pin: Arc<Pin>) -> Self {
+    pub fn new(item: u32, pin: Arc<dyn Bytes>) -> Self {
         Self { item, pin, at: 0 }
     }
 
     /// The record.
-    pub fn pin(&self) -> Arc<Pin> {
+    pub fn pin(&self) -> Arc<dyn Bytes> {
         Arc::clone(&self.pin)
     }
 
     /// The next chunk's range. What would be left of a record that has little more than a chunk is shared out: a crumb
     /// costs the receiver a turn of its own.
     pub fn cut(&mut self) -> Range<usize> {
-        let rest = self.pin.len() - self.at;
+        let rest = self.pin.bytes().len() - self.at;
         let bytes = match rest {
             0..=LANE_CHUNK_BYTES => rest,
             _ => rest.div_ceil(2).min(LANE_CHUNK_BYTES),
@@ -102,16 +113,22 @@ impl Cut {
 
     /// What is left to cut, if anything.
     pub fn rest(self) -> Option<Self> {
-        (self.at < self.pin.len()).then_some(self)
+        (self.at < self.pin.bytes().len()).then_some(self)
     }
 }
 
 /// Adds a part of a record to a turn.
-pub fn push_chunk(turn: &mut Turn, request: u32, item: u32, pin: Arc<Pin>, range: Range<usize>) {
+pub fn push_chunk(
+    turn: &mut Turn,
+    request: u32,
+    item: u32,
+    pin: Arc<dyn Bytes>,
+    range: Range<usize>,
+) {
     let frame = Frame {
         item,
         offset: range.start as u64,
-        record_bytes: pin.len() as u64,
+        record_bytes: pin.bytes().len() as u64,
         bytes: u32::try_from(range.len()).expect("a chunk is small"),
         ..Frame::new(Kind::Chunk, request)
     };
@@ -126,4 +143,15 @@ pub fn push_status(turn: &mut Turn, request: u32, item: u32, status: ItemStatus)
 /// What became of an item.
 pub fn status_frame(request: u32, item: u32, status: ItemStatus) -> Frame {
     Frame { item, code: status as u16, ..Frame::new(Kind::Status, request) }
+}
+
+/// The namespace and the packed keys of a body.
+pub fn parse_keys(body: &[u8]) -> Result<(Hash, &[[u8; PACKED_KEY_BYTES]])> {
+    let short = || Error::lane_failed("the client sent keys without a namespace");
+    let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
+    let (keys, _) = rest.as_chunks::<PACKED_KEY_BYTES>();
+    if keys.len() > LANE_KEYS_MAX {
+        return Err(Error::lane_failed(format!("{} keys, {LANE_KEYS_MAX} at most", keys.len())));
+    }
+    Ok((*namespace, keys))
 }

@@ -2,6 +2,7 @@
 
 mod counts;
 mod fetching;
+mod requests;
 mod session;
 mod storing;
 mod tokens;

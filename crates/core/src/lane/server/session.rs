@@ -1,23 +1,23 @@
 //! Owns one client at a vault: the requests that came over its lanes, and what goes back over whichever lane is free.
 
-use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::fetching::{Claim, Cut, FetchJob, push_chunk, push_status, status_frame};
-use super::storing::StoreJob;
+use super::fetching::{Claim, Cut, FetchJob, parse_keys, push_chunk, push_status, status_frame};
+use super::requests::State;
+use super::storing::{Begun, StoreJob};
 use super::{Shared, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
 use crate::lane::frame::{FRAME_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader, Turn};
 use crate::limits::{
-    LANE_ANSWERS_BYTES_MAX, LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_OFFERED_BYTES_MAX,
+    LANE_ANSWERS_BYTES_MAX, LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX,
     LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES,
 };
-use crate::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
+use crate::record::PACKED_KEY_BYTES;
 use crate::store::{ItemStatus, RecordKey, Reservation};
 
 /// One client, on all its lanes. It ends when any of them does.
@@ -26,44 +26,6 @@ pub struct Session {
     state: Mutex<State>,
     /// There may be something to send.
     wake: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    closed: Option<Error>,
-    lanes: Vec<Arc<dyn Stream>>,
-    answers: VecDeque<(Frame, Vec<u8>)>,
-    answers_bytes: usize,
-    fetches: VecDeque<FetchJob>,
-    stores: HashMap<u32, StoreJob>,
-}
-
-impl State {
-    fn check(&self) -> Result<()> {
-        self.closed.clone().map_or(Ok(()), Err)
-    }
-
-    /// The next part of the first fetch that has one.
-    fn claim(&mut self) -> Option<(u32, Claim)> {
-        let claim = |job: &mut FetchJob| job.claim().map(|claim| (job.request, claim));
-        let claimed = self.fetches.iter_mut().find_map(claim);
-        if let Some((request, Claim::Chunk(..))) = claimed {
-            self.forget_when_over(request);
-        }
-        claimed
-    }
-
-    fn fetch(&mut self, request: u32) -> Option<&mut FetchJob> {
-        self.fetches.iter_mut().find(|job| job.request == request)
-    }
-
-    fn forget_when_over(&mut self, request: u32) {
-        self.fetches.retain(|job| job.request != request || !job.is_over());
-    }
-
-    fn open_bytes(&self) -> u64 {
-        self.stores.values().map(|job| job.open_bytes).sum()
-    }
 }
 
 impl Alive for Session {
@@ -177,8 +139,8 @@ impl Session {
     fn add(&self, turn: &mut Turn, request: u32, claim: Claim) {
         let counts = &self.shared.counts;
         match claim {
-            Claim::Chunk(item, pin, range) => {
-                counts.add("fetched_bytes", range.len() as u64);
+            Claim::Chunk(item, pin, range, counter) => {
+                counts.add(counter, range.len() as u64);
                 push_chunk(turn, request, item, pin, range);
             }
             Claim::Pin(item, key) => {
@@ -220,6 +182,7 @@ impl Session {
                 Kind::Offer => self.offer(&frame, &reader.body(&frame, self)?)?,
                 Kind::Chunk => self.store(&frame, reader)?,
                 Kind::Cancel => self.cancel(frame.request),
+                Kind::Probe => self.probe(&frame)?,
                 kind => {
                     let text = format!("the client sent a {kind:?} frame");
                     return Err(Error::lane_failed(text));
@@ -250,12 +213,33 @@ impl Session {
             return self.answer(error_frame(frame.request), error_text(text));
         }
         self.shared.counts.add("fetches", 1);
-        let job = FetchJob::new(frame.request, namespace, keys.to_vec());
+        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec()));
+        Ok(())
+    }
+
+    fn queue(&self, job: FetchJob) {
         if !job.is_over() {
             self.state().fetches.push_back(job);
             self.wake.notify_all();
         }
-        Ok(())
+    }
+
+    /// Bytes that are no record, from here or to here: what the link alone carries.
+    fn probe(&self, frame: &Frame) -> Result<()> {
+        let Frame { request, item: chunks, code, .. } = *frame;
+        if !(1..=LANE_PROBE_CHUNKS_MAX).contains(&chunks) {
+            return Err(Error::lane_failed(format!("the client sent a probe of {chunks} chunks")));
+        }
+        if let Some(text) = self.refusal(request) {
+            return self.answer(error_frame(request), error_text(text));
+        }
+        self.shared.counts.add("probes", 1);
+        if code == 0 {
+            self.queue(FetchJob::plain(request, chunks));
+            return Ok(());
+        }
+        self.state().stores.insert(request, StoreJob::plain(chunks));
+        self.answer(Frame::new(Kind::Wanted, request), vec![0; chunks as usize])
     }
 
     /// Why no request can be begun, if so.
@@ -293,16 +277,23 @@ impl Session {
             match state.stores.get_mut(&frame.request) {
                 Some(job) => job.begin(frame),
                 // Cancelled or given up: what was under way still arrives.
-                None => Ok(None),
+                None => Begun::Over,
             }
         };
         match begun {
-            Ok(None) => reader.skip(bytes, self),
-            Err(status) => {
-                reader.skip(bytes, self)?;
+            Begun::Over => reader.skip(bytes, self, &|| {}),
+            Begun::Plain => {
+                reader.skip(bytes, self, &|| {})?;
+                self.shared.counts.add("probed_bytes", bytes as u64);
+                self.settle(frame, None)?;
+                let status = status_frame(frame.request, frame.item, ItemStatus::Accepted);
+                self.answer(status, Vec::new())
+            }
+            Begun::Refused(status) => {
+                reader.skip(bytes, self, &|| {})?;
                 self.settle(frame, Some(status))
             }
-            Ok(Some(mut reservation)) => {
+            Begun::Receiving(mut reservation) => {
                 let mut rest = bytes;
                 let mut is_whole = false;
                 while rest > 0 {
@@ -383,15 +374,4 @@ impl Session {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The namespace and the packed keys of a body.
-fn parse_keys(body: &[u8]) -> Result<(Hash, &[[u8; PACKED_KEY_BYTES]])> {
-    let short = || Error::lane_failed("the client sent keys without a namespace");
-    let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
-    let (keys, _) = rest.as_chunks::<PACKED_KEY_BYTES>();
-    if keys.len() > LANE_KEYS_MAX {
-        return Err(Error::lane_failed(format!("{} keys, {LANE_KEYS_MAX} at most", keys.len())));
-    }
-    Ok((*namespace, keys))
 }

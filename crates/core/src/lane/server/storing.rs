@@ -21,7 +21,21 @@ enum Item {
     Waiting(Reservation),
     /// A lane receives its next bytes.
     Receiving,
+    /// A chunk that is no record.
+    Plain,
     Settled,
+}
+
+/// What is to be done with a chunk.
+pub enum Begun {
+    /// Its record was settled: it is of no use.
+    Over,
+    /// It belongs here, for its receiver alone.
+    Receiving(Reservation),
+    /// Its record is refused.
+    Refused(ItemStatus),
+    /// It was sent for nothing but the sending.
+    Plain,
 }
 
 /// The records of an offer's body.
@@ -78,32 +92,41 @@ impl StoreJob {
         Ok((job, statuses))
     }
 
+    /// For as many chunks that are no record.
+    pub fn plain(chunks: u32) -> Self {
+        let items: Vec<_> = (0..chunks).map(|_| Item::Plain).collect();
+        Self { open: items.len(), items, open_bytes: 0, touched: Instant::now() }
+    }
+
     pub fn is_over(&self) -> bool {
         self.open == 0
     }
 
-    /// The reservation that a chunk belongs to, for its receiver alone. `Err`: the record is refused; `Ok(None)`:
-    /// it has been settled, the chunk is of no use.
-    pub fn begin(&mut self, frame: &Frame) -> std::result::Result<Option<Reservation>, ItemStatus> {
+    /// What is to be done with a chunk that comes now.
+    pub fn begin(&mut self, frame: &Frame) -> Begun {
         self.touched = Instant::now();
-        let Some(item) = self.items.get_mut(frame.item as usize) else { return Ok(None) };
+        let Some(item) = self.items.get_mut(frame.item as usize) else { return Begun::Over };
         match std::mem::replace(item, Item::Receiving) {
             Item::Settled => {
                 *item = Item::Settled;
-                Ok(None)
+                Begun::Over
             }
             // Two lanes bring one record: its bytes cannot follow one another.
             Item::Receiving => {
                 self.settle(frame.item);
-                Err(ItemStatus::BadRecord)
+                Begun::Refused(ItemStatus::BadRecord)
+            }
+            Item::Plain => {
+                self.settle(frame.item);
+                Begun::Plain
             }
             Item::Waiting(reservation) => {
                 let (record_bytes, filled) = reservation.progress();
                 if (record_bytes as u64, filled as u64) == (frame.record_bytes, frame.offset) {
-                    return Ok(Some(reservation));
+                    return Begun::Receiving(reservation);
                 }
                 self.settle(frame.item);
-                Err(ItemStatus::BadRecord)
+                Begun::Refused(ItemStatus::BadRecord)
             }
         }
     }

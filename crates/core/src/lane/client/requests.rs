@@ -1,0 +1,106 @@
+//! Owns what a client's lanes have open: requests by number, what waits to be sent, and whether all is over.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Outcome;
+use super::fetching::FetchRequest;
+use super::storing::{Sending, StoreRequest};
+use crate::error::{Error, Result};
+use crate::lane::frame::Frame;
+use crate::lane::stream::Stream;
+
+/// What a request is waiting for.
+pub enum Request {
+    Lookup { keys: usize },
+    Fetch(Arc<FetchRequest>),
+    Store(StoreRequest),
+    Probe(Probe),
+}
+
+#[derive(Default)]
+pub struct State {
+    pub closed: Option<Error>,
+    pub is_up: bool,
+    pub lanes: Vec<Arc<dyn Stream>>,
+    /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
+    pub control: Vec<VecDeque<(Frame, Vec<u8>)>>,
+    pub requests: BTreeMap<u32, Open>,
+    pub last: u32,
+}
+
+/// A request without an outcome.
+pub struct Open {
+    pub request: Request,
+    pub lane: usize,
+    pub begun: Instant,
+}
+
+impl State {
+    pub fn check(&self) -> Result<()> {
+        self.closed.clone().map_or(Ok(()), Err)
+    }
+
+    /// The next record that a lane may send, of the oldest store that has one.
+    pub fn claim(&mut self) -> Option<Sending> {
+        self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
+            Request::Store(store) => store.claim(*id),
+            _ => None,
+        })
+    }
+
+    pub fn wants(&self, sending: &Sending) -> bool {
+        match self.requests.get(&sending.request()).map(|open| &open.request) {
+            Some(Request::Store(store)) => store.wants(sending),
+            _ => false,
+        }
+    }
+
+    /// Takes a request out that has its answer.
+    pub fn end(&mut self, id: u32, outcome: Outcome) -> Option<Outcome> {
+        self.requests.remove(&id).map(|_| outcome)
+    }
+}
+
+impl Request {
+    pub fn give_up(&self) -> Vec<u8> {
+        match self {
+            Self::Fetch(fetch) => fetch.give_up(),
+            Self::Store(store) => store.give_up(),
+            Self::Lookup { .. } | Self::Probe(_) => Vec::new(),
+        }
+    }
+}
+
+/// Chunks that are no record, on their way from the vault.
+pub struct Probe {
+    chunks: u32,
+    pub bytes: u64,
+}
+
+impl Probe {
+    pub fn new(chunks: u32) -> Self {
+        Self { chunks, bytes: 0 }
+    }
+
+    /// One has come. The outcome with the last.
+    fn arrived(&mut self, bytes: u32) -> Option<Outcome> {
+        self.bytes += u64::from(bytes);
+        self.chunks = self.chunks.saturating_sub(1);
+        (self.chunks == 0).then_some(Outcome::Done(Vec::new(), self.bytes, None))
+    }
+}
+
+impl State {
+    /// A chunk that lands nowhere: of a probe, or of a request that is over.
+    pub fn skipped(&mut self, frame: &Frame) -> Option<Outcome> {
+        let Some(Open { request: Request::Probe(probe), .. }) =
+            self.requests.get_mut(&frame.request)
+        else {
+            return None;
+        };
+        let done = probe.arrived(frame.bytes)?;
+        self.end(frame.request, done)
+    }
+}

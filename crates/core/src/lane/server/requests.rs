@@ -1,0 +1,48 @@
+//! Owns what one client has open at a vault: fetches in order, stores by number, and answers that wait to be sent.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::fetching::{Claim, FetchJob};
+use super::storing::StoreJob;
+use crate::error::{Error, Result};
+use crate::lane::frame::Frame;
+use crate::lane::stream::Stream;
+
+#[derive(Default)]
+pub struct State {
+    pub closed: Option<Error>,
+    pub lanes: Vec<Arc<dyn Stream>>,
+    pub answers: VecDeque<(Frame, Vec<u8>)>,
+    pub answers_bytes: usize,
+    pub fetches: VecDeque<FetchJob>,
+    pub stores: HashMap<u32, StoreJob>,
+}
+
+impl State {
+    pub fn check(&self) -> Result<()> {
+        self.closed.clone().map_or(Ok(()), Err)
+    }
+
+    /// The next part of the first fetch that has one.
+    pub fn claim(&mut self) -> Option<(u32, Claim)> {
+        let claim = |job: &mut FetchJob| job.claim().map(|claim| (job.request, claim));
+        let claimed = self.fetches.iter_mut().find_map(claim);
+        if let Some((request, Claim::Chunk(..))) = claimed {
+            self.forget_when_over(request);
+        }
+        claimed
+    }
+
+    pub fn fetch(&mut self, request: u32) -> Option<&mut FetchJob> {
+        self.fetches.iter_mut().find(|job| job.request == request)
+    }
+
+    pub fn forget_when_over(&mut self, request: u32) {
+        self.fetches.retain(|job| job.request != request || !job.is_over());
+    }
+
+    pub fn open_bytes(&self) -> u64 {
+        self.stores.values().map(|job| job.open_bytes).sum()
+    }
+}

@@ -1,0 +1,137 @@
+// Owns the blocks that `tierkv bench` moves: pages in shared memory of its own, encoded and landed as a sidecar does it.
+import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
+import type { Leases } from "../arena/arena.ts";
+import {
+  classNumber,
+  HASH_BYTES,
+  keyAt,
+  packKeys,
+  PACKED_KEY_BYTES,
+  toNamespace,
+} from "../block.ts";
+import type { Namespace, RecordClass } from "../block.ts";
+import type { LandingPlan } from "../client/lanes.ts";
+import { EncodedRecord } from "../codec/pool.ts";
+import { ARENA_POLL_MS } from "../limits.ts";
+import { encodeSlots, geometryInfo, registerGeometry } from "../native.ts";
+import type { Geometry } from "../native.ts";
+import { randomToken, sleep } from "../time.ts";
+
+/** Tokens of one block. */
+export const BENCH_BLOCK_TOKENS = 16;
+const LAYERS = 36;
+const HEADS = 8;
+const HEAD_BYTES = 256;
+/** One layer of a block: K and V of 8 heads of 128 numbers, bf16. */
+const LAYER_BYTES: number = BENCH_BLOCK_TOKENS * HEADS * HEAD_BYTES * 2;
+/** One block, as an engine with a model of 8 billion parameters holds it. */
+export const BENCH_PAGE_BYTES: number = LAYERS * LAYER_BYTES;
+
+export interface BenchCodec {
+  codec: number;
+  fidelity: number;
+}
+
+export class BenchSet {
+  /** Nobody else's: what is stored under it goes with one flush. */
+  readonly namespace: Namespace = toNamespace(randomToken(HASH_BYTES));
+  readonly count: number;
+  readonly recordClass: RecordClass;
+  readonly #arena: Arena;
+  readonly #codec: BenchCodec;
+  readonly #geometry: number;
+  readonly #leases: Leases;
+  #hashes: Buffer;
+
+  /** Resolves when the memory is there. */
+  static async open(count: number, recordClass: RecordClass, codec: BenchCodec): Promise<BenchSet> {
+    const geometry = registerGeometry(geometryOf(recordClass));
+    const { slotBytes } = geometryInfo(geometry);
+    const arena = new Arena({ slotBytes, slotCount: count, dir: null });
+    while (arena.status().touchedSlots < count) await sleep(ARENA_POLL_MS);
+    return new BenchSet(arena, geometry, recordClass, codec);
+  }
+
+  private constructor(arena: Arena, geometry: number, recordClass: RecordClass, codec: BenchCodec) {
+    this.#arena = arena;
+    this.#geometry = geometry;
+    this.recordClass = recordClass;
+    this.#codec = codec;
+    this.count = arena.slotCount;
+    this.#leases = arena.lease(SIDECAR_OWNER, this.count);
+    this.#hashes = randomToken(this.count * HASH_BYTES);
+  }
+
+  /** The same blocks under other keys: the vault has none of them. */
+  renew(): void {
+    this.#hashes = randomToken(this.count * HASH_BYTES);
+  }
+
+  /** Packed, of blocks `from` to `to`. */
+  keys(from = 0, to: number = this.count): Buffer {
+    return packKeys(this.#hashes.subarray(from * HASH_BYTES, to * HASH_BYTES), 0, 0);
+  }
+
+  /** Records of blocks `from` to `to`; each must be dropped. */
+  encode(from: number, to: number): { key: Buffer; record: EncodedRecord }[] {
+    const keys = this.keys(from, to);
+    const items = Array.from({ length: to - from }, (_, index) => ({
+      slot: this.#leases[(from + index) * 2] ?? 0,
+      generation: this.#leases[(from + index) * 2 + 1] ?? 0,
+      shard: 0,
+      shardCount: 1,
+      endTokens: BENCH_BLOCK_TOKENS,
+      blockHash: keyAt(keys, index).subarray(0, HASH_BYTES),
+      parentHash: Buffer.alloc(HASH_BYTES),
+    }));
+    const { codec, fidelity } = this.#codec;
+    const pairs = encodeSlots(
+      this.#arena.id,
+      this.#geometry,
+      codec,
+      fidelity,
+      this.namespace,
+      items,
+    );
+    return items.map((_, index) => ({
+      key: keys.subarray(index * PACKED_KEY_BYTES, (index + 1) * PACKED_KEY_BYTES),
+      record: new EncodedRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0),
+    }));
+  }
+
+  /** Blocks `from` to `to`, back into their slots. */
+  plan(from: number, to: number): LandingPlan {
+    return {
+      arena: this.#arena.id,
+      fidelity: this.#codec.fidelity,
+      keys: this.keys(from, to),
+      geometries: new Uint32Array(to - from).fill(this.#geometry),
+      leases: this.#leases.subarray(from * 2, to * 2),
+    };
+  }
+
+  close(): void {
+    this.#arena.close();
+  }
+}
+
+function geometryOf(recordClass: RecordClass): Geometry {
+  const shape = { group: 0, recordClass: classNumber(recordClass), layers: LAYERS };
+  const page = { ...shape, tokens: BENCH_BLOCK_TOKENS, layerBytes: LAYER_BYTES };
+  if (recordClass === "ssm") {
+    const none = { heads: 0, dimK: 0, dimV: 0, keyOffset: 0, valueOffset: 0 };
+    return { ...page, ...none, layout: 1, dtype: 0, headStride: 0, tokenStride: 0 };
+  }
+  return {
+    ...page,
+    layout: 0,
+    dtype: 1,
+    heads: HEADS,
+    dimK: HEAD_BYTES / 2,
+    dimV: HEAD_BYTES / 2,
+    keyOffset: 0,
+    valueOffset: LAYER_BYTES / 2,
+    headStride: HEAD_BYTES,
+    tokenStride: HEADS * HEAD_BYTES,
+  };
+}

@@ -1,0 +1,320 @@
+// Owns what `tierkv bench` measures at one vault: the bare link, look-ups, records there and back, and what a prompt would cost.
+import { ItemStatus, statusName } from "../block.ts";
+import { VaultClient } from "../client/vault-client.ts";
+import type { Config } from "../config/config.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import {
+  BENCH_CALL_MS,
+  BENCH_LOOKUP_KEYS,
+  BENCH_PROBE_CHUNKS,
+  BENCH_PROBE_CHUNKS_MAX,
+  BENCH_ROUND_MS,
+  BENCH_SAMPLES,
+  BENCH_VAULT_SHARE,
+  CHUNK_BYTES,
+  FETCH_WINDOW_BYTES,
+  FETCHES_IN_FLIGHT_MAX,
+  SAVE_BATCH_BYTES,
+  STORES_IN_FLIGHT_MAX,
+} from "../limits.ts";
+import { createLogger } from "../log.ts";
+import { chooseCodecs } from "../sidecar/codecs.ts";
+import type { CodecName } from "../sidecar/codecs.ts";
+import { nowMs, randomToken } from "../time.ts";
+import { BENCH_BLOCK_TOKENS, BENCH_PAGE_BYTES, BenchSet } from "./bench-set.ts";
+import type { VaultTarget } from "./targets.ts";
+
+export interface Spread {
+  median: number;
+  min: number;
+  max: number;
+}
+
+/** Of records one way; bytes per second. */
+export interface RecordRate {
+  /** Record bytes. */
+  wire: Spread;
+  /** Those over what plain bytes made in the same round; null: there are no lanes. */
+  ofPlain: Spread | null;
+  /** Bytes of the engine's pages. */
+  pages: Spread;
+}
+
+export interface PromptCost {
+  tokens: number;
+  tokenBytes: number;
+  wireBytes: number;
+  ms: number;
+}
+
+/** One vault as measured; what stands after `error` is null where it did not come to that. */
+export interface VaultBench {
+  target: string;
+  address: string;
+  error: string | null;
+  /** 0: records travel over gRPC. */
+  lanes: number;
+  codec: CodecName;
+  /** An empty call over gRPC. */
+  callMs: Spread | null;
+  lookupMs: Spread | null;
+  lookupKeys: number;
+  /** Bytes per second that are no record, over the same lanes. */
+  plain: { from: Spread; to: Spread } | null;
+  /** Pages of one round. */
+  setBytes: number | null;
+  rounds: number;
+  restore: RecordRate | null;
+  save: RecordRate | null;
+  prompt: PromptCost | null;
+}
+
+export interface BenchOptions {
+  /** Pages of one round, at most. */
+  bytes: number;
+  rounds: number;
+  tokens: number;
+  /** KV of one token in the engine, all layers. */
+  tokenBytes: number;
+}
+
+export async function benchVault(
+  target: VaultTarget,
+  config: Config,
+  options: BenchOptions,
+): Promise<VaultBench> {
+  const { address, classes, name } = target;
+  const logger = createLogger("bench", { level: "silent" });
+  const { lanes } = config.sidecar;
+  const client = new VaultClient({ address, name: classes[0], logger, lanes });
+  const { byClass, fidelity, kvName } = chooseCodecs(config.turboQuant);
+  const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
+  const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };
+  let set: BenchSet | null = null;
+  try {
+    await client.hello(BENCH_CALL_MS);
+    result.lanes = client.lanes === "up" ? lanes : 0;
+    result.callMs = spread(await samples(BENCH_SAMPLES, () => client.health(BENCH_CALL_MS)));
+    result.lookupMs = await lookups(client);
+    const count = await blockCount(client, options.bytes);
+    set = await BenchSet.open(count, classes[0], { codec: byClass[classes[0]], fidelity });
+    await new Rounds(client, set, result).run(options.rounds);
+    if (classes[0] === "kv") result.prompt = promptCost(result, options);
+  } catch (error) {
+    result.error = toTierkvError(error).message;
+  } finally {
+    // What could not be dropped goes like any record that nobody asks for.
+    if (set !== null) await client.flush(set.namespace, BENCH_CALL_MS).catch(() => {});
+    set?.close();
+    client.close();
+  }
+  return result;
+}
+
+function blank(target: string, address: string, codec: CodecName): VaultBench {
+  return {
+    target,
+    address,
+    error: null,
+    lanes: 0,
+    codec,
+    callMs: null,
+    lookupMs: null,
+    lookupKeys: BENCH_LOOKUP_KEYS,
+    plain: null,
+    setBytes: null,
+    rounds: 0,
+    restore: null,
+    save: null,
+    prompt: null,
+  };
+}
+
+/** Milliseconds of each; one for nothing goes before. */
+async function samples(count: number, work: () => Promise<unknown>): Promise<number[]> {
+  await work();
+  const all: number[] = [];
+  for (let sample = 0; sample < count; sample += 1) all.push(await timedMs(work));
+  return all;
+}
+
+async function timedMs(work: () => Promise<unknown>): Promise<number> {
+  const begunMs = nowMs();
+  await work();
+  return nowMs() - begunMs;
+}
+
+async function lookups(client: VaultClient): Promise<Spread> {
+  const namespace = randomToken(32);
+  const keys = randomToken(36 * BENCH_LOOKUP_KEYS);
+  return spread(await samples(BENCH_SAMPLES, () => client.lookup(namespace, keys, BENCH_CALL_MS)));
+}
+
+/** As many as a vault has room for without much ado, and a round takes about BENCH_ROUND_MS for. */
+async function blockCount(client: VaultClient, bytesMax: number): Promise<number> {
+  const { maxBytes } = await client.stats(BENCH_CALL_MS);
+  const probed = await client.probe(BENCH_PROBE_CHUNKS, false, BENCH_CALL_MS);
+  const inTime = probed === null ? bytesMax : (probed.bytes / probed.ms) * BENCH_ROUND_MS;
+  const bytes = Math.min(bytesMax, maxBytes * BENCH_VAULT_SHARE, inTime);
+  return Math.max(1, Math.floor(bytes / BENCH_PAGE_BYTES));
+}
+
+/** Bytes per second, round by round. */
+interface Rates {
+  plainFrom: number[];
+  plainTo: number[];
+  restore: number[];
+  save: number[];
+}
+
+class Rounds {
+  readonly #client: VaultClient;
+  readonly #set: BenchSet;
+  readonly #result: VaultBench;
+  #wireBytes = 0;
+
+  constructor(client: VaultClient, set: BenchSet, result: VaultBench) {
+    this.#client = client;
+    this.#set = set;
+    this.#result = result;
+  }
+
+  /** All four in every round, so that what slows the machine for a while slows all of them; the first round is for nothing. */
+  async run(rounds: number): Promise<void> {
+    const pageBytes = this.#set.count * BENCH_PAGE_BYTES;
+    const rates: Rates = { plainFrom: [], plainTo: [], restore: [], save: [] };
+    for (let round = 0; round <= rounds; round += 1) await this.#round(round > 0 ? rates : null);
+    const result = this.#result;
+    const pagesOver = pageBytes / this.#wireBytes;
+    const hasPlain = rates.plainFrom.length > 0;
+    result.setBytes = pageBytes;
+    result.plain = hasPlain ? { from: spread(rates.plainFrom), to: spread(rates.plainTo) } : null;
+    result.restore = recordRate(rates.restore, hasPlain ? rates.plainFrom : null, pagesOver);
+    result.save = recordRate(rates.save, hasPlain ? rates.plainTo : null, pagesOver);
+  }
+
+  async #round(rates: Rates | null): Promise<void> {
+    const set = this.#set;
+    set.renew();
+    const saveMs = await timedMs(() => this.#save());
+    const chunks = Math.ceil(this.#wireBytes / CHUNK_BYTES);
+    const [from, to] = [await this.#plain(chunks, false), await this.#plain(chunks, true)];
+    const restoreMs = await timedMs(() => this.#restore());
+    await this.#client.flush(set.namespace, BENCH_CALL_MS);
+    if (rates === null) return;
+    rates.save.push((this.#wireBytes / saveMs) * 1e3);
+    rates.restore.push((this.#wireBytes / restoreMs) * 1e3);
+    if (from === null || to === null) return;
+    rates.plainFrom.push(from);
+    rates.plainTo.push(to);
+  }
+
+  async #plain(chunks: number, isToVault: boolean): Promise<number | null> {
+    const count = Math.min(chunks, BENCH_PROBE_CHUNKS_MAX);
+    const probed = await this.#client.probe(count, isToVault, BENCH_CALL_MS);
+    return probed === null ? null : (probed.bytes / probed.ms) * 1e3;
+  }
+
+  async #save(): Promise<void> {
+    const { namespace, recordClass, count } = this.#set;
+    const perBatch = Math.max(1, Math.floor(SAVE_BATCH_BYTES / BENCH_PAGE_BYTES));
+    let wireBytes = 0;
+    await inTurns(count, perBatch, STORES_IN_FLIGHT_MAX, async (from, to) => {
+      const items = this.#set.encode(from, to);
+      try {
+        const call = this.#client.storeEncoded(namespace, recordClass, items, BENCH_CALL_MS);
+        check((await call).statuses, this.#result, "Store");
+        for (const { record } of items) wireBytes += record.bytes;
+      } finally {
+        for (const { record } of items) record.drop();
+      }
+    });
+    this.#wireBytes = wireBytes;
+  }
+
+  async #restore(): Promise<void> {
+    const set = this.#set;
+    const perWindow = Math.max(1, Math.floor(FETCH_WINDOW_BYTES / BENCH_PAGE_BYTES));
+    const call = { deadlineMs: BENCH_CALL_MS, onProgress: (): void => {} };
+    await inTurns(set.count, perWindow, FETCHES_IN_FLIGHT_MAX, async (from, to) => {
+      const { statuses } = await this.#client.land(set.namespace, set.plan(from, to), call);
+      if (statuses.includes(ItemStatus.INCOMPLETE)) await this.#receive(set.keys(from, to));
+      else check([...statuses] as ItemStatus[], this.#result, "Fetch");
+    });
+  }
+
+  /** Over gRPC: received, not decoded. */
+  async #receive(keys: Buffer): Promise<void> {
+    const { namespace, recordClass } = this.#set;
+    const missing: ItemStatus[] = [];
+    const sink = {
+      piece: (): void => {},
+      missing: (_item: number, status: ItemStatus): void => void missing.push(status),
+    };
+    const runs = [{ recordClass, group: 0, keys }];
+    await this.#client.fetch(namespace, runs, sink, { deadlineMs: BENCH_CALL_MS });
+    check(missing, this.#result, "Fetch");
+  }
+}
+
+/** `work` on every stretch of `step`, `inFlight` at a time. */
+async function inTurns(
+  count: number,
+  step: number,
+  inFlight: number,
+  work: (from: number, to: number) => Promise<void>,
+): Promise<void> {
+  let next = 0;
+  const worker = async (): Promise<void> => {
+    while (next < count) {
+      const from = next;
+      next = Math.min(count, from + step);
+      await work(from, next);
+    }
+  };
+  await Promise.all(Array.from({ length: inFlight }, worker));
+}
+
+/** Throws VAULT_REFUSED unless all records were taken, or came. */
+function check(
+  statuses: readonly ItemStatus[],
+  { target, address }: VaultBench,
+  call: string,
+): void {
+  const bad = statuses.find(
+    (status) => status !== ItemStatus.ACCEPTED && status !== ItemStatus.DURABLE,
+  );
+  if (bad === undefined) return;
+  const reason = `a record of the bench was answered ${statusName(bad)}`;
+  throw new TierkvError("VAULT_REFUSED", { name: target, address, call, reason });
+}
+
+function recordRate(wire: number[], plain: number[] | null, pagesOver: number): RecordRate {
+  const ratios = plain?.map((rate, round) => (wire[round] ?? Number.NaN) / rate) ?? null;
+  return {
+    wire: spread(wire),
+    ofPlain: ratios === null ? null : spread(ratios),
+    pages: spread(wire.map((rate) => rate * pagesOver)),
+  };
+}
+
+/** Look-up and transfer of a prompt that the vault holds as a whole, on an idle machine. */
+function promptCost(
+  { lookupMs, lookupKeys, restore }: VaultBench,
+  { tokens, tokenBytes }: BenchOptions,
+): PromptCost | null {
+  if (lookupMs === null || restore === null) return null;
+  const blocks = Math.ceil(tokens / BENCH_BLOCK_TOKENS);
+  const pageBytes = tokens * tokenBytes;
+  const wireBytes = Math.round((pageBytes * restore.wire.median) / restore.pages.median);
+  const ms =
+    Math.ceil(blocks / lookupKeys) * lookupMs.median + (pageBytes / restore.pages.median) * 1e3;
+  return { tokens, tokenBytes, wireBytes, ms };
+}
+
+function spread(values: readonly number[]): Spread {
+  const sorted = [...values].sort((a, b) => a - b);
+  const at = (index: number): number => sorted[index] ?? Number.NaN;
+  const median = (at((sorted.length - 1) >> 1) + at(sorted.length >> 1)) / 2;
+  return { median, min: at(0), max: at(sorted.length - 1) };
+}

@@ -1,0 +1,159 @@
+// Owns `tierkv bench`: what the ways to the vaults carry on these machines, and what restoring a prompt would cost.
+import { Option } from "commander";
+import { TierkvError } from "../../errors.ts";
+import {
+  BENCH_BYTES_DEFAULT,
+  BENCH_BYTES_MAX,
+  BENCH_ROUNDS_DEFAULT,
+  BENCH_ROUNDS_MAX,
+  BENCH_TOKEN_BYTES_DEFAULT,
+  BENCH_TOKENS_DEFAULT,
+} from "../../limits.ts";
+import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
+import type { Call, Registrar } from "../call.ts";
+import { VAULT_ROLES, vaultTargets } from "../targets.ts";
+import type { VaultRole } from "../targets.ts";
+import { showBytes, showMs, table } from "../text.ts";
+
+const EXIT_OK = 0;
+const EXIT_DOWN = 1;
+
+interface BenchFlags {
+  target?: VaultRole;
+  bytes: number;
+  rounds: number;
+  tokens: number;
+  tokenBytes: number;
+}
+
+export function addBench({ program, action }: Registrar): void {
+  const { MAX_SAFE_INTEGER: any } = Number;
+  program
+    .command("bench")
+    .summary("measure the ways to the vaults, and what restoring a prompt would cost")
+    .description(
+      "Run it on the engine's machine. For each configured vault: plain bytes over the lanes, records of its own saved and\n" +
+        "restored as a sidecar does it (encoded, sent, checked, decoded), both in every round, and look-ups. The records go\n" +
+        "when it ends; a vault that is full evicts others for them. What else uses the link or the machines shows in the figures.",
+    )
+    .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
+    .addOption(
+      whole("--bytes <n>", "pages of one round, at most", 1, BENCH_BYTES_MAX).default(
+        BENCH_BYTES_DEFAULT,
+      ),
+    )
+    .addOption(
+      whole("--rounds <n>", "rounds; medians count", 1, BENCH_ROUNDS_MAX).default(
+        BENCH_ROUNDS_DEFAULT,
+      ),
+    )
+    .addOption(
+      whole("--tokens <n>", "length of the prompt to reckon with", 1, any).default(
+        BENCH_TOKENS_DEFAULT,
+      ),
+    )
+    .addOption(
+      whole(
+        "--token-bytes <n>",
+        "KV of one token in the engine: layers * KV heads * head dim * 2 * bytes of a number",
+        1,
+        any,
+      ).default(BENCH_TOKEN_BYTES_DEFAULT),
+    )
+    .addHelpText("after", "\nExample:\n  tierkv bench --tokens 100000 --json")
+    .action(action(bench));
+}
+
+function whole(flags: string, text: string, least: number, most: number): Option {
+  return new Option(flags, text).argParser((value) => {
+    const number = Number(value);
+    if (Number.isInteger(number) && number >= least && number <= most) return number;
+    const name = flags.split(" ")[0] ?? flags;
+    const reason = `${name} ${value.slice(0, 40)}: expected a whole number from ${least} to ${most}`;
+    throw new TierkvError("USAGE", { reason });
+  });
+}
+
+async function bench(call: Call<BenchFlags>): Promise<number> {
+  const config = call.loadConfig();
+  const { target: only, ...options } = call.options;
+  const targets = vaultTargets(config).filter(({ role }) => only === undefined || role === only);
+  if (targets.length === 0) {
+    const key = only ?? VAULT_ROLES.join(" or ");
+    throw new TierkvError("USAGE", {
+      reason: `no vault to measure: write [cluster] ${key} = "host:port"`,
+    });
+  }
+  const { benchVault } = await import("../bench-vault.ts");
+  const results: VaultBench[] = [];
+  // One after another: they may share a link.
+  for (const target of targets) results.push(await benchVault(target, config, options));
+  const isOk = results.every(({ error }) => error === null);
+  call.print({ ok: isOk, config: config.path, targets: results }, results.flatMap(describe));
+  return isOk ? EXIT_OK : EXIT_DOWN;
+}
+
+function describe(result: VaultBench): string[] {
+  const { target, address, lanes, error, rounds, setBytes } = result;
+  const way = lanes === 0 ? "no lanes, records travel over gRPC" : `${lanes} lanes`;
+  const head = `${target} at ${address}`;
+  if (error !== null) return [`${head}: ${error}`];
+  const moved = `medians of ${rounds} rounds of ${showBytes(setBytes ?? 0)} of pages, with their range`;
+  return [
+    `${head}: ${way}; ${moved}`,
+    ...table(rows(result)).map((line) => `  ${line}`),
+    ...cost(result),
+  ];
+}
+
+function rows({
+  callMs,
+  lookupMs,
+  lookupKeys,
+  plain,
+  restore,
+  save,
+  codec,
+  lanes,
+}: VaultBench): string[][] {
+  const lines: string[][] = [];
+  const add = (
+    name: string,
+    spread: Spread | undefined | null,
+    show: (value: number) => string,
+    more = "",
+  ): void => {
+    if (spread === undefined || spread === null) return;
+    lines.push([name, show(spread.median), `${show(spread.min)} - ${show(spread.max)}`, more]);
+  };
+  add("empty call", callMs, showMs);
+  add(`look-up of ${lookupKeys} keys`, lookupMs, showMs);
+  add("plain bytes from the vault", plain?.from, showRate);
+  add("plain bytes to the vault", plain?.to, showRate);
+  const checked = lanes === 0 ? "received" : "checked and decoded";
+  add(`restore, ${codec} records, ${checked}`, restore?.wire, showRate, besides(restore));
+  add(`save, encoded as ${codec}, accepted`, save?.wire, showRate, besides(save));
+  return lines;
+}
+
+function besides(rate: RecordRate | null): string {
+  if (rate === null) return "";
+  const pages = `${showRate(rate.pages.median)} of pages`;
+  return rate.ofPlain === null
+    ? pages
+    : `${rate.ofPlain.median.toFixed(2)} of plain bytes, ${pages}`;
+}
+
+function cost({ prompt }: VaultBench): string[] {
+  if (prompt === null) return [];
+  const { tokens, tokenBytes, wireBytes, ms } = prompt;
+  const size = `${showBytes(tokens * tokenBytes)} of KV, ${showBytes(wireBytes)} on the wire`;
+  const time = ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
+  return [
+    `  a prompt of ${tokens} tokens of ${tokenBytes} bytes (${size}) is restored in about ${time}, if the vault holds all of it`,
+  ];
+}
+
+function showRate(bytesPerSecond: number): string {
+  return `${showBytes(bytesPerSecond)}/s`;
+}

@@ -1,0 +1,107 @@
+// Owns the proof that `tierkv bench` measures what a vault has, keeps nothing there, and says what it could not measure.
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { VaultBench } from "../../../src/cli/bench-vault.ts";
+import { runInside } from "../../support/command-line.ts";
+import { MIB, openVault } from "../../support/vaults.ts";
+
+let dir = "";
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), "tierkv-bench-"));
+});
+
+afterEach(() => rmSync(dir, { recursive: true }));
+
+function config(text: string): string {
+  const path = join(dir, "t.toml");
+  writeFileSync(path, text);
+  return path;
+}
+
+const FEW = ["--bytes", String(16 * MIB), "--rounds", "2"];
+
+async function benchJson(toml: string): Promise<VaultBench[]> {
+  const { exitCode, stdout, stderr } = await runInside([
+    "bench",
+    "--json",
+    ...FEW,
+    "--config",
+    config(toml),
+  ]);
+  expect(stderr).toBe("");
+  const report = JSON.parse(stdout) as { ok: boolean; targets: VaultBench[] };
+  expect(report.ok).toBe(exitCode === 0);
+  return report.targets;
+}
+
+const positive = expect.objectContaining({ median: expect.any(Number) as number }) as object;
+
+describe("a vault", () => {
+  test("with lanes: link, look-ups, records both ways and a prompt; nothing of it stays", async () => {
+    const vault = await openVault({ lanePort: 0, maxBytes: 192 * MIB });
+    const [seen] = await benchJson(`[cluster]\nkv_cold = "${vault.address}"\n`);
+    expect(seen).toMatchObject({ error: null, lanes: 2, codec: "int8", rounds: 2 });
+    expect(seen).toMatchObject({ callMs: positive, lookupMs: positive });
+    expect(seen?.plain?.from.min).toBeGreaterThan(0);
+    expect(seen?.plain?.to.min).toBeGreaterThan(0);
+    for (const rate of [seen?.restore, seen?.save]) {
+      expect(rate?.ofPlain?.min).toBeGreaterThan(0);
+      expect(Number(rate?.pages.median) / Number(rate?.wire.median)).toBeCloseTo(1.97, 2);
+    }
+    const { tokens, tokenBytes, wireBytes, ms } = seen!.prompt!;
+    expect([tokens, tokenBytes]).toEqual([32_768, 147_456]);
+    expect((tokens * tokenBytes) / wireBytes).toBeCloseTo(1.97, 2);
+    const transferMs = (wireBytes / seen!.restore!.wire.median) * 1e3;
+    expect(ms).toBeCloseTo(transferMs + 2 * seen!.lookupMs!.median, 1);
+    const blocks = Math.floor(seen!.setBytes! / (36 * 65_536));
+    // The round for nothing is one, too.
+    expect(vault.counters.get("stored")).toBe(3 * blocks);
+    expect(vault.counters.get("fetched")).toBe(3 * blocks);
+    expect(vault.counters.get("probed_bytes")).toBeGreaterThan(0);
+    const { stdout } = await runInside(["status", "--json", "--config", join(dir, "t.toml")]);
+    const { targets } = JSON.parse(stdout) as { targets: { target: string; records: number }[] };
+    expect(targets.find(({ target }) => target === "kv_cold")).toMatchObject({ records: 0 });
+  });
+
+  test("without lanes: the same over gRPC, and no plain bytes to compare with", async () => {
+    const vault = await openVault({ lanePort: null, maxBytes: 192 * MIB });
+    const [seen] = await benchJson(`[cluster]\nkv_cold = "${vault.address}"\n`);
+    expect(seen).toMatchObject({ error: null, lanes: 0, plain: null, restore: { ofPlain: null } });
+    expect(vault.counters.get("fetched")).toBeGreaterThan(0);
+  });
+
+  test("of recurrent state moves raw records and reckons with no prompt", async () => {
+    const vault = await openVault({ lanePort: 0, recordClass: "ssm", maxBytes: 192 * MIB });
+    const [seen] = await benchJson(`[cluster]\nssm_cold = "${vault.address}"\n`);
+    expect(seen).toMatchObject({ error: null, target: "ssm_cold", codec: "raw", prompt: null });
+    expect(seen?.restore?.ofPlain?.min).toBeGreaterThan(0);
+  });
+});
+
+test("people read rates, ratios and the cost of a prompt; a vault that is down is named", async () => {
+  const vault = await openVault({ lanePort: 0, maxBytes: 192 * MIB });
+  const path = config(`[cluster]\nkv_cold = "${vault.address}"\nssm_cold = "127.0.0.1:1"\n`);
+  const { exitCode, stdout } = await runInside(["bench", ...FEW, "--config", path]);
+  expect(exitCode).toBe(1);
+  expect(stdout).toMatch(/kv_cold at \S+: 2 lanes; medians of 2 rounds/);
+  expect(stdout).toMatch(/plain bytes from the vault +[\d.]+ [MG]B\/s/);
+  expect(stdout).toMatch(
+    /restore, int8 records, checked and decoded +[\d.]+ [MG]B\/s.* of plain bytes/,
+  );
+  expect(stdout).toMatch(/a prompt of 32768 tokens .* is restored in about [\d.]+ m?s/);
+  expect(stdout).toContain("ssm_cold at 127.0.0.1:1: ssm vault at 127.0.0.1:1 does not answer");
+});
+
+test.each([
+  [["--rounds", "0"], "--rounds 0: expected a whole number from 1 to 100"],
+  [["--tokens", "many"], "--tokens many: expected a whole number from 1"],
+  [["--target", "ssm_cold"], "no vault to measure: write [cluster] ssm_cold"],
+])("%j is refused", async (argv, text) => {
+  const path = config('[cluster]\nkv_cold = "127.0.0.1:1"\n');
+  const { exitCode, stderr } = await runInside(["bench", ...argv, "--config", path]);
+  expect(exitCode).toBe(2);
+  expect(stderr).toContain(text);
+});
