@@ -51,6 +51,8 @@ export const VAULT_STREAMS_MAX = 256;
 export const CLIENT_CALLS_MAX = 64;
 /** Keys of one Report: each record is read and checked. */
 export const REPORT_KEYS_MAX = 64;
+/** Namespaces whose model a vault remembers. */
+export const VAULT_MODELS_MAX = 4096;
 /** Counter names of one process: a peer cannot grow the table by inventing names. */
 export const COUNTER_NAMES_MAX = 512;
 /** KV-cache groups of one engine. */
@@ -237,6 +239,9 @@ export const ENCODE_QUEUE_MAX = 256;
 export const ENCODE_TIMEOUT_MS = 10_000;
 /** A stopping sidecar, and a leaving engine, finish saves for at most this time. */
 export const SAVE_DRAIN_MS = 2_000;
+
+/** Namespaces whose model a sidecar tells its vaults. */
+export const NAMESPACES_NAMED_MAX = 1024;
 
 // Sidecar: restores.
 /** Plans one engine may have open; later ones are answered `overload`. */

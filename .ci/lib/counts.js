@@ -25,6 +25,13 @@ export function cargoCounts(logPath) {
   return sum([...results].map(read));
 }
 
+/** One line per fuzz target: "fuzz frame: ok, ..." or "fuzz frame: FAILED ...". */
+export function fuzzCounts(logPath) {
+  const log = readFileSync(logPath, "utf8");
+  const count = (pattern) => [...log.matchAll(pattern)].length;
+  return { ...NONE, passed: count(/^fuzz \w+: ok/gm), failed: count(/^fuzz \w+: FAILED/gm) };
+}
+
 /** Vitest's JSON report; a file that failed before its first test counts as one failure. */
 export function vitestCounts(reportPath) {
   if (!existsSync(reportPath)) return { ...NONE };

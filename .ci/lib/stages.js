@@ -1,12 +1,13 @@
 // Owns the list of everything that must hold, in the order in which it is run.
 import { join } from "node:path";
-import { cargoCounts, pytestCounts, vitestCounts } from "./counts.js";
+import { cargoCounts, fuzzCounts, pytestCounts, vitestCounts } from "./counts.js";
 import { LOGS, NODE_BIN, VENV_BIN, at } from "./paths.js";
 
 const MINUTE_MS = 60_000;
 const CHECK_TIMEOUT_MS = 10 * MINUTE_MS;
 const TIDY_TIMEOUT_MS = 1 * MINUTE_MS;
 const CARGO_TIMEOUT_MS = 12 * MINUTE_MS;
+const FUZZ_TIMEOUT_MS = 15 * MINUTE_MS;
 const VITEST_TIMEOUT_MS = 12 * MINUTE_MS;
 const SHIM_TIMEOUT_MS = 8 * MINUTE_MS;
 const ENGINE_TIMEOUT_MS = 25 * MINUTE_MS;
@@ -97,10 +98,25 @@ export const STAGES = [
     timeoutMs: CARGO_TIMEOUT_MS,
     count: () => cargoCounts(report("cargo.log")),
   },
+  {
+    name: "fuzz",
+    command: process.execPath,
+    args: [".ci/fuzz.js"],
+    cwd: at(),
+    timeoutMs: FUZZ_TIMEOUT_MS,
+    count: () => fuzzCounts(report("fuzz.log")),
+  },
   vitest("vitest", VITEST_TIMEOUT_MS, ["--exclude", TIDY]),
   // The same without lanes: a peer that has none is served as well.
   {
-    ...vitest("grpc", VITEST_TIMEOUT_MS, ["test/client", "test/sidecar", "test/vault"]),
+    ...vitest("grpc", VITEST_TIMEOUT_MS, [
+      "test/client",
+      "test/sidecar",
+      "test/vault",
+      // Whole programs: their lanes are not the test's to turn off.
+      "--exclude",
+      "**/*.kill.test.ts",
+    ]),
     env: { TIERKV_TEST_LANES: "off" },
   },
   pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"),

@@ -327,7 +327,7 @@ export interface StoreDiskStats {
   isFailing: boolean
 }
 
-/** Writes what waits for the disk and seals it, so that the next start is quick. */
+/** Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more. */
 export declare function storeDrain(id: number): Promise<void>
 
 /** Which records survive a power failure now: a bitmap, least significant bit first. */

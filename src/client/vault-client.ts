@@ -236,18 +236,27 @@ export class VaultClient {
     );
   }
 
-  /** Drops every record of one namespace (null: of all) and one class (null: of both). */
+  /** Drops the records of one namespace or model (null: of all) and one class (null: of both). */
   flush(
     namespace: Buffer | null,
     deadlineMs: number,
     recordClass: RecordClass | null = null,
+    model: string | null = null,
   ): Promise<m.FlushReply> {
     const request = {
       namespace: namespace ?? Buffer.alloc(0),
       recordClass: recordClass === null ? 0 : classNumber(recordClass),
+      model: model ?? "",
     };
     return this.#session.call("Flush", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Flush, request, options()),
+    );
+  }
+
+  /** Says which model a namespace belongs to, for people who flush by model. */
+  nameModel(namespace: Buffer, model: string, deadlineMs: number): Promise<m.NameReply> {
+    return this.#session.call("Name", deadlineMs, ({ channel, options }) =>
+      channel.unary(vaultService.Name, { namespace, model }, options()),
     );
   }
 

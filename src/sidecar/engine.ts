@@ -137,6 +137,7 @@ export class Engine {
     } else {
       this.#restorer.namespace = message.namespace;
       this.#model = message.model;
+      this.#options.saver.nameModel(message.namespace, message.model);
       const namespace = message.namespace.toString("hex").slice(0, 16);
       this.#logger.info({ namespace, model: message.model }, "engine named its namespace");
     }

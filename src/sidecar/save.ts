@@ -72,6 +72,11 @@ export class Saver {
     return this.#inFlight.size;
   }
 
+  /** Which model a namespace belongs to, for the vaults. */
+  nameModel(namespace: Namespace, model: string): void {
+    for (const store of Object.values(this.#options.stores)) store?.nameModel(namespace, model);
+  }
+
   /** Takes blocks whose slots the sidecar owns. What cannot be saved now is dropped and counted; nothing waits. */
   accept(source: SaveSource, namespace: Namespace | null, items: readonly SaveItem[]): void {
     const lane = this.#laneOf(source);

@@ -5,6 +5,8 @@ import type { VaultClient } from "../client/vault-client.ts";
 import type { EncodedRecord } from "../codec/pool.ts";
 import { toTierkvError } from "../errors.ts";
 import {
+  CALL_TIMEOUT_MS,
+  NAMESPACES_NAMED_MAX,
   SAVE_BATCH_BYTES,
   SAVE_BATCH_ITEMS,
   STORE_TIMEOUT_MS,
@@ -30,6 +32,8 @@ export class StoreQueue {
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
   readonly #waiting: OutgoingRecord[] = [];
+  /** By namespace: its model, and the epoch of the vault that was told. */
+  readonly #models = new Map<string, { model: string; epoch: number | null }>();
   #inFlight = 0;
 
   constructor(
@@ -46,6 +50,27 @@ export class StoreQueue {
 
   get isDown(): boolean {
     return this.#client.state === "down";
+  }
+
+  /** Which model a namespace belongs to: the vault is told once it has records of it. */
+  nameModel(namespace: Namespace, model: string): void {
+    const key = namespace.toString("latin1");
+    const known = this.#models.get(key);
+    if (known?.model === model) return;
+    if (known !== undefined || this.#models.size < NAMESPACES_NAMED_MAX) {
+      this.#models.set(key, { model, epoch: null });
+    }
+  }
+
+  /** Nobody waits for it, and a vault of an older release refuses: then only flushing by model misses. */
+  #tellModel(namespace: Namespace): void {
+    const named = this.#models.get(namespace.toString("latin1"));
+    const { epoch } = this.#client;
+    if (named === undefined || named.epoch === epoch) return;
+    named.epoch = epoch;
+    this.#client
+      .nameModel(namespace, named.model, CALL_TIMEOUT_MS)
+      .catch((error: unknown) => this.#logger.debug({ err: error }, "a namespace was not named"));
   }
 
   add(records: readonly OutgoingRecord[]): void {
@@ -91,6 +116,7 @@ export class StoreQueue {
       );
       this.#counters.add(isOverLanes ? "stores_lanes" : "stores_grpc");
       for (const [index, record] of batch.entries()) this.#count(record, statuses[index]);
+      this.#tellModel(namespace);
     } catch (error) {
       const { code } = toTierkvError(error);
       this.#counters.add("vault_errors");

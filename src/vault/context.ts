@@ -4,6 +4,7 @@ import type { Durability } from "../config/config.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import type { VaultLanes } from "./lanes.ts";
+import type { ModelNames } from "./models.ts";
 import type { OpenStreams } from "./streams.ts";
 
 export interface VaultContext {
@@ -23,6 +24,7 @@ export interface VaultContext {
   readonly counters: VaultCounters;
   readonly logger: Logger;
   readonly streams: OpenStreams;
+  readonly models: ModelNames;
   /** null: records travel over gRPC only. */
   lanes: VaultLanes | null;
 }

@@ -24,9 +24,20 @@ import { Health } from "./health.ts";
 import { VaultLanes } from "./lanes.ts";
 import { isLocal, listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
+import { ModelNames } from "./models.ts";
 import { storeHandler } from "./store-call.ts";
 import { OpenStreams } from "./streams.ts";
-import { countsOf, flush, hello, lookup, report, stats, unary, unaryLater } from "./unary.ts";
+import {
+  countsOf,
+  flush,
+  hello,
+  lookup,
+  nameModel,
+  report,
+  stats,
+  unary,
+  unaryLater,
+} from "./unary.ts";
 
 /** Where records are kept on disk. */
 export interface VaultDisk {
@@ -122,6 +133,7 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
     counters,
     logger,
     streams: new OpenStreams(),
+    models: new ModelNames(disk?.dataDir ?? null, logger),
     lanes: null,
   };
 }
@@ -145,6 +157,7 @@ function newServer(vault: VaultContext, health: Health): Server {
       Report: unaryLater(vault, "Report", report),
       Stats: unary(vault, "Stats", stats),
       Flush: unaryLater(vault, "Flush", flush),
+      Name: unary(vault, "Name", nameModel),
     },
   );
   server.addService(

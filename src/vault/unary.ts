@@ -190,11 +190,28 @@ function diskCounters(now: StoreDiskStats): Record<string, number> {
 }
 
 export async function flush(vault: VaultContext, request: m.FlushRequest): Promise<m.FlushReply> {
-  const namespace = request.namespace.length === 0 ? null : toNamespace(request.namespace);
-  const { recordClass } = request;
-  const { isDurable, ...flushed } = await storeFlush(vault.store, namespace, recordClass);
+  const { recordClass, model = "" } = request;
+  const named = request.namespace.length === 0 ? null : toNamespace(request.namespace);
+  const namespaces = model === "" ? [named] : namespacesOf(vault, model);
+  const total = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
+  for (const namespace of namespaces) {
+    const flushed = await storeFlush(vault.store, namespace, recordClass);
+    total.records += flushed.records;
+    total.bytes += flushed.bytes;
+    total.diskBytes += flushed.diskBytes;
+    total.volatile ||= !flushed.isDurable;
+  }
   vault.counters.add("flushes");
-  const what = { namespace: namespace?.toString("hex") ?? "every", recordClass };
-  vault.logger.info({ ...what, ...flushed, isDurable }, "flushed");
-  return { ...flushed, volatile: !isDurable };
+  const shown = namespaces.map((namespace) => namespace?.toString("hex") ?? "every");
+  vault.logger.info({ namespaces: shown, model, recordClass, ...total }, "flushed");
+  return total;
+}
+
+function namespacesOf({ models }: VaultContext, model: string): Buffer[] {
+  return models.namespacesOf(model).map((key) => toNamespace(Buffer.from(key, "hex")));
+}
+
+export function nameModel(vault: VaultContext, request: m.NameRequest): m.NameReply {
+  vault.models.learn(toNamespace(request.namespace), request.model);
+  return {};
 }

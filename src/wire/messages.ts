@@ -134,7 +134,15 @@ export interface DiskStats {
 export interface FlushRequest {
   namespace: Buffer;
   recordClass: number;
+  model?: string;
 }
+
+export interface NameRequest {
+  namespace: Buffer;
+  model: string;
+}
+
+export type NameReply = Record<string, never>;
 
 export interface FlushReply {
   records: number;

@@ -20,6 +20,7 @@ export interface VaultService {
   Report: MethodDefinition<m.ReportRequest, m.ReportReply>;
   Stats: MethodDefinition<m.StatsRequest, m.StatsReply>;
   Flush: MethodDefinition<m.FlushRequest, m.FlushReply>;
+  Name: MethodDefinition<m.NameRequest, m.NameReply>;
 }
 
 export interface HealthService {

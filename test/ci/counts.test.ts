@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { cargoCounts, pytestCounts, sum, vitestCounts } from "../../.ci/lib/counts.js";
+import { cargoCounts, fuzzCounts, pytestCounts, sum, vitestCounts } from "../../.ci/lib/counts.js";
 
 let folder = "";
 
@@ -34,6 +34,11 @@ test("reads one cargo line per test binary, coloured or not", () => {
   ];
   expect(cargoCounts(file(log.join("\n")))).toEqual({ passed: 6, failed: 1, skipped: 1 });
   expect(cargoCounts(file("error: could not compile"))).toEqual(sum([]));
+});
+
+test("reads one line per fuzz target", () => {
+  const log = ["fuzz frame: ok, 8 inputs in 30 s", "fuzz index: FAILED (no coverage)", "fuzz: ok"];
+  expect(fuzzCounts(file(log.join("\n")))).toEqual({ passed: 1, failed: 1, skipped: 0 });
 });
 
 test("a test file that does not load is a failure", () => {

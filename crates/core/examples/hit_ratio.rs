@@ -5,8 +5,14 @@
 #![expect(clippy::print_stdout, reason = "its output is a table for people")]
 #![expect(clippy::cast_precision_loss, reason = "ratios")]
 
+#[path = "../tests/support/lists.rs"]
+mod lists;
 #[path = "../tests/support/lru.rs"]
 mod lru;
+#[path = "../tests/support/prefix.rs"]
+mod prefix;
+#[path = "../tests/support/prompts.rs"]
+mod prompts;
 #[path = "../tests/support/random.rs"]
 mod random;
 #[path = "../tests/support/records.rs"]
@@ -18,15 +24,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruPolicy;
+use prefix::PrefixPolicy;
+use prompts::{SHARED_BLOCKS, follower, prompts};
 use records::{key, put, record};
 use tierkv_core::error::Result;
 use tierkv_core::record::CLASS_KV;
-use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, Store};
+use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, QuickPolicy, Store};
 use trace::trace;
 
 const RECORD_BYTES: usize = 1024;
 const KEYS: u32 = 200_000;
 const OPERATIONS: u64 = 1_000_000;
+const PROMPTS: usize = 20_000;
 const RUNS: u64 = 3;
 
 /// The part of all keys that fits.
@@ -58,6 +67,24 @@ fn replay(store: Store, trace: &[u64]) -> Outcome {
     outcome
 }
 
+/// Looks up every prompt up to its first missing block, as a restore does, and stores the rest.
+fn replay_prompts(store: Store, prompts: &[Vec<u64>]) -> Outcome {
+    let store = Arc::new(store);
+    let mut outcome = Outcome { hits: 0, lookups: Duration::ZERO };
+    for prompt in prompts {
+        let start = Instant::now();
+        let held = prompt.iter().take_while(|number| store.pin(&key(**number)).is_some()).count();
+        outcome.lookups += start.elapsed();
+        outcome.hits += held as u64;
+        for index in held..prompt.len() {
+            let parent = index.checked_sub(1).map(|before| prompt[before]);
+            let (key, record) = follower(prompt[index], parent, RECORD_BYTES);
+            put(&store, key, &record);
+        }
+    }
+    outcome
+}
+
 /// One line of the result: a policy on a trace.
 struct Row<'a> {
     trace: &'a str,
@@ -78,7 +105,7 @@ impl Row<'_> {
             );
         } else {
             println!(
-                "{trace:<28} {fits:>4} fit  {policy:<10} hit ratio {hit_ratio:.4}  \
+                "{trace:<28} {fits:>4} fit  {policy:<21} hit ratio {hit_ratio:.4}  \
                  look-up {median:.0} ns ({least:.0}-{most:.0})"
             );
         }
@@ -87,11 +114,11 @@ impl Row<'_> {
 
 fn measure<'a>(
     [trace_name, fits, policy]: [&'a str; 3],
-    trace: &[u64],
-    make: &dyn Fn() -> Result<Store>,
+    length: usize,
+    run: &dyn Fn() -> Result<Outcome>,
 ) -> Result<Row<'a>> {
-    let runs = (0..RUNS).map(|_| Ok(replay(make()?, trace))).collect::<Result<Vec<_>>>()?;
-    let length = trace.len() as f64;
+    let runs = (0..RUNS).map(|_| run()).collect::<Result<Vec<_>>>()?;
+    let length = length as f64;
     let mut times: Vec<f64> =
         runs.iter().map(|run| run.lookups.as_nanos() as f64 / length).collect();
     times.sort_by(f64::total_cmp);
@@ -104,19 +131,48 @@ fn measure<'a>(
     })
 }
 
+const GHOSTS: u64 = 4096;
+
+/// A store that evicts by the policy of that name.
+fn store(policy: &str, options: Options) -> Result<Store> {
+    Store::with_policy(options, |room| match policy {
+        S3_FIFO => Box::new(PrefixPolicy::new(room, GHOSTS, false)),
+        LEAVES_FIRST => Box::new(PrefixPolicy::new(room, GHOSTS, true)),
+        PLAIN_LRU => Box::new(LruPolicy::new(room)),
+        _ => Box::new(QuickPolicy::new(room, GHOSTS)),
+    })
+}
+
+const S3_FIFO: &str = "S3-FIFO";
+const LEAVES_FIRST: &str = "S3-FIFO, leaves first";
+const PLAIN_LRU: &str = "plain LRU";
+const POLICIES: [&str; 4] = ["tierKV", S3_FIFO, LEAVES_FIRST, PLAIN_LRU];
+
+fn options(records: u64) -> Options {
+    let max_bytes = (records + GHOSTS) * (RECORD_BYTES as u64 + ENTRY_BYTES);
+    Options { max_bytes, max_record_bytes: RECORD_BYTES as u64, record_class: CLASS_KV }
+}
+
 fn main() -> Result<()> {
     let as_json = std::env::args().any(|argument| argument == "--json");
-    for (scan_every, name) in SCANS {
+    let only_prompts = std::env::args().any(|argument| argument == "--prompts");
+    for (scan_every, name) in SCANS.into_iter().filter(|_| !only_prompts) {
         let trace = trace(KEYS, 0.99, OPERATIONS, scan_every, 1);
         for (part, fits) in SIZES {
-            let options = Options {
-                max_bytes: u64::from(KEYS) / part * (RECORD_BYTES as u64 + ENTRY_BYTES),
-                max_record_bytes: RECORD_BYTES as u64,
-                record_class: CLASS_KV,
-            };
-            measure([name, fits, "tierKV"], &trace, &|| Store::new(options))?.print(as_json);
-            let lru = || Store::with_policy(options, |room| Box::new(LruPolicy::new(room)));
-            measure([name, fits, "plain LRU"], &trace, &lru)?.print(as_json);
+            let options = options(u64::from(KEYS) / part);
+            for policy in POLICIES {
+                let run = || Ok(replay(store(policy, options)?, &trace));
+                measure([name, fits, policy], trace.len(), &run)?.print(as_json);
+            }
+        }
+    }
+    let prompts = prompts(PROMPTS, 1);
+    let blocks = prompts.iter().map(Vec::len).sum();
+    for (part, fits) in SIZES {
+        let options = options(SHARED_BLOCKS / part);
+        for policy in POLICIES {
+            let run = || Ok(replay_prompts(store(policy, options)?, &prompts));
+            measure(["prompts with shared prefixes", fits, policy], blocks, &run)?.print(as_json);
         }
     }
     Ok(())

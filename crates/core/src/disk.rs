@@ -156,7 +156,7 @@ pub struct Disk {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     // Held for its lock alone.
-    lock: Option<LockFile>,
+    lock: Mutex<Option<LockFile>>,
 }
 
 impl Disk {
@@ -172,8 +172,8 @@ impl Disk {
         };
         let lock = LockFile::take(&path.join("lock")).map_err(|error| failed(error.text))?;
         let lock = lock.ok_or_else(|| failed("another vault uses it".to_owned()))?;
-        let mut disk = Self::start(storage, options)?;
-        disk.lock = Some(lock);
+        let disk = Self::start(storage, options)?;
+        *disk.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
         Ok(disk)
     }
 
@@ -196,7 +196,7 @@ impl Disk {
         spawn("recover", Box::new(move || recover::run(&recovering)))?;
         spawn("disk", Box::new(move || Writer::new(writing).run()))?;
         spawn("janitor", Box::new(move || janitor::run(&tidying)))?;
-        Ok(Self { shared, threads: Mutex::new(threads), lock: None })
+        Ok(Self { shared, threads: Mutex::new(threads), lock: Mutex::new(None) })
     }
 
     /// The RAM tier it may ask; once.
@@ -296,6 +296,21 @@ impl Disk {
         }
     }
 
+    /// Writes what waits, seals, ends its threads and gives the directory free; idempotent. Nothing is written any more.
+    pub fn close(&self) {
+        self.shared.queue.close();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // The last one to let go of the store may be one of them.
+        let current = std::thread::current().id();
+        if threads.iter().all(|thread| thread.thread().id() != current) {
+            for thread in threads.drain(..) {
+                let _ = thread.join();
+            }
+        }
+        // Only now: nobody is in the directory any more.
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     /// Waits until the segments of the run before were read once.
     pub fn wait_recovered(&self) {
         let shared = &self.shared;
@@ -318,18 +333,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        self.shared.queue.close();
-        // The directory is given free when the last thread is out of it.
-        let lock = self.lock.take();
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last one to let go of the store may be one of them.
-        let current = std::thread::current().id();
-        if threads.iter().all(|thread| thread.thread().id() != current) {
-            for thread in threads.drain(..) {
-                let _ = thread.join();
-            }
-        }
-        drop(lock);
+        self.close();
     }
 }
 

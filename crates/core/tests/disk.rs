@@ -297,6 +297,39 @@ fn reads_of_one_record_at_the_same_time_are_one_read() {
 }
 
 #[test]
+fn eviction_in_both_tiers_never_touches_what_is_being_read() {
+    let folder = Folder::new();
+    let small = Options { max_record_bytes: MIB, ..ram(2 * MIB) };
+    let store = Store::durable(small, folder.path(), options()).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let served = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (store, is_over, served) = (&store, &is_over, &served);
+            scope.spawn(move || {
+                let mut number = reader;
+                while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                    number = (number * 31 + 7) % 600;
+                    let Some(pin) = store.pin(&key(number)) else { continue };
+                    std::thread::yield_now();
+                    assert_eq!(&*pin, record(&key(number), RECORD));
+                    served.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+                }
+            });
+        }
+        for number in 0..600 {
+            put(&store, key(number), &record(&key(number), RECORD));
+            let _ = store.wait_durable(&[key(number)]);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Release);
+    });
+    let stats = store.disk_stats();
+    assert!(stats.evicted > 100 && stats.read > 10 && store.stats().evicted > 100, "{stats:?}");
+    assert_eq!((stats.quarantined, stats.alarms), (0, 0), "{stats:?}");
+    assert!(served.into_inner() > 100);
+}
+
+#[test]
 fn options_that_cannot_work_are_refused_by_name() {
     let folder = Folder::new();
     for (options, name) in [

@@ -3,69 +3,28 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
+#[expect(dead_code, reason = "segments are not looked at here")]
+#[path = "support/folder.rs"]
+mod folder;
 #[path = "support/random.rs"]
 mod random;
 #[expect(dead_code, reason = "nothing is put here")]
 #[path = "support/records.rs"]
 mod records;
+#[path = "support/segments.rs"]
+mod segments;
 
-use std::io::{self, IoSlice};
-
+use folder::Folder;
 use random::Random;
 use records::{key, record};
-use tierkv_core::disk::format::{
-    ENTRY_BYTES, Entry, SegmentName, entry_pages, footer, parse_footer,
-};
+use segments::{Bytes, NAME, segment};
+use tierkv_core::disk::format::{ENTRY_BYTES, Entry, SegmentName, entry_pages, parse_footer};
 use tierkv_core::disk::pages::PAGE;
-use tierkv_core::disk::storage::DiskFile;
+use tierkv_core::disk::storage::Directory;
+use tierkv_core::disk::tombstones::Tombstones;
 use tierkv_core::disk::walk::find;
-use tierkv_core::record::CLASS_KV;
-
-const NAME: SegmentName = SegmentName { id: 7, made_ms: 1, salt: 0x1234_5678_9abc_def0 };
-
-/// A file in memory.
-struct Bytes<'a>(&'a [u8]);
-
-impl DiskFile for Bytes<'_> {
-    fn bytes(&self) -> io::Result<u64> {
-        Ok(self.0.len() as u64)
-    }
-    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let rest = self.0.get(offset as usize..).unwrap_or_default();
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
-        Ok(count)
-    }
-    fn allocate(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-    fn truncate(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-    fn write(&self, _: &[IoSlice<'_>], _: u64) -> io::Result<usize> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-    fn sync(&self) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-}
-
-/// A segment of records of these lengths, with a footer or without.
-fn segment(lengths: &[usize], is_sealed: bool) -> (Vec<u8>, Vec<Entry>) {
-    let (mut bytes, mut entries) = (Vec::new(), Vec::new());
-    for (number, length) in (0..).zip(lengths) {
-        let (page, record_bytes) = ((bytes.len() / PAGE) as u32, *length as u32);
-        let entry = Entry { key: key(number), record_class: CLASS_KV, page, record_bytes };
-        bytes.extend_from_slice(&entry.encode(&NAME));
-        bytes.extend_from_slice(&record(&key(number), *length));
-        bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
-        entries.push(entry);
-    }
-    if is_sealed {
-        bytes.extend_from_slice(&footer(&NAME, &entries, (bytes.len() / PAGE) as u32));
-    }
-    (bytes, entries)
-}
+use tierkv_core::record::{CLASS_KV, CLASS_SSM};
+use tierkv_core::store::Scope;
 
 /// What can be looked up and read back: every entry found is one that was written; how many of them are sound.
 fn served(bytes: &[u8], written: &[Entry], near: Option<usize>) -> usize {
@@ -196,5 +155,43 @@ fn any_bytes_are_taken_or_refused() {
     assert_eq!(SegmentName::parse(&NAME.text()), Some(NAME));
     for other in ["", ".seg", "lock", "tombstones", "+0000007-000000000001-123456789abcdef0.seg"] {
         assert_eq!(SegmentName::parse(other), None, "{other}");
+    }
+}
+
+#[test]
+fn a_damaged_tombstone_is_none_and_the_others_hold() {
+    let folder = Folder::new();
+    let storage = Directory::open(folder.path()).unwrap();
+    let mut made = Tombstones::default();
+    made.load(&storage).unwrap();
+    let namespace = Some(key(0).namespace);
+    made.flush(&storage, Scope { namespace, record_class: Some(CLASS_KV) }, (3, 5)).unwrap();
+    made.bury(&storage, (9, 2)).unwrap();
+    let at = |page| Entry { key: key(0), record_class: CLASS_KV, page, record_bytes: 500 };
+    let ssm = Entry { record_class: CLASS_SSM, ..at(4) };
+    let path = folder.path().join("tombstones");
+    let bytes = std::fs::read(&path).unwrap();
+    let load = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let mut read = Tombstones::default();
+        read.load(&storage).unwrap();
+        // Before the mark and behind it, another class, the buried one and its neighbour.
+        let found = [read.covers(&at(4), 3), read.covers(&at(2), 9)];
+        assert!(!read.covers(&at(5), 3) && !read.covers(&ssm, 3) && !read.covers(&at(3), 9));
+        found
+    };
+    assert_eq!(load(&bytes), [true, true]);
+    for index in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[index] ^= 1 << bit;
+            assert_eq!(load(&damaged), [index >= 64, index < 64], "bit {bit} of {index}");
+        }
+        assert_eq!(load(&bytes[..index]), [index >= 64, false], "{index}");
+    }
+    let mut random = Random::new(3);
+    for _ in 0..300 {
+        let length = random.next() as usize % 400;
+        load(&(0..length).map(|_| random.next() as u8).collect::<Vec<_>>());
     }
 }

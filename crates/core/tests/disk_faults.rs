@@ -177,3 +177,36 @@ fn after_a_failed_sync_nothing_of_its_segment_is_durable_until_it_moved() {
     until("both are durable again", || store.wait_durable(&[key(0), key(1)]) == [true, true]);
     assert!(store.disk_stats().moved >= 1, "the first one came along: {:?}", store.disk_stats());
 }
+
+/// A store on a device that hangs could not be closed, should an assertion fail.
+struct Released(Arc<Faults>);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+#[test]
+fn what_is_not_found_yet_is_a_miss_at_once() {
+    let folder = Folder::new();
+    let store = open(&folder, &Faults::new(Fault::Eio, u64::MAX, 0));
+    let put_durable = |store: &Arc<Store>, number| {
+        assert_eq!(put(store, key(number), &record(&key(number), RECORD)), ItemStatus::Accepted);
+        store.wait_durable(&[key(number)]) == [true]
+    };
+    assert!((0..4).all(|number| put_durable(&store, number)));
+    drop(store);
+
+    let faults = Faults::new(Fault::Hang, u64::MAX, 0);
+    let store = open(&folder, &faults);
+    let released = Released(faults);
+    assert!(store.disk_stats().is_recovering);
+    assert!(store.pin(&key(0)).is_none() && !store.contains(&key(1)), "nobody waits for the disk");
+    assert_eq!(store.contains_all(&[key(0), key(1)]), [false, false]);
+    assert!(put_durable(&store, 7), "and it takes new records meanwhile");
+    assert!(store.disk_stats().is_recovering);
+    drop(released);
+    until("the rest is found", || !store.disk_stats().is_recovering);
+    assert!([0, 1, 2, 3, 7].iter().all(|number| is_served(&store, &key(*number))));
+}

@@ -1,7 +1,13 @@
 //! Owns the proof that the store's eviction keeps at least as much of a trace as a plain LRU does.
 
+#[path = "support/lists.rs"]
+mod lists;
 #[path = "support/lru.rs"]
 mod lru;
+#[path = "support/prefix.rs"]
+mod prefix;
+#[path = "support/prompts.rs"]
+mod prompts;
 #[path = "support/random.rs"]
 mod random;
 #[path = "support/records.rs"]
@@ -12,9 +18,11 @@ mod trace;
 use std::sync::Arc;
 
 use lru::LruPolicy;
+use prefix::PrefixPolicy;
+use prompts::{SHARED_BLOCKS, follower, prompts};
 use records::{key, put, record};
 use tierkv_core::record::CLASS_KV;
-use tierkv_core::store::{ItemStatus, Options, Store};
+use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, Policy, QuickPolicy, Store};
 use trace::trace;
 
 const RECORD: usize = 4096;
@@ -53,5 +61,62 @@ fn at_least_as_good_as_lru() {
             let ratio = f64::from(ours) / f64::from(lru);
             assert!(ratio >= least, "scan {scan_every}, seed {seed}: {ours} against {lru}");
         }
+    }
+}
+
+/// A store with room for about `records` records.
+fn roomy(records: u64, make: impl FnOnce(u64) -> Box<dyn Policy>) -> Arc<Store> {
+    let max_bytes = (1 << 20) + records * (RECORD as u64 + ENTRY_BYTES);
+    let options = Options { max_bytes, max_record_bytes: RECORD as u64, record_class: CLASS_KV };
+    Arc::new(Store::with_policy(options, make).expect("options"))
+}
+
+fn put_prompt(store: &Arc<Store>, numbers: &[u64]) {
+    for (index, number) in numbers.iter().enumerate() {
+        let parent = index.checked_sub(1).map(|before| numbers[before]);
+        let (key, record) = follower(*number, parent, RECORD);
+        put(store, key, &record);
+    }
+}
+
+#[test]
+fn the_policy_that_knows_prefixes_keeps_them() {
+    let store = roomy(100, |room| Box::new(PrefixPolicy::new(room, 0, true)));
+    let prompt: Vec<u64> = (1000..1060).collect();
+    put_prompt(&store, &prompt);
+    let mut lengths = Vec::new();
+    for number in 0..400 {
+        put(&store, key(number), &record(&key(number), RECORD));
+        let held: Vec<bool> = prompt.iter().map(|number| store.contains(&key(*number))).collect();
+        let length = held.iter().take_while(|is_held| **is_held).count();
+        assert!(!held[length..].contains(&true), "what has no prefix is of no use: {held:?}");
+        lengths.push(length);
+    }
+    assert!(lengths.iter().any(|length| (1..60).contains(length)), "{lengths:?}");
+    assert_eq!(lengths.last(), Some(&0), "in the end all of it goes");
+}
+
+/// Blocks of prompts up to the first one that is missing.
+fn prompt_hits(store: &Arc<Store>, prompts: &[Vec<u64>]) -> usize {
+    let hits = |prompt: &Vec<u64>| {
+        let is_held = |number: &&u64| store.pin(&key(**number)).is_some();
+        let held = prompt.iter().take_while(is_held).count();
+        put_prompt(store, prompt);
+        held
+    };
+    prompts.iter().map(hits).sum()
+}
+
+#[test]
+fn on_prompts_ours_is_as_good_as_one_that_knows_prefixes() {
+    let prompts = prompts(2_000, 3);
+    for part in [20, 8] {
+        let records = SHARED_BLOCKS / part;
+        let ours = roomy(records, |room| Box::new(QuickPolicy::new(room, 2048)));
+        let knowing = roomy(records, |room| Box::new(PrefixPolicy::new(room, 2048, true)));
+        let lru = roomy(records, |room| Box::new(LruPolicy::new(room)));
+        let [ours, knowing, lru] = [ours, knowing, lru].map(|store| prompt_hits(&store, &prompts));
+        assert!(ours * 100 >= knowing * 97, "1/{part}: {ours} against {knowing}");
+        assert!(ours * 100 >= lru * 105, "1/{part}: {ours} against {lru}");
     }
 }

@@ -194,13 +194,13 @@ pub fn store_flush(
     Ok(Background::start(move || Ok(store.flush(scope))))
 }
 
-/// Writes what waits for the disk and seals it, so that the next start is quick.
+/// Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more.
 #[napi(ts_return_type = "Promise<void>")]
 pub fn store_drain(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
     let store = run(|| STORES.get(id))?;
     Ok(Background::start(move || {
         if let Some(disk) = store.disk() {
-            disk.drain();
+            disk.close();
         }
         Ok(())
     }))

@@ -15,6 +15,7 @@ interface FlushOptions {
   target?: VaultRole;
   class?: RecordClass;
   namespace?: string;
+  model?: string;
   yes?: true;
 }
 
@@ -28,6 +29,7 @@ export function addFlush({ program, action }: Registrar): void {
     )
     .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
     .addOption(new Option("--class <class>", "only records of this class").choices(["kv", "ssm"]))
+    .option("--model <name>", "only records of this model, as the engine was given it")
     .option("--namespace <hex>", "only records of this namespace: 64 hexadecimal digits")
     .option("--yes", "do not ask")
     .addHelpText("after", "\nExample:\n  tierkv flush --target kv_cold --yes")
@@ -65,16 +67,20 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
 interface Scope {
   namespace: Namespace | null;
   recordClass: RecordClass | null;
+  model: string | null;
 }
 
-function scopeOf({ namespace, class: named }: FlushOptions): Scope {
-  const recordClass = named ?? null;
-  if (namespace === undefined) return { namespace: null, recordClass };
+function scopeOf(options: FlushOptions): Scope {
+  const { namespace, class: recordClass = null, model = null } = options;
+  if (namespace === undefined) return { namespace: null, recordClass, model };
+  if (model !== null) {
+    throw new TierkvError("USAGE", { reason: "--namespace and --model: give one of the two" });
+  }
   if (!/^[0-9a-f]{64}$/i.test(namespace)) {
     const reason = `--namespace ${namespace.slice(0, 100)}: expected 64 hexadecimal digits`;
     throw new TierkvError("USAGE", { reason });
   }
-  return { namespace: toNamespace(Buffer.from(namespace, "hex")), recordClass };
+  return { namespace: toNamespace(Buffer.from(namespace, "hex")), recordClass, model };
 }
 
 function chosen(targets: readonly VaultTarget[], only: VaultRole | undefined): VaultTarget[] {
@@ -89,7 +95,7 @@ function chosen(targets: readonly VaultTarget[], only: VaultRole | undefined): V
 async function confirmed(
   { io }: Call<FlushOptions>,
   targets: readonly VaultTarget[],
-  { namespace, recordClass }: Scope,
+  { namespace, recordClass, model }: Scope,
 ): Promise<boolean> {
   if (!io.isInteractive) {
     throw new TierkvError("USAGE", {
@@ -98,7 +104,9 @@ async function confirmed(
   }
   const list = targets.map(({ name, address }) => `${name} at ${address}`).join(" and ");
   const records = recordClass === null ? "record" : `${recordClass} record`;
-  const of = namespace === null ? "" : ` in namespace ${namespace.toString("hex").slice(0, 8)}`;
+  const ofModel = model === null ? "" : ` of model ${model}`;
+  const of =
+    namespace === null ? ofModel : ` in namespace ${namespace.toString("hex").slice(0, 8)}`;
   const answer = await io.ask(`Drop every ${records}${of} of ${list}? [y/N]`);
   return /^y(es)?$/i.test(answer);
 }
@@ -117,11 +125,11 @@ interface Flushed {
 async function flushOne(
   client: VaultClient,
   { name, address }: VaultTarget,
-  { namespace, recordClass }: Scope,
+  { namespace, recordClass, model }: Scope,
 ): Promise<Flushed> {
   const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
   try {
-    const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass);
+    const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model);
     return { target: name, address, ...flushed, error: null };
   } catch (error) {
     return { target: name, address, ...nothing, error: toTierkvError(error).message };

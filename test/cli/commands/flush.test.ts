@@ -78,6 +78,22 @@ test("one vault that is down does not keep the other from being flushed", async 
   });
 });
 
+test("what goes can be named, and the question says it", async () => {
+  const named = async (...options: string[]): Promise<string | undefined> =>
+    (await runInside(flush("--target", "kv_cold", ...options), { answer: "no" })).asked[0];
+  const at = `kv_cold at ${vault.address}? [y/N]`;
+  expect(await named("--class", "ssm")).toBe(`Drop every ssm record of ${at}`);
+  expect(await named("--model", "Qwen/Qwen3-8B")).toBe(
+    `Drop every record of model Qwen/Qwen3-8B of ${at}`,
+  );
+  const hex = "0123456789abcdef".repeat(4);
+  expect(await named("--namespace", hex)).toBe(`Drop every record in namespace 01234567 of ${at}`);
+  const both = await runInside(flush("--yes", "--namespace", hex, "--model", "m"));
+  expect([both.exitCode, both.stderr]).toEqual([2, expect.stringContaining("one of the two")]);
+  const bad = await runInside(flush("--yes", "--namespace", "12"));
+  expect([bad.exitCode, bad.stderr]).toEqual([2, expect.stringContaining("64 hexadecimal")]);
+});
+
 test("a vault that is not configured cannot be flushed", async () => {
   const path = join(dir, "one.toml");
   writeFileSync(path, `[cluster]\nkv_cold = "${vault.address}"\n`);

@@ -89,10 +89,14 @@ impl Writer {
             let gone = shared.segments.all_leaving();
             gone.iter().map(|segment| segment.bytes.load(Ordering::Acquire)).sum::<u64>()
         };
-        while self.shared.segments.bytes() - leaving(&self.shared) > limit
+        while self.shared.segments.bytes().saturating_sub(leaving(&self.shared)) > limit
             && let Some(oldest) = self.oldest()
         {
             moving.extend(self.evict(&oldest, true));
+        }
+        // Otherwise in the background, where it delays nobody; but the budget goes first.
+        if self.shared.segments.bytes() + bytes > self.shared.options.max_bytes {
+            self.shared.remove_files();
         }
         moving
     }

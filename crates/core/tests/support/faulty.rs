@@ -1,8 +1,8 @@
 //! Owns a disk on which chosen operations fail.
 
 use std::io::{self, IoSlice};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use tierkv_core::disk::storage::{Access, Directory, DiskFile, Storage};
 
@@ -17,6 +17,8 @@ pub enum Fault {
     ShortWrite,
     /// Syncing.
     Sync,
+    /// Reading: the device does not answer until it is released.
+    Hang,
 }
 
 /// What goes wrong, and when.
@@ -27,12 +29,28 @@ pub struct Faults {
     /// The first one that fails, and how many follow it.
     first: u64,
     length: u64,
+    is_released: Mutex<bool>,
+    released: Condvar,
 }
 
 impl Faults {
     /// From the `first` operation on (counted from 1), `length` of them fail.
     pub fn new(kind: Fault, first: u64, length: u64) -> Arc<Self> {
-        Arc::new(Self { kind, count: AtomicU64::new(0), first, length })
+        let (is_released, released) = (Mutex::new(kind != Fault::Hang), Condvar::new());
+        Arc::new(Self { kind, count: AtomicU64::new(0), first, length, is_released, released })
+    }
+
+    /// A device that hangs answers again.
+    pub fn release(&self) {
+        *self.is_released.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.released.notify_all();
+    }
+
+    fn hang(&self) {
+        let mut is_released = self.is_released.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*is_released {
+            is_released = self.released.wait(is_released).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Operations of the kind so far.
@@ -139,6 +157,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.faults.hang();
         self.faults.any()?;
         self.inner.read(buffer, offset)
     }

@@ -1,0 +1,156 @@
+// Owns the proof that kill -9 costs a vault with a disk nothing that it called durable: twenty times, under load, against a ledger.
+import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { hasBit, ItemStatus } from "../../src/block.ts";
+import { VaultClient } from "../../src/client/vault-client.ts";
+import { isTierkvError } from "../../src/errors.ts";
+import { Program } from "../support/command-line.ts";
+import { keysOf, makeRecord, NAMESPACE } from "../support/records.ts";
+import type { TestRecord } from "../support/records.ts";
+import { closeAfterTest, KeepingSink, logger, SOON_MS, until } from "../support/vaults.ts";
+
+const KILLS = 20;
+const BATCH = 6;
+/** Of a machine that is busy with other things. */
+const TEST_MS_MAX = 180_000;
+
+let folder = "";
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "tierkv-kill-"));
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Small, middling and several pages: the same index always gives the same bytes. */
+function recordAt(index: number): TestRecord {
+  return makeRecord(index, { payloadBytes: 500 + ((index * 7919) % 150_000) });
+}
+
+class KilledVault {
+  readonly program: Program;
+  readonly client: VaultClient;
+
+  private constructor(program: Program, address: string) {
+    this.program = program;
+    this.client = closeAfterTest(new VaultClient({ address, name: "kv", logger }));
+  }
+
+  static async start(config: string): Promise<KilledVault> {
+    const program = new Program(["vault", "--json", "--config", config]);
+    closeAfterTest({ close: () => program.signal("SIGKILL") });
+    const { address } = await program.firstResult();
+    return new KilledVault(program, String(address));
+  }
+
+  async kill(): Promise<void> {
+    this.program.signal("SIGKILL");
+    await this.program.ended();
+    this.client.close();
+  }
+}
+
+/** What was sent, and what the vault itself called durable: kept here, away from it. */
+class Ledger {
+  sent = 0;
+  batches = 0;
+  wrong = 0;
+  readonly durable = new Set<number>();
+
+  /** Stores until the vault is gone. */
+  async load(client: VaultClient): Promise<never> {
+    for (;;) {
+      const indices = Array.from({ length: BATCH }, () => this.sent++);
+      const records = indices.map(recordAt);
+      const statuses = await client.store(NAMESPACE, "kv", records, SOON_MS);
+      const durable = await client.durable(NAMESPACE, keysOf(records), SOON_MS);
+      for (const [at, index] of indices.entries()) {
+        if (statuses[at] === ItemStatus.DURABLE || hasBit(durable, at)) this.durable.add(index);
+      }
+      this.batches += 1;
+    }
+  }
+
+  /** Reads what was stored before, until the vault is gone. */
+  async read(client: VaultClient): Promise<never> {
+    for (let turn = 0; ; turn += 1) {
+      const first = (turn * 37) % Math.max(1, this.sent - BATCH);
+      await this.#fetch(
+        client,
+        Array.from({ length: BATCH }, (_, at) => first + at),
+      );
+    }
+  }
+
+  /** How many of the durable ones are not served, and how many are served at all. */
+  async check(client: VaultClient): Promise<{ lost: number; served: number }> {
+    const served = await this.#fetch(client, [...Array(this.sent).keys()]);
+    const lost = [...this.durable].filter((index) => !served.has(index)).length;
+    return { lost, served: served.size };
+  }
+
+  async #fetch(client: VaultClient, indices: readonly number[]): Promise<Set<number>> {
+    const records = indices.map(recordAt);
+    const sink = new KeepingSink();
+    const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(records) }];
+    await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+    const wrong = [...sink.records].filter(([at, bytes]) => !bytes.equals(records[at]!.record));
+    this.wrong += wrong.length;
+    return new Set([...sink.records.keys()].map((at) => indices[at]!));
+  }
+}
+
+async function startRecovered(config: string): Promise<KilledVault> {
+  const vault = await KilledVault.start(config);
+  const isRecovered = async (): Promise<boolean> =>
+    (await vault.client.stats(SOON_MS)).disk?.recovering === false;
+  await until(isRecovered, "recovery");
+  return vault;
+}
+
+const DISKS = ["group", "sync"];
+
+test.each(DISKS)("durability = %s", { timeout: TEST_MS_MAX }, async (durability) => {
+  const config = join(folder, "tierkv.toml");
+  const dataDir = join(folder, "data");
+  const disk = `data_dir = "${dataDir}"\ndisk_bytes = "512MiB"\ndurability = "${durability}"`;
+  const memory = `listen = "127.0.0.1:0"\nmax_bytes = "16MiB"`;
+  writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${memory}\n${disk}\n`);
+  const ledger = new Ledger();
+  for (let round = 0; round < KILLS / DISKS.length; round += 1) {
+    const vault = await startRecovered(config);
+    const { client } = vault;
+    expect(await ledger.check(client)).toMatchObject({ lost: 0 });
+    const before = ledger.batches;
+    const loads = Promise.allSettled([
+      ledger.load(client),
+      ledger.load(client),
+      ledger.read(client),
+    ]);
+    // From the first batch on to some segments later, and anywhere within a batch.
+    await until(() => ledger.batches >= before + round, "load");
+    await new Promise((resolve) => {
+      setTimeout(resolve, (round * 263) % 97);
+    });
+    await vault.kill();
+    for (const ended of await loads) {
+      expect(ended.status === "rejected" && isTierkvError(ended.reason)).toBe(true);
+    }
+  }
+  expect(ledger.durable.size).toBeGreaterThan(KILLS);
+
+  const last = await startRecovered(config);
+  const { lost, served } = await ledger.check(last.client);
+  expect([lost, ledger.wrong]).toEqual([0, 0]);
+  expect(served).toBeGreaterThanOrEqual(ledger.durable.size);
+  const segments = (): string[] => readdirSync(dataDir).filter((name) => name.endsWith(".seg"));
+  const held = (): number =>
+    segments().reduce((sum, name) => sum + statSync(join(dataDir, name)).size, 0);
+  const isAgreed = async (): Promise<boolean> =>
+    (await last.client.stats(SOON_MS)).disk?.usedBytes === held();
+  await until(isAgreed, "files and the vault's own count to agree");
+  const others = readdirSync(dataDir).filter((name) => !name.endsWith(".seg"));
+  expect(others).toEqual(["lock"]);
+  const { counters, reservedBytes } = await last.client.stats(SOON_MS);
+  expect([counters["disk_alarms"], reservedBytes]).toEqual([0, 0]);
+});
