@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.plans import Plan
 
 from .support.engine import (
     Request,
@@ -93,6 +94,28 @@ def test_the_answer_is_ask_again_until_placed_and_the_same_however_often_asked(
     assert bench.answer(request) == (16, True)
     assert [bench.ask(request) for _ in range(20)] == [(16, True)] * 20
     assert len(bench.fake.expect("prefetch")) == 1
+
+
+def test_blocks_that_arrive_while_they_are_counted_are_not_missed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = bench.new(Request("r", 17))
+    prefetch = bench.prefetch()
+    plan = bench.shim._book.get("r")
+    assert plan is not None
+    count = Plan.ready_from
+
+    def place_after_counting(of: Plan, start: int) -> int:
+        ready = count(of, start)
+        monkeypatch.setattr(Plan, "ready_from", count)
+        bench.place(prefetch, 0, 10, 11, 12, 13)
+        bench.done(prefetch)
+        wait_until(lambda: of.is_done, "the blocks are there")
+        return ready
+
+    monkeypatch.setattr(Plan, "ready_from", place_after_counting)
+    assert bench.ask(request) == ASK_AGAIN
+    assert bench.ask(request) == (16, True)
 
 
 def test_a_short_hit_is_taken_as_it_is(bench: Bench) -> None:

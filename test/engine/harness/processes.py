@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[3]
-READY_S = 30.0
-STOP_S = 15.0
-WAIT_S = 30.0
+READY_S = 90.0
+STOP_S = 60.0
+WAIT_S = 90.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: In the environment of everything we start, so that a leftover can be found whoever started it.
 MARK = "TIERKV_TEST_MARK"
@@ -105,8 +105,14 @@ class Process:
         self.child.send_signal(number)
 
     def freeze(self) -> None:
-        """Hangs it: alive, sockets open, no answer."""
+        """Hangs it: alive, sockets open, no answer. Every thread has stopped when this returns."""
         self.signal(signal.SIGSTOP)
+        wait_until(lambda: set(self._states()) <= {"T"}, f"{self.name} hangs")
+
+    def _states(self) -> list[str]:
+        """What the kernel says of each thread (proc(5), the third field of `stat`)."""
+        tasks = Path(f"/proc/{self.child.pid}/task").glob("*/stat")
+        return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)

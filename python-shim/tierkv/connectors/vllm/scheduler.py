@@ -249,8 +249,9 @@ class SchedulerShim:
         if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
             return _ASK_AGAIN if plan is not None else self._give_up(state)
+        is_done = plan.is_done  # first: the helper thread may place the last block between the two
         ready = min(plan.ready_from(start), wanted)
-        if ready < wanted and not plan.is_done:
+        if ready < wanted and not is_done:
             if not self._is_out_of_time(state, plan, now):
                 return _ASK_AGAIN
             self.counters.add("restores_cut_short")
