@@ -163,6 +163,7 @@ class Cluster:
         with_proxy: bool = False,
         int8: bool = False,
         lanes: int = 2,
+        on_disk: bool = False,
         beside: Cluster | None = None,
         with_ssm: bool = False,
     ) -> None:
@@ -175,6 +176,7 @@ class Cluster:
         lanes = 0 if with_proxy else lanes
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
+            + (f'data_dir = "{folder / "data"}"\ndisk_bytes = "1GiB"\n' if on_disk else "")
         )
         states = f"127.0.0.1:{free_port()}"
         (folder / "ssm.toml").write_text(

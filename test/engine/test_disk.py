@@ -1,0 +1,52 @@
+"""A vault with a disk is killed, and everything is started anew: another engine restores what the first has saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.models import PLAIN, Models, prompt
+from harness.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engines
+    from harness.processes import Cluster
+
+BLOCK = 32
+BLOCKS = 4
+TEXT = prompt(710, BLOCKS * BLOCK + 3)
+
+
+def test_a_new_engine_restores_from_a_killed_vault(
+    engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+) -> None:
+    cluster = new_cluster(on_disk=True)
+    options: dict[str, Any] = {
+        "model": models.path(PLAIN),
+        "dtype": PLAIN.dtype,
+        "block_size": BLOCK,
+        "kv_transfer_config": cluster.transfer_config,
+    }
+    with engines.start(vllm=options).wait_up() as first:
+        (cold,) = first.call("generate", prompts=[TEXT])
+        cluster.wait_saved(BLOCKS)
+        # Accepted is not durable: the second word comes some ms later.
+        wait_until(
+            lambda: cluster.vault_status()["disk"]["durableRecords"] == BLOCKS,
+            "all blocks are durable",
+        )
+        pages = first.call("pages", prompt=TEXT)
+
+    cluster.vault.kill()
+    cluster.sidecar.kill()
+    cluster.start()
+    wait_until(lambda: not cluster.vault_status()["disk"]["recovering"], "the vault knows its disk")
+    assert cluster.vault_status()["records"] == 0, "nothing is in its memory"
+
+    with engines.start(vllm=options).wait_up() as second:
+        (restored,) = second.call("generate", prompts=[TEXT])
+        assert restored["cached"] == BLOCKS * BLOCK
+        assert restored["tokens"] == cold["tokens"]
+        assert second.call("pages", prompt=TEXT) == pages
+    assert cluster.vault_status()["counters"]["disk_read"] == BLOCKS
