@@ -18,6 +18,9 @@ const SHARDS: usize = 1 << SHARD_BITS;
 /// Slots are allocated in pieces of this many, so that growing neither copies nor keeps half empty.
 const PIECE_SLOTS: usize = 1024;
 
+/// Keys looked up at a time: what is read for them must fit a core's own cache.
+const BATCH_KEYS: usize = 256;
+
 /// Where a record lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
@@ -125,13 +128,17 @@ impl Index {
     /// Which of many keys have a place: all shards are locked once.
     #[must_use]
     pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
-        let named: Vec<Option<Named>> = {
-            let namespaces = self.namespaces();
-            keys.iter().map(|key| self.name(&namespaces, key)).collect()
-        };
+        let named = self.name_all(keys);
         let shards: Vec<_> = (0..SHARDS).map(|number| self.read(number)).collect();
-        let found = |named: &Named| shards[named.shard()].find(named).is_some();
-        named.iter().map(|named| named.as_ref().is_some_and(found)).collect()
+        let mut found = Vec::with_capacity(keys.len());
+        for batch in named.chunks(BATCH_KEYS) {
+            // Each key is several waits for memory. Begun for all of them before one is compared, they overlap.
+            let begin = |named: &Named| shards[named.shard()].begin(named.hash);
+            std::hint::black_box(batch.iter().flatten().map(begin).fold(0, u32::wrapping_add));
+            let is_there = |named: &Named| shards[named.shard()].find(named).is_some();
+            found.extend(batch.iter().map(|named| named.as_ref().is_some_and(is_there)));
+        }
+        found
     }
 
     /// Marks a record as recently used; false when there is none.
@@ -253,10 +260,25 @@ impl Index {
         self.name(&self.namespaces(), key)
     }
 
+    /// Keys of one look-up mostly share their namespace: it is looked up once.
+    fn name_all(&self, keys: &[RecordKey]) -> Vec<Option<Named>> {
+        let namespaces = self.namespaces();
+        let mut last: Option<(Hash, Option<u32>)> = None;
+        let mut number_of = |hash: &Hash| match last {
+            Some((known, number)) if known == *hash => number,
+            _ => last.insert((*hash, namespaces.numbers.get(hash).copied())).1,
+        };
+        let name = |key: &RecordKey| Some(self.named_in(number_of(&key.namespace)?, key));
+        keys.iter().map(name).collect()
+    }
+
     fn name(&self, namespaces: &Namespaces, key: &RecordKey) -> Option<Named> {
-        let namespace = *namespaces.numbers.get(&key.namespace)?;
+        Some(self.named_in(*namespaces.numbers.get(&key.namespace)?, key))
+    }
+
+    fn named_in(&self, namespace: u32, key: &RecordKey) -> Named {
         let hash = self.hash(namespace, &key.block_hash, key.group, key.shard);
-        Some(Named { hash, namespace, key: *key })
+        Named { hash, namespace, key: *key }
     }
 
     /// The same for a key that is to be entered; `None` when there are too many namespaces.
@@ -309,6 +331,16 @@ impl Shard {
     fn number(&self, named: &Named) -> Option<u32> {
         let is = |local: &u32| self.slot(*local).is_some_and(|slot| named.is(slot));
         self.table.find(named.hash, is).copied()
+    }
+
+    /// Reads what finding a key of this hash will read; the answer is of no use.
+    fn begin(&self, hash: u64) -> u32 {
+        let mut read = 0;
+        let _ = self.table.find(hash, |local| {
+            read = self.slot(*local).map_or(0, |slot| slot.namespace);
+            false
+        });
+        read
     }
 
     fn find(&self, named: &Named) -> Option<&Slot> {
