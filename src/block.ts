@@ -88,12 +88,28 @@ export function packKeys(hashes: Uint8Array, group: number, shard: number): Buff
   }
   const keys = Buffer.allocUnsafe(count * PACKED_KEY_BYTES);
   for (let index = 0; index < count; index += 1) {
-    const at = index * PACKED_KEY_BYTES;
-    keys.set(hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES), at);
-    keys.writeUInt16LE(group, at + HASH_BYTES);
-    keys.writeUInt16LE(shard, at + HASH_BYTES + 2);
+    packKey(keys, index * PACKED_KEY_BYTES, hashes, index, group, shard);
   }
   return keys;
+}
+
+/** Writes one packed key, of the hash at `index`, to `at`; returns where the next one goes. Byte by byte: a view costs more. */
+export function packKey(
+  keys: Uint8Array,
+  at: number,
+  hashes: Uint8Array,
+  index: number,
+  group: number,
+  shard: number,
+): number {
+  const from = index * HASH_BYTES;
+  for (let byte = 0; byte < HASH_BYTES; byte += 1) keys[at + byte] = hashes[from + byte] ?? 0;
+  const tail = at + HASH_BYTES;
+  keys[tail] = group & 0xff;
+  keys[tail + 1] = group >>> 8;
+  keys[tail + 2] = shard & 0xff;
+  keys[tail + 3] = shard >>> 8;
+  return at + PACKED_KEY_BYTES;
 }
 
 /** How many keys a packed buffer holds. Throws BAD_ARGUMENT for a partial key. */

@@ -30,8 +30,8 @@ export interface VaultConfig {
   readonly listen: Address;
   /** null: a share of the memory free at start. */
   readonly maxBytes: number | null;
-  /** TCP port of the lanes, on the host of `listen`; 0: the system chooses. */
-  readonly lanePort: number;
+  /** TCP port of the lanes, on the host of `listen`; 0: the system chooses; null: LANE_PORT_STEP above that of `listen`. */
+  readonly lanePort: number | null;
   /** null: nothing is kept on disk. */
   readonly dataDir: string | null;
   /** null: a share of the room on that disk at start. */

@@ -10,6 +10,7 @@ import {
   DISK_TTL_S_MAX,
   IDLE_EXIT_S_DEFAULT,
   IDLE_EXIT_S_MAX,
+  LANE_PORT_STEP,
   LANES_DEFAULT,
   LANES_MAX,
   PATH_BYTES_MAX,
@@ -135,10 +136,10 @@ export const SCHEMA: Schema = {
       },
       lane_port: {
         kind: integer(0, 65_535),
-        doc: "The TCP port beside `listen`'s on which records travel (lanes), on the same host; `0`: any free one, which clients are told. Set it where a firewall must know. Without a way to it records travel over `listen`, more slowly.",
-        fallback: () => 0,
-        fallbackText: "`0`",
-        example: "50052",
+        doc: "The TCP port beside `listen`'s on which records travel (lanes), on the same host; clients are told. `0`: any free one. A firewall must let it through: without a way to it records travel over `listen`, more slowly.",
+        fallback: () => null,
+        fallbackText: `the port of \`listen\` and ${LANE_PORT_STEP} more; where that is taken, any free one`,
+        example: String(50_051 + LANE_PORT_STEP),
       },
       data_dir: {
         kind: path(PATH_BYTES_MAX),

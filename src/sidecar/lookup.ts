@@ -1,12 +1,20 @@
 // Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault class, both at once.
-import { countBits, HASH_BYTES, hasBit, newBitmap, PACKED_KEY_BYTES, setBit } from "../block.ts";
+import {
+  countBits,
+  HASH_BYTES,
+  hasBit,
+  newBitmap,
+  PACKED_KEY_BYTES,
+  packKey,
+  setBit,
+} from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
 import { KEYS_PER_SLICE } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { yieldToLoop } from "../time.ts";
-import { blockKey } from "./shelf.ts";
+import { blockKeys } from "./shelf.ts";
 import type { Shelf } from "./shelf.ts";
 import type { LookupGates } from "./vaults.ts";
 
@@ -39,10 +47,11 @@ export interface LookupContext {
   logger: Logger;
 }
 
-/** Which hash of which group a packed question belongs to. */
+/** Hashes of one group that a vault is asked for, by index. */
 interface Asked {
-  groupIndex: number;
-  hashIndex: number;
+  group: LookupGroup;
+  held: Buffer;
+  indexes: number[];
 }
 
 export async function lookUp(
@@ -54,18 +63,21 @@ export async function lookUp(
   const open: Record<RecordClass, Asked[]> = { kv: [], ssm: [] };
   let seen = 0;
   for (const [groupIndex, group] of groups.entries()) {
+    const keyOf = blockKeys(context.namespace, group.group, group.hashes);
+    const asked: Asked = { group, held: held[groupIndex] ?? newBitmap(0), indexes: [] };
+    open[group.class].push(asked);
     for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
-      const key = blockKey(context.namespace, group.group, hashAt(group, index));
+      const key = keyOf(index);
       keys[groupIndex]?.push(key);
-      if (context.shelf?.isPlaced(key) === true) setBit(held[groupIndex] ?? newBitmap(0), index);
-      else open[group.class].push({ groupIndex, hashIndex: index });
+      if (context.shelf?.isPlaced(key) === true) setBit(asked.held, index);
+      else asked.indexes.push(index);
       seen += 1;
       if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
     }
   }
   const answers = await Promise.all([
-    askVault("kv", open.kv, groups, held, context),
-    askVault("ssm", open.ssm, groups, held, context),
+    askVault("kv", open.kv, context),
+    askVault("ssm", open.ssm, context),
   ]);
   context.counters.add("lookup_keys", seen);
   context.counters.add("lookup_hits", countHits(groups, held));
@@ -87,22 +99,24 @@ export function hashAt(group: { hashes: Buffer }, index: number): Buffer {
 async function askVault(
   recordClass: RecordClass,
   asked: readonly Asked[],
-  groups: readonly LookupGroup[],
-  held: readonly Buffer[],
   context: LookupContext,
 ): Promise<boolean> {
   const gate = context.gates[recordClass];
-  if (gate === null || asked.length === 0) return true;
+  if (gate === null || asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
     const { namespace, world } = context;
-    const packed = await packAsked(asked, groups, world);
+    const packed = await packAsked(asked, world);
     const { timeoutMs, isWanted } = context;
     const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
     if (present === null) return false;
-    for (const [at, { groupIndex, hashIndex }] of asked.entries()) {
-      let shards = 0;
-      while (shards < world && hasBit(present, at * world + shards)) shards += 1;
-      if (shards === world) setBit(held[groupIndex] ?? newBitmap(0), hashIndex);
+    let at = 0;
+    for (const { held, indexes } of asked) {
+      for (const index of indexes) {
+        let shards = 0;
+        while (shards < world && hasBit(present, at + shards)) shards += 1;
+        if (shards === world) setBit(held, index);
+        at += world;
+      }
     }
     return true;
   } catch (error) {
@@ -113,23 +127,17 @@ async function askVault(
 }
 
 /** Keys of all shards of what is asked: shard after shard, block after block. */
-async function packAsked(
-  asked: readonly Asked[],
-  groups: readonly LookupGroup[],
-  world: number,
-): Promise<Buffer> {
-  const packed = Buffer.allocUnsafe(asked.length * world * PACKED_KEY_BYTES);
+async function packAsked(asked: readonly Asked[], world: number): Promise<Buffer> {
+  const count = asked.reduce((sum, { indexes }) => sum + indexes.length, 0);
+  const packed = Buffer.allocUnsafe(count * world * PACKED_KEY_BYTES);
   let at = 0;
-  for (const [index, { groupIndex, hashIndex }] of asked.entries()) {
-    const group = groups[groupIndex];
-    if (group === undefined) continue;
-    for (let shard = 0; shard < world; shard += 1) {
-      packed.set(hashAt(group, hashIndex), at);
-      packed.writeUInt16LE(group.group, at + HASH_BYTES);
-      packed.writeUInt16LE(shard, at + HASH_BYTES + 2);
-      at += PACKED_KEY_BYTES;
+  for (const { group, indexes } of asked) {
+    for (const index of indexes) {
+      for (let shard = 0; shard < world; shard += 1) {
+        at = packKey(packed, at, group.hashes, index, group.group, shard);
+      }
+      if (at % (KEYS_PER_SLICE * PACKED_KEY_BYTES) === 0) await yieldToLoop();
     }
-    if (index % KEYS_PER_SLICE === KEYS_PER_SLICE - 1) await yieldToLoop();
   }
   return packed;
 }

@@ -1,6 +1,7 @@
 // Owns the blocks that lie in an engine's arena, or are on their way: who shares them, which slots they have, which go first when room is short.
 import { SIDECAR_OWNER } from "../arena/arena.ts";
 import type { Arena, Leases } from "../arena/arena.ts";
+import { HASH_BYTES } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { DoneReason } from "./messages.ts";
 
@@ -46,7 +47,18 @@ export interface ShelfOptions {
 const NO_LEASES: Leases = new Uint32Array(0);
 
 export function blockKey(namespace: Buffer, group: number, hash: Buffer): string {
-  return `${group}:${hash.toString("latin1")}${namespace.toString("latin1")}`;
+  return blockKeys(namespace, group, hash)(0);
+}
+
+/** Keys of one group's blocks by index, from hashes of 32 bytes each: what all have in common is made once. */
+export function blockKeys(
+  namespace: Buffer,
+  group: number,
+  hashes: Buffer,
+): (index: number) => string {
+  const all = hashes.toString("latin1");
+  const tail = `${namespace.toString("latin1")}${group}`;
+  return (index) => all.slice(index * HASH_BYTES, (index + 1) * HASH_BYTES) + tail;
 }
 
 export class Shelf {

@@ -1,6 +1,7 @@
 // Owns the lanes of one vault as TypeScript sees them: where they are, who may come in, how they end; no record passes here.
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { LANES_POLL_MS } from "../limits.ts";
+import { LANE_PORT_STEP, LANES_POLL_MS } from "../limits.ts";
+import type { Logger } from "../log.ts";
 import {
   laneServerAdmit,
   laneServerClose,
@@ -12,6 +13,42 @@ import { randomToken, sleep } from "../time.ts";
 
 const TOKEN_BYTES = 32;
 const UNIX_PREFIX = "unix:";
+const PORT_MAX = 65_535;
+
+/** beside: LANE_PORT_STEP above the port of the vault. */
+export type LanePort = number | "beside";
+
+interface LaneStore {
+  store: number;
+  maxRecordBytes: number;
+  maxReservedBytes: number;
+}
+
+interface Listen {
+  host: string;
+  port: number;
+  text: string;
+}
+
+/** Where `beside` is taken it is any free port, with a word in the log. Throws LISTEN_FAILED. */
+export function openLanes(
+  vault: LaneStore & { logger: Logger },
+  listen: Listen,
+  port: LanePort,
+): VaultLanes {
+  if (port !== "beside") return new VaultLanes(vault, listen, port);
+  const beside = listen.port + LANE_PORT_STEP;
+  if (listen.port === 0 || beside > PORT_MAX) return new VaultLanes(vault, listen, 0);
+  try {
+    return new VaultLanes(vault, listen, beside);
+  } catch (error) {
+    const lanes = new VaultLanes(vault, listen, 0);
+    const { message: reason } = toTierkvError(error);
+    const words = "records travel on another port than the usual one: a firewall may not know it";
+    vault.logger.warn({ address: lanes.address, reason }, words);
+    return lanes;
+  }
+}
 
 export class VaultLanes {
   /** As hello names it: `:port` on the host that the client knows, or `unix:/path`. */
@@ -21,11 +58,7 @@ export class VaultLanes {
   #isClosed = false;
 
   /** Listens on the host of `listen`, or on a socket beside its socket. Throws LISTEN_FAILED. */
-  constructor(
-    vault: { store: number; maxRecordBytes: number; maxReservedBytes: number },
-    listen: { host: string; text: string },
-    port: number,
-  ) {
+  constructor(vault: LaneStore, listen: Omit<Listen, "port">, port: number) {
     const place = placeOf(listen, port);
     try {
       const opened = laneServerOpen(

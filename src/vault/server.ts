@@ -21,7 +21,8 @@ import { healthService, vaultService } from "../wire/service.ts";
 import type { VaultContext } from "./context.ts";
 import { fetchHandler } from "./fetch-call.ts";
 import { Health } from "./health.ts";
-import { VaultLanes } from "./lanes.ts";
+import { openLanes } from "./lanes.ts";
+import type { LanePort } from "./lanes.ts";
 import { isLocal, listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
 import { ModelNames } from "./models.ts";
@@ -51,8 +52,8 @@ export interface VaultOptions {
   config: {
     readonly listen: ListenAddress;
     readonly maxBytes: number;
-    /** Port of the lanes, 0 or none: any; null: no lanes. */
-    readonly lanePort?: number | null;
+    /** Port of the lanes, 0 or none: any; beside: see `openLanes`; null: no lanes. */
+    readonly lanePort?: LanePort | null;
     readonly disk?: VaultDisk | null;
   };
   recordClass: VaultClass;
@@ -87,7 +88,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   }
   try {
     const { lanePort = 0 } = config;
-    if (lanePort !== null) vault.lanes = new VaultLanes(vault, config.listen, lanePort);
+    if (lanePort !== null) vault.lanes = openLanes(vault, config.listen, lanePort);
   } catch (error) {
     await listener.stop();
     closeStore(vault.store);

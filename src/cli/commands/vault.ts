@@ -49,7 +49,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     const counters = newVaultCounters();
     const { listen: at, lanePort } = config.vault;
     const vault = await startVault({
-      config: { listen: at, maxBytes, lanePort, disk },
+      config: { listen: at, maxBytes, lanePort: lanePort ?? "beside", disk },
       recordClass,
       logger,
       counters,
