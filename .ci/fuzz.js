@@ -31,7 +31,7 @@ const artifacts = join(LOGS, "fuzz");
 async function build() {
   const host = /^host: (.+)$/m.exec(execFileSync("cargo", ["-vV"], { encoding: "utf8" }))[1];
   const target = at("crates", "target", "fuzz");
-  const args = ["build", "--release", "--locked", "--target", host, "--target-dir", target];
+  const args = ["build", "--release", "--target", host, "--target-dir", target];
   const built = await run("cargo", args, {
     cwd: crate,
     env: { RUSTFLAGS: COVERAGE.join(" ") },
