@@ -19,6 +19,8 @@ const NAMES = [
   "transfer",
   "sidecar",
   "lookup",
+  "slow-peer",
+  "memory",
   "engine-steps",
   "demo",
 ];

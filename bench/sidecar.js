@@ -1,5 +1,4 @@
 // Owns the figures of the whole way: engine pages in the arena to a vault and back, by a real sidecar, beside raw TCP and memcpy.
-import { setTimeout as sleep } from "node:timers/promises";
 import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
@@ -8,12 +7,10 @@ import { figure, gigabytesPerSecond, interleaved, perGigabyte, timed } from "./l
 import { attentionGroup, Shim } from "./lib/shim.js";
 import { Stand } from "./lib/stand.js";
 import { TCP_SAYS, TcpYardstick } from "./lib/tcp.js";
+import { saveAll, touchAll } from "./lib/whole-way.js";
 
 const MIB = 2 ** 20;
 const CALL_MS = 30_000;
-const SAVE_MS_MAX = 120_000;
-const STATUS_POLL_MS = 5;
-const TOUCH_POLL_MS = 50;
 const ARENA_BYTES = 2 ** 31;
 /** One layer of a block: 16 tokens, 8 heads of 128, K and V, bf16. */
 const LAYER = { tokens: 16, heads: 8, dim: 128 };
@@ -90,7 +87,7 @@ class Bench {
       namespace: digest(`bench ${this.codec} ${shape.layers}`),
     });
     try {
-      await this.#touched(engine);
+      await touchAll(this.link, engine);
       const pageOf = fillArena(shim, shape.pageBytes);
       await this.#prove(shim, pageOf, count, shape.pageBytes);
       return await this.#time(shim, count, shape);
@@ -99,20 +96,10 @@ class Bench {
     }
   }
 
-  /** Waits until the sidecar has touched the whole arena: before that, slots are not ours to fill, and slow. */
-  async #touched(engine) {
-    for (;;) {
-      const { engines } = await this.link.status(CALL_MS);
-      const { arena } = engines.find(({ id }) => id === engine);
-      if (arena.touchedSlots === arena.slotCount) return;
-      await sleep(TOUCH_POLL_MS);
-    }
-  }
-
   /** Saves and restores one set and compares every page; also warms everything up. */
   async #prove(shim, pageOf, count, pageBytes) {
     const blocks = chain("proof", count, LAYER.tokens);
-    const saved = await this.#save(shim, blocks);
+    const saved = await saveAll(shim, this.link, blocks);
     const placed = await this.#restore(shim, blocks);
     for (const [index, slot] of placed.entries()) {
       const page = shim.readSlot(slot, pageBytes);
@@ -142,7 +129,7 @@ class Bench {
       save: async (round) => {
         await this.vault.flush(null, CALL_MS);
         blocks = chain(`round ${round}`, count, LAYER.tokens);
-        return this.#measured(spent.save, () => this.#save(shim, blocks));
+        return this.#measured(spent.save, () => saveAll(shim, this.link, blocks));
       },
       restore: () => this.#measured(spent.restore, () => this.#restore(shim, blocks)),
     };
@@ -186,24 +173,6 @@ class Bench {
 
   async #counters() {
     return (await this.link.status(CALL_MS)).counters;
-  }
-
-  async #save(shim, blocks) {
-    const before = await this.#counters();
-    const slots = await shim.save(blocks);
-    const untilMs = performance.now() + SAVE_MS_MAX;
-    for (;;) {
-      const now = await this.#counters();
-      const saved = now.blocks_saved - before.blocks_saved;
-      if (saved === blocks.length) return slots;
-      const dropped = Object.keys(now).filter(
-        (name) => name.startsWith("dropped_") && now[name] > (before[name] ?? 0),
-      );
-      if (dropped.length > 0 || performance.now() > untilMs) {
-        throw new Error(`${saved} of ${blocks.length} blocks were saved (${dropped.join(", ")})`);
-      }
-      await sleep(STATUS_POLL_MS);
-    }
   }
 
   async #restore(shim, blocks) {

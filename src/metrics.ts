@@ -23,6 +23,8 @@ export const SIDECAR_COUNTERS = [
   "fetches_grpc",
   "stores_lanes",
   "stores_grpc",
+  "fetch_busy_us",
+  "store_busy_us",
   "reclaims",
   "vault_errors",
   "local_vault_restarts",

@@ -108,3 +108,24 @@ export function watchdog(quietMs: number, onQuiet: () => void): Watchdog {
     clear: () => clearTimeout(timer),
   };
 }
+
+/** Adds up the time in which anything is under way, told in whole microseconds as often as it falls idle. */
+export class BusyTime {
+  readonly #onIdle: (us: number) => void;
+  #open = 0;
+  #sinceMs = 0;
+
+  constructor(onIdle: (us: number) => void) {
+    this.#onIdle = onIdle;
+  }
+
+  begin(): void {
+    if (this.#open === 0) this.#sinceMs = nowMs();
+    this.#open += 1;
+  }
+
+  end(): void {
+    this.#open -= 1;
+    if (this.#open === 0) this.#onIdle(Math.round((nowMs() - this.#sinceMs) * 1e3));
+  }
+}

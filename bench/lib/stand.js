@@ -32,6 +32,12 @@ function cpuTicks(pid) {
   return Number(utime) + Number(stime);
 }
 
+/** RssAnon: arenas are shared memory. */
+function privateBytes(pid) {
+  const [, kib] = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"));
+  return Number(kib) * 1024;
+}
+
 export class Stand {
   #processes = [];
   #files = 0;
@@ -93,6 +99,11 @@ export class Stand {
     const { user, system } = process.cpuUsage();
     const started = this.#processes.map(({ pid }) => cpuTicks(pid) / TICKS_PER_SECOND);
     return started.reduce((sum, seconds) => sum + seconds, (user + system) / 1e6);
+  }
+
+  /** Private resident bytes of each service, by name. */
+  memoryBytes() {
+    return Object.fromEntries(this.#processes.map(({ name, pid }) => [name, privateBytes(pid)]));
   }
 
   async close() {

@@ -1,5 +1,6 @@
 // Owns what `tierkv status` finds out about one target: whether it answers, how fast, and what it says of itself.
 import { vaultClassName } from "../block.ts";
+import type { RecordClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
@@ -27,6 +28,10 @@ export interface TargetStatus {
   /** Share of looked-up keys that were held, since the target started. */
   hitRate: number | null;
   evicted: number | null;
+  /** A vault: lanes open, and record bytes per second from it and to it, over about the last ten seconds. */
+  traffic: { lanes: number; outBytesPerS: number; inBytesPerS: number } | null;
+  /** A sidecar: how its records travel to each vault, and record bytes per second while any did; null: none have yet. */
+  travel: Travel | null;
   /** A vault's durable tier. */
   disk: DiskStats | null;
   /** Engines connected to a sidecar. */
@@ -38,6 +43,12 @@ export interface TargetStatus {
   /** Everything the target has counted since it started. */
   counters: Readonly<Record<string, number>> | null;
   error: string | null;
+}
+
+export interface Travel {
+  lanes: Partial<Record<RecordClass, string>>;
+  restoreBytesPerS: number | null;
+  saveBytesPerS: number | null;
 }
 
 export async function inspectVault({ name, classes, address }: VaultTarget): Promise<TargetStatus> {
@@ -58,6 +69,11 @@ export async function inspectVault({ name, classes, address }: VaultTarget): Pro
       records: stats.records,
       hitRate: hitRate(stats.counters),
       evicted: stats.counters["evicted"] ?? 0,
+      traffic: {
+        lanes: stats.lanes,
+        outBytesPerS: stats.outBytesPerS,
+        inBytesPerS: stats.inBytesPerS,
+      },
       disk: stats.disk ?? null,
       counters: stats.counters,
     };
@@ -91,6 +107,7 @@ export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus>
       engines: status.engines.length,
       restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
       kvCodec: status.kvCodec,
+      travel: travelOf(status),
       counters: status.counters,
     };
   } catch (error) {
@@ -98,6 +115,21 @@ export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus>
   } finally {
     link.close();
   }
+}
+
+function travelOf({ vaults, counters }: SidecarStatus): Travel {
+  const rate = (bytes: string, us: string): number | null => {
+    const busyUs = counters[us] ?? 0;
+    return busyUs === 0 ? null : Math.round(((counters[bytes] ?? 0) / busyUs) * 1e6);
+  };
+  return {
+    lanes: {
+      ...(vaults.kv === null ? {} : { kv: vaults.kv.lanes }),
+      ...(vaults.ssm === null ? {} : { ssm: vaults.ssm.lanes }),
+    },
+    restoreBytesPerS: rate("bytes_fetched", "fetch_busy_us"),
+    saveBytesPerS: rate("bytes_sent", "store_busy_us"),
+  };
 }
 
 function blank(target: string, address: string): TargetStatus {
@@ -114,6 +146,8 @@ function blank(target: string, address: string): TargetStatus {
     records: null,
     hitRate: null,
     evicted: null,
+    traffic: null,
+    travel: null,
     disk: null,
     engines: null,
     restoring: null,

@@ -13,7 +13,7 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
-import { nowMs } from "../time.ts";
+import { BusyTime, nowMs } from "../time.ts";
 import type { Block, Shelf } from "./shelf.ts";
 import type { VaultClients } from "./vaults.ts";
 import { Window } from "./window.ts";
@@ -46,11 +46,13 @@ export class Fetcher {
   readonly #options: FetcherOptions;
   readonly #lanes: Record<RecordClass, Lane> = { kv: newLane(), ssm: newLane() };
   readonly #windowOf = new WeakMap<Block, Window>();
+  readonly #busy: BusyTime;
   #isPumping = false;
   #isClosed = false;
 
   constructor(options: FetcherOptions) {
     this.#options = options;
+    this.#busy = new BusyTime((us) => options.counters.add("fetch_busy_us", us));
   }
 
   get inFlight(): number {
@@ -145,8 +147,10 @@ export class Fetcher {
     });
     for (const block of blocks) this.#windowOf.set(block, window);
     lane.windows.add(window);
+    this.#busy.begin();
     void this.#run(client, window, blocks).finally(() => {
       lane.windows.delete(window);
+      this.#busy.end();
       this.#pumpSoon();
     });
   }

@@ -14,6 +14,7 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
+import { BusyTime } from "../time.ts";
 
 export interface OutgoingRecord {
   namespace: Namespace;
@@ -34,6 +35,7 @@ export class StoreQueue {
   readonly #waiting: OutgoingRecord[] = [];
   /** By namespace: its model, and the epoch of the vault that was told. */
   readonly #models = new Map<string, { model: string; epoch: number | null }>();
+  readonly #busy: BusyTime;
   #inFlight = 0;
 
   constructor(
@@ -46,6 +48,7 @@ export class StoreQueue {
     this.#recordClass = recordClass;
     this.#counters = counters;
     this.#logger = logger;
+    this.#busy = new BusyTime((us) => counters.add("store_busy_us", us));
   }
 
   get isDown(): boolean {
@@ -82,8 +85,10 @@ export class StoreQueue {
     while (this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length > 0) {
       const batch = this.#takeBatch();
       this.#inFlight += 1;
+      this.#busy.begin();
       void this.#send(batch).finally(() => {
         this.#inFlight -= 1;
+        this.#busy.end();
         this.#pump();
       });
     }

@@ -1,5 +1,5 @@
 // Owns the receiving of one Fetch call: pieces into inboxes, every record verified and decoded into its slot before its block counts as placed.
-import { ItemStatus, packKeys } from "../block.ts";
+import { ItemStatus, PACKED_KEY_BYTES, packKey, packKeys } from "../block.ts";
 import type { FetchSink } from "../client/fetch-ledger.ts";
 import type { LandingPlan, Settled } from "../client/lanes.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -59,14 +59,20 @@ export class Window implements FetchSink {
   /** What the whole call is to bring, for lanes that put it where it belongs. */
   landingPlan(): LandingPlan {
     const { arena, fidelity, geometryOf } = this.#options;
-    const leases = new Uint32Array(this.#parts.length * 2);
-    for (const [index, { block, shard }] of this.#parts.entries()) {
-      leases.set(block.leases.subarray(shard * 2, shard * 2 + 2), index * 2);
+    const count = this.#parts.length;
+    const keys = Buffer.allocUnsafe(count * PACKED_KEY_BYTES);
+    const geometries = new Uint32Array(count);
+    const leases = new Uint32Array(count * 2);
+    for (let index = 0; index < count; index += 1) {
+      const part = this.#parts[index];
+      if (part === undefined) continue;
+      const { block, shard } = part;
+      packKey(keys, index * PACKED_KEY_BYTES, block.hash, 0, block.group, shard);
+      geometries[index] = geometryOf(block.group, shard);
+      leases[index * 2] = block.leases[shard * 2] ?? 0;
+      leases[index * 2 + 1] = block.leases[shard * 2 + 1] ?? 0;
     }
-    const geometries = Uint32Array.from(this.#parts, ({ block, shard }) =>
-      geometryOf(block.group, shard),
-    );
-    return { arena, fidelity, keys: Buffer.concat(this.#parts.map(keyOf)), geometries, leases };
+    return { arena, fidelity, keys, geometries, leases };
   }
 
   /** Something has arrived in a slot. */
@@ -134,7 +140,7 @@ export class Window implements FetchSink {
 
   #done(part: Part): void {
     part.isDone = true;
-    if (this.#shardsOf(part).every(({ isDone }) => isDone)) {
+    if (this.#options.world === 1 || this.#shardsOf(part).every(({ isDone }) => isDone)) {
       this.#options.shelf.place(part.block);
     }
   }

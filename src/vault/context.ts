@@ -5,6 +5,7 @@ import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import type { VaultLanes } from "./lanes.ts";
 import type { ModelNames } from "./models.ts";
+import type { Rates } from "./rates.ts";
 import type { OpenStreams } from "./streams.ts";
 
 export interface VaultContext {
@@ -27,4 +28,6 @@ export interface VaultContext {
   readonly models: ModelNames;
   /** null: records travel over gRPC only. */
   lanes: VaultLanes | null;
+  /** null until it serves. */
+  rates: Rates | null;
 }

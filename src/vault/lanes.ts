@@ -83,6 +83,11 @@ export class VaultLanes {
     return token;
   }
 
+  /** Connections open now. */
+  get open(): number {
+    return this.#isClosed ? 0 : laneServerStatus(this.#id).lanes;
+  }
+
   /** Counters by the names of the vault's own. */
   counts(): Readonly<Record<string, number>> {
     if (!this.#isClosed) this.#last = laneServerStatus(this.#id).counts;

@@ -26,6 +26,7 @@ import type { LanePort } from "./lanes.ts";
 import { isLocal, listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
 import { ModelNames } from "./models.ts";
+import { Rates } from "./rates.ts";
 import { storeHandler } from "./store-call.ts";
 import { OpenStreams } from "./streams.ts";
 import {
@@ -33,6 +34,7 @@ import {
   flush,
   hello,
   lookup,
+  movedOf,
   nameModel,
   report,
   stats,
@@ -100,6 +102,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
       "reachable from other machines, and the link is not yet encrypted: use it on a trusted network only",
     );
   }
+  vault.rates = new Rates(() => movedOf(vault));
   logger.debug(
     { address: listener.address, class: options.recordClass, maxBytes: config.maxBytes },
     "vault is serving",
@@ -136,6 +139,7 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
     streams: new OpenStreams(),
     models: new ModelNames(disk?.dataDir ?? null, logger),
     lanes: null,
+    rates: null,
   };
 }
 
@@ -193,6 +197,7 @@ async function drain({ vault, health, server, listener }: Parts): Promise<void> 
     vault.streams.abortAll(new TierkvError("CLOSED", { what: "the vault" }));
   }
   listener.cut();
+  vault.rates?.close();
   vault.lanes?.close();
   await vault.streams.idle();
   // What was accepted reaches the disk, and the next start finds footers.

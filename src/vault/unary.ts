@@ -18,6 +18,7 @@ import type * as m from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 import { checkKeys } from "./checks.ts";
 import type { VaultContext } from "./context.ts";
+import type { Moved } from "./rates.ts";
 
 /** A gRPC handler from a plain function; what it throws becomes a status, is counted and logged. */
 export function unary<Request, Reply>(
@@ -142,7 +143,22 @@ export function stats(vault: VaultContext): m.StatsReply {
       ...(onDisk === null ? {} : diskCounters(onDisk)),
     },
     ...(onDisk === null ? {} : { disk: diskStats(onDisk, vault.durability) }),
+    ...traffic(vault),
   };
+}
+
+function traffic({
+  lanes,
+  rates,
+}: VaultContext): Pick<m.StatsReply, "lanes" | "outBytesPerS" | "inBytesPerS"> {
+  const { out, in: into } = rates?.perSecond ?? { out: 0, in: 0 };
+  return { lanes: lanes?.open ?? 0, outBytesPerS: out, inBytesPerS: into };
+}
+
+/** Record bytes since the start. */
+export function movedOf(vault: VaultContext): Moved {
+  const { fetched_bytes: out = 0, stored_bytes: stored = 0 } = countsOf(vault);
+  return { out, in: stored };
 }
 
 /** All counters: what happens on lanes is counted there, under the same names. */

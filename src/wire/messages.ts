@@ -115,6 +115,10 @@ export interface StatsReply {
   namespaces: number;
   counters: Record<string, number>;
   disk?: DiskStats | null;
+  /** Connections open on which records travel beside gRPC. */
+  lanes: number;
+  outBytesPerS: number;
+  inBytesPerS: number;
 }
 
 export interface DiskStats {

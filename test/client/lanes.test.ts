@@ -106,6 +106,30 @@ describe("lanes that break", () => {
   });
 });
 
+test("a vault that trickles holds up nobody else", async () => {
+  const [fast, slow] = [await openVault({ lanePort: 0 }), await openVault({ lanePort: 0 })];
+  const pages = await Pages.open(2, MIB);
+  await openClient(slow).storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  const other = openClient(fast);
+  await other.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  const front = await openFront(slow, { bytesPerTick: 100 });
+  const late = openClient(front);
+  const [slowPages, controller] = [await Pages.open(2, MIB), new AbortController()];
+  let arrived = 0;
+  const landing = late.land(NAMESPACE, slowPages.plan(), {
+    ...CALL,
+    onProgress: () => (arrived += 1),
+    signal: controller.signal,
+  });
+  await until(() => arrived > 1, "the first bytes of the slow vault");
+  for (let round = 0; round < 20; round += 1) {
+    expect(await land(other, pages)).toEqual([ACCEPTED, ACCEPTED]);
+    expect([...(await other.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
+  }
+  controller.abort(new Error("enough"));
+  await expect(landing).rejects.toThrow("enough");
+});
+
 describe("a vault that is silent on its lanes", () => {
   test("is left at the deadline", async () => {
     const client = openClient(await openFakeVault({}, await openLanePeer(() => {})));

@@ -143,11 +143,17 @@ export async function openLanePeer(
   return { laneAddress: `:${port}`, laneToken: Buffer.alloc(TOKEN_BYTES, 1) };
 }
 
-/** A front of `vault` whose lanes pass a relay that can be cut; it answers look-ups itself: nothing is there. */
-export async function openFront(vault: TestVault): Promise<{ address: string; relay: TcpPeer }> {
+/**
+ * A front of `vault` whose lanes pass a relay that can be cut, and may let only so many bytes through at a time; it answers
+ * look-ups itself: nothing is there.
+ */
+export async function openFront(
+  vault: TestVault,
+  slow?: { bytesPerTick: number },
+): Promise<{ address: string; relay: TcpPeer }> {
   const inner = openClient(vault);
   const { laneAddress } = await inner.hello(SOON_MS);
-  const relay = await openRelay({ address: `127.0.0.1${laneAddress}` });
+  const relay = await openRelay({ address: `127.0.0.1${laneAddress}` }, slow);
   // Each hello needs a token of its own.
   const answer = async (done: (error: null, reply: HelloReply) => void): Promise<void> => {
     const reply = await inner.hello(SOON_MS);

@@ -11,13 +11,34 @@ export interface TcpPeer {
   close(): Promise<void>;
 }
 
-/** Passes bytes both ways between whoever connects and `target`. */
-export function openRelay(target: { address: string }): Promise<TcpPeer> {
+const TICK_MS = 20;
+
+/** Passes bytes both ways between whoever connects and `target`; those from it only so many at a time where that is asked. */
+export function openRelay(
+  target: { address: string },
+  slow?: { bytesPerTick: number },
+): Promise<TcpPeer> {
   const [host = "", port = ""] = target.address.split(":");
   return openPeer((socket, adopt) => {
     const other = adopt(connect(Number(port), host));
-    socket.pipe(other).pipe(socket);
+    socket.pipe(other);
+    if (slow === undefined) other.pipe(socket);
+    else trickle(other, socket, slow.bytesPerTick);
   });
+}
+
+function trickle(from: Socket, to: Socket, bytesPerTick: number): void {
+  const timer = setInterval(() => {
+    const data = (from.read(bytesPerTick) ?? from.read()) as Buffer | null;
+    if (data !== null) to.write(data);
+  }, TICK_MS);
+  const end = (): void => {
+    clearInterval(timer);
+    from.destroy();
+    to.destroy();
+  };
+  from.once("close", end);
+  to.once("close", end);
 }
 
 /** Accepts connections and never answers a byte. */

@@ -263,6 +263,7 @@ def groups(block_bytes: int) -> list[dict[str, object]]:
         "layout": "attention",
         "dtype": "bf16",
         "tokens": TOKENS,
+        "tail": 0,
         "layers": block_bytes // LAYER_BYTES,
         "heads": HEADS,
         "dim_k": DIM,

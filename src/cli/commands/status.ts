@@ -1,7 +1,7 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
 import type { DiskStats } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
-import type { TargetStatus } from "../inspect.ts";
+import type { TargetStatus, Travel } from "../inspect.ts";
 import { vaultTargets } from "../targets.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 
@@ -14,7 +14,7 @@ export function addStatus({ program, action }: Registrar): void {
     .summary("show how the sidecar and the vaults are")
     .description(
       "Asks the sidecar (on the engine's machine) and every configured vault: reachable, round trip, version, role,\n" +
-        "memory, records, hit rate, evictions, and what is on disk. Exit code 1 when one of them does not answer.",
+        "memory, records, hit rate, evictions, lanes, rates, and what is on disk. Exit code 1 when one of them does not answer.",
     )
     .addHelpText("after", "\nExample:\n  tierkv status --json")
     .action(action(showStatus));
@@ -30,6 +30,8 @@ async function showStatus(call: Call): Promise<number> {
   call.print({ ok: down.length === 0, config: config.path, targets }, describe(targets));
   return down.length === 0 ? EXIT_OK : EXIT_DOWN;
 }
+
+type Traffic = NonNullable<TargetStatus["traffic"]>;
 
 const HEAD = [
   "target",
@@ -51,9 +53,13 @@ function describe(targets: readonly TargetStatus[]): string[] {
 
 /** What a row has no room for: why a target is down, or what a sidecar has done. */
 function remark(status: TargetStatus): string[] {
-  const { error, engines, kvCodec, counters, disk, target } = status;
+  const { error, engines, kvCodec, counters, disk, target, traffic, travel } = status;
   if (error !== null) return [`down: ${error}`];
-  if (disk !== null) return [`${target}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
+  if (traffic !== null) {
+    const lines = [`${target}: ${describeTraffic(traffic)}`];
+    if (disk === null) return lines;
+    return [...lines, `${target}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
+  }
   if (engines === null || counters === null) return [];
   const count = (name: string): number => counters[name] ?? 0;
   const restored = count("blocks_restored_vault") + count("blocks_restored_local");
@@ -62,7 +68,23 @@ function remark(status: TargetStatus): string[] {
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
+    ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
   ];
+}
+
+function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string {
+  const rates = `${showBytes(outBytesPerS)}/s out, ${showBytes(inBytesPerS)}/s in`;
+  return `${lanes} ${lanes === 1 ? "lane" : "lanes"} open, ${rates} over the last ten seconds`;
+}
+
+function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
+  const ways = Object.entries(lanes).map(([name, state]) => `${name} ${state}`);
+  const rate = (name: string, value: number | null): string[] =>
+    value === null ? [] : [`${name} at ${showBytes(value)}/s`];
+  const rates = [...rate("restored", restoreBytesPerS), ...rate("saved", saveBytesPerS)];
+  const moved =
+    rates.length === 0 ? "nothing has travelled yet" : `${rates.join(", ")} on the wire`;
+  return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}; ${moved}`;
 }
 
 /** Accepted is not durable: what waits, or is written and not synced, is not among the durable. */

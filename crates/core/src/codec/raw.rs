@@ -66,8 +66,54 @@ pub unsafe fn scatter_part(geometry: &Geometry, part: &[u8], at: usize, page: *m
             // SAFETY: a validated geometry has all its runs inside the page, which is writable.
             let target = unsafe { page.add(offset + from - run_at) };
             // SAFETY: as above; the caller promises that page and part do not overlap.
-            unsafe { target.copy_from_nonoverlapping(run.as_ptr(), run.len()) };
+            unsafe { copy_past_cache(run, target) };
         }
         run_at += bytes;
     });
+    settle();
 }
+
+/// A line of the cache.
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
+
+/// Copies whole lines without fetching what they held, or keeping them: the page is as large as the cache, and an engine
+/// reads it later.
+///
+/// # Safety
+/// `run.len()` bytes at `target` are writable and do not overlap `run`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+
+    if !target.addr().is_multiple_of(LINE_BYTES) || !run.len().is_multiple_of(LINE_BYTES) {
+        // SAFETY: the caller's promise.
+        unsafe { target.copy_from_nonoverlapping(run.as_ptr(), run.len()) };
+        return;
+    }
+    for (index, lanes) in run.chunks_exact(size_of::<__m128i>()).enumerate() {
+        // SAFETY: a chunk has as many bytes as are loaded.
+        let lanes = unsafe { _mm_loadu_si128(lanes.as_ptr().cast()) };
+        let at = target.wrapping_add(index * size_of::<__m128i>());
+        // SAFETY: within the caller's bytes, and aligned as they are.
+        unsafe { _mm_stream_si128(at.cast(), lanes) };
+    }
+}
+
+/// # Safety
+/// `run.len()` bytes at `target` are writable and do not overlap `run`.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { target.copy_from_nonoverlapping(run.as_ptr(), run.len()) };
+}
+
+/// What went past the cache is there for whoever is told next.
+#[cfg(target_arch = "x86_64")]
+fn settle() {
+    // SAFETY: every processor of this architecture has SSE.
+    unsafe { std::arch::x86_64::_mm_sfence() };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn settle() {}

@@ -1,0 +1,92 @@
+// Owns the figure of memory over time: what a sidecar and a vault grow by while gigabytes pass through both.
+import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { VaultClient } from "../dist/client/vault-client.js";
+import { createLogger } from "../dist/log.js";
+import { chain, digest } from "./lib/blocks.js";
+import { describe } from "./lib/figures.js";
+import { attentionGroup, Shim } from "./lib/shim.js";
+import { Stand } from "./lib/stand.js";
+import { saveAll, touchAll } from "./lib/whole-way.js";
+
+const MIB = 2 ** 20;
+const GB = 1e9;
+const CALL_MS = 30_000;
+const BLOCKS = 256;
+const LAYERS = 16;
+const SHAPE = { tokens: 16, layers: LAYERS, heads: 8, dim: 128 };
+const PAGE_BYTES = LAYERS * 64 * 1024;
+const VAULT_BYTES = 768 * MIB;
+const ARENA_BYTES = 1024 * MIB;
+const FLOOR = { on: "value", most: 5 };
+
+export const title = "Memory of a sidecar and a vault while records pass through";
+
+export async function run({ isQuick, say }) {
+  const moved = (isQuick ? 1 : 10) * GB;
+  const warmUp = (isQuick ? 1 : 2) * GB;
+  const stand = new Stand();
+  try {
+    const address = await stand.vault(VAULT_BYTES);
+    const { socket } = await stand.sidecar(address, { arenaBytes: ARENA_BYTES, int8: false });
+    const link = new SidecarLink(socket);
+    const logger = createLogger("bench", { level: "silent" });
+    const vault = new VaultClient({ address, name: "kv", logger });
+    await link.hello(CALL_MS);
+    const engine = "bench-memory";
+    const shim = await Shim.start(socket, {
+      engine,
+      group: attentionGroup(SHAPE),
+      maxModelLen: BLOCKS * SHAPE.tokens,
+      namespace: digest("bench memory"),
+    });
+    try {
+      await touchAll(link, engine);
+      const pass = passer(shim, link, vault);
+      say("warming up");
+      await pass(warmUp);
+      const before = stand.memoryBytes();
+      say(`${moved / GB} GB through both`);
+      await pass(moved);
+      const after = stand.memoryBytes();
+      const figures = Object.keys(before).flatMap((name) => growth(name, before, after));
+      const notes = [
+        `after ${warmUp / GB} GB, ${moved / GB} GB more: new blocks of ${PAGE_BYTES / MIB} MiB saved, restored, released and flushed, raw; half that way each`,
+        "private memory: resident, shared memory apart (the arena has its full size from the start)",
+      ];
+      return { figures, notes };
+    } finally {
+      await shim.close();
+      link.close();
+      vault.close();
+    }
+  } finally {
+    await stand.close();
+  }
+}
+
+/** Saves and restores new blocks until so many bytes have passed. */
+function passer(shim, link, vault) {
+  let round = 0;
+  return async (bytes) => {
+    for (let passed = 0; passed < bytes; passed += 2 * BLOCKS * PAGE_BYTES) {
+      // A full vault would evict some of a set before it is restored.
+      await vault.flush(null, CALL_MS);
+      const blocks = chain(`memory ${(round += 1)}`, BLOCKS, SHAPE.tokens);
+      await saveAll(shim, link, blocks);
+      await shim.restore(blocks);
+      shim.release();
+    }
+  };
+}
+
+function growth(name, before, after) {
+  const percent = (after[name] / before[name] - 1) * 100;
+  return [
+    describe({
+      name: `${name}: private memory after warm-up`,
+      unit: "MB",
+      value: before[name] / 1e6,
+    }),
+    describe({ name: `${name}: growth`, unit: "%", value: percent, floor: FLOOR }),
+  ];
+}
