@@ -187,11 +187,18 @@ const engineOf = (release) => ({
   },
 });
 
+/** Those there is a lock file for. */
+const everyRelease = () =>
+  readdirSync(at("python-shim", "releases"))
+    .filter((name) => name.endsWith(".txt"))
+    .map((name) => name.replace(/\.txt$/, ""));
+
 const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.intact();
 
 async function main() {
   const startedMs = Date.now();
-  const steps = [nodeModules, nativeCore, typescript, engine, engineOf(OLDEST_RELEASE)];
+  const releases = process.argv.includes("--every-release") ? everyRelease() : [OLDEST_RELEASE];
+  const steps = [nodeModules, nativeCore, typescript, engine, ...releases.map(engineOf)];
   if (steps.every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);
     return;

@@ -95,6 +95,14 @@ def test_states_are_saved_where_they_are_handed_over_unless_held(bench: Bench) -
     assert bench.hand_over(Request("unknown", 41), (1, 9, 12)).saves == []
 
 
+def test_a_state_of_a_step_with_drafts_is_not_saved(bench: Bench) -> None:
+    """Rejected drafts may be in it: what was accepted is known only after the step."""
+    request = bench.new(Request("r", 41))
+    assert bench.hand_over(request, (1, 9, 12), drafts=2).saves == []
+    assert bench.shim.counters.get("states_with_drafts") == 1
+    assert len(bench.hand_over(request, (1, 9, 12)).saves) == 1
+
+
 def test_prompts_no_block_fits_into_are_counted_and_named_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,11 +1,13 @@
-"""The oldest and the newest vLLM: saved and restored by another engine, aborted while loading, preempted."""
+"""The oldest and the newest vLLM, or every one: restored by another engine, aborted, preempted; hybrid models."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.models import PLAIN, Models, prompt
+from harness.engine import EngineError
+from harness.models import HYBRID, PLAIN, Models, prompt
+from harness.releases import NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,3 +120,33 @@ def test_a_preempted_request_is_restored_again(bench: Bench) -> None:
     assert bench.count("tokens_restored") - before >= 2 * BLOCKS * BLOCK
     assert answer["tokens"] == own_hit["tokens"]
     bench.check_tidy()
+
+
+def test_a_hybrid_model_is_restored_or_refused_by_name(
+    release_engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+) -> None:
+    if release_engines.release == NEWEST:
+        pytest.skip("test_shapes.py has more of it")
+    cluster = new_cluster(with_ssm=True)
+    options: dict[str, Any] = {"model": models.path(HYBRID), "dtype": HYBRID.dtype}
+    options["num_gpu_blocks_override"] = None
+    options["kv_transfer_config"] = cluster.transfer_config
+    if release_engines.release == OLDEST:
+        with pytest.raises(EngineError, match=r"does not support handing recurrent.*vllm>=0\.29"):
+            release_engines.start(vllm=options)
+        return
+    text = prompt(703, 400)
+    with release_engines.start(vllm=options).wait_up() as first:
+        (cold,) = first.call("generate", prompts=[text])
+        (own_hit,) = first.call("generate", prompts=[text])
+        pages = first.call("pages_by_group", prompt=text)
+        cluster.wait_saved(first.call("status")["counters"]["blocks_offered"])
+    with release_engines.start(vllm=options).wait_up() as second:
+        second.call("spoil")
+        (restored,) = second.call("generate", prompts=[text])
+        assert (restored["cached"], restored["cached"] > 0) == (own_hit["cached"], True)
+        assert restored["tokens"] == own_hit["tokens"] == cold["tokens"]
+        for group, found in second.call("pages_by_group", prompt=text).items():
+            assert found
+            assert found.items() <= pages[group].items()
+    assert cluster.vault_status("ssm_cold")["counters"]["fetched"] == 3

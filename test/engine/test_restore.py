@@ -153,6 +153,17 @@ def test_the_next_turn_restores_what_the_last_turn_said(bench: Bench, answer: in
     assert own_hit["tokens"] == again["tokens"]
 
 
+def test_prompts_of_different_salt_never_share_a_block(bench: Bench) -> None:
+    text = prompt(225, 3 * BLOCK + 3)
+    own_hit = bench.seed(text, salt="one")
+    bench.found(bench.ask(text), 0)
+    bench.found(bench.ask(text, salt="two"), 0)
+    bench.empty()
+    again = bench.ask(text, salt="one")
+    bench.found(again, 3)
+    same(again, own_hit)
+
+
 def test_a_request_for_prompt_logprobs_takes_nothing_from_outside(bench: Bench) -> None:
     text = prompt(230, 4 * BLOCK + 3)
     own_hit = bench.seed(text)

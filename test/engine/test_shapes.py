@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.models import Models, prompt
+from harness.models import HYBRID, Models, prompt
 from tierkv.lab.checkpoint import Spec
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Shape:
 
 
 SHAPES = {
-    "hybrid": Shape(replace(SMALL, kind="qwen3_5"), {STATE, ATTENTION}),
+    "hybrid": Shape(HYBRID, {STATE, ATTENTION}),
     "hybrid, one KV head": Shape(
         replace(SMALL, kind="qwen3_5", layers=8, kv_heads=1), {STATE, ATTENTION}
     ),

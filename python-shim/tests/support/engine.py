@@ -206,12 +206,17 @@ def scheduled(
     tokens: dict[str, int],
     tables: dict[str, list[int]],
     states: dict[str, list[tuple[int, int, int]]] | None = None,
+    drafts: dict[str, list[int]] | None = None,
 ) -> Any:
     """A scheduler output: tokens by request, the block tables of group 0, and the states handed over."""
     state = SimpleNamespace(
         get_block_ids=lambda req_id: (tables[req_id],), boundary_state_offloads=states or {}
     )
-    return SimpleNamespace(num_scheduled_tokens=tokens, kv_connector_block_state=state)
+    return SimpleNamespace(
+        num_scheduled_tokens=tokens,
+        kv_connector_block_state=state,
+        scheduled_spec_decode_tokens=drafts or {},
+    )
 
 
 def step_output(received: set[str] | None = None, tickets: dict[int, int] | None = None) -> Any:

@@ -105,9 +105,12 @@ class Bench:
     def step(self, tokens: dict[str, int] | None = None, **tables: list[int]) -> StepMetadata:
         return self.shim.build_connector_meta(scheduled(tokens or {}, tables))
 
-    def hand_over(self, request: Request, *states: tuple[int, int, int]) -> StepMetadata:
+    def hand_over(
+        self, request: Request, *states: tuple[int, int, int], drafts: int = 0
+    ) -> StepMetadata:
         """A step in which vLLM hands over recurrent states: (group, block id, tokens before it)."""
-        output = scheduled({}, {}, {request.request_id: list(states)})
+        drafted = {request.request_id: [1] * drafts} if drafts else None
+        output = scheduled({}, {}, {request.request_id: list(states)}, drafted)
         return self.shim.build_connector_meta(output)
 
     def finish_load(self, *req_ids: str) -> None:

@@ -27,6 +27,7 @@ class Host:
 
     def __init__(self, config: Json) -> None:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(config.get("processes", False)))
+        os.environ.update(config.get("environment", {}))
         for name, value in config.get("shim_limits", {}).items():
             from tierkv.connectors.vllm import limits  # noqa: PLC0415
 
@@ -48,7 +49,7 @@ class Host:
         if not config.get("processes"):
             self.core = self.llm.llm_engine.engine_core.engine_core
             self.scheduler = self.core.scheduler
-            if self.scheduler.connector is not None:
+            if hasattr(self.scheduler.connector, "scheduler_side"):
                 from vllm.distributed.kv_transfer import get_kv_transfer_group  # noqa: PLC0415
 
                 self.shim = self.scheduler.connector.scheduler_side

@@ -43,7 +43,11 @@ __all__ = [
 
 
 def generate(
-    host: Host, prompts: list[list[int]], max_tokens: int = 8, prompt_logprobs: int | None = None
+    host: Host,
+    prompts: list[list[int]],
+    max_tokens: int = 8,
+    prompt_logprobs: int | None = None,
+    salt: str | None = None,
 ) -> list[Json]:
     """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache."""
     params = SamplingParams(
@@ -54,7 +58,8 @@ def generate(
         detokenize=False,
         ignore_eos=True,
     )
-    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+    salted = {} if salt is None else {"cache_salt": salt}
+    inputs = [{"prompt_token_ids": prompt, **salted} for prompt in prompts]
     outputs = host.llm.generate(inputs, params, use_tqdm=False)
     return [_answer(output) for output in outputs]
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 #: The model of every test that is not about geometry: small, and equal to itself whatever the schedule.
 PLAIN = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, dtype="float32")
 
+#: Three layers with a recurrent state and one with attention.
+HYBRID = Spec(kind="qwen3_5", hidden=128, layers=4, heads=4, kv_heads=2, head_dim=64, vocab=512)
+
 
 class Models:
     """Checkpoints by what they are made of."""

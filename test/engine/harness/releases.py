@@ -11,13 +11,17 @@ from harness.processes import ROOT
 NEWEST = "0.32.0"
 #: The oldest release the shim accepts; set up beside the newest.
 OLDEST = "0.28.0"
-#: Names the releases to run instead, separated by commas (`npm run test:matrix`).
+#: Names the releases to run instead, separated by commas, or all there is a lock file for (`npm run test:matrix`).
 VARIABLE = "TIERKV_TEST_RELEASES"
+EVERY = "every"
 
 
 def releases() -> list[str]:
     """The releases of this run."""
     named = os.environ.get(VARIABLE)
+    if named == EVERY:
+        found = (ROOT / "python-shim/releases").glob("*.txt")
+        return [*sorted(path.stem for path in found), NEWEST]
     return named.split(",") if named else [OLDEST, NEWEST]
 
 

@@ -14,6 +14,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
 from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched import output as sched_output
@@ -25,7 +29,9 @@ __all__ = [
     "BlockTables",
     "KVConnectorBase_V1",
     "KVConnectorMetadata",
+    "KVConnectorPromMetrics",
     "KVConnectorRole",
+    "KVConnectorStats",
     "KVConnectorWorkerMetadata",
     "SupportsHMA",
     "check_hash_root",
@@ -95,8 +101,12 @@ class BlockTables:
         """Give a function from request id to its tables in this step; None for a request it does not know."""
         state = getattr(scheduler_output, "kv_connector_block_state", None)
         if state is not None:
-            get_block_ids: Callable[[str], Sequence[Sequence[int]] | None] = state.get_block_ids
-            return get_block_ids
+            # 0.29 sends the tables themselves, later releases look them up when asked.
+            snapshot: Mapping[str, Sequence[Sequence[int]]] | None
+            snapshot = getattr(state, "block_ids", None)
+            found: Callable[[str], Sequence[Sequence[int]] | None]
+            found = state.get_block_ids if snapshot is None else snapshot.get
+            return found
         self._add_up(scheduler_output)
         return self._tables.get
 
@@ -208,9 +218,9 @@ def retained_tokens(spec: Any) -> int:
 
 
 def content_bytes(spec: Any) -> int:
-    """Give the bytes of a layer's page without padding."""
-    size: int = spec.real_page_size_bytes
-    return size
+    """Give the bytes of a layer's page without padding; 0.29 has another name for a recurrent state's."""
+    size: int | None = getattr(spec, "real_page_size_bytes", None)
+    return spec.state_content_size_bytes if size is None else size
 
 
 def page_format(config: "VllmConfig", kv_cache_config: Any) -> str:

@@ -9,6 +9,7 @@ import torch
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.metrics import TierKVPromMetrics, TierKVStats
 from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
 from tierkv.connectors.vllm.settings import load_settings
 from tierkv.connectors.vllm.specs import read_groups
@@ -53,6 +54,29 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     def requires_kv_delivery(self) -> bool:
         """A cache may lose a block: preempted requests need not wait for us (0.28)."""
         return False
+
+    def get_kv_connector_stats(self) -> TierKVStats | None:
+        """Give what this half counted since the last call; None where that is nothing."""
+        half = self.scheduler_side or self.worker_side
+        assert half is not None
+        changes = half.counters.take_changes("vllm")
+        return TierKVStats(data=dict(changes)) if changes else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TierKVStats:
+        """Make stats again from what travelled between processes."""
+        return TierKVStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: "VllmConfig",
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> TierKVPromMetrics:
+        """Register our counter with vLLM's Prometheus endpoint."""
+        return TierKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # --- scheduler side -------------------------------------------------------------------
 

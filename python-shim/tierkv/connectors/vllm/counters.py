@@ -1,4 +1,4 @@
-"""Counts what the shim did and dropped, by reason; the channel reports the differences to the sidecar."""
+"""Counts what the shim did and dropped, by reason; the differences go to the sidecar and into vLLM's own metrics."""
 
 from threading import Lock
 
@@ -9,7 +9,7 @@ class Counters:
     def __init__(self) -> None:
         self._lock = Lock()
         self._total: dict[str, int] = {}
-        self._reported: dict[str, int] = {}
+        self._reported: dict[str, dict[str, int]] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
         if amount:
@@ -24,13 +24,14 @@ class Counters:
         with self._lock:
             return dict(self._total)
 
-    def take_changes(self) -> dict[str, int]:
-        """Differences since the last call; empty when nothing happened."""
+    def take_changes(self, reader: str = "sidecar") -> dict[str, int]:
+        """Differences since that reader's last call; empty when nothing happened."""
         with self._lock:
+            reported = self._reported.get(reader, {})
             changes = {
-                name: total - self._reported.get(name, 0)
+                name: total - reported.get(name, 0)
                 for name, total in self._total.items()
-                if total != self._reported.get(name, 0)
+                if total != reported.get(name, 0)
             }
-            self._reported = dict(self._total)
+            self._reported[reader] = dict(self._total)
             return changes

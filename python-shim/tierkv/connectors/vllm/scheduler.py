@@ -3,8 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tierkv
@@ -18,7 +17,8 @@ from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
-from tierkv.connectors.vllm.saves import SaveCursor, SavePlanner
+from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
@@ -33,25 +33,6 @@ log = logging.getLogger("tierkv.shim")
 Match = tuple[int | None, bool]
 _NOTHING: Match = (0, False)
 _ASK_AGAIN: Match = (None, False)
-
-
-@dataclass
-class _Request:
-    """What we keep of a request between arrival and end."""
-
-    request: Any
-    reads: bool
-    plan: Plan | None = None
-    cursor: SaveCursor = field(default_factory=SaveCursor)
-    first_ask_s: float | None = None
-    gave_up: bool = False
-    plans_opened: int = 0
-    offer: tuple[Plan, int] | None = None
-
-    @property
-    def holds(self) -> Callable[[int, int], bool] | None:
-        """Tell by group and index what its look-up reported as held; None without an answer."""
-        return self.plan.holds if self.plan is not None and self.plan.is_looked_up else None
 
 
 class SchedulerShim:
@@ -81,7 +62,7 @@ class SchedulerShim:
         self._stall_s = limits.STALL_MS_DEFAULT / 1000
         self._pool: Any = None
         self._tables = compat.BlockTables()
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, RequestState] = {}
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
         self._saves = SavePlanner(
             self._grid, self._world, kv_cache_config.num_blocks, self.counters
@@ -141,7 +122,7 @@ class SchedulerShim:
             self.counters.add("requests_untouched")
             return
         reads = not request.skip_reading_prefix_cache
-        state = self._requests[request.request_id] = _Request(request, reads)
+        state = self._requests[request.request_id] = RequestState(request, reads)
         self._note_length(request)
         if reads:
             self._open_plan(state, self._own_hit(request))
@@ -180,7 +161,7 @@ class SchedulerShim:
             lambda block_hash, group: pool.get_cached_block(block_hash, [group]) is not None,
         )
 
-    def _open_plan(self, state: _Request, first_tokens: int) -> Plan | None:
+    def _open_plan(self, state: RequestState, first_tokens: int) -> Plan | None:
         tokens = self._grid.limit(state.request)
         if tokens <= 0 or state.plans_opened >= limits.PLANS_PER_ADMISSION_MAX:
             return None
@@ -256,15 +237,22 @@ class SchedulerShim:
                 return _ASK_AGAIN
             self.counters.add("restores_cut_short")
         if ready == 0:
+            self._count_miss(state, plan)
             return _NOTHING
         state.offer = (plan, start)
         return ready, True
 
-    def _give_up(self, state: _Request) -> Match:
+    def _count_miss(self, state: RequestState, plan: Plan) -> None:
+        """Count, once for each admission, why a request that asked got nothing."""
+        if not state.is_missed and plan.done_reason != "complete":
+            state.is_missed = True
+            self.counters.add(f"misses_{plan.done_reason or 'deadline'}")
+
+    def _give_up(self, state: RequestState) -> Match:
         state.gave_up = True
         return _NOTHING
 
-    def _is_out_of_time(self, state: _Request, plan: Plan, now: float) -> bool:
+    def _is_out_of_time(self, state: RequestState, plan: Plan, now: float) -> bool:
         """Check the two budgets: the whole wait since the first ask, and the wait without any progress."""
         assert state.first_ask_s is not None
         silent_s = now - max(plan.progress_at_s, state.first_ask_s)
@@ -282,6 +270,7 @@ class SchedulerShim:
             return
         asked_at_s, state.first_ask_s = state.first_ask_s, None
         state.gave_up = False
+        state.is_missed = False
         state.plans_opened = 0
         if num_external_tokens == 0:
             self._book.release(request.request_id)
@@ -306,6 +295,9 @@ class SchedulerShim:
             return
         plan.taken_tokens = num_external_tokens
         plan.asked_at_s = asked_at_s or 0.0
+        if asked_at_s is not None:
+            waited_s = time.monotonic() - asked_at_s
+            self.counters.add("restore_wait_ms", max(1, round(waited_s * 1000)))
         self.counters.add("restores_admitted")
         self.counters.add("tokens_restored", num_external_tokens)
 
@@ -317,7 +309,11 @@ class SchedulerShim:
         self._book.release_wanted()
         tables = self._tables.of_step(scheduler_output)
         for req_id, handed in compat.boundary_states(scheduler_output).items():
-            self._offer_states(self._requests.get(req_id), handed)
+            if req_id in scheduler_output.scheduled_spec_decode_tokens:
+                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
+                self.counters.add("states_with_drafts", len(handed))
+            else:
+                self._offer_states(self._requests.get(req_id), handed)
         for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
             state = self._requests.get(req_id)
             if state is not None:
@@ -335,7 +331,7 @@ class SchedulerShim:
             attended=attended,
         )
 
-    def _offer_saves(self, state: _Request, scheduled: int, tables: Any) -> None:
+    def _offer_saves(self, state: RequestState, scheduled: int, tables: Any) -> None:
         request = state.request
         self._saves.offer(
             request,
@@ -345,7 +341,9 @@ class SchedulerShim:
             lambda: tables(request.request_id),
         )
 
-    def _offer_states(self, state: _Request | None, handed: Sequence[tuple[int, int, int]]) -> None:
+    def _offer_states(
+        self, state: RequestState | None, handed: Sequence[tuple[int, int, int]]
+    ) -> None:
         if state is None:
             return
         for group, block_id, end_tokens in handed:

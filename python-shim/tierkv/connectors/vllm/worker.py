@@ -194,6 +194,7 @@ class WorkerShim:
             batch.when_done.append(lambda: self._received.add(part.req_id))
         self._copier.load(batch)
         self.counters.add("blocks_loaded", len(slots))
+        self.counters.add("bytes_loaded", len(slots) * self._groups[part.group].block_bytes)
 
     def _fail_blocks(self, part: LoadPart) -> None:
         """Report a failed load by its blocks where vLLM does not take a request id; RuntimeError if it takes neither.
@@ -276,6 +277,8 @@ class WorkerShim:
         ]
         if self._send({"t": "save", "arena": arena.arena_id, "items": items}):
             self.counters.add("blocks_offered", len(items))
+            offered = sum(self._groups[item.group].block_bytes for item, _ in saved)
+            self.counters.add("bytes_offered", offered)
         else:
             self.counters.add("dropped_save_no_sidecar", len(items))
 

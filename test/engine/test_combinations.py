@@ -1,0 +1,85 @@
+"""tierKV together with what else an engine may use: speculative decoding, and another connector beside ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.models import PLAIN, Models, prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+BLOCK = 32
+OPTIONS: dict[str, Any] = {"dtype": PLAIN.dtype, "block_size": BLOCK}
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster()
+
+
+def ask(engine: Engine, text: list[int], **options: Any) -> dict[str, Any]:
+    return dict(engine.call("generate", prompts=[text], **options)[0])
+
+
+def test_with_speculative_decoding_only_what_was_accepted_comes_back(
+    engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    """Drafts come from the prompt itself; those the model rejects have left their KV in blocks for a while."""
+    options = {**OPTIONS, "model": models.path(PLAIN)}
+    text = prompt(910, 2 * BLOCK) * 2
+    with engines.start(vllm=options) as plain:
+        said = ask(plain, text, max_tokens=70)["tokens"]
+        turn = text + said + prompt(911, 3)
+        wanted = ask(plain, turn)["tokens"]
+    options["speculative_config"] = {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 2,
+        "prompt_lookup_min": 1,
+    }
+    options["kv_transfer_config"] = cluster.transfer_config
+    with engines.start(vllm=options).wait_up() as engine:
+        assert ask(engine, text, max_tokens=70)["tokens"] == said
+        cluster.wait_saved(engine.call("status")["counters"]["blocks_offered"])
+        blocks = (len(text) + len(said) - 1) // BLOCK
+        assert cluster.counters()["blocks_saved"] == blocks
+        assert engine.call("reset")
+        engine.call("spoil")
+        again = ask(engine, turn)
+        assert again["cached"] == blocks * BLOCK
+        assert again["tokens"] == wanted
+
+
+def test_beside_another_connector_ours_restores_and_counts(
+    engines: Engines, cluster: Cluster, models: Models, folder: Path
+) -> None:
+    other = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(folder / "example")},
+    }
+    both = {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [cluster.transfer_config, other]},
+    }
+    options = {**OPTIONS, "model": models.path(PLAIN), "kv_transfer_config": both}
+    text = prompt(912, 4 * BLOCK + 3)
+    before = cluster.counters()
+    with engines.start(vllm=options) as engine:
+        cluster.wait_restoring()
+        cold = ask(engine, text)
+        cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + 4)
+        assert engine.call("reset")
+        engine.call("spoil")
+        again = ask(engine, text)
+        assert (again["cached"], again["tokens"]) == (4 * BLOCK, cold["tokens"])
+    after = cluster.counters()
+    restored = "blocks_restored_vault"
+    assert after[restored] - before[restored] == 4
