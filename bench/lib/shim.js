@@ -53,7 +53,7 @@ export class Shim {
   /** Up: the arena is mapped, restores are on, credits are there. */
   static async start(path, { engine, group, maxModelLen, namespace }) {
     const shim = new Shim();
-    const hello = { t: "hello", protocol: LOCAL_PROTOCOL, engine, rank: 0, world: 1 };
+    const hello = { t: "hello", protocol: LOCAL_PROTOCOL, engine, rank: 0, world: 1, shards: 1 };
     const versions = { pid: process.pid, shim: "bench", vllm: "bench" };
     shim.scheduler = new Line(path, (frame) => shim.#onFrame(frame));
     shim.worker = new Line(path, (frame) => shim.#onFrame(frame));

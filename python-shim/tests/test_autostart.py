@@ -35,7 +35,7 @@ class Engine:
 
     def __init__(self, settings: Settings, name: str) -> None:
         hello = {"t": "hello", "protocol": 1, "role": "scheduler", "engine": name, "rank": 0}
-        hello |= {"world": 1, "pid": os.getpid(), "shim": "test", "vllm": "test"}
+        hello |= {"world": 1, "shards": 1, "pid": os.getpid(), "shim": "test", "vllm": "test"}
         start = Autostart(settings).attempt
         self.channel = Channel(settings.socket, hello, self, Counters().take_changes, start)
 

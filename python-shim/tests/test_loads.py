@@ -7,12 +7,12 @@ from tierkv.connectors.vllm.metadata import LoadPart
 from tierkv.connectors.vllm.plans import Plan
 
 
-def make_plan(req_id: str, world: int = 1) -> Plan:
+def make_plan(req_id: str, shards: int = 1) -> Plan:
     plan = Plan(
         plan_id=1,
         req_id=req_id,
         groups={},
-        world=world,
+        shards=shards,
         connection=1,
         progress_at_s=0.0,
     )
@@ -57,7 +57,7 @@ def test_a_block_larger_than_the_cap_still_moves() -> None:
 
 def test_slots_of_all_ranks_travel_with_their_block() -> None:
     queue = LoadQueue({0: 1, 1: 1})
-    queue.add(make_plan("a", world=2), [(0, [1, 2], [10, 20, 11, 21])])
+    queue.add(make_plan("a", shards=2), [(0, [1, 2], [10, 20, 11, 21])])
     ((part,),) = drain(queue)
     assert part.slots[0::2] == [10, 11]
     assert part.slots[1::2] == [20, 21]

@@ -34,9 +34,9 @@ class Wire:
         return [frame for frame in self.frames if frame["t"] == kind]
 
 
-def make_book(world: int = 1) -> tuple[PlanBook, Wire]:
+def make_book(shards: int = 1) -> tuple[PlanBook, Wire]:
     wire = Wire()
-    book = PlanBook(wire.send, world)
+    book = PlanBook(wire.send, shards)
     book.opened()
     book.on_frame({"t": "restore", "arena": 5, "on": True})
     return book, wire
@@ -82,7 +82,7 @@ def test_placed_blocks_are_ready_from_any_block_they_cover() -> None:
 
 
 def test_a_block_has_one_slot_per_rank() -> None:
-    book, _ = make_book(world=2)
+    book, _ = make_book(shards=2)
     plan = opened(book)
     place(book, plan, 0, 10, 11, 12, 13)
     assert plan.ready_from(0) == 8

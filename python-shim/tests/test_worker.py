@@ -24,14 +24,20 @@ class Bench:
     """A worker side with KV tensors of its own, and its sidecar."""
 
     def __init__(
-        self, path: str, sidecar: FakeSidecar | None, world: int = 1, rank: int = 0
+        self,
+        path: str,
+        sidecar: FakeSidecar | None,
+        world: int = 1,
+        rank: int = 0,
+        copies: int = 1,
     ) -> None:
         self.sidecar = sidecar
         self.arenas: list[FakeArena] = []
         shape = (len(GROUP.layer_names), BLOCKS, GROUP.heads, GROUP.block_tokens, 6)
         self.memory = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
         config = vllm_config(world=world, rank=rank)
-        self.shim = WorkerShim(config, Settings(path, "test", autostart=False), [GROUP], BLOCKS)
+        settings = Settings(path, "test", autostart=False)
+        self.shim = WorkerShim(config, settings, [GROUP], BLOCKS, copies=copies)
         tensors = {name: self.memory[index] for index, name in enumerate(GROUP.layer_names)}
         self.shim.register_kv_caches(tensors)
 
@@ -176,6 +182,26 @@ def test_each_rank_loads_its_own_slots(socket_path: str) -> None:
             arena.write(slot, bytes([slot]) * GROUP.block_bytes)
         bench.load([2, 3], [0, 1, 2, 3])
         assert (bench.page(2)[0], bench.page(3)[0]) == (1, 3)
+        bench.close()
+
+
+@pytest.mark.parametrize(("rank", "shard"), [(0, 0), (1, 0), (2, 1), (3, 1)])
+def test_of_ranks_with_the_same_pages_the_first_saves_and_all_load_the_same_slot(
+    rank: int, shard: int, socket_path: str
+) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar, world=4, rank=rank, copies=2)
+        arena = bench.give_arena()
+        assert [hello["shards"] for hello in sidecar.hellos] == [2]
+        bench.give_credits((4, 1))
+        for slot in range(4):
+            arena.write(slot, bytes([slot]) * GROUP.block_bytes)
+        bench.load([2, 3], [0, 1, 2, 3])
+        assert (bench.page(2)[0], bench.page(3)[0]) == (shard, 2 + shard)
+        assert bench.save(1, ticket=9) == {9: 1}
+        is_first = rank % 2 == 0
+        assert bench.shim.counters.get("blocks_offered") == int(is_first)
+        assert bench.shim.status()["credits"] == int(not is_first)
         bench.close()
 
 

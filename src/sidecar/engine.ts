@@ -71,6 +71,7 @@ interface Stage {
 export class Engine {
   readonly id: string;
   readonly world: number;
+  readonly shards: number;
   readonly #options: EngineOptions;
   readonly #logger: Logger;
   readonly #onRetired: (engine: Engine) => void;
@@ -85,19 +86,20 @@ export class Engine {
   #isRetired = false;
 
   constructor(
-    { engine, world }: Hello,
+    { engine, world, shards }: Hello,
     options: EngineOptions,
     events: { onRetired(engine: Engine): void; onGone(engine: Engine): void },
   ) {
     this.id = engine;
     this.world = world;
+    this.shards = shards;
     this.#options = options;
     this.#onRetired = events.onRetired;
     this.#onGone = events.onGone;
     this.#logger = options.logger.child({ engine });
     this.#restorer = new Restorer({
       ...options,
-      world,
+      shards,
       logger: this.#logger,
       send: (message) => this.#scheduler?.send(message),
     });
@@ -116,7 +118,9 @@ export class Engine {
     const { rank } = hello;
     if (this.#seats.has(rank)) throw this.#taken(`its worker of rank ${rank}`);
     const { saver, counters } = this.#options;
-    const seat = new Seat({ connection, rank, world: this.world, saver, counters });
+    const shard = Math.floor(rank / (this.world / this.shards));
+    const shardCount = this.shards;
+    const seat = new Seat({ connection, rank, shard, shardCount, saver, counters });
     this.#seats.set(rank, seat);
     this.#connections.add(connection);
     return seat;
@@ -197,11 +201,11 @@ export class Engine {
     };
   }
 
-  #checkHello({ world }: Hello): void {
-    if (world === this.world) return;
+  #checkHello({ world, shards }: Hello): void {
+    if (world === this.world && shards === this.shards) return;
     throw new TierkvError("ENGINE_REFUSED", {
       engine: this.id,
-      reason: `world = ${world}, but another connection of it said ${this.world}`,
+      reason: `world = ${world}, shards = ${shards}, but another connection of it said ${this.world}, ${this.shards}`,
       fix: "give every engine an engine_id of its own",
     });
   }
@@ -288,10 +292,10 @@ export class Engine {
   }
 
   #makeStage(arena: Arena, saveSlots: number): Stage {
-    const { world } = this;
+    const { world, shards } = this;
     const shelf = new Shelf({
       arena,
-      world,
+      shards,
       saveSlots: saveSlots * world,
       onUnwanted: (block) => fetcher.dropUnwanted(block),
       onRoom: () => this.#restorer.onRoom(),
@@ -301,7 +305,7 @@ export class Engine {
       logger: this.#logger,
       shelf,
       arena: arena.id,
-      world,
+      shards,
       callMs: this.#options.waitMs * 2,
       geometryOf: (group, shard) => this.#groupAt(group, shard).geometry,
       blockBytes: (group) => this.#sum(group, ({ recordBytesMax }) => recordBytesMax),
@@ -312,15 +316,19 @@ export class Engine {
     return { arena, wireId, shelf, fetcher, poll };
   }
 
+  /** The group as the first rank that holds this shard describes it. */
   #groupAt(group: number, shard: number): ReturnType<Seat["group"]> {
-    const seat = this.#seats.get(shard);
-    if (seat === undefined) throw new TierkvError("INTERNAL", { reason: `no rank ${shard}` });
+    const rank = shard * (this.world / this.shards);
+    const seat = this.#seats.get(rank);
+    if (seat === undefined) throw new TierkvError("INTERNAL", { reason: `no rank ${rank}` });
     return seat.group(group);
   }
 
   #sum(group: number, bytesOf: (of: ReturnType<Seat["group"]>) => number): number {
     let total = 0;
-    for (const seat of this.#seats.values()) total += bytesOf(seat.group(group));
+    for (let shard = 0; shard < this.shards; shard += 1) {
+      total += bytesOf(this.#groupAt(group, shard));
+    }
     return total;
   }
 

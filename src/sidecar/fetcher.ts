@@ -21,7 +21,7 @@ import { Window } from "./window.ts";
 export interface FetcherOptions {
   shelf: Shelf;
   arena: number;
-  world: number;
+  shards: number;
   fidelity: number;
   vaults: VaultClients;
   /** A call may take this long in all. */
@@ -113,7 +113,7 @@ export class Fetcher {
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
   #nextBlocks(lane: Lane): Block[] {
-    const { shelf, world, blockBytes } = this.#options;
+    const { shelf, shards, blockBytes } = this.#options;
     const blocks: Block[] = [];
     let bytes = 0;
     for (; lane.head < lane.queue.length; lane.head += 1) {
@@ -122,7 +122,7 @@ export class Fetcher {
       bytes += blockBytes(block.group);
       const isFull =
         bytes > FETCH_WINDOW_BYTES ||
-        (blocks.length + 1) * world > FETCH_WINDOW_KEYS ||
+        (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
       if (shelf.startFetch(block)) blocks.push(block);
@@ -134,10 +134,10 @@ export class Fetcher {
   }
 
   #start(client: VaultClient, lane: Lane, blocks: Block[]): void {
-    const { shelf, world, arena, fidelity, geometryOf, counters } = this.#options;
+    const { shelf, shards, arena, fidelity, geometryOf, counters } = this.#options;
     const window = new Window({
       blocks,
-      world,
+      shards,
       arena,
       fidelity,
       shelf,
@@ -156,7 +156,7 @@ export class Fetcher {
   }
 
   async #run(client: VaultClient, window: Window, blocks: readonly Block[]): Promise<void> {
-    const { callMs, counters, logger, world } = this.#options;
+    const { callMs, counters, logger, shards } = this.#options;
     const stopWatch = this.#watch(window);
     try {
       const [first] = blocks;
@@ -168,7 +168,7 @@ export class Fetcher {
       const left = window.settle(landed);
       counters.add(left.length === 0 ? "fetches_lanes" : "fetches_grpc");
       if (left.length > 0) {
-        await client.fetch(namespace, runsOf(blocks, world, left), sinkOf(window, left), call);
+        await client.fetch(namespace, runsOf(blocks, shards, left), sinkOf(window, left), call);
       }
       window.end("end_of_hit");
     } catch (error) {
@@ -211,11 +211,11 @@ function newLane(): Lane {
   return { queue: [], head: 0, windows: new Set() };
 }
 
-/** Of the items `left`: neighbours of one group form one run; item i is block i / world, shard i % world. */
-function runsOf(blocks: readonly Block[], world: number, left: readonly number[]): FetchRun[] {
+/** Of the items `left`: neighbours of one group form one run; item i is block i / shards, shard i % shards. */
+function runsOf(blocks: readonly Block[], shards: number, left: readonly number[]): FetchRun[] {
   const runs: { recordClass: RecordClass; group: number; keys: Buffer[] }[] = [];
   for (const item of left) {
-    const block = blocks[Math.floor(item / world)];
+    const block = blocks[Math.floor(item / shards)];
     if (block === undefined) continue;
     const { group, recordClass, hash } = block;
     let run = runs.at(-1);
@@ -223,7 +223,7 @@ function runsOf(blocks: readonly Block[], world: number, left: readonly number[]
       run = { recordClass, group, keys: [] };
       runs.push(run);
     }
-    run.keys.push(packKeys(hash, group, item % world));
+    run.keys.push(packKeys(hash, group, item % shards));
   }
   return runs.map((run) => ({ ...run, keys: Buffer.concat(run.keys) }));
 }

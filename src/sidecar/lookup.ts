@@ -36,7 +36,7 @@ export interface LookupAnswer {
 
 export interface LookupContext {
   namespace: Namespace;
-  world: number;
+  shards: number;
   /** null: the engine has no arena yet. */
   shelf: Shelf | null;
   gates: LookupGates;
@@ -104,18 +104,18 @@ async function askVault(
   const gate = context.gates[recordClass];
   if (gate === null || asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
-    const { namespace, world } = context;
-    const packed = await packAsked(asked, world);
+    const { namespace, shards } = context;
+    const packed = await packAsked(asked, shards);
     const { timeoutMs, isWanted } = context;
     const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
     if (present === null) return false;
     let at = 0;
     for (const { held, indexes } of asked) {
       for (const index of indexes) {
-        let shards = 0;
-        while (shards < world && hasBit(present, at + shards)) shards += 1;
-        if (shards === world) setBit(held, index);
-        at += world;
+        let found = 0;
+        while (found < shards && hasBit(present, at + found)) found += 1;
+        if (found === shards) setBit(held, index);
+        at += shards;
       }
     }
     return true;
@@ -127,13 +127,13 @@ async function askVault(
 }
 
 /** Keys of all shards of what is asked: shard after shard, block after block. */
-async function packAsked(asked: readonly Asked[], world: number): Promise<Buffer> {
+async function packAsked(asked: readonly Asked[], shards: number): Promise<Buffer> {
   const count = asked.reduce((sum, { indexes }) => sum + indexes.length, 0);
-  const packed = Buffer.allocUnsafe(count * world * PACKED_KEY_BYTES);
+  const packed = Buffer.allocUnsafe(count * shards * PACKED_KEY_BYTES);
   let at = 0;
   for (const { group, indexes } of asked) {
     for (const index of indexes) {
-      for (let shard = 0; shard < world; shard += 1) {
+      for (let shard = 0; shard < shards; shard += 1) {
         at = packKey(packed, at, group.hashes, index, group.group, shard);
       }
       if (at % (KEYS_PER_SLICE * PACKED_KEY_BYTES) === 0) await yieldToLoop();

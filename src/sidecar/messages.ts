@@ -16,6 +16,8 @@ export interface Hello {
   engine: string;
   rank: number;
   world: number;
+  /** Into how many records a block is cut: ranks that hold the same pages share one; divides `world`. */
+  shards: number;
   pid: number;
   shim: string;
   vllm: string;
@@ -184,6 +186,8 @@ function parseHello(message: Reader): Hello {
   const role = message.oneOf("role", ["scheduler", "worker", "status"]);
   if (role === "status") return { t: "hello", protocol, role, ...NOBODY };
   const world = message.u32("world", 1, WORLD_MAX);
+  const shards = message.u32("shards", 1, world);
+  if (world % shards !== 0) throw message.wrong("shards", `a divisor of world (${world})`);
   return {
     t: "hello",
     protocol,
@@ -191,13 +195,14 @@ function parseHello(message: Reader): Hello {
     engine: message.name("engine"),
     rank: role === "worker" ? message.u32("rank", 0, world - 1) : 0,
     world,
+    shards,
     pid: message.u32("pid"),
     shim: message.name("shim"),
     vllm: message.name("vllm"),
   };
 }
 
-const NOBODY = { engine: "", rank: 0, world: 1, pid: 0, shim: "", vllm: "" } as const;
+const NOBODY = { engine: "", rank: 0, world: 1, shards: 1, pid: 0, shim: "", vllm: "" } as const;
 
 function parseRegister(message: Reader): Register {
   return {

@@ -32,7 +32,7 @@ export interface Ground {
 }
 
 export interface RestorerOptions {
-  world: number;
+  shards: number;
   gates: LookupGates;
   waitMs: number;
   stallMs: number;
@@ -79,7 +79,7 @@ export class Restorer {
   }
 
   prefetch(message: Prefetch): void {
-    const { counters, world, waitMs } = this.#options;
+    const { counters, shards, waitMs } = this.#options;
     counters.add("prefetch_requests");
     const { req, plan: number, groups } = message;
     if (this.#plans.has(number)) {
@@ -88,7 +88,7 @@ export class Restorer {
         reason: `plan = ${number}: it is in use; expected a new number for each plan`,
       });
     }
-    const keys = groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0) * world;
+    const keys = groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0) * shards;
     if (
       this.#plans.size >= PLANS_MAX ||
       keys > PLAN_KEYS_MAX ||
@@ -129,7 +129,7 @@ export class Restorer {
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {
-    const { world, gates, waitMs, stallMs, counters, logger } = this.#options;
+    const { shards, gates, waitMs, stallMs, counters, logger } = this.#options;
     const { namespace } = plan;
     if (namespace === null) {
       this.#finish(plan, "not_ready");
@@ -137,7 +137,7 @@ export class Restorer {
     }
     const answer = await lookUp(message.groups, {
       namespace,
-      world,
+      shards,
       shelf: this.#ground?.shelf ?? null,
       gates,
       isWanted: () => !plan.isOver,

@@ -14,7 +14,8 @@ import type { Saver, SaveSource } from "./save.ts";
 export interface SeatOptions {
   connection: Connection;
   rank: number;
-  world: number;
+  shard: number;
+  shardCount: number;
   saver: Saver;
   counters: SidecarCounters;
 }
@@ -54,7 +55,7 @@ export class Seat {
 
   /** The engine's arena is there: saves can flow once it is mapped and touched. `wireId` is its id on the wire. */
   seatAt(arena: Arena, wireId: number, saveSlots: number): void {
-    const { connection, rank, world } = this.#options;
+    const { connection, shard, shardCount } = this.#options;
     this.#arenaId = wireId;
     const credits = new Credits(arena, connection.id, saveSlots, (leases) =>
       connection.send({ t: "credits", arena: wireId, slots: slotBytes(leases) }),
@@ -66,8 +67,8 @@ export class Seat {
         geometry: group.geometry,
         recordClass: group.spec.class,
         group: id,
-        shard: rank,
-        shardCount: world,
+        shard,
+        shardCount,
         sourceBytes: group.sourceBytes,
         finish: (slot, generation) => credits.finish(slot, generation),
         onBatch: () => credits.topUp(),

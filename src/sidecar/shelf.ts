@@ -35,7 +35,7 @@ export interface Block extends BlockName {
 export interface ShelfOptions {
   arena: Arena;
   /** Slots per block. */
-  world: number;
+  shards: number;
   /** Slots that belong to saves, all workers together. */
   saveSlots: number;
   /** A block that is being fetched has lost its last user. */
@@ -76,14 +76,14 @@ export class Shelf {
 
   /** Blocks the restore side may have in the arena at all, as far as it is touched. */
   get capacity(): number {
-    const { world, saveSlots } = this.#options;
-    return Math.max(0, Math.floor((this.#touchedSlots - saveSlots) / world));
+    const { shards, saveSlots } = this.#options;
+    return Math.max(0, Math.floor((this.#touchedSlots - saveSlots) / shards));
   }
 
   /** What `capacity` will be when the whole arena is touched. */
   get capacityInTime(): number {
-    const { arena, world, saveSlots } = this.#options;
-    return Math.max(0, Math.floor((arena.slotCount - saveSlots) / world));
+    const { arena, shards, saveSlots } = this.#options;
+    return Math.max(0, Math.floor((arena.slotCount - saveSlots) / shards));
   }
 
   /** Blocks that could be taken now without taking one from a plan. */
@@ -145,13 +145,13 @@ export class Shelf {
 
   /** Gives a wanted block its slots, if need be those of idle blocks; false when there are none. */
   startFetch(block: Block): boolean {
-    const { arena, world } = this.#options;
+    const { arena, shards } = this.#options;
     while (this.#slotted >= this.capacity) if (!this.#evictOldest()) return false;
-    let leases = arena.lease(SIDECAR_OWNER, world);
-    while (leases.length < world * 2) {
+    let leases = arena.lease(SIDECAR_OWNER, shards);
+    while (leases.length < shards * 2) {
       arena.releaseAll(leases);
       if (!this.#evictOldest()) return false;
-      leases = arena.lease(SIDECAR_OWNER, world);
+      leases = arena.lease(SIDECAR_OWNER, shards);
     }
     block.leases = leases;
     block.state = "fetching";

@@ -10,7 +10,7 @@ import type { Block, Shelf } from "./shelf.ts";
 
 export interface WindowOptions {
   blocks: readonly Block[];
-  world: number;
+  shards: number;
   arena: number;
   fidelity: number;
   shelf: Shelf;
@@ -32,7 +32,7 @@ interface Part {
 
 export class Window implements FetchSink {
   readonly #options: WindowOptions;
-  /** Item i of the call: block i / world, shard i % world. */
+  /** Item i of the call: block i / shards, shard i % shards. */
   readonly #parts: readonly Part[];
   readonly #controller = new AbortController();
   /** When the last byte came. */
@@ -42,10 +42,10 @@ export class Window implements FetchSink {
   constructor(options: WindowOptions) {
     this.#options = options;
     this.#parts = options.blocks.flatMap((block, index) =>
-      Array.from({ length: options.world }, (_, shard) => ({
+      Array.from({ length: options.shards }, (_, shard) => ({
         block,
         shard,
-        first: index * options.world,
+        first: index * options.shards,
         inbox: null,
         isDone: false,
       })),
@@ -184,7 +184,7 @@ export class Window implements FetchSink {
   }
 
   #shardsOf({ first }: Part): readonly Part[] {
-    return this.#parts.slice(first, first + this.#options.world);
+    return this.#parts.slice(first, first + this.#options.shards);
   }
 }
 

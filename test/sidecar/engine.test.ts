@@ -113,7 +113,7 @@ describe("what is refused", () => {
     const engine = await FakeEngine.start(socketPath);
     const odd = new ShimClient(socketPath);
     odd.send(helloFrame({ engine: engine.id, world: 2, rank: 1 }));
-    expect(await refusal(odd)).toContain("world = 2, but another connection of it said 1");
+    expect(await refusal(odd)).toContain("world = 2, shards = 2, but another connection of it said 1, 1");
   });
 
   test("ranks whose groups differ", async () => {
@@ -285,6 +285,22 @@ describe("several", () => {
     const view = await engine.done(engine.prefetch(hashesOf(blocks)));
     expect(view.reason).toBe("complete");
     expect(view.placed.get(0)).toHaveLength(12);
+    for (const [index, block] of blocks.entries()) {
+      expect(engine.holds(view, index, block)).toBe(true);
+    }
+  });
+
+  test("world = 4, shards = 2: ranks that hold the same pages store them once and all get them", async () => {
+    const { sidecar } = await openStack();
+    const engine = await FakeEngine.start(sidecar.socketPath, { world: 4, shards: 2 });
+    const blocks = makeBlocks("chain", 3, PAGE, 2);
+    const [first, , third] = engine.workers;
+    engine.saveOn(first!, blocks);
+    engine.saveOn(third!, blocks);
+    await until(() => sidecar.counters.get("blocks_saved") === 6, "saves of two ranks");
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(view.reason).toBe("complete");
+    expect(view.placed.get(0)).toHaveLength(6);
     for (const [index, block] of blocks.entries()) {
       expect(engine.holds(view, index, block)).toBe(true);
     }

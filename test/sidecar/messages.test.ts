@@ -88,6 +88,7 @@ describe("values out of range", () => {
     ["an unknown name", { t: "hallo" }, 't = "hallo": expected a message of docs/protocol.md'],
     ["rank", helloFrame({ rank: 1 }), "rank = 1: expected an integer from 0 to 0"],
     ["world", helloFrame({ world: 0 }), "world = 0"],
+    ["shards", helloFrame({ world: 4, shards: 3 }), "shards = 3: expected a divisor of world (4)"],
     ["role", helloFrame({ role: "boss" }), 'role = "boss": expected scheduler or worker or status'],
     ["engine", helloFrame({ engine: "" }), 'engine = ""'],
     ["a fraction", { t: "mapped", arena: 1.5 }, "arena = 1.5: expected an integer"],

@@ -20,7 +20,7 @@ const WAIT_MS = 12_345;
 async function openShelf(): Promise<Shelf> {
   const arena = closeAfterTest(new Arena({ slotBytes: 4096, slotCount: BLOCKS, dir: null }));
   await until(() => arena.status().touchedSlots === BLOCKS, "a touched arena");
-  const shelf = new Shelf({ arena, world: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
+  const shelf = new Shelf({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
   shelf.setTouched(BLOCKS);
   const user = { onBlock(): void {} };
   for (let index = 0; index < BLOCKS; index += 1) {
@@ -36,7 +36,7 @@ async function openShelf(): Promise<Shelf> {
 
 function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
   const restorer = new Restorer({
-    world: 1,
+    shards: 1,
     gates: { kv: null, ssm: null },
     waitMs: WAIT_MS,
     stallMs: 1000,

@@ -28,7 +28,7 @@ beforeEach(async () => {
   unwanted = [];
   user = new User();
   const onUnwanted = (block: Block): void => void unwanted.push(block);
-  shelf = new Shelf({ arena, world: 2, saveSlots: SAVES, onUnwanted, onRoom: () => {} });
+  shelf = new Shelf({ arena, shards: 2, saveSlots: SAVES, onUnwanted, onRoom: () => {} });
   shelf.setTouched(SLOTS);
 });
 

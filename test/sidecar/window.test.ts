@@ -23,7 +23,7 @@ beforeEach(async () => {
   arena = closeAfterTest(new Arena({ slotBytes: PAGE, slotCount: 8, dir: null }));
   await until(() => arena.status().touchedSlots === 8, "a touched arena");
   for (let slot = 0; slot < 8; slot += 1) testWriteSlot(arena.id, slot, BEFORE);
-  shelf = new Shelf({ arena, world: 2, saveSlots: 0, onUnwanted() {}, onRoom() {} });
+  shelf = new Shelf({ arena, shards: 2, saveSlots: 0, onUnwanted() {}, onRoom() {} });
   shelf.setTouched(8);
   const user = { onBlock(): void {} };
   blocks = [0, 1].map((index) => {
@@ -52,7 +52,7 @@ beforeEach(async () => {
   bad = [];
   window = new Window({
     blocks,
-    world: 2,
+    shards: 2,
     arena: arena.id,
     fidelity: 0,
     shelf,

@@ -110,6 +110,7 @@ export function helloFrame(fields: Frame): Frame {
     engine: "engine-1",
     rank: 0,
     world: 1,
+    shards: fields["world"] ?? 1,
     pid: process.pid,
     shim: "0.1.0",
     vllm: "0.32.0",
@@ -172,6 +173,8 @@ export class FakeWorker extends ShimClient {
 export interface EngineShape {
   engine?: string;
   world?: number;
+  /** Fewer than `world`: neighbouring ranks hold the same pages. */
+  shards?: number;
   groups?: readonly Record<string, number | string>[];
   maxModelLen?: number;
   /** null: the scheduler does not send one. */
@@ -208,7 +211,7 @@ export function hashesOf(blocks: readonly Block[]): Buffer {
 export interface PlanView {
   plan: number;
   held: Uint8Array | null;
-  /** Per group: slots in order, `world` per block. */
+  /** Per group: slots in order, `shards` per block. */
   placed: Map<number, number[]>;
   reason: string | null;
 }
@@ -217,6 +220,7 @@ export interface PlanView {
 export class FakeEngine {
   readonly id: string;
   readonly world: number;
+  readonly shards: number;
   readonly namespace: Buffer;
   readonly scheduler: ShimClient;
   readonly workers: FakeWorker[];
@@ -226,17 +230,18 @@ export class FakeEngine {
   constructor(path: string, shape: EngineShape = {}) {
     this.id = shape.engine ?? "engine-1";
     this.world = shape.world ?? 1;
+    this.shards = shape.shards ?? this.world;
     this.groups = shape.groups ?? [makeGroup()];
     this.namespace = shape.namespace ?? digest("namespace of the test");
     const isNamed = shape.namespace !== null;
-    const { world, id: engine } = this;
+    const { world, shards, id: engine } = this;
     this.scheduler = new ShimClient(path);
-    this.scheduler.send(helloFrame({ engine, world, role: "scheduler" }));
+    this.scheduler.send(helloFrame({ engine, world, shards, role: "scheduler" }));
     const named = { t: "namespace", namespace: this.namespace, model: "test/model", parts: {} };
     if (isNamed) this.scheduler.send(named);
     this.workers = Array.from({ length: world }, (_, rank) => {
       const worker = new FakeWorker(path, rank, this.groups);
-      worker.send(helloFrame({ engine, world, rank }));
+      worker.send(helloFrame({ engine, world, shards, rank }));
       worker.send({
         t: "register",
         model: "test/model",
@@ -268,10 +273,14 @@ export class FakeEngine {
   saveOn(worker: FakeWorker, blocks: readonly Block[], group = 0): void {
     const items = blocks.map(({ hash, parent, endTokens, pages }) => {
       const [slot, generation] = worker.credits.shift() ?? [0xffff_ffff, 0];
-      if (slot !== 0xffff_ffff) worker.writeSlot(slot, pages[worker.rank]!);
+      if (slot !== 0xffff_ffff) worker.writeSlot(slot, pages[this.#shardOf(worker.rank)]!);
       return [slot, generation, group, hash, parent, endTokens];
     });
     worker.send({ t: "save", arena: worker.arena, items });
+  }
+
+  #shardOf(rank: number): number {
+    return Math.floor((rank * this.shards) / this.world);
   }
 
   /** Sends a prefetch; returns its plan number. */
@@ -314,10 +323,10 @@ export class FakeEngine {
   holds(view: PlanView, index: number, block: Block, group = 0): boolean {
     const slots = view.placed.get(group)!;
     return this.workers.every(({ rank }, at) => {
-      const page = block.pages[rank]!;
-      return this.workers[at]!.readSlot(slots[index * this.world + rank]!, page.length).equals(
-        page,
-      );
+      const shard = this.#shardOf(rank);
+      const page = block.pages[shard]!;
+      const slot = slots[index * this.shards + shard]!;
+      return this.workers[at]!.readSlot(slot, page.length).equals(page);
     });
   }
 

@@ -76,7 +76,7 @@ class TierKv(Rival):
         self.socket_path = str(self.folder / "s.sock")
         self._start_processes(setup)
         hello = {"t": "hello", "protocol": 1, "pid": os.getpid(), "shim": "bench", "vllm": "bench"}
-        hello |= {"engine": "bench", "rank": 0, "world": 1}
+        hello |= {"engine": "bench", "rank": 0, "world": 1, "shards": 1}
         self.status_link = Connection(self.socket_path)
         self.status_link.send({"t": "hello", "protocol": 1, "role": "status"})
         self.scheduler = Connection(self.socket_path)

@@ -109,6 +109,8 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
             dtype=torch.float32,
             quantization=None,
             max_model_len=256,
+            hf_text_config=SimpleNamespace(to_dict=lambda: dict(hf)),
+            get_total_num_kv_heads=lambda: 2,
             hf_config=SimpleNamespace(to_dict=lambda: dict(hf), hf=hf, _commit_hash=None),
         ),
         parallel_config=SimpleNamespace(

@@ -217,6 +217,12 @@ def retained_tokens(spec: Any) -> int:
     return tokens
 
 
+def tensor_shards(spec: Any) -> int | None:
+    """Give into how many shards tensor parallelism splits a layer; None where vLLM does not say (before 0.31: never)."""
+    shards: int | None = getattr(spec, "max_tp_shards", None)
+    return shards
+
+
 def content_bytes(spec: Any) -> int:
     """Give the bytes of a layer's page without padding; 0.29 has another name for a recurrent state's."""
     size: int | None = getattr(spec, "real_page_size_bytes", None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm import compat, replicas
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.metrics import TierKVPromMetrics, TierKVStats
@@ -38,6 +38,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
         groups = read_groups(vllm_config, kv_cache_config)
+        same = replicas.copies(vllm_config, kv_cache_config)
         self.scheduler_side: SchedulerShim | None = None
         self.worker_side: WorkerShim | None = None
         if role == KVConnectorRole.SCHEDULER:
@@ -46,9 +47,13 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
                     "tierKV: set kv_load_failure_policy to 'recompute': lost blocks are recomputed, no request fails"
                 )
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
-            self.scheduler_side = SchedulerShim(vllm_config, settings, groups, kv_cache_config)
+            self.scheduler_side = SchedulerShim(
+                vllm_config, settings, groups, kv_cache_config, copies=same
+            )
         else:
-            self.worker_side = WorkerShim(vllm_config, settings, groups, kv_cache_config.num_blocks)
+            self.worker_side = WorkerShim(
+                vllm_config, settings, groups, kv_cache_config.num_blocks, copies=same
+            )
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -14,7 +14,7 @@ NO_ARENA = -1
 
 @dataclass
 class _Blocks:
-    """Blocks of one group; `slots` holds `world` for each of `block_ids`."""
+    """Blocks of one group; `slots` holds `shards` for each of `block_ids`."""
 
     group: int
     block_ids: list[int]
@@ -41,9 +41,9 @@ class LoadQueue:
         self._running: dict[str, Plan] = {}
 
     def add(self, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
-        """Queue an admission: (group, block ids, slots), with `plan.world` slots for each block."""
+        """Queue an admission: (group, block ids, slots), with `plan.shards` slots for each block."""
         for group, block_ids, slots in blocks:
-            if len(slots) != len(block_ids) * plan.world:
+            if len(slots) != len(block_ids) * plan.shards:
                 raise ValueError(
                     f"request {plan.req_id}: {len(block_ids)} blocks of group {group} but {len(slots)} slots"
                 )
@@ -55,7 +55,7 @@ class LoadQueue:
 
     def add_failed(self, plan: Plan, group: int, block_ids: list[int]) -> None:
         """Queue an admission that cannot be filled; it is reported as failed."""
-        blocks = _Blocks(group, block_ids, [0] * len(block_ids) * plan.world)
+        blocks = _Blocks(group, block_ids, [0] * len(block_ids) * plan.shards)
         self._queue.append(_Job(plan, NO_ARENA, deque([blocks])))
         self._running[plan.req_id] = plan
 
@@ -82,17 +82,17 @@ class LoadQueue:
 
     @staticmethod
     def _cut(job: _Job, blocks: _Blocks, count: int, *, is_last: bool) -> LoadPart:
-        world = job.plan.world
+        shards = job.plan.shards
         part = LoadPart(
             req_id=job.plan.req_id,
             arena=job.arena,
             group=blocks.group,
             block_ids=blocks.block_ids[:count],
-            slots=blocks.slots[: count * world],
+            slots=blocks.slots[: count * shards],
             last=is_last,
         )
         del blocks.block_ids[:count]
-        del blocks.slots[: count * world]
+        del blocks.slots[: count * shards]
         return part
 
     def finish(self, req_id: str) -> Plan | None:

@@ -21,7 +21,7 @@ class SaveItem:
 class LoadPart:
     """Part of one admission: blocks to fill from arena slots.
 
-    `slots` holds the slot numbers of every rank for each block, `world` per block. With `last` set the request is
+    `slots` holds the slot numbers of every shard of each block; ranks that hold the same pages read the same slot. With `last` set the request is
     reported as received, once for this admission.
     """
 

@@ -17,7 +17,7 @@ class LoadMismatchError(Exception):
 class PlanGroup:
     """One group's share of a plan. Indices count its blocks from the prompt's start.
 
-    `first`: the first block asked for; `count`: blocks looked up in all (0..count); `placed`: slots, `world` per block,
+    `first`: the first block asked for; `count`: blocks looked up in all (0..count); `placed`: slots, `shards` per block,
     of blocks `begin`, `begin + 1`, ... without a hole.
     """
 
@@ -48,7 +48,7 @@ class Plan:
     plan_id: int
     req_id: str
     groups: dict[int, PlanGroup]
-    world: int
+    shards: int
     connection: int
     progress_at_s: float
     is_plain: bool = True
@@ -78,7 +78,7 @@ class Plan:
 
     def placed_blocks(self, part: PlanGroup) -> int:
         """Count a group's blocks that lie verified in the arena."""
-        return len(part.placed) // self.world
+        return len(part.placed) // self.shards
 
     def _end(self, part: PlanGroup) -> int:
         return max(part.first, part.begin) + self.placed_blocks(part)
@@ -86,7 +86,7 @@ class Plan:
     def place(self, group: int, first: int, slots: list[int], arena: int) -> bool:
         """Append blocks; False when they do not follow the ones already placed."""
         part = self.groups.get(group)
-        if part is None or len(slots) % self.world or self.arena not in (-1, arena):
+        if part is None or len(slots) % self.shards or self.arena not in (-1, arena):
             return False
         begin = part.begin if part.placed else max(first, part.first)
         if self.is_plain:
@@ -117,7 +117,7 @@ class Plan:
     def blocks_from(
         self, start: int, tokens: int, tables: Sequence[Sequence[int]]
     ) -> list[tuple[int, list[int], list[int]]]:
-        """Give what fills the `tokens` tokens after the first `start`: (group, block ids, slots, `world` per block).
+        """Give what fills the `tokens` tokens after the first `start`: (group, block ids, slots, `shards` per block).
 
         `tables` holds the request's block ids, one table per KV-cache group of the engine. Every block vLLM allocated
         for those tokens must be among the placed ones, and none that a boundary needs may be absent: raises
@@ -142,13 +142,13 @@ class Plan:
                 if index in needed and (group.is_state or group.tail == 0):
                     raise LoadMismatchError(f"group {group.index} has no block {index}")
                 continue
-            offset = (index - max(part.first, part.begin)) * self.world
+            offset = (index - max(part.first, part.begin)) * self.shards
             if not 0 <= offset < len(part.placed):
                 raise LoadMismatchError(
                     f"group {group.index} has block {index}, which is not placed"
                 )
             block_ids.append(block_id)
-            slots.extend(part.placed[offset : offset + self.world])
+            slots.extend(part.placed[offset : offset + self.shards])
         return group.index, block_ids, slots
 
     def holds(self, group: int, index: int) -> bool:
@@ -170,9 +170,9 @@ class PlanBook:
     Only the engine's thread opens, admits and releases, so an offer vLLM is about to admit cannot be taken away.
     """
 
-    def __init__(self, send: Callable[[Frame], bool], world: int) -> None:
+    def __init__(self, send: Callable[[Frame], bool], shards: int) -> None:
         self._send = send
-        self._world = world
+        self._shards = shards
         self._lock = threading.Lock()
         self._plans: dict[str, Plan] = {}
         self._by_id: dict[int, Plan] = {}
@@ -246,7 +246,7 @@ class PlanBook:
                 plan_id=self._next_id,
                 req_id=req_id,
                 groups=parts,
-                world=self._world,
+                shards=self._shards,
                 connection=self.connection,
                 progress_at_s=now,
                 is_plain=len(parts) == 1 and wanted[0][0].tail == 0,

@@ -44,6 +44,8 @@ class SchedulerShim:
         settings: Settings,
         groups: list[Group],
         kv_cache_config: "KVCacheConfig",
+        *,
+        copies: int = 1,
     ) -> None:
         self.clock = StepClock()
         self.counters = Counters()
@@ -75,13 +77,14 @@ class SchedulerShim:
             "engine": str(transfer.engine_id if transfer else ""),
             "rank": 0,
             "world": self._world,
+            "shards": self._world // copies,
             "pid": os.getpid(),
             "shim": tierkv.__version__,
             "vllm": compat.vllm_version(),
         }
         start = Autostart(settings).attempt if settings.autostart else lambda: None
         self._channel = Channel(settings.socket, hello, self, self.counters.take_changes, start)
-        self._book = PlanBook(self._channel.send, self._world)
+        self._book = PlanBook(self._channel.send, self._world // copies)
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------

@@ -36,7 +36,13 @@ class WorkerShim:
     """One rank. Never waits for the sidecar: without a free slot a save is dropped and counted."""
 
     def __init__(
-        self, config: "VllmConfig", settings: Settings, groups: list[Group], num_blocks: int
+        self,
+        config: "VllmConfig",
+        settings: Settings,
+        groups: list[Group],
+        num_blocks: int,
+        *,
+        copies: int = 1,
     ) -> None:
         self.clock = StepClock()
         self.counters = Counters()
@@ -46,6 +52,7 @@ class WorkerShim:
         self._num_blocks = num_blocks
         self._rank = config.parallel_config.rank
         self._world = config.parallel_config.world_size
+        self._copies = copies
         self._arenas = ArenaShelf()
         self._lock = threading.Lock()
         self._credits: deque[tuple[int, int]] = deque()
@@ -80,6 +87,7 @@ class WorkerShim:
             "engine": str(transfer.engine_id if transfer else ""),
             "rank": self._rank,
             "world": self._world,
+            "shards": self._world // self._copies,
             "pid": os.getpid(),
             "shim": tierkv.__version__,
             "vllm": compat.vllm_version(),
@@ -188,7 +196,7 @@ class WorkerShim:
                 self._broken.discard(part.req_id)
                 self._failed.add(part.req_id)
             return
-        slots = part.slots[self._rank :: self._world]
+        slots = part.slots[self._rank // self._copies :: self._world // self._copies]
         batch = Batch(self._pages[part.group], arena, list(zip(part.block_ids, slots, strict=True)))
         if part.last:
             batch.when_done.append(lambda: self._received.add(part.req_id))
@@ -226,6 +234,9 @@ class WorkerShim:
     def _save_step(self, metadata: StepMetadata) -> None:
         """Copy blocks into slots we hold credits for; the rest is dropped and counted."""
         if not metadata.saves:
+            return
+        if self._rank % self._copies:  # the first of those that hold the same pages stores them
+            self._receipts[metadata.ticket] += 1
             return
         with self._lock:
             arena = self._save_arena
