@@ -54,8 +54,11 @@ def vllm_version() -> str:
     return str(vllm.__version__)
 
 
-def check_release(version: str) -> None:
-    """Refuse releases older than the suite ran on; warn about newer ones. Raises ValueError naming both."""
+def check_release(version: str) -> bool:
+    """Refuse releases older than the suite ran on; warn about newer ones. Raises ValueError naming both.
+
+    False for a release nothing is known about.
+    """
     parts = version.split("+", maxsplit=1)[0].split(".")
     try:
         release = (int(parts[0]), int(parts[1]))
@@ -63,7 +66,7 @@ def check_release(version: str) -> None:
         log.warning(
             "tierKV: cannot read the vLLM version %r; going on as if it were known", version
         )
-        return
+        return False
     if release < OLDEST_RELEASE:
         oldest = ".".join(map(str, OLDEST_RELEASE))
         raise ValueError(
@@ -76,6 +79,7 @@ def check_release(version: str) -> None:
             version,
             newest,
         )
+    return release <= NEWEST_TESTED_RELEASE
 
 
 def none_hash() -> bytes | None:
@@ -124,14 +128,17 @@ class BlockTables:
                     table.extend(ids)
 
 
+def has_fixed_hash_root() -> bool:
+    """Tell whether block hashes start from the same root at every start, whatever the environment says."""
+    return hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED")
+
+
 def check_hash_root() -> None:
     """Refuse a root of the block-hash chain that no restart finds again; raises ValueError with the fix.
 
     0.28 draws it at random unless PYTHONHASHSEED is set (fixed by default since vLLM #51875).
     """
-    if not hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED") and not os.environ.get(
-        "PYTHONHASHSEED"
-    ):
+    if not has_fixed_hash_root() and not os.environ.get("PYTHONHASHSEED"):
         raise ValueError(
             f"vLLM {vllm_version()} starts its block hashes from a random NONE_HASH, so nothing stored could be found "
             "after a restart; set the environment variable PYTHONHASHSEED (the same on every engine, e.g. 0)"
@@ -218,7 +225,7 @@ def retained_tokens(spec: Any) -> int:
 
 
 def tensor_shards(spec: Any) -> int | None:
-    """Give into how many shards tensor parallelism splits a layer; None where vLLM does not say (before 0.31: never)."""
+    """Give into how many shards tensor parallelism cuts a layer; None where vLLM does not say (0.31 began to)."""
     shards: int | None = getattr(spec, "max_tp_shards", None)
     return shards
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import compat, replicas
+from tierkv.connectors.vllm import compat, contract, replicas
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.metrics import TierKVPromMetrics, TierKVStats
@@ -34,7 +34,8 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         _log_like_vllm()
-        compat.check_release(compat.vllm_version())
+        if not compat.check_release(compat.vllm_version()):
+            log.warning("tierKV: of the contract with this release: %s", contract.probe())
         transfer = vllm_config.kv_transfer_config
         settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
         groups = read_groups(vllm_config, kv_cache_config)

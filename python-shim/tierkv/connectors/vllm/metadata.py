@@ -21,8 +21,8 @@ class SaveItem:
 class LoadPart:
     """Part of one admission: blocks to fill from arena slots.
 
-    `slots` holds the slot numbers of every shard of each block; ranks that hold the same pages read the same slot. With `last` set the request is
-    reported as received, once for this admission.
+    `slots` holds the slot numbers of every shard of each block; ranks that hold the same pages read the same slot. With
+    `last` set the request is reported as received, once for this admission.
     """
 
     req_id: str

@@ -17,8 +17,8 @@ class LoadMismatchError(Exception):
 class PlanGroup:
     """One group's share of a plan. Indices count its blocks from the prompt's start.
 
-    `first`: the first block asked for; `count`: blocks looked up in all (0..count); `placed`: slots, `shards` per block,
-    of blocks `begin`, `begin + 1`, ... without a hole.
+    `first`: the first block asked for; `count`: blocks looked up in all (0..count); `placed`: slots, `shards` per
+    block, of blocks `begin`, `begin + 1`, ... without a hole.
     """
 
     group: Group
