@@ -6,14 +6,13 @@ import { CORE, LOGS, NODE_BIN, VENV, VENV_BIN, at, releaseVenv } from "./lib/pat
 import { prerequisites } from "./lib/prerequisites.js";
 import { elapsed, run } from "./lib/process.js";
 import { progress } from "./lib/progress.js";
+import { olderReleases, releasesOfRun } from "./lib/releases.js";
 import { digest, filesUnder, isStamped, stamp } from "./lib/stamp.js";
 
 const STEP_TIMEOUT_MS = 20 * 60_000;
 const PROBE_TIMEOUT_MS = 20_000;
 const UV_VERSION = "0.13.8";
 const STAMP = ".tierkv-stamp";
-/** The oldest vLLM release the shim accepts: its engine tests run beside those of the newest. */
-const OLDEST_RELEASE = "0.28.0";
 
 const NETWORK_TROUBLE =
   /\b(ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|E40[137]|E429|E50\d|SELF_SIGNED_CERT\w*)\b|npm error network|could not resolve host|failed to (?:fetch|download)|dns error|error sending request|connection (?:refused|reset|timed out)|name resolution|max retries exceeded|network failure/i;
@@ -187,17 +186,11 @@ const engineOf = (release) => ({
   },
 });
 
-/** Those there is a lock file for. */
-const everyRelease = () =>
-  readdirSync(at("python-shim", "releases"))
-    .filter((name) => name.endsWith(".txt"))
-    .map((name) => name.replace(/\.txt$/, ""));
-
 const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.intact();
 
 async function main() {
   const startedMs = Date.now();
-  const releases = process.argv.includes("--every-release") ? everyRelease() : [OLDEST_RELEASE];
+  const releases = process.argv.includes("--every-release") ? olderReleases() : releasesOfRun();
   const steps = [nodeModules, nativeCore, typescript, engine, ...releases.map(engineOf)];
   if (steps.every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);

@@ -5,7 +5,7 @@ import { parseArgs } from "node:util";
 import { sum } from "./lib/counts.js";
 import { LOGS } from "./lib/paths.js";
 import { elapsed, run } from "./lib/process.js";
-import { STAGES } from "./lib/stages.js";
+import { MATRIX, STAGES } from "./lib/stages.js";
 
 const NAME_WIDTH = 18;
 const COLOURS = { FORCE_COLOR: "1", CARGO_TERM_COLOR: "always", PY_COLORS: "1" };
@@ -13,19 +13,22 @@ const COLOURS = { FORCE_COLOR: "1", CARGO_TERM_COLOR: "always", PY_COLORS: "1" }
 const say = (text = "") => process.stdout.write(`${text}\n`);
 const env = process.stdout.isTTY ? COLOURS : { NO_COLOR: "1" };
 
-/** Which stages and checks to run: all, or those named by `--only a,b`. */
+/** Which stages and checks to run: all, or those named by `--only a,b`; with `--matrix` those of the long list. */
 function chosen() {
-  const { values } = parseArgs({ options: { only: { type: "string" } } });
-  if (values.only === undefined) return STAGES;
+  const { values } = parseArgs({
+    options: { only: { type: "string" }, matrix: { type: "boolean" } },
+  });
+  const stages = values.matrix === true ? MATRIX : STAGES;
+  if (values.only === undefined) return stages;
   const wanted = new Set(values.only.split(","));
   const picked = [];
-  for (const stage of STAGES) {
+  for (const stage of stages) {
     const checks = stage.checks?.filter((check) => wanted.delete(check.name));
     if (wanted.delete(stage.name)) picked.push(stage);
     else if (checks?.length > 0) picked.push({ ...stage, checks });
   }
   if (wanted.size > 0) {
-    const names = STAGES.flatMap((stage) => [stage, ...(stage.checks ?? [])]).map((s) => s.name);
+    const names = stages.flatMap((stage) => [stage, ...(stage.checks ?? [])]).map((s) => s.name);
     say(`no such stage or check: ${[...wanted].join(", ")}; there are ${names.join(", ")}`);
     process.exit(2);
   }

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { cargoCounts, fuzzCounts, pytestCounts, vitestCounts } from "./counts.js";
 import { LOGS, NODE_BIN, VENV_BIN, at } from "./paths.js";
+import { NEWEST_RELEASE, OLDEST_RELEASE, olderReleases, releasesOfRun } from "./releases.js";
 
 const MINUTE_MS = 60_000;
 const CHECK_TIMEOUT_MS = 10 * MINUTE_MS;
@@ -11,6 +12,7 @@ const FUZZ_TIMEOUT_MS = 15 * MINUTE_MS;
 const VITEST_TIMEOUT_MS = 12 * MINUTE_MS;
 const SHIM_TIMEOUT_MS = 8 * MINUTE_MS;
 const ENGINE_TIMEOUT_MS = 25 * MINUTE_MS;
+const MATRIX_TIMEOUT_MS = 90 * MINUTE_MS;
 
 const node = (name) => join(NODE_BIN, name);
 const venv = (name) => join(VENV_BIN, name);
@@ -120,5 +122,24 @@ export const STAGES = [
     env: { TIERKV_TEST_LANES: "off" },
   },
   pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"),
-  pytest("engine", ENGINE_TIMEOUT_MS, "test/engine"),
+  {
+    ...pytest("engine", ENGINE_TIMEOUT_MS, "test/engine"),
+    env: { TIERKV_TEST_RELEASES: [...releasesOfRun(), NEWEST_RELEASE].join(",") },
+  },
+];
+
+/** What takes too long for every change (`npm run test:matrix`); its results become docs/compatibility.md. */
+export const MATRIX = [
+  {
+    ...pytest("releases", MATRIX_TIMEOUT_MS, "test/engine/test_releases.py"),
+    env: { TIERKV_TEST_RELEASES: [...olderReleases(), NEWEST_RELEASE].join(",") },
+  },
+  {
+    ...pytest("oldest release", MATRIX_TIMEOUT_MS, "test/engine"),
+    env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_ENGINE: OLDEST_RELEASE },
+  },
+  {
+    ...pytest("long", MATRIX_TIMEOUT_MS, "test/engine/test_talk.py"),
+    env: { TIERKV_TEST_LONG: "on" },
+  },
 ];

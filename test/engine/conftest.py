@@ -11,7 +11,7 @@ import pytest
 from harness.engine import Engines
 from harness.models import Models
 from harness.processes import MARK, Cluster, leftovers, wait_until
-from harness.releases import NEWEST, releases
+from harness.releases import MAIN, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def models(folder: Path) -> Models:
 
 @pytest.fixture(scope="session")
 def all_engines(folder: Path) -> Iterator[Engines]:
-    engines = Engines(folder)
+    engines = Engines(folder, MAIN)
     yield engines
     engines.close()
 
@@ -80,8 +80,8 @@ def engines(all_engines: Engines) -> Iterator[Engines]:
 def release_engines(
     request: pytest.FixtureRequest, folder: Path, all_engines: Engines
 ) -> Iterator[Engines]:
-    """Engines of one vLLM release after the other; those of the newest come from the run's own zygote."""
-    if request.param == NEWEST:
+    """Engines of one vLLM release after the other; those of the main one come from the run's own zygote."""
+    if request.param == MAIN:
         yield all_engines
         all_engines.end_all()
         return

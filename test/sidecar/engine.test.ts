@@ -113,7 +113,9 @@ describe("what is refused", () => {
     const engine = await FakeEngine.start(socketPath);
     const odd = new ShimClient(socketPath);
     odd.send(helloFrame({ engine: engine.id, world: 2, rank: 1 }));
-    expect(await refusal(odd)).toContain("world = 2, shards = 2, but another connection of it said 1, 1");
+    expect(await refusal(odd)).toContain(
+      "world = 2, shards = 2, but another connection of it said 1, 1",
+    );
   });
 
   test("ranks whose groups differ", async () => {

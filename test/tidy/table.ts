@@ -107,5 +107,8 @@ export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };
 
-/** The one Python file that knows vLLM's releases apart. */
-export const PYTHON_COMPAT = "python-shim/tierkv/connectors/vllm/compat.py";
+/** The Python files that know vLLM's releases apart: the branches, and the probe that names them. */
+export const PYTHON_COMPAT: readonly string[] = [
+  "python-shim/tierkv/connectors/vllm/compat.py",
+  "python-shim/tierkv/connectors/vllm/contract.py",
+];

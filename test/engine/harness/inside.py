@@ -13,6 +13,7 @@ from vllm import SamplingParams
 from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
 from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
+from harness.inside_talk import talk
 
 if TYPE_CHECKING:
     from tierkv.connectors.vllm.copies import Batch
@@ -39,6 +40,7 @@ __all__ = [
     "reset_clocks",
     "spoil",
     "status",
+    "talk",
 ]
 
 

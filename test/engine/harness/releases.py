@@ -11,17 +11,15 @@ from harness.processes import ROOT
 NEWEST = "0.32.0"
 #: The oldest release the shim accepts; set up beside the newest.
 OLDEST = "0.28.0"
-#: Names the releases to run instead, separated by commas, or all there is a lock file for (`npm run test:matrix`).
+#: The releases that tests of releases run on, separated by commas; .ci/lib/stages.js chooses them.
 VARIABLE = "TIERKV_TEST_RELEASES"
-EVERY = "every"
+#: The release all other tests run on.
+MAIN = os.environ.get("TIERKV_TEST_ENGINE", NEWEST)
 
 
 def releases() -> list[str]:
     """The releases of this run."""
     named = os.environ.get(VARIABLE)
-    if named == EVERY:
-        found = (ROOT / "python-shim/releases").glob("*.txt")
-        return [*sorted(path.stem for path in found), NEWEST]
     return named.split(",") if named else [OLDEST, NEWEST]
 
 

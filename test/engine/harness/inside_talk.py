@@ -1,0 +1,135 @@
+"""One request after the other, each compared with what could have been found: computed and handed off before."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.request import Request
+
+from harness.inside_steps import finish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.engine_main import Host
+
+Json = dict[str, Any]
+Name = tuple[int, bytes]
+
+
+class _Ledger:
+    """What the engine has computed or handed off, by group and hash, and what each page held when it was computed."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._grid = host.shim._grid
+        self._computed: set[Name] = set()
+        self._handed: set[Name] = set()
+        self._pages: dict[Name, set[str]] = {}
+        offer_state = host.shim._saves.offer_state
+
+        def noting(request: Any, group: int, block_id: int, end_tokens: int, holds: Any) -> None:
+            if end_tokens % self._grid.step == 0:
+                self._handed.add((group, self._hash_at(request, end_tokens)))
+            offer_state(request, group, block_id, end_tokens, holds)
+
+        host.shim._saves.offer_state = noting
+
+    def request(self, tokens: list[int]) -> Any:
+        hasher = self._host.core.request_block_hasher
+        return Request("ledger", tokens, SamplingParams(), None, block_hasher=hasher)
+
+    def _hash_at(self, request: Any, end_tokens: int) -> bytes:
+        return bytes(request.block_hashes[end_tokens // self._grid.hash_tokens - 1])
+
+    def _names(self, request: Any, group: Any, first: int, tokens: int) -> Iterator[Name]:
+        """A group's blocks from index `first` on, up to `tokens` tokens."""
+        for index in range(first, tokens // group.block_tokens):
+            yield group.index, self._hash_at(request, (index + 1) * group.block_tokens)
+
+    def ideal(self, prompt: list[int]) -> int:
+        """The deepest boundary below the prompt's end: all blocks before it were computed, its states handed off."""
+        request = self.request(prompt)
+        tokens = self._grid.limit(request)
+        while tokens > 0 and not all(
+            self._has(request, group, tokens) for group in self._grid.groups
+        ):
+            tokens -= self._grid.step
+        return max(0, int(tokens))
+
+    def _has(self, request: Any, group: Any, tokens: int) -> bool:
+        last = tokens // group.block_tokens
+        first = max(0, last - group.tail) if group.tail else 0
+        known = self._handed if group.is_state else self._computed
+        return all(name in known for name in self._names(request, group, first, tokens))
+
+    def note(self, tokens: list[int], computed: int, cached: int) -> int:
+        """Enters a request's blocks; gives how many pages of its first `cached` tokens are not as computed."""
+        request = self.request(tokens)
+        strange = 0
+        for group in self._grid.groups:
+            pages = _pages_of(self._host, group)
+            for at, name in enumerate(self._names(request, group, 0, computed)):
+                digest = pages(name[1])
+                is_old = (at + 1) * group.block_tokens <= cached
+                if digest is not None and is_old:
+                    strange += digest not in self._pages.get(name, ())
+                elif digest is not None:
+                    self._pages.setdefault(name, set()).add(digest)
+                if not group.is_state:
+                    self._computed.add(name)
+        return strange
+
+
+def _pages_of(host: Host, group: Any) -> Any:
+    """Gives the digest of the page that the engine's cache holds for a hash; None without one."""
+    runner = host.core.model_executor.driver_worker.worker.model_runner
+    layers = runner.vllm_config.compilation_config.static_forward_context
+    blocks = host.scheduler.kv_cache_config.num_blocks
+    pool = host.scheduler.kv_cache_manager.block_pool
+    tensors = [t for name in group.layer_names for t in _flat(layers[name].kv_cache)]
+
+    def digest_of(block_hash: bytes) -> str | None:
+        found = pool.get_cached_block(block_hash, [group.index])
+        if found is None:
+            return None
+        digest = hashlib.sha256()
+        for tensor in tensors:
+            row = tensor.unflatten(0, (blocks, -1))[found[0].block_id].contiguous()
+            digest.update(row.view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    return digest_of
+
+
+def _flat(cache: Any) -> list[torch.Tensor]:
+    if isinstance(cache, torch.Tensor):
+        return [cache]
+    return [tensor for part in cache for tensor in _flat(part)]
+
+
+def talk(host: Host, prompt: list[int], max_tokens: int, abort_after: int | None = None) -> Json:
+    """One request, alone in the engine; with `abort_after` its client leaves after so many steps.
+
+    Gives its tokens, how many were found cached, how many could have been, and how many pages were not as computed.
+    """
+    ledger = getattr(host, "ledger", None)
+    if ledger is None:
+        ledger = host.ledger = _Ledger(host)  # type: ignore[attr-defined]
+    ideal = ledger.ideal(prompt)
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, detokenize=False, ignore_eos=True)
+    engine = host.llm.llm_engine
+    engine.add_request("talk", {"prompt_token_ids": prompt}, params)
+    if abort_after is not None:
+        for _ in range(abort_after):
+            engine.step()
+        engine.abort_request(["talk"])
+        finish(host)
+        return {"tokens": [], "cached": None, "ideal": ideal, "strange": 0}
+    answer: Json = finish(host)["talk"]
+    tokens = prompt + answer["tokens"]
+    strange = ledger.note(tokens, len(tokens) - 1, answer["cached"])
+    return {**answer, "ideal": ideal, "strange": strange}

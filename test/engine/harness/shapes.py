@@ -1,0 +1,107 @@
+"""The shapes of what models keep: a seeded model of each, what vLLM and the CPU must offer for it, and its engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tierkv.lab.checkpoint import Spec
+
+from harness.models import HYBRID
+from harness.releases import MAIN, OLDEST
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.engine import Engine, Engines
+    from harness.models import Models
+    from harness.processes import Cluster
+
+SMALL = Spec(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=64, vocab=512)
+ATTENTION, STATE, WINDOW = "FullAttentionSpec", "MambaSpec", "SlidingWindowSpec"
+LATENT = "MLAAttentionSpec"
+
+
+_SMALL_HYBRID = (("num_gpu_blocks_override", 40),)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model, the kinds of its KV-cache groups, and what the CPU must offer for vLLM to run it with prefix caching."""
+
+    spec: Spec
+    groups: set[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    harness: dict[str, Any] = field(default_factory=dict)
+    needs: str = "sse2"
+    #: A cache that holds one conversation of test_talk.py and little more.
+    small: tuple[tuple[str, int], ...] = (("num_gpu_blocks_override", 24), ("max_model_len", 512))
+
+
+SHAPES = {
+    "hybrid": Shape(HYBRID, {STATE, ATTENTION}, small=_SMALL_HYBRID),
+    "hybrid, one KV head": Shape(
+        replace(SMALL, kind="qwen3_5", layers=8, kv_heads=1),
+        {STATE, ATTENTION},
+        small=_SMALL_HYBRID,
+    ),
+    "sliding window": Shape(
+        replace(SMALL, kind="gemma3", dtype="float32", window=80),
+        {ATTENTION, WINDOW},
+        {"block_size": 32},
+    ),
+    # The way of fp8 and all other pages that are not understood, on every CPU.
+    "opaque pages": Shape(
+        replace(SMALL, dtype="float32"), {ATTENTION}, {"block_size": 32}, {"opaque": True}
+    ),
+    "fp8 cache": Shape(
+        SMALL, {ATTENTION}, {"block_size": 32, "kv_cache_dtype": "fp8"}, needs="avx512f"
+    ),
+    "latent": Shape(replace(SMALL, kind="deepseek_v2", layers=2), {LATENT}, needs="amx_tile"),
+}
+
+
+def on_this_machine(names: Sequence[str] = tuple(SHAPES)) -> list[Any]:
+    """The shapes, those skipped that vLLM cannot run or cache on this CPU, or in this release not with a connector."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return [
+        pytest.param(
+            SHAPES[name],
+            id=name,
+            marks=[
+                pytest.mark.skipif(
+                    SHAPES[name].needs not in flags, reason=f"needs {SHAPES[name].needs}"
+                ),
+                pytest.mark.skipif(
+                    STATE in SHAPES[name].groups and MAIN == OLDEST, reason="needs vLLM 0.29"
+                ),
+            ],
+        )
+        for name in names
+    ]
+
+
+class Starter:
+    """Starts engines of one shape, with or without tierKV."""
+
+    def __init__(self, engines: Engines, cluster: Cluster, models: Models, shape: Shape) -> None:
+        self._engines = engines
+        self._cluster = cluster
+        self._options = {
+            "model": models.path(shape.spec),
+            "dtype": shape.spec.dtype,
+            "max_model_len": 2048,
+            "num_gpu_blocks_override": None,
+            **shape.options,
+        }
+        self._harness = shape.harness
+
+    def plain(self) -> Engine:
+        return self._engines.start(vllm=self._options)
+
+    def __call__(self, changes: dict[str, Any] | None = None, **more: Any) -> Engine:
+        options = {**self._options, "kv_transfer_config": self._cluster.transfer_config}
+        options |= changes or {}
+        return self._engines.start(vllm=options, **self._harness, **more).wait_up()

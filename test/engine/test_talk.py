@@ -1,0 +1,101 @@
+"""Random conversations on a cache too small for them: how much is found beside what could have been; nothing leaks."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.models import prompt
+from harness.shapes import SHAPES, Shape, Starter, on_this_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engine, Engines
+    from harness.models import Models
+    from harness.processes import Cluster
+
+#: `npm run test:matrix` has the long form.
+IS_LONG = bool(os.environ.get("TIERKV_TEST_LONG"))
+REQUESTS = 300 if IS_LONG else 30
+KINDS = tuple(SHAPES) if IS_LONG else ("hybrid", "sliding window")
+TURNS_MAX = 6
+ABORTS = 0.1
+BRANCHES = 0.3
+FOUND_MIN = 0.9
+
+
+class Talks:
+    """Conversations that grow turn by turn and branch at any of their turns."""
+
+    def __init__(self, step: int) -> None:
+        self._chance = random.Random(77)
+        self._step = step
+        self._turns: list[list[int]] = [[]]
+        self._number = 0
+
+    def next(self) -> tuple[list[int], bool]:
+        """A prompt, and whether its client goes away."""
+        self._number += 1
+        past = self._chance.choice(self._turns)
+        if len(past) > TURNS_MAX * self._step or self._chance.random() > 1 - BRANCHES / 3:
+            past = []
+        more = self._chance.randrange(self._step // 3, self._step * 4 // 3)
+        return past + prompt(10_000 + self._number, more), self._chance.random() < ABORTS
+
+    def said(self, text: list[int], tokens: list[int]) -> None:
+        self._turns = [*self._turns[-8:], text + tokens]
+
+
+def play(engine: Engine, cluster: Cluster) -> dict[str, int]:
+    """Plays the requests one after the other, each when the vaults have what the one before left."""
+    talks = Talks(engine.call("facts")["step"])
+    total = {"found": 0, "ideal": 0, "short": 0, "strange": 0, "aborted": 0}
+    for number in range(REQUESTS):
+        text, leaves = talks.next()
+        abort_after = number % 4 if leaves else None
+        answer = engine.call(
+            "talk", prompt=text, max_tokens=3 + number % 9, abort_after=abort_after
+        )
+        cluster.wait_idle()
+        if leaves:
+            total["aborted"] += 1
+            continue
+        talks.said(text, answer["tokens"])
+        total["found"] += answer["cached"]
+        total["ideal"] += answer["ideal"]
+        total["short"] += answer["cached"] < answer["ideal"]
+        total["strange"] += answer["strange"]
+    return total
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster(with_ssm=True)
+
+
+@pytest.mark.parametrize("shape", on_this_machine(KINDS))
+def test_nearly_everything_that_could_be_found_is_found(
+    shape: Shape,
+    engines: Engines,
+    cluster: Cluster,
+    models: Models,
+    record_property: Callable[[str, Any], None],
+) -> None:
+    start = Starter(engines, cluster, models, shape)
+    with start(dict(shape.small)) as engine:
+        total = play(engine, cluster)
+        status = engine.call("status")
+        assert engine.call("reset")
+    share = total["found"] / total["ideal"]
+    print(f"{shape.spec.kind}: {share:.3f} of what could be found: {total}")
+    for name, value in {**total, "share": round(share, 3)}.items():
+        record_property(name, value)
+    assert total["strange"] == 0
+    assert share >= FOUND_MIN
+    assert status["counters"]["tokens_restored"] > 0
+    assert status["shim"] == {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
+    assert (status["requests"], status["blocks_in_use"]) == (0, 0)
+    assert cluster.counters()["bad_records"] == 0
