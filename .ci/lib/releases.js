@@ -18,10 +18,11 @@ export const olderReleases = () =>
 /** The release whose turn it is. The commit chooses, so that a commit runs the same tests every time. */
 function releaseInTurn() {
   const others = olderReleases().filter((release) => release !== OLDEST_RELEASE);
-  const options = { cwd: at(), encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] };
+  const options = { cwd: at(), stdio: ["ignore", "pipe", "ignore"] };
   let turn = 0;
   try {
-    turn = Number.parseInt(execFileSync("git", ["rev-parse", "HEAD"], options).slice(0, 8), 16);
+    const commit = String(execFileSync("git", ["rev-parse", "HEAD"], options));
+    turn = Number.parseInt(commit.slice(0, 8), 16);
   } catch {
     // Not a checkout: the first one.
   }
