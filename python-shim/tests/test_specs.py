@@ -27,6 +27,10 @@ class CrossAttentionSpec(FullAttentionSpec):
     """Has the name of vLLM's class."""
 
 
+class EncoderOnlyAttentionSpec(FullAttentionSpec):
+    """Has the name of vLLM's class."""
+
+
 def read(*specs: Any) -> list[Group]:
     return read_groups(vllm_config(), kv_cache_config(*specs))
 
@@ -115,9 +119,20 @@ def test_layers_of_different_size_make_one_page() -> None:
 
 
 def test_groups_that_vllm_keeps_out_of_prefix_caching_are_left_alone() -> None:
-    config = kv_cache_config(CrossAttentionSpec(), FullAttentionSpec())
+    config = kv_cache_config(ChunkedLocalAttentionSpec(), FullAttentionSpec())
     config.prefix_cacheable_group_ids = (1,)
     assert [group.index for group in read_groups(vllm_config(), config)] == [1]
+
+
+def test_an_engine_with_cross_attention_runs_untouched_and_an_encoder_is_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "tierkv.shim"):
+        assert read(FullAttentionSpec(), CrossAttentionSpec()) == []
+        (group,) = read(EncoderOnlyAttentionSpec(), FullAttentionSpec())
+    assert group.index == 1
+    assert "group 1 (CrossAttentionSpec)" in caplog.text
+    assert "group 0 (EncoderOnlyAttentionSpec) is left alone" in caplog.text
 
 
 def test_without_a_cache_or_with_prefix_caching_off_there_is_no_group() -> None:
@@ -131,7 +146,6 @@ def test_without_a_cache_or_with_prefix_caching_off_there_is_no_group() -> None:
     ("specs", "words"),
     [
         ([ChunkedLocalAttentionSpec()], ["ChunkedLocalAttentionSpec", "--kv-transfer-config"]),
-        ([FullAttentionSpec(), CrossAttentionSpec()], ["CrossAttentionSpec", "layer.0"]),
         ([FullAttentionSpec(attention_chunk_size=64)], ["attention_chunk_size = 64"]),
         ([MambaSpec(mamba_cache_mode="all")], ["mamba-cache-mode all", "mode align"]),
     ],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +17,6 @@ from harness.releases import MAIN, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _NUMBERS = itertools.count(1)
 os.environ[MARK] = uuid.uuid4().hex
@@ -88,3 +89,26 @@ def release_engines(
     engines = Engines(folder, request.param)
     yield engines
     engines.close()
+
+
+_OUTCOMES: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes how each test ended; what failed once stays failed."""
+    if report.when == "call" or report.outcome != "passed":
+        name = report.nodeid.rpartition("/")[2]
+        before = _OUTCOMES.get(name, "passed")
+        _OUTCOMES[name] = report.outcome if before == "passed" else before
+
+
+def pytest_sessionfinish() -> None:
+    """Adds the outcomes to the file that docs/compatibility.md is made from, where the run is one of the matrix."""
+    record = os.environ.get("TIERKV_TEST_RECORD")
+    if record is None:
+        return
+    path = Path(record)
+    known = json.loads(path.read_text()) if path.exists() else {}
+    outcomes = known.setdefault(MAIN, {})
+    outcomes.update(_OUTCOMES)
+    path.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""tierKV together with what else an engine may use: speculative decoding, and another connector beside ours."""
+"""tierKV together with what else an engine may use: drafts, another connector, embeddings in and embeddings out."""
 
 from __future__ import annotations
 
@@ -83,3 +83,32 @@ def test_beside_another_connector_ours_restores_and_counts(
     after = cluster.counters()
     restored = "blocks_restored_vault"
     assert after[restored] - before[restored] == 4
+
+
+def counters(engine: Engine) -> set[str]:
+    return set(engine.call("status")["counters"])
+
+
+def test_a_pooling_model_runs_untouched(engines: Engines, cluster: Cluster, models: Models) -> None:
+    options = {**OPTIONS, "model": models.path(PLAIN), "runner": "pooling"}
+    text = prompt(920, 3 * BLOCK)
+    with engines.start(vllm=options) as plain:
+        wanted = plain.call("embed", prompt=text)
+    with engines.start(
+        vllm={**options, "kv_transfer_config": cluster.transfer_config}
+    ).wait_up() as engine:
+        for _ in range(2):
+            assert engine.call("embed", prompt=text) == wanted
+        assert counters(engine) <= {"requests_untouched"}
+
+
+def test_a_prompt_given_as_embeddings_runs_untouched(
+    engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    options = {**OPTIONS, "model": models.path(PLAIN), "enable_prompt_embeds": True}
+    options["kv_transfer_config"] = cluster.transfer_config
+    with engines.start(vllm=options).wait_up() as engine:
+        one, two = (engine.call("generate_embedded", seed=1, tokens=3 * BLOCK) for _ in range(2))
+        assert one == two
+        assert engine.call("generate_embedded", seed=2, tokens=3 * BLOCK) != one
+        assert counters(engine) == {"requests_untouched"}

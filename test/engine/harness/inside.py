@@ -26,10 +26,12 @@ __all__ = [
     "abort",
     "begin",
     "compare_pages",
+    "embed",
     "facts",
     "finish",
     "flip_loaded_byte",
     "generate",
+    "generate_embedded",
     "go_on_until",
     "keep_pages",
     "pages",
@@ -64,6 +66,22 @@ def generate(
     inputs = [{"prompt_token_ids": prompt, **salted} for prompt in prompts]
     outputs = host.llm.generate(inputs, params, use_tqdm=False)
     return [_answer(output) for output in outputs]
+
+
+def generate_embedded(host: Host, seed: int, tokens: int) -> list[int]:
+    """The answer to a prompt that is given as embeddings, drawn with a seed."""
+    hidden = host.llm.llm_engine.model_config.get_hidden_size()
+    drawn = torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(seed))
+    prompt = {"prompt_embeds": drawn.to(host.llm.llm_engine.model_config.dtype)}
+    params = SamplingParams(temperature=0, max_tokens=8, detokenize=False, ignore_eos=True)
+    (output,) = host.llm.generate([prompt], params, use_tqdm=False)
+    return list(output.outputs[0].token_ids)
+
+
+def embed(host: Host, prompt: list[int]) -> list[float]:
+    """The embedding a pooling model gives for a prompt."""
+    (output,) = host.llm.embed([{"prompt_token_ids": prompt}], use_tqdm=False)
+    return list(output.outputs.embedding)
 
 
 def _answer(output: Any) -> Json:

@@ -119,11 +119,22 @@ def read_groups(config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> list[
             )
     groups = []
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
-        if compat.is_left_out(kv_cache_config, index):
+        kind = type(group.kv_cache_spec).__name__
+        if kind == _CROSS:
+            log.warning(
+                "tierKV: KV-cache group %d (%s) belongs to an encoder's output, which block hashes do not name: "
+                "nothing is saved or restored in this engine",
+                index,
+                kind,
+            )
+            return []
+        if kind == _ENCODER:
+            log.info("tierKV: KV-cache group %d (%s) is left alone: it keeps nothing", index, kind)
+        elif compat.is_left_out(kv_cache_config, index):
             log.info(
                 "tierKV: KV-cache group %d (%s) is left alone: vLLM keeps it out of prefix caching",
                 index,
-                type(group.kv_cache_spec).__name__,
+                kind,
             )
         else:
             groups.append(_read_group(index, group, compat.page_format(config, kv_cache_config)))
@@ -171,6 +182,8 @@ def _read_group(index: int, group: Any, page_format: str) -> Group:
 
 
 _STATE = "MambaSpec"
+_CROSS = "CrossAttentionSpec"
+_ENCODER = "EncoderOnlyAttentionSpec"
 _WINDOW = "SlidingWindowSpec"
 #: Kinds whose pages hold one K and one V vector per head and token, if nothing else is said.
 _PLAIN: tuple[str, ...] = ("FullAttentionSpec", _WINDOW)
