@@ -388,23 +388,3 @@ def test_restored_blocks_are_not_saved_again(bench: Bench) -> None:
     bench.finish_load("r")
     request.num_computed_tokens = 40
     assert bench.step({"r": 1}, r=list(range(1, 12))).saves == []
-
-
-def test_a_reset_gives_back_what_was_fetched_ahead(bench: Bench) -> None:
-    bench.new(Request("a", 41))
-    bench.new(Request("b", 41))
-    bench.prefetch(2)
-    assert bench.shim.reset_cache()
-    assert len(bench.releases(2)) == 2
-    assert bench.shim.status()["plans"] == 0
-
-
-def test_requests_beyond_the_limit_run_untouched(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "REQUESTS_MAX", 1)
-    bench.new(Request("a", 41))
-    second = bench.new(Request("b", 41))
-    assert bench.ask(second) == NOTHING
-    bench.shim.request_finished(second)
-    assert bench.shim.status()["requests"] == 1

@@ -91,6 +91,7 @@ def counters(engine: Engine) -> set[str]:
 
 def test_a_pooling_model_runs_untouched(engines: Engines, cluster: Cluster, models: Models) -> None:
     options = {**OPTIONS, "model": models.path(PLAIN), "runner": "pooling"}
+    options["skip_tokenizer_init"] = False  # LLM.embed asks for it
     text = prompt(920, 3 * BLOCK)
     with engines.start(vllm=options) as plain:
         wanted = plain.call("embed", prompt=text)

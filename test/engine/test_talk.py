@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.models import prompt
+from harness.releases import IS_LONG
 from harness.shapes import SHAPES, Shape, Starter, on_this_machine
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from harness.models import Models
     from harness.processes import Cluster
 
-#: `npm run test:matrix` has the long form.
-IS_LONG = bool(os.environ.get("TIERKV_TEST_LONG"))
-REQUESTS = 300 if IS_LONG else 30
+REQUESTS = 300 if IS_LONG else 24
 KINDS = tuple(SHAPES) if IS_LONG else ("hybrid", "sliding window")
 TURNS_MAX = 6
 ABORTS = 0.1

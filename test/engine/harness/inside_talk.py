@@ -75,8 +75,9 @@ class _Ledger:
             for at, name in enumerate(self._names(request, group, 0, computed)):
                 digest = pages(name[1])
                 is_old = (at + 1) * group.block_tokens <= cached
-                if digest is not None and is_old:
-                    strange += digest not in self._pages.get(name, ())
+                # A window's page that was let go before its request ended was never seen as computed.
+                if digest is not None and is_old and name in self._pages:
+                    strange += digest not in self._pages[name]
                 elif digest is not None:
                     self._pages.setdefault(name, set()).add(digest)
                 if not group.is_state:

@@ -15,6 +15,8 @@ OLDEST = "0.28.0"
 VARIABLE = "TIERKV_TEST_RELEASES"
 #: The release all other tests run on.
 MAIN = os.environ.get("TIERKV_TEST_ENGINE", NEWEST)
+#: `npm run test:matrix` runs the long form of some tests.
+IS_LONG = bool(os.environ.get("TIERKV_TEST_LONG"))
 
 
 def releases() -> list[str]:

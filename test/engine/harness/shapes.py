@@ -37,7 +37,7 @@ class Shape:
     harness: dict[str, Any] = field(default_factory=dict)
     needs: str = "sse2"
     #: A cache that holds one conversation of test_talk.py and little more.
-    small: tuple[tuple[str, int], ...] = (("num_gpu_blocks_override", 24), ("max_model_len", 512))
+    small: tuple[tuple[str, int], ...] = (("num_gpu_blocks_override", 40), ("max_model_len", 512))
 
 
 SHAPES = {

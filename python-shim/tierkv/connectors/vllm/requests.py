@@ -26,3 +26,10 @@ class RequestState:
     def holds(self) -> Callable[[int, int], bool] | None:
         """Tell by group and index what its look-up reported as held; None without an answer."""
         return self.plan.holds if self.plan is not None and self.plan.is_looked_up else None
+
+    def answered(self) -> float | None:
+        """Forget one admission's asking; gives when it began, if it was asked at all."""
+        asked_at_s, self.first_ask_s = self.first_ask_s, None
+        self.gave_up = self.is_missed = False
+        self.plans_opened = 0
+        return asked_at_s

@@ -271,10 +271,7 @@ class SchedulerShim:
         state = self._requests.get(request.request_id)
         if state is None:
             return
-        asked_at_s, state.first_ask_s = state.first_ask_s, None
-        state.gave_up = False
-        state.is_missed = False
-        state.plans_opened = 0
+        asked_at_s = state.answered()
         if num_external_tokens == 0:
             self._book.release(request.request_id)
             return
@@ -299,8 +296,8 @@ class SchedulerShim:
         plan.taken_tokens = num_external_tokens
         plan.asked_at_s = asked_at_s or 0.0
         if asked_at_s is not None:
-            waited_s = time.monotonic() - asked_at_s
-            self.counters.add("restore_wait_ms", max(1, round(waited_s * 1000)))
+            waited_ms = round((time.monotonic() - asked_at_s) * 1000)
+            self.counters.add("restore_wait_ms", max(1, waited_ms))
         self.counters.add("restores_admitted")
         self.counters.add("tokens_restored", num_external_tokens)
 

@@ -1,0 +1,135 @@
+// Owns docs/compatibility.md: which test proves which line on which release, and why something cannot be.
+import { readFileSync } from "node:fs";
+
+/** Release -> test -> how it ended; written by runs of the engine tests with TIERKV_TEST_RECORD set. */
+export type Results = Readonly<Record<string, Readonly<Record<string, string>>>>;
+
+export function readResults(): Results {
+  const path = new URL("../engine/results.json", import.meta.url);
+  return JSON.parse(readFileSync(path, "utf8")) as Results;
+}
+
+const RELEASES = ["0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"] as const;
+const NEWEST = "0.32.0";
+type Release = (typeof RELEASES)[number];
+
+interface Line {
+  what: string;
+  /** The test that proves it; `*` stands for the release. */
+  proof: string;
+  /** Where the newest release has a longer test. */
+  newest?: string;
+  /** Releases on which it cannot be, and the number of the reason. */
+  no?: Partial<Record<Release, number>>;
+}
+
+const RESTORES = "test_shapes.py::test_what_one_engine_saved_every_engine_restores";
+const FOUND = "test_talk.py::test_nearly_everything_that_could_be_found_is_found";
+const RANKS = "test_ranks.py::test_two_ranks_save_and_restore_every_block_together";
+const BESIDE = "test_combinations.py::";
+
+const LINES: readonly Line[] = [
+  {
+    what: "full attention (Llama)",
+    proof: "test_releases.py::test_another_engine_restores_what_the_first_has_saved[*]",
+  },
+  {
+    what: "recurrent states and attention (Qwen3.5)",
+    proof: "test_releases.py::test_a_hybrid_model_is_restored_or_refused_by_name[*]",
+    newest: `${RESTORES}[hybrid]`,
+    no: { "0.28.0": 1 },
+  },
+  {
+    what: "the same, eight layers, one KV head",
+    proof: `${RESTORES}[hybrid, one KV head]`,
+    no: { "0.28.0": 1 },
+  },
+  { what: "sliding window and full attention (Gemma 3)", proof: `${RESTORES}[sliding window]` },
+  { what: "pages taken as they are", proof: `${RESTORES}[opaque pages]` },
+  { what: "fp8 cache", proof: `${RESTORES}[fp8 cache]`, no: { "0.32.0": 2 } },
+  { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: { "0.32.0": 2 } },
+  {
+    what: "aborted while it loads",
+    proof: "test_releases.py::test_a_request_that_is_aborted_while_it_loads_leaves_nothing[*]",
+  },
+  {
+    what: "preempted and restored again",
+    proof: "test_releases.py::test_a_preempted_request_is_restored_again[*]",
+  },
+  {
+    what: "two tensor-parallel ranks",
+    proof: `${RANKS}[2]`,
+  },
+  {
+    what: "the same, one KV head on both, stored once",
+    proof: `${RANKS}[1]`,
+  },
+  {
+    what: "speculative decoding from the prompt",
+    proof: `${BESIDE}test_with_speculative_decoding_only_what_was_accepted_comes_back`,
+  },
+  {
+    what: "MultiConnector",
+    proof: `${BESIDE}test_beside_another_connector_ours_restores_and_counts`,
+  },
+  { what: "pooling: runs untouched", proof: `${BESIDE}test_a_pooling_model_runs_untouched` },
+  {
+    what: "prompts given as embeddings: run untouched",
+    proof: `${BESIDE}test_a_prompt_given_as_embeddings_runs_untouched`,
+  },
+  { what: "conversations, hybrid: 0.9 of the ideal found", proof: `${FOUND}[hybrid]` },
+  { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
+];
+
+function cell(line: Line, release: Release, results: Results): string {
+  const reason = line.no?.[release];
+  if (reason !== undefined) return `no (${reason})`;
+  const proof = release === NEWEST ? (line.newest ?? line.proof) : line.proof;
+  const runs = proof.includes("*") ? Object.values(results) : [results[release] ?? {}];
+  const ended = runs
+    .map((run) => run[proof.replace("*", release)])
+    .find((end) => end !== undefined);
+  if (ended === undefined) return "not run";
+  return ended === "passed" ? "yes" : ended;
+}
+
+export function renderCompatibilityPage(results: Results): string {
+  const head = ["", ...RELEASES];
+  const rows = LINES.map((line) => [
+    line.what,
+    ...RELEASES.map((release) => cell(line, release, results)),
+  ]);
+  const table = [head, head.map(() => "---"), ...rows];
+  return `${INTRODUCTION}
+${table.map((row) => `| ${row.join(" | ")} |`).join("\n")}
+
+${REASONS}`;
+}
+
+const INTRODUCTION = `# Models and releases
+
+What the tests have run, by vLLM release; generated from their outcomes (test/engine/results.json) by
+test/engine/compatibility.test.ts. For a kind of model
+"yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
+run": nothing forbids it, and no run is on record.
+`;
+
+const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only, whole boundaries came with 0.29.
+2. vLLM on a CPU needs AVX-512 for fp8 caches, and AMX to compute on from cached latents (elsewhere it turns prefix caching off): the tests run where the
+   CPU has them. Everywhere the page is taken as it is, which "pages taken as they are" proves, and the specs are tested on their own.
+
+- Refused at start on every release: chunked local attention, context parallelism, and KV-cache specs the shim does not know. Models with
+  cross-attention, pooling models, requests with LoRA adapters and prompts given as embeddings run untouched.
+- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2, pipeline
+  parallelism.
+- A load that fails is computed again: by request from 0.30 on, by block on 0.28 and 0.29, where vLLM takes blocks of one KV-cache group only
+  (vLLM #45474); an engine with several groups ends there rather than use pages that nobody filled.
+- A hybrid model's block is large (hundreds to thousands of tokens), and vLLM keeps states at few places: a prompt that is not longer than one block
+  can never be restored. \`shim_prompts_below_block\` counts those, and the engine's log says so once.
+- In vLLM's own metrics everything the shim counts is \`vllm:tierkv_events_total\`, by \`event\`: \`tokens_restored\`, \`bytes_loaded\`, \`bytes_offered\`,
+  \`restore_wait_ms\`, \`misses_*\` by reason, \`dropped_*\` by reason.
+- With the package installed, \`"kv_connector": "TierKVConnector"\` is enough: it registers itself (\`vllm.general_plugins\`).
+- A release newer than the newest here starts with a warning that names what of the contract it lacks or adds; one older than 0.28 is refused.
+
+\`npm run test:matrix\` runs the releases, the whole suite on the oldest, and 300 requests for each shape.
+`;
