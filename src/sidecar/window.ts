@@ -140,7 +140,7 @@ export class Window implements FetchSink {
 
   #done(part: Part): void {
     part.isDone = true;
-    if (this.#options.world === 1 || this.#shardsOf(part).every(({ isDone }) => isDone)) {
+    if (this.#options.shards === 1 || this.#shardsOf(part).every(({ isDone }) => isDone)) {
       this.#options.shelf.place(part.block);
     }
   }
