@@ -9,8 +9,8 @@ export default defineConfig({
     pool: "forks",
     // Two cores: tests that start real processes must not compete with each other.
     fileParallelism: false,
-    testTimeout: 20_000,
-    hookTimeout: 30_000,
+    testTimeout: 60_000,
+    hookTimeout: 90_000,
     teardownTimeout: 10_000,
     // A run without tests is a failure, never a success.
     passWithNoTests: false,
