@@ -137,6 +137,10 @@ export const MATRIX = [
     env: { ...RECORD, TIERKV_TEST_RELEASES: [...olderReleases(), NEWEST_RELEASE].join(",") },
   },
   {
+    ...pytest("newest release", MATRIX_TIMEOUT_MS, "test/engine"),
+    env: { ...RECORD, TIERKV_TEST_RELEASES: NEWEST_RELEASE },
+  },
+  {
     ...pytest("oldest release", MATRIX_TIMEOUT_MS, "test/engine"),
     env: { ...RECORD, TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_ENGINE: OLDEST_RELEASE },
   },
