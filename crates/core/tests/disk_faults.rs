@@ -210,3 +210,21 @@ fn what_is_not_found_yet_is_a_miss_at_once() {
     until("the rest is found", || !store.disk_stats().is_recovering);
     assert!([0, 1, 2, 3, 7].iter().all(|number| is_served(&store, &key(*number))));
 }
+
+#[test]
+fn what_came_before_the_disk_was_known_is_written_by_an_end_right_after() {
+    let folder = Folder::new();
+    let faults = Faults::new(Fault::HangAtStart, u64::MAX, 0);
+    let store = open(&folder, &faults);
+    assert_eq!(put(&store, key(1), &record(&key(1), RECORD)), ItemStatus::Accepted);
+    std::thread::scope(|scope| {
+        scope.spawn(|| store.disk().unwrap().close());
+        // Either way round it must hold; nearly always the end comes first.
+        std::thread::sleep(Duration::from_millis(50));
+        faults.release();
+    });
+    drop(store);
+    let store = open(&folder, &Faults::new(Fault::Eio, u64::MAX, 0));
+    until("it is found", || !store.disk_stats().is_recovering);
+    assert!(is_served(&store, &key(1)));
+}

@@ -52,7 +52,7 @@ impl Writer {
                 self.tidy();
             }
             // A disk that fails now is not waited for: what waits was never called durable.
-            if is_last || is_closed && !can_write {
+            if is_last || is_closed && !can_write && !self.becomes_ready() {
                 break;
             }
         }
@@ -61,6 +61,12 @@ impl Writer {
         }
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.turn();
+    }
+
+    /// Whether all that kept it from writing was that the disk had just been opened.
+    fn becomes_ready(&self) -> bool {
+        self.await_ready();
+        self.retry_at.is_none() && self.shared.is_ready.load(Ordering::Acquire)
     }
 
     fn carry_out(&mut self, order: Order) {

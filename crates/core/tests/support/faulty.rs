@@ -19,6 +19,8 @@ pub enum Fault {
     Sync,
     /// Reading: the device does not answer until it is released.
     Hang,
+    /// Listing what is there: the same.
+    HangAtStart,
 }
 
 /// What goes wrong, and when.
@@ -36,7 +38,8 @@ pub struct Faults {
 impl Faults {
     /// From the `first` operation on (counted from 1), `length` of them fail.
     pub fn new(kind: Fault, first: u64, length: u64) -> Arc<Self> {
-        let (is_released, released) = (Mutex::new(kind != Fault::Hang), Condvar::new());
+        let hangs = matches!(kind, Fault::Hang | Fault::HangAtStart);
+        let (is_released, released) = (Mutex::new(!hangs), Condvar::new());
         Arc::new(Self { kind, count: AtomicU64::new(0), first, length, is_released, released })
     }
 
@@ -110,6 +113,9 @@ impl FaultyDisk {
 
 impl Storage for FaultyDisk {
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        if self.faults.kind == Fault::HangAtStart {
+            self.faults.hang();
+        }
         self.faults.any()?;
         self.inner.list()
     }
