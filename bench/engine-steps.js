@@ -28,7 +28,11 @@ export async function run({ isQuick, say }) {
     const model = await stand.makeModel(shape);
     const address = await stand.vault(GIB);
     // The budgets of every installation: a stopped sidecar costs what it costs there.
-    const options = { arenaBytes: GIB, int8: await stand.hasInt8(), restore: "" };
+    const options = {
+      arenaBytes: GIB,
+      int8: await stand.hasInt8(),
+      restore: '[restore]\nwhen = "always"\n',
+    };
     const sidecar = await stand.sidecar(address, options);
     const work = isQuick ? QUICK : FULL;
     const flags = { socket: sidecar.socket, "sidecar-pid": sidecar.pid, model, dtype, ...work };

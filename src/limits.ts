@@ -136,7 +136,7 @@ export const LANES_OPEN_WAIT_MS = 500;
 export const LANES_PAUSE_MIN_MS = 1_000;
 export const LANES_PAUSE_MAX_MS = 60_000;
 /** How often the progress of a request on the lanes is read. */
-export const LANES_POLL_MS = 50;
+export const LANES_POLL_MS = 20;
 
 // Configuration.
 /** A configuration file; a larger one is something else. */
@@ -301,3 +301,50 @@ export const DEMO_PROMPT_CHARS_MAX = 12_000;
 export const DEMO_WARMUP_CHARS = 1_024;
 /** Tokens of an answer: enough to tell two answers apart. */
 export const DEMO_ANSWER_TOKENS = 16;
+
+// Sidecar: the cost model.
+/** Sizes of steps or loads whose mean is remembered. */
+export const FIT_BUCKETS_MAX = 256;
+/** Weight of a new sample in the mean of its size. */
+export const FIT_SMOOTHING = 0.25;
+/** Weight of a size per sample that came after its last one: halved after about 140. */
+export const FIT_FADE = 0.995;
+/** Busy time of a link after which what was measured before counts for a third. */
+export const LINK_MEMORY_MS = 150;
+/** How much busy time the measured rate is worth against what is seen of transfers under way. */
+export const LINK_PRIOR_MS = 60;
+/** Fewer bytes say nothing of a link's rate. */
+export const LINK_SAMPLE_BYTES_MIN: number = 4 * KIB;
+/** A link that was not measured for this long is tried with a few blocks, beside the request. */
+export const LINK_STALE_MS = 5_000;
+/** One fetch, and one batch of saves, takes a link about this long: small enough to change one's mind. */
+export const LINK_TURN_MS = 100;
+/** Bytes of such a turn, least, and while nothing is known of the link. */
+export const LINK_TURN_BYTES_MIN: number = 256 * KIB;
+/** While nothing is loaded, what loading costs counts for half after this time. */
+export const LOAD_FADE_MS = 60_000;
+export const RTT_SMOOTHING = 0.2;
+export const WIRE_SMOOTHING = 0.2;
+/** How often a running restore is weighed against computing. */
+export const PACE_TICK_MS = 20;
+/** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */
+export const PACE_MARGIN = 0.1;
+/** A look-up may take this share of the time computing would take, or what look-ups of this vault usually take. */
+export const LOOKUP_SHARE_MAX = 0.03;
+/** Longest prompt that is not asked for because computing it is quick. */
+export const PROMPT_TOKENS_MAX = 65_536;
+/** Prompts that `tierkv doctor` reckons with: the shortest, and how many, each twice as long as the one before. */
+export const FORECAST_TOKENS_MIN = 1_024;
+export const FORECAST_LENGTHS = 8;
+/** What `tierkv doctor` moves to and from each vault. */
+export const DOCTOR_BYTES: number = 16 * MIB;
+export const DOCTOR_ROUNDS = 3;
+/** Rows of measured steps in one frame. */
+export const STEP_ROWS_MAX = 256;
+/** Requests `tierkv explain` remembers, and those it shows at once. */
+export const DECISIONS_MAX = 1_024;
+export const EXPLAIN_MAX = 256;
+/** Blocks of which it is remembered what became of them, for the reasons of misses. */
+export const FATES_MAX = 65_536;
+/** Restores hold saves back on the link for at most this long at a time. */
+export const SAVE_HOLD_MS_MAX = 2_000;

@@ -17,6 +17,7 @@ export const SIDECAR_COUNTERS = [
   "bytes_saved",
   "bytes_sent",
   "saves_present",
+  "saves_held_back",
   "bad_records",
   "fetch_stalls",
   "fetches_lanes",
@@ -64,6 +65,8 @@ export const VAULT_COUNTERS = [
 export type SidecarCounter =
   | (typeof SIDECAR_COUNTERS)[number]
   | `dropped_${string}`
+  | `decided_${string}`
+  | `miss_${string}`
   | `plan_${string}`
   | `shim_${string}`;
 export type VaultCounter = (typeof VAULT_COUNTERS)[number] | `refused_${string}`;

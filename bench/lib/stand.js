@@ -13,7 +13,7 @@ const TCP_PEER = fileURLToPath(new URL("./tcp-peer.js", import.meta.url));
 const NEVER = new AbortController().signal;
 
 /** Restores of a bench are never cut short: what takes long shall be seen as slow. */
-const RESTORE = "[restore]\nwait_ms = 60000\nstall_ms = 30000\n";
+const RESTORE = '[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "always"\n';
 
 /** The failure of a process and the last lines of its log. */
 function withTail(error, failed) {
@@ -52,11 +52,13 @@ export class Stand {
     return join(this.dir, name);
   }
 
-  /** A vault of attention KV; resolves to its address. */
-  async vault(maxBytes) {
-    const vault = `[vault]\nlisten = "127.0.0.1:0"\nmax_bytes = ${maxBytes}\n`;
+  /** A vault of attention KV, here or inside a Network; resolves to its address. */
+  async vault(maxBytes, network = null) {
+    const host = network?.host ?? "127.0.0.1";
+    const vault = `[vault]\nlisten = "${host}:0"\nmax_bytes = ${maxBytes}\n`;
     const config = this.#config(`[cluster]\nrole = "kv_cold"\n\n${vault}`);
-    const { address } = await this.#serve("vault", ["vault"], config);
+    const inside = network === null ? [] : ["ip", "netns", "exec", network.netns];
+    const { address } = await this.#serve("vault", ["vault"], config, inside);
     return address;
   }
 
@@ -65,7 +67,7 @@ export class Stand {
     const socket = this.path(`sidecar-${this.#files}.sock`);
     const config = this.#sidecarConfig({ kvCold, socket, arenaBytes, int8, restore });
     const { pid } = await this.#serve("sidecar", ["sidecar"], config);
-    return { socket, pid };
+    return { socket, pid, config };
   }
 
   /** The other side of plain TCP: see tcp-peer.js. Resolves to the port it serves. */
@@ -132,9 +134,9 @@ export class Stand {
     return path;
   }
 
-  async #serve(name, command, config) {
-    const args = [TIERKV, ...command, "--json", "--config", config];
-    const service = this.#launch(name, process.execPath, args);
+  async #serve(name, command, config, inside = []) {
+    const [file, ...args] = [...inside, process.execPath, TIERKV, ...command];
+    const service = this.#launch(name, file, [...args, "--json", "--config", config]);
     return { ...(await this.#ready(service)), pid: service.pid };
   }
 

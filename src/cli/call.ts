@@ -17,10 +17,13 @@ export interface CommonOptions {
 export class Call<Options extends object = object> {
   readonly options: CommonOptions & Options;
   readonly io: Io;
+  /** What stands on the command line besides options. */
+  readonly args: readonly string[];
 
-  constructor(options: CommonOptions & Options, io: Io) {
+  constructor(options: CommonOptions & Options, io: Io, args: readonly string[] = []) {
     this.options = options;
     this.io = io;
+    this.args = args;
   }
 
   get isJson(): boolean {

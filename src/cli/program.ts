@@ -7,6 +7,8 @@ import type { CommonOptions, Run } from "./call.ts";
 import { addBench } from "./commands/bench.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
+import { addDoctor } from "./commands/doctor.ts";
+import { addExplain } from "./commands/explain.ts";
 import { addFlush } from "./commands/flush.ts";
 import { addSidecar } from "./commands/sidecar.ts";
 import { addStatus } from "./commands/status.ts";
@@ -77,10 +79,21 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
     <Options extends object>(perform: Run<Options>) =>
     async (...args: unknown[]): Promise<void> => {
       // Commander hands over the command itself last.
-      const options = (args.at(-1) as Command).optsWithGlobals<CommonOptions & Options>();
-      onCode(await perform(new Call<Options>(options, io)));
+      const command = args.at(-1) as Command;
+      const options = command.optsWithGlobals<CommonOptions & Options>();
+      onCode(await perform(new Call<Options>(options, io, command.args)));
     };
-  for (const add of [addVault, addSidecar, addStatus, addBench, addFlush, addConfig, addDemo])
+  for (const add of [
+    addVault,
+    addSidecar,
+    addStatus,
+    addExplain,
+    addBench,
+    addDoctor,
+    addFlush,
+    addConfig,
+    addDemo,
+  ])
     add({ program, action });
   return program;
 }

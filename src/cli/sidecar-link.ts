@@ -1,4 +1,4 @@
-// Owns the way `tierkv status` asks a sidecar: a connection of role status on its local socket.
+// Owns the way `tierkv status` and `tierkv explain` ask a sidecar: a connection of role status on its local socket.
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -47,6 +47,13 @@ export class SidecarLink {
   async status(timeoutMs: number): Promise<Fields> {
     const { status } = await this.#ask({ t: "status" }, "status_reply", timeoutMs);
     return typeof status === "object" && status !== null ? (status as Fields) : {};
+  }
+
+  /** Accounts of the latest requests whose id starts with `req`, `most` of them. */
+  async explain(req: string, most: number, timeoutMs: number): Promise<Fields[]> {
+    const question = { t: "explain", req, most };
+    const { accounts } = await this.#ask(question, "explain_reply", timeoutMs);
+    return Array.isArray(accounts) ? (accounts as Fields[]) : [];
   }
 
   close(): void {

@@ -62,8 +62,8 @@ export interface Probed {
 }
 
 export interface RequestOptions extends CallOptions {
-  /** Bytes have arrived, or left, since the last time. */
-  onProgress(): void;
+  /** So many bytes have arrived, or left, since the last time. */
+  onProgress(bytes: number): void;
   /** The error when time runs out. */
   late(): Error;
 }
@@ -191,13 +191,14 @@ export class Lanes {
       isLate = true;
       giveUp();
     }, timeoutMs);
-    const poll = setInterval(progressOf(id, request, onProgress), LANES_POLL_MS);
+    const told = new Progress(onProgress);
+    const poll = setInterval(() => told.upTo(lanesProgress(id, request)), LANES_POLL_MS);
     signal.addEventListener("abort", giveUp, { once: true });
     try {
       const outcome = await new Promise<Outcome>((resolve) => this.#open.set(request, resolve));
       if (signal.aborted) throw signal.reason;
       if (isLate && outcome.error !== null) throw options.late();
-      if (outcome.error === null || outcome.error.code === "BAD_RECORD") onProgress();
+      if (outcome.error === null || outcome.error.code === "BAD_RECORD") told.end(outcome.bytes);
       return outcome;
     } finally {
       clearTimeout(timer);
@@ -288,13 +289,26 @@ function settledOf(outcome: Outcome | null, items: number): Settled {
   };
 }
 
-function progressOf(id: number, request: number, onProgress: () => void): () => void {
-  let before = 0;
-  return () => {
-    const now = lanesProgress(id, request) ?? before;
-    if (now !== before) onProgress();
-    before = now;
-  };
+/** Tells of bytes as they add up; each once. */
+class Progress {
+  readonly #tell: (bytes: number) => void;
+  #told = 0;
+
+  constructor(tell: (bytes: number) => void) {
+    this.#tell = tell;
+  }
+
+  upTo(bytes: number | null): void {
+    const more = (bytes ?? 0) - this.#told;
+    if (more <= 0) return;
+    this.#told += more;
+    this.#tell(more);
+  }
+
+  /** An answer is progress also when no byte came with it. */
+  end(bytes: number): void {
+    this.#tell(Math.max(0, bytes - this.#told));
+  }
 }
 
 async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {

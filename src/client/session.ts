@@ -36,7 +36,7 @@ export interface Attempt {
   /** For one RPC of this call: what is left of its time, and its signal. */
   options(): CallOptions;
   /** The same for a request on the lanes. */
-  laneOptions(onProgress?: () => void): RequestOptions;
+  laneOptions(onProgress?: (bytes: number) => void): RequestOptions;
   /** The vault answered something: if time runs out now, the vault is slow or the work large, but it is not down. */
   onProgress(): void;
   /** The error for a vault that breaks the protocol. */
@@ -176,9 +176,9 @@ export class VaultSession {
       options,
       laneOptions: (alsoOnProgress) => ({
         ...options(),
-        onProgress: () => {
+        onProgress: (bytes) => {
           onProgress();
-          alsoOnProgress?.();
+          alsoOnProgress?.(bytes);
         },
         late: () => new TierkvError("VAULT_DEADLINE", { ...context }),
       }),

@@ -137,7 +137,7 @@ export class VaultClient {
   land(
     namespace: Buffer,
     plan: LandingPlan,
-    { deadlineMs, signal, onProgress }: FetchOptions & { onProgress(): void },
+    { deadlineMs, signal, onProgress }: FetchOptions & { onProgress(bytes: number): void },
   ): Promise<Settled> {
     const work = (attempt: Attempt): Promise<Settled> =>
       attempt.lanes.fetch(namespace, plan, attempt.laneOptions(onProgress));

@@ -60,6 +60,7 @@ export interface RestoreConfig {
   readonly waitMs: number;
   /** A restore that brought nothing for this long is given up. */
   readonly stallMs: number;
+  readonly when: "faster" | "always";
 }
 
 export interface LogConfig {

@@ -236,6 +236,13 @@ export const SCHEMA: Schema = {
         fallbackText: `\`${RESTORE_STALL_MS_DEFAULT}\``,
         example: String(RESTORE_STALL_MS_DEFAULT),
       },
+      when: {
+        kind: choice(["faster", "always"]),
+        doc: "`faster`: only what answers sooner than computing it on this engine, over this link, as measured; `always`: whatever is held, to spare the engine the work.",
+        fallback: () => "always",
+        fallbackText: '`"always"`',
+        example: '"always"',
+      },
     },
   },
   log: {

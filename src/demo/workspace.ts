@@ -103,7 +103,7 @@ function vaultConfig(role: string, listen: string, maxBytes: number): string {
 function inferenceConfig(kv: string, ssm: string, socket: string, codec: Codec): string {
   const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kv}"\nssm_cold = "${ssm}"\n`;
   const sidecar = `[sidecar]\nsocket = ${JSON.stringify(socket)}\narena_bytes = ${DEMO_ARENA_BYTES}\nautostart = false\n`;
-  const waits = `wait_ms = ${DEMO_RESTORE_WAIT_MS}\nstall_ms = ${DEMO_RESTORE_STALL_MS}\n`;
+  const waits = `wait_ms = ${DEMO_RESTORE_WAIT_MS}\nstall_ms = ${DEMO_RESTORE_STALL_MS}\nwhen = "always"\n`;
   const turboQuant = `[turbo_quant]\nenabled = ${codec === "int8"}\n`;
   return `${cluster}\n${turboQuant}\n${sidecar}\n[restore]\n${waits}`;
 }

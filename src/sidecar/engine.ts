@@ -5,17 +5,27 @@ import { TierkvError } from "../errors.ts";
 import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
+import { EnginePace } from "../pace/engine-pace.ts";
+import type { Step } from "../pace/prefill.ts";
 import { randomId } from "../time.ts";
 import type { Connection } from "./connection.ts";
+import type { Decisions } from "./decisions.ts";
+import { arenaStatusOf } from "./engine-status.ts";
+import type { EngineStatus } from "./engine-status.ts";
+import type { Fates } from "./fates.ts";
 import { Fetcher } from "./fetcher.ts";
+import type { Stage } from "./ground.ts";
 import { groupsDiffer, registerGroups } from "./groups.ts";
 import type { Groups } from "./groups.ts";
 import type { Hello, Register, SchedulerMessage, WorkerMessage } from "./messages.ts";
+import { Pacer } from "./pacer.ts";
+import type { PacerOptions } from "./pacer.ts";
 import { Restorer } from "./restore.ts";
+import type { RightOfWay } from "./right-of-way.ts";
 import type { Saver } from "./save.ts";
 import { Seat } from "./seat.ts";
 import { Shelf } from "./shelf.ts";
-import type { LookupGates, VaultClients } from "./vaults.ts";
+import type { Links, LookupGates, VaultClients } from "./vaults.ts";
 
 export interface EngineOptions {
   arenaBytesMax: number;
@@ -28,40 +38,15 @@ export interface EngineOptions {
   stallMs: number;
   vaults: VaultClients;
   gates: LookupGates;
+  links: Links;
+  way: RightOfWay;
+  decisions: Decisions;
+  fates: Fates;
+  /** Restore also where computing is faster. */
+  isAlways: boolean;
   saver: Saver;
   counters: SidecarCounters;
   logger: Logger;
-}
-
-export interface EngineStatus {
-  id: string;
-  model: string;
-  /** First 16 hex digits; null until the scheduler has sent it. */
-  namespace: string | null;
-  world: number;
-  workers: number;
-  hasScheduler: boolean;
-  isRestoring: boolean;
-  plans: number;
-  retainedBlocks: number;
-  fetches: number;
-  arena: {
-    bytes: number;
-    slotBytes: number;
-    slotCount: number;
-    touchedSlots: number;
-    freeSlots: number;
-    leasedSlots: number;
-  } | null;
-}
-
-/** Everything that exists only while there is an arena. */
-interface Stage {
-  arena: Arena;
-  wireId: number;
-  shelf: Shelf;
-  fetcher: Fetcher;
-  poll: NodeJS.Timeout;
 }
 
 /**
@@ -79,9 +64,16 @@ export class Engine {
   readonly #seats = new Map<number, Seat>();
   readonly #connections = new Set<Connection>();
   readonly #restorer: Restorer;
+  readonly #pace: EnginePace;
+  readonly #sizes: Pick<PacerOptions, "blockBytes" | "sourceBytes" | "shapeOf"> = {
+    shapeOf: (group) => this.#groupAt(group, 0).spec,
+    sourceBytes: (group) => this.#sum(group, (of) => of.sourceBytes),
+    blockBytes: (group) => this.#sum(group, (of) => of.recordBytesMax),
+  };
   #scheduler: Connection | null = null;
   #stage: Stage | null = null;
   #model = "";
+  #tokensMin = 0;
   #isRestoring = false;
   #isRetired = false;
 
@@ -97,8 +89,10 @@ export class Engine {
     this.#onRetired = events.onRetired;
     this.#onGone = events.onGone;
     this.#logger = options.logger.child({ engine });
+    this.#pace = new EnginePace(options.isAlways);
     this.#restorer = new Restorer({
       ...options,
+      engine,
       shards,
       logger: this.#logger,
       send: (message) => this.#scheduler?.send(message),
@@ -137,7 +131,7 @@ export class Engine {
       this.#checkGroups(message.groups);
       this.#restorer.prefetch(message);
     } else if (message.t === "release") {
-      this.#restorer.release(message.plan);
+      this.#restorer.release(message);
     } else {
       this.#restorer.namespace = message.namespace;
       this.#model = message.model;
@@ -164,6 +158,14 @@ export class Engine {
       default:
         message satisfies never;
     }
+  }
+
+  /** What the engine measured of its own steps. */
+  learn(steps: readonly Step[]): void {
+    const tokensMin = this.#stage?.pacer.learn(steps) ?? 0;
+    if (steps.length === 0 || tokensMin === this.#tokensMin) return;
+    this.#tokensMin = tokensMin;
+    this.#scheduler?.send({ t: "pace", tokens_min: tokensMin });
   }
 
   onEnd(connection: Connection): void {
@@ -197,6 +199,7 @@ export class Engine {
       plans: this.#restorer.planCount,
       retainedBlocks: stage?.shelf.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
+      forecast: stage?.pacer.forecast() ?? [],
       arena: stage === null ? null : arenaStatusOf(stage.arena),
     };
   }
@@ -279,7 +282,9 @@ export class Engine {
     const { bytes, path, slotBytes, slotCount } = arena;
     this.#logger.info({ bytes, slotBytes, slotCount, saveSlots: plan.saveSlots }, "arena made");
     for (const seat of seats) {
-      seat.seatAt(arena, stage.wireId, plan.saveSlots);
+      seat.seatAt(arena, stage.wireId, plan.saveSlots, () =>
+        stage.pacer.isWorthSaving(maxModelLen),
+      );
       seat.connection.send({
         t: "arena",
         arena: stage.wireId,
@@ -306,14 +311,24 @@ export class Engine {
       shelf,
       arena: arena.id,
       shards,
+      pace: this.#pace,
       callMs: this.#options.waitMs * 2,
       geometryOf: (group, shard) => this.#groupAt(group, shard).geometry,
-      blockBytes: (group) => this.#sum(group, ({ recordBytesMax }) => recordBytesMax),
+      blockBytes: this.#sizes.blockBytes,
+    });
+    const pacer = new Pacer({
+      pace: this.#pace,
+      links: this.#options.links,
+      shelf,
+      shards,
+      groups: () => [...(this.#seats.get(0)?.groups?.keys() ?? [])],
+      ...this.#sizes,
+      pendingBytes: (recordClass) => fetcher.pendingBytes(recordClass),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
     // Never 0, and never an id that an earlier sidecar gave to an arena which some worker still has mapped.
     const wireId = Number.parseInt(randomId(4), 16) || 1;
-    return { arena, wireId, shelf, fetcher, poll };
+    return { arena, wireId, shelf, fetcher, pacer, poll };
   }
 
   /** The group as the first rank that holds this shard describes it. */
@@ -357,14 +372,9 @@ export class Engine {
     }
   }
 
-  #openRestores({ shelf, fetcher }: Stage): void {
+  #openRestores({ shelf, fetcher, pacer }: Stage): void {
     this.#isRestoring = true;
-    this.#restorer.open({
-      shelf,
-      fetcher,
-      sourceBytes: (group) => this.#sum(group, (of) => of.sourceBytes),
-      shapeOf: (group) => this.#groupAt(group, 0).spec,
-    });
+    this.#restorer.open({ shelf, fetcher, pacer, ...this.#sizes });
     this.#sendRestore();
   }
 
@@ -381,9 +391,3 @@ export class Engine {
 }
 
 const NO_GROUPS: Groups = new Map();
-
-function arenaStatusOf(arena: Arena): EngineStatus["arena"] {
-  const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
-  const { bytes } = arena;
-  return { bytes, slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots };
-}

@@ -13,9 +13,12 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
+import type { EnginePace } from "../pace/engine-pace.ts";
+import type { Link } from "../pace/link.ts";
 import { BusyTime, nowMs } from "../time.ts";
+import type { RightOfWay } from "./right-of-way.ts";
 import type { Block, Shelf } from "./shelf.ts";
-import type { VaultClients } from "./vaults.ts";
+import type { Links, VaultClients } from "./vaults.ts";
 import { Window } from "./window.ts";
 
 export interface FetcherOptions {
@@ -24,6 +27,9 @@ export interface FetcherOptions {
   shards: number;
   fidelity: number;
   vaults: VaultClients;
+  links: Links;
+  pace: EnginePace;
+  way: RightOfWay;
   /** A call may take this long in all. */
   callMs: number;
   /** A call that brings nothing for this long is given up. */
@@ -40,6 +46,8 @@ interface Lane {
   queue: Block[];
   head: number;
   windows: Set<Window>;
+  /** Largest wire bytes that wait or are on their way. */
+  pendingBytes: number;
 }
 
 export class Fetcher {
@@ -59,13 +67,21 @@ export class Fetcher {
     return this.#lanes.kv.windows.size + this.#lanes.ssm.windows.size;
   }
 
+  /** Largest wire bytes of a class that wait or are on their way. */
+  pendingBytes(recordClass: RecordClass): number {
+    return this.#lanes[recordClass].pendingBytes;
+  }
+
   /** Queues a wanted block behind those added before. */
   add(block: Block): void {
     const lane = this.#lanes[block.recordClass];
     lane.queue.push(block);
+    lane.pendingBytes += this.#options.blockBytes(block.group);
     // Plans that came and went while a call hung leave blocks behind that are gone.
     if (lane.queue.length > this.#options.shelf.capacity * 2) {
-      lane.queue = lane.queue.slice(lane.head).filter(({ state }) => state === "wanted");
+      const left = lane.queue.slice(lane.head);
+      lane.queue = left.filter(({ state }) => state === "wanted");
+      lane.pendingBytes -= this.#bytesOf(left) - this.#bytesOf(lane.queue);
       lane.head = 0;
     }
     this.#pumpSoon();
@@ -80,7 +96,9 @@ export class Fetcher {
   close(): void {
     this.#isClosed = true;
     for (const lane of Object.values(this.#lanes)) {
-      for (const block of lane.queue.slice(lane.head)) this.#options.shelf.fail(block, "deadline");
+      const left = lane.queue.slice(lane.head);
+      lane.pendingBytes -= this.#bytesOf(left);
+      for (const block of left) this.#options.shelf.fail(block, "deadline");
       lane.queue = [];
       lane.head = 0;
       for (const window of lane.windows) window.end("deadline");
@@ -102,31 +120,43 @@ export class Fetcher {
   #pump(recordClass: RecordClass): void {
     const lane = this.#lanes[recordClass];
     const client = this.#options.vaults[recordClass];
+    const link = this.#options.links[recordClass];
+    const turnBytes = link?.turnBytes("down", FETCH_WINDOW_BYTES) ?? FETCH_WINDOW_BYTES;
     while (lane.windows.size < FETCHES_IN_FLIGHT_MAX) {
-      const blocks = this.#nextBlocks(lane);
+      const blocks = this.#nextBlocks(lane, turnBytes);
       if (blocks.length === 0) return;
-      if (client === null)
+      if (client === null) {
+        lane.pendingBytes -= this.#bytesOf(blocks);
         for (const block of blocks) this.#options.shelf.fail(block, "end_of_hit");
-      else this.#start(client, lane, blocks);
+      } else {
+        this.#start(client, lane, blocks);
+      }
     }
   }
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
-  #nextBlocks(lane: Lane): Block[] {
-    const { shelf, shards, blockBytes } = this.#options;
+  #nextBlocks(lane: Lane, turnBytes: number): Block[] {
+    const { shelf, shards, blockBytes, pace } = this.#options;
     const blocks: Block[] = [];
     let bytes = 0;
     for (; lane.head < lane.queue.length; lane.head += 1) {
       const block = lane.queue[lane.head];
-      if (block?.state !== "wanted") continue;
+      if (block?.state !== "wanted") {
+        lane.pendingBytes -= this.#bytesOf(block === undefined ? [] : [block]);
+        continue;
+      }
       bytes += blockBytes(block.group);
       const isFull =
-        bytes > FETCH_WINDOW_BYTES ||
+        pace.wireBytes(bytes) > turnBytes ||
         (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
-      if (shelf.startFetch(block)) blocks.push(block);
-      else shelf.fail(block, "no_slot");
+      if (shelf.startFetch(block)) {
+        blocks.push(block);
+      } else {
+        lane.pendingBytes -= blockBytes(block.group);
+        shelf.fail(block, "no_slot");
+      }
     }
     lane.queue = [];
     lane.head = 0;
@@ -147,15 +177,30 @@ export class Fetcher {
     });
     for (const block of blocks) this.#windowOf.set(block, window);
     lane.windows.add(window);
+    const link = this.#options.links[client.name];
+    link?.down.begin();
+    this.#options.way.begin();
     this.#busy.begin();
-    void this.#run(client, window, blocks).finally(() => {
+    void this.#run(client, window, blocks, link).finally(() => {
       lane.windows.delete(window);
+      lane.pendingBytes -= this.#bytesOf(blocks);
+      link?.down.end(link.questionMs(0) ?? 0);
+      this.#options.way.end();
       this.#busy.end();
       this.#pumpSoon();
     });
   }
 
-  async #run(client: VaultClient, window: Window, blocks: readonly Block[]): Promise<void> {
+  #bytesOf(blocks: readonly Block[]): number {
+    return blocks.reduce((sum, { group }) => sum + this.#options.blockBytes(group), 0);
+  }
+
+  async #run(
+    client: VaultClient,
+    window: Window,
+    blocks: readonly Block[],
+    link: Link | null,
+  ): Promise<void> {
     const { callMs, counters, logger, shards } = this.#options;
     const stopWatch = this.#watch(window);
     try {
@@ -163,13 +208,19 @@ export class Fetcher {
       if (first === undefined) return;
       const call = { deadlineMs: callMs, signal: window.signal };
       const { namespace } = first;
-      const onProgress = (): void => window.touch();
+      const moved = (bytes: number): void => link?.down.moved(bytes);
+      const onProgress = (bytes: number): void => {
+        window.touch();
+        moved(bytes);
+      };
       const landed = await client.land(namespace, window.landingPlan(), { ...call, onProgress });
       const left = window.settle(landed);
       counters.add(left.length === 0 ? "fetches_lanes" : "fetches_grpc");
       if (left.length > 0) {
-        await client.fetch(namespace, runsOf(blocks, shards, left), sinkOf(window, left), call);
+        const sink = sinkOf(window, left, moved);
+        await client.fetch(namespace, runsOf(blocks, shards, left), sink, call);
       }
+      this.#learnBytes(blocks, window.bytes);
       window.end("end_of_hit");
     } catch (error) {
       if (!window.signal.aborted) {
@@ -180,6 +231,12 @@ export class Fetcher {
     } finally {
       stopWatch();
     }
+  }
+
+  /** How large records really are; only of windows that brought all of theirs. */
+  #learnBytes(blocks: readonly Block[], bytes: number): void {
+    if (!blocks.every(({ state }) => state === "placed")) return;
+    this.#options.pace.fetched(bytes, this.#bytesOf(blocks));
   }
 
   #watch(window: Window): () => void {
@@ -208,7 +265,7 @@ export class Fetcher {
 }
 
 function newLane(): Lane {
-  return { queue: [], head: 0, windows: new Set() };
+  return { queue: [], head: 0, windows: new Set(), pendingBytes: 0 };
 }
 
 /** Of the items `left`: neighbours of one group form one run; item i is block i / shards, shard i % shards. */
@@ -229,10 +286,17 @@ function runsOf(blocks: readonly Block[], shards: number, left: readonly number[
 }
 
 /** The window, for a call that numbers only the items `left`. */
-function sinkOf(window: Window, left: readonly number[]): FetchSink {
+function sinkOf(
+  window: Window,
+  left: readonly number[],
+  moved: (bytes: number) => void,
+): FetchSink {
   const at = (item: number): number => left[item] ?? -1;
   return {
-    piece: (item, offset, recordBytes, data) => window.piece(at(item), offset, recordBytes, data),
+    piece: (item, offset, recordBytes, data) => {
+      moved(data.length);
+      window.piece(at(item), offset, recordBytes, data);
+    },
     missing: (item, status) => window.missing(at(item), status),
   };
 }

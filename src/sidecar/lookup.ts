@@ -84,6 +84,23 @@ export async function lookUp(
   return { keys, held, isVaultDown: answers.includes(false) };
 }
 
+/** The first block that is not held and was to be fetched, of the group that has the earliest; null: there is none. */
+export function firstMiss(
+  groups: readonly (LookupGroup & { from: number })[],
+  held: readonly Buffer[],
+): { group: number; recordClass: RecordClass; hash: Buffer } | null {
+  for (const [at, { group, class: recordClass, hashes, from }] of groups.entries()) {
+    const bitmap = held[at];
+    if (bitmap === undefined) continue;
+    let index = from;
+    while (index < hashes.length / HASH_BYTES && hasBit(bitmap, index)) index += 1;
+    if (index < hashes.length / HASH_BYTES) {
+      return { group, recordClass, hash: hashAt({ hashes }, index) };
+    }
+  }
+  return null;
+}
+
 function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): number {
   return groups.reduce((sum, { hashes }, index) => {
     const bitmap = held[index];

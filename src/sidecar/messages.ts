@@ -1,7 +1,15 @@
 // Owns the messages of the local socket: their TypeScript shapes, and the check of every field a shim sends.
 import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
-import { GROUPS_MAX, PLAN_KEYS_MAX, SAVE_ITEMS_MAX, WORLD_MAX } from "../limits.ts";
+import {
+  EXPLAIN_MAX,
+  GROUPS_MAX,
+  PLAN_KEYS_MAX,
+  SAVE_ITEMS_MAX,
+  STEP_ROWS_MAX,
+  WORLD_MAX,
+} from "../limits.ts";
+import type { Step } from "../pace/prefill.ts";
 import type { Fields } from "./frames.ts";
 import { Reader } from "./reader.ts";
 
@@ -80,10 +88,19 @@ export interface Save {
   items: SaveItem[];
 }
 
+export interface Release {
+  t: "release";
+  req: string;
+  plan: number;
+  /** Loaded; 0: it was not used. */
+  tokens: number;
+  loadUs: number;
+}
+
 export type SchedulerMessage =
   | { t: "namespace"; namespace: Namespace; model: string }
   | Prefetch
-  | { t: "release"; req: string; plan: number };
+  | Release;
 
 export type WorkerMessage =
   | Register
@@ -93,8 +110,9 @@ export type WorkerMessage =
 
 export type CommonMessage =
   | { t: "ping"; n: number }
-  | { t: "counts"; counters: [string, number][] }
-  | { t: "status" };
+  | { t: "counts"; counters: [string, number][]; steps: Step[] }
+  | { t: "status" }
+  | { t: "explain"; req: string; most: number };
 
 export type ShimMessage = Hello | SchedulerMessage | WorkerMessage | CommonMessage;
 
@@ -106,6 +124,7 @@ export type DoneReason =
   | "vault_down"
   | "bad_record"
   | "deadline"
+  | "slower"
   | "not_ready"
   | "overload";
 
@@ -140,7 +159,9 @@ export type SidecarMessage =
   | { t: "placed"; req: string; plan: number; group: number; first: number; slots: Uint8Array }
   | { t: "done"; req: string; plan: number; reason: DoneReason }
   | { t: "reclaim"; req: string; plan: number }
+  | { t: "pace"; tokens_min: number }
   | { t: "pong"; n: number }
+  | { t: "explain_reply"; accounts: object[] }
   | { t: "status_reply"; status: object };
 
 const COUNTER_NAME = /^[a-z][a-z0-9_]{0,63}$/;
@@ -170,11 +191,25 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
   ["prefetch", parsePrefetch],
   [
     "release",
-    (message) => ({ t: "release", req: message.text("req"), plan: message.count("plan") }),
+    (message) => ({
+      t: "release",
+      req: message.text("req"),
+      plan: message.count("plan"),
+      tokens: message.has("tokens") ? message.count("tokens") : 0,
+      loadUs: message.has("load_us") ? message.count("load_us") : 0,
+    }),
   ],
   ["counts", parseCounts],
   ["ping", (message) => ({ t: "ping", n: message.count("n") })],
   ["status", () => ({ t: "status" })],
+  [
+    "explain",
+    (message) => ({
+      t: "explain",
+      req: message.text("req"),
+      most: message.u32("most", 1, EXPLAIN_MAX),
+    }),
+  ],
 ]);
 
 /** The version stands before all else: another version may have other fields. */
@@ -279,7 +314,13 @@ function parseCounts(message: Reader): ShimMessage {
   for (const name of names) {
     if (!COUNTER_NAME.test(name)) throw counters.wrong(name, "a lower-case counter name");
   }
-  return { t: "counts", counters: names.map((name) => [name, counters.count(name)]) };
+  const rows = message.has("steps") ? message.rows("steps", 3, STEP_ROWS_MAX) : [];
+  const steps = rows.map((row) => ({
+    tokens: row.count(0),
+    attended: row.count(1),
+    seconds: row.count(2) / 1e6,
+  }));
+  return { t: "counts", counters: names.map((name) => [name, counters.count(name)]), steps };
 }
 
 /** The bytes of slot numbers or pairs, little-endian, as frames carry them. */

@@ -1,5 +1,6 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
 import type { Namespace, RecordClass } from "../block.ts";
+import type { Case } from "./decisions.ts";
 import { slotBytes } from "./messages.ts";
 import type { DoneReason } from "./messages.ts";
 import type { Block, BlockUser, Shelf } from "./shelf.ts";
@@ -26,6 +27,21 @@ export interface Placed {
 /** looking: vaults are asked · queued: waits for room · fetching: blocks are on their way · done: the scheduler was told. */
 export type PlanState = "looking" | "queued" | "fetching" | "done";
 
+/** Prompt tokens: from where the engine computes, and up to where hashes are known. */
+export interface Span {
+  start: number;
+  end: number;
+}
+
+export interface PlanOptions {
+  req: string;
+  number: number;
+  openKeys: number;
+  namespace: Namespace | null;
+  span: Span;
+  account: Case;
+}
+
 export class Plan {
   readonly req: string;
   readonly number: number;
@@ -39,13 +55,21 @@ export class Plan {
   /** The scheduler gave it up, or its connection ended. */
   isReleased = false;
   reclaimAskedMs: number | null = null;
+  /** Prompt tokens that it restores up to. */
+  tokens = 0;
+  /** Something is held, and computing it is faster. */
+  isRefused = false;
+  readonly span: Span;
+  readonly case: Case;
   deadline: NodeJS.Timeout | undefined;
 
-  constructor(req: string, number: number, openKeys: number, namespace: Namespace | null) {
+  constructor({ req, number, openKeys, namespace, span, account }: PlanOptions) {
     this.req = req;
     this.number = number;
     this.openKeys = openKeys;
     this.namespace = namespace;
+    this.span = span;
+    this.case = account;
   }
 
   get isOver(): boolean {
@@ -60,7 +84,8 @@ export class Plan {
 /** The blocks of one wish, each used by this plan until the plan is released or the run is cut before them. */
 export class Run implements BlockUser {
   readonly group: number;
-  readonly #first: number;
+  readonly recordClass: RecordClass;
+  readonly first: number;
   readonly #shelf: Shelf;
   readonly #onChange: () => void;
   #blocks: Block[] = [];
@@ -70,7 +95,8 @@ export class Run implements BlockUser {
 
   constructor(wish: Wish, shelf: Shelf, onChange: () => void) {
     this.group = wish.group;
-    this.#first = wish.first;
+    this.recordClass = wish.recordClass;
+    this.first = wish.first;
     this.cut = wish.cut;
     this.#shelf = shelf;
     this.#onChange = onChange;
@@ -78,6 +104,11 @@ export class Run implements BlockUser {
 
   get length(): number {
     return this.#blocks.length;
+  }
+
+  /** Blocks of which the scheduler was told. */
+  get placed(): number {
+    return this.#cursor;
   }
 
   get isComplete(): boolean {
@@ -101,7 +132,7 @@ export class Run implements BlockUser {
     if (next?.state === "gone") this.end(next.failure ?? "end_of_hit");
     if (blocks.length === 0) return null;
     const slots = blocks.flatMap(({ leases }) => [...leases].filter((_, at) => at % 2 === 0));
-    return { group: this.group, first: this.#first + from, slots: slotBytes(slots), blocks };
+    return { group: this.group, first: this.first + from, slots: slotBytes(slots), blocks };
   }
 
   /** Gives up what is not placed yet. */
@@ -129,6 +160,7 @@ const WORST_FIRST: readonly DoneReason[] = [
   "vault_down",
   "no_slot",
   "overload",
+  "slower",
   "deadline",
   "end_of_hit",
 ];

@@ -91,6 +91,11 @@ export class Reader {
     });
   }
 
+  /** For fields that older peers do not send. */
+  has(key: string | number): boolean {
+    return this.#get(key) !== undefined;
+  }
+
   names(): string[] {
     return Object.keys(this.#fields);
   }

@@ -4,6 +4,7 @@ import type { Namespace } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
   KEYS_PER_SLICE,
+  PACE_TICK_MS,
   PLAN_KEYS_MAX,
   PLAN_KEYS_OPEN_MAX,
   PLANS_MAX,
@@ -13,26 +14,23 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { nowMs, yieldToLoop } from "../time.ts";
 import { chooseBoundary } from "./boundary.ts";
-import type { GroupShape } from "./boundary.ts";
-import type { Fetcher } from "./fetcher.ts";
-import { hashAt, lookUp } from "./lookup.ts";
-import type { DoneReason, Prefetch, SidecarMessage } from "./messages.ts";
+import type { Boundary } from "./boundary.ts";
+import type { Decisions } from "./decisions.ts";
+import type { Fates } from "./fates.ts";
+import type { Ground } from "./ground.ts";
+import { tryLink } from "./link-trial.ts";
+import { firstMiss, hashAt, lookUp } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup.ts";
+import type { DoneReason, Prefetch, Release, SidecarMessage } from "./messages.ts";
 import { doneReason, Plan, Run } from "./plan.ts";
 import type { Placed } from "./plan.ts";
-import type { Shelf } from "./shelf.ts";
 import type { LookupGates } from "./vaults.ts";
 
-/** What restores work with once the engine's arena is there. */
-export interface Ground {
-  shelf: Shelf;
-  fetcher: Fetcher;
-  /** Decoded bytes of one block with all shards. */
-  sourceBytes(group: number): number;
-  shapeOf(group: number): GroupShape;
-}
-
 export interface RestorerOptions {
+  engine: string;
   shards: number;
+  decisions: Decisions;
+  fates: Fates;
   gates: LookupGates;
   waitMs: number;
   stallMs: number;
@@ -52,6 +50,7 @@ export class Restorer {
   #isAdmitAsked = false;
   #openKeys = 0;
   #retry: NodeJS.Timeout | undefined;
+  #ticker: NodeJS.Timeout | undefined;
   /** null until the scheduler has computed it; nothing can be looked up before. */
   namespace: Namespace | null = null;
 
@@ -98,14 +97,39 @@ export class Restorer {
       this.#options.send({ t: "done", req, plan: number, reason: "overload" });
       return;
     }
-    const plan = new Plan(req, number, keys, this.namespace);
+    const plan = this.#newPlan(message, keys);
     this.#plans.set(number, plan);
     this.#openKeys += keys;
-    plan.deadline = setTimeout(() => this.#onDeadline(plan), waitMs);
+    this.#arm(plan, waitMs, "deadline");
     this.#lookUp(plan, message).catch((error: unknown) => {
       this.#logFailure(error);
       this.#finish(plan, "vault_down");
     });
+  }
+
+  #newPlan({ req, plan: number, groups }: Prefetch, openKeys: number): Plan {
+    const { decisions, engine } = this.#options;
+    const span = this.#ground?.pacer.spanOf(groups) ?? { start: 0, end: 0 };
+    const account = decisions.open(engine, req, number, span.start, span.end);
+    return new Plan({ req, number, openKeys, namespace: this.namespace, span, account });
+  }
+
+  /** Whatever comes, the plan ends in `ms`; later calls replace earlier ones. */
+  #arm(plan: Plan, ms: number, reason: DoneReason): void {
+    clearTimeout(plan.deadline);
+    plan.deadline = setTimeout(
+      () => this.#finish(plan, plan.state === "queued" ? "no_slot" : reason),
+      ms,
+    );
+  }
+
+  /** After the look-up: nobody waits longer than computing would take. */
+  #armAgain(plan: Plan, { pacer }: Ground, startedMs: number): void {
+    const recomputeMs = pacer.recomputeMs(plan.span);
+    if (recomputeMs === null) return;
+    const { waitMs } = this.#options;
+    const leftMs = Math.min(waitMs, recomputeMs) - (nowMs() - startedMs);
+    this.#arm(plan, Math.max(1, leftMs), recomputeMs < waitMs ? "slower" : "deadline");
   }
 
   #logFailure(error: unknown): void {
@@ -113,10 +137,12 @@ export class Restorer {
   }
 
   /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours any more. */
-  release(number: number): void {
+  release({ plan: number, tokens, loadUs }: Pick<Release, "plan" | "tokens" | "loadUs">): void {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
+    if (tokens > 0) this.#ground?.pacer.loaded(plan, tokens, loadUs / 1e6);
+    plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null);
     plan.isReleased = true;
     this.#settle(plan);
     for (const run of plan.runs) run.leaveAll();
@@ -125,7 +151,8 @@ export class Restorer {
 
   close(): void {
     clearTimeout(this.#retry);
-    for (const number of this.#plans.keys()) this.release(number);
+    clearInterval(this.#ticker);
+    for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {
@@ -135,6 +162,8 @@ export class Restorer {
       this.#finish(plan, "not_ready");
       return;
     }
+    const startedMs = nowMs();
+    if (!this.#isWorthAsking(plan, message)) return;
     const answer = await lookUp(message.groups, {
       namespace,
       shards,
@@ -157,20 +186,56 @@ export class Restorer {
       this.#finish(plan, "not_ready");
       return;
     }
-    const { tokens, wishes } = chooseBoundary(
+    const boundary = chooseBoundary(
       message.groups.map((group) => ({ ...group, ...ground.shapeOf(group.group) })),
       answer,
       ground.shelf.capacityInTime,
     );
-    this.#options.send({ t: "held", req, plan: number, groups, tokens });
-    plan.wishes = wishes;
+    this.#account(plan, message, answer, boundary);
+    plan.case.decided(ground.pacer.decide(plan, boundary));
+    this.#options.send({ t: "held", req, plan: number, groups, tokens: plan.tokens });
+    if (plan.isRefused) {
+      this.#finish(plan, "slower");
+      tryLink(ground, namespace, boundary.wishes);
+      return;
+    }
     plan.state = "queued";
+    this.#armAgain(plan, ground, startedMs);
     if ((await this.#roomNeeded(plan, ground)) === 0) {
       await this.#begin(plan, ground);
     } else {
       this.#queue.push(plan);
       this.onRoom();
     }
+  }
+
+  /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
+  #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
+    const pacer = this.#ground?.pacer;
+    const mostMs = pacer?.lookupMs(plan.span, groups, plan.namespace) ?? null;
+    if (mostMs === null || mostMs >= this.#options.waitMs) return true;
+    if (mostMs > 0) {
+      this.#arm(plan, mostMs, "slower");
+      return true;
+    }
+    const recomputeS = (pacer?.recomputeMs(plan.span) ?? 0) / 1000;
+    const tokens = plan.span.start;
+    plan.case.decided({ tokens, choice: "recomputed", why: "too_short", cost: null, recomputeS });
+    this.#finish(plan, "slower");
+    return false;
+  }
+
+  #account(plan: Plan, message: Prefetch, answer: LookupAnswer, { tokens }: Boundary): void {
+    const { fates, gates } = this.#options;
+    const miss = tokens < plan.span.end ? firstMiss(message.groups, answer.held) : null;
+    let reason: string | null = null;
+    if (miss !== null && plan.namespace !== null) {
+      const { group, recordClass, hash } = miss;
+      if (gates[recordClass] === null) reason = "no_vault";
+      else if (answer.isVaultDown) reason = "vault_down";
+      else reason = fates.missReason(plan.namespace, group, hash);
+    }
+    plan.case.lookedUp(tokens, reason);
   }
 
   /** Starts waiting plans in order, each when all its blocks fit: two half-placed plans would wait for each other. */
@@ -236,7 +301,21 @@ export class Restorer {
     }
     if (plan.isOver) return;
     plan.state = "fetching";
+    this.#ticker ??= setInterval(() => this.#weighAgain(), PACE_TICK_MS);
     this.#onChange(plan);
+  }
+
+  /** Ends what would be computed sooner than the rest of it comes; what is placed is handed over. */
+  #weighAgain(): void {
+    let running = 0;
+    for (const plan of this.#plans.values()) {
+      if (plan.state !== "fetching") continue;
+      running += 1;
+      if (this.#ground?.pacer.isBetterNow(plan) === true) this.#finish(plan, "slower");
+    }
+    if (running > 0) return;
+    clearInterval(this.#ticker);
+    this.#ticker = undefined;
   }
 
   /** Asks for the slots of the oldest plans the scheduler has been told of but may not have used. */
@@ -292,12 +371,6 @@ export class Restorer {
     counters.add("bytes_restored", blocks.length * (this.#ground?.sourceBytes(group) ?? 0));
   }
 
-  #onDeadline(plan: Plan): void {
-    if (plan.isOver) return;
-    if (plan.state === "queued") this.#finish(plan, "no_slot");
-    else this.#finish(plan, "deadline");
-  }
-
   #finish(plan: Plan, reason: DoneReason): void {
     if (plan.isOver) return;
     // What was placed in this very turn still counts.
@@ -307,6 +380,7 @@ export class Restorer {
       run.end(reason);
     }
     plan.state = "done";
+    plan.case.ended(reason, this.#ground?.pacer.placedTokens(plan) ?? 0);
     this.#settle(plan);
     this.#options.counters.add(`plan_${reason}`);
     this.#options.send({ t: "done", req: plan.req, plan: plan.number, reason });

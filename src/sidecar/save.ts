@@ -14,6 +14,7 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { Codecs } from "./codecs.ts";
+import type { Fates } from "./fates.ts";
 import type { SaveItem } from "./messages.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
@@ -31,12 +32,15 @@ export interface SaveSource {
   finish(slot: number, generation: number): void;
   /** Slots of a batch were finished: good time to grant new ones. */
   onBatch(): void;
+  /** False while a block could not be restored faster than computed. */
+  isWorthSaving(): boolean;
 }
 
 export interface SaverOptions {
   pool: EncodePool;
   stores: Readonly<Record<RecordClass, StoreQueue | null>>;
   codecs: Codecs;
+  fates: Fates;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -80,12 +84,13 @@ export class Saver {
   /** Takes blocks whose slots the sidecar owns. What cannot be saved now is dropped and counted; nothing waits. */
   accept(source: SaveSource, namespace: Namespace | null, items: readonly SaveItem[]): void {
     const lane = this.#laneOf(source);
+    const isWorth = source.isWorthSaving();
     let dropped = 0;
     for (const item of items) {
       const key = namespace === null ? null : saveKey(namespace, source, item);
-      const reason = this.#refusal(source, key);
+      const reason = this.#refusal(source, key, item, isWorth);
       if (reason !== null || key === null || namespace === null) {
-        this.#options.counters.add(`dropped_${reason ?? "no_namespace"}`);
+        this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
         source.finish(item.slot, item.generation);
         dropped += 1;
         continue;
@@ -135,14 +140,27 @@ export class Saver {
     return lane;
   }
 
-  #refusal(source: SaveSource, key: string | null): string | null {
+  #dropped(source: SaveSource, namespace: Namespace | null, hash: Buffer, reason: string): void {
+    this.#options.counters.add(`dropped_${reason}`);
+    if (namespace === null || reason === "duplicate") return;
+    this.#options.fates.dropped(namespace, source.group, Buffer.from(hash), reason);
+  }
+
+  #refusal(
+    source: SaveSource,
+    key: string | null,
+    { endTokens }: SaveItem,
+    isWorth: boolean,
+  ): string | null {
     if (key === null) return "no_namespace";
     const store = this.#options.stores[source.recordClass];
     if (store === null) return "no_vault";
     if (store.isDown) return "vault_down";
     if (this.#inFlight.has(key)) return "duplicate";
-    if (this.#bytes + source.sourceBytes > SAVE_QUEUE_BYTES_MAX) return "queue_full";
-    return null;
+    if (!isWorth) return "slow_link";
+    if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;
+    // The deepest block goes first: it is of no use without those before it.
+    return store.shedDeeperThan(endTokens, source.sourceBytes) ? null : "queue_full";
   }
 
   #pump(source: SaveSource, lane: Lane): void {
@@ -192,7 +210,8 @@ export class Saver {
         onEnd();
       } else {
         const packed = packKeys(item.hash, group, shard);
-        outgoing.push({ namespace, key: packed, record, sourceBytes, onEnd });
+        const { endTokens } = item;
+        outgoing.push({ namespace, key: packed, record, sourceBytes, endTokens, onEnd });
       }
     }
     this.#options.stores[recordClass]?.add(outgoing);

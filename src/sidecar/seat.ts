@@ -54,7 +54,7 @@ export class Seat {
   }
 
   /** The engine's arena is there: saves can flow once it is mapped and touched. `wireId` is its id on the wire. */
-  seatAt(arena: Arena, wireId: number, saveSlots: number): void {
+  seatAt(arena: Arena, wireId: number, saveSlots: number, isWorthSaving: () => boolean): void {
     const { connection, shard, shardCount } = this.#options;
     this.#arenaId = wireId;
     const credits = new Credits(arena, connection.id, saveSlots, (leases) =>
@@ -72,6 +72,7 @@ export class Seat {
         sourceBytes: group.sourceBytes,
         finish: (slot, generation) => credits.finish(slot, generation),
         onBatch: () => credits.topUp(),
+        isWorthSaving,
       });
     }
   }

@@ -9,8 +9,9 @@ import { coreInfo } from "../native.ts";
 import { listenOn } from "../socket-file.ts";
 import { nowMs } from "../time.ts";
 import { Connection } from "./connection.ts";
+import type { EngineStatus } from "./engine-status.ts";
 import { Engine } from "./engine.ts";
-import type { EngineOptions, EngineStatus } from "./engine.ts";
+import type { EngineOptions } from "./engine.ts";
 import { LOCAL_PROTOCOL } from "./messages.ts";
 import type { CommonMessage, Hello, ShimMessage, SidecarMessage } from "./messages.ts";
 import type { Seat } from "./seat.ts";
@@ -21,6 +22,8 @@ export interface ShimServerOptions {
   /** What every shim is told. */
   welcome: Extract<SidecarMessage, { t: "welcome" }>;
   status(): object;
+  /** Accounts of recent requests whose id starts with `req`. */
+  explain(req: string, most: number): object[];
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -190,8 +193,13 @@ export class ShimServer {
     } else if (message.t === "status") {
       if (place.role !== "status") throw misplaced({ connection }, message, "role status");
       connection.send({ t: "status_reply", status: this.#options.status() });
+    } else if (message.t === "explain") {
+      if (place.role !== "status") throw misplaced({ connection }, message, "role status");
+      const accounts = this.#options.explain(message.req, message.most);
+      connection.send({ t: "explain_reply", accounts });
     } else {
       for (const [name, count] of message.counters) this.#countForShim(name, count);
+      if (place.role === "worker") place.engine.learn(message.steps);
     }
   }
 
@@ -215,8 +223,10 @@ export class ShimServer {
 
 type RoleMessage = Exclude<ShimMessage, Hello | CommonMessage>;
 
+const COMMON: ReadonlySet<string> = new Set(["ping", "counts", "status", "explain"]);
+
 function isCommon(message: ShimMessage): message is CommonMessage {
-  return message.t === "ping" || message.t === "counts" || message.t === "status";
+  return COMMON.has(message.t);
 }
 
 function dispatch(guest: Guest, place: Place, message: RoleMessage): void {

@@ -11,15 +11,18 @@ import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo, sweepArenaDir } from "../native.ts";
 import { nowMs } from "../time.ts";
 import { chooseCodecs } from "./codecs.ts";
+import { Decisions } from "./decisions.ts";
 import type { EngineOptions } from "./engine.ts";
+import { Fates } from "./fates.ts";
 import { LOCAL_PROTOCOL } from "./messages.ts";
+import { RightOfWay } from "./right-of-way.ts";
 import { Saver } from "./save.ts";
 import { ShimServer } from "./shim-server.ts";
 import { describeSidecar } from "./status.ts";
 import type { SidecarStatus } from "./status.ts";
 import { StoreQueue } from "./store-queue.ts";
-import { openGates } from "./vaults.ts";
-import type { VaultClients } from "./vaults.ts";
+import { openGates, openLinks } from "./vaults.ts";
+import type { Links, VaultClients } from "./vaults.ts";
 
 export interface SidecarOptions {
   config: Config;
@@ -38,14 +41,20 @@ export interface RunningSidecar extends Running {
 
 /** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its place is unfit. */
 export async function startSidecar(options: SidecarOptions): Promise<RunningSidecar> {
-  const { config, vaults, counters } = options;
+  const { config, vaults, counters, logger } = options;
   const { socket, arenaDir } = config.sidecar;
   const startedMs = nowMs();
   const pool = new EncodePool();
-  const saver = newSaver(options, pool);
+  const common: Common = {
+    links: openLinks(vaults),
+    way: new RightOfWay(),
+    fates: new Fates(),
+    decisions: new Decisions(counters, logger),
+  };
+  const saver = newSaver(options, common, pool);
   const status = (): SidecarStatus =>
     describeSidecar({ config, startedMs, vaults, saver, counters }, server.engines());
-  const server = newServer(options, saver, status);
+  const server = newServer(options, common, saver, status);
   try {
     await server.listen();
     // Only now: while another sidecar serves the socket, its arenas are none of ours.
@@ -68,26 +77,45 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   };
 }
 
-function newSaver({ config, vaults, counters, logger }: SidecarOptions, pool: EncodePool): Saver {
+/** What all engines share. */
+interface Common {
+  links: Links;
+  way: RightOfWay;
+  fates: Fates;
+  decisions: Decisions;
+}
+
+function newSaver(options: SidecarOptions, common: Common, pool: EncodePool): Saver {
+  const { config, vaults, counters, logger } = options;
+  const { way, fates } = common;
   const store = (recordClass: RecordClass): StoreQueue | null => {
     const client = vaults[recordClass];
-    return client === null ? null : new StoreQueue(client, recordClass, counters, logger);
+    const link = common.links[recordClass];
+    if (client === null || link === null) return null;
+    return new StoreQueue({ client, link, way, fates, counters, logger });
   };
   return new Saver({
     pool,
     stores: { kv: store("kv"), ssm: store("ssm") },
     codecs: chooseCodecs(config.turboQuant),
+    fates,
     counters,
     logger,
   });
 }
 
-function newServer(options: SidecarOptions, saver: Saver, status: () => object): ShimServer {
+function newServer(
+  options: SidecarOptions,
+  common: Common,
+  saver: Saver,
+  status: () => object,
+): ShimServer {
   const { config, counters, logger } = options;
   const { waitMs, stallMs } = config.restore;
   return new ShimServer({
     socketPath: config.sidecar.socket,
-    engine: engineOptions(options, saver),
+    engine: engineOptions(options, common, saver),
+    explain: (req, most) => common.decisions.find(req, most),
     welcome: {
       t: "welcome",
       protocol: LOCAL_PROTOCOL,
@@ -110,7 +138,7 @@ function freeBytes(arenaDir: string | null): number {
   return Math.min(availableMemory(), bavail * bsize);
 }
 
-function engineOptions(options: SidecarOptions, saver: Saver): EngineOptions {
+function engineOptions(options: SidecarOptions, common: Common, saver: Saver): EngineOptions {
   const { config, vaults, counters, logger } = options;
   const { enabled, kvDim } = config.turboQuant;
   return {
@@ -122,7 +150,9 @@ function engineOptions(options: SidecarOptions, saver: Saver): EngineOptions {
     waitMs: config.restore.waitMs,
     stallMs: config.restore.stallMs,
     vaults,
-    gates: openGates(vaults),
+    ...common,
+    gates: openGates(vaults, common.links),
+    isAlways: config.restore.when === "always",
     saver,
     counters,
     logger,

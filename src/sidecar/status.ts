@@ -7,7 +7,7 @@ import { coreInfo } from "../native.ts";
 import { nowMs } from "../time.ts";
 import { chooseCodecs } from "./codecs.ts";
 import type { CodecName } from "./codecs.ts";
-import type { EngineStatus } from "./engine.ts";
+import type { EngineStatus } from "./engine-status.ts";
 import type { Saver } from "./save.ts";
 import type { VaultClients } from "./vaults.ts";
 

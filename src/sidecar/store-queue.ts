@@ -1,12 +1,13 @@
 // Owns the sending of encoded records to one vault: batches, a few calls in flight, every record counted and dropped exactly once.
-import { ItemStatus, statusName } from "../block.ts";
-import type { Namespace, RecordClass } from "../block.ts";
+import { HASH_BYTES, ItemStatus, statusName } from "../block.ts";
+import type { Namespace } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { EncodedRecord } from "../codec/pool.ts";
 import { toTierkvError } from "../errors.ts";
 import {
   CALL_TIMEOUT_MS,
   NAMESPACES_NAMED_MAX,
+  SAVE_HOLD_MS_MAX,
   SAVE_BATCH_BYTES,
   SAVE_BATCH_ITEMS,
   STORE_TIMEOUT_MS,
@@ -14,7 +15,10 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
+import type { Link } from "../pace/link.ts";
 import { BusyTime } from "../time.ts";
+import type { Fates } from "./fates.ts";
+import type { RightOfWay } from "./right-of-way.ts";
 
 export interface OutgoingRecord {
   namespace: Namespace;
@@ -22,14 +26,27 @@ export interface OutgoingRecord {
   key: Buffer;
   record: EncodedRecord;
   sourceBytes: number;
+  /** Prompt tokens up to its end. */
+  endTokens: number;
   /** Stored or dropped. */
   onEnd(): void;
+}
+
+export interface StoreQueueOptions {
+  client: VaultClient;
+  link: Link;
+  way: RightOfWay;
+  fates: Fates;
+  counters: SidecarCounters;
+  logger: Logger;
 }
 
 /** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX at a time. */
 export class StoreQueue {
   readonly #client: VaultClient;
-  readonly #recordClass: RecordClass;
+  readonly #link: Link;
+  readonly #way: RightOfWay;
+  readonly #fates: Fates;
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
   readonly #waiting: OutgoingRecord[] = [];
@@ -38,14 +55,11 @@ export class StoreQueue {
   readonly #busy: BusyTime;
   #inFlight = 0;
 
-  constructor(
-    client: VaultClient,
-    recordClass: RecordClass,
-    counters: SidecarCounters,
-    logger: Logger,
-  ) {
+  constructor({ client, link, way, fates, counters, logger }: StoreQueueOptions) {
     this.#client = client;
-    this.#recordClass = recordClass;
+    this.#link = link;
+    this.#way = way;
+    this.#fates = fates;
     this.#counters = counters;
     this.#logger = logger;
     this.#busy = new BusyTime((us) => counters.add("store_busy_us", us));
@@ -81,12 +95,26 @@ export class StoreQueue {
     this.#pump();
   }
 
+  /** Drops waiting records of `bytes` decoded bytes that are deeper in their prompts; false, and none, without enough. */
+  shedDeeperThan(endTokens: number, bytes: number): boolean {
+    const deepest = this.#waiting.reduce<OutgoingRecord | null>(
+      (found, record) => (record.endTokens > (found?.endTokens ?? endTokens) ? record : found),
+      null,
+    );
+    if (deepest === null || deepest.sourceBytes < bytes) return false;
+    this.#waiting.splice(this.#waiting.indexOf(deepest), 1);
+    this.#counters.add("dropped_shed");
+    this.#fates.dropped(deepest.namespace, ...nameOf(deepest), "shed");
+    deepest.record.drop();
+    deepest.onEnd();
+    return true;
+  }
+
   #pump(): void {
     while (this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length > 0) {
-      const batch = this.#takeBatch();
       this.#inFlight += 1;
       this.#busy.begin();
-      void this.#send(batch).finally(() => {
+      void this.#sendNext().finally(() => {
         this.#inFlight -= 1;
         this.#busy.end();
         this.#pump();
@@ -94,13 +122,30 @@ export class StoreQueue {
     }
   }
 
+  /** Restores go first. What is sent at once keeps a link busy for about one turn, so that they need not wait long. */
+  async #sendNext(): Promise<void> {
+    if (!this.#way.isFree) {
+      this.#counters.add("saves_held_back");
+      await this.#way.whenFree(SAVE_HOLD_MS_MAX);
+    }
+    const batch = this.#takeBatch();
+    if (batch.length === 0) return;
+    this.#link.up.begin();
+    try {
+      await this.#send(batch);
+    } finally {
+      this.#link.up.end(this.#link.questionMs(0) ?? 0);
+    }
+  }
+
   #takeBatch(): OutgoingRecord[] {
     const [first] = this.#waiting;
+    const most = this.#link.turnBytes("up", SAVE_BATCH_BYTES);
     let bytes = 0;
     let count = 0;
     for (const { namespace, record } of this.#waiting) {
       bytes += record.bytes;
-      const isFull = bytes > SAVE_BATCH_BYTES || count === SAVE_BATCH_ITEMS;
+      const isFull = bytes > most || count === SAVE_BATCH_ITEMS;
       if (count > 0 && (isFull || namespace !== first?.namespace)) break;
       count += 1;
     }
@@ -115,7 +160,7 @@ export class StoreQueue {
       const { namespace } = first;
       const { statuses, isOverLanes } = await this.#client.storeEncoded(
         namespace,
-        this.#recordClass,
+        this.#client.name,
         batch,
         STORE_TIMEOUT_MS,
       );
@@ -124,6 +169,9 @@ export class StoreQueue {
       this.#tellModel(namespace);
     } catch (error) {
       const { code } = toTierkvError(error);
+      for (const record of batch) {
+        this.#fates.dropped(record.namespace, ...nameOf(record), code.toLowerCase());
+      }
       this.#counters.add("vault_errors");
       this.#counters.add(`dropped_${code.toLowerCase()}`, batch.length);
       this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
@@ -135,15 +183,26 @@ export class StoreQueue {
     }
   }
 
-  #count({ record, sourceBytes }: OutgoingRecord, status: ItemStatus | undefined): void {
+  #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): void {
+    const { record, sourceBytes, namespace } = outgoing;
+    const what = statusName(status ?? ItemStatus.UNSPECIFIED);
     if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
       this.#counters.add("blocks_saved");
       this.#counters.add("bytes_saved", sourceBytes);
       this.#counters.add("bytes_sent", record.bytes);
+      this.#link.up.moved(record.bytes);
+      this.#fates.stored(namespace, ...nameOf(outgoing));
     } else if (status === ItemStatus.PRESENT) {
       this.#counters.add("saves_present");
+      this.#fates.stored(namespace, ...nameOf(outgoing));
     } else {
-      this.#counters.add(`dropped_${statusName(status ?? ItemStatus.UNSPECIFIED)}`);
+      this.#counters.add(`dropped_${what}`);
+      this.#fates.dropped(namespace, ...nameOf(outgoing), what);
     }
   }
+}
+
+/** Group and hash of a packed key. */
+function nameOf({ key }: OutgoingRecord): [number, Buffer] {
+  return [key.readUInt16LE(HASH_BYTES), key.subarray(0, HASH_BYTES)];
 }

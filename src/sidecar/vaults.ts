@@ -2,6 +2,8 @@
 import type { Namespace, RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { LOOKUPS_IN_FLIGHT_MAX } from "../limits.ts";
+import { Link } from "../pace/link.ts";
+import { nowMs } from "../time.ts";
 
 /** null: no vault of that class is configured; its look-ups miss and its saves are dropped, counted. */
 export type VaultClients = Readonly<Record<RecordClass, VaultClient | null>>;
@@ -9,11 +11,13 @@ export type VaultClients = Readonly<Record<RecordClass, VaultClient | null>>;
 /** Lets a burst of look-ups through a few at a time: the client refuses calls above its own limit. */
 export class LookupGate {
   readonly #client: VaultClient;
+  readonly #link: Link;
   readonly #waiting: (() => void)[] = [];
   #inFlight = 0;
 
-  constructor(client: VaultClient) {
+  constructor(client: VaultClient, link: Link) {
     this.#client = client;
+    this.#link = link;
   }
 
   /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
@@ -31,7 +35,11 @@ export class LookupGate {
       this.#inFlight += 1;
     }
     try {
-      return isWanted() ? await this.#client.lookup(namespace, keys, timeoutMs) : null;
+      if (!isWanted()) return null;
+      const askedMs = nowMs();
+      const found = await this.#client.lookup(namespace, keys, timeoutMs);
+      this.#link.answered(keys.length, nowMs() - askedMs);
+      return found;
     } finally {
       // The place passes on; it is freed only when nobody waits for it.
       const next = this.#waiting.shift();
@@ -43,8 +51,19 @@ export class LookupGate {
 
 export type LookupGates = Readonly<Record<RecordClass, LookupGate | null>>;
 
-export function openGates(vaults: VaultClients): LookupGates {
-  const gate = (client: VaultClient | null): LookupGate | null =>
-    client === null ? null : new LookupGate(client);
-  return { kv: gate(vaults.kv), ssm: gate(vaults.ssm) };
+/** What is known of the ways to the vaults. */
+export type Links = Readonly<Record<RecordClass, Link | null>>;
+
+export function openLinks(vaults: VaultClients): Links {
+  const link = (client: VaultClient | null): Link | null => (client === null ? null : new Link());
+  return { kv: link(vaults.kv), ssm: link(vaults.ssm) };
+}
+
+export function openGates(vaults: VaultClients, links: Links): LookupGates {
+  const gate = (recordClass: RecordClass): LookupGate | null => {
+    const client = vaults[recordClass];
+    const link = links[recordClass];
+    return client === null || link === null ? null : new LookupGate(client, link);
+  };
+  return { kv: gate("kv"), ssm: gate("ssm") };
 }

@@ -37,6 +37,8 @@ export class Window implements FetchSink {
   readonly #controller = new AbortController();
   /** When the last byte came. */
   lastMs: number = nowMs();
+  /** Record bytes that have come. */
+  bytes = 0;
   #isOver = false;
 
   constructor(options: WindowOptions) {
@@ -82,7 +84,7 @@ export class Window implements FetchSink {
 
   /** What the lanes brought. Returns the items that they did not: those may still come in pieces. */
   settle({ statuses, bytes, reason }: Settled): number[] {
-    this.#options.onBytes(bytes);
+    this.#count(bytes);
     const left: number[] = [];
     for (const [item, status] of statuses.entries()) {
       const part = this.#openPart(item);
@@ -99,7 +101,7 @@ export class Window implements FetchSink {
 
   piece(item: number, offset: number, recordBytes: number, data: Buffer): void {
     this.lastMs = nowMs();
-    this.#options.onBytes(data.length);
+    this.#count(data.length);
     const part = this.#openPart(item);
     if (part === null) return;
     try {
@@ -136,6 +138,11 @@ export class Window implements FetchSink {
     this.#isOver = true;
     for (const part of this.#parts) this.#fail(part, reason);
     this.#controller.abort();
+  }
+
+  #count(bytes: number): void {
+    this.bytes += bytes;
+    this.#options.onBytes(bytes);
   }
 
   #done(part: Part): void {

@@ -20,6 +20,8 @@ const COMMANDS = [
   "vault",
   "sidecar",
   "status",
+  "explain",
+  "doctor",
   "flush",
   "config",
   "config check",

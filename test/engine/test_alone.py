@@ -29,7 +29,7 @@ def test_an_engine_alone_starts_saves_restores_and_leaves_no_sidecar(
     config.write_text(
         f'[sidecar]\nsocket = "{path}"\narena_bytes = "64MiB"\nidle_exit_s = {IDLE_S}\n'
         '[vault]\nmax_bytes = "128MiB"\n[turbo_quant]\nenabled = false\n'
-        "[restore]\nwait_ms = 20000\nstall_ms = 10000\n"
+        '[restore]\nwait_ms = 20000\nstall_ms = 10000\nwhen = "always"\n'
     )
     options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype, "block_size": BLOCK}
     options["kv_transfer_config"] = {

@@ -71,8 +71,8 @@ describe("bad records", () => {
 
 describe("vaults that fail", () => {
   test.each<[string, Partial<Faults>]>([
-    ["hangs", { hangAt: 2 }],
-    ["resets the connection", { dropAt: 2 }],
+    ["hangs", { hangAt: 6 }],
+    ["resets the connection", { dropAt: 6 }],
   ])(
     "a vault that %s during a fetch ends the plan long before its deadline",
     async (_name, faults) => {
@@ -108,7 +108,7 @@ describe("vaults that fail", () => {
     const { engine, proxy } = scene;
     const blocks = makeBlocks("slow", 40, 64 * 4096);
     await saveAll(scene, blocks);
-    proxy.set({ delayMs: 150 });
+    proxy.set({ delayMs: 400 });
     const startMs = performance.now();
     const plan = engine.prefetch(hashesOf(blocks));
     const view = await engine.done(plan);

@@ -3,8 +3,12 @@ import { expect, test } from "vitest";
 import { Arena } from "../../src/arena/arena.ts";
 import { HASH_BYTES, toNamespace } from "../../src/block.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
+import { EnginePace } from "../../src/pace/engine-pace.ts";
+import { Decisions } from "../../src/sidecar/decisions.ts";
+import { Fates } from "../../src/sidecar/fates.ts";
 import type { Fetcher } from "../../src/sidecar/fetcher.ts";
 import type { SidecarMessage } from "../../src/sidecar/messages.ts";
+import { Pacer } from "../../src/sidecar/pacer.ts";
 import { Restorer } from "../../src/sidecar/restore.ts";
 import { blockKey, Shelf } from "../../src/sidecar/shelf.ts";
 import { digest } from "../support/records.ts";
@@ -36,7 +40,10 @@ async function openShelf(): Promise<Shelf> {
 
 function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
   const restorer = new Restorer({
+    engine: "engine-1",
     shards: 1,
+    decisions: new Decisions(newSidecarCounters(), logger),
+    fates: new Fates(),
     gates: { kv: null, ssm: null },
     waitMs: WAIT_MS,
     stallMs: 1000,
@@ -46,12 +53,22 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
   });
   restorer.namespace = NAMESPACE;
   const fetcher = { add: () => {} } as unknown as Fetcher;
-  restorer.open({
+  const sourceBytes = (): number => 4096;
+  const shapeOf = (): { tokens: number; tail: number; class: "kv" } => {
+    return { tokens: 16, tail: 0, class: "kv" };
+  };
+  const pacer = new Pacer({
+    pace: new EnginePace(),
+    links: { kv: null, ssm: null },
     shelf,
-    fetcher,
-    sourceBytes: () => 4096,
-    shapeOf: () => ({ tokens: 16, tail: 0 }),
+    shards: 1,
+    groups: () => [0],
+    shapeOf,
+    sourceBytes,
+    blockBytes: sourceBytes,
+    pendingBytes: () => 0,
   });
+  restorer.open({ shelf, fetcher, pacer, sourceBytes, shapeOf });
   return closeAfterTest(restorer);
 }
 
@@ -90,7 +107,7 @@ test("a plan whose deadline comes in any turn of the loop holds exactly what was
       expect(sent.filter(({ t }) => t === "done")).toHaveLength(1);
       expect(shelf.retained, `turn ${turn}`).toBe(BLOCKS - placedCount(sent));
       told.add(placedCount(sent));
-      restorer.release(1);
+      restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
       expect(shelf.retained).toBe(BLOCKS);
     }
   } finally {
@@ -107,7 +124,7 @@ test("a plan released in any turn of the loop holds nothing and hears nothing", 
     const restorer = openRestorer(shelf, sent);
     restorer.prefetch({ ...PLAN, groups: GROUPS });
     await turns(turn);
-    restorer.release(1);
+    restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
     const told = sent.length;
     await turns(20);
     expect(sent.length).toBe(told);

@@ -5,6 +5,7 @@ import type { EncodePool } from "../../src/codec/pool.ts";
 import { SAVE_QUEUE_BYTES_MAX } from "../../src/limits.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import { chooseCodecs } from "../../src/sidecar/codecs.ts";
+import { Fates } from "../../src/sidecar/fates.ts";
 import { Saver } from "../../src/sidecar/save.ts";
 import type { SaveSource } from "../../src/sidecar/save.ts";
 import type { StoreQueue } from "../../src/sidecar/store-queue.ts";
@@ -140,13 +141,19 @@ describe("drops", () => {
       sourceBytes: SAVE_QUEUE_BYTES_MAX / 4,
       finish: (slot) => finished.push(slot),
       onBatch: () => {},
+      isWorthSaving: () => true,
     };
     // Encoding that never ends: everything taken stays in the queue.
     const pool = { encode: () => new Promise(() => {}) } as unknown as EncodePool;
-    const store = { isDown: false, add: () => {} } as unknown as StoreQueue;
+    const nothingWaits = (): boolean => false;
+    const store = {
+      isDown: false,
+      add: () => {},
+      shedDeeperThan: nothingWaits,
+    } as unknown as StoreQueue;
     const stores = { kv: store, ssm: null };
     const codecs = chooseCodecs({ enabled: false, kvDim: null });
-    const saver = new Saver({ pool, stores, codecs, counters, logger });
+    const saver = new Saver({ pool, stores, codecs, fates: new Fates(), counters, logger });
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
       return { slot, generation: 1, group: 0, hash, parent, endTokens };
     });

@@ -16,6 +16,8 @@ export interface Faults {
   hangAt: number;
   /** Waits before every chunk and every unary call. */
   delayMs: number;
+  /** Lets so many record bytes pass per second, both directions and all streams together; 0: all. */
+  bytesPerSecond: number;
 }
 
 /** What really happened: a test asserts these, so that a fault that did not act cannot pass. */

@@ -27,6 +27,7 @@ const NO_FAULTS = {
   dropAt: 0,
   hangAt: 0,
   delayMs: 0,
+  bytesPerSecond: 0,
 };
 const NO_COUNTS = {
   connections: 0,
@@ -72,6 +73,7 @@ class Relay {
   #sockets = new Set();
   /** Chunks seen since the faults were set: `...At` counts these. */
   #chunk = 0;
+  #freeAtMs = 0;
   #isClosed = false;
 
   constructor(target, faults) {
@@ -86,6 +88,7 @@ class Relay {
   set(change) {
     this.#faults = { ...NO_FAULTS, ...change };
     this.#chunk = 0;
+    this.#freeAtMs = 0;
   }
 
   adopt(socket) {
@@ -182,7 +185,9 @@ class Relay {
 
   /** False when the message must not be passed on. */
   async #pass(message, direction) {
-    if (!message.chunk || direction !== this.#faults.direction) return true;
+    if (!message.chunk) return true;
+    await this.#carry(message.chunk.pieces);
+    if (direction !== this.#faults.direction) return true;
     this.counts.chunks += 1;
     this.#chunk += 1;
     await this.#delay();
@@ -201,6 +206,16 @@ class Relay {
       return false;
     }
     return true;
+  }
+
+  /** A link of so many bytes per second, shared by all streams. */
+  async #carry(pieces) {
+    const { bytesPerSecond } = this.#faults;
+    if (bytesPerSecond === 0) return;
+    const bytes = pieces.reduce((sum, { data }) => sum + data.length, 0);
+    const nowMs = performance.now();
+    this.#freeAtMs = Math.max(this.#freeAtMs, nowMs) + (bytes / bytesPerSecond) * 1000;
+    await delay(this.#freeAtMs - nowMs);
   }
 
   async #delay() {
@@ -239,6 +254,7 @@ function swapRecords(pieces) {
 
 const USAGE = `usage: node test/support/fault-proxy.js --target HOST:PORT [--listen 127.0.0.1:0] [--direction fetch|store]
   [--corrupt-every N] [--corrupt-at N] [--corrupt-once] [--swap-at N] [--drop-at N] [--hang-at N] [--delay-ms N]
+  [--bytes-per-second N]
 Prints {"address"} when it listens. On stdin: a line \`counts\` prints the counts, a line {"corruptAt": 1, ...} replaces
 the faults. On SIGTERM it prints the counts and ends.`;
 
@@ -256,6 +272,7 @@ function readArguments() {
       "drop-at": number,
       "hang-at": number,
       "delay-ms": number,
+      "bytes-per-second": number,
     },
   });
   if (values.target === undefined) throw new Error("--target is missing");
@@ -267,6 +284,7 @@ function readArguments() {
     dropAt: Number(values["drop-at"]),
     hangAt: Number(values["hang-at"]),
     delayMs: Number(values["delay-ms"]),
+    bytesPerSecond: Number(values["bytes-per-second"]),
   };
   return { target: values.target, listen: values.listen, faults };
 }

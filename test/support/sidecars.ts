@@ -25,6 +25,7 @@ export interface TestSidecarOptions {
   arenaDir?: string | null;
   waitMs?: number;
   stallMs?: number;
+  when?: "faster" | "always";
   /** Whether attention KV is stored as INT8; what most tests compare is bytes, so it is off. */
   int8?: boolean;
   kvDim?: number | null;
@@ -55,7 +56,11 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       idleExitS: 600,
       lanes: 2,
     },
-    restore: { waitMs: options.waitMs ?? 10_000, stallMs: options.stallMs ?? 5000 },
+    restore: {
+      waitMs: options.waitMs ?? 10_000,
+      stallMs: options.stallMs ?? 5000,
+      when: options.when ?? "faster",
+    },
     log: { level: "silent" },
   };
 }

@@ -43,8 +43,9 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   wire: room({ packages: [GRPC, "@grpc/proto-loader"] }),
   vault: room({ rooms: ["wire"], types: ["config"], packages: [GRPC] }),
   client: room({ rooms: ["wire"], packages: [GRPC] }),
+  pace: room({ offline: true }),
   sidecar: room({
-    rooms: ["arena", "codec", "client"],
+    rooms: ["arena", "codec", "client", "pace"],
     types: ["config"],
     packages: ["@msgpack/msgpack"],
   }),

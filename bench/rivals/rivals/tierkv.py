@@ -108,7 +108,7 @@ class TierKv(Rival):
             f'[cluster]\nrole = "inference"\nkv_cold = "{vault}"\n'
             f"[turbo_quant]\nenabled = {str(self.int8).lower()}\n"
             f'[sidecar]\nsocket = "{self.socket_path}"\narena_bytes = {arena_bytes}\nautostart = false\n'
-            "[restore]\nwait_ms = 60000\nstall_ms = 30000\n"
+            '[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "always"\n'
         )
         self.processes = [start("vault", vault_file), start("sidecar", sidecar_file)]
 

@@ -160,6 +160,7 @@ class Cluster:
         arena_bytes: str = "256MiB",
         wait_ms: int = 20_000,
         stall_ms: int = 10_000,
+        when: str = "always",
         with_proxy: bool = False,
         int8: bool = False,
         lanes: int = 2,
@@ -189,7 +190,7 @@ class Cluster:
             f"[turbo_quant]\nenabled = {str(int8).lower()}\n"
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             f"lanes = {lanes}\n"
-            f"[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\n"
+            f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
         )
         self.vault: Process = (
             self._tierkv("vault", "vault.toml") if beside is None else beside.vault

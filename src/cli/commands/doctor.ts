@@ -1,0 +1,134 @@
+// Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
+import type { RecordClass } from "../../block.ts";
+import { DOCTOR_BYTES, DOCTOR_ROUNDS, STATUS_TIMEOUT_MS } from "../../limits.ts";
+import type { EngineStatus, Forecast } from "../../sidecar/engine-status.ts";
+import type { SidecarStatus } from "../../sidecar/status.ts";
+import type { VaultBench } from "../bench-vault.ts";
+import type { Call, Registrar } from "../call.ts";
+import { vaultTargets } from "../targets.ts";
+import { showBytes, showMs, table } from "../text.ts";
+
+const EXIT_OK = 0;
+const EXIT_NO_HELP = 1;
+
+export function addDoctor({ program, action }: Registrar): void {
+  program
+    .command("doctor")
+    .summary("measure this set-up, and say for which prompts it helps")
+    .description(
+      "Run it on the engine's machine, with the engine connected and a few prompts answered. Measures each vault's link\n" +
+        "with records of its own, takes what computing and loading cost from the sidecar, and predicts the gain for\n" +
+        "prompts of 1k to 128k tokens. Exit code 1 when a restore would help with none of them, or not enough is known.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv doctor --json")
+    .action(action(doctor));
+}
+
+/** What a link does with records, checked and decoded. */
+export interface LinkPace {
+  bytesPerS: number;
+  questionMs: number;
+}
+
+export interface Outlook {
+  tokens: number;
+  computeMs: number | null;
+  restoreMs: number;
+  /** Computing over restoring; null: computing is not known. */
+  gain: number | null;
+}
+
+type LinkPaces = Partial<Record<RecordClass, LinkPace>>;
+
+async function doctor(call: Call): Promise<number> {
+  const config = call.loadConfig();
+  const { benchVault } = await import("../bench-vault.ts");
+  const vaults: VaultBench[] = [];
+  const links: LinkPaces = {};
+  const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
+  for (const target of vaultTargets(config)) {
+    const bench = await benchVault(target, config, options);
+    vaults.push(bench);
+    if (bench.restore === null) continue;
+    const questionMs = bench.lookupMs?.median ?? bench.callMs?.median ?? 0;
+    const pace = { bytesPerS: bench.restore.wire.median, questionMs };
+    for (const recordClass of target.classes) links[recordClass] = pace;
+  }
+  const engines = await enginesOf(config.sidecar.socket);
+  const outlooks = engines.map(({ id, model, forecast }) => {
+    return { engine: id, model, prompts: outlook(forecast, links) };
+  });
+  const helps = outlooks.some(({ prompts }) => prompts.some(({ gain }) => (gain ?? 0) > 1));
+  const lines = [
+    ...vaults.map(describeVault),
+    ...outlooks.flatMap(({ engine, model, prompts }) => describe(`${model} (${engine})`, prompts)),
+  ];
+  if (engines.length === 0) {
+    lines.push(
+      "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.",
+    );
+  }
+  call.print({ helps, vaults, engines: outlooks }, lines);
+  return helps ? EXIT_OK : EXIT_NO_HELP;
+}
+
+/** None when there is no sidecar: the links are worth showing all the same. */
+async function enginesOf(socket: string): Promise<EngineStatus[]> {
+  const { SidecarLink } = await import("../sidecar-link.ts");
+  const link = new SidecarLink(socket);
+  try {
+    await link.hello(STATUS_TIMEOUT_MS);
+    const status = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+    return status.engines;
+  } catch {
+    return [];
+  } finally {
+    link.close();
+  }
+}
+
+/** Prompts that all measured vaults can bring. */
+export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
+  return forecast.flatMap(({ tokens, computeMs, loadMs, wireBytes }) => {
+    let fetchMs = 0;
+    for (const recordClass of ["kv", "ssm"] as const) {
+      const bytes = wireBytes[recordClass];
+      if (bytes === 0) continue;
+      const link = links[recordClass];
+      if (link === undefined) return [];
+      fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
+    }
+    const restoreMs = fetchMs + loadMs;
+    return [
+      { tokens, computeMs, restoreMs, gain: computeMs === null ? null : computeMs / restoreMs },
+    ];
+  });
+}
+
+function describeVault({ target, address, error, restore, lookupMs }: VaultBench): string {
+  if (error !== null) return `${target} at ${address}: ${error}`;
+  const rate = restore === null ? "-" : `${showBytes(restore.wire.median)}/s`;
+  const asked = lookupMs === null ? "-" : showMs(lookupMs.median);
+  return `${target} at ${address}: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
+}
+
+/** One engine's prompts as a table, and the verdict in a sentence. */
+export function describe(name: string, prompts: readonly Outlook[]): string[] {
+  if (prompts.length === 0) return [`${name}: its vaults could not be measured.`];
+  if (prompts.some(({ gain }) => gain === null)) {
+    return [`${name}: it has not computed a prompt yet; let it answer a few, and ask again.`];
+  }
+  const rows = prompts.map(({ tokens, computeMs, restoreMs, gain }) => [
+    String(tokens),
+    showMs(computeMs ?? 0),
+    showMs(restoreMs),
+    (gain ?? 0) > 1 ? `${(gain ?? 0).toFixed(1)} times sooner` : "computed: that is sooner",
+  ]);
+  const head = ["tokens", "computed", "restored", "first token"];
+  const first = prompts.find(({ gain }) => (gain ?? 0) > 1);
+  const verdict =
+    first === undefined
+      ? "tierKV will not help here: computing is faster at every length. A faster link or a slower engine would change that."
+      : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
+  return [`${name}:`, ...table([head, ...rows]).map((line) => `  ${line}`), `  ${verdict}`];
+}

@@ -1,0 +1,132 @@
+// Owns what a vault's link does: bytes per second while it is busy, whoever shares it, and how long a question takes.
+import {
+  LINK_MEMORY_MS,
+  LINK_PRIOR_MS,
+  LINK_SAMPLE_BYTES_MIN,
+  LINK_STALE_MS,
+  LINK_TURN_BYTES_MIN,
+  LINK_TURN_MS,
+  RTT_SMOOTHING,
+} from "../limits.ts";
+import { nowMs } from "../time.ts";
+import { Average } from "./average.ts";
+import { Fit } from "./fit.ts";
+
+/**
+ * One direction of the way to one vault. Measured over all transfers together: two that share it are each half as
+ * fast, so a transfer waits for the bytes asked for before it.
+ */
+export class Flow {
+  #open = 0;
+  #busySinceMs = 0;
+  #busyBytes = 0;
+  /** Bytes and busy milliseconds, older ones fading with LINK_MEMORY_MS of busy time. */
+  #bytes = 0;
+  #spanMs = 0;
+  #lastMs: number | null = null;
+
+  /** True when nothing has been measured for so long that it may well be another link. */
+  get isStale(): boolean {
+    return this.#lastMs === null || nowMs() - this.#lastMs > LINK_STALE_MS;
+  }
+
+  /** A transfer begins. `end` must be called once. */
+  begin(): void {
+    if (this.#open === 0) {
+      this.#busySinceMs = nowMs();
+      this.#busyBytes = 0;
+    }
+    this.#open += 1;
+  }
+
+  /** Bytes have passed. */
+  moved(bytes: number): void {
+    this.#busyBytes += bytes;
+  }
+
+  /** `latencyMs`: of the busy time, what a transfer of no bytes takes. */
+  end(latencyMs: number): void {
+    this.#open -= 1;
+    if (this.#open > 0) return;
+    const spanMs = nowMs() - this.#busySinceMs;
+    if (this.#busyBytes >= LINK_SAMPLE_BYTES_MIN) this.note(this.#busyBytes, spanMs - latencyMs);
+    this.#busyBytes = 0;
+  }
+
+  /** Takes a measurement: `bytes` in `spanMs` of busy time. */
+  note(bytes: number, spanMs: number): void {
+    const span = Math.max(spanMs, SPAN_MIN_MS);
+    const fade = Math.exp(-span / LINK_MEMORY_MS);
+    this.#bytes = this.#bytes * fade + bytes;
+    this.#spanMs = this.#spanMs * fade + span;
+    this.#lastMs = nowMs();
+  }
+
+  /** Bytes per second; null before the first measurement. What is under way counts as soon as it has taken a while. */
+  get rate(): number | null {
+    const known = this.#spanMs > 0 ? (this.#bytes / this.#spanMs) * 1000 : null;
+    if (this.#open === 0) return known;
+    const busyMs = nowMs() - this.#busySinceMs;
+    if (known === null) {
+      const isEarly = busyMs < LINK_PRIOR_MS || this.#busyBytes === 0;
+      return isEarly ? null : (this.#busyBytes / busyMs) * 1000;
+    }
+    const prior = (known / 1000) * LINK_PRIOR_MS;
+    const now = ((this.#busyBytes + prior) / (busyMs + LINK_PRIOR_MS)) * 1000;
+    // Bytes are heard of in lumps: an early one is no reason to call the link fast.
+    return busyMs > LINK_PRIOR_MS ? now : Math.min(known, now);
+  }
+}
+
+const SPAN_MIN_MS = 0.02;
+
+/** The way to one vault, for all engines of the sidecar. */
+export class Link {
+  readonly down: Flow = new Flow();
+  readonly up: Flow = new Flow();
+  /** Seconds by [1, bytes of the question]. */
+  readonly #questions = new Fit(2);
+  /** What answers took over what was expected. */
+  readonly #late = new Average(RTT_SMOOTHING);
+  #answeredMs: number | null = null;
+
+  /** True when nothing was asked for so long that its pace may well be another. */
+  get isUnasked(): boolean {
+    return this.#answeredMs === null || nowMs() - this.#answeredMs > LINK_STALE_MS;
+  }
+
+  /** A question of `bytes` was answered. The first one connects as well, and says nothing of the next. */
+  answered(bytes: number, ms: number): void {
+    const isFirst = this.#answeredMs === null;
+    this.#answeredMs = nowMs();
+    if (isFirst) return;
+    const expected = this.questionMs(bytes);
+    if (expected !== null) this.#late.add(ms - expected);
+    this.#questions.add([1, bytes], ms / 1000);
+  }
+
+  /** Milliseconds a question of `bytes` takes; null before the first. */
+  questionMs(bytes: number): number | null {
+    const seconds = this.#questions.predict([1, bytes]);
+    return seconds === null ? null : seconds * 1000;
+  }
+
+  /** Milliseconds within which nearly every answer comes. */
+  questionMostMs(bytes: number): number | null {
+    const expected = this.questionMs(bytes);
+    if (expected === null) return null;
+    return expected * 2 + Math.max(0, this.#late.mean ?? 0) + 4 * this.#late.deviation;
+  }
+
+  /** Bytes per second that a restore gets: as measured; else as saves are sent, the same way back. */
+  get restoreRate(): number | null {
+    return this.down.rate ?? this.up.rate;
+  }
+
+  /** Bytes that this direction carries in about one turn. */
+  turnBytes(direction: "down" | "up", most: number): number {
+    const rate = this[direction].rate ?? this.restoreRate;
+    if (rate === null) return LINK_TURN_BYTES_MIN;
+    return Math.min(most, Math.max(LINK_TURN_BYTES_MIN, (rate * LINK_TURN_MS) / 1000));
+  }
+}

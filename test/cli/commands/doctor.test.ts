@@ -1,0 +1,49 @@
+// Owns the proof that `tierkv doctor` says plainly whether a restore helps, and what is missing when it cannot say.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { describe as verdict, outlook } from "../../../src/cli/commands/doctor.ts";
+import type { Forecast } from "../../../src/sidecar/engine-status.ts";
+import { runInside } from "../../support/command-line.ts";
+import { FakeEngine } from "../../support/shim-client.ts";
+import { openSidecar, testDirectory } from "../../support/sidecars.ts";
+import { openClient, openVault, until } from "../../support/vaults.ts";
+
+/** 1 ms per 100 tokens, 10 kB per token. */
+const FORECAST: Forecast[] = [1000, 10_000].map((tokens) => {
+  return { tokens, computeMs: tokens / 100, loadMs: 1, wireBytes: { kv: tokens * 1e4, ssm: 0 } };
+});
+const link = (bytesPerS: number): { kv: { bytesPerS: number; questionMs: number } } => {
+  return { kv: { bytesPerS, questionMs: 1 } };
+};
+
+test("a fast link helps, a slow one does not, and both are said", () => {
+  const fast = outlook(FORECAST, link(10e9));
+  expect(fast.map(({ gain }) => gain! > 1)).toEqual([true, true]);
+  expect(verdict("m", fast).at(-1)).toContain("from about 1000 tokens on");
+  expect(verdict("m", outlook(FORECAST, link(1e6))).at(-1)).toContain("will not help here");
+});
+
+test("without a vault, or without a computed prompt, there is no verdict", () => {
+  expect(verdict("m", outlook(FORECAST, {}))).toEqual(["m: its vaults could not be measured."]);
+  const [unknown] = verdict("m", outlook([{ ...FORECAST[0]!, computeMs: null }], link(1e9)));
+  expect(unknown).toContain("has not computed a prompt yet");
+});
+
+test("a real sidecar and vault are measured, and a slow engine is told that it gains", async () => {
+  const vault = await openVault();
+  const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  const steps = [64, 128].map((tokens) => [tokens, (tokens * tokens) / 2, tokens * 100_000]);
+  engine.workers[0]!.send({ t: "counts", counters: { told: 1 }, steps });
+  await until(() => sidecar.counters.get("shim_told") > 0, "the steps to be heard");
+  const config = join(testDirectory(), "tierkv.toml");
+  const cluster = `[cluster]\nkv_cold = "${vault.address}"\n`;
+  writeFileSync(config, `${cluster}[sidecar]\nsocket = "${sidecar.socketPath}"\n`);
+  const { exitCode, stdout } = await runInside(["doctor", "--json", "--config", config]);
+  const { helps, engines } = JSON.parse(stdout) as {
+    helps: boolean;
+    engines: { prompts: unknown[] }[];
+  };
+  expect([exitCode, helps, engines[0]!.prompts.length]).toEqual([0, true, 8]);
+});

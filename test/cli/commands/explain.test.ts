@@ -1,0 +1,42 @@
+// Owns the proof that `tierkv explain` asks the sidecar of this machine and says in words what it decided.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { describe as explained } from "../../../src/cli/commands/explain.ts";
+import type { Account } from "../../../src/sidecar/decisions.ts";
+import { runInside } from "../../support/command-line.ts";
+import { openSidecar, testDirectory } from "../../support/sidecars.ts";
+
+const ACCOUNT: Account = {
+  req: "cmpl-1",
+  plan: 3,
+  at: 0,
+  engine: "e",
+  startTokens: 0,
+  askedTokens: 320,
+  heldTokens: 160,
+  chosenTokens: 160,
+  placedTokens: 160,
+  loadedTokens: 160,
+  choice: "loaded",
+  why: "cheaper",
+  end: "complete",
+  miss: "dropped_queue_full",
+  predicted: { lookup: null, fetch: 4, load: 1, compute: 20, recompute: 40 },
+  actual: { lookup: 0.5, fetch: 4.2, load: 1.1, compute: null },
+};
+
+test("an account in words names what was found, decided and missed", () => {
+  const text = explained(ACCOUNT).join("\n");
+  expect(text).toContain("its save was dropped here: queue_full");
+  expect(text).toContain("loaded up to 160: that answers first");
+  expect(text).toContain("4.20 ms, predicted 4.00 ms");
+});
+
+test("a request the sidecar does not know is said to be unknown", async () => {
+  const sidecar = await openSidecar();
+  const config = join(testDirectory(), "tierkv.toml");
+  writeFileSync(config, `[sidecar]\nsocket = "${sidecar.socketPath}"\n`);
+  const { exitCode, stdout } = await runInside(["explain", "nobody", "--config", config]);
+  expect([exitCode, stdout.trim()]).toEqual([1, 'the sidecar remembers no request "nobody"']);
+});

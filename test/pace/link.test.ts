@@ -1,0 +1,94 @@
+// A link's rate is that of all transfers together, follows a change within a few hundred busy ms, and is doubted while nothing comes.
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { LINK_STALE_MS } from "../../src/limits.ts";
+import { Flow, Link } from "../../src/pace/link.ts";
+
+beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));
+afterEach(() => void vi.useRealTimers());
+
+/** One transfer alone: `bytes` in `ms`, of which 2 ms of waiting. */
+function transfer(flow: Flow, bytes: number, ms: number): void {
+  flow.begin();
+  vi.advanceTimersByTime(ms);
+  flow.moved(bytes);
+  flow.end(2);
+}
+
+describe("a flow", () => {
+  test("knows nothing first, then what was measured, waiting apart", () => {
+    const flow = new Flow();
+    expect([flow.rate, flow.isStale]).toEqual([null, true]);
+    transfer(flow, 1e6, 12);
+    expect(flow.rate).toBeCloseTo(100e6, -5);
+    expect(flow.isStale).toBe(false);
+    vi.advanceTimersByTime(LINK_STALE_MS + 1);
+    expect(flow.isStale).toBe(true);
+  });
+
+  test("two transfers at once share it: their bytes count together", () => {
+    const flow = new Flow();
+    flow.begin();
+    flow.begin();
+    vi.advanceTimersByTime(102);
+    flow.moved(5e6);
+    flow.end(2);
+    flow.moved(5e6);
+    flow.end(2);
+    expect(flow.rate).toBeCloseTo(100e6, -6);
+  });
+
+  test("follows a link that became a hundred times slower, and one that recovered", () => {
+    const flow = new Flow();
+    for (let round = 0; round < 20; round += 1) transfer(flow, 1e7, 102);
+    for (let round = 0; round < 5; round += 1) transfer(flow, 1e5, 102);
+    expect(flow.rate).toBeLessThan(5e6);
+    for (let round = 0; round < 5; round += 1) transfer(flow, 1e7, 102);
+    expect(flow.rate).toBeGreaterThan(80e6);
+  });
+
+  test("is doubted while a transfer brings nothing", () => {
+    const flow = new Flow();
+    transfer(flow, 1e7, 102);
+    flow.begin();
+    vi.advanceTimersByTime(20);
+    expect(flow.rate).toBeGreaterThan(70e6);
+    vi.advanceTimersByTime(600);
+    expect(flow.rate).toBeLessThan(10e6);
+  });
+
+  test("a few bytes say nothing", () => {
+    const flow = new Flow();
+    transfer(flow, 100, 50);
+    expect(flow.rate).toBeNull();
+  });
+});
+
+describe("a link", () => {
+  test("expects answers as they came, longer questions later", () => {
+    const link = new Link();
+    const unknown = [null, null, true];
+    expect([link.questionMs(36), link.questionMostMs(36), link.isUnasked]).toEqual(unknown);
+    link.answered(36, 900);
+    expect(link.questionMs(36)).toBeNull();
+    for (let round = 0; round < 10; round += 1) {
+      link.answered(36, 1);
+      link.answered(36_000, 11);
+    }
+    expect(link.questionMs(36)).toBeCloseTo(1, 0);
+    expect(link.questionMs(18_000)).toBeCloseTo(6, 0);
+    expect(link.questionMostMs(36)).toBeGreaterThan(1);
+    expect(link.isUnasked).toBe(false);
+  });
+
+  test("turns are about a tenth of a second long, within their bounds", () => {
+    const link = new Link();
+    const most = 16 * 2 ** 20;
+    expect(link.turnBytes("down", most)).toBe(256 * 1024);
+    link.up.note(50e6, 1000);
+    expect(link.restoreRate).toBe(link.up.rate);
+    expect(link.turnBytes("down", most)).toBeCloseTo(5e6, -5);
+    link.down.note(1e10, 1000);
+    expect(link.turnBytes("down", most)).toBe(most);
+    expect(link.restoreRate).toBe(link.down.rate);
+  });
+});

@@ -1,0 +1,31 @@
+// Why a block is missed follows from what became of it here; the memory is bounded.
+import { expect, test } from "vitest";
+import { toNamespace } from "../../src/block.ts";
+import { FATES_MAX } from "../../src/limits.ts";
+import { Fates } from "../../src/sidecar/fates.ts";
+
+const OURS = toNamespace(Buffer.alloc(32, 1));
+const THEIRS = toNamespace(Buffer.alloc(32, 2));
+const hash = (number: number): Buffer => {
+  const bytes = Buffer.alloc(32);
+  bytes.writeUInt32LE(number);
+  return bytes;
+};
+
+test("a miss has the reason of the block's latest fate", () => {
+  const fates = new Fates();
+  expect(fates.missReason(OURS, 0, hash(1))).toBe("never_stored");
+  fates.dropped(OURS, 0, hash(1), "queue_full");
+  expect(fates.missReason(OURS, 0, hash(1))).toBe("dropped_queue_full");
+  fates.stored(OURS, 0, hash(1));
+  expect(fates.missReason(OURS, 0, hash(1))).toBe("evicted");
+  expect(fates.missReason(THEIRS, 0, hash(1))).toBe("other_namespace");
+  expect(fates.missReason(OURS, 1, hash(1))).toBe("never_stored");
+});
+
+test("the oldest fate is forgotten", () => {
+  const fates = new Fates();
+  for (let number = 0; number <= FATES_MAX; number += 1) fates.stored(OURS, 0, hash(number));
+  expect(fates.missReason(OURS, 0, hash(0))).toBe("never_stored");
+  expect(fates.missReason(OURS, 0, hash(1))).toBe("evicted");
+});
