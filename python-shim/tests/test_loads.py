@@ -103,6 +103,9 @@ def test_a_load_that_must_not_happen_names_no_arena() -> None:
     assert queue.finish("a") is not None
 
 
-def test_an_admission_without_blocks_is_refused() -> None:
-    with pytest.raises(ValueError, match="request a: an admission without blocks"):
-        LoadQueue({0: 1}).add(make_plan("a"), [(0, [], [])])
+def test_an_admission_that_needs_no_block_is_reported_once() -> None:
+    queue = LoadQueue({0: 1})
+    queue.add(make_plan("a"), [(0, [], [])])
+    ((part,),) = drain(queue)
+    assert (part.block_ids, part.slots, part.last) == ([], [], True)
+    assert queue.finish("a") is not None

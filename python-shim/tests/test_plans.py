@@ -1,6 +1,7 @@
 """Fetch plans: blocks without holes, progress of dead plans ignored, slots given back exactly once."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 from tierkv.connectors.vllm.frames import Frame
@@ -297,3 +298,14 @@ def test_a_window_may_need_fewer_blocks_than_were_fetched_and_never_other_ones()
     assert plan.blocks_from(0, 16, [[0, 0, 0, 7]]) == [(0, [7], [13])]
     with pytest.raises(LoadMismatchError, match="block 1, which is not placed"):
         plan.blocks_from(0, 16, [[0, 5, 6, 7]])
+
+
+def test_of_an_unknown_kind_vllm_itself_says_what_it_needs() -> None:
+    book, _ = make_book()
+    unknown = replace(make_group(), page_bytes=(24, 24), may_skip=True)
+    plan = book.open("r", [(unknown, HASHES)], 0)
+    assert plan is not None
+    place_in(book, plan, 0, 0, 10, 11, 12, 13)
+    assert plan.ready_from(0) == 16
+    assert plan.blocks_from(0, 16, [[0, 5, 0, 7]]) == [(0, [5, 7], [11, 13])]
+    assert plan.blocks_from(0, 16, [[0, 0, 0, 0]]) == [(0, [], [])]

@@ -145,8 +145,6 @@ def test_without_a_cache_or_with_prefix_caching_off_there_is_no_group() -> None:
 @pytest.mark.parametrize(
     ("specs", "words"),
     [
-        ([ChunkedLocalAttentionSpec()], ["ChunkedLocalAttentionSpec", "--kv-transfer-config"]),
-        ([FullAttentionSpec(attention_chunk_size=64)], ["attention_chunk_size = 64"]),
         ([MambaSpec(mamba_cache_mode="all")], ["mamba-cache-mode all", "mode align"]),
     ],
 )

@@ -118,8 +118,12 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 2. vLLM on a CPU needs AVX-512 for fp8 caches, and AMX to compute on from cached latents (elsewhere it turns prefix caching off): the tests run where the
    CPU has them. Everywhere the page is taken as it is, which "pages taken as they are" proves, and the specs are tested on their own.
 
-- Refused at start on every release: chunked local attention, context parallelism, and KV-cache specs the shim does not know. Models with
-  cross-attention, pooling models, requests with LoRA adapters and prompts given as embeddings run untouched.
+- Every kind of KV-cache page is kept: K and V vectors canonically, everything else (8-bit and packed caches, latents, recurrent states, kinds the shim
+  does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.
+- Refused at start on every release: context parallelism, \`--mamba-cache-mode\` other than \`align\`, and states of a whole sequence that are not vLLM's
+  MambaSpec, since nobody hands them over.
+- Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
+  adapters; prompts given as embeddings. Groups that vLLM keeps out of prefix caching, and encoders, are left alone beside the others.
 - Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2, pipeline
   parallelism.
 - A load that fails is computed again: by request from 0.30 on, by block on 0.28 and 0.29, where vLLM takes blocks of one KV-cache group only

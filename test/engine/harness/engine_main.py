@@ -35,7 +35,7 @@ class Host:
         if config.get("opaque"):
             from tierkv.connectors.vllm import specs  # noqa: PLC0415
 
-            specs._PLAIN = ()
+            specs._PLAIN = specs._KNOWN = ()
         from vllm import LLM  # noqa: PLC0415 - after the environment
 
         options = {**_DEFAULTS, **config.get("vllm", {}), **_parse(config.get("launch_line", []))}

@@ -180,8 +180,11 @@ def hub_commit(hf_config: Any) -> str | None:
 
 
 def tokens_per_state(spec: Any) -> Any:
-    """Give the tokens one stored state of a spec covers; 0.28 knew only 1."""
-    return getattr(spec, "tokens_per_state", 1)
+    """Give the tokens one stored state of a spec covers; 0.28 knew only 1, and a spec need not say."""
+    try:
+        return getattr(spec, "tokens_per_state", 1)
+    except NotImplementedError:
+        return 1
 
 
 def hands_off_states() -> bool:
@@ -231,9 +234,25 @@ def tensor_shards(spec: Any) -> int | None:
 
 
 def content_bytes(spec: Any) -> int:
-    """Give the bytes of a layer's page without padding; 0.29 has another name for a recurrent state's."""
-    size: int | None = getattr(spec, "real_page_size_bytes", None)
-    return spec.state_content_size_bytes if size is None else size
+    """Give the bytes of a layer's page without padding; 0.29 has another name for a recurrent state's.
+
+    All that every spec must say is `page_size_bytes`, padding included.
+    """
+    for name in ("real_page_size_bytes", "unpadded_page_size_bytes"):
+        size: int | None = getattr(spec, name, None)
+        if size is not None:
+            return size
+    try:  # the shape of the views that vLLM makes (`compute_layer_kv_cache_shape_bytes`)
+        return int(spec.num_heads * spec.num_states * spec.state_content_size_bytes)
+    except (AttributeError, NotImplementedError):
+        pass
+    page_bytes: int = spec.page_size_bytes
+    return page_bytes
+
+
+def full_name(spec: Any) -> str:
+    """Name a spec's class together with who brought it."""
+    return f"{type(spec).__module__}.{type(spec).__qualname__}"
 
 
 def page_format(config: "VllmConfig", kv_cache_config: Any) -> str:

@@ -41,15 +41,16 @@ class LoadQueue:
         self._running: dict[str, Plan] = {}
 
     def add(self, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
-        """Queue an admission: (group, block ids, slots), with `plan.shards` slots for each block."""
+        """Queue an admission: (group, block ids, slots), with `plan.shards` slots for each block.
+
+        One without any block, where vLLM needs none of those before the boundary, is reported like every other.
+        """
         for group, block_ids, slots in blocks:
             if len(slots) != len(block_ids) * plan.shards:
                 raise ValueError(
                     f"request {plan.req_id}: {len(block_ids)} blocks of group {group} but {len(slots)} slots"
                 )
-        jobs = deque(_Blocks(*entry) for entry in blocks if entry[1])
-        if not jobs:
-            raise ValueError(f"request {plan.req_id}: an admission without blocks")
+        jobs = deque([_Blocks(*entry) for entry in blocks if entry[1]] or [_Blocks(*blocks[0])])
         self._queue.append(_Job(plan, plan.arena, jobs))
         self._running[plan.req_id] = plan
 
@@ -70,7 +71,7 @@ class LoadQueue:
             count = min(len(blocks.block_ids), room // block_bytes)
             if count <= 0 and parts:
                 break
-            count = max(count, 1)
+            count = min(max(count, 1), len(blocks.block_ids))
             room -= count * block_bytes
             is_last = count == len(blocks.block_ids) and len(job.blocks) == 1
             parts.append(self._cut(job, blocks, count, is_last=is_last))

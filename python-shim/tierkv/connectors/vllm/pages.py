@@ -51,6 +51,8 @@ class OpaquePages:
         """Show a layer as bytes, manager block by manager block."""
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"layer {name}: expected one KV tensor, got {type(tensor).__name__}")  # noqa: TRY004
+        if tensor.dim() == 1 and tensor.is_contiguous() and tensor.shape[0] % self.num_blocks == 0:
+            tensor = tensor.view(self.num_blocks, -1)  # a kind that lays out its own bytes
         if tensor.dim() < 2 or tensor.shape[0] % self.num_blocks or tensor.stride(-1) != 1:
             raise ValueError(
                 f"layer {name}: expected (blocks, ...) with whole rows, got {tuple(tensor.shape)} "

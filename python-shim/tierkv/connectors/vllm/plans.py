@@ -138,8 +138,10 @@ class Plan:
         for index in range(start // group.block_tokens, end // group.block_tokens):
             block_id = table[index] if index < len(table) else 0
             if block_id == 0:  # vLLM's null block
-                # A window's own rule may need fewer blocks than ours; a state or a full group needs each.
-                if index in needed and (group.is_state or group.tail == 0):
+                # The rule of a window or of an unknown kind may need fewer blocks than ours; a state or a full group
+                # needs each.
+                may_skip = group.may_skip or (group.tail > 0 and not group.is_state)
+                if index in needed and not may_skip:
                     raise LoadMismatchError(f"group {group.index} has no block {index}")
                 continue
             offset = (index - max(part.first, part.begin)) * self.shards

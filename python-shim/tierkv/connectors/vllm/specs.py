@@ -1,6 +1,7 @@
 """Which KV-cache groups this shim can carry: derived from vLLM's own specs, refused by name otherwise."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ class Group:
 
     Canonical: per layer and rank a block has the logical shape (heads, block_tokens, dim_k + dim_v), K's vector first,
     then V's. Opaque (`page_bytes` given): per layer the bytes of the engine's own page; `page_format` tells all that
-    gives them their meaning. `tail`: how many of its last blocks a boundary needs; 0: all before it.
+    gives them their meaning. `tail`: how many of its last blocks a boundary needs; 0: all before it. `may_skip`: vLLM
+    may leave some of those out as unreachable, by a rule of its own.
     """
 
     index: int
@@ -42,6 +44,7 @@ class Group:
     tail: int = 0
     page_bytes: tuple[int, ...] = ()
     page_format: str = ""
+    may_skip: bool = False
 
     @property
     def is_opaque(self) -> bool:
@@ -119,16 +122,19 @@ def read_groups(config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> list[
             )
     groups = []
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        by_layer = compat.specs_by_layer(group.kv_cache_spec, group.layer_names)
+        specs = {name: by_layer[name] for name in group.layer_names}
         kind = type(group.kv_cache_spec).__name__
-        if kind == _CROSS:
+        untouched = _why_untouched(group, list(specs.values()))
+        if untouched is not None:
             log.warning(
-                "tierKV: KV-cache group %d (%s) belongs to an encoder's output, which block hashes do not name: "
-                "nothing is saved or restored in this engine",
+                "tierKV: KV-cache group %d (%s) %s: nothing is saved or restored in this engine",
                 index,
                 kind,
+                untouched,
             )
             return []
-        if kind == _ENCODER:
+        if all(_is_kind(spec, _ENCODER) for spec in specs.values()):
             log.info("tierKV: KV-cache group %d (%s) is left alone: it keeps nothing", index, kind)
         elif compat.is_left_out(kv_cache_config, index):
             log.info(
@@ -137,14 +143,29 @@ def read_groups(config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> list[
                 kind,
             )
         else:
-            groups.append(_read_group(index, group, compat.page_format(config, kv_cache_config)))
+            groups.append(_read_group(index, specs, compat.page_format(config, kv_cache_config)))
     return groups
 
 
-def _read_group(index: int, group: Any, page_format: str) -> Group:
-    names = tuple(group.layer_names)
+def _is_kind(spec: Any, name: str) -> bool:
+    """Tell whether a spec is of a class of vLLM's, or derived from it."""
+    return any(base.__name__ == name for base in type(spec).__mro__)
+
+
+def _why_untouched(group: Any, specs: list[Any]) -> str | None:
+    """Give what about a group forbids to restore prefixes in this engine at all, if anything does."""
+    if any(_is_kind(spec, _CROSS) for spec in specs):
+        return "belongs to an encoder's output, which block hashes do not name"
+    if getattr(group, "host_resident", False):
+        return "lives in host memory, whose blocks vLLM counts apart"
+    if any(getattr(spec, "non_causal", False) for spec in specs):
+        return "attends to later tokens, so a prefix does not determine its blocks"
+    return None
+
+
+def _read_group(index: int, specs: Mapping[str, Any], page_format: str) -> Group:
+    names = tuple(specs)
     where = f"KV-cache group {index} ({names[0]} and {len(names) - 1} more layers)"
-    specs = compat.specs_by_layer(group.kv_cache_spec, names)
     tails = {_tail(spec, where) for spec in specs.values()}
     if len(tails) > 1:
         raise ValueError(f"{where}: tierKV does not support layers of several kinds in one group")
@@ -165,7 +186,14 @@ def _read_group(index: int, group: Any, page_format: str) -> Group:
             dtype=spec.dtype,
             tail=tail,
         )
-    is_state = type(spec).__name__ == _STATE
+    known = any(_is_kind(spec, name) for name in _KNOWN)
+    if not known:
+        log.warning(
+            "tierKV: %s: %s is unknown; its pages are kept as they are",
+            where,
+            compat.full_name(spec),
+        )
+        page_format = f"{page_format} {compat.full_name(spec)}"
     return Group(
         index=index,
         layer_names=names,
@@ -174,40 +202,46 @@ def _read_group(index: int, group: Any, page_format: str) -> Group:
         dim_k=0,
         dim_v=0,
         dtype=torch.uint8,
-        record_class="ssm" if is_state else "kv",
+        record_class="ssm" if _is_kind(spec, _STATE) else "kv",
         tail=tail,
         page_bytes=tuple(compat.content_bytes(specs[name]) for name in names),
         page_format=f"{page_format} {[repr(specs[name]) for name in names]}",
+        may_skip=not known,
     )
 
 
 _STATE = "MambaSpec"
 _CROSS = "CrossAttentionSpec"
 _ENCODER = "EncoderOnlyAttentionSpec"
+_FULL = "FullAttentionSpec"
 _WINDOW = "SlidingWindowSpec"
+_CHUNK = "ChunkedLocalAttentionSpec"
+#: Kinds whose reach is known; what is derived from one of them reaches as far.
+_KNOWN: tuple[str, ...] = (_FULL, _WINDOW, _CHUNK, _STATE)
 #: Kinds whose pages hold one K and one V vector per head and token, if nothing else is said.
-_PLAIN: tuple[str, ...] = ("FullAttentionSpec", _WINDOW)
+_PLAIN: tuple[str, ...] = (_FULL, _WINDOW, _CHUNK)
 
 
 def _tail(spec: Any, where: str) -> int:
-    """Give how many of a layer's last blocks a boundary needs (0: all); ValueError for a kind we cannot carry."""
-    kind = type(spec).__name__
-    if kind in ("FullAttentionSpec", "MLAAttentionSpec"):
-        if spec.attention_chunk_size is not None:
-            raise ValueError(
-                f"{where}: tierKV does not support attention_chunk_size = {spec.attention_chunk_size}"
-            )
-        return 0
-    if kind == _WINDOW:
+    """Give how many of a layer's last blocks a boundary needs (0: all); ValueError for a kind we cannot carry.
+
+    Of an unknown kind all blocks are needed that vLLM does not leave out itself.
+    """
+    if _is_kind(spec, _WINDOW):
         # The next token sees the window's other tokens; some must be kept for drafts beside them.
         reach = spec.sliding_window - 1 + compat.retained_tokens(spec)
         return max(1, int(-(-reach // spec.block_size)))
-    if kind == _STATE:
+    if _is_kind(spec, _CHUNK):
+        return int(-(-spec.attention_chunk_size // spec.block_size))
+    if _is_kind(spec, _STATE):
         _check_state(spec, where)
         return 1
-    raise ValueError(
-        f"{where}: tierKV does not support {kind}; start vLLM without --kv-transfer-config for this model"
-    )
+    if not _is_kind(spec, _FULL) and compat.tokens_per_state(spec) <= 0:
+        raise ValueError(
+            f"{where}: tierKV does not support {compat.full_name(spec)}: it keeps a state of the whole sequence, and "
+            "vLLM hands over those of MambaSpec only; start vLLM without --kv-transfer-config for this model"
+        )
+    return 0
 
 
 def _check_state(spec: Any, where: str) -> None:
