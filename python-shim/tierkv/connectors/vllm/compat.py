@@ -215,6 +215,16 @@ def is_left_out(kv_cache_config: Any, index: int) -> bool:
     return taking_part is not None and index not in taking_part
 
 
+def is_host_resident(group: Any) -> bool:
+    """Tell whether a group's blocks lie in host memory, in a pool of their own (0.30 and later)."""
+    return bool(getattr(group, "host_resident", False))
+
+
+def sees_later_tokens(spec: Any) -> bool:
+    """Tell whether a layer attends to tokens behind a block, too (not every kind says)."""
+    return bool(getattr(spec, "non_causal", False))
+
+
 def specs_by_layer(spec: Any, names: Sequence[str]) -> Mapping[str, Any]:
     """Give each layer's own spec: vLLM wraps those of one type whose sizes differ (`UniformTypeKVCacheSpecs`)."""
     found: Mapping[str, Any] | None = getattr(spec, "kv_cache_specs", None)

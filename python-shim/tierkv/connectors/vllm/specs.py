@@ -156,9 +156,9 @@ def _why_untouched(group: Any, specs: list[Any]) -> str | None:
     """Give what about a group forbids to restore prefixes in this engine at all, if anything does."""
     if any(_is_kind(spec, _CROSS) for spec in specs):
         return "belongs to an encoder's output, which block hashes do not name"
-    if getattr(group, "host_resident", False):
+    if compat.is_host_resident(group):
         return "lives in host memory, whose blocks vLLM counts apart"
-    if any(getattr(spec, "non_causal", False) for spec in specs):
+    if any(compat.sees_later_tokens(spec) for spec in specs):
         return "attends to later tokens, so a prefix does not determine its blocks"
     return None
 
