@@ -309,11 +309,13 @@ export const FIT_BUCKETS_MAX = 256;
 export const FIT_SMOOTHING = 0.25;
 /** Weight of a size per sample that came after its last one: halved after about 140. */
 export const FIT_FADE = 0.995;
+/** Weight of the belief that a doubted part of a law is 0, beside 1 for each size of which there are samples. */
+export const FIT_DOUBT = 0.05;
 /** Busy time of a link after which what was measured before counts for a third. */
 export const LINK_MEMORY_MS = 150;
 /** How much busy time the measured rate is worth against what is seen of transfers under way. */
 export const LINK_PRIOR_MS = 60;
-/** Fewer bytes say nothing of a link's rate. */
+/** Fewer bytes say nothing of a link's rate, unless they took longer than LINK_PRIOR_MS. */
 export const LINK_SAMPLE_BYTES_MIN: number = 4 * KIB;
 /** A link that was not measured for this long is tried with a few blocks, beside the request. */
 export const LINK_STALE_MS = 5_000;

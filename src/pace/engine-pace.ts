@@ -55,7 +55,7 @@ export class EnginePace {
   readonly isAlways: boolean;
   readonly prefill: Prefill = new Prefill();
   /** Seconds from the moment all is placed until it is loaded, by [1, decoded bytes]. */
-  readonly #load = new Fit(2);
+  readonly #load = new Fit(2, 0);
   #loadedMs: number | null = null;
   /** Wire bytes over the largest they could be. */
   readonly #wireShare = new Average(WIRE_SMOOTHING);

@@ -1,5 +1,5 @@
 // Owns the learning of a small linear model from measured times: coefficients that are never negative, coverage that old samples keep.
-import { FIT_BUCKETS_MAX, FIT_FADE, FIT_SMOOTHING } from "../limits.ts";
+import { FIT_BUCKETS_MAX, FIT_DOUBT, FIT_FADE, FIT_SMOOTHING } from "../limits.ts";
 
 /** What a measured time depends on: the model is their weighted sum. */
 export type Features = readonly number[];
@@ -14,17 +14,21 @@ interface Bucket {
 /**
  * seconds = sum of coefficient x feature. Samples of about the same size share a bucket, which holds their moving mean:
  * many short prompts do not drown the few long ones. Errors count relative to the time; buckets that have not been
- * met for a while count less.
+ * met for a while count less. Samples of one size alone do not tell which feature the time comes from: one feature is
+ * doubted, and gets what the others cannot explain.
  */
 export class Fit {
   readonly #dimensions: number;
+  readonly #doubted: number;
   readonly #buckets = new Map<string, Bucket>();
   #samples = 0;
   #coefficients: readonly number[] | null = null;
   #isStale = false;
 
-  constructor(dimensions: number) {
+  /** `doubted`: the feature whose coefficient is 0 unless samples of several sizes show it. */
+  constructor(dimensions: number, doubted: number) {
     this.#dimensions = dimensions;
+    this.#doubted = doubted;
   }
 
   get samples(): number {
@@ -90,6 +94,11 @@ export class Fit {
     const matrix = indices.map((i) =>
       indices.map((j) => sumOver(rows, (r) => of(r, i) * of(r, j))),
     );
+    // One more sample, of little weight: the doubted feature at its largest takes no time.
+    const longest = Math.max(...rows.map(({ seconds }) => seconds));
+    const own = matrix[this.#doubted];
+    if (own !== undefined)
+      own[this.#doubted] = (own[this.#doubted] ?? 0) + FIT_DOUBT / longest ** 2;
     const right = indices.map((i) => sumOver(rows, (row) => of(row, i) * row.seconds));
     return descend(matrix, right).map((value, at) => value / (scales[at] ?? 1));
   }

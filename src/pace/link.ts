@@ -44,12 +44,14 @@ export class Flow {
     this.#busyBytes += bytes;
   }
 
-  /** `latencyMs`: of the busy time, what a transfer of no bytes takes. */
+  /** `latencyMs`: of the busy time, what a transfer of no bytes takes. Next to nothing in a long time is a rate, too. */
   end(latencyMs: number): void {
     this.#open -= 1;
     if (this.#open > 0) return;
-    const spanMs = nowMs() - this.#busySinceMs;
-    if (this.#busyBytes >= LINK_SAMPLE_BYTES_MIN) this.note(this.#busyBytes, spanMs - latencyMs);
+    const spanMs = nowMs() - this.#busySinceMs - latencyMs;
+    if (this.#busyBytes >= LINK_SAMPLE_BYTES_MIN || spanMs >= LINK_PRIOR_MS) {
+      this.note(this.#busyBytes, spanMs);
+    }
     this.#busyBytes = 0;
   }
 
@@ -64,15 +66,20 @@ export class Flow {
 
   /** Bytes per second; null before the first measurement. What is under way counts as soon as it has taken a while. */
   get rate(): number | null {
-    const known = this.#spanMs > 0 ? (this.#bytes / this.#spanMs) * 1000 : null;
+    return this.rateAfter(null);
+  }
+
+  /** The same, with a rate to believe in before the first measurement. */
+  rateAfter(prior: number | null): number | null {
+    const known = this.#spanMs > 0 ? (this.#bytes / this.#spanMs) * 1000 : prior;
     if (this.#open === 0) return known;
     const busyMs = nowMs() - this.#busySinceMs;
     if (known === null) {
       const isEarly = busyMs < LINK_PRIOR_MS || this.#busyBytes === 0;
       return isEarly ? null : (this.#busyBytes / busyMs) * 1000;
     }
-    const prior = (known / 1000) * LINK_PRIOR_MS;
-    const now = ((this.#busyBytes + prior) / (busyMs + LINK_PRIOR_MS)) * 1000;
+    const believed = (known / 1000) * LINK_PRIOR_MS;
+    const now = ((this.#busyBytes + believed) / (busyMs + LINK_PRIOR_MS)) * 1000;
     // Bytes are heard of in lumps: an early one is no reason to call the link fast.
     return busyMs > LINK_PRIOR_MS ? now : Math.min(known, now);
   }
@@ -85,7 +92,7 @@ export class Link {
   readonly down: Flow = new Flow();
   readonly up: Flow = new Flow();
   /** Seconds by [1, bytes of the question]. */
-  readonly #questions = new Fit(2);
+  readonly #questions = new Fit(2, 1);
   /** What answers took over what was expected. */
   readonly #late = new Average(RTT_SMOOTHING);
   #answeredMs: number | null = null;
@@ -120,7 +127,7 @@ export class Link {
 
   /** Bytes per second that a restore gets: as measured; else as saves are sent, the same way back. */
   get restoreRate(): number | null {
-    return this.down.rate ?? this.up.rate;
+    return this.down.rateAfter(this.up.rate);
   }
 
   /** Bytes that this direction carries in about one turn. */

@@ -15,21 +15,25 @@ export interface Step {
  * largest size seen, so tokens from..to take base x steps + perToken x (to - from) + perPair x (to^2 - from^2) / 2.
  */
 export class Prefill {
-  readonly #fit = new Fit(3);
+  /** The base is doubted: prompts of one length would else look as if they cost the same at any length. */
+  readonly #fit = new Fit(3, 0);
   #stepTokensMax = 0;
+  #isWarm = false;
 
   get samples(): number {
     return this.#fit.samples;
   }
 
-  /** Seconds per step, per token, per pair; null before the first step. */
+  /** Seconds per step, per token, per pair; null before the second step. */
   get coefficients(): readonly number[] | null {
     return this.#fit.coefficients;
   }
 
+  /** An engine's first step prepares memory, and says nothing of the next. */
   learn({ tokens, attended, seconds }: Step): void {
     this.#stepTokensMax = Math.max(this.#stepTokensMax, tokens);
-    this.#fit.add([1, tokens, attended], seconds);
+    if (this.#isWarm) this.#fit.add([1, tokens, attended], seconds);
+    this.#isWarm = true;
   }
 
   /** Seconds that one such step should take; null before the first. */

@@ -70,6 +70,15 @@ describe("a choice", () => {
     expect(choose(learned(), new Link())).toBe("loaded cold");
   });
 
+  test("is to load by an engine whose prompts have all been of one length", () => {
+    const pace = new EnginePace();
+    for (const seconds of [9, 2.2, 2]) {
+      pace.prefill.learn({ tokens: 1027, attended: 1027 ** 2 / 2, seconds });
+    }
+    expect(choose(pace, linkOf(1250e6), 1024)).toBe("loaded cheaper");
+    expect(pace.tokensWorth(0.001, TOKENS)).toBeLessThan(10);
+  });
+
   test("takes the prefix that lies here already when the rest is far away", () => {
     const pace = learned();
     const half = TOKENS / 2;

@@ -56,6 +56,13 @@ describe("a flow", () => {
     expect(flow.rate).toBeLessThan(10e6);
   });
 
+  test("that brought nothing for a while is slow, when it is over, too", () => {
+    const flow = new Flow();
+    transfer(flow, 1e7, 102);
+    transfer(flow, 0, 1000);
+    expect(flow.rate).toBeLessThan(1e6);
+  });
+
   test("a few bytes say nothing", () => {
     const flow = new Flow();
     transfer(flow, 100, 50);
@@ -86,6 +93,11 @@ describe("a link", () => {
     expect(link.turnBytes("down", most)).toBe(256 * 1024);
     link.up.note(50e6, 1000);
     expect(link.restoreRate).toBe(link.up.rate);
+    link.down.begin();
+    vi.advanceTimersByTime(1000);
+    expect(link.restoreRate).toBeLessThan(5e6);
+    link.down.moved(50e6);
+    link.down.end(0);
     expect(link.turnBytes("down", most)).toBeCloseTo(5e6, -5);
     link.down.note(1e10, 1000);
     expect(link.turnBytes("down", most)).toBe(most);

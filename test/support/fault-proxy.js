@@ -215,7 +215,8 @@ class Relay {
     const bytes = pieces.reduce((sum, { data }) => sum + data.length, 0);
     const nowMs = performance.now();
     this.#freeAtMs = Math.max(this.#freeAtMs, nowMs) + (bytes / bytesPerSecond) * 1000;
-    await delay(this.#freeAtMs - nowMs);
+    // What is still on its way keeps nobody from ending.
+    await delay(this.#freeAtMs - nowMs, undefined, { ref: false });
   }
 
   async #delay() {
