@@ -30,7 +30,7 @@ export async function run({ isQuick, say }) {
     // The budgets of every installation: a stopped sidecar costs what it costs there.
     const options = {
       arenaBytes: GIB,
-      int8: await stand.hasInt8(),
+      int8: true,
       restore: '[restore]\nwhen = "always"\n',
     };
     const sidecar = await stand.sidecar(address, options);
