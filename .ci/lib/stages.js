@@ -128,6 +128,9 @@ export const STAGES = [
   },
 ];
 
+/** What has a long form (harness/releases.py, IS_LONG). */
+const LONG = ["ranks", "shapes", "talk"].map((name) => `test/engine/test_${name}.py`);
+
 const RECORD = { TIERKV_TEST_RECORD: at("test", "engine", "results.json") };
 
 /** What takes too long for every change (`npm run test:matrix`); docs/compatibility.md is made from the outcomes. */
@@ -145,7 +148,7 @@ export const MATRIX = [
     env: { ...RECORD, TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_ENGINE: OLDEST_RELEASE },
   },
   {
-    ...pytest("long", MATRIX_TIMEOUT_MS, "test/engine/test_talk.py", "test/engine/test_ranks.py"),
+    ...pytest("long", MATRIX_TIMEOUT_MS, ...LONG),
     env: { ...RECORD, TIERKV_TEST_LONG: "on" },
   },
 ];

@@ -19,7 +19,11 @@ BLOCK = 32
 BLOCKS = 6
 TEXT = prompt(900, BLOCKS * BLOCK + 5)
 #: KV heads of the model, and so into how many records a block of two ranks is cut; one head lies on both.
-HEADS = (2, 1) if IS_LONG else (2,)
+HEADS = (2, 1)
+
+pytestmark = pytest.mark.skipif(
+    not IS_LONG, reason="two ranks start for minutes: `npm run test:matrix`"
+)
 
 
 @pytest.mark.parametrize("heads", HEADS)

@@ -10,7 +10,7 @@ import pytest
 from tierkv.lab.checkpoint import Spec
 
 from harness.models import HYBRID
-from harness.releases import MAIN, OLDEST
+from harness.releases import IS_LONG, MAIN, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,8 @@ class Shape:
     options: dict[str, Any] = field(default_factory=dict)
     harness: dict[str, Any] = field(default_factory=dict)
     needs: str = "sse2"
+    #: Left to `npm run test:matrix`: what it shows beyond the others is not worth its minutes in every run.
+    is_long: bool = False
     #: A cache that holds one conversation of test_talk.py and little more.
     small: tuple[tuple[str, int], ...] = (("num_gpu_blocks_override", 40), ("max_model_len", 512))
 
@@ -46,6 +48,7 @@ SHAPES = {
         replace(SMALL, kind="qwen3_5", layers=8, kv_heads=1),
         {STATE, ATTENTION},
         small=_SMALL_HYBRID,
+        is_long=True,
     ),
     "sliding window": Shape(
         replace(SMALL, kind="gemma3", dtype="float32", window=80),
@@ -71,6 +74,9 @@ def on_this_machine(names: Sequence[str] = tuple(SHAPES)) -> list[Any]:
             SHAPES[name],
             id=name,
             marks=[
+                pytest.mark.skipif(
+                    SHAPES[name].is_long and not IS_LONG, reason="long: `npm run test:matrix`"
+                ),
                 pytest.mark.skipif(
                     SHAPES[name].needs not in flags, reason=f"needs {SHAPES[name].needs}"
                 ),
