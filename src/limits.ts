@@ -343,6 +343,12 @@ export const DOCTOR_BYTES: number = 16 * MIB;
 export const DOCTOR_ROUNDS = 3;
 /** Rows of measured steps in one frame. */
 export const STEP_ROWS_MAX = 256;
+/** Connections the metrics endpoint holds open. */
+export const SCRAPE_CONNECTIONS_MAX = 16;
+/** Header of one request to it. */
+export const SCRAPE_HEADER_BYTES_MAX = 8_192;
+/** A request to it arrives, and its answer is read, within this time. */
+export const SCRAPE_TIMEOUT_MS = 5_000;
 /** Requests `tierkv explain` remembers, and those it shows at once. */
 export const DECISIONS_MAX = 1_024;
 export const EXPLAIN_MAX = 256;

@@ -71,6 +71,42 @@ export type SidecarCounter =
   | `shim_${string}`;
 export type VaultCounter = (typeof VAULT_COUNTERS)[number] | `refused_${string}`;
 
+/** What a request's parts took: until it was known what is held, fetching it, and the engine's copying it. */
+export type SidecarTime = "lookup" | "fetch" | "load";
+
+export interface HistogramSnapshot {
+  /** Upper bounds in s, ascending. */
+  bounds: readonly number[];
+  /** How many stayed within each bound, and above the one before. */
+  counts: number[];
+  sum: number;
+  count: number;
+}
+
+/** Upper bounds of a histogram's buckets, in s: from one look-up on a LAN to the longest wait. */
+const TIME_BOUNDS_S = [
+  0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
+] as const;
+
+/** Times of one kind by TIME_BOUNDS_S. */
+export class Histogram {
+  readonly #counts = TIME_BOUNDS_S.map(() => 0);
+  #sum = 0;
+  #count = 0;
+
+  observe(seconds: number): void {
+    const index = TIME_BOUNDS_S.findIndex((bound) => seconds <= bound);
+    if (index >= 0) this.#counts[index] = (this.#counts[index] ?? 0) + 1;
+    this.#sum += seconds;
+    this.#count += 1;
+  }
+
+  snapshot(): HistogramSnapshot {
+    const [sum, count] = [this.#sum, this.#count];
+    return { bounds: TIME_BOUNDS_S, counts: [...this.#counts], sum, count };
+  }
+}
+
 /** Monotonic counters of one process; starts empty and is read as a snapshot. */
 export class Counters<Name extends string = string> {
   readonly #values = new Map<string, number>();
@@ -96,11 +132,22 @@ export class Counters<Name extends string = string> {
   }
 }
 
-export type SidecarCounters = Counters<SidecarCounter>;
+export class SidecarCounters extends Counters<SidecarCounter> {
+  readonly #times = { lookup: new Histogram(), fetch: new Histogram(), load: new Histogram() };
+
+  took(what: SidecarTime, ms: number): void {
+    this.#times[what].observe(ms / 1000);
+  }
+
+  times(): Record<SidecarTime, HistogramSnapshot> {
+    const { lookup, fetch, load } = this.#times;
+    return { lookup: lookup.snapshot(), fetch: fetch.snapshot(), load: load.snapshot() };
+  }
+}
 export type VaultCounters = Counters<VaultCounter>;
 
 export function newSidecarCounters(): SidecarCounters {
-  return new Counters<SidecarCounter>(SIDECAR_COUNTERS);
+  return new SidecarCounters(SIDECAR_COUNTERS);
 }
 
 export function newVaultCounters(): VaultCounters {

@@ -5,9 +5,17 @@ import { IMPORT_RULES } from "./tidy/imports.ts";
 import { PYTHON_RULES } from "./tidy/python.ts";
 import { SHAPE_RULES } from "./tidy/shape.ts";
 import { fromExample, readSources } from "./tidy/sources.ts";
+import { WAIT_RULES } from "./tidy/waits.ts";
 import { WORD_RULES } from "./tidy/words.ts";
 
-const RULES = [...IMPORT_RULES, ...SHAPE_RULES, ...WORD_RULES, ...PYTHON_RULES, ...DOC_RULES];
+const RULES = [
+  ...IMPORT_RULES,
+  ...SHAPE_RULES,
+  ...WORD_RULES,
+  ...PYTHON_RULES,
+  ...DOC_RULES,
+  ...WAIT_RULES,
+];
 const SOURCES = readSources();
 
 test("the repository was read", () => {

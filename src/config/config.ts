@@ -39,6 +39,8 @@ export interface VaultConfig {
   readonly durability: Durability;
   /** null: until there is no room. */
   readonly diskTtlS: number | null;
+  /** Where Prometheus may scrape; null: nowhere. */
+  readonly metricsListen: Address | null;
 }
 
 export interface SidecarConfig {
@@ -53,6 +55,8 @@ export interface SidecarConfig {
   readonly idleExitS: number;
   /** Lanes to each vault; 0: records travel over gRPC. */
   readonly lanes: number;
+  /** Where Prometheus may scrape; null: nowhere. */
+  readonly metricsListen: Address | null;
 }
 
 export interface RestoreConfig {

@@ -117,13 +117,24 @@ export function showBytes(count: number): string {
 /** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only where one listens. Or `unix:/path`. */
 export function address(use: "listen" | "connect"): Kind<Address> {
   const sample = use === "listen" ? "127.0.0.1:50051" : "192.168.1.10:50051";
+  const tcp = tcpOnly(sample, use === "listen" ? 0 : 1);
   return {
     describe: '`"host:port"` or `"unix:/path"`',
     parse(raw, key) {
+      const isUnix = typeof raw === "string" && raw.startsWith(UNIX_PREFIX);
+      return isUnix ? unixAddress(raw, key) : tcp.parse(raw, key);
+    },
+  };
+}
+
+/** The same without `unix:/path`; `sample` is shown where no better guess can be made. */
+export function tcpOnly(sample: string, portMin: number): Kind<Address> {
+  return {
+    describe: '`"host:port"`',
+    parse(raw, key) {
       const fix = `write ${key} = "${suggestAddress(raw, sample)}"`;
       if (typeof raw !== "string") return wrongType('an address "host:port" in quotes', fix);
-      if (raw.startsWith(UNIX_PREFIX)) return unixAddress(raw, key);
-      return tcpAddress(raw, use === "listen" ? 0 : 1, fix);
+      return tcpAddress(raw, portMin, fix);
     },
   };
 }

@@ -23,7 +23,7 @@ import {
 } from "../limits.ts";
 import { LOG_LEVELS } from "../log.ts";
 import type { Config } from "./config.ts";
-import { address, boolean, bytes, choice, integer, path, showBytes } from "./kinds.ts";
+import { address, boolean, bytes, choice, integer, path, showBytes, tcpOnly } from "./kinds.ts";
 import type { Kind } from "./kinds.ts";
 
 export type Environment = Readonly<Record<string, string | undefined>>;
@@ -169,6 +169,13 @@ export const SCHEMA: Schema = {
         fallbackText: "none: they stay while there is room",
         example: "604_800",
       },
+      metrics_listen: {
+        kind: tcpOnly("127.0.0.1:50250", 0),
+        doc: "Where Prometheus may scrape `/metrics`: what is held, taken, sent, evicted and refused, by tier. Plain HTTP without a password; it shows no prompts and no keys.",
+        fallback: () => null,
+        fallbackText: "none: nothing listens",
+        example: '"127.0.0.1:50250"',
+      },
     },
   },
   sidecar: {
@@ -216,6 +223,13 @@ export const SCHEMA: Schema = {
         fallback: () => LANES_DEFAULT,
         fallbackText: `\`${LANES_DEFAULT}\``,
         example: String(LANES_DEFAULT),
+      },
+      metrics_listen: {
+        kind: tcpOnly("127.0.0.1:50251", 0),
+        doc: "Where Prometheus may scrape `/metrics`: what was decided and why, what was missed and why, bytes, times, queues, vaults. Plain HTTP without a password; it shows no prompts and no keys.",
+        fallback: () => null,
+        fallbackText: "none: nothing listens",
+        example: '"127.0.0.1:50251"',
       },
     },
   },

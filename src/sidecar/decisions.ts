@@ -97,7 +97,9 @@ export class Case {
 
   lookedUp(heldTokens: number, miss: string | null): void {
     this.account.heldTokens = heldTokens;
-    this.account.actual.lookup = round(nowMs() - this.#openedMs);
+    const lookupMs = nowMs() - this.#openedMs;
+    this.account.actual.lookup = round(lookupMs);
+    this.#counters.took("lookup", lookupMs);
     this.account.miss = miss;
     if (miss !== null) this.#counters.add(`miss_${miss}`);
   }
@@ -120,14 +122,21 @@ export class Case {
     const { account } = this;
     account.end = reason;
     account.placedTokens = placedTokens;
-    if (account.chosenTokens !== null) account.actual.fetch = round(nowMs() - this.#decidedMs);
+    if (account.chosenTokens !== null) {
+      const fetchMs = nowMs() - this.#decidedMs;
+      account.actual.fetch = round(fetchMs);
+      if (account.chosenTokens > account.startTokens) this.#counters.took("fetch", fetchMs);
+    }
     if (placedTokens <= account.startTokens) this.#log();
   }
 
   /** The engine has let go of it; `loadedTokens` of them were used, `loadMs` after they were placed. */
   released(loadedTokens: number, loadMs: number | null): void {
     this.account.loadedTokens = loadedTokens;
-    this.account.actual.load = loadMs === null ? null : round(loadMs);
+    if (loadMs !== null) {
+      this.account.actual.load = round(loadMs);
+      this.#counters.took("load", loadMs);
+    }
     this.#log();
   }
 

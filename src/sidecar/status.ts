@@ -2,7 +2,7 @@
 import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
-import type { SidecarCounters } from "../metrics.ts";
+import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
 import { coreInfo } from "../native.ts";
 import { nowMs } from "../time.ts";
 import { chooseCodecs } from "./codecs.ts";
@@ -36,6 +36,8 @@ export interface SidecarStatus {
   kvCodec: CodecName;
   saves: { queuedBlocks: number; queuedBytes: number };
   counters: Record<string, number>;
+  /** What the parts of requests took. */
+  times: Record<SidecarTime, HistogramSnapshot>;
 }
 
 export interface StatusSources {
@@ -65,6 +67,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     kvCodec: chooseCodecs(config.turboQuant).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
     counters: counters.snapshot(),
+    times: counters.times(),
   };
 }
 

@@ -16,6 +16,7 @@ import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
 import type { StoreDiskOptions } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
+import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
 import { healthService, vaultService } from "../wire/service.ts";
 import type { VaultContext } from "./context.ts";
@@ -68,6 +69,8 @@ export interface RunningVault extends Running {
   readonly address: string;
   /** What it has counted so far, by name. */
   counts(): Readonly<Record<string, number>>;
+  /** What Stats answers. */
+  stats(): StatsReply;
 }
 
 /** Listens and serves until closed. Throws ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
@@ -111,6 +114,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   return {
     address: listener.address,
     counts: () => countsOf(vault),
+    stats: () => stats(vault),
     close: () => (closing ??= drain({ vault, health, server, listener })),
   };
 }

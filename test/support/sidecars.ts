@@ -47,6 +47,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       diskBytes: null,
       durability: "group",
       diskTtlS: null,
+      metricsListen: null,
     },
     sidecar: {
       socket: options.socket,
@@ -55,6 +56,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       autostart: false,
       idleExitS: 600,
       lanes: 2,
+      metricsListen: null,
     },
     restore: {
       waitMs: options.waitMs ?? 10_000,

@@ -66,6 +66,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
   return closeAfterTest({
     address: vault.address,
     counts: () => vault.counts(),
+    stats: () => vault.stats(),
     close: () => vault.close(),
     counters: { get: (name: VaultCounter) => vault.counts()[name] ?? 0 },
   });

@@ -49,9 +49,10 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     types: ["config"],
     packages: ["@msgpack/msgpack"],
   }),
+  exposition: room({ types: ["sidecar", "wire"] }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
-    rooms: ["arena", "codec", "config", "wire", "vault", "client", "sidecar", "demo"],
+    rooms: ["arena", "codec", "config", "wire", "vault", "client", "sidecar", "exposition", "demo"],
     packages: ["commander"],
   }),
 };

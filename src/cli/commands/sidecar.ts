@@ -2,6 +2,7 @@
 import type { RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import type { Config } from "../../config/config.ts";
+import type { Family } from "../../exposition/text.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
 import { IDLE_POLL_MS } from "../../limits.ts";
@@ -13,6 +14,7 @@ import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
+import { startScrape } from "../scrape.ts";
 import { localVaultAddress, vaultTargets } from "../targets.ts";
 
 interface SidecarOptions {
@@ -62,6 +64,7 @@ interface Parts {
   clients: Running;
   localVault: LocalVault | null;
   startSidecar(): Promise<RunningSidecar>;
+  startScrape(): Promise<Running | undefined>;
   /** Once it was started. */
   sidecar: RunningSidecar | null;
 }
@@ -69,6 +72,7 @@ interface Parts {
 async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { VaultClient } = await import("../../client/vault-client.ts");
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
+  const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
   const connect = (name: RecordClass): VaultClient | null => {
     const target = vaultTargets(config).find(({ classes }) => classes.includes(name));
@@ -84,12 +88,18 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       return Promise.resolve();
     },
   };
-  return {
+  const parts: Parts = {
     clients,
     localVault: makeLocalVault(config, logger, counters),
     startSidecar: () => startSidecar({ config, vaults, logger, counters }),
+    startScrape: () => {
+      const read = (): Family[] =>
+        parts.sidecar === null ? [] : sidecarFamilies(parts.sidecar.status());
+      return startScrape("sidecar", config.sidecar.metricsListen, logger, read);
+    },
     sidecar: null,
   };
+  return parts;
 }
 
 function makeLocalVault(
@@ -120,6 +130,7 @@ function start(parts: Parts): Promise<Running> {
         return undefined;
       },
     },
+    { name: "metrics endpoint", run: () => parts.startScrape() },
   ]);
 }
 

@@ -2,12 +2,15 @@
 import { totalmem } from "node:os";
 import { Option } from "commander";
 import type { Override } from "../../config/override.ts";
+import type { Family } from "../../exposition/text.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { newVaultCounters } from "../../metrics.ts";
+import type { RunningVault } from "../../vault/server.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkOpenFiles } from "../conditions.ts";
 import { vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
+import { startScrape } from "../scrape.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
 
 interface VaultOptions {
@@ -45,7 +48,8 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     logger.warn(machine, "[vault] max_bytes is more than this machine has: lower it");
   }
   const { startVault } = await import("../../vault/server.ts");
-  const listen = async (): Promise<Awaited<ReturnType<typeof startVault>>> => {
+  const { vaultFamilies } = await import("../../exposition/vault.ts");
+  const listen = async (): Promise<RunningVault> => {
     const counters = newVaultCounters();
     const { listen: at, lanePort } = config.vault;
     const vault = await startVault({
@@ -59,8 +63,19 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
     return vault;
   };
+  let vault: RunningVault | null = null;
+  const steps = [
+    { name: "vault", run: async () => (vault = await listen()) },
+    {
+      name: "metrics endpoint",
+      run: () => {
+        const read = (): Family[] => (vault === null ? [] : vaultFamilies(vault.stats()));
+        return startScrape("vault", config.vault.metricsListen, logger, read);
+      },
+    },
+  ];
   const stop = call.options.untilStdinEnds === true ? whenStdinEnds() : undefined;
-  return runUntilSignal(() => startSteps([{ name: "vault", run: listen }]), { logger, stop });
+  return runUntilSignal(() => startSteps(steps), { logger, stop });
 }
 
 function overrides({ listen, role, maxBytes }: VaultOptions): Override[] {

@@ -1,0 +1,65 @@
+// Owns how the counters of a process become families: names that share a prefix become one family with a label.
+import type { HistogramSnapshot } from "../metrics.ts";
+import type { Family, Sample } from "./text.ts";
+
+/** Counters whose names start with `prefix` differ by what follows it. */
+export interface CounterFamily {
+  prefix: string;
+  name: string;
+  label: string;
+  help: string;
+}
+
+const MICROSECONDS = /_us$/;
+
+/** `process` is the first part of every name: `tierkv_sidecar`. */
+export function counterFamilies(
+  process: string,
+  counts: Readonly<Record<string, number>>,
+  grouped: readonly CounterFamily[],
+): Family[] {
+  const singles: Family[] = [];
+  const samples = new Map<CounterFamily, Sample[]>(grouped.map((family) => [family, []]));
+  for (const [name, value] of Object.entries(counts)) {
+    const family = grouped.find(({ prefix }) => name.startsWith(prefix));
+    if (family === undefined) singles.push(single(process, name, value));
+    else {
+      const labels = { [family.label]: name.slice(family.prefix.length) };
+      samples.get(family)?.push({ labels, value });
+    }
+  }
+  const families = grouped.map((family): Family => {
+    const { name, help } = family;
+    const full = `${process}_${name}_total`;
+    return { name: full, kind: "counter", help, samples: samples.get(family) ?? [] };
+  });
+  return [...singles, ...families];
+}
+
+/** Times are seconds in Prometheus. */
+function single(process: string, name: string, value: number): Family {
+  const isTime = MICROSECONDS.test(name);
+  const shown = isTime ? name.replace(MICROSECONDS, "_seconds") : name;
+  const help = `${shown.replaceAll("_", " ")}, since the start.`;
+  const samples = [{ value: isTime ? value / 1e6 : value }];
+  return { name: `${process}_${shown}_total`, kind: "counter", help, samples };
+}
+
+export function histogramFamily(
+  name: string,
+  help: string,
+  { bounds, counts, sum, count }: HistogramSnapshot,
+): Family {
+  let below = 0;
+  const buckets = bounds.map((bound, index): Sample => {
+    below += counts[index] ?? 0;
+    return { suffix: "_bucket", labels: { le: String(bound) }, value: below };
+  });
+  const samples = [
+    ...buckets,
+    { suffix: "_bucket", labels: { le: "+Inf" }, value: count },
+    { suffix: "_sum", value: sum },
+    { suffix: "_count", value: count },
+  ];
+  return { name, kind: "histogram", help, samples };
+}

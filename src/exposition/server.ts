@@ -1,0 +1,83 @@
+// Owns the HTTP endpoint that Prometheus scrapes: one path, bounded in connections, time and request size.
+import { createServer } from "node:http";
+import type { RequestListener } from "node:http";
+import type { AddressInfo } from "node:net";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import type { Running } from "../lifecycle.ts";
+import { SCRAPE_CONNECTIONS_MAX, SCRAPE_HEADER_BYTES_MAX, SCRAPE_TIMEOUT_MS } from "../limits.ts";
+import { CONTENT_TYPE, exposition } from "./text.ts";
+import type { Family } from "./text.ts";
+
+export interface ScrapeOptions {
+  /** Port 0: the system chooses one. */
+  readonly listen: { readonly host: string; readonly port: number };
+  /** The key that sets it, for errors. */
+  readonly key: string;
+  /** Families as they stand now. */
+  read(): readonly Family[];
+}
+
+export interface ScrapeServer extends Running {
+  /** `http://host:port/metrics`, with the real port. */
+  readonly url: string;
+}
+
+/** Serves `GET /metrics` until closed. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+export async function startScrapeServer({
+  listen,
+  key,
+  read,
+}: ScrapeOptions): Promise<ScrapeServer> {
+  const limits = {
+    maxHeaderSize: SCRAPE_HEADER_BYTES_MAX,
+    requestTimeout: SCRAPE_TIMEOUT_MS,
+    headersTimeout: SCRAPE_TIMEOUT_MS,
+    connectionsCheckingInterval: SCRAPE_TIMEOUT_MS,
+  };
+  const server = createServer(limits, answer(read));
+  server.maxConnections = SCRAPE_CONNECTIONS_MAX;
+  // A reader that has stopped reading ends here, too.
+  server.setTimeout(SCRAPE_TIMEOUT_MS);
+  const { host, port } = listen;
+  await new Promise<void>((resolve, reject) => {
+    const onError = (error: NodeJS.ErrnoException): void =>
+      reject(listenError(error, `${host}:${port}`, key));
+    server.once("error", onError);
+    server.listen({ host, port }, () => {
+      server.off("error", onError);
+      resolve();
+    });
+  });
+  const bound = server.address() as AddressInfo;
+  const shown = host.includes(":") ? `[${host}]` : host;
+  return {
+    url: `http://${shown}:${bound.port}/metrics`,
+    close(): Promise<void> {
+      server.close();
+      server.closeAllConnections();
+      return Promise.resolve();
+    },
+  };
+}
+
+function answer(read: () => readonly Family[]): RequestListener {
+  return (request, response) => {
+    request.resume();
+    const path = request.url?.replace(/\?.*$/, "");
+    if (request.method !== "GET" || path !== "/metrics") {
+      response.writeHead(404, { "content-type": "text/plain" }).end("GET /metrics\n");
+      return;
+    }
+    response.writeHead(200, { "content-type": CONTENT_TYPE }).end(exposition(read()));
+  };
+}
+
+function listenError(error: NodeJS.ErrnoException, address: string, key: string): TierkvError {
+  if (error.code === "EADDRINUSE") {
+    const fix = `stop that process or set another ${key}`;
+    return new TierkvError("ADDRESS_IN_USE", { address, fix }, { cause: error });
+  }
+  const fix = `set ${key} to an address of this machine`;
+  const reason = toTierkvError(error).message;
+  return new TierkvError("LISTEN_FAILED", { address, reason, fix }, { cause: error });
+}

@@ -1,0 +1,87 @@
+// Owns what a sidecar shows to Prometheus.
+import type { SidecarStatus } from "../sidecar/status.ts";
+import { counterFamilies, histogramFamily } from "./counters.ts";
+import type { CounterFamily } from "./counters.ts";
+import { gauge } from "./text.ts";
+import type { Family, Sample } from "./text.ts";
+
+const GROUPED: readonly CounterFamily[] = [
+  {
+    prefix: "dropped_",
+    name: "blocks_dropped",
+    label: "reason",
+    help: "Blocks an engine offered that were not stored, by reason.",
+  },
+  {
+    prefix: "miss_",
+    name: "misses",
+    label: "reason",
+    help: "Requests by why the first block that was not held was missed.",
+  },
+  {
+    prefix: "decided_",
+    name: "decisions",
+    label: "decision",
+    help: "Requests by what was decided (local, loaded, recomputed) and why.",
+  },
+  {
+    prefix: "plan_",
+    name: "restores_ended",
+    label: "reason",
+    help: "Restores by why nothing more was placed.",
+  },
+  { prefix: "shim_", name: "shim", label: "what", help: "What the engines' shims counted." },
+];
+
+const TIMES: Readonly<Record<string, string>> = {
+  lookup: "From a request's arrival until it was known what the vaults hold.",
+  fetch: "From the decision to restore until all of it lay in shared memory.",
+  load: "From there until the engine had copied it.",
+};
+
+export function sidecarFamilies(status: SidecarStatus): Family[] {
+  const own = "tierkv_sidecar";
+  const { arenaBytes, slots, slotsFree, saves, engines } = status;
+  return [
+    gauge(`${own}_info`, "The version that runs.", [
+      { labels: { version: status.version }, value: 1 },
+    ]),
+    gauge(`${own}_uptime_seconds`, "Since the start.", status.uptimeMs / 1000),
+    gauge(`${own}_engines`, "Engines connected.", engines.length),
+    gauge(`${own}_arena_bytes`, "Shared memory of all engines.", arenaBytes),
+    gauge(`${own}_slots`, "Slots of all arenas.", slots),
+    gauge(`${own}_slots_free`, "Slots of all arenas that hold nothing.", slotsFree),
+    gauge(`${own}_save_queue_blocks`, "Blocks waiting to be stored.", saves.queuedBlocks),
+    gauge(`${own}_save_queue_bytes`, "Their bytes.", saves.queuedBytes),
+    gauge(
+      `${own}_vault_up`,
+      "1 while a vault answers.",
+      ofVaults(status, ({ state }) => state),
+    ),
+    gauge(
+      `${own}_vault_lanes_up`,
+      "1 while records travel on lanes.",
+      ofVaults(status, ({ lanes }) => lanes),
+    ),
+    ...Object.entries(status.times).map(([name, times]) =>
+      histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, times),
+    ),
+    ...counterFamilies(own, status.counters, GROUPED),
+  ];
+}
+
+function ofVaults(
+  { vaults }: SidecarStatus,
+  stateOf: (vault: { state: string; lanes: string }) => string,
+): Sample[] {
+  return Object.entries(vaults).flatMap(([name, vault]) =>
+    vault === null
+      ? []
+      : [
+          {
+            labels: { class: name, address: vault.address },
+            value: stateOf(vault) === "up" ? 1 : 0,
+          },
+        ],
+  );
+}

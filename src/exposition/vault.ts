@@ -1,0 +1,60 @@
+// Owns what a vault shows to Prometheus.
+import type { StatsReply } from "../wire/messages.ts";
+import { counterFamilies } from "./counters.ts";
+import type { CounterFamily } from "./counters.ts";
+import { gauge } from "./text.ts";
+import type { Family } from "./text.ts";
+
+const GROUPED: readonly CounterFamily[] = [
+  {
+    prefix: "refused_",
+    name: "refused",
+    label: "status",
+    help: "Records that were not taken, by status.",
+  },
+];
+
+const OWN = "tierkv_vault";
+
+export function vaultFamilies(stats: StatsReply): Family[] {
+  const { disk } = stats;
+  const tiers = (
+    memory: number,
+    onDisk: number | undefined,
+  ): { labels: { tier: string }; value: number }[] => [
+    { labels: { tier: "memory" }, value: memory },
+    ...(onDisk === undefined ? [] : [{ labels: { tier: "disk" }, value: onDisk }]),
+  ];
+  return [
+    gauge(`${OWN}_info`, "The version that runs.", [
+      { labels: { version: stats.version }, value: 1 },
+    ]),
+    gauge(`${OWN}_uptime_seconds`, "Since the start.", stats.uptimeMs / 1000),
+    gauge(`${OWN}_bytes_max`, "Ceiling of each tier.", tiers(stats.maxBytes, disk?.maxBytes)),
+    gauge(`${OWN}_bytes_used`, "In use in each tier.", tiers(stats.usedBytes, disk?.usedBytes)),
+    gauge(
+      `${OWN}_bytes_reserved`,
+      "Memory of records in the middle of arriving.",
+      stats.reservedBytes,
+    ),
+    gauge(`${OWN}_records`, "Records in each tier.", tiers(stats.records, disk?.records)),
+    gauge(`${OWN}_namespaces`, "Namespaces of the records in memory.", stats.namespaces),
+    gauge(`${OWN}_lanes`, "Lanes that are open.", stats.lanes),
+    ...(disk === null || disk === undefined ? [] : diskFamilies(disk)),
+    ...counterFamilies(OWN, stats.counters, GROUPED),
+  ];
+}
+
+function diskFamilies(disk: NonNullable<StatsReply["disk"]>): Family[] {
+  return [
+    gauge(`${OWN}_durable_records`, "Records that survive a power failure.", disk.durableRecords),
+    gauge(`${OWN}_durable_bytes`, "Their bytes.", disk.durableBytes),
+    gauge(`${OWN}_disk_queue_bytes`, "Records waiting to be written.", disk.queuedBytes),
+    gauge(
+      `${OWN}_disk_recovering`,
+      "1 while segments of the run before are read.",
+      Number(disk.recovering),
+    ),
+    gauge(`${OWN}_disk_failing`, "1 while the disk takes nothing.", Number(disk.failing)),
+  ];
+}

@@ -1,0 +1,156 @@
+// Owns the rule that nothing waits without a bound: every await in the rooms that talk to others, and what ends it.
+import { lineOf, under, type Rule, type Source } from "./sources.ts";
+
+const ROOMS_THAT_WAIT = ["client", "codec", "exposition", "sidecar", "vault", "wire"];
+
+/** Bounded by themselves, wherever they stand. */
+const HELPERS: ReadonlySet<string> = new Set([
+  "withDeadline",
+  "sleep",
+  "quietSleep",
+  "yieldToLoop",
+]);
+
+const CALL = "the deadline that the caller gives, which every call of a session has";
+const DRAIN = "the drain of the process, which ends after DRAIN_TIMEOUT_MS";
+const DISK = "the disk's own limits: DISK_STALL_MS to read, DISK_SYNC_WAIT_MS to write";
+const LOCAL = "files and sockets of this machine";
+
+/** What ends each of the others: by file, and by what is awaited. */
+const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  "src/client/breaker.ts": { "this.#options.probe": "HELLO_TIMEOUT_MS" },
+  "src/client/lanes.ts": {
+    "Promise.race": "LANES_OPEN_WAIT_MS, one of the two",
+    "this.#run": CALL,
+    Promise: "a timer of the call's deadline, which cancels the request",
+    "this.#options.renew": "HELLO_TIMEOUT_MS",
+  },
+  "src/client/session.ts": {
+    "this.direct": CALL,
+    work: CALL,
+    "this.#greeted": CALL,
+    "this.#sayHello": CALL,
+    "channel.unary": CALL,
+    "this.#lanes.offer": "LANES_OPEN_WAIT_MS",
+    "this.hello": "HELLO_TIMEOUT_MS",
+  },
+  "src/client/store-call.ts": {
+    "writer.write": "the writer's stall limit",
+    "Promise.race": CALL,
+    ended: CALL,
+  },
+  "src/client/vault-client.ts": {
+    "attempt.lanes.lookup": CALL,
+    "attempt.channel.unary": CALL,
+    "Promise.all": CALL,
+    "channel.unary": CALL,
+    storeBatch: CALL,
+    "this.#session.call": CALL,
+    "this.store": CALL,
+    runFetch: CALL,
+    "this.#session.direct": CALL,
+  },
+  "src/codec/pool.ts": { "this.#piscina.destroy": DRAIN },
+  "src/exposition/server.ts": { Promise: LOCAL },
+  "src/sidecar/engine.ts": { "Promise.all": "the saver's time to settle" },
+  "src/sidecar/fetcher.ts": { "client.land": CALL, "client.fetch": CALL },
+  "src/sidecar/lookup.ts": {
+    "Promise.all": CALL,
+    packAsked: "its keys, at most KEYS_MAX",
+    "gate.lookup": CALL,
+  },
+  "src/sidecar/restore.ts": {
+    lookUp: CALL,
+    "this.#roomNeeded": "its keys, at most KEYS_MAX",
+    "this.#begin": "its keys, at most KEYS_MAX",
+  },
+  "src/sidecar/save.ts": { "this.#options.pool.encode": "ENCODE_TIMEOUT_MS" },
+  "src/sidecar/seat.ts": { "Promise.all": "the saver's time to settle" },
+  "src/sidecar/shim-server.ts": {
+    listenOn: LOCAL,
+    "this.#stopListening": LOCAL,
+    Promise: `LINGER_MS of every connection, and ${DRAIN}`,
+  },
+  "src/sidecar/sidecar.ts": {
+    "server.listen": LOCAL,
+    "pool.close": DRAIN,
+    "server.close": DRAIN,
+    "saver.drain": "SAVE_DRAIN_MS",
+  },
+  "src/sidecar/store-queue.ts": {
+    "this.#way.whenFree": "SAVE_HOLD_MS_MAX",
+    "this.#send": "STORE_TIMEOUT_MS",
+    "this.#client.storeEncoded": CALL,
+  },
+  "src/sidecar/vaults.ts": {
+    Promise: "the look-ups before it, each of which has a deadline",
+    "this.#client.lookup": CALL,
+  },
+  "src/vault/fetch-call.ts": {
+    sendPlan: "STREAM_STALL_MS of its writer",
+    next: DISK,
+    "writer.write": "STREAM_STALL_MS",
+    "Promise.allSettled": DISK,
+  },
+  "src/vault/listener.ts": { listenOn: LOCAL, bind: LOCAL },
+  "src/vault/server.ts": {
+    listen: LOCAL,
+    "listener.stop": LOCAL,
+    "vault.streams.idle": "they were all aborted before",
+    storeDrain: DRAIN,
+  },
+  "src/vault/store-call.ts": { "this.#syncing": DISK, storeAwaitDurable: DISK },
+  "src/vault/unary.ts": { answer: DISK, storeRecheck: DISK, storeFlush: DISK },
+};
+
+const COMMENT = /^\s*(?:\/\/|\/?\*)/;
+const AWAIT = /\bawait\s+\(*(?:new\s+)?([\w$#.]+)/g;
+
+interface Wait {
+  path: string;
+  line: number;
+  what: string;
+}
+
+function waitsOf({ path, text }: Source): Wait[] {
+  const isCode = ({ index }: { index: number }): boolean =>
+    !COMMENT.test(text.slice(text.lastIndexOf("\n", index) + 1, index + 1));
+  return [...text.matchAll(AWAIT)].filter(isCode).map(({ index, 1: what = "" }) => ({
+    path,
+    line: lineOf(text, index),
+    what,
+  }));
+}
+
+const waits = (sources: readonly Source[]): Wait[] =>
+  ROOMS_THAT_WAIT.flatMap((room) => under(sources, `src/${room}/`, ".ts"))
+    .flatMap(waitsOf)
+    .filter(({ what }) => !HELPERS.has(what));
+
+const bounded: Rule = {
+  name: "whatever is awaited has a bound that is known",
+  breaches: (sources) =>
+    waits(sources)
+      .filter(({ path, what }) => BOUNDS[path]?.[what] === undefined)
+      .map(
+        ({ path, line, what }) =>
+          `${path}:${line} awaits ${what}: withDeadline, or say what ends it`,
+      ),
+  examples: [
+    { "src/client/a.ts": "const x = await fetchAll();\n" },
+    { "src/client/session.ts": "  await new Promise((resolve) => {\n" },
+  ],
+};
+
+const current: Rule = {
+  name: "the bounds that are known belong to something that is awaited",
+  breaches(sources) {
+    const found = new Set(waits(sources).map(({ path, what }) => `${path}: ${what}`));
+    return Object.entries(BOUNDS)
+      .flatMap(([path, whats]) => Object.keys(whats).map((what) => `${path}: ${what}`))
+      .filter((known) => !found.has(known));
+  },
+  examples: [{ "src/client/session.ts": "const x = 1;\n" }],
+};
+
+export const WAIT_RULES: readonly Rule[] = [bounded, current];
