@@ -217,15 +217,13 @@ def test_opaque_pages_lie_layer_after_layer_without_padding_and_come_back() -> N
     group = opaque(96, 48)
     pages = make_pages(group, {"layer.0": padded, "layer.1": codes}, BLOCKS)
     slot = torch.zeros(group.block_bytes + 8, dtype=torch.uint8)
-    for page, in_slot in pages.pairs(3, slot):
-        in_slot.copy_(page)
+    pages.copy(3, slot, to_slot=True)
     wanted = memory[3, :96].view(torch.uint8).tolist() + codes[6:8].flatten().tolist()
     assert slot.tolist() == [*wanted, *[0] * 8]
     before = memory.clone()
     padded[3] = 0
     codes[6:8] = 0
-    for page, in_slot in pages.pairs(3, slot):
-        page.copy_(in_slot)
+    pages.copy(3, slot, to_slot=False)
     assert torch.equal(memory, before)
     assert codes[6:8].flatten().tolist() == wanted[96:]
 
@@ -234,7 +232,7 @@ def test_opaque_pages_lie_layer_after_layer_without_padding_and_come_back() -> N
 def test_only_the_engines_blocks_are_opaque_pages(block: int) -> None:
     pages = make_pages(opaque(8), {"layer.0": torch.zeros(BLOCKS, 8, dtype=torch.int8)}, BLOCKS)
     with pytest.raises(ValueError, match=f"block {block} is not one"):
-        pages.pairs(block, torch.zeros(8, dtype=torch.uint8))
+        pages.copy(block, torch.zeros(8, dtype=torch.uint8), to_slot=True)
 
 
 @pytest.mark.parametrize(

@@ -158,14 +158,12 @@ def test_pages_come_back_byte_for_byte_whatever_their_layout(
     assert group.page_bytes == tuple(page[1].numel() * page.itemsize for page in tensors.values())
     pages = make_pages(group, tensors, BLOCKS)
     saved = torch.zeros(group.block_bytes, dtype=torch.uint8)
-    for engine, slot in pages.pairs(2, saved):
-        slot.copy_(engine)
+    pages.copy(2, saved, to_slot=True)
     before = raw.clone()
     for page in tensors.values():
         page[2].fill_(7)
     assert not torch.equal(raw, before)
-    for engine, slot in pages.pairs(2, saved):
-        engine.copy_(slot)
+    pages.copy(2, saved, to_slot=False)
     assert torch.equal(raw, before)
 
 
@@ -209,8 +207,9 @@ def test_an_unknown_kind_is_kept_as_it_is_and_named(caplog: pytest.LogCaptureFix
     assert f"{__name__}.NobodysSpec is unknown; its pages are kept as they are" in caplog.text
     raw = torch.randint(-128, 128, (BLOCKS * 640,), dtype=torch.int8)
     pages = make_pages(group, dict.fromkeys(NAMES, raw), BLOCKS)
-    ((page, _), _) = pages.pairs(3, torch.zeros(1280, dtype=torch.uint8))
-    assert torch.equal(page.view(torch.int8).flatten(), raw[3 * 640 :])
+    slot = torch.zeros(1280, dtype=torch.uint8)
+    pages.copy(3, slot, to_slot=True)
+    assert torch.equal(slot.view(torch.int8), raw[3 * 640 :].repeat(2))
 
 
 def namespace_of(spec: KVCacheSpec) -> str:

@@ -61,6 +61,23 @@ def test_the_sidecar_gets_the_file_by_a_path_that_holds_everywhere(
     assert load_settings({}).config_path is None
 
 
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("", "raw"),
+        ('[turbo_quant]\nstates = "bf16"\n', "bf16"),
+        ('[turbo_quant]\nenabled = true\nstates = "int8"\n', "int8"),
+        ('[turbo_quant]\nenabled = false\nstates = "int8"\n', "raw"),
+        ("turbo_quant = false\n", "raw"),
+    ],
+)
+def test_states_stay_raw_unless_the_file_asks_and_compression_is_on(
+    tmp_path: Path, text: str, form: str
+) -> None:
+    assert load_settings({"config_path": write(tmp_path, text)}).states == form
+    assert load_settings({}).states == "raw"
+
+
 @pytest.mark.parametrize("runtime", ["", "/no/such/folder"])
 def test_without_a_runtime_folder_it_is_a_private_one(
     runtime: str, monkeypatch: pytest.MonkeyPatch
@@ -93,6 +110,10 @@ def test_a_mistake_names_key_value_and_fix(extra: dict[str, object], words: list
         ("[sidecar\n", ["not valid TOML", "tierkv config check"]),
         ("[sidecar]\nsocket = 7\n", ["sidecar.socket", "7", "expected a path"]),
         ("[sidecar]\nautostart = 1\n", ["sidecar.autostart", "1", "true or false"]),
+        (
+            '[turbo_quant]\nstates = "fp8"\n',
+            ["turbo_quant.states", "'fp8'", "'raw', 'bf16', 'int8'"],
+        ),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -17,10 +17,14 @@ export interface ClusterConfig {
   readonly ssmCold: Address | null;
 }
 
+/** The form in which recurrent states are stored. */
+export type StateForm = "raw" | "bf16" | "int8";
+
 export interface TurboQuantConfig {
   readonly enabled: boolean;
   /** Checked against the engine's head dim; null: the engine's is taken. */
   readonly kvDim: number | null;
+  readonly states: StateForm;
 }
 
 /** When a record on disk is called durable: as its file fills, soon after it was accepted, or before that is answered. */

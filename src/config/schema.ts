@@ -101,7 +101,7 @@ export const SCHEMA: Schema = {
     fields: {
       enabled: {
         kind: boolean,
-        doc: "Store attention KV as INT8, one scale per head vector: about half the bytes of bf16, and nearly the same values. `false` stores it exactly as the engine holds it. The two never share blocks. Recurrent state is always exact.",
+        doc: "Store attention KV as INT8, one scale per head vector: about half the bytes of bf16, and nearly the same values. `false` stores it, and recurrent state, exactly as the engine holds it. The two never share blocks.",
         fallback: () => true,
         fallbackText: "`true`",
         example: "true",
@@ -113,6 +113,13 @@ export const SCHEMA: Schema = {
         fallback: () => null,
         fallbackText: "the engine's",
         example: "256",
+      },
+      states: {
+        kind: choice(["raw", "bf16", "int8"]),
+        doc: "How the float32 recurrent states of hybrid models are stored, where `enabled` is true. `raw`: exactly. `bf16`: half the bytes, about 55 dB of signal to noise. `int8`: about a quarter of the bytes, one scale per vector, about 44 dB. An error in a state is carried on to every later token. The engine reads this key; engines of different forms never share blocks.",
+        fallback: () => "raw",
+        fallbackText: '`"raw"`',
+        example: '"bf16"',
       },
     },
   },

@@ -19,8 +19,8 @@ export interface Codecs {
   readonly kvName: CodecName;
 }
 
-/** Recurrent state is raw whatever the configuration says: an error in it is carried on to every later token. */
-export function chooseCodecs({ enabled }: TurboQuantConfig): Codecs {
+/** Recurrent state is raw here: where it is to take another form, the engine's pages have it already (`states`). */
+export function chooseCodecs({ enabled }: Pick<TurboQuantConfig, "enabled">): Codecs {
   return enabled
     ? { byClass: { kv: CODEC_INT8, ssm: CODEC_RAW }, fidelity: CODEC_INT8, kvName: "int8" }
     : { byClass: { kv: CODEC_RAW, ssm: CODEC_RAW }, fidelity: FIDELITY_EXACT, kvName: "raw" };

@@ -27,7 +27,7 @@ kv_dim = 256  # match your model's attention head dimension
     kvCold: { host: "192.168.1.10", port: 50051, text: "192.168.1.10:50051" },
     ssmCold: { host: "192.168.1.11", port: 50051, text: "192.168.1.11:50051" },
   });
-  expect(config.turboQuant).toEqual({ enabled: false, kvDim: 256 });
+  expect(config.turboQuant).toEqual({ enabled: false, kvDim: 256, states: "raw" });
 });
 
 test("takes the vault machine's file", () => {
@@ -40,7 +40,11 @@ test("takes the vault machine's file", () => {
 });
 
 test("takes turbo_quant = false in one line", () => {
-  expect(accept("turbo_quant = false").turboQuant).toEqual({ enabled: false, kvDim: null });
+  expect(accept("turbo_quant = false").turboQuant).toEqual({
+    enabled: false,
+    kvDim: null,
+    states: "raw",
+  });
 });
 
 test.each([
@@ -88,7 +92,7 @@ test("an empty file means the defaults, each key of the schema among them", () =
   const config = accept("");
   expect(config).toMatchObject({
     cluster: { role: "inference", kvCold: null, ssmCold: null },
-    turboQuant: { enabled: true, kvDim: null },
+    turboQuant: { enabled: true, kvDim: null, states: "raw" },
     vault: { maxBytes: null },
     sidecar: { arenaBytes: 4 * 1024 ** 3, arenaDir: null, autostart: true, idleExitS: 600 },
     restore: { waitMs: 5000, stallMs: 500, when: "always" },

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.models import PLAIN, Models, prompt
+from harness.models import PLAIN, Models, prompt, write_adapter
+from harness.releases import IS_LONG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,3 +114,35 @@ def test_a_prompt_given_as_embeddings_runs_untouched(
         assert one == two
         assert engine.call("generate_embedded", seed=2, tokens=3 * BLOCK) != one
         assert counters(engine) == {"requests_untouched"}
+
+
+@pytest.mark.skipif(not IS_LONG, reason="long")
+def test_adapters_run_untouched_beside_requests_that_are_restored(
+    engines: Engines, cluster: Cluster, models: Models, folder: Path
+) -> None:
+    """Block hashes name an adapter, not its weights: what it computes is neither saved nor restored."""
+    options = {**OPTIONS, "model": models.path(PLAIN), "enable_lora": True, "max_lora_rank": 8}
+    adapter = write_adapter(folder / "adapter", PLAIN)
+    text = prompt(930, 4 * BLOCK + 3)
+    with engines.start(vllm=options) as plain:
+        wanted = ask(plain, text, adapter=adapter)["tokens"]
+    options["kv_transfer_config"] = cluster.transfer_config
+    before = cluster.counters()
+    with engines.start(vllm=options).wait_up() as engine:
+        for _ in range(2):
+            adapted = ask(engine, text, adapter=adapter)
+            assert (adapted["cached"], adapted["tokens"]) == (0, wanted)
+            assert engine.call("reset")
+        cold = ask(engine, text)
+        assert cold["cached"] == 0
+        assert cold["tokens"] != wanted
+        cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + 4)
+        assert engine.call("reset")
+        engine.call("spoil")
+        adapted = ask(engine, text, adapter=adapter)
+        assert (adapted["cached"], adapted["tokens"]) == (0, wanted)
+        again = ask(engine, text)
+        assert (again["cached"], again["tokens"]) == (4 * BLOCK, cold["tokens"])
+        assert engine.call("status")["counters"]["requests_untouched"] == 3
+    after = cluster.counters()
+    assert after["blocks_saved"] - before["blocks_saved"] == 4

@@ -3,60 +3,98 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from harness.models import PLAIN, Models, prompt
+from harness.releases import IS_LONG, MAIN, OLDEST
+from harness.shapes import SHAPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.engine import Engines
     from harness.processes import Cluster
+    from tierkv.lab.checkpoint import Spec
 
 BLOCK = 32
-REQUESTS = 200
+REQUESTS = 300 if IS_LONG else 200
 IN_FLIGHT = 8
-#: Eight requests need 40 to 80 blocks at their end.
-CACHE_BLOCKS = 34
 ABORTS_PER_STEP = 0.06
 
 
-def make_work() -> dict[str, Any]:
-    """Prompts of one to eight blocks, most of them with one of six prefixes, and how long each answer is."""
+@dataclass(frozen=True)
+class Case:
+    """A model under pressure. `unit`: tokens that prompts are measured in; `cache`: what eight requests do not fit in.
+
+    `is_equal`: it computes the same tokens whatever the schedule, and so with and without tierKV.
+    """
+
+    spec: Spec
+    unit: int
+    cache: int
+    options: dict[str, Any]
+    is_equal: bool = True
+
+
+CASES = {"full attention": Case(PLAIN, BLOCK, 34, {"block_size": BLOCK, "max_model_len": 512})}
+if IS_LONG:
+    window, hybrid = SHAPES["sliding window"], SHAPES["hybrid"]
+    CASES["sliding window"] = Case(
+        window.spec, BLOCK, 120, {"block_size": BLOCK, "max_model_len": 512}
+    )
+    CASES["hybrid"] = Case(hybrid.spec, 128, 44, {"max_model_len": 2048}, is_equal=False)
+
+
+def make_work(unit: int) -> dict[str, Any]:
+    """Prompts of one to eight units, most of them with one of six prefixes, and how long each answer is."""
     chance = random.Random(11)
-    prefixes = [prompt(400 + number, chance.randrange(2, 6) * BLOCK) for number in range(6)]
+    prefixes = [prompt(400 + number, chance.randrange(2, 6) * unit) for number in range(6)]
     prompts = []
     for number in range(REQUESTS):
         prefix = chance.choice(prefixes) if chance.random() < 0.8 else []
-        prompts.append(prefix + prompt(500 + number, chance.randrange(3, 3 * BLOCK)))
+        prompts.append(prefix + prompt(500 + number, chance.randrange(3, 3 * unit)))
     return {"prompts": prompts, "max_tokens": [chance.randrange(4, 40) for _ in prompts]}
 
 
+def runnable() -> list[Any]:
+    """The cases, those skipped that the main release refuses."""
+    skip = pytest.mark.skipif(MAIN == OLDEST, reason="needs vLLM 0.29")
+    return [pytest.param(name, marks=[skip] if name == "hybrid" else []) for name in CASES]
+
+
+@pytest.mark.parametrize("name", runnable())
 def test_under_pressure_every_answer_is_the_one_without_tierkv(
-    engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+    name: str,
+    engines: Engines,
+    new_cluster: Callable[..., Cluster],
+    models: Models,
+    record_property: Callable[[str, Any], None],
 ) -> None:
-    work = make_work()
-    cluster = new_cluster()
+    case = CASES[name]
+    work = make_work(case.unit)
+    cluster = new_cluster(with_ssm=name == "hybrid")
     options = {
-        "model": models.path(PLAIN),
-        "dtype": PLAIN.dtype,
-        "block_size": BLOCK,
+        "model": models.path(case.spec),
+        "dtype": case.spec.dtype,
         "max_num_seqs": IN_FLIGHT,
-        "max_model_len": 512,
-        "num_gpu_blocks_override": CACHE_BLOCKS,
+        "num_gpu_blocks_override": case.cache,
+        **case.options,
     }
     with engines.start(vllm=options) as engine:
         wanted = engine.call("press", **work, in_flight=IN_FLIGHT)["answers"]
     assert len(wanted) == REQUESTS
 
-    block_bytes = PLAIN.layers * PLAIN.kv_heads * BLOCK * 2 * PLAIN.head_dim * 4
     with engines.start(
         vllm={**options, "kv_transfer_config": cluster.transfer_config},
-        shim_limits={"LOAD_BYTES_PER_STEP_MAX": block_bytes},  # loads take as many steps as blocks
+        shim_limits={"LOAD_BYTES_PER_STEP_MAX": 1},  # loads take as many steps as blocks
     ).wait_up() as engine:
         result = engine.call("press", **work, in_flight=IN_FLIGHT, aborts=ABORTS_PER_STEP, seed=3)
-        answers, seen = result["answers"], result["seen"]
-        assert {number: answers[number] for number in answers} == {n: wanted[n] for n in answers}
+        answers, seen = result.pop("answers"), result["seen"]
+        alike = sum(answers[number] == wanted[number] for number in answers)
+        assert alike == len(answers) or not case.is_equal
+        assert (result["strange"], result["pages"] > 0) == (0, True)
         aborted = seen["aborted"] + seen["aborted_loading"] + seen["aborted_asking"]
         assert len(answers) == REQUESTS - aborted
         assert min(seen.values()) >= 3, seen
@@ -73,3 +111,7 @@ def test_under_pressure_every_answer_is_the_one_without_tierkv(
     counters = cluster.counters()
     assert counters["bad_records"] == 0
     assert counters["blocks_restored_vault"] + counters["blocks_restored_local"] > 0
+    admitted = status["counters"]["restores_admitted"]
+    for key, value in {**result, "alike": alike, "answers": len(answers)}.items():
+        record_property(key, value)
+    print(f"{name}: {result}, {alike} of {len(answers)} answers alike, {admitted} restores")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.models import Models, prompt
-from harness.releases import MAIN, OLDEST
-from harness.shapes import ATTENTION, SHAPES, SMALL, STATE, Shape, Starter, on_this_machine
+from harness.releases import IS_LONG, MAIN, OLDEST
+from harness.shapes import ATTENTION, SHAPES, SMALL, STATE, WINDOW, Shape, Starter, on_this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +130,24 @@ def test_one_flipped_bit_changes_the_answer(hybrid: Engine, cluster: Cluster, ki
     assert bad["logprobs"] != pytest.approx(own_hit["logprobs"], abs=1e-3)
     empty(hybrid)
     same(ask(hybrid, text), own_hit)
+
+
+@pytest.mark.skipif(not IS_LONG, reason="long")
+@pytest.mark.parametrize("kind", [WINDOW, ATTENTION])
+def test_one_flipped_bit_changes_the_answer_of_a_window_model(
+    kind: str, engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    with Starter(engines, cluster, models, SHAPES["sliding window"])() as engine:
+        text = prompt(821, 6 * 32 + 5)
+        own_hit = seed(engine, cluster, text)
+        group = engine.call("facts")["groups"].index(kind)
+        # An exponent of V of the first token of the last block, which every window reaches.
+        engine.call("flip_loaded_byte", block=-1, layer=0, byte=64 * 4 + 3, group=group, mask=0x40)
+        bad = ask(engine, text)
+        assert bad["cached"] == own_hit["cached"] == 6 * 32
+        assert bad["logprobs"] != pytest.approx(own_hit["logprobs"], abs=1e-3)
+        empty(engine)
+        same(ask(engine, text), own_hit)
 
 
 def test_a_conversation_restores_the_deepest_boundary_at_every_turn(

@@ -152,7 +152,7 @@ describe("drops", () => {
       shedDeeperThan: nothingWaits,
     } as unknown as StoreQueue;
     const stores = { kv: store, ssm: null };
-    const codecs = chooseCodecs({ enabled: false, kvDim: null });
+    const codecs = chooseCodecs({ enabled: false });
     const saver = new Saver({ pool, stores, codecs, fates: new Fates(), counters, logger });
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
       return { slot, generation: 1, group: 0, hash, parent, endTokens };

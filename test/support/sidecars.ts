@@ -38,7 +38,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
   return {
     path: null,
     cluster: { role: "inference", kvCold: null, ssmCold: null },
-    turboQuant: { enabled: options.int8 ?? kvDim !== null, kvDim },
+    turboQuant: { enabled: options.int8 ?? kvDim !== null, kvDim, states: "raw" },
     vault: {
       listen,
       maxBytes: 64 * MIB,

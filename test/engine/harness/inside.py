@@ -9,6 +9,7 @@ import torch
 from tierkv.connectors.vllm.compat import vllm_version
 from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 
 from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
@@ -52,8 +53,12 @@ def generate(
     max_tokens: int = 8,
     prompt_logprobs: int | None = None,
     salt: str | None = None,
+    adapter: str | None = None,
 ) -> list[Json]:
-    """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache."""
+    """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache.
+
+    `adapter`: the folder of a LoRA adapter.
+    """
     params = SamplingParams(
         temperature=0,
         max_tokens=max_tokens,
@@ -64,7 +69,8 @@ def generate(
     )
     salted = {} if salt is None else {"cache_salt": salt}
     inputs = [{"prompt_token_ids": prompt, **salted} for prompt in prompts]
-    outputs = host.llm.generate(inputs, params, use_tqdm=False)
+    lora = None if adapter is None else LoRARequest("adapter", 1, adapter)
+    outputs = host.llm.generate(inputs, params, use_tqdm=False, lora_request=lora)
     return [_answer(output) for output in outputs]
 
 

@@ -1,4 +1,4 @@
-"""How far a prompt's pages are from what they were: measured inside the engine, against the bound of the INT8 codec."""
+"""How far a prompt's pages are from what they were: measured inside the engine, beside the bound of each form."""
 
 from __future__ import annotations
 
@@ -6,37 +6,62 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tierkv.connectors.vllm.pages import AttentionPages, StatePages
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.engine_main import Host
 
-_kept: list[torch.Tensor] = []
+#: A block's place and the vectors in it that have a bound of their own: (group, block, number).
+Place = tuple[int, int, int]
+_kept: dict[Place, torch.Tensor] = {}
 
 
 def keep_pages(host: Host, prompt: list[int]) -> int:
-    """Keeps a copy of the pages of the prompt's leading blocks for `compare_pages`; gives their count."""
-    _kept[:] = _pages(host, prompt)
-    return len(_kept)
+    """Keeps a copy of the vectors of the prompt's blocks for `compare_pages`; gives the count of blocks."""
+    _kept.clear()
+    _kept.update(_vectors(host, prompt))
+    return len({place[:2] for place in _kept})
 
 
 def compare_pages(host: Host, prompt: list[int]) -> dict[str, Any]:
-    """Compares pages with those kept: worst error over the bound of docs/protocol.md 1, SNR, equality."""
-    now = _pages(host, prompt)
-    assert len(now) == len(_kept) > 0
-    pages = host.worker._pages[0]
-    k = pages.group.dim_k
-    worst, signal, noise = 0.0, 0.0, 0.0
-    for before, after in zip(_kept, now, strict=True):
-        for part in (slice(0, k), slice(k, None)):
-            x, y = before[..., part].double(), after[..., part].double()
-            worst = max(worst, float(((x - y).abs() / _bound(before[..., part])).max()))
-            signal += float((x * x).sum())
-            noise += float(((x - y) ** 2).sum())
-    snr_db = 10 * math.log10(signal / noise) if noise else math.inf
-    equal = all(torch.equal(a, b) for a, b in zip(_kept, now, strict=True))
-    return {"worst": worst, "snr_db": snr_db, "equal": equal}
+    """Compares what the cache holds now with what was kept, by class of record.
+
+    Gives the worst error over its bound (docs/protocol.md 1; states.py), signal to noise, equality, and blocks.
+    """
+    tallies: dict[str, _Tally] = {}
+    for place, after in _vectors(host, prompt).items():
+        group = host.worker._pages[place[0]].group
+        form = group.parts[0][-1].form if group.parts else "attention"
+        tallies.setdefault(group.record_class, _Tally()).add(place, _kept[place], after, form)
+    return {name: tally.result() for name, tally in tallies.items()}
+
+
+class _Tally:
+    """Errors of the vectors of one class."""
+
+    def __init__(self) -> None:
+        self._worst = self._signal = self._noise = 0.0
+        self._equal = True
+        self._blocks: set[tuple[int, int]] = set()
+
+    def add(self, place: Place, before: torch.Tensor, after: torch.Tensor, form: str) -> None:
+        x, y = before.double(), after.double()
+        bound = _bound(before) if form == "attention" else _state_bound(x, form)
+        apart = (x - y).abs()
+        self._worst = max(self._worst, float((apart / bound).nan_to_num(0.0).max()))
+        self._signal += float((x * x).sum())
+        self._noise += float((apart**2).sum())
+        self._equal &= torch.equal(before, after)
+        self._blocks.add(place[:2])
+
+    def result(self) -> dict[str, Any]:
+        snr_db = 10 * math.log10(self._signal / self._noise) if self._noise else math.inf
+        blocks = len(self._blocks)
+        return {"worst": self._worst, "snr_db": snr_db, "equal": self._equal, "blocks": blocks}
 
 
 def _bound(vectors: torch.Tensor) -> torch.Tensor:
@@ -46,14 +71,37 @@ def _bound(vectors: torch.Tensor) -> torch.Tensor:
     return scale * half_step
 
 
-def _pages(host: Host, prompt: list[int]) -> list[torch.Tensor]:
+def _state_bound(values: torch.Tensor, form: str) -> torch.Tensor:
+    if form == "bf16":
+        return values.abs() * 2.0**-8
+    return values.abs().amax(-1, keepdim=True) / 127 * (0.5 + 2.0**-14)
+
+
+def _vectors(host: Host, prompt: list[int]) -> dict[Place, torch.Tensor]:
+    """Copies of what the engine's cache holds of a prompt, with vectors as the last dimension."""
     hasher = host.core.request_block_hasher
     request = Request("pages", prompt, SamplingParams(), None, block_hasher=hasher)
-    found = []
-    for block_hash in request.block_hashes:
-        block = host.scheduler.kv_cache_manager.block_pool.get_cached_block(block_hash, [0])
-        if block is None:
-            break
-        views = host.worker._pages[0].views(block[0].block_id)
-        found.append(torch.cat([view.clone() for view in views]))
+    pool = host.scheduler.kv_cache_manager.block_pool
+    grid = host.shim._grid
+    found = {}
+    for group in grid.groups:
+        pages = host.worker._pages[group.index]
+        for index in range(len(prompt) // group.block_tokens):
+            blocks = pool.get_cached_block(grid.block_hash(request, group, index), [group.index])
+            if blocks is not None:
+                for number, part in enumerate(_parts(pages, blocks[0].block_id)):
+                    found[group.index, index, number] = part.clone()
     return found
+
+
+def _parts(pages: Any, block_id: int) -> Iterator[torch.Tensor]:
+    """K and V of a layer or of all; or the states, which may be lossy, of each layer."""
+    if isinstance(pages, AttentionPages):
+        for view in pages.views(block_id):
+            yield view[..., : pages.group.dim_k]
+            yield view[..., pages.group.dim_k :]
+    elif isinstance(pages, StatePages):
+        for layer, parts in zip(pages._layers, pages.group.parts, strict=True):
+            state = parts[-1]
+            page = layer[block_id].flatten()[-state.page_bytes :]
+            yield page.clone().view(state.dtype).view(state.rows, state.dim)

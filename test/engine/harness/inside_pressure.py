@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
 
+from harness.inside_audit import Audit
 from harness.inside_steps import finish
 
 if TYPE_CHECKING:
     from harness.engine_main import Host
 
 Json = dict[str, Any]
-PRESS_S = 150.0
+PRESS_S = 280.0
 
 
 def press(
@@ -27,8 +28,10 @@ def press(
 ) -> Json:
     """Keeps `in_flight` requests going; aborts a share of them, those that are loading first.
 
-    Gives the tokens of every request that was not aborted, and how often the hard cases occurred.
+    Gives the tokens of every request that was not aborted, how often the hard cases occurred, and how many pages were
+    restored and how many of those were not as saved.
     """
+    audit = Audit(host) if host.shim is not None else None
     press = _Press(host, random.Random(seed), aborts)
     waiting = list(range(len(prompts)))[::-1]
     deadline = time.monotonic() + PRESS_S
@@ -41,7 +44,11 @@ def press(
         press.step()
     finish(host)  # loads of aborted requests are still reported
     press.unhook()
-    return {"answers": press.answers, "seen": press.seen}
+    found: Json = {"answers": press.answers, "seen": press.seen}
+    if audit is not None:
+        audit.unhook()
+        found |= {"pages": audit.pages, "strange": audit.strange}
+    return found
 
 
 class _Press:

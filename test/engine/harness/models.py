@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import numpy as np
+from safetensors.numpy import save_file
 from tierkv.lab.checkpoint import Spec, write_checkpoint
 
 if TYPE_CHECKING:
@@ -31,6 +34,25 @@ class Models:
             write_checkpoint(self._folder / name, spec)
             self._made[spec] = self._folder / name
         return str(self._made[spec])
+
+
+def write_adapter(folder: Path, spec: Spec, rank: int = 8) -> str:
+    """A LoRA adapter for a Llama's queries and values, strong enough to change what it says; gives its folder."""
+    chance = np.random.default_rng(5)
+    wide = {"q_proj": spec.heads * spec.head_dim, "v_proj": spec.kv_heads * spec.head_dim}
+    tensors = {}
+    for layer in range(spec.layers):
+        for name, width in wide.items():
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for side, shape in (("A", (rank, spec.hidden)), ("B", (width, rank))):
+                values = chance.normal(0, 0.2, shape).astype(np.float32)
+                tensors[f"{place}.lora_{side}.weight"] = values
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 2 * rank}
+    config |= {"target_modules": sorted(wide), "bias": "none", "lora_dropout": 0.0}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return str(folder)
 
 
 def prompt(seed: int, tokens: int, vocab: int = 512) -> list[int]:

@@ -163,6 +163,7 @@ class Cluster:
         when: str = "always",
         with_proxy: bool = False,
         int8: bool = False,
+        states: str = "raw",
         lanes: int = 2,
         on_disk: bool = False,
         beside: Cluster | None = None,
@@ -187,7 +188,7 @@ class Cluster:
         self.config_path = folder / "tierkv.toml"
         self.config_path.write_text(
             f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n{ssm}'
-            f"[turbo_quant]\nenabled = {str(int8).lower()}\n"
+            f'[turbo_quant]\nenabled = {str(int8).lower()}\nstates = "{states}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             f"lanes = {lanes}\n"
             f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'

@@ -38,7 +38,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
             log.warning("tierKV: of the contract with this release: %s", contract.probe())
         transfer = vllm_config.kv_transfer_config
         settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
-        groups = read_groups(vllm_config, kv_cache_config)
+        groups = read_groups(vllm_config, kv_cache_config, settings.states)
         same = replicas.copies(vllm_config, kv_cache_config)
         self.scheduler_side: SchedulerShim | None = None
         self.worker_side: WorkerShim | None = None

@@ -68,8 +68,7 @@ class CpuCopier:
     def _run(self, batch: Batch, *, to_slot: bool) -> None:
         started = time.perf_counter()
         for block_id, slot in batch.pairs:
-            for target, source in _views(batch, block_id, slot, to_slot=to_slot):
-                target.copy_(source)
+            batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
         self._clock.copied(
             time.perf_counter() - started, len(batch.pairs) * batch.pages.group.block_bytes
         )
@@ -118,8 +117,7 @@ class CudaCopier:
         event = torch.cuda.Event()
         with torch.cuda.stream(stream):
             for block_id, slot in batch.pairs:
-                for target, source in _views(batch, block_id, slot, to_slot=to_slot):
-                    target.copy_(source, non_blocking=True)
+                batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
             event.record(stream)
         self._running.append((event, to_slot, batch))
 
@@ -137,11 +135,3 @@ class CudaCopier:
     def fence(self) -> None:
         """Let the engine's stream wait for running saves: their source blocks may be overwritten next."""
         torch.cuda.current_stream(self._device).wait_stream(self._save_stream)
-
-
-def _views(
-    batch: Batch, block_id: int, slot: int, *, to_slot: bool
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Pair up (target, source) views of one block; one pair, or one per layer."""
-    pairs = batch.pages.pairs(block_id, batch.arena.slot(slot))
-    return [(s, p) if to_slot else (p, s) for p, s in pairs]

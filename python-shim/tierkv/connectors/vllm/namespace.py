@@ -59,6 +59,9 @@ def ingredients(config: "VllmConfig", groups: list[Group], hash_tokens: int) -> 
         "speculative": _speculative(config),
         "lora": str(config.lora_config is not None),
     }
+    forms = {part.form for group in groups for layer in group.parts for part in layer} - {"raw"}
+    if forms:
+        parts["states"] = " ".join(sorted(forms))
     if algorithm == "sha256":  # it hashes pickles, whose bytes depend on the interpreter
         parts["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
     return parts

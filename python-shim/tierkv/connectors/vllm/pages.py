@@ -15,17 +15,33 @@ class Pages(Protocol):
     group: Group
     device: torch.device
 
-    def pairs(
-        self, block_id: int, slot_bytes: torch.Tensor
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Give (engine's view, slot's view) of the same shape, as few as the engine's memory allows.
+    def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
+        """Copy a block to its slot or back; on a device no further than queueing it on the current stream.
 
         `slot_bytes`: uint8, at least the group's `block_bytes` long. Raises ValueError for a block that is no block.
         """
 
 
+class _PairedPages:
+    """Pages whose bytes are the same in the engine and in a slot."""
+
+    def pairs(
+        self, block_id: int, slot_bytes: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Give (engine's view, slot's view) of the same shape, as few as the engine's memory allows."""
+        raise NotImplementedError
+
+    def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
+        """Copy pair by pair."""
+        for page, in_slot in self.pairs(block_id, slot_bytes):
+            target, source = (in_slot, page) if to_slot else (page, in_slot)
+            target.copy_(source, non_blocking=True)
+
+
 def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> Pages:
     """Choose by what the group's pages hold. Raises ValueError when a tensor does not hold what the spec says."""
+    if group.parts:
+        return StatePages(group, tensors, num_blocks)
     kind = OpaquePages if group.is_opaque else AttentionPages
     return kind(group, tensors, num_blocks)
 
@@ -35,7 +51,7 @@ def _check_block(block_id: int, num_blocks: int) -> None:
         raise ValueError(f"block {block_id} is not one of the engine's {num_blocks}")
 
 
-class OpaquePages:
+class OpaquePages(_PairedPages):
     """Whole pages, layer after layer, as bytes in the order of the tensor's own dimensions."""
 
     def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
@@ -81,7 +97,40 @@ class OpaquePages:
         return found
 
 
-class AttentionPages:
+class StatePages(OpaquePages):
+    """Pages of recurrent states that take another form in a slot (states.py).
+
+    Raises ValueError when a page is not one run of bytes.
+    """
+
+    def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
+        super().__init__(group, tensors, num_blocks)
+        for name, layer in zip(group.layer_names, self._layers, strict=True):
+            if not layer[0].is_contiguous():
+                raise ValueError(
+                    f"layer {name}: expected a state in one piece, got strides {layer.stride()}; "
+                    'set [turbo_quant] states = "raw"'
+                )
+
+    def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
+        """Encode or decode part by part, where the page lies."""
+        _check_block(block_id, self.num_blocks)
+        in_slot = 0
+        for layer, parts in zip(self._layers, self.group.parts, strict=True):
+            page = layer[block_id].view(-1)
+            in_page = 0
+            for part in parts:
+                held = page[in_page : in_page + part.page_bytes]
+                kept = slot_bytes[in_slot : in_slot + part.slot_bytes]
+                if to_slot:
+                    kept.copy_(part.encode(held), non_blocking=True)
+                else:
+                    held.copy_(part.decode(kept.to(held.device, non_blocking=True)))
+                in_page += part.page_bytes
+                in_slot += part.slot_bytes
+
+
+class AttentionPages(_PairedPages):
     """Views of one group's KV tensors, block by block.
 
     Every view has the logical shape (layers, kernel blocks, heads, kernel tokens, dim_k + dim_v); a manager block is

@@ -1,4 +1,4 @@
-"""What the shim reads for itself: where the sidecar listens, and whether to start it. All else is the sidecar's."""
+"""What the shim reads for itself: where the sidecar listens, whether to start it, and the form of states."""
 
 import os
 import tomllib
@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tierkv.connectors.vllm.states import FORMS, Form
+
 
 @dataclass(frozen=True)
 class Settings:
     """`socket`: path of the sidecar's Unix socket; `source`: where that came from, for messages.
 
     `autostart`: whether to start a sidecar when nobody listens there, with the file at `config_path` if there is one.
+    `states`: the form in which recurrent states are kept.
     """
 
     socket: str
     source: str
     config_path: str | None = None
     autostart: bool = True
+    states: Form = "raw"
 
 
 def default_socket() -> str:
@@ -75,7 +79,19 @@ def _from_toml(path: str) -> Settings:
     if "socket" in sidecar:
         source = path
         socket = os.path.expanduser(_text(f"{path}: sidecar.socket", sidecar["socket"]))
-    return Settings(socket, source, os.path.abspath(path), autostart)
+    return Settings(socket, source, os.path.abspath(path), autostart, _states(path, document))
+
+
+def _states(path: str, document: Mapping[str, Any]) -> Form:
+    """Give the form of states; without compression (`turbo_quant = false` in either spelling) they stay raw."""
+    table = document.get("turbo_quant", {})
+    named = table.get("states", "raw") if isinstance(table, dict) else "raw"
+    form = next((form for form in FORMS if form == named), None)
+    if form is None:
+        raise ValueError(
+            f"{path}: turbo_quant.states = {named!r}: expected one of {', '.join(map(repr, FORMS))}"
+        )
+    return "raw" if isinstance(table, dict) and table.get("enabled") is False else form
 
 
 def _text(key: str, value: object) -> str:

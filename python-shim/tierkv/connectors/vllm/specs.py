@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.states import Form, StatePart, state_parts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -30,7 +31,8 @@ class Group:
     Canonical: per layer and rank a block has the logical shape (heads, block_tokens, dim_k + dim_v), K's vector first,
     then V's. Opaque (`page_bytes` given): per layer the bytes of the engine's own page; `page_format` tells all that
     gives them their meaning. `tail`: how many of its last blocks a boundary needs; 0: all before it. `may_skip`: vLLM
-    may leave some of those out as unreachable, by a rule of its own.
+    may leave some of those out as unreachable, by a rule of its own. `parts`: by layer, where states take another form
+    in a slot than in the engine.
     """
 
     index: int
@@ -45,6 +47,7 @@ class Group:
     page_bytes: tuple[int, ...] = ()
     page_format: str = ""
     may_skip: bool = False
+    parts: tuple[tuple[StatePart, ...], ...] = ()
 
     @property
     def is_opaque(self) -> bool:
@@ -64,7 +67,14 @@ class Group:
     @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers of this rank."""
-        return sum(self.page_bytes) or self.layer_bytes * len(self.layer_names)
+        return sum(self.slot_bytes) or self.layer_bytes * len(self.layer_names)
+
+    @property
+    def slot_bytes(self) -> tuple[int, ...]:
+        """Bytes of one block of each opaque layer in a slot."""
+        if not self.parts:
+            return self.page_bytes
+        return tuple(sum(part.slot_bytes for part in parts) for parts in self.parts)
 
     def registration(self) -> dict[str, int | str]:
         """Describe the group for the `register` frame: a slot holds (layer, head, token, K|V), densely."""
@@ -76,7 +86,7 @@ class Group:
         }
         if self.is_opaque:
             # Layers of different size count as one.
-            layers = len(self.page_bytes) if len(set(self.page_bytes)) == 1 else 1
+            layers = len(self.slot_bytes) if len(set(self.slot_bytes)) == 1 else 1
             shape = {"layers": layers, "layer_bytes": self.block_bytes // layers}
             return {**common, "layout": "opaque", "dtype": "u8", **shape, **_NO_VECTORS}
         item = self.dtype.itemsize
@@ -102,8 +112,12 @@ _NO_VECTORS = dict.fromkeys(
 )
 
 
-def read_groups(config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> list[Group]:
+def read_groups(
+    config: "VllmConfig", kv_cache_config: "KVCacheConfig", states: Form = "raw"
+) -> list[Group]:
     """Give the engine's groups, or raise ValueError naming the layer, its spec and the way out.
+
+    `states`: the form that recurrent states are to take.
 
     No group: the engine runs untouched. So does a model without a KV cache, and an engine whose prefix caching is off:
     vLLM turns it off itself where a backend cannot compute on from cached tokens.
@@ -143,7 +157,8 @@ def read_groups(config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> list[
                 kind,
             )
         else:
-            groups.append(_read_group(index, specs, compat.page_format(config, kv_cache_config)))
+            page_format = compat.page_format(config, kv_cache_config)
+            groups.append(_in_form(_read_group(index, specs, page_format), specs, states))
     return groups
 
 
@@ -208,6 +223,16 @@ def _read_group(index: int, specs: Mapping[str, Any], page_format: str) -> Group
         page_format=f"{page_format} {[repr(specs[name]) for name in names]}",
         may_skip=not known,
     )
+
+
+def _in_form(group: Group, specs: Mapping[str, Any], form: Form) -> Group:
+    """Let the states of a group take a form; the group as it is where none of them does."""
+    if form == "raw" or not group.is_state:
+        return group
+    parts = tuple(state_parts(spec, form) for spec in specs.values())
+    if not all(parts):
+        return group
+    return replace(group, parts=parts, page_format=f"{group.page_format} states {form}")
 
 
 _STATE = "MambaSpec"
