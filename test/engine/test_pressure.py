@@ -22,13 +22,14 @@ BLOCK = 32
 REQUESTS = 300 if IS_LONG else 200
 IN_FLIGHT = 8
 ABORTS_PER_STEP = 0.06
+PRESS_S = 700.0
 
 
 @dataclass(frozen=True)
 class Case:
     """A model under pressure. `unit`: tokens that prompts are measured in; `cache`: what eight requests do not fit in.
 
-    `is_equal`: it computes the same tokens whatever the schedule, and so with and without tierKV.
+    `is_equal`: it computes the same tokens whatever the schedule, so with and without tierKV.
     """
 
     spec: Spec
@@ -82,18 +83,22 @@ def test_under_pressure_every_answer_is_the_one_without_tierkv(
         "num_gpu_blocks_override": case.cache,
         **case.options,
     }
-    with engines.start(vllm=options) as engine:
-        wanted = engine.call("press", **work, in_flight=IN_FLIGHT)["answers"]
-    assert len(wanted) == REQUESTS
+    wanted: dict[str, list[int]] = {}
+    if case.is_equal:
+        with engines.start(vllm=options) as engine:
+            wanted = engine.call("press", PRESS_S, **work, in_flight=IN_FLIGHT)["answers"]
+        assert len(wanted) == REQUESTS
 
     with engines.start(
         vllm={**options, "kv_transfer_config": cluster.transfer_config},
         shim_limits={"LOAD_BYTES_PER_STEP_MAX": 1},  # loads take as many steps as blocks
     ).wait_up() as engine:
-        result = engine.call("press", **work, in_flight=IN_FLIGHT, aborts=ABORTS_PER_STEP, seed=3)
+        result = engine.call(
+            "press", PRESS_S, **work, in_flight=IN_FLIGHT, aborts=ABORTS_PER_STEP, seed=3
+        )
         answers, seen = result.pop("answers"), result["seen"]
-        alike = sum(answers[number] == wanted[number] for number in answers)
-        assert alike == len(answers) or not case.is_equal
+        if case.is_equal:
+            assert answers == {number: wanted[number] for number in answers}
         assert (result["strange"], result["pages"] > 0) == (0, True)
         aborted = seen["aborted"] + seen["aborted_loading"] + seen["aborted_asking"]
         assert len(answers) == REQUESTS - aborted
@@ -112,6 +117,6 @@ def test_under_pressure_every_answer_is_the_one_without_tierkv(
     assert counters["bad_records"] == 0
     assert counters["blocks_restored_vault"] + counters["blocks_restored_local"] > 0
     admitted = status["counters"]["restores_admitted"]
-    for key, value in {**result, "alike": alike, "answers": len(answers)}.items():
+    for key, value in {**result, "answers": len(answers), "restores": admitted}.items():
         record_property(key, value)
-    print(f"{name}: {result}, {alike} of {len(answers)} answers alike, {admitted} restores")
+    print(f"{name}: {result}, {len(answers)} answers, {admitted} restores")

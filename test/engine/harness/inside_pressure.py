@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.engine_main import Host
 
 Json = dict[str, Any]
-PRESS_S = 280.0
+PRESS_S = 600.0
 
 
 def press(

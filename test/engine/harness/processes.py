@@ -180,11 +180,11 @@ class Cluster:
             f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
             + (f'data_dir = "{folder / "data"}"\ndisk_bytes = "1GiB"\n' if on_disk else "")
         )
-        states = f"127.0.0.1:{free_port()}"
+        ssm_address = f"127.0.0.1:{free_port()}"
         (folder / "ssm.toml").write_text(
-            f'[cluster]\nrole = "ssm_cold"\n[vault]\nlisten = "{states}"\nmax_bytes = "{vault_bytes}"\n'
+            f'[cluster]\nrole = "ssm_cold"\n[vault]\nlisten = "{ssm_address}"\nmax_bytes = "{vault_bytes}"\n'
         )
-        ssm = f'ssm_cold = "{states}"\n' if with_ssm else ""
+        ssm = f'ssm_cold = "{ssm_address}"\n' if with_ssm else ""
         self.config_path = folder / "tierkv.toml"
         self.config_path.write_text(
             f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n{ssm}'
