@@ -133,6 +133,11 @@ const LONG = ["ranks", "shapes", "talk"].map((name) => `test/engine/test_${name}
 
 const RECORD = { TIERKV_TEST_RECORD: at("test", "engine", "results.json") };
 
+/** Engine tests that have a long form. */
+const LONG = ["talk", "ranks", "int8", "shapes", "combinations", "pressure"].map(
+  (name) => `test/engine/test_${name}.py`,
+);
+
 /** What takes too long for every change (`npm run test:matrix`); docs/compatibility.md is made from the outcomes. */
 export const MATRIX = [
   {

@@ -149,3 +149,22 @@ def test_what_has_no_float32_state_stays_as_it_is(form: Form, shapes: Any, dtype
 def test_a_linear_attention_without_a_convolution_has_a_state_too() -> None:
     (part,) = state_parts(spec(shapes=((4, 32, 64),), dtypes=(torch.float32,)), "int8")
     assert part == StatePart("int8", torch.float32, 128, 64)
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8"])
+def test_a_float32_convolution_stays_and_each_of_two_states_comes_back(form: Form) -> None:
+    shapes, dtypes = ((3, 8), (2, 4, 8), (5, 16)), (torch.float32,) * 3
+    group = read(form, shapes=shapes, dtypes=dtypes)
+    values = torch.randn(BLOCKS, 24 + 64 + 80, generator=torch.Generator().manual_seed(3))
+    memory = values.clone()
+    tensors = dict.fromkeys(group.layer_names, memory.view(torch.int8))
+    pages = make_pages(group, tensors, BLOCKS)
+    slot = torch.zeros(group.block_bytes, dtype=torch.uint8)
+    pages.copy(3, slot, to_slot=True)
+    memory.zero_()
+    pages.copy(3, slot, to_slot=False)
+    assert torch.equal(memory[3, :24], values[3, :24])
+    for at, width in ((slice(24, 88), 8), (slice(88, 168), 16)):
+        before, after = (both[3, at].view(-1, width) for both in (values, memory))
+        assert not torch.equal(before, after)
+        assert ((before - after).abs() <= bound(form, before)).all()

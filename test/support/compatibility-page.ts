@@ -27,6 +27,8 @@ const RESTORES = "test_shapes.py::test_what_one_engine_saved_every_engine_restor
 const FOUND = "test_talk.py::test_nearly_everything_that_could_be_found_is_found";
 const RANKS = "test_ranks.py::test_two_ranks_save_and_restore_every_block_together";
 const BESIDE = "test_combinations.py::";
+const PRESSED = "test_pressure.py::test_under_pressure_every_answer_is_the_one_without_tierkv";
+const WITHIN = "test_int8.py::test_";
 
 const LINES: readonly Line[] = [
   {
@@ -77,6 +79,43 @@ const LINES: readonly Line[] = [
     what: "prompts given as embeddings: run untouched",
     proof: `${BESIDE}test_a_prompt_given_as_embeddings_runs_untouched`,
   },
+  {
+    what: "INT8, full attention: pages within the codec's bound",
+    proof: `${WITHIN}restored_pages_lie_within_the_codecs_bound[bfloat16]`,
+  },
+  {
+    what: "the same, sliding window",
+    proof: `${WITHIN}windows_and_whole_attention_lie_within_the_codecs_bound`,
+  },
+  {
+    what: "recurrent states in bf16, within its bound",
+    proof: `${WITHIN}restored_states_lie_within_the_bound_of_their_form[bf16]`,
+    no: { "0.28.0": 1 },
+  },
+  {
+    what: "recurrent states in INT8, within its bound",
+    proof: `${WITHIN}restored_states_lie_within_the_bound_of_their_form[int8]`,
+    no: { "0.28.0": 1 },
+  },
+  {
+    what: "two stages of a pipeline",
+    proof: "test_ranks.py::test_two_stages_of_a_pipeline_save_and_restore_every_block_together",
+  },
+  {
+    what: "steps scheduled ahead (asynchronous scheduling)",
+    proof: "",
+    no: { "0.28.0": 3, "0.29.0": 3, "0.30.0": 3, "0.31.0": 3, "0.32.0": 3 },
+  },
+  {
+    what: "LoRA: adapters run untouched beside what is restored",
+    proof: `${BESIDE}test_adapters_run_untouched_beside_requests_that_are_restored`,
+  },
+  {
+    what: "300 requests at once on a tiny cache, full attention",
+    proof: `${PRESSED}[full attention]`,
+  },
+  { what: "the same, sliding window", proof: `${PRESSED}[sliding window]` },
+  { what: "the same, hybrid", proof: `${PRESSED}[hybrid]`, no: { "0.28.0": 1 } },
   { what: "conversations, hybrid: 0.9 of the ideal found", proof: `${FOUND}[hybrid]` },
   { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
 ];
@@ -117,6 +156,8 @@ run": nothing forbids it, and no run is on record.
 const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only, whole boundaries came with 0.29.
 2. vLLM on a CPU needs AVX-512 for fp8 caches, and AMX to compute on from cached latents (elsewhere it turns prefix caching off): the tests run where the
    CPU has them. Everywhere the page is taken as it is, which "pages taken as they are" proves, and the specs are tested on their own.
+3. vLLM turns asynchronous scheduling off on a CPU (vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes them, and
+   held until they are copied, which does not depend on when the next step is scheduled.
 
 - Every kind of KV-cache page is kept: K and V vectors canonically, everything else (8-bit and packed caches, latents, recurrent states, kinds the shim
   does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.
@@ -124,8 +165,7 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   MambaSpec, since nobody hands them over.
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
   adapters; prompts given as embeddings. Groups that vLLM keeps out of prefix caching, and encoders, are left alone beside the others.
-- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2, pipeline
-  parallelism.
+- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2.
 - A load that fails is computed again: by request from 0.30 on, by block on 0.28 and 0.29, where vLLM takes blocks of one KV-cache group only
   (vLLM #45474); an engine with several groups ends there rather than use pages that nobody filled.
 - A hybrid model's block is large (hundreds to thousands of tokens), and vLLM keeps states at few places: a prompt that is not longer than one block
