@@ -133,16 +133,16 @@ def test_a_lossy_state_takes_fewer_bytes_and_a_namespace_of_its_own(
     assert ours["groups"] != theirs["groups"]
 
 
-@pytest.mark.parametrize("form", ["bf16", "int8"])
 @pytest.mark.parametrize(
-    ("shapes", "dtypes"),
+    ("form", "shapes", "dtypes"),
     [
-        (SHAPES, (torch.bfloat16, torch.bfloat16)),
-        (((3, 24),), (torch.float32,)),
+        ("bf16", SHAPES, (torch.bfloat16, torch.bfloat16)),
+        ("bf16", ((3, 24),), (torch.float32,)),
+        ("int8", ((3, 24),), (torch.float32,)),
+        ("int8", SHAPES, (torch.bfloat16, torch.uint8)),
     ],
-    ids=["16 bits already", "a convolution's inputs only"],
 )
-def test_what_has_no_float32_state_stays_as_it_is(form: Form, shapes: Any, dtypes: Any) -> None:
+def test_what_has_no_such_state_stays_as_it_is(form: Form, shapes: Any, dtypes: Any) -> None:
     assert read(form, shapes=shapes, dtypes=dtypes) == read("raw", shapes=shapes, dtypes=dtypes)
 
 
@@ -168,3 +168,13 @@ def test_a_float32_convolution_stays_and_each_of_two_states_comes_back(form: For
         before, after = (both[3, at].view(-1, width) for both in (values, memory))
         assert not torch.equal(before, after)
         assert ((before - after).abs() <= bound(form, before)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_state_of_16_bits_takes_int8_too(dtype: torch.dtype) -> None:
+    (part,) = state_parts(spec(shapes=((4, 32, 64),), dtypes=(dtype,)), "int8")
+    assert (part.page_bytes, part.slot_bytes) == (2 * STATE_ELEMENTS, STATE_ELEMENTS + 128 * 4)
+    before = delta_net(7).to(dtype)
+    after = part.decode(part.encode(before.view(torch.uint8).flatten())).view(dtype).view(4, 32, 64)
+    scale = before.float().abs().amax(-1, keepdim=True) / 127
+    assert ((before.float() - after.float()).abs() <= scale * (1 + 2.0**-14)).all()

@@ -136,24 +136,28 @@ def test_windows_and_whole_attention_lie_within_the_codecs_bound(
 
 
 @pytest.mark.skipif(not IS_LONG or MAIN == OLDEST, reason="long, and needs vLLM 0.29")
-@pytest.mark.parametrize("form", ["bf16", "int8"])
+@pytest.mark.parametrize(
+    ("form", "dtype"), [("bf16", "float32"), ("int8", "float32"), ("int8", "bfloat16")]
+)
 def test_restored_states_lie_within_the_bound_of_their_form(
     form: str,
+    dtype: str,
     engines: Engines,
     new_cluster: Callable[..., Cluster],
     models: Models,
     record_property: Callable[[str, Any], None],
 ) -> None:
     cluster = new_cluster(int8=True, states=form, with_ssm=True)
-    with Starter(engines, cluster, models, SHAPES["hybrid"])() as engine:
+    with Starter(engines, cluster, models, SHAPES["hybrid"])(
+        {"mamba_ssm_cache_dtype": dtype}
+    ) as engine:
         step = engine.call("facts")["step"]
         text = prompt(14, 2 * step + 7)
         distance = there_and_back(engine, cluster, text, 2 * step, 2)
         states = distance["ssm"]
         assert 0 < states["worst"] <= 1
         assert states["snr_db"] > STATE_SNR_DB[form]
-    vault = cluster.vault_status("ssm_cold")
-    report(record_property, form, {**distance, "vault": vault["bytes"] / vault["records"]})
+    report(record_property, f"{form} of {dtype}", distance)
 
 
 def test_an_exact_and_an_int8_engine_on_one_vault_never_meet(

@@ -30,32 +30,18 @@ pytestmark = pytest.mark.skipif(
 def test_two_ranks_save_and_restore_every_block_together(
     heads: int, engines: Engines, new_cluster: Callable[..., Cluster], models: Models
 ) -> None:
+    cluster = new_cluster()
     spec = replace(PLAIN, kv_heads=heads)
-    options = {"model": models.path(spec), "tensor_parallel_size": 2}
-    there_and_back(engines, new_cluster(), options, records=heads)
-
-
-@pytest.mark.skipif(not IS_LONG, reason="long")
-def test_two_stages_of_a_pipeline_save_and_restore_every_block_together(
-    engines: Engines, new_cluster: Callable[..., Cluster], models: Models
-) -> None:
-    options = {"model": models.path(PLAIN), "pipeline_parallel_size": 2}
-    there_and_back(engines, new_cluster(), options, records=2)
-
-
-def there_and_back(
-    engines: Engines, cluster: Cluster, options: dict[str, Any], *, records: int
-) -> None:
-    """Saves a prompt, loses it, restores it: `records` for each block, from and to two ranks."""
-    options |= {"dtype": PLAIN.dtype, "block_size": BLOCK}
+    options: dict[str, Any] = {"model": models.path(spec), "dtype": spec.dtype}
+    options |= {"block_size": BLOCK, "tensor_parallel_size": 2}
     options["kv_transfer_config"] = cluster.transfer_config
     binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
     with engines.start(vllm=options, processes=True, environment=binding) as engine:
         cluster.wait_restoring()
         (cold,) = engine.call("generate", prompts=[TEXT])
         assert cold["cached"] == 0
-        cluster.wait_saved(records * BLOCKS)
-        assert cluster.vault_status()["records"] == records * BLOCKS
+        cluster.wait_saved(heads * BLOCKS)
+        assert cluster.vault_status()["records"] == heads * BLOCKS
         (own_hit,) = engine.call("generate", prompts=[TEXT])
         assert own_hit["cached"] == BLOCKS * BLOCK
         # Other prompts take all 63 blocks, so that no page holds by chance what is to be restored.

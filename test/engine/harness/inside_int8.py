@@ -50,7 +50,7 @@ class _Tally:
 
     def add(self, place: Place, before: torch.Tensor, after: torch.Tensor, form: str) -> None:
         x, y = before.double(), after.double()
-        bound = _bound(before) if form == "attention" else _state_bound(x, form)
+        bound = _bound(before) if form == "attention" else _state_bound(before, form)
         apart = (x - y).abs()
         self._worst = max(self._worst, float((apart / bound).nan_to_num(0.0).max()))
         self._signal += float((x * x).sum())
@@ -73,8 +73,9 @@ def _bound(vectors: torch.Tensor) -> torch.Tensor:
 
 def _state_bound(values: torch.Tensor, form: str) -> torch.Tensor:
     if form == "bf16":
-        return values.abs() * 2.0**-8
-    return values.abs().amax(-1, keepdim=True) / 127 * (0.5 + 2.0**-14)
+        return values.double().abs() * 2.0**-8
+    half_step = 0.5 if values.dtype == torch.float32 else 1.0
+    return values.double().abs().amax(-1, keepdim=True) / 127 * (half_step + 2.0**-14)
 
 
 def _vectors(host: Host, prompt: list[int]) -> dict[Place, torch.Tensor]:

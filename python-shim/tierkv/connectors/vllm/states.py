@@ -11,6 +11,12 @@ Form = Literal["raw", "bf16", "int8"]
 #: What `[turbo_quant] states` may say.
 FORMS: Final[tuple[Form, ...]] = ("raw", "bf16", "int8")
 _CODE_MAX: Final = 127
+#: What each form takes; a state in another dtype stays as it is.
+_TAKES: Final[dict[Form, tuple[torch.dtype, ...]]] = {
+    "raw": (),
+    "bf16": (torch.float32,),
+    "int8": (torch.float32, torch.bfloat16, torch.float16),
+}
 _SCALE = torch.float32
 
 
@@ -19,7 +25,7 @@ class StatePart:
     """One tensor of a state's page: `rows` vectors of `dim` elements; its bytes in the engine and in a slot.
 
     `bf16`: each element to the nearest. `int8`: per vector a scale (float32, absmax / 127), then codes of one byte, so
-    that an element is off by half a scale at most.
+    that an element is off by half a scale at most, and by as much again in a dtype of 16 bits.
     """
 
     form: Form
@@ -64,14 +70,14 @@ class StatePart:
 
 
 def state_parts(spec: Any, form: Form) -> tuple[StatePart, ...]:
-    """Give the parts of a MambaSpec's page, in its order; only float32 states of a sequence take another form than raw.
+    """Give the parts of a MambaSpec's page, in its order; only states of a sequence take another form than raw.
 
     The convolution's inputs, the first of several parts, are few and stay as they are. So does all of a page in which
     nothing takes the form: no parts then.
     """
     parts = [
         StatePart(
-            form=form if dtype == torch.float32 and _is_state(number, spec.shapes) else "raw",
+            form=form if dtype in _TAKES[form] and _is_state(number, spec.shapes) else "raw",
             dtype=dtype,
             rows=math.prod(shape[:-1]),
             dim=shape[-1],
