@@ -50,9 +50,7 @@ class Talks:
 def play(engine: Engine, cluster: Cluster) -> dict[str, int]:
     """Plays the requests one after the other, each when the vaults have what the one before left."""
     talks = Talks(engine.call("facts")["step"])
-    total = dict.fromkeys(
-        ("found", "ideal", "short", "strange", "aborted", "compared", "answers_apart"), 0
-    )
+    total = {"found": 0, "ideal": 0, "short": 0, "strange": 0, "aborted": 0}
     for number in range(REQUESTS):
         text, leaves = talks.next()
         abort_after = number % 4 if leaves else None
@@ -68,13 +66,6 @@ def play(engine: Engine, cluster: Cluster) -> dict[str, int]:
         total["ideal"] += answer["ideal"]
         total["short"] += answer["cached"] < answer["ideal"]
         total["strange"] += answer["strange"]
-        if IS_LONG and answer["cached"]:
-            own_hit = engine.call("talk", prompt=text, max_tokens=3 + number % 9)
-            cluster.wait_idle()
-            # Only where both begin at the same place does the engine compute the rest in the same shape.
-            if own_hit["cached"] == answer["cached"]:
-                total["compared"] += 1
-                total["answers_apart"] += own_hit["tokens"] != answer["tokens"]
     return total
 
 
@@ -100,8 +91,7 @@ def test_nearly_everything_that_could_be_found_is_found(
     print(f"{shape.spec.kind}: {share:.3f} of what could be found: {total}")
     for name, value in {**total, "share": round(share, 3)}.items():
         record_property(name, value)
-    assert (total["strange"], total["answers_apart"]) == (0, 0)
-    assert total["compared"] > REQUESTS // 10 or not IS_LONG
+    assert total["strange"] == 0
     assert share >= FOUND_MIN
     assert status["counters"]["tokens_restored"] > 0
     assert status["shim"] == {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
