@@ -116,7 +116,7 @@ export const SCHEMA: Schema = {
       },
       states: {
         kind: choice(["raw", "bf16", "int8"]),
-        doc: "How the recurrent states of hybrid models are stored, where `enabled` is true. `raw`: exactly. `bf16`: float32 states in half the bytes, about 55 dB of signal to noise. `int8`: float32 states in about a quarter, 16-bit ones in half of the bytes, one scale per vector, about 44 dB. An error in a state is carried on to every later token. The engine reads this key; engines of different forms never share blocks.",
+        doc: "How the recurrent states of hybrid models are stored, where `enabled` is true. `raw`: exactly. `bf16`: float32 states in half the bytes, about 55 dB of signal to noise. `int8`: float32 states in about a quarter, 16-bit ones in half of the bytes, one scale per vector, 41 to 44 dB. An error in a state is carried on to every later token. The engine reads this key; engines of different forms never share blocks.",
         fallback: () => "raw",
         fallbackText: '`"raw"`',
         example: '"bf16"',
