@@ -115,8 +115,6 @@ const LINES: readonly Line[] = [
     what: "300 requests at once on a tiny cache, full attention",
     proof: `${PRESSED}[full attention]`,
   },
-  { what: "the same, sliding window", proof: `${PRESSED}[sliding window]` },
-  { what: "the same, hybrid", proof: `${PRESSED}[hybrid]`, no: { "0.28.0": 1 } },
   { what: "conversations, hybrid: 0.9 of the ideal found", proof: `${FOUND}[hybrid]` },
   { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
 ];
