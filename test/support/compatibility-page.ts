@@ -100,7 +100,7 @@ const LINES: readonly Line[] = [
   {
     what: "two stages of a pipeline",
     proof: "",
-    no: { "0.28.0": 4, "0.29.0": 4, "0.30.0": 4, "0.31.0": 4, "0.32.0": 4 },
+    no: { "0.32.0": 4 },
   },
   {
     what: "steps scheduled ahead (asynchronous scheduling)",
@@ -166,7 +166,8 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   MambaSpec, since nobody hands them over.
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
   adapters; prompts given as embeddings. Groups that vLLM keeps out of prefix caching, and encoders, are left alone beside the others.
-- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2.
+- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2, pipeline
+  parallelism.
 - A load that fails is computed again: by request from 0.30 on, by block on 0.28 and 0.29, where vLLM takes blocks of one KV-cache group only
   (vLLM #45474); an engine with several groups ends there rather than use pages that nobody filled.
 - A hybrid model's block is large (hundreds to thousands of tokens), and vLLM keeps states at few places: a prompt that is not longer than one block
