@@ -261,6 +261,8 @@ export const LOOKUPS_IN_FLIGHT_MAX = 32;
 export const RECLAIM_ANSWER_MS = 100;
 /** Keys packed or compared before the event loop gets its turn. */
 export const KEYS_PER_SLICE = 2048;
+/** Hashes of blocks that are copied, and kept, together: 2 KiB. */
+export const HASHES_PER_COPY = 64;
 /** One Fetch call: slots are taken, and `placed` frames flow, window by window. */
 export const FETCH_WINDOW_BYTES: number = 16 * MIB;
 export const FETCH_WINDOW_KEYS = 512;

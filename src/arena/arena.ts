@@ -56,8 +56,9 @@ export class Arena {
     if (!this.#isClosed) releaseSlot(this.id, slot, generation);
   }
 
-  releaseAll(leases: Leases): void {
-    for (let at = 0; at + 1 < leases.length; at += 2) {
+  /** `count` leases from the one at `from` on; both count pairs. */
+  releaseAll(leases: Leases, from = 0, count: number = leases.length / 2 - from): void {
+    for (let at = from * 2; at < (from + count) * 2; at += 2) {
       this.release(leases[at] ?? 0, leases[at + 1] ?? 0);
     }
   }

@@ -1,5 +1,5 @@
 // Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
-import { packKeys } from "../block.ts";
+import { PACKED_KEY_BYTES, packKey } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { FetchSink } from "../client/fetch-ledger.ts";
 import type { FetchRun, VaultClient } from "../client/vault-client.ts";
@@ -53,7 +53,7 @@ interface Lane {
 export class Fetcher {
   readonly #options: FetcherOptions;
   readonly #lanes: Record<RecordClass, Lane> = { kv: newLane(), ssm: newLane() };
-  readonly #windowOf = new WeakMap<Block, Window>();
+  readonly #blockBytes = new Map<number, number>();
   readonly #busy: BusyTime;
   #isPumping = false;
   #isClosed = false;
@@ -76,7 +76,7 @@ export class Fetcher {
   add(block: Block): void {
     const lane = this.#lanes[block.recordClass];
     lane.queue.push(block);
-    lane.pendingBytes += this.#options.blockBytes(block.group);
+    lane.pendingBytes += this.#bytes(block);
     // Plans that came and went while a call hung leave blocks behind that are gone.
     if (lane.queue.length > this.#options.shelf.capacity * 2) {
       const left = lane.queue.slice(lane.head);
@@ -89,7 +89,7 @@ export class Fetcher {
 
   /** A block that is being fetched has no user any more. */
   dropUnwanted(block: Block): void {
-    this.#windowOf.get(block)?.dropUnwanted();
+    block.call?.dropUnwanted();
   }
 
   /** Gives everything up; no slot is written afterwards. */
@@ -135,35 +135,44 @@ export class Fetcher {
   }
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
-  #nextBlocks(lane: Lane, turnBytes: number): Block[] {
-    const { shelf, shards, blockBytes, pace } = this.#options;
+  #nextBlocks(lane: Lane, turnBytes: number): readonly Block[] {
+    const { shelf } = this.#options;
+    for (;;) {
+      const blocks = this.#take(lane, turnBytes);
+      const count = blocks.length === 0 ? 0 : shelf.startFetch(blocks);
+      if (count === blocks.length) return blocks;
+      const left = blocks.slice(count);
+      lane.pendingBytes -= this.#bytesOf(left);
+      for (const block of left) shelf.fail(block, "no_slot");
+      if (count > 0) return blocks.slice(0, count);
+    }
+  }
+
+  /** The next blocks of one namespace that are still wanted, as many as one call brings. */
+  #take(lane: Lane, turnBytes: number): Block[] {
+    const { shards, pace } = this.#options;
     const blocks: Block[] = [];
     let bytes = 0;
     for (; lane.head < lane.queue.length; lane.head += 1) {
       const block = lane.queue[lane.head];
       if (block?.state !== "wanted") {
-        lane.pendingBytes -= this.#bytesOf(block === undefined ? [] : [block]);
+        lane.pendingBytes -= block === undefined ? 0 : this.#bytes(block);
         continue;
       }
-      bytes += blockBytes(block.group);
+      bytes += this.#bytes(block);
       const isFull =
         pace.wireBytes(bytes) > turnBytes ||
         (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
-      if (shelf.startFetch(block)) {
-        blocks.push(block);
-      } else {
-        lane.pendingBytes -= blockBytes(block.group);
-        shelf.fail(block, "no_slot");
-      }
+      blocks.push(block);
     }
     lane.queue = [];
     lane.head = 0;
     return blocks;
   }
 
-  #start(client: VaultClient, lane: Lane, blocks: Block[]): void {
+  #start(client: VaultClient, lane: Lane, blocks: readonly Block[]): void {
     const { shelf, shards, arena, fidelity, geometryOf, counters } = this.#options;
     const window = new Window({
       blocks,
@@ -175,7 +184,6 @@ export class Fetcher {
       onBytes: (count) => counters.add("bytes_fetched", count),
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
-    for (const block of blocks) this.#windowOf.set(block, window);
     lane.windows.add(window);
     const link = this.#options.links[client.name];
     link?.down.begin();
@@ -192,7 +200,19 @@ export class Fetcher {
   }
 
   #bytesOf(blocks: readonly Block[]): number {
-    return blocks.reduce((sum, { group }) => sum + this.#options.blockBytes(group), 0);
+    let sum = 0;
+    for (const block of blocks) sum += this.#bytes(block);
+    return sum;
+  }
+
+  /** Of one block with all shards; what a group's are is asked once. */
+  #bytes({ group }: Block): number {
+    let bytes = this.#blockBytes.get(group);
+    if (bytes === undefined) {
+      bytes = this.#options.blockBytes(group);
+      this.#blockBytes.set(group, bytes);
+    }
+    return bytes;
   }
 
   async #run(
@@ -221,7 +241,7 @@ export class Fetcher {
         await client.fetch(namespace, runsOf(blocks, shards, left), sink, call);
       }
       this.#learnBytes(blocks, window.bytes);
-      window.end("end_of_hit");
+      window.finish("end_of_hit");
     } catch (error) {
       if (!window.signal.aborted) {
         counters.add("vault_errors");
@@ -242,7 +262,7 @@ export class Fetcher {
   #watch(window: Window): () => void {
     const { stallMs, counters, logger } = this.#options;
     const check = (): void => {
-      if (window.signal.aborted || nowMs() - window.lastMs <= stallMs) return;
+      if (window.isOver || nowMs() - window.lastMs <= stallMs) return;
       counters.add("fetch_stalls");
       logger.debug({ stallMs }, "fetch given up: no byte came");
       window.end("vault_down");
@@ -274,13 +294,15 @@ function runsOf(blocks: readonly Block[], shards: number, left: readonly number[
   for (const item of left) {
     const block = blocks[Math.floor(item / shards)];
     if (block === undefined) continue;
-    const { group, recordClass, hash } = block;
+    const { group, recordClass, hashes, index } = block;
     let run = runs.at(-1);
     if (run?.group !== group) {
       run = { recordClass, group, keys: [] };
       runs.push(run);
     }
-    run.keys.push(packKeys(hash, group, item % shards));
+    const key = Buffer.allocUnsafe(PACKED_KEY_BYTES);
+    packKey(key, 0, hashes, index, group, item % shards);
+    run.keys.push(key);
   }
   return runs.map((run) => ({ ...run, keys: Buffer.concat(run.keys) }));
 }

@@ -1,8 +1,8 @@
 // Owns the trial of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
 import type { Namespace } from "../block.ts";
-import { LINK_TURN_BYTES_MIN } from "../limits.ts";
+import { HASHES_PER_COPY, LINK_TURN_BYTES_MIN } from "../limits.ts";
 import type { Ground } from "./ground.ts";
-import { hashAt } from "./lookup.ts";
+import { copyRun } from "./lookup.ts";
 import type { Wish } from "./plan.ts";
 import type { Block, BlockUser, Shelf } from "./shelf.ts";
 
@@ -35,12 +35,14 @@ export function tryLink(ground: Ground, namespace: Namespace, wishes: readonly W
   for (const wish of wishes) {
     const { group, recordClass, keys } = wish;
     if (!pacer.isStale(recordClass) || fetcher.pendingBytes(recordClass) > 0) continue;
+    let run = copyRun(namespace, wish, 0);
     let bytes = 0;
     for (const [index, key] of keys.entries()) {
       if (bytes >= LINK_TURN_BYTES_MIN || shelf.room <= 0) break;
+      const at = index % HASHES_PER_COPY;
+      if (at === 0) run = copyRun(namespace, wish, index);
       if (shelf.isPlaced(key) || shelf.isInUse(key)) continue;
-      const hash = Buffer.from(hashAt(wish, index));
-      const block = shelf.use(key, { namespace, recordClass, group, hash }, trial);
+      const block = shelf.use(key, run, at, trial);
       trial.add(block);
       fetcher.add(block);
       bytes += sourceBytes(group);

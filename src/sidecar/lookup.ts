@@ -10,12 +10,12 @@ import {
 } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
-import { KEYS_PER_SLICE } from "../limits.ts";
+import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { yieldToLoop } from "../time.ts";
 import { blockKeys } from "./shelf.ts";
-import type { Shelf } from "./shelf.ts";
+import type { BlockRun, Shelf } from "./shelf.ts";
 import type { LookupGates } from "./vaults.ts";
 
 export interface LookupGroup {
@@ -110,6 +110,17 @@ function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): num
 
 export function hashAt(group: { hashes: Buffer }, index: number): Buffer {
   return group.hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
+}
+
+/** Blocks from `index` on, HASHES_PER_COPY at most, with an own copy of their hashes: they outlive the frame they came in. */
+export function copyRun(
+  namespace: Namespace,
+  { group, recordClass, hashes }: Pick<BlockRun, "group" | "recordClass" | "hashes">,
+  index: number,
+): BlockRun {
+  const end = (index + HASHES_PER_COPY) * HASH_BYTES;
+  const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
+  return { namespace, recordClass, group, hashes: copy };
 }
 
 /** Sets the bits of what the vault of that class holds; false when it did not answer. */

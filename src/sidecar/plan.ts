@@ -131,7 +131,7 @@ export class Run implements BlockUser {
     const next = this.#blocks[this.#cursor];
     if (next?.state === "gone") this.end(next.failure ?? "end_of_hit");
     if (blocks.length === 0) return null;
-    const slots = blocks.flatMap(({ leases }) => [...leases].filter((_, at) => at % 2 === 0));
+    const slots = slotsOf(blocks, this.#shelf.shards);
     return { group: this.group, first: this.first + from, slots: slotBytes(slots), blocks };
   }
 
@@ -153,6 +153,19 @@ export class Run implements BlockUser {
       if (block !== undefined) this.#shelf.leave(block, this);
     }
   }
+}
+
+/** Slot numbers, shard after shard, block after block. */
+function slotsOf(blocks: readonly Block[], shards: number): Uint32Array {
+  const slots = new Uint32Array(blocks.length * shards);
+  let at = 0;
+  for (const { leases, leaseAt } of blocks) {
+    for (let shard = 0; shard < shards; shard += 1) {
+      slots[at] = leases[(leaseAt + shard) * 2] ?? 0;
+      at += 1;
+    }
+  }
+  return slots;
 }
 
 const WORST_FIRST: readonly DoneReason[] = [

@@ -3,6 +3,7 @@ import { HASH_BYTES } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
+  HASHES_PER_COPY,
   KEYS_PER_SLICE,
   PACE_TICK_MS,
   PLAN_KEYS_MAX,
@@ -19,11 +20,12 @@ import type { Decisions } from "./decisions.ts";
 import type { Fates } from "./fates.ts";
 import type { Ground } from "./ground.ts";
 import { tryLink } from "./link-trial.ts";
-import { firstMiss, hashAt, lookUp } from "./lookup.ts";
+import { copyRun, firstMiss, lookUp } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "./messages.ts";
 import { doneReason, Plan, Run } from "./plan.ts";
 import type { Placed } from "./plan.ts";
+import { share } from "./shelf.ts";
 import type { LookupGates } from "./vaults.ts";
 
 export interface RestorerOptions {
@@ -90,8 +92,7 @@ export class Restorer {
     const keys = groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0) * shards;
     if (
       this.#plans.size >= PLANS_MAX ||
-      keys > PLAN_KEYS_MAX ||
-      this.#openKeys + keys > PLAN_KEYS_OPEN_MAX
+      keys > Math.min(PLAN_KEYS_MAX, PLAN_KEYS_OPEN_MAX - this.#openKeys)
     ) {
       counters.add("plan_overload");
       this.#options.send({ t: "done", req, plan: number, reason: "overload" });
@@ -281,15 +282,15 @@ export class Restorer {
     if (namespace === null) return;
     let seen = 0;
     for (const wish of plan.wishes) {
-      const { group, recordClass } = wish;
       const run = new Run(wish, shelf, () => this.#onChange(plan));
       plan.runs.push(run);
+      let named = copyRun(namespace, wish, 0);
       for (const [index, key] of wish.keys.entries()) {
-        // An own copy of the hash: it outlives the frame it came in.
-        const hash = Buffer.from(hashAt(wish, index));
-        const block = shelf.use(key, { namespace, recordClass, group, hash }, run);
+        const at = index % HASHES_PER_COPY;
+        if (at === 0) named = copyRun(namespace, wish, index);
+        const block = shelf.use(key, named, at, run);
         run.add(block);
-        if (block.state === "wanted" && block.users.size === 1) fetcher.add(block);
+        if (block.state === "wanted" && block.userCount === 1) fetcher.add(block);
         seen += 1;
         if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
         if (!plan.isOver) continue;
@@ -364,10 +365,9 @@ export class Restorer {
   #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
     const { counters, send } = this.#options;
     send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots });
-    for (const block of blocks) {
-      counters.add(block.isShared ? "blocks_restored_local" : "blocks_restored_vault");
-      block.isShared = true;
-    }
+    const local = share(blocks);
+    counters.add("blocks_restored_local", local);
+    counters.add("blocks_restored_vault", blocks.length - local);
     counters.add("bytes_restored", blocks.length * (this.#ground?.sourceBytes(group) ?? 0));
   }
 

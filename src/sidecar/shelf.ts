@@ -5,12 +5,13 @@ import { HASH_BYTES } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { DoneReason } from "./messages.ts";
 
-/** Names a block within its namespace; shards do not count, a block is all of them. */
-export interface BlockName {
+/** Names blocks of one group within their namespace; shards do not count, a block is all of them. */
+export interface BlockRun {
   readonly namespace: Buffer;
   readonly recordClass: RecordClass;
   readonly group: number;
-  readonly hash: Buffer;
+  /** 32 bytes per block; kept as long as any of them. */
+  readonly hashes: Buffer;
 }
 
 /** A use of a block by one plan. Told when the block's state changes. */
@@ -18,18 +19,64 @@ export interface BlockUser {
   onBlock(): void;
 }
 
+const NO_LEASES: Leases = new Uint32Array(0);
+
 /** wanted: no slots yet · fetching: slots are being filled · placed: verified and decoded · gone: will not come (`failure`). */
 export type BlockState = "wanted" | "fetching" | "placed" | "gone";
 
-export interface Block extends BlockName {
+/** One of thousands that a restore touches: every field is there from the start, and nothing is allocated beside it. */
+export class Block {
   readonly key: string;
-  state: BlockState;
-  failure: DoneReason | null;
-  /** Pairs (slot, generation), one per shard; empty while wanted. */
-  leases: Leases;
-  readonly users: Set<BlockUser>;
+  readonly namespace: Buffer;
+  readonly recordClass: RecordClass;
+  readonly group: number;
+  /** Its hash is the one at `index`. */
+  readonly hashes: Buffer;
+  readonly index: number;
+  state: BlockState = "wanted";
+  failure: DoneReason | null = null;
+  /** Pairs (slot, generation), one per shard from pair `leaseAt` on; others' may stand beside them. Empty while wanted. */
+  leases: Leases = NO_LEASES;
+  leaseAt = 0;
+  /** The call that brings it, once one does. */
+  call: { dropUnwanted(): void } | null = null;
   /** False until the first plan was told of it: later ones share it. */
-  isShared: boolean;
+  isShared = false;
+  /** Most blocks have one. */
+  user: BlockUser | null = null;
+  others: Set<BlockUser> | null = null;
+
+  constructor(key: string, { namespace, recordClass, group, hashes }: BlockRun, index: number) {
+    this.key = key;
+    this.namespace = namespace;
+    this.recordClass = recordClass;
+    this.group = group;
+    this.hashes = hashes;
+    this.index = index;
+  }
+
+  get userCount(): number {
+    return (this.user === null ? 0 : 1) + (this.others?.size ?? 0);
+  }
+
+  addUser(user: BlockUser): void {
+    if (this.user === null) this.user = user;
+    else if (this.user !== user) (this.others ??= new Set()).add(user);
+  }
+
+  /** False when it was none. */
+  dropUser(user: BlockUser): boolean {
+    if (this.user !== user) return this.others?.delete(user) ?? false;
+    const [next = null] = this.others ?? [];
+    this.user = next;
+    if (next !== null) this.others?.delete(next);
+    return true;
+  }
+
+  tellUsers(): void {
+    this.user?.onBlock();
+    if (this.others !== null) for (const user of this.others) user.onBlock();
+  }
 }
 
 export interface ShelfOptions {
@@ -43,8 +90,6 @@ export interface ShelfOptions {
   /** A block more may be taken than before. */
   onRoom(): void;
 }
-
-const NO_LEASES: Leases = new Uint32Array(0);
 
 export function blockKey(namespace: Buffer, group: number, hash: Buffer): string {
   return blockKeys(namespace, group, hash)(0);
@@ -61,6 +106,16 @@ export function blockKeys(
   return (index) => all.slice(index * HASH_BYTES, (index + 1) * HASH_BYTES) + tail;
 }
 
+/** A plan is told of them: later ones share them. Returns how many were shared before. */
+export function share(blocks: readonly Block[]): number {
+  let before = 0;
+  for (const block of blocks) {
+    if (block.isShared) before += 1;
+    block.isShared = true;
+  }
+  return before;
+}
+
 export class Shelf {
   readonly #options: ShelfOptions;
   readonly #blocks = new Map<string, Block>();
@@ -72,6 +127,10 @@ export class Shelf {
 
   constructor(options: ShelfOptions) {
     this.#options = options;
+  }
+
+  get shards(): number {
+    return this.#options.shards;
   }
 
   /** Blocks the restore side may have in the arena at all, as far as it is touched. */
@@ -110,29 +169,22 @@ export class Shelf {
     return this.#blocks.has(key) && !this.#idle.has(key);
   }
 
-  /** The block of that key with one user more; made as `wanted` when it is not there. */
-  use(key: string, name: BlockName, user: BlockUser): Block {
+  /** The block of that key, number `index` of `run`, with one user more; made as `wanted` when it is not there. */
+  use(key: string, run: BlockRun, index: number, user: BlockUser): Block {
     let block = this.#blocks.get(key);
     if (block === undefined) {
-      block = {
-        ...name,
-        key,
-        state: "wanted",
-        failure: null,
-        leases: NO_LEASES,
-        users: new Set(),
-        isShared: false,
-      };
+      block = new Block(key, run, index);
       this.#blocks.set(key, block);
+    } else {
+      this.#idle.delete(key);
     }
-    this.#idle.delete(key);
-    block.users.add(user);
+    block.addUser(user);
     return block;
   }
 
   /** One user less. Without users a placed block stays until room is short, a wanted one goes at once. */
   leave(block: Block, user: BlockUser): void {
-    if (!block.users.delete(user) || block.users.size > 0) return;
+    if (!block.dropUser(user) || block.userCount > 0) return;
     if (block.state === "placed") {
       this.#idle.set(block.key, block);
       this.#options.onRoom();
@@ -143,29 +195,37 @@ export class Shelf {
     }
   }
 
-  /** Gives a wanted block its slots, if need be those of idle blocks; false when there are none. */
-  startFetch(block: Block): boolean {
+  /** Gives wanted blocks their slots, if need be those of idle ones; returns how many, from the first on, got theirs. */
+  startFetch(blocks: readonly Block[]): number {
     const { arena, shards } = this.#options;
-    while (this.#slotted >= this.capacity) if (!this.#evictOldest()) return false;
-    let leases = arena.lease(SIDECAR_OWNER, shards);
-    while (leases.length < shards * 2) {
-      arena.releaseAll(leases);
-      if (!this.#evictOldest()) return false;
-      leases = arena.lease(SIDECAR_OWNER, shards);
+    while (this.#slotted + blocks.length > this.capacity && this.#evictOldest());
+    const most = Math.max(0, Math.min(blocks.length, this.capacity - this.#slotted));
+    let leases = arena.lease(SIDECAR_OWNER, most * shards);
+    while (leases.length < most * shards * 2 && this.#evictOldest()) {
+      const more = arena.lease(SIDECAR_OWNER, most * shards - leases.length / 2);
+      leases = Uint32Array.of(...leases, ...more);
     }
-    block.leases = leases;
-    block.state = "fetching";
-    this.#slotted += 1;
-    return true;
+    const count = Math.floor(leases.length / 2 / shards);
+    arena.releaseAll(leases, count * shards);
+    for (let at = 0; at < count; at += 1) {
+      const block = blocks[at];
+      if (block === undefined) break;
+      block.leases = leases;
+      block.leaseAt = at * shards;
+      block.state = "fetching";
+    }
+    this.#slotted += count;
+    return count;
   }
 
   place(block: Block): void {
     block.state = "placed";
-    if (block.users.size === 0) {
+    block.call = null;
+    if (block.user === null) {
       this.#idle.set(block.key, block);
       this.#options.onRoom();
     }
-    for (const user of block.users) user.onBlock();
+    block.tellUsers();
   }
 
   /** The block will not come; its slots return. */
@@ -173,12 +233,12 @@ export class Shelf {
     if (block.state === "gone") return;
     this.#remove(block);
     block.failure = reason;
-    for (const user of block.users) user.onBlock();
+    block.tellUsers();
     this.#options.onRoom();
   }
 
   #evictOldest(): boolean {
-    const [oldest] = this.#idle.values();
+    const oldest = this.#idle.values().next().value;
     if (oldest === undefined) return false;
     this.#remove(oldest);
     return true;
@@ -188,8 +248,10 @@ export class Shelf {
     this.#blocks.delete(block.key);
     this.#idle.delete(block.key);
     block.state = "gone";
+    block.call = null;
     if (block.leases.length === 0) return;
-    this.#options.arena.releaseAll(block.leases);
+    const { arena, shards } = this.#options;
+    arena.releaseAll(block.leases, block.leaseAt, shards);
     block.leases = NO_LEASES;
     this.#slotted -= 1;
   }

@@ -1,5 +1,5 @@
 // Owns the receiving of one Fetch call: pieces into inboxes, every record verified and decoded into its slot before its block counts as placed.
-import { ItemStatus, PACKED_KEY_BYTES, packKey, packKeys } from "../block.ts";
+import { ItemStatus, PACKED_KEY_BYTES, packKey } from "../block.ts";
 import type { FetchSink } from "../client/fetch-ledger.ts";
 import type { LandingPlan, Settled } from "../client/lanes.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -21,19 +21,12 @@ export interface WindowOptions {
   onBadRecord(key: Buffer, error: TierkvError): void;
 }
 
-interface Part {
-  readonly block: Block;
-  readonly shard: number;
-  /** Item number of the block's first shard. */
-  readonly first: number;
-  inbox: number | null;
-  isDone: boolean;
-}
-
 export class Window implements FetchSink {
   readonly #options: WindowOptions;
-  /** Item i of the call: block i / shards, shard i % shards. */
-  readonly #parts: readonly Part[];
+  /** Item i of the call: block i / shards, shard i % shards. One byte each: 1 = verified, in its slot. */
+  readonly #isDone: Uint8Array;
+  /** Items in the middle of arriving in pieces. */
+  readonly #inboxes = new Map<number, number>();
   readonly #controller = new AbortController();
   /** When the last byte came. */
   lastMs: number = nowMs();
@@ -43,36 +36,35 @@ export class Window implements FetchSink {
 
   constructor(options: WindowOptions) {
     this.#options = options;
-    this.#parts = options.blocks.flatMap((block, index) =>
-      Array.from({ length: options.shards }, (_, shard) => ({
-        block,
-        shard,
-        first: index * options.shards,
-        inbox: null,
-        isDone: false,
-      })),
-    );
+    this.#isDone = new Uint8Array(options.blocks.length * options.shards);
+    for (const block of options.blocks) block.call = this;
   }
 
   get signal(): AbortSignal {
     return this.#controller.signal;
   }
 
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
   /** What the whole call is to bring, for lanes that put it where it belongs. */
   landingPlan(): LandingPlan {
-    const { arena, fidelity, geometryOf } = this.#options;
-    const count = this.#parts.length;
+    const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
+    const count = this.#isDone.length;
     const keys = Buffer.allocUnsafe(count * PACKED_KEY_BYTES);
     const geometries = new Uint32Array(count);
     const leases = new Uint32Array(count * 2);
-    for (let index = 0; index < count; index += 1) {
-      const part = this.#parts[index];
-      if (part === undefined) continue;
-      const { block, shard } = part;
-      packKey(keys, index * PACKED_KEY_BYTES, block.hash, 0, block.group, shard);
-      geometries[index] = geometryOf(block.group, shard);
-      leases[index * 2] = block.leases[shard * 2] ?? 0;
-      leases[index * 2 + 1] = block.leases[shard * 2 + 1] ?? 0;
+    let [item, at] = [0, 0];
+    for (const block of blocks) {
+      for (let shard = 0; shard < shards; shard += 1) {
+        at = packKey(keys, at, block.hashes, block.index, block.group, shard);
+        geometries[item] = geometryOf(block.group, shard);
+        const pair = (block.leaseAt + shard) * 2;
+        leases[item * 2] = block.leases[pair] ?? 0;
+        leases[item * 2 + 1] = block.leases[pair + 1] ?? 0;
+        item += 1;
+      }
     }
     return { arena, fidelity, keys, geometries, leases };
   }
@@ -86,57 +78,63 @@ export class Window implements FetchSink {
   settle({ statuses, bytes, reason }: Settled): number[] {
     this.#count(bytes);
     const left: number[] = [];
-    for (const [item, status] of statuses.entries()) {
-      const part = this.#openPart(item);
-      if (part === null) continue;
-      if (status === ItemStatus.ACCEPTED) this.#done(part);
+    for (let item = 0; item < statuses.length; item += 1) {
+      const status = statuses[item];
+      const block = this.#openBlock(item);
+      if (block === null) continue;
+      if (status === ItemStatus.ACCEPTED) this.#done(item, block);
       else if (status === ItemStatus.INCOMPLETE) left.push(item);
-      else if (status === ItemStatus.OVER_BUDGET) this.#fail(part, "overload");
+      else if (status === ItemStatus.OVER_BUDGET) this.#fail(block, "overload");
       else if (status === ItemStatus.BAD_RECORD) {
-        this.#refuse(part, new TierkvError("BAD_RECORD", { reason: reason ?? "it is not sound" }));
+        const error = new TierkvError("BAD_RECORD", { reason: reason ?? "it is not sound" });
+        this.#refuse(item, block, error);
       } else this.missing(item, ItemStatus.MISSING);
     }
-    return left.filter((item) => this.#openPart(item) !== null);
+    return left.filter((item) => this.#openBlock(item) !== null);
   }
 
   piece(item: number, offset: number, recordBytes: number, data: Buffer): void {
     this.lastMs = nowMs();
     this.#count(data.length);
-    const part = this.#openPart(item);
-    if (part === null) return;
+    const block = this.#openBlock(item);
+    if (block === null) return;
     try {
-      part.inbox ??= this.#openInbox(part, recordBytes);
-      if (!inboxWrite(part.inbox, offset, data)) return;
-      const inbox = part.inbox;
-      part.inbox = null;
+      const inbox = this.#inboxes.get(item) ?? this.#openInbox(item, block, recordBytes);
+      if (!inboxWrite(inbox, offset, data)) return;
+      this.#inboxes.delete(item);
       inboxFinish(inbox);
     } catch (error) {
-      this.#refuse(part, toTierkvError(error));
+      this.#refuse(item, block, toTierkvError(error));
       return;
     }
-    this.#done(part);
+    this.#done(item, block);
   }
 
   missing(item: number, status: ItemStatus): void {
     this.lastMs = nowMs();
-    const part = this.#openPart(item);
+    const block = this.#openBlock(item);
     // INCOMPLETE: the call broke off. Anything else: the vault has dropped it since the look-up.
     const reason = status === ItemStatus.INCOMPLETE ? "vault_down" : "end_of_hit";
-    if (part !== null) this.#fail(part, reason);
+    if (block !== null) this.#fail(block, reason);
   }
 
   /** Gives the call up as soon as nobody wants what is left of it. */
   dropUnwanted(): void {
-    const isWanted = ({ block }: Part): boolean =>
-      block.state === "fetching" && block.users.size > 0;
-    if (!this.#parts.some(isWanted)) this.end("deadline");
+    const isWanted = ({ state, user }: Block): boolean => state === "fetching" && user !== null;
+    if (!this.#options.blocks.some(isWanted)) this.end("deadline");
   }
 
-  /** The call is over, or is given up: what has not come will not. Nothing is written to a slot after this. */
-  end(reason: DoneReason): void {
+  /** The call has ended by itself: what has not come will not. Nothing is written to a slot after this. */
+  finish(reason: DoneReason): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    for (const part of this.#parts) this.#fail(part, reason);
+    for (const block of this.#options.blocks) this.#fail(block, reason);
+  }
+
+  /** As `finish`, of a call that is still open: it is given up. */
+  end(reason: DoneReason): void {
+    if (this.#isOver) return;
+    this.finish(reason);
     this.#controller.abort();
   }
 
@@ -145,56 +143,60 @@ export class Window implements FetchSink {
     this.#options.onBytes(bytes);
   }
 
-  #done(part: Part): void {
-    part.isDone = true;
-    if (this.#options.shards === 1 || this.#shardsOf(part).every(({ isDone }) => isDone)) {
-      this.#options.shelf.place(part.block);
-    }
+  #done(item: number, block: Block): void {
+    const { shards, shelf } = this.#options;
+    this.#isDone[item] = 1;
+    const first = item - (item % shards);
+    for (let at = first; at < first + shards; at += 1) if (this.#isDone[at] === 0) return;
+    shelf.place(block);
   }
 
-  #openPart(item: number): Part | null {
-    const part = this.#parts[item];
-    const isOpen = part !== undefined && !part.isDone && part.block.state === "fetching";
-    return isOpen && !this.#isOver ? part : null;
+  /** The block of an item that may still come. */
+  #openBlock(item: number): Block | null {
+    const block = this.#options.blocks[Math.floor(item / this.#options.shards)];
+    if (block?.state !== "fetching" || this.#isDone[item] !== 0 || this.#isOver) return null;
+    return block;
   }
 
-  #openInbox({ block, shard }: Part, recordBytes: number): number {
-    const { arena, fidelity, geometryOf } = this.#options;
-    return openInbox(
+  #openInbox(item: number, block: Block, recordBytes: number): number {
+    const { arena, fidelity, geometryOf, shards } = this.#options;
+    const shard = item % shards;
+    const pair = (block.leaseAt + shard) * 2;
+    const inbox = openInbox(
       arena,
-      block.leases[shard * 2] ?? 0,
-      block.leases[shard * 2 + 1] ?? 0,
+      block.leases[pair] ?? 0,
+      block.leases[pair + 1] ?? 0,
       geometryOf(block.group, shard),
       fidelity,
       block.namespace,
-      keyOf({ block, shard }),
+      keyOf(block, shard),
       recordBytes,
     );
+    this.#inboxes.set(item, inbox);
+    return inbox;
   }
 
-  #refuse(part: Part, error: TierkvError): void {
+  #refuse(item: number, block: Block, error: TierkvError): void {
     const isOurs = error.code === "NO_MEMORY";
-    if (!isOurs) {
-      this.#options.onBadRecord(keyOf(part), error);
-    }
-    this.#fail(part, isOurs ? "overload" : "bad_record");
+    if (!isOurs) this.#options.onBadRecord(keyOf(block, item % this.#options.shards), error);
+    this.#fail(block, isOurs ? "overload" : "bad_record");
   }
 
   /** The whole block fails, also its other shards. */
-  #fail(failed: Part, reason: DoneReason): void {
-    if (failed.block.state !== "fetching") return;
-    for (const part of this.#shardsOf(failed)) {
-      if (part.inbox !== null) inboxAbort(part.inbox);
-      part.inbox = null;
+  #fail(block: Block, reason: DoneReason): void {
+    if (block.state !== "fetching") return;
+    const { blocks, shards, shelf } = this.#options;
+    for (const [item, inbox] of this.#inboxes) {
+      if (blocks[Math.floor(item / shards)] !== block) continue;
+      inboxAbort(inbox);
+      this.#inboxes.delete(item);
     }
-    this.#options.shelf.fail(failed.block, reason);
-  }
-
-  #shardsOf({ first }: Part): readonly Part[] {
-    return this.#parts.slice(first, first + this.#options.shards);
+    shelf.fail(block, reason);
   }
 }
 
-function keyOf({ block, shard }: Pick<Part, "block" | "shard">): Buffer {
-  return packKeys(block.hash, block.group, shard);
+function keyOf({ hashes, index, group }: Block, shard: number): Buffer {
+  const key = Buffer.allocUnsafe(PACKED_KEY_BYTES);
+  packKey(key, 0, hashes, index, group, shard);
+  return key;
 }

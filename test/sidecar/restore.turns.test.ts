@@ -29,9 +29,9 @@ async function openShelf(): Promise<Shelf> {
   const user = { onBlock(): void {} };
   for (let index = 0; index < BLOCKS; index += 1) {
     const hash = HASHES.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-    const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hash };
-    const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, user);
-    shelf.startFetch(block);
+    const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hashes: hash };
+    const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
+    shelf.startFetch([block]);
     shelf.place(block);
     shelf.leave(block, user);
   }

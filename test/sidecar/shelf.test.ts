@@ -34,13 +34,13 @@ beforeEach(async () => {
 
 function use(index: number, by: User = user): Block {
   const hash = digest(`block ${index}`);
-  const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hash };
-  return shelf.use(blockKey(NAMESPACE, 0, hash), name, by);
+  const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hashes: hash };
+  return shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, by);
 }
 
 function fetchAndPlace(index: number): Block {
   const block = use(index);
-  expect(shelf.startFetch(block)).toBe(true);
+  expect(shelf.startFetch([block])).toBe(1);
   shelf.place(block);
   return block;
 }
@@ -49,7 +49,7 @@ test("restores get what the saves do not own, in whole blocks", () => {
   expect(shelf.capacity).toBe((SLOTS - SAVES) / 2);
   for (let index = 0; index < 8; index += 1) fetchAndPlace(index);
   expect(shelf.room).toBe(0);
-  expect(shelf.startFetch(use(8))).toBe(false);
+  expect(shelf.startFetch([use(8)])).toBe(0);
   expect(arena.lease(SIDECAR_OWNER, 99)).toHaveLength(SAVES * 2);
 });
 
@@ -75,14 +75,14 @@ test("idle blocks give way in the order they were left, those in use never", () 
   expect(blocks[3]!.state).toBe("gone");
   // Used again, so it is not idle any more.
   use(6);
-  expect(shelf.startFetch(use(102))).toBe(false);
+  expect(shelf.startFetch([use(102)])).toBe(0);
   expect(blocks[6]!.state).toBe("placed");
 });
 
 test("a block that fails gives its slots back and tells its users why", () => {
   const free = arena.status().freeSlots;
   const block = use(1);
-  shelf.startFetch(block);
+  shelf.startFetch([block]);
   expect(arena.status().freeSlots).toBe(free - 2);
   shelf.fail(block, "bad_record");
   expect(arena.status().freeSlots).toBe(free);
@@ -96,7 +96,7 @@ test("a wanted block without a user goes at once, a fetching one is reported", (
   shelf.leave(wanted, user);
   expect(wanted.state).toBe("gone");
   const fetching = use(2);
-  shelf.startFetch(fetching);
+  shelf.startFetch([fetching]);
   shelf.leave(fetching, user);
   expect(unwanted).toEqual([fetching]);
   shelf.place(fetching);

@@ -28,9 +28,9 @@ beforeEach(async () => {
   const user = { onBlock(): void {} };
   blocks = [0, 1].map((index) => {
     const hash = digest(`block ${index}`);
-    const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hash };
-    const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, user);
-    expect(shelf.startFetch(block)).toBe(true);
+    const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hashes: hash };
+    const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
+    expect(shelf.startFetch([block])).toBe(1);
     return block;
   });
   const geometry = registerGeometry({
@@ -173,7 +173,7 @@ test("it is given up when nobody wants what is left, not before", () => {
   give(1);
   window.dropUnwanted();
   expect(window.signal.aborted).toBe(false);
-  blocks[1]!.users.clear();
+  blocks[1]!.user = null;
   window.dropUnwanted();
   expect(window.signal.aborted).toBe(true);
   expect(blocks.map(({ state }) => state)).toEqual(["placed", "gone"]);

@@ -24,6 +24,10 @@ pub const INBOX_BYTES_MAX: usize = 1024 * MIB;
 /// Freed buffers kept for reuse, in each of outbox and inbox: saves the page faults of new memory.
 pub const POOL_IDLE_BYTES_MAX: usize = 64 * MIB;
 
+/// Smallest buffer of outbox and inbox that is mapped by itself: freed, it is the system's again at once. Smaller ones by
+/// the ten thousand would be more mappings than a process may have.
+pub const POOL_MAPPED_BYTES_MIN: usize = 128 * KIB;
+
 /// Payload bytes copied before their checksum is taken: they must still be in the L1 cache.
 pub const CHECKSUM_SPAN_BYTES: usize = 16 * KIB;
 

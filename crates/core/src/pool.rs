@@ -1,10 +1,15 @@
 //! Owns the memory that records pass through: a bounded total, and freed buffers kept for the next one.
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::mm::{MapFlags, ProtFlags};
+
 use crate::error::{Code, Error, Result};
+use crate::limits::POOL_MAPPED_BYTES_MIN;
 
 /// A bounded source of buffers. Records of one geometry have one length, so freed buffers fit exactly.
 #[derive(Debug)]
@@ -20,7 +25,7 @@ struct State {
     live_bytes: usize,
     live_buffers: usize,
     idle_bytes: usize,
-    idle: HashMap<usize, Vec<Box<[u8]>>>,
+    idle: HashMap<usize, Vec<Buffer>>,
 }
 
 impl Pool {
@@ -46,7 +51,7 @@ impl Pool {
             state.idle_bytes -= reused.as_ref().map_or(0, |buffer| buffer.len());
             reused
         };
-        if let Some(buffer) = reused.or_else(|| allocate(bytes)) {
+        if let Some(buffer) = reused.or_else(|| Buffer::new(bytes)) {
             return Ok(PooledBuffer { buffer, pool: Arc::clone(self) });
         }
         let mut state = self.state();
@@ -68,21 +73,20 @@ impl Pool {
         (state.live_buffers, state.live_bytes)
     }
 
-    fn put_back(&self, buffer: Box<[u8]>) {
+    fn put_back(&self, buffer: Buffer) {
         let bytes = buffer.len();
         let mut state = self.state();
         state.live_bytes -= bytes;
         state.live_buffers -= 1;
-        if bytes > self.idle_bytes_max {
-            return;
-        }
         if state.idle_bytes + bytes > self.idle_bytes_max {
             // Lengths of engines that are gone must not keep the new ones out.
-            state.idle.clear();
-            state.idle_bytes = 0;
+            state.idle.retain(|length, _| *length == bytes);
+            state.idle_bytes = state.idle.get(&bytes).map_or(0, |idle| idle.len() * bytes);
         }
-        state.idle_bytes += bytes;
-        state.idle.entry(bytes).or_default().push(buffer);
+        if state.idle_bytes + bytes <= self.idle_bytes_max {
+            state.idle_bytes += bytes;
+            state.idle.entry(bytes).or_default().push(buffer);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -90,18 +94,93 @@ impl Pool {
     }
 }
 
-/// New memory, or none where the allocator refuses.
-fn allocate(bytes: usize) -> Option<Box<[u8]>> {
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(bytes).ok()?;
-    buffer.resize(bytes, 0);
-    Some(buffer.into_boxed_slice())
+/// Memory of one buffer. A large one is the system's own mapping: what an allocator takes back it may keep for long, and the
+/// process would seem to grow.
+#[derive(Debug)]
+enum Buffer {
+    Allocated(Box<[u8]>),
+    Mapped(Mapped),
+}
+
+impl Buffer {
+    /// New memory, or none where the system refuses.
+    fn new(bytes: usize) -> Option<Self> {
+        if bytes >= POOL_MAPPED_BYTES_MIN {
+            return Mapped::new(bytes).map(Self::Mapped);
+        }
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(bytes).ok()?;
+        buffer.resize(bytes, 0);
+        Some(Self::Allocated(buffer.into_boxed_slice()))
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::Allocated(Box::default())
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Allocated(bytes) => bytes,
+            // SAFETY: the mapping has that many readable bytes while it lives, written only through `&mut self`.
+            Self::Mapped(Mapped { start, bytes }) => unsafe {
+                std::slice::from_raw_parts(start.as_ptr().cast(), *bytes)
+            },
+        }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Allocated(bytes) => bytes,
+            // SAFETY: as above, and nobody else has it.
+            Self::Mapped(Mapped { start, bytes }) => unsafe {
+                std::slice::from_raw_parts_mut(start.as_ptr().cast(), *bytes)
+            },
+        }
+    }
+}
+
+/// Zeroed memory of the system's, given back when dropped.
+#[derive(Debug)]
+struct Mapped {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and has one owner.
+unsafe impl Send for Mapped {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(bytes: usize) -> Option<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new anonymous mapping aliases nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)
+        };
+        Some(Self { start: NonNull::new(start.ok()?)?, bytes })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped so, and nobody has a reference any more. It cannot fail for a mapping that exists.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
+    }
 }
 
 /// A buffer that goes back to its pool when dropped.
 #[derive(Debug)]
 pub struct PooledBuffer {
-    buffer: Box<[u8]>,
+    buffer: Buffer,
     pool: Arc<Pool>,
 }
 

@@ -278,3 +278,20 @@ fn a_pool_is_bounded_and_reuses() {
     drop(second);
     assert_eq!(pool.live(), (0, 0));
 }
+
+#[test]
+fn a_pool_keeps_the_length_in_use_and_lets_others_go() {
+    const LARGE: usize = 256 << 10;
+    let pool = Pool::new("test", 16 * LARGE, 2 * LARGE);
+    let old = pool.take(LARGE / 2).unwrap();
+    let mut large: Vec<_> = (0..4).map(|_| pool.take(LARGE).unwrap()).collect();
+    for buffer in &mut large {
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        buffer.fill(7);
+    }
+    drop((old, large));
+    let again: Vec<_> = (0..3).map(|_| pool.take(LARGE).unwrap()).collect();
+    let kept = again.iter().filter(|buffer| buffer[0] == 7).count();
+    assert_eq!(kept, 2, "as many as may be idle are there again, the third is new");
+    assert!(pool.take(LARGE / 2).unwrap().iter().all(|byte| *byte == 0));
+}

@@ -2,13 +2,13 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use crate::error::{Error, Result};
 use crate::limits::{LANE_KEEPALIVE_S, LANE_SOCKET_BYTES, LANE_STALL_MS};
@@ -31,6 +31,12 @@ pub trait Stream: Send + Sync {
     /// Of the system.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Sends as much of `parts` as fits without waiting; `WouldBlock` where nothing does.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
     /// Ends both directions; whoever reads or writes is woken.
     fn shutdown(&self);
 }
@@ -42,6 +48,10 @@ impl Stream for TcpStream {
 
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&mut &*self).write_vectored(parts)
+    }
+
+    fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        send_now(self.as_fd(), parts)
     }
 
     fn shutdown(&self) {
@@ -59,9 +69,18 @@ impl Stream for UnixStream {
         (&mut &*self).write_vectored(parts)
     }
 
+    fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        send_now(self.as_fd(), parts)
+    }
+
     fn shutdown(&self) {
         let _ = UnixStream::shutdown(self, Shutdown::Both);
     }
+}
+
+fn send_now(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
 /// Connects to `host:port` or `unix:/path`.
@@ -191,8 +210,21 @@ fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(fd, 4)?;
     sockopt::set_socket_recv_buffer_size(fd, LANE_SOCKET_BYTES)?;
     sockopt::set_socket_send_buffer_size(fd, LANE_SOCKET_BYTES)?;
+    unpace(stream);
     set_user_timeout(stream)
 }
+
+/// Within one machine there is no path to probe: a system's paced congestion control (BBR) only makes the sender wait for timers.
+#[cfg(target_os = "linux")]
+fn unpace(stream: &TcpStream) {
+    if stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback()) {
+        // Every kernel has it; where it is forbidden the system's own does.
+        let _ = sockopt::set_tcp_congestion(stream, "reno");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unpace(_stream: &TcpStream) {}
 
 /// Sent bytes that are never acknowledged end the connection, also while nobody writes.
 #[cfg(target_os = "linux")]
@@ -206,4 +238,24 @@ fn set_user_timeout(stream: &TcpStream) -> io::Result<()> {
 fn set_user_timeout(_stream: &TcpStream) -> io::Result<()> {
     let _ = LANE_STALL_MS;
     Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn within_one_machine_nobody_paces() {
+        for address in ["127.0.0.1:0", "[::]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            // From IPv4 also where the other side listens on IPv6.
+            let near = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            for stream in [near, far] {
+                set_up_tcp(&stream, Duration::from_secs(1)).unwrap();
+                assert_eq!(sockopt::tcp_congestion(&stream).unwrap(), "reno", "{address}");
+            }
+        }
+    }
 }

@@ -204,7 +204,6 @@ impl Turn {
     /// # Errors
     /// `LANE_FAILED`: the lane is of no use any more.
     pub fn send(&mut self, stream: &dyn Stream, stall: Duration, alive: &dyn Alive) -> Result<()> {
-        let until = Instant::now() + stall;
         let mut parts = Vec::with_capacity(self.headers.len() * 2);
         for (header, body) in self.headers.iter().zip(&self.bodies) {
             parts.push(IoSlice::new(header));
@@ -212,23 +211,38 @@ impl Turn {
                 parts.push(IoSlice::new(&owner.bytes()[range.clone()]));
             }
         }
-        let mut rest = parts.as_mut_slice();
-        // Parts without a byte would look like a stream that takes nothing.
-        IoSlice::advance_slices(&mut rest, 0);
-        while !rest.is_empty() {
-            if Instant::now() > until {
-                let ms = stall.as_millis();
-                return Err(Error::lane_failed(format!("the peer took too little in {ms} ms")));
-            }
-            match stream.write(rest) {
-                Ok(0) => return Err(Error::lane_failed("the peer closed the lane")),
-                Ok(bytes) => IoSlice::advance_slices(&mut rest, bytes),
-                Err(error) => retry(&error, "sending", alive)?,
-            }
-        }
+        send_all(stream, &mut parts, stall, alive)?;
         self.headers.clear();
         self.bodies.clear();
         self.body_bytes = 0;
         Ok(())
     }
+}
+
+/// Sends all of `parts`, which are used up.
+///
+/// # Errors
+/// `LANE_FAILED`: the lane is of no use any more.
+pub fn send_all(
+    stream: &dyn Stream,
+    parts: &mut [IoSlice<'_>],
+    stall: Duration,
+    alive: &dyn Alive,
+) -> Result<()> {
+    let until = Instant::now() + stall;
+    let mut rest = parts;
+    // Parts without a byte would look like a stream that takes nothing.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        if Instant::now() > until {
+            let ms = stall.as_millis();
+            return Err(Error::lane_failed(format!("the peer took too little in {ms} ms")));
+        }
+        match stream.write(rest) {
+            Ok(0) => return Err(Error::lane_failed("the peer closed the lane")),
+            Ok(bytes) => IoSlice::advance_slices(&mut rest, bytes),
+            Err(error) => retry(&error, "sending", alive)?,
+        }
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use tierkv_core::codec::Codec;
 use tierkv_core::error::Code;
 use tierkv_core::lane::client::Outcome;
 use tierkv_core::lane::frame::{Frame, Kind};
+use tierkv_core::limits::{LANE_KEYS_MAX, LANE_REQUESTS_MAX};
 
 use super::stand::{
     ACCEPTED, Engine, INCOMPLETE, Lanes, MISSING, NAMESPACE, Shape, Vault, bytes_of, key, outgoing,
@@ -75,6 +76,35 @@ fn what_came_before_a_broken_lane_counts_and_the_slots_of_the_rest_are_free() {
     until(|| engine.arena.status().free_slots == 8);
     until(|| engine.inbox.live() == (0, 0));
     assert!(lanes.client.look_up(&NAMESPACE, &[key(1)]).is_err());
+}
+
+#[test]
+fn who_asks_does_not_wait_for_a_vault_that_does_not_read_and_frames_stay_whole() {
+    let (lanes, mut wires) = vault_by_hand(1);
+    // More than the connection takes without a reader.
+    let keys: Vec<_> =
+        (0..LANE_KEYS_MAX).map(|index| key(u8::try_from(index % 251).unwrap())).collect();
+    let ask = |_| lanes.client.look_up(&NAMESPACE, &keys).unwrap();
+    let requests: Vec<u32> = (0..LANE_REQUESTS_MAX).map(ask).collect();
+    lanes.client.cancel(requests[0]);
+    assert_eq!(failed(lanes.outcome(requests[0])).0, Code::Cancelled);
+    let mut seen = Vec::new();
+    while seen.len() < requests.len() + 1 {
+        let (frame, body) = wires[0].next().unwrap();
+        if frame.kind == Kind::Lookup {
+            assert!(body[32..] == *keys.as_flattened(), "whole, and nobody else's");
+            if frame.request != requests[0] {
+                wires[0].send(Frame::new(Kind::Found, frame.request), &[0; LANE_KEYS_MAX / 8]);
+            }
+        }
+        seen.push((frame.kind, frame.request));
+    }
+    let at = |kind| seen.iter().position(|frame| *frame == (kind, requests[0])).unwrap();
+    assert!(at(Kind::Lookup) < at(Kind::Cancel), "a cancel does not overtake its request");
+    for request in &requests[1..] {
+        let outcome = Outcome::Found(vec![0; LANE_KEYS_MAX / 8]);
+        assert_eq!(lanes.next().1, outcome, "{request}");
+    }
 }
 
 /// A lie of the vault, and what the client says when it ends the session.

@@ -52,6 +52,9 @@ impl Stream for Peer {
     fn write(&self, _: &[IoSlice<'_>]) -> io::Result<usize> {
         Err(io::ErrorKind::BrokenPipe.into())
     }
+    fn write_now(&self, _: &[IoSlice<'_>]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
     fn shutdown(&self) {}
 }
 

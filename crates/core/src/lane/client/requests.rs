@@ -1,6 +1,6 @@
 //! Owns what a client's lanes have open: requests by number, what waits to be sent, and whether all is over.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,6 +26,8 @@ pub struct State {
     pub lanes: Vec<Arc<dyn Stream>>,
     /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
     pub control: Vec<VecDeque<(Frame, Vec<u8>)>>,
+    /// Lanes on which a frame did not fit at once.
+    pub rests: BTreeSet<usize>,
     pub requests: BTreeMap<u32, Open>,
     pub last: u32,
 }

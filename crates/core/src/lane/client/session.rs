@@ -1,9 +1,10 @@
 //! Owns one client's lanes: dialling, requests by number, what is sent over which lane, and the one outcome of each request.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,29 @@ use super::{Options, Outcome, Sink, cancel_frame};
 use crate::error::{Code, Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::stream::Stream;
-use crate::lane::wire::{Alive, Reader, Turn};
+use crate::lane::wire::{Alive, Reader, Turn, send_all};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES};
+
+/// One lane, for whoever sends on it.
+struct Out {
+    stream: Arc<dyn Stream>,
+    /// Held while sending; what a frame that did not fit at once has left goes before anything else.
+    rest: Mutex<Vec<u8>>,
+}
+
+impl Out {
+    /// Sends as much of a frame as the stream takes without waiting, behind `rest`; false where something is left there.
+    fn send_now(&self, rest: &mut Vec<u8>, frame: Frame, body: &[u8]) -> bool {
+        let header = frame.of(body).encode();
+        let parts = [IoSlice::new(&header), IoSlice::new(body)];
+        // What is wrong with the stream is found by whoever sends the rest.
+        let sent = if rest.is_empty() { self.stream.write_now(&parts).unwrap_or(0) } else { 0 };
+        if sent < header.len() + body.len() {
+            rest.extend([&header[..], body].concat().split_off(sent));
+        }
+        rest.is_empty()
+    }
+}
 
 /// All lanes to one vault. They end together.
 pub struct Session {
@@ -26,6 +48,8 @@ pub struct Session {
     /// When the vault was last heard, in ms since `born`.
     heard_ms: AtomicU64,
     state: Mutex<State>,
+    /// Once all lanes are open.
+    outs: OnceLock<Vec<Out>>,
     /// There may be something to send.
     wake: Condvar,
 }
@@ -45,6 +69,7 @@ impl Session {
             born: Instant::now(),
             heard_ms: AtomicU64::new(0),
             state: Mutex::default(),
+            outs: OnceLock::new(),
             wake: Condvar::new(),
         });
         let dialling = Arc::clone(&session);
@@ -56,6 +81,9 @@ impl Session {
         let lanes = (0..self.options.lanes)
             .map(|lane| dial_lane(self, &self.options, lane))
             .collect::<Result<Vec<_>>>()?;
+        let out =
+            |stream: &Arc<dyn Stream>| Out { stream: Arc::clone(stream), rest: Mutex::default() };
+        self.outs.get_or_init(|| lanes.iter().map(out).collect());
         {
             let mut state = self.state();
             state.check()?;
@@ -65,8 +93,8 @@ impl Session {
         self.hear();
         (self.sink)(0, Outcome::Up);
         for (lane, stream) in lanes.into_iter().enumerate() {
-            let (session, out) = (Arc::clone(self), Arc::clone(&stream));
-            spawn("tierkv-lane-out", move || session.guarded(|| session.send(lane, &*out)))?;
+            let session = Arc::clone(self);
+            spawn("tierkv-lane-out", move || session.guarded(|| session.send(lane)))?;
             let session = Arc::clone(self);
             let mut reader = Reader::new(stream, self.options.timing.stall);
             spawn("tierkv-lane-in", move || session.guarded(|| session.receive(&mut reader)))?;
@@ -82,7 +110,8 @@ impl Session {
         Ok(())
     }
 
-    /// Gives a request its number and sends its frame.
+    /// Gives a request its number and sends its frame: from this very thread where the lane is idle, as far as it takes it
+    /// without waiting. To wake another thread takes longer.
     pub fn begin(&self, request: Request, frame: Frame, body: Vec<u8>) -> Result<u32> {
         let mut state = self.state();
         state.check()?;
@@ -100,7 +129,21 @@ impl Session {
         state.last = id;
         let lane = id as usize % state.control.len();
         state.requests.insert(id, Open { request, lane, begun: Instant::now() });
-        state.control[lane].push_back((Frame { request: id, ..frame }, body));
+        let frame = Frame { request: id, ..frame };
+        let out = self.outs.get().map(|outs| &outs[lane]);
+        let idle = out.filter(|_| state.control[lane].is_empty());
+        let Some((out, mut rest)) = idle.and_then(|out| Some((out, out.rest.try_lock().ok()?)))
+        else {
+            state.control[lane].push_back((frame, body));
+            self.wake.notify_all();
+            return Ok(id);
+        };
+        drop(state);
+        if out.send_now(&mut rest, frame, &body) {
+            return Ok(id);
+        }
+        drop(rest);
+        self.state().rests.insert(lane);
         self.wake.notify_all();
         Ok(id)
     }
@@ -161,12 +204,19 @@ impl Session {
         }
     }
 
-    fn send(&self, lane: usize, stream: &dyn Stream) -> Result<()> {
+    fn send(&self, lane: usize) -> Result<()> {
+        let Some(Out { stream, rest }) = self.outs.get().and_then(|outs| outs.get(lane)) else {
+            return Err(Error::lane_failed("there is no such lane"));
+        };
+        let stall = self.options.timing.stall;
         let mut turn = Turn::default();
         let mut sending = None;
         loop {
             self.fill(lane, &mut turn, &mut sending)?;
-            turn.send(stream, self.options.timing.stall, self)?;
+            let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+            send_all(&**stream, &mut [IoSlice::new(&rest)], stall, self)?;
+            rest.clear();
+            turn.send(&**stream, stall, self)?;
         }
     }
 
@@ -183,7 +233,7 @@ impl Session {
             let current = sending.take().filter(|sending| state.wants(sending));
             match current.or_else(|| has_room.then(|| state.claim()).flatten()) {
                 Some(current) if has_room => *sending = current.push_chunk(turn),
-                current if turn.frames() > 0 => {
+                current if turn.frames() > 0 || state.rests.remove(&lane) => {
                     *sending = current;
                     return Ok(());
                 }

@@ -1,13 +1,25 @@
 //! Owns what one client has open at a vault: fetches in order, stores by number, and answers that wait to be sent.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::fetching::{Claim, FetchJob};
 use super::storing::StoreJob;
 use crate::error::{Error, Result};
 use crate::lane::frame::Frame;
 use crate::lane::stream::Stream;
+
+/// One lane: whoever sends on it holds `sending`.
+pub struct Lane {
+    pub stream: Arc<dyn Stream>,
+    pub sending: Mutex<()>,
+}
+
+impl Lane {
+    pub fn new(stream: &Arc<dyn Stream>) -> Self {
+        Self { stream: Arc::clone(stream), sending: Mutex::default() }
+    }
+}
 
 #[derive(Default)]
 pub struct State {

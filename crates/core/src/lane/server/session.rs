@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::fetching::{Claim, Cut, FetchJob, parse_keys, push_chunk, push_status, status_frame};
-use super::requests::State;
+use super::requests::{Lane, State};
 use super::storing::{Begun, StoreJob};
 use super::{Shared, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
@@ -80,13 +80,15 @@ impl Session {
 
     /// Serves one lane until the session ends.
     pub fn serve(self: &Arc<Self>, stream: &Arc<dyn Stream>) {
-        let (session, out) = (Arc::clone(self), Arc::clone(stream));
-        let writer = spawn("tierkv-lane-out", move || session.guarded(|| session.send(&*out)));
+        let lane = Arc::new(Lane::new(stream));
+        let (session, out) = (Arc::clone(self), Arc::clone(&lane));
+        let writer = spawn("tierkv-lane-out", move || session.guarded(|| session.send(&out)));
         match writer {
             Err(error) => self.close(error),
             Ok(writer) => {
                 let stall = self.shared.options.timing.stall;
-                self.guarded(|| self.receive(&mut Reader::new(Arc::clone(stream), stall)));
+                let mut reader = Reader::new(Arc::clone(stream), stall);
+                self.guarded(|| self.receive(&mut reader, &lane));
                 // Its panics were caught.
                 let _ = writer.join();
             }
@@ -104,12 +106,13 @@ impl Session {
         self.close(error);
     }
 
-    fn send(&self, stream: &dyn Stream) -> Result<()> {
+    fn send(&self, lane: &Lane) -> Result<()> {
         let stall = self.shared.options.timing.stall;
         let mut turn = Turn::default();
         loop {
             self.fill(&mut turn)?;
-            turn.send(stream, stall, self)?;
+            let _sending = lane.sending.lock().unwrap_or_else(PoisonError::into_inner);
+            turn.send(&*lane.stream, stall, self)?;
         }
     }
 
@@ -173,11 +176,11 @@ impl Session {
         }
     }
 
-    fn receive(&self, reader: &mut Reader) -> Result<()> {
+    fn receive(&self, reader: &mut Reader, lane: &Lane) -> Result<()> {
         loop {
             let frame = reader.frame(self)?;
             match frame.kind {
-                Kind::Lookup => self.look_up(&frame, &reader.body(&frame, self)?)?,
+                Kind::Lookup => self.look_up(&frame, &reader.body(&frame, self)?, lane)?,
                 Kind::Fetch => self.fetch(&frame, &reader.body(&frame, self)?)?,
                 Kind::Offer => self.offer(&frame, &reader.body(&frame, self)?)?,
                 Kind::Chunk => self.store(&frame, reader)?,
@@ -191,7 +194,7 @@ impl Session {
         }
     }
 
-    fn look_up(&self, frame: &Frame, body: &[u8]) -> Result<()> {
+    fn look_up(&self, frame: &Frame, body: &[u8], lane: &Lane) -> Result<()> {
         let (namespace, keys) = parse_keys(body)?;
         let of = |key: &[u8; PACKED_KEY_BYTES]| RecordKey::from_packed(namespace, key);
         let held = self.shared.store.contains_all(&keys.iter().map(of).collect::<Vec<_>>());
@@ -204,7 +207,16 @@ impl Session {
         counts.add("lookups", 1);
         counts.add("lookup_keys", keys.len() as u64);
         counts.add("lookup_hits", hits);
-        self.answer(Frame::new(Kind::Found, frame.request), bitmap)
+        self.answer_at_once(Frame::new(Kind::Found, frame.request), bitmap, lane)
+    }
+
+    /// From the reading thread itself where its lane is idle: waking another one takes longer than a short answer does.
+    fn answer_at_once(&self, frame: Frame, body: Vec<u8>, lane: &Lane) -> Result<()> {
+        let Ok(_sending) = lane.sending.try_lock() else { return self.answer(frame, body) };
+        self.state().check()?;
+        let mut turn = Turn::default();
+        turn.push_owned(frame, body);
+        turn.send(&*lane.stream, self.shared.options.timing.stall, self)
     }
 
     fn fetch(&self, frame: &Frame, body: &[u8]) -> Result<()> {
@@ -218,8 +230,15 @@ impl Session {
     }
 
     fn queue(&self, job: FetchJob) {
-        if !job.is_over() {
-            self.state().fetches.push_back(job);
+        if job.is_over() {
+            return;
+        }
+        let is_single = job.keys.len() == 1;
+        self.state().fetches.push_back(job);
+        // Should it be longer than a chunk, whoever takes it wakes the others.
+        if is_single {
+            self.wake.notify_one();
+        } else {
             self.wake.notify_all();
         }
     }
