@@ -20,13 +20,15 @@ from report import markdown, summarize
 from rivals import RIVALS
 
 HERE = Path(__file__).resolve().parent
+#: Of this process's own network namespace.
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 NAMESPACE_MARK = "RIVALS_PRIVATE_NETWORK"
 STOP_TIMEOUT_S = 60
 
 
 def main() -> None:
     options = parse_options()
-    enter_private_network()
+    enter_private_network(options.congestion)
     rows = []
     for number, shape in enumerate(zip(options.block_bytes, options.blocks, strict=True)):
         rows += summarize(shape, measure(options, shape, with_lookup=number == 0))
@@ -35,6 +37,7 @@ def main() -> None:
         "cpus": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "date": time.strftime("%Y-%m-%d"),
+        "congestion_control": CONGESTION_CONTROL.read_text().strip(),
     }
     print("\n".join(markdown(rows)))
     if options.json:
@@ -61,6 +64,9 @@ def parse_options() -> argparse.Namespace:
         help="one count for each block size",
     )
     parser.add_argument("--lanes", type=int, help="connections; without it, each rival's default")
+    parser.add_argument(
+        "--congestion", metavar="NAME", help="TCP congestion control of all stores; else the system's"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="timed restores of each rival")
     parser.add_argument(
         "--json", metavar="FILE", help="also write all figures, with every sample, to FILE"
@@ -73,9 +79,11 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def enter_private_network() -> None:
+def enter_private_network(congestion: str | None) -> None:
     """Starts this program again where only its own loopback exists; some stores listen on all interfaces."""
     if NAMESPACE_MARK in os.environ:
+        if congestion:
+            CONGESTION_CONTROL.write_text(congestion)
         return
     os.environ[NAMESPACE_MARK] = "1"
     # Servers of the same environment are found by name.
