@@ -65,7 +65,9 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--lanes", type=int, help="connections; without it, each rival's default")
     parser.add_argument(
-        "--congestion", metavar="NAME", help="TCP congestion control of all stores; else the system's"
+        "--congestion",
+        metavar="NAME",
+        help="TCP congestion control of all stores; else the system's",
     )
     parser.add_argument("--rounds", type=int, default=15, help="timed restores of each rival")
     parser.add_argument(
