@@ -20,6 +20,7 @@ const NAMES = [
   "sidecar",
   "lookup",
   "slow-peer",
+  "breaker",
   "memory",
   "engine-steps",
   "demo",
