@@ -129,6 +129,22 @@ def test_a_miss_answers_nothing_at_once(bench: Bench) -> None:
     request = bench.new(Request("r", 17))
     bench.done(bench.prefetch(), "end_of_hit")
     assert bench.answer(request) == NOTHING
+    assert bench.shim.counters.get("misses_end_of_hit") == 1
+
+
+def test_a_miss_is_counted_by_the_sidecars_own_reason(bench: Bench) -> None:
+    request = bench.new(Request("r", 17))
+    bench.done(bench.prefetch(), "end_of_hit", why="never_stored")
+    assert bench.answer(request) == NOTHING
+    bench.ask(request)
+    assert bench.shim.counters.get("misses_never_stored") == 1
+    assert bench.shim.counters.get("misses_end_of_hit") == 0
+
+
+def test_a_prompt_that_no_block_fits_into_is_counted(bench: Bench) -> None:
+    bench.new(Request("fits", 5))
+    bench.new(Request("short", 4))
+    assert bench.shim.counters.get("prompts_below_block") == 1
 
 
 def test_an_admission_loads_exactly_the_blocks_after_the_local_hit(bench: Bench) -> None:

@@ -95,6 +95,13 @@ export class Case {
     this.#logger = logger;
   }
 
+  /** Why nothing is restored: what became of the first block, or what was decided; null where the end of the plan says it. */
+  get missReason(): string | null {
+    const { choice, why, miss } = this.account;
+    if (why === "nothing_held") return miss;
+    return choice === "recomputed" ? why : null;
+  }
+
   lookedUp(heldTokens: number, miss: string | null): void {
     this.account.heldTokens = heldTokens;
     const lookupMs = nowMs() - this.#openedMs;

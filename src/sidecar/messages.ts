@@ -157,7 +157,7 @@ export type SidecarMessage =
       tokens: number;
     }
   | { t: "placed"; req: string; plan: number; group: number; first: number; slots: Uint8Array }
-  | { t: "done"; req: string; plan: number; reason: DoneReason }
+  | { t: "done"; req: string; plan: number; reason: DoneReason; why?: string }
   | { t: "reclaim"; req: string; plan: number }
   | { t: "pace"; tokens_min: number }
   | { t: "pong"; n: number }

@@ -383,7 +383,9 @@ export class Restorer {
     plan.case.ended(reason, this.#ground?.pacer.placedTokens(plan) ?? 0);
     this.#settle(plan);
     this.#options.counters.add(`plan_${reason}`);
-    this.#options.send({ t: "done", req: plan.req, plan: plan.number, reason });
+    const { req, number } = plan;
+    const why = plan.case.missReason;
+    this.#options.send({ t: "done", req, plan: number, reason, ...(why === null ? {} : { why }) });
     this.onRoom();
   }
 

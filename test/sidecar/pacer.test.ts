@@ -75,7 +75,7 @@ describe("what is held", () => {
     await learnLink(scene);
     await computes(scene, 60);
     const view = await restore(scene, blocks);
-    expect([view.reason, view.placed.size]).toEqual(["slower", 0]);
+    expect([view.reason, view.why, view.placed.size]).toEqual(["slower", "slow_link", 0]);
     expect(scene.sidecar.counters.get("decided_recomputed_slow_link")).toBe(1);
     const [, account] = await explain(scene, "");
     expect(account).toMatchObject({ why: "slow_link", heldTokens: 320, chosenTokens: 0 });
@@ -139,7 +139,8 @@ test("an engine hears below which length it need not ask", async () => {
 
 test("blocks never seen here are missed as such", async () => {
   const scene = await openScene();
-  await restore(scene, makeBlocks("unknown", 3, PAGE));
+  const view = await restore(scene, makeBlocks("unknown", 3, PAGE));
+  expect(view.why).toBe("never_stored");
   const [account] = await explain(scene, "request");
   expect(account).toMatchObject({ miss: "never_stored", heldTokens: 0, end: "end_of_hit" });
   expect(await explain(scene, "other")).toEqual([]);

@@ -214,6 +214,8 @@ export interface PlanView {
   /** Per group: slots in order, `shards` per block. */
   placed: Map<number, number[]>;
   reason: string | null;
+  /** Of the same frame; null where it says none. */
+  why: string | null;
 }
 
 /** An engine as the sidecar sees it: one scheduler connection and `world` workers. */
@@ -300,11 +302,14 @@ export class FakeEngine {
   }
 
   view(plan: number): PlanView {
-    const view: PlanView = { plan, held: null, placed: new Map(), reason: null };
+    const view: PlanView = { plan, held: null, placed: new Map(), reason: null, why: null };
     for (const frame of this.scheduler.frames) {
       if (frame["plan"] !== plan) continue;
       if (frame["t"] === "held") view.held = (frame["groups"] as { held: Uint8Array }[])[0]!.held;
-      if (frame["t"] === "done") view.reason = frame["reason"] as string;
+      if (frame["t"] === "done") {
+        view.reason = frame["reason"] as string;
+        view.why = (frame["why"] as string | undefined) ?? null;
+      }
       if (frame["t"] !== "placed") continue;
       const group = frame["group"] as number;
       const slots = view.placed.get(group) ?? [];

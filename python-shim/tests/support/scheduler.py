@@ -83,8 +83,8 @@ class Bench:
         packed = struct.pack(f"<{len(slots)}I", *slots)
         self._about(prefetch, t="placed", group=group, first=first, slots=packed)
 
-    def done(self, prefetch: Frame, reason: str = "complete") -> None:
-        self._about(prefetch, t="done", reason=reason)
+    def done(self, prefetch: Frame, reason: str = "complete", **why: str) -> None:
+        self._about(prefetch, t="done", reason=reason, **why)
 
     def reclaim(self, prefetch: Frame) -> None:
         self._about(prefetch, t="reclaim")

@@ -42,7 +42,7 @@ class Plan:
     """One `prefetch` of one request. `boundary`: prompt tokens up to which it is fetched; None before the look-up.
 
     With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
-    it; `asked_at_s`: when vLLM first asked for it.
+    it; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so.
     """
 
     plan_id: int
@@ -55,6 +55,7 @@ class Plan:
     arena: int = -1
     boundary: int | None = None
     done_reason: str | None = None
+    why: str = ""
     admitted: bool = False
     taken_tokens: int = 0
     asked_at_s: float = 0.0
@@ -226,6 +227,7 @@ class PlanBook:
                 if not plan.place(frame["group"], frame["first"], slots, self._arena):
                     plan.done_reason = "out_of_order"
             elif kind == "done":
+                plan.why = str(frame.get("why", ""))
                 plan.done_reason = str(frame["reason"])
             elif kind == "reclaim":
                 self._wanted_back.add(plan.plan_id)

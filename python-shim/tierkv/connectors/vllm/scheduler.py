@@ -141,11 +141,11 @@ class SchedulerShim:
         )
 
     def _note_length(self, request: Any) -> None:
-        """Count prompts that no block of a hybrid model fits into, and say once why they never hit."""
-        if not self._has_states or request.num_tokens > self._grid.step:
+        """Count prompts that no block fits into; say once why they never hit where blocks are as long as prompts."""
+        if request.num_tokens > self._grid.step:
             return
         self.counters.add("prompts_below_block")
-        if not self._said_short:
+        if self._has_states and not self._said_short:
             self._said_short = True
             log.info(
                 "tierKV: a prompt of %d tokens is not longer than one block of this hybrid model (%d tokens), so "
@@ -249,7 +249,7 @@ class SchedulerShim:
         """Count, once for each admission, why a request that asked got nothing."""
         if not state.is_missed and plan.done_reason != "complete":
             state.is_missed = True
-            self.counters.add(f"misses_{plan.done_reason or 'deadline'}")
+            self.counters.add(f"misses_{plan.why or plan.done_reason or 'deadline'}")
 
     def _give_up(self, state: RequestState) -> Match:
         state.gave_up = True
