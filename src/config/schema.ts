@@ -260,9 +260,9 @@ export const SCHEMA: Schema = {
       when: {
         kind: choice(["faster", "always"]),
         doc: "`faster`: only what answers sooner than computing it on this engine, over this link, as measured; `always`: whatever is held, to spare the engine the work.",
-        fallback: () => "always",
-        fallbackText: '`"always"`',
-        example: '"always"',
+        fallback: () => "faster",
+        fallbackText: '`"faster"`',
+        example: '"faster"',
       },
     },
   },
