@@ -23,6 +23,7 @@ const NAMES = [
   "breaker",
   "memory",
   "engine-steps",
+  "never-slower",
   "demo",
 ];
 

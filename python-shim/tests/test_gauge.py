@@ -105,6 +105,8 @@ def test_prompts_too_short_to_gain_are_not_asked_for(socket_path: str) -> None:
         short = bench.new(Request("short", 3 * BLOCK_TOKENS))
         assert bench.ask(short) == NOTHING
         assert bench.shim.counters.get("prompts_below_gain") == 1
+        bench.new(Request("shorter than a block", BLOCK_TOKENS))
+        assert bench.shim.counters.get("prompts_below_block") == 1
         bench.new(Request("long", 4 * BLOCK_TOKENS))
         assert bench.prefetch()["req"] == "long"
         bench.shim.shutdown()

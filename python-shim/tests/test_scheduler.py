@@ -125,26 +125,12 @@ def test_a_short_hit_is_taken_as_it_is(bench: Bench) -> None:
     assert bench.answer(request) == (4, True)
 
 
-def test_a_miss_answers_nothing_at_once(bench: Bench) -> None:
+@pytest.mark.parametrize(("why", "counted"), [({}, "end_of_hit"), ({"why": "evicted"}, "evicted")])
+def test_a_miss_answers_nothing_at_once(bench: Bench, why: dict[str, str], counted: str) -> None:
     request = bench.new(Request("r", 17))
-    bench.done(bench.prefetch(), "end_of_hit")
-    assert bench.answer(request) == NOTHING
-    assert bench.shim.counters.get("misses_end_of_hit") == 1
-
-
-def test_a_miss_is_counted_by_the_sidecars_own_reason(bench: Bench) -> None:
-    request = bench.new(Request("r", 17))
-    bench.done(bench.prefetch(), "end_of_hit", why="never_stored")
-    assert bench.answer(request) == NOTHING
-    bench.ask(request)
-    assert bench.shim.counters.get("misses_never_stored") == 1
-    assert bench.shim.counters.get("misses_end_of_hit") == 0
-
-
-def test_a_prompt_that_no_block_fits_into_is_counted(bench: Bench) -> None:
-    bench.new(Request("fits", 5))
-    bench.new(Request("short", 4))
-    assert bench.shim.counters.get("prompts_below_block") == 1
+    bench.done(bench.prefetch(), "end_of_hit", **why)
+    assert (bench.answer(request), bench.ask(request)) == (NOTHING, NOTHING)
+    assert bench.shim.counters.snapshot()[f"misses_{counted}"] == 1
 
 
 def test_an_admission_loads_exactly_the_blocks_after_the_local_hit(bench: Bench) -> None:

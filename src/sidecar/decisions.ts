@@ -95,11 +95,11 @@ export class Case {
     this.#logger = logger;
   }
 
-  /** Why nothing is restored: what became of the first block, or what was decided; null where the end of the plan says it. */
-  get missReason(): string | null {
+  /** Why nothing is restored: what became of the first block, or what was decided; nothing where the plan's end says it. */
+  get whyNot(): { why?: string } {
     const { choice, why, miss } = this.account;
-    if (why === "nothing_held") return miss;
-    return choice === "recomputed" ? why : null;
+    if (why === "nothing_held") return miss === null ? {} : { why: miss };
+    return choice === "recomputed" ? { why } : {};
   }
 
   lookedUp(heldTokens: number, miss: string | null): void {

@@ -383,9 +383,8 @@ export class Restorer {
     plan.case.ended(reason, this.#ground?.pacer.placedTokens(plan) ?? 0);
     this.#settle(plan);
     this.#options.counters.add(`plan_${reason}`);
-    const { req, number } = plan;
-    const why = plan.case.missReason;
-    this.#options.send({ t: "done", req, plan: number, reason, ...(why === null ? {} : { why }) });
+    const { req, number, case: account } = plan;
+    this.#options.send({ t: "done", req, plan: number, reason, ...account.whyNot });
     this.onRoom();
   }
 

@@ -1,0 +1,267 @@
+"""Owns the measuring of first tokens over shaped links: one engine with tierKV, one without, same prompts and cores.
+
+Prints one JSON line: for each link, length and round, and for each change of the link, what both engines took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from tierkv.connectors.vllm.frames import FrameDecoder, encode
+
+BLOCK_TOKENS = 128
+VOCAB = 256
+MODEL_LEN = 4096
+#: Long enough for engines' threads to stop spinning, s.
+SETTLE_S = 0.3
+IDLE_S = 60.0
+#: Two of these make a link known before it is measured.
+WARM_TOKENS = 500
+#: From, to (Mb/s), and how long after the request the link changes; None: before it.
+CHANGES = [(100, 10, 0.2), (1000, 10, None), (10, 1000, None)]
+
+Cell = dict[str, Any]
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Answers prompts, one line each: {"prompt", "reset"} -> {"seconds"}; runs in a process of its own."""
+    from vllm import LLM, SamplingParams  # noqa: PLC0415 - the parent needs none of it
+
+    transfer = {
+        "kv_connector": "TierKVConnector",
+        "kv_connector_module_path": "tierkv.connectors.vllm.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"socket": options.socket, "autostart": False},
+    }
+    engine = LLM(
+        model=options.model,
+        dtype=options.dtype,
+        max_model_len=MODEL_LEN,
+        block_size=BLOCK_TOKENS,
+        enforce_eager=True,
+        enable_prefix_caching=True,
+        skip_tokenizer_init=True,
+        distributed_executor_backend="uni",
+        kv_transfer_config=transfer if options.role == "with" else None,
+    ).llm_engine
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
+    say = os.fdopen(options.answers, "w", buffering=1)
+    say.write(json.dumps({"ready": True}) + "\n")
+    for number, line in enumerate(sys.stdin):
+        question = json.loads(line)
+        while question["reset"] and not engine.reset_prefix_cache():
+            engine.step()
+        name = f"{options.role}-{number}"
+        started = time.perf_counter()
+        engine.add_request(name, {"prompt_token_ids": question["prompt"]}, params)
+        answer: list[int] = []
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                answer = list(output.outputs[0].token_ids)
+        seconds = time.perf_counter() - started
+        say.write(json.dumps({"name": name, "seconds": seconds, "answer": answer}) + "\n")
+
+
+class Child:
+    """An engine in a process of its own."""
+
+    def __init__(self, role: str, argv: list[str]) -> None:
+        ours, theirs = os.pipe()
+        command = [sys.executable, __file__, *argv, "--role", role, "--answers", str(theirs)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=sys.stderr, pass_fds=(theirs,), text=True
+        )
+        os.close(theirs)
+        self._answers = os.fdopen(ours)
+
+    def heard(self) -> Any:
+        """Gives what it says next: first, that it is ready."""
+        line = self._answers.readline()
+        if not line:
+            raise RuntimeError("an engine ended")
+        return json.loads(line)
+
+    def ask(self, prompt: list[int], *, reset: bool = True) -> Any:
+        """Gives the seconds to the first token, that token, and the request's name."""
+        time.sleep(SETTLE_S)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"prompt": prompt, "reset": reset}) + "\n")
+        self._process.stdin.flush()
+        return self.heard()
+
+    def end(self) -> None:
+        """Ends the process; its exit handlers take seconds and do nothing for us."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Bench:
+    """Both engines, and the link between the one's sidecar and its vault."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._draw = random.Random(options.seed)
+        argv = ["--model", options.model, "--dtype", options.dtype, "--socket", options.socket]
+        self.ours, self.plain = Child("with", argv), Child("plain", argv)
+        self.ours.heard()
+        self.plain.heard()
+
+    def prompt(self, tokens: int) -> list[int]:
+        """Gives a prompt that nobody has seen."""
+        return self._draw.choices(range(VOCAB), k=tokens)
+
+    def shape(self, mbit: int) -> None:
+        """Shapes both directions of the link; 0: no limit."""
+        options = self._options
+        inside = ["ip", "netns", "exec", options.netns]
+        for prefix, device in (([], options.here), (inside, options.there)):
+            tc = [*prefix, "tc", "qdisc"]
+            if mbit == 0:
+                quiet = subprocess.DEVNULL
+                subprocess.run([*tc, "del", "dev", device, "root"], check=False, stderr=quiet)
+                continue
+            # Room for what passes in 2 ms: with less, timers and not the rate would be the limit.
+            burst = max(16_000, mbit * 250)
+            limit = ["tbf", "rate", f"{mbit}mbit", "burst", str(burst), "latency", "50ms"]
+            subprocess.run([*tc, "replace", "dev", device, "root", *limit], check=True)
+
+    def wait_saved(self) -> None:
+        """Until the sidecar has sent what it was given."""
+        deadline = time.monotonic() + IDLE_S
+        time.sleep(SETTLE_S)
+        while status_of(self._options.socket)["saves"]["queuedBlocks"]:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the sidecar still saves after {IDLE_S} s")
+            time.sleep(0.05)
+
+    def seed(self, cells: list[Cell]) -> None:
+        """Has every prompt computed and stored over the open link; measures what a miss takes."""
+        self.shape(0)
+        for cell in cells:
+            heard = self.ours.ask(cell["prompt"])
+            cell["miss"] = heard["seconds"]
+            self.wait_saved()
+
+    def make_known(self, prompts: list[list[int]]) -> None:
+        """Lets the sidecar meet the link as it is now."""
+        for prompt in prompts:
+            self.ours.ask(prompt)
+            self.wait_saved()
+
+    def measure(self, cell: Cell, change: tuple[int, float] | None = None) -> None:
+        """Asks both engines, the one without tierKV before and after.
+
+        `change`: the link becomes so fast (Mb/s) so long (s) after the request.
+        """
+        prompt = cell.pop("prompt")
+        before = self.plain.ask(prompt)
+        cell["first"] = before["seconds"]
+        cell["own"] = self.plain.ask(prompt, reset=False)["seconds"]
+        timer = None
+        if change is not None:
+            timer = threading.Timer(SETTLE_S + change[1], lambda: self.shape(change[0]))
+            timer.start()
+        heard = self.ours.ask(prompt)
+        if timer is not None:
+            timer.join()
+        cell["with"], cell["name"] = heard["seconds"], heard["name"]
+        cell["same"] = heard["answer"] == before["answer"]
+        cell["second"] = self.plain.ask(prompt)["seconds"]
+
+    def run(self, links: list[int], lengths: list[int], rounds: int) -> dict[str, Any]:
+        """Measures all links and lengths, then the changes."""
+        for tokens in [*lengths, lengths[-1]]:  # first passes are slower
+            warm = self.prompt(tokens)
+            self.ours.ask(warm)
+            self.plain.ask(warm)
+        cells = [
+            {"mbit": mbit, "tokens": tokens, "prompt": self.prompt(tokens)}
+            for mbit in links
+            for _ in range(rounds)
+            for tokens in lengths
+        ]
+        changes = [{"from": a, "mbit": b, "after": s, "tokens": lengths[-1]} for a, b, s in CHANGES]
+        for cell in changes:
+            cell["prompt"] = self.prompt(lengths[-1])
+        warm = {
+            key: [self.prompt(WARM_TOKENS) for _ in range(2)]
+            for key in [*links, *(f"change {number}" for number in range(len(changes)))]
+        }
+        self.seed([*cells, *changes])
+        self.seed([{"prompt": prompt} for prompts in warm.values() for prompt in prompts])
+        for mbit in links:
+            self.shape(mbit)
+            self.make_known(warm[mbit])
+            for cell in (cell for cell in cells if cell["mbit"] == mbit):
+                self.measure(cell)
+        for number, cell in enumerate(changes):
+            self.shape(cell["from"])
+            self.make_known(warm[f"change {number}"])
+            if cell["after"] is None:
+                self.shape(cell["mbit"])
+                self.measure(cell)
+            else:
+                self.measure(cell, (cell["mbit"], cell["after"]))
+        self.shape(0)
+        counters = status_of(self._options.socket)["counters"]
+        return {"cells": cells, "changes": changes, "counters": counters}
+
+    def end(self) -> None:
+        """Ends both engines."""
+        self.ours.end()
+        self.plain.end()
+
+
+def status_of(path: str) -> Any:
+    """Gives the sidecar's own account of itself."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(5)
+        link.connect(path)
+        link.sendall(encode({"t": "hello", "protocol": 1, "role": "status"}))
+        link.sendall(encode({"t": "status"}))
+        decoder = FrameDecoder()
+        while data := link.recv(1 << 16):
+            for frame in decoder.feed(data):
+                if frame["t"] == "status_reply":
+                    return frame["status"]
+    raise ConnectionError(f"{path}: the sidecar ended the connection")
+
+
+def main() -> None:
+    """Reads the command line and prints the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--role", choices=("with", "plain"))
+    parser.add_argument("--answers", type=int)
+    parser.add_argument("--netns")
+    parser.add_argument("--here")
+    parser.add_argument("--there")
+    parser.add_argument("--links", type=lambda text: [int(mbit) for mbit in text.split(",")])
+    parser.add_argument("--lengths", type=lambda text: [int(count) for count in text.split(",")])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.role is not None:
+        serve(options)
+        return
+    bench = Bench(options)
+    try:
+        result = bench.run(options.links, options.lengths, options.rounds)
+    finally:
+        bench.end()
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
