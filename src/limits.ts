@@ -317,7 +317,7 @@ export const FIT_DOUBT = 0.05;
 export const LINK_MEMORY_MS = 150;
 /** How much busy time the measured rate is worth against what is seen of transfers under way. */
 export const LINK_PRIOR_MS = 60;
-/** Fewer bytes say nothing of a link's rate, unless they took longer than LINK_PRIOR_MS. */
+/** Fewer bytes say nothing of a link's rate, unless a transfer was given up after longer than LINK_PRIOR_MS. */
 export const LINK_SAMPLE_BYTES_MIN: number = 4 * KIB;
 /** A link that was not measured for this long is tried with a few blocks, beside the request. */
 export const LINK_STALE_MS = 5_000;

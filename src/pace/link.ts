@@ -18,8 +18,12 @@ import { Fit } from "./fit.ts";
  */
 export class Flow {
   #open = 0;
-  #busySinceMs = 0;
-  #busyBytes = 0;
+  /** Busy time that is not noted yet: since when, the bytes in it, and what of it is waiting for the first of them. */
+  #sinceMs = 0;
+  #sinceBytes = 0;
+  #latencyMs = 0;
+  /** Some of this busy time is noted already. */
+  #isNoted = false;
   /** Bytes and busy milliseconds, older ones fading with LINK_MEMORY_MS of busy time. */
   #bytes = 0;
   #spanMs = 0;
@@ -30,37 +34,56 @@ export class Flow {
     return this.#lastMs === null || nowMs() - this.#lastMs > LINK_STALE_MS;
   }
 
-  /** A transfer begins. `end` must be called once. */
-  begin(): void {
+  /** A transfer begins, of which `latencyMs` will be waiting. `end` must be called once. */
+  begin(latencyMs: number): void {
     if (this.#open === 0) {
-      this.#busySinceMs = nowMs();
-      this.#busyBytes = 0;
+      this.#sinceMs = nowMs();
+      this.#sinceBytes = 0;
+      this.#latencyMs = latencyMs;
+      this.#isNoted = false;
     }
     this.#open += 1;
   }
 
-  /** Bytes have passed. */
+  /** Bytes have passed. What is long enough ago is noted at once: a link may break down in the middle of a transfer. */
   moved(bytes: number): void {
-    this.#busyBytes += bytes;
+    this.#sinceBytes += bytes;
+    const spanMs = nowMs() - this.#sinceMs - this.#latencyMs;
+    if (bytes > 0 && this.#open > 0 && spanMs >= LINK_PRIOR_MS) this.#noteSince(spanMs);
   }
 
-  /** `latencyMs`: of the busy time, what a transfer of no bytes takes. Next to nothing in a long time is a rate, too. */
-  end(latencyMs: number): void {
+  /** `isCut`: it was given up, so that next to nothing in a long time is a rate, too. */
+  end(isCut = false): void {
     this.#open -= 1;
     if (this.#open > 0) return;
-    const spanMs = nowMs() - this.#busySinceMs - latencyMs;
-    if (this.#busyBytes >= LINK_SAMPLE_BYTES_MIN || spanMs >= LINK_PRIOR_MS) {
-      this.note(this.#busyBytes, spanMs);
-    }
-    this.#busyBytes = 0;
+    const spanMs = nowMs() - this.#sinceMs - this.#latencyMs;
+    const isLong = isCut && spanMs >= LINK_PRIOR_MS;
+    if (this.#sinceBytes >= LINK_SAMPLE_BYTES_MIN || isLong) this.#noteSince(spanMs);
   }
 
-  /** Takes a measurement: `bytes` in `spanMs` of busy time. */
-  note(bytes: number, spanMs: number): void {
+  #noteSince(spanMs: number): void {
+    const bytes = this.#sinceBytes;
+    const isWhole = !this.#isNoted;
+    this.#isNoted = true;
+    this.#sinceMs = nowMs();
+    this.#sinceBytes = 0;
+    this.#latencyMs = 0;
+    this.note(bytes, spanMs, isWhole);
+  }
+
+  /**
+   * Takes a measurement: `bytes` in `spanMs` of busy time. A whole transfer that was faster than all before it counts for
+   * half at least: small ones may seem slow, but none is faster than the link.
+   */
+  note(bytes: number, spanMs: number, isWhole = false): void {
     const span = Math.max(spanMs, SPAN_MIN_MS);
-    const fade = Math.exp(-span / LINK_MEMORY_MS);
-    this.#bytes = this.#bytes * fade + bytes;
-    this.#spanMs = this.#spanMs * fade + span;
+    let keep = Math.exp(-span / LINK_MEMORY_MS);
+    const isFaster = bytes * this.#spanMs > this.#bytes * span;
+    if (isWhole && isFaster && bytes >= LINK_TURN_BYTES_MIN) {
+      keep = Math.min(keep, span / this.#spanMs);
+    }
+    this.#bytes = this.#bytes * keep + bytes;
+    this.#spanMs = this.#spanMs * keep + span;
     this.#lastMs = nowMs();
   }
 
@@ -73,13 +96,13 @@ export class Flow {
   rateAfter(prior: number | null): number | null {
     const known = this.#spanMs > 0 ? (this.#bytes / this.#spanMs) * 1000 : prior;
     if (this.#open === 0) return known;
-    const busyMs = nowMs() - this.#busySinceMs;
+    const busyMs = Math.max(0, nowMs() - this.#sinceMs - this.#latencyMs);
     if (known === null) {
-      const isEarly = busyMs < LINK_PRIOR_MS || this.#busyBytes === 0;
-      return isEarly ? null : (this.#busyBytes / busyMs) * 1000;
+      const isEarly = busyMs < LINK_PRIOR_MS || this.#sinceBytes === 0;
+      return isEarly ? null : (this.#sinceBytes / busyMs) * 1000;
     }
     const believed = (known / 1000) * LINK_PRIOR_MS;
-    const now = ((this.#busyBytes + believed) / (busyMs + LINK_PRIOR_MS)) * 1000;
+    const now = ((this.#sinceBytes + believed) / (busyMs + LINK_PRIOR_MS)) * 1000;
     // Bytes are heard of in lumps: an early one is no reason to call the link fast.
     return busyMs > LINK_PRIOR_MS ? now : Math.min(known, now);
   }

@@ -186,13 +186,13 @@ export class Fetcher {
     });
     lane.windows.add(window);
     const link = this.#options.links[client.name];
-    link?.down.begin();
+    link?.down.begin(link.questionMs(0) ?? 0);
     this.#options.way.begin();
     this.#busy.begin();
-    void this.#run(client, window, blocks, link).finally(() => {
+    void this.#run(client, window, blocks, link).then((isCut) => {
       lane.windows.delete(window);
       lane.pendingBytes -= this.#bytesOf(blocks);
-      link?.down.end(link.questionMs(0) ?? 0);
+      link?.down.end(isCut);
       this.#options.way.end();
       this.#busy.end();
       this.#pumpSoon();
@@ -215,17 +215,18 @@ export class Fetcher {
     return bytes;
   }
 
+  /** True when it was given up, or broke; never rejects. */
   async #run(
     client: VaultClient,
     window: Window,
     blocks: readonly Block[],
     link: Link | null,
-  ): Promise<void> {
+  ): Promise<boolean> {
     const { callMs, counters, logger, shards } = this.#options;
     const stopWatch = this.#watch(window);
     try {
       const [first] = blocks;
-      if (first === undefined) return;
+      if (first === undefined) return false;
       const call = { deadlineMs: callMs, signal: window.signal };
       const { namespace } = first;
       const moved = (bytes: number): void => link?.down.moved(bytes);
@@ -242,12 +243,14 @@ export class Fetcher {
       }
       this.#learnBytes(blocks, window.bytes);
       window.finish("end_of_hit");
+      return false;
     } catch (error) {
       if (!window.signal.aborted) {
         counters.add("vault_errors");
         logger.debug({ err: toTierkvError(error), vault: client.name }, "fetch failed");
       }
       window.end("vault_down");
+      return true;
     } finally {
       stopWatch();
     }

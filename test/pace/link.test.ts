@@ -7,11 +7,11 @@ beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));
 afterEach(() => void vi.useRealTimers());
 
 /** One transfer alone: `bytes` in `ms`, of which 2 ms of waiting. */
-function transfer(flow: Flow, bytes: number, ms: number): void {
-  flow.begin();
+function transfer(flow: Flow, bytes: number, ms: number, isCut = false): void {
+  flow.begin(2);
   vi.advanceTimersByTime(ms);
   flow.moved(bytes);
-  flow.end(2);
+  flow.end(isCut);
 }
 
 describe("a flow", () => {
@@ -27,13 +27,13 @@ describe("a flow", () => {
 
   test("two transfers at once share it: their bytes count together", () => {
     const flow = new Flow();
-    flow.begin();
-    flow.begin();
+    flow.begin(2);
+    flow.begin(2);
     vi.advanceTimersByTime(102);
     flow.moved(5e6);
-    flow.end(2);
+    flow.end();
     flow.moved(5e6);
-    flow.end(2);
+    flow.end();
     expect(flow.rate).toBeCloseTo(100e6, -6);
   });
 
@@ -49,18 +49,52 @@ describe("a flow", () => {
   test("is doubted while a transfer brings nothing", () => {
     const flow = new Flow();
     transfer(flow, 1e7, 102);
-    flow.begin();
+    flow.begin(2);
     vi.advanceTimersByTime(20);
     expect(flow.rate).toBeGreaterThan(70e6);
     vi.advanceTimersByTime(600);
     expect(flow.rate).toBeLessThan(10e6);
   });
 
-  test("that brought nothing for a while is slow, when it is over, too", () => {
+  test("that was given up after a while without bytes is slow; one that had nothing to bring says nothing", () => {
     const flow = new Flow();
     transfer(flow, 1e7, 102);
     transfer(flow, 0, 1000);
+    expect(flow.rate).toBeGreaterThan(90e6);
+    transfer(flow, 0, 1000, true);
     expect(flow.rate).toBeLessThan(1e6);
+  });
+
+  test("that recovered is known as such after two transfers, however short", () => {
+    const flow = new Flow();
+    for (let round = 0; round < 5; round += 1) transfer(flow, 3e5, 242);
+    transfer(flow, 5e5, 7);
+    expect(flow.rate).toBeGreaterThan(40e6);
+    transfer(flow, 5e5, 7);
+    expect(flow.rate).toBeGreaterThan(60e6);
+  });
+
+  test("is not taken for slow because of small transfers", () => {
+    const flow = new Flow();
+    transfer(flow, 1e7, 102);
+    for (let round = 0; round < 20; round += 1) transfer(flow, 8e3, 3);
+    expect(flow.rate).toBeGreaterThan(80e6);
+  });
+
+  test("that breaks down in the middle of a transfer is known as slow before its end", () => {
+    const flow = new Flow();
+    flow.begin(2);
+    for (let tick = 0; tick < 20; tick += 1) {
+      vi.advanceTimersByTime(20);
+      flow.moved(2e6);
+    }
+    expect(flow.rate).toBeCloseTo(100e6, -7);
+    for (let tick = 0; tick < 20; tick += 1) {
+      vi.advanceTimersByTime(20);
+      flow.moved(2e4);
+    }
+    expect(flow.rate).toBeLessThan(10e6);
+    flow.end();
   });
 
   test("a few bytes say nothing", () => {
@@ -93,11 +127,11 @@ describe("a link", () => {
     expect(link.turnBytes("down", most)).toBe(256 * 1024);
     link.up.note(50e6, 1000);
     expect(link.restoreRate).toBe(link.up.rate);
-    link.down.begin();
+    link.down.begin(0);
     vi.advanceTimersByTime(1000);
     expect(link.restoreRate).toBeLessThan(5e6);
     link.down.moved(50e6);
-    link.down.end(0);
+    link.down.end();
     expect(link.turnBytes("down", most)).toBeCloseTo(5e6, -5);
     link.down.note(1e10, 1000);
     expect(link.turnBytes("down", most)).toBe(most);
