@@ -124,12 +124,10 @@ class Bench:
 
     def shape(self, mbit: int, *, waits: bool = True) -> None:
         """Shapes both directions of the link; 0: no limit. `waits`: until the sidecar doubts that it is slow."""
-        is_faster = 0 < self._mbit and (mbit == 0 or mbit > self._mbit)
+        is_faster = self._mbit > 0 and (mbit == 0 or mbit > self._mbit)
         self._mbit = mbit
-        if (
-            is_faster and waits
-        ):  # what was slow is tried again when it has not been measured for a while
-            time.sleep(STALE_S)
+        # What was slow is tried again when it has not been measured for a while.
+        time.sleep(STALE_S if is_faster and waits else 0)
         options = self._options
         inside = ["ip", "netns", "exec", options.netns]
         for prefix, device in (([], options.here), (inside, options.there)):
@@ -222,7 +220,7 @@ class Bench:
                 self.measure(cell)
             else:
                 self.measure(cell, (cell["mbit"], cell["after"]))
-        self.shape(0)
+        self.shape(0, waits=False)
         counters = status_of(self._options.socket)["counters"]
         return {"cells": cells, "changes": changes, "counters": counters}
 
