@@ -22,6 +22,8 @@ export class Flow {
   #sinceMs = 0;
   #sinceBytes = 0;
   #latencyMs = 0;
+  /** When bytes were last heard of. */
+  #lumpMs = 0;
   /** Some of this busy time is noted already. */
   #isNoted = false;
   /** Bytes and busy milliseconds, older ones fading with LINK_MEMORY_MS of busy time. */
@@ -38,6 +40,7 @@ export class Flow {
   begin(latencyMs: number): void {
     if (this.#open === 0) {
       this.#sinceMs = nowMs();
+      this.#lumpMs = this.#sinceMs;
       this.#sinceBytes = 0;
       this.#latencyMs = latencyMs;
       this.#isNoted = false;
@@ -45,11 +48,17 @@ export class Flow {
     this.#open += 1;
   }
 
-  /** Bytes have passed. What is long enough ago is noted at once: a link may break down in the middle of a transfer. */
+  /**
+   * Bytes have passed. They are heard of in lumps; what came up to the last lump is noted when the next one comes: a link may
+   * break down in the middle of a transfer.
+   */
   moved(bytes: number): void {
+    const now = nowMs();
+    const isNewLump = now - this.#lumpMs >= LUMP_GAP_MS;
+    const spanMs = this.#lumpMs - this.#sinceMs - this.#latencyMs;
+    if (bytes > 0 && isNewLump && spanMs >= LINK_PRIOR_MS) this.#noteUntil(this.#lumpMs);
     this.#sinceBytes += bytes;
-    const spanMs = nowMs() - this.#sinceMs - this.#latencyMs;
-    if (bytes > 0 && this.#open > 0 && spanMs >= LINK_PRIOR_MS) this.#noteSince(spanMs);
+    this.#lumpMs = now;
   }
 
   /** `isCut`: it was given up, so that next to nothing in a long time is a rate, too. */
@@ -58,14 +67,15 @@ export class Flow {
     if (this.#open > 0) return;
     const spanMs = nowMs() - this.#sinceMs - this.#latencyMs;
     const isLong = isCut && spanMs >= LINK_PRIOR_MS;
-    if (this.#sinceBytes >= LINK_SAMPLE_BYTES_MIN || isLong) this.#noteSince(spanMs);
+    if (this.#sinceBytes >= LINK_SAMPLE_BYTES_MIN || isLong) this.#noteUntil(nowMs());
   }
 
-  #noteSince(spanMs: number): void {
+  #noteUntil(untilMs: number): void {
     const bytes = this.#sinceBytes;
+    const spanMs = untilMs - this.#sinceMs - this.#latencyMs;
     const isWhole = !this.#isNoted;
     this.#isNoted = true;
-    this.#sinceMs = nowMs();
+    this.#sinceMs = untilMs;
     this.#sinceBytes = 0;
     this.#latencyMs = 0;
     this.note(bytes, spanMs, isWhole);
@@ -109,6 +119,7 @@ export class Flow {
 }
 
 const SPAN_MIN_MS = 0.02;
+const LUMP_GAP_MS = 2;
 
 /** The way to one vault, for all engines of the sidecar. */
 export class Link {

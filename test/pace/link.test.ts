@@ -97,6 +97,20 @@ describe("a flow", () => {
     flow.end();
   });
 
+  test("whose bytes come in lumps is not taken for slow within one", () => {
+    const flow = new Flow();
+    flow.begin(2);
+    for (let lump = 0; lump < 3; lump += 1) {
+      vi.advanceTimersByTime(262);
+      for (let piece = 0; piece < 4; piece += 1) {
+        flow.moved(262_144);
+        expect(flow.rate === null || piece < 3 || flow.rate > 3.5e6).toBe(true);
+      }
+    }
+    flow.end();
+    expect(flow.rate).toBeGreaterThan(3.5e6);
+  });
+
   test("a few bytes say nothing", () => {
     const flow = new Flow();
     transfer(flow, 100, 50);
