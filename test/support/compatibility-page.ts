@@ -158,7 +158,7 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 3. vLLM turns asynchronous scheduling off on a CPU (vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes them, and
    held until they are copied, which does not depend on when the next step is scheduled.
 4. vLLM's CPU worker makes the tensors that a later stage receives only while it warms a compiled model up (\`_should_warm_up_model\`,
-   \`intermediate_tensors\`): an eager engine ends at its first request. The shim's side of it is that of several ranks.
+   \`intermediate_tensors\`): an eager engine ends at its first request, without a connector, too. The shim's side of it is that of several ranks.
 
 - Every kind of KV-cache page is kept: K and V vectors canonically, everything else (8-bit and packed caches, latents, recurrent states, kinds the shim
   does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.
