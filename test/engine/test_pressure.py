@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.models import PLAIN, Models, prompt
 from harness.releases import IS_LONG
+from harness.shapes import SHAPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,11 @@ class Case:
 
 
 CASES = {"full attention": Case(PLAIN, BLOCK, 34, {"block_size": BLOCK, "max_model_len": 512})}
+if IS_LONG:
+    window = SHAPES["sliding window"]
+    CASES["sliding window"] = Case(
+        window.spec, BLOCK, 50, {"block_size": BLOCK, "max_model_len": 512}
+    )
 
 
 def make_work(unit: int) -> dict[str, Any]:

@@ -115,6 +115,7 @@ const LINES: readonly Line[] = [
     what: "300 requests at once on a tiny cache, full attention",
     proof: `${PRESSED}[full attention]`,
   },
+  { what: "the same, sliding window", proof: `${PRESSED}[sliding window]` },
   { what: "conversations, hybrid: 0.9 of the ideal found", proof: `${FOUND}[hybrid]` },
   { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
 ];
