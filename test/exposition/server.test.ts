@@ -93,7 +93,8 @@ test("what was saved, restored, decided and missed is what can be scraped", asyn
   const socket = join(dir, "run", "sidecar.sock");
   const sidecar = await start(
     "sidecar",
-    `[cluster]\nkv_cold = "${address}"\n[sidecar]\nsocket = "${socket}"\n${listen}\n`,
+    `[cluster]\nkv_cold = "${address}"\n[sidecar]\nsocket = "${socket}"\n${listen}\n` +
+      '[restore]\nwhen = "always"\n',
   );
 
   const writer = await FakeEngine.start(socket);
