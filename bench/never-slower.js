@@ -92,7 +92,7 @@ function resultOf({ cells, changes, counters }, accounts, { rounds }) {
     `${rounds} prompts per cell, each asked once, stored before over the open link; ${bytesPerToken.toFixed(0)} bytes a token on the wire`,
     `${wrong} of ${cells.length + changes.length} first tokens differ from the other engine's (INT8)`,
   ];
-  return { figures, notes, cells, changes, accounts };
+  return { figures, notes, cells, changes };
 }
 
 function groups(cells, keyOf) {
