@@ -1,6 +1,7 @@
 // Owns the figures of what an engine pays: time in our calls per step, payload copies apart, with its sidecar well and stopped.
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/demo/machine.js";
+import { engineEnvironment } from "./lib/engine.js";
 import { describe, quantile } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 
@@ -46,21 +47,6 @@ export async function run({ isQuick, say }) {
   } finally {
     await stand.close();
   }
-}
-
-function engineEnvironment(cores) {
-  return {
-    // Scheduler and worker in the one process that reads their clocks.
-    VLLM_ENABLE_V1_MULTIPROCESSING: "0",
-    VLLM_CPU_OMP_THREADS_BIND: cores.join(","),
-    VLLM_CPU_KVCACHE_SPACE: "1",
-    VLLM_LOGGING_LEVEL: "WARNING",
-    VLLM_NO_USAGE_STATS: "1",
-    PYTHONHASHSEED: "0",
-    HF_HUB_OFFLINE: "1",
-    TRANSFORMERS_OFFLINE: "1",
-    DO_NOT_TRACK: "1",
-  };
 }
 
 function figuresOf({ healthy, stopped }) {

@@ -2,6 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/demo/machine.js";
+import { engineEnvironment } from "./lib/engine.js";
 import { describe, median, quantile } from "./lib/figures.js";
 import { Network } from "./lib/network.js";
 import { TIERKV } from "./lib/paths.js";
@@ -27,8 +28,9 @@ const GAIN_LEAST = 0.1;
 export const title = "First token with tierKV over without, on shaped links";
 
 export async function run({ isQuick, say }) {
-  const stand = new Stand();
+  // Throws where it is not allowed: nothing may be there yet that has to be closed.
   const network = new Network();
+  const stand = new Stand();
   try {
     const { dtype, cores } = thisMachine();
     say("make a model, start a vault behind a shaped link, and a sidecar");
@@ -42,28 +44,14 @@ export async function run({ isQuick, say }) {
     const flags = { model, dtype, socket, netns, here, there, ...work };
     const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)]);
     say("two engines, one with tierKV: each prompt computed, then asked again over its link");
-    const env = engineEnvironment(cores);
+    // A connector alone changes the binding: both engines get the same. One core is left to sidecar and vault.
+    const env = engineEnvironment(cores.slice(0, Math.max(1, cores.length - 1)));
     const measured = await stand.python([SCRIPT, ...args], { env, timeoutMs: TIMEOUT_MS });
     return resultOf(measured, accountsOf(config), work);
   } finally {
     await stand.close();
     network.close();
   }
-}
-
-function engineEnvironment(cores) {
-  return {
-    VLLM_ENABLE_V1_MULTIPROCESSING: "0",
-    // A connector alone changes the binding: both engines get the same. One core is left to sidecar and vault.
-    VLLM_CPU_OMP_THREADS_BIND: cores.slice(0, Math.max(1, cores.length - 1)).join(","),
-    VLLM_CPU_KVCACHE_SPACE: "1",
-    VLLM_LOGGING_LEVEL: "WARNING",
-    VLLM_NO_USAGE_STATS: "1",
-    PYTHONHASHSEED: "0",
-    HF_HUB_OFFLINE: "1",
-    TRANSFORMERS_OFFLINE: "1",
-    DO_NOT_TRACK: "1",
-  };
 }
 
 /** What the sidecar tells of the engine's requests. */

@@ -113,6 +113,8 @@ def test_what_is_no_number_stays_none() -> None:
     state[0, 3, 5] = torch.nan
     for form in ("bf16", "int8"):
         assert state_in(there_and_back(form, page_of(1, state)))[0, 3].isnan().any()
+    state[0, 3, 5] = torch.inf
+    assert state_in(there_and_back("int8", page_of(1, state)))[0, 3].isnan().all()
 
 
 @pytest.mark.parametrize(("form", "element", "scales"), [("bf16", 2, 0), ("int8", 1, 4 * 32 * 4)])

@@ -1,5 +1,12 @@
 // Owns the learning of a small linear model from measured times: coefficients that are never negative, coverage that old samples keep.
-import { FIT_BUCKETS_MAX, FIT_DOUBT, FIT_FADE, FIT_SMOOTHING } from "../limits.ts";
+import {
+  FIT_BUCKETS_MAX,
+  FIT_CHANGE_MIN,
+  FIT_DOUBT,
+  FIT_FADE,
+  FIT_SMOOTHING,
+  FIT_SWEEPS_MAX,
+} from "../limits.ts";
 
 /** What a measured time depends on: the model is their weighted sum. */
 export type Features = readonly number[];
@@ -118,13 +125,10 @@ function sumOver(rows: readonly Row[], of: (row: Row) => number): number {
   return rows.reduce((sum, row) => sum + row.weight * of(row), 0);
 }
 
-const SWEEPS_MAX = 2_000;
-const ENOUGH = 1e-9;
-
 /** Least squares with coefficients >= 0: `matrix` is symmetric and positive semidefinite. */
 function descend(matrix: readonly (readonly number[])[], right: readonly number[]): number[] {
   const values = right.map(() => 0);
-  for (let sweep = 0; sweep < SWEEPS_MAX; sweep += 1) {
+  for (let sweep = 0; sweep < FIT_SWEEPS_MAX; sweep += 1) {
     let moved = 0;
     let size = 0;
     for (const [at, row] of matrix.entries()) {
@@ -137,7 +141,7 @@ function descend(matrix: readonly (readonly number[])[], right: readonly number[
       moved = Math.max(moved, Math.abs(now - before));
       size = Math.max(size, now);
     }
-    if (moved <= ENOUGH * size) break;
+    if (moved <= FIT_CHANGE_MIN * size) break;
   }
   return values;
 }

@@ -1,8 +1,10 @@
 // Owns what a vault's link does: bytes per second while it is busy, whoever shares it, and how long a question takes.
 import {
+  LINK_LUMP_GAP_MS,
   LINK_MEMORY_MS,
   LINK_PRIOR_MS,
   LINK_SAMPLE_BYTES_MIN,
+  LINK_SPAN_MIN_MS,
   LINK_STALE_MS,
   LINK_TURN_BYTES_MIN,
   LINK_TURN_MS,
@@ -54,7 +56,7 @@ export class Flow {
    */
   moved(bytes: number): void {
     const now = nowMs();
-    const isNewLump = now - this.#lumpMs >= LUMP_GAP_MS;
+    const isNewLump = now - this.#lumpMs >= LINK_LUMP_GAP_MS;
     const spanMs = this.#lumpMs - this.#sinceMs - this.#latencyMs;
     if (bytes > 0 && isNewLump && spanMs >= LINK_PRIOR_MS) this.#noteUntil(this.#lumpMs);
     this.#sinceBytes += bytes;
@@ -86,7 +88,7 @@ export class Flow {
    * half at least: small ones may seem slow, but none is faster than the link.
    */
   note(bytes: number, spanMs: number, isWhole = false): void {
-    const span = Math.max(spanMs, SPAN_MIN_MS);
+    const span = Math.max(spanMs, LINK_SPAN_MIN_MS);
     let keep = Math.exp(-span / LINK_MEMORY_MS);
     const isFaster = bytes * this.#spanMs > this.#bytes * span;
     if (isWhole && isFaster && bytes >= LINK_TURN_BYTES_MIN) {
@@ -117,9 +119,6 @@ export class Flow {
     return busyMs > LINK_PRIOR_MS ? now : Math.min(known, now);
   }
 }
-
-const SPAN_MIN_MS = 0.02;
-const LUMP_GAP_MS = 2;
 
 /** The way to one vault, for all engines of the sidecar. */
 export class Link {

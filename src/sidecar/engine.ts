@@ -162,8 +162,9 @@ export class Engine {
 
   /** What the engine measured of its own steps. */
   learn(steps: readonly Step[]): void {
+    if (steps.length === 0) return;
     const tokensMin = this.#stage?.pacer.learn(steps) ?? 0;
-    if (steps.length === 0 || tokensMin === this.#tokensMin) return;
+    if (tokensMin === this.#tokensMin) return;
     this.#tokensMin = tokensMin;
     this.#scheduler?.send({ t: "pace", tokens_min: tokensMin });
   }

@@ -2,7 +2,7 @@
 
 export class RightOfWay {
   #restores = 0;
-  #waiting: (() => void)[] = [];
+  readonly #waiting = new Set<() => void>();
 
   /** A fetch begins; `end` must follow. */
   begin(): void {
@@ -12,22 +12,30 @@ export class RightOfWay {
   end(): void {
     this.#restores -= 1;
     if (this.#restores > 0) return;
-    for (const go of this.#waiting.splice(0)) go();
+    for (const go of this.#waiting) go();
   }
 
   get isFree(): boolean {
     return this.#restores === 0;
   }
 
+  /** Saves that wait now. */
+  get waiting(): number {
+    return this.#waiting.size;
+  }
+
   /** Resolves when no fetch is under way, or after `mostMs`. */
   whenFree(mostMs: number): Promise<void> {
     if (this.isFree) return Promise.resolve();
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, mostMs);
-      this.#waiting.push(() => {
+      const go = (): void => {
         clearTimeout(timer);
+        // Also when its time is up: restores that overlap for hours would leave one behind for each save.
+        this.#waiting.delete(go);
         resolve();
-      });
+      };
+      const timer = setTimeout(go, mostMs);
+      this.#waiting.add(go);
     });
   }
 }

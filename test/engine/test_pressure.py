@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.models import PLAIN, Models, prompt
-from harness.releases import IS_LONG
+from harness.releases import IS_LONG, MAIN, OLDEST
 from harness.shapes import SHAPES
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ class Case:
 
 CASES = {"full attention": Case(PLAIN, BLOCK, 34, {"block_size": BLOCK, "max_model_len": 512})}
 if IS_LONG:
-    window = SHAPES["sliding window"]
+    window, hybrid = SHAPES["sliding window"], SHAPES["hybrid"]
     CASES["sliding window"] = Case(
         window.spec, BLOCK, 50, {"block_size": BLOCK, "max_model_len": 512}
     )
+    CASES["hybrid"] = Case(hybrid.spec, 128, 44, {"max_model_len": 2048}, is_equal=False)
 
 
 def make_work(unit: int) -> dict[str, Any]:
@@ -58,7 +59,13 @@ def make_work(unit: int) -> dict[str, Any]:
     return {"prompts": prompts, "max_tokens": [chance.randrange(4, 40) for _ in prompts]}
 
 
-@pytest.mark.parametrize("name", list(CASES))
+def runnable() -> list[Any]:
+    """The cases, those skipped that the main release refuses."""
+    skip = pytest.mark.skipif(MAIN == OLDEST, reason="needs vLLM 0.29")
+    return [pytest.param(name, marks=[skip] if name == "hybrid" else []) for name in CASES]
+
+
+@pytest.mark.parametrize("name", runnable())
 def test_under_pressure_every_answer_is_the_one_without_tierkv(
     name: str,
     engines: Engines,

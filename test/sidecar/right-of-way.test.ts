@@ -16,12 +16,14 @@ test("the way is free when the last restore has ended", async () => {
   expect([isFree, way.isFree]).toEqual([false, false]);
   way.end();
   await waiting;
-  expect(way.isFree).toBe(true);
+  expect([way.isFree, way.waiting]).toEqual([true, 0]);
 });
 
 test("a save goes on after its longest wait although a restore never ends", async () => {
   const way = new RightOfWay();
   way.begin();
-  await way.whenFree(5);
-  expect(way.isFree).toBe(false);
+  const goesOn = way.whenFree(5);
+  expect(way.waiting).toBe(1);
+  await goesOn;
+  expect([way.isFree, way.waiting]).toEqual([false, 0]);
 });

@@ -25,7 +25,8 @@ class StatePart:
     """One tensor of a state's page: `rows` vectors of `dim` elements; its bytes in the engine and in a slot.
 
     `bf16`: each element to the nearest. `int8`: per vector a scale (float32, absmax / 127), then codes of one byte, so
-    that an element is off by half a scale at most, and by as much again in a dtype of 16 bits.
+    that an element is off by half a scale at most, and by as much again in a dtype of 16 bits; a vector with an inf or
+    NaN comes back as NaN, never as a wrong number.
     """
 
     form: Form

@@ -1,0 +1,16 @@
+// Owns the environment of a bench's engine: on given cores, all in the one process that reads the clocks, without a network.
+
+/** `cores`: those its threads are bound to. */
+export function engineEnvironment(cores) {
+  return {
+    VLLM_ENABLE_V1_MULTIPROCESSING: "0",
+    VLLM_CPU_OMP_THREADS_BIND: cores.join(","),
+    VLLM_CPU_KVCACHE_SPACE: "1",
+    VLLM_LOGGING_LEVEL: "WARNING",
+    VLLM_NO_USAGE_STATS: "1",
+    PYTHONHASHSEED: "0",
+    HF_HUB_OFFLINE: "1",
+    TRANSFORMERS_OFFLINE: "1",
+    DO_NOT_TRACK: "1",
+  };
+}
