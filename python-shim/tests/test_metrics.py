@@ -1,9 +1,13 @@
 """vLLM's own metrics: counts add up over ranks and intervals, each is reported once, and Prometheus shows them."""
 
+import json
+
+import pytest
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.connector import TierKVConnector
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.metrics import METRIC, TierKVPromMetrics, TierKVStats
+from tierkv.connectors.vllm.counters import Counters, Durations
+from tierkv.connectors.vllm.metrics import METRIC, RESTORE_METRIC, TierKVPromMetrics, TierKVStats
 from tierkv.connectors.vllm.plugin import register
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
@@ -11,16 +15,19 @@ from .support.engine import vllm_config
 
 
 def test_counts_of_two_ranks_add_up_and_start_anew() -> None:
-    one, two = TierKVStats(data={"a": 1, "b": 2}), TierKVStats(data={"b": 3})
+    one = TierKVStats.of({"a": 1, "b": 2}, {"host": [0.25]})
+    two = TierKVStats.of({"b": 3}, {"host": [0.75], "vault": [2.0]})
     both = one.aggregate(two)
-    assert both.reduce() == {"a": 1, "b": 5}
+    assert both.reduce() == {"a": 1, "b": 5, "restore_ms_host": 500.0, "restore_ms_vault": 2000.0}
     assert not both.is_empty()
     both.reset()
     assert both.is_empty()
 
 
 def test_what_travelled_between_processes_becomes_stats_again() -> None:
-    assert TierKVConnector.build_kv_connector_stats({"a": 1}).reduce() == {"a": 1}
+    sent = TierKVStats.of({"a": 1}, {"vault": [0.5]}).data
+    received = TierKVConnector.build_kv_connector_stats(json.loads(json.dumps(sent)))
+    assert received.reduce() == {"a": 1, "restore_ms_vault": 500.0}
     assert TierKVConnector.build_kv_connector_stats().is_empty()
 
 
@@ -34,15 +41,29 @@ def test_the_sidecar_and_vllm_each_hear_of_every_count_once() -> None:
     assert counters.take_changes("vllm") == {}
 
 
-def test_prometheus_has_one_counter_with_the_event_as_label() -> None:
+def test_restore_times_are_reported_once_and_never_pile_up() -> None:
+    times = Durations()
+    for _ in range(limits.RESTORE_TIMES_MAX + 1):
+        times.add("host", 0.1)
+    times.add("vault", 0.2)
+    taken = times.take()
+    assert len(taken["host"]) == limits.RESTORE_TIMES_MAX
+    assert taken["vault"] == [0.2]
+    assert times.take() == {}
+
+
+def test_prometheus_has_a_counter_by_event_and_a_histogram_by_tier() -> None:
     types = {Gauge: Gauge, Counter: Counter, Histogram: Histogram}
     metrics = TierKVPromMetrics(
         vllm_config(), types, ["model", "engine"], {0: ["m", "0"], 1: ["m", "1"]}
     )
-    metrics.observe({"restores_admitted": 2}, 1)
-    metrics.observe({"restores_admitted": 1}, 1)
+    metrics.observe(TierKVStats.of({"restores_admitted": 2}, {"vault": [0.2]}).data, 1)
+    metrics.observe(TierKVStats.of({"restores_admitted": 1}, {"vault": [3.0]}).data, 1)
     labels = {"model": "m", "engine": "1", "event": "restores_admitted"}
     assert REGISTRY.get_sample_value(f"{METRIC}_total", labels) == 3
+    tier = {"model": "m", "engine": "1", "tier": "vault"}
+    assert REGISTRY.get_sample_value(f"{RESTORE_METRIC}_sum", tier) == pytest.approx(3.2)
+    assert REGISTRY.get_sample_value(f"{RESTORE_METRIC}_bucket", {**tier, "le": "0.25"}) == 1
 
 
 def test_the_plug_in_registers_the_connector_by_name_however_often() -> None:

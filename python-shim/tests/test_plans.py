@@ -1,6 +1,7 @@
 """Fetch plans: blocks without holes, progress of dead plans ignored, slots given back exactly once."""
 
 import struct
+import time
 from dataclasses import replace
 
 import pytest
@@ -54,9 +55,9 @@ def only(plan: Plan) -> PlanGroup:
     return part
 
 
-def place(book: PlanBook, plan: Plan, first: int, *numbers: int) -> None:
+def place(book: PlanBook, plan: Plan, first: int, *numbers: int, local: int = 0) -> None:
     frame = {"t": "placed", "req": plan.req_id, "plan": plan.plan_id, "group": 0}
-    book.on_frame({**frame, "first": first, "slots": slots(*numbers)})
+    book.on_frame({**frame, "first": first, "slots": slots(*numbers), "local": local})
 
 
 def done(book: PlanBook, plan: Plan, reason: str = "complete") -> None:
@@ -201,6 +202,27 @@ def test_plan_numbers_are_never_used_again() -> None:
 
 
 HYBRID = (make_group(), make_state())
+
+
+@pytest.mark.parametrize(("local", "tier"), [(2, "host"), (1, "vault"), (0, "vault")])
+def test_a_restore_is_timed_by_the_farthest_place_a_block_came_from(local: int, tier: str) -> None:
+    book, _ = make_book()
+    plan = opened(book)
+    place(book, plan, 0, 7, 8, local=local)
+    plan.taken_tokens, plan.asked_at_s = 8, time.monotonic() - 1
+    book.release_plan(plan)
+    ((name, times),) = book.restore_times.take().items()
+    assert (name, len(times)) == (tier, 1)
+    assert times[0] >= 1
+    assert book.restore_times.take() == {}
+
+
+def test_what_was_not_loaded_is_not_timed() -> None:
+    book, _ = make_book()
+    plan = opened(book)
+    place(book, plan, 0, 7, 8)
+    book.release_plan(plan)
+    assert book.restore_times.take() == {}
 
 
 def opened_hybrid(book: PlanBook, first_tokens: int = 0) -> Plan:

@@ -156,7 +156,16 @@ export type SidecarMessage =
       groups: { group: number; held: Uint8Array }[];
       tokens: number;
     }
-  | { t: "placed"; req: string; plan: number; group: number; first: number; slots: Uint8Array }
+  | {
+      t: "placed";
+      req: string;
+      plan: number;
+      group: number;
+      first: number;
+      slots: Uint8Array;
+      /** Blocks among them that no vault had to bring. */
+      local: number;
+    }
   | { t: "done"; req: string; plan: number; reason: DoneReason; why?: string }
   | { t: "reclaim"; req: string; plan: number }
   | { t: "pace"; tokens_min: number }

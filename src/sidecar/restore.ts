@@ -364,8 +364,8 @@ export class Restorer {
 
   #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
     const { counters, send } = this.#options;
-    send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots });
     const local = share(blocks);
+    send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local });
     counters.add("blocks_restored_local", local);
     counters.add("blocks_restored_vault", blocks.length - local);
     counters.add("bytes_restored", blocks.length * (this.#ground?.sourceBytes(group) ?? 0));

@@ -66,9 +66,12 @@ def ask(engine: Engine, text: list[int] = TEXT) -> dict[str, Any]:
 
 def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start: Starter) -> None:
     own_hit = ask(first)
-    with start().wait_up() as second:
+    with start(disable_log_stats=False).wait_up() as second:
         second.call("spoil")
         restored = ask(second)
+        metrics = second.call("metrics")
+        assert metrics["vllm:tierkv_events/tokens_restored"] == BLOCKS * BLOCK
+        assert metrics["vllm:tierkv_restore_seconds/vault"] == 1
         assert restored["cached"] == BLOCKS * BLOCK
         assert restored["tokens"] == own_hit["tokens"]
         assert second.call("pages", prompt=TEXT) == first.call("pages", prompt=TEXT)

@@ -75,6 +75,13 @@ describe("save and restore", () => {
     expect(second.reason).toBe("complete");
     expect(second.placed.get(0)).toEqual(first.placed.get(0));
     expect(sidecar.counters.get("blocks_restored_local")).toBe(6);
+    const local = (plan: number): number[] =>
+      engine.scheduler
+        .got("placed")
+        .filter((frame) => frame["plan"] === plan)
+        .map((frame) => frame["local"] as number);
+    expect(local(first.plan).every((count) => count === 0)).toBe(true);
+    expect(local(second.plan)).toEqual([6]);
   });
 
   test("only blocks from the asked index on are fetched, those before are looked up", async () => {

@@ -173,7 +173,8 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   (vLLM #45474); an engine with several groups ends there rather than use pages that nobody filled.
 - A hybrid model's block is large (hundreds to thousands of tokens), and vLLM keeps states at few places: a prompt that is not longer than one block
   can never be restored. \`shim_prompts_below_block\` counts those, and the engine's log says so once.
-- In vLLM's own metrics everything the shim counts is \`vllm:tierkv_events_total\`, by \`event\`: \`tokens_restored\`, \`bytes_loaded\`, \`bytes_offered\`,
+- In vLLM's own metrics \`vllm:tierkv_restore_seconds\` is what requests waited for restored blocks, by \`tier\` (\`host\`: the sidecar's memory; \`vault\`).
+  Everything the shim counts is \`vllm:tierkv_events_total\`, by \`event\`: \`tokens_restored\`, \`bytes_loaded\`, \`bytes_offered\`,
   \`restore_wait_ms\`, \`misses_*\` by reason, \`dropped_*\` by reason.
 - With the package installed, \`"kv_connector": "TierKVConnector"\` is enough: it registers itself (\`vllm.general_plugins\`).
 - A release newer than the newest here starts with a warning that names what of the contract it lacks or adds; one older than 0.28 is refused.

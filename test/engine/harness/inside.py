@@ -192,6 +192,16 @@ def status(host: Host) -> Json:
     }
 
 
+def metrics(host: Host) -> dict[str, float]:
+    """Ours among vLLM's own metrics: a counter's value, a histogram's count, by name and last label."""
+    found = {}
+    for metric in host.llm.get_metrics():
+        label = metric.labels.get("event") or metric.labels.get("tier")
+        if metric.name.startswith("vllm:tierkv"):
+            found[f"{metric.name}/{label}"] = getattr(metric, "value", getattr(metric, "count", 0))
+    return found
+
+
 def reset_clocks(host: Host) -> None:
     """Forgets the times measured so far."""
     for clock in (host.shim.clock, host.worker.clock):

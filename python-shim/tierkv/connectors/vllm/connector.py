@@ -65,8 +65,9 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         """Give what this half counted since the last call; None where that is nothing."""
         half = self.scheduler_side or self.worker_side
         assert half is not None
-        changes = half.counters.take_changes("vllm")
-        return TierKVStats(data=dict(changes)) if changes else None
+        times = self.scheduler_side.restore_times.take() if self.scheduler_side else {}
+        stats = TierKVStats.of(half.counters.take_changes("vllm"), times)
+        return None if stats.is_empty() else stats
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TierKVStats:

@@ -1,6 +1,9 @@
 """Counts what the shim did and dropped, by reason; the differences go to the sidecar and into vLLM's own metrics."""
 
+from collections import deque
 from threading import Lock
+
+from tierkv.connectors.vllm import limits
 
 
 class Counters:
@@ -35,3 +38,19 @@ class Counters:
             }
             self._reported[reader] = dict(self._total)
             return changes
+
+
+class Durations:
+    """Durations in seconds by name, on the engine's thread; past the ceiling the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, deque[float]] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        self._kept.setdefault(name, deque(maxlen=limits.RESTORE_TIMES_MAX)).append(seconds)
+
+    def take(self) -> dict[str, list[float]]:
+        """Those since the last call."""
+        taken = {name: list(kept) for name, kept in self._kept.items()}
+        self._kept.clear()
+        return taken

@@ -48,6 +48,8 @@ POPULATE_STEP_BYTES: Final = 8 * MIB
 ARENAS_MAX: Final = 4
 #: Samples kept of the time the engine spends in our calls.
 TIMING_SAMPLES_MAX: Final = 8192
+#: Restore times kept, per tier, until vLLM's metrics ask for them.
+RESTORE_TIMES_MAX: Final = 1024
 #: Measured steps that wait to be told to the sidecar.
 STEP_SAMPLES_MAX: Final = 256
 #: A step is measured when one request computes at least this many tokens: less is decoding.

@@ -7,22 +7,58 @@ from tierkv.connectors.vllm.compat import KVConnectorPromMetrics, KVConnectorSta
 
 #: One Prometheus counter for all of ours; its label `event` is the counter's name (docs/metrics of the sidecar).
 METRIC: Final = "vllm:tierkv_events"
+#: What a request waited for its restored blocks; its label `tier` is the farthest place one came from.
+RESTORE_METRIC: Final = "vllm:tierkv_restore_seconds"
+#: Upper bounds of the histogram, seconds: from a hit in the sidecar's own memory to a long `[restore] wait_ms`.
+RESTORE_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class TierKVStats(KVConnectorStats):
-    """Counts since the last report; `data` maps a counter's name to a number."""
+    """What happened since the last report; plain numbers and lists, because it travels between processes.
+
+    `data["events"]` maps a counter's name to a number, `data["restore_s"]` a tier (`host`: the sidecar's own memory,
+    `vault`) to the seconds each restore of it took.
+    """
+
+    @classmethod
+    def of(cls, events: dict[str, int], restore_s: dict[str, list[float]]) -> "TierKVStats":
+        """Make a report; empty parts are left out."""
+        parts = {"events": events, "restore_s": restore_s}
+        return cls(data={name: part for name, part in parts.items() if part})
+
+    @property
+    def events(self) -> dict[str, int]:
+        """Counts by name."""
+        events: dict[str, int] = self.data.get("events", {})
+        return events
+
+    @property
+    def restore_s(self) -> dict[str, list[float]]:
+        """Restore times by tier, seconds."""
+        times: dict[str, list[float]] = self.data.get("restore_s", {})
+        return times
 
     def reset(self) -> None:
         """Start again at nothing."""
         self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> "TierKVStats":
-        """Add up the counts of two processes or two intervals."""
-        return TierKVStats(data=dict(Counter(self.data) + Counter(other.data)))
+        """Add up what two processes or two intervals report."""
+        more = TierKVStats(data=other.data)
+        tiers = {*self.restore_s, *more.restore_s}
+        return TierKVStats.of(
+            dict(Counter(self.events) + Counter(more.events)),
+            {tier: self.restore_s.get(tier, []) + more.restore_s.get(tier, []) for tier in tiers},
+        )
 
     def reduce(self) -> dict[str, int | float]:
-        """Give the sums as they are."""
-        return dict(self.data)
+        """Give the sums, and the mean restore time of each tier in milliseconds, for vLLM's log."""
+        means = {
+            f"restore_ms_{tier}": round(1000 * sum(times) / len(times), 1)
+            for tier, times in sorted(self.restore_s.items())
+            if times
+        }
+        return {**self.events, **means}
 
     def is_empty(self) -> bool:
         """Tell whether nothing was counted."""
@@ -30,7 +66,7 @@ class TierKVStats(KVConnectorStats):
 
 
 class TierKVPromMetrics(KVConnectorPromMetrics):
-    """One counter with the engine's labels and the label `event`."""
+    """One counter with the label `event`, and one histogram with the label `tier`, beside the engine's labels."""
 
     def __init__(
         self,
@@ -45,9 +81,19 @@ class TierKVPromMetrics(KVConnectorPromMetrics):
             documentation="What tierKV did and dropped in this engine, by event.",
             labelnames=[*labelnames, "event"],
         )
+        self._restores = self._histogram_cls(
+            name=RESTORE_METRIC,
+            documentation="Seconds a request waited for its restored blocks, by the farthest place one came from.",
+            labelnames=[*labelnames, "tier"],
+            buckets=RESTORE_BUCKETS_S,
+        )
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Add one report of one engine."""
         labels = self.per_engine_labelvalues[engine_idx]
-        for name, amount in transfer_stats_data.items():
+        report = TierKVStats(data=transfer_stats_data)
+        for name, amount in report.events.items():
             self._events.labels(*labels, name).inc(amount)
+        for tier, times in report.restore_s.items():
+            for seconds in times:
+                self._restores.labels(*labels, tier).observe(seconds)

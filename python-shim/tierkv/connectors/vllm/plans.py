@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tierkv.connectors.vllm.counters import Durations
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.specs import Group
 
@@ -42,7 +43,8 @@ class Plan:
     """One `prefetch` of one request. `boundary`: prompt tokens up to which it is fetched; None before the look-up.
 
     With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
-    it; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so.
+    it; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so;
+    `is_from_vault`: at least one placed block did not lie in the arena before.
     """
 
     plan_id: int
@@ -59,6 +61,7 @@ class Plan:
     admitted: bool = False
     taken_tokens: int = 0
     asked_at_s: float = 0.0
+    is_from_vault: bool = False
 
     @property
     def is_looked_up(self) -> bool:
@@ -84,8 +87,8 @@ class Plan:
     def _end(self, part: PlanGroup) -> int:
         return max(part.first, part.begin) + self.placed_blocks(part)
 
-    def place(self, group: int, first: int, slots: list[int], arena: int) -> bool:
-        """Append blocks; False when they do not follow the ones already placed."""
+    def place(self, group: int, first: int, slots: list[int], arena: int, local: int = 0) -> bool:
+        """Append blocks, `local` of which no vault had to bring; False when they do not follow those already placed."""
         part = self.groups.get(group)
         if part is None or len(slots) % self.shards or self.arena not in (-1, arena):
             return False
@@ -97,6 +100,7 @@ class Plan:
         self.arena = arena
         part.begin = begin
         part.placed.extend(slots)
+        self.is_from_vault |= local * self.shards < len(slots)
         return True
 
     def ready_from(self, start: int) -> int:
@@ -182,6 +186,8 @@ class PlanBook:
         self._wanted_back: set[int] = set()
         self._next_id = 1
         self._arena = -1
+        #: What requests waited for their blocks, by the farthest place one came from (`host`, `vault`).
+        self.restore_times = Durations()
         self.connection = 0
         self.restore_on = False
         self.tokens_min = (
@@ -224,7 +230,8 @@ class PlanBook:
                 _take_held(plan, frame)
             elif kind == "placed":
                 slots = list(memoryview(frame["slots"]).cast("I"))
-                if not plan.place(frame["group"], frame["first"], slots, self._arena):
+                local = int(frame.get("local", 0))
+                if not plan.place(frame["group"], frame["first"], slots, self._arena, local):
                     plan.done_reason = "out_of_order"
             elif kind == "done":
                 plan.why = str(frame.get("why", ""))
@@ -291,6 +298,9 @@ class PlanBook:
 
     def release_plan(self, plan: Plan) -> None:
         """Give a plan's slots back, unless they went with the connection it belonged to."""
+        if plan.taken_tokens and plan.asked_at_s:
+            tier = "vault" if plan.is_from_vault else "host"
+            self.restore_times.add(tier, time.monotonic() - plan.asked_at_s)
         if plan.connection != self.connection:
             return
         frame: Frame = {"t": "release", "req": plan.req_id, "plan": plan.plan_id}

@@ -85,6 +85,7 @@ class SchedulerShim:
         start = Autostart(settings).attempt if settings.autostart else lambda: None
         self._channel = Channel(settings.socket, hello, self, self.counters.take_changes, start)
         self._book = PlanBook(self._channel.send, self._world // copies)
+        self.restore_times = self._book.restore_times
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
