@@ -13,6 +13,8 @@ mod lru;
 mod prefix;
 #[path = "../tests/support/prompts.rs"]
 mod prompts;
+#[path = "../tests/support/quick.rs"]
+mod quick;
 #[path = "../tests/support/random.rs"]
 mod random;
 #[path = "../tests/support/records.rs"]
@@ -26,10 +28,11 @@ use std::time::{Duration, Instant};
 use lru::LruPolicy;
 use prefix::PrefixPolicy;
 use prompts::{SHARED_BLOCKS, follower, prompts};
+use quick::QuickPolicy;
 use records::{key, put, record};
 use tierkv_core::error::Result;
 use tierkv_core::record::CLASS_KV;
-use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, QuickPolicy, Store};
+use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, S3Fifo, Store};
 use trace::trace;
 
 const RECORD_BYTES: usize = 1024;
@@ -136,17 +139,17 @@ const GHOSTS: u64 = 4096;
 /// A store that evicts by the policy of that name.
 fn store(policy: &str, options: Options) -> Result<Store> {
     Store::with_policy(options, |room| match policy {
-        S3_FIFO => Box::new(PrefixPolicy::new(room, GHOSTS, false)),
+        QUICK_CACHE => Box::new(QuickPolicy::new(room, GHOSTS)),
         LEAVES_FIRST => Box::new(PrefixPolicy::new(room, GHOSTS, true)),
         PLAIN_LRU => Box::new(LruPolicy::new(room)),
-        _ => Box::new(QuickPolicy::new(room, GHOSTS)),
+        _ => Box::new(S3Fifo::new(room, GHOSTS)),
     })
 }
 
-const S3_FIFO: &str = "S3-FIFO";
-const LEAVES_FIRST: &str = "S3-FIFO, leaves first";
+const QUICK_CACHE: &str = "quick_cache";
+const LEAVES_FIRST: &str = "leaves first";
 const PLAIN_LRU: &str = "plain LRU";
-const POLICIES: [&str; 4] = ["tierKV", S3_FIFO, LEAVES_FIRST, PLAIN_LRU];
+const POLICIES: [&str; 4] = ["tierKV", QUICK_CACHE, LEAVES_FIRST, PLAIN_LRU];
 
 fn options(records: u64) -> Options {
     let max_bytes = (records + GHOSTS) * (RECORD_BYTES as u64 + ENTRY_BYTES);

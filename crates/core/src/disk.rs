@@ -253,12 +253,11 @@ impl Disk {
         keys.iter().map(|key| shared.is_durable(key)).collect()
     }
 
-    /// Bytes of page-aligned memory that reading the record at `place` takes, and where the record lies in it.
+    /// Where the record at `place` lies in the whole pages that are read for it.
     #[must_use]
-    pub fn extent(place: &Place) -> (usize, std::ops::Range<usize>) {
-        let pages = active::pages_of(place.record_bytes as usize) as usize;
+    pub fn extent(place: &Place) -> std::ops::Range<usize> {
         let start = format::ENTRY_BYTES;
-        (pages * PAGE, start..start + place.record_bytes as usize)
+        start..start + place.record_bytes as usize
     }
 
     /// Reads the record at `place` into page-aligned memory of that extent. A bad one is quarantined.

@@ -15,3 +15,4 @@ pub mod pool;
 pub mod record;
 pub mod slots;
 pub mod store;
+mod table;

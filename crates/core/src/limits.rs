@@ -41,8 +41,11 @@ pub const STORE_BYTES_MIN: u64 = MIB as u64;
 /// Record size from which the store guesses how many evicted keys are worth remembering.
 pub const STORE_RECORD_BYTES_TYPICAL: u64 = 256 * KIB as u64;
 
-/// Evicted keys remembered at most; each costs an index entry.
+/// Evicted keys remembered at most; each costs 24 bytes.
 pub const STORE_GHOSTS_MAX: u64 = 1 << 20;
+
+/// Keys looked up at a time: what is read for them must fit a core's own cache.
+pub const STORE_LOOKUP_KEYS: usize = 256;
 
 /// Objects of one kind that JavaScript may hold open: reservations, pins, records in the outbox.
 pub const IDS_MAX: usize = 1 << 20;

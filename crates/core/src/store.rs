@@ -1,28 +1,35 @@
 //! Owns the vault's RAM store: records in memory of ours, under a byte budget that equals real memory.
 
+mod block;
+mod budget;
 mod durable;
+mod ghosts;
 mod key;
 mod memory;
+mod names;
 mod policy;
-mod quick;
+mod queues;
 mod reservation;
+mod s3fifo;
 mod status;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use budget::Budget;
+pub use budget::ENTRY_BYTES;
+use ghosts::GHOST_BYTES;
 pub use key::{RecordKey, Scope};
-use memory::Budget;
-pub use memory::{ENTRY_BYTES, Pin, Stored, View};
+pub use memory::{Pin, Stored, View};
 pub use policy::Policy;
-pub use quick::QuickPolicy;
 pub use reservation::Reservation;
+pub use s3fifo::S3Fifo;
 pub use status::ItemStatus;
 
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::limits::{STORE_BYTES_MIN, STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
-use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES, Hash};
+use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES};
 
 /// As the class of a store: it takes records of every class.
 pub const CLASS_ANY: u8 = 0;
@@ -96,7 +103,6 @@ struct State {
     flushes: u64,
     policy: Box<dyn Policy>,
     in_flight: HashSet<RecordKey>,
-    namespaces: HashMap<Hash, u64>,
     totals: Stats,
 }
 
@@ -107,7 +113,7 @@ impl Store {
     /// `BAD_ARGUMENT` naming the option.
     pub fn new(options: Options) -> Result<Self> {
         let ghosts = ghosts(options.max_bytes);
-        Self::with_policy(options, |room| Box::new(QuickPolicy::new(room, ghosts)))
+        Self::with_policy(options, |room| Box::new(S3Fifo::new(room, ghosts)))
     }
 
     /// An empty store that evicts by the policy that `make` returns for the bytes it is given.
@@ -120,12 +126,11 @@ impl Store {
     ) -> Result<Self> {
         check(&options)?;
         // Remembered keys take memory, too: it is set aside once, so that the rest is for records.
-        let room = options.max_bytes - ghosts(options.max_bytes) * ENTRY_BYTES;
+        let room = options.max_bytes - ghosts(options.max_bytes) * GHOST_BYTES;
         let state = State {
             flushes: 0,
             policy: make(room),
             in_flight: HashSet::new(),
-            namespaces: HashMap::new(),
             totals: Stats::default(),
         };
         let (budget, state) = (Budget::new(room), Mutex::new(state));
@@ -163,7 +168,7 @@ impl Store {
 
     /// Pins a record that is in memory: it is not evicted, and its memory stays, until the pin is dropped.
     pub fn pin_resident(&self, key: &RecordKey) -> Option<Pin> {
-        let pin = self.state().policy.touch(key).map(Pin::new)?;
+        let pin = self.state().policy.touch(key).map(Stored::pin)?;
         if let Some(disk) = &self.disk {
             disk.touch(key);
         }
@@ -171,7 +176,7 @@ impl Store {
     }
 
     fn recheck_resident(&self, key: &RecordKey) -> ItemStatus {
-        let Some(pin) = self.state().policy.peek(key).map(Pin::new) else {
+        let Some(pin) = self.state().policy.peek(key).map(Stored::pin) else {
             return ItemStatus::Missing;
         };
         if reservation::judge(&pin, key, self.options.record_class) == ItemStatus::Accepted {
@@ -179,7 +184,7 @@ impl Store {
         }
         let mut state = self.state();
         if state.policy.peek(key).is_some_and(|record| pin.is_of(record)) {
-            state.remove(key);
+            state.policy.remove(key);
             state.totals.quarantined += 1;
         }
         ItemStatus::Quarantined
@@ -192,12 +197,11 @@ impl Store {
         let is_named = |key: &RecordKey| scope.namespace.is_none_or(|name| name == key.namespace);
         let mut keys = state.policy.keys(&is_named);
         // A stored record was verified: it has a header.
-        let takes =
-            |record: &Arc<Stored>| scope.record_class.is_none_or(|class| record[9] == class);
+        let takes = |record: &Stored| scope.record_class.is_none_or(|class| record[9] == class);
         keys.retain(|key| state.policy.peek(key).is_some_and(takes));
         let (mut records, mut bytes) = (0, 0);
         for key in keys {
-            if let Some(record) = state.remove(&key) {
+            if let Some(record) = state.policy.remove(&key) {
                 records += u64::from(!self.is_on_disk(&key));
                 bytes += record.charge();
             }
@@ -214,7 +218,7 @@ impl Store {
             used_bytes: self.budget.used(),
             reserved_bytes: self.budget.reserved(),
             records: state.policy.len() as u64,
-            namespaces: state.namespaces.len() as u64,
+            namespaces: state.policy.namespaces() as u64,
             ..state.totals
         }
     }
@@ -227,7 +231,7 @@ impl Store {
         };
         let mut bytes = record.to_vec();
         bytes[offset] ^= 1;
-        state.remove(key);
+        state.policy.remove(key);
         let Some(mut memory) =
             self.budget.allocate(bytes.len(), |need| state.make_room(&self.budget, need))
         else {
@@ -239,10 +243,10 @@ impl Store {
     }
 
     /// Ends a reservation: from now on the record can be looked up.
-    fn commit(&self, key: RecordKey, record: Arc<Stored>) {
+    fn commit(&self, key: RecordKey, record: Stored) {
         let mut state = self.state();
         state.in_flight.remove(&key);
-        let pin = Pin::new(&record);
+        let pin = record.pin();
         state.insert(key, record, &self.budget);
         state.totals.inserted += 1;
         drop(state);
@@ -266,41 +270,24 @@ impl State {
     fn make_room(&mut self, budget: &Budget, need: u64) {
         let outside = budget.used() - self.policy.resident_bytes();
         let evicted = self.policy.hold(outside + need);
-        for (key, record) in evicted {
+        for (_, record) in evicted {
             self.totals.evicted += 1;
             self.totals.evicted_bytes += record.charge();
-            self.leave_namespace(&key);
         }
     }
 
     /// Takes a record whose memory is charged already.
-    fn insert(&mut self, key: RecordKey, record: Arc<Stored>, budget: &Budget) {
+    fn insert(&mut self, key: RecordKey, record: Stored, budget: &Budget) {
         let outside = budget.used() - self.policy.resident_bytes() - record.charge();
         let evicted = self.policy.hold(outside);
         debug_assert!(evicted.is_empty(), "what is charged fits the budget");
-        *self.namespaces.entry(key.namespace).or_default() += 1;
         self.policy.insert(key, record);
-    }
-
-    fn remove(&mut self, key: &RecordKey) -> Option<Arc<Stored>> {
-        let record = self.policy.remove(key)?;
-        self.leave_namespace(key);
-        Some(record)
-    }
-
-    fn leave_namespace(&mut self, key: &RecordKey) {
-        if let Some(records) = self.namespaces.get_mut(&key.namespace) {
-            *records -= 1;
-            if *records == 0 {
-                self.namespaces.remove(&key.namespace);
-            }
-        }
     }
 }
 
-/// How many evicted keys a store of this size remembers: half of what it typically holds.
+/// How many evicted keys a store of this size remembers: as many as it typically holds.
 fn ghosts(max_bytes: u64) -> u64 {
-    (max_bytes / STORE_RECORD_BYTES_TYPICAL / 2).min(STORE_GHOSTS_MAX)
+    (max_bytes / STORE_RECORD_BYTES_TYPICAL).min(STORE_GHOSTS_MAX)
 }
 
 fn check(options: &Options) -> Result<()> {

@@ -8,6 +8,8 @@ mod lru;
 mod prefix;
 #[path = "support/prompts.rs"]
 mod prompts;
+#[path = "support/quick.rs"]
+mod quick;
 #[path = "support/random.rs"]
 mod random;
 #[path = "support/records.rs"]
@@ -20,14 +22,16 @@ use std::sync::Arc;
 use lru::LruPolicy;
 use prefix::PrefixPolicy;
 use prompts::{SHARED_BLOCKS, follower, prompts};
+use quick::QuickPolicy;
 use records::{key, put, record};
 use tierkv_core::record::CLASS_KV;
-use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, Policy, QuickPolicy, Store};
+use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, Policy, S3Fifo, Store};
 use trace::trace;
 
 const RECORD: usize = 4096;
 const KEYS: u32 = 20_000;
 const LENGTH: u64 = 100_000;
+const GHOSTS: u64 = 2048;
 
 fn options() -> Options {
     let max_bytes = u64::from(KEYS) / 12 * (RECORD as u64 + 340);
@@ -54,12 +58,18 @@ fn at_least_as_good_as_lru() {
     for (scan_every, least) in [(0, 1.02), (5_000, 1.02)] {
         for seed in [1, 2] {
             let trace = trace(KEYS, 0.9, LENGTH, scan_every, seed);
-            let ours = hits(Store::new(options()).expect("options"), &trace);
+            let ours = Store::with_policy(options(), |room| Box::new(S3Fifo::new(room, GHOSTS)));
+            let ours = hits(ours.expect("options"), &trace);
             let lru = Store::with_policy(options(), |room| Box::new(LruPolicy::new(room)));
             let lru = hits(lru.expect("options"), &trace);
             assert!(lru > 10_000, "the trace can be cached at all: {lru}");
             let ratio = f64::from(ours) / f64::from(lru);
             assert!(ratio >= least, "scan {scan_every}, seed {seed}: {ours} against {lru}");
+            let quick =
+                Store::with_policy(options(), |room| Box::new(QuickPolicy::new(room, GHOSTS)));
+            let quick = hits(quick.expect("options"), &trace);
+            let ratio = f64::from(ours) / f64::from(quick);
+            assert!(ratio >= 0.97, "scan {scan_every}, seed {seed}: {ours} against {quick}");
         }
     }
 }
@@ -112,8 +122,8 @@ fn on_prompts_ours_is_as_good_as_one_that_knows_prefixes() {
     let prompts = prompts(2_000, 3);
     for part in [20, 8] {
         let records = SHARED_BLOCKS / part;
-        let ours = roomy(records, |room| Box::new(QuickPolicy::new(room, 2048)));
-        let knowing = roomy(records, |room| Box::new(PrefixPolicy::new(room, 2048, true)));
+        let ours = roomy(records, |room| Box::new(S3Fifo::new(room, GHOSTS)));
+        let knowing = roomy(records, |room| Box::new(PrefixPolicy::new(room, GHOSTS, true)));
         let lru = roomy(records, |room| Box::new(LruPolicy::new(room)));
         let [ours, knowing, lru] = [ours, knowing, lru].map(|store| prompt_hits(&store, &prompts));
         assert!(ours * 100 >= knowing * 97, "1/{part}: {ours} against {knowing}");

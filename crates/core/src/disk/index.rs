@@ -1,25 +1,22 @@
-//! Owns the index of the durable tier: where each record lies, in about 80 bytes of memory each.
+//! Owns the index of the durable tier: where each record lies, in about 75 bytes of memory each.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use hashbrown::HashTable;
-
 use super::format::Entry;
-use crate::limits::DISK_NAMESPACES_MAX;
+use crate::limits::{DISK_NAMESPACES_MAX, STORE_LOOKUP_KEYS};
 use crate::record::Hash;
 use crate::store::RecordKey;
+use crate::table::Table;
 
 const SHARD_BITS: u32 = 4;
 const SHARDS: usize = 1 << SHARD_BITS;
 /// Slots are allocated in pieces of this many, so that growing neither copies nor keeps half empty.
 const PIECE_SLOTS: usize = 1024;
-
-/// Keys looked up at a time: what is read for them must fit a core's own cache.
-const BATCH_KEYS: usize = 256;
 
 /// Where a record lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +50,8 @@ impl Place {
 /// Number of a record in the index, for lists of the records of a segment: may be given again once the record is gone.
 pub type SlotId = u32;
 
+/// One line of the cache: comparing a key waits for memory once.
+#[repr(align(64))]
 struct Slot {
     block_hash: Hash,
     namespace: u32,
@@ -65,7 +64,7 @@ struct Slot {
 
 #[derive(Default)]
 struct Shard {
-    table: HashTable<u32>,
+    table: Table,
     pieces: Vec<Box<[Slot]>>,
     free: Vec<u32>,
     used: u32,
@@ -86,13 +85,13 @@ struct Namespaces {
 }
 
 /// A key as the index compares it.
-struct Named {
+struct Named<'a> {
     hash: u64,
     namespace: u32,
-    key: RecordKey,
+    key: &'a RecordKey,
 }
 
-impl Named {
+impl Named<'_> {
     fn is(&self, slot: &Slot) -> bool {
         slot.block_hash == self.key.block_hash
             && slot.namespace == self.namespace
@@ -100,9 +99,14 @@ impl Named {
             && slot.shard == self.key.shard
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "that is what a tag is")]
+    fn tag(&self) -> u32 {
+        (self.hash >> u32::BITS) as u32
+    }
+
     fn shard(&self) -> usize {
-        // The table uses the highest and the lowest bits.
-        (self.hash >> 32) as usize % SHARDS
+        // The tag is the other half.
+        self.hash as usize % SHARDS
     }
 }
 
@@ -128,15 +132,20 @@ impl Index {
     /// Which of many keys have a place: all shards are locked once.
     #[must_use]
     pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
-        let named = self.name_all(keys);
+        let namespaces = self.namespaces();
         let shards: Vec<_> = (0..SHARDS).map(|number| self.read(number)).collect();
         let mut found = Vec::with_capacity(keys.len());
-        for batch in named.chunks(BATCH_KEYS) {
-            // Each key is several waits for memory. Begun for all of them before one is compared, they overlap.
-            let begin = |named: &Named| shards[named.shard()].begin(named.hash);
-            std::hint::black_box(batch.iter().flatten().map(begin).fold(0, u32::wrapping_add));
+        let mut named = Vec::with_capacity(STORE_LOOKUP_KEYS);
+        for batch in keys.chunks(STORE_LOOKUP_KEYS) {
+            self.name_all(&namespaces, batch, &mut named);
+            // A key is two waits for memory: its line of the table, and its slot. Each is begun for all of them first, so that they overlap.
+            let lines =
+                named.iter().flatten().map(|key| shards[key.shard()].table.begin(key.tag()));
+            black_box(lines.fold(0, u32::wrapping_add));
+            let slots = named.iter().flatten().map(|key| shards[key.shard()].begin(key.tag()));
+            black_box(slots.fold(0, u32::wrapping_add));
             let is_there = |named: &Named| shards[named.shard()].find(named).is_some();
-            found.extend(batch.iter().map(|named| named.as_ref().is_some_and(is_there)));
+            found.extend(named.iter().map(|named| named.as_ref().is_some_and(is_there)));
         }
         found
     }
@@ -188,7 +197,7 @@ impl Index {
         }
         let local = match before {
             Some(_) => shard.number(&named)?,
-            None => shard.add(&named, place, |slot| self.hash_of(slot)),
+            None => shard.add(&named, place),
         };
         let slot = shard.slot_mut(local);
         slot.place = place;
@@ -251,38 +260,43 @@ impl Index {
     pub fn memory_bytes(&self) -> u64 {
         let of = |shard: &Shard| {
             let slots = shard.pieces.len() * PIECE_SLOTS * size_of::<Slot>();
-            slots + shard.table.allocation_size() + shard.free.capacity() * size_of::<u32>()
+            slots + shard.table.memory_bytes() + shard.free.capacity() * size_of::<u32>()
         };
         (0..SHARDS).map(|number| of(&self.read(number)) as u64).sum()
     }
 
-    fn named(&self, key: &RecordKey) -> Option<Named> {
+    fn named<'a>(&self, key: &'a RecordKey) -> Option<Named<'a>> {
         self.name(&self.namespaces(), key)
     }
 
     /// Keys of one look-up mostly share their namespace: it is looked up once.
-    fn name_all(&self, keys: &[RecordKey]) -> Vec<Option<Named>> {
-        let namespaces = self.namespaces();
-        let mut last: Option<(Hash, Option<u32>)> = None;
-        let mut number_of = |hash: &Hash| match last {
-            Some((known, number)) if known == *hash => number,
-            _ => last.insert((*hash, namespaces.numbers.get(hash).copied())).1,
+    fn name_all<'a>(
+        &self,
+        namespaces: &Namespaces,
+        keys: &'a [RecordKey],
+        named: &mut Vec<Option<Named<'a>>>,
+    ) {
+        let mut last: Option<(&Hash, Option<u32>)> = None;
+        let mut number_of = |hash: &'a Hash| match last {
+            Some((known, number)) if known == hash => number,
+            _ => last.insert((hash, namespaces.numbers.get(hash).copied())).1,
         };
-        let name = |key: &RecordKey| Some(self.named_in(number_of(&key.namespace)?, key));
-        keys.iter().map(name).collect()
+        named.clear();
+        named.extend(keys.iter().map(|key| Some(self.named_in(number_of(&key.namespace)?, key))));
     }
 
-    fn name(&self, namespaces: &Namespaces, key: &RecordKey) -> Option<Named> {
+    fn name<'a>(&self, namespaces: &Namespaces, key: &'a RecordKey) -> Option<Named<'a>> {
         Some(self.named_in(*namespaces.numbers.get(&key.namespace)?, key))
     }
 
-    fn named_in(&self, namespace: u32, key: &RecordKey) -> Named {
-        let hash = self.hash(namespace, &key.block_hash, key.group, key.shard);
-        Named { hash, namespace, key: *key }
+    fn named_in<'a>(&self, namespace: u32, key: &'a RecordKey) -> Named<'a> {
+        let place = u64::from(namespace) << 32 | u64::from(key.group) << 16 | u64::from(key.shard);
+        let hash = self.hasher.hash_one((&key.block_hash, place));
+        Named { hash, namespace, key }
     }
 
     /// The same for a key that is to be entered; `None` when there are too many namespaces.
-    fn intern(&self, key: &RecordKey) -> Option<Named> {
+    fn intern<'a>(&self, key: &'a RecordKey) -> Option<Named<'a>> {
         if let Some(named) = self.named(key) {
             return Some(named);
         }
@@ -296,14 +310,6 @@ impl Index {
             namespaces.hashes.push(key.namespace);
         }
         self.name(&namespaces, key)
-    }
-
-    fn hash_of(&self, slot: &Slot) -> u64 {
-        self.hash(slot.namespace, &slot.block_hash, slot.group, slot.shard)
-    }
-
-    fn hash(&self, namespace: u32, block_hash: &Hash, group: u16, shard: u16) -> u64 {
-        self.hasher.hash_one((namespace, block_hash, group, shard))
     }
 
     fn namespaces(&self) -> RwLockReadGuard<'_, Namespaces> {
@@ -329,25 +335,21 @@ impl Shard {
     }
 
     fn number(&self, named: &Named) -> Option<u32> {
-        let is = |local: &u32| self.slot(*local).is_some_and(|slot| named.is(slot));
-        self.table.find(named.hash, is).copied()
+        let is = |local| self.slot(local).is_some_and(|slot| named.is(slot));
+        self.table.find(named.tag(), is)
     }
 
-    /// Reads what finding a key of this hash will read; the answer is of no use.
-    fn begin(&self, hash: u64) -> u32 {
-        let mut read = 0;
-        let _ = self.table.find(hash, |local| {
-            read = self.slot(*local).map_or(0, |slot| slot.namespace);
-            false
-        });
-        read
+    /// Reads the slot that a tag most likely stands for; the answer is of no use.
+    fn begin(&self, tag: u32) -> u32 {
+        let slot = self.table.find(tag, |_| true).and_then(|local| self.slot(local));
+        slot.map_or(0, |slot| slot.namespace)
     }
 
     fn find(&self, named: &Named) -> Option<&Slot> {
         self.number(named).and_then(|local| self.slot(local))
     }
 
-    fn add(&mut self, named: &Named, place: Place, hash_of: impl Fn(&Slot) -> u64) -> u32 {
+    fn add(&mut self, named: &Named, place: Place) -> u32 {
         let local = self.free.pop().unwrap_or_else(|| {
             self.used += 1;
             self.used - 1
@@ -355,24 +357,19 @@ impl Shard {
         if local as usize / PIECE_SLOTS >= self.pieces.len() {
             self.pieces.push((0..PIECE_SLOTS).map(|_| Slot::unused(place)).collect());
         }
-        let RecordKey { block_hash, group, shard, .. } = named.key;
+        let RecordKey { block_hash, group, shard, .. } = *named.key;
         let (is_hot, namespace) = (AtomicBool::new(false), named.namespace);
         *self.slot_mut(local) =
             Slot { block_hash, namespace, place, group, shard, is_hot, is_used: true };
-        let Self { table, pieces, .. } = self;
-        let slot =
-            |local: &u32| &pieces[*local as usize / PIECE_SLOTS][*local as usize % PIECE_SLOTS];
-        table.insert_unique(named.hash, local, |local| hash_of(slot(local)));
+        self.table.insert(named.tag(), local);
         local
     }
 
     fn remove(&mut self, named: &Named) {
-        let Self { table, pieces, free, .. } = self;
-        let slot =
-            |local: &u32| &pieces[*local as usize / PIECE_SLOTS][*local as usize % PIECE_SLOTS];
-        if let Ok(found) = table.find_entry(named.hash, |local| named.is(slot(local))) {
-            let (local, _) = found.remove();
-            free.push(local);
+        let Self { table, pieces, .. } = self;
+        let slot = |local: u32| &pieces[local as usize / PIECE_SLOTS][local as usize % PIECE_SLOTS];
+        if let Some(local) = table.remove(named.tag(), |local| named.is(slot(local))) {
+            self.free.push(local);
             self.slot_mut(local).is_used = false;
         }
     }

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::memory::Buffer;
+use super::block::Block;
 use super::{CLASS_ANY, Flushed, ItemStatus, Options, Pin, RecordKey, Scope, Store};
 use crate::disk::index::Index;
-use crate::disk::pages::Pages;
 use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Residents};
 use crate::error::Result;
-use crate::limits::DISK_STALL_MS;
+use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS};
 
 /// Records being read from disk: each is read once, however many ask for it.
 #[derive(Default)]
@@ -98,9 +97,9 @@ impl Store {
             Some(disk) => disk.contains_all(keys),
             None => vec![false; keys.len()],
         };
-        let state = self.state();
-        for (found, key) in found.iter_mut().zip(keys) {
-            *found = *found || state.policy.peek(key).is_some();
+        for (keys, found) in keys.chunks(STORE_LOOKUP_KEYS).zip(found.chunks_mut(STORE_LOOKUP_KEYS))
+        {
+            self.state().policy.find_all(keys, found);
         }
         found
     }
@@ -162,18 +161,17 @@ impl Store {
         if class != CLASS_ANY && place.record_class != class {
             return None;
         }
-        let (bytes, record) = Disk::extent(&place);
-        let buffer = Buffer::Pages(Pages::new(bytes)?, record);
+        let block = Block::in_pages(&Disk::extent(&place))?;
         let mut state = self.state();
         let flushes = state.flushes;
-        let memory = self.budget.charge(buffer, |need| state.make_room(&self.budget, need));
+        let memory = self.budget.charge(block, |need| state.make_room(&self.budget, need));
         drop(state);
         let mut memory = memory?;
         if disk.read(key, place, memory.pages()) != Outcome::Sound {
             return None;
         }
         let stored = memory.into_stored();
-        let pin = Pin::new(&stored);
+        let pin = stored.pin();
         let mut state = self.state();
         if state.flushes != flushes {
             return None;
@@ -197,6 +195,6 @@ impl Residents for Store {
             left = left.saturating_sub(length);
             is_taken
         });
-        keys.into_iter().filter_map(|key| Some((key, Pin::new(state.policy.peek(&key)?)))).collect()
+        keys.into_iter().filter_map(|key| Some((key, state.policy.peek(&key)?.pin()))).collect()
     }
 }

@@ -1,7 +1,5 @@
 //! Owns the queues of an eviction policy: records in numbered places, each in one doubly linked list.
 
-use std::sync::Arc;
-
 use tierkv_core::store::{RecordKey, Stored};
 
 /// Number of a record's place.
@@ -14,7 +12,7 @@ pub struct Node {
     /// Its key.
     pub key: RecordKey,
     /// Itself.
-    pub record: Arc<Stored>,
+    pub record: Stored,
     /// Key of the block before; of nothing for the first one.
     pub parent: RecordKey,
     /// Which list it stands in.
@@ -80,7 +78,7 @@ impl<const LISTS: usize> Lists<LISTS> {
         &mut self,
         list: usize,
         key: RecordKey,
-        record: Arc<Stored>,
+        record: Stored,
         parent: RecordKey,
     ) -> Place {
         let node = Node { key, record, parent, list, uses: 0, before: NONE, after: NONE };

@@ -1,8 +1,6 @@
 //! Owns the plain LRU policy that the store's own is measured against.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-
+use std::collections::{BTreeMap, HashMap, HashSet};
 use tierkv_core::store::{Policy, RecordKey, Stored};
 
 /// Evicts what was used longest ago.
@@ -11,7 +9,7 @@ pub struct LruPolicy {
     held: u64,
     resident: u64,
     clock: u64,
-    records: HashMap<RecordKey, (u64, Arc<Stored>)>,
+    records: HashMap<RecordKey, (u64, Stored)>,
     by_age: BTreeMap<u64, RecordKey>,
 }
 
@@ -34,15 +32,19 @@ impl Policy for LruPolicy {
         self.records.len()
     }
 
+    fn namespaces(&self) -> usize {
+        self.records.keys().map(|key| key.namespace).collect::<HashSet<_>>().len()
+    }
+
     fn resident_bytes(&self) -> u64 {
         self.resident
     }
 
-    fn peek(&self, key: &RecordKey) -> Option<&Arc<Stored>> {
+    fn peek(&self, key: &RecordKey) -> Option<&Stored> {
         self.records.get(key).map(|(_, record)| record)
     }
 
-    fn touch(&mut self, key: &RecordKey) -> Option<&Arc<Stored>> {
+    fn touch(&mut self, key: &RecordKey) -> Option<&Stored> {
         let (age, record) = self.records.get_mut(key)?;
         self.by_age.remove(age);
         self.clock += 1;
@@ -51,14 +53,14 @@ impl Policy for LruPolicy {
         Some(record)
     }
 
-    fn insert(&mut self, key: RecordKey, record: Arc<Stored>) {
+    fn insert(&mut self, key: RecordKey, record: Stored) {
         self.clock += 1;
         self.resident += record.charge();
         self.by_age.insert(self.clock, key);
         self.records.insert(key, (self.clock, record));
     }
 
-    fn remove(&mut self, key: &RecordKey) -> Option<Arc<Stored>> {
+    fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
         let (age, record) = self.records.remove(key)?;
         self.by_age.remove(&age);
         self.resident -= record.charge();
@@ -69,7 +71,7 @@ impl Policy for LruPolicy {
         self.records.keys().filter(|key| matches(key)).copied().collect()
     }
 
-    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Arc<Stored>)> {
+    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {
         self.held = bytes;
         let mut evicted = Vec::new();
         let mut pinned_until = 0;

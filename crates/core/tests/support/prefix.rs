@@ -1,8 +1,6 @@
 //! Owns two policies the store's own is measured against: S3-FIFO, and the same where a block goes only after those that follow it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-
 use tierkv_core::record;
 use tierkv_core::store::{Policy, RecordKey, Stored};
 
@@ -49,7 +47,7 @@ impl PrefixPolicy {
         }
     }
 
-    fn take_out(&mut self, place: Place) -> Option<(RecordKey, Arc<Stored>)> {
+    fn take_out(&mut self, place: Place) -> Option<(RecordKey, Stored)> {
         let Node { key, record, parent, .. } = self.lists.remove(place)?;
         self.places.remove(&key);
         if parent != key {
@@ -74,7 +72,7 @@ impl PrefixPolicy {
     }
 
     /// Evicts one record; `None` when all that is left is pinned.
-    fn evict(&mut self) -> Option<(RecordKey, Arc<Stored>)> {
+    fn evict(&mut self) -> Option<(RecordKey, Stored)> {
         // Every record may be looked at as often as it was used, once to move, and once as pinned.
         for _ in 0..=self.lists.len() * (usize::from(USES_MAX) + 2) {
             let is_small_full = self.lists.bytes(SMALL) > self.room / SMALL_SHARE;
@@ -124,15 +122,19 @@ impl Policy for PrefixPolicy {
         self.lists.len()
     }
 
+    fn namespaces(&self) -> usize {
+        self.lists.iter().map(|node| node.key.namespace).collect::<HashSet<_>>().len()
+    }
+
     fn resident_bytes(&self) -> u64 {
         (SMALL..=DUE).map(|list| self.lists.bytes(list)).sum()
     }
 
-    fn peek(&self, key: &RecordKey) -> Option<&Arc<Stored>> {
+    fn peek(&self, key: &RecordKey) -> Option<&Stored> {
         self.lists.get(*self.places.get(key)?).map(|node| &node.record)
     }
 
-    fn touch(&mut self, key: &RecordKey) -> Option<&Arc<Stored>> {
+    fn touch(&mut self, key: &RecordKey) -> Option<&Stored> {
         let place = *self.places.get(key)?;
         let node = self.lists.get_mut(place)?;
         node.uses = (node.uses + 1).min(USES_MAX);
@@ -142,7 +144,7 @@ impl Policy for PrefixPolicy {
         self.lists.get(place).map(|node| &node.record)
     }
 
-    fn insert(&mut self, key: RecordKey, record: Arc<Stored>) {
+    fn insert(&mut self, key: RecordKey, record: Stored) {
         let header = record::parse(&record).map(|parsed| parsed.header);
         let block_hash = header.map(|header| header.parent_hash).unwrap_or_default();
         let parent = RecordKey { block_hash, ..key };
@@ -155,7 +157,7 @@ impl Policy for PrefixPolicy {
         self.places.insert(key, place);
     }
 
-    fn remove(&mut self, key: &RecordKey) -> Option<Arc<Stored>> {
+    fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
         let place = *self.places.get(key)?;
         self.take_out(place).map(|(_, record)| record)
     }
@@ -164,7 +166,7 @@ impl Policy for PrefixPolicy {
         self.lists.iter().map(|node| node.key).filter(|key| matches(key)).collect()
     }
 
-    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Arc<Stored>)> {
+    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {
         let mut evicted = Vec::new();
         while self.resident_bytes() + bytes > self.room {
             let Some(gone) = self.evict() else { break };

@@ -1,11 +1,11 @@
-//! Owns the eviction policy in use: `quick_cache` (Clock-PRO kin of S3-FIFO), made to share its room.
+//! Owns a policy that the store's own is measured against: `quick_cache` (Clock-PRO kin of S3-FIFO), made to share its room.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 
 use quick_cache::unsync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
-use super::{Pin, Policy, RecordKey, Stored};
+use tierkv_core::store::{Policy, RecordKey, Stored};
 
 /// A record's key, or the ballast's.
 ///
@@ -17,9 +17,9 @@ const BALLAST: Key = None;
 /// Weightless entries leave the rings of `quick_cache`, so the ballast weighs at least this.
 const WEIGHT_MIN: u64 = 1;
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Entry {
-    Record(Arc<Stored>),
+    Record(Stored),
     Ballast(u64),
 }
 
@@ -39,7 +39,7 @@ impl Weighter<Key, Entry> for ByCharge {
 struct Evictions;
 
 impl Lifecycle<Key, Entry> for Evictions {
-    type RequestState = Vec<(RecordKey, Arc<Stored>)>;
+    type RequestState = Vec<(RecordKey, Stored)>;
 
     fn is_pinned(&self, _key: &Key, entry: &Entry) -> bool {
         match entry {
@@ -66,7 +66,6 @@ impl QuickPolicy {
     ///
     /// # Panics
     /// Never: all options are given.
-    #[must_use]
     pub fn new(bytes: u64, ghosts: u64) -> Self {
         let ghosts = usize::try_from(ghosts).unwrap_or(usize::MAX);
         let options = OptionsBuilder::new()
@@ -85,7 +84,7 @@ impl QuickPolicy {
     }
 }
 
-fn record_of(entry: &Entry) -> Option<&Arc<Stored>> {
+fn record_of(entry: &Entry) -> Option<&Stored> {
     match entry {
         Entry::Record(record) => Some(record),
         Entry::Ballast(_) => None,
@@ -97,25 +96,30 @@ impl Policy for QuickPolicy {
         self.cache.len() - 1
     }
 
+    fn namespaces(&self) -> usize {
+        let keys = self.cache.iter().filter_map(|(key, _)| *key);
+        keys.map(|key| key.namespace).collect::<HashSet<_>>().len()
+    }
+
     fn resident_bytes(&self) -> u64 {
         self.cache.weight() - self.ballast_bytes
     }
 
-    fn peek(&self, key: &RecordKey) -> Option<&Arc<Stored>> {
+    fn peek(&self, key: &RecordKey) -> Option<&Stored> {
         self.cache.peek(&Some(*key)).and_then(record_of)
     }
 
-    fn touch(&mut self, key: &RecordKey) -> Option<&Arc<Stored>> {
+    fn touch(&mut self, key: &RecordKey) -> Option<&Stored> {
         self.cache.get(&Some(*key)).and_then(record_of)
     }
 
-    fn insert(&mut self, key: RecordKey, record: Arc<Stored>) {
+    fn insert(&mut self, key: RecordKey, record: Stored) {
         // Pinned while it enters: a record of nearly the whole room would be turned away otherwise.
-        let _entering = Pin::new(&record);
+        let _entering = record.pin();
         self.cache.insert(Some(key), Entry::Record(record));
     }
 
-    fn remove(&mut self, key: &RecordKey) -> Option<Arc<Stored>> {
+    fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
         match self.cache.remove(&Some(*key))?.1 {
             Entry::Record(record) => Some(record),
             Entry::Ballast(_) => None,
@@ -127,33 +131,10 @@ impl Policy for QuickPolicy {
         all.filter(matches).collect()
     }
 
-    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Arc<Stored>)> {
+    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {
         let mut evicted = Vec::new();
         self.cache.insert_with_lifecycle(BALLAST, Entry::Ballast(bytes), &mut evicted);
         self.ballast_bytes = bytes.max(WEIGHT_MIN);
         evicted
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::memory::{Budget, ENTRY_BYTES};
-
-    /// Tables double: looked at after each insertion, so that the worst moment counts, too.
-    #[test]
-    fn an_entry_costs_no_more_than_is_counted_for_it() {
-        let room = 1 << 30;
-        let (budget, mut policy) = (Budget::new(room), QuickPolicy::new(room, 0));
-        for number in 0..20_000_u32 {
-            let mut block_hash = [0; 32];
-            block_hash[..4].copy_from_slice(&number.to_le_bytes());
-            let key = RecordKey { namespace: [0; 32], block_hash, group: 0, shard: 0 };
-            policy.insert(key, budget.allocate(200, |_| ()).unwrap().into_stored());
-            let index_bytes = policy.cache.memory_used().total() as u64;
-            let counted = ENTRY_BYTES * policy.len() as u64;
-            let beside = size_of::<Stored>() as u64 * policy.len() as u64;
-            assert!(number < 100 || index_bytes + beside <= counted, "{number}: {index_bytes}");
-        }
     }
 }

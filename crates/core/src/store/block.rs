@@ -1,0 +1,224 @@
+//! Owns the memory of one record: a single allocation, with the counts of who uses it in front of its bytes.
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use super::budget::Budget;
+use crate::disk::pages::PAGE;
+
+/// Header of an allocation, as the system allocator keeps it.
+const ALLOCATION_BYTES: u64 = 8;
+
+/// What stands in front of a record that is whole.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// Handles of all kinds: the memory goes with the last one.
+    handles: AtomicU32,
+    /// Whoever keeps the record from being given back: counted by `memory`.
+    pub(super) holders: AtomicU32,
+    pub(super) budget: Arc<Budget>,
+    start: u32,
+    bytes: u32,
+}
+
+const HEAD_BYTES: usize = size_of::<Head>();
+
+/// Memory of a record that is arriving: nobody else refers to it.
+#[derive(Debug)]
+pub(super) struct Block {
+    memory: NonNull<u8>,
+    /// Where the record begins, and how long it will be.
+    start: u32,
+    bytes: u32,
+    /// Bytes of the record that are initialised.
+    ready: usize,
+}
+
+// SAFETY: it owns its memory and hands it out by the rules of references.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Memory for a record; `None` when there is none.
+    pub(super) fn new(bytes: usize) -> Option<Self> {
+        let (start, bytes) = (u32::try_from(HEAD_BYTES).ok()?, u32::try_from(bytes).ok()?);
+        let layout = layout(start, bytes)?;
+        // SAFETY: the layout is not of size zero.
+        let memory = NonNull::new(unsafe { alloc(layout) })?;
+        Some(Self { memory, start, bytes, ready: 0 })
+    }
+
+    /// Whole pages, aligned, with a record at `record`: as they stand on disk. In front of it must be room for the counts.
+    pub(super) fn in_pages(record: &Range<usize>) -> Option<Self> {
+        let start = u32::try_from(record.start).ok().filter(|_| record.start > HEAD_BYTES)?;
+        let bytes = u32::try_from(record.len()).ok()?;
+        let layout = layout(start, bytes)?;
+        // SAFETY: the layout is not of size zero.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { memory, start, bytes, ready: record.len() })
+    }
+
+    /// Real memory behind it: what the allocator set aside, and its own header.
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        allocated_bytes(self.memory, self.start, self.bytes)
+    }
+
+    /// Bytes of the record; those that nobody wrote yet are zeros.
+    pub(super) fn span(&mut self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.bytes as usize, "fits");
+        if self.ready < range.end {
+            let more = range.end - self.ready;
+            // SAFETY: within the allocation: `ready` is at most `range.end`, which is at most `bytes`.
+            let from = unsafe { self.record().add(self.ready) };
+            // SAFETY: `more` bytes from there end at `range.end`.
+            unsafe { from.write_bytes(0, more) };
+            self.ready = range.end;
+        }
+        // SAFETY: within the allocation, as checked.
+        let from = unsafe { self.record().add(range.start) };
+        // SAFETY: initialised, and the reference to us is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), range.len()) }
+    }
+
+    /// The pages around the record, where it stands in pages.
+    pub(super) fn pages(&mut self) -> &mut [u8] {
+        let bytes = if is_in_pages(self.start) { extent(self.start, self.bytes) } else { 0 };
+        // SAFETY: `in_pages` allocated so many zeros, and the reference to us is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), bytes) }
+    }
+
+    /// What of the record is initialised.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: the first `ready` bytes of the record are initialised.
+        unsafe { std::slice::from_raw_parts(self.record().as_ptr(), self.ready) }
+    }
+
+    /// The record is whole, and can be shared from now on. Its memory counts against `budget`.
+    pub(super) fn share(mut self, holders: u32, budget: Arc<Budget>) -> Shared {
+        let (start, bytes) = (self.start, self.bytes);
+        self.span(0..bytes as usize);
+        let (handles, holders) = (AtomicU32::new(1), AtomicU32::new(holders));
+        let head = self.memory.cast::<Head>();
+        // SAFETY: aligned for it, and the record begins behind it.
+        unsafe { head.write(Head { handles, holders, budget, start, bytes }) };
+        std::mem::forget(self);
+        Shared { head }
+    }
+
+    fn record(&self) -> NonNull<u8> {
+        // SAFETY: the record begins within the allocation.
+        unsafe { self.memory.add(self.start as usize) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        free(self.memory, self.start, self.bytes);
+    }
+}
+
+/// A counted reference to a whole record.
+#[derive(Debug)]
+pub(super) struct Shared {
+    head: NonNull<Head>,
+}
+
+// SAFETY: what it refers to is never written, its atomic counts apart.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    pub(super) fn head(&self) -> &Head {
+        // SAFETY: `share` wrote it, and it stays while there is a handle.
+        unsafe { self.head.as_ref() }
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.head == other.head
+    }
+
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        let Head { start, bytes, .. } = *self.head();
+        allocated_bytes(self.head.cast(), start, bytes)
+    }
+}
+
+impl Deref for Shared {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Head { start, bytes, .. } = *self.head();
+        // SAFETY: the record begins within the allocation.
+        let record = unsafe { self.head.cast::<u8>().add(start as usize) };
+        // SAFETY: `share` saw all of it initialised, and nobody writes to it any more.
+        unsafe { std::slice::from_raw_parts(record.as_ptr(), bytes as usize) }
+    }
+}
+
+impl Clone for Shared {
+    fn clone(&self) -> Self {
+        self.head().handles.fetch_add(1, Ordering::Relaxed);
+        Self { head: self.head }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.head().handles.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        // All that others did through their handles comes before the end.
+        fence(Ordering::Acquire);
+        // SAFETY: the last handle: nobody else can reach it.
+        let Head { start, bytes, .. } = unsafe { self.head.read() };
+        free(self.head.cast(), start, bytes);
+    }
+}
+
+/// A record behind more than its counts stands as on disk.
+fn is_in_pages(start: u32) -> bool {
+    start as usize != HEAD_BYTES
+}
+
+fn extent(start: u32, bytes: u32) -> usize {
+    let end = start as usize + bytes as usize;
+    if is_in_pages(start) { end.next_multiple_of(PAGE) } else { end }
+}
+
+fn layout(start: u32, bytes: u32) -> Option<Layout> {
+    let align = if is_in_pages(start) { PAGE } else { align_of::<Head>() };
+    Layout::from_size_align(extent(start, bytes), align).ok()
+}
+
+fn free(memory: NonNull<u8>, start: u32, bytes: u32) {
+    if let Some(layout) = layout(start, bytes) {
+        // SAFETY: allocated with this layout, and nobody refers to it any more.
+        unsafe { dealloc(memory.as_ptr(), layout) };
+    }
+}
+
+fn allocated_bytes(memory: NonNull<u8>, start: u32, bytes: u32) -> u64 {
+    // Aligned memory is cut out of a piece that is up to a page longer.
+    let is_aligned = is_in_pages(start);
+    let extent = extent(start, bytes);
+    let usable = if is_aligned { extent + PAGE } else { usable_bytes(memory, extent) };
+    usable as u64 + ALLOCATION_BYTES
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn usable_bytes(memory: NonNull<u8>, _: usize) -> usize {
+    // SAFETY: the system allocator made this pointer with malloc, and it is alive.
+    unsafe { libc::malloc_usable_size(memory.as_ptr().cast()) }
+}
+
+/// Where the allocator cannot be asked: large blocks take whole pages, small ones multiples of 16.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn usable_bytes(_: NonNull<u8>, bytes: usize) -> usize {
+    let step = if bytes >= 32 * 1024 { PAGE } else { 16 };
+    bytes.next_multiple_of(step)
+}

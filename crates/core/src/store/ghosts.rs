@@ -1,0 +1,43 @@
+//! Owns the memory of who was evicted lately: fingerprints, oldest out first.
+
+use crate::table::Table;
+
+/// What one costs: a fingerprint in a ring, and its part of a table at the fullest moment.
+pub(super) const GHOST_BYTES: u64 = 24;
+
+/// Tags of keys that were evicted. Two keys of one tag are taken for each other, which costs no more than a worse guess.
+#[derive(Debug)]
+pub(super) struct Ghosts {
+    places: Table,
+    ring: Vec<u32>,
+    next: u32,
+    max: u32,
+}
+
+impl Ghosts {
+    pub(super) fn new(max: u64) -> Self {
+        let max = u32::try_from(max).unwrap_or(u32::MAX - 1);
+        Self { places: Table::default(), ring: Vec::with_capacity(max as usize), next: 0, max }
+    }
+
+    pub(super) fn remember(&mut self, tag: u32) {
+        if self.max == 0 {
+            return;
+        }
+        let place = self.next;
+        match self.ring.get_mut(place as usize) {
+            Some(oldest) => {
+                self.places.remove(*oldest, |other| other == place);
+                *oldest = tag;
+            }
+            None => self.ring.push(tag),
+        }
+        self.places.insert(tag, place);
+        self.next = (place + 1) % self.max;
+    }
+
+    /// Whether it was remembered; it is not any more.
+    pub(super) fn forget(&mut self, tag: u32) -> bool {
+        self.places.remove(tag, |_| true).is_some()
+    }
+}

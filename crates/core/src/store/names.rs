@@ -1,0 +1,52 @@
+//! Owns the namespaces of the records in memory: each by a number while a record of it is there.
+
+use std::collections::HashMap;
+
+use crate::record::Hash;
+
+/// Namespaces, numbered.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    numbers: HashMap<Hash, u32>,
+    /// Each with its records.
+    names: Vec<(Hash, u32)>,
+    free: Vec<u32>,
+}
+
+impl Names {
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    pub(super) fn number(&self, name: &Hash) -> Option<u32> {
+        self.numbers.get(name).copied()
+    }
+
+    pub(super) fn name(&self, number: u32) -> &Hash {
+        &self.names[number as usize].0
+    }
+
+    /// One record more.
+    pub(super) fn join(&mut self, name: &Hash) -> u32 {
+        let number = *self.numbers.entry(*name).or_insert_with(|| {
+            self.free.pop().unwrap_or_else(|| {
+                self.names.push((*name, 0));
+                u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX)
+            })
+        });
+        let (known, records) = &mut self.names[number as usize];
+        *known = *name;
+        *records += 1;
+        number
+    }
+
+    /// One record less.
+    pub(super) fn leave(&mut self, number: u32) {
+        let (name, records) = &mut self.names[number as usize];
+        *records -= 1;
+        if *records == 0 {
+            self.numbers.remove(name);
+            self.free.push(number);
+        }
+    }
+}

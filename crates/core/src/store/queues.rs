@@ -1,0 +1,184 @@
+//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of two queues.
+
+use super::Stored;
+use crate::record::Hash;
+use crate::table::NONE;
+
+/// Entries are allocated in pieces of this many, so that growing neither copies nor keeps half empty.
+const PIECE_ENTRIES: usize = 1024;
+
+/// Which queue an entry stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Queue {
+    /// New records.
+    Small,
+    /// Those that were used again, or came back soon after they went.
+    Main,
+}
+
+/// A record with its key. One line of the cache: comparing a key waits for memory once.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Entry {
+    pub(super) block_hash: Hash,
+    pub(super) namespace: u32,
+    pub(super) group: u16,
+    pub(super) shard: u16,
+    /// Half of the key's hash; the lowest bits of the other half say which table it is in.
+    pub(super) tag: u32,
+    pub(super) before: u32,
+    pub(super) after: u32,
+    pub(super) table: u8,
+    pub(super) queue: Queue,
+    /// Uses since it was last looked at.
+    pub(super) uses: u8,
+    /// Absent in entries that are free; those are chained by `after`.
+    pub(super) record: Option<Stored>,
+}
+
+impl Entry {
+    pub(super) const FREE: Self = Self {
+        block_hash: [0; 32],
+        namespace: 0,
+        group: 0,
+        shard: 0,
+        tag: 0,
+        before: NONE,
+        after: NONE,
+        table: 0,
+        queue: Queue::Small,
+        uses: 0,
+        record: None,
+    };
+
+    fn charge(&self) -> u64 {
+        self.record.as_ref().map_or(0, Stored::charge)
+    }
+}
+
+/// Ends and bytes of one queue.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    newest: u32,
+    oldest: u32,
+    bytes: u64,
+}
+
+/// Entries by number; numbers are given again.
+#[derive(Debug)]
+pub(super) struct Queues {
+    pieces: Vec<Box<[Entry]>>,
+    free: u32,
+    len: usize,
+    ends: [Ends; 2],
+}
+
+impl Queues {
+    pub(super) fn new() -> Self {
+        let ends = [Ends { newest: NONE, oldest: NONE, bytes: 0 }; 2];
+        Self { pieces: Vec::new(), free: NONE, len: 0, ends }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What the records of a queue cost.
+    pub(super) fn bytes(&self, queue: Queue) -> u64 {
+        self.ends[queue as usize].bytes
+    }
+
+    /// The one that has been in a queue for longest.
+    pub(super) fn oldest(&self, queue: Queue) -> Option<u32> {
+        Some(self.ends[queue as usize].oldest).filter(|number| *number != NONE)
+    }
+
+    pub(super) fn entry(&self, number: u32) -> &Entry {
+        &self.pieces[number as usize / PIECE_ENTRIES][number as usize % PIECE_ENTRIES]
+    }
+
+    pub(super) fn entry_mut(&mut self, number: u32) -> &mut Entry {
+        &mut self.pieces[number as usize / PIECE_ENTRIES][number as usize % PIECE_ENTRIES]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.pieces.iter().flatten().filter(|entry| entry.record.is_some())
+    }
+
+    /// Memory of all entries, free ones included.
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.pieces.len() * PIECE_ENTRIES * size_of::<Entry>()
+    }
+
+    /// Takes an entry in as the newest of its queue; the answer is its number.
+    pub(super) fn insert(&mut self, entry: Entry) -> u32 {
+        if self.free == NONE {
+            self.add_piece();
+        }
+        let number = self.free;
+        self.free = self.entry(number).after;
+        let queue = entry.queue;
+        *self.entry_mut(number) = entry;
+        self.len += 1;
+        self.link(number, queue);
+        number
+    }
+
+    /// Takes an entry out.
+    pub(super) fn remove(&mut self, number: u32) -> Entry {
+        self.unlink(number);
+        self.len -= 1;
+        let free = Entry { after: self.free, ..Entry::FREE };
+        self.free = number;
+        std::mem::replace(self.entry_mut(number), free)
+    }
+
+    /// Makes an entry the newest of a queue.
+    pub(super) fn move_to(&mut self, number: u32, queue: Queue) {
+        self.unlink(number);
+        self.link(number, queue);
+    }
+
+    fn add_piece(&mut self) {
+        let first = self.pieces.len() * PIECE_ENTRIES;
+        let chained = |place: usize| {
+            let after = u32::try_from(first + place + 1).ok();
+            Entry {
+                after: after.filter(|_| place + 1 < PIECE_ENTRIES).unwrap_or(NONE),
+                ..Entry::FREE
+            }
+        };
+        self.pieces.push((0..PIECE_ENTRIES).map(chained).collect());
+        self.free = u32::try_from(first).unwrap_or(NONE);
+    }
+
+    fn link(&mut self, number: u32, queue: Queue) {
+        let after = self.ends[queue as usize].newest;
+        let entry = self.entry_mut(number);
+        (entry.queue, entry.before, entry.after) = (queue, NONE, after);
+        let charge = entry.charge();
+        let ends = &mut self.ends[queue as usize];
+        ends.newest = number;
+        ends.bytes += charge;
+        match after {
+            NONE => ends.oldest = number,
+            after => self.entry_mut(after).before = number,
+        }
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let entry = self.entry(number);
+        let (queue, before, after) = (entry.queue, entry.before, entry.after);
+        self.ends[queue as usize].bytes -= entry.charge();
+        match before {
+            NONE => self.ends[queue as usize].newest = after,
+            before => self.entry_mut(before).after = after,
+        }
+        match after {
+            NONE => self.ends[queue as usize].oldest = before,
+            after => self.entry_mut(after).before = before,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Owns the eviction policy in use: S3-FIFO (Yang et al., SOSP 2023), by bytes, in about 76 bytes of memory per record.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::hint::black_box;
+
+use super::ghosts::Ghosts;
+use super::names::Names;
+use super::queues::{Entry, Queue, Queues};
+use super::{Policy, RecordKey, Stored};
+use crate::table::Table;
+
+/// Divisor of the room: that part is for new records, unless there is nothing else.
+const SMALL_SHARE: u64 = 10;
+const USES_MAX: u8 = 3;
+
+/// Tables grow one after another, so that neither memory nor anybody's wait doubles at once.
+const TABLES: usize = 16;
+
+/// Records by key, in two queues: those new records get into, and those used again. A use only counts; it moves nothing.
+pub struct S3Fifo {
+    hasher: RandomState,
+    names: Names,
+    tables: [Table; TABLES],
+    queues: Queues,
+    ghosts: Ghosts,
+    room: u64,
+}
+
+/// A key as the index compares it.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    namespace: u32,
+    tag: u32,
+    table: u8,
+    key: &'a RecordKey,
+}
+
+impl Named<'_> {
+    fn is(&self, entry: &Entry) -> bool {
+        entry.block_hash == self.key.block_hash
+            && entry.namespace == self.namespace
+            && entry.group == self.key.group
+            && entry.shard == self.key.shard
+    }
+}
+
+impl S3Fifo {
+    /// Room for `bytes` bytes of records and others; remembers `ghosts` evicted keys.
+    #[must_use]
+    pub fn new(bytes: u64, ghosts: u64) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            names: Names::default(),
+            tables: std::array::from_fn(|_| Table::default()),
+            queues: Queues::new(),
+            ghosts: Ghosts::new(ghosts),
+            room: bytes,
+        }
+    }
+
+    /// By the namespace itself, not its number: ghosts outlive numbers.
+    #[expect(clippy::cast_possible_truncation, reason = "the two are parts of the hash")]
+    fn hash(&self, key: &RecordKey) -> (u32, u8) {
+        let hash = self.hasher.hash_one(key);
+        ((hash >> u32::BITS) as u32, hash as u8 % TABLES as u8)
+    }
+
+    fn named<'a>(&self, key: &'a RecordKey) -> Option<Named<'a>> {
+        let namespace = self.names.number(&key.namespace)?;
+        let (tag, table) = self.hash(key);
+        Some(Named { namespace, tag, table, key })
+    }
+
+    fn table(&self, named: &Named<'_>) -> &Table {
+        &self.tables[usize::from(named.table)]
+    }
+
+    fn find(&self, named: &Named<'_>) -> Option<u32> {
+        self.table(named).find(named.tag, |number| named.is(self.queues.entry(number)))
+    }
+
+    /// Keys of one look-up mostly share their namespace: it is looked up once.
+    fn name_all<'a>(&self, keys: impl Iterator<Item = &'a RecordKey>) -> Vec<Option<Named<'a>>> {
+        let mut last = None;
+        let name = |key: &'a RecordKey| {
+            let namespace = match last {
+                Some((known, number)) if known == key.namespace => number,
+                _ => last.insert((key.namespace, self.names.number(&key.namespace))).1,
+            };
+            let (tag, table) = self.hash(key);
+            Some(Named { namespace: namespace?, tag, table, key })
+        };
+        keys.map(name).collect()
+    }
+
+    fn take_out(&mut self, number: u32) -> Option<(RecordKey, Stored)> {
+        let Entry { block_hash, namespace, group, shard, tag, table, record, .. } =
+            self.queues.remove(number);
+        self.tables[usize::from(table)].remove(tag, |other| other == number);
+        let key = RecordKey { namespace: *self.names.name(namespace), block_hash, group, shard };
+        self.names.leave(namespace);
+        Some((key, record?))
+    }
+
+    /// Evicts one record; `None` when all that is left is pinned.
+    fn evict(&mut self) -> Option<(RecordKey, Stored)> {
+        // Every record may be looked at as often as it was used, once to move, and once as pinned.
+        for _ in 0..=self.queues.len() * (usize::from(USES_MAX) + 2) {
+            let is_small_full = self.queues.bytes(Queue::Small) > self.room / SMALL_SHARE;
+            let [first, second] = if is_small_full {
+                [Queue::Small, Queue::Main]
+            } else {
+                [Queue::Main, Queue::Small]
+            };
+            let number = self.queues.oldest(first).or_else(|| self.queues.oldest(second))?;
+            let entry = self.queues.entry_mut(number);
+            let queue = entry.queue;
+            if entry.record.as_ref().is_some_and(Stored::is_pinned) {
+                // It is being used. Left among the new ones it would hide what can go from the others.
+                self.queues.move_to(number, Queue::Main);
+            } else if entry.uses > 0 {
+                // One use moves a new record on; later uses buy a round each.
+                entry.uses = if queue == Queue::Small { 0 } else { entry.uses - 1 };
+                self.queues.move_to(number, Queue::Main);
+            } else {
+                if queue == Queue::Small {
+                    self.ghosts.remember(entry.tag);
+                }
+                return self.take_out(number);
+            }
+        }
+        None
+    }
+}
+
+impl Policy for S3Fifo {
+    fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn namespaces(&self) -> usize {
+        self.names.len()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.queues.bytes(Queue::Small) + self.queues.bytes(Queue::Main)
+    }
+
+    fn peek(&self, key: &RecordKey) -> Option<&Stored> {
+        let number = self.find(&self.named(key)?)?;
+        self.queues.entry(number).record.as_ref()
+    }
+
+    fn find_all(&self, keys: &[RecordKey], found: &mut [bool]) {
+        let missing = keys.iter().zip(&*found).filter(|(_, found)| !**found).map(|(key, _)| key);
+        let named = self.name_all(missing);
+        // A key is two waits for memory: its line of a table, and its entry. Each is begun for all of them first, so that they overlap.
+        let lines = named.iter().flatten().map(|key| self.table(key).begin(key.tag));
+        black_box(lines.fold(0, u32::wrapping_add));
+        let numbers =
+            named.iter().flatten().filter_map(|key| self.table(key).find(key.tag, |_| true));
+        black_box(numbers.map(|number| self.queues.entry(number).tag).fold(0, u32::wrapping_add));
+        let there =
+            named.iter().map(|key| key.as_ref().is_some_and(|key| self.find(key).is_some()));
+        for (found, is_there) in found.iter_mut().filter(|found| !**found).zip(there) {
+            *found = is_there;
+        }
+    }
+
+    fn touch(&mut self, key: &RecordKey) -> Option<&Stored> {
+        let number = self.find(&self.named(key)?)?;
+        let entry = self.queues.entry_mut(number);
+        entry.uses = (entry.uses + 1).min(USES_MAX);
+        entry.record.as_ref()
+    }
+
+    fn insert(&mut self, key: RecordKey, record: Stored) {
+        let (tag, table) = self.hash(&key);
+        let queue = if self.ghosts.forget(tag) { Queue::Main } else { Queue::Small };
+        let number = self.queues.insert(Entry {
+            block_hash: key.block_hash,
+            namespace: self.names.join(&key.namespace),
+            group: key.group,
+            shard: key.shard,
+            tag,
+            table,
+            queue,
+            record: Some(record),
+            ..Entry::FREE
+        });
+        self.tables[usize::from(table)].insert(tag, number);
+    }
+
+    fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
+        let number = self.find(&self.named(key)?)?;
+        self.take_out(number).map(|(_, record)| record)
+    }
+
+    fn keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
+        let key_of = |entry: &Entry| {
+            let Entry { block_hash, group, shard, .. } = *entry;
+            RecordKey { namespace: *self.names.name(entry.namespace), block_hash, group, shard }
+        };
+        self.queues.iter().map(key_of).filter(matches).collect()
+    }
+
+    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {
+        let mut evicted = Vec::new();
+        while self.resident_bytes() + bytes > self.room {
+            let Some(gone) = self.evict() else { break };
+            evicted.push(gone);
+        }
+        evicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::budget::{Budget, ENTRY_BYTES};
+
+    /// Looked at after each insertion, so that the worst moment counts, too.
+    #[test]
+    fn an_entry_costs_no_more_than_is_counted_for_it() {
+        let room = 1 << 30;
+        let (budget, mut policy) = (Budget::new(room), S3Fifo::new(room, 0));
+        for number in 0..100_000_u32 {
+            let mut block_hash = [0; 32];
+            block_hash[..4].copy_from_slice(&number.to_le_bytes());
+            let key = RecordKey { namespace: [0; 32], block_hash, group: 0, shard: 0 };
+            policy.insert(key, budget.allocate(200, |_| ()).unwrap().into_stored());
+            let tables: usize = policy.tables.iter().map(Table::memory_bytes).sum();
+            let index_bytes = (tables + policy.queues.memory_bytes()) as u64;
+            let counted = ENTRY_BYTES * policy.len() as u64;
+            assert!(number < 20_000 || index_bytes <= counted, "{number}: {index_bytes}");
+        }
+    }
+}
