@@ -100,7 +100,6 @@ impl Table {
     }
 
     /// Where a tag stands when nothing is in its way.
-    #[expect(clippy::cast_possible_truncation, reason = "less than the number of homes")]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.homes as u64) >> u32::BITS) as usize
     }

@@ -75,7 +75,7 @@ fn what_is_pinned_is_what_was_put() {
 
 fn named(number: u64) -> RecordKey {
     let namespace = [u8::try_from(number % 3).expect("small"); 32];
-    RecordKey { namespace, shard: u16::try_from(number % 2).expect("small"), ..key(number / 6) }
+    RecordKey { namespace, group: u16::try_from(number % 2).expect("small"), ..key(number / 6) }
 }
 
 #[derive(Debug, Clone)]

@@ -99,14 +99,13 @@ impl Named<'_> {
             && slot.shard == self.key.shard
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "that is what a tag is")]
     fn tag(&self) -> u32 {
         (self.hash >> u32::BITS) as u32
     }
 
     fn shard(&self) -> usize {
         // The tag is the other half.
-        self.hash as usize % SHARDS
+        (self.hash % SHARDS as u64) as usize
     }
 }
 

@@ -9,7 +9,7 @@ use crate::record::Hash;
 pub(super) struct Names {
     numbers: HashMap<Hash, u32>,
     /// Each with its records.
-    names: Vec<(Hash, u32)>,
+    known: Vec<(Hash, u32)>,
     free: Vec<u32>,
 }
 
@@ -23,26 +23,26 @@ impl Names {
     }
 
     pub(super) fn name(&self, number: u32) -> &Hash {
-        &self.names[number as usize].0
+        &self.known[number as usize].0
     }
 
     /// One record more.
     pub(super) fn join(&mut self, name: &Hash) -> u32 {
         let number = *self.numbers.entry(*name).or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
-                self.names.push((*name, 0));
-                u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX)
+                self.known.push((*name, 0));
+                u32::try_from(self.known.len() - 1).unwrap_or(u32::MAX)
             })
         });
-        let (known, records) = &mut self.names[number as usize];
-        *known = *name;
+        let (place, records) = &mut self.known[number as usize];
+        *place = *name;
         *records += 1;
         number
     }
 
     /// One record less.
     pub(super) fn leave(&mut self, number: u32) {
-        let (name, records) = &mut self.names[number as usize];
+        let (name, records) = &mut self.known[number as usize];
         *records -= 1;
         if *records == 0 {
             self.numbers.remove(name);
