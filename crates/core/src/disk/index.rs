@@ -103,6 +103,7 @@ impl Named<'_> {
         (self.hash >> u32::BITS) as u32
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "less than the number of shards")]
     fn shard(&self) -> usize {
         // The tag is the other half.
         (self.hash % SHARDS as u64) as usize
