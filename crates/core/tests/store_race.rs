@@ -49,7 +49,7 @@ fn what_is_pinned_is_what_was_put() {
                         held.push((
                             number,
                             pin.view(0..pin.len()),
-                            (number % 3 == 0).then_some(pin),
+                            number.is_multiple_of(3).then_some(pin),
                         ));
                     } else {
                         let _may_be_full =
@@ -60,7 +60,7 @@ fn what_is_pinned_is_what_was_put() {
                         let view = view.expect("little is viewed");
                         assert_eq!(&*view, record(&key(number), length(number)));
                     }
-                    if random.next() % 1000 == 0 {
+                    if random.next().is_multiple_of(1000) {
                         store.flush(Scope::default());
                     }
                     assert!(store.stats().used_bytes <= MIB);
