@@ -158,7 +158,7 @@ export const ARENA_BYTES_MAX: number = 1024 * GIB;
 export const ARENA_BYTES_DEFAULT: number = 4 * GIB;
 /** How long a request waits for its blocks: in all, without anything new arriving, and the most that may be set. */
 export const RESTORE_WAIT_MS_DEFAULT = 5_000;
-export const RESTORE_STALL_MS_DEFAULT = 500;
+export const RESTORE_STALL_MS_DEFAULT = 400;
 export const RESTORE_WAIT_MS_MAX = 60_000;
 /** A Unix socket path, without its terminating zero (Linux sun_path is 108, macOS 104). */
 export const SOCKET_PATH_BYTES_MAX = 103;

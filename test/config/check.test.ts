@@ -95,7 +95,7 @@ test("an empty file means the defaults, each key of the schema among them", () =
     turboQuant: { enabled: true, kvDim: null, states: "raw" },
     vault: { maxBytes: null },
     sidecar: { arenaBytes: 4 * 1024 ** 3, arenaDir: null, autostart: true, idleExitS: 600 },
-    restore: { waitMs: 5000, stallMs: 500, when: "faster" },
+    restore: { waitMs: 5000, stallMs: 400, when: "faster" },
     log: { level: "info" },
   });
   const { path: _path, ...sections } = config;

@@ -41,7 +41,7 @@ PING_EVERY_S: Final = 1.0
 SILENCE_MAX_S: Final = 3.0
 #: Restore budget used until `welcome` names the configured one, milliseconds.
 WAIT_MS_DEFAULT: Final = 5000
-STALL_MS_DEFAULT: Final = 500
+STALL_MS_DEFAULT: Final = 400
 #: Bytes of an arena mapping made present at a time by the helper thread.
 POPULATE_STEP_BYTES: Final = 8 * MIB
 #: Arenas a worker keeps mapped: the present one and old ones that loads still read.
