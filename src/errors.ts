@@ -8,6 +8,8 @@ export type GrpcStatusName =
   | "INVALID_ARGUMENT"
   | "DEADLINE_EXCEEDED"
   | "NOT_FOUND"
+  | "PERMISSION_DENIED"
+  | "UNAUTHENTICATED"
   | "RESOURCE_EXHAUSTED"
   | "FAILED_PRECONDITION"
   | "ABORTED"
@@ -28,6 +30,8 @@ export interface ErrorKind {
 export type ErrorKindName =
   | "user"
   | "setup"
+  | "stranger"
+  | "denied"
   | "data"
   | "busy"
   | "down"
@@ -38,6 +42,8 @@ export type ErrorKindName =
 const KINDS: Readonly<Record<ErrorKindName, ErrorKind>> = {
   user: { exitCode: 2, retryable: false, grpcStatus: "INVALID_ARGUMENT" },
   setup: { exitCode: 1, retryable: false, grpcStatus: "FAILED_PRECONDITION" },
+  stranger: { exitCode: 1, retryable: false, grpcStatus: "UNAUTHENTICATED" },
+  denied: { exitCode: 1, retryable: false, grpcStatus: "PERMISSION_DENIED" },
   data: { exitCode: 1, retryable: false, grpcStatus: "DATA_LOSS" },
   busy: { exitCode: 1, retryable: true, grpcStatus: "RESOURCE_EXHAUSTED" },
   down: { exitCode: 1, retryable: true, grpcStatus: "UNAVAILABLE" },
@@ -56,6 +62,9 @@ const CATALOGUE = {
   CONFIG_WRONG_TYPE: ["user", "{where}: {key} = {value}: expected {expected}; {fix}"],
   CONFIG_BAD_VALUE: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
   CONFIG_CONFLICT: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
+  INSECURE_LISTEN: ["user", "{key} = {value}: {reason}; {fix}"],
+  CREDENTIALS: ["user", "{path}: {reason}; {fix}"],
+  JOIN_CODE: ["user", "this is no join code: {reason}; {fix}"],
 
   // The machine is not set up for it.
   CORE_MISSING: ["setup", "the native core cannot be loaded: {reason}; run `npm run setup`"],
@@ -73,6 +82,21 @@ const CATALOGUE = {
   VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],
   VAULT_DEADLINE: ["late", "{name} vault at {address}: {call} took longer than {timeoutMs} ms"],
   VAULT_REFUSED: ["setup", "{name} vault at {address} refused {call}: {reason}"],
+  VAULT_LOCKED: [
+    "stranger",
+    "{name} vault at {address} does not let this machine in: {reason}; run the `tierkv join` line that `tierkv invite` prints on its machine",
+  ],
+  VAULT_DENIED: ["denied", "{name} vault at {address} denied {call}: {reason}"],
+  VAULT_CERTIFICATE: [
+    "setup",
+    "{name} vault at {address}: no trust in its certificate: {reason}; {fix}",
+  ],
+  FINGERPRINT: [
+    "setup",
+    "{address} shows another certificate than the code says ({seen}, not {wanted}): this is not that vault, or its certificate is new; ask it for a code with `tierkv invite`",
+  ],
+  STRANGER: ["stranger", "no valid token or client certificate came with the call"],
+  ROLE_MISSING: ["denied", "role {role}: {call} needs role {needed}"],
   VAULT_BUSY: ["busy", "{name} vault at {address} is busy: {reason}"],
   VAULT_CLASS: [
     "setup",

@@ -14,6 +14,9 @@ export type LaneServerStatus = core.LaneServerStatus;
 export type StoreReservations = core.StoreReservations;
 export type StoreDiskOptions = core.StoreDiskOptions;
 export type StoreDiskStats = core.StoreDiskStats;
+export type CertificateOptions = core.CertificateOptions;
+export type CertificateIssuer = core.CertificateIssuer;
+export type CertifiedKey = core.CertifiedKey;
 
 async function loadCore(): Promise<Core> {
   try {
@@ -81,6 +84,9 @@ export const sweepArenaDir: Core["sweepArenaDir"] = coded(loaded.sweepArenaDir);
 
 export const lockFile: Core["lockFile"] = coded(loaded.lockFile);
 export const unlockFile: Core["unlockFile"] = coded(loaded.unlockFile);
+export const makeCertificate: Core["makeCertificate"] = coded(loaded.makeCertificate);
+export const peerUid: Core["peerUid"] = coded(loaded.peerUid);
+
 export const testReadSlot: Core["testReadSlot"] = coded(loaded.testReadSlot);
 export const testWriteSlot: Core["testWriteSlot"] = coded(loaded.testWriteSlot);
 

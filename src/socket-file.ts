@@ -1,16 +1,26 @@
 // Owns the socket file: a private directory, one live owner, mode 0600 before anybody can see it, and removal of what a dead owner left.
 import { chmod, lstat, rename, stat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
-import type { Server } from "node:net";
+import type { Server, Socket } from "node:net";
 import { dirname } from "node:path";
 import { makeDirectory } from "./directory.ts";
 import { TierkvError, toTierkvError } from "./errors.ts";
 import { SOCKET_PATH_BYTES_MAX, SOCKET_PROBE_MS } from "./limits.ts";
-import { lockFile, unlockFile } from "./native.ts";
+import { lockFile, peerUid, unlockFile } from "./native.ts";
 import { randomId } from "./time.ts";
 
 /** Bits that let group or others in. */
 const FOREIGN_BITS = 0o077;
+
+const ROOT_UID = 0;
+
+/** Whether the process at the other end is of our own user, or root: a second lock behind the mode of file and directory. */
+export function isOwnPeer(socket: Socket): boolean {
+  const { _handle: handle } = socket as { _handle?: { fd?: number } | null };
+  if (handle?.fd === undefined || handle.fd < 0) return false;
+  const uid = peerUid(handle.fd);
+  return uid === null || uid === ROOT_UID || uid === process.getuid?.();
+}
 
 /** Where to listen, and what to tell people when that cannot be. */
 export interface SocketPlace {

@@ -40,6 +40,33 @@ export interface ArenaStatus {
   failed: string | null
 }
 
+/** Whose key signs it; the name is that of its own certificate. */
+export interface CertificateIssuer {
+  commonName: string
+  keyPem: string
+}
+
+/** What a certificate is to say. */
+export interface CertificateOptions {
+  /** `ca`, `server` or `client`. */
+  usage: string
+  /** Name of the holder. */
+  commonName: string
+  /** What its holder may do; empty: not said. */
+  unit: string
+  /** Host names and IP addresses it is good for. */
+  hosts: Array<string>
+  /** Validity, in seconds since 1970. */
+  notBeforeS: number
+  notAfterS: number
+}
+
+/** A certificate and its key (P-256), as PEM. */
+export interface CertifiedKey {
+  certPem: string
+  keyPem: string
+}
+
 /** Passes a lease to another owner. */
 export declare function chownSlot(id: number, slot: number, generation: number, owner: number): void
 
@@ -213,6 +240,9 @@ export declare function leaseSlots(id: number, owner: number, count: number): Ui
 /** Takes the lock of that file until `unlockFile` or the end of the process; null when somebody holds it. */
 export declare function lockFile(path: string): number | null
 
+/** Makes a key and a certificate for it, signed by the issuer, or by the key itself. */
+export declare function makeCertificate(options: CertificateOptions, issuer?: CertificateIssuer | undefined | null): CertifiedKey
+
 /** Opens the way for one record into a leased slot; returns the inbox id. */
 export declare function openInbox(arenaId: number, slot: number, generation: number, geometryId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: number): number
 
@@ -233,6 +263,9 @@ export declare function outboxView(recordId: number): Buffer
 
 /** Reads and checks the header that `bytes` starts with. */
 export declare function parseRecordHeader(bytes: Uint8Array): RecordHeader
+
+/** The user at the other end of a connected Unix socket; null where the system does not tell. */
+export declare function peerUid(fd: number): number | null
 
 /** A part of a pinned record, without a copy (unless very many are out). Its bytes stay, also after `unpin`. */
 export declare function pinSlice(pinId: number, offset: number, length: number): Buffer

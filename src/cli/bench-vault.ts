@@ -22,6 +22,7 @@ import { chooseCodecs } from "../sidecar/codecs.ts";
 import type { CodecName } from "../sidecar/codecs.ts";
 import { nowMs, randomToken } from "../time.ts";
 import { BENCH_BLOCK_TOKENS, BENCH_PAGE_BYTES, BenchSet } from "./bench-set.ts";
+import { securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
 
 export interface Spread {
@@ -86,7 +87,8 @@ export async function benchVault(
   const { address, classes, name } = target;
   const logger = createLogger("bench", { level: "silent" });
   const { lanes } = config.sidecar;
-  const client = new VaultClient({ address, name: classes[0], logger, lanes });
+  const security = securityFor(config, target, logger);
+  const client = new VaultClient({ address, name: classes[0], logger, lanes, security });
   const { byClass, fidelity, kvName } = chooseCodecs(config.turboQuant);
   const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };
@@ -200,13 +202,22 @@ class Rounds {
     const chunks = Math.ceil(this.#wireBytes / CHUNK_BYTES);
     const [from, to] = [await this.#plain(chunks, false), await this.#plain(chunks, true)];
     const restoreMs = await timedMs(() => this.#restore());
-    await this.#client.flush(set.namespace, BENCH_CALL_MS);
+    await this.#drop();
     if (rates === null) return;
     rates.save.push((this.#wireBytes / saveMs) * 1e3);
     rates.restore.push((this.#wireBytes / restoreMs) * 1e3);
     if (from === null || to === null) return;
     rates.plainFrom.push(from);
     rates.plainTo.push(to);
+  }
+
+  /** Where this machine may not flush, the round's records go like any that nobody asks for. */
+  async #drop(): Promise<void> {
+    try {
+      await this.#client.flush(this.#set.namespace, BENCH_CALL_MS);
+    } catch (error) {
+      if (toTierkvError(error).code !== "VAULT_DENIED") throw error;
+    }
   }
 
   async #plain(chunks: number, isToVault: boolean): Promise<number | null> {

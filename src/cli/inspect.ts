@@ -10,6 +10,7 @@ import type { CodecName } from "../sidecar/codecs.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";
+import { securityFor } from "./credentials.ts";
 import { SidecarLink } from "./sidecar-link.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
 
@@ -51,12 +52,16 @@ export interface Travel {
   saveBytesPerS: number | null;
 }
 
-export async function inspectVault({ name, classes, address }: VaultTarget): Promise<TargetStatus> {
+export async function inspectVault(target: VaultTarget, config: Config): Promise<TargetStatus> {
+  const { name, classes, address } = target;
   const logger = createLogger("status", { level: "silent" });
-  const client = new VaultClient({ address, name: classes[0], logger, lanes: 0 });
+  let client: VaultClient | null = null;
   try {
+    const security = securityFor(config, target, logger);
+    client = new VaultClient({ address, name: classes[0], logger, lanes: 0, security });
+    const opened = client;
     await client.hello(STATUS_TIMEOUT_MS);
-    const rtt = await roundTrips(() => client.health(STATUS_TIMEOUT_MS));
+    const rtt = await roundTrips(() => opened.health(STATUS_TIMEOUT_MS));
     const stats = await client.stats(STATUS_TIMEOUT_MS);
     return {
       ...blank(name, address),
@@ -80,7 +85,7 @@ export async function inspectVault({ name, classes, address }: VaultTarget): Pro
   } catch (error) {
     return { ...blank(name, address), error: toTierkvError(error).message };
   } finally {
-    client.close();
+    client?.close();
   }
 }
 

@@ -5,11 +5,14 @@ import { packageVersion } from "../version.ts";
 import { Call } from "./call.ts";
 import type { CommonOptions, Run } from "./call.ts";
 import { addBench } from "./commands/bench.ts";
+import { addCerts } from "./commands/certs.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
 import { addDoctor } from "./commands/doctor.ts";
 import { addExplain } from "./commands/explain.ts";
 import { addFlush } from "./commands/flush.ts";
+import { addInvite } from "./commands/invite.ts";
+import { addJoin } from "./commands/join.ts";
 import { addSidecar } from "./commands/sidecar.ts";
 import { addStatus } from "./commands/status.ts";
 import { addVault } from "./commands/vault.ts";
@@ -85,6 +88,8 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
     };
   for (const add of [
     addVault,
+    addInvite,
+    addJoin,
     addSidecar,
     addStatus,
     addExplain,
@@ -92,6 +97,7 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
     addDoctor,
     addFlush,
     addConfig,
+    addCerts,
     addDemo,
   ])
     add({ program, action });

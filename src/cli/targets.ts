@@ -15,6 +15,8 @@ export interface VaultTarget {
   classes: readonly [RecordClass, ...RecordClass[]];
   /** Where to connect to. */
   address: string;
+  /** Whether it is the vault that this machine's configuration starts. */
+  isOwn: boolean;
 }
 
 const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
@@ -53,22 +55,29 @@ export function localVaultAddress({ cluster, sidecar }: Config): string | null {
   return cluster.role === "inference" && isAlone ? `unix:${sidecar.socket}.vault` : null;
 }
 
-function target(role: VaultRole, address: Address | null): VaultTarget[] {
+function target(role: VaultRole, address: Address | null, isOwn = false): VaultTarget[] {
   if (address === null) return [];
-  return [{ name: role, role, classes: CLASSES[role], address: address.text }];
+  return [{ name: role, role, classes: CLASSES[role], address: address.text, isOwn }];
 }
 
 function ownTarget(config: Config): VaultTarget[] {
   const { role } = config.cluster;
-  if (role !== "inference") return target(role, reachable(config.vault.listen));
+  if (role !== "inference") return target(role, reachable(config.vault.listen), true);
   const address = localVaultAddress(config);
   if (address === null) return [];
-  return [{ name: "vault (local)", role: "cold", classes: CLASSES.cold, address }];
+  return [{ name: "vault (local)", role: "cold", classes: CLASSES.cold, address, isOwn: true }];
+}
+
+/** By the host that stands for every interface: how it is reached from here. */
+const LOOPBACKS: Readonly<Record<string, string>> = { "0.0.0.0": "127.0.0.1", "::": "::1" };
+
+export function isEverywhere(host: string): boolean {
+  return Object.hasOwn(LOOPBACKS, host);
 }
 
 /** Who listens on every interface is reached over the loopback. */
 function reachable(listen: Address): Address {
-  const loopback = { "0.0.0.0": "127.0.0.1", "::": "::1" }[listen.host];
+  const loopback = LOOPBACKS[listen.host];
   if (loopback === undefined) return listen;
   const host = loopback.includes(":") ? `[${loopback}]` : loopback;
   return { host: loopback, port: listen.port, text: `${host}:${listen.port}` };

@@ -1,8 +1,10 @@
 // Owns one gRPC channel to a vault: calls as promises and streams, each with a deadline and a signal.
-import { Client, connectivityState, credentials, Metadata } from "@grpc/grpc-js";
+import { Client, connectivityState } from "@grpc/grpc-js";
 import type { ClientDuplexStream, ClientReadableStream, MethodDefinition } from "@grpc/grpc-js";
 import { wallClockMs } from "../time.ts";
 import { channelOptions } from "../wire/options.ts";
+import { callMetadata, channelCredentials, securityOptions } from "../wire/security.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
 
 export interface CallOptions {
   timeoutMs: number;
@@ -12,10 +14,13 @@ export interface CallOptions {
 
 export class VaultChannel {
   readonly #client: Client;
+  readonly #security: ChannelSecurity | null;
 
-  /** `address` is `host:port` or `unix:/path`. Connects with the first call. */
-  constructor(address: string) {
-    this.#client = new Client(address, credentials.createInsecure(), channelOptions());
+  /** `address` is `host:port` or `unix:/path`; `security` null: in the clear. Connects with the first call. */
+  constructor(address: string, security: ChannelSecurity | null = null) {
+    const options = { ...channelOptions(), ...securityOptions(security) };
+    this.#client = new Client(address, channelCredentials(security), options);
+    this.#security = security;
   }
 
   unary<Request, Reply>(
@@ -31,7 +36,7 @@ export class VaultChannel {
         method.requestSerialize,
         method.responseDeserialize,
         request,
-        new Metadata(),
+        callMetadata(this.#security),
         deadlineOf(options),
         (error, reply) => {
           signal.removeEventListener("abort", cancel);
@@ -53,7 +58,7 @@ export class VaultChannel {
       method.requestSerialize,
       method.responseDeserialize,
       request,
-      new Metadata(),
+      callMetadata(this.#security),
       deadlineOf(options),
     );
     return bindSignal(call, options.signal);
@@ -67,7 +72,7 @@ export class VaultChannel {
       method.path,
       method.requestSerialize,
       method.responseDeserialize,
-      new Metadata(),
+      callMetadata(this.#security),
       deadlineOf(options),
     );
     return bindSignal(call, options.signal);

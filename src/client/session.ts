@@ -6,6 +6,7 @@ import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts"
 import type { Logger } from "../log.ts";
 import { nowMs } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import { fromGrpcError } from "../wire/status.ts";
 import type { CallContext } from "../wire/status.ts";
@@ -25,6 +26,8 @@ export interface VaultClientOptions {
   logger: Logger;
   /** Connections for records beside gRPC; 0: none. */
   lanes?: number;
+  /** null: in the clear. */
+  security?: ChannelSecurity | null;
 }
 
 /** One call under way. */
@@ -49,6 +52,8 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "VAULT_DEADLINE",
   "VAULT_BROKEN",
   "VAULT_CLASS",
+  "VAULT_CERTIFICATE",
+  "VAULT_LOCKED",
   "VERSION_MISMATCH",
   "DEADLINE",
 ]);
@@ -66,7 +71,7 @@ export class VaultSession {
 
   constructor(options: VaultClientOptions) {
     this.#options = options;
-    this.#channel = new VaultChannel(options.address);
+    this.#channel = new VaultChannel(options.address, options.security);
     this.#lanes = new Lanes({
       address: options.address,
       count: options.lanes ?? LANES_DEFAULT,
@@ -214,7 +219,7 @@ export class VaultSession {
   /** On a new connection: an old one may hang half-open, and gRPC would wait for it. */
   async #probe(): Promise<void> {
     this.#channel.close();
-    this.#channel = new VaultChannel(this.#options.address);
+    this.#channel = new VaultChannel(this.#options.address, this.#options.security);
     this.#vault = null;
     await this.hello(HELLO_TIMEOUT_MS);
   }
@@ -226,8 +231,9 @@ export class VaultSession {
   }
 
   #context(call: string, timeoutMs: number): CallContext {
-    const { name, address } = this.#options;
-    return { name, address, call, timeoutMs };
+    const { name, address, security = null } = this.#options;
+    const open = address.startsWith("unix:") ? "socket" : "clear";
+    return { name, address, call, timeoutMs, way: security === null ? open : "tls" };
   }
 
   #closedError(): TierkvError {

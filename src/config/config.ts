@@ -15,6 +15,13 @@ export interface ClusterConfig {
   readonly role: Role;
   readonly kvCold: Address | null;
   readonly ssmCold: Address | null;
+  /** What `tierkv join` stores: certificate and token of each vault. */
+  readonly credentials: string;
+  /** What opens vaults that were not joined. null: none. */
+  readonly tlsCa: string | null;
+  readonly tlsCert: string | null;
+  readonly tlsKey: string | null;
+  readonly token: string | null;
 }
 
 /** The form in which recurrent states are stored. */
@@ -43,8 +50,23 @@ export interface VaultConfig {
   readonly durability: Durability;
   /** null: until there is no room. */
   readonly diskTtlS: number | null;
+  /** Lets other machines in without TLS and without a token. */
+  readonly insecureLan: boolean;
+  /** Holds the certificate and the tokens that the vault makes itself. */
+  readonly stateDir: string;
+  /** null: the vault makes one. */
+  readonly tlsCert: string | null;
+  readonly tlsKey: string | null;
+  /** Whose certificates open the vault; null: nobody's do. */
+  readonly tlsClientCa: string | null;
+  /** null: those in `stateDir`, where no client certificate opens it. */
+  readonly tokens: string | null;
+  /** null: beside the tokens, where other machines get in. */
+  readonly auditLog: string | null;
   /** Where Prometheus may scrape; null: nowhere. */
   readonly metricsListen: Address | null;
+  /** Whether that may be an address that other machines reach. */
+  readonly metricsLan: boolean;
 }
 
 export interface SidecarConfig {
@@ -61,6 +83,8 @@ export interface SidecarConfig {
   readonly lanes: number;
   /** Where Prometheus may scrape; null: nowhere. */
   readonly metricsListen: Address | null;
+  /** Whether that may be an address that other machines reach. */
+  readonly metricsLan: boolean;
 }
 
 export interface RestoreConfig {

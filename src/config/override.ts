@@ -43,7 +43,12 @@ function parse({ option, section, name, text }: Override): unknown {
 /** TOML tells numbers from texts by quotes; here either is meant that fits the key. */
 function parseText(kind: Kind<unknown>, option: string, text: string): Parsed<unknown> {
   const asText = kind.parse(text, option);
-  if ("value" in asText || !/^\d[\d_]*$/.test(text)) return asText;
+  if ("value" in asText) return asText;
+  if (text === "true" || text === "false") {
+    const asSwitch = kind.parse(text === "true", option);
+    if ("value" in asSwitch) return asSwitch;
+  }
+  if (!/^\d[\d_]*$/.test(text)) return asText;
   const asNumber = kind.parse(BigInt(text.replaceAll("_", "")), option);
   const isWrongType = "problem" in asNumber && "expected" in asNumber.problem;
   return isWrongType ? asText : asNumber;

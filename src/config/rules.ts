@@ -1,4 +1,5 @@
 // Owns the rules between keys; each names the key to change and how.
+import { isLocal } from "../hosts.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
@@ -32,7 +33,67 @@ const diskHasAPlace: Rule = ({ vault: { dataDir, diskBytes, diskTtlS } }) => {
   };
 };
 
-const RULES: readonly Rule[] = [stallIsWithinWait, diskHasAPlace];
+const scrapedHere =
+  (section: "vault" | "sidecar"): Rule =>
+  (config) => {
+    const { metricsListen, metricsLan } = config[section];
+    if (metricsListen === null || isLocal(metricsListen) || metricsLan) return null;
+    return {
+      code: "CONFIG_CONFLICT",
+      path: [section, "metrics_listen"],
+      reason: "other machines can reach it, and metrics are served without TLS and password",
+      fix: `write metrics_listen = "127.0.0.1:${metricsListen.port}", or metrics_lan = true on a network you trust`,
+    };
+  };
+
+const certificateHasKey =
+  (section: "vault" | "cluster"): Rule =>
+  (config) => {
+    const { tlsCert, tlsKey } = config[section];
+    if ((tlsCert === null) === (tlsKey === null)) return null;
+    const [given, missing] = tlsCert === null ? ["key", "cert"] : ["cert", "key"];
+    return {
+      code: "CONFIG_CONFLICT",
+      path: [section, `tls_${given}`],
+      reason: `a certificate and its key go together, and there is no tls_${missing}`,
+      fix: `write tls_${missing} = "/path/to/it.pem", or remove tls_${given}`,
+    };
+  };
+
+const openOrClosed: Rule = ({ vault }) => {
+  const { insecureLan, tlsCert, tlsClientCa, tokens } = vault;
+  if (!insecureLan || (tlsCert ?? tlsClientCa ?? tokens) === null) return null;
+  const name = tlsCert !== null ? "tls_cert" : tlsClientCa !== null ? "tls_client_ca" : "tokens";
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["vault", "insecure_lan"],
+    reason: `it lets everybody in, and ${name} says who may come`,
+    fix: `remove insecure_lan, or remove ${name}`,
+  };
+};
+
+const trustHasAnAnchor: Rule = ({ cluster }) => {
+  const { tlsCa, tlsCert, token } = cluster;
+  if (tlsCa !== null || (tlsCert ?? token) === null) return null;
+  const name = token === null ? "tls_cert" : "token";
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["cluster", name],
+    reason: "there is no tls_ca, so it is not known which vault may be given it",
+    fix: `write tls_ca = "/path/to/ca.pem", or remove ${name} and run \`tierkv join\``,
+  };
+};
+
+const RULES: readonly Rule[] = [
+  stallIsWithinWait,
+  diskHasAPlace,
+  scrapedHere("vault"),
+  scrapedHere("sidecar"),
+  certificateHasKey("vault"),
+  certificateHasKey("cluster"),
+  openOrClosed,
+  trustHasAnAnchor,
+];
 
 /** Every rule that a well-typed configuration breaks. */
 export function breaches(config: Config): Breach[] {

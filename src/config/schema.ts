@@ -25,6 +25,7 @@ import { LOG_LEVELS } from "../log.ts";
 import type { Config } from "./config.ts";
 import { address, boolean, bytes, choice, integer, path, showBytes, tcpOnly } from "./kinds.ts";
 import type { Kind } from "./kinds.ts";
+import { CLUSTER_ACCESS, METRICS_LAN, VAULT_ACCESS } from "./schema-access.ts";
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -94,6 +95,7 @@ export const SCHEMA: Schema = {
         example: '"192.168.1.11:50051"',
         isShown: true,
       },
+      ...CLUSTER_ACCESS,
     },
   },
   turbo_quant: {
@@ -128,7 +130,7 @@ export const SCHEMA: Schema = {
     fields: {
       listen: {
         kind: address("listen"),
-        doc: "Where the vault listens. Write the machine's LAN address (or `0.0.0.0`) to let other machines in: the link is not encrypted yet, so use a network you trust. A socket gets mode 0600.",
+        doc: "Where the vault listens. Write the machine's LAN address (or `0.0.0.0`) to let other machines in: those that have joined (`tierkv join`), over TLS. A socket gets mode 0600.",
         fallback: () => ({ host: "127.0.0.1", port: 50_051, text: "127.0.0.1:50051" }),
         fallbackText: '`"127.0.0.1:50051"`',
         example: '"127.0.0.1:50051"',
@@ -176,6 +178,7 @@ export const SCHEMA: Schema = {
         fallbackText: "none: they stay while there is room",
         example: "604_800",
       },
+      ...VAULT_ACCESS,
       metrics_listen: {
         kind: tcpOnly("127.0.0.1:50250", 0),
         doc: "Where Prometheus may scrape `/metrics`: what is held, taken, sent, evicted and refused, by tier. Plain HTTP without a password; it shows no prompts and no keys.",
@@ -183,6 +186,7 @@ export const SCHEMA: Schema = {
         fallbackText: "none: nothing listens",
         example: '"127.0.0.1:50250"',
       },
+      metrics_lan: METRICS_LAN,
     },
   },
   sidecar: {
@@ -238,6 +242,7 @@ export const SCHEMA: Schema = {
         fallbackText: "none: nothing listens",
         example: '"127.0.0.1:50251"',
       },
+      metrics_lan: METRICS_LAN,
     },
   },
   restore: {

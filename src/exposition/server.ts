@@ -1,6 +1,6 @@
 // Owns the HTTP endpoint that Prometheus scrapes: one path, bounded in connections, time and request size.
 import { createServer } from "node:http";
-import type { RequestListener } from "node:http";
+import type { IncomingMessage, RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
@@ -62,14 +62,22 @@ export async function startScrapeServer({
 
 function answer(read: () => readonly Family[]): RequestListener {
   return (request, response) => {
-    request.resume();
     const path = request.url?.replace(/\?.*$/, "");
-    if (request.method !== "GET" || path !== "/metrics") {
-      response.writeHead(404, { "content-type": "text/plain" }).end("GET /metrics\n");
+    if (request.method !== "GET" || path !== "/metrics" || hasBody(request)) {
+      // Nothing of a body is read: the connection ends with the answer.
+      response
+        .writeHead(404, { "content-type": "text/plain", connection: "close" })
+        .end("GET /metrics\n", () => request.socket.destroySoon());
       return;
     }
+    request.resume();
     response.writeHead(200, { "content-type": CONTENT_TYPE }).end(exposition(read()));
   };
+}
+
+function hasBody({ headers }: IncomingMessage): boolean {
+  const { "content-length": length = "0", "transfer-encoding": coding } = headers;
+  return length !== "0" || coding !== undefined;
 }
 
 function listenError(error: NodeJS.ErrnoException, address: string, key: string): TierkvError {

@@ -16,7 +16,8 @@ const GROUPED: readonly CounterFamily[] = [
 
 const OWN = "tierkv_vault";
 
-export function vaultFamilies(stats: StatsReply): Family[] {
+/** `isOpenToAll`: other machines get in without TLS and token. */
+export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] {
   const { disk } = stats;
   const tiers = (
     memory: number,
@@ -39,6 +40,11 @@ export function vaultFamilies(stats: StatsReply): Family[] {
     ),
     gauge(`${OWN}_records`, "Records in each tier.", tiers(stats.records, disk?.records)),
     gauge(`${OWN}_namespaces`, "Namespaces of the records in memory.", stats.namespaces),
+    gauge(
+      `${OWN}_insecure_lan`,
+      "1 where other machines get in without TLS and token.",
+      Number(isOpenToAll),
+    ),
     gauge(`${OWN}_lanes`, "Lanes that are open.", stats.lanes),
     ...(disk === null || disk === undefined ? [] : diskFamilies(disk)),
     ...counterFamilies(OWN, stats.counters, GROUPED),

@@ -6,7 +6,7 @@ import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../li
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo } from "../native.ts";
-import { listenOn } from "../socket-file.ts";
+import { isOwnPeer, listenOn } from "../socket-file.ts";
 import { nowMs } from "../time.ts";
 import { Connection } from "./connection.ts";
 import type { EngineStatus } from "./engine-status.ts";
@@ -96,6 +96,11 @@ export class ShimServer {
   }
 
   #accept(socket: Socket): void {
+    if (!isOwnPeer(socket)) {
+      this.#options.counters.add("peers_refused");
+      socket.destroy();
+      return;
+    }
     this.#lastId += 1;
     const { logger, counters } = this.#options;
     const connection = new Connection(

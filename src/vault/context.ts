@@ -3,6 +3,7 @@ import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
+import type { AuditLog } from "./audit.ts";
 import type { VaultLanes } from "./lanes.ts";
 import type { ModelNames } from "./models.ts";
 import type { Rates } from "./rates.ts";
@@ -24,6 +25,7 @@ export interface VaultContext {
   readonly startedMs: number;
   readonly counters: VaultCounters;
   readonly logger: Logger;
+  readonly audit: AuditLog;
   readonly streams: OpenStreams;
   readonly models: ModelNames;
   /** null: records travel over gRPC only. */

@@ -1,10 +1,15 @@
-// Owns the listening socket of a vault: address texts, the cap on connections, and errors that say how to go on.
+// Owns the listening socket of a vault: address texts, TLS, the cap on connections, and errors that say how to go on.
 import { createServer } from "node:net";
 import type { AddressInfo, Server, Socket } from "node:net";
+import { createServer as createTlsServer } from "node:tls";
 import { TierkvError, toTierkvError } from "../errors.ts";
+import { TLS_HANDSHAKE_MS } from "../limits-access.ts";
 import { VAULT_CONNECTIONS_MAX } from "../limits.ts";
-import { listenOn } from "../socket-file.ts";
+import { isOwnPeer, listenOn } from "../socket-file.ts";
 import type { SocketPlace } from "../socket-file.ts";
+import { ALPN, TLS_MIN_VERSION } from "../wire/security.ts";
+import type { Gate } from "./gate.ts";
+import type { VaultSecurity } from "./identity.ts";
 
 /** Where to listen: TCP, or `unix:/path` in `text`. */
 export interface ListenAddress {
@@ -24,19 +29,26 @@ export interface Listener {
 
 const UNIX_PREFIX = "unix:";
 
-export async function listen(
-  at: ListenAddress,
-  onSocket: (socket: Socket) => void,
-  onRefused: () => void,
-): Promise<Listener> {
+/** What happens to those who come. */
+export interface Door {
+  /** Takes a connection; over TLS when its handshake is done. */
+  onSocket(socket: Socket): void;
+  onRefused(): void;
+  /** null: in the clear. */
+  security: VaultSecurity | null;
+  /** null: nobody is asked who he is. */
+  gate: Gate | null;
+}
+
+export async function listen(at: ListenAddress, door: Door): Promise<Listener> {
   const sockets = new Set<Socket>();
-  const server = createServer((socket) => {
+  const server = door.security === null ? openServer(at, door) : tlsServer(door.security, door);
+  server.prependListener("connection", (socket: Socket) => {
     sockets.add(socket);
     socket.once("close", () => sockets.delete(socket));
-    onSocket(socket);
   });
   server.maxConnections = VAULT_CONNECTIONS_MAX;
-  server.on("drop", onRefused);
+  server.on("drop", () => door.onRefused());
   const stop = isUnix(at) ? await listenOn(server, placeOf(at)) : await bind(server, at);
   return {
     address: boundText(server, at),
@@ -45,6 +57,43 @@ export async function listen(
       for (const socket of sockets) socket.destroy();
     },
   };
+}
+
+/** In the clear; a Unix socket serves its own user alone. */
+function openServer(at: ListenAddress, { onSocket, onRefused }: Door): Server {
+  return createServer((socket) => {
+    if (!isUnix(at) || isOwnPeer(socket)) {
+      onSocket(socket);
+    } else {
+      onRefused();
+      socket.destroy();
+    }
+  });
+}
+
+/** Certificates of clients are judged with their calls, so that all who are refused hear the same. */
+function tlsServer(security: VaultSecurity, { onSocket, gate }: Door): Server {
+  const { certPem, keyPem, clientCaPem } = security;
+  const asked = clientCaPem === null ? {} : { ca: clientCaPem, requestCert: true };
+  const handshakes = createTlsServer({
+    cert: certPem,
+    key: keyPem,
+    ...asked,
+    rejectUnauthorized: false,
+    minVersion: TLS_MIN_VERSION,
+    ALPNProtocols: [...ALPN],
+    handshakeTimeout: TLS_HANDSHAKE_MS,
+  });
+  handshakes.on("secureConnection", onSocket);
+  handshakes.on("tlsClientError", (error: NodeJS.ErrnoException, socket) => {
+    // Who only looked whether somebody listens has not tried to come in.
+    if (error.code !== "ECONNRESET")
+      gate?.handshakeFailed(socket.remoteAddress ?? "", toTierkvError(error).message);
+    socket.destroy();
+  });
+  return createServer((socket) => {
+    if (gate?.accept(socket) !== false) handshakes.emit("connection", socket);
+  });
 }
 
 function placeOf(at: ListenAddress): SocketPlace {
@@ -95,9 +144,4 @@ function boundText(server: Server, at: ListenAddress): string {
   if (isUnix(at)) return at.text;
   const { port } = server.address() as AddressInfo;
   return at.host.includes(":") ? `[${at.host}]:${port}` : `${at.host}:${port}`;
-}
-
-/** True when only this machine can connect. */
-export function isLocal(at: ListenAddress): boolean {
-  return isUnix(at) || at.host === "localhost" || at.host === "::1" || at.host.startsWith("127.");
 }

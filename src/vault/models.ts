@@ -21,21 +21,23 @@ export class ModelNames {
     if (this.#file !== null) this.#read(this.#file);
   }
 
-  /** Throws BAD_ARGUMENT for a name that is none, OVERLOAD when there are too many. */
-  learn(namespace: Namespace, model: string): void {
+  /** Whether the namespace was not known. Throws BAD_ARGUMENT for a name that is none, OVERLOAD when there are too many. */
+  learn(namespace: Namespace, model: string): boolean {
     const bytes = Buffer.byteLength(model);
     if (bytes === 0 || bytes > NAME_BYTES_MAX) {
       const reason = `a model name of ${bytes} bytes: expected 1 to ${NAME_BYTES_MAX}`;
       throw new TierkvError("BAD_ARGUMENT", { reason });
     }
     const key = namespace.toString("hex");
-    if (this.#models.get(key) === model) return;
-    if (this.#models.size >= VAULT_MODELS_MAX && !this.#models.has(key)) {
+    if (this.#models.get(key) === model) return false;
+    const isNew = !this.#models.has(key);
+    if (this.#models.size >= VAULT_MODELS_MAX && isNew) {
       const limit = { count: this.#models.size, limit: VAULT_MODELS_MAX };
       throw new TierkvError("OVERLOAD", { what: "namespaces with a name", ...limit });
     }
     this.#models.set(key, model);
     this.#write();
+    return isNew;
   }
 
   /** The namespaces of a model, in hexadecimal. */

@@ -4,6 +4,7 @@ import { vaultClassNumber } from "../block.ts";
 import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
+import { isLocal } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
 import {
   RECORD_BYTES_MAX,
@@ -19,12 +20,15 @@ import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
 import { healthService, vaultService } from "../wire/service.ts";
+import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
 import { fetchHandler } from "./fetch-call.ts";
+import { Gate } from "./gate.ts";
 import { Health } from "./health.ts";
+import type { VaultSecurity } from "./identity.ts";
 import { openLanes } from "./lanes.ts";
 import type { LanePort } from "./lanes.ts";
-import { isLocal, listen } from "./listener.ts";
+import { listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
 import { ModelNames } from "./models.ts";
 import { Rates } from "./rates.ts";
@@ -58,7 +62,13 @@ export interface VaultOptions {
     /** Port of the lanes, 0 or none: any; beside: see `openLanes`; null: no lanes. */
     readonly lanePort?: LanePort | null;
     readonly disk?: VaultDisk | null;
+    /** Lets other machines in without TLS and token. */
+    readonly insecureLan?: boolean;
+    /** null: nothing is written. */
+    readonly auditLog?: string | null;
   };
+  /** null: in the clear, and nobody is asked who he is. */
+  security?: VaultSecurity | null;
   recordClass: VaultClass;
   logger: Logger;
   counters: VaultCounters;
@@ -73,39 +83,48 @@ export interface RunningVault extends Running {
   stats(): StatsReply;
 }
 
-/** Listens and serves until closed. Throws ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
+/** Listens and serves until closed. Throws INSECURE_LISTEN, ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
 export async function startVault(options: VaultOptions): Promise<RunningVault> {
-  const { config, logger } = options;
+  const { config, logger, security = null } = options;
+  checkExposure(options);
   const vault = newContext(options);
+  const { audit, counters } = vault;
+  const gate = security === null ? null : new Gate({ tokens: security.tokens, audit, counters });
   const health = new Health(vault.streams);
-  const server = newServer(vault, health);
+  const server = newServer(vault, health, gate);
+  // TLS has been taken off before a connection comes to gRPC.
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
   let listener: Listener;
   try {
-    listener = await listen(
-      config.listen,
-      (socket) => injector.injectConnection(socket),
-      () => vault.counters.add("connections_refused"),
-    );
+    listener = await listen(config.listen, {
+      onSocket: (socket) => injector.injectConnection(socket),
+      onRefused: () => counters.add("connections_refused"),
+      security,
+      gate,
+    });
   } catch (error) {
     closeStore(vault.store);
     throw error;
   }
   try {
     const { lanePort = 0 } = config;
-    if (lanePort !== null) vault.lanes = openLanes(vault, config.listen, lanePort);
+    // Lanes do not know TLS: what is closed to strangers sends its records over gRPC.
+    if (lanePort !== null && security === null)
+      vault.lanes = openLanes(vault, config.listen, lanePort);
   } catch (error) {
     await listener.stop();
     closeStore(vault.store);
     throw error;
   }
-  if (!isLocal(config.listen)) {
+  if (!isLocal(config.listen) && security === null) {
     logger.warn(
       { address: listener.address },
-      "reachable from other machines, and the link is not yet encrypted: use it on a trusted network only",
+      "insecure_lan: whoever reaches this address may read and write what prompts were made of",
     );
   }
   vault.rates = new Rates(() => movedOf(vault));
+  const watch = new AuditWatch(audit, () => countsOf(vault));
+  audit.record("started", { address: listener.address, tls: security !== null });
   logger.debug(
     { address: listener.address, class: options.recordClass, maxBytes: config.maxBytes },
     "vault is serving",
@@ -115,8 +134,20 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     address: listener.address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
-    close: () => (closing ??= drain({ vault, health, server, listener })),
+    close: () => (closing ??= drain({ vault, health, server, listener, watch })),
   };
+}
+
+/** What other machines reach is closed, unless somebody wanted it open. */
+function checkExposure({ config, security = null }: VaultOptions): void {
+  const { listen: at, insecureLan = false } = config;
+  if (isLocal(at) || security !== null || insecureLan) return;
+  throw new TierkvError("INSECURE_LISTEN", {
+    key: "[vault] listen",
+    value: at.text,
+    reason: "other machines can reach it, and there is neither TLS nor a token",
+    fix: "let `tierkv vault` make both in [vault] state_dir, or, on a network where everybody may read all prompts, give --insecure-lan",
+  });
 }
 
 function newContext({ config, recordClass, logger, counters }: VaultOptions): VaultContext {
@@ -140,6 +171,7 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
     startedMs: nowMs(),
     counters,
     logger,
+    audit: new AuditLog(config.auditLog ?? null, logger),
     streams: new OpenStreams(),
     models: new ModelNames(disk?.dataDir ?? null, logger),
     lanes: null,
@@ -154,8 +186,9 @@ function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): St
   return diskTtlS === null ? given : { ...given, ttlMs: diskTtlS * 1000 };
 }
 
-function newServer(vault: VaultContext, health: Health): Server {
-  const server = new Server(serverOptions());
+function newServer(vault: VaultContext, health: Health, gate: Gate | null): Server {
+  const interceptors = gate === null ? [] : [gate.interceptor];
+  const server = new Server({ ...serverOptions(), interceptors });
   server.addService(
     { ...vaultService },
     {
@@ -184,10 +217,11 @@ interface Parts {
   health: Health;
   server: Server;
   listener: Listener;
+  watch: AuditWatch;
 }
 
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
-async function drain({ vault, health, server, listener }: Parts): Promise<void> {
+async function drain({ vault, health, server, listener, watch }: Parts): Promise<void> {
   health.stop();
   await listener.stop();
   const finished = new Promise<void>((resolve) => {
@@ -203,6 +237,7 @@ async function drain({ vault, health, server, listener }: Parts): Promise<void> 
   listener.cut();
   vault.rates?.close();
   vault.lanes?.close();
+  watch.close();
   await vault.streams.idle();
   // What was accepted reaches the disk, and the next start finds footers.
   await storeDrain(vault.store);

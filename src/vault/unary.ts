@@ -16,19 +16,22 @@ import type { StoreDiskStats } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
+import { shortHash } from "./audit.ts";
 import { checkKeys } from "./checks.ts";
 import type { VaultContext } from "./context.ts";
+import { callerOf } from "./gate.ts";
+import type { Caller } from "./gate.ts";
 import type { Moved } from "./rates.ts";
 
 /** A gRPC handler from a plain function; what it throws becomes a status, is counted and logged. */
 export function unary<Request, Reply>(
   vault: VaultContext,
   call: string,
-  answer: (vault: VaultContext, request: Request) => Reply,
+  answer: (vault: VaultContext, request: Request, caller: Caller) => Reply,
 ): handleUnaryCall<Request, Reply> {
-  return ({ request }, callback) => {
+  return (made, callback) => {
     try {
-      callback(null, answer(vault, request));
+      callback(null, answer(vault, made.request, callerOf(made)));
     } catch (error) {
       callback(refused(vault, call, error));
     }
@@ -39,12 +42,12 @@ export function unary<Request, Reply>(
 export function unaryLater<Request, Reply>(
   vault: VaultContext,
   call: string,
-  answer: (vault: VaultContext, request: Request) => Promise<Reply>,
+  answer: (vault: VaultContext, request: Request, caller: Caller) => Promise<Reply>,
 ): handleUnaryCall<Request, Reply> {
-  return ({ request }, callback) => {
+  return (made, callback) => {
     const serve = async (): Promise<void> => {
       try {
-        const reply = await answer(vault, request);
+        const reply = await answer(vault, made.request, callerOf(made));
         callback(null, reply);
       } catch (error) {
         callback(refused(vault, call, error));
@@ -205,7 +208,11 @@ function diskCounters(now: StoreDiskStats): Record<string, number> {
   };
 }
 
-export async function flush(vault: VaultContext, request: m.FlushRequest): Promise<m.FlushReply> {
+export async function flush(
+  vault: VaultContext,
+  request: m.FlushRequest,
+  caller: Caller,
+): Promise<m.FlushReply> {
   const { recordClass, model = "" } = request;
   const named = request.namespace.length === 0 ? null : toNamespace(request.namespace);
   const namespaces = model === "" ? [named] : namespacesOf(vault, model);
@@ -219,6 +226,11 @@ export async function flush(vault: VaultContext, request: m.FlushRequest): Promi
   }
   vault.counters.add("flushes");
   const shown = namespaces.map((namespace) => namespace?.toString("hex") ?? "every");
+  const { records } = total;
+  const short = namespaces.map((namespace) =>
+    namespace === null ? "every" : shortHash(namespace),
+  );
+  vault.audit.record("admin_call", { ...caller, call: "Flush", namespaces: short, model, records });
   vault.logger.info({ namespaces: shown, model, recordClass, ...total }, "flushed");
   return total;
 }
@@ -227,7 +239,16 @@ function namespacesOf({ models }: VaultContext, model: string): Buffer[] {
   return models.namespacesOf(model).map((key) => toNamespace(Buffer.from(key, "hex")));
 }
 
-export function nameModel(vault: VaultContext, request: m.NameRequest): m.NameReply {
-  vault.models.learn(toNamespace(request.namespace), request.model);
+export function nameModel(
+  vault: VaultContext,
+  request: m.NameRequest,
+  caller: Caller,
+): m.NameReply {
+  const namespace = toNamespace(request.namespace);
+  const { peer } = caller;
+  if (vault.models.learn(namespace, request.model)) {
+    const known = { namespace: shortHash(namespace), model: request.model };
+    vault.audit.record("namespace_new", { peer, ...known });
+  }
   return {};
 }

@@ -10,6 +10,8 @@ export interface CallContext {
   address: string;
   call: string;
   timeoutMs: number;
+  /** How we speak to it. */
+  way?: "clear" | "tls" | "socket";
 }
 
 /** Any other status means that the vault or the link broke the protocol. */
@@ -22,11 +24,34 @@ const CLIENT_CODES: Partial<Record<GrpcStatus, ClientCode>> = {
   [GrpcStatus.INVALID_ARGUMENT]: "VAULT_REFUSED",
   [GrpcStatus.FAILED_PRECONDITION]: "VAULT_REFUSED",
   [GrpcStatus.OUT_OF_RANGE]: "VAULT_REFUSED",
-  [GrpcStatus.PERMISSION_DENIED]: "VAULT_REFUSED",
-  [GrpcStatus.UNAUTHENTICATED]: "VAULT_REFUSED",
+  [GrpcStatus.PERMISSION_DENIED]: "VAULT_DENIED",
+  [GrpcStatus.UNAUTHENTICATED]: "VAULT_LOCKED",
   [GrpcStatus.UNIMPLEMENTED]: "VAULT_REFUSED",
 };
-type ClientCode = "VAULT_DOWN" | "VAULT_DEADLINE" | "VAULT_BUSY" | "VAULT_REFUSED" | "VAULT_BROKEN";
+type ClientCode =
+  | "VAULT_DOWN"
+  | "VAULT_DEADLINE"
+  | "VAULT_BUSY"
+  | "VAULT_REFUSED"
+  | "VAULT_DENIED"
+  | "VAULT_LOCKED"
+  | "VAULT_BROKEN";
+
+/** How Node words that a certificate does not hold, and what to do about it. */
+const CERTIFICATE_TROUBLE: readonly (readonly [RegExp, string])[] = [
+  [
+    /certificate has expired|certificate is not yet valid/i,
+    "renew it on the vault's machine, and set both clocks right",
+  ],
+  [
+    /self.signed certificate|unable to (?:get|verify).*certificate|unable to get local issuer|certificate signature failure/i,
+    "run the `tierkv join` line that `tierkv invite` prints there, or set [cluster] tls_ca to the certificate of its CA",
+  ],
+  [
+    /does not match certificate|altnames/i,
+    "make one for this address (`tierkv certs init --host`)",
+  ],
+];
 
 /** What a server answers for a thrown error: code and one line; never a stack. */
 export function toGrpcStatus(error: unknown): Pick<StatusObject, "code" | "details"> {
@@ -39,8 +64,20 @@ export function fromGrpcError(error: unknown, context: CallContext): TierkvError
   if (isTierkvError(error)) return error;
   const status = grpcCode(error);
   if (status === null) return toTierkvError(error);
-  const details = { ...context, reason: grpcDetails(error) };
+  const details = { ...context, reason: withHint(grpcDetails(error), status, context) };
+  const trouble = CERTIFICATE_TROUBLE.find(([words]) => words.test(details.reason));
+  if (status === GrpcStatus.UNAVAILABLE && trouble !== undefined) {
+    const [, fix] = trouble;
+    return new TierkvError("VAULT_CERTIFICATE", { ...details, fix }, { cause: error });
+  }
   return new TierkvError(CLIENT_CODES[status] ?? "VAULT_BROKEN", details, { cause: error });
+}
+
+/** What a vault that speaks TLS looks like to one that does not. */
+function withHint(reason: string, status: GrpcStatus, { way }: CallContext): string {
+  const isCut = /Failed to connect|Connection dropped|ECONNRESET|socket hang up/.test(reason);
+  if (way !== "clear" || status !== GrpcStatus.UNAVAILABLE || !isCut) return reason;
+  return `${reason}; if it is closed to strangers, run here the line that \`tierkv invite\` prints there`;
 }
 
 function grpcCode(error: unknown): GrpcStatus | null {

@@ -16,7 +16,10 @@ test("a target that is down is told within the time-out, with the reason and not
   const { config } = checkConfig('[sidecar]\nsocket = "/no/such.sock"', null, {});
   const startMs = nowMs();
   const [vault, sidecar] = await Promise.all([
-    inspectVault({ name: "kv_cold", role: "kv_cold", classes: ["kv"], address: "127.0.0.1:1" }),
+    inspectVault(
+      { name: "kv_cold", role: "kv_cold", classes: ["kv"], address: "127.0.0.1:1", isOwn: false },
+      config!,
+    ),
     inspectSidecar(config!),
   ]);
   expect(nowMs() - startMs).toBeLessThan(3000);

@@ -5,6 +5,9 @@ import type { ErrorKindName } from "../../src/errors.ts";
 const MEANINGS: Readonly<Record<ErrorKindName, string>> = {
   user: "Asked or configured wrongly: change what the text names.",
   setup: "The machines do not fit together or lack something: the text says what to change.",
+  stranger:
+    "Nobody who may come in. Nothing of the call was read; the vault does not say what was wrong.",
+  denied: "Somebody who may come in, but not do this.",
   data: "Bytes that do not verify. They are refused, counted and never used.",
   busy: "A limit was reached. The call may be repeated a little later.",
   down: "The other side is not there. Programs go on without it and try again by themselves.",

@@ -1,4 +1,4 @@
-// Owns the text of docs/limits.md, made from the three files of limits.
+// Owns the text of docs/limits.md, made from the files of limits.
 import { readFileSync } from "node:fs";
 
 interface Limit {
@@ -14,13 +14,12 @@ interface Origin {
   pattern: RegExp;
 }
 
+const TYPESCRIPT =
+  /(?:^\/\*\* (?<why>.+) \*\/\n)?^export const (?<name>\w+)(?:: \w+)? = (?<value>[^;]+);/gm;
+
 const ORIGINS: readonly Origin[] = [
-  {
-    title: "Sidecar, vault and commands",
-    path: "src/limits.ts",
-    pattern:
-      /(?:^\/\*\* (?<why>.+) \*\/\n)?^export const (?<name>\w+)(?:: \w+)? = (?<value>[^;]+);/gm,
-  },
+  { title: "Sidecar, vault and commands", path: "src/limits.ts", pattern: TYPESCRIPT },
+  { title: "Who gets in", path: "src/limits-access.ts", pattern: TYPESCRIPT },
   {
     title: "Shim",
     path: "python-shim/tierkv/connectors/vllm/limits.py",
@@ -65,7 +64,7 @@ export function renderLimitsPage(): string {
   });
   const head = `# Limits
 
-<!-- Made from the three files named below by test/limits.test.ts, which also says how to renew it. -->
+<!-- Made from the files named below by test/limits.test.ts, which also says how to renew it. -->
 
 Everything that could grow or wait has a ceiling, and every ceiling has a name. The unit is the last part of the name but for \`MAX\`, \`MIN\`
 and \`DEFAULT\`; a bare number is a count. They are constants of the release, not settings; settings stand in [config.md](config.md).`;

@@ -37,7 +37,16 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
   const kvDim = options.kvDim ?? null;
   return {
     path: null,
-    cluster: { role: "inference", kvCold: null, ssmCold: null },
+    cluster: {
+      role: "inference",
+      kvCold: null,
+      ssmCold: null,
+      credentials: "/nonexistent",
+      tlsCa: null,
+      tlsCert: null,
+      tlsKey: null,
+      token: null,
+    },
     turboQuant: { enabled: options.int8 ?? kvDim !== null, kvDim, states: "raw" },
     vault: {
       listen,
@@ -47,7 +56,15 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       diskBytes: null,
       durability: "group",
       diskTtlS: null,
+      insecureLan: false,
+      stateDir: "/nonexistent",
+      tlsCert: null,
+      tlsKey: null,
+      tlsClientCa: null,
+      tokens: null,
+      auditLog: null,
       metricsListen: null,
+      metricsLan: false,
     },
     sidecar: {
       socket: options.socket,
@@ -57,6 +74,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       idleExitS: 600,
       lanes: 2,
       metricsListen: null,
+      metricsLan: false,
     },
     restore: {
       waitMs: options.waitMs ?? 10_000,

@@ -130,6 +130,7 @@ const emptyTable: Rule = {
 /** Where limits are defined, how one is written, and where each must be used. */
 const LIMITS: readonly { file: string; name: RegExp; used: readonly [string, string] }[] = [
   { file: "src/limits.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
+  { file: "src/limits-access.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   {
     file: "python-shim/tierkv/connectors/vllm/limits.py",
     name: /^([A-Z]\w+)\b.*?=/gm,

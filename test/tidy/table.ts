@@ -3,6 +3,8 @@
 /** Files at the root of src, lowest first: each may import only those before it. */
 export const FOUNDATION: readonly string[] = [
   "limits",
+  "limits-access",
+  "hosts",
   "errors",
   "time",
   "metrics",
@@ -11,6 +13,7 @@ export const FOUNDATION: readonly string[] = [
   "lifecycle",
   "version",
   "directory",
+  "private-file",
   "native",
   "socket-file",
 ];

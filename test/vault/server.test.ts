@@ -32,8 +32,12 @@ function at(host: string, port: number): ListenAddress {
   return { host, port, text: `${host}:${port}` };
 }
 
-async function start(listen: ListenAddress, log = logger): Promise<RunningVault> {
-  const config = { listen, maxBytes: 16 * MIB };
+async function start(
+  listen: ListenAddress,
+  log = logger,
+  insecureLan = false,
+): Promise<RunningVault> {
+  const config = { listen, maxBytes: 16 * MIB, insecureLan };
   const options = { config, recordClass: "kv" as const, logger: log };
   return closeAfterTest(await startVault({ ...options, counters: newVaultCounters() }));
 }
@@ -50,7 +54,7 @@ describe("start", () => {
   });
 
   test("an address of another machine is refused with the fix", async () => {
-    await expect(start(at("192.0.2.1", 50_051))).rejects.toMatchObject({
+    await expect(start(at("192.0.2.1", 50_051), logger, true)).rejects.toMatchObject({
       code: "LISTEN_FAILED",
       message: expect.stringContaining("[vault] listen") as string,
     });
@@ -73,14 +77,18 @@ describe("start", () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test("an address that others can reach is warned about, the local one is not", async () => {
+  test("an address that others can reach is refused without TLS, unless it is wanted so, and then warned about", async () => {
     const lines: string[] = [];
     const write = (line: string): void => void lines.push(line);
     const log = createLogger("test", { level: "warn", tty: false, destination: { write } });
     await start(at("127.0.0.1", 0), log);
     expect(lines).toEqual([]);
-    await start(at("0.0.0.0", 0), log);
-    expect(lines.join("")).toContain("not yet encrypted");
+    await expect(start(at("0.0.0.0", 0), log)).rejects.toMatchObject({
+      code: "INSECURE_LISTEN",
+      message: expect.stringContaining("--insecure-lan") as string,
+    });
+    await start(at("0.0.0.0", 0), log, true);
+    expect(lines.join("")).toContain("insecure_lan");
   });
 });
 

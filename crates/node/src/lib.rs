@@ -5,6 +5,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "napi hands arguments over by value")]
 
 mod arena;
+mod certs;
 mod geometry;
 mod ids;
 mod inbox;
@@ -13,6 +14,7 @@ mod lane_client;
 mod lane_server;
 mod lockfile;
 mod outbox;
+mod peer;
 mod record;
 mod skin;
 mod store;

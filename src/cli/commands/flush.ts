@@ -7,6 +7,7 @@ import { TierkvError, toTierkvError } from "../../errors.ts";
 import { FLUSH_TIMEOUT_MS } from "../../limits.ts";
 import { createLogger } from "../../log.ts";
 import type { Call, Registrar } from "../call.ts";
+import { securityFor } from "../credentials.ts";
 import { VAULT_ROLES, vaultTargets } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
 import { showBytes } from "../text.ts";
@@ -50,12 +51,9 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
   });
   const results = await Promise.all(
     targets.map((target) => {
-      const client = new VaultClient({
-        address: target.address,
-        name: target.classes[0],
-        logger,
-        lanes: 0,
-      });
+      const { address, classes } = target;
+      const security = securityFor(config, target, logger);
+      const client = new VaultClient({ address, name: classes[0], logger, lanes: 0, security });
       return flushOne(client, target, scope);
     }),
   );

@@ -12,6 +12,7 @@ import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles } from "../conditions.ts";
+import { securityFor } from "../credentials.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
 import { startScrape } from "../scrape.ts";
@@ -19,6 +20,7 @@ import { localVaultAddress, vaultTargets } from "../targets.ts";
 
 interface SidecarOptions {
   socket?: string;
+  insecureLan?: true;
   exitWhenIdle?: true;
 }
 
@@ -32,15 +34,26 @@ export function addSidecar({ program, action }: Registrar): void {
         "SIGTERM drains it; a second one ends it at once.",
     )
     .option("--socket <path>", "instead of [sidecar] socket")
+    .option(
+      "--insecure-lan",
+      "instead of [sidecar] metrics_lan: let every machine scrape the metrics",
+    )
     .option("--exit-when-idle", "end after [sidecar] idle_exit_s without an engine")
     .addHelpText("after", "\nExample:\n  tierkv sidecar --config /etc/tierkv/tierkv.toml")
     .action(action(serve));
 }
 
 async function serve(call: Call<SidecarOptions>): Promise<number> {
-  const { socket, exitWhenIdle } = call.options;
-  const given = { option: "--socket", section: "sidecar", name: "socket" };
-  const config = call.loadConfig(socket === undefined ? [] : [{ ...given, text: socket }]);
+  const { socket, insecureLan, exitWhenIdle } = call.options;
+  const section = "sidecar";
+  const config = call.loadConfig([
+    ...(socket === undefined
+      ? []
+      : [{ option: "--socket", section, name: "socket", text: socket }]),
+    ...(insecureLan === undefined
+      ? []
+      : [{ option: "--insecure-lan", section, name: "metrics_lan", text: "true" }]),
+  ]);
   checkOpenFiles();
   checkArena(config);
   const logger = call.createLogger("sidecar", config);
@@ -78,7 +91,8 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
     const target = vaultTargets(config).find(({ classes }) => classes.includes(name));
     if (target === undefined) return null;
     const { lanes } = config.sidecar;
-    return new VaultClient({ address: target.address, name, logger, lanes });
+    const security = securityFor(config, target, logger);
+    return new VaultClient({ address: target.address, name, logger, lanes, security });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
   const clients: Running = {

@@ -23,7 +23,7 @@ export function addStatus({ program, action }: Registrar): void {
 async function showStatus(call: Call): Promise<number> {
   const config = call.loadConfig();
   const { inspectSidecar, inspectVault } = await import("../inspect.ts");
-  const inspections = vaultTargets(config).map((target) => inspectVault(target));
+  const inspections = vaultTargets(config).map((target) => inspectVault(target, config));
   if (config.cluster.role === "inference") inspections.unshift(inspectSidecar(config));
   const targets = await Promise.all(inspections);
   const down = targets.filter(({ reachable }) => !reachable);

@@ -17,6 +17,7 @@ interface VaultOptions {
   listen?: string;
   role?: string;
   maxBytes?: string;
+  insecureLan?: true;
   untilStdinEnds?: true;
 }
 
@@ -26,11 +27,17 @@ export function addVault({ program, action }: Registrar): void {
     .summary("serve a vault on this machine")
     .description(
       "Serves a vault: memory that holds encoded blocks for engines on the LAN. [cluster] role says of which class:\n" +
-        "kv_cold (attention KV), ssm_cold (recurrent state) or cold (both). SIGTERM drains it; a second one ends it at once.",
+        "kv_cold (attention KV), ssm_cold (recurrent state) or cold (both). On an address that other machines reach it takes\n" +
+        "calls over TLS and with a token only; at its first start it makes both, and prints the `tierkv join` line to run on\n" +
+        "the engine's machine. SIGTERM drains it; a second one ends it at once.",
     )
     .option("--listen <address>", "instead of [vault] listen: host:port or unix:/path")
     .addOption(new Option("--role <role>", "instead of [cluster] role").choices(VAULT_ROLES))
     .option("--max-bytes <size>", "instead of [vault] max_bytes: 24GB, 24GiB or bytes")
+    .option(
+      "--insecure-lan",
+      "instead of [vault] insecure_lan: let every machine in, without TLS and without a token",
+    )
     .option("--until-stdin-ends", "drain also when standard input ends: for a parent that holds it")
     .addHelpText("after", "\nExample:\n  tierkv vault --config /etc/tierkv/tierkv.toml")
     .action(action(serve));
@@ -48,12 +55,22 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     logger.warn(machine, "[vault] max_bytes is more than this machine has: lower it");
   }
   const { startVault } = await import("../../vault/server.ts");
+  const { isOpenToAll, openAccess } = await import("../vault-access.ts");
+  const access = openAccess(config.vault, logger);
   const { vaultFamilies } = await import("../../exposition/vault.ts");
   const listen = async (): Promise<RunningVault> => {
     const counters = newVaultCounters();
-    const { listen: at, lanePort } = config.vault;
+    const { listen: at, lanePort, insecureLan } = config.vault;
     const vault = await startVault({
-      config: { listen: at, maxBytes, lanePort: lanePort ?? "beside", disk },
+      config: {
+        listen: at,
+        maxBytes,
+        lanePort: lanePort ?? "beside",
+        disk,
+        insecureLan,
+        auditLog: access.auditLog,
+      },
+      security: access.security,
       recordClass,
       logger,
       counters,
@@ -61,6 +78,11 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     const { address } = vault;
     logger.info({ address, class: recordClass, maxBytes, disk }, "vault ready");
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
+    if (access.isNew) {
+      const { joinLine } = await import("../invitation.ts");
+      const line = joinLine(config.vault, { ...at, port: portOf(address) }, "write", null);
+      call.print({ event: "invitation", run: line }, [line]);
+    }
     return vault;
   };
   let vault: RunningVault | null = null;
@@ -69,7 +91,8 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     {
       name: "metrics endpoint",
       run: () => {
-        const read = (): Family[] => (vault === null ? [] : vaultFamilies(vault.stats()));
+        const read = (): Family[] =>
+          vault === null ? [] : vaultFamilies(vault.stats(), isOpenToAll(config.vault));
         return startScrape("vault", config.vault.metricsListen, logger, read);
       },
     },
@@ -78,13 +101,19 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   return runUntilSignal(() => startSteps(steps), { logger, stop });
 }
 
-function overrides({ listen, role, maxBytes }: VaultOptions): Override[] {
+function portOf(address: string): number {
+  return Number(address.slice(address.lastIndexOf(":") + 1));
+}
+
+function overrides({ listen, role, maxBytes, insecureLan }: VaultOptions): Override[] {
   const given = (option: string, section: string, name: string, text?: string): Override[] =>
     text === undefined ? [] : [{ option, section, name, text }];
   return [
     ...given("--role", "cluster", "role", role),
     ...given("--listen", "vault", "listen", listen),
     ...given("--max-bytes", "vault", "max_bytes", maxBytes),
+    ...given("--insecure-lan", "vault", "insecure_lan", insecureLan === true ? "true" : undefined),
+    ...given("--insecure-lan", "vault", "metrics_lan", insecureLan === true ? "true" : undefined),
   ];
 }
 

@@ -1,0 +1,93 @@
+import { existsSync, mkdirSync } from "node:fs";
+// Owns `tierkv certs`: a CA, and certificates for vaults and clients, for those who run their own.
+import { join, resolve } from "node:path";
+import { Option } from "commander";
+import { TierkvError } from "../../errors.ts";
+import { readPrivate, writePrivate } from "../../private-file.ts";
+import { ROLES } from "../../wire/roles.ts";
+import type { Role } from "../../wire/roles.ts";
+import type { Call, Registrar } from "../call.ts";
+
+interface CertsOptions {
+  dir: string;
+  host: string[];
+  role: Role;
+}
+
+const CA_NAME = "tierKV CA";
+const DIR_KEY = "--dir";
+
+export function addCerts({ program, action }: Registrar): void {
+  program
+    .command("certs")
+    .helpCommand(false)
+    .summary("make a CA and certificates of your own")
+    .description("Makes a CA, and certificates for vaults and their clients.")
+    .addHelpText("after", "\nExample:\n  tierkv certs init --host 192.168.1.10")
+    .command("init")
+    .summary("make a CA, a server and a client certificate")
+    .description(
+      "Makes a CA (once), a server certificate for the hosts given, and a client certificate with a role. Run again in the\n" +
+        "same directory it signs further ones with the CA that is there. Prints what to write into tierkv.toml.\n" +
+        "Keep ca-key.pem off the machines that serve.",
+    )
+    .option("--dir <path>", "where the files go", "./tierkv-certs")
+    .requiredOption("--host <host...>", "names and addresses of the vault's machine")
+    .addOption(
+      new Option("--role <role>", "what the client may do").choices(ROLES).default("write"),
+    )
+    .addHelpText("after", "\nExample:\n  tierkv certs init --host vault1.lan --host 192.168.1.10")
+    .action(action(init));
+}
+
+async function init(call: Call<CertsOptions>): Promise<number> {
+  const { host: hosts, role } = call.options;
+  const dir = resolve(call.options.dir);
+  const { certify } = await import("../../vault/identity.ts");
+  const file = (name: string): string => join(dir, `${name}.pem`);
+  const keep = (name: string, { certPem, keyPem }: { certPem: string; keyPem: string }): void => {
+    writePrivate(file(`${name}-key`), keyPem, DIR_KEY);
+    writePrivate(file(name), certPem, DIR_KEY);
+  };
+  mkdirSync(dir, { recursive: true, mode: 0o700 });
+  if (!existsSync(file("ca"))) keep("ca", certify({ usage: "ca", commonName: CA_NAME, hosts: [] }));
+  if (!existsSync(file("ca-key"))) {
+    const fix = "put the CA's key there, or give another --dir";
+    throw new TierkvError("CREDENTIALS", { path: file("ca-key"), reason: "it is gone", fix });
+  }
+  const ca = { commonName: CA_NAME, keyPem: readPrivate(file("ca-key"), DIR_KEY) };
+  const [first = "vault"] = hosts;
+  const [server, client] = [`server-${plain(first)}`, `client-${role}`];
+  keep(server, certify({ usage: "server", commonName: first, hosts }, ca));
+  keep(
+    client,
+    certify({ usage: "client", commonName: "tierKV client", hosts: [], unit: role }, ca),
+  );
+  const [vault, engine] = [
+    `[vault]\n${keys(file, server, "tls_client_ca")}`,
+    `[cluster]\n${keys(file, client, "tls_ca")}`,
+  ];
+  call.print(
+    { event: "certificates", dir, ca: file("ca"), server: file(server), client: file(client) },
+    [
+      "on the vault's machine, in tierkv.toml:",
+      vault,
+      "on the engine's machine, in tierkv.toml:",
+      engine,
+    ],
+  );
+  return 0;
+}
+
+function keys(file: (name: string) => string, name: string, ca: string): string {
+  const lines = [
+    `tls_cert = "${file(name)}"`,
+    `tls_key = "${file(`${name}-key`)}"`,
+    `${ca} = "${file("ca")}"`,
+  ];
+  return lines.join("\n");
+}
+
+function plain(host: string): string {
+  return host.replaceAll(/[^\w.-]/g, "_");
+}

@@ -1,0 +1,132 @@
+// Owns what this machine shows to a vault, and what it trusts: as joined, as configured, or as the vault of this very machine has it.
+import { X509Certificate } from "node:crypto";
+import { existsSync, statSync } from "node:fs";
+import { join } from "node:path";
+import type { Config } from "../config/config.ts";
+import { TierkvError } from "../errors.ts";
+import { TOKEN_FILE_POLL_MS } from "../limits-access.ts";
+import type { Logger } from "../log.ts";
+import { readPrivate, readPublic, writePrivate } from "../private-file.ts";
+import { nowMs, wallClockMs } from "../time.ts";
+import { openSecurity, tokensPath } from "../vault/identity.ts";
+import { parseTokens } from "../vault/tokens.ts";
+import { mayDo } from "../wire/roles.ts";
+import { VAULT_SERVER_NAME } from "../wire/security.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
+import type { VaultTarget } from "./targets.ts";
+import { isClosed } from "./vault-access.ts";
+
+const CREDENTIALS_KEY = "[cluster] credentials";
+const UNIX_PREFIX = "unix:";
+
+/** Certificate and token of one vault that was joined. */
+interface JoinedFiles {
+  folder: string;
+  ca: string;
+  token: string;
+}
+
+/** Where they stand; the address is `host:port`. */
+export function joinedFiles({ cluster }: Config, address: string): JoinedFiles {
+  const folder = join(cluster.credentials, address.replaceAll(/[^\w.-]/g, "_"));
+  return { folder, ca: join(folder, "vault.pem"), token: join(folder, "token") };
+}
+
+/** Keeps what a join brought. Throws CREDENTIALS. */
+export function keepJoined(config: Config, address: string, caPem: string, token: string): void {
+  const files = joinedFiles(config, address);
+  writePrivate(files.token, `${token}\n`, CREDENTIALS_KEY);
+  writePrivate(files.ca, caPem, CREDENTIALS_KEY);
+}
+
+/** null: this vault is spoken to in the clear. Throws CREDENTIALS. */
+export function securityFor(
+  config: Config,
+  { address, isOwn }: Pick<VaultTarget, "address" | "isOwn">,
+  logger: Logger,
+): ChannelSecurity | null {
+  if (address.startsWith(UNIX_PREFIX)) return null;
+  const joined = joinedFiles(config, address);
+  if (existsSync(joined.ca)) {
+    const caPem = Buffer.from(readPrivate(joined.ca, CREDENTIALS_KEY));
+    const token = tokenFile(joined.token, CREDENTIALS_KEY);
+    return { caPem, serverName: VAULT_SERVER_NAME, certPem: null, keyPem: null, token };
+  }
+  if (config.cluster.tlsCa !== null) return configured(config, config.cluster.tlsCa, address);
+  return isOwn && isClosed(config.vault) ? ownVault(config, address, logger) : null;
+}
+
+function configured({ cluster }: Config, tlsCa: string, address: string): ChannelSecurity {
+  const { tlsCert, tlsKey, token } = cluster;
+  const certPem = tlsCert === null ? null : Buffer.from(readPublic(tlsCert, "[cluster] tls_cert"));
+  if (certPem !== null && tlsCert !== null) checkValidity(tlsCert, certPem);
+  return {
+    caPem: Buffer.from(readPublic(tlsCa, "[cluster] tls_ca")),
+    serverName: hostOf(address),
+    certPem,
+    keyPem: tlsKey === null ? null : Buffer.from(readPrivate(tlsKey, "[cluster] tls_key")),
+    token: token === null ? (): null => null : tokenFile(token, "[cluster] token"),
+  };
+}
+
+/** Commands on the vault's own machine may do all: its user can read its tokens anyway. */
+function ownVault({ vault }: Config, address: string, logger: Logger): ChannelSecurity {
+  const { security } = openSecurity(vault, logger);
+  const isOurs = vault.tlsCert === null;
+  const best = security.tokens === null ? null : bestToken(tokensPath(vault));
+  return {
+    caPem: security.certPem,
+    serverName: isOurs ? VAULT_SERVER_NAME : hostOf(address),
+    certPem: null,
+    keyPem: null,
+    token: () => best,
+  };
+}
+
+function bestToken(path: string): string | null {
+  const tokens = parseTokens(readPrivate(path, "[vault] tokens"), path);
+  return tokens.reduce((best, next) => (mayDo(best.role, next.role) ? best : next)).token;
+}
+
+function hostOf(address: string): string {
+  return address.slice(0, address.lastIndexOf(":")).replace(/^\[(.*)\]$/, "$1");
+}
+
+function checkValidity(path: string, certPem: Buffer): void {
+  const { validTo } = new X509Certificate(certPem);
+  if (Date.parse(validTo) > wallClockMs()) return;
+  const fix = "make a new one with the CA's key (`tierkv certs init`)";
+  throw new TierkvError("CREDENTIALS", { path, reason: `it expired on ${validTo}`, fix });
+}
+
+/** The token of a file, read again when it changes. Throws CREDENTIALS at once for one that cannot be used. */
+function tokenFile(path: string, key: string): () => string {
+  const version = (): string => String(statSync(path, { throwIfNoEntry: false })?.mtimeMs);
+  let token = readToken(path, key);
+  let seen = version();
+  let lookedMs = nowMs();
+  return () => {
+    if (nowMs() - lookedMs < TOKEN_FILE_POLL_MS) return token;
+    lookedMs = nowMs();
+    const now = version();
+    if (now === seen) return token;
+    seen = now;
+    try {
+      token = readToken(path, key);
+    } catch {
+      // The one before it may still hold; the vault says when it does not.
+    }
+    return token;
+  };
+}
+
+function readToken(path: string, key: string): string {
+  const lines = readPrivate(path, key)
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line !== "" && !line.startsWith("#"));
+  const token = lines[0]?.replace(/^(?:read|write|admin):/, "") ?? "";
+  if (lines.length === 1 && /^[\x21-\x7e]+$/.test(token)) return token;
+  const reason = `${lines.length} lines: it must hold one token, of ASCII without spaces`;
+  throw new TierkvError("CREDENTIALS", { path, reason, fix: "write the token alone on a line" });
+}

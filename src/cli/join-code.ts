@@ -1,0 +1,57 @@
+// Owns the join code: where a vault is, how its certificate is known, and the token that opens it, in one word with a checksum.
+import { createHash } from "node:crypto";
+import { TierkvError } from "../errors.ts";
+import { JOIN_CODE_CHARS_MAX } from "../limits-access.ts";
+
+export interface Invitation {
+  /** `host:port`. */
+  address: string;
+  /** SHA-256 of the certificate. */
+  fingerprint: Buffer;
+  token: string;
+}
+
+const PREFIX = "tkv1.";
+const FINGERPRINT_BYTES = 32;
+const CHECK_BYTES = 4;
+const FIX = "copy the whole line that `tierkv invite` prints on the vault's machine";
+
+/** Behind the prefix, in base64url: length of the address (1), address, fingerprint (32), token, first 4 bytes of the SHA-256 of all that. */
+export function encodeJoinCode({ address, fingerprint, token }: Invitation): string {
+  const place = Buffer.from(address);
+  const body = Buffer.concat([Buffer.from([place.length]), place, fingerprint, Buffer.from(token)]);
+  return PREFIX + Buffer.concat([body, checkOf(body)]).toString("base64url");
+}
+
+/** Throws JOIN_CODE saying what is wrong with it; never shows it. */
+export function decodeJoinCode(code: string): Invitation {
+  const text = code.trim();
+  const refuse = (reason: string): never => {
+    throw new TierkvError("JOIN_CODE", { reason, fix: FIX });
+  };
+  if (text.length > JOIN_CODE_CHARS_MAX) return refuse(`${text.length} characters are too many`);
+  if (!text.startsWith(PREFIX)) {
+    return /^tkv\d+\./.test(text)
+      ? refuse("it is of another release; install the same on both machines")
+      : refuse(`it does not begin with ${PREFIX}`);
+  }
+  const coded = text.slice(PREFIX.length);
+  if (!/^[\w-]*$/.test(coded)) return refuse("it has characters that no code has");
+  const all = Buffer.from(coded, "base64url");
+  const body = all.subarray(0, Math.max(0, all.length - CHECK_BYTES));
+  if (body.length === 0 || !checkOf(body).equals(all.subarray(-CHECK_BYTES))) {
+    return refuse("its checksum does not fit, so that a part is missing or changed");
+  }
+  const placeEnd = 1 + (body[0] ?? 0);
+  const token = body.subarray(placeEnd + FINGERPRINT_BYTES).toString();
+  const address = body.subarray(1, placeEnd).toString();
+  if (!/^.+:\d{1,5}$/.test(address) || !/^[\x21-\x7e]+$/.test(token)) {
+    return refuse("it names no address or no token");
+  }
+  const fingerprint = Buffer.from(body.subarray(placeEnd, placeEnd + FINGERPRINT_BYTES));
+  return { address, fingerprint, token };
+}
+
+function checkOf(body: Buffer): Buffer {
+  return createHash("sha256").update(body).digest().subarray(0, CHECK_BYTES);
+}

@@ -1,0 +1,34 @@
+// Owns who gets into the vault of this machine: nobody is asked on a socket or the loopback; other machines bring a token or a certificate.
+import { join } from "node:path";
+import type { VaultConfig } from "../config/config.ts";
+import { isLocal } from "../hosts.ts";
+import type { Logger } from "../log.ts";
+import { openSecurity } from "../vault/identity.ts";
+import type { VaultSecurity } from "../vault/identity.ts";
+
+export interface Access {
+  security: VaultSecurity | null;
+  auditLog: string | null;
+  /** Whether tokens were made just now: a `tierkv join` line is to be shown. */
+  isNew: boolean;
+}
+
+/** Whether calls come over TLS, from those who show that they may. */
+export function isClosed(vault: VaultConfig): boolean {
+  const { listen, insecureLan, tlsCert, tlsClientCa, tokens } = vault;
+  if (insecureLan || listen.text.startsWith("unix:")) return false;
+  return !isLocal(listen) || (tlsCert ?? tlsClientCa ?? tokens) !== null;
+}
+
+/** Whether other machines get in, and nobody asks them anything. */
+export function isOpenToAll(vault: VaultConfig): boolean {
+  return vault.insecureLan && !isLocal(vault.listen);
+}
+
+/** Reads certificate and tokens, or makes them. Throws CREDENTIALS. */
+export function openAccess(vault: VaultConfig, logger: Logger): Access {
+  const { auditLog } = vault;
+  if (!isClosed(vault)) return { security: null, auditLog, isNew: false };
+  const { security, isNew } = openSecurity(vault, logger);
+  return { security, isNew, auditLog: auditLog ?? join(vault.stateDir, "audit.jsonl") };
+}

@@ -1,0 +1,111 @@
+import { homedir } from "node:os";
+// Owns the keys of who gets in: TLS, tokens, and what is served without them. Part of the table in schema.ts.
+import { join } from "node:path";
+import { PATH_BYTES_MAX } from "../limits.ts";
+import type { ClusterConfig, VaultConfig } from "./config.ts";
+import { boolean, path } from "./kinds.ts";
+import type { Environment, Field } from "./schema.ts";
+
+/** A file that may be left out. */
+function file(doc: string, fallbackText: string, example: string): Field<string | null> {
+  return { kind: path(PATH_BYTES_MAX), doc, fallback: () => null, fallbackText, example };
+}
+
+function home(env: Environment): string {
+  return env["HOME"] ?? homedir();
+}
+
+/** systemd names the directory of a service; other users have theirs. */
+function stateDir(env: Environment): string {
+  const [given = ""] = (env["STATE_DIRECTORY"] ?? "").split(":");
+  if (given !== "") return given;
+  const state = env["XDG_STATE_HOME"] ?? "";
+  return join(state === "" ? join(home(env), ".local", "state") : state, "tierkv");
+}
+
+export const CLUSTER_ACCESS: {
+  credentials: Field<ClusterConfig["credentials"]>;
+  tls_ca: Field<ClusterConfig["tlsCa"]>;
+  tls_cert: Field<ClusterConfig["tlsCert"]>;
+  tls_key: Field<ClusterConfig["tlsKey"]>;
+  token: Field<ClusterConfig["token"]>;
+} = {
+  credentials: {
+    kind: path(PATH_BYTES_MAX),
+    doc: "Where `tierkv join` keeps the certificate and the token of each vault. What stands there goes before the four keys below.",
+    fallback: (env) => join(home(env), ".config", "tierkv", "vaults"),
+    fallbackText: "`~/.config/tierkv/vaults`",
+    example: '"/etc/tierkv/vaults"',
+  },
+  tls_ca: file(
+    "PEM file with the certificate of those who run their own CA (`tierkv certs init` makes one): vaults are spoken to over TLS, and must have a certificate of it.",
+    "none: vaults that were not joined are spoken to in the clear",
+    '"/etc/tierkv/ca.pem"',
+  ),
+  tls_cert: file(
+    "PEM file with this machine's certificate, for vaults with `tls_client_ca`.",
+    "none",
+    '"/etc/tierkv/client.pem"',
+  ),
+  tls_key: file("PEM file with its key, mode 0600.", "none", '"/etc/tierkv/client-key.pem"'),
+  token: file(
+    "File of mode 0600 with the token that opens the vaults, alone on a line; `role:` may stand before it.",
+    "none",
+    '"/etc/tierkv/token"',
+  ),
+};
+
+export const VAULT_ACCESS: {
+  insecure_lan: Field<VaultConfig["insecureLan"]>;
+  state_dir: Field<VaultConfig["stateDir"]>;
+  tls_cert: Field<VaultConfig["tlsCert"]>;
+  tls_key: Field<VaultConfig["tlsKey"]>;
+  tls_client_ca: Field<VaultConfig["tlsClientCa"]>;
+  tokens: Field<VaultConfig["tokens"]>;
+  audit_log: Field<VaultConfig["auditLog"]>;
+} = {
+  insecure_lan: {
+    kind: boolean,
+    doc: "Lets every machine that reaches `listen` in, without TLS and without a token: it may read and write what prompts were made of. Warned about at every start. `--insecure-lan` says the same.",
+    fallback: () => false,
+    fallbackText: "`false`",
+    example: "false",
+  },
+  state_dir: {
+    kind: path(PATH_BYTES_MAX),
+    doc: "Where the vault keeps the certificate and the tokens that it makes at its first start on an address that other machines reach.",
+    fallback: stateDir,
+    fallbackText:
+      "`$STATE_DIRECTORY` (systemd), else `$XDG_STATE_HOME/tierkv`, else `~/.local/state/tierkv`",
+    example: '"/var/lib/tierkv"',
+  },
+  tls_cert: file(
+    "PEM file with the vault's certificate, and those between it and the CA.",
+    "the one the vault makes itself, where other machines reach it",
+    '"/etc/tierkv/server.pem"',
+  ),
+  tls_key: file("PEM file with its key, mode 0600.", "none", '"/etc/tierkv/server-key.pem"'),
+  tls_client_ca: file(
+    "PEM file with the certificate of a CA whose client certificates open the vault. `OU` in their subject names the role, `read`, `write` or `admin`; without it, `write`.",
+    "none: tokens open it",
+    '"/etc/tierkv/ca.pem"',
+  ),
+  tokens: file(
+    "File of mode 0600 with tokens that open the vault, one a line: `role:token`, the role `read`, `write` or `admin`, the token 32 characters or more. Read again when it changes, so that two may hold while one is changed.",
+    "`tokens` in `state_dir`; none where `tls_client_ca` is set",
+    '"/etc/tierkv/tokens"',
+  ),
+  audit_log: file(
+    "Where it is written down, as lines of JSON, who was refused, who flushed, which namespaces came and which records were bad. No prompts, no secrets, no whole hashes.",
+    "`audit.jsonl` in `state_dir` where the vault has TLS; else none",
+    '"/var/log/tierkv/audit.jsonl"',
+  ),
+};
+
+export const METRICS_LAN: Field<boolean> = {
+  kind: boolean,
+  doc: "Whether `metrics_listen` may be an address that other machines reach.",
+  fallback: () => false,
+  fallbackText: "`false`",
+  example: "false",
+};

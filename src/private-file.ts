@@ -1,0 +1,106 @@
+// Owns files with secrets: mode 0600 from their first moment, in a directory that nobody else may write; read only when they still are.
+import {
+  closeSync,
+  fstatSync,
+  linkSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  unlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname } from "node:path";
+import { makeDirectory } from "./directory.ts";
+import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
+import { SECRET_FILE_BYTES_MAX } from "./limits-access.ts";
+import { randomId } from "./time.ts";
+
+/** Bits that let group or others in, and those that let them write. */
+const FOREIGN_BITS = 0o077;
+const FOREIGN_WRITE_BITS = 0o022;
+
+/** The text of a secret. Throws CREDENTIALS when it cannot be read, or others may read it. */
+export function readPrivate(path: string, key: string): string {
+  return readChecked(path, key, true);
+}
+
+/** The text of a certificate: nobody else may change it, all may read it. */
+export function readPublic(path: string, key: string): string {
+  return readChecked(path, key, false);
+}
+
+function readChecked(path: string, key: string, isSecret: boolean): string {
+  try {
+    const handle = openSync(path, "r");
+    try {
+      const { mode, size } = fstatSync(handle);
+      const bits = isSecret ? FOREIGN_BITS : FOREIGN_WRITE_BITS;
+      if ((mode & bits) !== 0) {
+        const shown = (mode & 0o777).toString(8);
+        const reason = `it has mode ${shown}, so others may ${isSecret ? "read" : "write"} it`;
+        throw refused(path, reason, `run \`chmod ${isSecret ? "600" : "644"} ${path}\``);
+      }
+      if (size > SECRET_FILE_BYTES_MAX) {
+        const reason = `${size} bytes, the limit is ${SECRET_FILE_BYTES_MAX}`;
+        throw refused(path, reason, `correct ${key}`);
+      }
+      return readFileSync(handle, "utf8");
+    } finally {
+      closeSync(handle);
+    }
+  } catch (error) {
+    if (isTierkvError(error)) throw error;
+    throw refused(path, `it cannot be read: ${toTierkvError(error).message}`, `correct ${key}`);
+  }
+}
+
+/** Writes a secret in one step, over what was there. Throws CREDENTIALS. */
+export function writePrivate(path: string, text: string, key: string): void {
+  writeFresh(path, text, key, (fresh) => renameSync(fresh, path));
+}
+
+/** Writes a secret where there is none yet; false when somebody was quicker. Throws CREDENTIALS. */
+export function createPrivate(path: string, text: string, key: string): boolean {
+  let isOurs = true;
+  writeFresh(path, text, key, (fresh) => {
+    try {
+      linkSync(fresh, path);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+      isOurs = false;
+    } finally {
+      unlinkSync(fresh);
+    }
+  });
+  return isOurs;
+}
+
+function writeFresh(path: string, text: string, key: string, place: (fresh: string) => void): void {
+  const fresh = `${path}.${randomId(4)}`;
+  try {
+    prepareDirectory(dirname(path), key);
+    writeFileSync(fresh, text, { mode: 0o600, flag: "wx" });
+    place(fresh);
+  } catch (error) {
+    if (isTierkvError(error)) throw error;
+    const reason = `it cannot be written: ${toTierkvError(error).message}`;
+    throw refused(path, reason, `set ${key} to a place of this user's`);
+  }
+}
+
+function prepareDirectory(directory: string, key: string): void {
+  makeDirectory(directory);
+  const { mode } = statSync(directory);
+  if ((mode & FOREIGN_WRITE_BITS) === 0) return;
+  const fix = `run \`chmod 700 ${directory}\`, or set ${key} to another place`;
+  throw refused(
+    directory,
+    `it has mode ${(mode & 0o777).toString(8)}: others may write there`,
+    fix,
+  );
+}
+
+function refused(path: string, reason: string, fix: string): TierkvError {
+  return new TierkvError("CREDENTIALS", { path, reason, fix });
+}

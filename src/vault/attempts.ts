@@ -1,0 +1,41 @@
+// Owns how often one address may fail to be let in: a few times at once, then once in a while.
+import { AUTH_FAILURES_MAX, AUTH_PEERS_MAX, AUTH_REFILL_MS } from "../limits-access.ts";
+import { nowMs } from "../time.ts";
+
+interface Account {
+  failures: number;
+  atMs: number;
+}
+
+export class Attempts {
+  readonly #accounts = new Map<string, Account>();
+
+  /** Whether this address has no attempt left for now. */
+  isSpent(address: string): boolean {
+    const account = this.#accounts.get(address);
+    return account !== undefined && settle(account) >= AUTH_FAILURES_MAX;
+  }
+
+  /** Counts a failure; true when it was the last for now. */
+  failed(address: string): boolean {
+    const account = this.#accounts.get(address) ?? { failures: 0, atMs: nowMs() };
+    settle(account);
+    account.failures = Math.min(account.failures + 1, AUTH_FAILURES_MAX);
+    // The one that failed longest ago is forgotten first.
+    this.#accounts.delete(address);
+    this.#accounts.set(address, account);
+    if (this.#accounts.size > AUTH_PEERS_MAX) {
+      const [oldest = ""] = this.#accounts.keys();
+      this.#accounts.delete(oldest);
+    }
+    return account.failures >= AUTH_FAILURES_MAX;
+  }
+}
+
+/** What is left of the failures by now. */
+function settle(account: Account): number {
+  const forgiven = Math.floor((nowMs() - account.atMs) / AUTH_REFILL_MS);
+  account.failures = Math.max(0, account.failures - forgiven);
+  account.atMs += forgiven * AUTH_REFILL_MS;
+  return account.failures;
+}

@@ -1,0 +1,141 @@
+// Owns the audit log: who was refused, who changed what, what came in damaged; lines of JSON, appended, bounded, without secrets.
+import { appendFileSync, renameSync, statSync } from "node:fs";
+import { dirname } from "node:path";
+import { makeDirectory } from "../directory.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import {
+  AUDIT_FILE_BYTES_MAX,
+  AUDIT_FILES_KEPT,
+  AUDIT_LINES_PER_S_MAX,
+  AUDIT_POLL_MS,
+} from "../limits-access.ts";
+import type { Logger } from "../log.ts";
+import { nowMs, wallClockMs } from "../time.ts";
+
+/** What is written down; names stand in docs/security.md. */
+export type AuditEvent =
+  | "started"
+  | "auth_failed"
+  | "role_missing"
+  | "peer_limited"
+  | "admin_call"
+  | "namespace_new"
+  | "records_bad"
+  | "records_quarantined"
+  | "quota_reached"
+  | "lanes_refused";
+
+export type AuditFields = Readonly<Record<string, string | number | boolean | readonly string[]>>;
+
+/** Characters of a hash that are shown: enough to find it, too few to use it. */
+const HASH_CHARS = 8;
+
+/** The beginning of a hash. */
+export function shortHash(hash: Buffer): string {
+  return hash.toString("hex").slice(0, HASH_CHARS);
+}
+
+export class AuditLog {
+  readonly #path: string | null;
+  readonly #logger: Logger;
+  #bytes = 0;
+  #second = 0;
+  #lines = 0;
+  #suppressed = 0;
+  #isFailing = false;
+
+  /** `path` null: nothing is written. Throws CREDENTIALS when the file cannot be opened. */
+  constructor(path: string | null, logger: Logger) {
+    this.#path = path;
+    this.#logger = logger;
+    if (path === null) return;
+    try {
+      makeDirectory(dirname(path));
+      appendFileSync(path, "", { mode: 0o600 });
+      this.#bytes = statSync(path).size;
+    } catch (error) {
+      const reason = `it cannot be written: ${toTierkvError(error).message}`;
+      throw new TierkvError("CREDENTIALS", { path, reason, fix: "correct [vault] audit_log" });
+    }
+  }
+
+  /** Appends one line. Never throws: a disk that is full is told of in the log, once. */
+  record(event: AuditEvent, fields: AuditFields = {}): void {
+    if (this.#path === null || this.#isTooMuch()) return;
+    const suppressed = this.#suppressed === 0 ? {} : { suppressed: this.#suppressed };
+    this.#suppressed = 0;
+    const at = new Date(wallClockMs()).toISOString();
+    const line = `${JSON.stringify({ at, event, ...fields, ...suppressed })}\n`;
+    try {
+      this.#rotate(Buffer.byteLength(line));
+      appendFileSync(this.#path, line, { mode: 0o600 });
+      this.#isFailing = false;
+    } catch (error) {
+      if (!this.#isFailing) {
+        const { message: reason } = toTierkvError(error);
+        this.#logger.error({ path: this.#path, reason }, "the audit log cannot be written");
+      }
+      this.#isFailing = true;
+    }
+  }
+
+  #isTooMuch(): boolean {
+    const second = Math.floor(nowMs() / 1000);
+    if (second !== this.#second) this.#lines = 0;
+    this.#second = second;
+    this.#lines += 1;
+    if (this.#lines <= AUDIT_LINES_PER_S_MAX) return false;
+    this.#suppressed += 1;
+    return true;
+  }
+
+  #rotate(more: number): void {
+    this.#bytes += more;
+    if (this.#bytes <= AUDIT_FILE_BYTES_MAX) return;
+    const name = (index: number): string => `${this.#path}${index === 0 ? "" : `.${index}`}`;
+    for (let index = AUDIT_FILES_KEPT - 1; index >= 0; index -= 1) {
+      if (statSync(name(index), { throwIfNoEntry: false }) !== undefined)
+        renameSync(name(index), name(index + 1));
+    }
+    this.#bytes = more;
+  }
+}
+
+/** Counters that grow only when something belongs into the audit log, and under which name. */
+const WATCHED: Readonly<Record<string, AuditEvent>> = {
+  refused_bad_record: "records_bad",
+  refused_wrong_key: "records_bad",
+  quarantined: "records_quarantined",
+  refused_over_quota: "quota_reached",
+  lanes_refused: "lanes_refused",
+};
+
+/** Tells the audit log of counters that grew, also of those that are counted on lanes. */
+export class AuditWatch {
+  readonly #audit: AuditLog;
+  readonly #counts: () => Readonly<Record<string, number>>;
+  readonly #timer: NodeJS.Timeout;
+  #last: Readonly<Record<string, number>> = {};
+
+  constructor(audit: AuditLog, counts: () => Readonly<Record<string, number>>) {
+    this.#audit = audit;
+    this.#counts = counts;
+    this.#timer = setInterval(() => this.look(), AUDIT_POLL_MS);
+    this.#timer.unref();
+  }
+
+  look(): void {
+    const now = this.#counts();
+    for (const [counter, event] of Object.entries(WATCHED)) {
+      const more = (now[counter] ?? 0) - (this.#last[counter] ?? 0);
+      if (more > 0) this.#audit.record(event, { counter, more });
+    }
+    this.#last = now;
+  }
+
+  /** Writes down what came since the last look. Idempotent. */
+  close(): void {
+    clearInterval(this.#timer);
+    this.look();
+  }
+}

@@ -1,0 +1,166 @@
+// Owns what makes a vault closed to strangers: its certificate and key, and who may come in; made at the first start where there is none.
+import { X509Certificate } from "node:crypto";
+import { join } from "node:path";
+import { createSecureContext } from "node:tls";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import {
+  CERTIFICATE_DAYS,
+  CERTIFICATE_EARLY_S,
+  CERTIFICATE_WARN_DAYS,
+  TOKEN_BYTES,
+} from "../limits-access.ts";
+import type { Logger } from "../log.ts";
+import { makeCertificate } from "../native.ts";
+import type { CertificateIssuer, CertificateOptions, CertifiedKey } from "../native.ts";
+import { createPrivate, readPrivate, readPublic } from "../private-file.ts";
+import { randomToken, wallClockMs } from "../time.ts";
+import { VAULT_SERVER_NAME } from "../wire/security.ts";
+import { TokenFile } from "./tokens.ts";
+
+const DAY_S = 86_400;
+const STATE_KEY = "[vault] state_dir";
+
+/** What a vault that other machines reach brings to its listening sockets. */
+export interface VaultSecurity {
+  readonly certPem: Buffer;
+  readonly keyPem: Buffer;
+  /** null: client certificates are not asked for. */
+  readonly clientCaPem: Buffer | null;
+  /** null: client certificates alone open it. */
+  readonly tokens: TokenFile | null;
+}
+
+/** Where the parts stand; null: made in `stateDir`, or not wanted. */
+export interface SecurityFiles {
+  readonly stateDir: string;
+  readonly tlsCert: string | null;
+  readonly tlsKey: string | null;
+  readonly tlsClientCa: string | null;
+  readonly tokens: string | null;
+}
+
+export interface OpenedSecurity {
+  security: VaultSecurity;
+  /** Whether the vault made its tokens just now: nobody has joined yet. */
+  isNew: boolean;
+}
+
+/** Reads all parts, and makes those that are the vault's own. Throws CREDENTIALS. */
+export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecurity {
+  const { certPem, keyPem, path } = ownCertificate(files);
+  checkPair(path, certPem, keyPem);
+  checkValidity(path, certPem, logger);
+  const { tlsClientCa, tokens } = files;
+  const isByToken = tokens !== null || tlsClientCa === null;
+  const isNew = tokens === null && isByToken && makeTokens(tokensPath(files));
+  return {
+    security: {
+      certPem,
+      keyPem,
+      clientCaPem:
+        tlsClientCa === null ? null : Buffer.from(readPublic(tlsClientCa, "[vault] tls_client_ca")),
+      tokens: isByToken ? new TokenFile(tokensPath(files), logger) : null,
+    },
+    isNew,
+  };
+}
+
+/** The file of tokens that holds for these settings. */
+export function tokensPath({ stateDir, tokens }: SecurityFiles): string {
+  return tokens ?? join(stateDir, "tokens");
+}
+
+/** Key and certificate in one file, so that they can only come together. */
+export function certificatePath({ stateDir }: Pick<SecurityFiles, "stateDir">): string {
+  return join(stateDir, "vault.pem");
+}
+
+function ownCertificate(files: SecurityFiles): { certPem: Buffer; keyPem: Buffer; path: string } {
+  const { tlsCert, tlsKey } = files;
+  if (tlsCert !== null && tlsKey !== null) {
+    return {
+      certPem: Buffer.from(readPublic(tlsCert, "[vault] tls_cert")),
+      keyPem: Buffer.from(readPrivate(tlsKey, "[vault] tls_key")),
+      path: tlsCert,
+    };
+  }
+  const path = certificatePath(files);
+  makeOwnCertificate(path);
+  const text = readPrivate(path, STATE_KEY);
+  return { certPem: pick(text, "CERTIFICATE"), keyPem: pick(text, "PRIVATE KEY"), path };
+}
+
+function pick(text: string, label: string): Buffer {
+  const [found = ""] =
+    new RegExp(`-----BEGIN ${label}-----[^-]+-----END ${label}-----\n?`).exec(text) ?? [];
+  return Buffer.from(found);
+}
+
+/** Nothing changes where there is one already: clients have pinned it. */
+function makeOwnCertificate(path: string): void {
+  try {
+    readPrivate(path, STATE_KEY);
+    return;
+  } catch (error) {
+    if (!toTierkvError(error).message.includes("ENOENT")) throw error;
+  }
+  const { certPem, keyPem } = certify({
+    usage: "server",
+    commonName: "tierKV vault",
+    hosts: [VAULT_SERVER_NAME],
+  });
+  createPrivate(path, keyPem + certPem, STATE_KEY);
+}
+
+/** A new key with its certificate, good from now on. */
+export function certify(
+  about: Pick<CertificateOptions, "usage" | "commonName" | "hosts"> & { unit?: string },
+  issuer: CertificateIssuer | null = null,
+): CertifiedKey {
+  const nowS = Math.floor(wallClockMs() / 1000);
+  const notBeforeS = nowS - CERTIFICATE_EARLY_S;
+  const notAfterS = nowS + CERTIFICATE_DAYS * DAY_S;
+  return makeCertificate({ unit: "", ...about, notBeforeS, notAfterS }, issuer);
+}
+
+/** false when there are tokens already. */
+function makeTokens(path: string): boolean {
+  const line = (role: string): string =>
+    `${role}:${randomToken(TOKEN_BYTES).toString("base64url")}`;
+  const text = `# Tokens that open this vault, one a line: role:token. Read again when this file changes.
+${line("read")}
+${line("write")}
+${line("admin")}
+`;
+  try {
+    readPrivate(path, STATE_KEY);
+    return false;
+  } catch (error) {
+    if (!toTierkvError(error).message.includes("ENOENT")) throw error;
+    return createPrivate(path, text, STATE_KEY);
+  }
+}
+
+function checkPair(path: string, certPem: Buffer, keyPem: Buffer): void {
+  try {
+    createSecureContext({ cert: certPem, key: keyPem });
+  } catch (error) {
+    const reason = `this certificate and its key cannot be used: ${toTierkvError(error).message}`;
+    const fix = "name a certificate and its own key, both as PEM";
+    throw new TierkvError("CREDENTIALS", { path, reason, fix }, { cause: error });
+  }
+}
+
+function checkValidity(path: string, certPem: Buffer, logger: Logger): void {
+  const { validTo } = new X509Certificate(certPem);
+  const daysLeft = (Date.parse(validTo) - wallClockMs()) / 1000 / DAY_S;
+  if (daysLeft <= 0) {
+    const fix = "renew it; one that the vault made is made again when the file is gone";
+    throw new TierkvError("CREDENTIALS", { path, reason: `it expired on ${validTo}`, fix });
+  }
+  if (daysLeft > CERTIFICATE_WARN_DAYS) return;
+  logger.warn(
+    { path, validTo, daysLeft: Math.floor(daysLeft) },
+    "the vault's certificate expires soon",
+  );
+}

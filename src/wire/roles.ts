@@ -1,0 +1,47 @@
+// Owns who may call what: the roles, and the one every call of a vault needs; a call without a row is denied.
+import type { HealthService, VaultService } from "./service.ts";
+import { healthService, vaultService } from "./service.ts";
+
+/** Each may do what the one before it may. */
+export const ROLES = ["read", "write", "admin"] as const;
+export type Role = (typeof ROLES)[number];
+
+const VAULT: Readonly<Record<keyof VaultService, Role>> = {
+  Hello: "read",
+  Lookup: "read",
+  Fetch: "read",
+  // The vault looks for itself before it drops anything.
+  Report: "read",
+  Stats: "read",
+  Store: "write",
+  Name: "write",
+  Flush: "admin",
+};
+
+const HEALTH: Readonly<Record<keyof HealthService, Role>> = {
+  Check: "read",
+  Watch: "read",
+};
+
+const NEEDED: ReadonlyMap<string, Role> = new Map([
+  ...Object.entries(VAULT).map(([name, role]) => row(vaultService, name, role)),
+  ...Object.entries(HEALTH).map(([name, role]) => row(healthService, name, role)),
+]);
+
+function row(service: object, name: string, role: Role): [string, Role] {
+  const { path } = (service as Record<string, { path: string }>)[name] ?? { path: name };
+  return [path, role];
+}
+
+/** Role that the call of this path (`/package.Service/Call`) needs; null: nobody may. */
+export function roleNeeded(path: string): Role | null {
+  return NEEDED.get(path) ?? null;
+}
+
+export function isRole(text: string): text is Role {
+  return (ROLES as readonly string[]).includes(text);
+}
+
+export function mayDo(role: Role, needed: Role): boolean {
+  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
+}

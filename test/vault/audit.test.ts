@@ -1,0 +1,126 @@
+// Owns the proof of the audit log: what is written, that it holds no secret, that it is bounded, and that it harms nobody.
+import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { expect, test, vi } from "vitest";
+import { VaultChannel } from "../../src/client/channel.ts";
+import type * as Limits from "../../src/limits-access.ts";
+import { AUDIT_FILES_KEPT, AUDIT_LINES_PER_S_MAX } from "../../src/limits-access.ts";
+import { AuditLog, AuditWatch } from "../../src/vault/audit.ts";
+import { vaultService } from "../../src/wire/service.ts";
+import { connectTo, openClosedVault, rawCall, TOKENS } from "../support/closed-vaults.ts";
+import type { ClosedVault } from "../support/closed-vaults.ts";
+import { NAMESPACE } from "../support/records.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { closeAfterTest, logger, SOON_MS, until } from "../support/vaults.ts";
+
+vi.mock("../../src/limits-access.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  AUDIT_FILE_BYTES_MAX: 2_000,
+}));
+
+type Line = Record<string, unknown>;
+
+function linesOf(path: string): Line[] {
+  const lines = readFileSync(path, "utf8").trimEnd().split("\n");
+  return lines.filter(Boolean).map((line) => JSON.parse(line) as Line);
+}
+
+function channelTo(vault: ClosedVault, token: string): VaultChannel {
+  const [certPem, keyPem] = [null, null];
+  const serverName = "127.0.0.1";
+  const caPem = Buffer.from(vault.caPem);
+  const security = { caPem, certPem, keyPem, serverName, token: () => token };
+  return closeAfterTest(new VaultChannel(vault.address, security));
+}
+
+const OPTIONS = { timeoutMs: SOON_MS, signal: new AbortController().signal };
+
+test("says who was refused, who flushed, which namespaces came; no secret and no whole hash", async () => {
+  const vault = await openClosedVault();
+  const wrong = { token: "x".repeat(40) };
+  await rawCall(connectTo(vault, wrong), "/tierkv.v1.Vault/Lookup", wrong, 5);
+  const channel = channelTo(vault, TOKENS.admin);
+  const name = { namespace: NAMESPACE, model: "org/model" };
+  await channel.unary(vaultService.Name, name, OPTIONS);
+  await channel.unary(vaultService.Name, name, OPTIONS);
+  await channel.unary(vaultService.Flush, { namespace: NAMESPACE, recordClass: 0 }, OPTIONS);
+  await expect(
+    channelTo(vault, TOKENS.read).unary(vaultService.Name, name, OPTIONS),
+  ).rejects.toThrow("needs role write");
+
+  const lines = linesOf(vault.auditLog);
+  const hash = NAMESPACE.toString("hex");
+  expect(lines.map(({ event }) => event)).toEqual([
+    "started",
+    "auth_failed",
+    "namespace_new",
+    "admin_call",
+    "role_missing",
+  ]);
+  expect(lines[1]).toMatchObject({
+    call: "Lookup",
+    peer: expect.stringMatching(/^127\.0\.0\.1:\d+$/) as string,
+  });
+  expect(lines[2]).toMatchObject({ model: "org/model", namespace: hash.slice(0, 8) });
+  expect(lines[3]).toMatchObject({ call: "Flush", role: "admin", namespaces: [hash.slice(0, 8)] });
+  expect(lines[4]).toMatchObject({ call: "Name", role: "read", needed: "write" });
+  const text = readFileSync(vault.auditLog, "utf8");
+  for (const secret of [...Object.values(TOKENS), wrong.token, hash])
+    expect(text).not.toContain(secret);
+  expect(statSync(vault.auditLog).mode & 0o777).toBe(0o600);
+});
+
+test("counters that grow are told, wherever they are counted", () => {
+  const path = join(testDirectory(), "audit.jsonl");
+  let counts: Record<string, number> = { quarantined: 0, refused_bad_record: 1, lookups: 1 };
+  const watch = new AuditWatch(new AuditLog(path, logger), () => counts);
+  watch.look();
+  counts = { ...counts, quarantined: 2, lookups: 9 };
+  watch.close();
+  watch.close();
+  expect(linesOf(path)).toMatchObject([
+    { event: "records_bad", counter: "refused_bad_record", more: 1 },
+    { event: "records_quarantined", counter: "quarantined", more: 2 },
+  ]);
+});
+
+test("files are bounded, in number, too, and an older one goes on being added to", () => {
+  const path = join(testDirectory(), "deep", "audit.jsonl");
+  const now = vi.spyOn(performance, "now");
+  let second = 0;
+  now.mockImplementation(() => (second += 1000));
+  new AuditLog(path, logger).record("started", { address: "first" });
+  const audit = new AuditLog(path, logger);
+  for (let index = 0; index < 200; index += 1)
+    audit.record("auth_failed", { index, peer: "x".repeat(50) });
+  now.mockRestore();
+  const names = readdirSync(dirname(path)).sort();
+  expect(names).toHaveLength(1 + AUDIT_FILES_KEPT);
+  const all = names.map((name) => join(dirname(path), name));
+  for (const file of all) expect(statSync(file).size).toBeLessThanOrEqual(2_000);
+  expect(linesOf(path).at(-1)).toMatchObject({ index: 199 });
+});
+
+test("a flood is counted instead of written", () => {
+  const path = join(testDirectory(), "audit.jsonl");
+  const now = vi.spyOn(performance, "now").mockReturnValue(1_000);
+  const audit = new AuditLog(path, logger);
+  for (let index = 0; index < AUDIT_LINES_PER_S_MAX + 7; index += 1)
+    audit.record("auth_failed", {});
+  now.mockReturnValue(2_000);
+  audit.record("auth_failed", {});
+  now.mockRestore();
+  const lines = linesOf(path);
+  expect(lines).toHaveLength(AUDIT_LINES_PER_S_MAX + 1);
+  expect(lines.at(-1)).toMatchObject({ suppressed: 7 });
+});
+
+test("a place that cannot be written ends the start; one that is lost later harms nothing", async () => {
+  const file = join(testDirectory(), "file");
+  writeFileSync(file, "");
+  expect(() => new AuditLog(join(file, "audit.jsonl"), logger)).toThrow("[vault] audit_log");
+  const vault = await openClosedVault();
+  await until(() => linesOf(vault.auditLog).length > 0, "the first line");
+  const nothing = new AuditLog(null, logger);
+  nothing.record("started");
+});

@@ -1,0 +1,200 @@
+// Owns the proof that a closed vault lets nobody in who may not come: every call, with everything that is not enough, before its body is read.
+import { readdirSync, readFileSync } from "node:fs";
+import { status as GrpcStatus } from "@grpc/grpc-js";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { AUTH_FAILURES_MAX } from "../../src/limits-access.ts";
+import { ROLES, roleNeeded } from "../../src/wire/roles.ts";
+import type { Role } from "../../src/wire/roles.ts";
+import { healthService, vaultService } from "../../src/wire/service.ts";
+import {
+  certificate,
+  connectTo,
+  openClosedVault,
+  rawCall,
+  TOKENS,
+} from "../support/closed-vaults.ts";
+import type { ClosedVault, Shown } from "../support/closed-vaults.ts";
+import { until } from "../support/vaults.ts";
+
+interface Method {
+  path: string;
+  requestDeserialize: (bytes: Buffer) => unknown;
+}
+
+const METHODS = [...Object.values(vaultService), ...Object.values(healthService)] as Method[];
+const BODY_BYTES = 8_000_000;
+/** What fits into the windows of HTTP/2 before anybody reads. */
+const UNREAD_BYTES_MAX = 200_000;
+
+/** Every message that any call took apart. */
+let parsed = 0;
+const originals = METHODS.map((method) => method.requestDeserialize);
+
+beforeAll(() => {
+  for (const [index, method] of METHODS.entries()) {
+    method.requestDeserialize = (bytes) => {
+      parsed += 1;
+      return originals[index]?.(bytes);
+    };
+  }
+});
+
+afterAll(() => {
+  for (const [index, method] of METHODS.entries())
+    method.requestDeserialize = originals[index] ?? method.requestDeserialize;
+});
+
+/** Calls as the files in proto/ name them. */
+function callsOfProto(): string[] {
+  const folder = new URL("../../proto/", import.meta.url);
+  return readdirSync(folder).flatMap((name) => {
+    const text = readFileSync(new URL(name, folder), "utf8");
+    const of = /^package (.+);$/m.exec(text)?.[1] ?? "";
+    const service = /^service (\w+)/m.exec(text)?.[1] ?? "";
+    return [...text.matchAll(/^ {2}rpc (\w+)\(/gm)].map((hit) => `/${of}.${service}/${hit[1]}`);
+  });
+}
+
+const CALLS = callsOfProto();
+
+/** What is shown by those who may not come in. */
+const STRANGERS: Readonly<Record<string, (vault: ClosedVault) => Shown>> = {
+  nothing: () => ({}),
+  "a wrong token": () => ({ token: "x".repeat(40) }),
+  "a token that is almost right": () => ({ token: `${TOKENS.admin.slice(0, -1)}b` }),
+  "a token and more behind it": () => ({ token: `${TOKENS.admin} `.concat("a") }),
+  "an expired certificate": ({ ca }) => ({
+    certificate: certificate("client", ca, { unit: "admin", fromDays: -10, toDays: -1 }),
+  }),
+  "a certificate that is not yet valid": ({ ca }) => ({
+    certificate: certificate("client", ca, { unit: "admin", fromDays: 1, toDays: 2 }),
+  }),
+  "a certificate of another CA": () => ({
+    certificate: certificate("client", certificate("ca"), { unit: "admin" }),
+  }),
+  "a certificate that signed itself": () => ({
+    certificate: certificate("client", null, { unit: "admin" }),
+  }),
+  "a certificate of a role that does not exist": ({ ca }) => ({
+    certificate: certificate("client", ca, { unit: "root" }),
+  }),
+};
+
+test("every call of every proto file has a role, and nothing else has", () => {
+  expect(CALLS.length).toBe(METHODS.length);
+  expect(CALLS.sort()).toEqual(METHODS.map(({ path }) => path).sort());
+  for (const path of CALLS) expect(ROLES).toContain(roleNeeded(path));
+  expect(roleNeeded("/tierkv.v1.Vault/Anything")).toBeNull();
+});
+
+describe.each(Object.entries(STRANGERS))("with %s", (_name, show) => {
+  test.each(CALLS)("%s is refused before its body is read", async (path) => {
+    const vault = await openClosedVault();
+    const before = parsed;
+    const shown = show(vault);
+    const { status, message, sent } = await rawCall(
+      connectTo(vault, shown),
+      path,
+      shown,
+      BODY_BYTES,
+    );
+    expect(status).toBe(GrpcStatus.UNAUTHENTICATED);
+    expect(message).toBe("no valid token or client certificate came with the call");
+    expect(sent).toBeLessThan(UNREAD_BYTES_MAX);
+    expect(parsed).toBe(before);
+    expect(vault.counter("calls_unauthenticated")).toBe(1);
+  });
+});
+
+const LESSER = CALLS.flatMap((path) => {
+  const needed = roleNeeded(path);
+  return ROLES.slice(0, ROLES.indexOf(needed ?? "read")).map((role) => [path, role] as const);
+});
+
+test("there are calls that some roles may not make", () => {
+  expect(new Set(LESSER.map(([path]) => path.split("/")[2]))).toEqual(
+    new Set(["Store", "Name", "Flush"]),
+  );
+});
+
+describe.each(["token", "certificate"] as const)("with the %s of a lesser role", (what) => {
+  test.each(LESSER)("%s is denied to %s before its body is read", async (path, role) => {
+    const vault = await openClosedVault();
+    const shown = shownOf(vault, what, role);
+    const before = parsed;
+    const session = connectTo(vault, shown);
+    const { status, message, sent } = await rawCall(session, path, shown, BODY_BYTES);
+    expect(status).toBe(GrpcStatus.PERMISSION_DENIED);
+    expect(message).toContain(`role ${role}: `);
+    expect(sent).toBeLessThan(UNREAD_BYTES_MAX);
+    expect(parsed).toBe(before);
+    expect(vault.counter("calls_denied")).toBe(1);
+    // The connection of one who may come in goes on.
+    const hello = await rawCall(session, "/tierkv.v1.Vault/Stats", shown, 5);
+    expect(hello.status).toBe(GrpcStatus.OK);
+  });
+});
+
+function shownOf({ ca }: ClosedVault, what: "token" | "certificate", role: Role): Shown {
+  if (what === "token") return { token: TOKENS[role] };
+  return { certificate: certificate("client", ca, { unit: role }) };
+}
+
+test.each(["token", "certificate"] as const)(
+  "the %s of a role opens what it is for",
+  async (what) => {
+    const vault = await openClosedVault();
+    for (const role of ROLES) {
+      const shown = shownOf(vault, what, role);
+      const session = connectTo(vault, shown);
+      expect(await rawCall(session, "/tierkv.v1.Vault/Stats", shown, 5)).toMatchObject({
+        status: 0,
+      });
+    }
+    const admin = shownOf(vault, what, "admin");
+    const flushed = await rawCall(connectTo(vault, admin), "/tierkv.v1.Vault/Flush", admin, 5);
+    expect(flushed.status).toBe(GrpcStatus.OK);
+    const unnamed = { certificate: certificate("client", vault.ca) };
+    const denied = await rawCall(connectTo(vault, unnamed), "/tierkv.v1.Vault/Flush", unnamed, 5);
+    expect(denied.message).toContain("role write: Flush needs role admin");
+  },
+);
+
+test("a call that no file names is not served to anybody", async () => {
+  const vault = await openClosedVault();
+  const path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+  for (const shown of [{}, { token: TOKENS.admin }]) {
+    const answer = await rawCall(connectTo(vault, shown), path, shown, BODY_BYTES);
+    expect(answer.status).toBe(GrpcStatus.UNIMPLEMENTED);
+    expect(answer.sent).toBeLessThan(UNREAD_BYTES_MAX);
+  }
+});
+
+test("who fails again and again is cut off, and then not even listened to; others are served on", async () => {
+  const vault = await openClosedVault();
+  const friend = { token: TOKENS.read };
+  const known = connectTo(vault, friend);
+  const path = "/tierkv.v1.Vault/Stats";
+  expect((await rawCall(known, path, friend, 5)).status).toBe(0);
+  const stranger = connectTo(vault, {});
+  const failures = Array.from({ length: AUTH_FAILURES_MAX + 2 }, () =>
+    rawCall(stranger, path, { token: "x".repeat(40) }, 5),
+  );
+  await Promise.all(failures);
+  await until(() => stranger.destroyed, "the end of the stranger's connection");
+  // Counted as refused unless the pause has ended already, on a slow machine.
+  const again = connectTo(vault, {});
+  await rawCall(again, path, {}, 5);
+  expect(vault.counter("peers_limited") + vault.counter("calls_unauthenticated")).toBeGreaterThan(
+    AUTH_FAILURES_MAX,
+  );
+  expect((await rawCall(known, path, friend, 5)).status).toBe(0);
+});
+
+test("what no call came in on is ended", async () => {
+  const vault = await openClosedVault();
+  const { AUTH_TIMEOUT_MS } = await import("../../src/limits-access.ts");
+  expect(AUTH_TIMEOUT_MS).toBeLessThanOrEqual(10_000);
+  const idle = connectTo(vault, {});
+  await until(() => idle.destroyed, "the end of an idle connection");
+});
