@@ -2,11 +2,12 @@
 import { parse, TomlError } from "smol-toml";
 import { TierkvError } from "../errors.ts";
 import type { Config } from "./config.ts";
+import type { Environment, Field } from "./field.ts";
 import { lineOf } from "./locate.ts";
 import { nearest } from "./nearest.ts";
 import { breaches } from "./rules.ts";
 import { ENTRIES, SECTIONS } from "./schema.ts";
-import type { Entry, Environment, Field } from "./schema.ts";
+import type { Entry } from "./schema.ts";
 import { isTable, showValue } from "./show.ts";
 
 export interface Checked {

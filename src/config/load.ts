@@ -8,9 +8,9 @@ import { LOG_LEVELS } from "../log.ts";
 import { checkConfig, NO_FILE, place } from "./check.ts";
 import type { Checked } from "./check.ts";
 import type { Config } from "./config.ts";
+import type { Environment } from "./field.ts";
 import { choice } from "./kinds.ts";
 import { lineOf } from "./locate.ts";
-import type { Environment } from "./schema.ts";
 import { showValue } from "./show.ts";
 
 const FILE_NAME = "tierkv.toml";

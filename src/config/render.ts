@@ -1,6 +1,6 @@
+import type { Field } from "./field.ts";
 // Owns the two texts made from the schema: tierkv.toml.example and docs/config.md.
 import { SECTIONS } from "./schema.ts";
-import type { Field } from "./schema.ts";
 
 const LINE_LENGTH = 100;
 

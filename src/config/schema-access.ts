@@ -1,10 +1,10 @@
-import { homedir } from "node:os";
 // Owns the keys of who gets in: TLS, tokens, and what is served without them. Part of the table in schema.ts.
+import { homedir } from "node:os";
 import { join } from "node:path";
 import { PATH_BYTES_MAX } from "../limits.ts";
 import type { ClusterConfig, VaultConfig } from "./config.ts";
+import type { Environment, Field } from "./field.ts";
 import { boolean, path } from "./kinds.ts";
-import type { Environment, Field } from "./schema.ts";
 
 /** A file that may be left out. */
 function file(doc: string, fallbackText: string, example: string): Field<string | null> {

@@ -23,25 +23,9 @@ import {
 } from "../limits.ts";
 import { LOG_LEVELS } from "../log.ts";
 import type { Config } from "./config.ts";
+import type { Environment, Field } from "./field.ts";
 import { address, boolean, bytes, choice, integer, path, showBytes, tcpOnly } from "./kinds.ts";
-import type { Kind } from "./kinds.ts";
 import { CLUSTER_ACCESS, METRICS_LAN, VAULT_ACCESS } from "./schema-access.ts";
-
-export type Environment = Readonly<Record<string, string | undefined>>;
-
-/** One key: `T` is its type in Config; a nullable one may be left out. */
-export interface Field<T> {
-  kind: Kind<NonNullable<T>>;
-  doc: string;
-  /** The value when the key is absent. */
-  fallback(env: Environment): T;
-  /** The default in words. */
-  fallbackText: string;
-  /** What the example file shows, as TOML. */
-  example: string;
-  /** Shown in the example as a setting; the others stand there as comments. */
-  isShown?: true;
-}
 
 export interface Section<Fields> {
   doc: string;

@@ -22,7 +22,7 @@ ssm_cold = "192.168.1.11:50051"
 enabled = false
 kv_dim = 256  # match your model's attention head dimension
 `);
-  expect(config.cluster).toEqual({
+  expect(config.cluster).toMatchObject({
     role: "inference",
     kvCold: { host: "192.168.1.10", port: 50051, text: "192.168.1.10:50051" },
     ssmCold: { host: "192.168.1.11", port: 50051, text: "192.168.1.11:50051" },

@@ -116,7 +116,10 @@ export interface RawAnswer {
   sent: number;
 }
 
-/** One call whose body goes on for `bodyBytes`, whatever the vault says. */
+/** What the body of a call with an empty message has. */
+export const EMPTY_BYTES = 5;
+
+/** One call whose body goes on for `bodyBytes` (or a chunk more), whatever the vault says. */
 export async function rawCall(
   session: ClientHttp2Session,
   path: string,
@@ -141,9 +144,10 @@ export async function rawCall(
     .on("trailers", take)
     .on("error", () => {})
     .resume();
-  const head = Buffer.alloc(5);
+  const head = Buffer.alloc(EMPTY_BYTES);
   head.writeUInt32BE(Math.max(0, bodyBytes - head.length), 1);
   stream.write(head);
+  answer.sent = head.length;
   const chunk = Buffer.alloc(16_384);
   const more = (): void => {
     if (answer.sent >= bodyBytes || stream.destroyed) {

@@ -1,5 +1,5 @@
-import { existsSync, mkdirSync } from "node:fs";
 // Owns `tierkv certs`: a CA, and certificates for vaults and clients, for those who run their own.
+import { existsSync, mkdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { Option } from "commander";
 import { TierkvError } from "../../errors.ts";

@@ -1,0 +1,29 @@
+// Owns the proof that a connection on which nobody was let in does not stay.
+import { expect, test, vi } from "vitest";
+import type * as Limits from "../../src/limits-access.ts";
+import {
+  connectTo,
+  EMPTY_BYTES,
+  openClosedVault,
+  rawCall,
+  TOKENS,
+} from "../support/closed-vaults.ts";
+import { until } from "../support/vaults.ts";
+
+vi.mock("../../src/limits-access.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  AUTH_TIMEOUT_MS: 2_000,
+}));
+
+test("it ends without a call that was let in, and not with one", async () => {
+  const vault = await openClosedVault();
+  const friend = { token: TOKENS.read };
+  const known = connectTo(vault, friend);
+  const path = "/tierkv.v1.Vault/Stats";
+  expect((await rawCall(known, path, friend, EMPTY_BYTES)).status).toBe(0);
+  const silent = connectTo(vault, {});
+  const refused = connectTo(vault, {});
+  await rawCall(refused, path, {}, EMPTY_BYTES);
+  await until(() => silent.destroyed && refused.destroyed, "the end of both connections");
+  expect((await rawCall(known, path, friend, EMPTY_BYTES)).status).toBe(0);
+});
