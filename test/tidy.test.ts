@@ -1,6 +1,7 @@
 // Owns the proof that the house rules hold, and that each of them notices a breach.
 import { describe, expect, test } from "vitest";
 import { DOC_RULES } from "./tidy/docs.ts";
+import { FORBIDDEN_RULES } from "./tidy/forbidden.ts";
 import { IMPORT_RULES } from "./tidy/imports.ts";
 import { PYTHON_RULES } from "./tidy/python.ts";
 import { SHAPE_RULES } from "./tidy/shape.ts";
@@ -15,6 +16,7 @@ const RULES = [
   ...PYTHON_RULES,
   ...DOC_RULES,
   ...WAIT_RULES,
+  ...FORBIDDEN_RULES,
 ];
 const SOURCES = readSources();
 

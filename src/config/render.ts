@@ -1,5 +1,5 @@
-import type { Field } from "./field.ts";
 // Owns the two texts made from the schema: tierkv.toml.example and docs/config.md.
+import type { Field } from "./field.ts";
 import { SECTIONS } from "./schema.ts";
 
 const LINE_LENGTH = 100;

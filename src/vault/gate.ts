@@ -5,8 +5,9 @@ import type { Metadata, ServerInterceptingCallInterface, ServerInterceptor } fro
 import { TierkvError } from "../errors.ts";
 import { AUTH_LINGER_MS, AUTH_TIMEOUT_MS } from "../limits-access.ts";
 import type { VaultCounters } from "../metrics.ts";
-import { isRole, mayDo, roleNeeded } from "../wire/roles.ts";
-import type { Role } from "../wire/roles.ts";
+import { isRole, mayDo } from "../roles.ts";
+import type { Role } from "../roles.ts";
+import { roleNeeded } from "../wire/roles.ts";
 import { takeToken } from "../wire/security.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 import { Attempts } from "./attempts.ts";

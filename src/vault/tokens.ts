@@ -10,9 +10,9 @@ import {
 } from "../limits-access.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate } from "../private-file.ts";
+import { isRole, mayDo, ROLES } from "../roles.ts";
+import type { Role } from "../roles.ts";
 import { nowMs, randomToken } from "../time.ts";
-import { isRole, mayDo, ROLES } from "../wire/roles.ts";
-import type { Role } from "../wire/roles.ts";
 
 const KEY = "[vault] tokens";
 

@@ -1,10 +1,7 @@
-// Owns who may call what: the roles, and the one every call of a vault needs; a call without a row is denied.
+// Owns who may call what: the role that every call of a vault needs; a call without a row is denied.
+import type { Role } from "../roles.ts";
 import type { HealthService, VaultService } from "./service.ts";
 import { healthService, vaultService } from "./service.ts";
-
-/** Each may do what the one before it may. */
-export const ROLES = ["read", "write", "admin"] as const;
-export type Role = (typeof ROLES)[number];
 
 const VAULT: Readonly<Record<keyof VaultService, Role>> = {
   Hello: "read",
@@ -36,12 +33,4 @@ function row(service: object, name: string, role: Role): [string, Role] {
 /** Role that the call of this path (`/package.Service/Call`) needs; null: nobody may. */
 export function roleNeeded(path: string): Role | null {
   return NEEDED.get(path) ?? null;
-}
-
-export function isRole(text: string): text is Role {
-  return (ROLES as readonly string[]).includes(text);
-}
-
-export function mayDo(role: Role, needed: Role): boolean {
-  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
 }

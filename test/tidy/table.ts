@@ -5,6 +5,7 @@ export const FOUNDATION: readonly string[] = [
   "limits",
   "limits-access",
   "hosts",
+  "roles",
   "errors",
   "time",
   "metrics",

@@ -3,8 +3,9 @@ import { readdirSync, readFileSync } from "node:fs";
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { AUTH_FAILURES_MAX } from "../../src/limits-access.ts";
-import { ROLES, roleNeeded } from "../../src/wire/roles.ts";
-import type { Role } from "../../src/wire/roles.ts";
+import { ROLES } from "../../src/roles.ts";
+import type { Role } from "../../src/roles.ts";
+import { roleNeeded } from "../../src/wire/roles.ts";
 import { healthService, vaultService } from "../../src/wire/service.ts";
 import {
   certificate,
@@ -22,7 +23,8 @@ interface Method {
   requestDeserialize: (bytes: Buffer) => unknown;
 }
 
-const METHODS = [...Object.values(vaultService), ...Object.values(healthService)] as Method[];
+const SERVICES: readonly object[] = [vaultService, healthService];
+const METHODS = SERVICES.flatMap((service) => Object.values(service) as Method[]);
 const BODY_BYTES = 8_000_000;
 /** What fits into the windows of HTTP/2 before anybody reads. */
 const UNREAD_BYTES_MAX = 200_000;

@@ -4,8 +4,8 @@ import { join, resolve } from "node:path";
 import { Option } from "commander";
 import { TierkvError } from "../../errors.ts";
 import { readPrivate, writePrivate } from "../../private-file.ts";
-import { ROLES } from "../../wire/roles.ts";
-import type { Role } from "../../wire/roles.ts";
+import { ROLES } from "../../roles.ts";
+import type { Role } from "../../roles.ts";
 import type { Call, Registrar } from "../call.ts";
 
 interface CertsOptions {

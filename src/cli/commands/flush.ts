@@ -7,7 +7,6 @@ import { TierkvError, toTierkvError } from "../../errors.ts";
 import { FLUSH_TIMEOUT_MS } from "../../limits.ts";
 import { createLogger } from "../../log.ts";
 import type { Call, Registrar } from "../call.ts";
-import { securityFor } from "../credentials.ts";
 import { VAULT_ROLES, vaultTargets } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
 import { showBytes } from "../text.ts";
@@ -46,6 +45,7 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
     return 1;
   }
   const { VaultClient } = await import("../../client/vault-client.ts");
+  const { securityFor } = await import("../credentials.ts");
   const logger = createLogger("flush", {
     level: config.log.level === "debug" ? "debug" : "silent",
   });

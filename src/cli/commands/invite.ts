@@ -1,8 +1,8 @@
 // Owns `tierkv invite`: prints the line that lets another machine into the vault of this one.
 import { Option } from "commander";
 import { TierkvError } from "../../errors.ts";
-import { ROLES } from "../../wire/roles.ts";
-import type { Role } from "../../wire/roles.ts";
+import { ROLES } from "../../roles.ts";
+import type { Role } from "../../roles.ts";
 import type { Call, Registrar } from "../call.ts";
 
 interface InviteOptions {

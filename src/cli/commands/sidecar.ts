@@ -12,7 +12,6 @@ import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles } from "../conditions.ts";
-import { securityFor } from "../credentials.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
 import { startScrape } from "../scrape.ts";
@@ -84,6 +83,7 @@ interface Parts {
 
 async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { VaultClient } = await import("../../client/vault-client.ts");
+  const { securityFor } = await import("../credentials.ts");
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();

@@ -1,0 +1,142 @@
+// Owns what a join does: makes sure of a vault, keeps its certificate and token, and writes its address into the configuration.
+import {
+  existsSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { homedir } from "node:os";
+import { dirname, join } from "node:path";
+import { connect } from "node:tls";
+import { vaultClassName } from "../block.ts";
+import type { RecordClass } from "../block.ts";
+import { VaultChannel } from "../client/channel.ts";
+import { helloRequest } from "../client/greeting.ts";
+import { checkConfig } from "../config/check.ts";
+import type { Config } from "../config/config.ts";
+import { setText } from "../config/edit.ts";
+import { makeDirectory } from "../directory.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { JOIN_TIMEOUT_MS } from "../limits-access.ts";
+import { createLogger } from "../log.ts";
+import { randomId } from "../time.ts";
+import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
+import { vaultService } from "../wire/service.ts";
+import { fromGrpcError } from "../wire/status.ts";
+import type { Call } from "./call.ts";
+import { joinedFiles, keepJoined } from "./credentials.ts";
+import { fingerprintOf } from "./invitation.ts";
+import type { Invitation } from "./join-code.ts";
+
+/** Keeps certificate and token; returns where. Throws CREDENTIALS. */
+export function keep(config: Config, { address, token }: Invitation, caPem: string): string {
+  keepJoined(config, address, caPem, token);
+  return joinedFiles(config, address).folder;
+}
+
+/** The vault's certificate, when it is the one of the code. Nothing is sent to anybody else. Throws FINGERPRINT or VAULT_DOWN. */
+export async function certificateOf({ address, fingerprint }: Invitation): Promise<string> {
+  const split = address.lastIndexOf(":");
+  const host = address.slice(0, split).replace(/^\[(.*)\]$/, "$1");
+  const socket = connect({
+    host,
+    port: Number(address.slice(split + 1)),
+    servername: VAULT_SERVER_NAME,
+    // Its fingerprint is what says who it is.
+    rejectUnauthorized: false,
+    minVersion: TLS_MIN_VERSION,
+    ALPNProtocols: [...ALPN],
+  });
+  const fail = (reason: string): TierkvError =>
+    new TierkvError("VAULT_DOWN", { name: "the", address, reason });
+  try {
+    const raw = await new Promise<Buffer>((resolve, reject) => {
+      socket.setTimeout(JOIN_TIMEOUT_MS, () => reject(fail(`silent for ${JOIN_TIMEOUT_MS} ms`)));
+      socket.once("error", (error) => reject(fail(toTierkvError(error).message)));
+      socket.once("secureConnect", () => resolve(socket.getPeerCertificate().raw));
+    });
+    const seen = fingerprintOf(raw);
+    if (!seen.equals(fingerprint)) {
+      const short = (bytes: Buffer): string => bytes.toString("hex").slice(0, 16);
+      throw new TierkvError("FINGERPRINT", {
+        address,
+        seen: short(seen),
+        wanted: short(fingerprint),
+      });
+    }
+    return pemOf(raw);
+  } finally {
+    socket.destroy();
+  }
+}
+
+function pemOf(raw: Buffer): string {
+  const lines = raw.toString("base64").match(/.{1,64}/g) ?? [];
+  return ["-----BEGIN CERTIFICATE-----", ...lines, "-----END CERTIFICATE-----", ""].join("\n");
+}
+
+/** What the vault holds; proves that the token opens it. */
+export async function askClasses(invitation: Invitation, caPem: string): Promise<RecordClass[]> {
+  const { address, token } = invitation;
+  const channel = new VaultChannel(address, {
+    caPem: Buffer.from(caPem),
+    serverName: VAULT_SERVER_NAME,
+    certPem: null,
+    keyPem: null,
+    token: () => token,
+  });
+  try {
+    const options = { timeoutMs: JOIN_TIMEOUT_MS, signal: new AbortController().signal };
+    const hello = await channel.unary(vaultService.Hello, helloRequest("kv"), options);
+    const held = vaultClassName(hello.recordClass);
+    return held === "both" ? ["kv", "ssm"] : [held];
+  } catch (error) {
+    const context = { name: "the", address, call: "Hello", timeoutMs: JOIN_TIMEOUT_MS };
+    throw fromGrpcError(error, context);
+  } finally {
+    channel.close();
+  }
+}
+
+interface Written {
+  path: string;
+  isDone: boolean;
+}
+
+export function writeAddress(
+  { configPath, io }: Call,
+  config: Config,
+  address: string,
+  classes: readonly RecordClass[],
+): Written {
+  const home = io.env["HOME"] ?? homedir();
+  const path = config.path ?? configPath ?? join(home, ".config", "tierkv", "tierkv.toml");
+  const before = existsSync(path) ? readFileSync(path, "utf8") : "";
+  const after = classes.reduce<string | null>(
+    (text, name) => (text === null ? null : setText(text, "cluster", `${name}_cold`, address)),
+    before,
+  );
+  if (after === null || checkConfig(after, path, io.env).config === null) {
+    return { path, isDone: false };
+  }
+  try {
+    replace(path, after);
+    return { path, isDone: true };
+  } catch (error) {
+    createLogger("join", { level: config.log.level }).debug({ err: error }, "not written");
+    return { path, isDone: false };
+  }
+}
+
+/** In one step; a link goes on pointing where it did, and the mode stays. */
+function replace(path: string, text: string): void {
+  makeDirectory(dirname(path));
+  const isThere = existsSync(path);
+  const real = isThere ? realpathSync(path) : path;
+  const mode = isThere ? statSync(real).mode & 0o777 : 0o644;
+  const fresh = `${real}.${randomId(4)}`;
+  writeFileSync(fresh, text, { mode });
+  renameSync(fresh, real);
+}

@@ -1,0 +1,212 @@
+// Owns the proof of the two commands that bring two machines together: one line there, one line here, and nothing given to anybody else.
+import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { createServer } from "node:tls";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { decodeJoinCode, encodeJoinCode } from "../../../src/cli/join-code.ts";
+import { certificate } from "../../support/closed-vaults.ts";
+import { Program, runInside, runProgram } from "../../support/command-line.ts";
+import type { Outcome } from "../../support/command-line.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+import { closeAfterTest, until } from "../../support/vaults.ts";
+
+let vaultHome = "";
+let home = "";
+let programs: Program[] = [];
+
+beforeEach(() => {
+  [vaultHome, home] = [testDirectory(), testDirectory()];
+  programs = [];
+});
+
+afterEach(async () => {
+  for (const program of programs) {
+    program.signal("SIGKILL");
+    await program.ended();
+  }
+});
+
+interface Started {
+  line: string;
+  code: string;
+  /** Port of the loopback, where every interface is listened on. */
+  port: number;
+}
+
+async function startVault(role = "cold", port = 0): Promise<Started> {
+  const args = ["vault", "--role", role, "--listen", `0.0.0.0:${port}`, "--max-bytes", "16MiB"];
+  const program = new Program(args, { env: { HOME: vaultHome } });
+  programs.push(program);
+  await until(() => program.stdout.includes("\n") || program.process.exitCode !== null, "a line");
+  const line = program.stdout.trim();
+  const code = line.replace("tierkv join ", "");
+  return { line, code, port: Number(decodeJoinCode(code).address.split(":").at(-1)) };
+}
+
+/** The same invitation by way of the loopback: a test may not count on another way. */
+function overLoopback({ code, port }: Started): string {
+  return encodeJoinCode({ ...decodeJoinCode(code), address: `127.0.0.1:${port}` });
+}
+
+async function joinWith(code: string, config: readonly string[] = []): Promise<Outcome> {
+  return await runInside(["join", ...config, code], { env: { HOME: home } });
+}
+
+function modeOf(...path: string[]): string {
+  return (statSync(join(...path)).mode & 0o777).toString(8);
+}
+
+describe("a vault and a join", () => {
+  test("one line there, one line here; what is kept is private; status and flush then know their role", async () => {
+    const started = await startVault();
+    expect(started.line).toMatch(/^tierkv join tkv1\.[\w-]+$/);
+    const state = join(vaultHome, ".local", "state", "tierkv");
+    expect(modeOf(state)).toBe("700");
+    for (const name of ["vault.pem", "tokens", "audit.jsonl"])
+      expect(modeOf(state, name)).toBe("600");
+
+    const { exitCode, stdout } = await joinWith(overLoopback(started));
+    expect(exitCode).toBe(0);
+    const address = `127.0.0.1:${started.port}`;
+    expect(stdout).toContain(`joined the kv and ssm vault at ${address}`);
+    const kept = join(home, ".config", "tierkv", "vaults", `127.0.0.1_${started.port}`);
+    expect(modeOf(kept)).toBe("700");
+    for (const name of ["vault.pem", "token"]) expect(modeOf(kept, name)).toBe("600");
+    const token = readFileSync(join(kept, "token"), "utf8").trim();
+    expect(stdout).not.toContain(token);
+    expect(readFileSync(join(home, ".config", "tierkv", "tierkv.toml"), "utf8")).toBe(
+      `[cluster]\nkv_cold = "${address}"\nssm_cold = "${address}"\n`,
+    );
+
+    const env = { HOME: home };
+    const status = await runProgram(["status", "--json"], { env });
+    expect(status.stdout).toContain(`"address":"${address}","reachable":true`);
+    const denied = await runProgram(["flush", "--yes"], { env });
+    expect(denied.stdout).toContain("role write: Flush needs role admin");
+    const own = join(vaultHome, "tierkv.toml");
+    writeFileSync(own, `[cluster]\nrole = "cold"\n[vault]\nlisten = "0.0.0.0:${started.port}"\n`);
+    const there = await runProgram(["flush", "--yes", "--config", own], {
+      env: { HOME: vaultHome },
+    });
+    expect(there.exitCode).toBe(0);
+    const invited = await runInside(
+      ["invite", "--role", "admin", "--config", own, "--address", address],
+      {
+        env: { HOME: vaultHome },
+      },
+    );
+    expect((await joinWith(invited.stdout.trim().split(" ").at(-1) ?? "")).exitCode).toBe(0);
+    expect((await runProgram(["flush", "--yes"], { env })).exitCode).toBe(0);
+  });
+
+  test("a file that people wrote keeps its comments; one that cannot be edited surely is left alone", async () => {
+    const started = await startVault("ssm_cold");
+    const code = overLoopback(started);
+    const path = join(home, "mine.toml");
+    writeFileSync(
+      path,
+      '# mine\n[cluster]\nkv_cold = "10.0.0.1:1" # the other\n\n[log]\nlevel = "warn"\n',
+    );
+    expect((await joinWith(code, ["--config", path])).exitCode).toBe(0);
+    expect(readFileSync(path, "utf8")).toBe(
+      `# mine\n[cluster]\nkv_cold = "10.0.0.1:1" # the other\nssm_cold = "127.0.0.1:${started.port}"\n\n[log]\nlevel = "warn"\n`,
+    );
+    const dotted = 'cluster.ssm_cold = "10.0.0.1:1"\n';
+    writeFileSync(path, dotted);
+    const { exitCode, stdout } = await joinWith(code, ["--config", path]);
+    expect(exitCode).toBe(1);
+    expect(stdout).toContain(`write below [cluster] in it: ssm_cold = "127.0.0.1:${started.port}"`);
+    expect(readFileSync(path, "utf8")).toBe(dotted);
+  });
+
+  test("the second start shows no token, and the same certificate", async () => {
+    const first = await startVault();
+    const pem = readFileSync(join(vaultHome, ".local", "state", "tierkv", "vault.pem"), "utf8");
+    const [program] = programs;
+    program?.signal("SIGTERM");
+    await program?.ended();
+    const args = ["vault", "--role", "cold", "--listen", "0.0.0.0:0", "--max-bytes", "16MiB"];
+    const again = new Program(args, { env: { HOME: vaultHome } });
+    programs.push(again);
+    await until(() => again.stderr.includes("vault ready"), "the vault");
+    expect(again.stdout).toBe("");
+    expect(again.stderr).not.toContain(decodeJoinCode(first.code).token);
+    expect(readFileSync(join(vaultHome, ".local", "state", "tierkv", "vault.pem"), "utf8")).toBe(
+      pem,
+    );
+  });
+});
+
+describe("join gives the token to nobody but that vault", () => {
+  test("another certificate ends it before anything is sent", async () => {
+    const other = certificate("server");
+    let heard = 0;
+    const server = createServer(
+      { cert: other.certPem, key: other.keyPem, ALPNProtocols: ["h2"] },
+      (socket) => {
+        socket.on("data", (data) => (heard += data.length)).on("error", () => {});
+      },
+    );
+    await new Promise<void>((resolve) => void server.listen(0, "127.0.0.1", resolve));
+    closeAfterTest(server);
+    const { port } = server.address() as AddressInfo;
+    const code = encodeJoinCode({
+      address: `127.0.0.1:${port}`,
+      fingerprint: Buffer.alloc(32, 1),
+      token: "s".repeat(43),
+    });
+    const { exitCode, stderr } = await joinWith(code);
+    expect(exitCode).toBe(1);
+    expect(stderr).toContain("shows another certificate than the code says");
+    expect(heard).toBe(0);
+    expect(() => statSync(join(home, ".config"))).toThrow("ENOENT");
+  });
+
+  test("a token that is no longer good is told, and nothing is kept", async () => {
+    const started = await startVault();
+    const code = encodeJoinCode({
+      ...decodeJoinCode(overLoopback(started)),
+      token: "o".repeat(43),
+    });
+    const { exitCode, stderr } = await joinWith(code);
+    expect(exitCode).toBe(1);
+    expect(stderr).toContain("does not let this machine in");
+    expect(stderr).toContain("tierkv invite");
+    expect(() => statSync(join(home, ".config"))).toThrow("ENOENT");
+  });
+
+  test("nobody there, and a code that is none, are told", async () => {
+    const code = encodeJoinCode({
+      address: "127.0.0.1:1",
+      fingerprint: Buffer.alloc(32),
+      token: "s".repeat(43),
+    });
+    expect((await joinWith(code)).stderr).toContain("the vault at 127.0.0.1:1 does not answer");
+    expect(await joinWith("tkv1.nonsense")).toMatchObject({ exitCode: 2 });
+    const asked = await runInside(["join"], { env: { HOME: home }, answer: "tkv1.x" });
+    expect(asked.asked).toEqual(["Join code:"]);
+  });
+});
+
+describe("refused with the fix", () => {
+  test("a vault for other machines that can keep neither certificate nor token", async () => {
+    writeFileSync(join(vaultHome, ".local"), "in the way");
+    const args = ["vault", "--role", "cold", "--listen", "0.0.0.0:0", "--max-bytes", "16MiB"];
+    const { exitCode, stderr } = await runProgram(args, { env: { HOME: vaultHome } });
+    expect(exitCode).toBe(2);
+    expect(stderr).toMatch(/vault\.pem: it cannot be .*\[vault\] state_dir.*\(CREDENTIALS\)/);
+  });
+
+  test("an invitation to a vault that asks nobody, or has certificates of a CA", async () => {
+    const open = await runInside(["invite", "--listen", "127.0.0.1:1"], {
+      env: { HOME: vaultHome },
+    });
+    expect(open.stderr).toContain("asks nobody for a token");
+    const path = join(vaultHome, "t.toml");
+    mkdirSync(vaultHome, { recursive: true });
+    writeFileSync(path, '[vault]\nlisten = "0.0.0.0:1"\ntls_cert = "/c.pem"\ntls_key = "/k.pem"\n');
+    const own = await runInside(["invite", "--config", path], { env: { HOME: vaultHome } });
+    expect(own.stderr).toContain("[cluster] tls_ca");
+  });
+});
