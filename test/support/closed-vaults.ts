@@ -137,7 +137,8 @@ export async function rawCall(
   const take = (headers: Record<string, unknown>): void => {
     if (headers["grpc-status"] === undefined) return;
     answer.status = Number(headers["grpc-status"]);
-    answer.message = decodeURI(String(headers["grpc-message"] ?? ""));
+    const { "grpc-message": words = "" } = headers as { "grpc-message"?: string };
+    answer.message = decodeURI(words);
   };
   stream
     .on("response", take)

@@ -80,6 +80,7 @@ export const TOP_LEVEL: readonly string[] = [
   ".oxlintrc.json",
   "LICENSE",
   "README.md",
+  "SECURITY.md",
   "bench",
   "bin",
   "crates",

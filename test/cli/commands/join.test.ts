@@ -145,7 +145,10 @@ describe("join gives the token to nobody but that vault", () => {
     const server = createServer(
       { cert: other.certPem, key: other.keyPem, ALPNProtocols: ["h2"] },
       (socket) => {
-        socket.on("data", (data) => (heard += data.length)).on("error", () => {});
+        socket.on("data", (data: Buffer) => {
+          heard += data.length;
+        });
+        socket.on("error", () => {});
       },
     );
     await new Promise<void>((resolve) => void server.listen(0, "127.0.0.1", resolve));
