@@ -22,6 +22,7 @@ const NAMES = [
   "slow-peer",
   "breaker",
   "memory",
+  "token-timing",
   "engine-steps",
   "never-slower",
   "demo",

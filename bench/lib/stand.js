@@ -55,7 +55,8 @@ export class Stand {
   /** A vault of attention KV, here or inside a Network; resolves to its address. */
   async vault(maxBytes, network = null) {
     const host = network?.host ?? "127.0.0.1";
-    const vault = `[vault]\nlisten = "${host}:0"\nmax_bytes = ${maxBytes}\n`;
+    // The network is one of the bench alone, in a namespace of its own.
+    const vault = `[vault]\nlisten = "${host}:0"\nmax_bytes = ${maxBytes}\ninsecure_lan = true\n`;
     const config = this.#config(`[cluster]\nrole = "kv_cold"\n\n${vault}`);
     const inside = network === null ? [] : ["ip", "netns", "exec", network.netns];
     const { address } = await this.#serve("vault", ["vault"], config, inside);

@@ -13,6 +13,7 @@ import {
   storeStats,
 } from "../native.ts";
 import type { StoreDiskStats } from "../native.ts";
+import { mayDo } from "../roles.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
@@ -67,7 +68,11 @@ function refused(
   return toGrpcStatus(error);
 }
 
-export function hello(vault: VaultContext, request: m.HelloRequest): m.HelloReply {
+export function hello(
+  vault: VaultContext,
+  request: m.HelloRequest,
+  { role }: Caller,
+): m.HelloReply {
   vault.counters.add("hellos");
   const protocol = Math.min(request.protocolMax, PROTOCOL_MAX);
   if (protocol < Math.max(request.protocolMin, PROTOCOL_MIN)) {
@@ -78,6 +83,8 @@ export function hello(vault: VaultContext, request: m.HelloRequest): m.HelloRepl
     });
   }
   vault.logger.debug({ client: request.clientName, version: request.clientVersion }, "hello");
+  // Lanes take what comes on them: who may not write fetches over gRPC, where every call is asked.
+  const lanes = mayDo(role, "write") ? vault.lanes : null;
   return {
     protocol,
     version: vault.version,
@@ -87,8 +94,8 @@ export function hello(vault: VaultContext, request: m.HelloRequest): m.HelloRepl
     maxRecordBytes: vault.maxRecordBytes,
     maxChunkBytes: CHUNK_BYTES,
     maxKeys: KEYS_MAX,
-    laneAddress: vault.lanes?.address ?? "",
-    laneToken: vault.lanes?.admit() ?? Buffer.alloc(0),
+    laneAddress: lanes?.address ?? "",
+    laneToken: lanes?.admit() ?? Buffer.alloc(0),
   };
 }
 

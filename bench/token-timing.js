@@ -1,0 +1,73 @@
+// Owns the figure of what the time of a refusal tells: a token of which nearly all is right, against one of which nothing is.
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createLogger } from "../dist/log.js";
+import { TokenFile } from "../dist/vault/tokens.js";
+import { describe } from "./lib/figures.js";
+
+const ROUNDS = 100_000;
+const WARM_UP = 20_000;
+/** Area under the curve: 0.5 is a guess, 1 is certainty. */
+const AUC_MAX = 0.55;
+
+export const title = "What the time of a refusal tells of a token";
+
+/** How well `one` and `other` can be told apart: the share of pairs in which `other` took longer, ties counting half. */
+function auc(one, other) {
+  const all = [
+    ...Array.from(one, (value) => ({ value, isOther: 0 })),
+    ...Array.from(other, (value) => ({ value, isOther: 1 })),
+  ].sort((a, b) => a.value - b.value);
+  let [below, wins] = [0, 0];
+  for (let from = 0; from < all.length;) {
+    let to = from;
+    while (to < all.length && all[to].value === all[from].value) to += 1;
+    const tied = all.slice(from, to);
+    const others = tied.reduce((sum, { isOther }) => sum + isOther, 0);
+    const ones = tied.length - others;
+    wins += others * (below + ones / 2);
+    below += ones;
+    from = to;
+  }
+  const area = wins / (one.length * other.length);
+  return Math.max(area, 1 - area);
+}
+
+export function run({ isQuick }) {
+  const rounds = isQuick ? ROUNDS / 10 : ROUNDS;
+  const dir = mkdtempSync(join(tmpdir(), "tierkv-bench-"));
+  try {
+    const path = join(dir, "tokens");
+    const token = "kJ3x".repeat(11);
+    writeFileSync(path, `read:${"r".repeat(44)}\nadmin:${token}\n`, { mode: 0o600 });
+    const file = new TokenFile(path, createLogger("bench", { level: "silent" }));
+    const near = `${token.slice(0, -1)}!`;
+    const far = "!".repeat(token.length);
+    const times = { near: [], far: [] };
+    for (let round = -WARM_UP; round < rounds; round += 1) {
+      // Which comes first changes, so that what the first pays for is no sign.
+      const order = round % 2 === 0 ? ["near", "far"] : ["far", "near"];
+      for (const which of order) {
+        const begun = process.hrtime.bigint();
+        file.roleOf(which === "near" ? near : far);
+        const took = Number(process.hrtime.bigint() - begun);
+        if (round >= 0) times[which].push(took);
+      }
+    }
+    const area = auc(times.far, times.near);
+    return Promise.resolve({
+      figures: [
+        describe({
+          name: "how well the two are told apart (AUC)",
+          unit: "",
+          value: area,
+          floor: { on: "value", most: AUC_MAX },
+        }),
+      ],
+      notes: [`${rounds} refusals of each, in turn; 0.5 is a guess`],
+    });
+  } finally {
+    rmSync(dir, { recursive: true });
+  }
+}

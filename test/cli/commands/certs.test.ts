@@ -1,0 +1,64 @@
+// Owns the proof that `tierkv certs init` makes what a vault and its clients need, and that it works as printed.
+import { readFileSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { Program, runInside, runProgram } from "../../support/command-line.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+import { closeAfterTest } from "../../support/vaults.ts";
+
+/** The two blocks of TOML that were printed. */
+function blocksOf(stdout: string): { vault: string; cluster: string } {
+  const [, vault = "", cluster = ""] =
+    /(\[vault\][^]*?)on the engine's[^\n]*\n(\[cluster\][^]*)/.exec(stdout) ?? [];
+  return { vault, cluster };
+}
+
+test("a CA, a server and a client; a vault takes the client, in its role, and nobody of another CA", async () => {
+  const home = testDirectory();
+  const env = { HOME: home };
+  const init = async (dir: string, ...more: string[]): Promise<ReturnType<typeof blocksOf>> => {
+    const args = ["certs", "init", "--dir", join(home, dir), "--host", "127.0.0.1", ...more];
+    const { exitCode, stdout, stderr } = await runInside(args, { env });
+    expect([exitCode, stderr]).toEqual([0, ""]);
+    return blocksOf(stdout);
+  };
+  const own = await init("own");
+  const ca = readFileSync(join(home, "own", "ca.pem"), "utf8");
+  for (const name of ["ca-key.pem", "server-127.0.0.1-key.pem", "client-write-key.pem"])
+    expect(statSync(join(home, "own", name)).mode & 0o777).toBe(0o600);
+
+  const config = join(home, "v.toml");
+  writeFileSync(config, `[cluster]\nrole = "kv_cold"\n${own.vault}listen = "127.0.0.1:0"\n`);
+  const vault = new Program(["vault", "--json", "--config", config], { env });
+  closeAfterTest({ close: () => vault.signal("SIGKILL") });
+  const { address } = await vault.firstResult();
+
+  const status = async (name: string, cluster: string): Promise<string> => {
+    const path = join(home, `${name}.toml`);
+    writeFileSync(path, `${cluster}kv_cold = "${String(address)}"\n`);
+    const shown = await runProgram(["status", "--json", "--config", path], { env });
+    const flushed = await runProgram(["flush", "--yes", "--config", path], { env });
+    return shown.stdout + flushed.stdout;
+  };
+  const writer = await status("writer", own.cluster);
+  expect(writer).toContain(`"address":"${String(address)}","reachable":true`);
+  expect(writer).toContain("role write: Flush needs role admin");
+
+  const again = await init("own", "--role", "admin");
+  expect(readFileSync(join(home, "own", "ca.pem"), "utf8")).toBe(ca);
+  expect(await status("admin", again.cluster)).toContain("0 records dropped");
+
+  const other = await init("other");
+  expect(await status("other", other.cluster)).toContain("no trust in its certificate");
+  const mixed = other.cluster.replace(/tls_ca = .*/, `tls_ca = "${join(home, "own", "ca.pem")}"`);
+  expect(await status("mixed", mixed)).toContain("does not let this machine in");
+});
+
+test("hosts are asked for, and a CA without its key is not made anew", async () => {
+  const home = testDirectory();
+  const env = { HOME: home };
+  expect((await runInside(["certs", "init"], { env })).stderr).toContain("--host");
+  writeFileSync(join(home, "ca.pem"), "x");
+  const args = ["certs", "init", "--dir", home, "--host", "a"];
+  expect((await runInside(args, { env })).stderr).toContain("put the CA's key there");
+});

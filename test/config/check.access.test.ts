@@ -1,0 +1,106 @@
+// Owns the table of what is refused about who gets in: certificates without keys, secrets without a vault, doors both open and closed.
+import { expect, test } from "vitest";
+import { checkConfig } from "../../src/config/check.ts";
+import { bad, testRefusals } from "../support/bad-config.ts";
+
+testRefusals({
+  "metrics of a vault that other machines reach": bad(
+    '[vault]\nmetrics_listen = "192.168.1.10:50250"',
+    2,
+    "CONFIG_CONFLICT",
+    '[vault] metrics_listen = "192.168.1.10:50250"',
+    'write metrics_listen = "127.0.0.1:50250", or metrics_lan = true',
+  ),
+  "metrics of a sidecar on every address": bad(
+    '[sidecar]\nmetrics_listen = "0.0.0.0:50251"',
+    2,
+    "CONFIG_CONFLICT",
+    "[sidecar] metrics_listen",
+    "metrics_lan = true on a network you trust",
+  ),
+  "a vault's certificate without its key": bad(
+    '[vault]\ntls_cert = "/c.pem"',
+    2,
+    "CONFIG_CONFLICT",
+    '[vault] tls_cert = "/c.pem"',
+    "write tls_key",
+  ),
+  "a client's key without its certificate": bad(
+    '[cluster]\ntls_ca = "/ca.pem"\ntls_key = "/k.pem"',
+    3,
+    "CONFIG_CONFLICT",
+    '[cluster] tls_key = "/k.pem"',
+    "write tls_cert",
+  ),
+  "a token without a CA": bad(
+    '[cluster]\ntoken = "/t"',
+    2,
+    "CONFIG_CONFLICT",
+    '[cluster] token = "/t"',
+    "run `tierkv join`",
+  ),
+  "a client's certificate without a CA": bad(
+    '[cluster]\ntls_cert = "/c.pem"\ntls_key = "/k.pem"',
+    2,
+    "CONFIG_CONFLICT",
+    "[cluster] tls_cert",
+    "write tls_ca",
+  ),
+  "a door that is open and closed": bad(
+    '[vault]\ninsecure_lan = true\ntokens = "/t"',
+    2,
+    "CONFIG_CONFLICT",
+    "[vault] insecure_lan = true",
+    "remove insecure_lan, or remove tokens",
+  ),
+  "a door that is open, with a certificate": bad(
+    '[vault]\ninsecure_lan = true\ntls_cert = "/c"\ntls_key = "/k"',
+    2,
+    "CONFIG_CONFLICT",
+    "remove tls_cert",
+  ),
+  "a door that is open, with a CA": bad(
+    '[vault]\ninsecure_lan = true\ntls_client_ca = "/c"',
+    2,
+    "CONFIG_CONFLICT",
+    "remove tls_client_ca",
+  ),
+  "a path that is none": bad(
+    '[vault]\ntokens = "tokens"',
+    2,
+    "CONFIG_BAD_VALUE",
+    '[vault] tokens = "tokens"',
+    'write tokens = "/absolute/path"',
+  ),
+  "a door in quotes": bad(
+    '[vault]\ninsecure_lan = "yes"',
+    2,
+    "CONFIG_WRONG_TYPE",
+    "[vault] insecure_lan",
+    "write insecure_lan = true",
+  ),
+  "the usual name of another program": bad(
+    '[vault]\ntls_ca = "/ca.pem"',
+    2,
+    "CONFIG_UNKNOWN_KEY",
+    "[vault] tls_ca",
+  ),
+});
+
+test.each(["127.0.0.1:1", "127.9.8.7:1", "localhost:1", "[::1]:1"])(
+  "metrics on %s are nobody else's business",
+  (address) => {
+    const { problems } = checkConfig(`[vault]\nmetrics_listen = "${address}"`, null, {});
+    expect(problems).toEqual([]);
+  },
+);
+
+test("where secrets lie follows the environment", () => {
+  const stateDir = (env: Record<string, string>): string | undefined =>
+    checkConfig("", null, env).config?.vault.stateDir;
+  expect(stateDir({ HOME: "/home/a" })).toBe("/home/a/.local/state/tierkv");
+  expect(stateDir({ HOME: "/home/a", XDG_STATE_HOME: "/s" })).toBe("/s/tierkv");
+  expect(stateDir({ HOME: "/a", STATE_DIRECTORY: "/var/lib/x:/var/lib/y" })).toBe("/var/lib/x");
+  const { config } = checkConfig("", null, { HOME: "/home/a" });
+  expect(config?.cluster.credentials).toBe("/home/a/.config/tierkv/vaults");
+});
