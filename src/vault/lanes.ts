@@ -1,4 +1,5 @@
 // Owns the lanes of one vault as TypeScript sees them: where they are, who may come in, how they end; no record passes here.
+import { chmodSync } from "node:fs";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { LANE_PORT_STEP, LANES_POLL_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
@@ -69,6 +70,8 @@ export class VaultLanes {
       );
       this.#id = opened.id;
       this.address = opened.address;
+      // Its directory is ours alone; this is the second lock, as on the socket beside it.
+      if (place.startsWith(UNIX_PREFIX)) chmodSync(place.slice(UNIX_PREFIX.length), 0o600);
     } catch (error) {
       const fix = "set [vault] lane_port to a free port of this machine, or 0";
       const { message: reason } = toTierkvError(error);
