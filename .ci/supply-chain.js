@@ -1,7 +1,7 @@
 // Owns two looks at what we are built from: `npm run supply-chain` refuses what may not be there, `npm run sbom` lists all (CycloneDX).
 import { readFileSync } from "node:fs";
 import { at } from "./lib/paths.js";
-import { complaints, cratePackages, nodePackages } from "./lib/supply-chain.js";
+import { complaints, cratePackages, loosePins, nodePackages } from "./lib/supply-chain.js";
 
 const packages = [...nodePackages(), ...cratePackages()];
 
@@ -25,7 +25,8 @@ if (process.argv.includes("--sbom")) {
   };
   process.stdout.write(`${JSON.stringify(bom, null, 2)}\n`);
 } else {
-  const found = complaints(packages);
+  const loose = loosePins().map((line) => `${line}: names no exact version`);
+  const found = [...complaints(packages), ...loose];
   for (const line of found) process.stdout.write(`${line}\n`);
   process.stdout.write(
     `${packages.length} packages, ${found.length} of them not as they must be\n`,

@@ -2,6 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { at } from "./paths.js";
+import { filesUnder } from "./stamp.js";
 
 /** What may go into the program; build and test tools may also have TOOL_LICENCES. */
 const LICENCES = new Set([
@@ -60,6 +61,26 @@ export function cratePackages() {
       isTool: false,
       isForeign: !CRATES_REGISTRY.test(source),
     }));
+}
+
+const PYTHON_LOCKS = ["engine-lock.txt", "releases"];
+const EXACT = /^[\w.[\]-]+==[\w.+!-]+(?:\s*;.*)?$/;
+
+/**
+ * Lines of the Python lock files that do not name one exact version.
+ * @returns {string[]}
+ */
+export function loosePins() {
+  const files = PYTHON_LOCKS.flatMap((name) => filesUnder([`python-shim/${name}`]));
+  return files
+    .filter((file) => file.endsWith(".txt"))
+    .flatMap((file) => {
+      const lines = readFileSync(file, "utf8")
+        .split("\n")
+        .map((line) => line.trim());
+      const said = lines.filter((line) => line !== "" && !line.startsWith("#"));
+      return said.filter((line) => !EXACT.test(line)).map((line) => `${file}: ${line}`);
+    });
 }
 
 /**

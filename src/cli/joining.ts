@@ -106,13 +106,13 @@ interface Written {
 }
 
 export function writeAddress(
-  { configPath, io }: Call,
+  { io }: Call,
   config: Config,
   address: string,
   classes: readonly RecordClass[],
 ): Written {
   const home = io.env["HOME"] ?? homedir();
-  const path = config.path ?? configPath ?? join(home, ".config", "tierkv", "tierkv.toml");
+  const path = config.path ?? join(home, ".config", "tierkv", "tierkv.toml");
   const before = existsSync(path) ? readFileSync(path, "utf8") : "";
   const after = classes.reduce<string | null>(
     (text, name) => (text === null ? null : setText(text, "cluster", `${name}_cold`, address)),

@@ -1,5 +1,6 @@
 // Owns the gate of a vault that other machines reach: every call shows a token or a client certificate before a byte of its body is read.
 import type { Socket } from "node:net";
+import type { TLSSocket } from "node:tls";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { Metadata, ServerInterceptingCallInterface, ServerInterceptor } from "@grpc/grpc-js";
 import { TierkvError } from "../errors.ts";
@@ -39,11 +40,18 @@ export function callerOf(call: { metadata: Metadata; getPeer(): string }): Calle
   return CALLERS.get(call.metadata) ?? { role: "admin", peer: call.getPeer() };
 }
 
+interface Guest {
+  socket: Socket;
+  timer: NodeJS.Timeout;
+  /** What is wrong with the certificate that came; null: nothing, or none came. */
+  flaw: string | null;
+}
+
 export class Gate {
   readonly #options: GateOptions;
   readonly #attempts = new Attempts();
   /** Connections by peer, with what ends those that bring nothing. */
-  readonly #guests = new Map<string, { socket: Socket; timer: NodeJS.Timeout }>();
+  readonly #guests = new Map<string, Guest>();
 
   constructor(options: GateOptions) {
     this.#options = options;
@@ -59,7 +67,7 @@ export class Gate {
     }
     const peer = `${remoteAddress}:${remotePort}`;
     const timer = setTimeout(() => socket.destroy(), AUTH_TIMEOUT_MS);
-    this.#guests.set(peer, { socket, timer });
+    this.#guests.set(peer, { socket, timer, flaw: null });
     socket.once("close", () => {
       clearTimeout(timer);
       this.#guests.delete(peer);
@@ -70,6 +78,15 @@ export class Gate {
   /** A connection did not get through its TLS handshake. */
   handshakeFailed(address: string, reason: string): void {
     this.#fail({ address, peer: address, call: "TLS handshake" }, reason);
+  }
+
+  /** The handshake is done; a certificate that does not hold is written down with the calls that come on it. */
+  greeted(socket: TLSSocket): void {
+    const guest = this.#guests.get(`${socket.remoteAddress}:${socket.remotePort}`);
+    // Node's types say Error; it is the code of OpenSSL.
+    const flaw = socket.authorizationError as unknown;
+    const hasOne = Object.keys(socket.getPeerCertificate()).length > 0;
+    if (guest !== undefined && hasOne && typeof flaw === "string") guest.flaw = flaw;
   }
 
   readonly interceptor: ServerInterceptor = (method, call) => {
@@ -96,9 +113,10 @@ export class Gate {
     const peer = call.getPeer();
     const from = { address, peer, call: path.slice(path.lastIndexOf("/") + 1) };
     const needed = roleNeeded(path);
-    const role = this.#roleOf(call, takeToken(metadata));
+    const token = takeToken(metadata);
+    const role = this.#roleOf(call, token);
     if (role === null || needed === null) {
-      this.#fail(from, needed === null ? "unknown call" : "no valid token or certificate");
+      this.#fail(from, this.#reason(peer, token));
       return new TierkvError("STRANGER", {});
     }
     this.#letIn(peer);
@@ -119,6 +137,13 @@ export class Gate {
     const { OU: unit } = certificate.subject as { OU?: string };
     if (unit === undefined) return CERTIFICATE_ROLE;
     return isRole(unit) ? unit : null;
+  }
+
+  /** For the audit log; the peer hears less. */
+  #reason(peer: string, token: string | null): string {
+    if (token !== null) return "a token that is not one of the vault's";
+    const flaw = this.#guests.get(peer)?.flaw ?? null;
+    return flaw === null ? "no token, and no certificate of a known role" : `certificate: ${flaw}`;
   }
 
   #letIn(peer: string): void {

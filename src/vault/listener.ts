@@ -84,7 +84,10 @@ function tlsServer(security: VaultSecurity, { onSocket, gate }: Door): Server {
     ALPNProtocols: [...ALPN],
     handshakeTimeout: TLS_HANDSHAKE_MS,
   });
-  handshakes.on("secureConnection", onSocket);
+  handshakes.on("secureConnection", (socket) => {
+    gate?.greeted(socket);
+    onSocket(socket);
+  });
   handshakes.on("tlsClientError", (error: NodeJS.ErrnoException, socket) => {
     // Who only looked whether somebody listens has not tried to come in.
     if (error.code !== "ECONNRESET")

@@ -1,6 +1,12 @@
 // Owns the proof of what may go into the program: licences, origins, scripts; and that the real lock files hold to it.
 import { describe, expect, test } from "vitest";
-import { complaints, cratePackages, isAllowed, nodePackages } from "../../.ci/lib/supply-chain.js";
+import {
+  complaints,
+  cratePackages,
+  isAllowed,
+  loosePins,
+  nodePackages,
+} from "../../.ci/lib/supply-chain.js";
 
 const ALLOWED = new Set(["MIT", "ISC", "Apache-2.0", "Unicode-3.0"]);
 
@@ -48,4 +54,5 @@ test("what the lock files name is as it must be", () => {
   expect(node.length).toBeGreaterThan(50);
   expect(crates.length).toBeGreaterThan(20);
   expect(complaints([...node, ...crates])).toEqual([]);
+  expect(loosePins()).toEqual([]);
 });

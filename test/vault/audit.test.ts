@@ -8,6 +8,7 @@ import { AUDIT_FILES_KEPT, AUDIT_LINES_PER_S_MAX } from "../../src/limits-access
 import { AuditLog, AuditWatch } from "../../src/vault/audit.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import {
+  certificate,
   connectTo,
   EMPTY_BYTES,
   openClosedVault,
@@ -74,6 +75,32 @@ test("says who was refused, who flushed, which namespaces came; no secret and no
   for (const secret of [...Object.values(TOKENS), wrong.token, hash])
     expect(text).not.toContain(secret);
   expect(statSync(vault.auditLog).mode & 0o777).toBe(0o600);
+});
+
+test("the owner of the vault reads what was wrong; who was refused does not", async () => {
+  const vault = await openClosedVault();
+  const { ca } = vault;
+  const path = "/tierkv.v1.Vault/Lookup";
+  const shown = [
+    {},
+    { token: "x".repeat(40) },
+    { certificate: certificate("client", ca, { toDays: -1 }) },
+    { certificate: certificate("client", certificate("ca")) },
+    { certificate: certificate("client", ca, { unit: "root" }) },
+  ];
+  const heard = new Set<string>();
+  for (const each of shown) {
+    heard.add((await rawCall(connectTo(vault, each), path, each, EMPTY_BYTES)).message);
+  }
+  expect(heard.size).toBe(1);
+  const reasons = linesOf(vault.auditLog).flatMap(({ reason }) => reason ?? []);
+  expect(reasons).toEqual([
+    "no token, and no certificate of a known role",
+    "a token that is not one of the vault's",
+    "certificate: CERT_HAS_EXPIRED",
+    expect.stringMatching(/^certificate: (?:UNABLE_TO|CERT_SIGNATURE)/) as string,
+    "no token, and no certificate of a known role",
+  ]);
 });
 
 test("counters that grow are told, wherever they are counted", () => {
