@@ -16,6 +16,7 @@ const NAMES = [
   "hit-ratio",
   "disk",
   "lanes",
+  "tls",
   "transfer",
   "sidecar",
   "lookup",

@@ -168,6 +168,16 @@ export interface InboxStatus {
 /** Takes the next piece; true when the record is complete. */
 export declare function inboxWrite(inboxId: number, offset: number, data: Uint8Array): boolean
 
+/** What a client trusts and proves; texts in PEM. */
+export interface LaneClientTls {
+  /** Authorities, or the very certificate of the vault. */
+  caPem: Buffer
+  /** What the vault's certificate must be for, unless it is one of `caPem` itself. */
+  serverName: string
+  certPem?: Buffer
+  keyPem?: Buffer
+}
+
 /** Gives a request up: its outcome comes with an error, unless it was out before. */
 export declare function lanesCancel(id: number, request: number): void
 
@@ -190,8 +200,11 @@ export interface LaneServerInfo {
   address: string
 }
 
-/** Listens on `host:port` (0: the system chooses) or `unix:/path`, and serves the store to whoever brings a token. */
-export declare function laneServerOpen(storeId: number, address: string, maxRecordBytes: number, maxReservedBytes: number): LaneServerInfo
+/**
+ * Listens on `host:port` (0: the system chooses) or `unix:/path`, and serves the store to whoever brings a token; without
+ * `tls` in clear.
+ */
+export declare function laneServerOpen(storeId: number, address: string, maxRecordBytes: number, maxReservedBytes: number, tls?: LaneServerTls | undefined | null): LaneServerInfo
 
 /** How it is doing now. */
 export declare function laneServerStatus(id: number): LaneServerStatus
@@ -204,6 +217,15 @@ export interface LaneServerStatus {
   requests: number
   /** Since the start, by name. */
   counts: Record<string, number>
+}
+
+/** What a vault's lanes prove and demand; texts in PEM. */
+export interface LaneServerTls {
+  /** The vault's certificate, then those between it and its authority. */
+  certPem: Buffer
+  keyPem: Buffer
+  /** Only clients of these authorities, or with one of these certificates, come in. */
+  clientCaPem?: Buffer
 }
 
 /**
@@ -220,7 +242,7 @@ export declare function lanesLookup(id: number, namespace: Uint8Array, packed: U
  * error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
  * `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
-export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void): number
+export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
 
 /** Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number. */
 export declare function lanesProbe(id: number, chunks: number, toVault: boolean): number

@@ -9,6 +9,7 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import {
+  type LaneClientTls,
   lanesCancel,
   lanesClose,
   lanesFetch,
@@ -30,6 +31,8 @@ export interface LanesOptions {
   /** For the log. */
   label: string;
   logger: Logger;
+  /** Whom to trust on them; absent: they are in clear. */
+  tls?: LaneClientTls | undefined;
   /** Says hello again: every session needs a token of its own. */
   renew(): Promise<unknown>;
 }
@@ -119,9 +122,10 @@ export class Lanes {
       this.#onSettled = resolve;
     });
     try {
-      const id = lanesOpen(target, laneToken, count, (request, error, data, bytes) => {
+      const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
         if (this.#id === id) this.#hear(request, error, data, bytes);
-      });
+      };
+      const id = lanesOpen(target, laneToken, count, hear, this.#options.tls);
       this.#id = id;
     } catch (error) {
       this.#broke(toTierkvError(error).message);

@@ -4,6 +4,7 @@ import { TierkvError, toTierkvError } from "../errors.ts";
 import { LANE_PORT_STEP, LANES_POLL_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import {
+  type LaneServerTls,
   laneServerAdmit,
   laneServerClose,
   laneServerDrain,
@@ -23,6 +24,8 @@ interface LaneStore {
   store: number;
   maxRecordBytes: number;
   maxReservedBytes: number;
+  /** What the lanes prove and demand; absent: they are in clear. */
+  tls?: LaneServerTls | undefined;
 }
 
 interface Listen {
@@ -67,6 +70,7 @@ export class VaultLanes {
         place,
         vault.maxRecordBytes,
         vault.maxReservedBytes,
+        vault.tls,
       );
       this.#id = opened.id;
       this.address = opened.address;

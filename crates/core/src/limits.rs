@@ -75,6 +75,15 @@ pub const LANES_MAX: usize = 8;
 /// Lane connections one vault holds open; each costs it two threads.
 pub const LANE_CONNECTIONS_MAX: usize = 256;
 
+/// Lane connections of them that were not welcomed yet: strangers get no further.
+pub const LANE_GREETINGS_MAX: usize = 64;
+
+/// Handshake messages of a peer that are not whole yet: a long chain of certificates fits.
+pub const LANE_HANDSHAKE_BYTES_MAX: usize = 64 * KIB;
+
+/// TLS records that one key seals: half of what AES-GCM takes, 128 GiB.
+pub const LANE_KEY_RECORDS_MAX: u64 = 1 << 23;
+
 /// Requests one session has open at a time.
 pub const LANE_REQUESTS_MAX: usize = 64;
 

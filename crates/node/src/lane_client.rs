@@ -17,6 +17,7 @@ use crate::arena::ARENAS;
 use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::inbox::INBOX;
+use crate::lane_tls::LaneClientTls;
 use crate::lane_server::token_of;
 use crate::outbox::RECORDS;
 use crate::skin::{hash, number, run};
@@ -48,21 +49,23 @@ impl Event {
 /// error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
 /// `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
 #[napi(
-    ts_args_type = "address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void"
+    ts_args_type = "address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null"
 )]
 pub fn lanes_open(
     address: String,
     token: &[u8],
     lanes: u16,
     on_outcome: Function<'_, Told, ()>,
+    tls: Option<LaneClientTls>,
 ) -> napi::Result<u32> {
     let tell: ThreadsafeFunction<Event, (), Told, napi::Status, false, true> = on_outcome
         .build_threadsafe_function::<Event>()
         .weak::<true>()
         .build_callback(|context: ThreadsafeCallContext<Event>| Ok(context.value.told()))?;
     run(|| {
+        let tls = tls.as_ref().map(LaneClientTls::build).transpose()?;
         let options =
-            Options { address, token: token_of(token)?, lanes, timing: Timing::default() };
+            Options { address, token: token_of(token)?, lanes, tls, timing: Timing::default() };
         let sink = move |request, outcome| {
             // Where JavaScript is gone, nobody waits.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);

@@ -9,6 +9,7 @@ use tierkv_core::lane::frame::TOKEN_BYTES;
 use tierkv_core::lane::server::{Options, Server};
 
 use crate::ids::Ids;
+use crate::lane_tls::LaneServerTls;
 use crate::skin::{count, number, run, size};
 use crate::store::STORES;
 
@@ -33,18 +34,21 @@ pub struct LaneServerStatus {
     pub counts: HashMap<String, f64>,
 }
 
-/// Listens on `host:port` (0: the system chooses) or `unix:/path`, and serves the store to whoever brings a token.
+/// Listens on `host:port` (0: the system chooses) or `unix:/path`, and serves the store to whoever brings a token; without
+/// `tls` in clear.
 #[napi]
 pub fn lane_server_open(
     store_id: u32,
     address: String,
     max_record_bytes: f64,
     max_reserved_bytes: f64,
+    tls: Option<LaneServerTls>,
 ) -> napi::Result<LaneServerInfo> {
     run(|| {
         let max_record_bytes = count("maxRecordBytes", max_record_bytes)?;
         let max_reserved_bytes = count("maxReservedBytes", max_reserved_bytes)?;
-        let options = Options::new(&address, max_record_bytes, max_reserved_bytes);
+        let mut options = Options::new(&address, max_record_bytes, max_reserved_bytes);
+        options.tls = tls.as_ref().map(LaneServerTls::build).transpose()?;
         let server = Server::open(STORES.get(store_id)?, options)?;
         let address = server.address()?;
         Ok(LaneServerInfo { id: SERVERS.insert(Arc::new(server))?, address })

@@ -12,6 +12,7 @@ mod inbox;
 mod info;
 mod lane_client;
 mod lane_server;
+mod lane_tls;
 mod lockfile;
 mod outbox;
 mod peer;

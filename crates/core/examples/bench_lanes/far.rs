@@ -6,31 +6,40 @@ use std::sync::Arc;
 use std::thread;
 
 use tierkv_core::lane::server::{Options, Server, Token};
+use tierkv_core::lane::tls::{self, Identity};
 use tierkv_core::store::{self, CLASS_ANY, Scope, Store};
 
 use super::tcp;
 
 /// Serves until standard input ends; each line is an order and is answered by a line.
-pub fn serve() {
+pub fn serve(host: &str) {
     let mut orders = std::io::stdin().lock().lines();
     let set_bytes: u64 = orders.next().unwrap().unwrap().parse().unwrap();
     let max_bytes = set_bytes * 2;
     let options =
         store::Options { max_bytes, max_record_bytes: max_bytes / 2, record_class: CLASS_ANY };
     let store = Arc::new(Store::new(options).unwrap());
-    let options = Options::new("127.0.0.1:0", max_bytes / 2, max_bytes);
-    let server = Server::open(Arc::clone(&store), options).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proof = rcgen::generate_simple_self_signed(vec!["far".to_owned()]).unwrap();
+    let (cert_pem, key_pem) = (proof.cert.pem(), proof.signing_key.serialize_pem());
+    let identity = Identity { cert_pem: cert_pem.as_bytes(), key_pem: key_pem.as_bytes() };
+    let [clear, secured] = [None, Some(tls::Server::new(identity, None).unwrap())].map(|tls| {
+        let options = Options::new(&format!("{host}:0"), max_bytes / 2, max_bytes);
+        Server::open(Arc::clone(&store), Options { tls, ..options }).unwrap()
+    });
+    let listener = TcpListener::bind((host, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let set = vec![1; usize::try_from(set_bytes).unwrap()];
     thread::spawn(move || tcp::serve(&listener, set));
-    println!("{} :{port}", server.address().unwrap());
+    let addresses = [&clear, &secured].map(|server| server.address().unwrap());
+    println!("{} {} :{port} {}", addresses[0], addresses[1], cert_pem.replace('\n', "|"));
     for order in orders {
         match order.unwrap().as_str() {
             "flush" => {
                 store.flush(Scope::default());
             }
-            token => server.admit(token_of(token)),
+            token => [&clear, &secured].into_iter().for_each(|server| {
+                server.admit(token_of(token));
+            }),
         }
         println!("done");
     }

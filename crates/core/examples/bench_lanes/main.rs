@@ -1,11 +1,13 @@
 //! Owns the figures of the lanes: restore and save between two processes, beside plain TCP over the same loopback in the same rounds.
 //!
-//! `--json` prints one line; `--quick` moves less, in fewer rounds.
+//! `--json` prints one line; `--quick` moves less, in fewer rounds. `--tls` measures lanes under TLS beside lanes in clear instead;
+//! `--netns NAME HOST` then has the far side in that network namespace, at that address.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measuring program")]
 
 mod far;
 mod near;
+mod secured;
 mod tcp;
 
 use std::process::ExitCode;
@@ -21,8 +23,12 @@ pub struct Plan {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
-    if has("--far") {
-        far::serve();
+    let after = |name: &str, at: usize| {
+        let found = arguments.iter().position(|argument| argument == name);
+        found.and_then(|found| arguments.get(found + at)).map(String::as_str)
+    };
+    if let Some(host) = after("--far", 1) {
+        far::serve(host);
         return ExitCode::SUCCESS;
     }
     let plan = if has("--quick") {
@@ -30,6 +36,14 @@ fn main() -> ExitCode {
     } else {
         Plan { blocks: 224, rounds: 11 }
     };
+    if has("--tls") {
+        let place = near::Place {
+            netns: after("--netns", 1).map(str::to_owned),
+            host: after("--netns", 2).unwrap_or("127.0.0.1").to_owned(),
+        };
+        println!("{}", secured::run(&plan, &place));
+        return ExitCode::SUCCESS;
+    }
     println!("{}", near::run(&plan));
     ExitCode::SUCCESS
 }

@@ -13,6 +13,7 @@ use tierkv_core::codec::Codec;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::Inbox;
 use tierkv_core::lane::client::{Client, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::outbox::{Identity, Outbox};
 use tierkv_core::record::{CLASS_KV, HEADER_BYTES, LAYOUT_CANONICAL};
@@ -53,10 +54,25 @@ fn geometry() -> Arc<Geometry> {
     Arc::new(Geometry::new(spec).unwrap())
 }
 
-struct Near {
+/// Where the far side is.
+pub struct Place {
+    /// Its network namespace, if it has one of its own.
+    pub netns: Option<String>,
+    pub host: String,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { netns: None, host: "127.0.0.1".to_owned() }
+    }
+}
+
+pub struct Near {
     far: Child,
     said: BufReader<ChildStdout>,
     lanes_address: String,
+    secured_address: String,
+    cert_pem: String,
     streams: Vec<Vec<TcpStream>>,
     geometry: Arc<Geometry>,
     arena: Arc<Arena>,
@@ -67,13 +83,13 @@ struct Near {
 }
 
 /// One session, and its outcomes.
-struct Session {
+pub struct Session {
     client: Client,
     outcomes: Receiver<(u32, Outcome)>,
 }
 
 impl Near {
-    fn open(plan: &Plan) -> Self {
+    pub fn open(plan: &Plan, place: &Place) -> Self {
         let geometry = geometry();
         let slot_bytes = geometry.slot_bytes() as u64;
         let options = arena::Options { slot_bytes, slot_count: plan.blocks, dir: None };
@@ -83,8 +99,17 @@ impl Near {
             std::thread::yield_now();
         }
         let leases = arena.slots().lease(1, plan.blocks);
-        let mut far = Command::new(std::env::current_exe().unwrap())
-            .arg("--far")
+        let program = std::env::current_exe().unwrap();
+        let mut command = match &place.netns {
+            None => Command::new(program),
+            Some(netns) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", netns]).arg(program);
+                command
+            }
+        };
+        let mut far = command
+            .args(["--far", &place.host])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -93,14 +118,18 @@ impl Near {
         let mut said = BufReader::new(far.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        let mut ports = line.split_whitespace().map(|port| format!("127.0.0.1{port}"));
-        let [lanes_address, tcp_address] = [ports.next().unwrap(), ports.next().unwrap()];
+        let (ports, cert_pem) = line.trim().split_at(line.find(" -----").unwrap());
+        let mut ports = ports.split_whitespace().map(|port| format!("{}{port}", place.host));
+        let [lanes_address, secured_address, tcp_address] = [(); 3].map(|()| ports.next().unwrap());
+        let cert_pem = cert_pem.trim().replace('|', "\n");
         let (outbox, inbox) = (Outbox::default(), Arc::default());
         let streams = CONNECTIONS.map(|connections| tcp::connect(&tcp_address, connections)).into();
         Self {
             far,
             said,
             lanes_address,
+            secured_address,
+            cert_pem,
             streams,
             geometry,
             arena,
@@ -111,28 +140,41 @@ impl Near {
         }
     }
 
-    fn order(&mut self, order: &str) {
+    /// The far side ends.
+    pub fn end(&mut self) {
+        drop(self.far.stdin.take());
+        self.far.wait().unwrap();
+    }
+
+    pub fn page_bytes(&self) -> usize {
+        self.geometry.page_bytes()
+    }
+
+    pub fn order(&mut self, order: &str) {
         writeln!(self.far.stdin.as_ref().unwrap(), "{order}").unwrap();
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();
         assert_eq!(line, "done\n");
     }
 
-    fn connect(&mut self, lanes: u16) -> Session {
+    pub fn connect(&mut self, lanes: u16, is_secured: bool) -> Session {
         self.sessions += 1;
         let name = self.sessions.to_string();
         self.order(&name);
         let (tell, outcomes) = channel();
         let sink = Arc::new(move |request, outcome| drop(tell.send((request, outcome))));
-        let (address, token) = (self.lanes_address.clone(), token_of(&name));
-        let options = Options { address, token, lanes, timing: Timing::default() };
+        let pinned = || tls::Client::new(self.cert_pem.as_bytes(), "far", None).unwrap();
+        let tls = is_secured.then(pinned);
+        let address = if is_secured { &self.secured_address } else { &self.lanes_address };
+        let (address, token) = (address.clone(), token_of(&name));
+        let options = Options { address, token, lanes, tls, timing: Timing::default() };
         let session = Session { client: Client::open(options, sink).unwrap(), outcomes };
         assert_eq!(session.outcomes.recv().unwrap(), (0, Outcome::Up));
         session
     }
 
     /// Finite numbers, different in every slot.
-    fn fill(&self) {
+    pub fn fill(&self) {
         let mut word = 88_172_645_463_325_252_u64;
         for lease in &self.leases {
             let words = (0..self.geometry.page_bytes() / 8).map(|_| {
@@ -156,11 +198,11 @@ impl Near {
             .collect()
     }
 
-    fn wire_bytes(&self, codec: Codec) -> usize {
+    pub fn wire_bytes(&self, codec: Codec) -> usize {
         self.leases.len() * (HEADER_BYTES + self.geometry.payload_bytes(codec).unwrap())
     }
 
-    fn restore(&self, session: &Session, codec: Codec) {
+    pub fn restore(&self, session: &Session, codec: Codec) {
         let blocks: Vec<usize> = (0..self.leases.len()).collect();
         let windows = blocks.chunks(FETCH_WINDOW).map(|window| {
             let target = |index: &usize| Target {
@@ -179,7 +221,7 @@ impl Near {
         session.pipelined(windows, |client, targets| client.fetch(targets).unwrap());
     }
 
-    fn save(&self, session: &Session, codec: Codec) {
+    pub fn save(&self, session: &Session, codec: Codec) {
         let blocks: Vec<usize> = (0..self.leases.len()).collect();
         let batches = blocks
             .chunks(SAVE_BATCH)
@@ -258,7 +300,7 @@ fn key(index: usize) -> [u8; 36] {
 
 /// Samples by name, in the order of first use.
 #[derive(Default)]
-struct Samples(Vec<(String, Vec<f64>)>);
+pub struct Samples(Vec<(String, Vec<f64>)>);
 
 impl Samples {
     fn add(&mut self, name: &str, value: f64) {
@@ -268,7 +310,7 @@ impl Samples {
         }
     }
 
-    fn json(&self) -> String {
+    pub fn json(&self) -> String {
         let mut text = String::new();
         for (name, samples) in &self.0 {
             let comma = if text.is_empty() { "" } else { "," };
@@ -284,7 +326,7 @@ fn gigabytes(bytes: usize) -> f64 {
 }
 
 /// Measures `work`: GB/s of `bytes`, and processor seconds per GB.
-fn measure(
+pub fn measure(
     samples: &mut Samples,
     near: &mut Near,
     name: &str,
@@ -331,9 +373,9 @@ fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
 
 /// Runs all rounds; one line of JSON.
 pub fn run(plan: &Plan) -> String {
-    let mut near = Near::open(plan);
+    let mut near = Near::open(plan, &Place::default());
     let sessions: Vec<(u16, Session)> =
-        [1, 2, 4].map(|lanes| (lanes, near.connect(lanes))).into_iter().collect();
+        [1, 2, 4].map(|lanes| (lanes, near.connect(lanes, false))).into_iter().collect();
     // One round for nothing: memory is touched, buffers are made.
     round(&mut near, &sessions, &mut Samples::default());
     let mut samples = Samples::default();
@@ -344,14 +386,13 @@ pub fn run(plan: &Plan) -> String {
     for _ in 0..plan.rounds * 100 {
         samples.add("lookup2000Ms", sessions[1].1.look_up_ms(&keys));
     }
-    drop(near.far.stdin.take());
     drop(sessions);
-    near.far.wait().unwrap();
+    near.end();
     let (blocks, wire) = (plan.blocks, near.wire_bytes(Codec::Int8));
     let rounds = plan.rounds;
     format!(
         "{{\"blocks\":{blocks},\"rounds\":{rounds},\"wireBytesInt8\":{wire},\"pageBytes\":{},\"samples\":{{{}}}}}",
-        near.geometry.page_bytes(),
+        near.page_bytes(),
         samples.json()
     )
 }

@@ -6,4 +6,5 @@ pub mod client;
 pub mod frame;
 pub mod server;
 pub mod stream;
+pub mod tls;
 pub mod wire;

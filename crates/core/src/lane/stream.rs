@@ -1,4 +1,4 @@
-//! Owns the byte streams under lanes: TCP and Unix sockets, dialled, listened on and set up; the seam for encryption.
+//! Owns the byte streams under lanes: TCP and Unix sockets, dialled, listened on and set up. TLS stands on top of them.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -25,13 +25,13 @@ pub trait Stream: Send + Sync {
     /// Of the system.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends as much of `parts` as fits.
+    /// Sends as much of `parts` as fits. After an error that is no end, the next bytes to be written are the same again.
     ///
     /// # Errors
     /// Of the system.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Sends as much of `parts` as fits without waiting; `WouldBlock` where nothing does.
+    /// Sends as much of `parts` as fits without waiting; `WouldBlock` where nothing does, and then as `write`.
     ///
     /// # Errors
     /// Of the system.

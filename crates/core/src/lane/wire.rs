@@ -135,7 +135,8 @@ impl Reader {
     }
 }
 
-fn retry(error: &io::Error, doing: &str, alive: &dyn Alive) -> Result<()> {
+/// Goes on after what is no failure: nothing was there within a tick.
+pub(super) fn retry(error: &io::Error, doing: &str, alive: &dyn Alive) -> Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => alive.tick(),

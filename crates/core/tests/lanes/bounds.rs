@@ -13,7 +13,7 @@ use tierkv_core::store::ItemStatus;
 use super::stand::{
     ACCEPTED, Engine, Lanes, MIB, NAMESPACE, Shape, Vault, bytes_of, key, outgoing, timing, until,
 };
-use super::wires::{client_by_hand, connect, hello};
+use super::wires::{client_by_hand, connect, connect_in_clear, hello};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -81,10 +81,23 @@ fn who_says_nothing_or_something_else_first_is_sent_away() {
 fn no_more_lanes_than_its_limit_are_open() {
     let vault = Vault::with(|options| options.connections_max = 2);
     let lanes = Lanes::open(&vault, 2);
-    assert!(connect(&vault).refusal().contains("too many lanes"));
+    assert!(connect_in_clear(&vault).refusal().contains("too many lanes"));
     drop(lanes);
     until(|| vault.server.status().lanes == 0);
     Lanes::open(&vault, 2);
+}
+
+#[test]
+fn those_who_say_nothing_do_not_take_the_places_of_those_who_do() {
+    let vault = Vault::with(|options| options.greetings_max = 2);
+    let lanes = Lanes::open(&vault, 2);
+    let silent = [connect_in_clear(&vault), connect_in_clear(&vault)];
+    until(|| vault.server.status().lanes == 4);
+    assert!(connect_in_clear(&vault).refusal().contains("too many lanes"));
+    assert_eq!(lanes.store(vec![outgoing(1, vec![0; 300])]), [ItemStatus::BadRecord as u8]);
+    drop(silent);
+    until(|| vault.server.status().lanes == 2);
+    Lanes::open(&vault, 1);
 }
 
 #[test]

@@ -5,6 +5,13 @@
 #[path = "../support/random.rs"]
 mod random;
 
+#[path = "../support/certificates.rs"]
+mod certificates;
+mod link;
+
+/// Whether what is tested here travels under TLS; `lanes_tls` runs the same again with it.
+const IS_SECURE: bool = false;
+
 mod bounds;
 mod frames;
 mod peers;

@@ -10,6 +10,7 @@ use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::{Inbox, Wanted};
 use tierkv_core::lane::client::{Client, Options, Outcome, Outgoing, Target, Targets};
 use tierkv_core::lane::server::{self, Server, Token};
+use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::outbox::{Identity, Outbox};
 use tierkv_core::record::{CLASS_KV, HASH_BYTES, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
@@ -17,6 +18,7 @@ use tierkv_core::slots::Lease;
 use tierkv_core::store::{self, CLASS_ANY, ItemStatus, Store};
 
 use super::random::Random;
+use super::{IS_SECURE, link};
 
 pub const MIB: usize = 1 << 20;
 pub const NAMESPACE: [u8; 32] = [7; 32];
@@ -95,6 +97,7 @@ impl Vault {
         let store = Arc::new(Store::new(options).unwrap());
         let mut options = server::Options::new("127.0.0.1:0", max / 2, max / 2);
         options.timing = timing();
+        options.tls = IS_SECURE.then(|| link::usual().server());
         adjust(&mut options);
         let server = Server::open(Arc::clone(&store), options).unwrap();
         let bound = server.address().unwrap();
@@ -127,9 +130,20 @@ pub struct Lanes {
 impl Lanes {
     /// Dials, and does not wait.
     pub fn dial(address: &str, token: Token, lanes: u16, timing: Timing) -> Self {
+        Self::with(address, token, lanes, timing, IS_SECURE.then(|| link::usual().client()))
+    }
+
+    /// The same, trusting whom `tls` trusts.
+    pub fn with(
+        address: &str,
+        token: Token,
+        lanes: u16,
+        timing: Timing,
+        tls: Option<tls::Client>,
+    ) -> Self {
         let (tell, outcomes) = channel();
         let sink = move |request, outcome| drop(tell.send((request, outcome)));
-        let options = Options { address: address.to_owned(), token, lanes, timing };
+        let options = Options { address: address.to_owned(), token, lanes, tls, timing };
         Self { client: Client::open(options, Arc::new(sink)).unwrap(), outcomes }
     }
 

@@ -1,15 +1,16 @@
 //! Owns peers that speak frames by hand: a vault or a client that does what a test says.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
 use tierkv_core::lane::client::Outcome;
 use tierkv_core::lane::frame::{FRAME_BYTES, Frame, Kind};
 
-use super::stand::{Lanes, SOON, Vault, timing};
+use super::link::Link;
+use super::stand::{Lanes, Vault, timing};
 
 /// One lane, by hand.
-pub struct Wire(pub TcpStream);
+pub struct Wire(pub Link);
 
 impl Wire {
     pub fn send(&mut self, frame: Frame, body: &[u8]) {
@@ -60,8 +61,7 @@ pub fn vault_by_hand(lanes: u16) -> (Lanes, Vec<Wire>) {
     let wires = (0..lanes)
         .map(|lane| {
             let (stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(SOON)).unwrap();
-            let mut wire = Wire(stream);
+            let mut wire = Wire(Link::accept(stream));
             let (hello, token) = wire.next().unwrap();
             assert_eq!((hello.kind, hello.item, hello.code), (Kind::Hello, u32::from(lane), lanes));
             assert_eq!(token, [9; 32]);
@@ -75,9 +75,12 @@ pub fn vault_by_hand(lanes: u16) -> (Lanes, Vec<Wire>) {
 
 /// A connection to a vault that has said nothing yet.
 pub fn connect(vault: &Vault) -> Wire {
-    let stream = TcpStream::connect(&vault.address).unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    Wire(stream)
+    Wire(Link::connect(&vault.address))
+}
+
+/// The same without any TLS.
+pub fn connect_in_clear(vault: &Vault) -> Wire {
+    Wire(Link::in_clear(&vault.address))
 }
 
 /// A hello for lane `lane` of `lanes`.

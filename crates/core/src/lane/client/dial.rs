@@ -28,14 +28,18 @@ impl Alive for Dialling<'_> {
 
 /// Lane `lane` of a session, welcomed.
 pub fn dial_lane(session: &Session, options: &Options, lane: u16) -> Result<Arc<dyn Stream>> {
-    let Options { address, token, lanes, timing } = options;
-    let stream = dial(address, timing.hello, timing.tick)?;
+    let Options { address, token, lanes, tls, timing } = options;
+    let mut stream = dial(address, timing.hello, timing.tick)?;
     session.add_lane(&stream)?;
     let dialling = Dialling { session, until: Instant::now() + timing.hello };
+    if let Some(tls) = tls {
+        stream = tls.connect(stream, dialling.until, &dialling)?;
+    }
     let hello = Frame { item: u32::from(lane), code: *lanes, ..Frame::new(Kind::Hello, 0) };
     let mut turn = Turn::default();
     turn.push_owned(hello, token.to_vec());
-    turn.send(&*stream, timing.hello, &dialling)?;
+    // Whoever does not take our hello may have said why: what it answers is the better reason.
+    let _ = turn.send(&*stream, timing.hello, &dialling);
     let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
     let answer = reader.frame(&dialling)?;
     match answer.kind {

@@ -15,6 +15,7 @@ use self::session::Session;
 pub use self::storing::Outgoing;
 use self::storing::StoreRequest;
 use super::frame::{Frame, Kind, OFFER_ITEM_BYTES, TOKEN_BYTES};
+use super::tls;
 use super::wire::Timing;
 use crate::error::{Error, Result};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANES_MAX};
@@ -29,6 +30,8 @@ pub struct Options {
     pub token: [u8; TOKEN_BYTES],
     /// How many lanes.
     pub lanes: u16,
+    /// Whom to trust; none: in clear.
+    pub tls: Option<tls::Client>,
     /// How long anything may take.
     pub timing: Timing,
 }

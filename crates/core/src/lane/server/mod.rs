@@ -19,9 +19,10 @@ use self::session::Session;
 use self::tokens::Tokens;
 use super::frame::{ERROR_TEXT_BYTES_MAX, Frame, Kind};
 use super::stream::{Listener, Stream};
+use super::tls;
 use super::wire::{Alive, Reader, Timing, Turn};
 use crate::error::{Error, Result};
-use crate::limits::LANE_CONNECTIONS_MAX;
+use crate::limits::{LANE_CONNECTIONS_MAX, LANE_GREETINGS_MAX};
 use crate::store::Store;
 
 /// What a lane server is made of.
@@ -35,6 +36,10 @@ pub struct Options {
     pub max_reserved_bytes: u64,
     /// Lanes open at a time.
     pub connections_max: usize,
+    /// Those of them that were not welcomed yet.
+    pub greetings_max: usize,
+    /// Who we are and who may come in; none: in clear.
+    pub tls: Option<tls::Server>,
     /// How long anything may take.
     pub timing: Timing,
 }
@@ -48,6 +53,8 @@ impl Options {
             max_record_bytes,
             max_reserved_bytes,
             connections_max: LANE_CONNECTIONS_MAX,
+            greetings_max: LANE_GREETINGS_MAX,
+            tls: None,
             timing: Timing::default(),
         }
     }
@@ -72,6 +79,7 @@ struct Shared {
     tokens: Mutex<Tokens>,
     sessions: Mutex<Vec<Weak<Session>>>,
     connections: AtomicUsize,
+    greetings: AtomicUsize,
     is_draining: AtomicBool,
     is_closing: AtomicBool,
     counts: Counts,
@@ -97,6 +105,7 @@ impl Server {
             tokens: Mutex::default(),
             sessions: Mutex::default(),
             connections: AtomicUsize::new(0),
+            greetings: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             counts: Counts::default(),
@@ -186,6 +195,23 @@ impl Drop for Seat {
     }
 }
 
+/// One connection that was not welcomed yet: strangers take no more than these.
+struct Doorstep(Arc<Shared>);
+
+impl Doorstep {
+    fn take(shared: &Arc<Shared>) -> Option<Self> {
+        let doorstep = Self(Arc::clone(shared));
+        let others = shared.greetings.fetch_add(1, Ordering::AcqRel);
+        (others < shared.options.greetings_max).then_some(doorstep)
+    }
+}
+
+impl Drop for Doorstep {
+    fn drop(&mut self) {
+        self.0.greetings.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A pause where the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -199,13 +225,13 @@ fn accept(shared: &Arc<Shared>, listener: &Listener) {
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        let Some(seat) = Seat::take(shared) else {
+        let (Some(seat), Some(doorstep)) = (Seat::take(shared), Doorstep::take(shared)) else {
             shared.counts.add("lanes_refused", 1);
             refuse(&*stream, &shared.options.timing, "too many lanes are open");
             continue;
         };
         let streams = Arc::clone(&stream);
-        if spawn("tierkv-lane-in", move || serve(&seat, &stream)).is_err() {
+        if spawn("tierkv-lane-in", move || serve(&seat, doorstep, &stream)).is_err() {
             streams.shutdown();
         }
     }
@@ -238,16 +264,34 @@ fn error_text(text: &str) -> Vec<u8> {
     text.as_bytes()[..end].to_vec()
 }
 
-/// The life of one connection: hello, then frames until the session ends.
-fn serve(seat: &Seat, stream: &Arc<dyn Stream>) {
+/// The life of one connection: its handshake, hello, then frames until the session ends.
+fn serve(seat: &Seat, doorstep: Doorstep, stream: &Arc<dyn Stream>) {
     let shared = &seat.0;
-    match greet(shared, stream) {
-        Ok(session) => session.serve(stream),
+    let refused = |stream: &dyn Stream, error: &Error| {
+        shared.counts.add("lanes_refused", 1);
+        refuse(stream, &shared.options.timing, &error.text);
+    };
+    let secured = match secure(shared, stream) {
+        Ok(secured) => secured,
+        // Whoever speaks no TLS reads why; whoever does was told by an alert.
         Err(error) => {
-            shared.counts.add("lanes_refused", 1);
-            refuse(&**stream, &shared.options.timing, &error.text);
+            shared.counts.add("tls_refused", 1);
+            return refused(&**stream, &error);
         }
+    };
+    let greeted = greet(shared, &secured);
+    drop(doorstep);
+    match greeted {
+        Ok(session) => session.serve(&secured),
+        Err(error) => refused(&*secured, &error),
     }
+}
+
+fn secure(shared: &Shared, stream: &Arc<dyn Stream>) -> Result<Arc<dyn Stream>> {
+    let stream = Arc::clone(stream);
+    let Some(tls) = &shared.options.tls else { return Ok(stream) };
+    let greeting = Greeting { shared, until: Instant::now() + shared.options.timing.hello };
+    tls.accept(stream, greeting.until, &greeting)
 }
 
 /// Until when a new lane must have said hello.

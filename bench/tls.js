@@ -1,0 +1,67 @@
+// Owns the price of TLS on lanes: restores and saves under it beside the same in clear, over a loopback and over a link of 5 Gb/s.
+import { execFileSync } from "node:child_process";
+import { runExample } from "./lib/cargo.js";
+import { figure } from "./lib/figures.js";
+import { Network } from "./lib/network.js";
+
+const LINK = "5gbit";
+/** A tenth of a millisecond at that pace, and no more than a moment in the queue. */
+const SHAPE = ["tbf", "rate", LINK, "burst", "512kb", "latency", "20ms"];
+const LOOPBACK_FLOOR = { on: "ratio", least: 0.5 };
+const LINK_FLOOR = { on: "ratio", least: 0.85 };
+
+export const title = "TLS under the lanes, beside lanes in clear";
+
+export async function run({ isQuick, say }) {
+  const size = isQuick ? ["--quick"] : [];
+  say("loopback, clear and TLS in turns");
+  const [near] = await runExample("bench_lanes", ["--tls", ...size]);
+  say(`a link of ${LINK}, clear and TLS in turns`);
+  const far = await overLink(size);
+  const figures = [
+    ...figuresOf(near, "loopback", LOOPBACK_FLOOR),
+    ...figuresOf(far, "5 Gb/s", LINK_FLOOR),
+  ];
+  const { blocks, pageBytes, lanes, rounds } = near;
+  const notes = [
+    `${blocks} blocks of ${(pageBytes / 2 ** 20).toFixed(2)} MiB, ${lanes} lanes, TLS 1.3 with AES-256-GCM, medians of ${rounds} rounds; each ratio is to the same in clear in the same round`,
+    `both ends on this machine: on a loopback one processor's work is the other's wait; the link is a pair of virtual interfaces shaped by tc tbf to ${LINK} both ways`,
+  ];
+  return { figures, notes };
+}
+
+async function overLink(size) {
+  const network = new Network();
+  const tc = (...args) => execFileSync("tc", args, { stdio: ["ignore", "ignore", "pipe"] });
+  try {
+    const { here, there, netns, host } = network;
+    tc("qdisc", "add", "dev", here, "root", ...SHAPE);
+    tc("-n", netns, "qdisc", "add", "dev", there, "root", ...SHAPE);
+    const [report] = await runExample("bench_lanes", ["--tls", "--netns", netns, host, ...size]);
+    return report;
+  } finally {
+    network.close();
+  }
+}
+
+function figuresOf({ samples }, place, floor) {
+  const figures = [];
+  for (const codec of ["Int8", "Raw"]) {
+    for (const what of ["restore", "save"]) {
+      const name = `${what}${codec}`;
+      const label = `${place}, ${codec.toLowerCase()}: ${what}`;
+      const beside = samples[`${name}ClearGbps`];
+      figures.push(
+        figure(`${label} in clear`, "GB/s", beside),
+        figure(`${label} under TLS`, "GB/s", samples[`${name}TlsGbps`], {
+          beside,
+          of: "in clear",
+          floor,
+        }),
+        figure(`${label} in clear, processor time`, "s/GB", samples[`${name}ClearCpuSPerGb`]),
+        figure(`${label} under TLS, processor time`, "s/GB", samples[`${name}TlsCpuSPerGb`]),
+      );
+    }
+  }
+  return figures;
+}

@@ -1,0 +1,250 @@
+//! Owns the handshake of one lane: rustls says what is sent and heard, all within one time.
+
+use std::io::IoSlice;
+use std::time::Instant;
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::{AlertDescription, ConnectionTrafficSecrets, Error as TlsError, ExtractedSecrets};
+
+use super::records::{HEADER_BYTES, parse_header};
+use crate::error::{Error, Result};
+use crate::lane::stream::Stream;
+use crate::lane::wire::{Alive, retry};
+use crate::limits::LANE_HANDSHAKE_BYTES_MAX;
+
+/// The keys after the next ones.
+pub enum NextKeys {
+    Client(KernelConnection<ClientConnectionData>),
+    Server(KernelConnection<ServerConnectionData>),
+}
+
+type Numbered = (u64, ConnectionTrafficSecrets);
+
+impl NextKeys {
+    /// What is sealed with from now on.
+    pub fn sealing(&mut self) -> std::result::Result<Numbered, TlsError> {
+        match self {
+            Self::Client(keys) => keys.update_tx_secret(),
+            Self::Server(keys) => keys.update_tx_secret(),
+        }
+    }
+
+    /// What is opened with from now on.
+    pub fn opening(&mut self) -> std::result::Result<Numbered, TlsError> {
+        match self {
+            Self::Client(keys) => keys.update_rx_secret(),
+            Self::Server(keys) => keys.update_rx_secret(),
+        }
+    }
+}
+
+/// One end of a handshake.
+pub trait Peer {
+    type Data;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        heard: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
+
+    fn finish(self) -> std::result::Result<(ExtractedSecrets, NextKeys), TlsError>;
+}
+
+impl Peer for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        heard: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(heard)
+    }
+
+    fn finish(self) -> std::result::Result<(ExtractedSecrets, NextKeys), TlsError> {
+        let (secrets, keys) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, NextKeys::Client(keys)))
+    }
+}
+
+impl Peer for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        heard: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(heard)
+    }
+
+    fn finish(self) -> std::result::Result<(ExtractedSecrets, NextKeys), TlsError> {
+        let (secrets, keys) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, NextKeys::Server(keys)))
+    }
+}
+
+/// What is to be done next.
+enum Step {
+    Again,
+    Hear,
+    Finish,
+}
+
+/// One connection whose handshake is under way.
+struct Line<'a> {
+    stream: &'a dyn Stream,
+    until: Instant,
+    alive: &'a dyn Alive,
+    /// To be sent.
+    out: Vec<u8>,
+}
+
+/// Shakes hands; whoever the peer is, it is over until `until`. Nothing is read beyond the handshake's last record.
+pub fn shake<P: Peer>(
+    mut peer: P,
+    stream: &dyn Stream,
+    until: Instant,
+    alive: &dyn Alive,
+) -> Result<(ExtractedSecrets, NextKeys)> {
+    let mut line = Line { stream, until, alive, out: Vec::new() };
+    let mut heard = Vec::new();
+    loop {
+        let UnbufferedStatus { discard, state } = peer.process(&mut heard);
+        let step = match state {
+            Ok(state) => line.step(state)?,
+            Err(error) => {
+                line.say_why(&mut peer);
+                return Err(refused(&error));
+            }
+        };
+        heard.drain(..discard);
+        match step {
+            Step::Again => {}
+            Step::Hear => line.hear(&mut heard)?,
+            Step::Finish => return peer.finish().map_err(|error| refused(&error)),
+        }
+    }
+}
+
+impl Line<'_> {
+    fn step<Data>(&mut self, state: ConnectionState<'_, '_, Data>) -> Result<Step> {
+        match state {
+            ConnectionState::EncodeTlsData(data) => self.encode(data)?,
+            ConnectionState::TransmitTlsData(data) => {
+                self.send()?;
+                data.done();
+            }
+            ConnectionState::BlockedHandshake => return Ok(Step::Hear),
+            ConnectionState::WriteTraffic(_) => return Ok(Step::Finish),
+            _ => return Err(Error::lane_failed("lane refused: the peer ended the handshake")),
+        }
+        Ok(Step::Again)
+    }
+
+    fn encode<Data>(&mut self, mut data: EncodeTlsData<'_, Data>) -> Result<()> {
+        let begun = self.out.len();
+        let room = match data.encode(&mut []) {
+            Err(EncodeError::InsufficientSize(size)) => size.required_size,
+            Ok(_) | Err(EncodeError::AlreadyEncoded) => 0,
+        };
+        self.out.resize(begun + room, 0);
+        let failed = |error| Error::lane_failed(format!("lane refused: TLS: {error}"));
+        data.encode(&mut self.out[begun..]).map_err(failed)?;
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        let mut sent = 0;
+        while sent < self.out.len() {
+            self.check()?;
+            match self.stream.write(&[IoSlice::new(&self.out[sent..])]) {
+                Ok(0) => return Err(Error::lane_failed("the peer closed the lane")),
+                Ok(bytes) => sent += bytes,
+                Err(error) => retry(&error, "sending", self.alive)?,
+            }
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    /// One record more.
+    fn hear(&self, heard: &mut Vec<u8>) -> Result<()> {
+        let begun = heard.len();
+        heard.resize(begun + HEADER_BYTES, 0);
+        self.exact(&mut heard[begun..])?;
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&heard[begun..]);
+        let (_, bytes) = parse_header(header)?;
+        if begun + bytes > LANE_HANDSHAKE_BYTES_MAX {
+            return Err(Error::lane_failed("lane refused: the peer's handshake is too long"));
+        }
+        heard.resize(begun + bytes, 0);
+        self.exact(&mut heard[begun + HEADER_BYTES..])
+    }
+
+    fn exact(&self, buffer: &mut [u8]) -> Result<()> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            self.check()?;
+            match self.stream.read(&mut buffer[filled..]) {
+                Ok(0) => return Err(Error::lane_failed("the peer closed the lane")),
+                Ok(bytes) => filled += bytes,
+                Err(error) => retry(&error, "receiving", self.alive)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Also a peer that is never silent has to come to an end.
+    fn check(&self) -> Result<()> {
+        if Instant::now() > self.until {
+            return Err(Error::lane_failed("lane refused: the handshake was not done in time"));
+        }
+        Ok(())
+    }
+
+    /// Sends the alert, if there is one, as far as the peer takes it at once.
+    fn say_why<P: Peer>(&mut self, peer: &mut P) {
+        self.out.clear();
+        while let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(&mut []).state {
+            if self.encode(data).is_err() {
+                return;
+            }
+        }
+        // Whether it arrives or not: the peer sees the end.
+        let _ = self.stream.write_now(&[IoSlice::new(&self.out)]);
+    }
+}
+
+/// Why a handshake failed, for people: what is wrong with a certificate is said as such.
+pub fn refused(error: &TlsError) -> Error {
+    let text = match error {
+        TlsError::InvalidCertificate(_)
+        | TlsError::NoCertificatesPresented
+        | TlsError::InvalidCertRevocationList(_) => format!("certificate: {error}"),
+        TlsError::AlertReceived(alert) => alert_text(*alert),
+        _ => format!("TLS: {error}"),
+    };
+    Error::lane_failed(format!("lane refused: {text}"))
+}
+
+/// What the peer's alert means.
+pub fn alert_text(alert: AlertDescription) -> String {
+    use AlertDescription as Alert;
+    match alert {
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::UnknownCA
+        | Alert::AccessDenied
+        | Alert::DecryptError
+        | Alert::CertificateRequired => {
+            format!("certificate: the peer did not accept ours ({alert:?})")
+        }
+        _ => format!("TLS: the peer said {alert:?}"),
+    }
+}

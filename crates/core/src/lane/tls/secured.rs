@@ -1,0 +1,260 @@
+//! Owns a lane's stream under TLS: what is written is sealed in place, what is read is opened in place, each direction by itself.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustls::{AlertDescription, ExtractedSecrets};
+
+use super::handshake::{NextKeys, alert_text, refused};
+use super::records::{
+    ALERT, APPLICATION_DATA, EXTRA_BYTES, HANDSHAKE, HEADER_BYTES, Key, PLAIN_BYTES_MAX,
+    RECORD_BYTES_MAX, parse_header,
+};
+use crate::error::{Error, Result};
+use crate::lane::stream::Stream;
+use crate::limits::{LANE_KEY_RECORDS_MAX, LANE_STEP_BYTES};
+
+/// A key update as a handshake message, up to its last byte: 1 asks for one in return.
+const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
+/// What a session could be resumed with, as a handshake message: our vaults send none, and nobody resumes.
+const SESSION_TICKET: u8 = 4;
+/// An alert that is none: the peer has ended.
+const CLOSE_NOTIFY: u8 = 0;
+/// Sealed in one go: still in the L2 cache when the system takes it.
+const OUT_BYTES: usize = LANE_STEP_BYTES / PLAIN_BYTES_MAX * (PLAIN_BYTES_MAX + EXTRA_BYTES);
+/// Opened in one go, and the beginning of a record.
+const IN_BYTES: usize = OUT_BYTES + RECORD_BYTES_MAX;
+
+/// A stream whose bytes travel in TLS records.
+pub struct Secured {
+    inner: Arc<dyn Stream>,
+    out: Mutex<Out>,
+    heard: Mutex<Heard>,
+    next_keys: Mutex<NextKeys>,
+    /// Records that one key seals.
+    key_records: u64,
+    /// The peer wants us to change our key.
+    is_update_due: AtomicBool,
+}
+
+struct Out {
+    key: Key,
+    buffer: Vec<u8>,
+    /// Sealed, and not sent yet.
+    ready: Range<usize>,
+    /// How many bytes of the caller's are in it.
+    plain: usize,
+}
+
+struct Heard {
+    key: Key,
+    buffer: Vec<u8>,
+    /// Received, and not opened yet.
+    sealed: Range<usize>,
+    /// Opened, and not read yet.
+    plain: Range<usize>,
+}
+
+impl Secured {
+    /// Over a stream whose handshake is done.
+    pub fn new(
+        inner: Arc<dyn Stream>,
+        secrets: ExtractedSecrets,
+        next_keys: NextKeys,
+    ) -> Result<Self> {
+        let out =
+            Out { key: Key::new(secrets.tx)?, buffer: vec![0; OUT_BYTES], ready: 0..0, plain: 0 };
+        let heard = Heard {
+            key: Key::new(secrets.rx)?,
+            buffer: vec![0; IN_BYTES],
+            sealed: 0..0,
+            plain: 0..0,
+        };
+        Ok(Self {
+            inner,
+            out: Mutex::new(out),
+            heard: Mutex::new(heard),
+            next_keys: Mutex::new(next_keys),
+            key_records: LANE_KEY_RECORDS_MAX,
+            is_update_due: AtomicBool::new(false),
+        })
+    }
+
+    /// After so many records its keys change.
+    #[cfg(test)]
+    pub fn set_key_records(&mut self, records: u64) {
+        self.key_records = records;
+    }
+
+    /// Seals as much of `parts` as the buffer takes.
+    fn fill(&self, out: &mut Out, parts: &[IoSlice<'_>]) -> Result<()> {
+        (out.ready, out.plain) = (0..0, 0);
+        if out.key.used() >= self.key_records || self.is_update_due.load(Ordering::Relaxed) {
+            self.change_key(out)?;
+        }
+        let mut parts = parts.iter();
+        let mut part: &[u8] = &[];
+        while out.ready.end + PLAIN_BYTES_MAX + EXTRA_BYTES <= out.buffer.len() {
+            let room = &mut out.buffer[out.ready.end..];
+            let mut bytes = 0;
+            while bytes < PLAIN_BYTES_MAX {
+                if part.is_empty() {
+                    let Some(next) = parts.next() else { break };
+                    part = next;
+                    continue;
+                }
+                let (taken, rest) = part.split_at(part.len().min(PLAIN_BYTES_MAX - bytes));
+                room[HEADER_BYTES + bytes..][..taken.len()].copy_from_slice(taken);
+                (part, bytes) = (rest, bytes + taken.len());
+            }
+            if bytes == 0 {
+                break;
+            }
+            out.ready.end += out.key.seal(APPLICATION_DATA, room, bytes)?;
+            out.plain += bytes;
+        }
+        Ok(())
+    }
+
+    /// Says that the next record is of another key.
+    fn change_key(&self, out: &mut Out) -> Result<()> {
+        self.is_update_due.store(false, Ordering::Relaxed);
+        let message = [&KEY_UPDATE[..], &[0]].concat();
+        out.buffer[HEADER_BYTES..][..message.len()].copy_from_slice(&message);
+        out.ready.end = out.key.seal(HANDSHAKE, &mut out.buffer, message.len())?;
+        let next = lock(&self.next_keys).sealing();
+        out.key = Key::new(next.map_err(|error| refused(&error))?)?;
+        Ok(())
+    }
+
+    /// Seals and sends. Bytes count as taken when their records have left: until then the caller comes with them again.
+    fn push(
+        &self,
+        parts: &[IoSlice<'_>],
+        send: impl Fn(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut out = lock(&self.out);
+        let out = &mut *out;
+        if out.ready.is_empty() {
+            self.fill(out, parts).map_err(broken)?;
+        }
+        match send(&[IoSlice::new(&out.buffer[out.ready.clone()])])? {
+            0 => return Ok(0),
+            bytes => out.ready.start += bytes,
+        }
+        if out.ready.is_empty() {
+            return Ok(out.plain.min(parts.iter().map(|part| part.len()).sum()));
+        }
+        // The caller looks at its time, and goes on.
+        Err(ErrorKind::Interrupted.into())
+    }
+
+    /// What a record was that carries no bytes of the lane.
+    fn hear_other(&self, heard: &mut Heard, kind: u8) -> io::Result<usize> {
+        let body = &heard.buffer[std::mem::take(&mut heard.plain)];
+        match (kind, body) {
+            (ALERT, [_, CLOSE_NOTIFY]) => Ok(0),
+            (ALERT, [_, alert]) => {
+                let text = alert_text(AlertDescription::from(*alert));
+                Err(io::Error::other(format!("lane refused: {text}")))
+            }
+            (HANDSHAKE, [message @ .., wish @ (0 | 1)]) if message == KEY_UPDATE.as_slice() => {
+                if *wish == 1 {
+                    self.is_update_due.store(true, Ordering::Relaxed);
+                }
+                let next = lock(&self.next_keys).opening().map_err(io::Error::other)?;
+                heard.key = Key::new(next).map_err(broken)?;
+                Err(ErrorKind::Interrupted.into())
+            }
+            (HANDSHAKE, [SESSION_TICKET, ..]) => Err(ErrorKind::Interrupted.into()),
+            _ => Err(io::Error::other("the peer sent a TLS record that does not belong here")),
+        }
+    }
+}
+
+impl Heard {
+    /// The next whole record, if it is there; its end.
+    fn whole(&self) -> Result<Option<usize>> {
+        let sealed = &self.buffer[self.sealed.clone()];
+        let Some(header) = sealed.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let (_, bytes) = parse_header(*header)?;
+        Ok((bytes <= sealed.len()).then_some(self.sealed.start + bytes))
+    }
+
+    /// Opens the next record, if it is there; what it is.
+    fn open(&mut self) -> Result<Option<u8>> {
+        let Some(end) = self.whole()? else { return Ok(None) };
+        let start = self.sealed.start;
+        let (kind, bytes) = self.key.open(&mut self.buffer[start..end])?;
+        self.sealed.start = end;
+        self.plain = start + HEADER_BYTES..start + HEADER_BYTES + bytes;
+        Ok(Some(kind))
+    }
+
+    /// Where what comes next belongs: there is room for a record at least.
+    fn room(&mut self) -> &mut [u8] {
+        if self.sealed.is_empty() {
+            self.sealed = 0..0;
+        } else if self.buffer.len() - self.sealed.start < RECORD_BYTES_MAX {
+            self.buffer.copy_within(self.sealed.clone(), 0);
+            self.sealed = 0..self.sealed.len();
+        }
+        &mut self.buffer[self.sealed.end..]
+    }
+}
+
+impl Stream for Secured {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut heard = lock(&self.heard);
+        let heard = &mut *heard;
+        let mut filled = 0;
+        loop {
+            let bytes = heard.plain.len().min(buffer.len() - filled);
+            let from = heard.plain.start..heard.plain.start + bytes;
+            buffer[filled..filled + bytes].copy_from_slice(&heard.buffer[from.clone()]);
+            (heard.plain.start, filled) = (from.end, filled + bytes);
+            if filled == buffer.len() {
+                return Ok(filled);
+            }
+            match heard.open().map_err(broken)? {
+                // An empty one would be a way to keep us busy.
+                Some(APPLICATION_DATA) if !heard.plain.is_empty() => {}
+                // What was opened before it is read first: it is heard again then.
+                Some(kind) if filled == 0 => return self.hear_other(heard, kind),
+                Some(kind) => {
+                    return match self.hear_other(heard, kind) {
+                        Err(error) if error.kind() != ErrorKind::Interrupted => Err(error),
+                        _ => Ok(filled),
+                    };
+                }
+                None if filled > 0 => return Ok(filled),
+                None => match self.inner.read(heard.room())? {
+                    0 => return Ok(0),
+                    bytes => heard.sealed.end += bytes,
+                },
+            }
+        }
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.push(parts, |sealed| self.inner.write(sealed))
+    }
+
+    fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.push(parts, |sealed| self.inner.write_now(sealed))
+    }
+
+    fn shutdown(&self) {
+        self.inner.shutdown();
+    }
+}
+
+fn broken(error: Error) -> io::Error {
+    io::Error::other(error.text)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

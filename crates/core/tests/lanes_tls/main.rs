@@ -1,0 +1,28 @@
+//! Owns the proof of lanes under TLS: everything that is proven of lanes in clear, and who is not let in.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "../support/certificates.rs"]
+mod certificates;
+#[path = "../lanes/link.rs"]
+mod link;
+#[path = "../support/random.rs"]
+mod random;
+
+/// Whether what is tested here travels under TLS.
+const IS_SECURE: bool = true;
+
+#[path = "../lanes/bounds.rs"]
+mod bounds;
+#[path = "../lanes/frames.rs"]
+mod frames;
+#[path = "../lanes/peers.rs"]
+mod peers;
+#[path = "../lanes/stand.rs"]
+mod stand;
+#[path = "../lanes/trip.rs"]
+mod trip;
+#[path = "../lanes/wires.rs"]
+mod wires;
+
+mod refusals;
