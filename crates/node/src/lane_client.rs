@@ -17,8 +17,8 @@ use crate::arena::ARENAS;
 use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::inbox::INBOX;
-use crate::lane_tls::LaneClientTls;
 use crate::lane_server::token_of;
+use crate::lane_tls::LaneClientTls;
 use crate::outbox::RECORDS;
 use crate::skin::{hash, number, run};
 

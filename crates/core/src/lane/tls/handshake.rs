@@ -45,10 +45,7 @@ impl NextKeys {
 pub trait Peer {
     type Data;
 
-    fn process<'c, 'i>(
-        &'c mut self,
-        heard: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn process<'c, 'i>(&'c mut self, heard: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
     fn finish(self) -> std::result::Result<(ExtractedSecrets, NextKeys), TlsError>;
 }
@@ -56,10 +53,7 @@ pub trait Peer {
 impl Peer for UnbufferedClientConnection {
     type Data = ClientConnectionData;
 
-    fn process<'c, 'i>(
-        &'c mut self,
-        heard: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+    fn process<'c, 'i>(&'c mut self, heard: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(heard)
     }
 
@@ -72,10 +66,7 @@ impl Peer for UnbufferedClientConnection {
 impl Peer for UnbufferedServerConnection {
     type Data = ServerConnectionData;
 
-    fn process<'c, 'i>(
-        &'c mut self,
-        heard: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+    fn process<'c, 'i>(&'c mut self, heard: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(heard)
     }
 
