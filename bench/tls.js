@@ -5,8 +5,8 @@ import { figure } from "./lib/figures.js";
 import { Network } from "./lib/network.js";
 
 const LINK = "5gbit";
-/** A tenth of a millisecond at that pace, and no more than a moment in the queue. */
-const SHAPE = ["tbf", "rate", LINK, "burst", "512kb", "latency", "20ms"];
+/** Room for what passes in 2 ms: with less, timers and not the rate would be the limit. */
+const SHAPE = ["tbf", "rate", LINK, "burst", "1250000", "latency", "50ms"];
 const LOOPBACK_FLOOR = { on: "ratio", least: 0.5 };
 const LINK_FLOOR = { on: "ratio", least: 0.85 };
 

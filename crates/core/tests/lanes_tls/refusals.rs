@@ -4,11 +4,12 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use tierkv_core::lane::client::Outcome;
 use tierkv_core::lane::frame::Kind;
 use tierkv_core::lane::tls::{Client, Server};
 
-use super::certificates::{Authority, NAME, Pair, Proof, expired};
+use super::certificates::{Authority, NAME, Pair, Proof, params};
 use super::stand::{Lanes, Vault, timing, until};
 use super::wires::{connect, connect_in_clear, hello};
 
@@ -22,21 +23,38 @@ fn dial(vault: &Vault, tls: Option<Client>) -> Lanes {
     Lanes::with(&vault.address, vault.token(), 2, timing(), tls)
 }
 
-fn trusting(ca: &str, name: &str, proof: Option<&Proof>) -> Option<Client> {
-    Some(Client::new(ca.as_bytes(), name, proof.map(Proof::identity)).unwrap())
+fn trusting(ca: &str, name: &str, proof: Option<&Proof>) -> Client {
+    Client::new(ca.as_bytes(), name, proof.map(Proof::identity)).unwrap()
+}
+
+/// One that nobody but itself vouches for; `is_authority` as the usual tools make them.
+fn self_signed(is_authority: bool, adjust: impl FnOnce(&mut CertificateParams)) -> Proof {
+    let mut params = params(NAME);
+    if is_authority {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    }
+    adjust(&mut params);
+    let key = KeyPair::generate().unwrap();
+    Proof { cert: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
+}
+
+/// Its time is over.
+fn expired(params: &mut CertificateParams) {
+    params.not_before = date_time_ymd(2001, 1, 1);
+    params.not_after = date_time_ymd(2002, 1, 1);
 }
 
 /// The client's word for it; the vault has refused as many lanes as came.
-fn refused(vault: &Vault, tls: Option<Client>) -> String {
+fn refused(vault: &Vault, tls: impl Into<Option<Client>>) -> String {
     let before = vault.count("lanes_refused");
-    let text = dial(vault, tls).down();
+    let text = dial(vault, tls.into()).down();
     until(|| vault.count("lanes_refused") > before);
     until(|| vault.server.status().lanes == 0);
     text
 }
 
-fn is_let_in(vault: &Vault, tls: Option<Client>) {
-    assert_eq!(dial(vault, tls).next(), (0, Outcome::Up));
+fn is_let_in(vault: &Vault, tls: Client) {
+    assert_eq!(dial(vault, Some(tls)).next(), (0, Outcome::Up));
 }
 
 #[test]
@@ -58,16 +76,16 @@ fn only_a_certificate_that_somebody_trusted_vouches_for_is_accepted() {
 #[test]
 fn a_pinned_certificate_needs_no_authority_and_no_name_but_its_own_time() {
     for is_authority in [false, true] {
-        let proof = Proof::self_signed(is_authority, |_| {});
+        let proof = self_signed(is_authority, |_| {});
         let of_it = vault(&proof, None);
         is_let_in(&of_it, trusting(&proof.cert, "10.0.0.7", None));
-        let twin = Proof::self_signed(is_authority, |_| {});
+        let twin = self_signed(is_authority, |_| {});
         let text = refused(&of_it, trusting(&twin.cert, NAME, None));
         assert!(text.contains("lane refused: certificate: "), "{text}");
         // Whoever has the certificate and not the key to it proves nothing.
         let thief = Proof { cert: proof.cert.clone(), key: twin.key.clone() };
         assert!(Server::new(thief.identity(), None).is_err());
-        let late = Proof::self_signed(is_authority, expired);
+        let late = self_signed(is_authority, expired);
         let text = refused(&vault(&late, None), trusting(&late.cert, NAME, None));
         assert!(text.contains("expired"), "{text}");
     }
@@ -87,8 +105,8 @@ fn a_vault_that_demands_certificates_lets_in_nobody_without() {
     assert_eq!(strict.count("tls_refused"), strict.count("lanes_refused"));
     // A client's own certificate may be pinned, too.
     for is_authority in [false, true] {
-        let proof = Proof::self_signed(is_authority, |_| {});
-        let twin = Proof::self_signed(is_authority, |_| {});
+        let proof = self_signed(is_authority, |_| {});
+        let twin = self_signed(is_authority, |_| {});
         let pinning = vault(&pair.vault, Some(&proof.cert));
         is_let_in(&pinning, trusting(ca, NAME, Some(&proof)));
         assert!(refused(&pinning, trusting(ca, NAME, Some(&twin))).contains("certificate"));
@@ -112,7 +130,7 @@ fn one_end_in_clear_and_one_not_are_no_lane() {
     wire.send(hello(0, 1), &secured.token());
     assert!(wire.refusal().contains("does not speak TLS here"));
     let clear = Vault::with(|options| options.tls = None);
-    let text = refused(&clear, Some(super::link::usual().client()));
+    let text = refused(&clear, super::link::usual().client());
     assert!(text.contains("does not speak TLS here"), "{text}");
 }
 

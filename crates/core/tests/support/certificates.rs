@@ -2,7 +2,6 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    date_time_ymd,
 };
 use tierkv_core::lane::tls::{Client, Identity, Server};
 
@@ -19,17 +18,6 @@ pub struct Proof {
 impl Proof {
     pub fn identity(&self) -> Identity<'_> {
         Identity { cert_pem: self.cert.as_bytes(), key_pem: self.key.as_bytes() }
-    }
-
-    /// One that nobody but itself vouches for; `is_authority` as the usual tools make them.
-    pub fn self_signed(is_authority: bool, adjust: impl FnOnce(&mut CertificateParams)) -> Self {
-        let mut params = params(NAME);
-        if is_authority {
-            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        }
-        adjust(&mut params);
-        let key = KeyPair::generate().unwrap();
-        Self { cert: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
     }
 }
 
@@ -60,16 +48,10 @@ impl Authority {
     }
 }
 
-fn params(name: &str) -> CertificateParams {
+pub fn params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
     params
-}
-
-/// Its time is over.
-pub fn expired(params: &mut CertificateParams) {
-    params.not_before = date_time_ymd(2001, 1, 1);
-    params.not_after = date_time_ymd(2002, 1, 1);
 }
 
 /// A vault and a client, each certified by an authority that the other trusts.

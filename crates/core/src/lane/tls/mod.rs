@@ -6,7 +6,6 @@ mod secured;
 mod trust;
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod tests;
 
 use std::fmt;
