@@ -61,6 +61,7 @@ export const VAULT_COUNTERS = [
   "calls_denied",
   "peers_limited",
   "lanes_refused",
+  "tls_refused",
   "probes",
   "probed_bytes",
 ] as const;
