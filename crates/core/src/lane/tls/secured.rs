@@ -55,6 +55,8 @@ struct Heard {
     sealed: Range<usize>,
     /// Opened, and not read yet.
     plain: Range<usize>,
+    /// What that is, where it is not for the lane.
+    other: Option<u8>,
 }
 
 impl Secured {
@@ -71,6 +73,7 @@ impl Secured {
             buffer: vec![0; IN_BYTES],
             sealed: 0..0,
             plain: 0..0,
+            other: None,
         };
         Ok(Self {
             inner,
@@ -209,6 +212,9 @@ impl Stream for Secured {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut heard = lock(&self.heard);
         let heard = &mut *heard;
+        if let Some(kind) = heard.other.take() {
+            return self.hear_other(heard, kind);
+        }
         let mut filled = 0;
         loop {
             let bytes = heard.plain.len().min(buffer.len() - filled);
@@ -218,16 +224,19 @@ impl Stream for Secured {
             if filled == buffer.len() {
                 return Ok(filled);
             }
-            match heard.open().map_err(broken)? {
+            let opened = match heard.open() {
+                // What came before it is good; it is still there to fail.
+                Err(_) if filled > 0 => return Ok(filled),
+                opened => opened.map_err(broken)?,
+            };
+            match opened {
                 // An empty one would be a way to keep us busy.
                 Some(APPLICATION_DATA) if !heard.plain.is_empty() => {}
-                // What was opened before it is read first: it is heard again then.
                 Some(kind) if filled == 0 => return self.hear_other(heard, kind),
+                // What came before it is read first.
                 Some(kind) => {
-                    return match self.hear_other(heard, kind) {
-                        Err(error) if error.kind() != ErrorKind::Interrupted => Err(error),
-                        _ => Ok(filled),
-                    };
+                    heard.other = Some(kind);
+                    return Ok(filled);
                 }
                 None if filled > 0 => return Ok(filled),
                 None => match self.inner.read(heard.room())? {
