@@ -199,10 +199,11 @@ impl Line<'_> {
     /// Sends the alert, if there is one, as far as the peer takes it at once.
     fn say_why<P: Peer>(&mut self, peer: &mut P) {
         self.out.clear();
-        while let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(&mut []).state {
-            if self.encode(data).is_err() {
-                return;
-            }
+        // Once: what was heard last is not to be looked at again.
+        if let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(&mut []).state
+            && self.encode(data).is_err()
+        {
+            return;
         }
         // Whether it arrives or not: the peer sees the end.
         let _ = self.stream.write_now(&[IoSlice::new(&self.out)]);
