@@ -7,6 +7,7 @@ use tierkv_core::lane::tls::{Client, Identity, Server};
 
 /// What a vault's lanes prove and demand; texts in PEM.
 #[napi(object)]
+#[expect(clippy::struct_field_names, reason = "a name says what a text is")]
 pub struct LaneServerTls {
     /// The vault's certificate, then those between it and its authority.
     pub cert_pem: Buffer,

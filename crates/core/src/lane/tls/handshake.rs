@@ -103,18 +103,17 @@ pub fn shake<P: Peer>(
     let mut heard = Vec::new();
     loop {
         let UnbufferedStatus { discard, state } = peer.process(&mut heard);
-        let step = match state {
-            Ok(state) => line.step(state)?,
-            Err(error) => {
-                line.say_why(&mut peer);
-                return Err(refused(&error));
-            }
-        };
+        let step = state.map(|state| line.step(state));
         heard.drain(..discard);
         match step {
-            Step::Again => {}
-            Step::Hear => line.hear(&mut heard)?,
-            Step::Finish => return peer.finish().map_err(|error| refused(&error)),
+            Ok(Ok(Step::Again)) => {}
+            Ok(Ok(Step::Hear)) => line.hear(&mut heard)?,
+            Ok(Ok(Step::Finish)) => return peer.finish().map_err(|error| refused(&error)),
+            Ok(Err(error)) => return Err(error),
+            Err(error) => {
+                line.say_why(&mut peer, &mut heard);
+                return Err(refused(&error));
+            }
         }
     }
 }
@@ -197,10 +196,9 @@ impl Line<'_> {
     }
 
     /// Sends the alert, if there is one, as far as the peer takes it at once.
-    fn say_why<P: Peer>(&mut self, peer: &mut P) {
+    fn say_why<P: Peer>(&mut self, peer: &mut P, heard: &mut [u8]) {
         self.out.clear();
-        // Once: what was heard last is not to be looked at again.
-        if let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(&mut []).state
+        if let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(heard).state
             && self.encode(data).is_err()
         {
             return;
