@@ -4,6 +4,7 @@ import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
 import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts";
 import type { Logger } from "../log.ts";
+import type { LaneClientTls } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
@@ -58,6 +59,14 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "DEADLINE",
 ]);
 
+/** What lanes trust and show; the token of the hello stands for the one of the calls. */
+function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
+  if (security === null) return undefined;
+  const { caPem, serverName, certPem, keyPem } = security;
+  const own = certPem === null || keyPem === null ? {} : { certPem, keyPem };
+  return { caPem, serverName, ...own };
+}
+
 export class VaultSession {
   readonly #options: VaultClientOptions;
   readonly #breaker: Breaker;
@@ -77,6 +86,7 @@ export class VaultSession {
       count: options.lanes ?? LANES_DEFAULT,
       label: this.#label,
       logger: options.logger,
+      tls: laneTls(options.security ?? null),
       renew: () => this.hello(HELLO_TIMEOUT_MS),
     });
     this.#breaker = new Breaker({

@@ -15,7 +15,7 @@ import {
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
-import type { StoreDiskOptions } from "../native.ts";
+import type { LaneServerTls, StoreDiskOptions } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
@@ -108,9 +108,10 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   }
   try {
     const { lanePort = 0 } = config;
-    // Lanes do not know TLS: what is closed to strangers sends its records over gRPC.
-    if (lanePort !== null && security === null)
-      vault.lanes = openLanes(vault, config.listen, lanePort);
+    if (lanePort !== null) {
+      const tls = security === null ? undefined : laneTls(security);
+      vault.lanes = openLanes({ ...vault, tls }, config.listen, lanePort);
+    }
   } catch (error) {
     await listener.stop();
     closeStore(vault.store);
@@ -136,6 +137,12 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     stats: () => stats(vault),
     close: () => (closing ??= drain({ vault, health, server, listener, watch })),
   };
+}
+
+/** Lanes are behind the same TLS; where tokens open the vault, the one of the hello is enough there. */
+function laneTls({ certPem, keyPem, clientCaPem, tokens }: VaultSecurity): LaneServerTls {
+  const isByCertificate = tokens === null && clientCaPem !== null;
+  return { certPem, keyPem, ...(isByCertificate ? { clientCaPem } : {}) };
 }
 
 /** What other machines reach is closed, unless somebody wanted it open. */

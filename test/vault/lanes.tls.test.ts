@@ -1,0 +1,127 @@
+// Owns the proof that a closed vault's lanes are behind the same TLS, and that who may not write gets none.
+import { expect, test } from "vitest";
+import { VaultChannel } from "../../src/client/channel.ts";
+import { VaultClient } from "../../src/client/vault-client.ts";
+import { lanesClose, lanesOpen } from "../../src/native.ts";
+import type { Role } from "../../src/roles.ts";
+import type { ChannelSecurity } from "../../src/wire/security.ts";
+import { vaultService } from "../../src/wire/service.ts";
+import { certificate, openClosedVault, TOKENS } from "../support/closed-vaults.ts";
+import type { ClosedVault } from "../support/closed-vaults.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import { closeAfterTest, KeepingSink, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
+
+function shown({ caPem }: ClosedVault, token: string | null): ChannelSecurity {
+  const [certPem, keyPem] = [null, null];
+  return {
+    caPem: Buffer.from(caPem),
+    serverName: "127.0.0.1",
+    certPem,
+    keyPem,
+    token: () => token,
+  };
+}
+
+function clientOf(vault: ClosedVault, security: ChannelSecurity, lanes = 2): VaultClient {
+  const { address } = vault;
+  return closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes, security }));
+}
+
+const RUN = { recordClass: "kv" as const, group: 0 };
+
+async function roundTrip(client: VaultClient): Promise<number> {
+  const records = makeRecords(3, { payloadBytes: 100_000 });
+  const statuses = await client.store(NAMESPACE, "kv", records, SOON_MS);
+  expect(new Set(statuses)).toEqual(new Set([1]));
+  const sink = new KeepingSink();
+  const runs = [{ ...RUN, keys: keysOf(records) }];
+  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+  for (const isToVault of [false, true]) {
+    const probed = await client.probe(2, isToVault, SOON_MS);
+    expect(probed?.bytes).toBe(2 * MIB);
+  }
+  return sink.records.size;
+}
+
+test("records travel there and back on lanes, with a token", async () => {
+  const vault = await openClosedVault();
+  const client = clientOf(vault, shown(vault, TOKENS.write));
+  expect(await roundTrip(client)).toBe(3);
+  expect(client.lanes).toBe("up");
+  await until(() => vault.stats().lanes === 2, "both lanes");
+});
+
+test("the same where client certificates alone open the vault; lanes without one are refused", async () => {
+  const vault = await openClosedVault({ tokens: null });
+  const own = certificate("client", vault.ca);
+  const security = {
+    ...shown(vault, null),
+    certPem: Buffer.from(own.certPem),
+    keyPem: Buffer.from(own.keyPem),
+  };
+  const client = clientOf(vault, security);
+  expect(await roundTrip(client)).toBe(3);
+  expect(client.lanes).toBe("up");
+  const { laneAddress, laneToken } = await helloAs(vault, security);
+  const target = vault.address.replace(/:\d+$/, laneAddress);
+  const tls = { caPem: security.caPem, serverName: "127.0.0.1" };
+  expect(await failureOf(target, laneToken, tls)).not.toBe("");
+});
+
+test("a token that was overheard is of no use in the clear", async () => {
+  const vault = await openClosedVault();
+  const { laneAddress, laneToken } = await helloAs(vault, shown(vault, TOKENS.write));
+  const target = vault.address.replace(/:\d+$/, laneAddress);
+  expect(await failureOf(target, laneToken, undefined)).not.toBe("");
+});
+
+test.each<[Role, boolean]>([
+  ["read", false],
+  ["write", true],
+  ["admin", true],
+])("role %s gets lanes: %s", async (role, hasLanes) => {
+  const vault = await openClosedVault();
+  const { laneAddress, laneToken } = await helloAs(vault, shown(vault, TOKENS[role]));
+  expect([laneAddress !== "", laneToken.length > 0]).toEqual([hasLanes, hasLanes]);
+});
+
+test("who may only read reads what others wrote, over gRPC", async () => {
+  const vault = await openClosedVault();
+  const records = makeRecords(3, { payloadBytes: 1000 });
+  const writer = clientOf(vault, shown(vault, TOKENS.write));
+  await writer.store(NAMESPACE, "kv", records, SOON_MS);
+  const reader = clientOf(vault, shown(vault, TOKENS.read));
+  const sink = new KeepingSink();
+  await reader.fetch(NAMESPACE, [{ ...RUN, keys: keysOf(records) }], sink, { deadlineMs: SOON_MS });
+  expect([sink.records.size, reader.lanes]).toEqual([3, "none"]);
+  await expect(reader.store(NAMESPACE, "kv", makeRecords(1), SOON_MS)).rejects.toMatchObject({
+    code: "VAULT_DENIED",
+  });
+});
+
+interface Offered {
+  laneAddress: string;
+  laneToken: Buffer;
+}
+
+async function helloAs({ address }: ClosedVault, security: ChannelSecurity): Promise<Offered> {
+  const channel = closeAfterTest(new VaultChannel(address, security));
+  const request = { protocolMin: 1, protocolMax: 1, clientVersion: "t", clientName: "t" };
+  const options = { timeoutMs: SOON_MS, signal: new AbortController().signal };
+  return await channel.unary(vaultService.Hello, request, options);
+}
+
+/** Why lanes did not open; empty: they did. */
+function failureOf(
+  target: string,
+  token: Buffer,
+  tls: { caPem: Buffer; serverName: string } | undefined,
+): Promise<string> {
+  return new Promise((resolve) => {
+    const hear = (request: number, error: string | null): void => {
+      if (request === 0) resolve(error ?? "");
+    };
+    const id = lanesOpen(target, token, 1, hear, tls);
+    closeAfterTest({ close: () => lanesClose(id) });
+  });
+}
