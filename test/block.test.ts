@@ -39,7 +39,7 @@ test("keys come apart as they were packed", () => {
   );
 });
 
-test("partial hashes, keys and namespaces are refused with their size", () => {
+test("F27 partial hashes, keys and namespaces are refused with their size", () => {
   expect(() => packKeys(Buffer.alloc(33), 0, 0)).toThrow(
     "33 bytes of hashes: expected a multiple of 32",
   );

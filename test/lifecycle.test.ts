@@ -138,7 +138,7 @@ test("a drain that takes too long, or fails, ends with 1", async () => {
   }
 });
 
-test("a signal during the start takes effect when the start has ended", async () => {
+test("F45 a signal during the start takes effect when the start has ended", async () => {
   const log: string[] = [];
   const source = new Signals();
   const start = running("slow", log);

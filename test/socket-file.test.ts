@@ -45,7 +45,7 @@ test("the directory has mode 0700 and the socket 0600, whatever the umask", asyn
   expect(readdirSync(join(path, ".."))).toEqual(FILES);
 });
 
-test("a stale socket is taken over", async () => {
+test("F44 a stale socket is taken over", async () => {
   const path = join(testDirectory(), "sidecar.sock");
   leaveStaleSocket(path);
   await listenOn(newServer(), path);

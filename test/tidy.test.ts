@@ -2,6 +2,7 @@
 import { describe, expect, test } from "vitest";
 import { DOC_RULES } from "./tidy/docs.ts";
 import { FORBIDDEN_RULES } from "./tidy/forbidden.ts";
+import { FAULT_RULES } from "./tidy/faults.ts";
 import { IMPORT_RULES } from "./tidy/imports.ts";
 import { PYTHON_RULES } from "./tidy/python.ts";
 import { SHAPE_RULES } from "./tidy/shape.ts";
@@ -17,6 +18,7 @@ const RULES = [
   ...DOC_RULES,
   ...WAIT_RULES,
   ...FORBIDDEN_RULES,
+  ...FAULT_RULES,
 ];
 const SOURCES = readSources();
 

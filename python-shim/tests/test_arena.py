@@ -18,7 +18,7 @@ def test_slots_show_the_shared_memory_both_ways() -> None:
     fake.close()
 
 
-def test_the_mapping_outlives_the_sidecars_file() -> None:
+def test_f18_the_mapping_outlives_the_sidecars_file() -> None:
     fake = FakeArena(4096, 1)
     arena = Arena(1, fake.path, 4096, 4096, 1)
     fake.write(0, b"late")

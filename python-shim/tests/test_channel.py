@@ -158,7 +158,7 @@ def test_a_sidecar_that_never_answers_hello_is_given_up(
         assert not send_in_time(ear, {"t": "x"})
 
 
-def test_a_hung_sidecar_is_taken_for_down_and_for_up_when_it_speaks_again(
+def test_f19_a_hung_sidecar_is_taken_for_down_and_for_up_when_it_speaks_again(
     socket_path: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SILENCE_MAX_S", 0.3)
@@ -174,7 +174,7 @@ def test_a_hung_sidecar_is_taken_for_down_and_for_up_when_it_speaks_again(
         assert ear.heard.count("open") == 1
 
 
-def test_a_welcome_our_side_cannot_use_is_no_connection(
+def test_f24_a_welcome_our_side_cannot_use_is_no_connection(
     socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)

@@ -46,7 +46,7 @@ def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:
         encode({"t": "x", "b": bytes(room + 1)})
 
 
-def test_a_length_above_the_limit_is_refused_before_its_bytes_are_kept() -> None:
+def test_f10_a_length_above_the_limit_is_refused_before_its_bytes_are_kept() -> None:
     decoder = FrameDecoder()
     with pytest.raises(FrameError, match=f"{limits.FRAME_BYTES_MAX + 1} bytes"):
         decoder.feed(struct.pack("<I", limits.FRAME_BYTES_MAX + 1))

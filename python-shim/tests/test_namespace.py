@@ -87,7 +87,7 @@ def test_what_does_not_change_a_block_does_not_change_the_digest(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_each_ingredient_counts(name: str, tmp_path: Path) -> None:
+def test_f25_each_ingredient_counts(name: str, tmp_path: Path) -> None:
     model = make_model(tmp_path / "m")
     changed = vllm_config(model)
     CHANGES[name](changed)
@@ -121,7 +121,7 @@ def test_all_changes_differ_from_each_other(tmp_path: Path) -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_each_property_of_a_group_counts(changes: dict[str, Any]) -> None:
+def test_f25_each_property_of_a_group_counts(changes: dict[str, Any]) -> None:
     group = make_group()
     config = vllm_config()
     assert digest(config, [dataclasses.replace(group, **changes)]) != digest(config, [group])
@@ -164,7 +164,7 @@ def test_the_interpreter_counts_only_where_hashes_are_of_pickles(
 
 
 @pytest.mark.parametrize("algorithm", ["xxhash", "xxhash_cbor", "builtin"])
-def test_weak_block_hashes_are_refused_by_name(algorithm: str) -> None:
+def test_f27_weak_block_hashes_are_refused_by_name(algorithm: str) -> None:
     config = vllm_config()
     config.cache_config.prefix_caching_hash_algo = algorithm
     with pytest.raises(ValueError, match=f"--prefix-caching-hash-algo {algorithm}: .*sha256_cbor"):

@@ -131,7 +131,7 @@ def test_a_step_copies_at_most_the_cap_and_the_rest_follows() -> None:
     assert steps == [[1, 2], [3, 4], [5], []]
 
 
-def test_a_full_backlog_drops_and_counts_and_holds_no_reference_for_it() -> None:
+def test_f32_a_full_backlog_drops_and_counts_and_holds_no_reference_for_it() -> None:
     bench = Bench(group=half_a_step(), blocks=8)  # 8 / SAVE_BACKLOG_BLOCKS_FRACTION = 1 put off
     assert [item.block_id for item in bench.offer(Request("r", 20), 20)] == [1, 2]
     assert bench.counters.get("dropped_save_backlog") == 2

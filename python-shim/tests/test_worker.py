@@ -205,7 +205,7 @@ def test_of_ranks_with_the_same_pages_the_first_saves_and_all_load_the_same_slot
         bench.close()
 
 
-def test_a_load_from_an_unknown_arena_fails_once_with_its_last_part(bench: Bench) -> None:
+def test_f31_a_load_from_an_unknown_arena_fails_once_with_its_last_part(bench: Bench) -> None:
     bench.give_arena()
     before = bench.memory.clone()
     bench.load([2], [5], arena=9, last=False)

@@ -72,7 +72,7 @@ test("closing ends its process and leaves no file", async () => {
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test("a vault that is killed is started again, and counted", async () => {
+test("F17 a vault that is killed is started again, and counted", async () => {
   const { address, counters, pid } = await start();
   process.kill(pid, "SIGKILL");
   const client = openClient({ address });

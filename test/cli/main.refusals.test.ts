@@ -95,7 +95,7 @@ async function occupy(where: ListenOptions, greeting?: Uint8Array): Promise<numb
 }
 
 describe("the address", () => {
-  test("a port in use", async () => {
+  test("F44 a port in use", async () => {
     const address = `127.0.0.1:${await occupy({ port: 0, host: "127.0.0.1" })}`;
     const says = [`${address} is in use by another process`, "set another [vault] listen"];
     await check(program(vault(address)), refused(1, "ADDRESS_IN_USE", ...says));
@@ -106,7 +106,7 @@ describe("the address", () => {
     await check(inside(vault("192.0.2.1:50051")), refused(1, "LISTEN_FAILED", ...says));
   });
 
-  test("a second sidecar", async () => {
+  test("F44 a second sidecar", async () => {
     const path = join(dir, "s.sock");
     await occupy({ path });
     const says = [path, "one sidecar serves all engines of a host; stop the other one"];

@@ -91,7 +91,7 @@ test.each([
   },
 );
 
-test("a vault says where it is, drains on SIGTERM and ends with 0", async () => {
+test("F45 a vault says where it is, drains on SIGTERM and ends with 0", async () => {
   const vault = start(["vault", "--json", "--config", write("v.toml", VAULT)]);
   const ready = await vault.firstResult();
   expect(ready).toMatchObject({ event: "ready", class: "kv", maxBytes: 32 * 1024 ** 2 });

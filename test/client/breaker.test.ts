@@ -28,7 +28,7 @@ describe("Breaker", () => {
     expect(changes).toEqual(["up", "down"]);
   });
 
-  test("probes after a pause until one succeeds, then closes", async () => {
+  test("F34 probes after a pause until one succeeds, then closes", async () => {
     const probes: number[] = [];
     const startMs = performance.now();
     const changes = newBreaker(() => {

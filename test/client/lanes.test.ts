@@ -106,7 +106,7 @@ describe("lanes that break", () => {
   });
 });
 
-test("a vault that trickles holds up nobody else", async () => {
+test("F4 a vault that trickles holds up nobody else", async () => {
   const [fast, slow] = [await openVault({ lanePort: 0 }), await openVault({ lanePort: 0 })];
   const pages = await Pages.open(2, MIB);
   await openClient(slow).storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);

@@ -35,7 +35,7 @@ describe("a vault that is not there", () => {
     expect(client.state).toBe("down");
   });
 
-  test("a peer that accepts and says nothing: every call ends at its deadline, then at once", async () => {
+  test("F33 a peer that accepts and says nothing: every call ends at its deadline, then at once", async () => {
     const peer = await openSilentPeer();
     const client = openClient(peer);
     const startMs = performance.now();
@@ -76,7 +76,7 @@ describe("a vault that is not there", () => {
 });
 
 describe("a vault that restarts", () => {
-  test("counts as down after two failures, is probed, comes back up with another epoch", async () => {
+  test("F2 counts as down after two failures, is probed, comes back up with another epoch", async () => {
     const vault = await openVault();
     const port = Number(vault.address.split(":")[1]);
     const client = openClient(vault);
@@ -100,7 +100,7 @@ describe("a vault that restarts", () => {
     expect(client.epoch).not.toBe(before);
   });
 
-  test("during a fetch: a coded error, and the sink hears of every item", async () => {
+  test("F1 during a fetch: a coded error, and the sink hears of every item", async () => {
     const vault = await openVault();
     const relay = await openRelay(vault);
     const client = openClient(relay);

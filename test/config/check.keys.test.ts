@@ -203,7 +203,7 @@ testRefusals({
   ),
 });
 
-test("reports every mistake, in the order of the file", () => {
+test("F43 reports every mistake, in the order of the file", () => {
   const toml = '[log]\nlevel = "loud"\n[vault]\nmax_byte = 1\nlisten = "x"\n[cluster]\nrole = 7\n';
   const { problems } = checkConfig(toml, "t.toml", {});
   expect(problems.map(({ code, details }) => [details["line"], code])).toEqual([

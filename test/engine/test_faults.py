@@ -164,7 +164,7 @@ def test_without_a_sidecar_at_start_the_engine_runs_and_finds_a_late_one(bench: 
 
 @pytest.mark.parametrize("fault", ["freeze", "kill"])
 @pytest.mark.parametrize("moment", ["asked", "placed", "loading"])
-def test_a_sidecar_that_fails_during_a_restore(bench: Bench, moment: str, fault: str) -> None:
+def test_f18_a_sidecar_that_fails_during_a_restore(bench: Bench, moment: str, fault: str) -> None:
     bench.heal()
     text = bench.seed()
     vault = bench.cluster.vault
@@ -181,7 +181,7 @@ def test_a_sidecar_that_fails_during_a_restore(bench: Bench, moment: str, fault:
     assert bench.ask(text) == BLOCKS * BLOCK  # the vault has it still
 
 
-def test_while_the_sidecar_hangs_only_the_first_request_waits(bench: Bench) -> None:
+def test_f19_while_the_sidecar_hangs_only_the_first_request_waits(bench: Bench) -> None:
     bench.heal()
     texts = [bench.seed() for _ in range(4)]
     bench.cluster.sidecar.freeze()
@@ -215,7 +215,7 @@ def test_a_sidecar_that_fails_during_saves(bench: Bench, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["freeze", "kill"])
 @pytest.mark.parametrize("moment", ["asked", "loading"])
-def test_a_vault_that_fails_during_a_restore(bench: Bench, moment: str, fault: str) -> None:
+def test_f1_a_vault_that_fails_during_a_restore(bench: Bench, moment: str, fault: str) -> None:
     bench.heal()
     text = bench.seed()
     sidecar = bench.cluster.sidecar
@@ -226,7 +226,7 @@ def test_a_vault_that_fails_during_a_restore(bench: Bench, moment: str, fault: s
     bench.check_recovery()
 
 
-def test_a_vault_killed_during_saves_loses_them_and_nothing_else(bench: Bench) -> None:
+def test_f1_a_vault_killed_during_saves_loses_them_and_nothing_else(bench: Bench) -> None:
     bench.heal()
     texts = many_prompts()
     bench.cluster.vault.freeze()

@@ -86,7 +86,7 @@ OTHERS: dict[str, tuple[Spec, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_engine_finds_nothing_of_the_first(
+def test_f25_another_engine_finds_nothing_of_the_first(
     other: str, first: Engine, start: Starter, cluster: Cluster
 ) -> None:
     spec, changes = OTHERS[other]

@@ -169,7 +169,7 @@ describe("what is refused", () => {
 });
 
 describe("going away", () => {
-  test.each(["scheduler", "worker"])("when the %s goes, all of the engine goes", async (which) => {
+  test.each(["scheduler", "worker"])("F20 when the %s goes, all of the engine goes", async (which) => {
     const { sidecar } = await openStack();
     const engine = await FakeEngine.start(sidecar.socketPath);
     const blocks = makeBlocks("chain", 4, PAGE);
@@ -248,7 +248,7 @@ describe("several", () => {
     expect(two!.holds(view, 4, blocks[4]!)).toBe(true);
   });
 
-  test("two namespaces never meet, in the vault or on the shelf", async () => {
+  test("F26 two namespaces never meet, in the vault or on the shelf", async () => {
     const { sidecar } = await openStack();
     const namespaces = [Buffer.alloc(32, 1), Buffer.alloc(32, 2)];
     const [one, two] = await Promise.all(
@@ -308,7 +308,7 @@ describe("several", () => {
     }
   });
 
-  test("world = 2: a block of which one shard is missing does not count", async () => {
+  test("F28 world = 2: a block of which one shard is missing does not count", async () => {
     const { sidecar } = await openStack();
     const engine = await FakeEngine.start(sidecar.socketPath, { world: 2 });
     const blocks = makeBlocks("chain", 3, PAGE, 2);

@@ -10,7 +10,7 @@ import { openClient, until } from "../support/vaults.ts";
 const PAGE = 8192;
 
 describe("bad records", () => {
-  test("a corrupted record ends the hit before it, is counted, and the vault drops its copy", async () => {
+  test("F9 a corrupted record ends the hit before it, is counted, and the vault drops its copy", async () => {
     const scene = await openScene();
     const { engine, sidecar, vault } = scene;
     const blocks = makeBlocks("bad", 8, PAGE);
@@ -53,7 +53,7 @@ describe("bad records", () => {
     expect(sidecar.counters.get("bad_records")).toBe(1);
   });
 
-  test("whole, valid records under each other's item number are refused", async () => {
+  test("F11 whole, valid records under each other's item number are refused", async () => {
     const scene = await openScene();
     const { engine, sidecar, proxy } = scene;
     const blocks = makeBlocks("swap", 6, PAGE);
@@ -135,7 +135,7 @@ describe("vaults that fail", () => {
     }
   });
 
-  test("records evicted between look-up and fetch end the hit", async () => {
+  test("F30 records evicted between look-up and fetch end the hit", async () => {
     const scene = await openScene();
     const { engine, vault, proxy } = scene;
     const blocks = makeBlocks("gone", 4, PAGE);

@@ -131,7 +131,7 @@ describe("no room", () => {
     expect(sidecar.counters.get("reclaims")).toBeGreaterThan(0);
   });
 
-  test("when nobody lets go the plan ends with no_slot in time", async () => {
+  test("F32 when nobody lets go the plan ends with no_slot in time", async () => {
     const scene = await openScene({ ...SMALL, waitMs: 3000 }, BIG);
     const { engine } = scene;
     const chains = ["a", "b", "c"].map((name) => makeBlocks(name, 20, page));
@@ -239,7 +239,7 @@ describe("plans", () => {
     expect((await other.scheduler.wait("refuse"))["message"]).toContain("group 7 (kv)");
   });
 
-  test("200 plans at once all end, and nothing is left over", async () => {
+  test("F32 200 plans at once all end, and nothing is left over", async () => {
     const scene = await openScene();
     const { engine } = scene;
     const chains = Array.from({ length: 10 }, (_, index) => makeBlocks(`chain ${index}`, 6, PAGE));

@@ -128,7 +128,7 @@ describe("drops", () => {
     await expectCreditsBack(sidecar, engine);
   });
 
-  test("more bytes than may wait at once", () => {
+  test("F32 more bytes than may wait at once", () => {
     const counters = newSidecarCounters();
     const finished: number[] = [];
     const source: SaveSource = {

@@ -62,7 +62,7 @@ test("the welcome names version, fidelity and budgets", async () => {
   });
 });
 
-test("a foreign version is refused naming both", async () => {
+test("F24 a foreign version is refused naming both", async () => {
   const { socketPath } = await openSidecar();
   const client = new ShimClient(socketPath);
   client.send({ t: "hello", protocol: 2, shim: "7.8.9" });
@@ -153,7 +153,7 @@ test("who does not read is cut off before much piles up", async () => {
   await until(() => counters.get("frames_refused") === 1, "the cut");
 });
 
-test("connections above the limit are refused, later ones are taken again", async () => {
+test("F36 connections above the limit are refused, later ones are taken again", async () => {
   const { socketPath } = await openSidecar();
   const clients = Array.from({ length: SHIM_CONNECTIONS_MAX }, () => new ShimClient(socketPath));
   for (const client of clients) client.send(helloFrame({ role: "status" }));

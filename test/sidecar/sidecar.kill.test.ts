@@ -91,7 +91,7 @@ async function ask({ socket }: Place): Promise<SidecarStatus> {
   }
 }
 
-test("twenty times kill -9 of a sidecar", { timeout: TEST_MS_MAX }, async () => {
+test("F18 twenty times kill -9 of a sidecar", { timeout: TEST_MS_MAX }, async () => {
   const vault = await openVault();
   const place = writeConfig(vault);
   const client = openClient(vault, "kv", { lanes: 0 });

@@ -101,6 +101,7 @@ export const TEST_FOLDERS: readonly string[] = [
   "ci",
   "core",
   "engine",
+  "faults",
   "scenarios",
   "support",
   "tidy",

@@ -180,7 +180,7 @@ describe("a fetch", () => {
     expect(client.state).toBe("up");
   });
 
-  test("records stay whole while others push them out", async () => {
+  test("F30 records stay whole while others push them out", async () => {
     // More than a client's flow-control window, so that the vault cannot send all at once.
     const records = makeRecords(40, { payloadBytes: MIB });
     const { vault, client } = await openFilled(records, 48 * MIB);

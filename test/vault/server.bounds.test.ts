@@ -51,7 +51,7 @@ test("a store that keeps bringing bytes lives on past that time", async () => {
   expect(await raw.finish()).toEqual(new Map([[0, ItemStatus.ACCEPTED]]));
 });
 
-test("a reader that takes nothing is given up", async () => {
+test("F36 a reader that takes nothing is given up", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const records = makeRecords(40, { payloadBytes: MIB });
@@ -94,7 +94,7 @@ test("more streams than allowed are refused as busy, and places come back", asyn
   );
 });
 
-test("more connections than allowed are dropped and counted", async () => {
+test("F36 more connections than allowed are dropped and counted", async () => {
   const vault = await openVault();
   const hello = { protocolMin: 1, protocolMax: 1, clientVersion: "", clientName: "" };
   const ask = async (): Promise<unknown> =>

@@ -110,7 +110,7 @@ async function startRecovered(config: string): Promise<KilledVault> {
 
 const DISKS = ["group", "sync"];
 
-test.each(DISKS)("durability = %s", { timeout: TEST_MS_MAX }, async (durability) => {
+test.each(DISKS)("F3 kill -9 of a vault, durability = %s", { timeout: TEST_MS_MAX }, async (durability) => {
   const config = join(folder, "tierkv.toml");
   const dataDir = join(folder, "data");
   const disk = `data_dir = "${dataDir}"\ndisk_bytes = "512MiB"\ndurability = "${durability}"`;

@@ -77,7 +77,7 @@ describe("put if absent", () => {
     expect(vault.counters.get("present")).toBe(2);
   });
 
-  test("of two clients that offer the same at once one stores, both find it", async () => {
+  test("F29 of two clients that offer the same at once one stores, both find it", async () => {
     const vault = await openVault();
     const clients = [openClient(vault), openClient(vault)];
     const records = makeRecords(20, { payloadBytes: 200_000 });
@@ -104,7 +104,7 @@ describe("put if absent", () => {
     expect(hasBit(await client.lookup(NAMESPACE, one!.key, SOON_MS), 0)).toBe(true);
   });
 
-  test("a budget that is full evicts old records and stays below its limit", async () => {
+  test("F17 a budget that is full evicts old records and stays below its limit", async () => {
     const vault = await openVault({ maxBytes: 16 * MIB });
     const client = openClient(vault);
     const records = makeRecords(30, { payloadBytes: MIB });
@@ -120,7 +120,7 @@ describe("put if absent", () => {
 });
 
 describe("refusals", () => {
-  test("a bad checksum, a wrong key and a wrong class are found on accept, the rest of the batch is stored", async () => {
+  test("F11 a bad checksum, a wrong key and a wrong class are found on accept, the rest of the batch is stored", async () => {
     const vault = await openVault();
     const client = openClient(vault);
     const [good, payload, header, key, late] = makeRecords(5);
@@ -230,7 +230,7 @@ describe("refusals", () => {
     expect((await raw.failure()).details).toContain(text);
   });
 
-  test("more record bytes than one call may offer are refused before anything is reserved", async () => {
+  test("F37 more record bytes than one call may offer are refused before anything is reserved", async () => {
     const vault = await openVault({ maxBytes: STORE_CALL_BYTES_MAX * 4 });
     const raw = new RawStore(vault);
     const records = makeRecords(3);

@@ -66,7 +66,7 @@ describe("hello", () => {
     expect(reply.protocol).toBe(PROTOCOL_MAX);
   });
 
-  test("without a common protocol it refuses and names both ranges", async () => {
+  test("F24 without a common protocol it refuses and names both ranges", async () => {
     const channel = openChannel(await openVault());
     const foreign = { ...request, protocolMin: 7, protocolMax: 9, clientName: "engine-host-3" };
     await expect(channel.unary(vaultService.Hello, foreign, OPTIONS)).rejects.toMatchObject({
@@ -105,7 +105,7 @@ describe("look-up", () => {
     expect([...(await client.lookup(OTHER_NAMESPACE, keys, SOON_MS))]).toEqual([0]);
   });
 
-  test("too many keys at once are refused with the limit", async () => {
+  test("F37 too many keys at once are refused with the limit", async () => {
     const channel = openChannel(await openVault());
     const request = { namespace: NAMESPACE, keys: Buffer.alloc((KEYS_MAX + 1) * 36) };
     await expect(channel.unary(vaultService.Lookup, request, OPTIONS)).rejects.toMatchObject({

@@ -86,7 +86,7 @@ fn another_process_sees_the_same_bytes() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn nobody_can_resize_a_memfd() {
+fn f22_nobody_can_resize_a_memfd() {
     let arena = arena(None, 4);
     let other = OpenOptions::new().write(true).open(arena.path()).unwrap();
     assert!(other.set_len(0).is_err(), "shrinking would be a SIGBUS for every reader");
@@ -110,7 +110,7 @@ fn a_file_is_private_and_gone_at_close() {
 }
 
 #[test]
-fn the_sweep_removes_dead_files_only() {
+fn f21_the_sweep_removes_dead_files_only() {
     let folder = Folder::new("sweep");
     let living = arena(Some(&folder.0), 1);
     fs::write(folder.0.join("tierkv-arena-1-0"), b"left by a dead process").unwrap();

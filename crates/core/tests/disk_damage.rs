@@ -52,7 +52,7 @@ fn served(bytes: &[u8], written: &[Entry], near: Option<usize>) -> usize {
 const SMALL: [usize; 3] = [500, 3_968, 6_000];
 
 #[test]
-fn a_small_segment_torn_at_every_offset() {
+fn f13_a_small_segment_torn_at_every_offset() {
     for is_sealed in [false, true] {
         let (bytes, entries) = segment(&SMALL, is_sealed);
         assert_eq!(served(&bytes, &entries, None), 3);
@@ -65,7 +65,7 @@ fn a_small_segment_torn_at_every_offset() {
 }
 
 #[test]
-fn a_small_segment_with_every_bit_flipped() {
+fn f9_a_small_segment_with_every_bit_flipped() {
     for is_sealed in [false, true] {
         let (mut bytes, entries) = segment(&SMALL, is_sealed);
         for at in 0..bytes.len() {

@@ -101,22 +101,22 @@ fn every_operation_once(kind: Fault) {
 }
 
 #[test]
-fn every_operation_fails_once_with_eio() {
+fn f13_every_operation_fails_once_with_eio() {
     every_operation_once(Fault::Eio);
 }
 
 #[test]
-fn every_growth_fails_once_for_want_of_room() {
+fn f12_every_growth_fails_once_for_want_of_room() {
     every_operation_once(Fault::Enospc);
 }
 
 #[test]
-fn every_write_is_short_once() {
+fn f13_every_write_is_short_once() {
     every_operation_once(Fault::ShortWrite);
 }
 
 #[test]
-fn every_sync_fails_once() {
+fn f13_every_sync_fails_once() {
     every_operation_once(Fault::Sync);
 }
 
@@ -159,7 +159,7 @@ fn a_disk_that_stays_full_of_others_takes_new_records_for_old_ones() {
 }
 
 #[test]
-fn after_a_failed_sync_nothing_of_its_segment_is_durable_until_it_moved() {
+fn f13_after_a_failed_sync_nothing_of_its_segment_is_durable_until_it_moved() {
     let folder = Folder::new();
     let healthy = Faults::new(Fault::Sync, u64::MAX, 0);
     let store = open(&folder, &healthy);
@@ -188,7 +188,7 @@ impl Drop for Released {
 }
 
 #[test]
-fn what_is_not_found_yet_is_a_miss_at_once() {
+fn f14_what_is_not_found_yet_is_a_miss_at_once() {
     let folder = Folder::new();
     let store = open(&folder, &Faults::new(Fault::Eio, u64::MAX, 0));
     let put_durable = |store: &Arc<Store>, number| {

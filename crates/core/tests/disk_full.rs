@@ -46,7 +46,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_full_file_system_stops_writing_until_there_is_room() {
+fn f12_a_full_file_system_stops_writing_until_there_is_room() {
     let Some(mount) = Mount::new() else { return };
     let path = mount.0.path();
     let options = Options { max_bytes: 16 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };
@@ -81,7 +81,7 @@ fn a_full_file_system_stops_writing_until_there_is_room() {
 }
 
 #[test]
-fn a_read_only_file_system_serves_what_it_has() {
+fn f12_a_read_only_file_system_serves_what_it_has() {
     let Some(mount) = Mount::new() else { return };
     let path = mount.0.path();
     let options = Options { max_bytes: 16 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };

@@ -101,7 +101,7 @@ fn those_who_say_nothing_do_not_take_the_places_of_those_who_do() {
 }
 
 #[test]
-fn a_frame_that_trickles_ends_the_session() {
+fn f36_a_frame_that_trickles_ends_the_session() {
     let vault = impatient();
     let mut wire = client_by_hand(&vault);
     let frame = Frame { record_bytes: 1 << 20, ..Frame::new(Kind::Chunk, 1) };

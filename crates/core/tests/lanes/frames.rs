@@ -44,7 +44,7 @@ fn a_header_stands_as_documented() {
 }
 
 #[test]
-fn any_flipped_bit_is_noticed() {
+fn f9_any_flipped_bit_is_noticed() {
     for bit in 0..FRAME_BYTES * 8 {
         let mut header = chunk().encode();
         header[bit / 8] ^= 1 << (bit % 8);
@@ -53,7 +53,7 @@ fn any_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
+fn f10_what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
     for (at, bytes, text) in [
         (4, &[2_u8][..], "version 2"),
         (5, &[0], "unknown kind 0"),

@@ -1,0 +1,144 @@
+// Owns what fault tests stand on: a real vault behind seeded proxies, a real sidecar, an engine's load, and the proof that a fault was survived.
+import { readdirSync } from "node:fs";
+import { expect } from "vitest";
+import { inboxStatus } from "../../../src/native.ts";
+import { openSidecar } from "../../support/sidecars.ts";
+import type { TestSidecar, TestSidecarOptions } from "../../support/sidecars.ts";
+import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
+import type { TestVaultOptions } from "../../support/vaults.ts";
+import { openByteProxy, Weather } from "./byte-proxy.ts";
+import type { ByteProxy } from "./byte-proxy.ts";
+import { Load } from "./load.ts";
+import type { LoadShape } from "./load.ts";
+import { testSeed } from "./random.ts";
+
+/** Plans that must bring everything before a fault, and again after it. */
+export const FLOOR = 20;
+/** Plans that must come to an end while it acts. */
+const DURING = 4;
+/** Where the proxies listen: another address of this machine, so that the vault's own port numbers hold there, too. */
+const PROXY_HOST = "127.0.0.2";
+
+export interface Stand {
+  seed: number;
+  vault: { address: string };
+  /** Of the gRPC connections and of the lanes. */
+  weather: Weather;
+  proxies: readonly ByteProxy[];
+  sidecar: TestSidecar;
+  load: Load;
+}
+
+export type StandOptions = Omit<TestSidecarOptions, "vaults"> &
+  Partial<LoadShape> & { vault?: TestVaultOptions | { address: string } };
+
+/** gRPC and lanes of `vault` behind proxies of one weather; `address` is for a client. */
+export async function openProxies(
+  vault: { address: string },
+  weather: Weather,
+): Promise<{ address: string; proxies: ByteProxy[] }> {
+  const client = openClient(vault, "kv", { lanes: 0 });
+  const { laneAddress } = await client.hello(SOON_MS);
+  client.close();
+  const ports = [vault.address.split(":")[1], laneAddress.split(":")[1]];
+  const proxies: ByteProxy[] = [];
+  for (const port of ports) {
+    if (port === undefined) continue;
+    proxies.push(await openByteProxy(weather, `127.0.0.1:${port}`, `${PROXY_HOST}:${port}`));
+  }
+  return { address: proxies[0]!.address, proxies };
+}
+
+export async function openStand(options: StandOptions = {}): Promise<Stand> {
+  const seed = options.seed ?? testSeed();
+  const { vault: given = {} } = options;
+  const vault = "address" in given ? given : await openVault(given);
+  const weather = new Weather(seed);
+  const { address, proxies } = await openProxies(vault, weather);
+  const sidecar = await openSidecar({
+    // Faults slow things down: the cost model would rather compute, and there would be no traffic.
+    when: "always",
+    // A sixth of what the load asks for: most of it comes from the vault.
+    arenaBytes: MIB,
+    waitMs: 5000,
+    stallMs: 1000,
+    ...options,
+    vaults: { kv: openClient({ address }), ssm: null },
+  });
+  const load = await Load.open(sidecar.socketPath, { ...options, seed });
+  // A test that fails must not leave a load that runs against what is being closed.
+  closeAfterTest({ close: () => load.stop() });
+  return { seed, vault, weather, proxies, sidecar, load };
+}
+
+export interface Fault {
+  inject(): unknown;
+  /** Whether it was seen to do something; a run in which it never is fails. */
+  acted(): boolean | Promise<boolean>;
+  /** Looked at while it acts. */
+  during?(): unknown;
+  heal(): unknown;
+}
+
+/** Traffic, fault, traffic: the floor holds before and after, nothing was wrong, and nothing is left over. */
+export async function underLoad(stand: Stand, fault: Fault): Promise<void> {
+  const { load, sidecar } = stand;
+  const fromVault = (): number => sidecar.counters.get("blocks_restored_vault");
+  load.start();
+  await load.wholeMore(FLOOR, "before the fault");
+  expect(fromVault(), "restores must come from the vault").toBeGreaterThan(FLOOR);
+  const before = resources();
+  await fault.inject();
+  await until(fault.acted, "the fault to act");
+  await load.plansMore(DURING);
+  await fault.during?.();
+  await fault.heal();
+  const healedAt = fromVault();
+  await load.wholeMore(FLOOR, "after the fault");
+  await until(() => fromVault() > healedAt + FLOOR, "restores from the vault after the fault");
+  await load.stop();
+  expect(load.ledger.wrong).toBe(0);
+  await expectNothingLeft(stand, before);
+}
+
+interface Resources {
+  handles: number;
+  threads: number;
+}
+
+/** Of this process, in which vault, proxies and sidecar run. Linux only. */
+function resources(): Resources {
+  return {
+    handles: readdirSync("/proc/self/fd").length,
+    threads: readdirSync("/proc/self/task").length,
+  };
+}
+
+/** Connections that were made again on other grounds: a probe's channel, a hello for new lanes. */
+const HANDLES_MORE = 6;
+
+/** Slots, plans, fetches, inboxes, room in the vault, pins, handles and threads are as without the fault. */
+export async function expectNothingLeft(stand: Stand, before: Resources): Promise<void> {
+  const { sidecar, load, vault } = stand;
+  const engine = (): NonNullable<ReturnType<TestSidecar["status"]>["engines"][0]> =>
+    sidecar.status().engines[0]!;
+  await until(() => engine().plans === 0, "plans to go");
+  await until(() => engine().fetches === 0, "fetches to end");
+  await until(() => sidecar.status().saves.queuedBlocks === 0, "saves to end");
+  const isEven = (): boolean => {
+    const { arena, retainedBlocks } = engine();
+    const credits = load.engine.workers.reduce((sum, worker) => sum + worker.credits.length, 0);
+    return (
+      arena!.leasedSlots === credits + retainedBlocks &&
+      arena!.freeSlots + arena!.leasedSlots === arena!.touchedSlots
+    );
+  };
+  await until(isEven, "all slots to be free, granted or retained");
+  expect(inboxStatus().open).toBe(0);
+  const client = openClient(vault, "kv", { lanes: 0 });
+  const reserved = async (): Promise<number> => (await client.stats(SOON_MS)).reservedBytes;
+  await until(async () => (await reserved()) === 0, "reservations to end");
+  client.close();
+  await until(() => resources().handles <= before.handles + HANDLES_MORE, "handles to be closed");
+  await until(() => resources().threads <= before.threads, "threads to end");
+}

@@ -1,0 +1,56 @@
+// Owns the count that stands behind "never wrong bytes": 200,000 reads through faults of all kinds, each compared with what was written.
+import { expect, test } from "vitest";
+import { Load } from "./lib/load.ts";
+import { openStand } from "./lib/stand.ts";
+import { closeAfterTest, until } from "../support/vaults.ts";
+
+/** TIERKV_TEST_READS: more of them, for a long run. */
+const READS = Number(process.env["TIERKV_TEST_READS"] ?? 200_000);
+const TEST_MS_MAX = 400_000 * Math.max(1, READS / 200_000);
+const KIB = 1024;
+const SHAPE = { chains: 24, length: 128, arenaBytes: 1536 * KIB };
+
+/** One after another, round and round: a chain of one engine is about 150 KiB on the wire. */
+const WEATHERS = [
+  { corruptEvery: 200 * KIB },
+  { corruptEvery: 400 * KIB, sliceBytes: 1500 },
+  { resetEvery: 1024 * KIB, sliceBytes: 8 * KIB },
+  { duplicateEvery: 512 * KIB, jitterMs: 2 },
+  { reorderEvery: 512 * KIB, sliceBytes: 4 * KIB },
+] as const;
+
+test("F9 200,000 reads through faults: none is wrong", { timeout: TEST_MS_MAX }, async () => {
+  const stand = await openStand(SHAPE);
+  const { seed, weather, sidecar } = stand;
+  const second = await Load.open(sidecar.socketPath, { ...SHAPE, seed: seed + 1, engine: "two" });
+  closeAfterTest({ close: () => second.stop() });
+  const loads = [stand.load, second];
+  const sum = (of: "placed" | "wrong" | "asked" | "plans"): number =>
+    loads.reduce((total, { ledger }) => total + ledger[of], 0);
+  for (const load of loads) load.start();
+  await Promise.all(loads.map((load) => load.wholeMore(SHAPE.chains, "before the faults")));
+  const [before, askedBefore] = [sum("placed"), sum("asked")];
+  for (let turn = 0; sum("placed") - before < READS; turn += 1) {
+    weather.set(WEATHERS[turn % WEATHERS.length]!);
+    const plans = sum("plans") + 40;
+    await until(() => sum("plans") >= plans, "plans to end");
+    expect(sum("wrong"), `seed ${seed}`).toBe(0);
+  }
+  weather.set({});
+  await Promise.all(loads.map((load) => load.wholeMore(SHAPE.chains, "after the faults")));
+  for (const load of loads) await load.stop();
+  expect(sum("wrong"), `seed ${seed}`).toBe(0);
+  const { counts } = weather;
+  for (const name of ["corrupt", "reset", "duplicate", "reorder", "sliced"] as const) {
+    expect(counts[name], name).toBeGreaterThan(0);
+  }
+  const bad = sidecar.counters.get("bad_records");
+  expect(bad).toBeGreaterThan(0);
+  // For who keeps a record of long runs.
+  const result = {
+    ...{ seed, asked: sum("asked") - askedBefore, read: sum("placed") - before, wrong: 0 },
+    ...{ corrupt: counts.corrupt, reset: counts.reset, duplicate: counts.duplicate },
+    ...{ reorder: counts.reorder, badRecords: bad },
+  };
+  process.stdout.write(`faulted reads ${JSON.stringify(result)}\n`);
+});

@@ -1,0 +1,271 @@
+// Owns the list of faults as data: what may go wrong, what must then happen, and which tests drive it.
+
+export interface FaultRow {
+  id: string;
+  fault: string;
+  behaviour: string;
+  /** Files with a test whose title begins with the id: the fault is injected and what must happen is checked. */
+  tests: readonly string[];
+  /** What no test drives yet. */
+  open?: string;
+}
+
+const row = (
+  id: string,
+  fault: string,
+  behaviour: string,
+  tests: readonly string[],
+  open?: string,
+): FaultRow => ({ id, fault, behaviour, tests, ...(open === undefined ? {} : { open }) });
+
+const ENGINE = "test/engine/test_faults.py";
+const NETWORK = "test/faults/network.test.ts";
+const PROCESSES = "test/faults/processes.test.ts";
+const PEERS = "test/faults/peers.test.ts";
+const RUST = "crates/core/tests/";
+const SHIM = "python-shim/tests/";
+
+/** What a later system brings; no part of it is here. */
+const GATEWAY = "concerns the gateway, which is not built";
+const RING = "concerns the ring of several vaults, which is not built";
+
+export const FAULTS: readonly FaultRow[] = [
+  row(
+    "F1",
+    "vault killed, idle or while it reads or writes",
+    "reads become misses within the deadline, writes are dropped and counted, no request fails",
+    [PROCESSES, ENGINE, "test/client/vault-client.test.ts"],
+  ),
+  row(
+    "F2",
+    "vault restarts with its memory lost",
+    "a new epoch; misses only",
+    [PROCESSES, "test/client/vault-client.test.ts"],
+  ),
+  row(
+    "F3",
+    "vault restarts with its disk",
+    "the index is rebuilt, every record that is served is verified, misses are answered at once meanwhile",
+    ["test/vault/server.kill.test.ts"],
+  ),
+  row(
+    "F4",
+    "slow vault (ten times the latency, a trickle)",
+    "deadlines hold, and nobody else waits",
+    [NETWORK, "test/client/lanes.test.ts"],
+  ),
+  row("F5", "network partition, also one way", "as F1; found again when it has healed", [NETWORK]),
+  row(
+    "F6",
+    "half-open TCP: the peer is gone without a word",
+    "found within the deadlines; bytes in buffers never count as stored",
+    [NETWORK],
+  ),
+  row("F7", "lost and reordered packets", "correct, only slower", [NETWORK]),
+  row("F8", "connection reset in mid-frame", "the part is discarded, its slot returns", [NETWORK]),
+  row(
+    "F9",
+    "bit flip in flight, at rest, in memory",
+    "found, counted, the record is quarantined, a miss",
+    [
+      NETWORK,
+      "test/faults/reads.test.ts",
+      "test/sidecar/restore.faults.test.ts",
+      `${RUST}disk_damage.rs`,
+      `${RUST}lanes/frames.rs`,
+    ],
+  ),
+  row(
+    "F10",
+    "truncated, oversize, empty, repeated or reordered frame",
+    "a typed refusal, the connection ends, nothing is allocated beyond the limit",
+    [NETWORK, `${RUST}lanes/frames.rs`, `${SHIM}test_frames.py`],
+  ),
+  row(
+    "F11",
+    "right checksum under the wrong key",
+    "identity lies in the checked header: a miss",
+    ["test/sidecar/restore.faults.test.ts", "test/vault/store.test.ts"],
+  ),
+  row(
+    "F12",
+    "disk full or read-only",
+    "reads go on, writing stops, memory serves, an alarm; never half a record",
+    [`${RUST}disk_full.rs`, `${RUST}disk_faults.rs`],
+  ),
+  row(
+    "F13",
+    "EIO, short write, failed sync, torn segment",
+    "the segment is given up; after a failed sync nothing in it is durable",
+    [`${RUST}disk_faults.rs`, `${RUST}disk_damage.rs`],
+  ),
+  row(
+    "F14",
+    "slow or hung disk",
+    "it has its own threads and a time limit; the network lives",
+    [`${RUST}disk_faults.rs`],
+  ),
+  row(
+    "F15",
+    "the wall clock jumps",
+    "deadlines, leases and lifetimes follow the monotonic clock",
+    [PROCESSES],
+  ),
+  row(
+    "F16",
+    "process pauses longer than any lease",
+    "what it held is stale when it goes on, and refused",
+    [PROCESSES],
+  ),
+  row(
+    "F17",
+    "memory limit reached, process killed for memory",
+    "evicts first; if killed, it is started again and the engine serves on",
+    ["test/vault/store.test.ts", "test/cli/local-vault.test.ts"],
+    "no test in a memory cgroup, and the sidecar does not put itself before the engine in the kernel's choice",
+  ),
+  row(
+    "F18",
+    "sidecar crashes",
+    "the shim passes it by at once and connects again; slots that an engine reads stay",
+    ["test/sidecar/sidecar.kill.test.ts", ENGINE, `${SHIM}test_arena.py`],
+  ),
+  row(
+    "F19",
+    "sidecar hangs",
+    "the shim's deadline; no engine thread waits",
+    [ENGINE, `${SHIM}test_channel.py`],
+  ),
+  row(
+    "F20",
+    "engine crashes while it saves or loads",
+    "its slots return, and nothing unsealed is ever readable",
+    [PROCESSES, "test/sidecar/engine.test.ts"],
+  ),
+  row("F21", "shared memory left after a crash", "swept at the next start", [`${RUST}arena.rs`]),
+  row("F22", "a peer truncates the shared memory", "size seals refuse it", [`${RUST}arena.rs`]),
+  row(
+    "F23",
+    "Python attaches to a segment",
+    "the resource tracker never hears of ours, so that it cannot unlink them",
+    [`${SHIM}test_arena.py`],
+  ),
+  row(
+    "F24",
+    "other versions of shim, sidecar, vault",
+    "works, or is refused with both versions named",
+    [
+      PEERS,
+      "test/vault/unary.test.ts",
+      "test/sidecar/shim-server.test.ts",
+      `${SHIM}test_channel.py`,
+    ],
+  ),
+  row(
+    "F25",
+    "same hash, other model, weights, LoRA, parallelism, dtype or layout",
+    "another namespace, so no hit",
+    [`${SHIM}test_namespace.py`, "test/engine/test_two_engines.py"],
+  ),
+  row(
+    "F26",
+    "two engines of different configuration on one vault",
+    "both work, apart",
+    ["test/sidecar/engine.test.ts"],
+  ),
+  row(
+    "F27",
+    "colliding hashes",
+    "256 bits, never shortened; weak hashes are refused by name",
+    ["test/block.test.ts", `${SHIM}test_namespace.py`],
+  ),
+  row(
+    "F28",
+    "ranks disagree after an eviction",
+    "a block counts only with all its shards",
+    ["test/sidecar/engine.test.ts"],
+  ),
+  row(
+    "F29",
+    "two engines store the same key",
+    "the first is kept, the other sends nothing",
+    ["test/vault/store.test.ts"],
+  ),
+  row(
+    "F30",
+    "eviction while it is read",
+    "pins hold what is being sent; who comes later sees a miss",
+    ["test/vault/fetch.test.ts", "test/sidecar/restore.faults.test.ts"],
+  ),
+  row(
+    "F31",
+    "a load fails, again and again",
+    "the request computes, once",
+    [`${SHIM}test_worker.py`, `${SHIM}test_scheduler.py`],
+  ),
+  row(
+    "F32",
+    "a queue is full",
+    "saves are dropped and counted, restores end as a miss",
+    ["test/sidecar/save.test.ts", "test/sidecar/restore.test.ts", `${SHIM}test_saves.py`],
+  ),
+  row(
+    "F33",
+    "all vaults down: a storm of retries",
+    "calls fail at once until a probe succeeds",
+    ["test/client/vault-client.test.ts", PEERS],
+  ),
+  row(
+    "F34",
+    "everybody returns at once after a recovery",
+    "probes are spread by chance",
+    ["test/client/breaker.test.ts", PEERS],
+  ),
+  row("F35", "the ring changes", "no wrong owner answers", [], RING),
+  row(
+    "F36",
+    "many connections, slow senders, silent sockets",
+    "caps and time limits; others are served",
+    [
+      "test/vault/server.bounds.test.ts",
+      "test/sidecar/shim-server.test.ts",
+      `${RUST}lanes/bounds.rs`,
+    ],
+  ),
+  row(
+    "F37",
+    "huge requests",
+    "refused before anything is allocated, with the limit",
+    ["test/vault/unary.test.ts", "test/vault/store.test.ts"],
+  ),
+  row("F38", "a stranger on the LAN", "refused before a body is read", [], "not done"),
+  row("F39", "another user of the machine", "refused by the kernel", [], "not done"),
+  row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [], "not done"),
+  row("F41", "one tenant floods the others out", "quotas", [], "not done"),
+  row(
+    "F42",
+    "a decompression bomb",
+    "compressed messages are refused; a codec's output has the size its header says",
+    [PEERS],
+  ),
+  row(
+    "F43",
+    "mistakes in the configuration",
+    "the start is refused, with the nearest key",
+    ["test/config/check.keys.test.ts"],
+  ),
+  row(
+    "F44",
+    "port in use, stale socket, second instance, no permission",
+    "refused with cause and fix; a stale socket is taken over under a lock",
+    ["test/cli/main.refusals.test.ts", "test/socket-file.test.ts"],
+  ),
+  row(
+    "F45",
+    "SIGTERM under load, twice; SIGINT at start",
+    "drains within its time, ends with 0; the second ends it at once",
+    ["test/cli/main.test.ts", "test/lifecycle.test.ts"],
+  ),
+  row("F46", "a gateway's backend dies in mid-stream", "a clean end", [], GATEWAY),
+  row("F47", "a wrong stream of KV events", "routing gets worse, never wrong", [], GATEWAY),
+];
