@@ -8,7 +8,7 @@ import { LOGS, at } from "./lib/paths.js";
 import { run } from "./lib/process.js";
 
 const BUILD_TIMEOUT_MS = 10 * 60_000;
-const SECONDS = 30;
+const SECONDS = 60;
 /** What a loaded machine may add to the seconds asked for. */
 const GRACE_MS = 2 * 60_000;
 const AT_A_TIME = 2;

@@ -30,6 +30,9 @@ export const SIDECAR_COUNTERS = [
   "reclaims",
   "vault_errors",
   "local_vault_restarts",
+  "canary_checks",
+  "canary_missing",
+  "canary_wrong",
 ] as const;
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */

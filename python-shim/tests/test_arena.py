@@ -1,5 +1,9 @@
 """The arena mapping: the promised size or none, slots side by side, alive after the sidecar is gone."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena, ArenaShelf
@@ -90,3 +94,18 @@ def _resident_bytes(arena: Arena) -> int:
                 rss = next(later for later in lines if later.startswith("Rss:"))
                 return int(rss.split()[1]) * 1024
     return 0
+
+
+def test_f23_a_process_that_attached_and_ended_takes_no_memory_with_it() -> None:
+    fake = FakeArena(4096, 2)
+    fake.write(0, b"still here")
+    code = (
+        "import sys; from tierkv.connectors.vllm.arena import Arena\n"
+        "arena = Arena(1, sys.argv[1], 8192, 4096, 2); assert bytes(arena.slot(0)[:5]) == b'still'"
+    )
+    path = fake.path.replace("/proc/self/", f"/proc/{os.getpid()}/")
+    run = [sys.executable, "-c", code, path]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, "resource_tracker" in done.stderr) == (0, False), done.stderr
+    assert Arena(2, fake.path, 8192, 4096, 2).slot(0)[:10].numpy().tobytes() == b"still here"
+    fake.close()

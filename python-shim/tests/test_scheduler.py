@@ -202,7 +202,9 @@ def test_when_time_is_up_what_is_placed_is_taken(socket_path: str) -> None:
         bench.shim.shutdown()
 
 
-def test_f31_when_nothing_comes_the_request_goes_on_and_does_not_ask_again(socket_path: str) -> None:
+def test_f31_when_nothing_comes_the_request_goes_on_and_does_not_ask_again(
+    socket_path: str,
+) -> None:
     with quick(socket_path, stall_ms=200) as sidecar:
         bench = Bench(socket_path, sidecar)
         request = bench.new(Request("r", 41))

@@ -6,6 +6,7 @@ import { Call } from "./call.ts";
 import type { CommonOptions, Run } from "./call.ts";
 import { addBench } from "./commands/bench.ts";
 import { addCerts } from "./commands/certs.ts";
+import { addChaos } from "./commands/chaos.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
 import { addDoctor } from "./commands/doctor.ts";
@@ -94,6 +95,7 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
     addStatus,
     addExplain,
     addBench,
+    addChaos,
     addDoctor,
     addFlush,
     addConfig,

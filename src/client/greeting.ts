@@ -47,7 +47,12 @@ export function checkHello(reply: HelloReply, name: RecordClass, context: CallCo
 }
 
 function checkHelloClass(reply: HelloReply, name: RecordClass, context: CallContext): void {
-  const actual = vaultClassName(reply.recordClass);
+  const { recordClass } = reply;
+  if (![0, 1, 2].includes(recordClass)) {
+    const reason = `record class ${recordClass}: expected 0 (both), 1 (kv) or 2 (ssm)`;
+    throw new TierkvError("VAULT_BROKEN", { ...context, reason });
+  }
+  const actual = vaultClassName(recordClass);
   if (actual === name || actual === "both") return;
   throw new TierkvError("VAULT_CLASS", {
     address: context.address,

@@ -119,8 +119,9 @@ export class VaultSession {
     work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
     parent?: AbortSignal,
   ): Promise<T> {
-    if (this.state === "down") {
-      const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
+    if (this.#breaker.isOpen) {
+      const until = this.state === "down" ? "a probe succeeds" : "its quarantine ends";
+      const reason = `calls fail at once until ${until}; last failure: ${this.#breaker.reason}`;
       throw new TierkvError("VAULT_DOWN", { ...this.#context(call, timeoutMs), reason });
     }
     const greetThenWork = async (attempt: Attempt): Promise<T> =>
@@ -155,6 +156,22 @@ export class VaultSession {
       parent?.removeEventListener("abort", onParent);
       this.#calls.delete(controller);
     }
+  }
+
+  /** Ends what is under way and refuses what comes: what the vault says must not be believed. */
+  quarantine(reason: string): void {
+    this.#breaker.quarantine(reason);
+    const { name, address } = this.#options;
+    const error = new TierkvError("VAULT_DOWN", {
+      name,
+      address,
+      reason: `quarantined: ${reason}`,
+    });
+    for (const controller of this.#calls) controller.abort(error);
+  }
+
+  endQuarantine(): void {
+    this.#breaker.endQuarantine();
   }
 
   /** Cancels what is under way. */
@@ -236,7 +253,7 @@ export class VaultSession {
 
   #logState(state: VaultState, reason: string): void {
     const { logger } = this.#options;
-    if (state === "down") logger.warn({ vault: this.#label, reason }, "vault is down");
+    if (this.#breaker.isOpen) logger.warn({ vault: this.#label, reason }, `vault is ${state}`);
     else logger.info({ vault: this.#label }, `vault is ${state}`);
   }
 

@@ -1,6 +1,7 @@
 // Owns one engine: its scheduler and worker connections, its arena, and the order in which it comes up and goes away as a whole.
 import { Arena } from "../arena/arena.ts";
 import { planArena } from "../arena/sizing.ts";
+import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../limits.ts";
 import type { Logger } from "../log.ts";
@@ -185,6 +186,11 @@ export class Engine {
     this.#stage?.fetcher.close();
     for (const seat of this.#seats.values()) seat.stop();
     for (const connection of this.#connections) connection.close();
+  }
+
+  /** As the shelf's `dropIdle`. */
+  forget(recordClass: RecordClass): void {
+    this.#stage?.shelf.dropIdle(recordClass);
   }
 
   status(): EngineStatus {

@@ -218,6 +218,14 @@ export class Shelf {
     return count;
   }
 
+  /** Gives the slots of idle blocks of a class back: what lies in them is not to be used again. */
+  dropIdle(recordClass: RecordClass): void {
+    for (const block of this.#idle.values()) {
+      if (block.recordClass === recordClass) this.#remove(block);
+    }
+    this.#options.onRoom();
+  }
+
   place(block: Block): void {
     block.state = "placed";
     block.call = null;

@@ -1,6 +1,7 @@
 // Owns the local socket's server: who may connect, the hello, and which engine a connection belongs to.
 import { createServer } from "node:net";
 import type { Server, Socket } from "node:net";
+import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
@@ -88,6 +89,11 @@ export class ShimServer {
 
   engines(): EngineStatus[] {
     return [...this.#engines.values()].map((engine) => engine.status());
+  }
+
+  /** Blocks of a class that no plan uses are not given out again. */
+  forget(recordClass: RecordClass): void {
+    for (const engine of this.#engines.values()) engine.forget(recordClass);
   }
 
   /** How long no engine has been connected; 0 while one is. */

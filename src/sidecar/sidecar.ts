@@ -10,6 +10,7 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo, sweepArenaDir } from "../native.ts";
 import { nowMs } from "../time.ts";
+import { Canary } from "./canary.ts";
 import { chooseCodecs } from "./codecs.ts";
 import { Decisions } from "./decisions.ts";
 import type { EngineOptions } from "./engine.ts";
@@ -63,8 +64,16 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     await pool.close();
     throw error;
   }
+  const canary = new Canary({
+    vaults,
+    isIdle: () => common.way.isFree && saver.queuedBlocks === 0,
+    onQuarantine: (recordClass) => server.forget(recordClass),
+    counters,
+    logger,
+  });
   let closing: Promise<void> | null = null;
   const close = async (): Promise<void> => {
+    canary.close();
     await server.close();
     await saver.drain();
     await pool.close();

@@ -66,7 +66,8 @@ export class StoreQueue {
   }
 
   get isDown(): boolean {
-    return this.#client.state === "down";
+    const { state } = this.#client;
+    return state === "down" || state === "quarantined";
   }
 
   /** Which model a namespace belongs to: the vault is told once it has records of it. */

@@ -22,6 +22,7 @@ const COMMANDS = [
   "status",
   "explain",
   "doctor",
+  "chaos",
   "flush",
   "config",
   "config check",

@@ -29,7 +29,11 @@ const CASES: readonly Case[] = [
     faults: { hold: "to-client" },
     acted: { held: 1 },
   },
-  { title: "F6 a peer that is gone without a word", faults: { lose: "both" }, acted: { lost: 200 } },
+  {
+    title: "F6 a peer that is gone without a word",
+    faults: { lose: "both" },
+    acted: { lost: 200 },
+  },
   {
     title: "F6 a peer that hears and does not answer",
     faults: { lose: "to-client" },

@@ -1,11 +1,11 @@
 // Owns the proof that processes which die, pause or have their clock moved under load cost hits and nothing else.
 import { expect, test } from "vitest";
-import { BLOCK_GROUP, BLOCK_PAGE_BYTES } from "./lib/load.ts";
-import { KillableVault } from "./lib/killable.ts";
-import { openStand, underLoad } from "./lib/stand.ts";
-import type { Stand } from "./lib/stand.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
 import { until } from "../support/vaults.ts";
+import { KillableVault } from "./lib/killable.ts";
+import { BLOCK_GROUP, BLOCK_PAGE_BYTES } from "./lib/load.ts";
+import { openStand, underLoad } from "./lib/stand.ts";
+import type { Stand } from "./lib/stand.ts";
 
 const TEST_MS_MAX = 120_000;
 

@@ -1,8 +1,8 @@
 // Owns the count that stands behind "never wrong bytes": 200,000 reads through faults of all kinds, each compared with what was written.
 import { expect, test } from "vitest";
+import { closeAfterTest, until } from "../support/vaults.ts";
 import { Load } from "./lib/load.ts";
 import { openStand } from "./lib/stand.ts";
-import { closeAfterTest, until } from "../support/vaults.ts";
 
 /** TIERKV_TEST_READS: more of them, for a long run. */
 const READS = Number(process.env["TIERKV_TEST_READS"] ?? 200_000);
@@ -47,10 +47,10 @@ test("F9 200,000 reads through faults: none is wrong", { timeout: TEST_MS_MAX },
   const bad = sidecar.counters.get("bad_records");
   expect(bad).toBeGreaterThan(0);
   // For who keeps a record of long runs.
-  const result = {
-    ...{ seed, asked: sum("asked") - askedBefore, read: sum("placed") - before, wrong: 0 },
-    ...{ corrupt: counts.corrupt, reset: counts.reset, duplicate: counts.duplicate },
-    ...{ reorder: counts.reorder, badRecords: bad },
-  };
+  const { corrupt, reset, duplicate, reorder } = counts;
+  const read = sum("placed") - before;
+  const asked = sum("asked") - askedBefore;
+  const acted = { corrupt, reset, duplicate, reorder, badRecords: bad };
+  const result = { seed, asked, read, wrong: sum("wrong"), ...acted };
   process.stdout.write(`faulted reads ${JSON.stringify(result)}\n`);
 });

@@ -36,12 +36,10 @@ export const FAULTS: readonly FaultRow[] = [
     "reads become misses within the deadline, writes are dropped and counted, no request fails",
     [PROCESSES, ENGINE, "test/client/vault-client.test.ts"],
   ),
-  row(
-    "F2",
-    "vault restarts with its memory lost",
-    "a new epoch; misses only",
-    [PROCESSES, "test/client/vault-client.test.ts"],
-  ),
+  row("F2", "vault restarts with its memory lost", "a new epoch; misses only", [
+    PROCESSES,
+    "test/client/vault-client.test.ts",
+  ]),
   row(
     "F3",
     "vault restarts with its disk",
@@ -61,7 +59,10 @@ export const FAULTS: readonly FaultRow[] = [
     "found within the deadlines; bytes in buffers never count as stored",
     [NETWORK],
   ),
-  row("F7", "lost and reordered packets", "correct, only slower", [NETWORK]),
+  row("F7", "lost and reordered packets", "correct, only slower", [
+    NETWORK,
+    "test/faults/soak.test.ts",
+  ]),
   row("F8", "connection reset in mid-frame", "the part is discarded, its slot returns", [NETWORK]),
   row(
     "F9",
@@ -71,6 +72,7 @@ export const FAULTS: readonly FaultRow[] = [
       NETWORK,
       "test/faults/reads.test.ts",
       "test/sidecar/restore.faults.test.ts",
+      "test/sidecar/canary.test.ts",
       `${RUST}disk_damage.rs`,
       `${RUST}lanes/frames.rs`,
     ],
@@ -79,14 +81,18 @@ export const FAULTS: readonly FaultRow[] = [
     "F10",
     "truncated, oversize, empty, repeated or reordered frame",
     "a typed refusal, the connection ends, nothing is allocated beyond the limit",
-    [NETWORK, `${RUST}lanes/frames.rs`, `${SHIM}test_frames.py`],
+    [
+      NETWORK,
+      "test/faults/decoders.test.ts",
+      `${RUST}lanes/frames.rs`,
+      `${SHIM}test_frames.py`,
+      `${SHIM}test_decoders.py`,
+    ],
   ),
-  row(
-    "F11",
-    "right checksum under the wrong key",
-    "identity lies in the checked header: a miss",
-    ["test/sidecar/restore.faults.test.ts", "test/vault/store.test.ts"],
-  ),
+  row("F11", "right checksum under the wrong key", "identity lies in the checked header: a miss", [
+    "test/sidecar/restore.faults.test.ts",
+    "test/vault/store.test.ts",
+  ]),
   row(
     "F12",
     "disk full or read-only",
@@ -99,18 +105,12 @@ export const FAULTS: readonly FaultRow[] = [
     "the segment is given up; after a failed sync nothing in it is durable",
     [`${RUST}disk_faults.rs`, `${RUST}disk_damage.rs`],
   ),
-  row(
-    "F14",
-    "slow or hung disk",
-    "it has its own threads and a time limit; the network lives",
-    [`${RUST}disk_faults.rs`],
-  ),
-  row(
-    "F15",
-    "the wall clock jumps",
-    "deadlines, leases and lifetimes follow the monotonic clock",
-    [PROCESSES],
-  ),
+  row("F14", "slow or hung disk", "it has its own threads and a time limit; the network lives", [
+    `${RUST}disk_faults.rs`,
+  ]),
+  row("F15", "the wall clock jumps", "deadlines, leases and lifetimes follow the monotonic clock", [
+    PROCESSES,
+  ]),
   row(
     "F16",
     "process pauses longer than any lease",
@@ -130,12 +130,10 @@ export const FAULTS: readonly FaultRow[] = [
     "the shim passes it by at once and connects again; slots that an engine reads stay",
     ["test/sidecar/sidecar.kill.test.ts", ENGINE, `${SHIM}test_arena.py`],
   ),
-  row(
-    "F19",
-    "sidecar hangs",
-    "the shim's deadline; no engine thread waits",
-    [ENGINE, `${SHIM}test_channel.py`],
-  ),
+  row("F19", "sidecar hangs", "the shim's deadline; no engine thread waits", [
+    ENGINE,
+    `${SHIM}test_channel.py`,
+  ]),
   row(
     "F20",
     "engine crashes while it saves or loads",
@@ -167,60 +165,42 @@ export const FAULTS: readonly FaultRow[] = [
     "another namespace, so no hit",
     [`${SHIM}test_namespace.py`, "test/engine/test_two_engines.py"],
   ),
-  row(
-    "F26",
-    "two engines of different configuration on one vault",
-    "both work, apart",
-    ["test/sidecar/engine.test.ts"],
-  ),
-  row(
-    "F27",
-    "colliding hashes",
-    "256 bits, never shortened; weak hashes are refused by name",
-    ["test/block.test.ts", `${SHIM}test_namespace.py`],
-  ),
-  row(
-    "F28",
-    "ranks disagree after an eviction",
-    "a block counts only with all its shards",
-    ["test/sidecar/engine.test.ts"],
-  ),
-  row(
-    "F29",
-    "two engines store the same key",
-    "the first is kept, the other sends nothing",
-    ["test/vault/store.test.ts"],
-  ),
+  row("F26", "two engines of different configuration on one vault", "both work, apart", [
+    "test/sidecar/engine.test.ts",
+  ]),
+  row("F27", "colliding hashes", "256 bits, never shortened; weak hashes are refused by name", [
+    "test/block.test.ts",
+    `${SHIM}test_namespace.py`,
+  ]),
+  row("F28", "ranks disagree after an eviction", "a block counts only with all its shards", [
+    "test/sidecar/engine.test.ts",
+  ]),
+  row("F29", "two engines store the same key", "the first is kept, the other sends nothing", [
+    "test/vault/store.test.ts",
+  ]),
   row(
     "F30",
     "eviction while it is read",
     "pins hold what is being sent; who comes later sees a miss",
     ["test/vault/fetch.test.ts", "test/sidecar/restore.faults.test.ts"],
   ),
-  row(
-    "F31",
-    "a load fails, again and again",
-    "the request computes, once",
-    [`${SHIM}test_worker.py`, `${SHIM}test_scheduler.py`],
-  ),
-  row(
-    "F32",
-    "a queue is full",
-    "saves are dropped and counted, restores end as a miss",
-    ["test/sidecar/save.test.ts", "test/sidecar/restore.test.ts", `${SHIM}test_saves.py`],
-  ),
-  row(
-    "F33",
-    "all vaults down: a storm of retries",
-    "calls fail at once until a probe succeeds",
-    ["test/client/vault-client.test.ts", PEERS],
-  ),
-  row(
-    "F34",
-    "everybody returns at once after a recovery",
-    "probes are spread by chance",
-    ["test/client/breaker.test.ts", PEERS],
-  ),
+  row("F31", "a load fails, again and again", "the request computes, once", [
+    `${SHIM}test_worker.py`,
+    `${SHIM}test_scheduler.py`,
+  ]),
+  row("F32", "a queue is full", "saves are dropped and counted, restores end as a miss", [
+    "test/sidecar/save.test.ts",
+    "test/sidecar/restore.test.ts",
+    `${SHIM}test_saves.py`,
+  ]),
+  row("F33", "all vaults down: a storm of retries", "calls fail at once until a probe succeeds", [
+    "test/client/vault-client.test.ts",
+    PEERS,
+  ]),
+  row("F34", "everybody returns at once after a recovery", "probes are spread by chance", [
+    "test/client/breaker.test.ts",
+    PEERS,
+  ]),
   row("F35", "the ring changes", "no wrong owner answers", [], RING),
   row(
     "F36",
@@ -232,12 +212,10 @@ export const FAULTS: readonly FaultRow[] = [
       `${RUST}lanes/bounds.rs`,
     ],
   ),
-  row(
-    "F37",
-    "huge requests",
-    "refused before anything is allocated, with the limit",
-    ["test/vault/unary.test.ts", "test/vault/store.test.ts"],
-  ),
+  row("F37", "huge requests", "refused before anything is allocated, with the limit", [
+    "test/vault/unary.test.ts",
+    "test/vault/store.test.ts",
+  ]),
   row("F38", "a stranger on the LAN", "refused before a body is read", [], "not done"),
   row("F39", "another user of the machine", "refused by the kernel", [], "not done"),
   row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [], "not done"),
@@ -248,12 +226,9 @@ export const FAULTS: readonly FaultRow[] = [
     "compressed messages are refused; a codec's output has the size its header says",
     [PEERS],
   ),
-  row(
-    "F43",
-    "mistakes in the configuration",
-    "the start is refused, with the nearest key",
-    ["test/config/check.keys.test.ts"],
-  ),
+  row("F43", "mistakes in the configuration", "the start is refused, with the nearest key", [
+    "test/config/check.keys.test.ts",
+  ]),
   row(
     "F44",
     "port in use, stale socket, second instance, no permission",

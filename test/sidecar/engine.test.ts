@@ -169,23 +169,26 @@ describe("what is refused", () => {
 });
 
 describe("going away", () => {
-  test.each(["scheduler", "worker"])("F20 when the %s goes, all of the engine goes", async (which) => {
-    const { sidecar } = await openStack();
-    const engine = await FakeEngine.start(sidecar.socketPath);
-    const blocks = makeBlocks("chain", 4, PAGE);
-    engine.save(blocks);
-    await until(() => sidecar.counters.get("blocks_saved") === 4, "saves");
-    await engine.done(engine.prefetch(hashesOf(blocks)));
-    const [gone, left] =
-      which === "worker"
-        ? [engine.workers[0]!, engine.scheduler]
-        : [engine.scheduler, engine.workers[0]!];
-    gone.close();
-    await left.ended();
-    await until(() => sidecar.counters.get("engines_gone") === 1, "the engine to go");
-    expect(sidecar.status().engines).toEqual([]);
-    expect(sidecar.status().slots).toBe(0);
-  });
+  test.each(["scheduler", "worker"])(
+    "F20 when the %s goes, all of the engine goes",
+    async (which) => {
+      const { sidecar } = await openStack();
+      const engine = await FakeEngine.start(sidecar.socketPath);
+      const blocks = makeBlocks("chain", 4, PAGE);
+      engine.save(blocks);
+      await until(() => sidecar.counters.get("blocks_saved") === 4, "saves");
+      await engine.done(engine.prefetch(hashesOf(blocks)));
+      const [gone, left] =
+        which === "worker"
+          ? [engine.workers[0]!, engine.scheduler]
+          : [engine.scheduler, engine.workers[0]!];
+      gone.close();
+      await left.ended();
+      await until(() => sidecar.counters.get("engines_gone") === 1, "the engine to go");
+      expect(sidecar.status().engines).toEqual([]);
+      expect(sidecar.status().slots).toBe(0);
+    },
+  );
 
   test("a new life of the same engine gets a new arena and finds its blocks in the vault", async () => {
     const { sidecar } = await openStack();

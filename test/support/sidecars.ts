@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { Config } from "../../src/config/config.ts";
+import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
 import { testCorruptRecord } from "../../src/native.ts";
@@ -29,6 +30,7 @@ export interface TestSidecarOptions {
   /** Whether attention KV is stored as INT8; what most tests compare is bytes, so it is off. */
   int8?: boolean;
   kvDim?: number | null;
+  logger?: Logger;
   vaults?: { kv: VaultClient | null; ssm: VaultClient | null };
 }
 
@@ -95,7 +97,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
   const sidecar = await startSidecar({
     config: testConfig({ ...options, socket }),
     vaults: options.vaults ?? { kv: null, ssm: null },
-    logger,
+    logger: options.logger ?? logger,
     counters,
   });
   return closeAfterTest({

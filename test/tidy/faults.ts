@@ -2,7 +2,8 @@
 import { FAULTS } from "../faults/table.ts";
 import type { Rule, Source } from "./sources.ts";
 
-const TS_TITLE = /\btest(?:\.\w+)*(?:\([^"`]*?\))?\(\s*["`]F(\d+) |\btitle: "F(\d+) /g;
+/** What follows a bracket, also that of `test.each(...)(`, or stands as a row's title. */
+const TS_TITLE = /\(\s*["`]F(\d+) |\btitle: "F(\d+) /g;
 const PYTHON_TITLE = /\bdef test_f(\d+)_/g;
 const RUST_TITLE = /#\[test\]\s+(?:#\[[^\]]*\]\s+)*fn f(\d+)_/g;
 const TITLES: readonly [RegExp, RegExp][] = [

@@ -52,6 +52,13 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   },
   "src/codec/pool.ts": { "this.#piscina.destroy": DRAIN },
   "src/exposition/server.ts": { Promise: LOCAL },
+  "src/sidecar/canary.ts": {
+    "this.#checkAll": CALL,
+    "this.#check": CALL,
+    "this.#fetch": CALL,
+    "client.store": "CANARY_CALL_MS",
+    "client.fetch": "CANARY_CALL_MS",
+  },
   "src/sidecar/engine.ts": { "Promise.all": "the saver's time to settle" },
   "src/sidecar/fetcher.ts": { "client.land": CALL, "client.fetch": CALL },
   "src/sidecar/lookup.ts": {

@@ -110,47 +110,51 @@ async function startRecovered(config: string): Promise<KilledVault> {
 
 const DISKS = ["group", "sync"];
 
-test.each(DISKS)("F3 kill -9 of a vault, durability = %s", { timeout: TEST_MS_MAX }, async (durability) => {
-  const config = join(folder, "tierkv.toml");
-  const dataDir = join(folder, "data");
-  const disk = `data_dir = "${dataDir}"\ndisk_bytes = "512MiB"\ndurability = "${durability}"`;
-  const memory = `listen = "127.0.0.1:0"\nmax_bytes = "16MiB"`;
-  writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${memory}\n${disk}\n`);
-  const ledger = new Ledger();
-  for (let round = 0; round < KILLS / DISKS.length; round += 1) {
-    const vault = await startRecovered(config);
-    const { client } = vault;
-    expect(await ledger.check(client)).toMatchObject({ lost: 0 });
-    const before = ledger.batches;
-    const loads = Promise.allSettled([
-      ledger.load(client),
-      ledger.load(client),
-      ledger.read(client),
-    ]);
-    // From the first batch on to some segments later, and anywhere within a batch.
-    await until(() => ledger.batches >= before + round, "load");
-    await new Promise((resolve) => {
-      setTimeout(resolve, (round * 263) % 97);
-    });
-    await vault.kill();
-    for (const ended of await loads) {
-      expect(ended.status === "rejected" && isTierkvError(ended.reason)).toBe(true);
+test.each(DISKS)(
+  "F3 kill -9 of a vault, durability = %s",
+  { timeout: TEST_MS_MAX },
+  async (durability) => {
+    const config = join(folder, "tierkv.toml");
+    const dataDir = join(folder, "data");
+    const disk = `data_dir = "${dataDir}"\ndisk_bytes = "512MiB"\ndurability = "${durability}"`;
+    const memory = `listen = "127.0.0.1:0"\nmax_bytes = "16MiB"`;
+    writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${memory}\n${disk}\n`);
+    const ledger = new Ledger();
+    for (let round = 0; round < KILLS / DISKS.length; round += 1) {
+      const vault = await startRecovered(config);
+      const { client } = vault;
+      expect(await ledger.check(client)).toMatchObject({ lost: 0 });
+      const before = ledger.batches;
+      const loads = Promise.allSettled([
+        ledger.load(client),
+        ledger.load(client),
+        ledger.read(client),
+      ]);
+      // From the first batch on to some segments later, and anywhere within a batch.
+      await until(() => ledger.batches >= before + round, "load");
+      await new Promise((resolve) => {
+        setTimeout(resolve, (round * 263) % 97);
+      });
+      await vault.kill();
+      for (const ended of await loads) {
+        expect(ended.status === "rejected" && isTierkvError(ended.reason)).toBe(true);
+      }
     }
-  }
-  expect(ledger.durable.size).toBeGreaterThan(KILLS);
+    expect(ledger.durable.size).toBeGreaterThan(KILLS);
 
-  const last = await startRecovered(config);
-  const { lost, served } = await ledger.check(last.client);
-  expect([lost, ledger.wrong]).toEqual([0, 0]);
-  expect(served).toBeGreaterThanOrEqual(ledger.durable.size);
-  const segments = (): string[] => readdirSync(dataDir).filter((name) => name.endsWith(".seg"));
-  const held = (): number =>
-    segments().reduce((sum, name) => sum + statSync(join(dataDir, name)).size, 0);
-  const isAgreed = async (): Promise<boolean> =>
-    (await last.client.stats(SOON_MS)).disk?.usedBytes === held();
-  await until(isAgreed, "files and the vault's own count to agree");
-  const others = readdirSync(dataDir).filter((name) => !name.endsWith(".seg"));
-  expect(others).toEqual(["lock"]);
-  const { counters, reservedBytes } = await last.client.stats(SOON_MS);
-  expect([counters["disk_alarms"], reservedBytes]).toEqual([0, 0]);
-});
+    const last = await startRecovered(config);
+    const { lost, served } = await ledger.check(last.client);
+    expect([lost, ledger.wrong]).toEqual([0, 0]);
+    expect(served).toBeGreaterThanOrEqual(ledger.durable.size);
+    const segments = (): string[] => readdirSync(dataDir).filter((name) => name.endsWith(".seg"));
+    const held = (): number =>
+      segments().reduce((sum, name) => sum + statSync(join(dataDir, name)).size, 0);
+    const isAgreed = async (): Promise<boolean> =>
+      (await last.client.stats(SOON_MS)).disk?.usedBytes === held();
+    await until(isAgreed, "files and the vault's own count to agree");
+    const others = readdirSync(dataDir).filter((name) => !name.endsWith(".seg"));
+    expect(others).toEqual(["lock"]);
+    const { counters, reservedBytes } = await last.client.stats(SOON_MS);
+    expect([counters["disk_alarms"], reservedBytes]).toEqual([0, 0]);
+  },
+);

@@ -68,6 +68,11 @@ function remark(status: TargetStatus): string[] {
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
+    ...(count("canary_wrong") === 0
+      ? []
+      : [
+          "sidecar: a vault gave back other bytes than it was given and was QUARANTINED: see its log",
+        ]),
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
   ];
 }

@@ -64,8 +64,18 @@ const isOn = (way: Way, direction: Direction): boolean => way === "both" || way 
 /** What all connections of some proxies share, so that one word changes all of them. */
 export class Weather {
   readonly counts: WireCounts = {
-    ...{ corrupt: 0, duplicate: 0, reorder: 0, reset: 0, stall: 0, connections: 0 },
-    ...{ bytes: 0, delayed: 0, sliced: 0, held: 0, lost: 0, refused: 0 },
+    corrupt: 0,
+    duplicate: 0,
+    reorder: 0,
+    reset: 0,
+    stall: 0,
+    connections: 0,
+    bytes: 0,
+    delayed: 0,
+    sliced: 0,
+    held: 0,
+    lost: 0,
+    refused: 0,
   };
   readonly dice: Dice;
   faults: WireFaults = NO_FAULTS;
@@ -93,8 +103,8 @@ export class Weather {
 
 /** One direction of one connection. Which byte meets which fault follows from the seed and the connection's number. */
 class Stream {
-  readonly #from: Socket;
-  readonly #to: Socket;
+  #from!: Socket;
+  #to!: Socket;
   readonly #weather: Weather;
   readonly #direction: Direction;
   readonly #dice: Dice;
@@ -107,12 +117,15 @@ class Stream {
   #isEnded = false;
   #passing: Promise<void> = Promise.resolve();
 
-  constructor(from: Socket, to: Socket, weather: Weather, direction: Direction, dice: Dice) {
-    this.#from = from;
-    this.#to = to;
+  constructor(weather: Weather, direction: Direction, dice: Dice) {
     this.#weather = weather;
     this.#direction = direction;
     this.#dice = dice;
+  }
+
+  start(from: Socket, to: Socket): void {
+    this.#from = from;
+    this.#to = to;
     from.on("data", (data: Buffer) => {
       from.pause();
       this.#passing = this.#pass(data).then(() => void from.resume());
@@ -258,8 +271,8 @@ export async function openByteProxy(
     const vault = adopt(connect({ port: Number(port), host, allowHalfOpen: true }));
     // Opened and closed together, whatever becomes of either.
     vault.once("error", () => client.resetAndDestroy());
-    new Stream(client, vault, weather, "to-vault", dice.apart("to the vault"));
-    new Stream(vault, client, weather, "to-client", dice.apart("to the client"));
+    new Stream(weather, "to-vault", dice.apart("to the vault")).start(client, vault);
+    new Stream(weather, "to-client", dice.apart("to the client")).start(vault, client);
   });
   const [host, port] = listen.split(":");
   server.listen(Number(port), host);

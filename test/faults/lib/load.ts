@@ -40,7 +40,12 @@ export interface Ledger {
 
 export class Load {
   readonly ledger: Ledger = {
-    ...{ plans: 0, asked: 0, whole: 0, placed: 0, wrong: 0, saved: 0 },
+    plans: 0,
+    asked: 0,
+    whole: 0,
+    placed: 0,
+    wrong: 0,
+    saved: 0,
     reasons: {},
   };
   readonly engine: FakeEngine;
@@ -61,7 +66,11 @@ export class Load {
     const blocks = Array.from({ length: chains }, (_, number) =>
       makeBlocks(`load ${number}`, length, BLOCK_PAGE_BYTES),
     );
-    const given: EngineShape = { engine, groups: [BLOCK_GROUP], maxModelLen: Math.max(512, length * 16) };
+    const given: EngineShape = {
+      engine,
+      groups: [BLOCK_GROUP],
+      maxModelLen: Math.max(512, length * 16),
+    };
     return new Load(await FakeEngine.start(socketPath, given), blocks, seed);
   }
 
@@ -135,7 +144,7 @@ export class Load {
 /** Waits for a frame without polling; also ends with the connection. */
 async function seen(engine: FakeEngine, isIt: (frame: Frame) => boolean): Promise<void> {
   const { scheduler } = engine;
-  if (scheduler.frames.some((frame) => isIt(frame as Frame)) || scheduler.isClosed) return;
+  if (scheduler.frames.some((frame) => isIt(frame)) || scheduler.isClosed) return;
   await new Promise<void>((resolve) => {
     const timer = setInterval(() => {
       if (scheduler.isClosed) done();
@@ -146,7 +155,7 @@ async function seen(engine: FakeEngine, isIt: (frame: Frame) => boolean): Promis
       resolve();
     };
     scheduler.onFrame = (frame): void => {
-      if (isIt(frame as Frame)) done();
+      if (isIt(frame)) done();
     };
   });
 }

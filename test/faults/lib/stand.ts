@@ -4,7 +4,14 @@ import { expect } from "vitest";
 import { inboxStatus } from "../../../src/native.ts";
 import { openSidecar } from "../../support/sidecars.ts";
 import type { TestSidecar, TestSidecarOptions } from "../../support/sidecars.ts";
-import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
+import {
+  closeAfterTest,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../../support/vaults.ts";
 import type { TestVaultOptions } from "../../support/vaults.ts";
 import { openByteProxy, Weather } from "./byte-proxy.ts";
 import type { ByteProxy } from "./byte-proxy.ts";
@@ -101,13 +108,13 @@ export async function underLoad(stand: Stand, fault: Fault): Promise<void> {
   await expectNothingLeft(stand, before);
 }
 
-interface Resources {
+export interface Resources {
   handles: number;
   threads: number;
 }
 
 /** Of this process, in which vault, proxies and sidecar run. Linux only. */
-function resources(): Resources {
+export function resources(): Resources {
   return {
     handles: readdirSync("/proc/self/fd").length,
     threads: readdirSync("/proc/self/task").length,

@@ -1,0 +1,112 @@
+// Owns the long run: parts of it one after another until the time is up, each kept in test/faults/long-runs.json as soon as it has ended.
+import { execFileSync } from "node:child_process";
+import { randomInt } from "node:crypto";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { LOGS, NODE_BIN, at } from "./lib/paths.js";
+import { run } from "./lib/process.js";
+
+const MINUTES = 120;
+const MINUTES_MAX = 24 * 60;
+const RECORD = at("test", "faults", "long-runs.json");
+const READS = 2_000_000;
+const SOAK_S = 900;
+const FUZZ_S = 120;
+const PART_TIMEOUT_MS = 60 * 60_000;
+
+const say = (text) => process.stdout.write(`${text}\n`);
+
+/** Runs test files with a seed; gives what was printed, and whether all passed. */
+async function vitest(name, files, env) {
+  const lines = [];
+  const args = ["run", "--config", "test/vitest.config.ts", ...files];
+  const ran = await run(join(NODE_BIN, "vitest"), args, {
+    cwd: at(),
+    env,
+    timeoutMs: PART_TIMEOUT_MS,
+    logPath: join(LOGS, `long-${name}.log`),
+    onLine: (line) => lines.push(line),
+  });
+  return { lines, hasPassed: ran.code === 0 && !ran.timedOut };
+}
+
+/** The JSON behind `word` in what a test printed. */
+function told(lines, word) {
+  const line = lines.find((text) => text.includes(`${word} {`));
+  return line === undefined ? {} : JSON.parse(line.slice(line.indexOf("{")));
+}
+
+const failures = (hasPassed) => (hasPassed ? 0 : 1);
+
+/** Each gives what it counted; `failures` in all of them. */
+const PARTS = {
+  async reads(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_READS: String(reads) };
+    const { lines, hasPassed } = await vitest("reads", ["test/faults/reads.test.ts"], env);
+    const { seed: _seed, ...counts } = told(lines, "faulted reads");
+    return { ...counts, failures: failures(hasPassed) };
+  },
+  async packets(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed) };
+    const files = ["test/faults/network.test.ts", "test/faults/processes.test.ts"];
+    const { hasPassed } = await vitest("packets", files, env);
+    return { runs: 1, failures: failures(hasPassed) };
+  },
+  async kills(seed) {
+    const files = ["test/vault/server.kill.test.ts", "test/sidecar/sidecar.kill.test.ts"];
+    const { hasPassed } = await vitest("kills", files, { TIERKV_TEST_SEED: String(seed) });
+    return { kills: hasPassed ? 40 : 0, failures: failures(hasPassed) };
+  },
+  async soak(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_SOAK_S: String(soakS) };
+    const { lines, hasPassed } = await vitest("soak", ["test/faults/soak.test.ts"], env);
+    const { seed: _seed, ...counts } = told(lines, "soak");
+    return { ...counts, failures: failures(hasPassed) };
+  },
+  async fuzz() {
+    const lines = [];
+    const ran = await run(process.execPath, [".ci/fuzz.js", "--seconds", String(FUZZ_S)], {
+      cwd: at(),
+      timeoutMs: PART_TIMEOUT_MS,
+      logPath: join(LOGS, "long-fuzz.log"),
+      onLine: (line) => lines.push(line),
+    });
+    const inputs = lines.map((line) => Number(/ok, (\d+) inputs/.exec(line)?.[1] ?? 0));
+    return { inputs: inputs.reduce((sum, n) => sum + n, 0), failures: failures(ran.code === 0) };
+  },
+};
+
+const options = {
+  minutes: { type: "string", default: String(MINUTES) },
+  only: { type: "string" },
+  reads: { type: "string", default: String(READS) },
+  "soak-s": { type: "string", default: String(SOAK_S) },
+};
+const { values } = parseArgs({ options });
+const minutes = Number(values.minutes);
+const [reads, soakS] = [Number(values.reads), Number(values["soak-s"])];
+const names = values.only?.split(",") ?? Object.keys(PARTS);
+if (!(minutes > 0 && minutes <= MINUTES_MAX) || names.some((name) => !(name in PARTS))) {
+  say(`usage: npm run test:long -- [--minutes N] [--only ${Object.keys(PARTS).join(",")}]`);
+  process.exit(2);
+}
+
+const commit = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
+const endMs = Date.now() + minutes * 60_000;
+let failed = 0;
+for (let turn = 0; Date.now() < endMs; turn += 1) {
+  const part = names[turn % names.length];
+  const seed = randomInt(2 ** 31);
+  const begunMs = Date.now();
+  const counts = await PARTS[part](seed);
+  const seconds = Math.round((Date.now() - begunMs) / 1000);
+  failed += counts.failures;
+  const date = new Date().toISOString().slice(0, 10);
+  const record = JSON.parse(readFileSync(RECORD, "utf8"));
+  record.push({ date, commit, part, seconds, seeds: part === "fuzz" ? [] : [seed], counts });
+  writeFileSync(RECORD, `${JSON.stringify(record, null, 2)}\n`);
+  say(`${part}: ${seconds} s, seed ${seed}, ${JSON.stringify(counts)}`);
+}
+say(`${failed === 0 ? "nothing" : failed} failed; renew docs/reliability.md`);
+process.exitCode = failed === 0 ? 0 : 1;

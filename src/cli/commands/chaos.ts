@@ -1,0 +1,79 @@
+// Owns `tierkv chaos`: faults that harm nobody else against the configured vaults, and the contract row by row.
+import { Option } from "commander";
+import { TierkvError, toTierkvError } from "../../errors.ts";
+import { createLogger } from "../../log.ts";
+import type { Call, Registrar } from "../call.ts";
+import type { ChaosRow } from "../chaos-vault.ts";
+import { VAULT_ROLES, vaultTargets } from "../targets.ts";
+import type { VaultRole } from "../targets.ts";
+import { table } from "../text.ts";
+
+const EXIT_OK = 0;
+const EXIT_BROKEN = 1;
+
+interface ChaosFlags {
+  target?: VaultRole;
+}
+
+interface ChaosResult {
+  target: string;
+  address: string;
+  error: string | null;
+  rows: ChaosRow[];
+}
+
+export function addChaos({ program, action }: Registrar): void {
+  program
+    .command("chaos")
+    .summary("inject harmless faults into the vaults and show what they do")
+    .description(
+      "For each configured vault: damaged, cut and misplaced records, clients that break off, connections that say nothing; in a\n" +
+        "namespace of its own, with 1 MiB of records of its own, which go when it ends. Prints what was done, what had to happen and\n" +
+        "what was seen. It kills nothing, fills no disk and touches nothing that engines have stored. Exit code 1 when a row does not hold.",
+    )
+    .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
+    .addHelpText("after", "\nExample:\n  tierkv chaos --json")
+    .action(action(chaos));
+}
+
+async function chaos(call: Call<ChaosFlags>): Promise<number> {
+  const config = call.loadConfig();
+  const { target: only } = call.options;
+  const targets = vaultTargets(config).filter(({ role }) => only === undefined || role === only);
+  if (targets.length === 0) {
+    const key = only ?? VAULT_ROLES.join(" or ");
+    const reason = `no vault to try: write [cluster] ${key} = "host:port"`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  const { chaosVault } = await import("../chaos-vault.ts");
+  const logger = createLogger("chaos", { level: "silent" });
+  const results: ChaosResult[] = [];
+  for (const { name, address, classes } of targets) {
+    const result: ChaosResult = { target: name, address, error: null, rows: [] };
+    try {
+      result.rows = await chaosVault({ address, name: classes[0], logger });
+    } catch (error) {
+      result.error = toTierkvError(error).message;
+    }
+    results.push(result);
+  }
+  const isWhole = ({ error, rows }: ChaosResult): boolean =>
+    error === null && rows.every(({ ok }) => ok);
+  const ok = results.every(isWhole);
+  call.print({ ok, targets: results }, results.flatMap(describe));
+  return ok ? EXIT_OK : EXIT_BROKEN;
+}
+
+const HEAD = ["", "fault", "done", "expected", "seen"];
+
+function describe({ target, address, error, rows }: ChaosResult): string[] {
+  if (error !== null) return [`${target} ${address}: ${error}`];
+  const cells = rows.map(({ fault, did, expected, seen, ok }) => [
+    ok ? "ok" : "BROKEN",
+    fault,
+    did,
+    expected,
+    seen,
+  ]);
+  return [`${target} ${address}`, ...table([HEAD, ...cells])];
+}

@@ -1,0 +1,11 @@
+// Owns the proof that docs/reliability.md says what the tables say.
+import { expect, test } from "vitest";
+import { renderReliabilityPage } from "../support/reliability-page.ts";
+
+test("docs/reliability.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/faults/page.test.ts -u`", async () => {
+  await expect(renderReliabilityPage()).toMatchFileSnapshot("../../docs/reliability.md");
+});
+
+test("every word that stands for a sum is known", () => {
+  expect(renderReliabilityPage()).not.toMatch(/(?:^|\s)@\w/m);
+});

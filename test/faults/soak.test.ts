@@ -1,0 +1,57 @@
+// Owns the soak: traffic for a while with another fault every so often, after which nothing may have grown.
+import { expect, test } from "vitest";
+import { until } from "../support/vaults.ts";
+import { Dice } from "./lib/random.ts";
+import { expectNothingLeft, FLOOR, openStand, resources } from "./lib/stand.ts";
+
+const KIB = 1024;
+/** TIERKV_TEST_SOAK_S: how long; an hour in a long run. */
+const SECONDS = Number(process.env["TIERKV_TEST_SOAK_S"] ?? 10);
+/** Plans between two changes of the weather. */
+const PLANS = SECONDS > 60 ? 400 : 40;
+const WEATHERS = [
+  {},
+  { latencyMs: 20, jitterMs: 50 },
+  { stallEvery: 200 * KIB },
+  { sliceBytes: 900 },
+  { corruptEvery: 100 * KIB },
+  { resetEvery: 300 * KIB },
+  { duplicateEvery: 300 * KIB },
+  { bytesPerSecond: 500 * KIB },
+  { hold: "to-vault" },
+  { lose: "both" },
+] as const;
+
+test(
+  "F7 a soak in changing weather leaves nothing and grows nothing",
+  async () => {
+    const stand = await openStand({ chains: 64 });
+    const { load, weather, seed } = stand;
+    const dice = new Dice(seed);
+    load.start();
+    await load.wholeMore(FLOOR, "before the faults");
+    const before = resources();
+    const endMs = performance.now() + SECONDS * 1000;
+    const rss: number[] = [];
+    while (performance.now() < endMs) {
+      weather.set(WEATHERS[dice.below(WEATHERS.length)]!);
+      const { hold, lose } = weather.faults;
+      await load.plansMore(hold === "none" && lose === "none" ? PLANS : 3);
+      rss.push(process.memoryUsage.rss());
+      expect(load.ledger.wrong, `seed ${seed}`).toBe(0);
+    }
+    weather.set({});
+    await load.wholeMore(FLOOR, "after the faults");
+    await load.stop();
+    await until(() => stand.sidecar.status().vaults.kv!.state === "up", "the vault to be up");
+    await expectNothingLeft(stand, before);
+    const { placed, saved, wrong, plans } = load.ledger;
+    // Later peaks over earlier ones, after a third of the time for growing up.
+    const third = Math.floor(rss.length / 3);
+    const peak = (from: number, to: number): number => Math.max(...rss.slice(from, to));
+    const grown = (peak(third * 2, rss.length) / peak(third, third * 2 + 1) - 1) * 100;
+    const result = { seed, ops: placed + saved, plans, wrong, weathers: rss.length };
+    process.stdout.write(`soak ${JSON.stringify({ ...result, grownPercent: grown })}\n`);
+  },
+  (SECONDS + 300) * 1000,
+);

@@ -1,0 +1,129 @@
+// Owns the text of docs/reliability.md, made from the table of faults, the goals and the record of long runs.
+import { readFileSync } from "node:fs";
+import { FAULTS } from "../faults/table.ts";
+
+interface Goal {
+  id: string;
+  goal: string;
+  target: string;
+  /** Words that begin with @ stand for sums over the record of long runs. */
+  measured: string;
+  state: "met" | "part" | "missed" | "not done";
+  how: string;
+  date: string;
+}
+
+/** One run of one part of `npm run test:long`. */
+export interface LongRun {
+  date: string;
+  commit: string;
+  part: string;
+  seconds: number;
+  seeds: number[];
+  /** What was counted; `wrong` and `failures` among it. */
+  counts: Record<string, number>;
+}
+
+const read = (name: string): unknown =>
+  JSON.parse(readFileSync(new URL(`../faults/${name}`, import.meta.url), "utf8"));
+
+const GOALS = read("goals.json") as Goal[];
+const RUNS = read("long-runs.json") as LongRun[];
+
+const number = (value: number): string => Math.round(value).toLocaleString("en-US");
+
+function total(part: string, name: string): number {
+  return RUNS.filter((run) => run.part === part).reduce(
+    (sum, { counts }) => sum + (counts[name] ?? 0),
+    0,
+  );
+}
+
+/** What a word beginning with @ means. */
+function sums(): Record<string, string> {
+  const driven = FAULTS.filter(({ tests }) => tests.length > 0).length;
+  const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong`;
+  const packets = `${number(total("packets", "runs"))} runs of all rows of the network, ${number(total("packets", "failures"))} failures; of ten minutes in one: not done`;
+  const soak =
+    total("soak", "ops") === 0
+      ? "not done"
+      : `${number(total("soak", "ops"))} operations, ${number(total("soak", "wrong"))} wrong`;
+  return {
+    reads,
+    packets,
+    soak,
+    rows: `${driven} of ${FAULTS.length}`,
+    kills: number(total("kills", "kills")),
+    fuzz: `${number(total("fuzz", "inputs"))} inputs in long runs`,
+  };
+}
+
+function fill(text: string): string {
+  const known = sums();
+  return text.replace(/@(\w+)/g, (word, name: string) => known[name] ?? word);
+}
+
+const cell = (text: string): string => text.replaceAll("|", "\\|");
+const table = (head: string, rows: readonly (readonly string[])[]): string =>
+  [
+    head,
+    head.replaceAll(/[^|]+/g, "---"),
+    ...rows.map((row) => `| ${row.map(cell).join(" | ")} |`),
+  ].join("\n");
+
+const goalRow = (goal: Goal): string[] => [
+  goal.id,
+  goal.goal,
+  goal.target,
+  fill(goal.measured),
+  goal.state === "not done" ? "**not done**" : goal.state,
+  goal.how,
+  goal.date,
+];
+
+const faultRow = ({ id, fault, behaviour, tests, open }: (typeof FAULTS)[number]): string[] => [
+  id,
+  fault,
+  behaviour,
+  [...tests.map((path) => `\`${path}\``), ...(open === undefined ? [] : [`**${open}**`])].join(
+    ", ",
+  ),
+];
+
+const runRow = ({ date, commit, part, seconds, seeds, counts }: LongRun): string[] => [
+  date,
+  commit,
+  part,
+  `${number(seconds)} s`,
+  seeds.length === 0 ? "-" : seeds.join(", "),
+  Object.entries(counts)
+    .map(([name, count]) => `${name} ${number(count)}`)
+    .join(", "),
+];
+
+/** docs/reliability.md, whole. */
+export function renderReliabilityPage(): string {
+  return [
+    "# Reliability",
+    "<!-- Made from test/faults/ by test/faults/page.test.ts, which also says how to renew it. -->",
+    `What may go wrong, what must then happen, which tests prove it, and how far the goals are reached. A test that is named after a fault
+runs it under load where it stands in \`test/faults/\`: enough traffic before and after (else the run is void), a ledger of every byte kept away from
+what is tested, proof that the fault acted, and nothing left over. What happens by chance follows from a seed, which a failing test prints;
+\`TIERKV_TEST_SEED=N\` repeats it.`,
+    "## Goals",
+    `*met*: the target holds, as measured. *part*: what is measured holds and falls short of the target. *missed*: measured, and it does not hold.`,
+    table("| | goal | target | measured | state | with | date |", GOALS.map(goalRow)),
+    "## Faults",
+    "Bold: what no test drives yet, and why.",
+    table("| | fault | what must happen | tests |", FAULTS.map(faultRow)),
+    "## Long runs",
+    `\`npm run test:long\` goes on for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time, and writes every part that has
+ended to \`test/faults/long-runs.json\`: what it was stopped in is lost, nothing else, and the sums above are of all runs.`,
+    RUNS.length === 0
+      ? "None yet."
+      : table("| date | commit | part | time | seeds | counted |", RUNS.map(runRow)),
+    "",
+  ]
+    .join("\n\n")
+    .replace(/\n+$/, "\n");
+}
