@@ -58,13 +58,13 @@ async function asNobody(what: "connect" | "open", path: string): Promise<unknown
   return JSON.parse(text) as unknown;
 }
 
-test("a sidecar's socket refuses another user by its mode and its directory's", async () => {
+test("F39 a sidecar's socket refuses another user by its mode and its directory's", async () => {
   const { socketPath } = await openSidecar();
   expect(statSync(socketPath).mode & 0o777).toBe(0o600);
   expect(statSync(dirname(socketPath)).mode & 0o777).toBe(0o700);
 });
 
-test.runIf(canBeNobody)("a sidecar's socket refuses another user, 100 of 100", async () => {
+test.runIf(canBeNobody)("F39 a sidecar's socket refuses another user, 100 of 100", async () => {
   const sidecar = await openSidecar();
   expect(await asNobody("connect", sidecar.socketPath)).toEqual({ PermissionError: ATTEMPTS });
   // With both modes opened the second lock holds.
@@ -77,7 +77,7 @@ test.runIf(canBeNobody)("a sidecar's socket refuses another user, 100 of 100", a
   await own.wait("welcome");
 });
 
-test.runIf(canBeNobody)("a vault's socket refuses another user, 100 of 100", async () => {
+test.runIf(canBeNobody)("F39 a vault's socket refuses another user, 100 of 100", async () => {
   const path = join(testDirectory(), "vault.sock");
   const counters = newVaultCounters();
   const listen = { host: "", port: 0, text: `unix:${path}` };

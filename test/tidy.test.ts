@@ -1,8 +1,8 @@
 // Owns the proof that the house rules hold, and that each of them notices a breach.
 import { describe, expect, test } from "vitest";
 import { DOC_RULES } from "./tidy/docs.ts";
-import { FORBIDDEN_RULES } from "./tidy/forbidden.ts";
 import { FAULT_RULES } from "./tidy/faults.ts";
+import { FORBIDDEN_RULES } from "./tidy/forbidden.ts";
 import { IMPORT_RULES } from "./tidy/imports.ts";
 import { PYTHON_RULES } from "./tidy/python.ts";
 import { SHAPE_RULES } from "./tidy/shape.ts";

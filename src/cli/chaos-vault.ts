@@ -22,6 +22,7 @@ import {
 import type { Logger } from "../log.ts";
 import { writeRecord } from "../native.ts";
 import { nowMs, randomToken, sleep } from "../time.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
 
 /** One line of the contract. */
 export interface ChaosRow {
@@ -39,6 +40,7 @@ export interface ChaosOptions {
   address: string;
   name: RecordClass;
   logger: Logger;
+  security: ChannelSecurity | null;
 }
 
 /** All rows in order; cleans up whatever happens. Throws when the vault cannot be reached to begin with. */

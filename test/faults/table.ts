@@ -216,8 +216,12 @@ export const FAULTS: readonly FaultRow[] = [
     "test/vault/unary.test.ts",
     "test/vault/store.test.ts",
   ]),
-  row("F38", "a stranger on the LAN", "refused before a body is read", [], "not done"),
-  row("F39", "another user of the machine", "refused by the kernel", [], "not done"),
+  row("F38", "a stranger on the LAN", "refused before a body is read, counted, cut off", [
+    "test/vault/gate.test.ts",
+  ]),
+  row("F39", "another user of the machine", "refused by the kernel, and by who asks it", [
+    "test/socket-file.peers.test.ts",
+  ]),
   row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [], "not done"),
   row("F41", "one tenant floods the others out", "quotas", [], "not done"),
   row(

@@ -91,7 +91,7 @@ test("every call of every proto file has a role, and nothing else has", () => {
 });
 
 describe.each(Object.entries(STRANGERS))("with %s", (_name, show) => {
-  test.each(CALLS)("%s is refused before its body is read", async (path) => {
+  test.each(CALLS)("F38 %s is refused before its body is read", async (path) => {
     const vault = await openClosedVault();
     const before = parsed;
     const shown = show(vault);
@@ -183,7 +183,7 @@ test("a call that no file names is not served to anybody", async () => {
   }
 });
 
-test("who fails again and again is cut off, and then not even listened to; others are served on", async () => {
+test("F38 who fails again and again is cut off, and then not even listened to; others are served on", async () => {
   const vault = await openClosedVault();
   const friend = { token: TOKENS.read };
   const known = connectTo(vault, friend);

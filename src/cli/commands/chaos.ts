@@ -46,12 +46,15 @@ async function chaos(call: Call<ChaosFlags>): Promise<number> {
     throw new TierkvError("USAGE", { reason });
   }
   const { chaosVault } = await import("../chaos-vault.ts");
+  const { securityFor } = await import("../credentials.ts");
   const logger = createLogger("chaos", { level: "silent" });
   const results: ChaosResult[] = [];
-  for (const { name, address, classes } of targets) {
+  for (const target of targets) {
+    const { name, address, classes } = target;
     const result: ChaosResult = { target: name, address, error: null, rows: [] };
     try {
-      result.rows = await chaosVault({ address, name: classes[0], logger });
+      const security = securityFor(config, target, logger);
+      result.rows = await chaosVault({ address, name: classes[0], logger, security });
     } catch (error) {
       result.error = toTierkvError(error).message;
     }
