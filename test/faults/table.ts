@@ -199,7 +199,6 @@ export const FAULTS: readonly FaultRow[] = [
   ]),
   row("F34", "everybody returns at once after a recovery", "probes are spread by chance", [
     "test/client/breaker.test.ts",
-    PEERS,
   ]),
   row("F35", "the ring changes", "no wrong owner answers", [], RING),
   row(
