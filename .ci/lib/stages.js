@@ -10,6 +10,7 @@ const TIDY_TIMEOUT_MS = 1 * MINUTE_MS;
 const CARGO_TIMEOUT_MS = 12 * MINUTE_MS;
 const FUZZ_TIMEOUT_MS = 15 * MINUTE_MS;
 const VITEST_TIMEOUT_MS = 12 * MINUTE_MS;
+const FAULTS_TIMEOUT_MS = 15 * MINUTE_MS;
 const SHIM_TIMEOUT_MS = 8 * MINUTE_MS;
 const ENGINE_TIMEOUT_MS = 40 * MINUTE_MS;
 const MATRIX_TIMEOUT_MS = 90 * MINUTE_MS;
@@ -108,7 +109,8 @@ export const STAGES = [
     timeoutMs: FUZZ_TIMEOUT_MS,
     count: () => fuzzCounts(report("fuzz.log")),
   },
-  vitest("vitest", VITEST_TIMEOUT_MS, ["--exclude", TIDY]),
+  vitest("vitest", VITEST_TIMEOUT_MS, ["--exclude", TIDY, "--exclude", "test/faults/**"]),
+  vitest("faults", FAULTS_TIMEOUT_MS, ["test/faults"]),
   // The same without lanes: a peer that has none is served as well.
   {
     ...vitest("grpc", VITEST_TIMEOUT_MS, [
