@@ -106,8 +106,9 @@ const WATCHED: Readonly<Record<string, AuditEvent>> = {
   refused_bad_record: "records_bad",
   refused_wrong_key: "records_bad",
   quarantined: "records_quarantined",
-  refused_over_quota: "quota_reached",
+  refused_over_budget: "quota_reached",
   lanes_refused: "lanes_refused",
+  tls_refused: "lanes_refused",
 };
 
 /** Tells the audit log of counters that grew, also of those that are counted on lanes. */
