@@ -45,6 +45,14 @@ export const SHIM_CONNECTIONS_MAX = 256;
 export const STREAMS_MAX = 100;
 /** Connections one vault holds open. */
 export const VAULT_CONNECTIONS_MAX = 512;
+/** Those of one address: half, so that nobody keeps all others out. */
+export const VAULT_PEER_CONNECTIONS_MAX = 256;
+/** A new one calls within this time, whatever else it sends. */
+export const GUEST_FIRST_CALL_MS = 5_000;
+/** How often connections are looked at, what one may send in between outside of calls, and how many calls it may cancel. */
+export const GUEST_SWEEP_MS = 500;
+export const GUEST_IDLE_BYTES_MAX: number = 64 * KIB;
+export const GUEST_CANCELS_MAX = 512;
 /** Store, Fetch and Watch calls one vault serves at the same time, over all connections. */
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */
@@ -81,6 +89,10 @@ export const KEEPALIVE_TIMEOUT_MS = 20_000;
 /** Pause between two connection attempts, first and last. */
 export const RECONNECT_MIN_MS = 100;
 export const RECONNECT_MAX_MS = 1_000;
+/** Second tries at one vault in a row: those that are under way when its lanes break; then what answers and time bring back. */
+export const RETRY_TOKENS_MAX = 32;
+export const RETRY_TOKENS_PER_ANSWER = 0.1;
+export const RETRY_TOKENS_PER_S = 1;
 /** A vault counts as down after this many failures in a row. */
 export const BREAKER_FAILURES = 2;
 /** `tierkv chaos`: each call's time, its records (twice), and connections that say nothing. */
@@ -208,6 +220,8 @@ export const IDLE_POLL_MS = 250;
 export const OPEN_FILES_MIN = 256;
 
 // Sidecar: the local socket.
+/** One frame of a connection that is no engine's, or not yet: a hello, or a question with one text. */
+export const GREETING_BYTES_MAX: number = 128 * KIB;
 /** Values (numbers, strings, arrays, maps) in one frame: a step that saves SAVE_ITEMS_MAX blocks, with room. */
 export const FRAME_VALUES_MAX = 65_536;
 /** Nesting of one frame; the deepest message has four levels. */

@@ -15,4 +15,5 @@ pub mod pool;
 pub mod record;
 pub mod slots;
 pub mod store;
+mod sync;
 mod table;

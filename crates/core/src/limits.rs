@@ -44,6 +44,13 @@ pub const STORE_RECORD_BYTES_TYPICAL: u64 = 256 * KIB as u64;
 /// Evicted keys remembered at most; each costs 24 bytes.
 pub const STORE_GHOSTS_MAX: u64 = 1 << 20;
 
+/// Tenants with records in a store at a time; those of further ones share the quota of records that are nobody's. Each costs
+/// 120 bytes, and a look when somebody has to give way.
+pub const STORE_TENANTS_MAX: usize = 4096;
+
+/// Records of one tenant that are evicted before all are looked at again: looking costs 10 us where there are many.
+pub const TENANT_EVICTIONS_MAX: u32 = 32;
+
 /// Keys looked up at a time: what is read for them must fit a core's own cache.
 pub const STORE_LOOKUP_KEYS: usize = 256;
 

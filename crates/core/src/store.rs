@@ -6,20 +6,25 @@ mod durable;
 mod ghosts;
 mod key;
 mod memory;
+#[cfg(all(loom, test))]
+mod model;
 mod names;
 mod policy;
 mod queues;
 mod reservation;
 mod s3fifo;
 mod status;
+mod tenants;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use block::Block;
 use budget::Budget;
 pub use budget::ENTRY_BYTES;
 use ghosts::GHOST_BYTES;
 pub use key::{RecordKey, Scope};
+use memory::Reserved;
 pub use memory::{Pin, Stored, View};
 pub use policy::Policy;
 pub use reservation::Reservation;
@@ -98,6 +103,13 @@ pub struct Store {
     loads: durable::Loads,
 }
 
+/// What a tenant has set aside for one record; put back once, when the record is there or given up.
+#[derive(Debug, Clone, Copy)]
+struct Aside {
+    tenant: u16,
+    bytes: u64,
+}
+
 struct State {
     /// Flushes so far: what was read from disk before one must not come in after it.
     flushes: u64,
@@ -143,8 +155,14 @@ impl Store {
         self.state().policy.peek(key).is_some() || self.is_on_disk(key)
     }
 
-    /// Put-if-absent: reserves the room for a record, evicting others as needed.
+    /// Put-if-absent: reserves the room for a record of tenant 0, evicting others as needed.
     pub fn reserve(self: &Arc<Self>, key: RecordKey, record_bytes: u64) -> Offer {
+        self.reserve_for(0, key, record_bytes)
+    }
+
+    /// The same for any tenant. Where quotas are set, the tenant furthest over its own gives way first, and one has no more than
+    /// its quota in the middle of arriving.
+    pub fn reserve_for(self: &Arc<Self>, tenant: u64, key: RecordKey, record_bytes: u64) -> Offer {
         if record_bytes > self.options.max_record_bytes {
             return Offer::Refused(ItemStatus::TooLarge);
         }
@@ -157,13 +175,30 @@ impl Store {
         if is_here || self.is_on_disk(&key) {
             return Offer::Refused(ItemStatus::Present);
         }
-        let Some(memory) = self.budget.allocate(bytes, |need| state.make_room(&self.budget, need))
-        else {
+        if !state.policy.may_set_aside(tenant, record_bytes) {
+            return Offer::Refused(ItemStatus::OverBudget);
+        }
+        let Some(block) = Block::new(bytes) else {
+            return Offer::Refused(ItemStatus::OverBudget);
+        };
+        let Some((memory, aside)) = state.set_aside(&self.budget, block, tenant) else {
             return Offer::Refused(ItemStatus::OverBudget);
         };
         state.in_flight.insert(key);
         drop(state);
-        Offer::Wanted(Reservation::new(Arc::clone(self), key, bytes, memory))
+        Offer::Wanted(Reservation::new(Arc::clone(self), key, bytes, memory, aside))
+    }
+
+    /// From now on each tenant keeps `each` bytes, those named in `own` what stands there, whatever others store; what
+    /// nobody keeps is anybody's. 0: tenants are not told apart.
+    pub fn limit_tenants(&self, each: u64, own: &[(u64, u64)]) {
+        self.state().policy.limit_tenants(each, own);
+    }
+
+    /// What a tenant has in memory; 0 where tenants are not told apart.
+    #[must_use]
+    pub fn used_by(&self, tenant: u64) -> u64 {
+        self.state().policy.used_by(tenant)
     }
 
     /// Pins a record that is in memory: it is not evicted, and its memory stays, until the pin is dropped.
@@ -232,22 +267,21 @@ impl Store {
         let mut bytes = record.to_vec();
         bytes[offset] ^= 1;
         state.policy.remove(key);
-        let Some(mut memory) =
-            self.budget.allocate(bytes.len(), |need| state.make_room(&self.budget, need))
-        else {
+        let Some(block) = Block::new(bytes.len()) else { return false };
+        let Some((mut memory, aside)) = state.set_aside(&self.budget, block, 0) else {
             return false;
         };
         memory.span(0, bytes.len()).copy_from_slice(&bytes);
-        state.insert(*key, memory.into_stored(), &self.budget);
+        state.insert(*key, memory.into_stored(), aside, &self.budget);
         true
     }
 
     /// Ends a reservation: from now on the record can be looked up.
-    fn commit(&self, key: RecordKey, record: Stored) {
+    fn commit(&self, key: RecordKey, record: Stored, aside: Aside) {
         let mut state = self.state();
         state.in_flight.remove(&key);
         let pin = record.pin();
-        state.insert(key, record, &self.budget);
+        state.insert(key, record, aside, &self.budget);
         state.totals.inserted += 1;
         drop(state);
         if let Some(disk) = &self.disk {
@@ -256,8 +290,10 @@ impl Store {
     }
 
     /// Ends a reservation without a record.
-    fn abandon(&self, key: &RecordKey) {
-        self.state().in_flight.remove(key);
+    fn abandon(&self, key: &RecordKey, aside: Aside) {
+        let mut state = self.state();
+        state.in_flight.remove(key);
+        state.policy.put_back(aside.tenant, aside.bytes);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -276,12 +312,33 @@ impl State {
         }
     }
 
-    /// Takes a record whose memory is charged already.
-    fn insert(&mut self, key: RecordKey, record: Stored, budget: &Budget) {
+    /// Charges and reserves memory for a record of a tenant, evicting others as needed.
+    fn set_aside(
+        &mut self,
+        budget: &Arc<Budget>,
+        block: Block,
+        tenant: u64,
+    ) -> Option<(Reserved, Aside)> {
+        let mut aside = None;
+        let memory = budget.charge(block, |bytes| {
+            // Before anybody gives way: it counts as the tenant's own.
+            aside = Some(Aside { tenant: self.policy.set_aside(tenant, bytes), bytes });
+            self.make_room(budget, bytes);
+        });
+        let aside = aside?;
+        if memory.is_none() {
+            self.policy.put_back(aside.tenant, aside.bytes);
+        }
+        Some((memory?, aside))
+    }
+
+    /// Takes a record whose memory is charged already, as one of the tenant it was set aside for.
+    fn insert(&mut self, key: RecordKey, record: Stored, aside: Aside, budget: &Budget) {
         let outside = budget.used() - self.policy.resident_bytes() - record.charge();
         let evicted = self.policy.hold(outside);
         debug_assert!(evicted.is_empty(), "what is charged fits the budget");
-        self.policy.insert(key, record);
+        self.policy.insert(key, record, aside.tenant);
+        self.policy.put_back(aside.tenant, aside.bytes);
     }
 }
 

@@ -4,10 +4,10 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::budget::Budget;
 use crate::disk::pages::PAGE;
+use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Header of an allocation, as the system allocator keeps it.
 const ALLOCATION_BYTES: u64 = 8;

@@ -1,10 +1,10 @@
 //! Owns the ceiling over all memory of a store, and what counts as used.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::block::Block;
 use super::memory::Reserved;
+use crate::sync::{AtomicU64, Ordering};
 
 /// What a record costs besides its allocation: its line of the index, and its part of the table at the fullest moment.
 pub const ENTRY_BYTES: u64 = 80;
@@ -36,17 +36,13 @@ impl Budget {
         self.used.load(Ordering::Acquire)
     }
 
-    pub(super) fn reserved(&self) -> u64 {
-        self.reserved.load(Ordering::Acquire)
+    #[cfg(loom)]
+    pub(super) fn held(&self) -> u64 {
+        self.held.load(Ordering::Acquire)
     }
 
-    /// Memory for `bytes` bytes, charged and reserved; `make_room` evicts.
-    pub(super) fn allocate(
-        self: &Arc<Self>,
-        bytes: usize,
-        make_room: impl FnOnce(u64),
-    ) -> Option<Reserved> {
-        self.charge(Block::new(bytes)?, make_room)
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
     }
 
     /// Charges and reserves memory. Nothing is evicted in vain: what can never fit beside the held

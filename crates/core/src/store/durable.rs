@@ -164,22 +164,20 @@ impl Store {
         let block = Block::in_pages(&Disk::extent(&place))?;
         let mut state = self.state();
         let flushes = state.flushes;
-        let memory = self.budget.charge(block, |need| state.make_room(&self.budget, need));
+        // Whose record it is the disk does not know: read back, it is nobody's in particular.
+        let set_aside = state.set_aside(&self.budget, block, 0);
         drop(state);
-        let mut memory = memory?;
-        if disk.read(key, place, memory.pages()) != Outcome::Sound {
-            return None;
-        }
+        let (mut memory, aside) = set_aside?;
+        let is_sound = disk.read(key, place, memory.pages()) == Outcome::Sound;
         let stored = memory.into_stored();
         let pin = stored.pin();
         let mut state = self.state();
-        if state.flushes != flushes {
-            return None;
+        if is_sound && state.flushes == flushes && state.policy.peek(key).is_none() {
+            state.insert(*key, stored, aside, &self.budget);
+            return Some(pin);
         }
-        if state.policy.peek(key).is_none() {
-            state.insert(*key, stored, &self.budget);
-        }
-        Some(pin)
+        state.policy.put_back(aside.tenant, aside.bytes);
+        (is_sound && state.flushes == flushes).then_some(pin)
     }
 }
 

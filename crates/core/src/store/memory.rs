@@ -1,11 +1,12 @@
 //! Owns who holds a record: the store, pins, and views on their way out.
 
 use std::ops::{Deref, Range};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use super::block::{Block, Shared};
 use super::budget::{Claim, ENTRY_BYTES};
 use crate::limits::VIEWED_BYTES_MAX;
+use crate::sync::Ordering;
 
 /// In a record's count of holders: the store, which is one ...
 const STORED: u32 = 1;

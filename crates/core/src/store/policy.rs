@@ -31,8 +31,29 @@ pub trait Policy: Send {
     /// A record that is being used.
     fn touch(&mut self, key: &RecordKey) -> Option<&Stored>;
 
-    /// A new record; its room was made by `hold`.
-    fn insert(&mut self, key: RecordKey, record: Stored);
+    /// A new record of a tenant, by the number that `set_aside` answered; its room was made by `hold`.
+    fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16);
+
+    /// What each tenant keeps whatever others do, in bytes, and what some keep instead; 0: tenants are not told apart.
+    fn limit_tenants(&mut self, _each: u64, _own: &[(u64, u64)]) {}
+
+    /// What a tenant has in memory, records in the middle of arriving included; 0 where tenants are not told apart.
+    fn used_by(&self, _tenant: u64) -> u64 {
+        0
+    }
+
+    /// Whether a tenant may have `bytes` bytes more in the middle of arriving.
+    fn may_set_aside(&self, _tenant: u64, _bytes: u64) -> bool {
+        true
+    }
+
+    /// So many bytes of a tenant are in the middle of arriving; the answer is its number until they are put back.
+    fn set_aside(&mut self, _tenant: u64, _bytes: u64) -> u16 {
+        0
+    }
+
+    /// They are not any more.
+    fn put_back(&mut self, _tenant: u16, _bytes: u64) {}
 
     /// Takes a record out.
     fn remove(&mut self, key: &RecordKey) -> Option<Stored>;

@@ -1,6 +1,7 @@
-//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of two queues.
+//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of the two queues of its tenant.
 
 use super::Stored;
+use super::tenants::Tenants;
 use crate::record::Hash;
 use crate::table::NONE;
 
@@ -25,11 +26,11 @@ pub(super) struct Entry {
     pub(super) namespace: u32,
     pub(super) group: u16,
     pub(super) shard: u16,
-    /// Half of the key's hash; the lowest bits of the other half say which table it is in.
+    /// Half of the key's hash; its lowest bits say which table it is in.
     pub(super) tag: u32,
     pub(super) before: u32,
     pub(super) after: u32,
-    pub(super) table: u8,
+    pub(super) tenant: u16,
     pub(super) queue: Queue,
     /// Uses since it was last looked at.
     pub(super) uses: u8,
@@ -46,7 +47,7 @@ impl Entry {
         tag: 0,
         before: NONE,
         after: NONE,
-        table: 0,
+        tenant: 0,
         queue: Queue::Small,
         uses: 0,
         record: None,
@@ -57,41 +58,34 @@ impl Entry {
     }
 }
 
-/// Ends and bytes of one queue.
-#[derive(Debug, Clone, Copy)]
-struct Ends {
-    newest: u32,
-    oldest: u32,
-    bytes: u64,
-}
-
 /// Entries by number; numbers are given again.
 #[derive(Debug)]
 pub(super) struct Queues {
     pieces: Vec<Box<[Entry]>>,
     free: u32,
     len: usize,
-    ends: [Ends; 2],
+    bytes: u64,
+    pub(super) tenants: Tenants,
 }
 
 impl Queues {
     pub(super) fn new() -> Self {
-        let ends = [Ends { newest: NONE, oldest: NONE, bytes: 0 }; 2];
-        Self { pieces: Vec::new(), free: NONE, len: 0, ends }
+        Self { pieces: Vec::new(), free: NONE, len: 0, bytes: 0, tenants: Tenants::new() }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// What the records of a queue cost.
-    pub(super) fn bytes(&self, queue: Queue) -> u64 {
-        self.ends[queue as usize].bytes
+    /// What all records cost.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
-    /// The one that has been in a queue for longest.
-    pub(super) fn oldest(&self, queue: Queue) -> Option<u32> {
-        Some(self.ends[queue as usize].oldest).filter(|number| *number != NONE)
+    /// The one that has been in a queue of a tenant for longest.
+    pub(super) fn oldest(&self, tenant: u16, queue: Queue) -> Option<u32> {
+        let oldest = self.tenants.get(tenant).ends[queue as usize].oldest;
+        Some(oldest).filter(|number| *number != NONE)
     }
 
     pub(super) fn entry(&self, number: u32) -> &Entry {
@@ -119,9 +113,11 @@ impl Queues {
         }
         let number = self.free;
         self.free = self.entry(number).after;
-        let queue = entry.queue;
+        let (tenant, queue) = (entry.tenant, entry.queue);
+        self.bytes += entry.charge();
         *self.entry_mut(number) = entry;
         self.len += 1;
+        self.tenants.get_mut(tenant).records += 1;
         self.link(number, queue);
         number
     }
@@ -132,7 +128,11 @@ impl Queues {
         self.len -= 1;
         let free = Entry { after: self.free, ..Entry::FREE };
         self.free = number;
-        std::mem::replace(self.entry_mut(number), free)
+        let entry = std::mem::replace(self.entry_mut(number), free);
+        self.bytes -= entry.charge();
+        self.tenants.get_mut(entry.tenant).records -= 1;
+        self.tenants.leave(entry.tenant);
+        entry
     }
 
     /// Makes an entry the newest of a queue.
@@ -155,30 +155,36 @@ impl Queues {
     }
 
     fn link(&mut self, number: u32, queue: Queue) {
-        let after = self.ends[queue as usize].newest;
+        let (tenant, charge) = (self.entry(number).tenant, self.entry(number).charge());
+        let ends = &mut self.tenants.get_mut(tenant).ends[queue as usize];
+        let after = std::mem::replace(&mut ends.newest, number);
+        ends.bytes += charge;
+        if after == NONE {
+            ends.oldest = number;
+        } else {
+            self.entry_mut(after).before = number;
+        }
         let entry = self.entry_mut(number);
         (entry.queue, entry.before, entry.after) = (queue, NONE, after);
-        let charge = entry.charge();
-        let ends = &mut self.ends[queue as usize];
-        ends.newest = number;
-        ends.bytes += charge;
-        match after {
-            NONE => ends.oldest = number,
-            after => self.entry_mut(after).before = number,
-        }
     }
 
     fn unlink(&mut self, number: u32) {
         let entry = self.entry(number);
-        let (queue, before, after) = (entry.queue, entry.before, entry.after);
-        self.ends[queue as usize].bytes -= entry.charge();
-        match before {
-            NONE => self.ends[queue as usize].newest = after,
-            before => self.entry_mut(before).after = after,
+        let (tenant, queue, charge) = (entry.tenant, entry.queue, entry.charge());
+        let (before, after) = (entry.before, entry.after);
+        let ends = &mut self.tenants.get_mut(tenant).ends[queue as usize];
+        ends.bytes -= charge;
+        if before == NONE {
+            ends.newest = after;
         }
-        match after {
-            NONE => self.ends[queue as usize].oldest = before,
-            after => self.entry_mut(after).before = before,
+        if after == NONE {
+            ends.oldest = before;
+        }
+        if before != NONE {
+            self.entry_mut(before).after = after;
+        }
+        if after != NONE {
+            self.entry_mut(after).before = before;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::memory::Reserved;
-use super::{CLASS_ANY, ItemStatus, RecordKey, Store};
+use super::{Aside, CLASS_ANY, ItemStatus, RecordKey, Store};
 use crate::error::{Error, Result};
 use crate::record::{self, Progress};
 
@@ -13,6 +13,7 @@ pub struct Reservation {
     key: RecordKey,
     progress: Progress,
     memory: Option<Reserved>,
+    aside: Aside,
 }
 
 impl Reservation {
@@ -21,8 +22,9 @@ impl Reservation {
         key: RecordKey,
         record_bytes: usize,
         memory: Reserved,
+        aside: Aside,
     ) -> Self {
-        Self { store, key, progress: Progress::new(record_bytes), memory: Some(memory) }
+        Self { store, key, progress: Progress::new(record_bytes), memory: Some(memory), aside }
     }
 
     /// Takes the next piece; true when the record is complete.
@@ -89,7 +91,7 @@ impl Reservation {
         let class = self.store.options.record_class;
         let status = verdict(memory.bytes(), self.progress.checksum(), &self.key, class);
         if status == ItemStatus::Accepted {
-            self.store.commit(self.key, memory.into_stored());
+            self.store.commit(self.key, memory.into_stored(), self.aside);
         } else {
             self.memory = Some(memory);
         }
@@ -100,7 +102,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.memory.take().is_some() {
-            self.store.abandon(&self.key);
+            self.store.abandon(&self.key, self.aside);
         }
     }
 }

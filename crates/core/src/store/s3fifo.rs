@@ -1,4 +1,4 @@
-//! Owns the eviction policy in use: S3-FIFO (Yang et al., SOSP 2023), by bytes, in about 76 bytes of memory per record.
+//! Owns the eviction policy in use: S3-FIFO (Yang et al., SOSP 2023), by bytes and by tenant, in about 76 bytes of memory per record.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -7,10 +7,11 @@ use std::hint::black_box;
 use super::ghosts::Ghosts;
 use super::names::Names;
 use super::queues::{Entry, Queue, Queues};
+use super::tenants::Quotas;
 use super::{Policy, RecordKey, Stored};
 use crate::table::Table;
 
-/// Divisor of the room: that part is for new records, unless there is nothing else.
+/// Divisor of what a tenant has: that part is for new records, unless there is nothing else.
 const SMALL_SHARE: u64 = 10;
 const USES_MAX: u8 = 3;
 
@@ -32,7 +33,6 @@ pub struct S3Fifo {
 struct Named<'a> {
     namespace: u32,
     tag: u32,
-    table: u8,
     key: &'a RecordKey,
 }
 
@@ -60,24 +60,21 @@ impl S3Fifo {
     }
 
     /// By the namespace itself, not its number: ghosts outlive numbers.
-    #[expect(clippy::cast_possible_truncation, reason = "the two are parts of the hash")]
-    fn hash(&self, key: &RecordKey) -> (u32, u8) {
-        let hash = self.hasher.hash_one(key);
-        ((hash >> u32::BITS) as u32, hash as u8 % TABLES as u8)
+    fn tag(&self, key: &RecordKey) -> u32 {
+        (self.hasher.hash_one(key) >> u32::BITS) as u32
     }
 
     fn named<'a>(&self, key: &'a RecordKey) -> Option<Named<'a>> {
         let namespace = self.names.number(&key.namespace)?;
-        let (tag, table) = self.hash(key);
-        Some(Named { namespace, tag, table, key })
+        Some(Named { namespace, tag: self.tag(key), key })
     }
 
-    fn table(&self, named: &Named<'_>) -> &Table {
-        &self.tables[usize::from(named.table)]
+    fn table(&self, tag: u32) -> &Table {
+        &self.tables[tag as usize % TABLES]
     }
 
     fn find(&self, named: &Named<'_>) -> Option<u32> {
-        self.table(named).find(named.tag, |number| named.is(self.queues.entry(number)))
+        self.table(named.tag).find(named.tag, |number| named.is(self.queues.entry(number)))
     }
 
     /// Keys of one look-up mostly share their namespace: it is looked up once.
@@ -88,32 +85,46 @@ impl S3Fifo {
                 Some((known, number)) if known == key.namespace => number,
                 _ => last.insert((key.namespace, self.names.number(&key.namespace))).1,
             };
-            let (tag, table) = self.hash(key);
-            Some(Named { namespace: namespace?, tag, table, key })
+            Some(Named { namespace: namespace?, tag: self.tag(key), key })
         };
         keys.map(name).collect()
     }
 
     fn take_out(&mut self, number: u32) -> Option<(RecordKey, Stored)> {
-        let Entry { block_hash, namespace, group, shard, tag, table, record, .. } =
+        let Entry { block_hash, namespace, group, shard, tag, record, .. } =
             self.queues.remove(number);
-        self.tables[usize::from(table)].remove(tag, |other| other == number);
+        self.tables[tag as usize % TABLES].remove(tag, |other| other == number);
         let key = RecordKey { namespace: *self.names.name(namespace), block_hash, group, shard };
         self.names.leave(namespace);
         Some((key, record?))
     }
 
-    /// Evicts one record; `None` when all that is left is pinned.
+    /// Evicts one record, of whoever has to give way; `None` when all that is left is pinned.
     fn evict(&mut self) -> Option<(RecordKey, Stored)> {
+        let mut stuck = Vec::new();
+        loop {
+            let tenant = self.queues.tenants.victim(&stuck)?;
+            let gone = self.evict_of(tenant);
+            if gone.is_some() {
+                return gone;
+            }
+            stuck.push(tenant);
+        }
+    }
+
+    fn evict_of(&mut self, tenant: u16) -> Option<(RecordKey, Stored)> {
+        let records = self.queues.tenants.get(tenant).records;
         // Every record may be looked at as often as it was used, once to move, and once as pinned.
-        for _ in 0..=self.queues.len() * (usize::from(USES_MAX) + 2) {
-            let is_small_full = self.queues.bytes(Queue::Small) > self.room / SMALL_SHARE;
+        for _ in 0..=records * (usize::from(USES_MAX) + 2) {
+            let of = self.queues.tenants.get(tenant);
+            let is_small_full = of.ends[Queue::Small as usize].bytes > of.bytes() / SMALL_SHARE;
             let [first, second] = if is_small_full {
                 [Queue::Small, Queue::Main]
             } else {
                 [Queue::Main, Queue::Small]
             };
-            let number = self.queues.oldest(first).or_else(|| self.queues.oldest(second))?;
+            let oldest = |queue| self.queues.oldest(tenant, queue);
+            let number = oldest(first).or_else(|| oldest(second))?;
             let entry = self.queues.entry_mut(number);
             let queue = entry.queue;
             if entry.record.as_ref().is_some_and(Stored::is_pinned) {
@@ -144,7 +155,7 @@ impl Policy for S3Fifo {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.queues.bytes(Queue::Small) + self.queues.bytes(Queue::Main)
+        self.queues.bytes()
     }
 
     fn peek(&self, key: &RecordKey) -> Option<&Stored> {
@@ -156,10 +167,10 @@ impl Policy for S3Fifo {
         let missing = keys.iter().zip(&*found).filter(|(_, found)| !**found).map(|(key, _)| key);
         let named = self.name_all(missing);
         // A key is two waits for memory: its line of a table, and its entry. Each is begun for all of them first, so that they overlap.
-        let lines = named.iter().flatten().map(|key| self.table(key).begin(key.tag));
+        let lines = named.iter().flatten().map(|key| self.table(key.tag).begin(key.tag));
         black_box(lines.fold(0, u32::wrapping_add));
         let numbers =
-            named.iter().flatten().filter_map(|key| self.table(key).find(key.tag, |_| true));
+            named.iter().flatten().filter_map(|key| self.table(key.tag).find(key.tag, |_| true));
         black_box(numbers.map(|number| self.queues.entry(number).tag).fold(0, u32::wrapping_add));
         let there =
             named.iter().map(|key| key.as_ref().is_some_and(|key| self.find(key).is_some()));
@@ -175,8 +186,8 @@ impl Policy for S3Fifo {
         entry.record.as_ref()
     }
 
-    fn insert(&mut self, key: RecordKey, record: Stored) {
-        let (tag, table) = self.hash(&key);
+    fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16) {
+        let tag = self.tag(&key);
         let queue = if self.ghosts.forget(tag) { Queue::Main } else { Queue::Small };
         let number = self.queues.insert(Entry {
             block_hash: key.block_hash,
@@ -184,12 +195,32 @@ impl Policy for S3Fifo {
             group: key.group,
             shard: key.shard,
             tag,
-            table,
+            tenant,
             queue,
             record: Some(record),
             ..Entry::FREE
         });
-        self.tables[usize::from(table)].insert(tag, number);
+        self.tables[tag as usize % TABLES].insert(tag, number);
+    }
+
+    fn limit_tenants(&mut self, each: u64, own: &[(u64, u64)]) {
+        self.queues.tenants.limit(Quotas { each, own: own.iter().copied().collect() });
+    }
+
+    fn used_by(&self, tenant: u64) -> u64 {
+        self.queues.tenants.used(tenant)
+    }
+
+    fn may_set_aside(&self, tenant: u64, bytes: u64) -> bool {
+        self.queues.tenants.may_set_aside(tenant, bytes)
+    }
+
+    fn set_aside(&mut self, tenant: u64, bytes: u64) -> u16 {
+        self.queues.tenants.set_aside(tenant, bytes)
+    }
+
+    fn put_back(&mut self, tenant: u16, bytes: u64) {
+        self.queues.tenants.put_back(tenant, bytes);
     }
 
     fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
@@ -218,6 +249,7 @@ impl Policy for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::block::Block;
     use crate::store::budget::{Budget, ENTRY_BYTES};
 
     /// Looked at after each insertion, so that the worst moment counts, too.
@@ -229,7 +261,11 @@ mod tests {
             let mut block_hash = [0; 32];
             block_hash[..4].copy_from_slice(&number.to_le_bytes());
             let key = RecordKey { namespace: [0; 32], block_hash, group: 0, shard: 0 };
-            policy.insert(key, budget.allocate(200, |_| ()).unwrap().into_stored());
+            policy.insert(
+                key,
+                budget.charge(Block::new(200).unwrap(), |_| ()).unwrap().into_stored(),
+                0,
+            );
             let tables: usize = policy.tables.iter().map(Table::memory_bytes).sum();
             let index_bytes = (tables + policy.queues.memory_bytes()) as u64;
             let counted = ENTRY_BYTES * policy.len() as u64;

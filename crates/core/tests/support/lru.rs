@@ -53,7 +53,7 @@ impl Policy for LruPolicy {
         Some(record)
     }
 
-    fn insert(&mut self, key: RecordKey, record: Stored) {
+    fn insert(&mut self, key: RecordKey, record: Stored, _: u16) {
         self.clock += 1;
         self.resident += record.charge();
         self.by_age.insert(self.clock, key);

@@ -144,7 +144,7 @@ impl Policy for PrefixPolicy {
         self.lists.get(place).map(|node| &node.record)
     }
 
-    fn insert(&mut self, key: RecordKey, record: Stored) {
+    fn insert(&mut self, key: RecordKey, record: Stored, _: u16) {
         let header = record::parse(&record).map(|parsed| parsed.header);
         let block_hash = header.map(|header| header.parent_hash).unwrap_or_default();
         let parent = RecordKey { block_hash, ..key };

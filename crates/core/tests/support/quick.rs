@@ -113,7 +113,7 @@ impl Policy for QuickPolicy {
         self.cache.get(&Some(*key)).and_then(record_of)
     }
 
-    fn insert(&mut self, key: RecordKey, record: Stored) {
+    fn insert(&mut self, key: RecordKey, record: Stored, _: u16) {
         // Pinned while it enters: a record of nearly the whole room would be turned away otherwise.
         let _entering = record.pin();
         self.cache.insert(Some(key), Entry::Record(record));

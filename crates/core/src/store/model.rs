@@ -1,0 +1,81 @@
+//! Owns the model of who holds a record: loom runs it in every order that the memory model allows.
+//!
+//! `npm run test:loom`.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::block::Block;
+use super::budget::Budget;
+use super::memory::{Pin, Stored};
+
+const RECORD: usize = 200;
+const MAX: u64 = 1 << 20;
+
+fn stored(budget: &Arc<Budget>) -> Stored {
+    let memory = budget.charge(Block::new(RECORD).expect("memory"), |_| ()).expect("room");
+    memory.into_stored()
+}
+
+/// All is given back, once: the record's memory holds one reference to the budget, and gives it up when it goes.
+fn assert_nothing_is_left(budget: &Arc<Budget>) {
+    assert_eq!((budget.used(), budget.held(), budget.reserved()), (0, 0, 0));
+    assert_eq!(Arc::strong_count(budget), 1);
+}
+
+/// Eviction, and a pin going, at the same time.
+#[test]
+fn evicted_while_pinned() {
+    loom::model(|| {
+        let budget = Budget::new(MAX);
+        let record = stored(&budget);
+        let pin = record.pin();
+        let reader = thread::spawn(move || assert_eq!(pin.len(), RECORD));
+        drop(record);
+        reader.join().expect("reads");
+        assert_nothing_is_left(&budget);
+    });
+}
+
+/// A pin that is passed on while the first one, and the record, go.
+#[test]
+fn passed_on_while_evicted() {
+    loom::model(|| {
+        let budget = Budget::new(MAX);
+        let record = stored(&budget);
+        let first = record.pin();
+        let second = Pin::clone(&first);
+        let passing = thread::spawn(move || drop(Pin::clone(&first)));
+        let reader = thread::spawn(move || {
+            let view = second.view(0..10).expect("little is viewed");
+            drop(second);
+            assert_eq!(view.len(), 10);
+        });
+        drop(record);
+        passing.join().expect("passes");
+        reader.join().expect("reads");
+        assert_nothing_is_left(&budget);
+    });
+}
+
+/// Eviction looks whether a record is pinned while the last pin goes: it may see either, and frees what it takes.
+#[test]
+fn looked_at_while_unpinned() {
+    loom::model(|| {
+        let budget = Budget::new(MAX);
+        let record = stored(&budget);
+        let pin = record.pin();
+        let reader = thread::spawn(move || drop(pin));
+        let charge = record.charge();
+        if !record.is_pinned() {
+            drop(record);
+            assert_eq!(budget.used(), 0, "what is evicted frees its memory at once");
+        } else {
+            assert_eq!(budget.used(), charge);
+            drop(record);
+        }
+        reader.join().expect("ends");
+        assert_nothing_is_left(&budget);
+    });
+}
