@@ -22,6 +22,7 @@ import {
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { CallOptions } from "./channel.ts";
+import type { Retries } from "./retries.ts";
 
 export interface LanesOptions {
   /** The vault as gRPC knows it. */
@@ -33,6 +34,8 @@ export interface LanesOptions {
   logger: Logger;
   /** Whom to trust on them; absent: they are in clear. */
   tls?: LaneClientTls | undefined;
+  /** What fails here may be tried again over gRPC, as far as this goes. */
+  retries: Retries;
   /** Says hello again: every session needs a token of its own. */
   renew(): Promise<unknown>;
 }
@@ -69,6 +72,8 @@ export interface RequestOptions extends CallOptions {
   onProgress(bytes: number): void;
   /** The error when time runs out. */
   late(): Error;
+  /** The error when it failed, and nothing may be tried a second time for now. */
+  spent(): Error;
 }
 
 interface Outcome {
@@ -203,6 +208,8 @@ export class Lanes {
       if (signal.aborted) throw signal.reason;
       if (isLate && outcome.error !== null) throw options.late();
       if (outcome.error === null || outcome.error.code === "BAD_RECORD") told.end(outcome.bytes);
+      if (outcome.error === null) this.#options.retries.answered();
+      else if (!this.#options.retries.take()) throw options.spent();
       return outcome;
     } finally {
       clearTimeout(timer);

@@ -18,6 +18,7 @@ import type { CallOptions } from "./channel.ts";
 import { checkHello, helloRequest } from "./greeting.ts";
 import { Lanes } from "./lanes.ts";
 import type { LanesState, RequestOptions } from "./lanes.ts";
+import { Retries } from "./retries.ts";
 
 export interface VaultClientOptions {
   /** `host:port` or `unix:/path`. */
@@ -72,6 +73,7 @@ export class VaultSession {
   readonly #breaker: Breaker;
   readonly #calls = new Set<AbortController>();
   readonly #lanes: Lanes;
+  readonly #retries: Retries = new Retries();
   #channel: VaultChannel;
   /** The vault's answer on the connection that is up; null: greet first. */
   #vault: HelloReply | null = null;
@@ -87,6 +89,7 @@ export class VaultSession {
       label: this.#label,
       logger: options.logger,
       tls: laneTls(options.security ?? null),
+      retries: this.#retries,
       renew: () => this.hello(HELLO_TIMEOUT_MS),
     });
     this.#breaker = new Breaker({
@@ -101,6 +104,11 @@ export class VaultSession {
 
   get lanesState(): LanesState {
     return this.#lanes.state;
+  }
+
+  /** What was tried a second time. */
+  get retries(): { taken: number; refused: number } {
+    return this.#retries.counts;
   }
 
   get epoch(): number | null {
@@ -213,6 +221,10 @@ export class VaultSession {
           alsoOnProgress?.(bytes);
         },
         late: () => new TierkvError("VAULT_DEADLINE", { ...context }),
+        spent: () => {
+          const reason = "too much failed lately for a second try";
+          return new TierkvError("VAULT_BUSY", { ...context, reason });
+        },
       }),
       onProgress,
       broken: (reason) => new TierkvError("VAULT_BROKEN", { ...context, reason }),

@@ -2,6 +2,7 @@
 import { classNumber, ItemStatus, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { CHUNK_BYTES, REPORT_KEYS_MAX, STORE_BATCH_BYTES } from "../limits.ts";
+import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
@@ -65,6 +66,11 @@ export class VaultClient {
   /** Whether records travel on lanes; else they travel over gRPC. */
   get lanes(): LanesState {
     return this.#session.lanesState;
+  }
+
+  /** Requests that were tried a second time, and those that failed without. */
+  get retries(): { taken: number; refused: number } {
+    return this.#session.retries;
   }
 
   /** Of the last hello; null before the first. Another number means that the vault has lost what it held. */
@@ -151,6 +157,7 @@ export class VaultClient {
     items: readonly EncodedItem[],
     deadlineMs: number,
   ): Promise<{ statuses: ItemStatus[]; isOverLanes: boolean }> {
+    const endMs = nowMs() + deadlineMs;
     const { statuses } = await this.#session.call("Store", deadlineMs, (attempt) =>
       attempt.lanes.store(
         namespace,
@@ -164,7 +171,8 @@ export class VaultClient {
     if (rest.length === 0) return { statuses: settled, isOverLanes: true };
     const left = rest.flatMap((index) => items[index] ?? []);
     const records = left.map(({ key, record }) => ({ key, record: record.view() }));
-    const stored = await this.store(namespace, recordClass, records, deadlineMs);
+    const leftMs = Math.max(0, endMs - nowMs());
+    const stored = await this.store(namespace, recordClass, records, leftMs);
     for (const [at, index] of rest.entries()) {
       settled[index] = stored[at] ?? ItemStatus.INCOMPLETE;
     }

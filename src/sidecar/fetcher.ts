@@ -227,6 +227,7 @@ export class Fetcher {
     try {
       const [first] = blocks;
       if (first === undefined) return false;
+      const endMs = nowMs() + callMs;
       const call = { deadlineMs: callMs, signal: window.signal };
       const { namespace } = first;
       const moved = (bytes: number): void => link?.down.moved(bytes);
@@ -239,7 +240,8 @@ export class Fetcher {
       counters.add(left.length === 0 ? "fetches_lanes" : "fetches_grpc");
       if (left.length > 0) {
         const sink = sinkOf(window, left, moved);
-        await client.fetch(namespace, runsOf(blocks, shards, left), sink, call);
+        const rest = { ...call, deadlineMs: Math.max(0, endMs - nowMs()) };
+        await client.fetch(namespace, runsOf(blocks, shards, left), sink, rest);
       }
       this.#learnBytes(blocks, window.bytes);
       window.finish("end_of_hit");

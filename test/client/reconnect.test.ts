@@ -1,0 +1,34 @@
+// Owns the proof that clients who lost one vault at the same moment do not come back at the same moment.
+import { expect, test, vi } from "vitest";
+import { Breaker } from "../../src/client/breaker.ts";
+import { TierkvError } from "../../src/errors.ts";
+import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/limits.ts";
+import type * as Time from "../../src/time.ts";
+
+const { pauses } = vi.hoisted(() => ({ pauses: [] as number[] }));
+
+// Nobody waits: what counts is how long each would.
+vi.mock("../../src/time.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Time>()),
+  sleep: (ms: number) => {
+    pauses.push(ms);
+    return new Promise(() => {});
+  },
+}));
+
+test("F34 those who lost one vault together probe it spread over the whole pause", () => {
+  const failure = new TierkvError("SYSTEM", { reason: "connect refused" });
+  for (let client = 0; client < 400; client += 1) {
+    const breaker = new Breaker({ probe: () => Promise.resolve(), onChange: () => {} });
+    for (let failed = 0; failed < 5; failed += 1) breaker.failed(failure);
+  }
+  expect(pauses).toHaveLength(400);
+  const span = PROBE_MAX_MS - PROBE_MIN_MS;
+  const quarters = [0, 0, 0, 0];
+  for (const pause of pauses) {
+    expect(pause).toBeGreaterThanOrEqual(PROBE_MIN_MS);
+    quarters[Math.floor(((pause - PROBE_MIN_MS) / span) * 4)]! += 1;
+  }
+  // A hundred each, give or take seven times their spread.
+  for (const count of quarters) expect(count).toBeGreaterThan(40);
+});

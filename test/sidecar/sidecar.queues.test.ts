@@ -1,0 +1,46 @@
+// Owns the proof that where saves pile up, saves go first, the least useful before the others, and restores are answered.
+import { expect, test, vi } from "vitest";
+import type * as Limits from "../../src/limits.ts";
+import { openFakeVault } from "../support/fake-vault.ts";
+import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
+import { openSidecar } from "../support/sidecars.ts";
+import { openClient, until } from "../support/vaults.ts";
+
+const PAGE = 8192;
+
+vi.mock("../../src/limits.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  SAVE_QUEUE_BYTES_MAX: 8 * 8192,
+  SAVE_BATCH_ITEMS: 1,
+  STORE_TIMEOUT_MS: 600_000,
+}));
+
+/** Takes every offer and never says a word; holds nothing. */
+const silentAboutStores = {
+  Store: (): void => {},
+  Lookup: (_call: unknown, done: (error: null, reply: unknown) => void): void =>
+    done(null, { present: Buffer.alloc(1) }),
+};
+
+test("F32 a full queue sheds saves, the deepest first, by reason; a restore is answered beside it", async () => {
+  const vault = await openFakeVault(silentAboutStores);
+  const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  const count = (name: string): number => sidecar.counters.get(`dropped_${name}`);
+  const deep = makeBlocks("deep", 24, PAGE);
+  // Two are on their way, six wait.
+  engine.save(deep.slice(8, 16));
+  await until(() => sidecar.status().saves.queuedBlocks === 8, "a full queue");
+  // Encoded, a block gives its slot back.
+  const leased = (): number => sidecar.status().engines[0]!.arena!.leasedSlots;
+  await until(() => leased() === engine.workers[0]!.credits.length, "all of it to be encoded");
+  engine.save(deep.slice(16));
+  await until(() => count("queue_full") === 8, "deeper ones to be turned away");
+  expect(count("shed")).toBe(0);
+  engine.save(makeBlocks("shallow", 4, PAGE));
+  await until(() => count("shed") === 4, "the deepest to make room");
+  expect(sidecar.status().saves.queuedBlocks).toBe(8);
+  const plan = engine.prefetch(hashesOf(deep.slice(0, 4)));
+  await until(() => engine.view(plan).reason !== null, "the restore to be answered");
+  expect(sidecar.status().saves.queuedBlocks, "while nothing moves").toBe(8);
+});
