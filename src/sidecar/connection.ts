@@ -1,7 +1,13 @@
 // Owns one connection of the local socket: frames in, in turns with the others; frames out, bounded; and how it ends.
 import type { Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { FRAMES_OUT_BYTES_MAX, LINGER_MS, LOOP_SLICE_MS } from "../limits.ts";
+import {
+  FRAME_BYTES_MAX,
+  FRAMES_OUT_BYTES_MAX,
+  GREETING_BYTES_MAX,
+  LINGER_MS,
+  LOOP_SLICE_MS,
+} from "../limits.ts";
 import type { Logger } from "../log.ts";
 import { nowMs } from "../time.ts";
 import { encodeFrame, FrameDecoder } from "./frames.ts";
@@ -34,7 +40,7 @@ export class Connection {
     this.id = id;
     this.peer = `connection ${id}`;
     this.#socket = socket;
-    this.#decoder = new FrameDecoder(this.peer);
+    this.#decoder = new FrameDecoder(this.peer, GREETING_BYTES_MAX);
     this.#events = events;
     this.#logger = logger;
     socket.on("data", (chunk: Buffer) => {
@@ -44,6 +50,11 @@ export class Connection {
     // The reason is in the 'close' that follows: for us both mean that the peer is gone.
     socket.on("error", (error) => logger.debug({ peer: this.peer, err: error }, "socket error"));
     socket.on("close", () => this.#onClose());
+  }
+
+  /** It is an engine's: its frames may be as long as they get. */
+  trust(): void {
+    this.#decoder.allow(FRAME_BYTES_MAX);
   }
 
   send(message: SidecarMessage): void {

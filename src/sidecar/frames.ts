@@ -30,9 +30,17 @@ export class FrameDecoder {
   #chunks: Buffer[] = [];
   #bytes = 0;
   #bodyBytes: number | null = null;
+  #most: number;
 
-  constructor(peer: string) {
+  /** `most`: the longest frame that is taken, for now. */
+  constructor(peer: string, most: number = FRAME_BYTES_MAX) {
     this.#peer = peer;
+    this.#most = most;
+  }
+
+  /** From the next frame on, so many bytes. */
+  allow(most: number): void {
+    this.#most = most;
   }
 
   push(chunk: Buffer): void {
@@ -45,8 +53,8 @@ export class FrameDecoder {
     if (this.#bodyBytes === null) {
       if (this.#bytes < LENGTH_BYTES) return null;
       const bodyBytes = this.#take(LENGTH_BYTES).readUInt32LE(0);
-      if (bodyBytes === 0 || bodyBytes > FRAME_BYTES_MAX) {
-        throw this.#bad(`length ${bodyBytes}: expected 1 to ${FRAME_BYTES_MAX}`);
+      if (bodyBytes === 0 || bodyBytes > this.#most) {
+        throw this.#bad(`length ${bodyBytes}: expected 1 to ${this.#most}`);
       }
       this.#bodyBytes = bodyBytes;
     }

@@ -156,6 +156,7 @@ export class ShimServer {
     clearTimeout(guest.hello);
     connection.send(this.#options.welcome);
     if (guest.place.role === "status") return;
+    connection.trust();
     connection.peer = `${hello.role} ${hello.rank} of engine ${hello.engine}`;
     guest.place.engine.greet(connection);
     this.#options.logger.info(

@@ -24,6 +24,7 @@ import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
 import { fetchHandler } from "./fetch-call.ts";
 import { Gate } from "./gate.ts";
+import { Guests } from "./guests.ts";
 import { Health } from "./health.ts";
 import type { VaultSecurity } from "./identity.ts";
 import { openLanes } from "./lanes.ts";
@@ -91,18 +92,22 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   const { audit, counters } = vault;
   const gate = security === null ? null : new Gate({ tokens: security.tokens, audit, counters });
   const health = new Health(vault.streams);
-  const server = newServer(vault, health, gate);
+  const guests = new Guests(() => counters.add("connections_refused"));
+  const server = newServer(vault, health, guests, gate);
   // TLS has been taken off before a connection comes to gRPC.
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
   let listener: Listener;
   try {
     listener = await listen(config.listen, {
-      onSocket: (socket) => injector.injectConnection(socket),
+      onSocket: (socket) => {
+        if (guests.admit(socket)) injector.injectConnection(socket);
+      },
       onRefused: () => counters.add("connections_refused"),
       security,
       gate,
     });
   } catch (error) {
+    guests.close();
     closeStore(vault.store);
     throw error;
   }
@@ -114,6 +119,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     }
   } catch (error) {
     await listener.stop();
+    guests.close();
     closeStore(vault.store);
     throw error;
   }
@@ -135,7 +141,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     address: listener.address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
-    close: () => (closing ??= drain({ vault, health, server, listener, watch })),
+    close: () => (closing ??= drain({ vault, health, server, listener, watch, guests })),
   };
 }
 
@@ -193,8 +199,13 @@ function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): St
   return diskTtlS === null ? given : { ...given, ttlMs: diskTtlS * 1000 };
 }
 
-function newServer(vault: VaultContext, health: Health, gate: Gate | null): Server {
-  const interceptors = gate === null ? [] : [gate.interceptor];
+function newServer(
+  vault: VaultContext,
+  health: Health,
+  guests: Guests,
+  gate: Gate | null,
+): Server {
+  const interceptors = [guests.interceptor, ...(gate === null ? [] : [gate.interceptor])];
   const server = new Server({ ...serverOptions(), interceptors });
   server.addService(
     { ...vaultService },
@@ -225,10 +236,11 @@ interface Parts {
   server: Server;
   listener: Listener;
   watch: AuditWatch;
+  guests: Guests;
 }
 
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
-async function drain({ vault, health, server, listener, watch }: Parts): Promise<void> {
+async function drain({ vault, health, server, listener, watch, guests }: Parts): Promise<void> {
   health.stop();
   await listener.stop();
   const finished = new Promise<void>((resolve) => {
@@ -242,6 +254,7 @@ async function drain({ vault, health, server, listener, watch }: Parts): Promise
     vault.streams.abortAll(new TierkvError("CLOSED", { what: "the vault" }));
   }
   listener.cut();
+  guests.close();
   vault.rates?.close();
   vault.lanes?.close();
   watch.close();

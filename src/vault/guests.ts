@@ -1,0 +1,112 @@
+import type { Socket } from "node:net";
+// Owns who may stay connected to a vault over gRPC: so many of one address, those that call soon, and those that do nothing but calls.
+import { ServerInterceptingCall } from "@grpc/grpc-js";
+import type { ServerInterceptor } from "@grpc/grpc-js";
+import {
+  GUEST_CANCELS_MAX,
+  GUEST_FIRST_CALL_MS,
+  GUEST_IDLE_BYTES_MAX,
+  GUEST_SWEEP_MS,
+  VAULT_PEER_CONNECTIONS_MAX,
+} from "../limits.ts";
+import { nowMs } from "../time.ts";
+
+/** One connection, and what it did since the last sweep. */
+interface Guest {
+  readonly socket: Socket;
+  readonly host: string;
+  readonly sinceMs: number;
+  hasCalled: boolean;
+  openCalls: number;
+  calls: number;
+  cancels: number;
+  bytesRead: number;
+}
+
+/** Connections over TCP; those of a Unix socket are of this machine, and only counted by the listener. */
+export class Guests {
+  readonly #byPeer = new Map<string, Guest>();
+  readonly #hosts = new Map<string, number>();
+  readonly #onRefused: () => void;
+  readonly #sweeping: NodeJS.Timeout;
+
+  constructor(onRefused: () => void) {
+    this.#onRefused = onRefused;
+    this.#sweeping = setInterval(() => this.#sweep(), GUEST_SWEEP_MS);
+    this.#sweeping.unref();
+  }
+
+  /** False: it has more than its share already, and was cut. */
+  admit(socket: Socket): boolean {
+    const { remoteAddress: host, remotePort: port } = socket;
+    if (host === undefined || port === undefined) return true;
+    const others = this.#hosts.get(host) ?? 0;
+    if (others >= VAULT_PEER_CONNECTIONS_MAX) {
+      this.#refuse(socket);
+      return false;
+    }
+    const counts = { hasCalled: false, openCalls: 0, calls: 0, cancels: 0, bytesRead: 0 };
+    const guest = { socket, host, sinceMs: nowMs(), ...counts };
+    const peer = `${host}:${port}`;
+    this.#hosts.set(host, others + 1);
+    this.#byPeer.set(peer, guest);
+    socket.once("close", () => {
+      if (this.#byPeer.get(peer) === guest) this.#byPeer.delete(peer);
+      const left = (this.#hosts.get(host) ?? 1) - 1;
+      if (left > 0) this.#hosts.set(host, left);
+      else this.#hosts.delete(host);
+    });
+    return true;
+  }
+
+  /** Sees every call begin and end. */
+  get interceptor(): ServerInterceptor {
+    return (_method, call) => {
+      const guest = this.#byPeer.get(call.getPeer());
+      if (guest === undefined) return new ServerInterceptingCall(call);
+      guest.hasCalled = true;
+      guest.openCalls += 1;
+      guest.calls += 1;
+      let isOpen = true;
+      const end = (): void => {
+        if (isOpen) guest.openCalls -= 1;
+        isOpen = false;
+      };
+      return new ServerInterceptingCall(call, {
+        start: (next) =>
+          next({
+            onCancel: () => {
+              guest.cancels += 1;
+              end();
+            },
+          }),
+        sendStatus: (status, next) => {
+          end();
+          next(status);
+        },
+      });
+    };
+  }
+
+  close(): void {
+    clearInterval(this.#sweeping);
+  }
+
+  #sweep(): void {
+    for (const guest of this.#byPeer.values()) {
+      const { socket, sinceMs, hasCalled, openCalls, calls, cancels } = guest;
+      const bytes = socket.bytesRead - guest.bytesRead;
+      const isSilent = !hasCalled && nowMs() - sinceMs > GUEST_FIRST_CALL_MS;
+      const isNoise = openCalls === 0 && calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
+      if (isSilent || isNoise || cancels > GUEST_CANCELS_MAX) this.#refuse(socket);
+      guest.calls = 0;
+      guest.cancels = 0;
+      guest.bytesRead = socket.bytesRead;
+    }
+  }
+
+  #refuse(socket: Socket): void {
+    this.#onRefused();
+    socket.destroy();
+  }
+}

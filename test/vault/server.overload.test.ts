@@ -1,0 +1,230 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+// Owns the proof that a crowd at a vault's ports costs it neither memory nor the clients it has: a real process, looked at from outside.
+import { Client, credentials, Metadata } from "@grpc/grpc-js";
+import type { ServiceError } from "@grpc/grpc-js";
+import { expect, test } from "vitest";
+import { ItemStatus } from "../../src/block.ts";
+import type { VaultClient } from "../../src/client/vault-client.ts";
+import { KEYS_MAX, VAULT_PEER_CONNECTIONS_MAX } from "../../src/limits.ts";
+import { Program } from "../support/command-line.ts";
+import {
+  CALL_HEADERS,
+  Crowd,
+  ELSEWHERE,
+  END_HEADERS,
+  frame,
+  header,
+  PREFACE,
+  processorSeconds,
+  residentBytes,
+} from "../support/crowd.ts";
+import type { Manner } from "../support/crowd.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { closeAfterTest, KeepingSink, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
+
+const CONNECTIONS = 1_000;
+const VAULT_BYTES = 64 * MIB;
+/** What a process may need above what it is allowed for records: a tenth of that, and 64 MiB. */
+const SLACK_BYTES = VAULT_BYTES / 10 + 64 * MIB;
+const TEST_MS_MAX = 120_000;
+
+interface Place {
+  readonly pid: number;
+  readonly address: string;
+  readonly host: string;
+  readonly port: number;
+}
+
+async function startVault(): Promise<Place> {
+  const config = join(testDirectory(), "vault.toml");
+  const text = `[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "127.0.0.1:0"\nmax_bytes = "${VAULT_BYTES / MIB}MiB"\n`;
+  writeFileSync(config, text);
+  const program = new Program(["vault", "--json", "--config", config]);
+  closeAfterTest({ close: () => program.signal("SIGKILL") });
+  const address = String((await program.firstResult())["address"]);
+  const [host = "", port] = address.split(":");
+  return { pid: program.process.pid!, address, host, port: Number(port) };
+}
+
+const RECORDS = makeRecords(8, { payloadBytes: MIB / 4 });
+
+/** One look-up and one fetch of all records, each of which must be right. */
+async function visit(client: VaultClient): Promise<void> {
+  expect([...(await client.lookup(NAMESPACE, keysOf(RECORDS), SOON_MS))]).toEqual([0xff]);
+  const sink = new KeepingSink();
+  const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(RECORDS) }];
+  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+  for (const [index, { record }] of RECORDS.entries()) {
+    expect(sink.records.get(index)?.equals(record)).toBe(true);
+  }
+}
+
+/** A client that has stored the records and is at home, and the vault's memory then. */
+async function settle(vault: Place): Promise<{ client: VaultClient; before: number }> {
+  const client = openClient(vault);
+  const statuses = await client.store(NAMESPACE, "kv", RECORDS, SOON_MS);
+  expect(statuses).toEqual(RECORDS.map(() => ItemStatus.ACCEPTED));
+  for (let round = 0; round < 10; round += 1) await visit(client);
+  return { client, before: residentBytes(vault.pid) };
+}
+
+const chunk = Buffer.alloc(64 * 1024);
+const MANNERS: readonly Manner[] = [
+  {},
+  { pace: "slow", next: () => Buffer.from("P") },
+  { first: PREFACE },
+  { first: PREFACE, next: () => frame("data", 0, 1, chunk, 0xff_ff_ff) },
+  {
+    first: Buffer.concat([PREFACE, frame("headers", END_HEADERS, 1, CALL_HEADERS)]),
+    next: () => chunk,
+  },
+];
+
+/** At either port of each. */
+const mannerOf = (index: number): Manner =>
+  MANNERS[(index + Math.floor(index / 10)) % MANNERS.length]!;
+
+test(
+  "F36 a thousand connections, silent, slow and without measure, end soon; memory and other clients stay as they were",
+  async () => {
+    const vault = await startVault();
+    const { client, before } = await settle(vault);
+    const { laneAddress } = await client.hello(SOON_MS);
+    const crowd = new Crowd();
+    const [host, lanes] = [vault.host, Number(laneAddress.slice(1))];
+    for (let index = 0; index < CONNECTIONS; index += 1) {
+      const port = index % 10 === 0 ? lanes : vault.port;
+      crowd.add({ host, port, localAddress: ELSEWHERE }, mannerOf(index));
+    }
+    let most = 0;
+    const isOver = async (): Promise<boolean> => {
+      await visit(client);
+      most = Math.max(most, residentBytes(vault.pid));
+      return crowd.closed === CONNECTIONS;
+    };
+    // Half of the places are not theirs: who comes now is served.
+    await until(() => crowd.closed > 0, "the first to be turned away");
+    await visit(openClient(vault));
+    await until(isOver, "the crowd to be gone");
+    expect(most - before).toBeLessThan(SLACK_BYTES);
+    expect(client.state).toBe("up");
+  },
+  TEST_MS_MAX,
+);
+
+test("F36 one address has half of the places at most", async () => {
+  const vault = await startVault();
+  const crowd = new Crowd();
+  const more = 20;
+  for (let index = 0; index < VAULT_PEER_CONNECTIONS_MAX + more; index += 1) {
+    crowd.add({ host: vault.host, port: vault.port, localAddress: ELSEWHERE }, { first: PREFACE });
+  }
+  await until(() => crowd.closed >= more, "those beyond the half to be cut");
+  await openClient(vault).hello(SOON_MS);
+  await until(() => crowd.closed === crowd.size, "those that never call to be cut, too");
+});
+
+const serialize = (body: Buffer): Buffer => body;
+
+function call(vault: Place, path: string, body: Buffer, metadata: Metadata): Promise<ServiceError> {
+  const options = { "grpc.max_send_message_length": -1 };
+  const raw = closeAfterTest(new Client(vault.address, credentials.createInsecure(), options));
+  return new Promise((resolve, reject) => {
+    raw.makeUnaryRequest(path, serialize, serialize, body, metadata, (error) => {
+      if (error === null) reject(new Error("it was answered"));
+      else resolve(error);
+    });
+  });
+}
+
+test(
+  "F37 huge requests, batches of millions of keys and giant metadata are refused by a limit that is named, and cost no memory",
+  async () => {
+    const vault = await startVault();
+    const { client, before } = await settle(vault);
+    const lookup = "/tierkv.v1.Vault/Lookup";
+    const huge = await call(vault, lookup, Buffer.alloc(256 * MIB), new Metadata());
+    expect(huge.details).toMatch(/larger than max \(\d+ vs 4194304\)/);
+    const metadata = new Metadata();
+    metadata.set("x-much", "x".repeat(MIB));
+    await expect(call(vault, lookup, Buffer.alloc(0), metadata)).resolves.toMatchObject({
+      code: expect.any(Number) as number,
+    });
+    const keys = Buffer.alloc((KEYS_MAX + 1) * 36);
+    const many = client.durable(NAMESPACE, keys, SOON_MS);
+    await expect(many).rejects.toThrow(`${KEYS_MAX}`);
+    const crowd = new Crowd();
+    // Says that 4 GiB follow, and lets them.
+    const length = Buffer.from([0, 0xff, 0xff, 0xff, 0xff]);
+    const first = Buffer.concat([
+      PREFACE,
+      frame("headers", END_HEADERS, 1, CALL_HEADERS),
+      frame("data", 0, 1, length),
+    ]);
+    const to = { host: vault.host, port: vault.port, localAddress: ELSEWHERE };
+    for (let index = 0; index < 100; index += 1) crowd.add(to, { first });
+    await until(() => crowd.closed === 100, "those that never say what they announce to be cut");
+    await visit(client);
+    expect(residentBytes(vault.pid) - before).toBeLessThan(SLACK_BYTES);
+  },
+  TEST_MS_MAX,
+);
+
+const repeat = (count: number, one: Buffer): Buffer => Buffer.concat(Array(count).fill(one));
+
+/** Frames that a peer may send and that cost more than they are worth. */
+const FLOODS: Readonly<Record<string, () => Manner>> = {
+  "rapid reset": () => {
+    let stream = -1;
+    const reset = (): Buffer => {
+      stream += 2;
+      const cancel = frame("reset", 0, stream, Buffer.from([0, 0, 0, 8]));
+      return Buffer.concat([frame("headers", END_HEADERS, stream, CALL_HEADERS), cancel]);
+    };
+    return { next: () => Buffer.concat(Array.from({ length: 500 }, reset)) };
+  },
+  "endless CONTINUATION": () => {
+    const more = frame("continuation", 0, 1, header("a", "b".repeat(100)));
+    const first = Buffer.concat([PREFACE, frame("headers", 0, 1, CALL_HEADERS)]);
+    return { first, next: () => repeat(100, more) };
+  },
+  ping: () => ({ next: () => repeat(1000, frame("ping", 0, 0, Buffer.alloc(8))) }),
+  settings: () => ({ next: () => repeat(1000, frame("settings", 0, 0)) }),
+  priority: () => ({
+    next: () => repeat(1000, frame("priority", 0, 1, Buffer.from([0, 0, 0, 0, 1]))),
+  }),
+  "window update": () => ({
+    next: () => repeat(1000, frame("window", 0, 0, Buffer.from([0, 0, 0, 1]))),
+  }),
+  "empty DATA": () => {
+    const first = Buffer.concat([PREFACE, frame("headers", END_HEADERS, 1, CALL_HEADERS)]);
+    return { first, next: () => repeat(1000, frame("data", 0, 1)) };
+  },
+};
+
+/** Processor time that a flood may cost until it is ended: far more than it does, far less than one that is not. */
+const FLOOD_SECONDS = 10;
+
+test(
+  "F40 HTTP/2 floods are ended, cost little, and leave others alone",
+  async () => {
+    const vault = await startVault();
+    const { client, before } = await settle(vault);
+    const to = { host: vault.host, port: vault.port, localAddress: ELSEWHERE };
+    for (const [name, flood] of Object.entries(FLOODS)) {
+      const [crowd, begun] = [new Crowd(), processorSeconds(vault.pid)];
+      crowd.add(to, { first: PREFACE, ...flood() });
+      const isOver = async (): Promise<boolean> => {
+        await visit(client);
+        return crowd.closed === 1;
+      };
+      await until(isOver, `the end of ${name}`);
+      expect(processorSeconds(vault.pid) - begun, name).toBeLessThan(FLOOD_SECONDS);
+      expect(residentBytes(vault.pid) - before, name).toBeLessThan(SLACK_BYTES);
+    }
+    expect(client.state).toBe("up");
+  },
+  TEST_MS_MAX,
+);
