@@ -15,6 +15,9 @@ const CALL = "the deadline that the caller gives, which every call of a session 
 const DRAIN = "the drain of the process, which ends after DRAIN_TIMEOUT_MS";
 const DISK = "the disk's own limits: DISK_STALL_MS to read, DISK_SYNC_WAIT_MS to write";
 const LOCAL = "files and sockets of this machine";
+const KEYS = "its keys, at most KEYS_MAX";
+const ABORTED = "they were all aborted before";
+const ENCODING = "ENCODE_TIMEOUT_MS";
 
 /** What ends each of the others: by file, and by what is awaited. */
 const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
@@ -63,15 +66,15 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/sidecar/fetcher.ts": { "client.land": CALL, "client.fetch": CALL },
   "src/sidecar/lookup.ts": {
     "Promise.all": CALL,
-    packAsked: "its keys, at most KEYS_MAX",
+    packAsked: KEYS,
     "gate.lookup": CALL,
   },
   "src/sidecar/restore.ts": {
     lookUp: CALL,
-    "this.#roomNeeded": "its keys, at most KEYS_MAX",
-    "this.#begin": "its keys, at most KEYS_MAX",
+    "this.#roomNeeded": KEYS,
+    "this.#begin": KEYS,
   },
-  "src/sidecar/save.ts": { "this.#options.pool.encode": "ENCODE_TIMEOUT_MS" },
+  "src/sidecar/save.ts": { "this.#options.pool.encode": ENCODING },
   "src/sidecar/seat.ts": { "Promise.all": "the saver's time to settle" },
   "src/sidecar/shim-server.ts": {
     listenOn: LOCAL,
@@ -103,12 +106,22 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/vault/server.ts": {
     listen: LOCAL,
     "listener.stop": LOCAL,
-    "vault.streams.idle": "they were all aborted before",
+    "vault.streams.idle": ABORTED,
     storeDrain: DRAIN,
   },
   "src/vault/store-call.ts": { "this.#syncing": DISK, storeAwaitDurable: DISK },
   "src/vault/unary.ts": { answer: DISK, storeRecheck: DISK, storeFlush: DISK },
 };
+
+/** These end whatever any other process does. */
+const WITHIN: ReadonlySet<string> = new Set([DRAIN, DISK, LOCAL, KEYS, ABORTED, ENCODING]);
+
+/** What waits for another process, as `file: what`: each is ended by its bound when that process says nothing. */
+export const WAITS_ACROSS: readonly string[] = Object.entries(BOUNDS).flatMap(([path, whats]) =>
+  Object.entries(whats)
+    .filter(([, bound]) => !WITHIN.has(bound))
+    .map(([what]) => `${path}: ${what}`),
+);
 
 const COMMENT = /^\s*(?:\/\/|\/?\*)/;
 const AWAIT = /\bawait\s+\(*(?:new\s+)?([\w$#.]+)/g;

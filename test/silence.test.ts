@@ -1,0 +1,259 @@
+// Owns the proof that each wait for another process ends by its bound when that process says nothing: one silent peer for each.
+import { once } from "node:events";
+import { createServer } from "node:net";
+import type { AddressInfo } from "node:net";
+import { expect, test, vi } from "vitest";
+import { Breaker } from "../src/client/breaker.ts";
+import { TierkvError } from "../src/errors.ts";
+import type * as Limits from "../src/limits.ts";
+import { RightOfWay } from "../src/sidecar/right-of-way.ts";
+import type { HelloReply } from "../src/wire/messages.ts";
+import { openFakeVault } from "./support/fake-vault.ts";
+import { openLanePeer, Pages } from "./support/lanes.ts";
+import { firstMessage, rawFetch } from "./support/raw-calls.ts";
+import { keysOf, makeRecords, NAMESPACE } from "./support/records.ts";
+import { FakeEngine, hashesOf, makeBlocks } from "./support/shim-client.ts";
+import { openSidecar } from "./support/sidecars.ts";
+import type { TestSidecar } from "./support/sidecars.ts";
+import {
+  closeAfterTest,
+  KeepingSink,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "./support/vaults.ts";
+import { WAITS_ACROSS } from "./tidy/waits.ts";
+
+vi.mock("../src/limits.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  STORE_TIMEOUT_MS: 1_000,
+  STREAM_STALL_MS: 1_000,
+  PROBE_MIN_MS: 10,
+  PROBE_MAX_MS: 20,
+}));
+
+const PAGE = 8192;
+/** What each call is given; the peers below never answer. */
+const MS = 1_000;
+const never = (): void => {};
+
+/** Waits that were seen to end. */
+const seen = new Set<string>();
+
+function ended(path: string, ...whats: string[]): void {
+  for (const what of whats) seen.add(`src/${path}: ${what}`);
+}
+
+/** Takes connections and says nothing. */
+async function openMute(): Promise<{ address: string; connections(): number }> {
+  let connections = 0;
+  const server = createServer((socket) => {
+    connections += 1;
+    closeAfterTest({ close: () => socket.destroy() });
+    socket.on("error", never);
+    socket.resume();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  closeAfterTest(server);
+  const { port } = server.address() as AddressInfo;
+  return { address: `127.0.0.1:${port}`, connections: () => connections };
+}
+
+/** A vault that says hello, and what `handlers` say. */
+const SILENT = {
+  Lookup: never,
+  Store: never,
+  Fetch: never,
+  Report: never,
+  Stats: never,
+  Flush: never,
+  Name: never,
+};
+
+const late = { code: "VAULT_DEADLINE" };
+const RECORDS = makeRecords(1);
+const KEYS = keysOf(RECORDS);
+const RUNS = [{ recordClass: "kv" as const, group: 0, keys: KEYS }];
+
+test("a vault whose machine takes connections and says nothing", async () => {
+  const mute = await openMute();
+  const client = openClient(mute);
+  await Promise.all([
+    expect(client.hello(MS)).rejects.toMatchObject(late),
+    expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
+    expect(client.health(MS)).rejects.toMatchObject(late),
+  ]);
+  ended("client/session.ts", "this.direct", "work", "this.#greeted", "this.#sayHello");
+  ended("client/session.ts", "channel.unary");
+  ended("client/vault-client.ts", "this.#session.direct");
+});
+
+test("a probe that nobody answers is followed by the next", async () => {
+  const mute = await openMute();
+  const client = openClient(mute);
+  let probes = 0;
+  const probe = async (): Promise<void> => {
+    probes += 1;
+    await client.hello(MS);
+  };
+  const breaker = closeAfterTest(new Breaker({ probe, onChange: never }));
+  const failure = new TierkvError("SYSTEM", { reason: "it said nothing" });
+  for (let failed = 0; failed < 5; failed += 1) breaker.failed(failure);
+  await until(() => probes === 3, "the third probe");
+  ended("client/breaker.ts", "this.#options.probe");
+});
+
+test("a vault that says hello and nothing else", async () => {
+  const client = openClient(await openFakeVault(SILENT));
+  await client.hello(SOON_MS);
+  const fetched = client.fetch(NAMESPACE, RUNS, new KeepingSink(), { deadlineMs: MS });
+  await Promise.all([
+    expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
+    expect(client.durable(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
+    expect(client.store(NAMESPACE, "kv", RECORDS, MS)).rejects.toMatchObject(late),
+    expect(fetched).rejects.toMatchObject(late),
+    expect(client.report(NAMESPACE, KEYS, "a test", MS)).rejects.toMatchObject(late),
+    expect(client.stats(MS)).rejects.toMatchObject(late),
+  ]);
+  ended("client/store-call.ts", "Promise.race", "ended");
+  ended("client/vault-client.ts", "attempt.channel.unary", "Promise.all", "channel.unary");
+  ended("client/vault-client.ts", "storeBatch", "runFetch", "this.#session.call");
+});
+
+test("a vault that wants records and takes none", async () => {
+  const Store = (call: {
+    once(event: "data", then: () => void): void;
+    write(reply: object): void;
+    pause(): void;
+  }): void => {
+    call.once("data", () => {
+      call.pause();
+      call.write({ wanted: { wanted: Buffer.from([1]), statuses: [0] } });
+    });
+  };
+  const client = openClient(
+    await openFakeVault({ ...SILENT, Store }, { maxRecordBytes: 64 * MIB }),
+  );
+  const large = makeRecords(1, { payloadBytes: 32 * MIB });
+  await expect(client.store(NAMESPACE, "kv", large, SOON_MS)).rejects.toBeInstanceOf(TierkvError);
+  ended("client/store-call.ts", "writer.write");
+});
+
+async function openSilentLanes(
+  change: Partial<HelloReply> = {},
+): Promise<{ client: ReturnType<typeof openClient>; peer: Partial<HelloReply> }> {
+  const peer = { ...(await openLanePeer(never)), ...change };
+  return { client: openClient(await openFakeVault(SILENT, peer)), peer };
+}
+
+test("lanes that are taken and say nothing, and those that are never welcomed", async () => {
+  const { client } = await openSilentLanes();
+  await client.hello(SOON_MS);
+  const pages = await Pages.open(1, PAGE);
+  const landing = client.land(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
+  await Promise.all([
+    expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
+    expect(landing).rejects.toMatchObject(late),
+    expect(client.storeEncoded(NAMESPACE, "kv", pages.encode(), MS)).rejects.toMatchObject(late),
+  ]);
+  ended("client/lanes.ts", "this.#run", "Promise");
+  ended("client/vault-client.ts", "attempt.lanes.lookup");
+  const { address } = await openMute();
+  const { client: other } = await openSilentLanes({ laneAddress: address.replace(/^.*:/, ":") });
+  await other.hello(SOON_MS);
+  expect(other.lanes).not.toBe("up");
+  ended("client/lanes.ts", "Promise.race");
+  ended("client/session.ts", "this.#lanes.offer", "this.hello");
+});
+
+test("lanes that broke at a vault that has fallen silent are not waited for, and what was stored goes another way", async () => {
+  const peer = await openLanePeer((socket) => socket.destroy());
+  let hellos = 0;
+  const reply = { protocol: 1, recordClass: 1, epoch: 1, maxKeys: 4096, ...peer };
+  const Hello = (_call: unknown, done: (error: null, reply: object) => void): void => {
+    hellos += 1;
+    if (hellos === 1)
+      done(null, {
+        version: "9",
+        recordVersion: 1,
+        maxRecordBytes: MIB,
+        maxChunkBytes: MIB,
+        ...reply,
+      });
+  };
+  const client = openClient(await openFakeVault({ ...SILENT, Hello }));
+  await client.hello(SOON_MS);
+  const pages = await Pages.open(1, PAGE);
+  await expect(client.storeEncoded(NAMESPACE, "kv", pages.encode(), MS)).rejects.toMatchObject(
+    late,
+  );
+  await until(() => hellos >= 3, "the second attempt to bring them back");
+  ended("client/lanes.ts", "this.#options.renew");
+  ended("client/vault-client.ts", "this.store");
+});
+
+const present = (_call: unknown, done: (error: null, reply: object) => void): void =>
+  done(null, { present: Buffer.from([0xff]) });
+
+async function openPatient(
+  handlers: object,
+): Promise<{ sidecar: TestSidecar; engine: FakeEngine }> {
+  const vaults = { kv: openClient(await openFakeVault({ ...SILENT, ...handlers })), ssm: null };
+  const sidecar = await openSidecar({ vaults, waitMs: 2 * MS, stallMs: MS, when: "always" });
+  return { sidecar, engine: await FakeEngine.start(sidecar.socketPath) };
+}
+
+test("a sidecar whose vault says nothing to look-ups, and one whose vault brings nothing", async () => {
+  const hashes = hashesOf(makeBlocks("a", 4, PAGE));
+  for (const handlers of [{}, { Lookup: present }]) {
+    const { engine } = await openPatient(handlers);
+    const { placed } = await engine.done(engine.prefetch(hashes));
+    expect(placed.get(0) ?? []).toEqual([]);
+  }
+  ended("sidecar/lookup.ts", "Promise.all", "gate.lookup");
+  ended("sidecar/restore.ts", "lookUp");
+  ended("sidecar/vaults.ts", "Promise", "this.#client.lookup");
+  ended("sidecar/fetcher.ts", "client.land", "client.fetch");
+});
+
+test("a sidecar whose vault takes no saves lets them go, and the engine, and itself", async () => {
+  const { sidecar, engine } = await openPatient({});
+  engine.save(makeBlocks("a", 4, PAGE));
+  await until(
+    () => sidecar.counters.get("dropped_vault_deadline") === 4,
+    "the saves to be dropped",
+  );
+  ended("sidecar/store-queue.ts", "this.#send", "this.#client.storeEncoded");
+  const way = new RightOfWay();
+  way.begin();
+  await way.whenFree(10);
+  expect(way.isFree).toBe(false);
+  ended("sidecar/store-queue.ts", "this.#way.whenFree");
+  engine.save(makeBlocks("b", 4, PAGE));
+  engine.close();
+  await until(() => sidecar.status().engines.length === 0, "the engine to have left");
+  ended("sidecar/engine.ts", "Promise.all");
+  ended("sidecar/seat.ts", "Promise.all");
+  await sidecar.close();
+  ended("sidecar/sidecar.ts", "saver.drain");
+  ended("sidecar/shim-server.ts", "Promise");
+});
+
+test("a reader that takes nothing of what a vault sends it", async () => {
+  const vault = await openVault();
+  const records = makeRecords(40, { payloadBytes: MIB });
+  await openClient(vault).store(NAMESPACE, "kv", records, SOON_MS);
+  const segments = [{ recordClass: 1 as const, group: 0, keys: keysOf(records) }];
+  const reader = rawFetch(vault, { segments });
+  await firstMessage(reader);
+  reader.on("error", never);
+  await until(() => vault.counters.get("fetches_ended_early") === 1, "the vault to give up");
+  ended("vault/fetch-call.ts", "sendPlan", "writer.write");
+});
+
+test("every wait for another process was seen to end", () => {
+  expect([...seen].toSorted()).toEqual([...WAITS_ACROSS].toSorted());
+});
