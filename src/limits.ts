@@ -77,7 +77,7 @@ export const LOAD_TASK_KEYS = 8;
 export const HELLO_TIMEOUT_MS = 2_000;
 /** Any unary call to a vault that names no deadline of its own. */
 export const CALL_TIMEOUT_MS = 2_000;
-/** A Store stream that brings no byte for this long is ended and its reservations are freed. */
+/** A Store stream that brings no byte for this long is ended and its reservations are freed; a call whose first message does not come, too. */
 export const STORE_IDLE_MS = 10_000;
 /** A peer that takes no message of a stream for this long is given up. */
 export const STREAM_STALL_MS = 10_000;

@@ -1,5 +1,5 @@
+// Owns who may stay connected to a vault over gRPC: how many from one address, and only those that call and do little else.
 import type { Socket } from "node:net";
-// Owns who may stay connected to a vault over gRPC: so many of one address, those that call soon, and those that do nothing but calls.
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { ServerInterceptor } from "@grpc/grpc-js";
 import {
@@ -7,6 +7,7 @@ import {
   GUEST_FIRST_CALL_MS,
   GUEST_IDLE_BYTES_MAX,
   GUEST_SWEEP_MS,
+  STORE_IDLE_MS,
   VAULT_PEER_CONNECTIONS_MAX,
 } from "../limits.ts";
 import { nowMs } from "../time.ts";
@@ -17,6 +18,8 @@ interface Guest {
   readonly host: string;
   readonly sinceMs: number;
   hasCalled: boolean;
+  /** When calls began of which no message has come yet, oldest first. */
+  readonly unheard: Set<{ readonly sinceMs: number }>;
   openCalls: number;
   calls: number;
   cancels: number;
@@ -46,7 +49,13 @@ export class Guests {
       return false;
     }
     const counts = { hasCalled: false, openCalls: 0, calls: 0, cancels: 0, bytesRead: 0 };
-    const guest = { socket, host, sinceMs: nowMs(), ...counts };
+    const guest = {
+      socket,
+      host,
+      sinceMs: nowMs(),
+      unheard: new Set<{ sinceMs: number }>(),
+      ...counts,
+    };
     const peer = `${host}:${port}`;
     this.#hosts.set(host, others + 1);
     this.#byPeer.set(peer, guest);
@@ -67,14 +76,21 @@ export class Guests {
       guest.hasCalled = true;
       guest.openCalls += 1;
       guest.calls += 1;
+      const begun = { sinceMs: nowMs() };
+      guest.unheard.add(begun);
       let isOpen = true;
       const end = (): void => {
+        guest.unheard.delete(begun);
         if (isOpen) guest.openCalls -= 1;
         isOpen = false;
       };
       return new ServerInterceptingCall(call, {
         start: (next) =>
           next({
+            onReceiveMessage: (message: unknown, pass) => {
+              guest.unheard.delete(begun);
+              pass(message);
+            },
             onCancel: () => {
               guest.cancels += 1;
               end();
@@ -96,7 +112,10 @@ export class Guests {
     for (const guest of this.#byPeer.values()) {
       const { socket, sinceMs, hasCalled, openCalls, calls, cancels } = guest;
       const bytes = socket.bytesRead - guest.bytesRead;
-      const isSilent = !hasCalled && nowMs() - sinceMs > GUEST_FIRST_CALL_MS;
+      const [oldest] = guest.unheard;
+      const isSilent = hasCalled
+        ? oldest !== undefined && nowMs() - oldest.sinceMs > STORE_IDLE_MS
+        : nowMs() - sinceMs > GUEST_FIRST_CALL_MS;
       const isNoise = openCalls === 0 && calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
       if (isSilent || isNoise || cancels > GUEST_CANCELS_MAX) this.#refuse(socket);
       guest.calls = 0;

@@ -1,6 +1,6 @@
+// Owns the proof that a crowd at the ports of a real vault costs it neither memory nor the clients it has.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-// Owns the proof that a crowd at a vault's ports costs it neither memory nor the clients it has: a real process, looked at from outside.
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ServiceError } from "@grpc/grpc-js";
 import { expect, test } from "vitest";

@@ -3,18 +3,18 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { expect, test, vi } from "vitest";
-import { Breaker } from "../src/client/breaker.ts";
-import { TierkvError } from "../src/errors.ts";
-import type * as Limits from "../src/limits.ts";
-import { RightOfWay } from "../src/sidecar/right-of-way.ts";
-import type { HelloReply } from "../src/wire/messages.ts";
-import { openFakeVault } from "./support/fake-vault.ts";
-import { openLanePeer, Pages } from "./support/lanes.ts";
-import { firstMessage, rawFetch } from "./support/raw-calls.ts";
-import { keysOf, makeRecords, NAMESPACE } from "./support/records.ts";
-import { FakeEngine, hashesOf, makeBlocks } from "./support/shim-client.ts";
-import { openSidecar } from "./support/sidecars.ts";
-import type { TestSidecar } from "./support/sidecars.ts";
+import { Breaker } from "../../src/client/breaker.ts";
+import { TierkvError } from "../../src/errors.ts";
+import type * as Limits from "../../src/limits.ts";
+import { RightOfWay } from "../../src/sidecar/right-of-way.ts";
+import type { HelloReply } from "../../src/wire/messages.ts";
+import { openFakeVault } from "../support/fake-vault.ts";
+import { openLanePeer, Pages } from "../support/lanes.ts";
+import { firstMessage, rawFetch } from "../support/raw-calls.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
+import { openSidecar } from "../support/sidecars.ts";
+import type { TestSidecar } from "../support/sidecars.ts";
 import {
   closeAfterTest,
   KeepingSink,
@@ -23,10 +23,10 @@ import {
   openVault,
   SOON_MS,
   until,
-} from "./support/vaults.ts";
-import { WAITS_ACROSS } from "./tidy/waits.ts";
+} from "../support/vaults.ts";
+import { WAITS_ACROSS } from "../tidy/waits.ts";
 
-vi.mock("../src/limits.ts", async (importOriginal) => ({
+vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
   STREAM_STALL_MS: 1_000,
