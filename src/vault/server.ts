@@ -199,12 +199,7 @@ function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): St
   return diskTtlS === null ? given : { ...given, ttlMs: diskTtlS * 1000 };
 }
 
-function newServer(
-  vault: VaultContext,
-  health: Health,
-  guests: Guests,
-  gate: Gate | null,
-): Server {
+function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Gate | null): Server {
   const interceptors = [guests.interceptor, ...(gate === null ? [] : [gate.interceptor])];
   const server = new Server({ ...serverOptions(), interceptors });
   server.addService(
