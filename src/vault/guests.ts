@@ -74,11 +74,9 @@ export class Guests {
       const guest = this.#byPeer.get(call.getPeer());
       if (guest === undefined) return new ServerInterceptingCall(call);
       guest.hasCalled = true;
-      guest.openCalls += 1;
       guest.calls += 1;
       const begun = { sinceMs: nowMs() };
-      guest.unheard.add(begun);
-      let isOpen = true;
+      let isOpen = false;
       const end = (): void => {
         guest.unheard.delete(begun);
         if (isOpen) guest.openCalls -= 1;
@@ -87,6 +85,13 @@ export class Guests {
       return new ServerInterceptingCall(call, {
         start: (next) =>
           next({
+            // Those that the gate refuses never come here.
+            onReceiveMetadata: (metadata, pass) => {
+              isOpen = true;
+              guest.openCalls += 1;
+              guest.unheard.add(begun);
+              pass(metadata);
+            },
             onReceiveMessage: (message: unknown, pass) => {
               guest.unheard.delete(begun);
               pass(message);

@@ -200,7 +200,8 @@ function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): St
 }
 
 function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Gate | null): Server {
-  const interceptors = [guests.interceptor, ...(gate === null ? [] : [gate.interceptor])];
+  // The first stands next to the wire: what the gate refuses goes no further.
+  const interceptors = [...(gate === null ? [] : [gate.interceptor]), guests.interceptor];
   const server = new Server({ ...serverOptions(), interceptors });
   server.addService(
     { ...vaultService },

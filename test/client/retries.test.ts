@@ -54,6 +54,7 @@ test("F33 requests that fail together are tried once more as far as the budget g
   };
   const client = openClient(await openFakeVault({ Lookup }, peer));
   await client.hello(SOON_MS);
+  await until(() => client.lanes === "up", "the lanes");
   const requests = RETRY_TOKENS_MAX + 8;
   const answers = Array.from({ length: requests }, () => client.lookup(NAMESPACE, KEYS, SOON_MS));
   const settled = Promise.allSettled(answers);

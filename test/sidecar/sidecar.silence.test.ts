@@ -152,6 +152,7 @@ async function openSilentLanes(
 test("lanes that are taken and say nothing, and those that are never welcomed", async () => {
   const { client } = await openSilentLanes();
   await client.hello(SOON_MS);
+  await until(() => client.lanes === "up", "the lanes");
   const pages = await Pages.open(1, PAGE);
   const landing = client.land(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
   await Promise.all([
