@@ -156,8 +156,8 @@ test(
     const many = client.durable(NAMESPACE, keys, SOON_MS);
     await expect(many).rejects.toThrow(`${KEYS_MAX}`);
     const crowd = new Crowd();
-    // Says that 4 GiB follow, and lets them.
-    const length = Buffer.from([0, 0xff, 0xff, 0xff, 0xff]);
+    // Says that 3 MiB follow, and lets them.
+    const length = Buffer.from([0, 0, 0x30, 0, 0]);
     const first = Buffer.concat([
       PREFACE,
       frame("headers", END_HEADERS, 1, CALL_HEADERS),
