@@ -44,6 +44,8 @@ export class Connection {
     this.#events = events;
     this.#logger = logger;
     socket.on("data", (chunk: Buffer) => {
+      // Who was refused may go on sending; none of it is kept.
+      if (this.#isRefused) return;
       this.#decoder.push(chunk);
       this.#read();
     });

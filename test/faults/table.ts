@@ -189,15 +189,18 @@ export const FAULTS: readonly FaultRow[] = [
     `${SHIM}test_scheduler.py`,
   ]),
   row("F32", "a queue is full", "saves are dropped and counted, restores end as a miss", [
+    "test/sidecar/sidecar.queues.test.ts",
     "test/sidecar/save.test.ts",
     "test/sidecar/restore.test.ts",
     `${SHIM}test_saves.py`,
   ]),
   row("F33", "all vaults down: a storm of retries", "calls fail at once until a probe succeeds", [
+    "test/client/retries.test.ts",
     "test/client/vault-client.test.ts",
     PEERS,
   ]),
   row("F34", "everybody returns at once after a recovery", "probes are spread by chance", [
+    "test/client/breaker.jitter.test.ts",
     "test/client/breaker.test.ts",
   ]),
   row("F35", "the ring changes", "no wrong owner answers", [], RING),
@@ -206,12 +209,16 @@ export const FAULTS: readonly FaultRow[] = [
     "many connections, slow senders, silent sockets",
     "caps and time limits; others are served",
     [
+      "test/vault/server.overload.test.ts",
+      "test/sidecar/sidecar.overload.test.ts",
       "test/vault/server.bounds.test.ts",
       "test/sidecar/shim-server.test.ts",
       `${RUST}lanes/bounds.rs`,
     ],
   ),
   row("F37", "huge requests", "refused before anything is allocated, with the limit", [
+    "test/vault/server.overload.test.ts",
+    "test/sidecar/sidecar.overload.test.ts",
     "test/vault/unary.test.ts",
     "test/vault/store.test.ts",
   ]),
@@ -221,8 +228,15 @@ export const FAULTS: readonly FaultRow[] = [
   row("F39", "another user of the machine", "refused by the kernel, and by who asks it", [
     "test/socket-file.peers.test.ts",
   ]),
-  row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [], "not done"),
-  row("F41", "one tenant floods the others out", "quotas", [], "not done"),
+  row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [
+    "test/vault/server.overload.test.ts",
+  ]),
+  row(
+    "F41",
+    "one tenant floods the others out",
+    "quotas in memory: who is furthest over its own gives way",
+    [`${RUST}store_tenants.rs`],
+  ),
   row(
     "F42",
     "a decompression bomb",
