@@ -195,7 +195,10 @@ export class Lanes {
       return null;
     }
     let isLate = false;
-    const giveUp = (): void => lanesCancel(id, request);
+    // Lanes that were closed have given it up already.
+    const giveUp = (): void => {
+      if (this.#id === id) lanesCancel(id, request);
+    };
     const timer = setTimeout(() => {
       isLate = true;
       giveUp();
