@@ -184,8 +184,8 @@ export declare function lanesCancel(id: number, request: number): void
 /** Ends the lanes; idempotent. Open requests fail. */
 export declare function lanesClose(id: number): void
 
-/** `token` (32 bytes, not to be guessed) opens one session, soon. */
-export declare function laneServerAdmit(id: number, token: Uint8Array): void
+/** `token` (32 bytes, not to be guessed) opens one session, soon; without `may_store` it only reads. */
+export declare function laneServerAdmit(id: number, token: Uint8Array, mayStore: boolean): void
 
 /** Ends every lane; idempotent. */
 export declare function laneServerClose(id: number): void
@@ -254,7 +254,7 @@ export declare function lanesProgress(id: number, request: number): number | nul
  * Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
  * memory is kept as long as it takes, dropped or not.
  */
-export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array): number
+export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number): number
 
 /** Leases up to `count` free slots: pairs of slot and generation. */
 export declare function leaseSlots(id: number, owner: number, count: number): Uint32Array
@@ -318,6 +318,29 @@ export interface RecordHeader {
   blockHash: Buffer
   parentHash: Buffer
 }
+
+/** What vaults know a namespace by: a name that only the keys give, or the namespace where there are none. */
+export declare function recordKeysNamespace(namespace: Uint8Array): Buffer
+
+/**
+ * From now on all records of this process are sealed, and only sealed ones are taken in. `text`: a key per line, 64 hexadecimal
+ * digits; the first seals, all open. The same text again changes nothing; another is refused.
+ */
+export declare function recordKeysSet(text: Uint8Array): void
+
+/** How they are doing. */
+export declare function recordKeysStatus(): RecordKeysStatus
+
+/** How the keys are doing. */
+export interface RecordKeysStatus {
+  /** Whether records are sealed. */
+  isSet: boolean
+  /** Records that none of the keys opened. */
+  unopened: number
+}
+
+/** What vaults know a tenant by, likewise; 0 stays 0. */
+export declare function recordKeysTenant(tenant: number): number
 
 /** Checks a geometry whole and gives it an id. */
 export declare function registerGeometry(geometry: Geometry): number
@@ -413,6 +436,8 @@ export interface StoreOptions {
   maxRecordBytes: number
   /** 1 kv, 2 ssm, 0 both. */
   recordClass: number
+  /** What each tenant keeps whatever others store; none: tenants are not told apart. */
+  tenantBytes?: number
   /** Where records are kept on disk, too. */
   disk?: StoreDiskOptions
 }
@@ -432,7 +457,7 @@ export interface StoreReservations {
 }
 
 /** Put-if-absent of many keys: reserves room for each wanted record. */
-export declare function storeReserve(id: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: Float64Array): StoreReservations
+export declare function storeReserve(id: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: Float64Array, tenant: number): StoreReservations
 
 /** Its numbers now. */
 export declare function storeStats(id: number): StoreStats

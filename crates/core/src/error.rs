@@ -13,6 +13,8 @@ pub enum Code {
     UnknownId,
     /// Bytes do not form the record that was expected.
     BadRecord,
+    /// A record that is sealed with another key, or was changed since.
+    RecordUnopened,
     /// A named limit on memory is reached, or the allocator refused.
     NoMemory,
     /// A lane could not be opened, broke, or its peer broke the protocol.
@@ -32,6 +34,7 @@ impl Code {
             Self::ArenaFailed => "ARENA_FAILED",
             Self::UnknownId => "UNKNOWN_ID",
             Self::BadRecord => "BAD_RECORD",
+            Self::RecordUnopened => "RECORD_UNOPENED",
             Self::NoMemory => "NO_MEMORY",
             Self::LaneFailed => "LANE_FAILED",
             Self::Cancelled => "CANCELLED",

@@ -3,7 +3,7 @@
 mod landing;
 mod piece;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use landing::Landing;
 pub use piece::Piece;
@@ -17,6 +17,7 @@ use crate::limits::{INBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
 use crate::outbox::check_fits;
 use crate::pool::{Pool, PooledBuffer};
 use crate::record::{self, HASH_BYTES, HEADER_BYTES, Hash, Header, PACKED_KEY_BYTES, Progress};
+use crate::seal::{RecordKeys, SEALED_EXTRA_BYTES};
 use crate::slots::Lease;
 
 /// What the receiver asked for.
@@ -34,15 +35,27 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Inbox {
     pool: Arc<Pool>,
+    keys: OnceLock<Arc<RecordKeys>>,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self { pool: Pool::new("inbox", INBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX) }
+        let pool = Pool::new("inbox", INBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX);
+        Self { pool, keys: OnceLock::new() }
     }
 }
 
 impl Inbox {
+    /// From now on only sealed records are taken in; false where that is so already, with other keys.
+    pub fn open_with(&self, keys: &Arc<RecordKeys>) -> bool {
+        Arc::ptr_eq(self.keys.get_or_init(|| Arc::clone(keys)), keys)
+    }
+
+    /// Bytes by which a record on its way is longer than the one in it.
+    fn extra_bytes(&self) -> usize {
+        self.keys.get().map_or(0, |_| SEALED_EXTRA_BYTES)
+    }
+
     /// (records, bytes) in the middle of arriving.
     #[must_use]
     pub fn live(&self) -> (usize, usize) {
@@ -62,13 +75,13 @@ impl Inbox {
         wanted: Wanted,
         record_bytes: u64,
     ) -> Result<Arrival> {
+        let most = geometry.record_bytes_max() + self.extra_bytes();
         let record_bytes = usize::try_from(record_bytes)
             .ok()
-            .filter(|bytes| (HEADER_BYTES..=geometry.record_bytes_max()).contains(bytes))
+            .filter(|bytes| (HEADER_BYTES..=most).contains(bytes))
             .ok_or_else(|| {
                 Error::bad_record(format!(
-                    "a record of {record_bytes} bytes: this geometry has {HEADER_BYTES} to {}",
-                    geometry.record_bytes_max()
+                    "a record of {record_bytes} bytes: this geometry has {HEADER_BYTES} to {most}"
                 ))
             })?;
         let slot = arena.access(lease)?;
@@ -79,6 +92,7 @@ impl Inbox {
             wanted,
             progress: Progress::new(record_bytes),
             record: self.pool.take(record_bytes)?,
+            keys: self.keys.get().cloned(),
         })
     }
 }
@@ -91,6 +105,7 @@ pub struct Arrival {
     wanted: Wanted,
     progress: Progress,
     record: PooledBuffer,
+    keys: Option<Arc<RecordKeys>>,
 }
 
 impl Arrival {
@@ -109,11 +124,12 @@ impl Arrival {
     ///
     /// # Errors
     /// `BAD_RECORD` with the reason; the slot is untouched then, unless the payload itself, whose
-    /// checksum holds, is not one of its codec: what the slot holds is then of no use.
+    /// checksum holds, is not one of its codec: what the slot holds is then of no use. `RECORD_UNOPENED` where it is not sealed
+    /// as it should be.
     ///
     /// # Panics
     /// Never: a parsed header names a known codec.
-    pub fn finish(self) -> Result<Header> {
+    pub fn finish(mut self) -> Result<Header> {
         if !self.progress.is_complete() {
             return Err(Error::bad_record(format!(
                 "{} of {} bytes arrived",
@@ -122,13 +138,16 @@ impl Arrival {
             )));
         }
         let bytes = self.record.len() as u64;
-        let header = record::check(&self.record, bytes, self.progress.checksum())?;
+        let mut header = record::check(&self.record, bytes, self.progress.checksum())?;
+        let (outer, rest) = self.record.split_at_mut(HEADER_BYTES);
+        let mut place = 0..rest.len();
+        if let Some(keys) = &self.keys {
+            (header, place) = keys.open(outer, rest)?;
+        }
         check_identity(&self.wanted, &self.geometry, &header)?;
         let codec = Codec::from_id(header.codec).expect("a checked header has a known codec");
         // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives; the record is our own memory.
-        let decoded = unsafe {
-            codec.decode(&self.geometry, &self.record[HEADER_BYTES..], self.slot.as_ptr())
-        };
+        let decoded = unsafe { codec.decode(&self.geometry, &rest[place], self.slot.as_ptr()) };
         decoded.map_err(bad_scale)?;
         Ok(header)
     }

@@ -13,6 +13,7 @@ pub mod lockfile;
 pub mod outbox;
 pub mod pool;
 pub mod record;
+pub mod seal;
 pub mod slots;
 pub mod store;
 mod sync;

@@ -130,6 +130,12 @@ pub const LANE_STEP_BYTES: usize = 128 * KIB;
 /// Buffer of a lane's socket, each way: 25 Gb/s over 1 ms.
 pub const LANE_SOCKET_BYTES: usize = 4 * MIB;
 
+/// Keys that are good for opening records at the same time: the one that seals, and those before it.
+pub const SEAL_KEYS_MAX: usize = 8;
+
+/// Records that one derived key seals: GCM takes 2^32 where nonces are drawn; these are counted, and it is still no more.
+pub const SEAL_EPOCH_RECORDS_MAX: u64 = 1 << 32;
+
 /// Smallest durable tier: eight segments of eight pages.
 pub const DISK_BYTES_MIN: u64 = 256 * KIB as u64;
 

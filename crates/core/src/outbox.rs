@@ -1,6 +1,6 @@
 //! Owns the way out: a slot's page becomes a record in memory of ours, ready to be sent.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;
@@ -9,6 +9,7 @@ use crate::geometry::Geometry;
 use crate::limits::{OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
 use crate::pool::{Pool, PooledBuffer};
 use crate::record::{HEADER_BYTES, Hash, Header};
+use crate::seal::{RecordKeys, SEALED_AROUND};
 use crate::slots::Lease;
 
 /// What of a record does not follow from the geometry and the slot.
@@ -32,15 +33,22 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Outbox {
     pool: Arc<Pool>,
+    keys: OnceLock<Arc<RecordKeys>>,
 }
 
 impl Default for Outbox {
     fn default() -> Self {
-        Self { pool: Pool::new("outbox", OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX) }
+        let pool = Pool::new("outbox", OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX);
+        Self { pool, keys: OnceLock::new() }
     }
 }
 
 impl Outbox {
+    /// From now on records are sealed; false where they are already, with other keys.
+    pub fn seal_with(&self, keys: &Arc<RecordKeys>) -> bool {
+        Arc::ptr_eq(self.keys.get_or_init(|| Arc::clone(keys)), keys)
+    }
+
     /// (records, bytes) in memory.
     #[must_use]
     pub fn live(&self) -> (usize, usize) {
@@ -97,14 +105,20 @@ impl Outbox {
         let Some(payload_bytes) = geometry.payload_bytes(codec) else {
             return Ok(None);
         };
-        let mut record = self.pool.take(HEADER_BYTES + payload_bytes)?;
-        let (head, payload) = record.split_at_mut(HEADER_BYTES);
+        let keys = self.keys.get();
+        let (before, behind) = keys.map_or((0, 0), |_| SEALED_AROUND);
+        let mut record = self.pool.take(before + HEADER_BYTES + payload_bytes + behind)?;
+        let plain = before..before + HEADER_BYTES + payload_bytes;
+        let (head, payload) = record[plain].split_at_mut(HEADER_BYTES);
         let header = header_of(geometry, (codec, fidelity), payload.len() as u64, identity);
         // SAFETY: the slot holds the page (checked by the caller); payload is our own memory.
         let Ok(checksum) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
             return Ok(None);
         };
         head.copy_from_slice(&header.encode(checksum));
+        if let Some(keys) = keys {
+            keys.seal(&mut record, &header)?;
+        }
         Ok(Some(record))
     }
 }

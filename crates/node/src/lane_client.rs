@@ -20,7 +20,7 @@ use crate::inbox::INBOX;
 use crate::lane_server::token_of;
 use crate::lane_tls::LaneClientTls;
 use crate::outbox::RECORDS;
-use crate::skin::{hash, number, run};
+use crate::skin::{count, hash, number, run};
 
 static LANES: Ids<Arc<Client>> = Ids::new("lanes");
 
@@ -127,8 +127,15 @@ pub fn lanes_fetch(
 /// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
 /// memory is kept as long as it takes, dropped or not.
 #[napi]
-pub fn lanes_store(id: u32, namespace: &[u8], packed: &[u8], records: &[u32]) -> napi::Result<u32> {
+pub fn lanes_store(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+    records: &[u32],
+    tenant: f64,
+) -> napi::Result<u32> {
     run(|| {
+        let tenant = count("tenant", tenant)?;
         let keys = keys(packed)?;
         if keys.len() != records.len() {
             let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
@@ -138,7 +145,7 @@ pub fn lanes_store(id: u32, namespace: &[u8], packed: &[u8], records: &[u32]) ->
             Ok(Outgoing { packed_key: *packed_key, record: RECORDS.get(*record)? })
         };
         let records = keys.iter().zip(records).map(outgoing).collect::<Result<Vec<_>>>()?;
-        LANES.get(id)?.store(&hash("namespace", namespace)?, records)
+        LANES.get(id)?.store_for(tenant, &hash("namespace", namespace)?, records)
     })
 }
 

@@ -55,12 +55,16 @@ pub fn lane_server_open(
     })
 }
 
-/// `token` (32 bytes, not to be guessed) opens one session, soon.
+/// `token` (32 bytes, not to be guessed) opens one session, soon; without `may_store` it only reads.
 #[napi]
-pub fn lane_server_admit(id: u32, token: &[u8]) -> napi::Result<()> {
+pub fn lane_server_admit(id: u32, token: &[u8], may_store: bool) -> napi::Result<()> {
     run(|| {
-        let token = token_of(token)?;
-        SERVERS.get(id)?.admit(token);
+        let (server, token) = (SERVERS.get(id)?, token_of(token)?);
+        if may_store {
+            server.admit(token);
+        } else {
+            server.admit_reader(token);
+        }
         Ok(())
     })
 }

@@ -17,6 +17,7 @@ mod lockfile;
 mod outbox;
 mod peer;
 mod record;
+mod seal;
 mod skin;
 mod store;
 mod store_disk;

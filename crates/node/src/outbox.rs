@@ -16,7 +16,7 @@ use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::skin::{count, hash, run, size};
 
-static OUTBOX: LazyLock<Outbox> = LazyLock::new(Outbox::default);
+pub static OUTBOX: LazyLock<Outbox> = LazyLock::new(Outbox::default);
 pub static RECORDS: Ids<Arc<PooledBuffer>> = Ids::new("outbox record");
 
 /// One leased slot to encode, and what its record says besides the geometry.

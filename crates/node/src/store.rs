@@ -24,6 +24,8 @@ pub struct StoreOptions {
     pub max_record_bytes: f64,
     /// 1 kv, 2 ssm, 0 both.
     pub record_class: u8,
+    /// What each tenant keeps whatever others store; none: tenants are not told apart.
+    pub tenant_bytes: Option<f64>,
     /// Where records are kept on disk, too.
     pub disk: Option<StoreDiskOptions>,
 }
@@ -74,13 +76,19 @@ pub fn create_store(options: StoreOptions) -> napi::Result<u32> {
         let max_bytes = count("maxBytes", options.max_bytes)?;
         let max_record_bytes = count("maxRecordBytes", options.max_record_bytes)?;
         let in_memory = Options { max_bytes, max_record_bytes, record_class: options.record_class };
-        STORES.insert(match options.disk {
+        let tenant_bytes =
+            options.tenant_bytes.map(|bytes| count("tenantBytes", bytes)).transpose()?;
+        let store = match options.disk {
             None => Arc::new(Store::new(in_memory)?),
             Some(disk) => {
                 let (path, on_disk) = disk.read(max_bytes)?;
                 Store::durable(in_memory, &path, on_disk)?
             }
-        })
+        };
+        if let Some(each) = tenant_bytes {
+            store.limit_tenants(each, &[]);
+        }
+        STORES.insert(store)
     })
 }
 
@@ -115,9 +123,11 @@ pub fn store_reserve(
     namespace: &[u8],
     packed: &[u8],
     record_bytes: &[f64],
+    tenant: f64,
 ) -> napi::Result<StoreReservations> {
     run(|| {
         let store = STORES.get(id)?;
+        let tenant = count("tenant", tenant)?;
         let keys = keys(namespace, packed)?;
         if keys.len() != record_bytes.len() {
             return Err(Error::bad_argument(format!(
@@ -131,7 +141,7 @@ pub fn store_reserve(
         let mut wanted = Vec::new();
         let mut statuses = Vec::with_capacity(lengths.len());
         for (key, bytes) in keys.zip(lengths) {
-            statuses.push(match store.reserve(key, bytes) {
+            statuses.push(match store.reserve_for(tenant, key, bytes) {
                 Offer::Wanted(reservation) => {
                     wanted.push(reservation);
                     ItemStatus::Unspecified as u8

@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::limits::LANE_STEP_BYTES;
 use crate::outbox::check_fits;
-use crate::pool::Pool;
+use crate::pool::{Pool, PooledBuffer};
 use crate::record::{self, HEADER_BYTES, Header};
+use crate::seal::RecordKeys;
 use crate::slots::Lease;
 
 /// How a payload becomes a page.
@@ -26,6 +27,8 @@ pub(super) enum Way {
     Scattered,
     /// Decoded group by group; a group is never longer than this.
     Decoded(Spans, usize),
+    /// Kept until all is there: nothing of it is believed before.
+    Sealed,
 }
 
 /// One record on its way into a slot. Nothing may use the slot's bytes before the last piece has said that
@@ -36,6 +39,7 @@ pub struct Landing {
     pub(super) geometry: Arc<Geometry>,
     pub(super) way: Way,
     pub(super) pool: Arc<Pool>,
+    keys: Option<Arc<RecordKeys>>,
     wanted: Wanted,
     codec: Codec,
     record_bytes: usize,
@@ -50,6 +54,8 @@ struct Pieces {
     done_bytes: usize,
     /// Parts of groups that lie across two pieces.
     edges: Vec<Edge>,
+    /// Sealed parts, and where each stands in the payload.
+    sealed: Vec<(usize, PooledBuffer)>,
     is_bad: bool,
 }
 
@@ -66,6 +72,8 @@ pub(super) struct Arrived<'a> {
     pub header: &'a [u8; HEADER_BYTES],
     pub checksum: u32,
     pub edges: Vec<Edge>,
+    /// What was kept of it, and where that stands in the payload.
+    pub sealed: Option<(usize, PooledBuffer)>,
     pub is_bad: bool,
 }
 
@@ -85,7 +93,8 @@ impl Inbox {
         record_bytes: u64,
     ) -> Result<Landing> {
         let record_bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
-        let payload_bytes = record_bytes.checked_sub(HEADER_BYTES);
+        let keys = self.keys.get().cloned();
+        let payload_bytes = record_bytes.checked_sub(HEADER_BYTES + self.extra_bytes());
         let of_this_length = |codec: &Codec| geometry.payload_bytes(*codec) == payload_bytes;
         let known = payload_bytes.and_then(|_| Codec::ALL.into_iter().find(of_this_length));
         let codec = known.ok_or_else(|| {
@@ -96,6 +105,7 @@ impl Inbox {
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
         let way = match codec {
+            _ if keys.is_some() => Way::Sealed,
             Codec::Raw if geometry.is_canonical() => Way::InPlace,
             Codec::Raw => Way::Scattered,
             Codec::Int8 => {
@@ -109,6 +119,7 @@ impl Inbox {
             done: Vec::new(),
             done_bytes: 0,
             edges: Vec::new(),
+            sealed: Vec::new(),
             is_bad: false,
         };
         Ok(Landing {
@@ -116,6 +127,7 @@ impl Inbox {
             geometry: Arc::clone(geometry),
             way,
             pool: Arc::clone(&self.pool),
+            keys,
             wanted,
             codec,
             record_bytes,
@@ -151,9 +163,11 @@ impl Landing {
         Ok(piece)
     }
 
-    /// Bytes of memory that a piece needs while it arrives: a step, and the part of a group that the step before left.
-    pub(super) fn window_bytes(&self) -> usize {
+    /// Bytes of memory that a piece of `payload_bytes` needs while it arrives: a step, and the part of a group that the step
+    /// before left.
+    pub(super) fn window_bytes(&self, payload_bytes: usize) -> usize {
         match self.way {
+            Way::Sealed => payload_bytes,
             Way::InPlace => 0,
             Way::Scattered => LANE_STEP_BYTES,
             Way::Decoded(_, group_bytes) => LANE_STEP_BYTES + group_bytes,
@@ -170,6 +184,7 @@ impl Landing {
         }
         pieces.is_bad |= arrived.is_bad;
         pieces.edges.extend(arrived.edges);
+        pieces.sealed.extend(arrived.sealed);
         pieces.done_bytes += end - start;
         pieces.done.push(Done { range: start..end, checksum: arrived.checksum });
         if pieces.done_bytes < self.record_bytes {
@@ -187,6 +202,9 @@ impl Landing {
             bytes => crc32c::combine(checksum, done.checksum, bytes),
         });
         let header = record::check(&pieces.header, self.record_bytes as u64, checksum)?;
+        if let Some(keys) = &self.keys {
+            return self.unseal(keys, pieces);
+        }
         check_identity(&self.wanted, &self.geometry, &header)?;
         if header.codec != self.codec.id() {
             return Err(Error::bad_record("its length is not one of its codec"));
@@ -197,6 +215,31 @@ impl Landing {
         if let Way::Decoded(spans, _) = self.way {
             self.decode_edges(spans, &mut pieces.edges)?;
         }
+        Ok(header)
+    }
+
+    /// Opens what all pieces have brought, and decodes it.
+    fn unseal(&self, keys: &RecordKeys, pieces: &mut Pieces) -> Result<Header> {
+        pieces.sealed.sort_unstable_by_key(|(at, _)| *at);
+        let mut parts = std::mem::take(&mut pieces.sealed).into_iter();
+        let mut payload = match (parts.next(), parts.len()) {
+            (Some((_, whole)), 0) => whole,
+            (first, _) => {
+                let mut whole = self.pool.take(self.record_bytes - HEADER_BYTES)?;
+                for (at, part) in first.into_iter().chain(parts) {
+                    whole[at..at + part.len()].copy_from_slice(&part);
+                }
+                whole
+            }
+        };
+        let (header, place) = keys.open(&pieces.header, &mut payload)?;
+        check_identity(&self.wanted, &self.geometry, &header)?;
+        if header.codec != self.codec.id() {
+            return Err(Error::bad_record("its length is not one of its codec"));
+        }
+        let page = self.slot.as_ptr();
+        // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives; the payload is our own memory.
+        unsafe { self.codec.decode(&self.geometry, &payload[place], page) }.map_err(bad_scale)?;
         Ok(header)
     }
 

@@ -39,12 +39,12 @@ pub struct Piece {
 
 impl Piece {
     pub(super) fn new(landing: &Arc<Landing>, range: Range<usize>) -> Result<Self> {
-        let window = match landing.window_bytes() {
+        let base = range.start.saturating_sub(HEADER_BYTES);
+        let end = range.end.saturating_sub(HEADER_BYTES);
+        let window = match landing.window_bytes(end - base) {
             0 => None,
             bytes => Some(landing.pool.take(bytes)?),
         };
-        let base = range.start.saturating_sub(HEADER_BYTES);
-        let end = range.end.saturating_sub(HEADER_BYTES);
         let head_end = match landing.way {
             Way::Decoded(..) => int8::group_around(&landing.geometry, base)
                 .map_or(base, |group| if group.start == base { base } else { group.end.min(end) }),
@@ -102,7 +102,7 @@ impl Piece {
         self.checksum = crc32c::append(before, filled);
         self.at += bytes;
         match self.landing.way {
-            Way::InPlace => {}
+            Way::InPlace | Way::Sealed => {}
             Way::Scattered => self.scatter(),
             Way::Decoded(spans, _) => self.decode(spans),
         }
@@ -155,7 +155,9 @@ impl Piece {
         {
             self.edges.push(Edge { at: self.base, bytes: window[..end - self.base].to_vec() });
         }
+        let is_sealed = matches!(self.landing.way, Way::Sealed);
         self.landing.arrived(Arrived {
+            sealed: self.window.take_if(|_| is_sealed).map(|window| (self.base, window)),
             range: self.range.clone(),
             header: &self.header,
             checksum: self.checksum,

@@ -99,7 +99,7 @@ pub struct Frame {
     pub request: u32,
     /// Index into the request's keys, or the number of a probe's chunks.
     pub item: u32,
-    /// Where the body stands in the record.
+    /// Where the body stands in the record; in an offer the tenant.
     pub offset: u64,
     /// Length of the whole record.
     pub record_bytes: u64,

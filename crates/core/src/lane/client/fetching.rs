@@ -181,6 +181,8 @@ impl State {
         let status = match error.code {
             Code::BadRecord => ItemStatus::BadRecord,
             Code::NoMemory => ItemStatus::OverBudget,
+            // Of no use to us, and nothing that the vault could know.
+            Code::RecordUnopened => ItemStatus::Missing,
             // A lease that has ended meanwhile: nobody wants it.
             _ => ItemStatus::Incomplete,
         };

@@ -101,6 +101,14 @@ impl Client {
     /// # Errors
     /// As `look_up`.
     pub fn store(&self, namespace: &Hash, records: Vec<Outgoing>) -> Result<u32> {
+        self.store_for(0, namespace, records)
+    }
+
+    /// The same on the account of a tenant.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    pub fn store_for(&self, tenant: u64, namespace: &Hash, records: Vec<Outgoing>) -> Result<u32> {
         if records.is_empty() || records.len() > LANE_KEYS_MAX {
             let text = format!("{} records in one store: 1 to {LANE_KEYS_MAX}", records.len());
             return Err(Error::bad_argument(text));
@@ -112,7 +120,7 @@ impl Client {
             body.extend_from_slice(&(record.bytes().len() as u64).to_le_bytes());
         }
         let request = Request::Store(StoreRequest::new(records));
-        self.session.begin(request, Frame::new(Kind::Offer, 0), body)
+        self.session.begin(request, Frame { offset: tenant, ..Frame::new(Kind::Offer, 0) }, body)
     }
 
     /// Moves `chunks` whole chunks of bytes that are no record, from the vault or to it: what the link alone carries. They

@@ -125,7 +125,12 @@ impl Server {
 
     /// `token` opens one session, soon.
     pub fn admit(&self, token: Token) {
-        lock(&self.shared.tokens).admit(token, self.shared.options.timing.token);
+        lock(&self.shared.tokens).admit(token, true, self.shared.options.timing.token);
+    }
+
+    /// The same for one that only reads.
+    pub fn admit_reader(&self, token: Token) {
+        lock(&self.shared.tokens).admit(token, false, self.shared.options.timing.token);
     }
 
     /// How it is doing now.
@@ -324,8 +329,8 @@ fn greet(shared: &Arc<Shared>, stream: &Arc<dyn Stream>) -> Result<Arc<Session>>
         .body(&hello, &greeting)?
         .try_into()
         .map_err(|_| Error::lane_failed("a token of another length"))?;
-    let session = lock(&shared.tokens).take(&token, (hello.item, hello.code), || {
-        let session = Session::new(Arc::clone(shared));
+    let session = lock(&shared.tokens).take(&token, (hello.item, hello.code), |may_store| {
+        let session = Session::new(Arc::clone(shared), may_store);
         let mut sessions = lock(&shared.sessions);
         sessions.retain(|session| session.strong_count() > 0);
         sessions.push(Arc::downgrade(&session));

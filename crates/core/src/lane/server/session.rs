@@ -23,6 +23,7 @@ use crate::store::{ItemStatus, RecordKey, Reservation};
 /// One client, on all its lanes. It ends when any of them does.
 pub struct Session {
     shared: Arc<Shared>,
+    may_store: bool,
     state: Mutex<State>,
     /// There may be something to send.
     wake: Condvar,
@@ -38,8 +39,8 @@ impl Alive for Session {
 }
 
 impl Session {
-    pub fn new(shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { shared, state: Mutex::default(), wake: Condvar::new() })
+    pub fn new(shared: Arc<Shared>, may_store: bool) -> Arc<Self> {
+        Arc::new(Self { shared, may_store, state: Mutex::default(), wake: Condvar::new() })
     }
 
     /// Fetches and stores under way.
@@ -275,11 +276,12 @@ impl Session {
     fn offer(&self, frame: &Frame, body: &[u8]) -> Result<()> {
         let request = frame.request;
         self.tick()?;
-        if let Some(text) = self.refusal(request) {
+        let reader = (!self.may_store).then_some("this token does not store");
+        if let Some(text) = reader.or_else(|| self.refusal(request)) {
             return self.answer(error_frame(request), error_text(text));
         }
         let room = LANE_OFFERED_BYTES_MAX.saturating_sub(self.state().open_bytes());
-        let (job, statuses) = StoreJob::open(&self.shared, body, room)?;
+        let (job, statuses) = StoreJob::open(&self.shared, frame.offset, body, room)?;
         if !job.is_over() {
             let mut state = self.state();
             state.check()?;

@@ -58,7 +58,7 @@ fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
 impl StoreJob {
     /// Reserves room in order while the vault's share for records under way lasts, and what one session may
     /// have open (`room`); the rest is `OverBudget`, and evicts nothing. Returns the statuses, too: 0 = wanted.
-    pub fn open(shared: &Shared, body: &[u8], room: u64) -> Result<(Self, Vec<u8>)> {
+    pub fn open(shared: &Shared, tenant: u64, body: &[u8], room: u64) -> Result<(Self, Vec<u8>)> {
         let offered = parse_offer(body)?;
         let reserved = shared.store.stats().reserved_bytes;
         let mut room = room.min(shared.options.max_reserved_bytes.saturating_sub(reserved));
@@ -72,7 +72,7 @@ impl StoreJob {
             } else if bytes > room && bytes <= shared.options.max_record_bytes {
                 Offer::Refused(ItemStatus::OverBudget)
             } else {
-                shared.store.reserve(key, bytes)
+                shared.store.reserve_for(tenant, key, bytes)
             };
             match offer {
                 Offer::Wanted(reservation) => {

@@ -21,6 +21,7 @@ pub struct Tokens {
 
 struct Entry {
     until: Instant,
+    may_store: bool,
     /// Once the first lane has come.
     session: Option<Arc<Session>>,
     lanes: u16,
@@ -28,8 +29,8 @@ struct Entry {
 }
 
 impl Tokens {
-    /// `token` is good from now on.
-    pub fn admit(&mut self, token: Token, within: Duration) {
+    /// `token` is good from now on; with `may_store` also for storing.
+    pub fn admit(&mut self, token: Token, may_store: bool, within: Duration) {
         self.forget_old();
         while self.order.len() >= LANE_TOKENS_MAX {
             if let Some(oldest) = self.order.pop_front() {
@@ -37,7 +38,7 @@ impl Tokens {
             }
         }
         let until = Instant::now() + within;
-        self.entries.insert(token, Entry { until, session: None, lanes: 0, taken: 0 });
+        self.entries.insert(token, Entry { until, may_store, session: None, lanes: 0, taken: 0 });
         self.order.push_back(token);
     }
 
@@ -49,7 +50,7 @@ impl Tokens {
         &mut self,
         token: &Token,
         (lane, lanes): (u32, u16),
-        open: impl FnOnce() -> Arc<Session>,
+        open: impl FnOnce(bool) -> Arc<Session>,
     ) -> Result<Arc<Session>> {
         self.forget_old();
         let entry = self
@@ -66,7 +67,7 @@ impl Tokens {
         }
         entry.taken |= 1 << lane;
         entry.lanes = lanes;
-        let session = Arc::clone(entry.session.get_or_insert_with(open));
+        let session = Arc::clone(entry.session.get_or_insert_with(|| open(entry.may_store)));
         if entry.taken.count_ones() == u32::from(lanes) {
             self.entries.remove(token);
         }
