@@ -118,6 +118,7 @@ const CATALOGUE = {
   // Bytes and memory.
   BAD_ARGUMENT: ["user", "{reason}"],
   BAD_RECORD: ["data", "{reason}"],
+  RECORD_UNOPENED: ["data", "{reason}"],
   NO_MEMORY: ["busy", "{reason}"],
   LANE_FAILED: ["down", "{reason}"],
 
@@ -209,6 +210,7 @@ const FREE_TEXT_CODES = [
   "DISK_FAILED",
   "UNKNOWN_ID",
   "BAD_RECORD",
+  "RECORD_UNOPENED",
   "NO_MEMORY",
   "LANE_FAILED",
   "INTERNAL",

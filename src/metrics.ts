@@ -20,6 +20,7 @@ export const SIDECAR_COUNTERS = [
   "saves_present",
   "saves_held_back",
   "bad_records",
+  "records_unopened",
   "fetch_stalls",
   "fetches_lanes",
   "fetches_grpc",

@@ -105,6 +105,11 @@ export const inboxFinish: Core["inboxFinish"] = coded(loaded.inboxFinish);
 export const inboxAbort: Core["inboxAbort"] = coded(loaded.inboxAbort);
 export const inboxStatus: Core["inboxStatus"] = coded(loaded.inboxStatus);
 
+export const recordKeysSet: Core["recordKeysSet"] = coded(loaded.recordKeysSet);
+export const recordKeysNamespace: Core["recordKeysNamespace"] = coded(loaded.recordKeysNamespace);
+export const recordKeysTenant: Core["recordKeysTenant"] = coded(loaded.recordKeysTenant);
+export const recordKeysStatus: Core["recordKeysStatus"] = coded(loaded.recordKeysStatus);
+
 export const lanesOpen: Core["lanesOpen"] = coded(loaded.lanesOpen);
 export const lanesLookup: Core["lanesLookup"] = coded(loaded.lanesLookup);
 export const lanesFetch: Core["lanesFetch"] = coded(loaded.lanesFetch);

@@ -7,6 +7,7 @@ import { makeDirectory } from "../directory.ts";
 import type { ErrorDetails } from "../errors.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
 import { ARENA_BYTES_DEFAULT, ARENA_BYTES_MIN, OPEN_FILES_MIN } from "../limits.ts";
+import { readPrivate } from "../private-file.ts";
 
 const LIMITS = "/proc/self/limits";
 
@@ -62,6 +63,23 @@ function checkArenaDir(config: Config, dir: string): void {
   const freeBytes = freeBytesIn(dir);
   if (freeBytes < ARENA_BYTES_MIN) {
     refuse(`${freeBytes} bytes are free there, the smallest arena takes ${ARENA_BYTES_MIN}`);
+  }
+}
+
+/** Has all records sealed where the configuration names keys. Throws CREDENTIALS or CONFIG_BAD_VALUE for a file that is unfit. */
+export async function loadRecordKeys(config: Config): Promise<void> {
+  const file = config.sidecar.recordKeys;
+  if (file === null) return;
+  const text = readPrivate(file, "[sidecar] record_keys");
+  const { recordKeysSet } = await import("../native.ts");
+  try {
+    recordKeysSet(Buffer.from(text));
+  } catch (error) {
+    throw new TierkvError("CONFIG_BAD_VALUE", {
+      ...describe(config, "record_keys", JSON.stringify(file)),
+      reason: toTierkvError(error).message,
+      fix: "put a key on each line, as `openssl rand -hex 32` makes them",
+    });
   }
 }
 

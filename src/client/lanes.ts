@@ -160,8 +160,9 @@ export class Lanes {
     keys: Buffer,
     records: Uint32Array,
     options: RequestOptions,
+    tenant = 0,
   ): Promise<Settled> {
-    const begin = (id: number): number => lanesStore(id, namespace, keys, records);
+    const begin = (id: number): number => lanesStore(id, namespace, keys, records, tenant);
     return settledOf(await this.#run(begin, options), records.length);
   }
 

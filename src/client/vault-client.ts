@@ -111,12 +111,13 @@ export class VaultClient {
     });
   }
 
-  /** Put-if-absent; one status per item. What was accepted before a failure stays in the vault, so trying again is safe. */
+  /** Put-if-absent, on the account of `tenant`; one status per item. What was accepted before a failure stays in the vault, so trying again is safe. */
   store(
     namespace: Buffer,
     recordClass: RecordClass,
     items: readonly StoreItem[],
     deadlineMs: number,
+    tenant = 0,
   ): Promise<ItemStatus[]> {
     return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
       const isSmall = (item: StoreItem): boolean => item.record.length <= vault.maxRecordBytes;
@@ -128,7 +129,7 @@ export class VaultClient {
       );
       const stored: ItemStatus[] = [];
       for (const batch of batches) {
-        stored.push(...(await storeBatch(attempt, namespace, recordClass, batch)));
+        stored.push(...(await storeBatch(attempt, { namespace, recordClass, tenant }, batch)));
       }
       return items.map((item) =>
         isSmall(item) ? (stored.shift() ?? ItemStatus.INCOMPLETE) : ItemStatus.TOO_LARGE,
@@ -156,6 +157,7 @@ export class VaultClient {
     recordClass: RecordClass,
     items: readonly EncodedItem[],
     deadlineMs: number,
+    tenant = 0,
   ): Promise<{ statuses: ItemStatus[]; isOverLanes: boolean }> {
     const endMs = nowMs() + deadlineMs;
     const { statuses } = await this.#session.call("Store", deadlineMs, (attempt) =>
@@ -164,6 +166,7 @@ export class VaultClient {
         Buffer.concat(items.map(({ key }) => key)),
         Uint32Array.from(items, ({ record }) => record.id),
         attempt.laneOptions(),
+        tenant,
       ),
     );
     const settled = [...statuses] as ItemStatus[];
@@ -172,7 +175,7 @@ export class VaultClient {
     const left = rest.flatMap((index) => items[index] ?? []);
     const records = left.map(({ key, record }) => ({ key, record: record.view() }));
     const leftMs = Math.max(0, endMs - nowMs());
-    const stored = await this.store(namespace, recordClass, records, leftMs);
+    const stored = await this.store(namespace, recordClass, records, leftMs, tenant);
     for (const [at, index] of rest.entries()) {
       settled[index] = stored[at] ?? ItemStatus.INCOMPLETE;
     }
@@ -293,13 +296,14 @@ export class VaultClient {
 
 function storeBatch(
   attempt: Attempt,
-  namespace: Buffer,
-  recordClass: RecordClass,
+  whose: { namespace: Buffer; recordClass: RecordClass; tenant: number },
   batch: readonly StoreItem[],
 ): Promise<ItemStatus[]> {
   const { onProgress, broken } = attempt;
+  const { namespace, recordClass, tenant } = whose;
   const offer = {
     namespace,
+    tenant,
     keys: Buffer.concat(batch.map((item) => item.key)),
     recordBytes: batch.map((item) => item.record.length),
     recordClass: classNumber(recordClass),

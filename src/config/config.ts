@@ -41,6 +41,8 @@ export interface VaultConfig {
   readonly listen: Address;
   /** null: a share of the memory free at start. */
   readonly maxBytes: number | null;
+  /** What each tenant keeps in memory whatever others store; null: tenants are not told apart. */
+  readonly tenantBytes: number | null;
   /** TCP port of the lanes, on the host of `listen`; 0: the system chooses; null: LANE_PORT_STEP above that of `listen`. */
   readonly lanePort: number | null;
   /** null: nothing is kept on disk. */
@@ -81,6 +83,8 @@ export interface SidecarConfig {
   readonly idleExitS: number;
   /** Lanes to each vault; 0: records travel over gRPC. */
   readonly lanes: number;
+  /** The file with the keys that records are sealed with; null: they are not. */
+  readonly recordKeys: string | null;
   /** Where Prometheus may scrape; null: nowhere. */
   readonly metricsListen: Address | null;
   /** Whether that may be an address that other machines reach. */

@@ -127,6 +127,13 @@ export const SCHEMA: Schema = {
           "half of the memory free at start; a quarter where a sidecar starts its own vault",
         example: "24_000_000_000",
       },
+      tenant_bytes: {
+        kind: bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX),
+        doc: "What each tenant (a `cache_salt`; those without one are one) keeps of `max_bytes` whatever others store: a flood by one does not take what another has within its share. What nobody keeps is anybody's.",
+        fallback: () => null,
+        fallbackText: "none: tenants are not told apart",
+        example: '"2GiB"',
+      },
       lane_port: {
         kind: integer(0, 65_535),
         doc: "The TCP port beside `listen`'s on which records travel (lanes), on the same host; clients are told. `0`: any free one. A firewall must let it through: without a way to it records travel over `listen`, more slowly.",
@@ -218,6 +225,13 @@ export const SCHEMA: Schema = {
         fallback: () => LANES_DEFAULT,
         fallbackText: `\`${LANES_DEFAULT}\``,
         example: String(LANES_DEFAULT),
+      },
+      record_keys: {
+        kind: path(PATH_BYTES_MAX),
+        doc: "A file with the keys that records are sealed with (AES-256-GCM) before they leave: vaults keep what they cannot read. One key per line, 64 hexadecimal digits (`openssl rand -hex 32`); the first seals, all open. It must be readable by its owner alone. Sidecars that share blocks need the same file.",
+        fallback: () => null,
+        fallbackText: "none: records are not sealed",
+        example: '"/etc/tierkv/record-keys"',
       },
       metrics_listen: {
         kind: tcpOnly("127.0.0.1:50251", 0),

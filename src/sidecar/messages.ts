@@ -9,6 +9,7 @@ import {
   STEP_ROWS_MAX,
   WORLD_MAX,
 } from "../limits.ts";
+import { recordKeysNamespace } from "../native.ts";
 import type { Step } from "../pace/prefill.ts";
 import type { Fields } from "./frames.ts";
 import { Reader } from "./reader.ts";
@@ -80,6 +81,8 @@ export interface SaveItem {
   hash: Buffer;
   parent: Buffer;
   endTokens: number;
+  /** Whose block it is; 0: nobody's in particular. */
+  tenant: number;
 }
 
 export interface Save {
@@ -280,8 +283,8 @@ function parseGroup(group: Reader): GroupSpec {
 
 function parseNamespace(message: Reader): ShimMessage {
   const bytes = message.bytes("namespace", NAMESPACE_BYTES, NAMESPACE_BYTES);
-  // A copy: it lives as long as the engine, the frame need not.
-  const namespace = toNamespace(Buffer.from(bytes));
+  // A copy: it lives as long as the engine, the frame need not. Where records are sealed it is the name that vaults know.
+  const namespace = toNamespace(recordKeysNamespace(bytes));
   return { t: "namespace", namespace, model: message.name("model") };
 }
 
@@ -306,13 +309,14 @@ function parsePrefetch(message: Reader): Prefetch {
 }
 
 function parseSave(message: Reader): Save {
-  const items = message.rows("items", 6, SAVE_ITEMS_MAX).map((row) => ({
+  const items = message.rows("items", 6, SAVE_ITEMS_MAX, 1).map((row) => ({
     slot: row.u32(0),
     generation: row.u32(1),
     group: row.u32(2, 0, 0xffff),
     hash: asBuffer(row.bytes(3, HASH_BYTES, HASH_BYTES)),
     parent: asBuffer(row.bytes(4, HASH_BYTES, HASH_BYTES)),
     endTokens: row.count(5),
+    tenant: row.has(6) ? row.count(6) : 0,
   }));
   return { t: "save", arena: message.u32("arena"), items };
 }

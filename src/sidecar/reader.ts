@@ -82,9 +82,11 @@ export class Reader {
   }
 
   /** A list of arrays of `width` values each. */
-  rows(key: string | number, width: number, max: number): Reader[] {
+  /** Rows may be longer by `more` values, which older peers do not send. */
+  rows(key: string | number, width: number, max: number, more = 0): Reader[] {
     return this.#list(key, 0, max).map((value, index) => {
-      if (Array.isArray(value) && value.length === width) {
+      const isRow = Array.isArray(value) && value.length >= width && value.length <= width + more;
+      if (isRow) {
         return new Reader(value, this.#name(`${key}[${index}]`), this.#peer);
       }
       throw this.wrong(`${key}[${index}]`, `${width} values`, value);

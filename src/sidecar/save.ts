@@ -210,8 +210,8 @@ export class Saver {
         onEnd();
       } else {
         const packed = packKeys(item.hash, group, shard);
-        const { endTokens } = item;
-        outgoing.push({ namespace, key: packed, record, sourceBytes, endTokens, onEnd });
+        const { endTokens, tenant } = item;
+        outgoing.push({ namespace, tenant, key: packed, record, sourceBytes, endTokens, onEnd });
       }
     }
     this.#options.stores[recordClass]?.add(outgoing);
@@ -224,12 +224,15 @@ export class Saver {
 
 const SETTLE_POLL_MS = 5;
 
-/** Blocks of one namespace, up to a batch's bytes. */
+/** Blocks of one namespace and tenant, up to a batch's bytes. */
 function takeBatch(pending: Pending[], blockBytes: number): Pending[] {
   const [first] = pending;
   const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(SAVE_BATCH_BYTES / blockBytes)));
   let count = 0;
-  while (count < most && pending[count]?.namespace === first?.namespace && count < pending.length) {
+  const isOfFirst = ({ namespace, item }: Pending): boolean =>
+    namespace === first?.namespace && item.tenant === first.item.tenant;
+  for (const next of pending) {
+    if (count === most || !isOfFirst(next)) break;
     count += 1;
   }
   return pending.splice(0, count);

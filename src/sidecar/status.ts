@@ -3,7 +3,7 @@ import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
-import { coreInfo } from "../native.ts";
+import { coreInfo, recordKeysStatus } from "../native.ts";
 import { nowMs } from "../time.ts";
 import { chooseCodecs } from "./codecs.ts";
 import type { CodecName } from "./codecs.ts";
@@ -66,7 +66,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     vaults: { kv: describeVault(vaults.kv), ssm: describeVault(vaults.ssm) },
     kvCodec: chooseCodecs(config.turboQuant).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
-    counters: counters.snapshot(),
+    counters: { ...counters.snapshot(), records_unopened: recordKeysStatus().unopened },
     times: counters.times(),
   };
 }

@@ -15,6 +15,7 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
+import { recordKeysTenant } from "../native.ts";
 import type { Link } from "../pace/link.ts";
 import { BusyTime } from "../time.ts";
 import type { Fates } from "./fates.ts";
@@ -22,6 +23,7 @@ import type { RightOfWay } from "./right-of-way.ts";
 
 export interface OutgoingRecord {
   namespace: Namespace;
+  tenant: number;
   /** Packed. */
   key: Buffer;
   record: EncodedRecord;
@@ -144,10 +146,11 @@ export class StoreQueue {
     const most = this.#link.turnBytes("up", SAVE_BATCH_BYTES);
     let bytes = 0;
     let count = 0;
-    for (const { namespace, record } of this.#waiting) {
+    for (const { namespace, tenant, record } of this.#waiting) {
       bytes += record.bytes;
       const isFull = bytes > most || count === SAVE_BATCH_ITEMS;
-      if (count > 0 && (isFull || namespace !== first?.namespace)) break;
+      const isOther = namespace !== first?.namespace || tenant !== first.tenant;
+      if (count > 0 && (isFull || isOther)) break;
       count += 1;
     }
     return this.#waiting.splice(0, count);
@@ -158,12 +161,13 @@ export class StoreQueue {
     try {
       const [first] = batch;
       if (first === undefined) return;
-      const { namespace } = first;
+      const { namespace, tenant } = first;
       const { statuses, isOverLanes } = await this.#client.storeEncoded(
         namespace,
         this.#client.name,
         batch,
         STORE_TIMEOUT_MS,
+        recordKeysTenant(tenant),
       );
       this.#counters.add(isOverLanes ? "stores_lanes" : "stores_grpc");
       for (const [index, record] of batch.entries()) this.#count(record, statuses[index]);

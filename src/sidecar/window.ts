@@ -103,8 +103,11 @@ export class Window implements FetchSink {
       if (!inboxWrite(inbox, offset, data)) return;
       this.#inboxes.delete(item);
       inboxFinish(inbox);
-    } catch (error) {
-      this.#refuse(item, block, toTierkvError(error));
+    } catch (caught) {
+      const error = toTierkvError(caught);
+      // Sealed with another key: nothing that the vault could know, and nothing to us.
+      if (error.code === "RECORD_UNOPENED") this.missing(item, ItemStatus.MISSING);
+      else this.#refuse(item, block, error);
       return;
     }
     this.#done(item, block);

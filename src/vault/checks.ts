@@ -13,6 +13,8 @@ export interface CheckedKeys {
 
 export interface CheckedOffer extends CheckedKeys {
   recordBytes: Float64Array;
+  /** On whose account. */
+  tenant: number;
 }
 
 export function checkKeys(
@@ -61,7 +63,7 @@ export function checkOffer(
       limit: STORE_CALL_BYTES_MAX,
     });
   }
-  return { ...checked, recordBytes };
+  return { ...checked, recordBytes, tenant: offer.tenant };
 }
 
 /** The keys of all segments one after another, in need order. */

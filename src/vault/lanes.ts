@@ -83,10 +83,10 @@ export class VaultLanes {
     }
   }
 
-  /** A token that opens the lanes of one client, soon. */
-  admit(): Buffer {
+  /** A token that opens the lanes of one client, soon; without `mayStore` they only read. */
+  admit(mayStore = true): Buffer {
     const token = randomToken(TOKEN_BYTES);
-    if (!this.#isClosed) laneServerAdmit(this.#id, token);
+    if (!this.#isClosed) laneServerAdmit(this.#id, token, mayStore);
     return token;
   }
 

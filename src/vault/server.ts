@@ -60,6 +60,8 @@ export interface VaultOptions {
   config: {
     readonly listen: ListenAddress;
     readonly maxBytes: number;
+    /** What each tenant keeps; none: they are not told apart. */
+    readonly tenantBytes?: number | null;
     /** Port of the lanes, 0 or none: any; beside: see `openLanes`; null: no lanes. */
     readonly lanePort?: LanePort | null;
     readonly disk?: VaultDisk | null;
@@ -164,7 +166,7 @@ function checkExposure({ config, security = null }: VaultOptions): void {
 }
 
 function newContext({ config, recordClass, logger, counters }: VaultOptions): VaultContext {
-  const { maxBytes, disk = null } = config;
+  const { maxBytes, tenantBytes = null, disk = null } = config;
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
   const core = coreInfo();
   return {
@@ -172,6 +174,7 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
       maxBytes,
       maxRecordBytes,
       recordClass: vaultClassNumber(recordClass),
+      ...(tenantBytes === null ? {} : { tenantBytes }),
       ...(disk === null ? {} : { disk: nativeDisk(disk) }),
     }),
     recordClass,

@@ -247,6 +247,7 @@ function reserveWithinShare(vault: VaultContext, offer: CheckedOffer): StoreRese
     offer.namespace,
     Buffer.concat(asked.map((item) => keyAt(offer.keys, item))),
     Float64Array.from(asked, (item) => offer.recordBytes[item] ?? 0),
+    offer.tenant,
   );
   for (const [index, item] of asked.entries()) {
     reservations[item] = reserved.reservations[index] ?? 0;

@@ -45,6 +45,8 @@ export interface StoreOffer {
   keys: Buffer;
   recordBytes: number[];
   recordClass: number;
+  /** 0: nobody in particular. */
+  tenant: number;
 }
 
 /** Exactly one of the two is set. */

@@ -11,7 +11,7 @@ import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Call, Registrar } from "../call.ts";
-import { checkArena, checkOpenFiles } from "../conditions.ts";
+import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
 import { startScrape } from "../scrape.ts";
@@ -55,6 +55,7 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
   ]);
   checkOpenFiles();
   checkArena(config);
+  await loadRecordKeys(config);
   const logger = call.createLogger("sidecar", config);
   const idle = new AbortController();
   return runUntilSignal(

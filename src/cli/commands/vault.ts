@@ -60,11 +60,12 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const { vaultFamilies } = await import("../../exposition/vault.ts");
   const listen = async (): Promise<RunningVault> => {
     const counters = newVaultCounters();
-    const { listen: at, lanePort, insecureLan } = config.vault;
+    const { listen: at, tenantBytes, lanePort, insecureLan } = config.vault;
     const vault = await startVault({
       config: {
         listen: at,
         maxBytes,
+        tenantBytes,
         lanePort: lanePort ?? "beside",
         disk,
         insecureLan,

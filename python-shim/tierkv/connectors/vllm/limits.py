@@ -54,5 +54,7 @@ RESTORE_TIMES_MAX: Final = 1024
 STEP_SAMPLES_MAX: Final = 256
 #: A step is measured when one request computes at least this many tokens: less is decoding.
 STEP_TOKENS_MIN: Final = 16
+#: Tenants whose numbers are kept, so that they need not be made anew for every block.
+TENANTS_REMEMBERED: Final = 4096
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4

@@ -8,13 +8,14 @@ from tierkv.connectors.vllm.compat import KVConnectorMetadata, KVConnectorWorker
 
 @dataclass(frozen=True, slots=True)
 class SaveItem:
-    """One block to copy into the arena after this step's forward. Hashes are 32 bytes."""
+    """One block to copy into the arena after this step's forward. Hashes are 32 bytes; `tenant` is 0 without a salt."""
 
     group: int
     block_id: int
     block_hash: bytes
     parent_hash: bytes
     end_tokens: int
+    tenant: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import SaveItem
 from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.tenants import tenant_of
 
 
 @dataclass
@@ -132,6 +133,7 @@ class SavePlanner:
             block_hash=self._grid.block_hash(request, group, index),
             parent_hash=self._grid.parent_hash(request, group, index),
             end_tokens=(index + 1) * group.block_tokens,
+            tenant=tenant_of(request),
         )
 
     def next_step(self) -> tuple[int, list[SaveItem]]:

@@ -283,7 +283,15 @@ class WorkerShim:
                 self.counters.add("dropped_save_no_sidecar", len(saved))
                 return
         items = [
-            [slot, generation, item.group, item.block_hash, item.parent_hash, item.end_tokens]
+            [
+                slot,
+                generation,
+                item.group,
+                item.block_hash,
+                item.parent_hash,
+                item.end_tokens,
+                item.tenant,
+            ]
             for item, (slot, generation) in saved
         ]
         if self._send({"t": "save", "arena": arena.arena_id, "items": items}):
