@@ -1,4 +1,4 @@
-// Owns the price of TLS on lanes: restores and saves under it beside the same in clear, over a loopback and over a link of 5 Gb/s.
+// Owns the price of not being read: restores and saves under TLS, and of sealed records, beside both in clear; loopback and 5 Gb/s.
 import { execFileSync } from "node:child_process";
 import { runExample } from "./lib/cargo.js";
 import { figure } from "./lib/figures.js";
@@ -9,17 +9,20 @@ const LINK = "5gbit";
 const SHAPE = ["tbf", "rate", LINK, "burst", "1250000", "latency", "50ms"];
 const LOOPBACK_FLOOR = { on: "ratio", least: 0.5 };
 const LINK_FLOOR = { on: "ratio", least: 0.85 };
+/** Of what a restore costs. */
+const CHECKSUM_FLOOR = { on: "ratio", most: 0.03 };
 
-export const title = "TLS under the lanes, beside lanes in clear";
+export const title = "TLS under the lanes, and sealed records, beside both in clear";
 
 export async function run({ isQuick, say }) {
   const size = isQuick ? ["--quick"] : [];
-  say("loopback, clear and TLS in turns");
+  say("loopback, clear, TLS and sealed in turns");
   const [near] = await runExample("bench_lanes", ["--tls", ...size]);
-  say(`a link of ${LINK}, clear and TLS in turns`);
+  say(`a link of ${LINK}, clear, TLS and sealed in turns`);
   const far = await overLink(size);
   const figures = [
     ...figuresOf(near, "loopback", LOOPBACK_FLOOR),
+    checksumFigure(near),
     ...figuresOf(far, "5 Gb/s", LINK_FLOOR),
   ];
   const { blocks, pageBytes, lanes, rounds } = near;
@@ -44,6 +47,16 @@ async function overLink(size) {
   }
 }
 
+/** Checksums are always on: what they take, beside all that a restore takes. */
+function checksumFigure({ samples }) {
+  const beside = samples.restoreInt8ClearCpuSPerGb;
+  return figure("checksum of what travels, processor time", "s/GB", samples.checksumSPerGb, {
+    beside,
+    of: "int8 restore in clear",
+    floor: CHECKSUM_FLOOR,
+  });
+}
+
 function figuresOf({ samples }, place, floor) {
   const figures = [];
   for (const codec of ["Int8", "Raw"]) {
@@ -58,8 +71,14 @@ function figuresOf({ samples }, place, floor) {
           of: "in clear",
           floor,
         }),
+        figure(`${label}, sealed`, "GB/s", samples[`${name}SealedGbps`], {
+          beside,
+          of: "in clear",
+          floor,
+        }),
         figure(`${label} in clear, processor time`, "s/GB", samples[`${name}ClearCpuSPerGb`]),
         figure(`${label} under TLS, processor time`, "s/GB", samples[`${name}TlsCpuSPerGb`]),
+        figure(`${label}, sealed, processor time`, "s/GB", samples[`${name}SealedCpuSPerGb`]),
       );
     }
   }

@@ -1,11 +1,12 @@
 // Owns the proof that what a machine lacks is told before anything serves.
-import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { checkArena, checkOpenFiles } from "../../src/cli/conditions.ts";
+import { checkArena, checkOpenFiles, loadRecordKeys } from "../../src/cli/conditions.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config } from "../../src/config/config.ts";
+import { recordKeysStatus } from "../../src/native.ts";
 
 const GIB = 1024 ** 3;
 let dir = "";
@@ -67,4 +68,25 @@ test("a file for a directory is refused with what to write", () => {
   expect(() => checkArena(sidecar(`arena_dir = "${file}"`))).toThrow(
     /\[sidecar\] arena_dir = ".*file": it is not a directory; name a directory of yours on a memory file system/,
   );
+});
+
+test("record keys are read from a file of the owner's alone, and what is in it is never shown", async () => {
+  const file = join(dir, "keys");
+  const config = sidecar(`record_keys = "${file}"`);
+  await expect(loadRecordKeys(config)).rejects.toMatchObject({ code: "CREDENTIALS" });
+  writeFileSync(file, "secret", { mode: 0o600 });
+  await expect(loadRecordKeys(config)).rejects.toThrow(
+    /\[sidecar\] record_keys = ".*keys": the record keys: line 1 is not 64 hexadecimal digits; put a key on each line/,
+  );
+  await expect(loadRecordKeys(config)).rejects.not.toThrow("secret");
+  writeFileSync(file, `${"5a".repeat(32)}\n`, { mode: 0o600 });
+  await loadRecordKeys(config);
+  expect(recordKeysStatus()).toEqual({ isSet: true, unopened: 0 });
+  // The same again is no change; others would be.
+  await loadRecordKeys(config);
+  writeFileSync(file, `${"6b".repeat(32)}\n`, { mode: 0o600 });
+  await expect(loadRecordKeys(config)).rejects.toThrow("sealed with other keys already");
+  chmodSync(file, 0o640);
+  await expect(loadRecordKeys(config)).rejects.toThrow("it has mode 640, so others may read it");
+  await loadRecordKeys(sidecar(""));
 });

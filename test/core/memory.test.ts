@@ -132,7 +132,7 @@ test("a store's views need no room, whenever they are collected", async () => {
   const put = (index: number): number => {
     const { key, record } = makeRecord(index, { payloadBytes: 900_000 });
     const lengths = Float64Array.of(record.length);
-    const { reservations, statuses } = storeReserve(store, NAMESPACE, key, lengths);
+    const { reservations, statuses } = storeReserve(store, NAMESPACE, key, lengths, 0);
     const [reservation = 0] = reservations;
     if (reservation === 0) return statuses[0] ?? 0;
     expect(storeWrite(reservation, 0, record)).toBe(true);

@@ -141,7 +141,14 @@ describe("F10 decoders meet anything", { timeout: TEST_MS_MAX }, () => {
     await only(40_000, codes, (dice) => {
       const namespace = dice.below(2) === 0 ? bytes(dice, 40) : Buffer.alloc(32);
       const recordBytes = Array.from({ length: dice.below(5) }, () => count(dice));
-      const offer = { namespace, keys: keys(dice), recordBytes, recordClass: dice.below(4) };
+      const tenant = dice.below(2 ** 31);
+      const offer = {
+        namespace,
+        keys: keys(dice),
+        recordBytes,
+        recordClass: dice.below(4),
+        tenant,
+      };
       const recordClass = pick(dice, ["kv", "ssm", "both"] as const);
       checkOffer(offer, { recordClass, maxRecordBytes: 1 << 20 });
     });

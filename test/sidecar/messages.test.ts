@@ -48,8 +48,12 @@ test("fields arrive as sent", () => {
   expect(parseMessage(GOOD["save"]!, "test")).toEqual({
     t: "save",
     arena: 7,
-    items: [{ slot: 1, generation: 2, group: 0, hash: HASH, parent: HASH, endTokens: 16 }],
+    items: [
+      { slot: 1, generation: 2, group: 0, hash: HASH, parent: HASH, endTokens: 16, tenant: 0 },
+    ],
   });
+  const ofTenant = { ...GOOD["save"]!, items: [[1, 2, 0, HASH, HASH, 16, 2 ** 48 - 1]] };
+  expect(parseMessage(ofTenant, "test")).toMatchObject({ items: [{ tenant: 2 ** 48 - 1 }] });
   expect(parseMessage(GOOD["return"]!, "test")).toEqual({
     t: "return",
     arena: 7,

@@ -155,7 +155,7 @@ describe("drops", () => {
     const codecs = chooseCodecs({ enabled: false });
     const saver = new Saver({ pool, stores, codecs, fates: new Fates(), counters, logger });
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
-      return { slot, generation: 1, group: 0, hash, parent, endTokens };
+      return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0 };
     });
     saver.accept(source, toNamespace(Buffer.alloc(32)), items);
     expect(counters.get("dropped_queue_full")).toBe(2);

@@ -43,7 +43,13 @@ export class RawStore {
 
   offer(records: readonly TestRecord[], change: Partial<StoreOffer> = {}): void {
     const recordBytes = records.map(({ record }) => record.length);
-    const offer = { namespace: NAMESPACE, keys: keysOf(records), recordBytes, recordClass: 1 };
+    const offer = {
+      namespace: NAMESPACE,
+      keys: keysOf(records),
+      recordBytes,
+      recordClass: 1,
+      tenant: 0,
+    };
     this.call.write({ offer: { ...offer, ...change } });
   }
 

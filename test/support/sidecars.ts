@@ -53,6 +53,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
     vault: {
       listen,
       maxBytes: 64 * MIB,
+      tenantBytes: null,
       lanePort: 0,
       dataDir: null,
       diskBytes: null,
@@ -75,6 +76,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       autostart: false,
       idleExitS: 600,
       lanes: 2,
+      recordKeys: null,
       metricsListen: null,
       metricsLan: false,
     },

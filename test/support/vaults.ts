@@ -36,6 +36,7 @@ export interface TestVault extends RunningVault {
 export interface TestVaultOptions {
   recordClass?: VaultClass;
   maxBytes?: number;
+  tenantBytes?: number | null;
   disk?: VaultDisk;
   /** 0: the system chooses. */
   port?: number;
@@ -47,6 +48,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
   const {
     recordClass = "kv",
     maxBytes = 64 * MIB,
+    tenantBytes = null,
     port = 0,
     lanePort = LANE_PORT,
     disk = null,
@@ -56,6 +58,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     config: {
       listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` },
       maxBytes,
+      tenantBytes,
       lanePort,
       disk,
     },

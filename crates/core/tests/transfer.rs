@@ -135,6 +135,32 @@ fn a_page_travels_and_comes_back() {
 }
 
 #[test]
+fn a_slot_that_another_had_shows_nothing_of_it() {
+    let bench = Bench::new();
+    let (lease, record) = bench.record();
+    bench.arena.slots().release(lease).unwrap();
+    // Whatever stood where heads stand is gone when a page is announced; what lies between is no tenant's.
+    let restored = |before: u8| {
+        let lease = bench.lease();
+        let layer = [&[before; 8192][..], &[0; 512]].concat();
+        bench.arena.poke(lease.slot, &[&layer[..], &layer].concat()).unwrap();
+        let mut arrival = bench.open(lease, Bench::wanted(), record.len());
+        arrival.write(0, &record).unwrap();
+        arrival.finish().unwrap();
+        let slot = bench.arena.peek(lease.slot).unwrap();
+        bench.arena.slots().release(lease).unwrap();
+        slot
+    };
+    assert!(restored(0x5E) == restored(0), "of another tenant");
+    // Nor does an arena of one before it: each is memory of its own.
+    drop(bench);
+    let fresh = Bench::new();
+    for slot in 0..4 {
+        assert!(fresh.arena.peek(slot).unwrap().iter().all(|byte| *byte == 0), "slot {slot}");
+    }
+}
+
+#[test]
 fn what_was_not_asked_for_is_never_decoded() {
     let bench = Bench::new();
     let (_, record) = bench.record();

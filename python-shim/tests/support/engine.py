@@ -187,6 +187,7 @@ class Request:
     lora_request: Any = None
     prompt_embeds: Any = None
     resumable: bool = False
+    cache_salt: str | None = None
     block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:

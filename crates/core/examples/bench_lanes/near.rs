@@ -74,12 +74,19 @@ pub struct Near {
     secured_address: String,
     cert_pem: String,
     streams: Vec<Vec<TcpStream>>,
-    geometry: Arc<Geometry>,
+    pub geometry: Arc<Geometry>,
     arena: Arc<Arena>,
     leases: Vec<Lease>,
-    outbox: Outbox,
-    inbox: Arc<Inbox>,
+    /// What records are made, and taken in, with.
+    pub boxes: Boxes,
     sessions: u32,
+}
+
+/// The way out and the way in.
+#[derive(Default)]
+pub struct Boxes {
+    pub outbox: Outbox,
+    pub inbox: Arc<Inbox>,
 }
 
 /// One session, and its outcomes.
@@ -122,7 +129,6 @@ impl Near {
         let mut ports = ports.split_whitespace().map(|port| format!("{}{port}", place.host));
         let [lanes_address, secured_address, tcp_address] = [(); 3].map(|()| ports.next().unwrap());
         let cert_pem = cert_pem.trim().replace('|', "\n");
-        let (outbox, inbox) = (Outbox::default(), Arc::default());
         let streams = CONNECTIONS.map(|connections| tcp::connect(&tcp_address, connections)).into();
         Self {
             far,
@@ -134,8 +140,7 @@ impl Near {
             geometry,
             arena,
             leases,
-            outbox,
-            inbox,
+            boxes: Boxes::default(),
             sessions: 0,
         }
     }
@@ -144,10 +149,6 @@ impl Near {
     pub fn end(&mut self) {
         drop(self.far.stdin.take());
         self.far.wait().unwrap();
-    }
-
-    pub fn page_bytes(&self) -> usize {
-        self.geometry.page_bytes()
     }
 
     pub fn order(&mut self, order: &str) {
@@ -214,7 +215,7 @@ impl Near {
                 namespace: NAMESPACE,
                 fidelity: codec.id(),
                 arena: Arc::clone(&self.arena),
-                inbox: Arc::clone(&self.inbox),
+                inbox: Arc::clone(&self.boxes.inbox),
                 items: window.iter().map(target).collect(),
             }
         });
@@ -241,7 +242,7 @@ impl Near {
         };
         let lease = self.leases[index];
         let codec = (codec, codec.id());
-        let record = self.outbox.encode(&self.arena, lease, &self.geometry, codec, &identity);
+        let record = self.boxes.outbox.encode(&self.arena, lease, &self.geometry, codec, &identity);
         Outgoing { packed_key, record: Arc::new(record.unwrap()) }
     }
 
@@ -303,7 +304,7 @@ fn key(index: usize) -> [u8; 36] {
 pub struct Samples(Vec<(String, Vec<f64>)>);
 
 impl Samples {
-    fn add(&mut self, name: &str, value: f64) {
+    pub fn add(&mut self, name: &str, value: f64) {
         match self.0.iter_mut().find(|(other, _)| other == name) {
             Some((_, samples)) => samples.push(value),
             None => self.0.push((name.to_owned(), vec![value])),
@@ -392,7 +393,7 @@ pub fn run(plan: &Plan) -> String {
     let rounds = plan.rounds;
     format!(
         "{{\"blocks\":{blocks},\"rounds\":{rounds},\"wireBytesInt8\":{wire},\"pageBytes\":{},\"samples\":{{{}}}}}",
-        near.page_bytes(),
+        near.geometry.page_bytes(),
         samples.json()
     )
 }

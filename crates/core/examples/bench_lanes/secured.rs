@@ -1,43 +1,84 @@
-//! Owns the rounds of lanes under TLS beside lanes in clear: the same records, the same way, in turns.
+//! Owns the rounds of what keeps strangers from reading: lanes under TLS, and sealed records, beside both in clear, in turns.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
 
 use tierkv_core::codec::Codec;
+use tierkv_core::crc32c;
+use tierkv_core::limits::LANE_STEP_BYTES;
+use tierkv_core::seal::RecordKeys;
 
 use super::Plan;
-use super::near::{Near, Place, Samples, Session, measure};
+use super::near::{Boxes, Near, Place, Samples, Session, measure};
 
 /// The default.
 const LANES: u16 = 2;
+/// Checksums are taken in such a round.
+const CHECKSUM_STEPS: u32 = 4096;
 
-fn round(near: &mut Near, sessions: &[(&str, Session)], samples: &mut Samples) {
+/// One way that records go.
+struct Way {
+    name: &'static str,
+    session: Session,
+    boxes: Boxes,
+}
+
+fn sealing() -> Boxes {
+    let boxes = Boxes::default();
+    let keys = Arc::new(RecordKeys::parse("5a".repeat(32).as_bytes()).unwrap());
+    assert!(boxes.outbox.seal_with(&keys) && boxes.inbox.open_with(&keys));
+    boxes
+}
+
+fn round(near: &mut Near, ways: &mut [Way], samples: &mut Samples) {
     near.fill();
     for (codec, name) in [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")] {
         let bytes = near.wire_bytes(codec);
-        for (how, session) in sessions {
+        for Way { name: way, session, boxes } in &mut *ways {
             near.order("flush");
-            measure(samples, near, &format!("save{name}{how}"), bytes, |near| {
+            std::mem::swap(&mut near.boxes, boxes);
+            measure(samples, near, &format!("save{name}{way}"), bytes, |near| {
                 near.save(session, codec);
             });
-            measure(samples, near, &format!("restore{name}{how}"), bytes, |near| {
+            measure(samples, near, &format!("restore{name}{way}"), bytes, |near| {
                 near.restore(session, codec);
             });
+            std::mem::swap(&mut near.boxes, boxes);
         }
     }
+    samples.add("checksumSPerGb", checksum_seconds());
+}
+
+/// Seconds that the checksum of a gigabyte takes, step by step in the cache, as lanes take it.
+fn checksum_seconds() -> f64 {
+    let step = vec![0x5A; LANE_STEP_BYTES];
+    let started = Instant::now();
+    for _ in 0..CHECKSUM_STEPS {
+        black_box(crc32c::checksum(black_box(&step)));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    let bytes = (step.len() * CHECKSUM_STEPS as usize) as f64;
+    started.elapsed().as_secs_f64() / bytes * 1e9
 }
 
 /// Runs all rounds; one line of JSON.
 pub fn run(plan: &Plan, place: &Place) -> String {
     let mut near = Near::open(plan, place);
-    let sessions = [("Clear", false), ("Tls", true)]
-        .map(|(how, is_secured)| (how, near.connect(LANES, is_secured)));
+    let mut ways = [
+        Way { name: "Clear", session: near.connect(LANES, false), boxes: Boxes::default() },
+        Way { name: "Tls", session: near.connect(LANES, true), boxes: Boxes::default() },
+        Way { name: "Sealed", session: near.connect(LANES, false), boxes: sealing() },
+    ];
     // One round for nothing: memory is touched, buffers are made.
-    round(&mut near, &sessions, &mut Samples::default());
+    round(&mut near, &mut ways, &mut Samples::default());
     let mut samples = Samples::default();
     for _ in 0..plan.rounds {
-        round(&mut near, &sessions, &mut samples);
+        round(&mut near, &mut ways, &mut samples);
     }
-    drop(sessions);
+    drop(ways);
     near.end();
-    let (blocks, page_bytes) = (plan.blocks, near.page_bytes());
+    let (blocks, page_bytes) = (plan.blocks, near.geometry.page_bytes());
     let (rounds, samples) = (plan.rounds, samples.json());
     format!(
         "{{\"blocks\":{blocks},\"rounds\":{rounds},\"pageBytes\":{page_bytes},\"lanes\":{LANES},\"samples\":{{{samples}}}}}"

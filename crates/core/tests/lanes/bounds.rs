@@ -62,6 +62,20 @@ fn a_token_opens_each_lane_of_one_session_once() {
 }
 
 #[test]
+fn a_reader_stores_nothing() {
+    let vault = Vault::open();
+    vault.server.admit_reader([5; 32]);
+    let engine = Engine::new(Shape::Strided, 2);
+    let reader = Lanes::dial(&vault.address, [5; 32], 1, timing());
+    assert_eq!(reader.next(), (0, Outcome::Up));
+    let request = reader.client.store(&NAMESPACE, vec![engine.record(1, Codec::Raw)]).unwrap();
+    let Outcome::Failed(error, _) = reader.outcome(request) else { panic!("refused") };
+    assert!(error.text.contains("does not store"), "{}", error.text);
+    let request = reader.client.look_up(&NAMESPACE, &[key(1)]).unwrap();
+    assert_eq!(reader.outcome(request), Outcome::Found(vec![0]));
+}
+
+#[test]
 fn a_token_expires() {
     let vault = Vault::with(|options| options.timing.token = Duration::ZERO);
     let lanes = Lanes::dial(&vault.address, vault.token(), 2, timing());

@@ -15,6 +15,7 @@ const IS_SECURE: bool = false;
 mod bounds;
 mod frames;
 mod peers;
+mod sealed;
 mod stand;
 mod trip;
 mod wires;

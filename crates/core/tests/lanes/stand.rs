@@ -193,7 +193,7 @@ pub struct Engine {
     pub arena: Arc<Arena>,
     pub geometry: Arc<Geometry>,
     pub inbox: Arc<Inbox>,
-    outbox: Outbox,
+    pub outbox: Outbox,
 }
 
 impl Engine {

@@ -18,6 +18,8 @@ mod bounds;
 mod frames;
 #[path = "../lanes/peers.rs"]
 mod peers;
+#[path = "../lanes/sealed.rs"]
+mod sealed;
 #[path = "../lanes/stand.rs"]
 mod stand;
 #[path = "../lanes/trip.rs"]

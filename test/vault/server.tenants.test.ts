@@ -1,0 +1,79 @@
+// Owns the proof that tenants of a vault keep what is theirs: no flood takes it, no guess finds it.
+import { describe, expect, test } from "vitest";
+import { hasBit, ItemStatus } from "../../src/block.ts";
+import { KEYS_MAX } from "../../src/limits.ts";
+import { makeRecord, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
+import type { TestRecord } from "../support/records.ts";
+import { MIB, openClient, openVault, SOON_MS } from "../support/vaults.ts";
+
+const RECORD_BYTES = 64 * 1024;
+const VICTIM = 281_474_976_710_655;
+const FLOODERS = [1, 2, 3, 4];
+const PROBES = 1_000_000;
+
+const records = (from: number, count: number): TestRecord[] =>
+  Array.from({ length: count }, (_, at) => makeRecord(from + at, { payloadBytes: RECORD_BYTES }));
+
+async function hits(client: ReturnType<typeof openClient>, kept: TestRecord[]): Promise<number> {
+  const keys = Buffer.concat(kept.map(({ key }) => key));
+  const present = await client.lookup(NAMESPACE, keys, SOON_MS);
+  return kept.filter((_, at) => hasBit(present, at)).length;
+}
+
+describe("quotas", () => {
+  test.each([
+    ["with quotas a flood by four tenants leaves a fifth what is in its own", 6 * MIB, 0.9, 1],
+    ["without, it leaves nothing", null, 0, 0.1],
+  ])("%s", async (_what, tenantBytes, least, most) => {
+    const vault = await openVault({ maxBytes: 32 * MIB, tenantBytes });
+    const client = openClient(vault);
+    // Less than its quota, index and headers included.
+    const kept = records(0, 80);
+    const stored = await client.store(NAMESPACE, "kv", kept, SOON_MS, VICTIM);
+    expect(new Set(stored)).toEqual(new Set([ItemStatus.ACCEPTED]));
+    // Four times what the vault holds, in turns.
+    let accepted = 0;
+    for (let round = 0; round < 16; round += 1) {
+      const floods = FLOODERS.map((tenant) => {
+        const flood = records(1000 + (round * FLOODERS.length + tenant) * 32, 32);
+        return client.store(NAMESPACE, "kv", flood, SOON_MS, tenant);
+      });
+      const statuses = (await Promise.all(floods)).flat();
+      accepted += statuses.filter((status) => status === ItemStatus.ACCEPTED).length;
+    }
+    expect(accepted, "the flood was let in").toBeGreaterThan(1024);
+    expect(vault.stats().counters["evicted"]).toBeGreaterThan(500);
+    const rate = (await hits(client, kept)) / kept.length;
+    expect(rate).toBeGreaterThanOrEqual(least);
+    expect(rate).toBeLessThanOrEqual(most);
+  });
+});
+
+test(`${PROBES} guesses of another tenant's keys find nothing`, async () => {
+  const vault = await openVault({ maxBytes: 16 * MIB });
+  const client = openClient(vault);
+  const held = Array.from({ length: 500 }, (_, index) => makeRecord(index));
+  await client.store(NAMESPACE, "kv", held, SOON_MS, VICTIM);
+  expect(await hits(client, held)).toBe(held.length);
+  // As near as can be: one bit of a hash, of the group or of the shard.
+  const guess = (probe: number): Buffer => {
+    const key = Buffer.from(held[probe % held.length]?.key ?? "");
+    const bit = Math.floor(probe / held.length) % (key.length * 8);
+    key[bit >> 3] = (key[bit >> 3] ?? 0) ^ (1 << (bit & 7));
+    return key;
+  };
+  let found = 0;
+  for (let probe = 0; probe < PROBES; probe += KEYS_MAX) {
+    const count = Math.min(KEYS_MAX, PROBES - probe);
+    const keys = Buffer.concat(Array.from({ length: count }, (_, at) => guess(probe + at)));
+    const present = await client.lookup(NAMESPACE, keys, SOON_MS);
+    for (let at = 0; at < count; at += 1) found += hasBit(present, at) ? 1 : 0;
+  }
+  expect(found).toBe(0);
+  // The right hashes under another name.
+  const keys = Buffer.concat(held.map(({ key }) => key));
+  const present = await client.lookup(OTHER_NAMESPACE, keys, SOON_MS);
+  expect(present.every((byte) => byte === 0)).toBe(true);
+  expect(vault.counters.get("lookup_keys")).toBeGreaterThanOrEqual(PROBES);
+  expect(vault.counters.get("lookup_hits")).toBe(held.length);
+});
