@@ -57,8 +57,9 @@ export const GUEST_CANCELS_MAX = 512;
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */
 export const CLIENT_CALLS_MAX = 64;
-/** Keys of one Report: each record is read and checked. */
+/** Keys of one Report, which reads and checks each record, and of one Demote, for which the store is locked. */
 export const REPORT_KEYS_MAX = 64;
+export const DEMOTE_KEYS_MAX = 256;
 /** Namespaces whose model a vault remembers. */
 export const VAULT_MODELS_MAX = 4096;
 /** Counter names of one process: a peer cannot grow the table by inventing names. */
@@ -280,6 +281,9 @@ export const NAMESPACES_NAMED_MAX = 1024;
 // Sidecar: restores.
 /** Plans one engine may have open; later ones are answered `overload`. */
 export const PLANS_MAX = 4096;
+/** Prompts of one engine with blocks behind a gap that are kept in mind, and after how long a gap that is still there is believed. */
+export const ORPHANS_MAX = 64;
+export const ORPHAN_WAIT_MS = 60_000;
 /** Keys (hashes times ranks) of one plan. */
 export const PLAN_KEYS_MAX = 131_072;
 /** Keys of all plans of one engine that are still being looked up or wait for room. */

@@ -34,6 +34,8 @@ export const SIDECAR_COUNTERS = [
   "canary_checks",
   "canary_missing",
   "canary_wrong",
+  "orphans_found",
+  "orphans_demoted",
 ] as const;
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */
@@ -56,6 +58,8 @@ export const VAULT_COUNTERS = [
   "fetch_missing",
   "reports",
   "reported",
+  "demotes",
+  "demoted",
   "quarantined",
   "evicted",
   "evicted_bytes",

@@ -126,6 +126,7 @@ export const laneServerClose: Core["laneServerClose"] = coded(loaded.laneServerC
 
 export const createStore: Core["createStore"] = coded(loaded.createStore);
 export const storeLookup: Core["storeLookup"] = coded(loaded.storeLookup);
+export const storeDemote: Core["storeDemote"] = coded(loaded.storeDemote);
 export const storeReserve: Core["storeReserve"] = coded(loaded.storeReserve);
 export const storeWrite: Core["storeWrite"] = coded(loaded.storeWrite);
 export const storeCommit: Core["storeCommit"] = coded(loaded.storeCommit);

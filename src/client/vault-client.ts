@@ -1,7 +1,7 @@
 // Owns the calls a program makes to one vault: each bounded, split to the vault's limits, and checked on arrival.
 import { classNumber, ItemStatus, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
-import { CHUNK_BYTES, REPORT_KEYS_MAX, STORE_BATCH_BYTES } from "../limits.ts";
+import { CHUNK_BYTES, DEMOTE_KEYS_MAX, REPORT_KEYS_MAX, STORE_BATCH_BYTES } from "../limits.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
@@ -228,6 +228,19 @@ export class VaultClient {
         statuses.push(...(reply.statuses as ItemStatus[]));
       }
       return statuses;
+    });
+  }
+
+  /** Says that nobody can use these records as things are, so that they go first; how many the vault moved. Removes nothing. */
+  demote(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<number> {
+    return this.#session.call("Demote", deadlineMs, async ({ channel, options }) => {
+      let total = 0;
+      for (const part of splitKeys(keys, DEMOTE_KEYS_MAX)) {
+        const request = { namespace, keys: part };
+        const { demoted } = await channel.unary(vaultService.Demote, request, options());
+        total += demoted;
+      }
+      return total;
     });
   }
 

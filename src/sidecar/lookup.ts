@@ -14,6 +14,7 @@ import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { yieldToLoop } from "../time.ts";
+import type { Fates } from "./fates.ts";
 import { blockKeys } from "./shelf.ts";
 import type { BlockRun, Shelf } from "./shelf.ts";
 import type { LookupGates } from "./vaults.ts";
@@ -84,8 +85,22 @@ export async function lookUp(
   return { keys, held, isVaultDown: answers.includes(false) };
 }
 
-/** The first block that is not held and was to be fetched, of the group that has the earliest; null: there is none. */
-export function firstMiss(
+/** Why the first block is missing that is not held and was to be fetched, in one word; null: none is. */
+export function whyMissing(
+  namespace: Namespace,
+  groups: readonly (LookupGroup & { from: number })[],
+  { held, isVaultDown }: LookupAnswer,
+  { gates, fates }: { gates: LookupGates; fates: Fates },
+): string | null {
+  const miss = firstMiss(groups, held);
+  if (miss === null) return null;
+  const { group, recordClass, hash } = miss;
+  if (gates[recordClass] === null) return "no_vault";
+  return isVaultDown ? "vault_down" : fates.missReason(namespace, group, hash);
+}
+
+/** Of the group that has the earliest. */
+function firstMiss(
   groups: readonly (LookupGroup & { from: number })[],
   held: readonly Buffer[],
 ): { group: number; recordClass: RecordClass; hash: Buffer } | null {

@@ -20,9 +20,10 @@ import type { Decisions } from "./decisions.ts";
 import type { Fates } from "./fates.ts";
 import type { Ground } from "./ground.ts";
 import { tryLink } from "./link-trial.ts";
-import { copyRun, firstMiss, lookUp } from "./lookup.ts";
+import { copyRun, lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "./messages.ts";
+import { Orphans } from "./orphans.ts";
 import { doneReason, Plan, Run } from "./plan.ts";
 import type { Placed } from "./plan.ts";
 import { share } from "./shelf.ts";
@@ -43,6 +44,7 @@ export interface RestorerOptions {
 
 export class Restorer {
   readonly #options: RestorerOptions;
+  readonly #orphans: Orphans;
   readonly #plans = new Map<number, Plan>();
   #queue: Plan[] = [];
   readonly #changed = new Set<Plan>();
@@ -58,6 +60,7 @@ export class Restorer {
 
   constructor(options: RestorerOptions) {
     this.#options = options;
+    this.#orphans = new Orphans(options);
   }
 
   get planCount(): number {
@@ -153,6 +156,7 @@ export class Restorer {
   close(): void {
     clearTimeout(this.#retry);
     clearInterval(this.#ticker);
+    this.#orphans.close();
     for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
   }
 
@@ -187,11 +191,9 @@ export class Restorer {
       this.#finish(plan, "not_ready");
       return;
     }
-    const boundary = chooseBoundary(
-      message.groups.map((group) => ({ ...group, ...ground.shapeOf(group.group) })),
-      answer,
-      ground.shelf.capacityInTime,
-    );
+    const asked = message.groups.map((group) => ({ ...group, ...ground.shapeOf(group.group) }));
+    const boundary = chooseBoundary(asked, answer, ground.shelf.capacityInTime);
+    this.#orphans.note(namespace, asked, answer);
     this.#account(plan, message, answer, boundary);
     plan.case.decided(ground.pacer.decide(plan, boundary));
     this.#options.send({ t: "held", req, plan: number, groups, tokens: plan.tokens });
@@ -227,16 +229,11 @@ export class Restorer {
   }
 
   #account(plan: Plan, message: Prefetch, answer: LookupAnswer, { tokens }: Boundary): void {
-    const { fates, gates } = this.#options;
-    const miss = tokens < plan.span.end ? firstMiss(message.groups, answer.held) : null;
-    let reason: string | null = null;
-    if (miss !== null && plan.namespace !== null) {
-      const { group, recordClass, hash } = miss;
-      if (gates[recordClass] === null) reason = "no_vault";
-      else if (answer.isVaultDown) reason = "vault_down";
-      else reason = fates.missReason(plan.namespace, group, hash);
-    }
-    plan.case.lookedUp(tokens, reason);
+    const isMissing = tokens < plan.span.end && plan.namespace !== null;
+    const why = isMissing
+      ? whyMissing(plan.namespace, message.groups, answer, this.#options)
+      : null;
+    plan.case.lookedUp(tokens, why);
   }
 
   /** Starts waiting plans in order, each when all its blocks fit: two half-placed plans would wait for each other. */

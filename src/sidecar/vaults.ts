@@ -1,7 +1,8 @@
 // Owns the sidecar's view of its vaults: one client per record class or none, and a turnstile before their look-ups.
 import type { Namespace, RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
-import { LOOKUPS_IN_FLIGHT_MAX } from "../limits.ts";
+import { toTierkvError } from "../errors.ts";
+import { CALL_TIMEOUT_MS, LOOKUPS_IN_FLIGHT_MAX } from "../limits.ts";
 import { Link } from "../pace/link.ts";
 import { nowMs } from "../time.ts";
 
@@ -14,6 +15,8 @@ export class LookupGate {
   readonly #link: Link;
   readonly #waiting: (() => void)[] = [];
   #inFlight = 0;
+  /** Of the vault that takes no hints: one of an older release, or one where we may not write. */
+  #mutedEpoch: number | null = null;
 
   constructor(client: VaultClient, link: Link) {
     this.#client = client;
@@ -45,6 +48,22 @@ export class LookupGate {
       const next = this.#waiting.shift();
       if (next === undefined) this.#inFlight -= 1;
       else next();
+    }
+  }
+
+  /** As the client's `demote`; 0 for a vault that refused before, until it has been restarted. */
+  async demote(namespace: Namespace, keys: Buffer): Promise<number> {
+    const { epoch } = this.#client;
+    if (epoch !== null && epoch === this.#mutedEpoch) return 0;
+    try {
+      return await this.#client.demote(namespace, keys, CALL_TIMEOUT_MS);
+    } catch (error) {
+      const { code } = toTierkvError(error);
+      // The call itself may have been the one that greeted.
+      if (code === "VAULT_REFUSED" || code === "VAULT_DENIED") {
+        this.#mutedEpoch = this.#client.epoch;
+      }
+      throw error;
     }
   }
 }

@@ -37,6 +37,7 @@ import { storeHandler } from "./store-call.ts";
 import { OpenStreams } from "./streams.ts";
 import {
   countsOf,
+  demote,
   flush,
   hello,
   lookup,
@@ -217,6 +218,7 @@ function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Ga
       Stats: unary(vault, "Stats", stats),
       Flush: unaryLater(vault, "Flush", flush),
       Name: unary(vault, "Name", nameModel),
+      Demote: unary(vault, "Demote", demote),
     },
   );
   server.addService(

@@ -1,10 +1,18 @@
-// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Stats, Flush.
+// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Demote, Stats, Flush, Name.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import { countBits, ItemStatus, statusName, toNamespace, vaultClassNumber } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import { CHUNK_BYTES, KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits.ts";
 import {
+  CHUNK_BYTES,
+  DEMOTE_KEYS_MAX,
+  KEYS_MAX,
+  PROTOCOL_MAX,
+  PROTOCOL_MIN,
+  REPORT_KEYS_MAX,
+} from "../limits.ts";
+import {
+  storeDemote,
   storeDiskStats,
   storeDurable,
   storeFlush,
@@ -129,6 +137,14 @@ export async function report(
     "a client reported bad records",
   );
   return { statuses };
+}
+
+export function demote(vault: VaultContext, request: m.DemoteRequest): m.DemoteReply {
+  const { namespace, keys } = checkKeys(request.namespace, request.keys, DEMOTE_KEYS_MAX);
+  const demoted = storeDemote(vault.store, namespace, keys);
+  vault.counters.add("demotes");
+  vault.counters.add("demoted", demoted);
+  return { demoted };
 }
 
 /** Counts of calls come from the counters, what the store knows better comes from the store. */

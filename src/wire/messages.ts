@@ -150,6 +150,15 @@ export interface NameRequest {
 
 export type NameReply = Record<string, never>;
 
+export interface DemoteRequest {
+  namespace: Buffer;
+  keys: Buffer;
+}
+
+export interface DemoteReply {
+  demoted: number;
+}
+
 export interface FlushReply {
   records: number;
   bytes: number;

@@ -12,6 +12,7 @@ const VAULT: Readonly<Record<keyof VaultService, Role>> = {
   Stats: "read",
   Store: "write",
   Name: "write",
+  Demote: "write",
   Flush: "admin",
 };
 

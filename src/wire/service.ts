@@ -21,6 +21,7 @@ export interface VaultService {
   Stats: MethodDefinition<m.StatsRequest, m.StatsReply>;
   Flush: MethodDefinition<m.FlushRequest, m.FlushReply>;
   Name: MethodDefinition<m.NameRequest, m.NameReply>;
+  Demote: MethodDefinition<m.DemoteRequest, m.DemoteReply>;
 }
 
 export interface HealthService {

@@ -3,12 +3,15 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { expect, test, vi } from "vitest";
+import { toNamespace } from "../../src/block.ts";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
 import type * as Limits from "../../src/limits.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import { Canary } from "../../src/sidecar/canary.ts";
+import { Orphans } from "../../src/sidecar/orphans.ts";
 import { RightOfWay } from "../../src/sidecar/right-of-way.ts";
+import { openGates, openLinks } from "../../src/sidecar/vaults.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault, sends } from "../support/fake-vault.ts";
 import { openLanePeer, Pages } from "../support/lanes.ts";
@@ -35,6 +38,8 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
   STREAM_STALL_MS: 1_000,
   CANARY_INTERVAL_MS: 20,
   CANARY_CALL_MS: 300,
+  CALL_TIMEOUT_MS: 1_000,
+  ORPHAN_WAIT_MS: 10,
   PROBE_MIN_MS: 10,
   PROBE_MAX_MS: 20,
 }));
@@ -76,6 +81,7 @@ const SILENT = {
   Stats: never,
   Flush: never,
   Name: never,
+  Demote: never,
 };
 
 const late = { code: "VAULT_DEADLINE" };
@@ -266,6 +272,32 @@ test("a canary whose vault says nothing, and one whose vault takes nothing, come
   }
   ended("sidecar/canary.ts", "this.#checkAll", "this.#check", "this.#fetch");
   ended("sidecar/canary.ts", "client.store", "client.fetch");
+});
+
+const absent = (_call: unknown, done: (error: null, reply: object) => void): void =>
+  done(null, { present: Buffer.from([0]) });
+
+test("orphans whose vault says nothing when it is asked or told of them are let go", async () => {
+  const hashes = hashesOf(makeBlocks("a", 2, PAGE));
+  const group = { group: 0, class: "kv" as const, hashes, from: 0, tokens: 16, tail: 0 };
+  // The second block is held, the first is not.
+  const answer = { keys: [], held: [Buffer.from([2])], isVaultDown: false };
+  for (const handlers of [SILENT, { ...SILENT, Lookup: absent }]) {
+    const vaults = { kv: openClient(await openFakeVault(handlers)), ssm: null };
+    const gates = openGates(vaults, openLinks(vaults));
+    const counters = newSidecarCounters();
+    let errors = 0;
+    const debug = (): void => {
+      errors += 1;
+    };
+    const deaf = { ...logger, debug } as unknown as typeof logger;
+    const orphans = closeAfterTest(new Orphans({ shards: 1, gates, counters, logger: deaf }));
+    orphans.note(toNamespace(NAMESPACE), [group], answer);
+    await until(() => errors === 1, "the call to be given up");
+    expect(counters.get("orphans_demoted")).toBe(0);
+  }
+  ended("sidecar/orphans.ts", "asked.lookup", "told.demote");
+  ended("sidecar/vaults.ts", "this.#client.demote");
 });
 
 test("a reader that takes nothing of what a vault sends it", async () => {

@@ -69,6 +69,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     packAsked: KEYS,
     "gate.lookup": CALL,
   },
+  "src/sidecar/orphans.ts": { "asked.lookup": CALL, "told.demote": CALL },
   "src/sidecar/restore.ts": {
     lookUp: CALL,
     "this.#roomNeeded": KEYS,
@@ -95,6 +96,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/sidecar/vaults.ts": {
     Promise: "the look-ups before it, each of which has a deadline",
     "this.#client.lookup": CALL,
+    "this.#client.demote": "CALL_TIMEOUT_MS",
   },
   "src/vault/fetch-call.ts": {
     sendPlan: "STREAM_STALL_MS of its writer",

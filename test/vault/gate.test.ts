@@ -116,7 +116,7 @@ const LESSER = CALLS.flatMap((path) => {
 
 test("there are calls that some roles may not make", () => {
   expect(new Set(LESSER.map(([path]) => path.split("/")[2]))).toEqual(
-    new Set(["Store", "Name", "Flush"]),
+    new Set(["Store", "Name", "Demote", "Flush"]),
   );
 });
 

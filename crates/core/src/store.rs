@@ -210,6 +210,13 @@ impl Store {
         Some(pin)
     }
 
+    /// Those of these records in memory that are not pinned go before others of their tenant, unless they are used again first;
+    /// how many are moved. Nothing is removed, and what is on disk stays as it is.
+    pub fn demote(&self, keys: &[RecordKey]) -> usize {
+        let mut state = self.state();
+        keys.iter().filter(|key| state.policy.demote(key)).count()
+    }
+
     fn recheck_resident(&self, key: &RecordKey) -> ItemStatus {
         let Some(pin) = self.state().policy.peek(key).map(Stored::pin) else {
             return ItemStatus::Missing;

@@ -31,6 +31,12 @@ pub trait Policy: Send {
     /// A record that is being used.
     fn touch(&mut self, key: &RecordKey) -> Option<&Stored>;
 
+    /// A record that nobody can use as things are: unless it is pinned, it goes before others of its tenant; one that is used
+    /// meanwhile stays. Whether it does now and did not before.
+    fn demote(&mut self, _key: &RecordKey) -> bool {
+        false
+    }
+
     /// A new record of a tenant, by the number that `set_aside` answered; its room was made by `hold`.
     fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16);
 

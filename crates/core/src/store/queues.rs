@@ -1,4 +1,4 @@
-//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of the two queues of its tenant.
+//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of the three queues of its tenant.
 
 use super::Stored;
 use super::tenants::Tenants;
@@ -16,6 +16,8 @@ pub(super) enum Queue {
     Small,
     /// Those that were used again, or came back soon after they went.
     Main,
+    /// Those somebody says are of no use to anybody now: they go before all others.
+    Last,
 }
 
 /// A record with its key. One line of the cache: comparing a key waits for memory once.

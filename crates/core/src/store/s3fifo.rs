@@ -18,7 +18,7 @@ const USES_MAX: u8 = 3;
 /// Tables grow one after another, so that neither memory nor anybody's wait doubles at once.
 const TABLES: usize = 16;
 
-/// Records by key, in two queues: those new records get into, and those used again. A use only counts; it moves nothing.
+/// Records by key, in three queues: those new records get into, those used again, and those that go first. A use only counts; it moves nothing.
 pub struct S3Fifo {
     hasher: RandomState,
     names: Names,
@@ -124,18 +124,19 @@ impl S3Fifo {
                 [Queue::Main, Queue::Small]
             };
             let oldest = |queue| self.queues.oldest(tenant, queue);
-            let number = oldest(first).or_else(|| oldest(second))?;
+            let number =
+                oldest(Queue::Last).or_else(|| oldest(first)).or_else(|| oldest(second))?;
             let entry = self.queues.entry_mut(number);
             let queue = entry.queue;
             if entry.record.as_ref().is_some_and(Stored::is_pinned) {
                 // It is being used. Left among the new ones it would hide what can go from the others.
                 self.queues.move_to(number, Queue::Main);
             } else if entry.uses > 0 {
-                // One use moves a new record on; later uses buy a round each.
-                entry.uses = if queue == Queue::Small { 0 } else { entry.uses - 1 };
+                // One use moves a new record on, or one that was of no use; later uses buy a round each.
+                entry.uses = if queue == Queue::Main { entry.uses - 1 } else { 0 };
                 self.queues.move_to(number, Queue::Main);
             } else {
-                if queue == Queue::Small {
+                if queue != Queue::Main {
                     self.ghosts.remember(entry.tag);
                 }
                 return self.take_out(number);
@@ -184,6 +185,19 @@ impl Policy for S3Fifo {
         let entry = self.queues.entry_mut(number);
         entry.uses = (entry.uses + 1).min(USES_MAX);
         entry.record.as_ref()
+    }
+
+    fn demote(&mut self, key: &RecordKey) -> bool {
+        let Some(number) = self.named(key).and_then(|named| self.find(&named)) else {
+            return false;
+        };
+        let entry = self.queues.entry_mut(number);
+        if entry.queue == Queue::Last || entry.record.as_ref().is_some_and(Stored::is_pinned) {
+            return false;
+        }
+        entry.uses = 0;
+        self.queues.move_to(number, Queue::Last);
+        true
     }
 
     fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16) {

@@ -24,18 +24,18 @@ pub(super) struct Tenant {
     pub(super) records: usize,
     /// Memory of its records in the middle of arriving.
     aside: u64,
-    pub(super) ends: [Ends; 2],
+    pub(super) ends: [Ends; 3],
 }
 
 impl Tenant {
     fn new(id: u64, quota: u64) -> Self {
-        let ends = [Ends { newest: NONE, oldest: NONE, bytes: 0 }; 2];
+        let ends = [Ends { newest: NONE, oldest: NONE, bytes: 0 }; 3];
         Self { id, quota, records: 0, aside: 0, ends }
     }
 
     /// What its records in memory cost.
     pub(super) fn bytes(&self) -> u64 {
-        self.ends[0].bytes + self.ends[1].bytes
+        self.ends.iter().map(|ends| ends.bytes).sum()
     }
 
     /// By how much it is over its quota; below zero: what it has left.
