@@ -134,7 +134,7 @@ const typescript = {
 };
 
 const ENGINE_PROBE =
-  "import importlib.util as u, tierkv; assert u.find_spec('vllm') and u.find_spec('pytest')";
+  "import importlib.util as u, tierkv; assert all(map(u.find_spec, ['vllm', 'pytest', 'hypothesis']))";
 
 const engine = {
   name: "python engine",

@@ -1,9 +1,8 @@
-// Owns the proof that no bytes and no values make a decoder of ours fail in any way but its own: a million cases, by seed.
+// Owns the proof that no bytes and no values make a decoder of ours fail in any way but its own: a million cases with parsers.test.ts.
 import { encode } from "@msgpack/msgpack";
+import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { checkHello } from "../../src/client/greeting.ts";
-import { NO_FILE, checkConfig } from "../../src/config/check.ts";
-import { isTierkvError } from "../../src/errors.ts";
 import type { ErrorCode } from "../../src/errors.ts";
 import { parseRecordHeader, verifyRecord } from "../../src/native.ts";
 import { FrameDecoder } from "../../src/sidecar/frames.ts";
@@ -12,188 +11,167 @@ import { checkOffer, checkPlan } from "../../src/vault/checks.ts";
 import { HELLO } from "../support/fake-vault.ts";
 import { makeRecord } from "../support/records.ts";
 import { makeGroup } from "../support/shim-client.ts";
-import { Dice, testSeed } from "./lib/random.ts";
+import { bytes, damage, meet, number, value } from "./lib/cases.ts";
 
-const TEST_MS_MAX = 120_000;
-/** Cases the event loop may be kept for: the runner wants to hear of us. */
-const STRETCH = 10_000;
+const TEST_MS_MAX = 240_000;
+const HASH = Buffer.alloc(32, 9);
 
-const pick = <T>(dice: Dice, from: readonly T[]): T => from[dice.below(from.length)]!;
+type Frame = Record<string, unknown>;
 
-function bytes(dice: Dice, most: number): Buffer {
-  const made = Buffer.alloc(dice.below(most + 1));
-  for (let at = 0; at < made.length; at += 1) made[at] = dice.below(256);
-  return made;
+const REGISTER: Frame = {
+  t: "register",
+  model: "test/model",
+  max_model_len: 512,
+  kv_blocks: 100,
+  groups: [makeGroup()],
+};
+const NAMESPACE: Frame = { t: "namespace", namespace: HASH, model: "test/model", parts: {} };
+const HELLO_OF = { protocol: 1, engine: "e", rank: 1, world: 4, shards: 2, pid: 7, shim: "1" };
+
+/** One of each message, as a shim sends it. */
+const MESSAGES: readonly Frame[] = [
+  REGISTER,
+  NAMESPACE,
+  { t: "hello", role: "worker", vllm: "0.32.0", ...HELLO_OF },
+  { t: "mapped", arena: 1 },
+  { t: "save", arena: 1, items: [[1, 2, 3, HASH, HASH, 16, 5]] },
+  { t: "return", arena: 1, slots: Buffer.alloc(16) },
+  { t: "prefetch", req: "r", plan: 1, groups: [{ group: 0, class: "kv", hashes: HASH, from: 0 }] },
+  { t: "release", req: "r", plan: 1, tokens: 16, load_us: 5 },
+  { t: "counts", counters: { hits: 1 }, steps: [[1, 2, 3]] },
+  { t: "ping", n: 1 },
+  { t: "status" },
+  { t: "explain", req: "r", most: 5 },
+];
+
+function copy(from: unknown): unknown {
+  if (Array.isArray(from)) return from.map(copy);
+  if (typeof from !== "object" || from === null || Buffer.isBuffer(from)) return from;
+  return Object.fromEntries(Object.entries(from).map(([name, of]) => [name, copy(of)]));
 }
 
-const NUMBERS = [0, -0, -1, 1, 0.5, 2 ** 31, 2 ** 32, 2 ** 53, -(2 ** 53), 1e308, NaN, Infinity];
-const TEXTS = ["", "kv", "ssm", "attention", "bf16", "__proto__", "constructor", "\u0000", "ü"];
-
-/** Anything that a frame can carry, a few levels deep. */
-function value(dice: Dice, depth = 2): unknown {
-  const kinds = depth === 0 ? 6 : 8;
-  switch (dice.below(kinds)) {
-    case 0:
-      return pick(dice, NUMBERS);
-    case 1:
-      return dice.below(1000);
-    case 2:
-      return pick(dice, TEXTS);
-    case 3:
-      return bytes(dice, 80);
-    case 4:
-      return dice.below(2) === 0;
-    case 5:
-      return null;
-    case 6:
-      return Array.from({ length: dice.below(4) }, () => value(dice, depth - 1));
-    default:
-      return { [pick(dice, TEXTS)]: value(dice, depth - 1), group: value(dice, depth - 1) };
-  }
+/** Every map and array in a frame: wherever a field can stand. */
+function places(frame: unknown): object[] {
+  if (typeof frame !== "object" || frame === null || Buffer.isBuffer(frame)) return [];
+  return [frame, ...Object.values(frame).flatMap(places)];
 }
 
-/** Runs `work` so often; it may throw these codes of ours and nothing else. Gives how many were taken. */
-async function only(
-  cases: number,
-  codes: readonly ErrorCode[],
-  work: (dice: Dice) => unknown,
-): Promise<number> {
-  const seed = testSeed();
-  const dice = new Dice(seed);
-  let taken = 0;
-  for (let number = 0; number < cases; number += 1) {
-    try {
-      work(dice);
-      taken += 1;
-    } catch (error) {
-      if (isTierkvError(error) && codes.includes(error.code)) continue;
-      throw new Error(`case ${number} of seed ${seed}`, { cause: error });
+/** Good messages, of which up to four fields are others than they should be, or none at all. */
+function wrong(messages: readonly Frame[]): fc.Arbitrary<Frame> {
+  const change = fc.tuple(fc.nat(99), fc.nat(99), fc.oneof(value, fc.constant(undefined)));
+  const changes = fc.array(change, { maxLength: 4 });
+  return fc.tuple(fc.constantFrom(...messages), changes).map(([good, list]) => {
+    const frame = copy(good) as Frame;
+    for (const [where, which, instead] of list) {
+      const all = places(frame);
+      const place = all[where % all.length] as Frame;
+      const names = Object.keys(place).concat("n");
+      place[names[which % names.length]!] = instead;
     }
-    if (number % STRETCH === 0) await new Promise(setImmediate);
-  }
-  return taken;
+    return frame;
+  });
 }
 
-/** A copy with some bytes changed, cut or made longer. */
-function mangled(dice: Dice, good: Buffer): Buffer {
-  const copy = Buffer.from(good);
-  for (let turn = dice.below(4); turn >= 0; turn -= 1) {
-    copy[dice.below(copy.length)] = dice.below(256);
-  }
-  const kind = dice.below(6);
-  if (kind === 0) return copy.subarray(0, dice.below(copy.length));
-  return kind === 1 ? Buffer.concat([copy, bytes(dice, 40)]) : copy;
-}
+const REFUSALS: ErrorCode[] = ["BAD_FRAME", "VERSION_MISMATCH", "ENGINE_REFUSED"];
 
 describe("F10 decoders meet anything", { timeout: TEST_MS_MAX }, () => {
   test("F10 records: 400,000 cases", async () => {
     const { record } = makeRecord(1, { payloadBytes: 64 });
     const header = record.subarray(0, 192);
-    const taken = await only(200_000, ["BAD_RECORD"], (dice) => {
-      verifyRecord(dice.below(2) === 0 ? mangled(dice, record) : bytes(dice, 260));
-    });
+    const records = fc.oneof(
+      { weight: 3, arbitrary: damage.map((harm) => harm(record)) },
+      bytes(260),
+    );
+    const taken = await meet(200_000, records, ["BAD_RECORD"], verifyRecord);
     // Bytes that stay as they were are a good record still.
     expect(taken).toBeLessThan(20_000);
-    await only(200_000, ["BAD_RECORD"], (dice) => parseRecordHeader(mangled(dice, header)));
+    const headers = damage.map((harm) => harm(header));
+    await meet(200_000, headers, ["BAD_RECORD"], parseRecordHeader);
   });
 
   test("F10 frames: 250,000 cases", async () => {
-    await only(250_000, ["BAD_FRAME"], (dice) => {
-      const body =
-        dice.below(2) === 0 ? bytes(dice, 60) : mangled(dice, Buffer.from(encode(value(dice))));
+    const encoded = fc.tuple(value, damage).map(([of, harm]) => harm(Buffer.from(encode(of))));
+    const length = fc.oneof(
+      { weight: 7, arbitrary: fc.constant(null) },
+      fc.integer({ min: 0, max: 2 ** 32 - 1 }) as fc.Arbitrary<number | null>,
+    );
+    const frames = fc.tuple(fc.oneof(bytes(60), encoded), length);
+    await meet(250_000, frames, ["BAD_FRAME"], ([body, said]) => {
       const head = Buffer.alloc(4);
-      head.writeUInt32LE(dice.below(8) === 0 ? dice.below(2 ** 32) : body.length);
+      head.writeUInt32LE(said ?? body.length);
       const decoder = new FrameDecoder("a peer");
       decoder.push(Buffer.concat([head, body]));
       while (decoder.next() !== null);
     });
   });
 
-  test("F10 messages of shims: 200,000 cases", async () => {
-    const names = [
-      "hello",
-      "register",
-      "mapped",
-      "namespace",
-      "prefetch",
-      "release",
-      "save",
-    ].concat(["return", "counts", "ping", "explain", "status", "nonsense"]);
-    const fields = ["protocol", "role", "engine", "rank", "world", "shards", "pid", "shim"].concat(
-      ["vllm", "model", "max_model_len", "kv_blocks", "groups", "arena", "namespace", "parts"],
-      ["req", "plan", "tokens", "load_us", "items", "slots", "counters", "steps", "n", "most"],
+  test("F10 messages of shims: 150,000 cases", async () => {
+    const taken = await meet(150_000, wrong(MESSAGES), REFUSALS, (frame) => {
+      expect(parseMessage(frame, "a shim").t).toBe(frame["t"]);
+    });
+    expect(taken).toBeGreaterThan(0);
+  });
+
+  test("F10 namespaces and registrations: 50,000 cases", async () => {
+    const taken = await meet(50_000, wrong([NAMESPACE, REGISTER]), REFUSALS, (frame) => {
+      const message = parseMessage(frame, "a shim");
+      if (message.t === "namespace") expect(Buffer.from(message.namespace)).toHaveLength(32);
+      if (message.t !== "register") return;
+      for (const group of message.groups) {
+        const { class: of, layout, dtype, ...numbers } = group;
+        expect(typeof of + typeof layout + typeof dtype).toBe("stringstringstring");
+        const isWhole = (count: number): boolean => Number.isInteger(count) && count >= 0;
+        expect(Object.values(numbers).every(isWhole)).toBe(true);
+      }
+    });
+    expect(taken).toBeGreaterThan(0);
+  });
+});
+
+describe("F10 checks meet anything", { timeout: TEST_MS_MAX }, () => {
+  const codes: ErrorCode[] = ["OVERLOAD", "WRONG_CLASS", "BAD_ARGUMENT"];
+  const keys = fc.oneof(
+    bytes(120),
+    fc.tuple(fc.nat(4), fc.nat(255)).map(([many, byte]) => Buffer.alloc(36 * many, byte)),
+  );
+  const namespace = fc.oneof(bytes(40), fc.constant(HASH));
+  const count = number.map((of) => Math.abs(of) || 0);
+  const classes = fc.constantFrom("kv", "ssm", "both");
+
+  test("F10 offers: 40,000 cases", async () => {
+    const offers = fc.record({
+      namespace,
+      keys,
+      recordBytes: fc.array(count, { maxLength: 4 }),
+      recordClass: fc.nat(3),
+      tenant: fc.nat(),
+    });
+    await meet(40_000, fc.tuple(offers, classes), codes, ([offer, recordClass]) =>
+      checkOffer(offer, { recordClass, maxRecordBytes: 1 << 20 }),
     );
-    await only(200_000, ["BAD_FRAME", "VERSION_MISMATCH", "ENGINE_REFUSED"], (dice) => {
-      const frame: Record<string, unknown> = { t: pick(dice, names) };
-      for (const field of fields) if (dice.below(3) > 0) frame[field] = value(dice);
-      if (dice.below(4) === 0) {
-        frame["groups"] = [{ ...makeGroup(), [pick(dice, Object.keys(makeGroup()))]: value(dice) }];
-      }
-      parseMessage(frame, "a shim");
-    });
   });
 
-  test("F10 requests and answers of gRPC: 120,000 cases", async () => {
-    const codes: ErrorCode[] = ["OVERLOAD", "WRONG_CLASS", "BAD_ARGUMENT"];
-    const keys = (dice: Dice): Buffer =>
-      dice.below(3) === 0 ? bytes(dice, 120) : Buffer.alloc(36 * dice.below(5), dice.below(256));
-    const count = (dice: Dice): number => Math.abs(pick(dice, NUMBERS)) || 0;
-    await only(40_000, codes, (dice) => {
-      const namespace = dice.below(2) === 0 ? bytes(dice, 40) : Buffer.alloc(32);
-      const recordBytes = Array.from({ length: dice.below(5) }, () => count(dice));
-      const tenant = dice.below(2 ** 31);
-      const offer = {
-        namespace,
-        keys: keys(dice),
-        recordBytes,
-        recordClass: dice.below(4),
-        tenant,
-      };
-      const recordClass = pick(dice, ["kv", "ssm", "both"] as const);
-      checkOffer(offer, { recordClass, maxRecordBytes: 1 << 20 });
-    });
-    await only(40_000, codes, (dice) => {
-      const namespace = dice.below(2) === 0 ? bytes(dice, 40) : Buffer.alloc(32);
-      const segment = (): never =>
-        ({ recordClass: dice.below(4), group: count(dice), keys: keys(dice) }) as never;
-      const segments = Array.from({ length: dice.below(4) }, segment);
-      const plan = { namespace, segments, chunkBytes: count(dice) };
-      checkPlan(plan, pick(dice, ["kv", "ssm", "both"] as const));
-    });
-    await only(40_000, ["VERSION_MISMATCH", "VAULT_BROKEN", "VAULT_CLASS"], (dice) => {
-      const reply = { ...HELLO, protocol: count(dice), recordVersion: dice.below(3) };
-      const limits = { maxKeys: count(dice), maxRecordBytes: count(dice) };
-      const context = { name: "kv", address: "a:1", call: "Hello", timeoutMs: 1 } as const;
-      checkHello({ ...reply, ...limits, recordClass: dice.below(5) }, "kv", context);
-    });
+  test("F10 plans: 40,000 cases", async () => {
+    const segment = fc.record({ recordClass: fc.nat(3), group: count, keys });
+    const segments = fc.array(segment, { maxLength: 3 });
+    const plans = fc.record({ namespace, segments, chunkBytes: count });
+    await meet(40_000, fc.tuple(plans, classes), codes, ([plan, recordClass]) =>
+      checkPlan(plan as never, recordClass),
+    );
   });
 
-  test("F10 configuration files: 30,000 cases", async () => {
-    const good = '[cluster]\nrole = "inference"\nkv_cold = "h:1"\n[vault]\nmax_bytes = "24GiB"\n';
-    const snips = [
-      "[",
-      "]",
-      "=",
-      '"',
-      "'",
-      "\n",
-      "#",
-      "{",
-      "}",
-      ",",
-      "role",
-      "1e9",
-      "true",
-      "\u0000",
-    ];
-    await only(30_000, [], (dice) => {
-      let text = good;
-      for (let turn = dice.below(6); turn >= 0; turn -= 1) {
-        const at = dice.below(text.length + 1);
-        text = text.slice(0, at) + pick(dice, snips) + text.slice(at + dice.below(6));
-      }
-      // What is wrong with a file is told as a list, never thrown.
-      checkConfig(text, NO_FILE, {});
+  test("F10 answers of vaults: 40,000 cases", async () => {
+    const replies = fc.record({
+      protocol: count,
+      recordVersion: fc.nat(2),
+      maxKeys: count,
+      maxRecordBytes: count,
+      recordClass: fc.nat(4),
     });
+    const context = { name: "kv", address: "a:1", call: "Hello", timeoutMs: 1 } as const;
+    const refusals: ErrorCode[] = ["VERSION_MISMATCH", "VAULT_BROKEN", "VAULT_CLASS"];
+    await meet(40_000, replies, refusals, (reply) =>
+      checkHello({ ...HELLO, ...reply }, "kv", context),
+    );
   });
 });

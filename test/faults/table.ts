@@ -84,6 +84,7 @@ export const FAULTS: readonly FaultRow[] = [
     [
       NETWORK,
       "test/faults/decoders.test.ts",
+      "test/faults/parsers.test.ts",
       `${RUST}lanes/frames.rs`,
       `${SHIM}test_frames.py`,
       `${SHIM}test_decoders.py`,

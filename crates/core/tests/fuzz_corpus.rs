@@ -1,8 +1,15 @@
 //! Owns the replay of what fuzzing starts from, in every build: `crates/fuzz/corpus/TARGET/`.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[expect(dead_code, reason = "nobody dials from here")]
+#[path = "support/certificates.rs"]
+mod certificates;
 #[expect(dead_code, reason = "nothing is put here")]
 #[path = "support/records.rs"]
 mod records;
+#[path = "support/secured.rs"]
+mod secured;
 #[path = "support/segments.rs"]
 mod segments;
 #[path = "support/targets.rs"]

@@ -1,4 +1,4 @@
-//! Owns what fuzzing runs on any bytes: frames, records, segments, and the index against a plain map.
+//! Owns what fuzzing runs on any bytes: frames, records, segments, and the index against a plain map; secured.rs has what is under keys.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
@@ -20,14 +20,21 @@ use tierkv_core::record::{self, HEADER_BYTES};
 use tierkv_core::store::RecordKey;
 
 use super::records::key;
+use super::secured::{sealed, tls};
 use super::segments::{Bytes, NAME, segment as build};
 
 /// Body of one fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All of them, by name.
-pub const TARGETS: [(&str, Target); 4] =
-    [("frame", frame), ("record", record), ("segment", segment), ("index", index)];
+pub const TARGETS: [(&str, Target); 6] = [
+    ("frame", frame),
+    ("record", record),
+    ("segment", segment),
+    ("index", index),
+    ("tls", tls),
+    ("sealed", sealed),
+];
 
 /// Sets the CRC32C of everything before the last 4 bytes: random bytes would never get past it.
 fn seal(bytes: &mut [u8]) {
@@ -58,7 +65,7 @@ impl Stream for Peer {
     fn shutdown(&self) {}
 }
 
-struct Always;
+pub struct Always;
 
 impl Alive for Always {
     fn tick(&self) -> Result<()> {
@@ -99,16 +106,21 @@ pub fn frame(input: &[u8]) {
     }
 }
 
+/// Gives a record magic, version and checksums that hold.
+pub fn make_sound(bytes: &mut [u8]) {
+    let Some((head, payload)) = bytes.split_at_mut_checked(HEADER_BYTES) else { return };
+    head[..8].copy_from_slice(b"TKVR\x01\x00\xc0\x00");
+    head[HEADER_BYTES - 8..HEADER_BYTES - 4]
+        .copy_from_slice(&crc32c::checksum(payload).to_le_bytes());
+    seal(head);
+}
+
 /// A record. With an odd first byte its frame is sound: magic, version and checksums; only its fields are not.
 pub fn record(input: &[u8]) {
     let Some((is_sealed, rest)) = input.split_first() else { return };
     let mut bytes = rest.to_vec();
-    if is_sealed % 2 == 1 && bytes.len() >= HEADER_BYTES {
-        let (head, payload) = bytes.split_at_mut(HEADER_BYTES);
-        head[..8].copy_from_slice(b"TKVR\x01\x00\xc0\x00");
-        head[HEADER_BYTES - 8..HEADER_BYTES - 4]
-            .copy_from_slice(&crc32c::checksum(payload).to_le_bytes());
-        seal(head);
+    if is_sealed % 2 == 1 {
+        make_sound(&mut bytes);
     }
     let verified = record::verify(&bytes);
     let Ok(parsed) = record::parse(&bytes) else {
