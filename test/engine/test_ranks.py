@@ -41,7 +41,7 @@ def test_two_ranks_save_and_restore_every_block_together(
         (cold,) = engine.call("generate", prompts=[TEXT])
         assert cold["cached"] == 0
         cluster.wait_saved(heads * BLOCKS)
-        assert cluster.vault_status()["records"] == heads * BLOCKS
+        assert cluster.counters()["blocks_saved"] == heads * BLOCKS
         (own_hit,) = engine.call("generate", prompts=[TEXT])
         assert own_hit["cached"] == BLOCKS * BLOCK
         # Other prompts take all 63 blocks, so that no page holds by chance what is to be restored.
