@@ -4,7 +4,6 @@ import type { RecordClass, ItemStatus } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import {
   CANARY_CALL_MS,
-  CANARY_INTERVAL_MS,
   CANARY_PAYLOAD_BYTES,
   CANARY_RECORDS,
   QUARANTINE_MS,
@@ -16,6 +15,8 @@ import { jitterMs, nowMs, randomToken, sleep } from "../time.ts";
 import type { VaultClients } from "./vaults.ts";
 
 export interface CanaryOptions {
+  /** 0: nothing is ever checked. */
+  intervalMs: number;
   vaults: VaultClients;
   /** Nothing is restored or saved just now. */
   isIdle(): boolean;
@@ -45,7 +46,7 @@ export class Canary {
     this.#options = options;
     this.#records = { kv: this.#make("kv"), ssm: this.#make("ssm") };
     // Ends by itself, on close.
-    void this.#run();
+    if (options.intervalMs > 0) void this.#run();
   }
 
   close(): void {
@@ -54,9 +55,10 @@ export class Canary {
 
   async #run(): Promise<void> {
     const { signal } = this.#closing;
+    const { intervalMs } = this.#options;
     while (!signal.aborted) {
       try {
-        await sleep(jitterMs(CANARY_INTERVAL_MS / 2, CANARY_INTERVAL_MS), signal);
+        await sleep(jitterMs(intervalMs / 2, intervalMs), signal);
         if (this.#options.isIdle()) await this.#checkAll();
       } catch {
         // Closed, or a vault that is not there: the breaker knows.

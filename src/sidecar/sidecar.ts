@@ -65,6 +65,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     throw error;
   }
   const canary = new Canary({
+    intervalMs: config.sidecar.canaryS * 1000,
     vaults,
     isIdle: () => common.way.isFree && saver.queuedBlocks === 0,
     onQuarantine: (recordClass) => server.forget(recordClass),

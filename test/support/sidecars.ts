@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { Config } from "../../src/config/config.ts";
+import { CANARY_INTERVAL_MS } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
@@ -75,6 +76,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       arenaDir: options.arenaDir ?? null,
       autostart: false,
       idleExitS: 600,
+      canaryS: CANARY_INTERVAL_MS / 1000,
       lanes: 2,
       recordKeys: null,
       metricsListen: null,

@@ -190,7 +190,8 @@ class Cluster:
             f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n{ssm}'
             f'[turbo_quant]\nenabled = {str(int8).lower()}\nstates = "{states}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
-            f"lanes = {lanes}\n"
+            # What a vault holds and fetches is counted by the tests: nothing of the sidecar's own among it.
+            f"lanes = {lanes}\ncanary_s = 0\n"
             f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
         )
         self.vault: Process = (
