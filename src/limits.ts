@@ -180,10 +180,9 @@ export const DISK_BYTES_MAX: number = 65_536 * GIB;
 export const DISK_FREE_SHARE = 0.5;
 /** Time to live of records on disk, at most: ten years. */
 export const DISK_TTL_S_MAX = 315_360_000;
-/** Shared memory of one engine, least and most. */
+/** Shared memory of one engine: least, most, and its ceiling by default; the real size follows from the engine's cache. */
 export const ARENA_BYTES_MIN: number = 16 * MIB;
 export const ARENA_BYTES_MAX: number = 1024 * GIB;
-/** Ceiling of one engine's arena; the real size follows from the engine's cache. */
 export const ARENA_BYTES_DEFAULT: number = 4 * GIB;
 /** How long a request waits for its blocks: in all, without anything new arriving, and the most that may be set. */
 export const RESTORE_WAIT_MS_DEFAULT = 5_000;

@@ -2,12 +2,7 @@
 import { classNumber, HASH_BYTES, packKeys } from "../block.ts";
 import type { RecordClass, ItemStatus } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
-import {
-  CANARY_CALL_MS,
-  CANARY_PAYLOAD_BYTES,
-  CANARY_RECORDS,
-  QUARANTINE_MS,
-} from "../limits.ts";
+import { CANARY_CALL_MS, CANARY_PAYLOAD_BYTES, CANARY_RECORDS, QUARANTINE_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { writeRecord } from "../native.ts";

@@ -94,7 +94,13 @@ test("an empty file means the defaults, each key of the schema among them", () =
     cluster: { role: "inference", kvCold: null, ssmCold: null },
     turboQuant: { enabled: true, kvDim: null, states: "raw" },
     vault: { maxBytes: null },
-    sidecar: { arenaBytes: 4 * 1024 ** 3, arenaDir: null, autostart: true, canaryS: 60, idleExitS: 600 },
+    sidecar: {
+      arenaBytes: 4 * 1024 ** 3,
+      arenaDir: null,
+      autostart: true,
+      canaryS: 60,
+      idleExitS: 600,
+    },
     restore: { waitMs: 5000, stallMs: 400, when: "faster" },
     log: { level: "info" },
   });

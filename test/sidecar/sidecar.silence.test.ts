@@ -36,7 +36,6 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
   STREAM_STALL_MS: 1_000,
-  CANARY_INTERVAL_MS: 20,
   CANARY_CALL_MS: 300,
   CALL_TIMEOUT_MS: 1_000,
   ORPHAN_WAIT_MS: 10,
@@ -265,7 +264,9 @@ test("a canary whose vault says nothing, and one whose vault takes nothing, come
     };
     const vaults = { kv: openClient(await openFakeVault(handlers)), ssm: null };
     const counters = newSidecarCounters();
-    closeAfterTest(new Canary({ vaults, isIdle, onQuarantine: never, counters, logger }));
+    closeAfterTest(
+      new Canary({ intervalMs: 20, vaults, isIdle, onQuarantine: never, counters, logger }),
+    );
     await until(() => turns >= 3, "the third turn");
     expect(counters.get("canary_wrong")).toBe(0);
     expect(counters.get("canary_missing") > 0).toBe(handlers !== SILENT);
