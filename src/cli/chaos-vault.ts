@@ -1,14 +1,8 @@
 // Owns what `tierkv chaos` does to one vault: faults that harm nobody else, on records of its own, and what was seen of the contract.
 import { connect } from "node:net";
-import {
-  classNumber,
-  HASH_BYTES,
-  ItemStatus,
-  leadingBits,
-  packKeys,
-  statusName,
-} from "../block.ts";
+import { HASH_BYTES, ItemStatus, leadingBits, statusName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
+import { ownRecords } from "../client/own-records.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { StoreItem } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
@@ -20,7 +14,6 @@ import {
   CHAOS_SILENT_PEERS,
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
-import { writeRecord } from "../native.ts";
 import { nowMs, randomToken, sleep } from "../time.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 
@@ -63,8 +56,10 @@ class ChaosRun {
   constructor(options: ChaosOptions) {
     this.#options = options;
     this.#client = new VaultClient({ ...options, lanes: 0 });
-    this.#items = this.#make();
-    this.#spare = this.#make();
+    const make = (): StoreItem[] =>
+      ownRecords(this.#namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
+    this.#items = make();
+    this.#spare = make();
   }
 
   async all(): Promise<ChaosRow[]> {
@@ -259,39 +254,6 @@ class ChaosRun {
       else if (got.length > 0 || !mayLack) return -1;
     }
     return sound;
-  }
-
-  #make(): StoreItem[] {
-    const recordClass = classNumber(this.#options.name);
-    return Array.from({ length: CHAOS_RECORDS }, () => {
-      const blockHash = randomToken(HASH_BYTES);
-      const record = writeRecord(
-        {
-          codec: 0,
-          recordClass,
-          fidelity: 0,
-          layout: 1,
-          group: 0,
-          shard: 0,
-          shardCount: 1,
-          dtype: 0,
-          parts: 0,
-          tokens: 1,
-          layers: 1,
-          heads: 0,
-          dimK: 0,
-          dimV: 0,
-          endTokens: 1,
-          payloadBytes: CHAOS_PAYLOAD_BYTES,
-          sourceBytes: CHAOS_PAYLOAD_BYTES,
-          namespace: this.#namespace,
-          blockHash,
-          parentHash: Buffer.alloc(HASH_BYTES),
-        },
-        randomToken(CHAOS_PAYLOAD_BYTES),
-      );
-      return { key: packKeys(blockHash, 0, 0), record };
-    });
   }
 }
 

@@ -1,11 +1,11 @@
 // Owns the canary of each vault: small records of the sidecar's own, fetched again now and then; a wrong one quarantines the vault.
-import { classNumber, HASH_BYTES, packKeys } from "../block.ts";
+import { HASH_BYTES } from "../block.ts";
 import type { RecordClass, ItemStatus } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
+import { ownRecords } from "../client/own-records.ts";
+import type { StoreItem, VaultClient } from "../client/vault-client.ts";
 import { CANARY_CALL_MS, CANARY_PAYLOAD_BYTES, CANARY_RECORDS, QUARANTINE_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
-import { writeRecord } from "../native.ts";
 import { jitterMs, nowMs, randomToken, sleep } from "../time.ts";
 import type { VaultClients } from "./vaults.ts";
 
@@ -21,25 +21,21 @@ export interface CanaryOptions {
   logger: Logger;
 }
 
-interface CanaryRecord {
-  /** Packed. */
-  key: Buffer;
-  record: Buffer;
-}
-
 /** Checks until closed; what fails is tried again at the next turn, and nobody waits for it. */
 export class Canary {
   readonly #options: CanaryOptions;
   readonly #closing = new AbortController();
   /** In a namespace that nobody else has, so that nobody else can have stored other bytes there. */
   readonly #namespace = randomToken(HASH_BYTES);
-  readonly #records: Record<RecordClass, readonly CanaryRecord[]>;
+  readonly #records: Record<RecordClass, readonly StoreItem[]>;
   readonly #quarantinedAtMs = new Map<VaultClient, number>();
   #turn = 0;
 
   constructor(options: CanaryOptions) {
     this.#options = options;
-    this.#records = { kv: this.#make("kv"), ssm: this.#make("ssm") };
+    const make = (name: RecordClass): StoreItem[] =>
+      ownRecords(this.#namespace, name, CANARY_RECORDS, CANARY_PAYLOAD_BYTES);
+    this.#records = { kv: make("kv"), ssm: make("ssm") };
     // Ends by itself, on close.
     if (options.intervalMs > 0) void this.#run();
   }
@@ -122,38 +118,5 @@ export class Canary {
     this.#quarantinedAtMs.set(client, nowMs());
     client.quarantine(reason);
     onQuarantine(client.name);
-  }
-
-  #make(recordClass: RecordClass): CanaryRecord[] {
-    return Array.from({ length: CANARY_RECORDS }, () => {
-      const blockHash = randomToken(HASH_BYTES);
-      const payload = randomToken(CANARY_PAYLOAD_BYTES);
-      const record = writeRecord(
-        {
-          codec: 0,
-          recordClass: classNumber(recordClass),
-          fidelity: 0,
-          layout: 1,
-          group: 0,
-          shard: 0,
-          shardCount: 1,
-          dtype: 0,
-          parts: 0,
-          tokens: 1,
-          layers: 1,
-          heads: 0,
-          dimK: 0,
-          dimV: 0,
-          endTokens: 1,
-          payloadBytes: CANARY_PAYLOAD_BYTES,
-          sourceBytes: CANARY_PAYLOAD_BYTES,
-          namespace: this.#namespace,
-          blockHash,
-          parentHash: Buffer.alloc(HASH_BYTES),
-        },
-        payload,
-      );
-      return { key: packKeys(blockHash, 0, 0), record };
-    });
   }
 }

@@ -1,7 +1,7 @@
 //! Owns what fuzzing runs on bytes that travel or lie under keys: whoever dials a vault's TLS, and sealed records.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tierkv_core::seal::{PREFIX_BYTES, RecordKeys, SEALED_AROUND, SEALED_EXTRA_BY
 
 use super::certificates::Pair;
 use super::records::{header, key};
-use super::targets::{Always, make_sound};
+use super::targets::{Always, feed, make_sound};
 
 /// Type, version and length of a TLS record.
 const TLS_HEADER_BYTES: usize = 5;
@@ -29,11 +29,7 @@ struct Dialler {
 
 impl Stream for Dialler {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let sent = self.sent.load(Ordering::Acquire);
-        let count = buffer.len().min(self.bytes.len() - sent).min(1 + sent % 97);
-        buffer[..count].copy_from_slice(&self.bytes[sent..sent + count]);
-        self.sent.store(sent + count, Ordering::Release);
-        Ok(count)
+        Ok(feed(&self.bytes, &self.sent, buffer))
     }
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         Ok(parts.iter().map(|part| part.len()).sum())

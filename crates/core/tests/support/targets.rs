@@ -50,11 +50,7 @@ struct Peer {
 
 impl Stream for Peer {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let sent = self.sent.load(Ordering::Acquire);
-        let count = buffer.len().min(self.bytes.len() - sent).min(1 + sent % 97);
-        buffer[..count].copy_from_slice(&self.bytes[sent..sent + count]);
-        self.sent.store(sent + count, Ordering::Release);
-        Ok(count)
+        Ok(feed(&self.bytes, &self.sent, buffer))
     }
     fn write(&self, _: &[IoSlice<'_>]) -> io::Result<usize> {
         Err(io::ErrorKind::BrokenPipe.into())
@@ -63,6 +59,15 @@ impl Stream for Peer {
         Err(io::ErrorKind::BrokenPipe.into())
     }
     fn shutdown(&self) {}
+}
+
+/// The next few of `bytes`, of which `sent` have gone.
+pub fn feed(bytes: &[u8], sent: &AtomicUsize, buffer: &mut [u8]) -> usize {
+    let from = sent.load(Ordering::Acquire);
+    let count = buffer.len().min(bytes.len() - from).min(1 + from % 97);
+    buffer[..count].copy_from_slice(&bytes[from..from + count]);
+    sent.store(from + count, Ordering::Release);
+    count
 }
 
 pub struct Always;
