@@ -156,7 +156,6 @@ export const LANES_MAX = 8;
 /** A vault's rates are over about this time, and are sampled this often. */
 export const RATE_SPAN_MS = 10_000;
 export const RATE_SAMPLE_MS = 1_000;
-
 /** From a vault's port to that of its lanes: the next ports may be those of other vaults. */
 export const LANE_PORT_STEP = 1000;
 /** A first call waits this long for lanes that are being opened; a refused connection is heard of at once. */

@@ -102,6 +102,11 @@ export class VaultSession {
     return this.#breaker.state;
   }
 
+  /** Nobody is to ask the vault. */
+  get isOpen(): boolean {
+    return this.#breaker.isOpen;
+  }
+
   get lanesState(): LanesState {
     return this.#lanes.state;
   }

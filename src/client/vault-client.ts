@@ -63,6 +63,11 @@ export class VaultClient {
     return this.#session.state;
   }
 
+  /** Its breaker is open: calls fail at once. */
+  get isOpen(): boolean {
+    return this.#session.isOpen;
+  }
+
   /** Whether records travel on lanes; else they travel over gRPC. */
   get lanes(): LanesState {
     return this.#session.lanesState;

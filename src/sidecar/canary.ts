@@ -15,7 +15,7 @@ export interface CanaryOptions {
   vaults: VaultClients;
   /** Nothing is restored or saved just now. */
   isIdle(): boolean;
-  /** What came from vaults of this class is not to be given out again. */
+  /** What came from vaults of this class, and nobody uses, is not to be given out again. */
   onQuarantine(recordClass: RecordClass): void;
   counters: SidecarCounters;
   logger: Logger;
@@ -52,7 +52,7 @@ export class Canary {
         await sleep(jitterMs(intervalMs / 2, intervalMs), signal);
         if (this.#options.isIdle()) await this.#checkAll();
       } catch {
-        // Closed, or a vault that is not there: the breaker knows.
+        // Closed.
       }
     }
   }
@@ -63,7 +63,12 @@ export class Canary {
     for (const client of [kv, ssm]) {
       if (client === null) continue;
       this.#release(client);
-      if (client.state === "up" || client.state === "unknown") await this.#check(client);
+      if (client.isOpen) continue;
+      try {
+        await this.#check(client);
+      } catch {
+        // A vault that is not there, or takes nothing from us: the breaker knows, and the other one has its turn.
+      }
     }
   }
 

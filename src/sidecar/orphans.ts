@@ -33,7 +33,6 @@ interface Suspects {
   gap: Gap;
   /** Packed. */
   behind: Readonly<Record<RecordClass, Buffer>>;
-  timer: NodeJS.Timeout;
 }
 
 /**
@@ -42,8 +41,8 @@ interface Suspects {
  */
 export class Orphans {
   readonly #options: OrphansOptions;
-  /** By the gap's keys. */
-  readonly #suspects = new Map<string, Suspects>();
+  /** Second looks to come, by the gap's keys. */
+  readonly #waiting = new Map<string, NodeJS.Timeout>();
 
   constructor(options: OrphansOptions) {
     this.#options = options;
@@ -51,27 +50,27 @@ export class Orphans {
 
   /** Takes note of what a look-up found held behind the first gap; nothing where a vault did not answer. */
   note(namespace: Namespace, groups: readonly Asked[], { held, isVaultDown }: LookupAnswer): void {
-    if (isVaultDown || this.#suspects.size >= ORPHANS_MAX) return;
+    if (isVaultDown || this.#waiting.size >= ORPHANS_MAX) return;
     const gap = this.#firstGap(groups, held);
     if (gap === null) return;
     const id = gap.keys.toString("latin1");
-    if (this.#suspects.has(id)) return;
+    if (this.#waiting.has(id)) return;
     const behind = this.#heldBehind(groups, held, gap.tokens);
     const records = (behind.kv.length + behind.ssm.length) / PACKED_KEY_BYTES;
     if (records === 0) return;
     this.#options.counters.add("orphans_found", records);
     const timer = setTimeout(() => {
-      this.#suspects.delete(id);
-      this.#judge({ namespace, gap, behind, timer }).catch((error: unknown) =>
+      this.#waiting.delete(id);
+      this.#judge({ namespace, gap, behind }).catch((error: unknown) =>
         this.#options.logger.debug({ err: toTierkvError(error) }, "orphans were not demoted"),
       );
     }, ORPHAN_WAIT_MS);
-    this.#suspects.set(id, { namespace, gap, behind, timer });
+    this.#waiting.set(id, timer);
   }
 
   close(): void {
-    for (const { timer } of this.#suspects.values()) clearTimeout(timer);
-    this.#suspects.clear();
+    for (const timer of this.#waiting.values()) clearTimeout(timer);
+    this.#waiting.clear();
   }
 
   /** Demotes them unless the gap is filled. */

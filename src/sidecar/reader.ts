@@ -81,8 +81,7 @@ export class Reader {
     return this.#list(key, min, max).map((value, index) => this.#inner(`${key}[${index}]`, value));
   }
 
-  /** A list of arrays of `width` values each. */
-  /** Rows may be longer by `more` values, which older peers do not send. */
+  /** A list of arrays of `width` values each; longer by up to `more`, which older peers do not send. */
   rows(key: string | number, width: number, max: number, more = 0): Reader[] {
     return this.#list(key, 0, max).map((value, index) => {
       const isRow = Array.isArray(value) && value.length >= width && value.length <= width + more;

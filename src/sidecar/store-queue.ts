@@ -68,8 +68,7 @@ export class StoreQueue {
   }
 
   get isDown(): boolean {
-    const { state } = this.#client;
-    return state === "down" || state === "quarantined";
+    return this.#client.isOpen;
   }
 
   /** Which model a namespace belongs to: the vault is told once it has records of it. */

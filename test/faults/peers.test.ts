@@ -42,10 +42,8 @@ test.each<[string, Partial<HelloReply>]>([
 test("F33 while the only vault is away a storm of plans asks it no more often than probes do", async () => {
   const stand = await openStand();
   const { weather, load, sidecar, proxies } = stand;
-  let awayMs = 0;
   await underLoad(stand, {
     inject: () => {
-      awayMs = performance.now();
       weather.set({ refuse: true });
       for (const proxy of proxies) proxy.cut();
     },
@@ -57,7 +55,6 @@ test("F33 while the only vault is away a storm of plans asks it no more often th
       const probes = Math.ceil((performance.now() - beganMs) / PROBE_MIN_MS);
       // A channel that a probe opens tries by itself, too, until the next probe takes its place.
       expect(weather.counts.refused - before).toBeLessThan(10 + probes * 10);
-      expect(performance.now()).toBeGreaterThan(awayMs);
     },
     heal: () => weather.set({}),
   });

@@ -43,7 +43,10 @@ function total(part: string, name: string): number {
 function sums(): Record<string, string> {
   const driven = FAULTS.filter(({ tests }) => tests.length > 0).length;
   const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong`;
-  const packets = `${number(total("packets", "runs"))} runs of all rows of the network, ${number(total("packets", "failures"))} failures; of ten minutes in one: not done`;
+  const packets =
+    total("packets", "runs") === 0
+      ? "every row of the network in every run of the tests; a long run: not done"
+      : `${number(total("packets", "runs"))} runs of all rows of the network, ${number(total("packets", "failures"))} failures; of ten minutes in one: not done`;
   const soak =
     total("soak", "ops") === 0
       ? "not done"
@@ -54,7 +57,10 @@ function sums(): Record<string, string> {
     soak,
     rows: `${driven} of ${FAULTS.length}`,
     kills: number(total("kills", "kills")),
-    fuzz: `${number(total("fuzz", "inputs"))} inputs in long runs`,
+    fuzz:
+      total("fuzz", "inputs") === 0
+        ? "long runs: not done"
+        : `${number(total("fuzz", "inputs"))} inputs in long runs`,
   };
 }
 

@@ -298,16 +298,17 @@ class PlanBook:
 
     def release_plan(self, plan: Plan) -> None:
         """Give a plan's slots back, unless they went with the connection it belonged to."""
+        now = time.monotonic()
         if plan.taken_tokens and plan.asked_at_s:
             tier = "vault" if plan.is_from_vault else "host"
-            self.restore_times.add(tier, time.monotonic() - plan.asked_at_s)
+            self.restore_times.add(tier, now - plan.asked_at_s)
         if plan.connection != self.connection:
             return
         frame: Frame = {"t": "release", "req": plan.req_id, "plan": plan.plan_id}
         if plan.taken_tokens:
             ready_at_s = max(plan.progress_at_s, plan.asked_at_s)
             frame["tokens"] = plan.taken_tokens
-            frame["load_us"] = int((time.monotonic() - ready_at_s) * 1e6)
+            frame["load_us"] = int((now - ready_at_s) * 1e6)
         self._send(frame)
 
     def release_wanted(self) -> int:
