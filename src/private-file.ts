@@ -25,9 +25,11 @@ export function readPrivate(path: string, key: string): string {
   return readChecked(path, key, true);
 }
 
-/** The text of a certificate: nobody else may change it, all may read it. */
+/** The text of a certificate: nobody else may change it, all may read it. Throws CREDENTIALS when it is none, too. */
 export function readPublic(path: string, key: string): string {
-  return readChecked(path, key, false);
+  const text = readChecked(path, key, false);
+  if (text.includes("-----BEGIN CERTIFICATE-----")) return text;
+  throw refused(path, "it holds no certificate as PEM", `correct ${key}`);
 }
 
 function readChecked(path: string, key: string, isSecret: boolean): string {

@@ -1,6 +1,6 @@
 // Owns what this machine shows to a vault, and what it trusts: as joined, as configured, or as the vault of this very machine has it.
 import { X509Certificate } from "node:crypto";
-import { existsSync, statSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
@@ -10,7 +10,7 @@ import { readPrivate, readPublic, writePrivate } from "../private-file.ts";
 import { mayDo } from "../roles.ts";
 import { nowMs, wallClockMs } from "../time.ts";
 import { openSecurity, tokensPath } from "../vault/identity.ts";
-import { parseTokens } from "../vault/tokens.ts";
+import { parseTokens, versionOf } from "../vault/tokens.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import type { VaultTarget } from "./targets.ts";
@@ -101,14 +101,13 @@ function checkValidity(path: string, certPem: Buffer): void {
 
 /** The token of a file, read again when it changes. Throws CREDENTIALS at once for one that cannot be used. */
 function tokenFile(path: string, key: string): () => string {
-  const version = (): string => String(statSync(path, { throwIfNoEntry: false })?.mtimeMs);
+  let seen = versionOf(path);
   let token = readToken(path, key);
-  let seen = version();
   let lookedMs = nowMs();
   return () => {
     if (nowMs() - lookedMs < TOKEN_FILE_POLL_MS) return token;
     lookedMs = nowMs();
-    const now = version();
+    const now = versionOf(path);
     if (now === seen) return token;
     seen = now;
     try {

@@ -30,5 +30,7 @@ export function openAccess(vault: VaultConfig, logger: Logger): Access {
   const { auditLog } = vault;
   if (!isClosed(vault)) return { security: null, auditLog, isNew: false };
   const { security, isNew } = openSecurity(vault, logger);
-  return { security, isNew, auditLog: auditLog ?? join(vault.stateDir, "audit.jsonl") };
+  // Whoever has certificates of his own hands out what belongs to them himself.
+  const isJoined = isNew && vault.tlsCert === null;
+  return { security, isNew: isJoined, auditLog: auditLog ?? join(vault.stateDir, "audit.jsonl") };
 }

@@ -87,7 +87,7 @@ export interface RunningVault extends Running {
   stats(): StatsReply;
 }
 
-/** Listens and serves until closed. Throws INSECURE_LISTEN, ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
+/** Listens and serves until closed. Throws INSECURE_LISTEN, CREDENTIALS, ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
 export async function startVault(options: VaultOptions): Promise<RunningVault> {
   const { config, logger, security = null } = options;
   checkExposure(options);
@@ -170,6 +170,8 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
   const { maxBytes, tenantBytes = null, disk = null } = config;
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
   const core = coreInfo();
+  // First: it may throw, and a store that is open already would stay so.
+  const audit = new AuditLog(config.auditLog ?? null, logger);
   return {
     store: createStore({
       maxBytes,
@@ -188,7 +190,7 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
     startedMs: nowMs(),
     counters,
     logger,
-    audit: new AuditLog(config.auditLog ?? null, logger),
+    audit,
     streams: new OpenStreams(),
     models: new ModelNames(disk?.dataDir ?? null, logger),
     lanes: null,

@@ -116,8 +116,12 @@ export class TokenFile {
   }
 }
 
-/** Changes when the file does. */
-function versionOf(path: string): string {
-  const found = statSync(path, { bigint: true, throwIfNoEntry: false });
-  return found === undefined ? "" : `${found.ino} ${found.mtimeNs} ${found.size}`;
+/** Changes when the file does; empty while it cannot be looked at. */
+export function versionOf(path: string): string {
+  try {
+    const { ino, mtimeNs, size } = statSync(path, { bigint: true });
+    return `${ino} ${mtimeNs} ${size}`;
+  } catch {
+    return "";
+  }
 }

@@ -1,5 +1,5 @@
 // Owns `tierkv certs`: a CA, and certificates for vaults and clients, for those who run their own.
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { Option } from "commander";
 import { TierkvError } from "../../errors.ts";
@@ -49,7 +49,6 @@ async function init(call: Call<CertsOptions>): Promise<number> {
     writePrivate(file(`${name}-key`), keyPem, DIR_KEY);
     writePrivate(file(name), certPem, DIR_KEY);
   };
-  mkdirSync(dir, { recursive: true, mode: 0o700 });
   if (!existsSync(file("ca"))) keep("ca", certify({ usage: "ca", commonName: CA_NAME, hosts: [] }));
   if (!existsSync(file("ca-key"))) {
     const fix = "put the CA's key there, or give another --dir";

@@ -12,7 +12,7 @@ export function addJoin({ program, action }: Registrar): void {
         "it shows the token, keeps certificate and token (mode 0600), and writes the vault's address into tierkv.toml.\n" +
         "A sidecar that runs takes it up when it is started again.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv join tkv1.DTE5Mi4xNjguMS4xMDo1MDA1...")
+    .addHelpText("after", "\nExample:\n  tierkv join tkv1.EjE5Mi4xNjguMS4xMDo1MDA1...")
     .action(action(joinVault));
 }
 

@@ -114,8 +114,14 @@ impl Tenants {
         if self.quotas.each == 0 {
             return true;
         }
-        let aside = self.numbers.get(&id).map_or(0, |number| self.get(*number).aside);
-        aside + bytes <= self.quotas.of(id)
+        // Whom the table has no room for counts among nobody's, and has no more than they have together.
+        let is_full = self.numbers.len() >= STORE_TENANTS_MAX;
+        let number = self.numbers.get(&id).copied().or(is_full.then_some(COMMON));
+        let (aside, quota) = number.map_or((0, self.quotas.of(id)), |number| {
+            let tenant = self.get(number);
+            (tenant.aside, tenant.quota)
+        });
+        aside + bytes <= quota
     }
 
     /// So many bytes of one are on their way; the answer is its number, which stays its own until they are put back.
