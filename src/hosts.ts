@@ -1,7 +1,14 @@
-// Owns the question whether an address to listen on lets other machines in.
+// Owns what an address says: its host and port, and whether to listen on it lets other machines in.
 import { isIPv4 } from "node:net";
 
 const UNIX_PREFIX = "unix:";
+
+/** Of `host:port`; the brackets of an IPv6 address are no part of the host. */
+export function splitAddress(address: string): { host: string; port: number } {
+  const colon = address.lastIndexOf(":");
+  const host = address.slice(0, colon).replace(/^\[(.*)\]$/, "$1");
+  return { host, port: Number(address.slice(colon + 1)) };
+}
 
 /** True when only this machine can connect: a Unix socket or the loopback. */
 export function isLocal(at: { readonly host: string; readonly text: string }): boolean {

@@ -57,6 +57,15 @@ function readChecked(path: string, key: string, isSecret: boolean): string {
   }
 }
 
+/** Whether there is no such file at all; one that may not be looked at is there. Throws CREDENTIALS when that cannot be told. */
+export function isAbsent(path: string, key: string): boolean {
+  try {
+    return statSync(path, { throwIfNoEntry: false }) === undefined;
+  } catch (error) {
+    throw refused(path, `it cannot be read: ${toTierkvError(error).message}`, `correct ${key}`);
+  }
+}
+
 /** Writes a secret in one step, over what was there. Throws CREDENTIALS. */
 export function writePrivate(path: string, text: string, key: string): void {
   writeFresh(path, text, key, (fresh) => renameSync(fresh, path));

@@ -6,6 +6,7 @@ import { ownRecords } from "../client/own-records.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { StoreItem } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
+import { splitAddress } from "../hosts.ts";
 import {
   CHAOS_CALL_MS,
   CHAOS_PAYLOAD_BYTES,
@@ -200,10 +201,7 @@ class ChaosRun {
     const { address } = this.#options;
     const at = address.startsWith("unix:")
       ? { path: address.slice("unix:".length) }
-      : {
-          host: address.slice(0, address.lastIndexOf(":")),
-          port: Number(address.split(":").at(-1)),
-        };
+      : splitAddress(address);
     const sockets = Array.from({ length: CHAOS_SILENT_PEERS }, () =>
       connect(at).on("error", () => {}),
     );

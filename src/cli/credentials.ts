@@ -4,6 +4,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
+import { splitAddress } from "../hosts.ts";
 import { TOKEN_FILE_POLL_MS } from "../limits-access.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate, readPublic, writePrivate } from "../private-file.ts";
@@ -62,7 +63,7 @@ function configured({ cluster }: Config, tlsCa: string, address: string): Channe
   if (certPem !== null && tlsCert !== null) checkValidity(tlsCert, certPem);
   return {
     caPem: Buffer.from(readPublic(tlsCa, "[cluster] tls_ca")),
-    serverName: hostOf(address),
+    serverName: splitAddress(address).host,
     certPem,
     keyPem: tlsKey === null ? null : Buffer.from(readPrivate(tlsKey, "[cluster] tls_key")),
     token: token === null ? (): null => null : tokenFile(token, "[cluster] token"),
@@ -76,7 +77,7 @@ function ownVault({ vault }: Config, address: string, logger: Logger): ChannelSe
   const best = security.tokens === null ? null : bestToken(tokensPath(vault));
   return {
     caPem: security.certPem,
-    serverName: isOurs ? VAULT_SERVER_NAME : hostOf(address),
+    serverName: isOurs ? VAULT_SERVER_NAME : splitAddress(address).host,
     certPem: null,
     keyPem: null,
     token: () => best,
@@ -86,10 +87,6 @@ function ownVault({ vault }: Config, address: string, logger: Logger): ChannelSe
 function bestToken(path: string): string | null {
   const tokens = parseTokens(readPrivate(path, "[vault] tokens"), path);
   return tokens.reduce((best, next) => (mayDo(best.role, next.role) ? best : next)).token;
-}
-
-function hostOf(address: string): string {
-  return address.slice(0, address.lastIndexOf(":")).replace(/^\[(.*)\]$/, "$1");
 }
 
 function checkValidity(path: string, certPem: Buffer): void {

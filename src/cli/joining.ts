@@ -19,6 +19,7 @@ import type { Config } from "../config/config.ts";
 import { setText } from "../config/edit.ts";
 import { makeDirectory } from "../directory.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
+import { splitAddress } from "../hosts.ts";
 import { JOIN_TIMEOUT_MS } from "../limits-access.ts";
 import { createLogger } from "../log.ts";
 import { randomId } from "../time.ts";
@@ -38,11 +39,8 @@ export function keep(config: Config, { address, token }: Invitation, caPem: stri
 
 /** The vault's certificate, when it is the one of the code. Nothing is sent to anybody else. Throws FINGERPRINT or VAULT_DOWN. */
 export async function certificateOf({ address, fingerprint }: Invitation): Promise<string> {
-  const split = address.lastIndexOf(":");
-  const host = address.slice(0, split).replace(/^\[(.*)\]$/, "$1");
   const socket = connect({
-    host,
-    port: Number(address.slice(split + 1)),
+    ...splitAddress(address),
     servername: VAULT_SERVER_NAME,
     // Its fingerprint is what says who it is.
     rejectUnauthorized: false,

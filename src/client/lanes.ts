@@ -72,8 +72,8 @@ export interface RequestOptions extends CallOptions {
   onProgress(bytes: number): void;
   /** The error when time runs out. */
   late(): Error;
-  /** The error when it failed, and nothing may be tried a second time for now. */
-  spent(): Error;
+  /** The error when it failed, and nothing may be tried a second time for now; null: it never is. */
+  spent: (() => Error) | null;
 }
 
 interface Outcome {
@@ -212,14 +212,20 @@ export class Lanes {
       if (signal.aborted) throw signal.reason;
       if (isLate && outcome.error !== null) throw options.late();
       if (outcome.error === null || outcome.error.code === "BAD_RECORD") told.end(outcome.bytes);
-      if (outcome.error === null) this.#options.retries.answered();
-      else if (!this.#options.retries.take()) throw options.spent();
+      this.#account(outcome, options);
       return outcome;
     } finally {
       clearTimeout(timer);
       clearInterval(poll);
       signal.removeEventListener("abort", giveUp);
     }
+  }
+
+  /** What failed is tried again elsewhere, while there are tokens for it. */
+  #account({ error }: Outcome, { spent }: RequestOptions): void {
+    const { retries } = this.#options;
+    if (error === null) retries.answered();
+    else if (spent !== null && !retries.take()) throw spent();
   }
 
   #hear(request: number, text: string | null, data: Buffer, bytes: number): void {

@@ -116,6 +116,11 @@ export class VaultSession {
     return this.#retries.counts;
   }
 
+  /** What the last hello said: the vault takes nothing from this client. */
+  get isReadOnly(): boolean {
+    return this.#vault?.readOnly ?? false;
+  }
+
   get epoch(): number | null {
     return this.#epoch;
   }

@@ -1,6 +1,7 @@
 // Owns the calls a program makes to one vault: each bounded, split to the vault's limits, and checked on arrival.
 import { classNumber, ItemStatus, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
+import { TierkvError } from "../errors.ts";
 import { CHUNK_BYTES, DEMOTE_KEYS_MAX, REPORT_KEYS_MAX, STORE_BATCH_BYTES } from "../limits.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
@@ -45,7 +46,7 @@ export interface FetchOptions {
 /**
  * One per vault address; connects with the first call, greets after every connect. Every call ends within its `deadlineMs`
  * (a duration) and rejects only with coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED, VAULT_BUSY, VAULT_BROKEN,
- * VAULT_CLASS, VERSION_MISMATCH, CANCELLED, CLOSED.
+ * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, CANCELLED, CLOSED.
  */
 export class VaultClient {
   /** The class of records this vault must hold. */
@@ -71,6 +72,11 @@ export class VaultClient {
   /** Whether records travel on lanes; else they travel over gRPC. */
   get lanes(): LanesState {
     return this.#session.lanesState;
+  }
+
+  /** The vault lets this client read, and takes nothing from it. */
+  get isReadOnly(): boolean {
+    return this.#session.isReadOnly;
   }
 
   /** Requests that were tried a second time, and those that failed without. */
@@ -125,6 +131,7 @@ export class VaultClient {
     tenant = 0,
   ): Promise<ItemStatus[]> {
     return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
+      checkMayStore(vault);
       const isSmall = (item: StoreItem): boolean => item.record.length <= vault.maxRecordBytes;
       const batches = splitBatch(
         items.filter(isSmall),
@@ -165,15 +172,16 @@ export class VaultClient {
     tenant = 0,
   ): Promise<{ statuses: ItemStatus[]; isOverLanes: boolean }> {
     const endMs = nowMs() + deadlineMs;
-    const { statuses } = await this.#session.call("Store", deadlineMs, (attempt) =>
-      attempt.lanes.store(
+    const { statuses } = await this.#session.call("Store", deadlineMs, (attempt, vault) => {
+      checkMayStore(vault);
+      return attempt.lanes.store(
         namespace,
         Buffer.concat(items.map(({ key }) => key)),
         Uint32Array.from(items, ({ record }) => record.id),
         attempt.laneOptions(),
         tenant,
-      ),
-    );
+      );
+    });
     const settled = [...statuses] as ItemStatus[];
     const rest = [...settled.keys()].filter((index) => settled[index] === ItemStatus.INCOMPLETE);
     if (rest.length === 0) return { statuses: settled, isOverLanes: true };
@@ -255,7 +263,7 @@ export class VaultClient {
    */
   probe(chunks: number, isToVault: boolean, deadlineMs: number): Promise<Probed | null> {
     return this.#session.call("Probe", deadlineMs, (attempt) =>
-      attempt.lanes.probe(chunks, isToVault, attempt.laneOptions()),
+      attempt.lanes.probe(chunks, isToVault, { ...attempt.laneOptions(), spent: null }),
     );
   }
 
@@ -310,6 +318,12 @@ export class VaultClient {
   close(): void {
     this.#session.close();
   }
+}
+
+/** Lanes are not for records that would come back refused. */
+function checkMayStore({ readOnly }: m.HelloReply): void {
+  if (readOnly)
+    throw new TierkvError("ROLE_MISSING", { role: "read", call: "Store", needed: "write" });
 }
 
 function storeBatch(

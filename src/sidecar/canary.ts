@@ -63,7 +63,7 @@ export class Canary {
     for (const client of [kv, ssm]) {
       if (client === null) continue;
       this.#release(client);
-      if (client.isOpen) continue;
+      if (client.isOpen || client.isReadOnly) continue;
       try {
         await this.#check(client);
       } catch {

@@ -156,6 +156,7 @@ export class Saver {
     const store = this.#options.stores[source.recordClass];
     if (store === null) return "no_vault";
     if (store.isDown) return "vault_down";
+    if (store.isReadOnly) return "read_only";
     if (this.#inFlight.has(key)) return "duplicate";
     if (!isWorth) return "slow_link";
     if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;

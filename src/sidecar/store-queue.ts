@@ -71,6 +71,11 @@ export class StoreQueue {
     return this.#client.isOpen;
   }
 
+  /** Our role there is to read: whatever is sent comes back refused. */
+  get isReadOnly(): boolean {
+    return this.#client.isReadOnly;
+  }
+
   /** Which model a namespace belongs to: the vault is told once it has records of it. */
   nameModel(namespace: Namespace, model: string): void {
     const key = namespace.toString("latin1");

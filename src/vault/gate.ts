@@ -62,7 +62,6 @@ export class Gate {
     const { remoteAddress = "", remotePort = 0 } = socket;
     if (this.#attempts.isSpent(remoteAddress)) {
       this.#options.counters.add("peers_limited");
-      socket.destroy();
       return false;
     }
     const peer = `${remoteAddress}:${remotePort}`;

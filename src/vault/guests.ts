@@ -1,4 +1,4 @@
-// Owns who may stay connected to a vault over gRPC: how many from one address, and only those that call and do little else.
+// Owns who may stay connected to a vault over gRPC: those that call, and do little else.
 import type { Socket } from "node:net";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { ServerInterceptor } from "@grpc/grpc-js";
@@ -8,14 +8,12 @@ import {
   GUEST_IDLE_BYTES_MAX,
   GUEST_SWEEP_MS,
   STORE_IDLE_MS,
-  VAULT_PEER_CONNECTIONS_MAX,
 } from "../limits.ts";
 import { nowMs } from "../time.ts";
 
 /** One connection, and what it did since the last sweep. */
 interface Guest {
   readonly socket: Socket;
-  readonly host: string;
   readonly sinceMs: number;
   hasCalled: boolean;
   /** When calls began of which no message has come yet, oldest first. */
@@ -29,7 +27,6 @@ interface Guest {
 /** Connections over TCP; those of a Unix socket are of this machine, and only counted by the listener. */
 export class Guests {
   readonly #byPeer = new Map<string, Guest>();
-  readonly #hosts = new Map<string, number>();
   readonly #onRefused: () => void;
   readonly #sweeping: NodeJS.Timeout;
 
@@ -39,33 +36,22 @@ export class Guests {
     this.#sweeping.unref();
   }
 
-  /** False: it has more than its share already, and was cut. */
-  admit(socket: Socket): boolean {
+  /** Watches a connection until it closes. */
+  greet(socket: Socket): void {
     const { remoteAddress: host, remotePort: port } = socket;
-    if (host === undefined || port === undefined) return true;
-    const others = this.#hosts.get(host) ?? 0;
-    if (others >= VAULT_PEER_CONNECTIONS_MAX) {
-      this.#refuse(socket);
-      return false;
-    }
+    if (host === undefined || port === undefined) return;
     const counts = { hasCalled: false, openCalls: 0, calls: 0, cancels: 0, bytesRead: 0 };
     const guest = {
       socket,
-      host,
       sinceMs: nowMs(),
       unheard: new Set<{ sinceMs: number }>(),
       ...counts,
     };
     const peer = `${host}:${port}`;
-    this.#hosts.set(host, others + 1);
     this.#byPeer.set(peer, guest);
     socket.once("close", () => {
       if (this.#byPeer.get(peer) === guest) this.#byPeer.delete(peer);
-      const left = (this.#hosts.get(host) ?? 1) - 1;
-      if (left > 0) this.#hosts.set(host, left);
-      else this.#hosts.delete(host);
     });
-    return true;
   }
 
   /** Sees every call begin and end. */

@@ -12,7 +12,7 @@ import {
 import type { Logger } from "../log.ts";
 import { makeCertificate } from "../native.ts";
 import type { CertificateIssuer, CertificateOptions, CertifiedKey } from "../native.ts";
-import { createPrivate, readPrivate, readPublic } from "../private-file.ts";
+import { createPrivate, isAbsent, readPrivate, readPublic } from "../private-file.ts";
 import { randomToken, wallClockMs } from "../time.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import { TokenFile } from "./tokens.ts";
@@ -98,12 +98,7 @@ function pick(text: string, label: string): Buffer {
 
 /** Nothing changes where there is one already: clients have pinned it. */
 function makeOwnCertificate(path: string): void {
-  try {
-    readPrivate(path, STATE_KEY);
-    return;
-  } catch (error) {
-    if (!toTierkvError(error).message.includes("ENOENT")) throw error;
-  }
+  if (!isAbsent(path, STATE_KEY)) return;
   const { certPem, keyPem } = certify({
     usage: "server",
     commonName: "tierKV vault",
@@ -132,13 +127,7 @@ ${line("read")}
 ${line("write")}
 ${line("admin")}
 `;
-  try {
-    readPrivate(path, STATE_KEY);
-    return false;
-  } catch (error) {
-    if (!toTierkvError(error).message.includes("ENOENT")) throw error;
-    return createPrivate(path, text, STATE_KEY);
-  }
+  return isAbsent(path, STATE_KEY) && createPrivate(path, text, STATE_KEY);
 }
 
 function checkPair(path: string, certPem: Buffer, keyPem: Buffer): void {

@@ -84,7 +84,7 @@ export class VaultLanes {
   }
 
   /** A token that opens the lanes of one client, soon; without `mayStore` they only read. */
-  admit(mayStore = true): Buffer {
+  admit(mayStore: boolean): Buffer {
     const token = randomToken(TOKEN_BYTES);
     if (!this.#isClosed) laneServerAdmit(this.#id, token, mayStore);
     return token;

@@ -10,6 +10,7 @@ import type { SocketPlace } from "../socket-file.ts";
 import { ALPN, TLS_MIN_VERSION } from "../wire/security.ts";
 import type { Gate } from "./gate.ts";
 import type { VaultSecurity } from "./identity.ts";
+import { Shares } from "./shares.ts";
 
 /** Where to listen: TCP, or `unix:/path` in `text`. */
 export interface ListenAddress {
@@ -42,13 +43,20 @@ export interface Door {
 
 export async function listen(at: ListenAddress, door: Door): Promise<Listener> {
   const sockets = new Set<Socket>();
-  const server = door.security === null ? openServer(at, door) : tlsServer(door.security, door);
+  const { security, onRefused } = door;
+  const serve = security === null ? openly(at, door) : overTls(security, door);
+  const shares = new Shares();
+  const server = createServer((socket) => {
+    if (shares.admit(socket) && serve(socket)) return;
+    onRefused();
+    socket.destroy();
+  });
   server.prependListener("connection", (socket: Socket) => {
     sockets.add(socket);
     socket.once("close", () => sockets.delete(socket));
   });
   server.maxConnections = VAULT_CONNECTIONS_MAX;
-  server.on("drop", () => door.onRefused());
+  server.on("drop", () => onRefused());
   const stop = isUnix(at) ? await listenOn(server, placeOf(at)) : await bind(server, at);
   return {
     address: boundText(server, at),
@@ -59,20 +67,20 @@ export async function listen(at: ListenAddress, door: Door): Promise<Listener> {
   };
 }
 
+/** Takes a connection; false: it is not to be served. */
+type Serve = (socket: Socket) => boolean;
+
 /** In the clear; a Unix socket serves its own user alone. */
-function openServer(at: ListenAddress, { onSocket, onRefused }: Door): Server {
-  return createServer((socket) => {
-    if (!isUnix(at) || isOwnPeer(socket)) {
-      onSocket(socket);
-    } else {
-      onRefused();
-      socket.destroy();
-    }
-  });
+function openly(at: ListenAddress, { onSocket }: Door): Serve {
+  return (socket) => {
+    if (isUnix(at) && !isOwnPeer(socket)) return false;
+    onSocket(socket);
+    return true;
+  };
 }
 
 /** Certificates of clients are judged with their calls, so that all who are refused hear the same. */
-function tlsServer(security: VaultSecurity, { onSocket, gate }: Door): Server {
+function overTls(security: VaultSecurity, { onSocket, gate }: Door): Serve {
   const { certPem, keyPem, clientCaPem } = security;
   const asked = clientCaPem === null ? {} : { ca: clientCaPem, requestCert: true };
   const handshakes = createTlsServer({
@@ -94,9 +102,10 @@ function tlsServer(security: VaultSecurity, { onSocket, gate }: Door): Server {
       gate?.handshakeFailed(socket.remoteAddress ?? "", toTierkvError(error).message);
     socket.destroy();
   });
-  return createServer((socket) => {
-    if (gate?.accept(socket) !== false) handshakes.emit("connection", socket);
-  });
+  return (socket) => {
+    if (gate?.accept(socket) === false) return false;
+    return handshakes.emit("connection", socket);
+  };
 }
 
 function placeOf(at: ListenAddress): SocketPlace {

@@ -103,7 +103,8 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   try {
     listener = await listen(config.listen, {
       onSocket: (socket) => {
-        if (guests.admit(socket)) injector.injectConnection(socket);
+        guests.greet(socket);
+        injector.injectConnection(socket);
       },
       onRefused: () => counters.add("connections_refused"),
       security,

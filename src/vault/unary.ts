@@ -91,8 +91,8 @@ export function hello(
     });
   }
   vault.logger.debug({ client: request.clientName, version: request.clientVersion }, "hello");
-  // Lanes take what comes on them: who may not write fetches over gRPC, where every call is asked.
-  const lanes = mayDo(role, "write") ? vault.lanes : null;
+  const { lanes } = vault;
+  const mayStore = mayDo(role, "write");
   return {
     protocol,
     version: vault.version,
@@ -103,7 +103,8 @@ export function hello(
     maxChunkBytes: CHUNK_BYTES,
     maxKeys: KEYS_MAX,
     laneAddress: lanes?.address ?? "",
-    laneToken: lanes?.admit() ?? Buffer.alloc(0),
+    laneToken: lanes?.admit(mayStore) ?? Buffer.alloc(0),
+    readOnly: !mayStore,
   };
 }
 

@@ -21,6 +21,7 @@ export interface HelloReply {
   maxKeys: number;
   laneAddress: string;
   laneToken: Buffer;
+  readOnly: boolean;
 }
 
 export interface LookupRequest {

@@ -9,11 +9,20 @@ import { Fates } from "../../src/sidecar/fates.ts";
 import { Saver } from "../../src/sidecar/save.ts";
 import type { SaveSource } from "../../src/sidecar/save.ts";
 import type { StoreQueue } from "../../src/sidecar/store-queue.ts";
+import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import { startFaultProxy } from "../support/fault-proxy.js";
 import { FakeEngine, makeBlocks, makeGroup } from "../support/shim-client.ts";
 import { openSidecar, openStack } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
-import { closeAfterTest, logger, MIB, openClient, openVault, until } from "../support/vaults.ts";
+import {
+  closeAfterTest,
+  logger,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../support/vaults.ts";
 
 const PAGE = 8192;
 
@@ -46,6 +55,18 @@ describe("drops", () => {
     await engine.ready();
     engine.save(makeBlocks("a", 3, PAGE));
     await dropped(sidecar, "no_namespace", 3);
+    await expectCreditsBack(sidecar, engine);
+  });
+
+  test("a vault that this machine's token only reads: without encoding, once it has said so", async () => {
+    const vault = await openClosedVault();
+    const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read) });
+    const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    await client.hello(SOON_MS);
+    engine.save(makeBlocks("a", 3, PAGE));
+    await dropped(sidecar, "read_only", 3);
+    expect([sidecar.counters.get("store_busy_us"), vault.counter("stores")]).toEqual([0, 0]);
     await expectCreditsBack(sidecar, engine);
   });
 

@@ -12,6 +12,7 @@ import type { SecurityFiles } from "../../src/vault/identity.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { RunningVault } from "../../src/vault/server.ts";
 import { VAULT_SERVER_NAME } from "../../src/wire/security.ts";
+import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { testDirectory } from "./sidecars.ts";
 import { closeAfterTest, logger, MIB } from "./vaults.ts";
 
@@ -58,6 +59,18 @@ export interface ClosedVault extends RunningVault {
   auditLog: string;
   tokensFile: string;
   counter(name: VaultCounter): number;
+}
+
+/** What a client trusts and shows. */
+export function shown({ caPem }: ClosedVault, token: string | null): ChannelSecurity {
+  const [certPem, keyPem] = [null, null];
+  return {
+    caPem: Buffer.from(caPem),
+    serverName: "127.0.0.1",
+    certPem,
+    keyPem,
+    token: () => token,
+  };
 }
 
 export async function openClosedVault(

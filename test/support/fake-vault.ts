@@ -17,6 +17,7 @@ export const HELLO: HelloReply = {
   maxKeys: KEYS_MAX,
   laneAddress: "",
   laneToken: Buffer.alloc(0),
+  readOnly: false,
 };
 
 export async function openFakeVault(

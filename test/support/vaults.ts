@@ -8,6 +8,7 @@ import type { VaultCounter } from "../../src/metrics.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { RunningVault, VaultDisk } from "../../src/vault/server.ts";
+import type { ChannelSecurity } from "../../src/wire/security.ts";
 
 export const logger = createLogger("test", { level: "silent" });
 export const MIB: number = 1024 * 1024;
@@ -78,7 +79,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
 export function openClient(
   vault: { address: string },
   name: RecordClass = "kv",
-  options: { lanes?: number } = {},
+  options: { lanes?: number; security?: ChannelSecurity } = {},
 ): VaultClient {
   return closeAfterTest(new VaultClient({ address: vault.address, name, logger, ...options }));
 }

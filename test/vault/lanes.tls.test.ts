@@ -1,32 +1,24 @@
-// Owns the proof that a closed vault's lanes are behind the same TLS, and that who may not write gets none.
+// Owns the proof that a closed vault's lanes are behind the same TLS, and that on them, too, who may only read stores nothing.
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { lanesClose, lanesOpen } from "../../src/native.ts";
 import type { Role } from "../../src/roles.ts";
+import type { HelloReply } from "../../src/wire/messages.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { vaultService } from "../../src/wire/service.ts";
-import { certificate, openClosedVault, TOKENS } from "../support/closed-vaults.ts";
+import { certificate, openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import type { ClosedVault } from "../support/closed-vaults.ts";
-import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import { Pages } from "../support/lanes.ts";
+import { keysOf, makeRecords, NAMESPACE, noise } from "../support/records.ts";
 import { closeAfterTest, KeepingSink, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
-
-function shown({ caPem }: ClosedVault, token: string | null): ChannelSecurity {
-  const [certPem, keyPem] = [null, null];
-  return {
-    caPem: Buffer.from(caPem),
-    serverName: "127.0.0.1",
-    certPem,
-    keyPem,
-    token: () => token,
-  };
-}
 
 function clientOf(vault: ClosedVault, security: ChannelSecurity, lanes = 2): VaultClient {
   const { address } = vault;
   return closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes, security }));
 }
 
+const PAGE_BYTES = 128 * 1024;
 const RUN = { recordClass: "kv" as const, group: 0 };
 
 async function roundTrip(client: VaultClient): Promise<number> {
@@ -76,33 +68,35 @@ test("a token that was overheard is of no use in the clear", async () => {
 });
 
 test.each<[Role, boolean]>([
-  ["read", false],
-  ["write", true],
-  ["admin", true],
-])("role %s gets lanes: %s", async (role, hasLanes) => {
+  ["read", true],
+  ["write", false],
+  ["admin", false],
+])("role %s gets lanes, and hears that it may only read: %s", async (role, isReadOnly) => {
   const vault = await openClosedVault();
-  const { laneAddress, laneToken } = await helloAs(vault, shown(vault, TOKENS[role]));
-  expect([laneAddress !== "", laneToken.length > 0]).toEqual([hasLanes, hasLanes]);
+  const { laneAddress, laneToken, readOnly } = await helloAs(vault, shown(vault, TOKENS[role]));
+  expect([laneAddress !== "", laneToken.length > 0, readOnly]).toEqual([true, true, isReadOnly]);
 });
 
-test("who may only read reads what others wrote, over gRPC", async () => {
+test("who may only read reads what others wrote, over lanes, and offers nothing", async () => {
   const vault = await openClosedVault();
-  const records = makeRecords(3, { payloadBytes: 1000 });
+  const pages = await Pages.open(3, PAGE_BYTES);
   const writer = clientOf(vault, shown(vault, TOKENS.write));
-  await writer.store(NAMESPACE, "kv", records, SOON_MS);
+  await writer.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
   const reader = clientOf(vault, shown(vault, TOKENS.read));
-  const sink = new KeepingSink();
-  await reader.fetch(NAMESPACE, [{ ...RUN, keys: keysOf(records) }], sink, { deadlineMs: SOON_MS });
-  expect([sink.records.size, reader.lanes]).toEqual([3, "none"]);
-  await expect(reader.store(NAMESPACE, "kv", makeRecords(1), SOON_MS)).rejects.toMatchObject({
-    code: "VAULT_DENIED",
-  });
+  await reader.hello(SOON_MS);
+  const options = { deadlineMs: SOON_MS, onProgress: () => {} };
+  const { statuses } = await reader.land(NAMESPACE, pages.plan(), options);
+  expect([[...statuses], reader.lanes, reader.isReadOnly]).toEqual([[1, 1, 1], "up", true]);
+  expect(pages.landed(2)).toEqual(noise(PAGE_BYTES, 2));
+  const { counters } = vault.stats();
+  const offer = reader.store(NAMESPACE, "kv", makeRecords(1), SOON_MS);
+  await expect(offer).rejects.toMatchObject({ code: "ROLE_MISSING" });
+  const encoded = reader.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  await expect(encoded).rejects.toMatchObject({ code: "ROLE_MISSING" });
+  expect(vault.stats().counters).toEqual(counters);
 });
 
-interface Offered {
-  laneAddress: string;
-  laneToken: Buffer;
-}
+type Offered = Pick<HelloReply, "laneAddress" | "laneToken" | "readOnly">;
 
 async function helloAs({ address }: ClosedVault, security: ChannelSecurity): Promise<Offered> {
   const channel = closeAfterTest(new VaultChannel(address, security));

@@ -1,23 +1,28 @@
 // Owns the tests of a vault's bounds in time and number, with limits made small.
+import { connect } from "node:net";
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import { expect, test, vi } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
+import { splitAddress } from "../../src/hosts.ts";
 import type * as Limits from "../../src/limits.ts";
-import { VAULT_CONNECTIONS_MAX, VAULT_STREAMS_MAX } from "../../src/limits.ts";
-import { vaultService } from "../../src/wire/service.ts";
-import { firstMessage, openChannel, pieceOf, rawFetch, RawStore } from "../support/raw-calls.ts";
+import {
+  VAULT_CONNECTIONS_MAX,
+  VAULT_PEER_CONNECTIONS_MAX,
+  VAULT_STREAMS_MAX,
+} from "../../src/limits.ts";
+import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
+import { firstMessage, pieceOf, rawFetch, RawStore } from "../support/raw-calls.ts";
 import { keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
-import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_IDLE_MS: 600,
   STREAM_STALL_MS: 600,
   VAULT_STREAMS_MAX: 3,
-  VAULT_CONNECTIONS_MAX: 4,
+  VAULT_CONNECTIONS_MAX: 6,
+  VAULT_PEER_CONNECTIONS_MAX: 4,
 }));
-
-const NEVER = new AbortController().signal;
 
 test("a store that brings no byte is ended and its room is free", async () => {
   const vault = await openVault();
@@ -94,12 +99,31 @@ test("more streams than allowed are refused as busy, and places come back", asyn
   );
 });
 
-test("F36 more connections than allowed are dropped and counted", async () => {
+/** As many connections from one address as all together may have; how many of them are open. */
+function crowdFrom(localAddress: string, address: string): () => number {
+  const sockets = Array.from({ length: VAULT_CONNECTIONS_MAX }, () =>
+    connect({ ...splitAddress(address), localAddress }).on("error", () => {}),
+  );
+  closeAfterTest({ close: () => sockets.map((socket) => socket.destroy()) });
+  return () => sockets.filter((socket) => !socket.closed).length;
+}
+
+test("F36 connections above an address's share, and above that of all, are dropped and counted", async () => {
   const vault = await openVault();
-  const hello = { protocolMin: 1, protocolMax: 1, clientVersion: "", clientName: "" };
-  const ask = async (): Promise<unknown> =>
-    await openChannel(vault).unary(vaultService.Hello, hello, { timeoutMs: 1_000, signal: NEVER });
-  for (let index = 0; index < VAULT_CONNECTIONS_MAX; index += 1) await ask();
-  await expect(ask()).rejects.toThrow();
-  expect(vault.counters.get("connections_refused")).toBeGreaterThan(0);
+  const refused = (): number => vault.counters.get("connections_refused");
+  const open = crowdFrom("127.0.0.2", vault.address);
+  await until(() => open() === VAULT_PEER_CONNECTIONS_MAX, "the share of one address");
+  const left = VAULT_CONNECTIONS_MAX - VAULT_PEER_CONNECTIONS_MAX;
+  expect(refused()).toBe(left);
+  const others = crowdFrom("127.0.0.3", vault.address);
+  await until(() => others() === left, "the share of all");
+  expect([open(), refused()]).toEqual([VAULT_PEER_CONNECTIONS_MAX, VAULT_CONNECTIONS_MAX]);
+});
+
+test("F36 an address has the same share of connections that have not got through TLS", async () => {
+  const vault = await openClosedVault();
+  const open = crowdFrom("127.0.0.2", vault.address);
+  await until(() => open() === VAULT_PEER_CONNECTIONS_MAX, "the share of one address");
+  const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read), lanes: 0 });
+  expect((await client.stats(SOON_MS)).records).toBe(0);
 });

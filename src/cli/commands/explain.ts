@@ -44,6 +44,7 @@ const MISSES: Readonly<Record<string, string>> = {
   evicted: "it was stored, and the vault has dropped it since",
   other_namespace: "it was stored by an engine of another namespace",
   vault_down: "its vault did not answer",
+  read_only: "this machine's token may only read from the vault",
   no_vault: "no vault for its class is configured",
 };
 
@@ -79,10 +80,9 @@ export function describe(account: Account): string[] {
 
 function missOf(miss: string | null): string {
   if (miss === null) return "";
-  const words = miss.startsWith("dropped_")
-    ? `its save was dropped here: ${miss.slice("dropped_".length)}`
-    : (MISSES[miss] ?? miss);
-  return `; the first missing block: ${words}`;
+  const reason = miss.replace(/^dropped_/, "");
+  const dropped = reason === miss ? "" : "its save was dropped here: ";
+  return `; the first missing block: ${dropped}${MISSES[reason] ?? reason}`;
 }
 
 const shown = (ms: number | null): string => (ms === null ? "-" : showMs(ms));

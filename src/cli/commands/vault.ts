@@ -3,6 +3,7 @@ import { totalmem } from "node:os";
 import { Option } from "commander";
 import type { Override } from "../../config/override.ts";
 import type { Family } from "../../exposition/text.ts";
+import { splitAddress } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { RunningVault } from "../../vault/server.ts";
@@ -81,8 +82,11 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
     if (access.isNew) {
       const { joinLine } = await import("../invitation.ts");
-      const line = joinLine(config.vault, { ...at, port: portOf(address) }, "write", null);
+      const listens = { host: at.host, port: splitAddress(address).port };
+      const line = joinLine(config.vault, listens, "write", null);
       call.print({ event: "invitation", run: line }, [line]);
+    } else if (access.security !== null && !insecureLan) {
+      logger.info({}, "`tierkv invite` prints the line that lets another machine in");
     }
     return vault;
   };
@@ -100,10 +104,6 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   ];
   const stop = call.options.untilStdinEnds === true ? whenStdinEnds() : undefined;
   return runUntilSignal(() => startSteps(steps), { logger, stop });
-}
-
-function portOf(address: string): number {
-  return Number(address.slice(address.lastIndexOf(":") + 1));
 }
 
 function overrides({ listen, role, maxBytes, insecureLan }: VaultOptions): Override[] {
