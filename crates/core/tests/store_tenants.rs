@@ -14,6 +14,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use random::Random;
 use records::{key, record};
+use tierkv_core::limits::STORE_TENANTS_MAX;
 use tierkv_core::record::CLASS_KV;
 use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Offer, Options, RecordKey, Scope, Store};
 use trace::Zipf;
@@ -193,4 +194,25 @@ proptest! {
         let used: u64 = tenants.into_iter().map(|tenant| store.used_by(tenant)).sum();
         prop_assert_eq!(used, store.stats().used_bytes);
     }
+}
+
+#[test]
+fn f41_tenants_beyond_the_table_share_one_quota_of_what_is_on_its_way() {
+    let known = STORE_TENANTS_MAX as u64;
+    let store = store((known + 10 * QUOTA_RECORDS) * COST);
+    store.limit_tenants(10 * COST, &[]);
+    // Nobody's, tenant 0, has a row from the start.
+    for tenant in 1..known {
+        assert_eq!(put(&store, tenant, 0), ItemStatus::Accepted, "tenant {tenant}");
+    }
+    let mut on_their_way = Vec::new();
+    for tenant in known..known + 100 {
+        if let Offer::Wanted(it) = store.reserve_for(tenant, key_of(tenant, 0), RECORD as u64) {
+            on_their_way.push(it);
+        }
+    }
+    // COST leaves out how sizes are rounded.
+    assert!((5..=10).contains(&on_their_way.len()), "{}", on_their_way.len());
+    on_their_way.pop();
+    assert!(matches!(store.reserve_for(known, key_of(known, 1), RECORD as u64), Offer::Wanted(_)));
 }

@@ -62,3 +62,42 @@ test("hosts are asked for, and a CA without its key is not made anew", async () 
   const args = ["certs", "init", "--dir", home, "--host", "a"];
   expect((await runInside(args, { env })).stderr).toContain("put the CA's key there");
 });
+
+/** A configuration file of a vault with the block that `certs init` printed, but for the lines that `without` matches. */
+function vaultFile(home: string, block: string, without: RegExp): string {
+  const path = join(home, "v.toml");
+  const lines = block.split("\n").filter((line) => !without.test(line));
+  writeFileSync(path, `[cluster]\nrole = "kv_cold"\n${lines.join("\n")}\nlisten = "127.0.0.1:0"\n`);
+  return path;
+}
+
+async function initIn(home: string): Promise<ReturnType<typeof blocksOf>> {
+  const args = ["certs", "init", "--dir", home, "--host", "127.0.0.1"];
+  return blocksOf((await runInside(args, { env: { HOME: home } })).stdout);
+}
+
+test("a vault with a certificate of one's own CA, and no CA for its clients, makes tokens and invites nobody", async () => {
+  const home = testDirectory();
+  const { vault: block } = await initIn(home);
+  const config = vaultFile(home, block, /tls_client_ca/);
+  const vault = new Program(["vault", "--json", "--config", config], { env: { HOME: home } });
+  closeAfterTest({ close: () => vault.signal("SIGKILL") });
+  expect(await vault.firstResult()).toMatchObject({ event: "ready" });
+  const tokens = join(home, ".local", "state", "tierkv", "tokens");
+  expect(readFileSync(tokens, "utf8")).toMatch(/^admin:/m);
+  vault.signal("SIGTERM");
+  const { exitCode, stdout } = await vault.ended();
+  expect([exitCode, stdout.includes("invitation")]).toEqual([0, false]);
+});
+
+test("what is no certificate is refused with its key and the fix", async () => {
+  const home = testDirectory();
+  const { vault: block } = await initIn(home);
+  const config = vaultFile(home, block.replace("ca.pem", "no-ca.pem"), /^$/);
+  writeFileSync(join(home, "no-ca.pem"), "not PEM", { mode: 0o600 });
+  const args = ["vault", "--config", config];
+  const { exitCode, stderr } = await runProgram(args, { env: { HOME: home } });
+  expect(exitCode).not.toBe(0);
+  expect(stderr).toContain("no-ca.pem: it holds no certificate as PEM");
+  expect(stderr).toContain("correct [vault] tls_client_ca");
+});

@@ -3,6 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import type { ChaosRow } from "../../../src/cli/chaos-vault.ts";
+import { openClosedVault, secretFile, TOKENS } from "../../support/closed-vaults.ts";
 import { runInside } from "../../support/command-line.ts";
 import { startFaultProxy } from "../../support/fault-proxy.js";
 import { makeRecords, NAMESPACE } from "../../support/records.ts";
@@ -14,9 +15,12 @@ interface Result {
   targets: { target: string; error: string | null; rows: ChaosRow[] }[];
 }
 
-async function chaos(address: string): Promise<{ exitCode: number | null; result: Result }> {
+async function chaos(
+  address: string,
+  more = "",
+): Promise<{ exitCode: number | null; result: Result }> {
   const config = join(testDirectory(), "tierkv.toml");
-  writeFileSync(config, `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n`);
+  writeFileSync(config, `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n${more}`);
   const { exitCode, stdout } = await runInside(["chaos", "--json", "--config", config]);
   return { exitCode, result: JSON.parse(stdout) as Result };
 }
@@ -45,6 +49,16 @@ test("a vault whose bytes are damaged on the way is found out", async () => {
   expect([exitCode, result.ok]).toEqual([1, false]);
   const broken = result.targets[0]!.rows.filter(({ ok }) => !ok);
   expect(broken.length).toBeGreaterThan(0);
+});
+
+test("whose role may not flush is refused that, and every row holds", async () => {
+  const vault = await openClosedVault();
+  const [ca, token] = [secretFile(vault.caPem), secretFile(`${TOKENS.write}\n`)];
+  const { exitCode, result } = await chaos(vault.address, `tls_ca = "${ca}"\ntoken = "${token}"\n`);
+  const [{ rows } = { rows: [] }] = result.targets;
+  expect(rows.filter(({ ok }) => !ok)).toEqual([]);
+  expect(rows.at(-1)).toMatchObject({ seen: "refused", ok: true });
+  expect([exitCode, result.ok]).toEqual([0, true]);
 });
 
 test("a vault that is not there is named", async () => {
