@@ -12,6 +12,13 @@ const MINUTES_MAX = 24 * 60;
 const RECORD = at("test", "faults", "long-runs.json");
 const READS = 2_000_000;
 const SOAK_S = 900;
+const PACKETS_S = 600;
+/** At each of three doors. */
+const FLIPS = 340_000;
+const FLIP_DOORS = 3;
+const CONNECTIONS = 10_000;
+const DEATHS = 100;
+const PROMPTS = 1000;
 const FUZZ_S = 120;
 const PART_TIMEOUT_MS = 60 * 60_000;
 
@@ -39,6 +46,22 @@ function told(lines, word) {
 
 const failures = (hasPassed) => (hasPassed ? 0 : 1);
 
+/** Runs test/engine/long_NAME.py on a real engine; gives what it counted. */
+async function engine(name, env) {
+  const lines = [];
+  const pytest = ["-m", "pytest", "-c", "python-shim/pyproject.toml", "--rootdir", ".", "-s"];
+  const args = [...pytest, "-p", "no:cacheprovider", `test/engine/long_${name}.py`];
+  const ran = await run(at(".venv", "bin", "python"), args, {
+    cwd: at(),
+    env,
+    timeoutMs: PART_TIMEOUT_MS,
+    logPath: join(LOGS, `long-${name}.log`),
+    onLine: (line) => lines.push(line),
+  });
+  const { seed: _seed, ...counts } = told(lines, name);
+  return { ...counts, failures: failures(ran.code === 0) };
+}
+
 /** Each gives what it counted; `failures` in all of them. */
 const PARTS = {
   async reads(seed) {
@@ -48,15 +71,43 @@ const PARTS = {
     return { ...counts, failures: failures(hasPassed) };
   },
   async packets(seed) {
-    const env = { TIERKV_TEST_SEED: String(seed) };
-    const files = ["test/faults/network.test.ts", "test/faults/processes.test.ts"];
-    const { hasPassed } = await vitest("packets", files, env);
-    return { runs: 1, failures: failures(hasPassed) };
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_PACKETS_S: String(PACKETS_S) };
+    const { lines, hasPassed } = await vitest("packets", ["test/faults/packets.test.ts"], env);
+    const { seed: _seed, ...counts } = told(lines, "packets");
+    return { seconds: PACKETS_S, ...counts, failures: failures(hasPassed) };
+  },
+  async flips(seed) {
+    const ran = await run("cargo", ["test", "-p", "tierkv-core", "--test", "flips"], {
+      cwd: at("crates"),
+      env: { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_FLIPS: String(FLIPS) },
+      timeoutMs: PART_TIMEOUT_MS,
+      logPath: join(LOGS, "long-flips.log"),
+    });
+    const hasPassed = ran.code === 0;
+    return { flips: hasPassed ? FLIPS * FLIP_DOORS : 0, failures: failures(hasPassed) };
   },
   async kills(seed) {
     const files = ["test/vault/server.kill.test.ts", "test/sidecar/sidecar.kill.test.ts"];
     const { hasPassed } = await vitest("kills", files, { TIERKV_TEST_SEED: String(seed) });
     return { kills: hasPassed ? 40 : 0, failures: failures(hasPassed) };
+  },
+  async crowds(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_CONNECTIONS: String(CONNECTIONS) };
+    const files = ["test/vault/server.overload.test.ts", "test/sidecar/sidecar.overload.test.ts"];
+    const { lines, hasPassed } = await vitest("crowds", ["-t", "crowd", ...files], env);
+    const vault = Object.entries(told(lines, "crowd at a vault"));
+    const sidecar = Object.entries(told(lines, "crowd at a sidecar"));
+    const named = (who, all) => all.map(([name, count]) => [`${who} ${name}`, count]);
+    const counts = Object.fromEntries([...named("vault", vault), ...named("sidecar", sidecar)]);
+    return { ...counts, failures: failures(hasPassed) };
+  },
+  deaths(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_DEATHS: String(DEATHS) };
+    return engine("deaths", env);
+  },
+  tokens(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_PROMPTS: String(PROMPTS) };
+    return engine("tokens", env);
   },
   async soak(seed) {
     const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_SOAK_S: String(soakS) };

@@ -24,6 +24,7 @@ const NAMES = [
   "breaker",
   "memory",
   "token-timing",
+  "tenant-timing",
   "engine-steps",
   "never-slower",
   "demo",

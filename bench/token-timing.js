@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createLogger } from "../dist/log.js";
 import { TokenFile } from "../dist/vault/tokens.js";
-import { describe } from "./lib/figures.js";
+import { auc, describe } from "./lib/figures.js";
 
 const ROUNDS = 100_000;
 const WARM_UP = 20_000;
@@ -12,27 +12,6 @@ const WARM_UP = 20_000;
 const AUC_MAX = 0.55;
 
 export const title = "What the time of a refusal tells of a token";
-
-/** How well `one` and `other` can be told apart: the share of pairs in which `other` took longer, ties counting half. */
-function auc(one, other) {
-  const all = [
-    ...Array.from(one, (value) => ({ value, isOther: 0 })),
-    ...Array.from(other, (value) => ({ value, isOther: 1 })),
-  ].sort((a, b) => a.value - b.value);
-  let [below, wins] = [0, 0];
-  for (let from = 0; from < all.length;) {
-    let to = from;
-    while (to < all.length && all[to].value === all[from].value) to += 1;
-    const tied = all.slice(from, to);
-    const others = tied.reduce((sum, { isOther }) => sum + isOther, 0);
-    const ones = tied.length - others;
-    wins += others * (below + ones / 2);
-    below += ones;
-    from = to;
-  }
-  const area = wins / (one.length * other.length);
-  return Math.max(area, 1 - area);
-}
 
 export function run({ isQuick }) {
   const rounds = isQuick ? ROUNDS / 10 : ROUNDS;

@@ -73,3 +73,24 @@ export async function interleaved(rounds, measures) {
   }
   return seconds;
 }
+
+/** How well `one` and `other` can be told apart (area under the curve): 0.5 is a guess, 1 is certainty. */
+export function auc(one, other) {
+  const all = [
+    ...Array.from(one, (value) => ({ value, isOther: 0 })),
+    ...Array.from(other, (value) => ({ value, isOther: 1 })),
+  ].sort((a, b) => a.value - b.value);
+  let [below, wins] = [0, 0];
+  for (let from = 0; from < all.length;) {
+    let to = from;
+    while (to < all.length && all[to].value === all[from].value) to += 1;
+    const tied = all.slice(from, to);
+    const others = tied.reduce((sum, { isOther }) => sum + isOther, 0);
+    const ones = tied.length - others;
+    wins += others * (below + ones / 2);
+    below += ones;
+    from = to;
+  }
+  const area = wins / (one.length * other.length);
+  return Math.max(area, 1 - area);
+}

@@ -1,5 +1,6 @@
 // Owns the text of docs/reliability.md, made from the table of faults, the goals and the record of long runs.
 import { readFileSync } from "node:fs";
+import { REPLAYS } from "../faults/replays.ts";
 import { FAULTS } from "../faults/table.ts";
 
 interface Goal {
@@ -44,9 +45,9 @@ function sums(): Record<string, string> {
   const driven = FAULTS.filter(({ tests }) => tests.length > 0).length;
   const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong`;
   const packets =
-    total("packets", "runs") === 0
-      ? "every row of the network in every run of the tests; a long run: not done"
-      : `${number(total("packets", "runs"))} runs of all rows of the network, ${number(total("packets", "failures"))} failures; of ten minutes in one: not done`;
+    total("packets", "seconds") === 0
+      ? "a few seconds in every run of the tests; a long run: not done"
+      : `${number(total("packets", "seconds"))} s in long runs: ${number(total("packets", "plans"))} restores, ${number(total("packets", "placed"))} blocks that came through, ${number(total("packets", "wrong"))} wrong, ${number(total("packets", "failures"))} failures; a few seconds in every run of the tests`;
   const soak =
     total("soak", "ops") === 0
       ? "not done"
@@ -55,8 +56,10 @@ function sums(): Record<string, string> {
     reads,
     packets,
     soak,
+    replays: `${REPLAYS.filter(({ test }) => test !== null).length} of ${REPLAYS.length}`,
     rows: `${driven} of ${FAULTS.length}`,
     kills: number(total("kills", "kills")),
+    flips: number(total("flips", "flips")),
     fuzz:
       total("fuzz", "inputs") === 0
         ? "long runs: not done"
@@ -96,6 +99,12 @@ const faultRow = ({ id, fault, behaviour, tests, open }: (typeof FAULTS)[number]
   ),
 ];
 
+const replayRow = ({ commit, bug, test }: (typeof REPLAYS)[number]): string[] => [
+  commit,
+  bug,
+  test === null ? "**none**" : `\`${test[0]}\`: ${test[1]}`,
+];
+
 const runRow = ({ date, commit, part, seconds, seeds, counts }: LongRun): string[] => [
   date,
   commit,
@@ -122,6 +131,9 @@ what is tested, proof that the fault acted, and nothing left over. What happens 
     "## Faults",
     "Bold: what no test drives yet, and why.",
     table("| | fault | what must happen | tests |", FAULTS.map(faultRow)),
+    "## Bugs that are fixed",
+    "Those that could have served wrong bytes, stopped an engine or let somebody in, and the test that is about each.",
+    table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
     "## Long runs",
     `\`npm run test:long\` goes on for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time, and writes every part that has
 ended to \`test/faults/long-runs.json\`: what it was stopped in is lost, nothing else, and the sums above are of all runs.`,
