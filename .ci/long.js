@@ -71,10 +71,10 @@ const PARTS = {
     return { ...counts, failures: failures(hasPassed) };
   },
   async packets(seed) {
-    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_PACKETS_S: String(PACKETS_S) };
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_PACKETS_S: String(packetsS) };
     const { lines, hasPassed } = await vitest("packets", ["test/faults/packets.test.ts"], env);
     const { seed: _seed, ...counts } = told(lines, "packets");
-    return { seconds: PACKETS_S, ...counts, failures: failures(hasPassed) };
+    return { seconds: packetsS, ...counts, failures: failures(hasPassed) };
   },
   async flips(seed) {
     const ran = await run("cargo", ["test", "-p", "tierkv-core", "--test", "flips"], {
@@ -132,11 +132,13 @@ const options = {
   minutes: { type: "string", default: String(MINUTES) },
   only: { type: "string" },
   reads: { type: "string", default: String(READS) },
+  "packets-s": { type: "string", default: String(PACKETS_S) },
   "soak-s": { type: "string", default: String(SOAK_S) },
 };
 const { values } = parseArgs({ options });
 const minutes = Number(values.minutes);
 const [reads, soakS] = [Number(values.reads), Number(values["soak-s"])];
+const packetsS = Number(values["packets-s"]);
 const names = values.only?.split(",") ?? Object.keys(PARTS);
 if (!(minutes > 0 && minutes <= MINUTES_MAX) || names.some((name) => !(name in PARTS))) {
   say(`usage: npm run test:long -- [--minutes N] [--only ${Object.keys(PARTS).join(",")}]`);

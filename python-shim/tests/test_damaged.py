@@ -100,7 +100,7 @@ def test_f10_damaged_headers_are_read_or_refused() -> None:
         good = GOLDEN[int(dice.random() * len(GOLDEN))][:HEADER_BYTES]
         header = bytearray(damaged(good, dice))
         if len(header) >= HEADER_BYTES and dice.random() < 0.7:  # past the checksum
-            header[188:192] = crc32c(header[:188]).to_bytes(4, "little")
+            header[188:192] = crc32c(bytes(header[:188])).to_bytes(4, "little")
         parse_record_header(bytes(header))
 
     assert 0 < count(HEADERS, RecordRefusedError, read) < HEADERS

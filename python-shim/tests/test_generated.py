@@ -57,9 +57,9 @@ def make_case(bases: list[bytes], numbers: Iterator[int]) -> bytes:
     signed = next(numbers) % 8
     if len(record) >= HEADER_BYTES and signed >= 2:
         if signed >= 4:
-            checksum = crc32c(record[HEADER_BYTES:])
+            checksum = crc32c(bytes(record[HEADER_BYTES:]))
             record[PAYLOAD_CHECKSUM_AT:HEADER_CHECKSUM_AT] = checksum.to_bytes(4, "little")
-        checksum = crc32c(record[:HEADER_CHECKSUM_AT])
+        checksum = crc32c(bytes(record[:HEADER_CHECKSUM_AT]))
         record[HEADER_CHECKSUM_AT:HEADER_BYTES] = checksum.to_bytes(4, "little")
     return bytes(record)
 

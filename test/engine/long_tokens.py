@@ -79,7 +79,7 @@ class Scene:
         self.empty()
 
 
-def test_f9_tokens_are_the_same_without_a_cache_cold_warm_and_under_faults(
+def test_tokens_are_the_same_without_a_cache_cold_warm_and_under_faults(
     engines: Engines, new_cluster: Callable[..., Cluster], models: Models
 ) -> None:
     cluster = new_cluster(with_proxy=True, stall_ms=400, wait_ms=5000)

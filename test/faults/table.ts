@@ -61,6 +61,7 @@ export const FAULTS: readonly FaultRow[] = [
   ),
   row("F7", "lost and reordered packets", "correct, only slower", [
     NETWORK,
+    "test/faults/packets.test.ts",
     "test/faults/soak.test.ts",
   ]),
   row("F8", "connection reset in mid-frame", "the part is discarded, its slot returns", [NETWORK]),
@@ -74,6 +75,7 @@ export const FAULTS: readonly FaultRow[] = [
       "test/sidecar/restore.faults.test.ts",
       "test/sidecar/canary.test.ts",
       `${RUST}disk_damage.rs`,
+      `${RUST}flips.rs`,
       `${RUST}lanes/frames.rs`,
     ],
   ),
@@ -88,6 +90,7 @@ export const FAULTS: readonly FaultRow[] = [
       `${RUST}lanes/frames.rs`,
       `${SHIM}test_frames.py`,
       `${SHIM}test_decoders.py`,
+      `${SHIM}test_damaged.py`,
     ],
   ),
   row("F11", "right checksum under the wrong key", "identity lies in the checked header: a miss", [

@@ -150,7 +150,14 @@ fn ten_thousand_generated_records_are_read_as_in_every_other_language() {
     for byte in digest(&SHA256, lines.as_bytes()).as_ref() {
         let _ = write!(sha256, "{byte:02x}");
     }
-    let found = format!("{{ \"cases\": {CASES}, \"taken\": {taken}, \"sha256\": \"{sha256}\" }}\n");
     let wanted = std::fs::read_to_string(root.join("core/generated.json")).unwrap_or_default();
-    assert_eq!(found, wanted);
+    let found = [
+        ("cases", CASES.to_string()),
+        ("taken", taken.to_string()),
+        ("sha256", format!("{sha256:?}")),
+    ];
+    for (name, value) in found {
+        let line = format!("\"{name}\": {value}");
+        assert!(wanted.contains(&line), "{line} is not in {wanted}");
+    }
 }

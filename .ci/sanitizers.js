@@ -1,4 +1,4 @@
-// Owns the run of the core's tests under AddressSanitizer: `npm run test:asan`. Needs a nightly toolchain of Rust.
+// Owns the runs of the core's tests under AddressSanitizer and ThreadSanitizer: `npm run test:asan`, `npm run test:tsan`. Needs a nightly toolchain of Rust.
 import { execFileSync } from "node:child_process";
 import { join } from "node:path";
 import { LOGS, at } from "./lib/paths.js";
@@ -7,6 +7,19 @@ import { run } from "./lib/process.js";
 const TIMEOUT_MS = 40 * 60_000;
 /** Tests that compare the process's memory with what is counted: the sanitizer's own would be counted, too. */
 const LEFT_OUT = ["store_memory", "disk_full"];
+
+/** The standard library is not built anew: that needs its source, which not every toolchain has. */
+const SANITIZERS = {
+  asan: {
+    flags: "-Zsanitizer=address",
+    env: { ASAN_OPTIONS: "detect_leaks=1:allocator_may_return_null=1" },
+  },
+  tsan: {
+    flags: "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer",
+    env: { TSAN_OPTIONS: `suppressions=${at(".ci", "lib", "tsan-suppressions.txt")}` },
+  },
+};
+const which = process.argv.includes("--threads") ? "tsan" : "asan";
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
@@ -27,22 +40,21 @@ async function main() {
   const host = /^host: (.+)$/m.exec(execFileSync("cargo", ["-vV"], { encoding: "utf8" }))[1];
   const tests = programs().flatMap((name) => ["--test", name]);
   const args = ["+nightly", "test", "-p", "tierkv-core", "--no-fail-fast", "--target", host];
-  const place = ["--target-dir", at("crates", "target", "asan")];
+  const place = ["--target-dir", at("crates", "target", which)];
+  const { flags, env } = SANITIZERS[which];
+  const logPath = join(LOGS, `${which}.log`);
   const passed = [];
   const ran = await run("cargo", [...args, ...place, "--lib", ...tests], {
     cwd: at("crates"),
-    env: {
-      RUSTFLAGS: "-Zsanitizer=address",
-      ASAN_OPTIONS: "detect_leaks=1:allocator_may_return_null=1",
-    },
+    env: { RUSTFLAGS: flags, ...env },
     timeoutMs: TIMEOUT_MS,
-    logPath: join(LOGS, "asan.log"),
+    logPath,
     onLine: (line) =>
       passed.push(...(/^test result: \w+\. (\d+) passed/.exec(line) ?? []).slice(1)),
   });
   const count = passed.reduce((sum, text) => sum + Number(text), 0);
   const isSound = ran.code === 0 && count > 0;
-  say(isSound ? `asan: ${count} tests, nothing found` : `asan: see ${join(LOGS, "asan.log")}`);
+  say(isSound ? `${which}: ${count} tests, nothing found` : `${which}: see ${logPath}`);
   if (!isSound) say(ran.tail.join("\n"));
   process.exitCode = isSound ? 0 : 1;
 }
