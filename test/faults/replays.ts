@@ -93,7 +93,10 @@ export const REPLAYS: readonly Replay[] = [
   {
     commit: "5687182",
     bug: "tenants beyond the table had a quota each while they arrived",
-    test: null,
+    test: [
+      "crates/core/tests/store_tenants.rs",
+      "f41_tenants_beyond_the_table_share_one_quota_of_what_is_on_its_way",
+    ],
   },
   {
     commit: "d6e7598",
