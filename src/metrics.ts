@@ -36,6 +36,7 @@ export const SIDECAR_COUNTERS = [
   "canary_wrong",
   "orphans_found",
   "orphans_demoted",
+  "states_superseded",
 ] as const;
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */

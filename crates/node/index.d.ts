@@ -363,8 +363,11 @@ export declare function storeAwaitDurable(id: number, namespace: Uint8Array, pac
 /** Checks the record whole; returns its `ItemStatus` number. The reservation is gone afterwards. */
 export declare function storeCommit(reservationId: number): number
 
-/** Records that nobody can use as things are go first; how many of these do now and did not before. */
-export declare function storeDemote(id: number, namespace: Uint8Array, packed: Uint8Array): number
+/**
+ * Records that nobody can use as things are go first, with `unused_only` those that nobody has used; how many of these do now and
+ * did not before.
+ */
+export declare function storeDemote(id: number, namespace: Uint8Array, packed: Uint8Array, unusedOnly: boolean): number
 
 /** What a durable tier is made of. */
 export interface StoreDiskOptions {

@@ -244,12 +244,15 @@ export class VaultClient {
     });
   }
 
-  /** Says that nobody can use these records as things are, so that they go first; how many the vault moved. Removes nothing. */
-  demote(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<number> {
+  /**
+   * Says that these records are of no use as things are, so that they go first; how many the vault moved. Removes nothing.
+   * `unusedOnly`: those fetched since they were stored are left alone.
+   */
+  demote(namespace: Buffer, keys: Buffer, deadlineMs: number, unusedOnly = false): Promise<number> {
     return this.#session.call("Demote", deadlineMs, async ({ channel, options }) => {
       let total = 0;
       for (const part of splitKeys(keys, DEMOTE_KEYS_MAX)) {
-        const request = { namespace, keys: part };
+        const request = { namespace, keys: part, unusedOnly };
         const { demoted } = await channel.unary(vaultService.Demote, request, options());
         total += demoted;
       }

@@ -1,12 +1,12 @@
 // Owns the blocks that no prompt can reach: held behind a gap at a look-up, and demoted when the gap is still there later.
 import { countBits, HASH_BYTES, hasBit, PACKED_KEY_BYTES, packKey } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
-import { toTierkvError } from "../errors.ts";
-import { CALL_TIMEOUT_MS, DEMOTE_KEYS_MAX, ORPHAN_WAIT_MS, ORPHANS_MAX } from "../limits.ts";
+import { CALL_TIMEOUT_MS, DEMOTE_KEYS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import type { GroupShape } from "./boundary.ts";
 import type { LookupAnswer, LookupGroup } from "./lookup.ts";
+import { SecondLooks } from "./second-looks.ts";
 import type { LookupGates } from "./vaults.ts";
 
 export interface OrphansOptions {
@@ -41,36 +41,30 @@ interface Suspects {
  */
 export class Orphans {
   readonly #options: OrphansOptions;
-  /** Second looks to come, by the gap's keys. */
-  readonly #waiting = new Map<string, NodeJS.Timeout>();
+  /** By the gap's keys. */
+  readonly #looks: SecondLooks;
 
   constructor(options: OrphansOptions) {
     this.#options = options;
+    this.#looks = new SecondLooks(options.logger);
   }
 
   /** Takes note of what a look-up found held behind the first gap; nothing where a vault did not answer. */
   note(namespace: Namespace, groups: readonly Asked[], { held, isVaultDown }: LookupAnswer): void {
-    if (isVaultDown || this.#waiting.size >= ORPHANS_MAX) return;
+    if (isVaultDown) return;
     const gap = this.#firstGap(groups, held);
     if (gap === null) return;
     const id = gap.keys.toString("latin1");
-    if (this.#waiting.has(id)) return;
+    if (!this.#looks.hasRoomFor(id)) return;
     const behind = this.#heldBehind(groups, held, gap.tokens);
     const records = (behind.kv.length + behind.ssm.length) / PACKED_KEY_BYTES;
     if (records === 0) return;
     this.#options.counters.add("orphans_found", records);
-    const timer = setTimeout(() => {
-      this.#waiting.delete(id);
-      this.#judge({ namespace, gap, behind }).catch((error: unknown) =>
-        this.#options.logger.debug({ err: toTierkvError(error) }, "orphans were not demoted"),
-      );
-    }, ORPHAN_WAIT_MS);
-    this.#waiting.set(id, timer);
+    this.#looks.add(id, () => this.#judge({ namespace, gap, behind }));
   }
 
   close(): void {
-    for (const timer of this.#waiting.values()) clearTimeout(timer);
-    this.#waiting.clear();
+    this.#looks.close();
   }
 
   /** Demotes them unless the gap is filled. */

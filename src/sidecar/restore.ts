@@ -19,11 +19,11 @@ import type { Boundary } from "./boundary.ts";
 import type { Decisions } from "./decisions.ts";
 import type { Fates } from "./fates.ts";
 import type { Ground } from "./ground.ts";
+import { Hints } from "./hints.ts";
 import { tryLink } from "./link-trial.ts";
 import { copyRun, lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "./messages.ts";
-import { Orphans } from "./orphans.ts";
 import { doneReason, Plan, Run } from "./plan.ts";
 import type { Placed } from "./plan.ts";
 import { share } from "./shelf.ts";
@@ -44,7 +44,7 @@ export interface RestorerOptions {
 
 export class Restorer {
   readonly #options: RestorerOptions;
-  readonly #orphans: Orphans;
+  readonly #hints: Hints;
   readonly #plans = new Map<number, Plan>();
   #queue: Plan[] = [];
   readonly #changed = new Set<Plan>();
@@ -60,7 +60,7 @@ export class Restorer {
 
   constructor(options: RestorerOptions) {
     this.#options = options;
-    this.#orphans = new Orphans(options);
+    this.#hints = new Hints(options);
   }
 
   get planCount(): number {
@@ -156,7 +156,7 @@ export class Restorer {
   close(): void {
     clearTimeout(this.#retry);
     clearInterval(this.#ticker);
-    this.#orphans.close();
+    this.#hints.close();
     for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
   }
 
@@ -193,7 +193,7 @@ export class Restorer {
     }
     const asked = message.groups.map((group) => ({ ...group, ...ground.shapeOf(group.group) }));
     const boundary = chooseBoundary(asked, answer, ground.shelf.capacityInTime);
-    this.#orphans.note(namespace, asked, answer);
+    this.#hints.note(namespace, asked, answer, boundary.tokens);
     this.#account(plan, message, answer, boundary);
     plan.case.decided(ground.pacer.decide(plan, boundary));
     this.#options.send({ t: "held", req, plan: number, groups, tokens: plan.tokens });

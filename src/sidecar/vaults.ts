@@ -52,11 +52,11 @@ export class LookupGate {
   }
 
   /** As the client's `demote`; 0 for a vault that refused before, until it has been restarted. */
-  async demote(namespace: Namespace, keys: Buffer): Promise<number> {
+  async demote(namespace: Namespace, keys: Buffer, unusedOnly = false): Promise<number> {
     const { epoch } = this.#client;
     if (epoch !== null && epoch === this.#mutedEpoch) return 0;
     try {
-      return await this.#client.demote(namespace, keys, CALL_TIMEOUT_MS);
+      return await this.#client.demote(namespace, keys, CALL_TIMEOUT_MS, unusedOnly);
     } catch (error) {
       const { code } = toTierkvError(error);
       // The call itself may have been the one that greeted.

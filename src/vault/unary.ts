@@ -142,7 +142,7 @@ export async function report(
 
 export function demote(vault: VaultContext, request: m.DemoteRequest): m.DemoteReply {
   const { namespace, keys } = checkKeys(request.namespace, request.keys, DEMOTE_KEYS_MAX);
-  const demoted = storeDemote(vault.store, namespace, keys);
+  const demoted = storeDemote(vault.store, namespace, keys, request.unusedOnly);
   vault.counters.add("demotes");
   vault.counters.add("demoted", demoted);
   return { demoted };

@@ -154,6 +154,7 @@ export type NameReply = Record<string, never>;
 export interface DemoteRequest {
   namespace: Buffer;
   keys: Buffer;
+  unusedOnly: boolean;
 }
 
 export interface DemoteReply {

@@ -7,11 +7,9 @@ import { newSidecarCounters } from "../../src/metrics.ts";
 import { Orphans } from "../../src/sidecar/orphans.ts";
 import { openGates, openLinks } from "../../src/sidecar/vaults.ts";
 import { HELLO, openFakeVault } from "../support/fake-vault.ts";
+import { ATTENTION, openHybrid, STATES } from "../support/hybrids.ts";
 import { digest, keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
-import type { Block } from "../support/shim-client.ts";
-import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../support/shim-client.ts";
-import { openStack } from "../support/sidecars.ts";
-import type { TestStack } from "../support/sidecars.ts";
+import { makeBlocks } from "../support/shim-client.ts";
 import {
   closeAfterTest,
   logger,
@@ -28,63 +26,36 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
 }));
 
 const PAGE = 8192;
-const GROUPS = [makeGroup(), makeGroup({ group: 1, class: "ssm" })];
-
-interface Scene extends TestStack {
-  engine: FakeEngine;
-  blocks: Block[];
-  ask(): Promise<void>;
-  isOrphaned(count: number): Promise<void>;
-}
-
-/** A hybrid engine with one prompt of eight blocks; nothing is stored yet. */
-async function openHybrid(): Promise<Scene> {
-  const stack = await openStack({ when: "always" });
-  const engine = await FakeEngine.start(stack.sidecar.socketPath, { groups: GROUPS });
+async function openTorn() {
+  const scene = await openHybrid();
   const blocks = makeBlocks("torn", 8, PAGE);
-  const hashes = hashesOf(blocks);
-  const ask = async (): Promise<void> => {
-    const groups = GROUPS.map(({ group, class: of }) => ({ group, class: of, hashes, from: 0 }));
-    const plan = engine.prefetchGroups(groups);
-    await engine.done(plan);
-    engine.release(plan);
-  };
-  const { counters } = stack.sidecar;
+  const { counters } = scene.sidecar;
   const isOrphaned = (count: number): Promise<void> =>
     until(() => counters.get("orphans_demoted") === count, `${count} to be demoted`);
-  return { ...stack, engine, blocks, ask, isOrphaned };
-}
-
-async function store({ engine, sidecar }: Scene, blocks: Block[], group: number): Promise<void> {
-  const { counters } = sidecar;
-  const saved = counters.get("blocks_saved") + blocks.length;
-  engine.save(blocks, group);
-  await until(() => counters.get("blocks_saved") === saved, "the saves");
+  return { ...scene, blocks, isOrphaned };
 }
 
 test("states and attention behind a block that is nowhere go first, those before it do not", async () => {
-  const scene = await openHybrid();
-  const { blocks, kv, ssm } = scene;
-  await store(scene, [...blocks.slice(0, 3), blocks[5]!], 0);
-  await store(scene, blocks, 1);
-  await scene.ask();
-  await scene.isOrphaned(6);
+  const { blocks, kv, ssm, sidecar, ask, store, isOrphaned } = await openTorn();
+  await store([...blocks.slice(0, 3), blocks[5]!], ATTENTION);
+  await store(blocks.slice(2), STATES);
+  await ask(blocks);
+  await isOrphaned(6);
   // States of boundaries 4 to 8, and the sixth block; what lies before the gap can be used.
   expect([ssm.counters.get("demoted"), kv.counters.get("demoted")]).toEqual([5, 1]);
   expect(ssm.counters.get("demotes")).toBe(1);
-  expect(ssm.stats().records).toBe(8);
-  expect(scene.sidecar.counters.get("orphans_found")).toBe(6);
+  expect(ssm.stats().records).toBe(6);
+  expect(sidecar.counters.get("orphans_found")).toBe(6);
 });
 
 test("what is whole is left alone, and attention without states is, too", async () => {
-  const scene = await openHybrid();
-  const { blocks, kv, ssm, sidecar } = scene;
-  await store(scene, blocks, 0);
-  await scene.ask();
-  await store(scene, blocks.slice(0, 4), 1);
-  await scene.ask();
+  const { blocks, kv, sidecar, ask, store } = await openTorn();
+  await store(blocks, ATTENTION);
+  await ask(blocks);
+  await store(blocks.slice(0, 4), STATES);
+  await ask(blocks);
   expect(sidecar.counters.get("orphans_found")).toBe(0);
-  expect(kv.counters.get("demotes") + ssm.counters.get("demotes")).toBe(0);
+  expect(kv.counters.get("demotes")).toBe(0);
 });
 
 /** The look-up of a prompt of `count` blocks in one group of attention and one of states. */

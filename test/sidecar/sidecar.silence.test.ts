@@ -11,6 +11,7 @@ import { newSidecarCounters } from "../../src/metrics.ts";
 import { Canary } from "../../src/sidecar/canary.ts";
 import { Orphans } from "../../src/sidecar/orphans.ts";
 import { RightOfWay } from "../../src/sidecar/right-of-way.ts";
+import { Superseded } from "../../src/sidecar/superseded.ts";
 import { openGates, openLinks } from "../../src/sidecar/vaults.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault, sends } from "../support/fake-vault.ts";
@@ -299,6 +300,25 @@ test("orphans whose vault says nothing when it is asked or told of them are let 
   }
   ended("sidecar/orphans.ts", "asked.lookup", "told.demote");
   ended("sidecar/vaults.ts", "this.#client.demote");
+});
+
+test("superseded states whose vault says nothing when it is told of them are let go", async () => {
+  const vaults = { kv: null, ssm: openClient(await openFakeVault(SILENT), "ssm") };
+  const gates = openGates(vaults, openLinks(vaults));
+  const counters = newSidecarCounters();
+  let errors = 0;
+  const debug = (): void => {
+    errors += 1;
+  };
+  const deaf = { ...logger, debug } as unknown as typeof logger;
+  const superseded = closeAfterTest(new Superseded({ shards: 1, gates, counters, logger: deaf }));
+  const hashes = hashesOf(makeBlocks("a", 2, PAGE));
+  const group = { group: 0, class: "ssm" as const, hashes, from: 0, tokens: 16, tail: 1 };
+  const answer = { keys: [["older", "deepest"]], held: [Buffer.from([3])], isVaultDown: false };
+  superseded.note(toNamespace(NAMESPACE), [group], answer, 2 * 16);
+  await until(() => errors === 1, "the call to be given up");
+  expect(counters.get("states_superseded")).toBe(0);
+  ended("sidecar/superseded.ts", "told.demote");
 });
 
 test("a reader that takes nothing of what a vault sends it", async () => {

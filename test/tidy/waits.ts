@@ -70,6 +70,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "gate.lookup": CALL,
   },
   "src/sidecar/orphans.ts": { "asked.lookup": CALL, "told.demote": CALL },
+  "src/sidecar/superseded.ts": { "told.demote": CALL },
   "src/sidecar/restore.ts": {
     lookUp: CALL,
     "this.#roomNeeded": KEYS,

@@ -180,7 +180,7 @@ describe("demote", () => {
   test("too many keys are refused with the limit, and the client does not send them", async () => {
     const vault = await openVault();
     const keys = Buffer.alloc((DEMOTE_KEYS_MAX + 1) * 36);
-    const request = { namespace: NAMESPACE, keys };
+    const request = { namespace: NAMESPACE, keys, unusedOnly: false };
     const call = openChannel(vault).unary(vaultService.Demote, request, OPTIONS);
     await expect(call).rejects.toMatchObject({
       details: `keys in one call: ${DEMOTE_KEYS_MAX + 1} reached, the limit is ${DEMOTE_KEYS_MAX}`,

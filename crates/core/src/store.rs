@@ -211,10 +211,11 @@ impl Store {
     }
 
     /// Those of these records in memory that are not pinned go before others of their tenant, unless they are used again first;
-    /// how many are moved. Nothing is removed, and what is on disk stays as it is.
-    pub fn demote(&self, keys: &[RecordKey]) -> usize {
+    /// how many are moved. `unused_only` leaves those alone that were used since they were stored. Nothing is removed, and what is on
+    /// disk stays as it is.
+    pub fn demote(&self, keys: &[RecordKey], unused_only: bool) -> usize {
         let mut state = self.state();
-        keys.iter().filter(|key| state.policy.demote(key)).count()
+        keys.iter().filter(|key| state.policy.demote(key, unused_only)).count()
     }
 
     fn recheck_resident(&self, key: &RecordKey) -> ItemStatus {

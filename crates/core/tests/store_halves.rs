@@ -70,7 +70,7 @@ fn outcome(lost: std::ops::Range<usize>, is_demoted: bool, is_used: bool) -> (us
         drop(store.contains_all(&left));
 
         if is_demoted {
-            store.demote(&left);
+            store.demote(&left, false);
         }
         if is_used {
             use_all(&store, &left);
@@ -113,12 +113,33 @@ fn pinned_and_unknown_ones_are_left_alone_and_nothing_is_removed() {
         store_one(&store, *key);
     }
     let pin = store.pin(&keys[0]).expect("it is there");
-    assert_eq!(store.demote(&keys), 2);
-    assert_eq!(store.demote(&keys), 0, "they are already");
+    assert_eq!(store.demote(&keys, false), 2);
+    assert_eq!(store.demote(&keys, false), 0, "they are already");
     assert_eq!(store.contains_all(&keys), [true, true, true, false]);
     drop(pin);
-    assert_eq!(store.demote(&keys), 1);
+    assert_eq!(store.demote(&keys, false), 1);
     assert_eq!(store.stats().records, 3);
+}
+
+#[test]
+fn those_that_were_ever_used_are_left_alone_where_only_unused_ones_are_meant() {
+    let store = roomy(20);
+    let keys: Vec<RecordKey> = (0..3).map(key).collect();
+    for key in &keys {
+        store_one(&store, *key);
+    }
+    use_all(&store, &keys[..1]);
+    assert_eq!(store.demote(&keys, true), 2);
+    use_all(&store, &keys[1..2]);
+    let mut fresh = 100;
+    while store.contains(&keys[2]) {
+        store_one(&store, key(fresh));
+        fresh += 1;
+    }
+    assert!(is_held(&store, &keys[..2]), "one used before, one after");
+    // The second had its use counted when it gave way to nobody; it is among those used again now.
+    assert_eq!(store.demote(&keys[1..2], true), 0);
+    assert_eq!(store.demote(&keys[1..2], false), 1);
 }
 
 #[test]
@@ -133,7 +154,7 @@ fn they_go_before_the_oldest() {
     }
     let last = stored[stored.len() - 2];
     assert!(store.pin(&last).is_some(), "uses before count no more");
-    assert_eq!(store.demote(&[last]), 1);
+    assert_eq!(store.demote(&[last], false), 1);
     store_one(&store, keys[0]);
     let gone: Vec<_> = stored.iter().filter(|key| !store.contains(key)).collect();
     assert_eq!(gone, [&stored[0], &last]);

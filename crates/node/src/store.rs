@@ -108,13 +108,19 @@ pub fn store_lookup<'env>(
     BufferSlice::copy_from(env, bitmap)
 }
 
-/// Records that nobody can use as things are go first; how many of these do now and did not before.
+/// Records that nobody can use as things are go first, with `unused_only` those that nobody has used; how many of these do now and
+/// did not before.
 #[napi]
-pub fn store_demote(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
+pub fn store_demote(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+    unused_only: bool,
+) -> napi::Result<u32> {
     run(|| {
         let store = STORES.get(id)?;
         let keys: Vec<RecordKey> = keys(namespace, packed)?.collect();
-        Ok(u32::try_from(store.demote(&keys)).unwrap_or(u32::MAX))
+        Ok(u32::try_from(store.demote(&keys, unused_only)).unwrap_or(u32::MAX))
     })
 }
 
