@@ -81,9 +81,12 @@ def test_restored_pages_lie_within_the_codecs_bound(
 
 
 def there_and_back(
-    engine: Engine, cluster: Cluster, text: list[int], tokens: int, blocks: int
+    engine: Engine, cluster: Cluster, text: list[int], tokens: int, blocks: int, alike_min: int = 1
 ) -> dict[str, Any]:
-    """Saves a prompt, restores it and compares pages and answers with the engine's own hit."""
+    """Saves a prompt, restores it and compares pages and answers with the engine's own hit.
+
+    At least `alike_min` tokens must be the same.
+    """
     already = saved(cluster)
     (cold,) = engine.call("generate", prompts=[text])
     assert cold["cached"] == 0
@@ -106,9 +109,9 @@ def there_and_back(
         abs(ours - theirs)
         for ours, theirs in zip(own_hit["logprobs"][:alike], restored["logprobs"], strict=False)
     ]
-    assert alike >= 1
-    assert max(apart) < LOGPROB
-    return {**distance, "tokens_alike": alike, "logprob_max": max(apart)}
+    assert alike >= alike_min
+    assert max(apart, default=0.0) < LOGPROB
+    return {**distance, "tokens_alike": alike, "logprob_max": max(apart, default=None)}
 
 
 def report(record: Callable[[str, Any], None], name: str, distance: dict[str, Any]) -> None:
@@ -136,7 +139,9 @@ def test_windows_and_whole_attention_lie_within_the_codecs_bound(
 
 
 @pytest.mark.skipif(not IS_LONG or MAIN == OLDEST, reason="long, and needs vLLM 0.29")
-@pytest.mark.parametrize(("form", "dtype"), [("bf16", "float32"), ("int8", "float32")])
+@pytest.mark.parametrize(
+    ("form", "dtype"), [("bf16", "float32"), ("int8", "float32"), ("int8", "bfloat16")]
+)
 def test_restored_states_lie_within_the_bound_of_their_form(
     form: str,
     dtype: str,
@@ -151,7 +156,9 @@ def test_restored_states_lie_within_the_bound_of_their_form(
     ) as engine:
         step = engine.call("facts")["step"]
         text = prompt(14, 2 * step + 7)
-        distance = there_and_back(engine, cluster, text, 2 * step, 2)
+        # Where the engine itself rounds its states to 16 bits, the first token may already be another.
+        alike_min = int(dtype == "float32")
+        distance = there_and_back(engine, cluster, text, 2 * step, 2, alike_min)
         states = distance["ssm"]
         assert 0 < states["worst"] <= 1
         assert states["snr_db"] > STATE_SNR_DB[form]

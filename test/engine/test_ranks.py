@@ -1,4 +1,4 @@
-"""Two ranks: each saves its shard, a block counts only with all shards, and both restore it or none."""
+"""Two ranks, of tensors or of a pipeline: each saves its shard, a block counts only with all, both restore or none."""
 
 from __future__ import annotations
 
@@ -30,18 +30,32 @@ pytestmark = pytest.mark.skipif(
 def test_two_ranks_save_and_restore_every_block_together(
     heads: int, engines: Engines, new_cluster: Callable[..., Cluster], models: Models
 ) -> None:
-    cluster = new_cluster()
     spec = replace(PLAIN, kv_heads=heads)
-    options: dict[str, Any] = {"model": models.path(spec), "dtype": spec.dtype}
-    options |= {"block_size": BLOCK, "tensor_parallel_size": 2}
-    options["kv_transfer_config"] = cluster.transfer_config
+    options = {"model": models.path(spec), "dtype": spec.dtype, "tensor_parallel_size": 2}
+    there_and_back(engines, new_cluster(), options, heads)
+
+
+def test_two_stages_of_a_pipeline_save_and_restore_every_block_together(
+    engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+) -> None:
+    options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype, "pipeline_parallel_size": 2}
+    there_and_back(engines, new_cluster(), options, 2)
+
+
+def there_and_back(
+    engines: Engines, cluster: Cluster, parallel: dict[str, Any], records: int
+) -> None:
+    """Saves a prompt, as so many records of each block, empties the engine's cache and restores it."""
+    options = {**parallel, "block_size": BLOCK, "kv_transfer_config": cluster.transfer_config}
     binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
     with engines.start(vllm=options, processes=True, environment=binding) as engine:
+        if "pipeline_parallel_size" in parallel:
+            engine.call("compute_nothing")
         cluster.wait_restoring()
         (cold,) = engine.call("generate", prompts=[TEXT])
         assert cold["cached"] == 0
-        cluster.wait_saved(heads * BLOCKS)
-        assert cluster.counters()["blocks_saved"] == heads * BLOCKS
+        cluster.wait_saved(records * BLOCKS)
+        assert cluster.counters()["blocks_saved"] == records * BLOCKS
         (own_hit,) = engine.call("generate", prompts=[TEXT])
         assert own_hit["cached"] == BLOCKS * BLOCK
         # Other prompts take all 63 blocks, so that no page holds by chance what is to be restored.

@@ -30,6 +30,13 @@ const BESIDE = "test_combinations.py::";
 const PRESSED = "test_pressure.py::test_under_pressure_every_answer_is_the_one_without_tierkv";
 const WITHIN = "test_int8.py::test_";
 
+function everywhere(reason: number): Record<Release, number> {
+  return Object.fromEntries(RELEASES.map((release) => [release, reason])) as Record<
+    Release,
+    number
+  >;
+}
+
 const LINES: readonly Line[] = [
   {
     what: "full attention (Llama)",
@@ -48,8 +55,8 @@ const LINES: readonly Line[] = [
   },
   { what: "sliding window and full attention (Gemma 3)", proof: `${RESTORES}[sliding window]` },
   { what: "pages taken as they are", proof: `${RESTORES}[opaque pages]` },
-  { what: "fp8 cache", proof: `${RESTORES}[fp8 cache]`, no: { "0.32.0": 2 } },
-  { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: { "0.32.0": 2 } },
+  { what: "fp8 cache", proof: `${RESTORES}[fp8 cache]`, no: everywhere(2) },
+  { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: everywhere(5) },
   {
     what: "aborted while it loads",
     proof: "test_releases.py::test_a_request_that_is_aborted_while_it_loads_leaves_nothing[*]",
@@ -105,7 +112,7 @@ const LINES: readonly Line[] = [
   {
     what: "steps scheduled ahead (asynchronous scheduling)",
     proof: "",
-    no: { "0.28.0": 3, "0.29.0": 3, "0.30.0": 3, "0.31.0": 3, "0.32.0": 3 },
+    no: everywhere(3),
   },
   {
     what: "LoRA: adapters run untouched beside what is restored",
@@ -153,13 +160,16 @@ test/engine/compatibility.test.ts. For a kind of model
 run": nothing forbids it, and no run is on record.
 `;
 
-const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only, whole boundaries came with 0.29.
-2. vLLM on a CPU needs AVX-512 for fp8 caches, and AMX to compute on from cached latents (elsewhere it turns prefix caching off): the tests run where the
-   CPU has them. Everywhere the page is taken as it is, which "pages taken as they are" proves, and the specs are tested on their own.
-3. vLLM turns asynchronous scheduling off on a CPU (vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes them, and
-   held until they are copied, which does not depend on when the next step is scheduled.
+const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only (\`partial_tail_offloads\`), whole boundaries came with 0.29
+   (vLLM #51358).
+2. vLLM takes fp8 caches on CPUs with AVX-512 or AMX only (vLLM #39445, \`_get_attn_isa\` of vllm/v1/attention/backends/cpu_attn.py), which the machine of these
+   runs has not; the test runs where the CPU has AVX-512. Such a page is taken as it is, which "pages taken as they are" proves.
+3. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes
+   them, and held until they are copied, which does not depend on when the next step is scheduled.
 4. vLLM's CPU worker makes the tensors that a later stage receives only while it warms a compiled model up (\`_should_warm_up_model\`,
    \`intermediate_tensors\`): an eager engine ends at its first request, without a connector, too. The shim's side of it is that of several ranks.
+5. vLLM computes on from cached latents on CPUs with AMX only, from 0.29 on (vLLM #52616); elsewhere it turns prefix caching off for MLA (vLLM #49453,
+   vllm/platforms/cpu.py), and then there is nothing to restore. The test runs where the CPU has AMX; the specs are tested on their own.
 
 - Every kind of KV-cache page is kept: K and V vectors canonically, everything else (8-bit and packed caches, latents, recurrent states, kinds the shim
   does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.

@@ -27,6 +27,7 @@ __all__ = [
     "abort",
     "begin",
     "compare_pages",
+    "compute_nothing",
     "embed",
     "facts",
     "finish",
@@ -97,6 +98,15 @@ def _answer(output: Any) -> Json:
         step[token].logprob for step, token in zip(completion.logprobs, tokens, strict=True)
     ]
     return {"tokens": tokens, "logprobs": logprobs, "cached": output.num_cached_tokens}
+
+
+def compute_nothing(host: Host) -> None:
+    """Computes a batch of nobody on every rank, as engines of data parallelism do between requests.
+
+    On a CPU the later stages of a pipeline have no room before for what they are sent: vLLM warms up compiled models
+    only (vllm/v1/worker/cpu_model_runner.py).
+    """
+    host.llm.collective_rpc("execute_dummy_batch")
 
 
 def reset(host: Host) -> bool:
