@@ -56,7 +56,7 @@ const LINES: readonly Line[] = [
   { what: "sliding window and full attention (Gemma 3)", proof: `${RESTORES}[sliding window]` },
   { what: "pages taken as they are", proof: `${RESTORES}[opaque pages]` },
   { what: "fp8 cache", proof: `${RESTORES}[fp8 cache]`, no: everywhere(2) },
-  { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: everywhere(5) },
+  { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: everywhere(4) },
   {
     what: "aborted while it loads",
     proof: "test_releases.py::test_a_request_that_is_aborted_while_it_loads_leaves_nothing[*]",
@@ -106,8 +106,7 @@ const LINES: readonly Line[] = [
   },
   {
     what: "two stages of a pipeline",
-    proof: "",
-    no: { "0.32.0": 4 },
+    proof: "test_ranks.py::test_two_stages_of_a_pipeline_save_and_restore_every_block_together",
   },
   {
     what: "steps scheduled ahead (asynchronous scheduling)",
@@ -166,9 +165,7 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
    runs has not; the test runs where the CPU has AVX-512. Such a page is taken as it is, which "pages taken as they are" proves.
 3. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes
    them, and held until they are copied, which does not depend on when the next step is scheduled.
-4. vLLM's CPU worker makes the tensors that a later stage receives only while it warms a compiled model up (\`_should_warm_up_model\`,
-   \`intermediate_tensors\`): an eager engine ends at its first request, without a connector, too. The shim's side of it is that of several ranks.
-5. vLLM computes on from cached latents on CPUs with AMX only, from 0.29 on (vLLM #52616); elsewhere it turns prefix caching off for MLA (vLLM #49453,
+4. vLLM computes on from cached latents on CPUs with AMX only, from 0.29 on (vLLM #52616); elsewhere it turns prefix caching off for MLA (vLLM #49453,
    vllm/platforms/cpu.py), and then there is nothing to restore. The test runs where the CPU has AMX; the specs are tested on their own.
 
 - Every kind of KV-cache page is kept: K and V vectors canonically, everything else (8-bit and packed caches, latents, recurrent states, kinds the shim
@@ -177,8 +174,10 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   MambaSpec, since nobody hands them over.
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
   adapters; prompts given as embeddings. Groups that vLLM keeps out of prefix caching, and encoders, are left alone beside the others.
-- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2, pipeline
-  parallelism.
+- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2.
+- A pipeline on a CPU: vLLM's worker makes the tensors that a later stage receives only where it warms a compiled model up
+  (vllm/v1/worker/cpu_model_runner.py; no issue of vLLM's is known for it). An eager engine ends at its first request, without a connector, too,
+  unless a batch of nothing (\`execute_dummy_batch\`) was computed before, which the test does.
 - A load that fails is computed again: by request from 0.30 on, by block on 0.28 and 0.29, where vLLM takes blocks of one KV-cache group only
   (vLLM #45474); an engine with several groups ends there rather than use pages that nobody filled.
 - A hybrid model's block is large (hundreds to thousands of tokens), and vLLM keeps states at few places: a prompt that is not longer than one block
