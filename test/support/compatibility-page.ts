@@ -122,7 +122,12 @@ const LINES: readonly Line[] = [
     proof: `${PRESSED}[full attention]`,
   },
   { what: "the same, sliding window", proof: `${PRESSED}[sliding window]` },
-  { what: "conversations, hybrid: 0.9 of the ideal found", proof: `${FOUND}[hybrid]` },
+  { what: "the same, hybrid: pages only", proof: `${PRESSED}[hybrid]`, no: { "0.28.0": 1 } },
+  {
+    what: "conversations, hybrid: 0.9 of the ideal found",
+    proof: `${FOUND}[hybrid]`,
+    no: { "0.28.0": 1 },
+  },
   { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
 ];
 
