@@ -13,12 +13,15 @@ test("no test on record failed", () => {
   expect(ends.filter(([, end]) => end === "failed")).toEqual([]);
 });
 
-test("a line without an outcome is not run, one that failed says so", () => {
+test("a line without an outcome, or skipped, is not run, one that failed says so", () => {
   const proof = "test_ranks.py::test_two_ranks_save_and_restore_every_block_together[2]";
   expect(renderCompatibilityPage({})).toContain(
     "| two tensor-parallel ranks | not run | not run | not run | not run | not run |",
   );
-  const page = renderCompatibilityPage({ "0.32.0": { [proof]: "failed" } });
+  const page = renderCompatibilityPage({
+    "0.31.0": { [proof]: "skipped" },
+    "0.32.0": { [proof]: "failed" },
+  });
   expect(page).toContain(
     "| two tensor-parallel ranks | not run | not run | not run | not run | failed |",
   );
