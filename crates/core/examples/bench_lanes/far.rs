@@ -28,7 +28,8 @@ pub fn serve(host: &str) {
     });
     let listener = TcpListener::bind((host, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let set = vec![1; usize::try_from(set_bytes).unwrap()];
+    // Whatever part of it is taken for a scale is an ordinary one.
+    let set = vec![0x3C; usize::try_from(set_bytes).unwrap()];
     thread::spawn(move || tcp::serve(&listener, set));
     let addresses = [&clear, &secured].map(|server| server.address().unwrap());
     println!("{} {} :{port} {}", addresses[0], addresses[1], cert_pem.replace('\n', "|"));

@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measuring program")]
 
+mod bare;
 mod far;
 mod near;
 mod secured;

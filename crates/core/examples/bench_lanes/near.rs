@@ -21,6 +21,7 @@ use tierkv_core::slots::Lease;
 use tierkv_core::store::ItemStatus;
 
 use super::Plan;
+use super::bare::Bare;
 use super::far::token_of;
 use super::tcp::{self, Span};
 
@@ -32,6 +33,7 @@ const FETCH_WINDOW: usize = 14;
 const IN_FLIGHT: usize = 2;
 /// Connections of plain TCP, of which the best counts.
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
+const CODECS: [(Codec, &str); 2] = [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")];
 
 /// A block of 16 tokens of an 8B model: 36 layers, 8 KV heads, head dim 128, bf16.
 fn geometry() -> Arc<Geometry> {
@@ -121,7 +123,8 @@ impl Near {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        writeln!(far.stdin.as_ref().unwrap(), "{}", arena.bytes()).unwrap();
+        let set_bytes = plan.blocks as usize * (HEADER_BYTES + geometry.slot_bytes());
+        writeln!(far.stdin.as_ref().unwrap(), "{set_bytes}").unwrap();
         let mut said = BufReader::new(far.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
@@ -197,6 +200,13 @@ impl Near {
         (0..parts)
             .map(|index| Span { place: place.wrapping_add(index * part), bytes: part })
             .collect()
+    }
+
+    /// The pages of all slots.
+    fn pages(&self) -> Vec<Span> {
+        let page = |lease: &Lease| self.arena.access(*lease).unwrap().as_ptr();
+        let bytes = self.geometry.page_bytes();
+        self.leases.iter().map(|lease| Span { place: page(lease), bytes }).collect()
     }
 
     pub fn wire_bytes(&self, codec: Codec) -> usize {
@@ -357,8 +367,21 @@ fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
             });
         }
     }
+    let pages = near.pages();
+    for (codec, name) in CODECS {
+        let (bytes, geometry) = (near.wire_bytes(codec), Arc::clone(&near.geometry));
+        let bare = Bare { geometry: &geometry, pages: &pages, codec };
+        for (index, connections) in CONNECTIONS.into_iter().enumerate() {
+            measure(samples, near, &format!("bareRestore{name}{connections}"), bytes, |near| {
+                bare.restore(&mut near.streams[index]);
+            });
+            measure(samples, near, &format!("bareSave{name}{connections}"), bytes, |near| {
+                bare.save(&mut near.streams[index]);
+            });
+        }
+    }
     near.fill();
-    for (codec, name) in [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")] {
+    for (codec, name) in CODECS {
         let bytes = near.wire_bytes(codec);
         for (lanes, session) in sessions {
             near.order("flush");

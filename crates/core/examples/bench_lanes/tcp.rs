@@ -1,36 +1,46 @@
 //! Owns plain TCP as the yardstick: as many connections as lanes, 1 MiB writes, reads straight into their final place, nothing checked.
 
+use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
+use tierkv_core::crc32c;
+
 /// Bytes of one write, and at most of one read.
 const STEP_BYTES: usize = 1 << 20;
-/// What the near side asks for: bytes to it, or from it.
-const SEND: u8 = b's';
-const TAKE: u8 = b't';
+/// What the near side asks for: bytes to it, from it, or from it with their checksum computed.
+pub const SEND: u8 = b's';
+pub const TAKE: u8 = b't';
+pub const CHECK: u8 = b'c';
+/// Bytes whose checksum is computed at a time, while they are in the cache.
+const CHECKED_BYTES: usize = 128 << 10;
 
-/// The far side: sends its set, or takes into it, as often as asked. The set lives as long as the process.
+/// The far side: sends its set, or takes into memory of the same length, as often as asked. Both live as long as the process.
 pub fn serve(listener: &TcpListener, set: Vec<u8>) {
-    let set = Span { place: set.leak().as_mut_ptr(), bytes: 0 };
+    // Touched, as the set is.
+    let taken = vec![0xFF; set.len()];
+    let [set, taken] = [set, taken].map(|memory| memory.leak().as_mut_ptr());
+    let memory = [Span { place: set, bytes: 0 }, Span { place: taken, bytes: 0 }];
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();
         set_up(&stream);
         thread::spawn(move || {
             // The whole of it, not its fields one by one.
-            let set = set;
+            let [set, taken] = memory;
             let mut order = [0_u8; 17];
             while stream.read_exact(&mut order).is_ok() {
                 let [from, bytes] = [1, 9].map(|at| {
                     let word = order[at..at + 8].try_into().unwrap();
                     usize::try_from(u64::from_le_bytes(word)).unwrap()
                 });
-                let place = set.place.wrapping_add(from);
                 if order[0] == SEND {
+                    let place = set.place.wrapping_add(from);
                     // SAFETY: the near side asks for parts of the set, and for one thing at a time.
                     send(&mut stream, unsafe { std::slice::from_raw_parts(place, bytes) });
                 } else {
-                    take(&mut stream, place, bytes);
+                    let is_checked = order[0] == CHECK;
+                    take(&mut stream, taken.place.wrapping_add(from), bytes, is_checked);
                     stream.write_all(b"k").unwrap();
                 }
             }
@@ -51,14 +61,28 @@ fn send(stream: &mut TcpStream, data: &[u8]) {
 }
 
 /// Reads `bytes` bytes to `place`, which must be writable.
-fn take(stream: &mut TcpStream, place: *mut u8, bytes: usize) {
-    let mut filled = 0;
+fn take(stream: &mut TcpStream, place: *mut u8, bytes: usize, is_checked: bool) {
+    let most = if is_checked { CHECKED_BYTES } else { STEP_BYTES };
+    let (mut filled, mut checksum) = (0, 0);
     while filled < bytes {
         let at = place.wrapping_add(filled);
         // SAFETY: the callers give `bytes` writable bytes that nobody else uses meanwhile.
-        let rest = unsafe { std::slice::from_raw_parts_mut(at, STEP_BYTES.min(bytes - filled)) };
-        filled += stream.read(rest).unwrap();
+        let rest = unsafe { std::slice::from_raw_parts_mut(at, most.min(bytes - filled)) };
+        let got = stream.read(rest).unwrap();
+        if is_checked {
+            checksum = crc32c::append(checksum, &rest[..got]);
+        }
+        filled += got;
     }
+    black_box(checksum);
+}
+
+/// Asks the far side for `bytes` bytes of its set that start at `from`, or to take them.
+pub fn order(stream: &mut TcpStream, what: u8, from: usize, bytes: usize) {
+    let mut order = vec![what];
+    order.extend_from_slice(&(from as u64).to_le_bytes());
+    order.extend_from_slice(&(bytes as u64).to_le_bytes());
+    stream.write_all(&order).unwrap();
 }
 
 /// Memory that one connection reads into, or sends from.
@@ -70,6 +94,8 @@ pub struct Span {
 
 // SAFETY: each span's memory is used by one thread at a time, while its owner waits.
 unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
 
 /// Connections to the far side, ready for use.
 pub fn connect(address: &str, connections: usize) -> Vec<TcpStream> {
@@ -85,22 +111,19 @@ pub fn connect(address: &str, connections: usize) -> Vec<TcpStream> {
 /// The near side: one connection per span, all at once. `out`: to the far side, else from it.
 pub fn run(streams: &mut [TcpStream], spans: &[Span], out: bool) {
     thread::scope(|scope| {
-        let mut from = 0_u64;
+        let mut from = 0;
         for (stream, span) in streams.iter_mut().zip(spans) {
             let (span, at) = (*span, from);
-            from += span.bytes as u64;
+            from += span.bytes;
             scope.spawn(move || {
                 let span = span;
-                let mut order = vec![if out { TAKE } else { SEND }];
-                order.extend_from_slice(&at.to_le_bytes());
-                order.extend_from_slice(&(span.bytes as u64).to_le_bytes());
-                stream.write_all(&order).unwrap();
+                order(stream, if out { TAKE } else { SEND }, at, span.bytes);
                 if out {
                     // SAFETY: the caller gives readable bytes that nobody writes meanwhile.
                     send(stream, unsafe { std::slice::from_raw_parts(span.place, span.bytes) });
                     stream.read_exact(&mut [0]).unwrap();
                 } else {
-                    take(stream, span.place, span.bytes);
+                    take(stream, span.place, span.bytes, false);
                 }
             });
         }
