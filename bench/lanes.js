@@ -23,6 +23,7 @@ export async function run({ isQuick, say }) {
     for (const what of ["restore", "save"]) {
       for (const lanes of CONNECTIONS)
         figures.push(...laneFigures(samples, tcp, { what, codec, lanes }));
+      figures.push(...ceilingFigures(samples, tcp, { what, codec }));
     }
   }
   for (const [what, { name, connections }] of Object.entries(tcp)) {
@@ -49,6 +50,7 @@ export async function run({ isQuick, say }) {
     `${blocks} blocks of ${(pageBytes / MIB).toFixed(2)} MiB (16 tokens, 36 layers, 8 heads of 128, bf16), medians of ${rounds} rounds, every line measured once in each round`,
     "rates count wire bytes; restore ends when every block is verified and decoded in the arena, save when the vault has verified the last record",
     "beside the connection count of plain TCP that is fastest over all rounds: 1 MiB writes, reads straight into the same arena, nothing checked",
+    "bare: the least that such work takes, without frames, sessions or hand-over: received, checked and decoded by one thread per connection while in the cache; or encoded, sent, received and checked; at the connection count that is fastest",
     "processor time: of both processes together, kernel included",
   ];
   return { figures, notes };
@@ -62,6 +64,20 @@ function laneFigures(samples, tcp, { what, codec, lanes }) {
   return [
     figure(label, "GB/s", samples[`${name}Gbps`], { beside, of: "plain TCP", floor }),
     figure(`${label}, processor time`, "s/GB", samples[`${name}CpuSPerGb`]),
+  ];
+}
+
+/** What the machine allows such work at most, and the default lanes beside that. */
+function ceilingFigures(samples, tcp, { what, codec }) {
+  const direction = what === "save" ? `bareSave${codec}` : `bareRestore${codec}`;
+  const { name, connections } = fastest(samples, direction);
+  const label = `${codec.toLowerCase()}: ${what}, bare`;
+  const [rates, lanes] = [samples[`${name}Gbps`], samples[`${what}${codec}2Gbps`]];
+  const beside = samples[`${tcp[what].name}Gbps`];
+  return [
+    figure(`${label}, ${connections} connections`, "GB/s", rates, { beside, of: "plain TCP" }),
+    figure(`${label}, processor time`, "s/GB", samples[`${name}CpuSPerGb`]),
+    figure(`${label}: 2 lanes beside it`, "GB/s", lanes, { beside: rates, of: "bare" }),
   ];
 }
 

@@ -8,6 +8,7 @@
 mod bare;
 mod far;
 mod near;
+mod samples;
 mod secured;
 mod tcp;
 

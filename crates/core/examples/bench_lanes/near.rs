@@ -1,6 +1,5 @@
 //! Owns the near side: an engine's arena, rounds in turns, and what they took.
 
-use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -23,6 +22,7 @@ use tierkv_core::store::ItemStatus;
 use super::Plan;
 use super::bare::Bare;
 use super::far::token_of;
+use super::samples::{Samples, measure};
 use super::tcp::{self, Span};
 
 const NAMESPACE: [u8; 32] = [1; 32];
@@ -70,7 +70,7 @@ impl Default for Place {
 }
 
 pub struct Near {
-    far: Child,
+    pub far: Child,
     said: BufReader<ChildStdout>,
     lanes_address: String,
     secured_address: String,
@@ -255,16 +255,6 @@ impl Near {
         let record = self.boxes.outbox.encode(&self.arena, lease, &self.geometry, codec, &identity);
         Outgoing { packed_key, record: Arc::new(record.unwrap()) }
     }
-
-    /// Processor seconds so far: in programs and in the kernel, near, then far.
-    fn cpu_seconds(&self) -> [f64; 4] {
-        let [near, far] = ["self".to_owned(), self.far.id().to_string()].map(|process| {
-            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-            let mut fields = stat.rsplit_once(") ").unwrap().1.split(' ').skip(11);
-            [(); 2].map(|()| f64::from(fields.next().unwrap().parse::<u32>().unwrap()) / 100.0)
-        });
-        [near[0], near[1], far[0], far[1]]
-    }
 }
 
 impl Session {
@@ -307,53 +297,6 @@ fn key(index: usize) -> [u8; 36] {
     let mut key = [0; 36];
     key[..8].copy_from_slice(&(index as u64).to_le_bytes());
     key
-}
-
-/// Samples by name, in the order of first use.
-#[derive(Default)]
-pub struct Samples(Vec<(String, Vec<f64>)>);
-
-impl Samples {
-    pub fn add(&mut self, name: &str, value: f64) {
-        match self.0.iter_mut().find(|(other, _)| other == name) {
-            Some((_, samples)) => samples.push(value),
-            None => self.0.push((name.to_owned(), vec![value])),
-        }
-    }
-
-    pub fn json(&self) -> String {
-        let mut text = String::new();
-        for (name, samples) in &self.0 {
-            let comma = if text.is_empty() { "" } else { "," };
-            write!(text, "{comma}\"{name}\":{samples:?}").unwrap();
-        }
-        text
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-fn gigabytes(bytes: usize) -> f64 {
-    bytes as f64 / 1e9
-}
-
-/// Measures `work`: GB/s of `bytes`, and processor seconds per GB.
-pub fn measure(
-    samples: &mut Samples,
-    near: &mut Near,
-    name: &str,
-    bytes: usize,
-    work: impl FnOnce(&mut Near),
-) {
-    let (before, started) = (near.cpu_seconds(), Instant::now());
-    work(near);
-    let seconds = started.elapsed().as_secs_f64();
-    let after = near.cpu_seconds();
-    samples.add(&format!("{name}Gbps"), gigabytes(bytes) / seconds);
-    let spent: Vec<f64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
-    samples.add(&format!("{name}CpuSPerGb"), spent.iter().sum::<f64>() / gigabytes(bytes));
-    for (part, spent) in ["NearUser", "NearSys", "FarUser", "FarSys"].iter().zip(spent) {
-        samples.add(&format!("{name}{part}"), spent / gigabytes(bytes));
-    }
 }
 
 /// One round: plain TCP both ways, then saves and restores with each codec; the page bytes stay what they were.

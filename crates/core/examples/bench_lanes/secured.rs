@@ -10,7 +10,8 @@ use tierkv_core::limits::LANE_STEP_BYTES;
 use tierkv_core::seal::RecordKeys;
 
 use super::Plan;
-use super::near::{Boxes, Near, Place, Samples, Session, measure};
+use super::near::{Boxes, Near, Place, Session};
+use super::samples::{Samples, measure};
 
 /// The default.
 const LANES: u16 = 2;
