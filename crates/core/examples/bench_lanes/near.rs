@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::thread;
 use std::time::Instant;
 
 use tierkv_core::arena::{self, Arena};
@@ -105,7 +106,7 @@ impl Near {
         let arena = Arc::new(Arena::create(&options).unwrap());
         arena.prefault().unwrap();
         while arena.status().touched_slots < plan.blocks {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         let leases = arena.slots().lease(1, plan.blocks);
         let program = std::env::current_exe().unwrap();
@@ -232,15 +233,36 @@ impl Near {
         session.pipelined(windows, |client, targets| client.fetch(targets).unwrap());
     }
 
+    /// Records are made by a thread of its own, as in a sidecar, while others are sent.
     pub fn save(&self, session: &Session, codec: Codec) {
+        let (leases, arena, geometry) = (&self.leases, &self.arena, &self.geometry);
+        let maker = Maker { leases, arena, geometry, outbox: &self.boxes.outbox, codec };
         let blocks: Vec<usize> = (0..self.leases.len()).collect();
-        let batches = blocks
-            .chunks(SAVE_BATCH)
-            .map(|batch| batch.iter().map(|index| self.encode(*index, codec)).collect::<Vec<_>>());
-        session.pipelined(batches, |client, batch| client.store(&NAMESPACE, batch).unwrap());
+        thread::scope(|scope| {
+            let (made, batches) = sync_channel(1);
+            scope.spawn(move || {
+                for batch in blocks.chunks(SAVE_BATCH) {
+                    let batch: Vec<_> = batch.iter().map(|index| maker.encode(*index)).collect();
+                    made.send(batch).unwrap();
+                }
+            });
+            let store = |client: &Client, batch| client.store(&NAMESPACE, batch).unwrap();
+            session.pipelined(batches.iter(), store);
+        });
     }
+}
 
-    fn encode(&self, index: usize, codec: Codec) -> Outgoing {
+/// Makes records of the arena's slots.
+struct Maker<'a> {
+    leases: &'a [Lease],
+    arena: &'a Arc<Arena>,
+    geometry: &'a Geometry,
+    outbox: &'a Outbox,
+    codec: Codec,
+}
+
+impl Maker<'_> {
+    fn encode(&self, index: usize) -> Outgoing {
         let packed_key = key(index);
         let identity = Identity {
             shard: 0,
@@ -250,9 +272,8 @@ impl Near {
             block_hash: packed_key[..32].try_into().unwrap(),
             parent_hash: [0; 32],
         };
-        let lease = self.leases[index];
-        let codec = (codec, codec.id());
-        let record = self.boxes.outbox.encode(&self.arena, lease, &self.geometry, codec, &identity);
+        let (lease, codec) = (self.leases[index], (self.codec, self.codec.id()));
+        let record = self.outbox.encode(self.arena, lease, self.geometry, codec, &identity);
         Outgoing { packed_key, record: Arc::new(record.unwrap()) }
     }
 }
