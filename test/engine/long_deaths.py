@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEATHS = int(os.environ.get("TIERKV_TEST_DEATHS", "3"))
 SEED = int(os.environ.get("TIERKV_TEST_SEED", secrets.randbelow(2**31)))
 BLOCK = 32
-BLOCKS = 30
+BLOCKS = 8
 #: Restores that go well, from which it is known how long one takes.
 WHOLE = 5
 #: The defaults of a sidecar.

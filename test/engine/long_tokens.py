@@ -97,5 +97,5 @@ def test_tokens_are_the_same_without_a_cache_cold_warm_and_under_faults(
         "wrong": scene.wrong,
     }
     print(f"tokens {json.dumps(told)}")
-    assert scene.restored > PROMPTS * 0.9, "void: nothing came from the vault"
+    assert scene.restored > PROMPTS / 2, "void: nothing came from the vault"
     assert scene.broken > 0, "void: no fault acted"
