@@ -64,6 +64,7 @@ const CATALOGUE = {
   CONFIG_CONFLICT: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
   INSECURE_LISTEN: ["user", "{key} = {value}: {reason}; {fix}"],
   CREDENTIALS: ["user", "{path}: {reason}; {fix}"],
+  FAILPOINTS: ["user", "TIERKV_FAILPOINTS = {value}: {reason}; {fix}"],
   JOIN_CODE: ["user", "this is no join code: {reason}; {fix}"],
 
   // The machine is not set up for it.
@@ -127,6 +128,7 @@ const CATALOGUE = {
   CANCELLED: ["cancelled", "{what} was cancelled"],
   OVERLOAD: ["busy", "{what}: {count} reached, the limit is {limit}"],
   CLOSED: ["down", "{what} is closed"],
+  FAILPOINT: ["bug", "failpoint {name}: this step is made to fail"],
   UNKNOWN_ID: ["bug", "{reason}"],
   INTERNAL: ["bug", "{reason}"],
 } as const;

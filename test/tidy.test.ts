@@ -1,6 +1,7 @@
 // Owns the proof that the house rules hold, and that each of them notices a breach.
 import { describe, expect, test } from "vitest";
 import { DOC_RULES } from "./tidy/docs.ts";
+import { FAILPOINT_RULES } from "./tidy/failpoints.ts";
 import { FAULT_RULES } from "./tidy/faults.ts";
 import { FORBIDDEN_RULES } from "./tidy/forbidden.ts";
 import { IMPORT_RULES } from "./tidy/imports.ts";
@@ -19,6 +20,7 @@ const RULES = [
   ...WAIT_RULES,
   ...FORBIDDEN_RULES,
   ...FAULT_RULES,
+  ...FAILPOINT_RULES,
 ];
 const SOURCES = readSources();
 

@@ -1,8 +1,9 @@
 // Owns what a sidecar shows to Prometheus.
+import { armedFailpoints } from "../failpoint.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { counterFamilies, histogramFamily } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
-import { gauge } from "./text.ts";
+import { FAILPOINTS_HELP, gauge } from "./text.ts";
 import type { Family, Sample } from "./text.ts";
 
 const GROUPED: readonly CounterFamily[] = [
@@ -47,6 +48,7 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
       { labels: { version: status.version }, value: 1 },
     ]),
     gauge(`${own}_uptime_seconds`, "Since the start.", status.uptimeMs / 1000),
+    gauge(`${own}_failpoints`, FAILPOINTS_HELP, armedFailpoints()),
     gauge(`${own}_engines`, "Engines connected.", engines.length),
     gauge(`${own}_arena_bytes`, "Shared memory of all engines.", arenaBytes),
     gauge(`${own}_slots`, "Slots of all arenas.", slots),

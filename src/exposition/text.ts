@@ -19,6 +19,9 @@ export interface Family {
 
 export const CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8";
 
+/** Of a gauge that both processes have. */
+export const FAILPOINTS_HELP = "Failpoints that are armed: more than 0 only in a test.";
+
 /** Families without samples are left out. */
 export function exposition(families: readonly Family[]): string {
   return families

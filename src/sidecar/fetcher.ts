@@ -5,6 +5,7 @@ import type { FetchSink } from "../client/fetch-ledger.ts";
 import type { FetchRun, VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
+import { failpoint } from "../failpoint.ts";
 import {
   CALL_TIMEOUT_MS,
   FETCH_WINDOW_BYTES,
@@ -235,7 +236,9 @@ export class Fetcher {
         window.touch();
         moved(bytes);
       };
+      await failpoint("sidecar.fetch.begun");
       const landed = await client.land(namespace, window.landingPlan(), { ...call, onProgress });
+      await failpoint("sidecar.fetch.landed");
       const left = window.settle(landed);
       counters.add(left.length === 0 ? "fetches_lanes" : "fetches_grpc");
       if (left.length > 0) {

@@ -2,6 +2,7 @@
 import { HASH_BYTES } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
+import { failpoint } from "../failpoint.ts";
 import {
   HASHES_PER_COPY,
   KEYS_PER_SLICE,
@@ -179,6 +180,7 @@ export class Restorer {
       counters,
       logger,
     });
+    await failpoint("sidecar.restore.found");
     if (plan.isOver) return;
     const { req, number } = plan;
     const groups = message.groups.map(({ group }, index) => ({

@@ -4,6 +4,7 @@ import type { Namespace, RecordClass } from "../block.ts";
 import { packBlocks } from "../codec/pool.ts";
 import type { EncodedRecord, EncodePool } from "../codec/pool.ts";
 import { toTierkvError } from "../errors.ts";
+import { failpoint } from "../failpoint.ts";
 import {
   SAVE_BATCH_BYTES,
   SAVE_BATCH_ITEMS,
@@ -182,6 +183,7 @@ export class Saver {
     if (first === undefined) return;
     let records: EncodedRecord[] = [];
     try {
+      await failpoint("sidecar.save.taken");
       records = await this.#options.pool.encode({
         arena: source.arena,
         geometry: source.geometry,

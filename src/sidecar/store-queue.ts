@@ -4,6 +4,7 @@ import type { Namespace } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { EncodedRecord } from "../codec/pool.ts";
 import { toTierkvError } from "../errors.ts";
+import { failpoint } from "../failpoint.ts";
 import {
   CALL_TIMEOUT_MS,
   NAMESPACES_NAMED_MAX,
@@ -166,6 +167,7 @@ export class StoreQueue {
       const [first] = batch;
       if (first === undefined) return;
       const { namespace, tenant } = first;
+      await failpoint("sidecar.save.encoded");
       const { statuses, isOverLanes } = await this.#client.storeEncoded(
         namespace,
         this.#client.name,
@@ -173,6 +175,7 @@ export class StoreQueue {
         STORE_TIMEOUT_MS,
         recordKeysTenant(tenant),
       );
+      await failpoint("sidecar.save.stored");
       this.#counters.add(isOverLanes ? "stores_lanes" : "stores_grpc");
       for (const [index, record] of batch.entries()) this.#count(record, statuses[index]);
       this.#tellModel(namespace);

@@ -1,6 +1,7 @@
 // Owns the Fetch call: pins what the plan asks for, streams it in need order, and lets go of every pin whatever happens.
 import type { handleServerStreamingCall } from "@grpc/grpc-js";
 import { ItemStatus, keyAt } from "../block.ts";
+import { failpoint } from "../failpoint.ts";
 import {
   CHUNK_BYTES,
   CHUNK_BYTES_MAX,
@@ -55,6 +56,7 @@ async function sendPlan(
   const isLoading = vault.durability !== null;
   let next = isLoading ? pins.load(keys, 0, windowKeys, load) : Promise.resolve();
   try {
+    await failpoint("vault.fetch.pinned");
     for (let first = 0; first < count; first += windowKeys) {
       await next;
       const end = Math.min(count, first + windowKeys);
@@ -63,6 +65,7 @@ async function sendPlan(
       const records = pins.inOrder(first, end);
       for (const chunk of packChunks(records, chunkBytes(plan.chunkBytes))) {
         await writer.write({ chunk });
+        await failpoint("vault.fetch.sending");
       }
     }
   } finally {

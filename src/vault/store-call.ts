@@ -2,6 +2,7 @@
 import type { handleBidiStreamingCall } from "@grpc/grpc-js";
 import { hasBit, ItemStatus, keyAt, newBitmap, setBit, statusName } from "../block.ts";
 import { isTierkvError, TierkvError } from "../errors.ts";
+import { failpoint, failpointNow } from "../failpoint.ts";
 import { STORE_IDLE_MS } from "../limits.ts";
 import {
   storeAbort,
@@ -122,6 +123,7 @@ class StoreBatch {
       if (reservation === 0) this.#count(statuses[item] ?? ItemStatus.UNSPECIFIED);
       else setBit(this.#wanted, item);
     }
+    failpointNow("vault.store.reserved");
     this.#vault.counters.add("stores");
     this.#vault.counters.add("offered", offer.count);
     this.#reply({ wanted: { wanted: this.#wanted, statuses: [...statuses] } });
@@ -155,6 +157,7 @@ class StoreBatch {
     }
     this.#reservations[item] = 0;
     const status = storeCommit(reservation);
+    failpointNow("vault.store.accepted");
     if (status !== ItemStatus.ACCEPTED || this.#vault.durability !== "sync") {
       this.#settle(item, status);
       return;
@@ -172,6 +175,7 @@ class StoreBatch {
       this.#accepted = [];
       const { namespace, keys } = this.#offer;
       const part = Buffer.concat(items.map((item) => keyAt(keys, item)));
+      await failpoint("vault.store.syncing");
       // A vault that is being closed cannot say any more.
       const nothing = (): Uint8Array => newBitmap(0);
       const durable = await storeAwaitDurable(this.#vault.store, namespace, part).catch(nothing);

@@ -3,6 +3,7 @@ import type { handleUnaryCall } from "@grpc/grpc-js";
 import { countBits, ItemStatus, statusName, toNamespace, vaultClassNumber } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
+import { failpointNow } from "../failpoint.ts";
 import {
   CHUNK_BYTES,
   DEMOTE_KEYS_MAX,
@@ -115,6 +116,7 @@ function range(first: number, last: number): string {
 export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupReply {
   const { namespace, keys, count } = checkKeys(request.namespace, request.keys);
   const present = storeLookup(vault.store, namespace, keys);
+  failpointNow("vault.lookup.found");
   const durable = request.askDurable ? storeDurable(vault.store, namespace, keys) : NOTHING;
   vault.counters.add("lookups");
   vault.counters.add("lookup_keys", count);

@@ -1,16 +1,28 @@
 // Owns the proof that processes which die, pause or have their clock moved under load cost hits and nothing else.
+import { spawnSync } from "node:child_process";
+import { readdirSync } from "node:fs";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
-import { until } from "../support/vaults.ts";
-import { KillableVault } from "./lib/killable.ts";
-import { BLOCK_GROUP, BLOCK_PAGE_BYTES } from "./lib/load.ts";
-import { openStand, underLoad } from "./lib/stand.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { closeAfterTest, openClient, SOON_MS, until } from "../support/vaults.ts";
+import { KillableSidecar, KillableVault } from "./lib/killable.ts";
+import type { VaultShape } from "./lib/killable.ts";
+import { BLOCK_GROUP, BLOCK_PAGE_BYTES, COARSE, Load } from "./lib/load.ts";
+import { testSeed } from "./lib/random.ts";
+import { expectEven, FLOOR, openStand, underLoad } from "./lib/stand.ts";
 import type { Stand } from "./lib/stand.ts";
 
 const TEST_MS_MAX = 120_000;
+/** More than the 5 s that a plan of these sidecars may take, and all that is shorter. */
+const SIDECAR_PAUSE_MS = 6000;
+/** A small disk of its own needs a mount that nobody else sees. */
+const canMount = spawnSync("unshare", ["--mount", "true"]).status === 0;
 
-async function openKillable(): Promise<{ stand: Stand; vault: KillableVault }> {
-  const vault = await KillableVault.start();
+async function openKillable(
+  shape: VaultShape = {},
+): Promise<{ stand: Stand; vault: KillableVault }> {
+  const vault = await KillableVault.start(shape);
   return { vault, stand: await openStand({ vault }) };
 }
 
@@ -42,6 +54,41 @@ test("F2 a vault that comes back empty, at once", { timeout: TEST_MS_MAX }, asyn
   });
 });
 
+test("F3 a vault with a disk that is killed", { timeout: TEST_MS_MAX }, async () => {
+  const { stand, vault } = await openKillable({ isDurable: true });
+  const client = openClient(vault, "kv", { lanes: 0 });
+  const found = async (): Promise<number> => (await client.stats(SOON_MS)).disk?.records ?? 0;
+  await underLoad(stand, {
+    inject: async () => {
+      await vault.kill();
+      await vault.startAgain();
+    },
+    // What it found on its disk, before anything new could be written.
+    acted: async () => (await found()) > FLOOR,
+    heal: () => {},
+  });
+});
+
+test.skipIf(!canMount)("F12 a vault whose disk is full", { timeout: TEST_MS_MAX }, async () => {
+  const folder = testDirectory();
+  const mounted = `mount -t tmpfs -o size=6m tmpfs ${folder} && exec "$@"`;
+  const shape = { isDurable: true, dataDir: join(folder, "data") };
+  const vault = await KillableVault.start({
+    ...shape,
+    under: ["unshare", "--mount", "sh", "-c", mounted, "sh"],
+  });
+  const stand = await openStand({ vault, grain: COARSE, chains: 12, freshEvery: 3 });
+  const client = openClient(vault, "kv", { lanes: 0 });
+  await underLoad(stand, {
+    inject: () => {},
+    acted: async () => {
+      const { disk, counters } = await client.stats(SOON_MS);
+      return disk?.failing === true && counters["disk_alarms"]! > 0;
+    },
+    heal: () => {},
+  });
+});
+
 test("F16 a vault that pauses for longer than any lease", { timeout: TEST_MS_MAX }, async () => {
   const { stand, vault } = await openKillable();
   await underLoad(stand, {
@@ -50,6 +97,62 @@ test("F16 a vault that pauses for longer than any lease", { timeout: TEST_MS_MAX
     acted: () => vaultState(stand) === "down",
     heal: () => vault.goOn(),
   });
+});
+
+/** A sidecar of its own process, and the load on it. */
+async function openOwn(): Promise<{ vault: KillableVault; sidecar: KillableSidecar; load: Load }> {
+  const vault = await KillableVault.start();
+  const sidecar = await KillableSidecar.start({ vault });
+  const shape = { seed: testSeed(), chains: 48, freshEvery: 4, grain: COARSE };
+  const load = await Load.open(sidecar.socketPath, shape);
+  closeAfterTest({ close: () => load.stop() });
+  load.start();
+  await load.wholeMore(FLOOR, "before the fault");
+  return { vault, sidecar, load };
+}
+
+async function goesOn(scene: Awaited<ReturnType<typeof openOwn>>): Promise<void> {
+  const { vault, sidecar, load } = scene;
+  await load.wholeMore(FLOOR, "after the fault");
+  await load.stop();
+  expect(load.ledger.wrong).toBe(0);
+  await expectEven({ status: () => sidecar.status(), load, vault });
+}
+
+test("F16 a sidecar that pauses for longer than any wait", { timeout: TEST_MS_MAX }, async () => {
+  const scene = await openOwn();
+  scene.sidecar.pause();
+  const before = scene.load.ledger.plans;
+  // Longer than a plan, a call or a fetch may take; who waits for it has other limits than these.
+  await new Promise((resolve) => {
+    setTimeout(resolve, SIDECAR_PAUSE_MS);
+  });
+  expect(scene.load.ledger.plans - before, "it paused (else: void)").toBeLessThan(3);
+  scene.sidecar.goOn();
+  await goesOn(scene);
+});
+
+test("F18 F21 a sidecar that is killed: its arenas go", { timeout: TEST_MS_MAX }, async () => {
+  const scene = await openOwn();
+  const { sidecar, load } = scene;
+  const [left] = readdirSync(sidecar.arenas);
+  expect(left).toBeDefined();
+  await sidecar.kill();
+  expect(readdirSync(sidecar.arenas), "it was killed (else: void)").toEqual([left]);
+  await sidecar.startAgain();
+  expect(readdirSync(sidecar.arenas)).toEqual([]);
+  await load.again(sidecar.socketPath);
+  await goesOn(scene);
+});
+
+test("F45 a sidecar that is told to stop under load", { timeout: TEST_MS_MAX }, async () => {
+  const scene = await openOwn();
+  const { sidecar, load } = scene;
+  expect(await sidecar.stop()).toBe(0);
+  expect(readdirSync(sidecar.arenas)).toEqual([]);
+  await sidecar.startAgain();
+  await load.again(sidecar.socketPath);
+  await goesOn(scene);
 });
 
 /** Moves the wall clock of this process, in which vault, sidecar and gRPC run, to and fro. */

@@ -8,26 +8,39 @@ export interface FaultRow {
   tests: readonly string[];
   /** What no test drives yet. */
   open?: string;
+  /** Why no test drives it under load. */
+  unloaded?: string;
 }
+
+/** Files whose tests run under load, with a floor of traffic, a ledger of every byte, and proof that the fault acted. */
+const LOADED =
+  /^test\/(?:faults\/(?:failpoints|memory|network|peers|processes|reads|rows|soak)\.test\.ts|engine\/test_faults\.py)$|^crates\/core\/tests\/lanes\/failpoints\.rs$/;
+
+export const isLoaded = ({ tests }: FaultRow): boolean => tests.some((path) => LOADED.test(path));
 
 const row = (
   id: string,
   fault: string,
   behaviour: string,
   tests: readonly string[],
-  open?: string,
-): FaultRow => ({ id, fault, behaviour, tests, ...(open === undefined ? {} : { open }) });
+  rest: Pick<FaultRow, "open" | "unloaded"> = {},
+): FaultRow => ({ id, fault, behaviour, tests, ...rest });
 
 const ENGINE = "test/engine/test_faults.py";
 const NETWORK = "test/faults/network.test.ts";
 const PROCESSES = "test/faults/processes.test.ts";
 const PEERS = "test/faults/peers.test.ts";
+const ROWS = "test/faults/rows.test.ts";
+const MEMORY = "test/faults/memory.test.ts";
 const RUST = "crates/core/tests/";
 const SHIM = "python-shim/tests/";
 
 /** What a later system brings; no part of it is here. */
-const GATEWAY = "concerns the gateway, which is not built";
-const RING = "concerns the ring of several vaults, which is not built";
+const GATEWAY = { open: "concerns the gateway, which is not built" };
+const RING = { open: "concerns the ring of several vaults, which is not built" };
+/** Why load would prove nothing. */
+const AT_START = { unloaded: "settled before anything is served" };
+const BY_NAME = { unloaded: "settled by the names of things, whatever the traffic" };
 
 export const FAULTS: readonly FaultRow[] = [
   row(
@@ -44,7 +57,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F3",
     "vault restarts with its disk",
     "the index is rebuilt, every record that is served is verified, misses are answered at once meanwhile",
-    ["test/vault/server.kill.test.ts"],
+    [PROCESSES, "test/vault/server.kill.test.ts"],
   ),
   row(
     "F4",
@@ -71,6 +84,7 @@ export const FAULTS: readonly FaultRow[] = [
     "found, counted, the record is quarantined, a miss",
     [
       NETWORK,
+      ROWS,
       "test/faults/reads.test.ts",
       "test/sidecar/restore.faults.test.ts",
       "test/sidecar/canary.test.ts",
@@ -85,6 +99,7 @@ export const FAULTS: readonly FaultRow[] = [
     "a typed refusal, the connection ends, nothing is allocated beyond the limit",
     [
       NETWORK,
+      ROWS,
       "test/faults/decoders.test.ts",
       "test/faults/parsers.test.ts",
       `${RUST}lanes/frames.rs`,
@@ -94,6 +109,7 @@ export const FAULTS: readonly FaultRow[] = [
     ],
   ),
   row("F11", "right checksum under the wrong key", "identity lies in the checked header: a miss", [
+    ROWS,
     "test/sidecar/restore.faults.test.ts",
     "test/vault/store.test.ts",
   ]),
@@ -101,17 +117,24 @@ export const FAULTS: readonly FaultRow[] = [
     "F12",
     "disk full or read-only",
     "reads go on, writing stops, memory serves, an alarm; never half a record",
-    [`${RUST}disk_full.rs`, `${RUST}disk_faults.rs`],
+    [PROCESSES, `${RUST}disk_full.rs`, `${RUST}disk_faults.rs`],
   ),
   row(
     "F13",
     "EIO, short write, failed sync, torn segment",
     "the segment is given up; after a failed sync nothing in it is durable",
-    [`${RUST}disk_faults.rs`, `${RUST}disk_damage.rs`],
+    [`${RUST}lanes/failpoints.rs`, `${RUST}disk_faults.rs`, `${RUST}disk_damage.rs`],
   ),
-  row("F14", "slow or hung disk", "it has its own threads and a time limit; the network lives", [
-    `${RUST}disk_faults.rs`,
-  ]),
+  row(
+    "F14",
+    "slow or hung disk",
+    "it has its own threads and a time limit; the network lives",
+    [`${RUST}disk_faults.rs`],
+    {
+      unloaded:
+        "only a stand-in of a disk hangs when it is told to; the store beside it is asked meanwhile",
+    },
+  ),
   row("F15", "the wall clock jumps", "deadlines, leases and lifetimes follow the monotonic clock", [
     PROCESSES,
   ]),
@@ -125,14 +148,13 @@ export const FAULTS: readonly FaultRow[] = [
     "F17",
     "memory limit reached, process killed for memory",
     "evicts first; if killed, it is started again and the engine serves on",
-    ["test/vault/store.test.ts", "test/cli/local-vault.test.ts"],
-    "no test in a memory cgroup, and the sidecar does not put itself before the engine in the kernel's choice",
+    [MEMORY, "test/vault/store.test.ts", "test/cli/local-vault.test.ts"],
   ),
   row(
     "F18",
     "sidecar crashes",
     "the shim passes it by at once and connects again; slots that an engine reads stay",
-    ["test/sidecar/sidecar.kill.test.ts", ENGINE, `${SHIM}test_arena.py`],
+    [PROCESSES, "test/sidecar/sidecar.kill.test.ts", ENGINE, `${SHIM}test_arena.py`],
   ),
   row("F19", "sidecar hangs", "the shim's deadline; no engine thread waits", [
     ENGINE,
@@ -144,13 +166,19 @@ export const FAULTS: readonly FaultRow[] = [
     "its slots return, and nothing unsealed is ever readable",
     [PROCESSES, "test/sidecar/engine.test.ts"],
   ),
-  row("F21", "shared memory left after a crash", "swept at the next start", [`${RUST}arena.rs`]),
-  row("F22", "a peer truncates the shared memory", "size seals refuse it", [`${RUST}arena.rs`]),
+  row("F21", "shared memory left after a crash", "swept at the next start", [
+    PROCESSES,
+    `${RUST}arena.rs`,
+  ]),
+  row("F22", "a peer truncates the shared memory", "size seals refuse it", [`${RUST}arena.rs`], {
+    unloaded: "the kernel refuses the one call that it is",
+  }),
   row(
     "F23",
     "Python attaches to a segment",
     "the resource tracker never hears of ours, so that it cannot unlink them",
     [`${SHIM}test_arena.py`],
+    AT_START,
   ),
   row(
     "F24",
@@ -168,31 +196,45 @@ export const FAULTS: readonly FaultRow[] = [
     "same hash, other model, weights, LoRA, parallelism, dtype or layout",
     "another namespace, so no hit",
     [`${SHIM}test_namespace.py`, "test/engine/test_two_engines.py"],
+    BY_NAME,
   ),
-  row("F26", "two engines of different configuration on one vault", "both work, apart", [
-    "test/sidecar/engine.test.ts",
-  ]),
-  row("F27", "colliding hashes", "256 bits, never shortened; weak hashes are refused by name", [
-    "test/block.test.ts",
-    `${SHIM}test_namespace.py`,
-  ]),
+  row(
+    "F26",
+    "two engines of different configuration on one vault",
+    "both work, apart",
+    ["test/sidecar/engine.test.ts"],
+    BY_NAME,
+  ),
+  row(
+    "F27",
+    "colliding hashes",
+    "256 bits, never shortened; weak hashes are refused by name",
+    ["test/block.test.ts", `${SHIM}test_namespace.py`],
+    BY_NAME,
+  ),
   row("F28", "ranks disagree after an eviction", "a block counts only with all its shards", [
+    ROWS,
     "test/sidecar/engine.test.ts",
   ]),
   row("F29", "two engines store the same key", "the first is kept, the other sends nothing", [
+    ROWS,
     "test/vault/store.test.ts",
   ]),
   row(
     "F30",
     "eviction while it is read",
     "pins hold what is being sent; who comes later sees a miss",
-    ["test/vault/fetch.test.ts", "test/sidecar/restore.faults.test.ts"],
+    [ROWS, "test/vault/fetch.test.ts", "test/sidecar/restore.faults.test.ts"],
   ),
-  row("F31", "a load fails, again and again", "the request computes, once", [
-    `${SHIM}test_worker.py`,
-    `${SHIM}test_scheduler.py`,
-  ]),
+  row(
+    "F31",
+    "a load fails, again and again",
+    "the request computes, once",
+    [`${SHIM}test_worker.py`, `${SHIM}test_scheduler.py`],
+    { unloaded: "the shim alone, request by request" },
+  ),
   row("F32", "a queue is full", "saves are dropped and counted, restores end as a miss", [
+    ROWS,
     "test/sidecar/sidecar.queues.test.ts",
     "test/sidecar/save.test.ts",
     "test/sidecar/restore.test.ts",
@@ -203,16 +245,20 @@ export const FAULTS: readonly FaultRow[] = [
     "test/client/vault-client.test.ts",
     PEERS,
   ]),
-  row("F34", "everybody returns at once after a recovery", "probes are spread by chance", [
-    "test/client/breaker.jitter.test.ts",
-    "test/client/breaker.test.ts",
-  ]),
+  row(
+    "F34",
+    "everybody returns at once after a recovery",
+    "probes are spread by chance",
+    ["test/client/breaker.jitter.test.ts", "test/client/breaker.test.ts"],
+    { unloaded: "a matter of chance, drawn many times, not of traffic" },
+  ),
   row("F35", "the ring changes", "no wrong owner answers", [], RING),
   row(
     "F36",
     "many connections, slow senders, silent sockets",
     "caps and time limits; others are served",
     [
+      ROWS,
       "test/vault/server.overload.test.ts",
       "test/sidecar/sidecar.overload.test.ts",
       "test/vault/server.bounds.test.ts",
@@ -221,18 +267,28 @@ export const FAULTS: readonly FaultRow[] = [
     ],
   ),
   row("F37", "huge requests", "refused before anything is allocated, with the limit", [
+    ROWS,
     "test/vault/server.overload.test.ts",
     "test/sidecar/sidecar.overload.test.ts",
     "test/vault/unary.test.ts",
     "test/vault/store.test.ts",
   ]),
-  row("F38", "a stranger on the LAN", "refused before a body is read, counted, cut off", [
-    "test/vault/gate.test.ts",
-  ]),
-  row("F39", "another user of the machine", "refused by the kernel, and by who asks it", [
-    "test/socket-file.peers.test.ts",
-  ]),
+  row(
+    "F38",
+    "a stranger on the LAN",
+    "refused before a body is read, counted, cut off",
+    ["test/vault/gate.test.ts"],
+    { unloaded: "every call of every kind, one by one, each before its body is read" },
+  ),
+  row(
+    "F39",
+    "another user of the machine",
+    "refused by the kernel, and by who asks it",
+    ["test/socket-file.peers.test.ts"],
+    { unloaded: "needs a second user of the machine; settled as a connection opens" },
+  ),
   row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [
+    ROWS,
     "test/vault/server.overload.test.ts",
   ]),
   row(
@@ -240,6 +296,10 @@ export const FAULTS: readonly FaultRow[] = [
     "one tenant floods the others out",
     "quotas in memory: who is furthest over its own gives way",
     [`${RUST}store_tenants.rs`],
+    {
+      unloaded:
+        "is itself a load, of five tenants, in the store and in test/vault/server.tenants.test.ts",
+    },
   ),
   row(
     "F42",
@@ -247,20 +307,24 @@ export const FAULTS: readonly FaultRow[] = [
     "compressed messages are refused; a codec's output has the size its header says",
     [PEERS],
   ),
-  row("F43", "mistakes in the configuration", "the start is refused, with the nearest key", [
-    "test/config/check.keys.test.ts",
-  ]),
+  row(
+    "F43",
+    "mistakes in the configuration",
+    "the start is refused, with the nearest key",
+    ["test/config/check.keys.test.ts"],
+    AT_START,
+  ),
   row(
     "F44",
     "port in use, stale socket, second instance, no permission",
     "refused with cause and fix; a stale socket is taken over under a lock",
-    ["test/cli/main.refusals.test.ts", "test/socket-file.test.ts"],
+    [ROWS, "test/cli/main.refusals.test.ts", "test/socket-file.test.ts"],
   ),
   row(
     "F45",
     "SIGTERM under load, twice; SIGINT at start",
     "drains within its time, ends with 0; the second ends it at once",
-    ["test/cli/main.test.ts", "test/lifecycle.test.ts"],
+    [PROCESSES, "test/cli/main.test.ts", "test/lifecycle.test.ts"],
   ),
   row("F46", "a gateway's backend dies in mid-stream", "a clean end", [], GATEWAY),
   row("F47", "a wrong stream of KV events", "routing gets worse, never wrong", [], GATEWAY),

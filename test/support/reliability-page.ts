@@ -1,7 +1,9 @@
 // Owns the text of docs/reliability.md, made from the table of faults, the goals and the record of long runs.
 import { readFileSync } from "node:fs";
 import { REPLAYS } from "../faults/replays.ts";
-import { FAULTS } from "../faults/table.ts";
+import { FAULTS, isLoaded } from "../faults/table.ts";
+import type { FaultRow } from "../faults/table.ts";
+import { FAILPOINT_TABLES, readFailpoints } from "./failpoints.ts";
 
 interface Goal {
   id: string;
@@ -57,7 +59,7 @@ function sums(): Record<string, string> {
     packets,
     soak,
     replays: `${REPLAYS.filter(({ test }) => test !== null).length} of ${REPLAYS.length}`,
-    rows: `${driven} of ${FAULTS.length}`,
+    rows: `${driven} of ${FAULTS.length}, ${FAULTS.filter(isLoaded).length} of them under load; of the others the table says why not`,
     kills: number(total("kills", "kills")),
     flips: number(total("flips", "flips")),
     fuzz:
@@ -90,13 +92,15 @@ const goalRow = (goal: Goal): string[] => [
   goal.date,
 ];
 
-const faultRow = ({ id, fault, behaviour, tests, open }: (typeof FAULTS)[number]): string[] => [
-  id,
-  fault,
-  behaviour,
-  [...tests.map((path) => `\`${path}\``), ...(open === undefined ? [] : [`**${open}**`])].join(
-    ", ",
-  ),
+const faultRow = (row: FaultRow): string[] => [
+  row.id,
+  row.fault,
+  row.behaviour,
+  [
+    ...row.tests.map((path) => `\`${path}\``),
+    ...(row.open === undefined ? [] : [`**${row.open}**`]),
+  ].join(", "),
+  isLoaded(row) ? "yes" : (row.unloaded ?? ""),
 ];
 
 const replayRow = ({ commit, bug, test }: (typeof REPLAYS)[number]): string[] => [
@@ -104,6 +108,15 @@ const replayRow = ({ commit, bug, test }: (typeof REPLAYS)[number]): string[] =>
   bug,
   test === null ? "**none**" : `\`${test[0]}\`: ${test[1]}`,
 ];
+
+/** Name and place, as each language declares them. */
+function failpoints(): string[][] {
+  return Object.values(FAILPOINT_TABLES)
+    .flatMap((table) =>
+      readFailpoints(table, readFileSync(new URL(`../../${table.path}`, import.meta.url), "utf8")),
+    )
+    .map(([name, where]) => [`\`${name}\``, where]);
+}
 
 const runRow = ({ date, commit, part, seconds, seeds, counts }: LongRun): string[] => [
   date,
@@ -134,6 +147,14 @@ what is tested, proof that the fault acted, and nothing left over. What happens 
     "## Bugs that are fixed",
     "Those that could have served wrong bytes, stopped an engine or let somebody in, and the test that is about each.",
     table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
+
+    table("| | fault | what must happen | tests | under load |", FAULTS.map(faultRow)),
+    "## Failpoints",
+    `Where no seam reaches, a test makes a step fail, wait or crash at a named place, under the same load and ledger
+([decision 0033](decisions/0033-failpoints.md)): \`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\` in the environment of a process; several
+with \`;\` between them. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, \`abort\` ends the process as \`kill -9\` does; without a
+count an action holds from then on. The core's are there only where it was built for its own tests.`,
+    table("| failpoint | where it stands |", failpoints()),
     "## Long runs",
     `\`npm run test:long\` goes on for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time, and writes every part that has
 ended to \`test/faults/long-runs.json\`: what it was stopped in is lost, nothing else, and the sums above are of all runs.`,

@@ -1,5 +1,5 @@
 // Owns the rule that the table of faults and the tests named after them agree.
-import { FAULTS } from "../faults/table.ts";
+import { FAULTS, isLoaded } from "../faults/table.ts";
 import type { Rule, Source } from "./sources.ts";
 
 /** What follows a bracket, also that of `test.each(...)(`, or stands as a row's title. */
@@ -26,8 +26,12 @@ const rows: Rule = {
   name: "every fault is driven by the tests that the table names, or said to be open",
   breaches(sources) {
     const known = new Map(sources.filter(isTest).map((source) => [source.path, driven(source)]));
-    return FAULTS.flatMap(({ id, tests, open }) => {
+    return FAULTS.flatMap((row) => {
+      const { id, tests, open } = row;
       if (tests.length === 0 && open === undefined) return [`${id} has neither tests nor a reason`];
+      if (tests.length > 0 && isLoaded(row) === (row.unloaded !== undefined)) {
+        return [`${id} is either driven under load, or says why not`];
+      }
       const lacking = tests.filter((path) => known.get(path)?.has(id) !== true);
       return lacking.map((path) => `${path} has no test whose title begins with ${id}`);
     });

@@ -11,6 +11,7 @@ export const FOUNDATION: readonly string[] = [
   "metrics",
   "block",
   "log",
+  "failpoint",
   "lifecycle",
   "version",
   "directory",

@@ -9,6 +9,8 @@ const HELPERS: ReadonlySet<string> = new Set([
   "sleep",
   "quietSleep",
   "yieldToLoop",
+  // Waits only where a test has armed it, for as long as that says.
+  "failpoint",
 ]);
 
 const CALL = "the deadline that the caller gives, which every call of a session has";

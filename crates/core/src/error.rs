@@ -68,6 +68,11 @@ impl Error {
         Self::new(Code::LaneFailed, text)
     }
 
+    /// A step of a lane that a failpoint made fail.
+    pub fn made_to_fail(error: std::io::Error) -> Self {
+        Self::lane_failed(error.to_string())
+    }
+
     /// Bytes that are not the expected record.
     pub fn bad_record(text: impl Into<String>) -> Self {
         Self::new(Code::BadRecord, text)

@@ -5,6 +5,7 @@ pub mod codec;
 pub mod crc32c;
 pub mod disk;
 pub mod error;
+pub mod failpoint;
 pub mod geometry;
 pub mod inbox;
 pub mod lane;

@@ -3,6 +3,8 @@ import type { RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import type { Config } from "../../config/config.ts";
 import type { Family } from "../../exposition/text.ts";
+import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
+import { isLocal } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
 import { IDLE_POLL_MS } from "../../limits.ts";
@@ -14,6 +16,7 @@ import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
+import { goBeforeEngines } from "../oom.ts";
 import { startScrape } from "../scrape.ts";
 import { localVaultAddress, vaultTargets } from "../targets.ts";
 
@@ -57,6 +60,15 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
   checkArena(config);
   await loadRecordKeys(config);
   const logger = call.createLogger("sidecar", config);
+  armFailpoints({
+    process: "sidecar",
+    text: call.io.env[FAILPOINTS_VARIABLE],
+    isOnNetwork: [config.cluster.kvCold, config.cluster.ssmCold].some(
+      (vault) => vault !== null && !isLocal(vault),
+    ),
+    logger,
+  });
+  goBeforeEngines();
   const idle = new AbortController();
   return runUntilSignal(
     async () => {

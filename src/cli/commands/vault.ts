@@ -3,7 +3,8 @@ import { totalmem } from "node:os";
 import { Option } from "commander";
 import type { Override } from "../../config/override.ts";
 import type { Family } from "../../exposition/text.ts";
-import { splitAddress } from "../../hosts.ts";
+import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
+import { isLocal, splitAddress } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { RunningVault } from "../../vault/server.ts";
@@ -49,6 +50,12 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const recordClass = vaultClass(config);
   checkOpenFiles();
   const logger = call.createLogger("vault", config);
+  armFailpoints({
+    process: "vault",
+    text: call.io.env[FAILPOINTS_VARIABLE],
+    isOnNetwork: !isLocal(config.vault.listen),
+    logger,
+  });
   const maxBytes = vaultBudget(config.vault.maxBytes);
   const disk = vaultDisk(config.vault);
   if (maxBytes > totalmem()) {

@@ -1,22 +1,26 @@
-// Owns vaults that can be killed, paused and started again: the real program, always on the same ports.
+// Owns processes that can be killed, paused and started again: the real program, always on the same ports and sockets.
 import { once } from "node:events";
-import { writeFileSync } from "node:fs";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
+import { SidecarLink } from "../../../src/cli/sidecar-link.ts";
+import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { Program } from "../../support/command-line.ts";
+import type { ProgramOptions } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";
-import { closeAfterTest } from "../../support/vaults.ts";
+import { closeAfterTest, SOON_MS } from "../../support/vaults.ts";
 
-export class KillableVault {
-  readonly address: string;
-  readonly #config: string;
+/** How the program is started: what it finds in its environment, and under which command. */
+export type Start = Pick<ProgramOptions, "env" | "under">;
+
+class Killable {
+  readonly #args: readonly string[];
   #program: Program;
 
-  private constructor(address: string, config: string) {
-    this.address = address;
-    this.#config = config;
-    this.#program = this.#launch();
+  protected constructor(command: "sidecar" | "vault", config: string, start: Start) {
+    this.#args = [command, "--json", "--config", config];
+    this.#program = new Program(this.#args, start);
     closeAfterTest({
       close: async () => {
         // A stopped process dies of this signal only.
@@ -26,15 +30,33 @@ export class KillableVault {
     });
   }
 
-  static async start(): Promise<KillableVault> {
-    const [port, lanePort] = [await freePort(), await freePort()];
-    const config = join(testDirectory(), "tierkv.toml");
-    const address = `127.0.0.1:${port}`;
-    const vault = `listen = "${address}"\nlane_port = ${lanePort}\nmax_bytes = "64MiB"`;
-    writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${vault}\n`);
-    const killable = new KillableVault(address, config);
-    await killable.#program.firstResult();
-    return killable;
+  get pid(): number {
+    return this.#program.process.pid!;
+  }
+
+  /** Lines of its log so far, since it was last started. */
+  get log(): Record<string, unknown>[] {
+    const lines = this.#program.stderr.split("\n").filter((line) => line.startsWith("{"));
+    return lines.flatMap((line) => {
+      try {
+        return [JSON.parse(line) as Record<string, unknown>];
+      } catch {
+        // The last one is not whole yet.
+        return [];
+      }
+    });
+  }
+
+  /** Rejects with its own words when it does not start. */
+  async ready(): Promise<void> {
+    const { error } = await this.#program.firstResult();
+    if (error !== undefined) throw new Error(JSON.stringify(error));
+  }
+
+  /** The signal it died of. */
+  async died(): Promise<NodeJS.Signals | null> {
+    await this.#program.ended();
+    return this.#program.process.signalCode;
   }
 
   async kill(): Promise<void> {
@@ -42,9 +64,15 @@ export class KillableVault {
     await this.#program.ended();
   }
 
-  async startAgain(): Promise<void> {
-    this.#program = this.#launch();
-    await this.#program.firstResult();
+  /** Told to, with the exit code. */
+  async stop(): Promise<number | null> {
+    this.#program.signal("SIGTERM");
+    return (await this.#program.ended()).exitCode;
+  }
+
+  async startAgain(start: Start = {}): Promise<void> {
+    this.#program = new Program(this.#args, start);
+    await this.ready();
   }
 
   pause(): void {
@@ -54,9 +82,81 @@ export class KillableVault {
   goOn(): void {
     this.#program.signal("SIGCONT");
   }
+}
 
-  #launch(): Program {
-    return new Program(["vault", "--json", "--config", this.#config]);
+export interface VaultShape extends Start {
+  /** Records are written to a disk, and answered when they are durable. */
+  isDurable?: boolean;
+  dataDir?: string;
+}
+
+export class KillableVault extends Killable {
+  readonly address: string;
+
+  private constructor(address: string, config: string, start: Start) {
+    super("vault", config, start);
+    this.address = address;
+  }
+
+  static async start(shape: VaultShape = {}): Promise<KillableVault> {
+    const { isDurable = false, dataDir, ...start } = shape;
+    const [port, lanePort] = [await freePort(), await freePort()];
+    const folder = testDirectory();
+    const config = join(folder, "tierkv.toml");
+    const address = `127.0.0.1:${port}`;
+    const vault = `listen = "${address}"\nlane_port = ${lanePort}\nmax_bytes = "256MiB"`;
+    const disk = `data_dir = "${dataDir ?? join(folder, "data")}"\ndisk_bytes = "512MiB"\ndurability = "sync"`;
+    const lines = isDurable ? `${vault}\n${disk}` : vault;
+    writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${lines}\n`);
+    const killable = new KillableVault(address, config, start);
+    await killable.ready();
+    return killable;
+  }
+}
+
+export interface SidecarShape extends Start {
+  vault: { address: string };
+  lanes?: number;
+}
+
+export class KillableSidecar extends Killable {
+  readonly socketPath: string;
+  /** The folder of its shared memory. */
+  readonly arenas: string;
+
+  private constructor(folder: string, config: string, start: Start) {
+    super("sidecar", config, start);
+    this.socketPath = join(folder, "s.sock");
+    this.arenas = join(folder, "arenas");
+  }
+
+  static async start(shape: SidecarShape): Promise<KillableSidecar> {
+    const { vault, lanes = 2, ...start } = shape;
+    const folder = testDirectory();
+    const config = join(folder, "t.toml");
+    const arenas = join(folder, "arenas");
+    mkdirSync(arenas, { mode: 0o700 });
+    const paths = `socket = "${join(folder, "s.sock")}"\narena_dir = "${arenas}"`;
+    writeFileSync(
+      config,
+      `[cluster]\nrole = "inference"\nkv_cold = "${vault.address}"\n[turbo_quant]\nenabled = false\n` +
+        `[sidecar]\n${paths}\narena_bytes = "16MiB"\nlanes = ${lanes}\n` +
+        // Faults slow things down: the cost model would rather compute, and there would be no traffic.
+        `[restore]\nwhen = "always"\nwait_ms = 5000\nstall_ms = 1000\n`,
+    );
+    const killable = new KillableSidecar(folder, config, start);
+    await killable.ready();
+    return killable;
+  }
+
+  async status(): Promise<SidecarStatus> {
+    const link = new SidecarLink(this.socketPath);
+    try {
+      await link.hello(SOON_MS);
+      return (await link.status(SOON_MS)) as unknown as SidecarStatus;
+    } finally {
+      link.close();
+    }
   }
 }
 

@@ -12,16 +12,30 @@ export interface LoadShape {
   chains?: number;
   /** Blocks per chain. */
   length?: number;
+  /** Every so many plans ask for what nobody has computed yet, so that there is always something to save; 0: none. */
+  freshEvery?: number;
+  grain?: Grain;
+  /** Ranks, each with a shard of its own. */
+  world?: number;
 }
 
-/** Small blocks: what counts is how many there are. */
-export const BLOCK_GROUP: Readonly<Record<string, number | string>> = makeGroup({
-  layers: 1,
-  heads: 1,
-  dim: 16,
+/** What blocks are like. */
+export interface Grain {
+  group: Readonly<Record<string, number | string>>;
+  pageBytes: number;
+}
+
+/** tokens * layers * heads * dim * (K and V) * 2 bytes. */
+const grain = (layers: number, heads: number, dim: number): Grain => ({
+  group: makeGroup({ layers, heads, dim }),
+  pageBytes: 16 * layers * heads * dim * 2 * 2,
 });
-/** tokens * dim * (K and V) * 2 bytes. */
-export const BLOCK_PAGE_BYTES: number = 16 * 16 * 2 * 2;
+
+/** Small: what counts is how many there are. */
+export const FINE: Grain = grain(1, 1, 16);
+/** For the smallest arena that a configuration may ask for. */
+export const COARSE: Grain = grain(2, 2, 64);
+export const { group: BLOCK_GROUP, pageBytes: BLOCK_PAGE_BYTES } = FINE;
 
 /** What has been asked, given and found wrong: kept away from everything that is tested. */
 export interface Ledger {
@@ -48,35 +62,55 @@ export class Load {
     saved: 0,
     reasons: {},
   };
-  readonly engine: FakeEngine;
+  engine: FakeEngine;
+  readonly #shape: EngineShape;
+  readonly #given: Required<LoadShape>;
+  #fresh = 0;
   readonly #chains: readonly Block[][];
   readonly #dice: Dice;
   #turn: Promise<void> = Promise.resolve();
   #isOn = false;
 
-  private constructor(engine: FakeEngine, chains: readonly Block[][], seed: number) {
+  private constructor(engine: FakeEngine, shape: EngineShape, given: Required<LoadShape>) {
+    const { chains, length, grain: grained, world, seed } = given;
     this.engine = engine;
-    this.#chains = chains;
+    this.#shape = shape;
+    this.#given = given;
+    this.#chains = Array.from({ length: chains }, (_, number) =>
+      makeBlocks(`load ${number}`, length, grained.pageBytes, world),
+    );
     this.#dice = new Dice(seed);
   }
 
   /** An engine that is ready; nothing is saved yet. */
   static async open(socketPath: string, shape: LoadShape): Promise<Load> {
-    const { engine = "engine-1", chains = 64, length = 24, seed } = shape;
-    const blocks = Array.from({ length: chains }, (_, number) =>
-      makeBlocks(`load ${number}`, length, BLOCK_PAGE_BYTES),
-    );
+    const { engine = "engine-1", chains = 64, length = 24, freshEvery = 0, seed } = shape;
+    const { grain: grained = FINE, world = 1 } = shape;
     const given: EngineShape = {
       engine,
-      groups: [BLOCK_GROUP],
+      world,
+      groups: [grained.group],
       maxModelLen: Math.max(512, length * 16),
     };
-    return new Load(await FakeEngine.start(socketPath, given), blocks, seed);
+    const whole = { engine, chains, length, freshEvery, seed, grain: grained, world };
+    return new Load(await FakeEngine.start(socketPath, given), given, whole);
+  }
+
+  /** Goes on with a sidecar that was started again. */
+  async again(socketPath: string): Promise<void> {
+    await this.stop();
+    this.engine = await FakeEngine.start(socketPath, this.#shape);
+    this.start();
   }
 
   start(): void {
     this.#isOn = true;
     this.#turn = this.#run();
+  }
+
+  /** All that exist, fresh ones apart. */
+  get blocks(): readonly Block[] {
+    return this.#chains.flat();
   }
 
   /** Ends after the plan under way. */
@@ -99,12 +133,21 @@ export class Load {
 
   async #run(): Promise<void> {
     while (this.#isOn && !this.engine.scheduler.isClosed) {
-      const blocks = this.#chains[this.#dice.below(this.#chains.length)]!;
+      const blocks = this.#next();
       const found = await this.#restore(blocks);
       // As an engine does: what was not found is computed, and offered.
       if (found < blocks.length) this.#save(blocks.slice(found));
       this.#forget();
     }
+  }
+
+  #next(): readonly Block[] {
+    const { freshEvery, length, grain: grained, world } = this.#given;
+    if (freshEvery > 0 && (this.ledger.plans + 1) % freshEvery === 0) {
+      this.#fresh += 1;
+      return makeBlocks(`fresh ${this.#fresh}`, length, grained.pageBytes, world);
+    }
+    return this.#chains[this.#dice.below(this.#chains.length)]!;
   }
 
   async #restore(blocks: readonly Block[]): Promise<number> {
@@ -115,22 +158,25 @@ export class Load {
     const { placed, reason } = engine.view(plan);
     const slots = placed.get(0) ?? [];
     for (const index of slots.keys()) {
-      if (!engine.holds({ placed } as never, index, blocks[index]!)) ledger.wrong += 1;
+      if (index % engine.shards > 0) continue;
+      const at = index / engine.shards;
+      if (!engine.holds({ placed } as never, at, blocks[at]!)) ledger.wrong += 1;
     }
     if (!engine.scheduler.isClosed) engine.release(plan);
     ledger.plans += 1;
     ledger.asked += blocks.length;
-    ledger.placed += slots.length;
+    const placedBlocks = slots.length / engine.shards;
+    ledger.placed += placedBlocks;
     const why = reason ?? "gone";
     ledger.reasons[why] = (ledger.reasons[why] ?? 0) + 1;
-    if (slots.length === blocks.length) ledger.whole += 1;
-    return slots.length;
+    if (placedBlocks === blocks.length) ledger.whole += 1;
+    return placedBlocks;
   }
 
   /** What there are no slots for is dropped, as an engine drops it. */
   #save(blocks: readonly Block[]): void {
-    const [worker] = this.engine.workers;
-    const count = Math.min(worker!.credits.length, blocks.length);
+    const credits = this.engine.workers.map((worker) => worker.credits.length);
+    const count = Math.min(blocks.length, ...credits);
     if (count > 0) this.engine.save(blocks.slice(0, count));
     this.ledger.saved += count;
   }

@@ -2,6 +2,7 @@
 import { readdirSync } from "node:fs";
 import { expect } from "vitest";
 import { inboxStatus } from "../../../src/native.ts";
+import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { openSidecar } from "../../support/sidecars.ts";
 import type { TestSidecar, TestSidecarOptions } from "../../support/sidecars.ts";
 import {
@@ -124,16 +125,22 @@ export function resources(): Resources {
 /** Connections that were made again on other grounds: a probe's channel, a hello for new lanes. */
 const HANDLES_MORE = 6;
 
-/** Slots, plans, fetches, inboxes, room in the vault, pins, handles and threads are as without the fault. */
-export async function expectNothingLeft(stand: Stand, before: Resources): Promise<void> {
-  const { sidecar, load, vault } = stand;
-  const engine = (): NonNullable<ReturnType<TestSidecar["status"]>["engines"][0]> =>
-    sidecar.status().engines[0]!;
-  await until(() => engine().plans === 0, "plans to go");
-  await until(() => engine().fetches === 0, "fetches to end");
-  await until(() => sidecar.status().saves.queuedBlocks === 0, "saves to end");
-  const isEven = (): boolean => {
-    const { arena, retainedBlocks } = engine();
+/** What a sidecar and a vault hold for a load that has stopped, in whichever processes they are. */
+export interface Held {
+  status(): SidecarStatus | Promise<SidecarStatus>;
+  load: Load;
+  vault: { address: string };
+}
+
+/** Slots, plans, fetches and room in the vault are as without the fault. */
+export async function expectEven({ status, load, vault }: Held): Promise<void> {
+  const isIdle = async (): Promise<boolean> => {
+    const { engines, saves } = await status();
+    return engines[0]?.plans === 0 && engines[0].fetches === 0 && saves.queuedBlocks === 0;
+  };
+  await until(isIdle, "plans, fetches and saves to end");
+  const isEven = async (): Promise<boolean> => {
+    const { arena, retainedBlocks } = (await status()).engines[0]!;
     const credits = load.engine.workers.reduce((sum, worker) => sum + worker.credits.length, 0);
     return (
       arena!.leasedSlots === credits + retainedBlocks &&
@@ -141,11 +148,16 @@ export async function expectNothingLeft(stand: Stand, before: Resources): Promis
     );
   };
   await until(isEven, "all slots to be free, granted or retained");
-  expect(inboxStatus().open).toBe(0);
   const client = openClient(vault, "kv", { lanes: 0 });
   const reserved = async (): Promise<number> => (await client.stats(SOON_MS)).reservedBytes;
   await until(async () => (await reserved()) === 0, "reservations to end");
   client.close();
+}
+
+/** The same, and inboxes, handles and threads. */
+export async function expectNothingLeft(stand: Stand, before: Resources): Promise<void> {
+  await expectEven({ ...stand, status: () => stand.sidecar.status() });
+  expect(inboxStatus().open).toBe(0);
   await until(() => resources().handles <= before.handles + HANDLES_MORE, "handles to be closed");
   await until(() => resources().threads <= before.threads, "threads to end");
 }

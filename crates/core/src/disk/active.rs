@@ -13,6 +13,7 @@ use super::queue::Job;
 use super::segments::Segment;
 use super::shared::{Shared, add};
 use super::storage::{DiskFile, write_full};
+use crate::failpoint::failpoint;
 
 /// A record that was written, and where.
 pub struct Placed {
@@ -91,7 +92,9 @@ impl Active {
             parts.push(IoSlice::new(&ZEROS[..filler - ENTRY_BYTES - job.source.len()]));
         }
         let offset = u64::from(self.next_page) * PAGE as u64;
+        failpoint("disk.append")?;
         write_full(&*self.file, &mut parts, offset)?;
+        failpoint("disk.written")?;
         add(&shared.counters.file_bytes, u64::from(page - self.next_page) * PAGE as u64);
         self.next_page = page;
         for entry in entries {
@@ -135,7 +138,9 @@ impl Active {
     }
 
     pub fn sync(&mut self, shared: &Shared) -> io::Result<()> {
+        failpoint("disk.sync")?;
         self.file.sync()?;
+        failpoint("disk.synced")?;
         self.segment.set_synced(self.next_page);
         shared.turn();
         Ok(())

@@ -12,6 +12,7 @@ use super::index::Place;
 use super::queue::{Job, Order, Source, Turn};
 use super::segments::Segment;
 use super::shared::{Shared, add};
+use crate::failpoint::failpoint;
 use crate::limits::{DISK_GROUP_BYTES, DISK_SYNC_WAIT_MS};
 use crate::store::RecordKey;
 
@@ -128,6 +129,7 @@ impl Writer {
             if self.is_worn() || self.active.as_ref().is_none_or(|active| !active.fits(bytes)) {
                 self.sync(unsynced)?;
                 self.seal()?;
+                failpoint("disk.roll")?;
                 for moved in self.open(bytes)?.into_iter().rev() {
                     jobs.push_front(moved);
                 }

@@ -10,6 +10,7 @@ use crate::codec::Codec;
 use crate::codec::int8::{self, Isa, Spans};
 use crate::crc32c;
 use crate::error::{Error, Result};
+use crate::failpoint::failpoint;
 use crate::geometry::Geometry;
 use crate::limits::LANE_STEP_BYTES;
 use crate::outbox::check_fits;
@@ -190,7 +191,10 @@ impl Landing {
         if pieces.done_bytes < self.record_bytes {
             return Ok(None);
         }
-        self.verdict(&mut pieces).map(Some)
+        failpoint("landing.whole").map_err(Error::made_to_fail)?;
+        let header = self.verdict(&mut pieces)?;
+        failpoint("landing.sound").map_err(Error::made_to_fail)?;
+        Ok(Some(header))
     }
 
     fn verdict(&self, pieces: &mut Pieces) -> Result<Header> {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "../support/folder.rs"]
+mod folder;
 #[path = "../support/random.rs"]
 mod random;
 
@@ -13,6 +15,7 @@ mod link;
 const IS_SECURE: bool = false;
 
 mod bounds;
+mod failpoints;
 mod frames;
 mod peers;
 mod sealed;

@@ -94,7 +94,12 @@ impl Vault {
         let max = 512 * MIB as u64;
         let options =
             store::Options { max_bytes: max, max_record_bytes: max / 2, record_class: CLASS_ANY };
-        let store = Arc::new(Store::new(options).unwrap());
+        Self::over(Arc::new(Store::new(options).unwrap()), adjust)
+    }
+
+    /// The lanes of a store.
+    pub fn over(store: Arc<Store>, adjust: impl FnOnce(&mut server::Options)) -> Self {
+        let max = 512 * MIB as u64;
         let mut options = server::Options::new("127.0.0.1:0", max / 2, max / 2);
         options.timing = timing();
         options.tls = IS_SECURE.then(|| link::usual().server());

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm import failpoint, limits
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, encode
 
 log = logging.getLogger("tierkv.shim")
@@ -234,6 +234,8 @@ class Channel:
         for frame in decoder.feed(data):
             if frame["t"] == "refuse":
                 raise FrameError(f"refused us: {frame.get('message')}")
+            if failpoint.fails("shim.frame.read"):
+                raise FrameError("is not heard: a failpoint")
             if frame["t"] != "pong":
                 self._listener.on_frame(frame)
         return True

@@ -1,12 +1,13 @@
 """`TierKVConnector`, the class vLLM loads by `--kv-transfer-config`; it only delegates."""
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import compat, contract, replicas
+from tierkv.connectors.vllm import compat, contract, failpoint, replicas
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.metrics import TierKVPromMetrics, TierKVStats
@@ -36,6 +37,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         _log_like_vllm()
         if not compat.check_release(compat.vllm_version()):
             log.warning("tierKV: of the contract with this release: %s", contract.probe())
+        armed = failpoint.arm(os.environ.get(failpoint.VARIABLE))
         transfer = vllm_config.kv_transfer_config
         settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
         groups = read_groups(vllm_config, kv_cache_config, settings.states)
@@ -55,6 +57,9 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
             self.worker_side = WorkerShim(
                 vllm_config, settings, groups, kv_cache_config.num_blocks, copies=same
             )
+        half = self.scheduler_side or self.worker_side
+        assert half is not None
+        half.counters.add("failpoints_armed", armed)
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import tierkv
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import compat, failpoint, limits
 from tierkv.connectors.vllm.arena import Arena, ArenaShelf
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
@@ -167,7 +167,7 @@ class WorkerShim:
     @on_step_path
     def begin_step(self, metadata: StepMetadata) -> None:
         """Hear that vLLM starts a step: its forward comes next."""
-        if self._gauge is not None:
+        if self._gauge is not None and not failpoint.fails("shim.step.begun"):
             self._gauge.begin(metadata.tokens, metadata.attended)
 
     @on_step_path
@@ -185,7 +185,7 @@ class WorkerShim:
             self._save_step(metadata)
 
     def _load(self, part: LoadPart) -> None:
-        arena = self._arenas.get(part.arena)
+        arena = None if failpoint.fails("shim.load.copy") else self._arenas.get(part.arena)
         if arena is None or self._copier is None or part.req_id in self._broken:
             # Unreachable (the sidecar offers only mapped arenas), and still reported, once, with the last part.
             log.error("tierKV: arena %d of request %s is not mapped", part.arena, part.req_id)
@@ -294,7 +294,8 @@ class WorkerShim:
             ]
             for item, (slot, generation) in saved
         ]
-        if self._send({"t": "save", "arena": arena.arena_id, "items": items}):
+        save: Frame = {"t": "save", "arena": arena.arena_id, "items": items}
+        if not failpoint.fails("shim.save.copied") and self._send(save):
             self.counters.add("blocks_offered", len(items))
             offered = sum(self._groups[item.group].block_bytes for item, _ in saved)
             self.counters.add("bytes_offered", offered)

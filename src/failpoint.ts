@@ -1,0 +1,131 @@
+// Owns failpoints: named places where a test makes a step fail or wait, or ends the process; none is armed unless TIERKV_FAILPOINTS says so at start.
+import { TierkvError } from "./errors.ts";
+import type { Logger } from "./log.ts";
+import { sleep, sleepNow } from "./time.ts";
+
+export const FAILPOINTS_VARIABLE = "TIERKV_FAILPOINTS";
+
+/** Every failpoint of the two processes, by what is true there. None gives a value: none can make a byte wrong. */
+export const FAILPOINTS = {
+  "sidecar.save.taken": "a save is the sidecar's, its slots with it; nothing is encoded",
+  "sidecar.save.encoded": "records are encoded and their slots free; nothing is sent",
+  "sidecar.save.stored": "the vault has answered for records; nothing is counted or let go",
+  "sidecar.restore.found": "what the vaults hold is known; nothing is decided or fetched",
+  "sidecar.fetch.begun": "slots are taken for blocks; no vault is asked for them",
+  "sidecar.fetch.landed": "records lie verified and decoded in their slots; nobody is told",
+  "vault.lookup.found": "what is held is known; it is not answered",
+  "vault.store.reserved": "room is reserved for an offer; it is not answered",
+  "vault.store.accepted": "a record is verified and can be looked up; it is not answered",
+  "vault.store.syncing":
+    "records can be looked up and are not known to be durable; they are not answered",
+  "vault.fetch.pinned": "records are pinned; no byte of them is sent",
+  "vault.fetch.sending": "a part of a fetch is sent, more may follow",
+} as const;
+
+export type Failpoint = keyof typeof FAILPOINTS;
+/** What the shim has of its own, in the same variable. */
+const SHIM_PREFIX = "shim.";
+
+const ACTIONS = ["off", "return", "sleep", "abort"] as const;
+type Action = (typeof ACTIONS)[number];
+
+/** `[count*]action[(ms)]`, as in tikv's fail crate; without a count: from then on. */
+interface Term {
+  action: Action;
+  ms: number;
+  left: number;
+}
+
+/** Six digits of ms are 17 minutes. */
+const TERM = /^(?:(\d{1,6})\*)?(\w+)(?:\((\d{1,6})\))?$/;
+
+let armed: ReadonlyMap<string, Term[]> = new Map();
+let acting: Logger | null = null;
+
+/** How many are armed in this process; 0 wherever nobody tests. */
+export function armedFailpoints(): number {
+  return armed.size;
+}
+
+export interface Circumstances {
+  process: "sidecar" | "vault";
+  /** TIERKV_FAILPOINTS: `name=3*off->1*return;name=sleep(50)`. */
+  text: string | undefined;
+  /** Whether another machine is served, or asked. */
+  isOnNetwork: boolean;
+  logger: Logger;
+}
+
+/** Arms those of this process, loudly. Throws FAILPOINTS for what it does not know, and where other machines would suffer from it. */
+export function armFailpoints({ process: own, text, isOnNetwork, logger }: Circumstances): void {
+  if (text === undefined || text === "") return;
+  const all = parseFailpoints(text);
+  if (isOnNetwork) {
+    throw refusal(text, "this process serves other machines, or uses theirs", FIX_UNSET);
+  }
+  armed = new Map([...all].filter(([name]) => name.startsWith(`${own}.`)));
+  acting = logger;
+  logger.error(
+    { failpoints: text },
+    `FAILPOINTS ARE ARMED: this process fails, waits and ends on purpose; ${FIX_UNSET} and start it again`,
+  );
+}
+
+/** What a text arms, by name. Throws FAILPOINTS. */
+export function parseFailpoints(text: string): Map<string, Term[]> {
+  const points = text.split(";").filter((part) => part.trim() !== "");
+  return new Map(
+    points.map((part) => {
+      const [name = "", terms = ""] = part.split("=", 2).map((side) => side.trim());
+      if (!Object.hasOwn(FAILPOINTS, name) && !name.startsWith(SHIM_PREFIX)) {
+        throw refusal(text, `there is no failpoint "${name}"`, FIX_READ);
+      }
+      return [name, terms.split("->").map((term) => parseTerm(text, term.trim()))];
+    }),
+  );
+}
+
+function parseTerm(text: string, term: string): Term {
+  const [, count, word = "", ms] = TERM.exec(term) ?? [];
+  const action = ACTIONS.find((name) => name === word);
+  const left = count === undefined ? Infinity : Number(count);
+  if (action === undefined || (action === "sleep") !== (ms !== undefined)) {
+    throw refusal(text, `"${term}" is no action`, FIX_READ);
+  }
+  return { action, ms: Number(ms ?? 0), left };
+}
+
+const FIX_UNSET = `unset ${FAILPOINTS_VARIABLE}`;
+const FIX_READ = `${FIX_UNSET}, or see docs/reliability.md for names and actions`;
+
+function refusal(value: string, reason: string, fix: string): TierkvError {
+  return new TierkvError("FAILPOINTS", { value, reason, fix });
+}
+
+/** Stands where a step may wait. Throws FAILPOINT when it is to fail. */
+export async function failpoint(name: Failpoint): Promise<void> {
+  if (armed.size === 0) return;
+  const ms = strike(name);
+  if (ms > 0) await sleep(ms);
+}
+
+/** Stands where a step cannot wait: then the whole thread does. Throws FAILPOINT when it is to fail. */
+export function failpointNow(name: Failpoint): void {
+  if (armed.size === 0) return;
+  const ms = strike(name);
+  if (ms > 0) sleepNow(ms);
+}
+
+/** How long to wait; throws, or ends the process as a crash does, when it is the turn of that. */
+function strike(name: Failpoint): number {
+  const term = armed.get(name)?.find(({ left }) => left > 0);
+  if (term === undefined || term.action === "off") {
+    if (term !== undefined) term.left -= 1;
+    return 0;
+  }
+  term.left -= 1;
+  acting?.warn({ failpoint: name, action: term.action }, "a failpoint acts");
+  if (term.action === "abort") process.kill(process.pid, "SIGKILL");
+  if (term.action === "return") throw new TierkvError("FAILPOINT", { name });
+  return term.ms;
+}

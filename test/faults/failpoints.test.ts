@@ -1,0 +1,92 @@
+// Owns the proof that a step which fails, waits or crashes at any failpoint of sidecar and vault costs hits and nothing else.
+import { expect, test } from "vitest";
+import { FAILPOINTS, FAILPOINTS_VARIABLE } from "../../src/failpoint.ts";
+import type { Failpoint } from "../../src/failpoint.ts";
+import { closeAfterTest, until } from "../support/vaults.ts";
+import { KillableSidecar, KillableVault } from "./lib/killable.ts";
+import { COARSE, Load } from "./lib/load.ts";
+import { testSeed } from "./lib/random.ts";
+import { expectEven, FLOOR } from "./lib/stand.ts";
+
+const TEST_MS_MAX = 180_000;
+const SLEEP_MS = 300;
+const FAILURES = 4;
+const SLEEPS = 2;
+/** Passes before it acts, and between its actions: enough plans for the floor. */
+const BEFORE = 60;
+const BETWEEN = 15;
+/** Passes per save or restore, where that is more than one. */
+const PASSES: Partial<Record<Failpoint, number>> = {
+  "sidecar.save.taken": 2,
+  "sidecar.save.encoded": 2,
+  "sidecar.save.stored": 2,
+  "sidecar.restore.found": 3,
+  "vault.lookup.found": 3,
+  "vault.store.reserved": 2,
+  "vault.store.accepted": 48,
+  "vault.store.syncing": 2,
+};
+
+function script(name: Failpoint): string {
+  const times = PASSES[name] ?? 1;
+  const [before, between] = [BEFORE * times, BETWEEN * times];
+  const terms = [`${before}*off`, `${FAILURES}*return`, `${between}*off`].concat([
+    `${SLEEPS}*sleep(${SLEEP_MS})`,
+    `${between}*off`,
+    "1*abort",
+  ]);
+  return `${name}=${terms.join("->")}`;
+}
+
+interface Scene {
+  vault: KillableVault;
+  sidecar: KillableSidecar;
+  load: Load;
+  /** Whichever of the two has the failpoint. */
+  armed: KillableVault | KillableSidecar;
+}
+
+/** A vault's own steps are those of records over gRPC; with a disk, since it is to die. */
+async function openScene(name: Failpoint): Promise<Scene> {
+  const isVault = name.startsWith("vault.");
+  const start = { env: { [FAILPOINTS_VARIABLE]: script(name) } };
+  const vault = await KillableVault.start({ isDurable: isVault, ...(isVault ? start : {}) });
+  const shape = { vault, lanes: isVault ? 0 : 2, ...(isVault ? {} : start) };
+  const sidecar = await KillableSidecar.start(shape);
+  const shaped = { seed: testSeed(), chains: 48, freshEvery: 2, grain: COARSE };
+  const load = await Load.open(sidecar.socketPath, shaped);
+  closeAfterTest({ close: () => load.stop() });
+  return { vault, sidecar, load, armed: isVault ? vault : sidecar };
+}
+
+/** Waits until it has acted so; gives how many plans had brought all by then. */
+async function acted({ armed, load }: Scene, name: Failpoint, action: string): Promise<number> {
+  const isIt = (line: Record<string, unknown>): boolean =>
+    line["failpoint"] === name && line["action"] === action;
+  await until(() => armed.log.some(isIt), `${name} to ${action} (else: void)`);
+  return load.ledger.whole;
+}
+
+test.each(Object.keys(FAILPOINTS) as Failpoint[])(
+  "failpoint %s: fails, waits, crashes",
+  { timeout: TEST_MS_MAX },
+  async (name) => {
+    const scene = await openScene(name);
+    const { vault, sidecar, load, armed } = scene;
+    load.start();
+    expect(await acted(scene, name, "return"), "whole restores before").toBeGreaterThan(FLOOR);
+    await acted(scene, name, "sleep");
+    await acted(scene, name, "abort");
+    expect(await armed.died()).toBe("SIGKILL");
+    await armed.startAgain();
+    if (armed === sidecar) await load.again(sidecar.socketPath);
+    const restored = async (): Promise<number> =>
+      (await sidecar.status()).counters["blocks_restored_vault"] ?? 0;
+    const atStart = await restored();
+    await load.wholeMore(FLOOR, "after the crash");
+    await until(async () => (await restored()) > atStart + FLOOR, "restores from the vault");
+    await load.stop();
+    expect(load.ledger.wrong).toBe(0);
+    await expectEven({ status: () => sidecar.status(), load, vault });
+  },
+);
