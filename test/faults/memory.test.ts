@@ -17,7 +17,7 @@ const HUNGRY = `
 const kept = [];
 const timer = setInterval(() => {
   kept.push(Buffer.alloc(4 * 1024 * 1024, 1));
-  if (kept.length >= 128) clearInterval(timer);
+  if (kept.length >= 100) clearInterval(timer);
 }, 5);
 process.on("SIGUSR2", () => { clearInterval(timer); console.log("here"); });
 `;

@@ -14,7 +14,7 @@ export interface FaultRow {
 
 /** Files whose tests run under load, with a floor of traffic, a ledger of every byte, and proof that the fault acted. */
 const LOADED =
-  /^test\/(?:faults\/(?:failpoints|memory|network|peers|processes|reads|rows|soak)\.test\.ts|engine\/test_faults\.py)$|^crates\/core\/tests\/lanes\/failpoints\.rs$/;
+  /^test\/(?:faults\/(?:failpoints|memory|network|peers|processes|reads|rows|soak)|(?:sidecar\/sidecar|vault\/server)\.kill)\.test\.ts$|^crates\/core\/tests\/lanes\/failpoints\.rs$/;
 
 export const isLoaded = ({ tests }: FaultRow): boolean => tests.some((path) => LOADED.test(path));
 
@@ -154,9 +154,10 @@ export const FAULTS: readonly FaultRow[] = [
     "F18",
     "sidecar crashes",
     "the shim passes it by at once and connects again; slots that an engine reads stay",
-    [PROCESSES, "test/sidecar/sidecar.kill.test.ts", ENGINE, `${SHIM}test_arena.py`],
+    ["test/sidecar/sidecar.kill.test.ts", ENGINE, `${SHIM}test_arena.py`],
   ),
   row("F19", "sidecar hangs", "the shim's deadline; no engine thread waits", [
+    PROCESSES,
     ENGINE,
     `${SHIM}test_channel.py`,
   ]),
