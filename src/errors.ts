@@ -64,7 +64,7 @@ const CATALOGUE = {
   CONFIG_CONFLICT: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
   INSECURE_LISTEN: ["user", "{key} = {value}: {reason}; {fix}"],
   CREDENTIALS: ["user", "{path}: {reason}; {fix}"],
-  FAILPOINTS: ["user", "TIERKV_FAILPOINTS = {value}: {reason}; {fix}"],
+  FAILPOINTS: ["user", "{key} = {value}: {reason}; {fix}"],
   JOIN_CODE: ["user", "this is no join code: {reason}; {fix}"],
 
   // The machine is not set up for it.

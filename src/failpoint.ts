@@ -99,7 +99,7 @@ const FIX_UNSET = `unset ${FAILPOINTS_VARIABLE}`;
 const FIX_READ = `${FIX_UNSET}, or see docs/reliability.md for names and actions`;
 
 function refusal(value: string, reason: string, fix: string): TierkvError {
-  return new TierkvError("FAILPOINTS", { value, reason, fix });
+  return new TierkvError("FAILPOINTS", { key: FAILPOINTS_VARIABLE, value, reason, fix });
 }
 
 /** Stands where a step may wait. Throws FAILPOINT when it is to fail. */
