@@ -39,8 +39,10 @@ test.skipIf(!MemoryGroup.isPossible())(
     expect(its).toBe(Math.min(1000, own + 500));
 
     const before = outOfMemoryKills();
-    const [command = "", ...args] = [...group.under, process.execPath, "-e", HUNGRY];
-    const engine = spawn(command, args, { stdio: ["ignore", "pipe", "inherit"] });
+    const [shell, ...rest] = group.under;
+    const engine = spawn(shell!, [...rest, process.execPath, "-e", HUNGRY], {
+      stdio: ["ignore", "pipe", "inherit"],
+    });
     closeAfterTest({ close: () => engine.kill("SIGKILL") });
     const heard: string[] = [];
     engine.stdout.on("data", (text: Buffer) => heard.push(text.toString()));

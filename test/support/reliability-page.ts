@@ -112,8 +112,8 @@ const replayRow = ({ commit, bug, test }: (typeof REPLAYS)[number]): string[] =>
 /** Name and place, as each language declares them. */
 function failpoints(): string[][] {
   return Object.values(FAILPOINT_TABLES)
-    .flatMap((table) =>
-      readFailpoints(table, readFileSync(new URL(`../../${table.path}`, import.meta.url), "utf8")),
+    .flatMap((each) =>
+      readFailpoints(each, readFileSync(new URL(`../../${each.path}`, import.meta.url), "utf8")),
     )
     .map(([name, where]) => [`\`${name}\``, where]);
 }

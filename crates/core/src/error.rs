@@ -69,7 +69,8 @@ impl Error {
     }
 
     /// A step of a lane that a failpoint made fail.
-    pub fn made_to_fail(error: std::io::Error) -> Self {
+    #[must_use]
+    pub fn made_to_fail(error: &std::io::Error) -> Self {
         Self::lane_failed(error.to_string())
     }
 

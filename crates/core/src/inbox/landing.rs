@@ -191,9 +191,9 @@ impl Landing {
         if pieces.done_bytes < self.record_bytes {
             return Ok(None);
         }
-        failpoint("landing.whole").map_err(Error::made_to_fail)?;
+        failpoint("landing.whole").map_err(|e| Error::made_to_fail(&e))?;
         let header = self.verdict(&mut pieces)?;
-        failpoint("landing.sound").map_err(Error::made_to_fail)?;
+        failpoint("landing.sound").map_err(|e| Error::made_to_fail(&e))?;
         Ok(Some(header))
     }
 

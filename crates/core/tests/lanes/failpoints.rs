@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,12 @@ fn open(folder: &Path) -> Arc<Store> {
         retry: Duration::from_millis(2),
         ..DiskOptions::new(64 * MIB as u64, max, Durability::Sync)
     };
-    Store::durable(ram, &folder.join("data"), disk).unwrap()
+    Store::durable(ram, folder, disk).unwrap()
+}
+
+/// Beside the folder, in which the store alone may write.
+fn ledger_of(folder: &Path) -> PathBuf {
+    folder.with_extension("ledger")
 }
 
 /// A session that serves; one that a failpoint ends at once is opened again.
@@ -87,7 +92,7 @@ fn a_process_that_dies_at_a_failpoint() {
     let folder = Path::new(&folder);
     let vault = Vault::over(open(folder), |_| {});
     let engine = Engine::new(Shape::Strided, 40);
-    let mut ledger = File::create(folder.join("ledger")).unwrap();
+    let mut ledger = File::create(ledger_of(folder)).unwrap();
     fail::cfg(&point, SCRIPT).unwrap();
     let mut lanes = connect(&vault);
     for number in 1..ROUNDS {
@@ -109,7 +114,10 @@ fn dies_and_is_found_again(point: &str) {
     assert_eq!(output.status.signal(), Some(SIGABRT), "{point} did not act: void. {said}");
     assert!(!said.contains("panicked"), "{point}: {said}");
 
-    let durable = fs::read(folder.path().join("ledger")).unwrap();
+    let ledger = ledger_of(folder.path());
+    let durable = fs::read(&ledger).unwrap();
+    fs::remove_file(ledger).unwrap();
+    assert!(folder.segments().len() > 1, "{point}: one segment: void");
     assert!(durable.len() > FLOOR, "{point}: {} durable: void", durable.len());
     let store = open(folder.path());
     store.disk().unwrap().wait_recovered();

@@ -335,9 +335,9 @@ impl Session {
     }
 
     fn commit(&self, frame: &Frame, reservation: Reservation) -> Result<()> {
-        crate::failpoint::failpoint("lane.received").map_err(Error::made_to_fail)?;
+        crate::failpoint::failpoint("lane.received").map_err(|e| Error::made_to_fail(&e))?;
         let status = reservation.commit_durably();
-        crate::failpoint::failpoint("lane.stored").map_err(Error::made_to_fail)?;
+        crate::failpoint::failpoint("lane.stored").map_err(|e| Error::made_to_fail(&e))?;
         if self.state().stores.get_mut(&frame.request).is_some_and(|job| job.settle(frame.item)) {
             return self.settle(frame, Some(status));
         }
