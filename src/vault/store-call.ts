@@ -28,9 +28,10 @@ export function storeHandler(
   return (call) => {
     let isOver = false;
     let stream: OpenStream | null = null;
-    const batch = new StoreBatch(vault, (reply) => {
-      if (!isOver) call.write(reply);
-    });
+    const reply = (answer: StoreReply): void => {
+      if (!isOver) call.write(answer);
+    };
+    const batch = new StoreBatch(vault, reply, (error) => finish(error));
     const finish = (error: unknown): void => {
       if (isOver) return;
       isOver = true;
@@ -80,6 +81,8 @@ function attempt<T>(work: () => T, onError: (error: unknown) => void): T | undef
 class StoreBatch {
   readonly #vault: VaultContext;
   readonly #reply: (reply: StoreReply) => void;
+  /** Ends the call with what kept an item from its answer. */
+  readonly #fail: (error: unknown) => void;
   #offer: CheckedOffer | null = null;
   #wanted: Buffer = newBitmap(0);
   /** Open reservation per item; 0 = none (any more). */
@@ -89,12 +92,17 @@ class StoreBatch {
   #accepted: number[] = [];
   #syncing: Promise<void> | null = null;
 
-  constructor(vault: VaultContext, reply: (reply: StoreReply) => void) {
+  constructor(
+    vault: VaultContext,
+    reply: (reply: StoreReply) => void,
+    fail: (error: unknown) => void,
+  ) {
     this.#vault = vault;
     this.#reply = reply;
+    this.#fail = fail;
   }
 
-  /** Resolves once every item has its answer; rejects with what kept one from it. */
+  /** Resolves once every item has its answer, or the call has ended without. */
   async answered(): Promise<void> {
     while (this.#syncing !== null) await this.#syncing;
   }
@@ -163,9 +171,12 @@ class StoreBatch {
       return;
     }
     this.#accepted.push(item);
-    this.#syncing ??= this.#sync().finally(() => {
-      this.#syncing = null;
-    });
+    // Nobody may be waiting for it yet, and what nobody hears of ends the whole vault.
+    this.#syncing ??= this.#sync()
+      .catch(this.#fail)
+      .finally(() => {
+        this.#syncing = null;
+      });
   }
 
   /** One wait for all that were accepted meanwhile: the disk syncs them together. */

@@ -13,8 +13,8 @@ const SLEEP_MS = 300;
 const FAILURES = 4;
 const SLEEPS = 2;
 /** Passes before it acts, and between its actions: enough plans for the floor. */
-const BEFORE = 60;
-const BETWEEN = 15;
+const BEFORE = 45;
+const BETWEEN = 8;
 /** Passes per save or restore, where that is more than one. */
 const PASSES: Partial<Record<Failpoint, number>> = {
   "sidecar.save.taken": 2,
@@ -46,11 +46,14 @@ interface Scene {
   armed: KillableVault | KillableSidecar;
 }
 
-/** A vault's own steps are those of records over gRPC; with a disk, since it is to die. */
+/** A vault's own steps are those of records over gRPC; what is stored is to survive its death. */
 async function openScene(name: Failpoint): Promise<Scene> {
   const isVault = name.startsWith("vault.");
   const start = { env: { [FAILPOINTS_VARIABLE]: script(name) } };
-  const vault = await KillableVault.start({ isDurable: isVault, ...(isVault ? start : {}) });
+  const vault = await KillableVault.start({
+    isDurable: name.startsWith("vault.store."),
+    ...(isVault ? start : {}),
+  });
   const shape = { vault, lanes: isVault ? 0 : 2, ...(isVault ? {} : start) };
   const sidecar = await KillableSidecar.start(shape);
   const shaped = { seed: testSeed(), chains: 48, freshEvery: 2, grain: COARSE };
