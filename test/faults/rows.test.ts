@@ -51,9 +51,9 @@ const ROWS: readonly Row[] = [
     title: "F9 records that change where they lie",
     fault: (stand) => ({
       inject: () => damage(stand, 0),
-      acted: () =>
+      acted: async () =>
         stand.sidecar.counters.get("bad_records") > 0 &&
-        (stand.vault as TestVault).counters.get("quarantined") > 0,
+        (await vaultCount(stand, "quarantined")) > 0,
       heal: () => {},
     }),
   },
