@@ -143,7 +143,7 @@ export async function expectEven({ status, load, vault }: Held): Promise<void> {
     const { arena, retainedBlocks } = (await status()).engines[0]!;
     const credits = load.engine.workers.reduce((sum, worker) => sum + worker.credits.length, 0);
     return (
-      arena!.leasedSlots === credits + retainedBlocks &&
+      arena!.leasedSlots === credits + retainedBlocks * load.engine.shards &&
       arena!.freeSlots + arena!.leasedSlots === arena!.touchedSlots
     );
   };
