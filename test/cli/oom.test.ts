@@ -10,7 +10,7 @@ test.each([
   // What a pod gives all its processes.
   ["986", 1000],
   ["-900", -400],
-])("a score of %s becomes %i", (before, after) => {
+])("F17 a score of %s becomes %i", (before, after) => {
   const path = join(testDirectory(), "oom_score_adj");
   writeFileSync(path, `${before}\n`);
   expect(goBeforeEngines(path)).toBe(after);

@@ -13,18 +13,18 @@ const SLEEP_MS = 300;
 const FAILURES = 4;
 const SLEEPS = 2;
 /** Passes before it acts, and between its actions: enough plans for the floor. */
-const BEFORE = 45;
+const BEFORE = 60;
 const BETWEEN = 8;
 /** Passes per save or restore, where that is more than one. */
 const PASSES: Partial<Record<Failpoint, number>> = {
-  "sidecar.save.taken": 2,
-  "sidecar.save.encoded": 2,
-  "sidecar.save.stored": 2,
+  "sidecar.save.taken": 3,
+  "sidecar.save.encoded": 3,
+  "sidecar.save.stored": 3,
   "sidecar.restore.found": 3,
   "vault.lookup.found": 3,
-  "vault.store.reserved": 2,
-  "vault.store.accepted": 48,
-  "vault.store.syncing": 2,
+  "vault.store.reserved": 3,
+  "vault.store.accepted": 60,
+  "vault.store.syncing": 4,
 };
 
 function script(name: Failpoint): string {
