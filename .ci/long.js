@@ -17,8 +17,6 @@ const PACKETS_S = 600;
 const FLIPS = 340_000;
 const FLIP_DOORS = 3;
 const CONNECTIONS = 10_000;
-const DEATHS = 100;
-const PROMPTS = 1000;
 const FUZZ_S = 120;
 const PART_TIMEOUT_MS = 60 * 60_000;
 
@@ -45,22 +43,6 @@ function told(lines, word) {
 }
 
 const failures = (hasPassed) => (hasPassed ? 0 : 1);
-
-/** Runs test/engine/long_NAME.py on a real engine; gives what it counted. */
-async function engine(name, env) {
-  const lines = [];
-  const pytest = ["-m", "pytest", "-c", "python-shim/pyproject.toml", "--rootdir", ".", "-s"];
-  const args = [...pytest, "-p", "no:cacheprovider", `test/engine/long_${name}.py`];
-  const ran = await run(at(".venv", "bin", "python"), args, {
-    cwd: at(),
-    env,
-    timeoutMs: PART_TIMEOUT_MS,
-    logPath: join(LOGS, `long-${name}.log`),
-    onLine: (line) => lines.push(line),
-  });
-  const { seed: _seed, ...counts } = told(lines, name);
-  return { ...counts, failures: failures(ran.code === 0) };
-}
 
 /** Each gives what it counted; `failures` in all of them. */
 const PARTS = {
@@ -100,14 +82,6 @@ const PARTS = {
     const named = (who, all) => all.map(([name, count]) => [`${who} ${name}`, count]);
     const counts = Object.fromEntries([...named("vault", vault), ...named("sidecar", sidecar)]);
     return { ...counts, failures: failures(hasPassed) };
-  },
-  deaths(seed) {
-    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_DEATHS: String(DEATHS) };
-    return engine("deaths", env);
-  },
-  tokens(seed) {
-    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_PROMPTS: String(PROMPTS) };
-    return engine("tokens", env);
   },
   async soak(seed) {
     const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_SOAK_S: String(soakS) };
