@@ -12,11 +12,12 @@ from harness.releases import IS_LONG
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.engine import Engines
+    from harness.engine import Engine, Engines
     from harness.processes import Cluster
 
 BLOCK = 32
 BLOCKS = 6
+TRIES = 5
 TEXT = prompt(900, BLOCKS * BLOCK + 5)
 #: KV heads of the model, and so into how many records a block of two ranks is cut; one head lies on both.
 HEADS = (2, 1)
@@ -58,16 +59,28 @@ def there_and_back(
         assert cluster.counters()["blocks_saved"] == records * BLOCKS
         (own_hit,) = engine.call("generate", prompts=[TEXT])
         assert own_hit["cached"] == BLOCKS * BLOCK
+        restored = restore(engine, cluster)
+        assert restored["tokens"] == own_hit["tokens"]
+        assert restored["logprobs"] == pytest.approx(own_hit["logprobs"], abs=1e-6)
+        assert cluster.counters()["blocks_restored_vault"] == BLOCKS
+        (seat,) = cluster.wait_idle()["engines"]
+        assert (seat["world"], seat["workers"]) == (2, 2)
+
+
+def restore(engine: Engine, cluster: Cluster) -> dict[str, Any]:
+    """The answer when the engine's cache holds nothing of the prompt.
+
+    The shim, whose own limit holds in these processes, gives a sidecar up that is starved for seconds. That is a miss,
+    and it is asked again.
+    """
+    for _ in range(TRIES):
         # Other prompts take all 63 blocks, so that no page holds by chance what is to be restored.
         assert engine.call("reset")
         engine.call("generate", prompts=[prompt(seed, 20 * BLOCK) for seed in range(901, 905)])
         assert engine.call("reset")
-        before = cluster.counters()
-        (restored,) = engine.call("generate", prompts=[TEXT])
-        assert restored["cached"] == BLOCKS * BLOCK, cluster.status()
-        assert restored["tokens"] == own_hit["tokens"]
-        assert restored["logprobs"] == pytest.approx(own_hit["logprobs"], abs=1e-6)
-        after = cluster.counters()
-        assert after["blocks_restored_vault"] - before["blocks_restored_vault"] == BLOCKS
-        (seat,) = cluster.wait_idle()["engines"]
-        assert (seat["world"], seat["workers"]) == (2, 2)
+        cluster.wait_restoring()
+        (answer,) = engine.call("generate", prompts=[TEXT])
+        if answer["cached"] == BLOCKS * BLOCK:
+            break
+    assert answer["cached"] == BLOCKS * BLOCK, cluster.status()
+    return dict(answer)
