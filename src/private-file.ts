@@ -57,7 +57,7 @@ function readChecked(path: string, key: string, isSecret: boolean): string {
   }
 }
 
-/** Whether there is no such file at all; one that may not be looked at is there. Throws CREDENTIALS when that cannot be told. */
+/** Whether there is no such file at all. Throws CREDENTIALS when that cannot be told. */
 export function isAbsent(path: string, key: string): boolean {
   try {
     return statSync(path, { throwIfNoEntry: false }) === undefined;

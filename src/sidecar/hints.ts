@@ -1,15 +1,15 @@
 // Owns what a look-up lets the vaults know about who goes first: what no prompt can reach, and states that are superseded.
 import type { Namespace } from "../block.ts";
+import type { AskedGroup, HintOptions } from "./hinted.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import { Orphans } from "./orphans.ts";
-import type { OrphansOptions } from "./orphans.ts";
 import { Superseded } from "./superseded.ts";
 
 export class Hints {
   readonly #orphans: Orphans;
   readonly #superseded: Superseded;
 
-  constructor(options: OrphansOptions) {
+  constructor(options: HintOptions) {
     this.#orphans = new Orphans(options);
     this.#superseded = new Superseded(options);
   }
@@ -17,7 +17,7 @@ export class Hints {
   /** `tokens`: the boundary that was chosen. */
   note(
     namespace: Namespace,
-    groups: Parameters<Orphans["note"]>[1],
+    groups: readonly AskedGroup[],
     answer: LookupAnswer,
     tokens: number,
   ): void {

@@ -1,22 +1,11 @@
 // Owns the blocks that no prompt can reach: held behind a gap at a look-up, and demoted when the gap is still there later.
-import { countBits, HASH_BYTES, hasBit, PACKED_KEY_BYTES, packKey } from "../block.ts";
+import { countBits, hasBit, PACKED_KEY_BYTES } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
 import { CALL_TIMEOUT_MS, DEMOTE_KEYS_MAX } from "../limits.ts";
-import type { Logger } from "../log.ts";
-import type { SidecarCounters } from "../metrics.ts";
-import type { GroupShape } from "./boundary.ts";
-import type { LookupAnswer, LookupGroup } from "./lookup.ts";
+import { blocksOf, firstHole, packShards } from "./hinted.ts";
+import type { AskedGroup, HintOptions } from "./hinted.ts";
+import type { LookupAnswer } from "./lookup.ts";
 import { SecondLooks } from "./second-looks.ts";
-import type { LookupGates } from "./vaults.ts";
-
-export interface OrphansOptions {
-  shards: number;
-  gates: LookupGates;
-  counters: SidecarCounters;
-  logger: Logger;
-}
-
-type Asked = LookupGroup & GroupShape & { from: number };
 
 /** A block that all blocks of any prompt behind it need, and that nobody holds. */
 interface Gap {
@@ -40,17 +29,21 @@ interface Suspects {
  * finds the gap goes on to compute and save what is missing, and only that; so nothing is said before ORPHAN_WAIT_MS.
  */
 export class Orphans {
-  readonly #options: OrphansOptions;
+  readonly #options: HintOptions;
   /** By the gap's keys. */
   readonly #looks: SecondLooks;
 
-  constructor(options: OrphansOptions) {
+  constructor(options: HintOptions) {
     this.#options = options;
     this.#looks = new SecondLooks(options.logger);
   }
 
   /** Takes note of what a look-up found held behind the first gap; nothing where a vault did not answer. */
-  note(namespace: Namespace, groups: readonly Asked[], { held, isVaultDown }: LookupAnswer): void {
+  note(
+    namespace: Namespace,
+    groups: readonly AskedGroup[],
+    { held, isVaultDown }: LookupAnswer,
+  ): void {
     if (isVaultDown) return;
     const gap = this.#firstGap(groups, held);
     if (gap === null) return;
@@ -84,31 +77,35 @@ export class Orphans {
   }
 
   /** Of the groups that need every block from the first one on. Blocks the engine has itself are no gap. */
-  #firstGap(groups: readonly Asked[], held: readonly Buffer[]): Gap | null {
-    let first: { group: Asked; index: number } | null = null;
+  #firstGap(groups: readonly AskedGroup[], held: readonly Buffer[]): Gap | null {
+    let first: { group: AskedGroup; index: number } | null = null;
     for (const [at, group] of groups.entries()) {
       const bitmap = held[at];
       if (group.tail !== 0 || bitmap === undefined) continue;
-      let index = group.from;
-      while (index < count(group) && hasBit(bitmap, index)) index += 1;
-      if (index === count(group)) continue;
+      const index = firstHole(group, bitmap);
+      if (index === blocksOf(group)) continue;
       const isFirst = first === null || index * group.tokens < first.index * first.group.tokens;
       if (isFirst) first = { group, index };
     }
     if (first === null || this.#options.gates[first.group.class] === null) return null;
     const { group, index } = first;
     const tokens = index * group.tokens;
-    return { recordClass: group.class, keys: this.#pack(group, [index]), tokens };
+    return {
+      recordClass: group.class,
+      keys: packShards(group, [index], this.#options.shards),
+      tokens,
+    };
   }
 
   /** At most DEMOTE_KEYS_MAX: states and windows before attention, the deepest first. */
   #heldBehind(
-    groups: readonly Asked[],
+    groups: readonly AskedGroup[],
     held: readonly Buffer[],
     gapTokens: number,
   ): Record<RecordClass, Buffer> {
     const behind: Record<RecordClass, Buffer[]> = { kv: [], ssm: [] };
-    let room = Math.floor(DEMOTE_KEYS_MAX / this.#options.shards);
+    const { shards } = this.#options;
+    let room = Math.floor(DEMOTE_KEYS_MAX / shards);
     const statesFirst = [...groups.entries()].toSorted(
       ([, a], [, b]) => Number(a.tail === 0) - Number(b.tail === 0),
     );
@@ -118,29 +115,13 @@ export class Orphans {
       const indexes: number[] = [];
       // What ends behind the gap's beginning is needed for boundaries behind it only.
       const first = Math.floor(gapTokens / group.tokens);
-      for (let index = count(group) - 1; index >= first && room > 0; index -= 1) {
+      for (let index = blocksOf(group) - 1; index >= first && room > 0; index -= 1) {
         if (!hasBit(bitmap, index)) continue;
         indexes.push(index);
         room -= 1;
       }
-      behind[group.class].push(this.#pack(group, indexes));
+      behind[group.class].push(packShards(group, indexes, shards));
     }
     return { kv: Buffer.concat(behind.kv), ssm: Buffer.concat(behind.ssm) };
   }
-
-  #pack({ hashes, group }: Asked, indexes: readonly number[]): Buffer {
-    const { shards } = this.#options;
-    const packed = Buffer.allocUnsafe(indexes.length * shards * PACKED_KEY_BYTES);
-    let at = 0;
-    for (const index of indexes) {
-      for (let shard = 0; shard < shards; shard += 1) {
-        at = packKey(packed, at, hashes, index, group, shard);
-      }
-    }
-    return packed;
-  }
-}
-
-function count({ hashes }: LookupGroup): number {
-  return hashes.length / HASH_BYTES;
 }

@@ -1,22 +1,11 @@
 // Owns the states that a deeper boundary of their prompt supersedes: their vault is told a while later, and lets those go first that nobody fetched.
-import { HASH_BYTES, hasBit, PACKED_KEY_BYTES, packKey } from "../block.ts";
+import { hasBit } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { DEMOTE_KEYS_MAX, JUNCTIONS_MAX } from "../limits.ts";
-import type { Logger } from "../log.ts";
-import type { SidecarCounters } from "../metrics.ts";
-import type { GroupShape } from "./boundary.ts";
-import type { LookupAnswer, LookupGroup } from "./lookup.ts";
+import { firstHole, packShards } from "./hinted.ts";
+import type { AskedGroup, HintOptions } from "./hinted.ts";
+import type { LookupAnswer } from "./lookup.ts";
 import { SecondLooks } from "./second-looks.ts";
-import type { LookupGates } from "./vaults.ts";
-
-export interface SupersededOptions {
-  shards: number;
-  gates: LookupGates;
-  counters: SidecarCounters;
-  logger: Logger;
-}
-
-type Asked = LookupGroup & GroupShape & { from: number };
 
 /** Shelf key and packed keys of all shards. */
 interface State {
@@ -29,12 +18,12 @@ interface State {
  * Turn boundaries were fetched once, which their vault knows; junctions, where a prompt left what others had computed, are known here.
  */
 export class Superseded {
-  readonly #options: SupersededOptions;
+  readonly #options: HintOptions;
   readonly #looks: SecondLooks;
   /** Shelf keys, the latest last. */
   readonly #junctions = new Set<string>();
 
-  constructor(options: SupersededOptions) {
+  constructor(options: HintOptions) {
     this.#options = options;
     this.#looks = new SecondLooks(options.logger);
   }
@@ -42,7 +31,7 @@ export class Superseded {
   /** Takes note of a look-up and of the boundary that was chosen, in prompt tokens. */
   note(
     namespace: Namespace,
-    groups: readonly Asked[],
+    groups: readonly AskedGroup[],
     { keys, held, isVaultDown }: LookupAnswer,
     tokens: number,
   ): void {
@@ -59,9 +48,10 @@ export class Superseded {
       if (tokens <= start) continue;
       const last = tokens / group.tokens - 1;
       name ||= known[last] ?? "";
-      states.push(...this.#before(last, group, known, held[at]));
+      // Most prompts are thought over already: then nothing is packed.
+      if (this.#looks.hasRoomFor(name)) states.push(...this.#before(last, group, known, held[at]));
     }
-    if (states.length === 0 || !this.#looks.hasRoomFor(name)) return;
+    if (states.length === 0) return;
     this.#looks.add(name, () => this.#tell(namespace, states));
   }
 
@@ -70,7 +60,7 @@ export class Superseded {
   }
 
   /** Held states before block `last`, the latest first, DEMOTE_KEYS_MAX at most. */
-  #before(last: number, group: Asked, keys: readonly string[], held?: Buffer): State[] {
+  #before(last: number, group: AskedGroup, keys: readonly string[], held?: Buffer): State[] {
     const { shards } = this.#options;
     const states: State[] = [];
     for (let index = last - 1; index >= 0; index -= 1) {
@@ -78,11 +68,7 @@ export class Superseded {
       if (key === undefined || held === undefined || !hasBit(held, index)) continue;
       if (this.#junctions.has(key)) continue;
       if ((states.length + 1) * shards > DEMOTE_KEYS_MAX) break;
-      const packed = Buffer.allocUnsafe(shards * PACKED_KEY_BYTES);
-      for (let shard = 0, at = 0; shard < shards; shard += 1) {
-        at = packKey(packed, at, group.hashes, index, group.group, shard);
-      }
-      states.push({ key, packed });
+      states.push({ key, packed: packShards(group, [index], shards) });
     }
     return states;
   }
@@ -109,9 +95,7 @@ export class Superseded {
 }
 
 /** Prompt tokens up to which a group that needs every block has them all; the whole prompt for others. */
-function heldTokens({ from, tokens, tail, hashes }: Asked, held?: Buffer): number {
-  if (tail !== 0 || held === undefined) return Number.POSITIVE_INFINITY;
-  let index = from;
-  while (index < hashes.length / HASH_BYTES && hasBit(held, index)) index += 1;
-  return index * tokens;
+function heldTokens(group: AskedGroup, held?: Buffer): number {
+  if (group.tail !== 0 || held === undefined) return Number.POSITIVE_INFINITY;
+  return firstHole(group, held) * group.tokens;
 }

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
 import { isTierkvError } from "../../src/errors.ts";
 import { PLANS_MAX } from "../../src/limits.ts";
-import { Crowd, ELSEWHERE, frame } from "../support/crowd.ts";
+import { Crowd, ELSEWHERE, frame, PREFACE } from "../support/crowd.ts";
 import type { Manner } from "../support/crowd.ts";
 import { makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks, ShimClient } from "../support/shim-client.ts";
@@ -184,10 +184,6 @@ test.each(ROWS)("$title", { timeout: TEST_MS_MAX }, async ({ options, fault }) =
   await underLoad(stand, fault(stand));
 });
 
-const PREFACE = Buffer.concat([
-  Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
-  frame("settings", 0, 0),
-]);
 const pings = Buffer.concat(
   Array.from({ length: 1000 }, () => frame("ping", 0, 0, Buffer.alloc(8))),
 );

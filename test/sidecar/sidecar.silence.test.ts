@@ -279,6 +279,15 @@ test("a canary whose vault says nothing, and one whose vault takes nothing, come
 const absent = (_call: unknown, done: (error: null, reply: object) => void): void =>
   done(null, { present: Buffer.from([0]) });
 
+/** A logger that only counts what was given up, which is told at level debug. */
+function countingLogger(): { deaf: typeof logger; errors: () => number } {
+  let count = 0;
+  const debug = (): void => {
+    count += 1;
+  };
+  return { deaf: { ...logger, debug }, errors: () => count };
+}
+
 test("orphans whose vault says nothing when it is asked or told of them are let go", async () => {
   const hashes = hashesOf(makeBlocks("a", 2, PAGE));
   const group = { group: 0, class: "kv" as const, hashes, from: 0, tokens: 16, tail: 0 };
@@ -288,14 +297,10 @@ test("orphans whose vault says nothing when it is asked or told of them are let 
     const vaults = { kv: openClient(await openFakeVault(handlers)), ssm: null };
     const gates = openGates(vaults, openLinks(vaults));
     const counters = newSidecarCounters();
-    let errors = 0;
-    const debug = (): void => {
-      errors += 1;
-    };
-    const deaf = { ...logger, debug } as unknown as typeof logger;
+    const { deaf, errors } = countingLogger();
     const orphans = closeAfterTest(new Orphans({ shards: 1, gates, counters, logger: deaf }));
     orphans.note(toNamespace(NAMESPACE), [group], answer);
-    await until(() => errors === 1, "the call to be given up");
+    await until(() => errors() === 1, "the call to be given up");
     expect(counters.get("orphans_demoted")).toBe(0);
   }
   ended("sidecar/orphans.ts", "asked.lookup", "told.demote");
@@ -306,17 +311,13 @@ test("superseded states whose vault says nothing when it is told of them are let
   const vaults = { kv: null, ssm: openClient(await openFakeVault(SILENT), "ssm") };
   const gates = openGates(vaults, openLinks(vaults));
   const counters = newSidecarCounters();
-  let errors = 0;
-  const debug = (): void => {
-    errors += 1;
-  };
-  const deaf = { ...logger, debug } as unknown as typeof logger;
+  const { deaf, errors } = countingLogger();
   const superseded = closeAfterTest(new Superseded({ shards: 1, gates, counters, logger: deaf }));
   const hashes = hashesOf(makeBlocks("a", 2, PAGE));
   const group = { group: 0, class: "ssm" as const, hashes, from: 0, tokens: 16, tail: 1 };
   const answer = { keys: [["older", "deepest"]], held: [Buffer.from([3])], isVaultDown: false };
   superseded.note(toNamespace(NAMESPACE), [group], answer, 2 * 16);
-  await until(() => errors === 1, "the call to be given up");
+  await until(() => errors() === 1, "the call to be given up");
   expect(counters.get("states_superseded")).toBe(0);
   ended("sidecar/superseded.ts", "told.demote");
 });
