@@ -284,9 +284,7 @@ fn serve(seat: &Seat, doorstep: Doorstep, stream: &Arc<dyn Stream>) {
             return refused(&**stream, &error);
         }
     };
-    let greeted = greet(shared, &secured);
-    drop(doorstep);
-    match greeted {
+    match greet(shared, &secured, doorstep) {
         Ok(session) => session.serve(&secured),
         Err(error) => refused(&*secured, &error),
     }
@@ -317,7 +315,12 @@ impl Alive for Greeting<'_> {
     }
 }
 
-fn greet(shared: &Arc<Shared>, stream: &Arc<dyn Stream>) -> Result<Arc<Session>> {
+/// Whoever reads a welcome has left the doorstep to others.
+fn greet(
+    shared: &Arc<Shared>,
+    stream: &Arc<dyn Stream>,
+    doorstep: Doorstep,
+) -> Result<Arc<Session>> {
     let timing = &shared.options.timing;
     let mut reader = Reader::new(Arc::clone(stream), timing.hello);
     let greeting = Greeting { shared, until: Instant::now() + timing.hello };
@@ -337,6 +340,7 @@ fn greet(shared: &Arc<Shared>, stream: &Arc<dyn Stream>) -> Result<Arc<Session>>
         session
     })?;
     session.join(stream)?;
+    drop(doorstep);
     let mut turn = Turn::default();
     turn.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
     turn.send(&**stream, timing.hello, &greeting)?;
