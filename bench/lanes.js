@@ -4,10 +4,11 @@ import { describe, figure, median, quantile } from "./lib/figures.js";
 
 const MIB = 2 ** 20;
 const CONNECTIONS = [1, 2, 4];
-/** What two lanes, the default, are held to. */
+const LANES_DEFAULT = 4;
+/** What as many lanes as by default are held to. */
 const FLOORS = {
-  restoreInt82: { on: "ratio", least: 0.7 },
-  saveInt82: { on: "ratio", least: 0.45 },
+  [`restoreInt8${LANES_DEFAULT}`]: { on: "ratio", least: 0.7 },
+  [`saveInt8${LANES_DEFAULT}`]: { on: "ratio", least: 0.45 },
 };
 const LOOKUP_FLOORS = { p50: { on: "value", most: 1 }, p99: { on: "value", most: 2 } };
 
@@ -46,12 +47,14 @@ export async function run({ isQuick, say }) {
       floor: LOOKUP_FLOORS.p99,
     }),
   );
+  for (const lanes of CONNECTIONS) figures.push(...besideFigures(samples, lanes));
   const notes = [
     `${blocks} blocks of ${(pageBytes / MIB).toFixed(2)} MiB (16 tokens, 36 layers, 8 heads of 128, bf16), medians of ${rounds} rounds, every line measured once in each round`,
     "rates count wire bytes; restore ends when every block is verified and decoded in the arena, save when the vault has verified the last record",
     "beside the connection count of plain TCP that is fastest over all rounds: 1 MiB writes, reads straight into the same arena, nothing checked",
     "bare: the least that such work takes, without frames, sessions or hand-over: received, checked and decoded by one thread per connection while in the cache; or encoded, sent, received and checked; at the connection count that is fastest",
     "processor time: of both processes together, kernel included",
+    "a block beside stores: one block after another is restored while all others are stored over the same lanes, their records made before",
   ];
   return { figures, notes };
 }
@@ -67,17 +70,29 @@ function laneFigures(samples, tcp, { what, codec, lanes }) {
   ];
 }
 
+/** How long a request takes on lanes that stores keep busy. */
+function besideFigures(samples, lanes) {
+  const ms = samples[`besideSaves${lanes}Ms`];
+  return [0.5, 0.99].map((share) =>
+    describe({
+      name: `int8: one block beside stores, ${lanes} lane${lanes > 1 ? "s" : ""}, p${share * 100}`,
+      unit: "ms",
+      value: quantile(ms, share),
+    }),
+  );
+}
+
 /** What the machine allows such work at most, and the default lanes beside that. */
 function ceilingFigures(samples, tcp, { what, codec }) {
   const direction = what === "save" ? `bareSave${codec}` : `bareRestore${codec}`;
   const { name, connections } = fastest(samples, direction);
   const label = `${codec.toLowerCase()}: ${what}, bare`;
-  const [rates, lanes] = [samples[`${name}Gbps`], samples[`${what}${codec}2Gbps`]];
+  const [rates, lanes] = [samples[`${name}Gbps`], samples[`${what}${codec}${LANES_DEFAULT}Gbps`]];
   const beside = samples[`${tcp[what].name}Gbps`];
   return [
     figure(`${label}, ${connections} connections`, "GB/s", rates, { beside, of: "plain TCP" }),
     figure(`${label}, processor time`, "s/GB", samples[`${name}CpuSPerGb`]),
-    figure(`${label}: 2 lanes beside it`, "GB/s", lanes, { beside: rates, of: "bare" }),
+    figure(`${label}: ${LANES_DEFAULT} lanes beside it`, "GB/s", lanes, { beside: rates, of: "bare" }),
   ];
 }
 

@@ -1,8 +1,11 @@
 // Owns the figures of small questions: 2,000 keys over a lane and through gRPC, half of them there, and one turn to a sidecar.
+import { once } from "node:events";
+import { connect } from "node:net";
 import { countBits, ItemStatus } from "../dist/block.js";
-import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
+import { encodeFrame, FrameDecoder } from "../dist/sidecar/frames.js";
+import { LOCAL_PROTOCOL } from "../dist/sidecar/messages.js";
 import { digest, records } from "./lib/blocks.js";
 import { describe, interleaved, quantile, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
@@ -11,6 +14,7 @@ const MIB = 2 ** 20;
 const KEYS = 2000;
 const CALL_MS = 10_000;
 const WARM_UP = 100;
+const PING = { t: "ping", n: 0 };
 const NAMESPACE = digest("bench lookup");
 /** Milliseconds. */
 const FLOORS = {
@@ -29,9 +33,9 @@ export async function run({ isQuick }) {
   const lane = new VaultClient({ address, name: "kv", logger });
   const grpc = new VaultClient({ address, name: "kv", logger, lanes: 0 });
   const { socket } = await stand.sidecar(address, { arenaBytes: 64 * MIB, int8: true });
-  const link = new SidecarLink(socket);
+  const [local, echo] = [connect(socket), connect(await stand.echo())];
   try {
-    await link.hello(CALL_MS);
+    await turn(local, { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" }, "welcome");
     const items = records(NAMESPACE, "lookup", KEYS, 64);
     const stored = items.filter((_item, index) => index % 2 === 0);
     const statuses = await lane.store(NAMESPACE, "kv", stored, CALL_MS);
@@ -42,7 +46,9 @@ export async function run({ isQuick }) {
       lane: () => timed(() => lookUp(lane, keys)),
       grpc: () => timed(() => lookUp(grpc, keys)),
       empty: () => timed(() => grpc.health(CALL_MS)),
-      local: () => timed(() => link.ping(CALL_MS)),
+      local: () => timed(() => turn(local, PING, "pong")),
+      bare: () => timed(() => turn(echo, PING, "ping")),
+      one: () => timed(() => lane.lookup(NAMESPACE, items[0].key, CALL_MS)),
     };
     await interleaved(WARM_UP, measures);
     const seconds = await interleaved(samples, measures);
@@ -51,14 +57,17 @@ export async function run({ isQuick }) {
         ...latencies(`look-up of ${KEYS} keys, lane`, seconds.lane, FLOORS.lane),
         ...latencies(`look-up of ${KEYS} keys, gRPC`, seconds.grpc, FLOORS.grpc),
         ...latencies("empty gRPC call", seconds.empty),
+        ...latencies("look-up of one key, lane", seconds.one),
         ...latencies("a turn to a sidecar over its socket", seconds.local, FLOORS.local),
+        ...latencies("the same with a process that only sends it back", seconds.bare),
       ],
       notes: [
         `${samples} calls each, one after the other, in turn; the bench, the vault and the sidecar are processes of their own`,
       ],
     };
   } finally {
-    link.close();
+    local.destroy();
+    echo.destroy();
     lane.close();
     grpc.close();
     await stand.close();
@@ -69,6 +78,16 @@ async function lookUp(client, keys) {
   const held = await client.lookup(NAMESPACE, keys, CALL_MS);
   const count = countBits(held, KEYS);
   if (count !== KEYS / 2) throw new Error(`look-up found ${count} of ${KEYS / 2} records`);
+}
+
+/** A frame to a sidecar and its answer, each in one piece; or to who sends the same back. */
+async function turn(socket, frame, wanted) {
+  const answered = once(socket, "data");
+  socket.write(encodeFrame(frame));
+  const decoder = new FrameDecoder("the other side");
+  decoder.push((await answered)[0]);
+  const { t } = decoder.next();
+  if (t !== wanted) throw new Error(`answered with ${t}`);
 }
 
 function latencies(name, seconds, floors = {}) {

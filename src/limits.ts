@@ -150,8 +150,8 @@ export const BENCH_TOKENS_DEFAULT = 32_768;
 export const BENCH_TOKEN_BYTES_DEFAULT = 147_456;
 
 // Lanes: connections beside gRPC on which records travel; their own limits stand in crates/core/src/limits.rs.
-/** Lanes to one vault: with two, one core receives while another decodes. 0: records travel over gRPC. */
-export const LANES_DEFAULT = 2;
+/** Lanes to one vault: answers come over all of them, stored records go over LANES_STORING_MAX. 0: records travel over gRPC. */
+export const LANES_DEFAULT = 4;
 export const LANES_MAX = 8;
 /** A vault's rates are over about this time, and are sampled this often. */
 export const RATE_SPAN_MS = 10_000;

@@ -10,6 +10,7 @@ const START_MS = 20_000;
 const STOP_MS = 10_000;
 const MODEL_MS = 120_000;
 const TCP_PEER = fileURLToPath(new URL("./tcp-peer.js", import.meta.url));
+const ECHO_PEER = fileURLToPath(new URL("./echo-peer.js", import.meta.url));
 const NEVER = new AbortController().signal;
 
 /** Restores of a bench are never cut short: what takes long shall be seen as slow. */
@@ -76,6 +77,13 @@ export class Stand {
     const args = [TCP_PEER, String(sinkPort), String(bytes)];
     const { port } = await this.#ready(this.#launch("tcp-peer", process.execPath, args));
     return port;
+  }
+
+  /** A process that does nothing but send back what it gets; resolves to its Unix socket. */
+  async echo() {
+    const socket = this.path("echo.sock");
+    await this.#ready(this.#launch("echo", process.execPath, [ECHO_PEER, socket]));
+    return socket;
   }
 
   /** Runs one of the Python programs to its end; resolves to the object it prints last. */

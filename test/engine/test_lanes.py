@@ -17,7 +17,7 @@ BLOCK = 32
 BLOCKS = 5
 
 
-@pytest.mark.parametrize(("lanes", "way", "other"), [(2, "lanes", "grpc"), (0, "grpc", "lanes")])
+@pytest.mark.parametrize(("lanes", "way", "other"), [(4, "lanes", "grpc"), (0, "grpc", "lanes")])
 def test_an_engine_restores_over_lanes_and_over_grpc_alone(
     engines: Engines,
     new_cluster: Callable[..., Cluster],

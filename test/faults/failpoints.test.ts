@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 import { FAILPOINTS, FAILPOINTS_VARIABLE } from "../../src/failpoint.ts";
 import type { Failpoint } from "../../src/failpoint.ts";
+import { LANES_DEFAULT } from "../../src/limits.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 import { KillableSidecar, KillableVault } from "./lib/killable.ts";
 import { COARSE, Load } from "./lib/load.ts";
@@ -54,7 +55,7 @@ async function openScene(name: Failpoint): Promise<Scene> {
     isDurable: name.startsWith("vault.store."),
     ...(isVault ? start : {}),
   });
-  const shape = { vault, lanes: isVault ? 0 : 2, ...(isVault ? {} : start) };
+  const shape = { vault, lanes: isVault ? 0 : LANES_DEFAULT, ...(isVault ? {} : start) };
   const sidecar = await KillableSidecar.start(shape);
   const shaped = { seed: testSeed(), chains: 48, freshEvery: 2, grain: COARSE };
   const load = await Load.open(sidecar.socketPath, shaped);

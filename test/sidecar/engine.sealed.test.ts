@@ -1,6 +1,7 @@
 // Owns the proof that where a sidecar has record keys a vault keeps what it cannot read, and engines notice nothing.
 import { beforeAll, expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
+import { LANES_DEFAULT } from "../../src/limits.ts";
 import {
   recordKeysNamespace,
   recordKeysSet,
@@ -20,7 +21,7 @@ const COUNT = 12;
 beforeAll(() => recordKeysSet(Buffer.from("5a".repeat(32))));
 
 test.each([
-  ["lanes", 2],
+  ["lanes", LANES_DEFAULT],
   ["gRPC", 0],
 ])(
   "blocks come back over %s, and the vault has neither them nor their namespace",
@@ -67,7 +68,7 @@ test.each([
 );
 
 test.each([
-  ["lanes", 2],
+  ["lanes", LANES_DEFAULT],
   ["gRPC", 0],
 ])(
   "what no key opens is a miss over %s, counted, and the vault is not blamed",

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { Config } from "../../src/config/config.ts";
-import { CANARY_INTERVAL_MS } from "../../src/limits.ts";
+import { CANARY_INTERVAL_MS, LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
@@ -77,7 +77,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       autostart: false,
       idleExitS: 600,
       canaryS: CANARY_INTERVAL_MS / 1000,
-      lanes: 2,
+      lanes: LANES_DEFAULT,
       recordKeys: null,
       metricsListen: null,
       metricsLan: false,

@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
+import { LANES_DEFAULT } from "../../src/limits.ts";
 import { lanesClose, lanesOpen } from "../../src/native.ts";
 import type { Role } from "../../src/roles.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
@@ -13,7 +14,7 @@ import { Pages } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE, noise } from "../support/records.ts";
 import { closeAfterTest, KeepingSink, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
 
-function clientOf(vault: ClosedVault, security: ChannelSecurity, lanes = 2): VaultClient {
+function clientOf(vault: ClosedVault, security: ChannelSecurity, lanes = LANES_DEFAULT): VaultClient {
   const { address } = vault;
   return closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes, security }));
 }
@@ -40,7 +41,7 @@ test("records travel there and back on lanes, with a token", async () => {
   const client = clientOf(vault, shown(vault, TOKENS.write));
   expect(await roundTrip(client)).toBe(3);
   expect(client.lanes).toBe("up");
-  await until(() => vault.stats().lanes === 2, "both lanes");
+  await until(() => vault.stats().lanes === LANES_DEFAULT, "all lanes");
 });
 
 test("the same where client certificates alone open the vault; lanes without one are refused", async () => {

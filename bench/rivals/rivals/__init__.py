@@ -25,8 +25,8 @@ RIVALS = {
     "lmcache": Entry("lmcache", "LMCacheRedis", 8),
     "lmcache-valkey": Entry("lmcache", "LMCacheValkey", 8),
     "lmcache-lm": Entry("lmcache", "LMCacheServer", 1),
-    "tierkv": Entry("tierkv", "TierKv", 2),
-    "tierkv-int8": Entry("tierkv", "TierKvInt8", 2),
+    "tierkv": Entry("tierkv", "TierKv", 4),
+    "tierkv-int8": Entry("tierkv", "TierKvInt8", 4),
 }
 
 

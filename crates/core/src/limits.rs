@@ -79,8 +79,11 @@ pub const LANE_PROBE_CHUNKS_MAX: u32 = 256;
 /// Lanes of one session.
 pub const LANES_MAX: usize = 8;
 
-/// Lane connections one vault holds open; each costs it two threads.
-pub const LANE_CONNECTIONS_MAX: usize = 256;
+/// Lanes of them, the first ones, that carry what is stored; requests go on the others, so that none waits behind it.
+pub const LANES_STORING_MAX: usize = 2;
+
+/// Lane connections one vault holds open: 128 clients with four lanes each; each costs it two threads.
+pub const LANE_CONNECTIONS_MAX: usize = 512;
 
 /// Lane connections of them that were not welcomed yet: strangers get no further.
 pub const LANE_GREETINGS_MAX: usize = 64;

@@ -164,7 +164,7 @@ class Cluster:
         with_proxy: bool = False,
         int8: bool = False,
         states: str = "raw",
-        lanes: int = 2,
+        lanes: int = 4,
         on_disk: bool = False,
         beside: Cluster | None = None,
         with_ssm: bool = False,

@@ -5,6 +5,7 @@ import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { SidecarLink } from "../../../src/cli/sidecar-link.ts";
+import { LANES_DEFAULT } from "../../../src/limits.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { Program } from "../../support/command-line.ts";
 import type { ProgramOptions } from "../../support/command-line.ts";
@@ -131,7 +132,7 @@ export class KillableSidecar extends Killable {
   }
 
   static async start(shape: SidecarShape): Promise<KillableSidecar> {
-    const { vault, lanes = 2, ...start } = shape;
+    const { vault, lanes = LANES_DEFAULT, ...start } = shape;
     const folder = testDirectory();
     const config = join(folder, "t.toml");
     const arenas = join(folder, "arenas");

@@ -6,10 +6,12 @@
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measuring program")]
 
 mod bare;
+mod beside;
 mod far;
 mod near;
 mod samples;
 mod secured;
+mod session;
 mod tcp;
 
 use std::process::ExitCode;

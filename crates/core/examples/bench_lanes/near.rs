@@ -4,9 +4,8 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
-use std::time::Instant;
 
 use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
@@ -18,20 +17,22 @@ use tierkv_core::lane::wire::Timing;
 use tierkv_core::outbox::{Identity, Outbox};
 use tierkv_core::record::{CLASS_KV, HEADER_BYTES, LAYOUT_CANONICAL};
 use tierkv_core::slots::Lease;
-use tierkv_core::store::ItemStatus;
 
 use super::Plan;
 use super::bare::Bare;
+use super::beside;
 use super::far::token_of;
 use super::samples::{Samples, measure};
+use super::session::Session;
 use super::tcp::{self, Span};
 
-const NAMESPACE: [u8; 32] = [1; 32];
+pub const NAMESPACE: [u8; 32] = [1; 32];
 /// Records of one store, and of one fetch: what the sidecar sends at a time.
-const SAVE_BATCH: usize = 8;
+pub const SAVE_BATCH: usize = 8;
 const FETCH_WINDOW: usize = 14;
-/// Stores, and fetches, under way at a time.
-const IN_FLIGHT: usize = 2;
+/// Stores, and fetches, under way at a time: as in a sidecar.
+pub const STORES_IN_FLIGHT: usize = 2;
+const FETCHES_IN_FLIGHT: usize = 2;
 /// Connections of plain TCP, of which the best counts.
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
 const CODECS: [(Codec, &str); 2] = [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")];
@@ -90,12 +91,6 @@ pub struct Near {
 pub struct Boxes {
     pub outbox: Outbox,
     pub inbox: Arc<Inbox>,
-}
-
-/// One session, and its outcomes.
-pub struct Session {
-    client: Client,
-    outcomes: Receiver<(u32, Outcome)>,
 }
 
 impl Near {
@@ -214,30 +209,43 @@ impl Near {
         self.leases.len() * (HEADER_BYTES + self.geometry.payload_bytes(codec).unwrap())
     }
 
+    pub fn blocks(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Blocks straight into their slots.
+    pub fn targets(&self, blocks: impl Iterator<Item = usize>, codec: Codec) -> Targets {
+        let target = |index: usize| Target {
+            packed_key: key(index),
+            lease: self.leases[index],
+            geometry: Arc::clone(&self.geometry),
+        };
+        Targets {
+            namespace: NAMESPACE,
+            fidelity: codec.id(),
+            arena: Arc::clone(&self.arena),
+            inbox: Arc::clone(&self.boxes.inbox),
+            items: blocks.map(target).collect(),
+        }
+    }
+
     pub fn restore(&self, session: &Session, codec: Codec) {
-        let blocks: Vec<usize> = (0..self.leases.len()).collect();
-        let windows = blocks.chunks(FETCH_WINDOW).map(|window| {
-            let target = |index: &usize| Target {
-                packed_key: key(*index),
-                lease: self.leases[*index],
-                geometry: Arc::clone(&self.geometry),
-            };
-            Targets {
-                namespace: NAMESPACE,
-                fidelity: codec.id(),
-                arena: Arc::clone(&self.arena),
-                inbox: Arc::clone(&self.boxes.inbox),
-                items: window.iter().map(target).collect(),
-            }
-        });
-        session.pipelined(windows, |client, targets| client.fetch(targets).unwrap());
+        let windows = (0..self.blocks())
+            .step_by(FETCH_WINDOW)
+            .map(|first| self.targets(first..self.blocks().min(first + FETCH_WINDOW), codec));
+        let fetch = |client: &Client, targets| client.fetch(targets).unwrap();
+        session.pipelined(FETCHES_IN_FLIGHT, windows, fetch);
+    }
+
+    pub fn maker(&self, codec: Codec) -> Maker<'_> {
+        let (leases, arena, geometry) = (&self.leases, &self.arena, &self.geometry);
+        Maker { leases, arena, geometry, outbox: &self.boxes.outbox, codec }
     }
 
     /// Records are made by a thread of its own, as in a sidecar, while others are sent.
     pub fn save(&self, session: &Session, codec: Codec) {
-        let (leases, arena, geometry) = (&self.leases, &self.arena, &self.geometry);
-        let maker = Maker { leases, arena, geometry, outbox: &self.boxes.outbox, codec };
-        let blocks: Vec<usize> = (0..self.leases.len()).collect();
+        let maker = self.maker(codec);
+        let blocks: Vec<usize> = (0..self.blocks()).collect();
         thread::scope(|scope| {
             let (made, batches) = sync_channel(1);
             scope.spawn(move || {
@@ -247,13 +255,13 @@ impl Near {
                 }
             });
             let store = |client: &Client, batch| client.store(&NAMESPACE, batch).unwrap();
-            session.pipelined(batches.iter(), store);
+            session.pipelined(STORES_IN_FLIGHT, batches.iter(), store);
         });
     }
 }
 
 /// Makes records of the arena's slots.
-struct Maker<'a> {
+pub struct Maker<'a> {
     leases: &'a [Lease],
     arena: &'a Arc<Arena>,
     geometry: &'a Geometry,
@@ -262,7 +270,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn encode(&self, index: usize) -> Outgoing {
+    pub fn encode(&self, index: usize) -> Outgoing {
         let packed_key = key(index);
         let identity = Identity {
             shard: 0,
@@ -275,42 +283,6 @@ impl Maker<'_> {
         let (lease, codec) = (self.leases[index], (self.codec, self.codec.id()));
         let record = self.outbox.encode(self.arena, lease, self.geometry, codec, &identity);
         Outgoing { packed_key, record: Arc::new(record.unwrap()) }
-    }
-}
-
-impl Session {
-    /// Begins each of `work` while few are under way; every item of all must be accepted.
-    fn pipelined<W>(&self, work: impl Iterator<Item = W>, begin: impl Fn(&Client, W) -> u32) {
-        let mut open = 0;
-        for each in work {
-            begin(&self.client, each);
-            open += 1;
-            if open == IN_FLIGHT {
-                self.accepted();
-                open -= 1;
-            }
-        }
-        for _ in 0..open {
-            self.accepted();
-        }
-    }
-
-    fn accepted(&self) {
-        match self.outcomes.recv().unwrap() {
-            (_, Outcome::Done(statuses, ..)) => {
-                assert!(statuses.iter().all(|status| *status == ItemStatus::Accepted as u8));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Milliseconds of one look-up of `keys`.
-    fn look_up_ms(&self, keys: &[[u8; 36]]) -> f64 {
-        let started = Instant::now();
-        self.client.look_up(&NAMESPACE, keys).unwrap();
-        let (_, outcome) = self.outcomes.recv().unwrap();
-        assert!(matches!(outcome, Outcome::Found(_)));
-        started.elapsed().as_secs_f64() * 1e3
     }
 }
 
@@ -357,6 +329,12 @@ fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
             });
         }
     }
+    for (lanes, session) in sessions {
+        near.order("flush");
+        for ms in beside::restore_ms(near, session, Codec::Int8) {
+            samples.add(&format!("besideSaves{lanes}Ms"), ms);
+        }
+    }
 }
 
 /// Runs all rounds; one line of JSON.
@@ -372,7 +350,7 @@ pub fn run(plan: &Plan) -> String {
     }
     let keys: Vec<_> = (0..2000).map(key).collect();
     for _ in 0..plan.rounds * 100 {
-        samples.add("lookup2000Ms", sessions[1].1.look_up_ms(&keys));
+        samples.add("lookup2000Ms", sessions[2].1.look_up_ms(&keys));
     }
     drop(sessions);
     near.end();

@@ -10,11 +10,12 @@ use tierkv_core::limits::LANE_STEP_BYTES;
 use tierkv_core::seal::RecordKeys;
 
 use super::Plan;
-use super::near::{Boxes, Near, Place, Session};
+use super::near::{Boxes, Near, Place};
 use super::samples::{Samples, measure};
+use super::session::Session;
 
 /// The default.
-const LANES: u16 = 2;
+const LANES: u16 = 4;
 /// Checksums are taken in such a round.
 const CHECKSUM_STEPS: u32 = 4096;
 

@@ -2,13 +2,15 @@
 
 use std::io::Write;
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use tierkv_core::codec::Codec;
 use tierkv_core::error::Code;
 use tierkv_core::lane::client::Outcome;
 use tierkv_core::lane::frame::{Frame, Kind};
-use tierkv_core::limits::{LANE_KEYS_MAX, LANE_REQUESTS_MAX};
+use tierkv_core::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_REQUESTS_MAX, LANES_STORING_MAX};
 
 use super::stand::{
     ACCEPTED, Engine, INCOMPLETE, Lanes, MISSING, NAMESPACE, Shape, Vault, bytes_of, key, outgoing,
@@ -105,6 +107,38 @@ fn who_asks_does_not_wait_for_a_vault_that_does_not_read_and_frames_stay_whole()
         let outcome = Outcome::Found(vec![0; LANE_KEYS_MAX / 8]);
         assert_eq!(lanes.next().1, outcome, "{request}");
     }
+}
+
+#[test]
+fn no_request_stands_behind_what_is_stored() {
+    let (lanes, mut wires) = vault_by_hand(4);
+    let mut asked = wires.split_off(LANES_STORING_MAX);
+    // More than a connection takes without a reader.
+    let bytes = 16 * LANE_CHUNK_BYTES;
+    let records = (1..=4).map(|number| outgoing(number, vec![number; bytes])).collect();
+    let request = lanes.client.store(&NAMESPACE, records).unwrap();
+    assert_eq!(asked[request as usize % 2].next().unwrap().0.kind, Kind::Offer);
+    asked[0].send(Frame::new(Kind::Wanted, request), &[0; 4]);
+    until(|| lanes.client.progress(request).is_some_and(|bytes| bytes > 0));
+    for _ in 0..4 {
+        let question = lanes.client.look_up(&NAMESPACE, &[key(1)]).unwrap();
+        let wire = &mut asked[question as usize % 2];
+        assert_eq!(wire.next().unwrap().0.kind, Kind::Lookup);
+        wire.send(Frame::new(Kind::Found, question), &[1]);
+        assert_eq!(lanes.outcome(question), Outcome::Found(vec![1]));
+    }
+    let stored = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for wire in &mut wires {
+            let chunks = std::iter::from_fn(move || wire.next());
+            let stored = &stored;
+            scope.spawn(move || {
+                chunks.for_each(|(_, body)| drop(stored.fetch_add(body.len(), Ordering::Relaxed)))
+            });
+        }
+        until(|| stored.load(Ordering::Relaxed) == 4 * bytes);
+        lanes.client.close();
+    });
 }
 
 /// A lie of the vault, and what the client says when it ends the session.

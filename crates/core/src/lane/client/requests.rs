@@ -10,6 +10,7 @@ use super::storing::{Sending, StoreRequest};
 use crate::error::{Error, Result};
 use crate::lane::frame::Frame;
 use crate::lane::stream::Stream;
+use crate::limits::LANES_STORING_MAX;
 
 /// What a request is waiting for.
 pub enum Request {
@@ -44,8 +45,18 @@ impl State {
         self.closed.clone().map_or(Ok(()), Err)
     }
 
-    /// The next record that a lane may send, of the oldest store that has one.
-    pub fn claim(&mut self) -> Option<Sending> {
+    /// The lane of a request: one that carries no stored bytes, where there is one.
+    pub fn lane_of(&self, id: u32) -> usize {
+        let lanes = self.control.len();
+        let first = if lanes > LANES_STORING_MAX { LANES_STORING_MAX } else { 0 };
+        first + id as usize % (lanes - first)
+    }
+
+    /// The next record that this lane may send, of the oldest store that has one.
+    pub fn claim(&mut self, lane: usize) -> Option<Sending> {
+        if lane >= LANES_STORING_MAX {
+            return None;
+        }
         self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
             Request::Store(store) => store.claim(*id),
             _ => None,

@@ -127,7 +127,7 @@ impl Session {
             return Err(Error::new(Code::NoMemory, "an old request has not ended"));
         }
         state.last = id;
-        let lane = id as usize % state.control.len();
+        let lane = state.lane_of(id);
         state.requests.insert(id, Open { request, lane, begun: Instant::now() });
         let frame = Frame { request: id, ..frame };
         let out = self.outs.get().map(|outs| &outs[lane]);
@@ -231,7 +231,7 @@ impl Session {
             let has_room =
                 turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
             let current = sending.take().filter(|sending| state.wants(sending));
-            match current.or_else(|| has_room.then(|| state.claim()).flatten()) {
+            match current.or_else(|| has_room.then(|| state.claim(lane)).flatten()) {
                 Some(current) if has_room => *sending = current.push_chunk(turn),
                 current if turn.frames() > 0 || state.rests.remove(&lane) => {
                     *sending = current;
