@@ -19,7 +19,11 @@ pub fn restore_ms(near: &Near, session: &Session, codec: Codec) -> Vec<f64> {
     store(vec![maker.encode(last)]);
     session.accepted();
     let mut batches = records.chunks(SAVE_BATCH).map(<[_]>::to_vec);
-    let mut stores = batches.by_ref().take(STORES_IN_FLIGHT).map(store).count();
+    let mut stores = 0;
+    for batch in batches.by_ref().take(STORES_IN_FLIGHT) {
+        store(batch);
+        stores += 1;
+    }
     let fetch = || (session.client.fetch(near.targets(once(last), codec)).unwrap(), Instant::now());
     let (mut fetched, mut begun) = fetch();
     let mut samples = Vec::new();
