@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from harness.processes import Cluster
 
 REQUESTS = 24
-#: In the long form; the many where test_pressure.py cannot compare answers, since they depend on the schedule.
-LONG_REQUESTS, MANY_REQUESTS = 100, 300
+LONG_REQUESTS = 300
 #: In the long form each so many-th request is asked again, for the engine's own hit.
 OWN_HIT_EVERY = 3
 KINDS = tuple(SHAPES) if IS_LONG else ("hybrid", "sliding window")
@@ -49,12 +48,6 @@ class Talks:
 
     def said(self, text: list[int], tokens: list[int]) -> None:
         self._turns = [*self._turns[-8:], text + tokens]
-
-
-def requests_of(shape: Shape) -> int:
-    if not IS_LONG:
-        return REQUESTS
-    return MANY_REQUESTS if shape is SHAPES["hybrid"] else LONG_REQUESTS
 
 
 def play(engine: Engine, cluster: Cluster, requests: int) -> dict[str, int]:
@@ -103,7 +96,7 @@ def test_nearly_everything_that_could_be_found_is_found(
 ) -> None:
     start = Starter(engines, cluster, models, shape)
     with start(dict(shape.small)) as engine:
-        total = play(engine, cluster, requests_of(shape))
+        total = play(engine, cluster, LONG_REQUESTS if IS_LONG else REQUESTS)
         status = engine.call("status")
         assert engine.call("reset")
     share = total["found"] / total["ideal"]

@@ -23,7 +23,7 @@ _DEFAULTS: Json = {
 
 
 class Host:
-    """One engine and handles on its parts; the parts are None where it runs in several processes."""
+    """One engine and handles on its parts, None where it runs in several processes; `worker` where there are ranks."""
 
     def __init__(self, config: Json) -> None:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(config.get("processes", False)))
@@ -39,8 +39,9 @@ class Host:
         from vllm import LLM  # noqa: PLC0415 - after the environment
 
         options = {**_DEFAULTS, **config.get("vllm", {}), **_parse(config.get("launch_line", []))}
+        self.has_ranks = bool({"tensor_parallel_size", "pipeline_parallel_size"} & options.keys())
         if not config.get("processes"):
-            options.setdefault("distributed_executor_backend", "uni")
+            options.setdefault("distributed_executor_backend", "mp" if self.has_ranks else "uni")
         self.llm = LLM(**options)
         self.core: Any = None
         self.scheduler: Any = None
@@ -50,10 +51,18 @@ class Host:
             self.core = self.llm.llm_engine.engine_core.engine_core
             self.scheduler = self.core.scheduler
             if hasattr(self.scheduler.connector, "scheduler_side"):
-                from vllm.distributed.kv_transfer import get_kv_transfer_group  # noqa: PLC0415
+                self._find_halves(config.get("shim_limits", {}))
 
-                self.shim = self.scheduler.connector.scheduler_side
-                self.worker = get_kv_transfer_group().worker_side
+    def _find_halves(self, limits: Json) -> None:
+        from vllm.distributed import kv_transfer  # noqa: PLC0415 - after the engine
+
+        from harness.inside_ranks import on_every_rank, set_limits  # noqa: PLC0415
+
+        self.shim = self.scheduler.connector.scheduler_side
+        if kv_transfer.has_kv_transfer_group():
+            self.worker = kv_transfer.get_kv_transfer_group().worker_side
+        else:
+            on_every_rank(self, set_limits, limits)
 
 
 def serve(connection: socket.socket) -> int:
@@ -81,7 +90,7 @@ def serve(connection: socket.socket) -> int:
             answer({"error": _describe(error)})
         else:
             answer({"result": result})
-    if host.scheduler is None:
+    if host.scheduler is None or host.has_ranks:
         host.llm.llm_engine.engine_core.shutdown()
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from vllm.lora.request import LoRARequest
 
 from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
+from harness.inside_ranks import digests_of, on_every_rank, shim_state, spoil_pages
 from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
 from harness.inside_talk import talk
 
@@ -116,8 +118,7 @@ def reset(host: Host) -> bool:
 
 def spoil(host: Host) -> None:
     """Overwrites every page, so that nothing that was not copied can pass for restored."""
-    for tensor in _tensors(host):
-        tensor[1:].fill_(1.5)
+    on_every_rank(host, spoil_pages)
 
 
 def _tensors(host: Host) -> list[torch.Tensor]:
@@ -157,48 +158,43 @@ def pages_by_group(host: Host, prompt: list[int]) -> dict[str, dict[str, str]]:
     request = Request(
         "pages", prompt, SamplingParams(), None, block_hasher=host.core.request_block_hasher
     )
-    runner = host.core.model_executor.driver_worker.worker.model_runner
-    layers = runner.vllm_config.compilation_config.static_forward_context
     config = host.scheduler.kv_cache_config
     pool = host.scheduler.kv_cache_manager.block_pool
-    digests: dict[str, dict[str, str]] = {}
+    names, places = [], []
     for number, group in enumerate(config.kv_cache_groups):
         ratio = group.kv_cache_spec.block_size // pool.hash_block_size
-        found = digests[str(number)] = {}
         for index, block_hash in enumerate(request.block_hashes[ratio - 1 :: ratio]):
             blocks = pool.get_cached_block(block_hash, [number])
             if blocks is not None:
-                digest = hashlib.sha256()
-                for name in group.layer_names:
-                    for tensor in _flat(layers[name].kv_cache):
-                        pages = tensor.unflatten(0, (config.num_blocks, -1))
-                        row = pages[blocks[0].block_id].contiguous().view(torch.uint8)
-                        digest.update(row.numpy().data)
-                found[str(index)] = digest.hexdigest()
+                names.append((str(number), str(index)))
+                places.append((list(group.layer_names), blocks[0].block_id))
+    digests: dict[str, dict[str, str]] = {
+        str(number): {} for number in range(len(config.kv_cache_groups))
+    }
+    for (number, index), digest in zip(names, digests_of(host, places), strict=True):
+        digests[number][index] = digest
     return digests
-
-
-def _flat(cache: Any) -> list[torch.Tensor]:
-    """A layer's cache is one tensor, or several: a recurrent layer has one for each part of its state."""
-    if isinstance(cache, torch.Tensor):
-        return [cache]
-    return [tensor for part in cache for tensor in _flat(part)]
 
 
 def status(host: Host) -> Json:
     """What is under way on both sides of the shim and in the engine, and the time spent in our calls."""
     pool = host.scheduler.kv_cache_manager.block_pool
-    clocks = {"scheduler": host.shim.clock, "worker": host.worker.clock}
+    workers = on_every_rank(host, shim_state)
+    counters = Counter[str](host.shim.counters.snapshot())
+    for _, counted in workers:
+        counters.update(counted)
+    # The clocks of worker processes are not read.
+    clocks = [half.clock for half in (host.shim, host.worker) if half is not None]
     return {
         "shim": host.shim.status(),
-        "worker": host.worker.status(),
-        "counters": {**host.shim.counters.snapshot(), **host.worker.counters.snapshot()},
+        "worker": workers[0][0],
+        "counters": counters,
         "requests": len(host.scheduler.requests),
         "blocks_in_use": pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(),
-        "max_s": max(clock.max_s for clock in clocks.values()),
-        "p99_s": max(clock.quantile(0.99) for clock in clocks.values()),
-        "calls": sum(len(clock.samples) for clock in clocks.values()),
-        "copied_bytes": host.worker.clock.copy_bytes,
+        "max_s": max(clock.max_s for clock in clocks),
+        "p99_s": max(clock.quantile(0.99) for clock in clocks),
+        "calls": sum(len(clock.samples) for clock in clocks),
+        "copied_bytes": sum(clock.copy_bytes for clock in clocks),
     }
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
-import torch
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
+from harness.inside_ranks import digests_of
 from harness.inside_steps import finish
 
 if TYPE_CHECKING:
@@ -70,10 +69,10 @@ class _Ledger:
         """Enters a request's blocks; gives how many pages of its first `cached` tokens are not as computed."""
         request = self.request(tokens)
         strange = 0
+        found = self._pages_now(request, computed)
         for group in self._grid.groups:
-            pages = _pages_of(self._host, group)
             for at, name in enumerate(self._names(request, group, 0, computed)):
-                digest = pages(name[1])
+                digest = found.get(name)
                 is_old = (at + 1) * group.block_tokens <= cached
                 # A window's page that was let go before its request ended was never seen as computed.
                 if digest is not None and is_old and name in self._pages:
@@ -84,32 +83,17 @@ class _Ledger:
                     self._computed.add(name)
         return strange
 
-
-def _pages_of(host: Host, group: Any) -> Any:
-    """Gives the digest of the page that the engine's cache holds for a hash; None without one."""
-    runner = host.core.model_executor.driver_worker.worker.model_runner
-    layers = runner.vllm_config.compilation_config.static_forward_context
-    blocks = host.scheduler.kv_cache_config.num_blocks
-    pool = host.scheduler.kv_cache_manager.block_pool
-    tensors = [t for name in group.layer_names for t in _flat(layers[name].kv_cache)]
-
-    def digest_of(block_hash: bytes) -> str | None:
-        found = pool.get_cached_block(block_hash, [group.index])
-        if found is None:
-            return None
-        digest = hashlib.sha256()
-        for tensor in tensors:
-            row = tensor.unflatten(0, (blocks, -1))[found[0].block_id].contiguous()
-            digest.update(row.view(torch.uint8).numpy().data)
-        return digest.hexdigest()
-
-    return digest_of
-
-
-def _flat(cache: Any) -> list[torch.Tensor]:
-    if isinstance(cache, torch.Tensor):
-        return [cache]
-    return [tensor for part in cache for tensor in _flat(part)]
+    def _pages_now(self, request: Any, computed: int) -> dict[Name, str]:
+        """Digests of the pages that the engine's cache holds of a request's blocks."""
+        pool = self._host.scheduler.kv_cache_manager.block_pool
+        names, places = [], []
+        for group in self._grid.groups:
+            for name in self._names(request, group, 0, computed):
+                block = pool.get_cached_block(name[1], [group.index])
+                if block is not None:
+                    names.append(name)
+                    places.append((list(group.layer_names), block[0].block_id))
+        return dict(zip(names, digests_of(self._host, places), strict=True))
 
 
 def talk(host: Host, prompt: list[int], max_tokens: int, abort_after: int | None = None) -> Json:

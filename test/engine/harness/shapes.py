@@ -25,6 +25,8 @@ LATENT = "MLAAttentionSpec"
 
 
 _SMALL_HYBRID = (("num_gpu_blocks_override", 40),)
+#: A core for each of two ranks.
+TWO_CORES = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,16 @@ class Shape:
 
 
 SHAPES = {
+    "full attention": Shape(
+        replace(SMALL, dtype="float32"), {ATTENTION}, {"block_size": 32}, is_long=True
+    ),
+    "two ranks": Shape(
+        replace(SMALL, dtype="float32"),
+        {ATTENTION},
+        {"block_size": 32, "tensor_parallel_size": 2},
+        {"environment": TWO_CORES},
+        is_long=True,
+    ),
     "hybrid": Shape(HYBRID, {STATE, ATTENTION}, small=_SMALL_HYBRID),
     "hybrid, one KV head": Shape(
         replace(SMALL, kind="qwen3_5", layers=8, kv_heads=1),
@@ -105,7 +117,7 @@ class Starter:
         self._harness = shape.harness
 
     def plain(self) -> Engine:
-        return self._engines.start(vllm=self._options)
+        return self._engines.start(vllm=self._options, **self._harness)
 
     def __call__(self, changes: dict[str, Any] | None = None, **more: Any) -> Engine:
         options = {**self._options, "kv_transfer_config": self._cluster.transfer_config}
