@@ -1,4 +1,4 @@
-"""tierKV together with what else an engine may use: drafts, another connector, embeddings in and embeddings out."""
+"""tierKV together with what else an engine may use: drafts, another connector, pictures, embeddings in and out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.models import PLAIN, Models, prompt, write_adapter
 from harness.releases import IS_LONG
+from harness.sight import PICTURE, PICTURE_TOKENS, write_sighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,39 @@ def test_beside_another_connector_ours_restores_and_counts(
     after = cluster.counters()
     restored = "blocks_restored_vault"
     assert after[restored] - before[restored] == 4
+
+
+def test_a_picture_is_found_again_and_never_taken_for_another(
+    engines: Engines, cluster: Cluster, folder: Path
+) -> None:
+    """The same text around each picture: one block before it, which all share, and three from it on."""
+    text = [*prompt(913, BLOCK + 8, PICTURE), PICTURE, *prompt(914, 3 * BLOCK, PICTURE)]
+    whole = (len(text) - 1 + PICTURE_TOKENS) // BLOCK * BLOCK
+    options = {**OPTIONS, "model": write_sighted(folder / "sighted"), "skip_tokenizer_init": False}
+    options["kv_transfer_config"] = cluster.transfer_config
+    with engines.start(vllm=options).wait_up() as engine:
+        before = cluster.counters()
+        cold = [ask(engine, text, picture=seed) for seed in (1, 2)]
+        assert [answer["cached"] for answer in cold] == [0, BLOCK]
+        assert cold[0]["tokens"] != cold[1]["tokens"]
+        own_hits = [ask(engine, text, picture=seed) for seed in (1, 2)]
+        assert [hit["cached"] for hit in own_hits] == [whole, whole]
+        offered = engine.call("status")["counters"]["blocks_offered"]
+        assert offered == 2 * whole // BLOCK - 1
+        cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + offered)
+        for seed, own_hit in zip((1, 2), own_hits, strict=True):
+            assert engine.call("reset")
+            engine.call("spoil")
+            restored = ask(engine, text, picture=seed)
+            assert (restored["cached"], restored["tokens"]) == (whole, own_hit["tokens"])
+            assert restored["logprobs"] == pytest.approx(own_hit["logprobs"], abs=1e-6)
+        assert engine.call("reset")
+        engine.call("spoil")
+        stranger = ask(engine, text, picture=3)
+        assert stranger["cached"] == BLOCK
+        # Who asks for the log-probs of the prompt is given nothing from any cache.
+        alone = ask(engine, text, picture=3, prompt_logprobs=0)
+        assert (alone["cached"], alone["tokens"]) == (0, stranger["tokens"])
 
 
 def counters(engine: Engine) -> set[str]:

@@ -118,6 +118,10 @@ const LINES: readonly Line[] = [
     proof: `${BESIDE}test_adapters_run_untouched_beside_requests_that_are_restored`,
   },
   {
+    what: "pictures: found again, never taken for another",
+    proof: `${BESIDE}test_a_picture_is_found_again_and_never_taken_for_another`,
+  },
+  {
     what: "200 requests or more at once on a tiny cache, full attention",
     proof: `${PRESSED}[full attention]`,
   },
@@ -128,7 +132,20 @@ const LINES: readonly Line[] = [
     proof: `${FOUND}[hybrid]`,
     no: { "0.28.0": 1 },
   },
+  {
+    what: "the same, eight layers, one KV head",
+    proof: `${FOUND}[hybrid, one KV head]`,
+    no: { "0.28.0": 1 },
+  },
   { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
+  {
+    what: "conversations, full attention: 0.9 of the ideal found",
+    proof: `${FOUND}[full attention]`,
+  },
+  {
+    what: "conversations, two tensor-parallel ranks: 0.9 of the ideal found",
+    proof: `${FOUND}[two ranks]`,
+  },
 ];
 
 function cell(line: Line, release: Release, results: Results): string {

@@ -6,7 +6,9 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from PIL import Image
 from tierkv.connectors.vllm.compat import vllm_version
 from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
@@ -17,6 +19,7 @@ from harness.inside_pressure import press
 from harness.inside_ranks import digests_of, on_every_rank, shim_state, spoil_pages
 from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
 from harness.inside_talk import talk
+from harness.sight import SIDE
 
 if TYPE_CHECKING:
     from tierkv.connectors.vllm.copies import Batch
@@ -57,10 +60,11 @@ def generate(
     prompt_logprobs: int | None = None,
     salt: str | None = None,
     adapter: str | None = None,
+    picture: int | None = None,
 ) -> list[Json]:
     """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache.
 
-    `adapter`: the folder of a LoRA adapter.
+    `adapter`: the folder of a LoRA adapter. `picture`: the seed of what each prompt shows.
     """
     params = SamplingParams(
         temperature=0,
@@ -71,10 +75,17 @@ def generate(
         ignore_eos=True,
     )
     salted = {} if salt is None else {"cache_salt": salt}
-    inputs = [{"prompt_token_ids": prompt, **salted} for prompt in prompts]
+    shown = {} if picture is None else {"multi_modal_data": {"image": _picture(picture)}}
+    inputs = [{"prompt_token_ids": prompt, **salted, **shown} for prompt in prompts]
     lora = None if adapter is None else LoRARequest("adapter", 1, adapter)
     outputs = host.llm.generate(inputs, params, use_tqdm=False, lora_request=lora)
     return [_answer(output) for output in outputs]
+
+
+def _picture(seed: int) -> Image.Image:
+    """Noise, of the size the seeing model of harness/sight.py takes."""
+    noise = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
 
 
 def generate_embedded(host: Host, seed: int, tokens: int) -> list[int]:
