@@ -107,7 +107,7 @@ def test_nearly_everything_that_could_be_found_is_found(
     # Few begin at the same place: on so small a cache the own hit is seldom as deep. Void without any.
     assert total["compared"] > 0 or not IS_LONG
     assert share >= FOUND_MIN
-    assert status["counters"]["tokens_restored"] > 0
+    assert status["counters"].get("tokens_restored", 0) > 0
     assert status["shim"] == {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
     assert (status["requests"], status["blocks_in_use"]) == (0, 0)
     assert cluster.counters()["bad_records"] == 0

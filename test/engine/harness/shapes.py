@@ -25,6 +25,8 @@ LATENT = "MLAAttentionSpec"
 
 
 _SMALL_HYBRID = (("num_gpu_blocks_override", 40),)
+#: Of a block of 32 tokens: a cache that conversations of test_talk.py do not fit in beside each other.
+_SMALL_ATTENTION = (("num_gpu_blocks_override", 14), ("max_model_len", 384))
 #: A core for each of two ranks.
 TWO_CORES = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 
@@ -46,13 +48,18 @@ class Shape:
 
 SHAPES = {
     "full attention": Shape(
-        replace(SMALL, dtype="float32"), {ATTENTION}, {"block_size": 32}, is_long=True
+        replace(SMALL, dtype="float32"),
+        {ATTENTION},
+        {"block_size": 32},
+        small=_SMALL_ATTENTION,
+        is_long=True,
     ),
     "two ranks": Shape(
         replace(SMALL, dtype="float32"),
         {ATTENTION},
         {"block_size": 32, "tensor_parallel_size": 2},
         {"environment": TWO_CORES},
+        small=_SMALL_ATTENTION,
         is_long=True,
     ),
     "hybrid": Shape(HYBRID, {STATE, ATTENTION}, small=_SMALL_HYBRID),
@@ -69,7 +76,11 @@ SHAPES = {
     ),
     # The way of fp8 and all other pages that are not understood, on every CPU.
     "opaque pages": Shape(
-        replace(SMALL, dtype="float32"), {ATTENTION}, {"block_size": 32}, {"opaque": True}
+        replace(SMALL, dtype="float32"),
+        {ATTENTION},
+        {"block_size": 32},
+        {"opaque": True},
+        small=_SMALL_ATTENTION,
     ),
     "fp8 cache": Shape(
         SMALL, {ATTENTION}, {"block_size": 32, "kv_cache_dtype": "fp8"}, needs="avx512f"
