@@ -196,6 +196,7 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   MambaSpec, since nobody hands them over.
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
   adapters; prompts given as embeddings. Groups that vLLM keeps out of prefix caching, and encoders, are left alone beside the others.
+- Blocks that show a picture bear vLLM's hash of its content in their names; the test has the same text around three pictures.
 - Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2.
 - A pipeline on a CPU: vLLM's worker makes the tensors that a later stage receives only where it warms a compiled model up
   (vllm/v1/worker/cpu_model_runner.py; no issue of vLLM's is known for it). An eager engine ends at its first request, without a connector, too,

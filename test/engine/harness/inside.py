@@ -16,7 +16,7 @@ from vllm.lora.request import LoRARequest
 
 from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
-from harness.inside_ranks import digests_of, on_every_rank, shim_state, spoil_pages
+from harness.inside_ranks import Place, digests_of, on_every_rank, shim_state, spoil_pages
 from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
 from harness.inside_talk import talk
 from harness.sight import SIDE
@@ -171,7 +171,7 @@ def pages_by_group(host: Host, prompt: list[int]) -> dict[str, dict[str, str]]:
     )
     config = host.scheduler.kv_cache_config
     pool = host.scheduler.kv_cache_manager.block_pool
-    names, places = [], []
+    names, places = list[tuple[str, str]](), list[Place]()
     for number, group in enumerate(config.kv_cache_groups):
         ratio = group.kv_cache_spec.block_size // pool.hash_block_size
         for index, block_hash in enumerate(request.block_hashes[ratio - 1 :: ratio]):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from harness.inside_ranks import digests_of
+from harness.inside_ranks import Place, digests_of
 from harness.inside_steps import finish
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Ledger:
     def _pages_now(self, request: Any, computed: int) -> dict[Name, str]:
         """Digests of the pages that the engine's cache holds of a request's blocks."""
         pool = self._host.scheduler.kv_cache_manager.block_pool
-        names, places = [], []
+        names, places = list[Name](), list[Place]()
         for group in self._grid.groups:
             for name in self._names(request, group, 0, computed):
                 block = pool.get_cached_block(name[1], [group.index])
