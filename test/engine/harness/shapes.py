@@ -89,7 +89,11 @@ SHAPES = {
 }
 
 
-def on_this_machine(names: Sequence[str] = tuple(SHAPES)) -> list[Any]:
+#: Those that test_shapes.py takes one after the other; two ranks have test_ranks.py.
+EACH = tuple(name for name in SHAPES if name != "two ranks")
+
+
+def on_this_machine(names: Sequence[str] = EACH) -> list[Any]:
     """The shapes, those skipped that vLLM cannot run or cache on this CPU, or in this release not with a connector."""
     flags = Path("/proc/cpuinfo").read_text().split()
     return [
