@@ -182,8 +182,8 @@ def pages_by_group(host: Host, prompt: list[int]) -> dict[str, dict[str, str]]:
     digests: dict[str, dict[str, str]] = {
         str(number): {} for number in range(len(config.kv_cache_groups))
     }
-    for (number, index), digest in zip(names, digests_of(host, places), strict=True):
-        digests[number][index] = digest
+    for (of_group, at), digest in zip(names, digests_of(host, places), strict=True):
+        digests[of_group][at] = digest
     return digests
 
 
