@@ -101,6 +101,6 @@ export const REPLAYS: readonly Replay[] = [
   {
     commit: "d6e7598",
     bug: "under TLS an alert overtook what had come before it",
-    test: null,
+    test: ["crates/core/src/lane/tls/tests.rs", "what_came_before_an_alert_is_read_first"],
   },
 ];

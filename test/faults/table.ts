@@ -14,7 +14,7 @@ export interface FaultRow {
 
 /** Files whose tests run under load, with a floor of traffic, a ledger of every byte, and proof that the fault acted. */
 const LOADED =
-  /^test\/(?:faults\/(?:failpoints|network|peers|processes|reads|rows|soak)|(?:sidecar\/sidecar|vault\/server)\.kill)\.test\.ts$|^crates\/core\/tests\/lanes\/failpoints\.rs$/;
+  /^test\/(?:faults\/(?:disk|failpoints|memory|network|peers|processes|reads|rows|soak)|(?:sidecar\/sidecar|vault\/server)\.kill)\.test\.ts$|^crates\/core\/tests\/lanes\/failpoints\.rs$/;
 
 export const isLoaded = ({ tests }: FaultRow): boolean => tests.some((path) => LOADED.test(path));
 
@@ -124,16 +124,10 @@ export const FAULTS: readonly FaultRow[] = [
     "the segment is given up; after a failed sync nothing in it is durable",
     [`${RUST}lanes/failpoints.rs`, `${RUST}disk_faults.rs`, `${RUST}disk_damage.rs`],
   ),
-  row(
-    "F14",
-    "slow or hung disk",
-    "it has its own threads and a time limit; the network lives",
-    [`${RUST}disk_faults.rs`],
-    {
-      unloaded:
-        "only a stand-in of a disk hangs when it is told to; the store beside it is asked meanwhile",
-    },
-  ),
+  row("F14", "slow or hung disk", "it has its own threads and a time limit; the network lives", [
+    "test/faults/disk.test.ts",
+    `${RUST}disk_faults.rs`,
+  ]),
   row("F15", "the wall clock jumps", "deadlines, leases and lifetimes follow the monotonic clock", [
     PROCESSES,
   ]),
@@ -147,11 +141,12 @@ export const FAULTS: readonly FaultRow[] = [
     "F17",
     "memory limit reached, process killed for memory",
     "evicts first; if killed, it is started again and the engine serves on",
-    ["test/cli/oom.test.ts", "test/vault/store.test.ts", "test/cli/local-vault.test.ts"],
-    {
-      open: "no test in a memory cgroup sees the kernel take the sidecar before the engine",
-      unloaded: "not done",
-    },
+    [
+      "test/faults/memory.test.ts",
+      "test/cli/oom.test.ts",
+      "test/vault/store.test.ts",
+      "test/cli/local-vault.test.ts",
+    ],
   ),
   row(
     "F18",

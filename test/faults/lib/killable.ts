@@ -89,6 +89,7 @@ export interface VaultShape extends Start {
   /** Records are written to a disk, and answered when they are durable. */
   isDurable?: boolean;
   dataDir?: string;
+  diskBytes?: string;
 }
 
 export class KillableVault extends Killable {
@@ -100,13 +101,13 @@ export class KillableVault extends Killable {
   }
 
   static async start(shape: VaultShape = {}): Promise<KillableVault> {
-    const { isDurable = false, dataDir, ...start } = shape;
+    const { isDurable = false, dataDir, diskBytes = "512MiB", ...start } = shape;
     const [port, lanePort] = [await freePort(), await freePort()];
     const folder = testDirectory();
     const config = join(folder, "tierkv.toml");
     const address = `127.0.0.1:${port}`;
     const vault = `listen = "${address}"\nlane_port = ${lanePort}\nmax_bytes = "256MiB"`;
-    const disk = `data_dir = "${dataDir ?? join(folder, "data")}"\ndisk_bytes = "512MiB"\ndurability = "sync"`;
+    const disk = `data_dir = "${dataDir ?? join(folder, "data")}"\ndisk_bytes = "${diskBytes}"\ndurability = "sync"`;
     const lines = isDurable ? `${vault}\n${disk}` : vault;
     writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${lines}\n`);
     const killable = new KillableVault(address, config, start);

@@ -119,6 +119,27 @@ fn what_was_changed_on_the_way_ends_the_stream() {
 }
 
 #[test]
+fn what_came_before_an_alert_is_read_first() {
+    let (secured, serving) = vault(|mut vault| {
+        vault.flush().unwrap();
+        vault.conn.writer().write_all(&noise(5000)).unwrap();
+        let forged = [&[23, 3, 3, 0, 40][..], &[7; 40]].concat();
+        vault.conn.read_tls(&mut &forged[..]).unwrap();
+        vault.conn.process_new_packets().unwrap_err();
+        let mut sealed = Vec::new();
+        while vault.conn.wants_write() {
+            vault.conn.write_tls(&mut sealed).unwrap();
+        }
+        // Records and alert lie in one piece where they are read.
+        vault.sock.write_all(&sealed).unwrap();
+    });
+    serving.join().unwrap();
+    assert_eq!(read_all(&secured, 5000), noise(5000));
+    let error = secured.read(&mut [0; 100]).unwrap_err();
+    assert!(error.to_string().contains("lane refused"), "{error}");
+}
+
+#[test]
 fn a_peer_that_says_goodbye_has_ended() {
     let (secured, serving) = vault(|mut vault| {
         vault.write_all(&noise(10)).unwrap();

@@ -1,0 +1,81 @@
+// Owns the proof that a vault whose disk hangs goes on over the network: what memory holds is served, and what it took meanwhile is written once the disk goes on.
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { hasBit, packKeys } from "../../src/block.ts";
+import type { DiskStats } from "../../src/wire/messages.ts";
+import { KeepingSink, openClient, SOON_MS, until } from "../support/vaults.ts";
+import { HungDisk, threadsAtDisk, whyNoFreezing } from "./lib/hung-disk.ts";
+import { KillableVault } from "./lib/killable.ts";
+import { COARSE } from "./lib/load.ts";
+import { FLOOR, openStand, underLoad } from "./lib/stand.ts";
+import type { Stand } from "./lib/stand.ts";
+
+const TEST_MS_MAX = 120_000;
+/** What a client over gRPC asks for while the disk hangs. */
+const ASKED = 32;
+
+interface Scene {
+  stand: Stand;
+  vault: KillableVault;
+  disk: HungDisk;
+  stats(): Promise<DiskStats>;
+}
+
+async function openScene(disk: HungDisk): Promise<Scene> {
+  const shape = { isDurable: true, dataDir: join(disk.folder, "data"), diskBytes: "64MiB" };
+  const vault = await KillableVault.start({ ...shape, under: disk.under });
+  const stand = await openStand({ vault, grain: COARSE, chains: 48, freshEvery: 4 });
+  const client = openClient(vault, "kv", { lanes: 0 });
+  const stats = async (): Promise<DiskStats> => (await client.stats(SOON_MS)).disk!;
+  return { stand, vault, disk, stats };
+}
+
+/** Threads of the vault that the disk keeps. */
+const waiting = ({ vault }: Scene): number => threadsAtDisk(vault.pid);
+
+/** Look-ups and memory's records come over gRPC and on lanes, as if nothing were. */
+async function networkLives({ stand, vault }: Scene): Promise<void> {
+  const { load, sidecar } = stand;
+  const fromVault = (): number => sidecar.counters.get("blocks_restored_vault");
+  const before = fromVault();
+  await load.wholeMore(FLOOR, "while the disk hangs");
+  await until(() => fromVault() > before + FLOOR, "restores on lanes while the disk hangs");
+  const client = openClient(vault, "kv", { lanes: 0 });
+  const { namespace } = load.engine;
+  const keys = load.blocks.slice(0, ASKED).map(({ hash }) => packKeys(hash, 0, 0));
+  const held = await client.lookup(namespace, Buffer.concat(keys), SOON_MS);
+  const known = keys.filter((_, index) => hasBit(held, index));
+  expect(known.length).toBeGreaterThan(0);
+  const sink = new KeepingSink();
+  const runs = [{ recordClass: "kv" as const, group: 0, keys: Buffer.concat(known) }];
+  await client.fetch(namespace, runs, sink, { deadlineMs: SOON_MS });
+  expect(sink.records.size + sink.missed.size).toBe(known.length);
+  expect(sink.records.size).toBeGreaterThan(0);
+  client.close();
+}
+
+/** What was taken meanwhile is durable now, too. */
+async function recovers({ stats }: Scene): Promise<void> {
+  const isWritten = async (): Promise<boolean> => {
+    const { queuedRecords, failing } = await stats();
+    return queuedRecords === 0 && !failing;
+  };
+  await until(isWritten, "all to be written after the fault");
+}
+
+test("F14 a disk that takes no more writes", { timeout: TEST_MS_MAX }, async ({ skip }) => {
+  const why = whyNoFreezing();
+  skip(why !== null, why ?? "");
+  const scene = await openScene(new HungDisk());
+  const { stand, vault, disk, stats } = scene;
+  let thaw = async (): Promise<void> => {};
+  await underLoad(stand, {
+    inject: async () => {
+      thaw = await disk.freeze(vault.pid);
+    },
+    acted: async () => waiting(scene) > 0 && (await stats()).queuedRecords > 0,
+    during: () => networkLives(scene),
+    heal: () => thaw(),
+  });
+  await recovers(scene);
+});
