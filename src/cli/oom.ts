@@ -2,8 +2,8 @@
 import { readFileSync, writeFileSync } from "node:fs";
 
 const OWN_SCORE = "/proc/self/oom_score_adj";
-/** Half of what counts: an engine would have to hold half of the memory more than we do to go first. */
-const RAISE = 500;
+/** All that counts: with less, an engine that holds most of the memory would go first, however little we hold. */
+const RAISE = 1000;
 const SCORE_MAX = 1000;
 
 /**

@@ -6,10 +6,10 @@ import { goBeforeEngines } from "../../src/cli/oom.ts";
 import { testDirectory } from "../support/sidecars.ts";
 
 test.each([
-  ["0", 500],
+  ["0", 1000],
   // What a pod gives all its processes.
   ["986", 1000],
-  ["-900", -400],
+  ["-99", 901],
 ])("F17 a score of %s becomes %i", (before, after) => {
   const path = join(testDirectory(), "oom_score_adj");
   writeFileSync(path, `${before}\n`);

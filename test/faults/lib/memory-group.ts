@@ -1,21 +1,17 @@
-// Owns a memory control group of a test's own: what runs in it shares one limit, as in a container. Linux, where groups can be made.
+// Owns a memory control group of a test's own: what runs in it shares one limit, as in a container. Linux with control groups of version 1.
 import { mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
-const MOUNT = "/sys/fs/cgroup";
+const MOUNT = "/sys/fs/cgroup/memory";
+const LIMIT = "memory.limit_in_bytes";
 
-/** The folder of this process's own group, and the file of its limit: version 1, or version 2 where memory is handed down. */
-function ownGroup(): { path: string; limit: string } | null {
+/** The folder of this process's own group. */
+function ownGroup(): string | null {
   try {
     const groups = readFileSync("/proc/self/cgroup", "utf8");
-    const first = /^\d+:memory:(.*)$/m.exec(groups)?.[1];
-    if (first !== undefined) {
-      return { path: join(MOUNT, "memory", first), limit: "memory.limit_in_bytes" };
-    }
-    const path = join(MOUNT, /^0::(.*)$/m.exec(groups)?.[1] ?? "");
-    const handsDown = readFileSync(join(path, "cgroup.subtree_control"), "utf8").includes("memory");
-    return handsDown ? { path, limit: "memory.max" } : null;
+    const path = /^\d+:memory:(.*)$/m.exec(groups)?.[1];
+    return path === undefined ? null : join(MOUNT, path);
   } catch {
     return null;
   }
@@ -33,7 +29,7 @@ export class MemoryGroup {
   static isPossible(): boolean {
     const own = ownGroup();
     if (own === null) return false;
-    const path = join(own.path, `tierkv-probe-${process.pid}`);
+    const path = join(own, `tierkv-probe-${process.pid}`);
     try {
       mkdirSync(path);
       rmdirSync(path);
@@ -45,11 +41,10 @@ export class MemoryGroup {
 
   /** Throws where none can be made. */
   static make(limitBytes: number): MemoryGroup {
-    const own = ownGroup()!;
-    const path = join(own.path, `tierkv-test-${process.pid}`);
+    const path = join(ownGroup()!, `tierkv-test-${process.pid}`);
     mkdirSync(path);
     const group = new MemoryGroup(path);
-    writeFileSync(join(path, own.limit), String(limitBytes));
+    writeFileSync(join(path, LIMIT), String(limitBytes));
     return group;
   }
 
