@@ -92,7 +92,10 @@ function ceilingFigures(samples, tcp, { what, codec }) {
   return [
     figure(`${label}, ${connections} connections`, "GB/s", rates, { beside, of: "plain TCP" }),
     figure(`${label}, processor time`, "s/GB", samples[`${name}CpuSPerGb`]),
-    figure(`${label}: ${LANES_DEFAULT} lanes beside it`, "GB/s", lanes, { beside: rates, of: "bare" }),
+    figure(`${label}: ${LANES_DEFAULT} lanes beside it`, "GB/s", lanes, {
+      beside: rates,
+      of: "bare",
+    }),
   ];
 }
 

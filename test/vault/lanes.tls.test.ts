@@ -14,7 +14,11 @@ import { Pages } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE, noise } from "../support/records.ts";
 import { closeAfterTest, KeepingSink, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
 
-function clientOf(vault: ClosedVault, security: ChannelSecurity, lanes = LANES_DEFAULT): VaultClient {
+function clientOf(
+  vault: ClosedVault,
+  security: ChannelSecurity,
+  lanes = LANES_DEFAULT,
+): VaultClient {
   const { address } = vault;
   return closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes, security }));
 }
