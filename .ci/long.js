@@ -4,7 +4,7 @@ import { randomInt } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { LOGS, NODE_BIN, at } from "./lib/paths.js";
+import { LOGS, NODE_BIN, at, VENV_BIN } from "./lib/paths.js";
 import { run } from "./lib/process.js";
 
 const MINUTES = 120;
@@ -17,6 +17,7 @@ const PACKETS_S = 600;
 const FLIPS = 340_000;
 const FLIP_DOORS = 3;
 const CONNECTIONS = 10_000;
+const ENGINE_KILLS = 25;
 const FUZZ_S = 120;
 const PART_TIMEOUT_MS = 60 * 60_000;
 
@@ -72,6 +73,19 @@ const PARTS = {
     const files = ["test/vault/server.kill.test.ts", "test/sidecar/sidecar.kill.test.ts"];
     const { hasPassed } = await vitest("kills", files, { TIERKV_TEST_SEED: String(seed) });
     return { kills: hasPassed ? 40 : 0, failures: failures(hasPassed) };
+  },
+  async engines(seed) {
+    const lines = [];
+    const options = ["-c", "python-shim/pyproject.toml", "--rootdir", ".", "-s"];
+    const args = ["-m", "pytest", ...options, "-p", "no:cacheprovider", "test/engine/test_kills.py"];
+    const ran = await run(join(VENV_BIN, "python"), args, {
+      cwd: at(),
+      env: { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_ENGINE_KILLS: String(ENGINE_KILLS) },
+      timeoutMs: PART_TIMEOUT_MS,
+      logPath: join(LOGS, "long-engines.log"),
+      onLine: (line) => lines.push(line),
+    });
+    return { ...told(lines, "engine kills"), failures: failures(ran.code === 0) };
   },
   async crowds(seed) {
     const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_CONNECTIONS: String(CONNECTIONS) };
