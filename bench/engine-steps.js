@@ -53,6 +53,8 @@ function figuresOf({ healthy, stopped }) {
   const { copyBytes, copySeconds, stepSeconds } = healthy;
   return [
     ...latencies("sidecar well, step", healthy.steps, { p99: HEALTHY_P99, p999: HEALTHY_P999 }),
+    ...latencies("sidecar well, step, processor time", healthy.cpu, {}),
+    ...latencies("control: a loop of Python after each call", healthy.controls, {}),
     ...latencies("sidecar well, waiting step", healthy.waits, {}),
     ...latencies("sidecar stopped, step", stopped.steps, { max: STOPPED_MAX }),
     ...latencies("sidecar stopped, waiting step", stopped.waits, { max: STOPPED_MAX }),
@@ -85,11 +87,23 @@ const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 const counts = ({ steps, waits }) => `${steps.length} steps and ${waits.length} waiting`;
 
-function notesOf({ healthy, stopped, tokensRestored }, work) {
+function slowestLines(state, slowest) {
+  return slowest.map(({ call, wall, cpu, gc, waited, preempted, faults }) => {
+    const times = [`${ms(wall)} ms`, `${ms(cpu)} of the processor`, `${ms(gc)} collecting`];
+    return `slow, ${state}: ${call}: ${times.join(", ")}; waited ${waited}, preempted ${preempted}, faults ${faults}`;
+  });
+}
+
+const ms = (seconds) => (seconds * 1e3).toFixed(2);
+
+function notesOf(measured, work) {
+  const { healthy, stopped, tokensRestored } = measured;
   const { rounds, prompts } = work;
   return [
     "step: one that ran the model; waiting step: one in which all requests wait for blocks, as an engine polls them",
     `vLLM in one process, ${rounds} rounds of ${prompts} prompts of ${work["prompt-tokens"]} tokens and ${work["answer-tokens"]} answered tokens`,
+    "processor time: of the engine's thread in the same calls; control: in the same steps, by wall clock, as long as the median call",
+    ...["healthy", "stopped"].flatMap((state) => slowestLines(state, measured[state].slowest)),
     `well: ${counts(healthy)}, each prompt computed and saved, then restored (${tokensRestored} tokens in all); stopped: ${counts(stopped)}`,
   ];
 }

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any
 
+from engine_calls import Watch
 from vllm import LLM, SamplingParams
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 
@@ -51,12 +52,15 @@ class Meter:
         self.scheduler = core.scheduler.connector.scheduler_side
         self.worker = get_kv_transfer_group().worker_side
         self.clocks = (self.scheduler.clock, self.worker.clock)
+        self.watch = Watch()
+        self.watch.over(self.scheduler, {})
+        self.watch.over(self.worker, self.worker._pages)  # noqa: SLF001 - copies are told apart
         self._number = 0
         self._has_forward = False
-        self._watch(core)
+        self._note_forwards(core)
         self.restart()
 
-    def _watch(self, core: Any) -> None:
+    def _note_forwards(self, core: Any) -> None:
         """Notes of each step whether the model ran: a step that only waits for blocks does little and is told apart."""
         step = core.step_fn
 
@@ -70,6 +74,9 @@ class Meter:
         """Forgets what was measured."""
         self.steps: list[float] = []
         self.waits: list[float] = []
+        self.cpu: list[float] = []
+        self.controls: list[float] = []
+        self.watch.restart()
         self.forward_s = 0.0
         for clock in self.clocks:
             clock.samples.clear()
@@ -92,6 +99,10 @@ class Meter:
             # What came with the requests counts for the first step after them.
             ours = sum(sample for clock in self.clocks for sample in clock.samples)
             (self.steps if self._has_forward else self.waits).append(ours)
+            cpu, control = self.watch.take()
+            if self._has_forward:
+                self.cpu.append(cpu)
+                self.controls.append(control)
             for clock in self.clocks:
                 clock.samples.clear()
 
@@ -117,6 +128,9 @@ class Meter:
         return {
             "steps": self.steps,
             "waits": self.waits,
+            "cpu": self.cpu,
+            "controls": self.controls,
+            "slowest": self.watch.slowest,
             "stepSeconds": self.forward_s,
             "copySeconds": copied,
             "copyBytes": sum(clock.copy_bytes for clock in self.clocks),
@@ -136,6 +150,9 @@ def measure(options: argparse.Namespace, meter: Meter) -> dict[str, Any]:
     meter.wait_for_credits()
     meter.run(prompts(), 4)  # warm up
     meter.restart()
+    meter.run(prompts(), options.answer_tokens)
+    meter.watch.calibrate()
+    meter.restart()
     for _ in range(options.rounds):
         once = prompts()
         meter.run(once, options.answer_tokens)
@@ -153,7 +170,8 @@ def measure(options: argparse.Namespace, meter: Meter) -> dict[str, Any]:
         stopped = meter.report()
     finally:
         os.kill(options.sidecar_pid, signal.SIGCONT)
-    return {"healthy": healthy, "stopped": stopped, "tokensRestored": restored}
+    loops = meter.watch.loops
+    return {"healthy": healthy, "stopped": stopped, "tokensRestored": restored, "loops": loops}
 
 
 def main() -> int:
