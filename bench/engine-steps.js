@@ -18,12 +18,17 @@ const HEALTHY_P99 = { on: "value", most: 1 };
 const HEALTHY_P999 = { on: "value", most: 5 };
 const STOPPED_MAX = { on: "value", most: 20 };
 
-export const title = "Time of an engine's step spent in our calls, payload copies apart";
+/** Which of the machine's cores the engine computes on; sidecar and vault take what is free. */
+const PARTS = { shared: "on all cores", reserved: "on all cores but one" };
 
-export async function run({ isQuick, say }) {
+export const titleOf = (part) =>
+  `Time of an engine's step spent in our calls, payload copies apart, computing ${PARTS[part]}`;
+
+export async function run({ isQuick, say, part }) {
   const stand = new Stand();
   try {
     const { dtype, cores } = thisMachine();
+    const taken = part === "shared" ? cores : cores.slice(0, Math.max(1, cores.length - 1));
     say("make a model, start vault and sidecar");
     const shape = { ...MODEL, seed: 1, vocab: 1024, dtype, "max-position": MODEL_LEN };
     const model = await stand.makeModel(shape);
@@ -40,7 +45,7 @@ export async function run({ isQuick, say }) {
     const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)]);
     say("start a real engine; with the sidecar well, then stopped (SIGSTOP)");
     const measured = await stand.python([SCRIPT, ...args], {
-      env: engineEnvironment(cores),
+      env: engineEnvironment(taken),
       timeoutMs: TIMEOUT_MS,
     });
     return { figures: figuresOf(measured), notes: notesOf(measured, work) };

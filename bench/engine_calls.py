@@ -1,4 +1,4 @@
-"""Owns what is seen of single calls on an engine's thread: processor time beside wall time, a control beside each, the slowest.
+"""Owns what is seen of single calls on an engine's thread: processor and wall time, a control beside each, the slowest.
 
 The control is a loop of pure Python right after a call, about as long: what it takes beyond its usual time is not ours.
 """

@@ -171,7 +171,12 @@ def measure(options: argparse.Namespace, meter: Meter) -> dict[str, Any]:
     finally:
         os.kill(options.sidecar_pid, signal.SIGCONT)
     loops = meter.watch.loops
-    return {"healthy": healthy, "stopped": stopped, "tokensRestored": restored, "loops": loops}
+    return {
+        "healthy": healthy,
+        "stopped": stopped,
+        "tokensRestored": restored,
+        "loops": loops,
+    }
 
 
 def main() -> int:

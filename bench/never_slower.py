@@ -78,9 +78,21 @@ class Child:
 
     def __init__(self, role: str, argv: list[str]) -> None:
         ours, theirs = os.pipe()
-        command = [sys.executable, __file__, *argv, "--role", role, "--answers", str(theirs)]
+        command = [
+            sys.executable,
+            __file__,
+            *argv,
+            "--role",
+            role,
+            "--answers",
+            str(theirs),
+        ]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=sys.stderr, pass_fds=(theirs,), text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr,
+            pass_fds=(theirs,),
+            text=True,
         )
         os.close(theirs)
         self._answers = os.fdopen(ours)
@@ -113,7 +125,15 @@ class Bench:
         self._options = options
         self._mbit = 0
         self._draw = random.Random(options.seed)
-        argv = ["--model", options.model, "--dtype", options.dtype, "--socket", options.socket]
+        self._warm: list[list[list[int]]] = []
+        argv = [
+            "--model",
+            options.model,
+            "--dtype",
+            options.dtype,
+            "--socket",
+            options.socket,
+        ]
         self.ours, self.plain = Child("with", argv), Child("plain", argv)
         self.ours.heard()
         self.plain.heard()
@@ -138,7 +158,15 @@ class Bench:
                 continue
             # Room for what passes in 2 ms: with less, timers and not the rate would be the limit.
             burst = max(16_000, mbit * 250)
-            limit = ["tbf", "rate", f"{mbit}mbit", "burst", str(burst), "latency", "50ms"]
+            limit = [
+                "tbf",
+                "rate",
+                f"{mbit}mbit",
+                "burst",
+                str(burst),
+                "latency",
+                "50ms",
+            ]
             subprocess.run([*tc, "replace", "dev", device, "root", *limit], check=True)
 
     def wait_saved(self) -> None:
@@ -150,29 +178,28 @@ class Bench:
                 raise RuntimeError(f"the sidecar still saves after {IDLE_S} s")
             time.sleep(0.05)
 
-    def seed(self, cells: list[Cell]) -> None:
-        """Has every prompt computed and stored over the open link; measures what a miss takes."""
+    def seed(self, cells: list[Cell], *, misses: bool = False) -> None:
+        """Has every prompt computed and stored over the open link; `misses`: so does the plain engine."""
         self.shape(0)
         for cell in cells:
             heard = self.ours.ask(cell["prompt"])
             cell["miss"] = heard["seconds"]
             self.wait_saved()
+            if misses:
+                cell["beside"] = self.plain.ask(cell["prompt"])["seconds"]
 
-    def make_known(self, prompts: list[list[int]]) -> None:
+    def make_known(self) -> None:
         """Lets the sidecar meet the link as it is now."""
-        for prompt in prompts:
+        for prompt in self._warm.pop():
             self.ours.ask(prompt)
             self.wait_saved()
 
-    def measure(self, cell: Cell, change: tuple[int, float] | None = None) -> None:
-        """Asks both engines, the one without tierKV before and after.
+    def measure(self, cell: Cell, before: Any, change: tuple[int, float] | None = None) -> Any:
+        """Asks both engines; the one without tierKV before (`before` is what it said) and after, with the same tokens.
 
-        `change`: the link becomes so fast (Mb/s) so long (s) after the request.
+        `change`: the link becomes so fast (Mb/s) so long (s) after the request. Gives what the plain engine said last.
         """
         prompt = cell.pop("prompt")
-        before = self.plain.ask(prompt)
-        cell["first"] = before["seconds"]
-        cell["own"] = self.plain.ask(prompt, reset=False)["seconds"]
         timer = None
         if change is not None:
             timer = threading.Timer(
@@ -182,47 +209,60 @@ class Bench:
         heard = self.ours.ask(prompt)
         if timer is not None:
             timer.join()
+        after = self.plain.ask(prompt)
+        cell["own"] = self.plain.ask(prompt, reset=False)["seconds"]
+        cell["first"], cell["second"] = before["seconds"], after["seconds"]
         cell["with"], cell["name"] = heard["seconds"], heard["name"]
-        cell["same"] = heard["answer"] == before["answer"]
-        cell["second"] = self.plain.ask(prompt)["seconds"]
+        cell["same"] = heard["answer"] == after["answer"]
+        return after
 
-    def run(self, links: list[int], lengths: list[int], rounds: int) -> dict[str, Any]:
-        """Measures all links and lengths, then the changes."""
-        for tokens in [*lengths, lengths[-1]]:  # first passes are slower
+    def run(self, links: list[int], rounds: dict[int, int], *, changes: bool) -> dict[str, Any]:
+        """Measures all links and lengths (`rounds`: prompts by their tokens), then the changes."""
+        longest = max(rounds)
+        for tokens in [*rounds, longest]:  # first passes are slower
             warm = self.prompt(tokens)
             self.ours.ask(warm)
             self.plain.ask(warm)
         cells = [
             {"mbit": mbit, "tokens": tokens, "prompt": self.prompt(tokens)}
             for mbit in links
-            for _ in range(rounds)
-            for tokens in lengths
+            for tokens, count in rounds.items()
+            for _ in range(count)
         ]
-        changes = [{"from": a, "mbit": b, "after": s, "tokens": lengths[-1]} for a, b, s in CHANGES]
-        for cell in changes:
-            cell["prompt"] = self.prompt(lengths[-1])
-        warm = {
-            key: [self.prompt(WARM_TOKENS) for _ in range(2)]
-            for key in [*links, *(f"change {number}" for number in range(len(changes)))]
-        }
-        self.seed([*cells, *changes])
-        self.seed([{"prompt": prompt} for prompts in warm.values() for prompt in prompts])
+        changed: list[Cell] = [
+            {
+                "from": a,
+                "mbit": b,
+                "after": s,
+                "tokens": longest,
+                "prompt": self.prompt(longest),
+            }
+            for a, b, s in (CHANGES if changes else [])
+        ]
+        passes = len(links) + len(changed)
+        self._warm = [[self.prompt(WARM_TOKENS) for _ in range(2)] for _ in range(passes)]
+        self.seed([*cells, *changed], misses=bool(self._options.misses))
+        self.seed([{"prompt": prompt} for prompts in self._warm for prompt in prompts])
         for mbit in links:
             self.shape(mbit)
-            self.make_known(warm[mbit])
-            for cell in (cell for cell in cells if cell["mbit"] == mbit):
-                self.measure(cell)
-        for number, cell in enumerate(changes):
+            self.make_known()
+            for tokens in rounds:
+                heard = self.plain.ask(self.prompt(tokens))
+                for cell in cells:
+                    if (cell["mbit"], cell["tokens"]) == (mbit, tokens):
+                        heard = self.measure(cell, heard)
+        for cell in changed:
             self.shape(cell["from"])
-            self.make_known(warm[f"change {number}"])
+            self.make_known()
+            before = self.plain.ask(self.prompt(longest))
             if cell["after"] is None:
                 self.shape(cell["mbit"], waits=False)
-                self.measure(cell)
+                self.measure(cell, before)
             else:
-                self.measure(cell, (cell["mbit"], cell["after"]))
+                self.measure(cell, before, (cell["mbit"], cell["after"]))
         self.shape(0, waits=False)
         counters = status_of(self._options.socket)["counters"]
-        return {"cells": cells, "changes": changes, "counters": counters}
+        return {"cells": cells, "changes": changed, "counters": counters}
 
     def end(self) -> None:
         """Ends both engines."""
@@ -257,8 +297,9 @@ def main() -> None:
     parser.add_argument("--here")
     parser.add_argument("--there")
     parser.add_argument("--links", type=lambda text: [int(mbit) for mbit in text.split(",")])
-    parser.add_argument("--lengths", type=lambda text: [int(count) for count in text.split(",")])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=json.loads)
+    parser.add_argument("--changes", type=int)
+    parser.add_argument("--misses", type=int)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.role is not None:
@@ -266,7 +307,8 @@ def main() -> None:
         return
     bench = Bench(options)
     try:
-        result = bench.run(options.links, options.lengths, options.rounds)
+        rounds = {int(tokens): count for tokens, count in options.rounds.items()}
+        result = bench.run(options.links, rounds, changes=bool(options.changes))
     finally:
         bench.end()
     sys.stdout.write(json.dumps(result) + "\n")

@@ -4,7 +4,7 @@ import { missingFromSetup } from "./lib/paths.js";
 
 const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [--save]
 
-  --only    run only these benches
+  --only    run only these benches; of one that has parts, all of them or NAME:PART
   --quick   smaller sets and fewer rounds: for trying, not for quoting
   --json    results as one JSON object on stdout, progress on stderr
   --save    write the results into bench/baseline.json and docs/performance.md
@@ -25,10 +25,16 @@ const NAMES = [
   "memory",
   "token-timing",
   "tenant-timing",
-  "engine-steps",
-  "never-slower",
+  "engine-steps:shared",
+  "engine-steps:reserved",
+  "never-slower:open",
+  "never-slower:gigabit",
+  "never-slower:100",
+  "never-slower:10",
   "demo",
 ];
+
+const isOf = (asked, name) => name === asked || name.startsWith(`${asked}:`);
 
 const EXIT_CRASHED = 1;
 const EXIT_USAGE = 2;
@@ -44,8 +50,10 @@ function readOptions() {
   } catch (error) {
     throw new UsageError(error.message);
   }
-  const names = values.only?.split(",") ?? NAMES;
-  const unknown = names.filter((name) => !NAMES.includes(name));
+  const only = values.only?.split(",") ?? [];
+  const isAsked = (name) => only.length === 0 || only.some((one) => isOf(one, name));
+  const names = NAMES.filter(isAsked);
+  const unknown = only.filter((one) => !NAMES.some((name) => isOf(one, name)));
   if (unknown.length > 0) {
     throw new UsageError(`--only ${unknown.join(",")}: there are ${NAMES.join(", ")}`);
   }
@@ -59,19 +67,20 @@ const note = (text) => process.stderr.write(`${text}\n`);
 
 /** One bench; never throws: a crash is part of the result. */
 async function runOne(name, isQuick) {
-  const bench = await import(`./${name}.js`);
+  const [file, part] = name.split(":");
+  const bench = await import(`./${file}.js`);
   const startedMs = performance.now();
   const say = (text) => note(`  ${text}`);
   note(`== ${name}`);
   let result;
   try {
-    result = await bench.run({ isQuick, say });
+    result = await bench.run({ isQuick, say, part });
   } catch (error) {
     note(error.stack);
     result = { figures: [], error: error.message };
   }
   const seconds = Math.round((performance.now() - startedMs) / 1000);
-  return { bench: name, title: bench.title, seconds, ...result };
+  return { bench: name, title: bench.titleOf?.(part) ?? bench.title, seconds, ...result };
 }
 
 async function main() {

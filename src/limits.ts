@@ -269,6 +269,8 @@ export const SAVE_BATCH_ITEMS = 512;
 export const STORES_IN_FLIGHT_MAX = 2;
 export const STORE_TIMEOUT_MS = 10_000;
 export const ENCODE_THREADS_MAX = 4;
+/** Nice increment of encode threads: an engine beside them, and restores, go first. */
+export const ENCODE_NICE = 10;
 export const ENCODE_QUEUE_MAX = 256;
 export const ENCODE_TIMEOUT_MS = 10_000;
 /** A stopping sidecar, and a leaving engine, finish saves for at most this time. */
@@ -357,6 +359,8 @@ export const LINK_PRIOR_MS = 60;
 export const LINK_SAMPLE_BYTES_MIN: number = 4 * KIB;
 /** A measurement of a link takes at least this long: less is the clock's own grain. */
 export const LINK_SPAN_MIN_MS = 0.02;
+/** Bytes that may have come and are not heard of yet: a step of receiving on each of two lanes. */
+export const LINK_LUMP_BYTES: number = 256 * KIB;
 /** Bytes heard of within this time came as one lump. */
 export const LINK_LUMP_GAP_MS = 2;
 /** A link that was not measured for this long is tried with a few blocks, beside the request. */
@@ -373,8 +377,13 @@ export const WIRE_SMOOTHING = 0.2;
 export const PACE_TICK_MS = 20;
 /** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */
 export const PACE_MARGIN = 0.1;
+/** A restore of which nothing has come is given up after so many times what all of it should have taken, and so much more, ms. */
+export const OVERDUE_FACTOR = 4;
+export const OVERDUE_MS = 150;
 /** A look-up may take this share of the time computing would take, or what look-ups of this vault usually take. */
 export const LOOKUP_SHARE_MAX = 0.03;
+/** The same of a vault whose answers usually come in time: one late answer costs less than the restore that it would have brought. */
+export const LOOKUP_LATE_SHARE_MAX = 0.1;
 /** Longest prompt that is not asked for because computing it is quick. */
 export const PROMPT_TOKENS_MAX = 65_536;
 /** Prompts that `tierkv doctor` reckons with: the shortest, and how many, each twice as long as the one before. */

@@ -3,7 +3,12 @@ import { availableParallelism } from "node:os";
 import { Piscina } from "piscina";
 import { HASH_BYTES } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { ENCODE_QUEUE_MAX, ENCODE_THREADS_MAX, ENCODE_TIMEOUT_MS } from "../limits.ts";
+import {
+  ENCODE_NICE,
+  ENCODE_QUEUE_MAX,
+  ENCODE_THREADS_MAX,
+  ENCODE_TIMEOUT_MS,
+} from "../limits.ts";
 import { outboxDrop, outboxView } from "../native.ts";
 import { withDeadline } from "../time.ts";
 
@@ -80,6 +85,7 @@ export class EncodePool {
       minThreads: threads,
       maxThreads: threads,
       maxQueue: ENCODE_QUEUE_MAX,
+      niceIncrement: ENCODE_NICE,
       // Waiting on shared memory would keep a thread from its other messages; a task is milliseconds long.
       atomics: "disabled",
     });

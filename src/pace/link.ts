@@ -1,5 +1,6 @@
 // Owns what a vault's link does: bytes per second while it is busy, whoever shares it, and how long a question takes.
 import {
+  LINK_LUMP_BYTES,
   LINK_LUMP_GAP_MS,
   LINK_MEMORY_MS,
   LINK_PRIOR_MS,
@@ -69,7 +70,22 @@ export class Flow {
     if (this.#open > 0) return;
     const spanMs = nowMs() - this.#sinceMs - this.#latencyMs;
     const isLong = isCut && spanMs >= LINK_PRIOR_MS;
+    if (isLong && this.#isRefuted(spanMs)) this.#forget();
     if (this.#sinceBytes >= LINK_SAMPLE_BYTES_MIN || isLong) this.#noteUntil(nowMs());
+  }
+
+  /** What was believed should have brought twice what came at most. */
+  #isRefuted(spanMs: number): boolean {
+    return (this.#bytes / this.#spanMs) * spanMs > 2 * (this.#sinceBytes + LINK_LUMP_BYTES);
+  }
+
+  /**
+   * A link that broke down is known as such from its first transfer on: a mean with what it was would call it usable for some
+   * requests more, each of which would wait in vain. What has come and is not heard of yet counts for it.
+   */
+  #forget(): void {
+    this.#bytes = this.#spanMs = 0;
+    this.#sinceBytes += LINK_LUMP_BYTES;
   }
 
   #noteUntil(untilMs: number): void {

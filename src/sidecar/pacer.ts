@@ -4,13 +4,17 @@ import type { Namespace, RecordClass } from "../block.ts";
 import {
   FORECAST_LENGTHS,
   FORECAST_TOKENS_MIN,
+  LOOKUP_LATE_SHARE_MAX,
   LOOKUP_SHARE_MAX,
+  OVERDUE_FACTOR,
+  OVERDUE_MS,
   PACE_MARGIN,
   PROMPT_TOKENS_MAX,
 } from "../limits.ts";
 import type { Decision, EnginePace, Offer } from "../pace/engine-pace.ts";
 import type { Link } from "../pace/link.ts";
 import type { Step } from "../pace/prefill.ts";
+import { nowMs } from "../time.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import type { Forecast } from "./engine-status.ts";
 import { hashAt } from "./lookup.ts";
@@ -84,7 +88,10 @@ export class Pacer {
     return usualMs >= roomMs ? 0 : Math.min(roomMs, mostMs);
   }
 
-  /** Nobody knows: all the time there is. Not asked for a while: it is asked again, for a small share of the time. */
+  /**
+   * Nobody knows: all the time there is. Not asked for a while: it is asked again, for a small share of the time. Else an
+   * answer may be late once in a while: giving up for every pause of this machine would lose what restores gain.
+   */
   #questionOf(
     link: Link | null,
     bytes: number,
@@ -93,7 +100,8 @@ export class Pacer {
     const usualMs = link?.questionMs(bytes) ?? null;
     if (link === null || usualMs === null) return { usualMs: 0, mostMs: roomMs };
     if (link.isUnasked) return { usualMs: 0, mostMs: 0 };
-    return { usualMs, mostMs: link.questionMostMs(bytes) ?? 0 };
+    const lateMs = roomMs * LOOKUP_LATE_SHARE_MAX;
+    return { usualMs, mostMs: Math.max(lateMs, link.questionMostMs(bytes) ?? 0) };
   }
 
   /** Chooses how much of what is held is restored, and makes it the plan's. */
@@ -140,6 +148,7 @@ export class Pacer {
       placedBytes += run.placed * sourceBytes(run.group);
     }
     if (isWhole) return false;
+    if (isOverdue(plan)) return true;
     const placedTokens = this.placedTokens(plan);
     for (const of of ["kv", "ssm"] as const) {
       ahead[of] = Math.max(0, this.#options.pendingBytes(of) - missing[of]);
@@ -293,4 +302,12 @@ export class Pacer {
     const ssm = pace.fetchS(links.ssm, missing.ssm, Math.max(0, ahead.ssm));
     return kv === null || ssm === null ? null : Math.max(kv, ssm);
   }
+}
+
+/** The link has most likely died after the choice: waiting for as long as computing takes would cost that much. */
+function isOverdue({ runs, fetchingMs, case: { account } }: Plan): boolean {
+  const expectedMs = account.predicted.fetch;
+  if (expectedMs === null || fetchingMs === null || runs.some(({ placed }) => placed > 0))
+    return false;
+  return nowMs() - fetchingMs > expectedMs * OVERDUE_FACTOR + OVERDUE_MS;
 }

@@ -1,14 +1,18 @@
 // Owns the proof that blocks are encoded on a worker thread by descriptor, and that failures come back coded.
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { toNamespace } from "../../src/block.ts";
 import { EncodePool, packBlocks } from "../../src/codec/pool.ts";
 import type { EncodeTask } from "../../src/codec/pool.ts";
+import { ENCODE_NICE } from "../../src/limits.ts";
 import { outboxStatus, registerGeometry, testWriteSlot, verifyRecord } from "../../src/native.ts";
 import { digest, noise } from "../support/records.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 
 const PAGE = 12_288;
+/** In a thread's stat behind the name; the kernel's ABI fixes it. */
+const NICE_FIELD = 16;
 const NAMESPACE = toNamespace(digest("namespace"));
 
 async function openTask(count: number): Promise<{ task: EncodeTask; pages: Buffer[] }> {
@@ -103,3 +107,25 @@ test("many batches at once all come back", async () => {
   for (const record of batches.flat()) record.drop();
   expect(outboxStatus().records).toBe(0);
 });
+
+test("encode threads give way to others, and only they", async () => {
+  const niced = (): number => nicenesses().filter((nice) => nice === own + ENCODE_NICE).length;
+  const [own = 0] = nicenesses();
+  const before = niced();
+  const pool = closeAfterTest(new EncodePool(2));
+  const { task } = await openTask(1);
+  for (const record of await pool.encode(task)) record.drop();
+  await until(() => niced() === before + 2, "two threads that give way");
+  expect(nicenesses()[0]).toBe(own);
+});
+
+/** Of this process' threads, its main thread first; those that end meanwhile count as usual ones. */
+function nicenesses(): number[] {
+  const threads = readdirSync("/proc/self/task").toSorted((a, b) => Number(a) - Number(b));
+  return threads.map((thread) => {
+    const path = `/proc/self/task/${thread}/stat`;
+    if (!existsSync(path)) return 0;
+    const stat = readFileSync(path, "latin1");
+    return Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[NICE_FIELD]);
+  });
+}

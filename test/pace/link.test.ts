@@ -65,6 +65,28 @@ describe("a flow", () => {
     expect(flow.rate).toBeLessThan(1e6);
   });
 
+  test.each([100, 1000, 10_000])(
+    "of %d Mb/s that breaks down is known as slow from one given-up transfer on",
+    (mbit) => {
+      const flow = new Flow();
+      for (let round = 0; round < 5; round += 1) transfer(flow, mbit * 12_500, 102);
+      transfer(flow, 0, 112, true);
+      expect(flow.rate).toBeLessThan(2.5e6);
+      // What came agrees with what is known now: both count.
+      transfer(flow, 125_000, 102, true);
+      expect(flow.rate).toBeGreaterThan(1e6);
+      expect(flow.rate).toBeLessThan(2.5e6);
+    },
+  );
+
+  test("keeps what it knows when a transfer is given up that was as fast as could be expected", () => {
+    const flow = new Flow();
+    for (let round = 0; round < 5; round += 1) transfer(flow, 1e7, 102);
+    transfer(flow, 1e7, 112, true);
+    transfer(flow, 0, 30, true);
+    expect(flow.rate).toBeGreaterThan(90e6);
+  });
+
   test("that recovered is known as such after two transfers, however short", () => {
     const flow = new Flow();
     for (let round = 0; round < 5; round += 1) transfer(flow, 3e5, 242);
