@@ -339,51 +339,7 @@ export const DEMO_WARMUP_CHARS = 1_024;
 /** Tokens of an answer: enough to tell two answers apart. */
 export const DEMO_ANSWER_TOKENS = 16;
 
-// Sidecar: the cost model.
-/** Sizes of steps or loads whose mean is remembered. */
-export const FIT_BUCKETS_MAX = 256;
-/** Weight of a new sample in the mean of its size. */
-export const FIT_SMOOTHING = 0.25;
-/** Weight of a size per sample that came after its last one: halved after about 140. */
-export const FIT_FADE = 0.995;
-/** Weight of the belief that a doubted part of a law is 0, beside 1 for each size of which there are samples. */
-export const FIT_DOUBT = 0.05;
-/** Sweeps over the coefficients of a law, and the relative change at which they are enough. */
-export const FIT_SWEEPS_MAX = 2_000;
-export const FIT_CHANGE_MIN = 1e-9;
-/** Busy time of a link after which what was measured before counts for a third. */
-export const LINK_MEMORY_MS = 150;
-/** How much busy time the measured rate is worth against what is seen of transfers under way. */
-export const LINK_PRIOR_MS = 60;
-/** Fewer bytes say nothing of a link's rate, unless a transfer was given up after longer than LINK_PRIOR_MS. */
-export const LINK_SAMPLE_BYTES_MIN: number = 4 * KIB;
-/** A measurement of a link takes at least this long: less is the clock's own grain. */
-export const LINK_SPAN_MIN_MS = 0.02;
-/** Bytes that may have come and are not heard of yet: a step of receiving on each of two lanes. */
-export const LINK_LUMP_BYTES: number = 256 * KIB;
-/** Bytes heard of within this time came as one lump. */
-export const LINK_LUMP_GAP_MS = 2;
-/** A link that was not measured for this long is tried with a few blocks, beside the request. */
-export const LINK_STALE_MS = 5_000;
-/** One fetch, and one batch of saves, takes a link about this long: small enough to change one's mind. */
-export const LINK_TURN_MS = 100;
-/** Bytes of such a turn, least, and while nothing is known of the link. */
-export const LINK_TURN_BYTES_MIN: number = 256 * KIB;
-/** While nothing is loaded, what loading costs counts for half after this time. */
-export const LOAD_FADE_MS = 60_000;
-export const RTT_SMOOTHING = 0.2;
-export const WIRE_SMOOTHING = 0.2;
-/** How often a running restore is weighed against computing. */
-export const PACE_TICK_MS = 20;
-/** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */
-export const PACE_MARGIN = 0.1;
-/** A restore of which nothing has come is given up after so many times what all of it should have taken, and so much more, ms. */
-export const OVERDUE_FACTOR = 4;
-export const OVERDUE_MS = 150;
-/** A look-up may take this share of the time computing would take, or what look-ups of this vault usually take. */
-export const LOOKUP_SHARE_MAX = 0.03;
-/** The same of a vault whose answers usually come in time: one late answer costs less than the restore that it would have brought. */
-export const LOOKUP_LATE_SHARE_MAX = 0.1;
+// Sidecar: what it tells and remembers.
 /** Longest prompt that is not asked for because computing it is quick. */
 export const PROMPT_TOKENS_MAX = 65_536;
 /** Prompts that `tierkv doctor` reckons with: the shortest, and how many, each twice as long as the one before. */

@@ -1,5 +1,5 @@
 // Owns what is known of one engine's pace: computing, loading, and the bytes its blocks take on the wire.
-import { LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits.ts";
+import { LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits-pace.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";

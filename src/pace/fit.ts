@@ -6,7 +6,7 @@ import {
   FIT_FADE,
   FIT_SMOOTHING,
   FIT_SWEEPS_MAX,
-} from "../limits.ts";
+} from "../limits-pace.ts";
 
 /** What a measured time depends on: the model is their weighted sum. */
 export type Features = readonly number[];

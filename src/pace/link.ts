@@ -10,7 +10,7 @@ import {
   LINK_TURN_BYTES_MIN,
   LINK_TURN_MS,
   RTT_SMOOTHING,
-} from "../limits.ts";
+} from "../limits-pace.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";

@@ -1,6 +1,7 @@
 // Owns the trial of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
 import type { Namespace } from "../block.ts";
-import { HASHES_PER_COPY, LINK_TURN_BYTES_MIN } from "../limits.ts";
+import { LINK_TURN_BYTES_MIN } from "../limits-pace.ts";
+import { HASHES_PER_COPY } from "../limits.ts";
 import type { Ground } from "./ground.ts";
 import { copyRun } from "./lookup.ts";
 import type { Wish } from "./plan.ts";

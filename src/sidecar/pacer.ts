@@ -2,15 +2,13 @@
 import { HASH_BYTES, PACKED_KEY_BYTES } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
 import {
-  FORECAST_LENGTHS,
-  FORECAST_TOKENS_MIN,
   LOOKUP_LATE_SHARE_MAX,
   LOOKUP_SHARE_MAX,
   OVERDUE_FACTOR,
   OVERDUE_MS,
   PACE_MARGIN,
-  PROMPT_TOKENS_MAX,
-} from "../limits.ts";
+} from "../limits-pace.ts";
+import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../limits.ts";
 import type { Decision, EnginePace, Offer } from "../pace/engine-pace.ts";
 import type { Link } from "../pace/link.ts";
 import type { Step } from "../pace/prefill.ts";

@@ -3,10 +3,10 @@ import { HASH_BYTES } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { failpoint } from "../failpoint.ts";
+import { PACE_TICK_MS } from "../limits-pace.ts";
 import {
   HASHES_PER_COPY,
   KEYS_PER_SLICE,
-  PACE_TICK_MS,
   PLAN_KEYS_MAX,
   PLAN_KEYS_OPEN_MAX,
   PLANS_MAX,

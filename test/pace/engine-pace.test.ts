@@ -1,6 +1,6 @@
 // The choice between restoring and computing: what answers first wins, unknown things are tried, the switch overrules.
 import { describe, expect, test, vi } from "vitest";
-import { LOAD_FADE_MS } from "../../src/limits.ts";
+import { LOAD_FADE_MS } from "../../src/limits-pace.ts";
 import { EnginePace } from "../../src/pace/engine-pace.ts";
 import { Link } from "../../src/pace/link.ts";
 

@@ -1,6 +1,6 @@
 // A link's rate is that of all transfers together, follows a change within a few hundred busy ms, and is doubted while nothing comes.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { LINK_STALE_MS } from "../../src/limits.ts";
+import { LINK_STALE_MS } from "../../src/limits-pace.ts";
 import { Flow, Link } from "../../src/pace/link.ts";
 
 beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));

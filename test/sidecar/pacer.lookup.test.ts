@@ -1,7 +1,7 @@
 // What a look-up may take: a pause of a vault that usually answers is waited for, one that was not asked for a while gets little.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../src/block.ts";
-import { LINK_STALE_MS, LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX } from "../../src/limits.ts";
+import { LINK_STALE_MS, LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX } from "../../src/limits-pace.ts";
 import { EnginePace } from "../../src/pace/engine-pace.ts";
 import { Link } from "../../src/pace/link.ts";
 import { Pacer } from "../../src/sidecar/pacer.ts";

@@ -20,6 +20,7 @@ const TYPESCRIPT =
 const ORIGINS: readonly Origin[] = [
   { title: "Sidecar, vault and commands", path: "src/limits.ts", pattern: TYPESCRIPT },
   { title: "Who gets in", path: "src/limits-access.ts", pattern: TYPESCRIPT },
+  { title: "Cost model", path: "src/limits-pace.ts", pattern: TYPESCRIPT },
   {
     title: "Shim",
     path: "python-shim/tierkv/connectors/vllm/limits.py",

@@ -4,6 +4,7 @@
 export const FOUNDATION: readonly string[] = [
   "limits",
   "limits-access",
+  "limits-pace",
   "hosts",
   "roles",
   "errors",
