@@ -39,9 +39,6 @@ export const WIRE_SMOOTHING = 0.2;
 export const PACE_TICK_MS = 20;
 /** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */
 export const PACE_MARGIN = 0.1;
-/** A restore of which nothing has come is given up after so many times what all of it should have taken, and so much more, ms. */
-export const OVERDUE_FACTOR = 4;
-export const OVERDUE_MS = 150;
 /** A look-up may take this share of the time computing would take, or what look-ups of this vault usually take. */
 export const LOOKUP_SHARE_MAX = 0.03;
 /** The same of a vault whose answers usually come in time: one late answer costs less than the restore that it would have brought. */

@@ -1,18 +1,11 @@
 // Owns the weighing of one engine's restores against computing: before the look-up, after it, and while a fetch runs.
 import { HASH_BYTES, PACKED_KEY_BYTES } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
-import {
-  LOOKUP_LATE_SHARE_MAX,
-  LOOKUP_SHARE_MAX,
-  OVERDUE_FACTOR,
-  OVERDUE_MS,
-  PACE_MARGIN,
-} from "../limits-pace.ts";
+import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../limits-pace.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../limits.ts";
 import type { Decision, EnginePace, Offer } from "../pace/engine-pace.ts";
 import type { Link } from "../pace/link.ts";
 import type { Step } from "../pace/prefill.ts";
-import { nowMs } from "../time.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import type { Forecast } from "./engine-status.ts";
 import { hashAt } from "./lookup.ts";
@@ -146,7 +139,6 @@ export class Pacer {
       placedBytes += run.placed * sourceBytes(run.group);
     }
     if (isWhole) return false;
-    if (isOverdue(plan)) return true;
     const placedTokens = this.placedTokens(plan);
     for (const of of ["kv", "ssm"] as const) {
       ahead[of] = Math.max(0, this.#options.pendingBytes(of) - missing[of]);
@@ -300,12 +292,4 @@ export class Pacer {
     const ssm = pace.fetchS(links.ssm, missing.ssm, Math.max(0, ahead.ssm));
     return kv === null || ssm === null ? null : Math.max(kv, ssm);
   }
-}
-
-/** The link has most likely died after the choice: waiting for as long as computing takes would cost that much. */
-function isOverdue({ runs, fetchingMs, case: { account } }: Plan): boolean {
-  const expectedMs = account.predicted.fetch;
-  if (expectedMs === null || fetchingMs === null || runs.some(({ placed }) => placed > 0))
-    return false;
-  return nowMs() - fetchingMs > expectedMs * OVERDUE_FACTOR + OVERDUE_MS;
 }

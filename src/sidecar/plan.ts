@@ -1,6 +1,5 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
 import type { Namespace, RecordClass } from "../block.ts";
-import { nowMs } from "../time.ts";
 import type { Case } from "./decisions.ts";
 import { slotBytes } from "./messages.ts";
 import type { DoneReason } from "./messages.ts";
@@ -56,8 +55,6 @@ export class Plan {
   /** The scheduler gave it up, or its connection ended. */
   isReleased = false;
   reclaimAskedMs: number | null = null;
-  /** Since when it is fetching. */
-  fetchingMs: number | null = null;
   /** Prompt tokens that it restores up to. */
   tokens = 0;
   /** Something is held, and computing it is faster. */
@@ -73,11 +70,6 @@ export class Plan {
     this.namespace = namespace;
     this.span = span;
     this.case = account;
-  }
-
-  startFetch(): void {
-    this.state = "fetching";
-    this.fetchingMs = nowMs();
   }
 
   get isOver(): boolean {

@@ -300,9 +300,8 @@ export class Restorer {
       }
     }
     if (plan.isOver) return;
-    plan.startFetch();
-    // After the next poll: when the loop itself was late, bytes may be waiting to be heard of.
-    this.#ticker ??= setInterval(() => setImmediate(() => this.#weighAgain()), PACE_TICK_MS);
+    plan.state = "fetching";
+    this.#ticker ??= setInterval(() => this.#weighAgain(), PACE_TICK_MS);
     this.#onChange(plan);
   }
 

@@ -10,8 +10,6 @@ import { until } from "../support/vaults.ts";
 const PAGE = 4096;
 const BLOCK_TOKENS = 16;
 const SLOW_BYTES_PER_S = 2_000;
-/** Longer than any of these tests: neither budget ends a restore. */
-const PATIENT_MS = 120_000;
 
 /** Tells the sidecar what computing costs; resolves when it has learned it. */
 async function computes({ engine, sidecar }: Scene, msPerToken: number): Promise<void> {
@@ -115,22 +113,6 @@ describe("what is held", () => {
     scene.engine.release(plan);
     await expectNoLeak(scene);
   });
-});
-
-test("a link that dies after the choice is not waited for until computing would have answered", async () => {
-  const scene = await openScene({ waitMs: PATIENT_MS, stallMs: PATIENT_MS });
-  const blocks = makeBlocks("late", 20, PAGE);
-  await saveAll(scene, blocks);
-  await learnLink(scene, 0);
-  await computes(scene, 1000);
-  scene.proxy.set({ bytesPerSecond: SLOW_BYTES_PER_S });
-  const view = await restore(scene, blocks);
-  expect([view.reason, view.placed.size]).toEqual(["slower", 0]);
-  const account = (await explain(scene, "")).at(-1)!;
-  expect(account.choice).toBe("loaded");
-  expect(account.actual.fetch).toBeLessThan(account.predicted.recompute! / 10);
-  scene.engine.release(view.plan);
-  await expectNoLeak(scene);
 });
 
 test("a block that could not come back in time is not sent, and is missed for that reason", async () => {
