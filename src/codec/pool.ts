@@ -3,12 +3,7 @@ import { availableParallelism } from "node:os";
 import { Piscina } from "piscina";
 import { HASH_BYTES } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import {
-  ENCODE_NICE,
-  ENCODE_QUEUE_MAX,
-  ENCODE_THREADS_MAX,
-  ENCODE_TIMEOUT_MS,
-} from "../limits.ts";
+import { ENCODE_NICE, ENCODE_QUEUE_MAX, ENCODE_THREADS_MAX, ENCODE_TIMEOUT_MS } from "../limits.ts";
 import { outboxDrop, outboxView } from "../native.ts";
 import { withDeadline } from "../time.ts";
 
