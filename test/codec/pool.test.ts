@@ -1,5 +1,5 @@
 // Owns the proof that blocks are encoded on a worker thread by descriptor, and that failures come back coded.
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { toNamespace } from "../../src/block.ts";
@@ -109,23 +109,27 @@ test("many batches at once all come back", async () => {
 });
 
 test("encode threads give way to others, and only they", async () => {
-  const niced = (): number => nicenesses().filter((nice) => nice === own + ENCODE_NICE).length;
-  const [own = 0] = nicenesses();
-  const before = niced();
+  const before = nicenesses();
+  const own = before.get(`${process.pid}`) ?? 0;
   const pool = closeAfterTest(new EncodePool(2));
   const { task } = await openTask(1);
   for (const record of await pool.encode(task)) record.drop();
-  await until(() => niced() === before + 2, "two threads that give way");
-  expect(nicenesses()[0]).toBe(own);
+  const given = (): [string, number][] =>
+    [...nicenesses()].filter(([thread, nice]) => !before.has(thread) && nice === own + ENCODE_NICE);
+  await until(() => given().length === 2, "two threads that give way");
+  expect(nicenesses().get(`${process.pid}`)).toBe(own);
 });
 
-/** Of this process' threads, its main thread first; those that end meanwhile count as usual ones. */
-function nicenesses(): number[] {
-  const threads = readdirSync("/proc/self/task").toSorted((a, b) => Number(a) - Number(b));
-  return threads.map((thread) => {
-    const path = `/proc/self/task/${thread}/stat`;
-    if (!existsSync(path)) return 0;
-    const stat = readFileSync(path, "latin1");
-    return Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[NICE_FIELD]);
-  });
+/** By thread of this process; those that end meanwhile are left out. */
+function nicenesses(): Map<string, number> {
+  const found = new Map<string, number>();
+  for (const thread of readdirSync("/proc/self/task")) {
+    try {
+      const stat = readFileSync(`/proc/self/task/${thread}/stat`, "latin1");
+      found.set(thread, Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[NICE_FIELD]));
+    } catch {
+      // It has ended since it was listed.
+    }
+  }
+  return found;
 }
