@@ -77,7 +77,14 @@ const PARTS = {
   async engines(seed) {
     const lines = [];
     const options = ["-c", "python-shim/pyproject.toml", "--rootdir", ".", "-s"];
-    const args = ["-m", "pytest", ...options, "-p", "no:cacheprovider", "test/engine/test_kills.py"];
+    const args = [
+      "-m",
+      "pytest",
+      ...options,
+      "-p",
+      "no:cacheprovider",
+      "test/engine/test_kills.py",
+    ];
     const ran = await run(join(VENV_BIN, "python"), args, {
       cwd: at(),
       env: { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_ENGINE_KILLS: String(ENGINE_KILLS) },

@@ -1,4 +1,4 @@
-"""kill -9 of a real engine while it saves and loads: what others find afterwards is right, and nothing it held stays held."""
+"""kill -9 of a real engine while it saves and loads: what others find is right, and nothing it held stays held."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F20",
     "engine crashes while it saves or loads",
     "its slots return, and nothing unsealed is ever readable",
-    [PROCESSES, "test/sidecar/engine.test.ts"],
+    [PROCESSES, "test/sidecar/engine.test.ts", "test/engine/test_kills.py"],
   ),
   row("F21", "shared memory left after a crash", "swept at the next start", [
     PROCESSES,
