@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BLOCK = 32
 BLOCKS = 12
 #: How often in a run of the tests; the long run asks for more.
-KILLS = int(os.environ.get("TIERKV_TEST_ENGINE_KILLS", "3"))
+KILLS = int(os.environ.get("TIERKV_TEST_ENGINE_KILLS", "2"))
 SEED = int(os.environ.get("TIERKV_TEST_SEED", "20261122"))
 #: From the engine's first request on: a load, a step or a save is under way at any of it.
 KILL_AFTER_MAX_S = 0.6

@@ -61,6 +61,7 @@ function sums(): Record<string, string> {
     replays: `${REPLAYS.filter(({ test }) => test !== null).length} of ${REPLAYS.length}`,
     rows: `${driven} of ${FAULTS.length}, ${FAULTS.filter(isLoaded).length} of them under load; of the others the table says why not`,
     kills: number(total("kills", "kills")),
+    engineKills: number(total("engines", "engineKills")),
     flips: number(total("flips", "flips")),
     fuzz:
       total("fuzz", "inputs") === 0
