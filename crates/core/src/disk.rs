@@ -260,6 +260,11 @@ impl Disk {
         start..start + place.record_bytes as usize
     }
 
+    /// Whether it has not answered a read for too long: nobody should wait for another.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.shared.stalls.any()
+    }
+
     /// Reads the record at `place` into page-aligned memory of that extent. A bad one is quarantined.
     pub fn read(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> Outcome {
         let outcome = self.shared.read(key, place, pages);

@@ -17,6 +17,7 @@ use faulty::{Fault, Faults, FaultyDisk};
 use folder::Folder;
 use records::{key, put, record};
 use tierkv_core::disk::{Disk, DiskOptions, Durability};
+use tierkv_core::limits::DISK_STALL_MS;
 use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, RecordKey, Scope, Store};
 
 const MIB: u64 = 1 << 20;
@@ -210,6 +211,37 @@ fn f14_what_is_not_found_yet_is_a_miss_at_once() {
     drop(released);
     until("the rest is found", || !store.disk_stats().is_recovering);
     assert!([0, 1, 2, 3, 7].iter().all(|number| is_served(&store, &key(*number))));
+}
+
+#[test]
+fn f14_nobody_waits_for_what_others_wait_for_on_a_disk_that_hangs() {
+    let keys: Vec<_> = (0..20).map(key).collect();
+    let folder = Folder::new();
+    let store = open(&folder, &Faults::new(Fault::Eio, u64::MAX, 0));
+    for key in &keys {
+        assert_eq!(put(&store, *key, &record(key, RECORD)), ItemStatus::Accepted);
+    }
+    assert!(store.wait_durable(&keys).iter().all(|is_durable| *is_durable));
+    drop(store);
+
+    let faults = Faults::new(Fault::Hang, u64::MAX, 0);
+    faults.release();
+    let store = open(&folder, &faults);
+    until("all is found", || !store.disk_stats().is_recovering);
+    faults.hold();
+    let released = Released(Arc::clone(&faults));
+    std::thread::scope(|scope| {
+        for key in &keys {
+            scope.spawn(|| store.pin(key));
+        }
+        std::thread::sleep(Duration::from_millis(DISK_STALL_MS) * 3 / 2);
+        let begun = Instant::now();
+        assert!(keys.iter().all(|key| store.pin(key).is_none()));
+        // Each was waited for on its own before: ten times this long.
+        assert!(begun.elapsed() < Duration::from_millis(DISK_STALL_MS) * 2);
+        drop(released);
+    });
+    assert!(keys.iter().all(|key| is_served(&store, key)), "and then it gives them");
 }
 
 #[test]

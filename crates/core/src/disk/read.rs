@@ -31,15 +31,19 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    fn begin(&self) -> Option<(Instant, u64)> {
-        let mut open = self.open();
-        let now = Instant::now();
+    /// Whether the oldest of them takes too long.
+    pub fn any(&self) -> bool {
         let limit = Duration::from_millis(DISK_STALL_MS);
-        if open.1.first().is_some_and(|(begun, _)| now.duration_since(*begun) > limit) {
+        self.open().1.first().is_some_and(|(begun, _)| begun.elapsed() > limit)
+    }
+
+    fn begin(&self) -> Option<(Instant, u64)> {
+        if self.any() {
             return None;
         }
+        let mut open = self.open();
         open.0 += 1;
-        let ticket = (now, open.0);
+        let ticket = (Instant::now(), open.0);
         open.1.insert(ticket);
         Some(ticket)
     }

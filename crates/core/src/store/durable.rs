@@ -25,11 +25,15 @@ struct Load<'a> {
 }
 
 impl Loads {
-    /// Waits for whoever reads the same record; `None` when the disk does not give it.
-    fn begin(&self, key: &RecordKey) -> Option<Load<'_>> {
+    /// Waits for whoever reads the same record; `None` when the disk does not give it, at once where it is known to hang:
+    /// else a fetch of many such records would wait for each of them.
+    fn begin(&self, key: &RecordKey, disk: &Disk) -> Option<Load<'_>> {
         let until = Instant::now() + Duration::from_millis(DISK_STALL_MS);
         let mut open = self.open();
         while !open.insert(*key) {
+            if disk.is_stalled() {
+                return None;
+            }
             let left = until.checked_duration_since(Instant::now())?;
             open = self.done.wait_timeout(open, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -152,7 +156,7 @@ impl Store {
     fn pin_from_disk(&self, key: &RecordKey) -> Option<Pin> {
         let disk = self.disk.as_ref()?;
         disk.locate(key)?;
-        let _load = self.loads.begin(key)?;
+        let _load = self.loads.begin(key, disk)?;
         if let Some(pin) = self.pin_resident(key) {
             return Some(pin);
         }

@@ -49,6 +49,11 @@ impl Faults {
         self.released.notify_all();
     }
 
+    /// It does not answer any more.
+    pub fn hold(&self) {
+        *self.is_released.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
     fn hang(&self) {
         let mut is_released = self.is_released.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_released {
