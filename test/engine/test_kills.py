@@ -24,7 +24,7 @@ BLOCKS = 12
 #: How often in a run of the tests; the long run asks for more.
 KILLS = int(os.environ.get("TIERKV_TEST_ENGINE_KILLS", "2"))
 SEED = int(os.environ.get("TIERKV_TEST_SEED", "20261122"))
-#: From the engine's first request on: a load, a step or a save is under way at any of it.
+#: From the engine's second batch on: a load, a step or a save is under way at any of it.
 KILL_AFTER_MAX_S = 0.6
 #: Prompts of earlier engines that each new one is asked, beside as many new ones.
 EACH = 3
@@ -51,17 +51,20 @@ class Ledger:
             self.restored += answer["cached"]
 
 
-def work_until_killed(engine: Engine, ledger: Ledger) -> None:
+def work_until_killed(engine: Engine, ledger: Ledger, cluster: Cluster) -> None:
+    texts = ledger.batch()
+    ledger.note(texts, engine.call("generate", prompts=texts))
+    cluster.wait_saved(1)  # else a machine that is slow enough would prove nothing
     delay_s = ledger.rng.uniform(0, KILL_AFTER_MAX_S)
     killer = threading.Timer(delay_s, os.kill, (engine.pid, signal.SIGKILL))
     killer.start()
     try:
         while True:
-            texts = ledger.batch()
-            ledger.note(texts, engine.call("generate", prompts=texts))
-            # The next batch begins with nothing but what the vault brings.
+            # Each batch begins with nothing but what the vault brings.
             engine.call("reset")
             engine.call("spoil")
+            texts = ledger.batch()
+            ledger.note(texts, engine.call("generate", prompts=texts))
     except (EngineError, OSError):
         killer.join()
 
@@ -75,7 +78,7 @@ def test_f20_engines_that_are_killed_leave_right_blocks_and_hold_nothing(
     ledger = Ledger()
     for _ in range(KILLS):
         engine = engines.start(vllm=shared).wait_up()
-        work_until_killed(engine, ledger)
+        work_until_killed(engine, ledger, cluster)
         wait_until(lambda: not cluster.status()["engines"], "the sidecar to let go of the engine")
     assert len(ledger.prompts) >= KILLS * EACH
     assert cluster.vault.is_running and cluster.sidecar.is_running
