@@ -21,7 +21,7 @@ export const LINK_PRIOR_MS = 60;
 export const LINK_SAMPLE_BYTES_MIN: number = 4 * KIB;
 /** A measurement of a link takes at least this long: less is the clock's own grain. */
 export const LINK_SPAN_MIN_MS = 0.02;
-/** Bytes that may have come and are not heard of yet: a step of receiving on each of two lanes. */
+/** Bytes that may have come and are not heard of yet: two steps of receiving on lanes. */
 export const LINK_LUMP_BYTES: number = 256 * KIB;
 /** Bytes heard of within this time came as one lump. */
 export const LINK_LUMP_GAP_MS = 2;
