@@ -5,6 +5,7 @@ import { closeAfterTest, until } from "../../support/vaults.ts";
 
 const MOUNT = "/sys/fs/cgroup/memory";
 const LIMIT = "memory.limit_in_bytes";
+const KILLS = "memory.oom_control";
 
 /** The folder of this process's own group. */
 function ownGroup(): string | null {
@@ -51,6 +52,11 @@ export class MemoryGroup {
   /** A command in front of another one, which then runs in the group. */
   get under(): readonly string[] {
     return ["sh", "-c", `echo $$ > ${join(this.#path, "cgroup.procs")} && exec "$@"`, "sh"];
+  }
+
+  /** The file whose line `oom_kill` says how many of it the kernel has ended for want of memory. */
+  get kills(): string {
+    return join(this.#path, KILLS);
   }
 
   /** After what ran in it has ended. */
