@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { LOGS, NODE_BIN, at, VENV_BIN } from "./lib/paths.js";
 import { run } from "./lib/process.js";
+import { PYTEST } from "./lib/stages.js";
 
 const MINUTES = 120;
 const MINUTES_MAX = 24 * 60;
@@ -76,15 +77,7 @@ const PARTS = {
   },
   async engines(seed) {
     const lines = [];
-    const options = ["-c", "python-shim/pyproject.toml", "--rootdir", ".", "-s"];
-    const args = [
-      "-m",
-      "pytest",
-      ...options,
-      "-p",
-      "no:cacheprovider",
-      "test/engine/test_kills.py",
-    ];
+    const args = [...PYTEST, "-s", "test/engine/test_kills.py"];
     const ran = await run(join(VENV_BIN, "python"), args, {
       cwd: at(),
       env: { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_ENGINE_KILLS: String(ENGINE_KILLS) },

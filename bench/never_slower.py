@@ -78,21 +78,9 @@ class Child:
 
     def __init__(self, role: str, argv: list[str]) -> None:
         ours, theirs = os.pipe()
-        command = [
-            sys.executable,
-            __file__,
-            *argv,
-            "--role",
-            role,
-            "--answers",
-            str(theirs),
-        ]
+        command = [sys.executable, __file__, *argv, "--role", role, "--answers", str(theirs)]
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=sys.stderr,
-            pass_fds=(theirs,),
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=sys.stderr, pass_fds=(theirs,), text=True
         )
         os.close(theirs)
         self._answers = os.fdopen(ours)
@@ -126,14 +114,7 @@ class Bench:
         self._mbit = 0
         self._draw = random.Random(options.seed)
         self._warm: list[list[list[int]]] = []
-        argv = [
-            "--model",
-            options.model,
-            "--dtype",
-            options.dtype,
-            "--socket",
-            options.socket,
-        ]
+        argv = ["--model", options.model, "--dtype", options.dtype, "--socket", options.socket]
         self.ours, self.plain = Child("with", argv), Child("plain", argv)
         self.ours.heard()
         self.plain.heard()
@@ -158,15 +139,7 @@ class Bench:
                 continue
             # Room for what passes in 2 ms: with less, timers and not the rate would be the limit.
             burst = max(16_000, mbit * 250)
-            limit = [
-                "tbf",
-                "rate",
-                f"{mbit}mbit",
-                "burst",
-                str(burst),
-                "latency",
-                "50ms",
-            ]
+            limit = ["tbf", "rate", f"{mbit}mbit", "burst", str(burst), "latency", "50ms"]
             subprocess.run([*tc, "replace", "dev", device, "root", *limit], check=True)
 
     def wait_saved(self) -> None:
@@ -230,13 +203,7 @@ class Bench:
             for _ in range(count)
         ]
         changed: list[Cell] = [
-            {
-                "from": a,
-                "mbit": b,
-                "after": s,
-                "tokens": longest,
-                "prompt": self.prompt(longest),
-            }
+            {"from": a, "mbit": b, "after": s, "tokens": longest, "prompt": self.prompt(longest)}
             for a, b, s in (CHANGES if changes else [])
         ]
         passes = len(links) + len(changed)

@@ -19,6 +19,10 @@ const node = (name) => join(NODE_BIN, name);
 const venv = (name) => join(VENV_BIN, name);
 const report = (name) => join(LOGS, name);
 
+/** What every run of pytest takes first. */
+export const PYTEST =
+  "-m pytest -c python-shim/pyproject.toml --rootdir . -p no:cacheprovider".split(" ");
+
 const RUFF = ["--config", "python-shim/pyproject.toml", "."];
 const MYPY = ["--config-file", "python-shim/pyproject.toml"];
 
@@ -74,12 +78,7 @@ function pytest(name, timeoutMs, ...paths) {
   return {
     name,
     command: venv("python"),
-    args: ["-m", "pytest", "-c", "python-shim/pyproject.toml", "--rootdir", ".", "-v"].concat([
-      "-p",
-      "no:cacheprovider",
-      `--junitxml=${xml}`,
-      ...paths,
-    ]),
+    args: [...PYTEST, "-v", `--junitxml=${xml}`, ...paths],
     cwd: at(),
     timeoutMs,
     report: xml,

@@ -5,23 +5,44 @@ import { expect, test } from "vitest";
 import { closeAfterTest, until } from "../support/vaults.ts";
 import { KillableSidecar, KillableVault } from "./lib/killable.ts";
 import { COARSE, Load } from "./lib/load.ts";
-import { MemoryGroup, outOfMemoryKills } from "./lib/memory-group.ts";
+import { MemoryGroup } from "./lib/memory-group.ts";
 import { testSeed } from "./lib/random.ts";
 import { expectEven, FLOOR } from "./lib/stand.ts";
 
 const TEST_MS_MAX = 120_000;
 const MIB = 1024 * 1024;
 const GROUP_BYTES = 256 * MIB;
-/** Takes memory as an engine does whose batch grows, until the kernel has ended somebody for it. */
-const HUNGRY = `
-const { readFileSync } = require("node:fs");
-const isShort = () => !/^oom_kill 0$/m.test(readFileSync(process.argv[1], "utf8"));
-const kept = [];
-setInterval(() => {
-  if (!isShort()) kept.push(Buffer.alloc(512 * 1024, 1));
-}, 4);
-process.on("SIGUSR2", () => console.log("here"));
+const ENGINE_BYTES = 80 * MIB;
+/** An engine that holds most of what its machine has. */
+const ENGINE = `
+const kept = Buffer.alloc(${ENGINE_BYTES}, 1);
+process.on("SIGUSR2", () => console.log("here", kept.length));
+setInterval(() => {}, 1000);
+console.log("up");
 `;
+/** What takes the last of the memory; the kernel may have to choose a second time before that is free again. */
+const HUNGRY = `
+const kept = [];
+setInterval(() => kept.push(Buffer.alloc(512 * 1024, 1)), 4);
+`;
+/** Behind the sidecar and before the engine, whatever either of them holds of the group's memory. */
+const HUNGRY_RAISE = 400;
+
+/** A script in the group, ended after the test. */
+function spawnUnder(group: MemoryGroup, score: number, script: string) {
+  const [shell, ...rest] = group.under;
+  const scored = ["sh", "-c", `echo ${score} > /proc/$$/oom_score_adj && exec "$@"`, "sh"];
+  const child = spawn(shell!, [...rest, ...scored, process.execPath, "-e", script], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  const kill = (signal: NodeJS.Signals): boolean => child.kill(signal);
+  closeAfterTest({ close: () => kill("SIGKILL") });
+  let heard = "";
+  child.stdout.on("data", (text: Buffer) => (heard += text.toString()));
+  const says = (word: string): Promise<void> =>
+    until(() => heard.includes(word), `the process to say "${word}"`);
+  return { kill, says };
+}
 
 test(
   "F17 memory that runs out ends the sidecar, not the engine beside it, and costs hits only",
@@ -43,18 +64,14 @@ test(
     const its = Number(readFileSync(`/proc/${sidecar.pid}/oom_score_adj`, "utf8"));
     expect(its).toBe(Math.min(1000, own + 1000));
 
-    const before = outOfMemoryKills();
-    const [shell, ...rest] = group.under;
-    const engine = spawn(shell!, [...rest, process.execPath, "-e", HUNGRY, group.kills], {
-      stdio: ["ignore", "pipe", "inherit"],
-    });
-    closeAfterTest({ close: () => engine.kill("SIGKILL") });
-    const heard: string[] = [];
-    engine.stdout.on("data", (text: Buffer) => heard.push(text.toString()));
+    const engine = spawnUnder(group, own, ENGINE);
+    await engine.says("up");
+    const hungry = spawnUnder(group, Math.min(1000, own + HUNGRY_RAISE), HUNGRY);
     expect(await sidecar.died(), "the kernel's choice").toBe("SIGKILL");
-    await until(() => outOfMemoryKills() > before, "the kernel to say so (else: void)");
+    await until(() => group.killed > 0, "the kernel to say so (else: void)");
+    hungry.kill("SIGKILL");
     engine.kill("SIGUSR2");
-    await until(() => heard.join("").includes("here"), "the engine to be there still");
+    await engine.says("here");
     engine.kill("SIGKILL");
 
     await sidecar.startAgain();

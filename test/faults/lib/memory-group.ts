@@ -54,9 +54,11 @@ export class MemoryGroup {
     return ["sh", "-c", `echo $$ > ${join(this.#path, "cgroup.procs")} && exec "$@"`, "sh"];
   }
 
-  /** The file whose line `oom_kill` says how many of it the kernel has ended for want of memory. */
-  get kills(): string {
-    return join(this.#path, KILLS);
+  /** How many of those in it the kernel has ended for want of memory. */
+  get killed(): number {
+    return Number(
+      /^oom_kill (\d+)$/m.exec(readFileSync(join(this.#path, KILLS), "utf8"))?.[1] ?? 0,
+    );
   }
 
   /** After what ran in it has ended. */
@@ -71,9 +73,4 @@ export class MemoryGroup {
     };
     await until(isGone, "the group to be empty");
   }
-}
-
-/** How often the kernel has ended a process of ours for want of memory, by who it was. */
-export function outOfMemoryKills(): number {
-  return Number(/^oom_kill (\d+)$/m.exec(readFileSync("/proc/vmstat", "utf8"))?.[1] ?? 0);
 }

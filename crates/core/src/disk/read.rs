@@ -24,24 +24,26 @@ pub enum Outcome {
     Failed,
 }
 
+/// Those under way by when they began, the oldest first.
+type Open = (u64, BTreeSet<(Instant, u64)>);
+
 /// Reads under way: one that takes too long means that the disk hangs, and nobody else should wait for it.
 #[derive(Debug, Default)]
 pub struct Stalls {
-    open: Mutex<(u64, BTreeSet<(Instant, u64)>)>,
+    open: Mutex<Open>,
 }
 
 impl Stalls {
     /// Whether the oldest of them takes too long.
     pub fn any(&self) -> bool {
-        let limit = Duration::from_millis(DISK_STALL_MS);
-        self.open().1.first().is_some_and(|(begun, _)| begun.elapsed() > limit)
+        hangs(&self.open())
     }
 
     fn begin(&self) -> Option<(Instant, u64)> {
-        if self.any() {
+        let mut open = self.open();
+        if hangs(&open) {
             return None;
         }
-        let mut open = self.open();
         open.0 += 1;
         let ticket = (Instant::now(), open.0);
         open.1.insert(ticket);
@@ -52,9 +54,14 @@ impl Stalls {
         self.open().1.remove(&ticket);
     }
 
-    fn open(&self) -> MutexGuard<'_, (u64, BTreeSet<(Instant, u64)>)> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn hangs(open: &Open) -> bool {
+    let limit = Duration::from_millis(DISK_STALL_MS);
+    open.1.first().is_some_and(|(begun, _)| begun.elapsed() > limit)
 }
 
 impl Shared {
