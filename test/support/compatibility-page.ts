@@ -55,8 +55,8 @@ const LINES: readonly Line[] = [
   },
   { what: "sliding window and full attention (Gemma 3)", proof: `${RESTORES}[sliding window]` },
   { what: "pages taken as they are", proof: `${RESTORES}[opaque pages]` },
-  { what: "fp8 cache", proof: `${RESTORES}[fp8 cache]`, no: everywhere(2) },
-  { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: everywhere(4) },
+  { what: "fp8 cache", proof: `${RESTORES}[fp8 cache]` },
+  { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: everywhere(3) },
   {
     what: "aborted while it loads",
     proof: "test_releases.py::test_a_request_that_is_aborted_while_it_loads_leaves_nothing[*]",
@@ -111,7 +111,7 @@ const LINES: readonly Line[] = [
   {
     what: "steps scheduled ahead (asynchronous scheduling)",
     proof: "",
-    no: everywhere(3),
+    no: everywhere(2),
   },
   {
     what: "LoRA: adapters run untouched beside what is restored",
@@ -120,7 +120,7 @@ const LINES: readonly Line[] = [
   {
     what: "pictures: found again, never taken for another",
     proof: `${BESIDE}test_a_picture_is_found_again_and_never_taken_for_another`,
-    no: { "0.28.0": 5 },
+    no: { "0.28.0": 4 },
   },
   {
     what: "200 requests or more at once on a tiny cache, full attention",
@@ -139,6 +139,7 @@ const LINES: readonly Line[] = [
     no: { "0.28.0": 1 },
   },
   { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
+  { what: "conversations, fp8 cache: 0.9 of the ideal found", proof: `${FOUND}[fp8 cache]` },
   {
     what: "conversations, full attention: 0.9 of the ideal found",
     proof: `${FOUND}[full attention]`,
@@ -184,17 +185,17 @@ run": nothing forbids it, and no run is on record.
 
 const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only (\`partial_tail_offloads\`), whole boundaries came with 0.29
    (vLLM #51358).
-2. vLLM takes fp8 caches on CPUs with AVX-512 or AMX only (vLLM #39445, \`_get_attn_isa\` of vllm/v1/attention/backends/cpu_attn.py), which the machine of these
-   runs has not; the test runs where the CPU has AVX-512. Such a page is taken as it is, which "pages taken as they are" proves.
-3. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes
+2. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes
    them, and held until they are copied, which does not depend on when the next step is scheduled.
-4. vLLM computes on from cached latents on CPUs with AMX only, from 0.29 on (vLLM #52616); elsewhere it turns prefix caching off for MLA (vLLM #49453,
+3. vLLM computes on from cached latents on CPUs with AMX only, from 0.29 on (vLLM #52616); elsewhere it turns prefix caching off for MLA (vLLM #49453,
    vllm/platforms/cpu.py), and then there is nothing to restore. The test runs where the CPU has AMX; the specs are tested on their own.
-5. The LLaVA of 0.28.0 imports \`PixtralRotaryEmbedding\`, which the transformers of its lock (python-shim/releases/0.28.0.txt) no longer has: it does not start, without a
+4. The LLaVA of 0.28.0 imports \`PixtralRotaryEmbedding\`, which the transformers of its lock (python-shim/releases/0.28.0.txt) no longer has: it does not start, without a
    connector either.
 
 - Every kind of KV-cache page is kept: K and V vectors canonically, everything else (8-bit and packed caches, latents, recurrent states, kinds the shim
   does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.
+- vLLM takes fp8 caches on CPUs with AVX-512 or AMX only (vLLM #39445, \`_get_attn_isa\` of vllm/v1/attention/backends/cpu_attn.py), so their tests run only there; on
+  record is a run on a CPU with AVX-512.
 - Refused at start on every release: context parallelism, \`--mamba-cache-mode\` other than \`align\`, and states of a whole sequence that are not vLLM's
   MambaSpec, since nobody hands them over.
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA

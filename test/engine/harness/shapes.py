@@ -66,13 +66,14 @@ SHAPES = {
     "hybrid, one KV head": Shape(
         replace(SMALL, kind="qwen3_5", layers=8, kv_heads=1),
         {STATE, ATTENTION},
-        small=_SMALL_HYBRID,
+        small=(*_SMALL_HYBRID, ("max_model_len", 4096)),
         is_long=True,
     ),
     "sliding window": Shape(
         replace(SMALL, kind="gemma3", dtype="float32", window=80),
         {ATTENTION, WINDOW},
         {"block_size": 32},
+        small=(("num_gpu_blocks_override", 20), ("max_model_len", 288)),
     ),
     # The way of fp8 and all other pages that are not understood, on every CPU.
     "opaque pages": Shape(
@@ -83,7 +84,11 @@ SHAPES = {
         small=_SMALL_ATTENTION,
     ),
     "fp8 cache": Shape(
-        SMALL, {ATTENTION}, {"block_size": 32, "kv_cache_dtype": "fp8"}, needs="avx512f"
+        SMALL,
+        {ATTENTION},
+        {"block_size": 32, "kv_cache_dtype": "fp8"},
+        needs="avx512f",
+        small=_SMALL_ATTENTION,
     ),
     "latent": Shape(replace(SMALL, kind="deepseek_v2", layers=2), {LATENT}, needs="amx_tile"),
 }
