@@ -19,6 +19,8 @@ const FLIPS = 340_000;
 const FLIP_DOORS = 3;
 const CONNECTIONS = 10_000;
 const ENGINE_KILLS = 25;
+/** With 100, prompts of test_deaths.py are asked 10,000 times. */
+const VAULT_DEATHS = 100;
 const FUZZ_S = 120;
 const PART_TIMEOUT_MS = 60 * 60_000;
 
@@ -29,6 +31,19 @@ async function vitest(name, files, env) {
   const lines = [];
   const args = ["run", "--config", "test/vitest.config.ts", ...files];
   const ran = await run(join(NODE_BIN, "vitest"), args, {
+    cwd: at(),
+    env,
+    timeoutMs: PART_TIMEOUT_MS,
+    logPath: join(LOGS, `long-${name}.log`),
+    onLine: (line) => lines.push(line),
+  });
+  return { lines, hasPassed: ran.code === 0 && !ran.timedOut };
+}
+
+/** The same for a file of engine tests. */
+async function pytest(name, file, env) {
+  const lines = [];
+  const ran = await run(join(VENV_BIN, "python"), [...PYTEST, "-s", file], {
     cwd: at(),
     env,
     timeoutMs: PART_TIMEOUT_MS,
@@ -76,16 +91,15 @@ const PARTS = {
     return { kills: hasPassed ? 40 : 0, failures: failures(hasPassed) };
   },
   async engines(seed) {
-    const lines = [];
-    const args = [...PYTEST, "-s", "test/engine/test_kills.py"];
-    const ran = await run(join(VENV_BIN, "python"), args, {
-      cwd: at(),
-      env: { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_ENGINE_KILLS: String(ENGINE_KILLS) },
-      timeoutMs: PART_TIMEOUT_MS,
-      logPath: join(LOGS, "long-engines.log"),
-      onLine: (line) => lines.push(line),
-    });
-    return { ...told(lines, "engine kills"), failures: failures(ran.code === 0) };
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_ENGINE_KILLS: String(ENGINE_KILLS) };
+    const { lines, hasPassed } = await pytest("engines", "test/engine/test_kills.py", env);
+    return { ...told(lines, "engine kills"), failures: failures(hasPassed) };
+  },
+  async deaths(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_DEATHS: String(VAULT_DEATHS) };
+    const { lines, hasPassed } = await pytest("deaths", "test/engine/test_deaths.py", env);
+    const counts = { ...told(lines, "vault deaths"), ...told(lines, "vault deaths timed") };
+    return { ...counts, failures: failures(hasPassed) };
   },
   async crowds(seed) {
     const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_CONNECTIONS: String(CONNECTIONS) };

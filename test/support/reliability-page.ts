@@ -62,6 +62,11 @@ function sums(): Record<string, string> {
     rows: `${driven} of ${FAULTS.length}, ${FAULTS.filter(isLoaded).length} of them under load; of the others the table says why not`,
     kills: number(total("kills", "kills")),
     engineKills: number(total("engines", "engineKills")),
+    deaths: number(total("deaths", "deaths")),
+    deathRequests: number(total("deaths", "requests")),
+    deathPrompts: number(total("deaths", "prompts")),
+    deathsTimed: number(total("deaths", "timed")),
+    deathsLate: number(total("deaths", "overLimit")),
     flips: number(total("flips", "flips")),
     fuzz:
       total("fuzz", "inputs") === 0
