@@ -16,7 +16,7 @@ const MODEL = { kind: "llama", hidden: 512, layers: 8, heads: 8, "kv-heads": 4, 
 const MODEL_LEN = 4096;
 const BLOCK_TOKENS = 128;
 /** Prompts by their tokens, for each link: the more, the less theirs and the engine's noise differ. */
-const FEW = { 100: 9, 500: 4, 1000: 2, 2000: 2, 4000: 2 };
+const FEW = { 100: 9, 500: 6, 1000: 5, 2000: 3, 4000: 2 };
 const MANY = { 100: 7, 500: 7, 1000: 6, 2000: 4, 4000: 2 };
 const QUICK = { 100: 2, 1000: 2, 2000: 1 };
 /** Mb/s; 0: not shaped. Each part fits into a few minutes. */

@@ -1,5 +1,5 @@
 // Owns what is known of one engine's pace: computing, loading, and the bytes its blocks take on the wire.
-import { LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits-pace.ts";
+import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits-pace.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";
@@ -123,7 +123,7 @@ export class EnginePace {
     return { tokens: best.offer.tokens, choice, why, cost: best.cost, recomputeS };
   }
 
-  /** The offer that answers first, when it does before `leastS`. */
+  /** The offer that answers first, when it does before `leastS`; what must be fetched, before that by a margin. */
   #quickest(
     offers: readonly Offer[],
     end: number,
@@ -134,6 +134,7 @@ export class EnginePace {
     for (const offer of offers) {
       const cost = this.costOf(offer, end);
       if (cost === null || totalS(cost) >= least) continue;
+      if (cost.fetchS > 0 && totalS(cost) * (1 + BEGIN_MARGIN) >= leastS) continue;
       best = { offer, cost };
       least = totalS(cost);
     }

@@ -46,7 +46,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F1",
     "vault killed, idle or while it reads or writes",
     "reads become misses within the deadline, writes are dropped and counted, no request fails",
-    [PROCESSES, ENGINE, "test/client/vault-client.test.ts"],
+    [PROCESSES, ENGINE, "test/engine/test_deaths.py", "test/client/vault-client.test.ts"],
   ),
   row("F2", "vault restarts with its memory lost", "a new epoch; misses only", [
     PROCESSES,

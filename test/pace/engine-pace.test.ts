@@ -1,6 +1,6 @@
 // The choice between restoring and computing: what answers first wins, unknown things are tried, the switch overrules.
 import { describe, expect, test, vi } from "vitest";
-import { LOAD_FADE_MS } from "../../src/limits-pace.ts";
+import { BEGIN_MARGIN, LOAD_FADE_MS } from "../../src/limits-pace.ts";
 import { EnginePace } from "../../src/pace/engine-pace.ts";
 import { Link } from "../../src/pace/link.ts";
 
@@ -53,6 +53,20 @@ describe("a choice", () => {
     const even = bytes / (gainS - pace.loadS(bytes) - 0.001);
     expect(choose(pace, linkOf(even * 1.2))).toBe("loaded cheaper");
     expect(choose(pace, linkOf(even / 1.2))).toBe("recomputed slow_link");
+  });
+
+  test("is to compute where a fetch would win by less than it is worth to begin it, not where all lies here", () => {
+    const pace = learned();
+    const recomputeS = pace.prefill.seconds(0, TOKENS)!;
+    const restS = pace.loadS(0) + pace.prefill.seconds(TOKENS, TOKENS)!;
+    const winningBy = (share: number): string => {
+      const fetchS = recomputeS / (1 + share) - restS;
+      return pace.choose(0, TOKENS, [{ tokens: TOKENS, fetchS, loadBytes: 0 }]).choice;
+    };
+    expect(winningBy(BEGIN_MARGIN * 0.8)).toBe("recomputed");
+    expect(winningBy(BEGIN_MARGIN * 1.2)).toBe("loaded");
+    const local = { tokens: 512, fetchS: 0, loadBytes: 0 };
+    expect(pace.choose(0, TOKENS, [local]).choice).toBe("local");
   });
 
   test("counts the bytes that wait on the link already", () => {

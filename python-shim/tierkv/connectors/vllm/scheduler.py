@@ -14,6 +14,7 @@ from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import prompt_work
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.idle import IdleSteps
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
@@ -32,7 +33,6 @@ log = logging.getLogger("tierkv.shim")
 #: vLLM's answer to "how many tokens do you have": (tokens, loads asynchronously); None tokens = ask again.
 Match = tuple[int | None, bool]
 _NOTHING: Match = (0, False)
-_ASK_AGAIN: Match = (None, False)
 
 
 class SchedulerShim:
@@ -60,7 +60,7 @@ class SchedulerShim:
         self._model = str(config.model_config.model)
         self._fidelity = 0
         self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
-        self._is_waited_for = False  # by a request in the step being scheduled
+        self._idle = IdleSteps()
         self._wait_s = limits.WAIT_MS_DEFAULT / 1000
         self._stall_s = limits.STALL_MS_DEFAULT / 1000
         self._pool: Any = None
@@ -204,13 +204,8 @@ class SchedulerShim:
         if ours.digest != self._namespace_digest:
             log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
         self._namespace_digest = ours.digest
-        frame = {
-            "t": "namespace",
-            "namespace": ours.digest,
-            "model": self._model,
-            "parts": ours.parts,
-        }
-        if self._channel.send(frame):
+        named = {"namespace": ours.digest, "model": self._model, "parts": ours.parts}
+        if self._channel.send({"t": "namespace", **named}):
             self._named_connection = connection
         return self._named_connection == connection
 
@@ -234,12 +229,12 @@ class SchedulerShim:
         plan = self._book.get(request.request_id)
         if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
-            return self._ask_again() if plan is not None else self._give_up(state)
+            return self._idle.ask_again() if plan is not None else self._give_up(state)
         is_done = plan.is_done  # first: the helper thread may place the last block between the two
         ready = min(plan.ready_from(start), wanted)
         if ready < wanted and not is_done:
             if not self._is_out_of_time(state, plan, now):
-                return self._ask_again()
+                return self._idle.ask_again()
             self.counters.add("restores_cut_short")
         if ready == 0:
             self._count_miss(state, plan)
@@ -252,10 +247,6 @@ class SchedulerShim:
         if not state.is_missed and plan.done_reason != "complete":
             state.is_missed = True
             self.counters.add(f"misses_{plan.why or plan.done_reason or 'deadline'}")
-
-    def _ask_again(self) -> Match:
-        self._is_waited_for = True
-        return _ASK_AGAIN
 
     def _give_up(self, state: RequestState) -> Match:
         state.gave_up = True
@@ -313,7 +304,7 @@ class SchedulerShim:
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
         self._book.release_wanted()
-        self._yield_when_idle(scheduler_output)
+        self._idle.end(computes=bool(scheduler_output.num_scheduled_tokens))
         tables = self._tables.of_step(scheduler_output)
         for req_id, handed in compat.boundary_states(scheduler_output).items():
             if req_id in scheduler_output.scheduled_spec_decode_tokens:
@@ -337,16 +328,6 @@ class SchedulerShim:
             tokens=tokens,
             attended=attended,
         )
-
-    def _yield_when_idle(self, scheduler_output: Any) -> None:
-        """Let the helper thread run in a step that computes nothing while an answer of the sidecar is waited for.
-
-        An engine in the caller's own process spins through such steps and keeps the interpreter's lock for 5 ms at a time (vLLM's
-        engine process sleeps between them, v1/engine/core.py, `_process_engine_step`).
-        """
-        if self._is_waited_for and not scheduler_output.num_scheduled_tokens:
-            time.sleep(limits.IDLE_STEP_S)
-        self._is_waited_for = False
 
     def _offer_saves(self, state: RequestState, scheduled: int, tables: Any) -> None:
         request = state.request

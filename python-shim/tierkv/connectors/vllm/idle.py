@@ -1,0 +1,31 @@
+"""Owns the engine's steps that compute nothing because they wait for the sidecar: the helper thread runs in them."""
+
+import time
+from typing import Final
+
+from tierkv.connectors.vllm import limits
+
+#: What vLLM asks a connector again after, in its next step.
+ASK_AGAIN: Final = (None, False)
+
+
+class IdleSteps:
+    """Leaves the interpreter to the helper thread in such a step.
+
+    An engine in the caller's own process spins through them and keeps the interpreter's lock for 5 ms at a time, twice
+    for each answer; vLLM's engine process sleeps between them (v1/engine/core.py, `_process_engine_step`).
+    """
+
+    def __init__(self) -> None:
+        self._is_waited_for = False
+
+    def ask_again(self) -> tuple[None, bool]:
+        """Gives what says that a request waits, and remembers it for this step."""
+        self._is_waited_for = True
+        return ASK_AGAIN
+
+    def end(self, *, computes: bool) -> None:
+        """Ends the scheduling of a step."""
+        if self._is_waited_for and not computes:
+            time.sleep(limits.IDLE_STEP_S)
+        self._is_waited_for = False
