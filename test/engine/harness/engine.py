@@ -81,7 +81,7 @@ class Engines:
         if self._zygote.is_running:
             assert self._zygote.child.stdin is not None
             self._zygote.child.stdin.close()
-            self._zygote.child.wait(10)
+            self._zygote.child.wait(END_S)
 
 
 class Engine:
