@@ -37,10 +37,7 @@ export const RTT_SMOOTHING = 0.2;
 export const WIRE_SMOOTHING = 0.2;
 /** How often a running restore is weighed against computing. */
 export const PACE_TICK_MS = 20;
-/**
- * Fetching must beat computing by this share to be begun: near where both answer at the same time, it gains less than a fetch that
- * is given up half-way costs.
- */
+/** Fetching must beat computing by this share to be begun: near break-even it gains less than giving up half-way costs. */
 export const BEGIN_MARGIN = 0.05;
 /** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */
 export const PACE_MARGIN = 0.1;
