@@ -96,7 +96,7 @@ const PARTS = {
     return { ...told(lines, "engine kills"), failures: failures(hasPassed) };
   },
   async deaths(seed) {
-    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_DEATHS: String(VAULT_DEATHS) };
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_DEATHS: String(deaths) };
     const { lines, hasPassed } = await pytest("deaths", "test/engine/test_deaths.py", env);
     const counts = { ...told(lines, "vault deaths"), ...told(lines, "vault deaths timed") };
     return { ...counts, failures: failures(hasPassed) };
@@ -135,12 +135,13 @@ const options = {
   only: { type: "string" },
   reads: { type: "string", default: String(READS) },
   "packets-s": { type: "string", default: String(PACKETS_S) },
+  deaths: { type: "string", default: String(VAULT_DEATHS) },
   "soak-s": { type: "string", default: String(SOAK_S) },
 };
 const { values } = parseArgs({ options });
 const minutes = Number(values.minutes);
 const [reads, soakS] = [Number(values.reads), Number(values["soak-s"])];
-const packetsS = Number(values["packets-s"]);
+const [packetsS, deaths] = [Number(values["packets-s"]), Number(values.deaths)];
 const names = values.only?.split(",") ?? Object.keys(PARTS);
 if (!(minutes > 0 && minutes <= MINUTES_MAX) || names.some((name) => !(name in PARTS))) {
   say(`usage: npm run test:long -- [--minutes N] [--only ${Object.keys(PARTS).join(",")}]`);

@@ -51,12 +51,16 @@ def test_two_stages_of_a_pipeline_save_and_restore_every_block_together(
 def there_and_back(
     engines: Engines, cluster: Cluster, parallel: dict[str, Any], records: int
 ) -> None:
-    """Saves a prompt, as so many records of each block, empties the engine's cache and restores it."""
+    """Saves a prompt, as so many records of each block; restores it in the engine, emptied, and in another one."""
     options = {**parallel, "block_size": BLOCK, "kv_transfer_config": cluster.transfer_config}
-    with engines.start(vllm=options, environment=TWO_CORES) as engine:
+
+    def start() -> Engine:
+        engine = engines.start(vllm=options, environment=TWO_CORES)
         if "pipeline_parallel_size" in parallel:
             engine.call("compute_nothing")
-        engine.wait_up()
+        return engine.wait_up()
+
+    with start() as engine:
         (cold,) = engine.call("generate", prompts=[TEXT])
         assert cold["cached"] == 0
         cluster.wait_saved(records * BLOCKS)
@@ -64,13 +68,20 @@ def there_and_back(
         (own_hit,) = engine.call("generate", prompts=[TEXT])
         assert own_hit["cached"] == BLOCKS * BLOCK
         pages = engine.call("pages_by_group", prompt=TEXT)
-        restored = restore(engine)
-        assert restored["tokens"] == own_hit["tokens"]
-        assert restored["logprobs"] == pytest.approx(own_hit["logprobs"], abs=1e-6)
+        check(restore(engine), own_hit)
         assert engine.call("pages_by_group", prompt=TEXT) == pages
         assert cluster.counters()["blocks_restored_vault"] == BLOCKS
         (seat,) = cluster.wait_idle()["engines"]
         assert (seat["world"], seat["workers"]) == (2, 2)
+    with start() as another:
+        check(restore(another), own_hit)
+        assert another.call("pages_by_group", prompt=TEXT) == pages
+        assert cluster.counters()["blocks_restored_vault"] == 2 * BLOCKS
+
+
+def check(restored: dict[str, Any], own_hit: dict[str, Any]) -> None:
+    assert restored["tokens"] == own_hit["tokens"]
+    assert restored["logprobs"] == pytest.approx(own_hit["logprobs"], abs=1e-6)
 
 
 def restore(engine: Engine) -> dict[str, Any]:
