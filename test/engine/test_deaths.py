@@ -30,6 +30,8 @@ SEED = int(os.environ.get("TIERKV_TEST_SEED", "20261122"))
 EACH = 25
 #: How often each of them is asked: cold, from the own cache, with a death meanwhile, and restored.
 KINDS = 4
+#: Of all blocks that were asked for.
+DROPPED_SHARE_MAX = 0.02
 
 #: Loading takes long enough to be cut short, computing longer by far: 25 MB and a forward pass over 1,000 tokens.
 HEAVY = Spec(layers=3, hidden=512, heads=8, kv_heads=8, head_dim=128, vocab=512, dtype="float32")
@@ -65,8 +67,16 @@ def wait_up(cluster: Cluster) -> None:
     wait_until(is_up, "the sidecar has found the vault again")
 
 
-def wait_durable(cluster: Cluster, before: int, blocks: int) -> None:
-    cluster.wait_saved(before + blocks)
+def settled(cluster: Cluster) -> tuple[int, int]:
+    """Blocks that shim and sidecar have no more to do with, and those of them that were dropped."""
+    counters = cluster.counters()
+    dropped = sum(n for name, n in counters.items() if "dropped_" in name)
+    return counters["blocks_saved"] + counters["saves_present"] + dropped, dropped
+
+
+def wait_durable(cluster: Cluster, blocks: int) -> None:
+    """Until so many blocks are settled; those that were not dropped are on the vault's disk then."""
+    wait_until(lambda: settled(cluster)[0] >= blocks, f"{blocks} blocks are saved or dropped")
     cluster.wait_idle()
 
     def is_durable() -> bool:
@@ -86,15 +96,16 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
     engine = engines.start(vllm={**options, "kv_transfer_config": cluster.transfer_config})
     engine.wait_up()
     rng, whole = random.Random(SEED), EACH * BLOCKS * BLOCK
-    lost, wrong, took = 0, 0, 0.0
+    lost, wrong, droppings, took = 0, 0, 0, 0.0
     for death in range(DEATHS):
         texts = [prompt(rng.randrange(2**40), BLOCKS * BLOCK + 3) for _ in range(EACH)]
         assert plain.call("reset")
         right, _ = tokens_of(plain, texts)
-        counters = cluster.counters()
-        before = counters["blocks_saved"] + counters["saves_present"]
+        cluster.wait_idle()
+        before, dropped_before = settled(cluster)
         found = {"cold": tokens_of(engine, texts), "warm": tokens_of(engine, texts)}
-        wait_durable(cluster, before, EACH * BLOCKS)
+        wait_durable(cluster, before + EACH * BLOCKS)
+        dropped = settled(cluster)[1] - dropped_before
         empty(engine)
         # The first is dead before it is asked: that the others cost nothing would else prove nothing.
         killer = threading.Timer(rng.uniform(0, took), cluster.vault.kill)
@@ -110,12 +121,17 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
         started = time.monotonic()
         found["restored"] = tokens_of(engine, texts)
         took = time.monotonic() - started
-        assert [found[kind][1] for kind in ("cold", "warm", "restored")] == [0, whole, whole]
+        assert [found[kind][1] for kind in ("cold", "warm")] == [0, whole]
+        # A save that meets a vault just come back may be dropped, and cuts its own prompt short.
+        assert found["restored"][1] >= whole - dropped * BLOCKS * BLOCK
+        droppings += dropped
         lost += found["faulted"][1] < whole
         wrong += sum(tokens != right for tokens, _ in found.values())
     assert (wrong, lost > 0) == (0, True)
     requests = DEATHS * EACH * KINDS
+    assert droppings <= requests * BLOCKS * DROPPED_SHARE_MAX
     counts = {"deaths": DEATHS, "prompts": DEATHS * EACH, "requests": requests, "costHits": lost}
+    counts["dropped"] = droppings
     print(f"vault deaths {json.dumps(counts)}")
 
 
