@@ -26,11 +26,10 @@ const PART_TIMEOUT_MS = 60 * 60_000;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
-/** Runs test files with a seed; gives what was printed, and whether all passed. */
-async function vitest(name, files, env) {
+/** Runs a part's tests; gives what was printed, and whether all passed. */
+async function tests(name, command, args, env) {
   const lines = [];
-  const args = ["run", "--config", "test/vitest.config.ts", ...files];
-  const ran = await run(join(NODE_BIN, "vitest"), args, {
+  const ran = await run(command, args, {
     cwd: at(),
     env,
     timeoutMs: PART_TIMEOUT_MS,
@@ -40,18 +39,11 @@ async function vitest(name, files, env) {
   return { lines, hasPassed: ran.code === 0 && !ran.timedOut };
 }
 
-/** The same for a file of engine tests. */
-async function pytest(name, file, env) {
-  const lines = [];
-  const ran = await run(join(VENV_BIN, "python"), [...PYTEST, "-s", file], {
-    cwd: at(),
-    env,
-    timeoutMs: PART_TIMEOUT_MS,
-    logPath: join(LOGS, `long-${name}.log`),
-    onLine: (line) => lines.push(line),
-  });
-  return { lines, hasPassed: ran.code === 0 && !ran.timedOut };
-}
+const VITEST = ["run", "--config", "test/vitest.config.ts"];
+const vitest = (name, files, env) =>
+  tests(name, join(NODE_BIN, "vitest"), [...VITEST, ...files], env);
+const pytest = (name, file, env) =>
+  tests(name, join(VENV_BIN, "python"), [...PYTEST, "-s", file], env);
 
 /** The JSON behind `word` in what a test printed. */
 function told(lines, word) {

@@ -156,8 +156,7 @@ def test_a_vault_that_dies_in_the_middle_of_a_load(
 
     def seeded() -> list[int]:
         text = prompt(rng.randrange(2**40), HEAVY_BLOCKS * HEAVY_BLOCK + 3)
-        counters = cluster.counters()
-        before = counters["blocks_saved"] + counters["saves_present"]
+        before = cluster.saved()
         ask(engine, text)
         cluster.wait_saved(before + HEAVY_BLOCKS)
         return text

@@ -65,15 +65,11 @@ class Bench:
     def seed(self) -> list[int]:
         """A prompt whose blocks the vault holds and the engine does not."""
         text = self.new_prompt()
-        before = self.in_vault()
+        before = self.cluster.saved()
         self.ask(text)
         self.cluster.wait_saved(before + BLOCKS)
         self.empty()
         return text
-
-    def in_vault(self) -> int:
-        counters = self.cluster.counters()
-        return int(counters["blocks_saved"] + counters["saves_present"])
 
     def counter(self, name: str) -> int:
         return int(self.engine.call("status")["counters"].get(name, 0))
@@ -241,10 +237,10 @@ def test_f1_a_vault_killed_during_saves_loses_them_and_nothing_else(bench: Bench
 
 def test_a_vault_that_hangs_during_saves_has_them_in_the_end(bench: Bench) -> None:
     bench.heal()
-    text, before = bench.new_prompt(), bench.in_vault()
+    text, before = bench.new_prompt(), bench.cluster.saved()
     bench.cluster.vault.freeze()
     assert bench.ask(text) == 0
-    assert bench.in_vault() == before
+    assert bench.cluster.saved() == before
     bench.cluster.vault.thaw()
     bench.cluster.wait_saved(before + BLOCKS)
     bench.check_recovery()

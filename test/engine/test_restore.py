@@ -33,16 +33,12 @@ class Bench:
 
     def seed(self, text: list[int], **options: Any) -> Answer:
         """Puts a prompt's blocks into the vault; gives the engine's own hit and empties its cache."""
-        before = self._in_vault()
+        before = self.cluster.saved()
         blocks = (len(text) + len(self.ask(text, **options)["tokens"]) - 1) // BLOCK
         self.cluster.wait_saved(before + blocks)
         own_hit = self.ask(text, **options)
         self.empty()
         return own_hit
-
-    def _in_vault(self) -> int:
-        counters = self.cluster.counters()
-        return int(counters["blocks_saved"] + counters["saves_present"])
 
     def empty(self) -> None:
         assert self.engine.call("reset")

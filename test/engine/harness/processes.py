@@ -257,14 +257,14 @@ class Cluster:
             f"{engines} engines may restore",
         )
 
+    def saved(self) -> int:
+        """How many blocks the vault has told the sidecar that it holds."""
+        counters = self.counters()
+        return int(counters["blocks_saved"] + counters["saves_present"])
+
     def wait_saved(self, blocks: int) -> None:
-        """Until the vault has told the sidecar that it holds `blocks` blocks more than never."""
-
-        def held() -> int:
-            counters = self.counters()
-            return int(counters["blocks_saved"] + counters["saves_present"])
-
-        wait_until(lambda: held() >= blocks, f"{blocks} blocks are in the vault")
+        """Until `saved` is so many."""
+        wait_until(lambda: self.saved() >= blocks, f"{blocks} blocks are in the vault")
 
     def wait_idle(self) -> Json:
         """Until the sidecar has no plan, fetch or save under way; gives its status."""
