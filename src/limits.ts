@@ -153,6 +153,8 @@ export const BENCH_TOKEN_BYTES_DEFAULT = 147_456;
 /** Lanes to one vault: answers come over all of them, stored records go over LANES_STORING_MAX. 0: records travel over gRPC. */
 export const LANES_DEFAULT = 4;
 export const LANES_MAX = 8;
+/** Memory that no record of a vault needed for this long is the system's again. */
+export const SPARE_TRIM_MS = 10_000;
 /** A vault's rates are over about this time, and are sampled this often. */
 export const RATE_SPAN_MS = 10_000;
 export const RATE_SAMPLE_MS = 1_000;

@@ -141,6 +141,7 @@ export const storeRecheck: Core["storeRecheck"] = codedLater(loaded.storeRecheck
 export const storeFlush: Core["storeFlush"] = codedLater(loaded.storeFlush);
 export const storeDrain: Core["storeDrain"] = codedLater(loaded.storeDrain);
 export const storeDiskStats: Core["storeDiskStats"] = coded(loaded.storeDiskStats);
+export const storeTrim: Core["storeTrim"] = codedLater(loaded.storeTrim);
 export const storeStats: Core["storeStats"] = coded(loaded.storeStats);
 export const closeStore: Core["closeStore"] = coded(loaded.closeStore);
 export const testCorruptRecord: Core["testCorruptRecord"] = coded(loaded.testCorruptRecord);

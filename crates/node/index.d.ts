@@ -473,6 +473,7 @@ export interface StoreStats {
   maxBytes: number
   usedBytes: number
   reservedBytes: number
+  spareBytes: number
   records: number
   namespaces: number
   inserted: number
@@ -480,6 +481,9 @@ export interface StoreStats {
   evictedBytes: number
   quarantined: number
 }
+
+/** Gives the system the memory that no record needed since the last time. */
+export declare function storeTrim(id: number): Promise<void>
 
 /** Takes the next piece of a reserved record; true when it is complete. */
 export declare function storeWrite(reservationId: number, offset: number, data: Uint8Array): boolean

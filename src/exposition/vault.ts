@@ -40,6 +40,11 @@ export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] 
       "Memory of records in the middle of arriving.",
       stats.reservedBytes,
     ),
+    gauge(
+      `${OWN}_bytes_spare`,
+      "Memory of records that are gone, kept for the next ones.",
+      stats.spareBytes,
+    ),
     gauge(`${OWN}_records`, "Records in each tier.", tiers(stats.records, disk?.records)),
     gauge(`${OWN}_namespaces`, "Namespaces of the records in memory.", stats.namespaces),
     gauge(

@@ -33,6 +33,7 @@ import { listen } from "./listener.ts";
 import type { ListenAddress, Listener } from "./listener.ts";
 import { ModelNames } from "./models.ts";
 import { Rates } from "./rates.ts";
+import { SpareTrim } from "./spares.ts";
 import { storeHandler } from "./store-call.ts";
 import { OpenStreams } from "./streams.ts";
 import {
@@ -134,6 +135,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     );
   }
   vault.rates = new Rates(() => movedOf(vault));
+  const trim = new SpareTrim(vault.store, logger);
   const watch = new AuditWatch(audit, () => countsOf(vault));
   audit.record("started", { address: listener.address, tls: security !== null });
   logger.debug(
@@ -145,7 +147,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     address: listener.address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
-    close: () => (closing ??= drain({ vault, health, server, listener, watch, guests })),
+    close: () => (closing ??= drain({ vault, health, server, listener, watch, trim, guests })),
   };
 }
 
@@ -240,11 +242,20 @@ interface Parts {
   server: Server;
   listener: Listener;
   watch: AuditWatch;
+  trim: SpareTrim;
   guests: Guests;
 }
 
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
-async function drain({ vault, health, server, listener, watch, guests }: Parts): Promise<void> {
+async function drain({
+  vault,
+  health,
+  server,
+  listener,
+  watch,
+  trim,
+  guests,
+}: Parts): Promise<void> {
   health.stop();
   await listener.stop();
   const finished = new Promise<void>((resolve) => {
@@ -262,6 +273,7 @@ async function drain({ vault, health, server, listener, watch, guests }: Parts):
   vault.rates?.close();
   vault.lanes?.close();
   watch.close();
+  trim.close();
   await vault.streams.idle();
   // What was accepted reaches the disk, and the next start finds footers.
   await storeDrain(vault.store);

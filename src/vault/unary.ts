@@ -162,6 +162,7 @@ export function stats(vault: VaultContext): m.StatsReply {
     maxBytes: now.maxBytes,
     usedBytes: now.usedBytes,
     reservedBytes: now.reservedBytes,
+    spareBytes: now.spareBytes,
     records: now.records,
     namespaces: now.namespaces,
     counters: {

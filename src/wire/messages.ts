@@ -122,6 +122,8 @@ export interface StatsReply {
   lanes: number;
   outBytesPerS: number;
   inBytesPerS: number;
+  /** Memory of records that are gone, kept for the next ones. */
+  spareBytes: number;
 }
 
 export interface DiskStats {

@@ -38,6 +38,9 @@ pub const STREAM_BYTES_MIN: usize = 128 * KIB;
 /// Smallest budget of a store: a few records and their index must fit.
 pub const STORE_BYTES_MIN: u64 = MIB as u64;
 
+/// Smallest memory of a record that is kept for the next one of its length, within the budget: smaller ones the allocator keeps itself.
+pub const STORE_SPARE_BYTES_MIN: usize = 32 * KIB;
+
 /// Record size from which the store guesses how many evicted keys are worth remembering.
 pub const STORE_RECORD_BYTES_TYPICAL: u64 = 256 * KIB as u64;
 

@@ -1,5 +1,6 @@
 //! Owns the vault's RAM store: records in memory of ours, under a byte budget that equals real memory.
 
+mod allocation;
 mod block;
 mod budget;
 mod durable;
@@ -13,13 +14,14 @@ mod policy;
 mod queues;
 mod reservation;
 mod s3fifo;
+mod spares;
 mod status;
 mod tenants;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use block::Block;
+use block::Shape;
 use budget::Budget;
 pub use budget::ENTRY_BYTES;
 use ghosts::GHOST_BYTES;
@@ -59,6 +61,8 @@ pub struct Stats {
     pub used_bytes: u64,
     /// Of it, reserved for records in the middle of arriving.
     pub reserved_bytes: u64,
+    /// Beside it, memory that records gave back and the next ones take; with it never above the budget.
+    pub spare_bytes: u64,
     /// Records that can be looked up.
     pub records: u64,
     /// Namespaces they belong to.
@@ -178,10 +182,10 @@ impl Store {
         if !state.policy.may_set_aside(tenant, record_bytes) {
             return Offer::Refused(ItemStatus::OverBudget);
         }
-        let Some(block) = Block::new(bytes) else {
+        let Some(shape) = Shape::of_record(bytes) else {
             return Offer::Refused(ItemStatus::OverBudget);
         };
-        let Some((memory, aside)) = state.set_aside(&self.budget, block, tenant) else {
+        let Some((memory, aside)) = state.set_aside(&self.budget, shape, tenant) else {
             return Offer::Refused(ItemStatus::OverBudget);
         };
         state.in_flight.insert(key);
@@ -260,10 +264,16 @@ impl Store {
             max_bytes: self.options.max_bytes,
             used_bytes: self.budget.used(),
             reserved_bytes: self.budget.reserved(),
+            spare_bytes: self.budget.spare_bytes(),
             records: state.policy.len() as u64,
             namespaces: state.policy.namespaces() as u64,
             ..state.totals
         }
+    }
+
+    /// Gives the system the memory that no record needed since the last time; may take a while.
+    pub fn trim(&self) {
+        self.budget.trim();
     }
 
     /// Flips the lowest bit of one byte of a stored record, for tests; false when there is none.
@@ -275,8 +285,8 @@ impl Store {
         let mut bytes = record.to_vec();
         bytes[offset] ^= 1;
         state.policy.remove(key);
-        let Some(block) = Block::new(bytes.len()) else { return false };
-        let Some((mut memory, aside)) = state.set_aside(&self.budget, block, 0) else {
+        let Some(shape) = Shape::of_record(bytes.len()) else { return false };
+        let Some((mut memory, aside)) = state.set_aside(&self.budget, shape, 0) else {
             return false;
         };
         memory.span(0, bytes.len()).copy_from_slice(&bytes);
@@ -324,11 +334,11 @@ impl State {
     fn set_aside(
         &mut self,
         budget: &Arc<Budget>,
-        block: Block,
+        shape: Shape,
         tenant: u64,
     ) -> Option<(Reserved, Aside)> {
         let mut aside = None;
-        let memory = budget.charge(block, |bytes| {
+        let memory = budget.charge(shape, |bytes| {
             // Before anybody gives way: it counts as the tenant's own.
             aside = Some(Aside { tenant: self.policy.set_aside(tenant, bytes), bytes });
             self.make_room(budget, bytes);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use napi::Env;
-use napi::bindgen_prelude::{BufferSlice, Float64Array, Uint32Array};
+use napi::bindgen_prelude::{AsyncTask, BufferSlice, Float64Array, Uint32Array};
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::record::{Hash, PACKED_KEY_BYTES};
@@ -11,7 +11,7 @@ use tierkv_core::store::{ItemStatus, Offer, Options, Pin, RecordKey, Reservation
 
 use crate::ids::Ids;
 use crate::skin::{count, hash, number, packed_key, run, size};
-use crate::store_disk::StoreDiskOptions;
+use crate::store_disk::{Background, StoreDiskOptions};
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");
 static RESERVATIONS: Ids<Reservation> = Ids::new("reservation");
@@ -45,6 +45,7 @@ pub struct StoreStats {
     pub max_bytes: f64,
     pub used_bytes: f64,
     pub reserved_bytes: f64,
+    pub spare_bytes: f64,
     pub records: f64,
     pub namespaces: f64,
     pub inserted: f64,
@@ -261,6 +262,7 @@ pub fn store_stats(id: u32) -> napi::Result<StoreStats> {
             max_bytes: number(stats.max_bytes),
             used_bytes: number(stats.used_bytes),
             reserved_bytes: number(stats.reserved_bytes),
+            spare_bytes: number(stats.spare_bytes),
             records: number(stats.records),
             namespaces: number(stats.namespaces),
             inserted: number(stats.inserted),
@@ -269,6 +271,16 @@ pub fn store_stats(id: u32) -> napi::Result<StoreStats> {
             quarantined: number(stats.quarantined),
         })
     })
+}
+
+/// Gives the system the memory that no record needed since the last time.
+#[napi(ts_return_type = "Promise<void>")]
+pub fn store_trim(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
+    let store = run(|| STORES.get(id))?;
+    Ok(Background::start(move || {
+        store.trim();
+        Ok(())
+    }))
 }
 
 /// Closes a store; idempotent. Pinned memory goes with its last pin.

@@ -106,7 +106,7 @@ pub struct Background<V, J> {
 }
 
 impl<V, J> Background<V, J> {
-    fn start(work: impl FnOnce() -> Result<V> + Send + 'static) -> AsyncTask<Self>
+    pub fn start(work: impl FnOnce() -> Result<V> + Send + 'static) -> AsyncTask<Self>
     where
         Self: Task,
     {

@@ -7,15 +7,17 @@ use std::thread;
 
 use tierkv_core::lane::server::{Options, Server, Token};
 use tierkv_core::lane::tls::{self, Identity};
-use tierkv_core::store::{self, CLASS_ANY, Scope, Store};
+use tierkv_core::store::{self, CLASS_ANY, RecordKey, Store};
 
+use super::near::{NAMESPACE, key};
 use super::tcp;
 
 /// Serves until standard input ends; each line is an order and is answered by a line.
 pub fn serve(host: &str) {
     let mut orders = std::io::stdin().lock().lines();
     let set_bytes: u64 = orders.next().unwrap().unwrap().parse().unwrap();
-    let max_bytes = set_bytes * 2;
+    // Full once the first set is there: each record that comes takes the place of one before.
+    let max_bytes = set_bytes + set_bytes / 4;
     let options =
         store::Options { max_bytes, max_record_bytes: max_bytes / 2, record_class: CLASS_ANY };
     let store = Arc::new(Store::new(options).unwrap());
@@ -35,15 +37,21 @@ pub fn serve(host: &str) {
     println!("{} {} :{port} {}", addresses[0], addresses[1], cert_pem.replace('\n', "|"));
     for order in orders {
         match order.unwrap().as_str() {
-            "flush" => {
-                store.flush(Scope::default());
-            }
+            order if order.starts_with("retire ") => retire(&store, order),
             token => [&clear, &secured].into_iter().for_each(|server| {
                 server.admit(token_of(token));
             }),
         }
         println!("done");
     }
+}
+
+/// `retire SET BLOCKS`: those go first.
+fn retire(store: &Store, order: &str) {
+    let mut numbers = order.split(' ').skip(1).map(|number| number.parse().unwrap());
+    let [set, blocks] = [(); 2].map(|()| numbers.next().unwrap());
+    let key = |index| RecordKey::from_packed(NAMESPACE, &key(set, index as usize));
+    store.demote(&(0..blocks).map(key).collect::<Vec<_>>(), false);
 }
 
 /// A short name, as a token.

@@ -84,6 +84,8 @@ pub struct Near {
     /// What records are made, and taken in, with.
     pub boxes: Boxes,
     sessions: u32,
+    /// Of the records that are stored now: others have other keys.
+    set: u32,
 }
 
 /// The way out and the way in.
@@ -141,6 +143,7 @@ impl Near {
             leases,
             boxes: Boxes::default(),
             sessions: 0,
+            set: 0,
         }
     }
 
@@ -155,6 +158,12 @@ impl Near {
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();
         assert_eq!(line, "done\n");
+    }
+
+    /// What is stored from now on is new, and the records so far give way to it: the vault is full, as vaults are.
+    pub fn next_set(&mut self) {
+        self.order(&format!("retire {} {}", self.set, self.leases.len()));
+        self.set += 1;
     }
 
     pub fn connect(&mut self, lanes: u16, is_secured: bool) -> Session {
@@ -216,7 +225,7 @@ impl Near {
     /// Blocks straight into their slots.
     pub fn targets(&self, blocks: impl Iterator<Item = usize>, codec: Codec) -> Targets {
         let target = |index: usize| Target {
-            packed_key: key(index),
+            packed_key: key(self.set, index),
             lease: self.leases[index],
             geometry: Arc::clone(&self.geometry),
         };
@@ -239,7 +248,7 @@ impl Near {
 
     pub fn maker(&self, codec: Codec) -> Maker<'_> {
         let (leases, arena, geometry) = (&self.leases, &self.arena, &self.geometry);
-        Maker { leases, arena, geometry, outbox: &self.boxes.outbox, codec }
+        Maker { set: self.set, leases, arena, geometry, outbox: &self.boxes.outbox, codec }
     }
 
     /// Records are made by a thread of its own, as in a sidecar, while others are sent.
@@ -262,6 +271,7 @@ impl Near {
 
 /// Makes records of the arena's slots.
 pub struct Maker<'a> {
+    set: u32,
     leases: &'a [Lease],
     arena: &'a Arc<Arena>,
     geometry: &'a Geometry,
@@ -271,7 +281,7 @@ pub struct Maker<'a> {
 
 impl Maker<'_> {
     pub fn encode(&self, index: usize) -> Outgoing {
-        let packed_key = key(index);
+        let packed_key = key(self.set, index);
         let identity = Identity {
             shard: 0,
             shard_count: 1,
@@ -286,8 +296,10 @@ impl Maker<'_> {
     }
 }
 
-fn key(index: usize) -> [u8; 36] {
+/// Of block `index` of a set.
+pub fn key(set: u32, index: usize) -> [u8; 36] {
     let mut key = [0; 36];
+    key[8..12].copy_from_slice(&set.to_le_bytes());
     key[..8].copy_from_slice(&(index as u64).to_le_bytes());
     key
 }
@@ -320,7 +332,7 @@ fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
     for (codec, name) in CODECS {
         let bytes = near.wire_bytes(codec);
         for (lanes, session) in sessions {
-            near.order("flush");
+            near.next_set();
             measure(samples, near, &format!("save{name}{lanes}"), bytes, |near| {
                 near.save(session, codec);
             });
@@ -330,7 +342,7 @@ fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
         }
     }
     for (lanes, session) in sessions {
-        near.order("flush");
+        near.next_set();
         for ms in beside::restore_ms(near, session, Codec::Int8) {
             samples.add(&format!("besideSaves{lanes}Ms"), ms);
         }
@@ -348,7 +360,7 @@ pub fn run(plan: &Plan) -> String {
     for _ in 0..plan.rounds {
         round(&mut near, &sessions, &mut samples);
     }
-    let keys: Vec<_> = (0..2000).map(key).collect();
+    let keys: Vec<_> = (0..2000).map(|index| key(near.set, index)).collect();
     for _ in 0..plan.rounds * 100 {
         samples.add("lookup2000Ms", sessions[2].1.look_up_ms(&keys));
     }

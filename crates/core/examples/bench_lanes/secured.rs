@@ -38,7 +38,7 @@ fn round(near: &mut Near, ways: &mut [Way], samples: &mut Samples) {
     for (codec, name) in [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")] {
         let bytes = near.wire_bytes(codec);
         for Way { name: way, session, boxes } in &mut *ways {
-            near.order("flush");
+            near.next_set();
             std::mem::swap(&mut near.boxes, boxes);
             measure(samples, near, &format!("save{name}{way}"), bytes, |near| {
                 near.save(session, codec);

@@ -1,16 +1,14 @@
 //! Owns the memory of one record: a single allocation, with the counts of who uses it in front of its bytes.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::alloc::Layout;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::allocation::{Allocation, real_bytes, real_bytes_max};
 use super::budget::Budget;
 use crate::disk::pages::PAGE;
 use crate::sync::{AtomicU32, Ordering, fence};
-
-/// Header of an allocation, as the system allocator keeps it.
-const ALLOCATION_BYTES: u64 = 8;
 
 /// What stands in front of a record that is whole.
 #[derive(Debug)]
@@ -26,10 +24,40 @@ pub(super) struct Head {
 
 const HEAD_BYTES: usize = size_of::<Head>();
 
+/// How a record is to lie in memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    start: u32,
+    bytes: u32,
+    layout: Layout,
+}
+
+impl Shape {
+    /// A record behind its counts; `None` for an impossible length.
+    pub(super) fn of_record(bytes: usize) -> Option<Self> {
+        Self::new(HEAD_BYTES, bytes)
+    }
+
+    /// Whole pages, aligned, with a record at `record`: as they stand on disk. In front of it must be room for the counts.
+    pub(super) fn of_pages(record: &Range<usize>) -> Option<Self> {
+        Self::new(record.start, record.len()).filter(|_| record.start > HEAD_BYTES)
+    }
+
+    fn new(start: usize, bytes: usize) -> Option<Self> {
+        let (start, bytes) = (u32::try_from(start).ok()?, u32::try_from(bytes).ok()?);
+        Some(Self { start, bytes, layout: layout(start, bytes)? })
+    }
+
+    /// The most real memory that it can take.
+    pub(super) fn real_bytes_max(&self) -> u64 {
+        real_bytes_max(self.layout)
+    }
+}
+
 /// Memory of a record that is arriving: nobody else refers to it.
 #[derive(Debug)]
 pub(super) struct Block {
-    memory: NonNull<u8>,
+    memory: Allocation,
     /// Where the record begins, and how long it will be.
     start: u32,
     bytes: u32,
@@ -37,34 +65,24 @@ pub(super) struct Block {
     ready: usize,
 }
 
-// SAFETY: it owns its memory and hands it out by the rules of references.
-unsafe impl Send for Block {}
-// SAFETY: as above.
-unsafe impl Sync for Block {}
-
 impl Block {
-    /// Memory for a record; `None` when there is none.
-    pub(super) fn new(bytes: usize) -> Option<Self> {
-        let (start, bytes) = (u32::try_from(HEAD_BYTES).ok()?, u32::try_from(bytes).ok()?);
-        let layout = layout(start, bytes)?;
-        // SAFETY: the layout is not of size zero.
-        let memory = NonNull::new(unsafe { alloc(layout) })?;
+    /// Memory of this shape, what a record that is gone had first; `None` when there is none.
+    pub(super) fn new(shape: Shape, budget: &Budget) -> Option<Self> {
+        let Shape { start, bytes, layout } = shape;
+        if let Some(memory) = budget.spare(layout) {
+            return Some(Self { memory, start, bytes, ready: 0 });
+        }
+        if is_in_pages(start) {
+            let memory = Allocation::zeroed(layout)?;
+            return Some(Self { memory, start, bytes, ready: bytes as usize });
+        }
+        let memory = Allocation::new(layout)?;
         Some(Self { memory, start, bytes, ready: 0 })
-    }
-
-    /// Whole pages, aligned, with a record at `record`: as they stand on disk. In front of it must be room for the counts.
-    pub(super) fn in_pages(record: &Range<usize>) -> Option<Self> {
-        let start = u32::try_from(record.start).ok().filter(|_| record.start > HEAD_BYTES)?;
-        let bytes = u32::try_from(record.len()).ok()?;
-        let layout = layout(start, bytes)?;
-        // SAFETY: the layout is not of size zero.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { memory, start, bytes, ready: record.len() })
     }
 
     /// Real memory behind it: what the allocator set aside, and its own header.
     pub(super) fn allocated_bytes(&self) -> u64 {
-        allocated_bytes(self.memory, self.start, self.bytes)
+        self.memory.real_bytes()
     }
 
     /// Bytes of the record; those that nobody wrote yet are zeros.
@@ -86,9 +104,14 @@ impl Block {
 
     /// The pages around the record, where it stands in pages.
     pub(super) fn pages(&mut self) -> &mut [u8] {
-        let bytes = if is_in_pages(self.start) { extent(self.start, self.bytes) } else { 0 };
-        // SAFETY: `in_pages` allocated so many zeros, and the reference to us is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), bytes) }
+        let bytes = if is_in_pages(self.start) { self.memory.layout().size() } else { 0 };
+        if bytes > 0 && self.ready == 0 {
+            // SAFETY: as long as its layout says, and the reference to us is exclusive.
+            unsafe { self.memory.start().write_bytes(0, bytes) };
+            self.ready = self.bytes as usize;
+        }
+        // SAFETY: so many are initialised, and the reference to us is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), bytes) }
     }
 
     /// What of the record is initialised.
@@ -102,22 +125,15 @@ impl Block {
         let (start, bytes) = (self.start, self.bytes);
         self.span(0..bytes as usize);
         let (handles, holders) = (AtomicU32::new(1), AtomicU32::new(holders));
-        let head = self.memory.cast::<Head>();
+        let head = self.memory.leak().cast::<Head>();
         // SAFETY: aligned for it, and the record begins behind it.
         unsafe { head.write(Head { handles, holders, budget, start, bytes }) };
-        std::mem::forget(self);
         Shared { head }
     }
 
     fn record(&self) -> NonNull<u8> {
         // SAFETY: the record begins within the allocation.
-        unsafe { self.memory.add(self.start as usize) }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        free(self.memory, self.start, self.bytes);
+        unsafe { self.memory.start().add(self.start as usize) }
     }
 }
 
@@ -144,7 +160,7 @@ impl Shared {
 
     pub(super) fn allocated_bytes(&self) -> u64 {
         let Head { start, bytes, .. } = *self.head();
-        allocated_bytes(self.head.cast(), start, bytes)
+        layout(start, bytes).map_or(0, |layout| real_bytes(self.head.cast(), layout))
     }
 }
 
@@ -175,8 +191,11 @@ impl Drop for Shared {
         // All that others did through their handles comes before the end.
         fence(Ordering::Acquire);
         // SAFETY: the last handle: nobody else can reach it.
-        let Head { start, bytes, .. } = unsafe { self.head.read() };
-        free(self.head.cast(), start, bytes);
+        let Head { start, bytes, budget, .. } = unsafe { self.head.read() };
+        if let Some(layout) = layout(start, bytes) {
+            // SAFETY: `share` leaked it, of this layout.
+            budget.keep_spare(unsafe { Allocation::adopt(self.head.cast(), layout) });
+        }
     }
 }
 
@@ -193,32 +212,4 @@ fn extent(start: u32, bytes: u32) -> usize {
 fn layout(start: u32, bytes: u32) -> Option<Layout> {
     let align = if is_in_pages(start) { PAGE } else { align_of::<Head>() };
     Layout::from_size_align(extent(start, bytes), align).ok()
-}
-
-fn free(memory: NonNull<u8>, start: u32, bytes: u32) {
-    if let Some(layout) = layout(start, bytes) {
-        // SAFETY: allocated with this layout, and nobody refers to it any more.
-        unsafe { dealloc(memory.as_ptr(), layout) };
-    }
-}
-
-fn allocated_bytes(memory: NonNull<u8>, start: u32, bytes: u32) -> u64 {
-    // Aligned memory is cut out of a piece that is up to a page longer.
-    let is_aligned = is_in_pages(start);
-    let extent = extent(start, bytes);
-    let usable = if is_aligned { extent + PAGE } else { usable_bytes(memory, extent) };
-    usable as u64 + ALLOCATION_BYTES
-}
-
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn usable_bytes(memory: NonNull<u8>, _: usize) -> usize {
-    // SAFETY: the system allocator made this pointer with malloc, and it is alive.
-    unsafe { libc::malloc_usable_size(memory.as_ptr().cast()) }
-}
-
-/// Where the allocator cannot be asked: large blocks take whole pages, small ones multiples of 16.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn usable_bytes(_: NonNull<u8>, bytes: usize) -> usize {
-    let step = if bytes >= 32 * 1024 { PAGE } else { 16 };
-    bytes.next_multiple_of(step)
 }

@@ -1,9 +1,12 @@
 //! Owns the ceiling over all memory of a store, and what counts as used.
 
+use std::alloc::Layout;
 use std::sync::Arc;
 
-use super::block::Block;
+use super::allocation::Allocation;
+use super::block::{Block, Shape};
 use super::memory::Reserved;
+use super::spares::Spares;
 use crate::sync::{AtomicU64, Ordering};
 
 /// What a record costs besides its allocation: its line of the index, and its part of the table at the fullest moment.
@@ -20,6 +23,8 @@ pub struct Budget {
     /// Of `used`: pinned or reserved, so not to be had by evicting.
     held: AtomicU64,
     reserved: AtomicU64,
+    /// Memory that nobody uses; with `used` it stays under the ceiling, too.
+    spares: Spares,
 }
 
 impl Budget {
@@ -29,6 +34,7 @@ impl Budget {
             used: AtomicU64::new(0),
             held: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
+            spares: Spares::default(),
         })
     }
 
@@ -45,14 +51,37 @@ impl Budget {
         self.reserved.load(Ordering::Acquire)
     }
 
-    /// Charges and reserves memory. Nothing is evicted in vain: what can never fit beside the held
-    /// memory is refused first.
+    pub(super) fn spare_bytes(&self) -> u64 {
+        self.spares.bytes()
+    }
+
+    /// Memory of this layout that a record gave back, with whatever stood there.
+    pub(super) fn spare(&self, layout: Layout) -> Option<Allocation> {
+        self.spares.take(layout)
+    }
+
+    /// Keeps the memory of a record that is gone, as far as the ceiling allows.
+    pub(super) fn keep_spare(&self, memory: Allocation) {
+        self.spares.put(memory, || self.free());
+    }
+
+    /// Gives the system what no record needed since the last time.
+    pub(super) fn trim(&self) {
+        self.spares.trim();
+    }
+
+    fn free(&self) -> u64 {
+        self.max.saturating_sub(self.used())
+    }
+
+    /// Charges and reserves memory of a shape. Nothing is evicted in vain: what can never fit beside the held memory is
+    /// refused first. Memory that `make_room` frees is what the new record takes, where it has the same shape.
     pub(super) fn charge(
         self: &Arc<Self>,
-        block: Block,
+        shape: Shape,
         make_room: impl FnOnce(u64),
     ) -> Option<Reserved> {
-        let need = block.allocated_bytes() + ENTRY_BYTES + RESERVATION_BYTES;
+        let need = shape.real_bytes_max() + ENTRY_BYTES + RESERVATION_BYTES;
         if self.held.load(Ordering::Acquire) + need > self.max {
             return None;
         }
@@ -61,9 +90,12 @@ impl Budget {
         if self.used() + need > self.max {
             return None;
         }
+        let block = Block::new(shape, self)?;
+        debug_assert!(block.allocated_bytes() <= shape.real_bytes_max(), "it takes no more");
         for counter in [&self.used, &self.held, &self.reserved] {
             counter.fetch_add(need, Ordering::AcqRel);
         }
+        self.spares.shrink(|| self.free());
         Some(Reserved::new(block, Claim { budget: Arc::clone(self), used: need, held: need }))
     }
 

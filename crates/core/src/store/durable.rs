@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::block::Block;
+use super::block::Shape;
 use super::{CLASS_ANY, Flushed, ItemStatus, Options, Pin, RecordKey, Scope, Store};
 use crate::disk::index::Index;
 use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Residents};
@@ -165,11 +165,11 @@ impl Store {
         if class != CLASS_ANY && place.record_class != class {
             return None;
         }
-        let block = Block::in_pages(&Disk::extent(&place))?;
+        let shape = Shape::of_pages(&Disk::extent(&place))?;
         let mut state = self.state();
         let flushes = state.flushes;
         // Whose record it is the disk does not know: read back, it is nobody's in particular.
-        let set_aside = state.set_aside(&self.budget, block, 0);
+        let set_aside = state.set_aside(&self.budget, shape, 0);
         drop(state);
         let (mut memory, aside) = set_aside?;
         let is_sound = disk.read(key, place, memory.pages()) == Outcome::Sound;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::block::Block;
+use super::block::Shape;
 use super::budget::Budget;
 use super::memory::{Pin, Stored};
 
@@ -14,7 +14,7 @@ const RECORD: usize = 200;
 const MAX: u64 = 1 << 20;
 
 fn stored(budget: &Arc<Budget>) -> Stored {
-    let memory = budget.charge(Block::new(RECORD).expect("memory"), |_| ()).expect("room");
+    let memory = budget.charge(Shape::of_record(RECORD).expect("a length"), |_| ()).expect("room");
     memory.into_stored()
 }
 

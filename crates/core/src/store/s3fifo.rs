@@ -266,7 +266,7 @@ impl Policy for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::block::Block;
+    use crate::store::block::Shape;
     use crate::store::budget::{Budget, ENTRY_BYTES};
 
     /// Looked at after each insertion, so that the worst moment counts, too.
@@ -280,7 +280,7 @@ mod tests {
             let key = RecordKey { namespace: [0; 32], block_hash, group: 0, shard: 0 };
             policy.insert(
                 key,
-                budget.charge(Block::new(200).unwrap(), |_| ()).unwrap().into_stored(),
+                budget.charge(Shape::of_record(200).unwrap(), |_| ()).unwrap().into_stored(),
                 0,
             );
             let tables: usize = policy.tables.iter().map(Table::memory_bytes).sum();

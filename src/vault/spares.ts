@@ -1,0 +1,25 @@
+// Owns the handing back of memory that a vault keeps for its next records and does not need.
+import { SPARE_TRIM_MS } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import { storeTrim } from "../native.ts";
+
+/** Trims a store every SPARE_TRIM_MS, off the main thread, one trim at a time. */
+export class SpareTrim {
+  readonly #timer: NodeJS.Timeout;
+  #isTrimming = false;
+
+  constructor(store: number, logger: Logger) {
+    this.#timer = setInterval(() => {
+      if (this.#isTrimming) return;
+      this.#isTrimming = true;
+      storeTrim(store)
+        .catch((error: unknown) => logger.debug({ err: error }, "spare memory was not trimmed"))
+        .finally(() => (this.#isTrimming = false));
+    }, SPARE_TRIM_MS);
+    this.#timer.unref();
+  }
+
+  close(): void {
+    clearInterval(this.#timer);
+  }
+}

@@ -1,0 +1,46 @@
+// Owns the proof that memory which a vault keeps for its next records is the system's again once nobody needs it.
+import { afterEach, expect, test, vi } from "vitest";
+import { SPARE_TRIM_MS } from "../../src/limits.ts";
+import {
+  closeStore,
+  createStore,
+  storeCommit,
+  storeFlush,
+  storeReserve,
+  storeStats,
+  storeWrite,
+} from "../../src/native.ts";
+import { SpareTrim } from "../../src/vault/spares.ts";
+import { makeRecord, NAMESPACE } from "../support/records.ts";
+import { logger } from "../support/vaults.ts";
+
+const MIB = 2 ** 20;
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+test("what no record took for as long as that is given back, and no sooner", async () => {
+  const store = createStore({ maxBytes: 8 * MIB, maxRecordBytes: MIB, recordClass: 1 });
+  for (const index of [1, 2, 3]) {
+    const { key, record } = makeRecord(index, { payloadBytes: 900_000 });
+    const lengths = Float64Array.of(record.length);
+    const [reservation = 0] = storeReserve(store, NAMESPACE, key, lengths, 0).reservations;
+    storeWrite(reservation, 0, record);
+    expect(storeCommit(reservation)).toBe(1);
+  }
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  const trim = new SpareTrim(store, logger);
+  await storeFlush(store, null, 0);
+  const spare = (): number => storeStats(store).spareBytes;
+  expect(spare()).toBeGreaterThan(3 * 900_000);
+  const kept = spare();
+  vi.advanceTimersByTime(SPARE_TRIM_MS);
+  // Flushes go to the same threads: once this one is done, so is the trim.
+  await storeFlush(store, null, 0);
+  expect(spare(), "they have just come").toBe(kept);
+  vi.advanceTimersByTime(SPARE_TRIM_MS);
+  await vi.waitFor(() => expect(spare()).toBe(0));
+  trim.close();
+  closeStore(store);
+});
