@@ -51,6 +51,12 @@ impl Inbox {
         Arc::ptr_eq(self.keys.get_or_init(|| Arc::clone(keys)), keys)
     }
 
+    /// Whether it does.
+    #[must_use]
+    pub fn opens_records(&self) -> bool {
+        self.keys.get().is_some()
+    }
+
     /// Bytes by which a record on its way is longer than the one in it.
     fn extra_bytes(&self) -> usize {
         self.keys.get().map_or(0, |_| SEALED_EXTRA_BYTES)

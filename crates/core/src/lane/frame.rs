@@ -32,7 +32,7 @@ pub enum Kind {
     Lookup = 3,
     /// Vault: bitmap over the keys of a look-up.
     Found = 4,
-    /// Client: namespace, packed keys in need order.
+    /// Client: namespace, packed keys in need order; `code`: over how many lanes, the last ones, they may come; 0: all.
     Fetch = 5,
     /// Either: bytes of one record.
     Chunk = 6,
@@ -93,7 +93,7 @@ impl Kind {
 pub struct Frame {
     /// What it is.
     pub kind: Kind,
-    /// A status, the number of lanes, or a probe's direction.
+    /// A status, a number of lanes, or a probe's direction.
     pub code: u16,
     /// Given by the client, ascending from 1; 0: the session as such.
     pub request: u32,

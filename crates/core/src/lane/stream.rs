@@ -39,6 +39,11 @@ pub trait Stream: Send + Sync {
 
     /// Ends both directions; whoever reads or writes is woken.
     fn shutdown(&self);
+
+    /// Whether both ends are known to be of one machine, and share its processors.
+    fn is_within_machine(&self) -> bool {
+        false
+    }
 }
 
 impl Stream for TcpStream {
@@ -58,6 +63,10 @@ impl Stream for TcpStream {
         // Already gone is as good.
         let _ = TcpStream::shutdown(self, Shutdown::Both);
     }
+
+    fn is_within_machine(&self) -> bool {
+        self.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback())
+    }
 }
 
 impl Stream for UnixStream {
@@ -75,6 +84,10 @@ impl Stream for UnixStream {
 
     fn shutdown(&self) {
         let _ = UnixStream::shutdown(self, Shutdown::Both);
+    }
+
+    fn is_within_machine(&self) -> bool {
+        true
     }
 }
 
@@ -217,7 +230,7 @@ fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
 /// Within one machine there is no path to probe: a system's paced congestion control (BBR) only makes the sender wait for timers.
 #[cfg(target_os = "linux")]
 fn unpace(stream: &TcpStream) {
-    if stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback()) {
+    if stream.is_within_machine() {
         // Every kernel has it; where it is forbidden the system's own does.
         let _ = sockopt::set_tcp_congestion(stream, "reno");
     }

@@ -19,6 +19,7 @@ mod failpoints;
 mod frames;
 mod peers;
 mod sealed;
+mod shares;
 mod stand;
 mod trip;
 mod wires;

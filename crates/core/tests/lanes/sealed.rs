@@ -13,11 +13,11 @@ use super::stand::{
 };
 use super::wires::vault_by_hand;
 
-fn keys(digit: &str) -> Arc<RecordKeys> {
+pub fn keys(digit: &str) -> Arc<RecordKeys> {
     Arc::new(RecordKeys::parse(digit.repeat(64).as_bytes()).unwrap())
 }
 
-fn sealing(shape: Shape, slots: u32, keys: &Arc<RecordKeys>) -> Engine {
+pub fn sealing(shape: Shape, slots: u32, keys: &Arc<RecordKeys>) -> Engine {
     let engine = Engine::new(shape, slots);
     assert!(engine.outbox.seal_with(keys) && engine.inbox.open_with(keys));
     engine

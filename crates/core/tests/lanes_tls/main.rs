@@ -20,6 +20,8 @@ mod frames;
 mod peers;
 #[path = "../lanes/sealed.rs"]
 mod sealed;
+#[path = "../lanes/shares.rs"]
+mod shares;
 #[path = "../lanes/stand.rs"]
 mod stand;
 #[path = "../lanes/trip.rs"]

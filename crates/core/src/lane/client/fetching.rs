@@ -72,6 +72,11 @@ impl FetchRequest {
         Self { targets, bytes: AtomicU64::new(0), state }
     }
 
+    /// Whether records are decrypted as they arrive.
+    pub fn opens_records(&self) -> bool {
+        self.targets.inbox.opens_records()
+    }
+
     /// Bytes that have arrived.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

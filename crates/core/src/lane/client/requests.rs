@@ -1,7 +1,9 @@
 //! Owns what a client's lanes have open: requests by number, what waits to be sent, and whether all is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use super::Outcome;
@@ -24,6 +26,8 @@ pub enum Request {
 pub struct State {
     pub closed: Option<Error>,
     pub is_up: bool,
+    /// Lanes that bring what is fetched in clear; 0: all.
+    pub fetching: u16,
     pub lanes: Vec<Arc<dyn Stream>>,
     /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
     pub control: Vec<VecDeque<(Frame, Vec<u8>)>>,
@@ -50,6 +54,15 @@ impl State {
         let lanes = self.control.len();
         let first = if lanes > LANES_STORING_MAX { LANES_STORING_MAX } else { 0 };
         first + id as usize % (lanes - first)
+    }
+
+    /// The frame of a request as it goes out.
+    pub fn numbered(&self, request: &Request, frame: Frame, id: u32) -> Frame {
+        let code = match request {
+            Request::Fetch(fetch) if !fetch.opens_records() => self.fetching,
+            _ => frame.code,
+        };
+        Frame { request: id, code, ..frame }
     }
 
     /// The next record that this lane may send, of the oldest store that has one.
@@ -116,4 +129,13 @@ impl State {
         let done = probe.arrived(frame.bytes)?;
         self.end(frame.request, done)
     }
+}
+
+/// How many lanes bring what is fetched in clear. A lane takes a processor at each end; with more of them than processors, threads
+/// only take turns. What is decrypted on arrival keeps the receiving ends busier than the sending ones, and comes over all.
+pub fn fetching(lanes: &[Arc<dyn Stream>]) -> u16 {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let is_shared = lanes.first().is_some_and(|lane| lane.is_within_machine());
+    let ours = if is_shared { processors / 2 } else { processors };
+    u16::try_from(ours.clamp(1, lanes.len().max(1))).unwrap_or(u16::MAX)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::dial::{dial_lane, refused};
 use super::fetching::FetchRequest;
-use super::requests::{Open, Request, State};
+use super::requests::{Open, Request, State, fetching};
 use super::storing::Sending;
 use super::{Options, Outcome, Sink, cancel_frame};
 use crate::error::{Code, Error, Result};
@@ -88,6 +88,7 @@ impl Session {
             let mut state = self.state();
             state.check()?;
             state.is_up = true;
+            state.fetching = if self.options.tls.is_some() { 0 } else { fetching(&lanes) };
             state.control = lanes.iter().map(|_| VecDeque::new()).collect();
         }
         self.hear();
@@ -128,8 +129,8 @@ impl Session {
         }
         state.last = id;
         let lane = state.lane_of(id);
+        let frame = state.numbered(&request, frame, id);
         state.requests.insert(id, Open { request, lane, begun: Instant::now() });
-        let frame = Frame { request: id, ..frame };
         let out = self.outs.get().map(|outs| &outs[lane]);
         let idle = out.filter(|_| state.control[lane].is_empty());
         let Some((out, mut rest)) = idle.and_then(|out| Some((out, out.rest.try_lock().ok()?)))

@@ -25,6 +25,8 @@ pub struct FetchJob {
     pub request: u32,
     pub namespace: Hash,
     pub keys: Vec<[u8; PACKED_KEY_BYTES]>,
+    /// It comes over so many of the lanes, the last ones; 0: over any.
+    pub lanes: u16,
     next: usize,
     /// Records that lanes are pinning right now: they may yet bring chunks.
     pinning: usize,
@@ -49,7 +51,13 @@ pub enum Claim {
 
 impl FetchJob {
     pub fn new(request: u32, namespace: Hash, keys: Vec<[u8; PACKED_KEY_BYTES]>) -> Self {
-        Self { request, namespace, keys, next: 0, pinning: 0, begun: VecDeque::new() }
+        Self { request, namespace, keys, lanes: 0, next: 0, pinning: 0, begun: VecDeque::new() }
+    }
+
+    /// The same over that many lanes. One record is anybody's: only one lane is woken for it.
+    pub fn over(self, lanes: u16) -> Self {
+        let lanes = if self.keys.len() == 1 { 0 } else { lanes };
+        Self { lanes, ..self }
     }
 
     /// As many chunks of bytes that are no record.
@@ -81,10 +89,13 @@ impl FetchJob {
         Some(Claim::Pin(item, RecordKey::from_packed(self.namespace, packed)))
     }
 
-    /// A claimed record was pinned, or is missing: its first chunk is the claimant's, the rest is anybody's.
-    pub fn pinned(&mut self, rest: Option<Cut>) {
+    /// A claimed record was pinned, or is missing: its first chunk is the claimant's, the rest is anybody's. Whether there is
+    /// something now that another lane may take.
+    pub fn pinned(&mut self, rest: Option<Cut>) -> bool {
         self.pinning -= 1;
+        let is_for_others = rest.is_some() && self.lanes != 1;
         self.begun.extend(rest);
+        is_for_others
     }
 }
 

@@ -285,7 +285,7 @@ fn serve(seat: &Seat, doorstep: Doorstep, stream: &Arc<dyn Stream>) {
         }
     };
     match greet(shared, &secured, doorstep) {
-        Ok(session) => session.serve(&secured),
+        Ok((session, behind)) => session.serve(&secured, behind),
         Err(error) => refused(&*secured, &error),
     }
 }
@@ -315,12 +315,12 @@ impl Alive for Greeting<'_> {
     }
 }
 
-/// Whoever reads a welcome has left the doorstep to others.
+/// Its session, and how many lanes are behind it. Whoever reads a welcome has left the doorstep to others.
 fn greet(
     shared: &Arc<Shared>,
     stream: &Arc<dyn Stream>,
     doorstep: Doorstep,
-) -> Result<Arc<Session>> {
+) -> Result<(Arc<Session>, u16)> {
     let timing = &shared.options.timing;
     let mut reader = Reader::new(Arc::clone(stream), timing.hello);
     let greeting = Greeting { shared, until: Instant::now() + timing.hello };
@@ -344,5 +344,6 @@ fn greet(
     let mut turn = Turn::default();
     turn.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
     turn.send(&**stream, timing.hello, &greeting)?;
-    Ok(session)
+    let number = u16::try_from(hello.item).unwrap_or(u16::MAX);
+    Ok((session, hello.code.saturating_sub(number).saturating_sub(1)))
 }

@@ -13,11 +13,13 @@ use crate::lane::stream::Stream;
 pub struct Lane {
     pub stream: Arc<dyn Stream>,
     pub sending: Mutex<()>,
+    /// Lanes of the session behind this one.
+    pub behind: u16,
 }
 
 impl Lane {
-    pub fn new(stream: &Arc<dyn Stream>) -> Self {
-        Self { stream: Arc::clone(stream), sending: Mutex::default() }
+    pub fn new(stream: &Arc<dyn Stream>, behind: u16) -> Self {
+        Self { stream: Arc::clone(stream), sending: Mutex::default(), behind }
     }
 }
 
@@ -36,9 +38,12 @@ impl State {
         self.closed.clone().map_or(Ok(()), Err)
     }
 
-    /// The next part of the first fetch that has one.
-    pub fn claim(&mut self) -> Option<(u32, Claim)> {
-        let claim = |job: &mut FetchJob| job.claim().map(|claim| (job.request, claim));
+    /// The next part of the first fetch that has one for a lane with so many behind it.
+    pub fn claim(&mut self, behind: u16) -> Option<(u32, Claim)> {
+        let claim = |job: &mut FetchJob| {
+            let may = job.lanes == 0 || behind < job.lanes;
+            may.then(|| job.claim()).flatten().map(|claim| (job.request, claim))
+        };
         let claimed = self.fetches.iter_mut().find_map(claim);
         if let Some((request, Claim::Chunk(..))) = claimed {
             self.forget_when_over(request);

@@ -80,8 +80,8 @@ impl Session {
     }
 
     /// Serves one lane until the session ends.
-    pub fn serve(self: &Arc<Self>, stream: &Arc<dyn Stream>) {
-        let lane = Arc::new(Lane::new(stream));
+    pub fn serve(self: &Arc<Self>, stream: &Arc<dyn Stream>, behind: u16) {
+        let lane = Arc::new(Lane::new(stream, behind));
         let (session, out) = (Arc::clone(self), Arc::clone(&lane));
         let writer = spawn("tierkv-lane-out", move || session.guarded(|| session.send(&out)));
         match writer {
@@ -111,14 +111,14 @@ impl Session {
         let stall = self.shared.options.timing.stall;
         let mut turn = Turn::default();
         loop {
-            self.fill(&mut turn)?;
+            self.fill(&mut turn, lane.behind)?;
             let _sending = lane.sending.lock().unwrap_or_else(PoisonError::into_inner);
             turn.send(&*lane.stream, stall, self)?;
         }
     }
 
     /// Waits until there is something to send, and takes a turn's worth of it: answers first.
-    fn fill(&self, turn: &mut Turn) -> Result<()> {
+    fn fill(&self, turn: &mut Turn, behind: u16) -> Result<()> {
         let mut state = self.state();
         loop {
             state.check()?;
@@ -128,7 +128,7 @@ impl Session {
             }
             let has_room =
                 turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
-            match has_room.then(|| state.claim()).flatten() {
+            match has_room.then(|| state.claim(behind)).flatten() {
                 Some((request, claim)) => {
                     drop(state);
                     self.add(turn, request, claim);
@@ -165,12 +165,9 @@ impl Session {
                     }
                 };
                 let mut state = self.state();
-                let has_rest = rest.is_some();
-                if let Some(job) = state.fetch(request) {
-                    job.pinned(rest);
-                }
+                let is_for_others = state.fetch(request).is_some_and(|job| job.pinned(rest));
                 state.forget_when_over(request);
-                if has_rest {
+                if is_for_others {
                     self.wake.notify_all();
                 }
             }
@@ -226,7 +223,7 @@ impl Session {
             return self.answer(error_frame(frame.request), error_text(text));
         }
         self.shared.counts.add("fetches", 1);
-        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec()));
+        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec()).over(frame.code));
         Ok(())
     }
 

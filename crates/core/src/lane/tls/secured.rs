@@ -258,6 +258,10 @@ impl Stream for Secured {
     fn shutdown(&self) {
         self.inner.shutdown();
     }
+
+    fn is_within_machine(&self) -> bool {
+        self.inner.is_within_machine()
+    }
 }
 
 fn broken(error: Error) -> io::Error {
