@@ -6,7 +6,7 @@ export const title = "Hit ratio and look-up time of the vault's store, beside ot
 
 const OURS = "tierKV";
 /** What it is held against, and by what it must not lose. */
-const OTHERS = ["plain LRU", "S3-FIFO", "S3-FIFO, leaves first"];
+const OTHERS = ["plain LRU", "quick_cache", "leaves first"];
 const NO_WORSE = { on: "ratio", least: 1 };
 
 export async function run() {
