@@ -1,5 +1,5 @@
 // Owns the framing of the local socket: uint32 length, then one msgpack map, with every size bounded before anything is built.
-import { decode, encode } from "@msgpack/msgpack";
+import { decode, Encoder } from "@msgpack/msgpack";
 import { TierkvError } from "../errors.ts";
 import {
   FRAME_BYTES_MAX,
@@ -16,8 +16,12 @@ export type Fields = Readonly<Record<string, unknown>>;
 /** A message as it goes out; its bytes may be any view. */
 export type Frame = Readonly<Record<string, unknown>>;
 
+/** One for all: a new one allocates ten times as long as a small frame takes. */
+const ENCODER = new Encoder();
+
 export function encodeFrame(frame: Frame): Buffer {
-  const body = encode(frame);
+  // A view of its own memory, until the next frame.
+  const body = ENCODER.encodeSharedRef(frame);
   const bytes = Buffer.allocUnsafe(LENGTH_BYTES + body.length);
   bytes.writeUInt32LE(body.length, 0);
   bytes.set(body, LENGTH_BYTES);
