@@ -87,7 +87,7 @@ export interface CoreInfo {
   recordVersion: number
   /** Length of the record header. */
   headerBytes: number
-  /** `sse4.2`, `armv8` or `portable`. */
+  /** Which instructions compute checksums, as the library names them. */
   crc32c: string
   /** What the int8 codec runs on: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`. */
   isa: string

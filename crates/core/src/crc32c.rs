@@ -1,29 +1,26 @@
 //! Owns the checksum: CRC32C (Castagnoli), in hardware where the processor has it.
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 /// The checksum of `bytes`.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {
-    ::crc32c::crc32c(bytes)
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// The checksum of what `crc` covers, followed by `bytes`.
 #[must_use]
 pub fn append(crc: u32, bytes: &[u8]) -> u32 {
-    ::crc32c::crc32c_append(crc, bytes)
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    digest.update(bytes);
+    // The algorithm has 32 bits.
+    u32::try_from(digest.finalize()).unwrap_or_default()
 }
 
-/// Which instructions compute it here: `sse4.2`, `armv8` or `portable`.
+/// Which instructions compute it here, as the library names them: `x86_64-avx512-vpclmulqdq`, for example.
 #[must_use]
-pub fn implementation() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("sse4.2") {
-        return "sse4.2";
-    }
-    #[cfg(target_arch = "aarch64")]
-    if std::arch::is_aarch64_feature_detected!("crc") {
-        return "armv8";
-    }
-    "portable"
+pub fn implementation() -> String {
+    crc_fast::get_calculator_target(CrcAlgorithm::Crc32Iscsi)
 }
 
 /// The polynomial, reflected.
@@ -66,7 +63,7 @@ pub fn combine(first: u32, second: u32, bytes: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{checksum, combine};
+    use super::{append, checksum, combine};
 
     #[test]
     fn two_checksums_make_one() {
@@ -74,7 +71,9 @@ mod tests {
         for middle in [0, 1, 7, 192, 4096, 65_537, bytes.len()] {
             let (first, second) = bytes.split_at(middle);
             let joined = combine(checksum(first), checksum(second), second.len());
-            assert_eq!(joined, checksum(&bytes), "{middle}");
+            // Of another library.
+            assert_eq!(joined, ::crc32c::crc32c(&bytes), "{middle}");
+            assert_eq!(append(checksum(first), second), joined, "{middle}");
         }
         assert_eq!(combine(7, 9, 1 << 40), ::crc32c::crc32c_combine(7, 9, 1 << 40));
     }

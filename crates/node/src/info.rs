@@ -14,7 +14,7 @@ pub struct CoreInfo {
     pub record_version: u32,
     /// Length of the record header.
     pub header_bytes: u32,
-    /// `sse4.2`, `armv8` or `portable`.
+    /// Which instructions compute checksums, as the library names them.
     #[napi(js_name = "crc32c")]
     pub crc32c: String,
     /// What the int8 codec runs on: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`.
@@ -29,7 +29,7 @@ pub fn core_info() -> CoreInfo {
         version: env!("CARGO_PKG_VERSION").into(),
         record_version: u32::from(VERSION),
         header_bytes: u32::try_from(HEADER_BYTES).unwrap_or_default(),
-        crc32c: crc32c::implementation().into(),
+        crc32c: crc32c::implementation(),
         isa: Isa::best().name().into(),
     }
 }

@@ -41,8 +41,7 @@ fn a_fetch_comes_over_the_last_lanes_that_it_asks_for_and_in_need_order() {
             wire
         })
         .collect();
-    let body: Vec<u8> =
-        NAMESPACE.into_iter().chain((1..=4).flat_map(|number| key(number))).collect();
+    let body: Vec<u8> = NAMESPACE.into_iter().chain((1..=4).flat_map(key)).collect();
     // Again and again: whichever lane is free would take a part of it.
     for request in 1..=20 {
         wires[2].send(Frame { code: 1, ..Frame::new(Kind::Fetch, request) }, &body);
