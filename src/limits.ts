@@ -150,7 +150,7 @@ export const BENCH_TOKENS_DEFAULT = 32_768;
 export const BENCH_TOKEN_BYTES_DEFAULT = 147_456;
 
 // Lanes: connections beside gRPC on which records travel; their own limits stand in crates/core/src/limits.rs.
-/** Lanes to one vault: answers come over all of them, stored records go over LANES_STORING_MAX. 0: records travel over gRPC. */
+/** Lanes to one vault: as many as there are processors for bring what is fetched, LANES_STORING_MAX carry what is stored. 0: records travel over gRPC. */
 export const LANES_DEFAULT = 4;
 export const LANES_MAX = 8;
 /** Memory that no record of a vault needed for this long is the system's again. */

@@ -340,7 +340,9 @@ impl State {
         let mut aside = None;
         let memory = budget.charge(shape, |bytes| {
             // Before anybody gives way: it counts as the tenant's own.
-            aside = Some(Aside { tenant: self.policy.set_aside(tenant, bytes), bytes });
+            if aside.is_none() {
+                aside = Some(Aside { tenant: self.policy.set_aside(tenant, bytes), bytes });
+            }
             self.make_room(budget, bytes);
         });
         let aside = aside?;

@@ -26,19 +26,22 @@ unsafe impl Send for Allocation {}
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// Memory with whatever stands there; `None` when there is none. The layout must not be of size zero.
+    /// Memory with whatever stands there; `None` when there is none.
     pub(super) fn new(layout: Layout) -> Option<Self> {
-        debug_assert!(layout.size() > 0, "no layout of nothing");
-        // SAFETY: the layout is not of size zero.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
-        Some(Self { start, layout })
+        Self::made_by(alloc, layout)
     }
 
     /// The same, of zeros.
     pub(super) fn zeroed(layout: Layout) -> Option<Self> {
-        debug_assert!(layout.size() > 0, "no layout of nothing");
+        Self::made_by(alloc_zeroed, layout)
+    }
+
+    fn made_by(make: unsafe fn(Layout) -> *mut u8, layout: Layout) -> Option<Self> {
+        if layout.size() == 0 {
+            return None;
+        }
         // SAFETY: the layout is not of size zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let start = NonNull::new(unsafe { make(layout) })?;
         Some(Self { start, layout })
     }
 
@@ -86,7 +89,7 @@ pub(super) fn real_bytes(start: NonNull<u8>, layout: Layout) -> u64 {
     usable as u64 + HEADER_BYTES
 }
 
-/// The most that memory of this layout can take.
+/// The most that the system allocator takes for memory of this layout.
 pub(super) fn real_bytes_max(layout: Layout) -> u64 {
     let usable = layout.size() + if layout.size() < MAPPED_BYTES_MIN { CRUMB_BYTES } else { PAGE };
     usable as u64 + HEADER_BYTES

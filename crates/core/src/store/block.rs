@@ -48,7 +48,7 @@ impl Shape {
         Some(Self { start, bytes, layout: layout(start, bytes)? })
     }
 
-    /// The most real memory that it can take.
+    /// The most real memory that it takes of the system allocator.
     pub(super) fn real_bytes_max(&self) -> u64 {
         real_bytes_max(self.layout)
     }

@@ -79,19 +79,24 @@ impl Budget {
     pub(super) fn charge(
         self: &Arc<Self>,
         shape: Shape,
-        make_room: impl FnOnce(u64),
+        mut make_room: impl FnMut(u64),
     ) -> Option<Reserved> {
-        let need = shape.real_bytes_max() + ENTRY_BYTES + RESERVATION_BYTES;
+        let mut need = shape.real_bytes_max() + ENTRY_BYTES + RESERVATION_BYTES;
         if self.held.load(Ordering::Acquire) + need > self.max {
             return None;
         }
         make_room(need);
+        let block = Block::new(shape, self)?;
+        let taken = block.allocated_bytes() + ENTRY_BYTES + RESERVATION_BYTES;
+        // One that somebody put in the system allocator's place may take more than that does.
+        if taken > need {
+            need = taken;
+            make_room(need);
+        }
         // The ceiling holds whatever a policy does.
         if self.used() + need > self.max {
             return None;
         }
-        let block = Block::new(shape, self)?;
-        debug_assert!(block.allocated_bytes() <= shape.real_bytes_max(), "it takes no more");
         for counter in [&self.used, &self.held, &self.reserved] {
             counter.fetch_add(need, Ordering::AcqRel);
         }
