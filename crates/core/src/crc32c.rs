@@ -52,7 +52,7 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
 }
 
 /// The checksum of `bytes` bytes whose own one is `second`, after bytes whose one is `first`. Pieces of a record come
-/// by the thousand each second, so this must take about a microsecond: the library's takes twenty times that.
+/// by the thousand each second, so this must take about a microsecond: that of the crate `crc32c` takes twenty times that.
 #[must_use]
 pub fn combine(first: u32, second: u32, bytes: usize) -> u32 {
     // x^(8 * bytes): a power for each bit of `bytes`.

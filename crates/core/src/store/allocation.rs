@@ -104,6 +104,6 @@ fn usable_bytes(start: NonNull<u8>, _: usize) -> usize {
 /// Where the allocator cannot be asked: large blocks take whole pages, small ones multiples of 16.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn usable_bytes(_: NonNull<u8>, bytes: usize) -> usize {
-    let step = if bytes >= 32 * 1024 { PAGE } else { 16 };
+    let step = if bytes >= MAPPED_BYTES_MIN { PAGE } else { 16 };
     bytes.next_multiple_of(step)
 }

@@ -11,7 +11,7 @@ use super::wires::{Wire, connect, hello, vault_by_hand};
 
 const LANES: u16 = 4;
 
-/// Items and bytes of the chunks that come on one lane, until `bytes` have.
+/// Items of the chunks that come on one lane, until `bytes` have.
 fn chunks(wire: &mut Wire, request: u32, bytes: usize) -> Vec<u32> {
     let (mut items, mut got) = (Vec::new(), 0);
     while got < bytes {
@@ -48,6 +48,22 @@ fn a_fetch_comes_over_the_last_lanes_that_it_asks_for_and_in_need_order() {
         let items = chunks(&mut wires[3], request, bytes);
         assert!(items.is_sorted(), "{items:?}");
     }
+    until(|| vault.server.status().requests == 0);
+}
+
+#[test]
+fn what_is_for_a_lane_that_never_came_comes_over_those_that_did() {
+    let vault = Vault::open();
+    let engine = Engine::new(Shape::Strided, 8);
+    let records: Vec<_> = (1..=2).map(|number| engine.record(number, Codec::Raw)).collect();
+    let bytes = records.iter().map(|record| bytes_of(record).len()).sum();
+    assert_eq!(Lanes::open(&vault, 1).store(records), [ACCEPTED; 2]);
+    let mut wire = connect(&vault);
+    wire.send(hello(0, 2), &vault.token());
+    assert_eq!(wire.next().unwrap().0.kind, Kind::Welcome);
+    let body: Vec<u8> = NAMESPACE.into_iter().chain((1..=2).flat_map(key)).collect();
+    wire.send(Frame { code: 1, ..Frame::new(Kind::Fetch, 1) }, &body);
+    chunks(&mut wire, 1, bytes);
     until(|| vault.server.status().requests == 0);
 }
 

@@ -339,11 +339,14 @@ fn greet(
         sessions.push(Arc::downgrade(&session));
         session
     })?;
-    session.join(stream)?;
+    let number = u16::try_from(hello.item).unwrap_or(u16::MAX);
+    let behind = hello.code.saturating_sub(number).saturating_sub(1);
+    session.join(stream, behind)?;
     drop(doorstep);
     let mut turn = Turn::default();
     turn.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
-    turn.send(&**stream, timing.hello, &greeting)?;
-    let number = u16::try_from(hello.item).unwrap_or(u16::MAX);
-    Ok((session, hello.code.saturating_sub(number).saturating_sub(1)))
+    let welcomed = turn.send(&**stream, timing.hello, &greeting);
+    // The others would leave it what is for this one.
+    welcomed.inspect_err(|error| session.close(error.clone()))?;
+    Ok((session, behind))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::fetching::{Claim, FetchJob};
 use super::storing::StoreJob;
@@ -27,6 +28,8 @@ impl Lane {
 pub struct State {
     pub closed: Option<Error>,
     pub lanes: Vec<Arc<dyn Stream>>,
+    /// Of each of them, how many lanes were announced to come behind it.
+    pub behind: Vec<u16>,
     pub answers: VecDeque<(Frame, Vec<u8>)>,
     pub answers_bytes: usize,
     pub fetches: VecDeque<FetchJob>,
@@ -57,6 +60,17 @@ impl State {
 
     pub fn forget_when_over(&mut self, request: u32) {
         self.fetches.retain(|job| job.request != request || !job.is_over());
+    }
+
+    /// Over how many lanes a fetch comes that asks for so many: over any where none of those has come, so that none waits for ever.
+    pub fn bringing(&self, asked: u16) -> u16 {
+        if self.behind.iter().any(|behind| *behind < asked) { asked } else { 0 }
+    }
+
+    /// Offers of which no byte came for so long; they are over.
+    pub fn take_idle_stores(&mut self, idle: Duration) -> Vec<u32> {
+        let now = Instant::now();
+        self.stores.extract_if(|_, job| now > job.touched + idle).map(|(id, _)| id).collect()
     }
 
     pub fn open_bytes(&self) -> u64 {

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use super::fetching::{Claim, Cut, FetchJob, parse_keys, push_chunk, push_status, status_frame};
 use super::requests::{Lane, State};
@@ -49,11 +48,12 @@ impl Session {
         state.fetches.len() + state.stores.len()
     }
 
-    /// One lane more.
-    pub fn join(&self, stream: &Arc<dyn Stream>) -> Result<()> {
+    /// One lane more, with so many behind it.
+    pub fn join(&self, stream: &Arc<dyn Stream>, behind: u16) -> Result<()> {
         let mut state = self.state();
         state.check()?;
         state.lanes.push(Arc::clone(stream));
+        state.behind.push(behind);
         Ok(())
     }
 
@@ -223,7 +223,8 @@ impl Session {
             return self.answer(error_frame(frame.request), error_text(text));
         }
         self.shared.counts.add("fetches", 1);
-        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec()).over(frame.code));
+        let lanes = self.state().bringing(frame.code);
+        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec()).over(lanes));
         Ok(())
     }
 
@@ -358,13 +359,7 @@ impl Session {
     fn idle_stores(&self) -> Result<Vec<u32>> {
         let mut state = self.state();
         state.check()?;
-        let idle = self.shared.options.timing.store_idle;
-        let is_idle = |job: &StoreJob| Instant::now() > job.touched + idle;
-        let idle: Vec<u32> =
-            state.stores.iter().filter(|(_, job)| is_idle(job)).map(|(id, _)| *id).collect();
-        for request in &idle {
-            state.stores.remove(request);
-        }
+        let idle = state.take_idle_stores(self.shared.options.timing.store_idle);
         self.shared.counts.add("stores_ended_early", idle.len() as u64);
         Ok(idle)
     }
