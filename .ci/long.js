@@ -22,7 +22,7 @@ const ENGINE_KILLS = 25;
 /** With 100, prompts of test_deaths.py are asked 10,000 times. */
 const VAULT_DEATHS = 100;
 const FUZZ_S = 120;
-const PART_TIMEOUT_MS = 60 * 60_000;
+const PART_TIMEOUT_MS = 120 * 60_000;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 

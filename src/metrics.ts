@@ -14,6 +14,7 @@ export const SIDECAR_COUNTERS = [
   "blocks_restored_local",
   "bytes_restored",
   "bytes_fetched",
+  "blocks_encoded_ahead",
   "blocks_saved",
   "bytes_saved",
   "bytes_sent",

@@ -8,6 +8,7 @@ type Core = typeof core;
 
 export type ArenaOptions = core.ArenaOptions;
 export type ArenaStatus = core.ArenaStatus;
+export type EncodeItem = core.EncodeItem;
 export type Geometry = core.Geometry;
 export type RecordHeader = core.RecordHeader;
 export type LaneClientTls = core.LaneClientTls;
@@ -96,6 +97,8 @@ export const registerGeometry: Core["registerGeometry"] = coded(loaded.registerG
 export const geometryInfo: Core["geometryInfo"] = coded(loaded.geometryInfo);
 export const dropGeometry: Core["dropGeometry"] = coded(loaded.dropGeometry);
 export const encodeSlots: Core["encodeSlots"] = coded(loaded.encodeSlots);
+export const draftSlots: Core["draftSlots"] = coded(loaded.draftSlots);
+export const outboxMake: Core["outboxMake"] = coded(loaded.outboxMake);
 export const outboxView: Core["outboxView"] = coded(loaded.outboxView);
 export const outboxDrop: Core["outboxDrop"] = coded(loaded.outboxDrop);
 export const outboxStatus: Core["outboxStatus"] = coded(loaded.outboxStatus);

@@ -102,6 +102,12 @@ export declare function createArena(options: ArenaOptions): ArenaInfo
 /** Makes an empty store. */
 export declare function createStore(options: StoreOptions): number
 
+/**
+ * The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
+ * must stay leased. The lengths are those of the records, unless the codec has no codes for what a page holds.
+ */
+export declare function draftSlots(arenaId: number, geometryId: number, codec: number, fidelity: number, namespace: Uint8Array, items: Array<EncodeItem>): Float64Array
+
 /** Forgets it; idempotent. */
 export declare function dropGeometry(id: number): void
 
@@ -252,7 +258,7 @@ export declare function lanesProgress(id: number, request: number): number | nul
 
 /**
  * Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
- * memory is kept as long as it takes, dropped or not.
+ * memory is kept as long as it takes, dropped or not. A draft that cannot be made any more ends as 9 (incomplete).
  */
 export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number): number
 
@@ -271,6 +277,9 @@ export declare function openInbox(arenaId: number, slot: number, generation: num
 /** Gives a record up; its memory goes when the last view has. Idempotent. */
 export declare function outboxDrop(recordId: number): void
 
+/** Makes drafts, in any thread. What cannot be made any more stays as it is. */
+export declare function outboxMake(recordIds: Uint32Array): void
+
 /** Records that were not dropped, and the bytes of all that are still in memory. */
 export declare function outboxStatus(): OutboxStatus
 
@@ -280,7 +289,7 @@ export interface OutboxStatus {
   bytes: number
 }
 
-/** A view of a record, without a copy; it keeps the memory. */
+/** A view of a record that was made, without a copy; it keeps the memory. */
 export declare function outboxView(recordId: number): Buffer
 
 /** Reads and checks the header that `bytes` starts with. */

@@ -11,7 +11,7 @@ import {
 } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
 import type { LandingPlan } from "../client/lanes.ts";
-import { EncodedRecord } from "../codec/pool.ts";
+import { OutboxRecord } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";
 import { encodeSlots, geometryInfo, registerGeometry } from "../native.ts";
 import type { Geometry } from "../native.ts";
@@ -73,7 +73,7 @@ export class BenchSet {
   }
 
   /** Records of blocks `from` to `to`; each must be dropped. */
-  encode(from: number, to: number): { key: Buffer; record: EncodedRecord }[] {
+  encode(from: number, to: number): { key: Buffer; record: OutboxRecord }[] {
     const keys = this.keys(from, to);
     const items = Array.from({ length: to - from }, (_, index) => ({
       slot: this.#leases[(from + index) * 2] ?? 0,
@@ -95,7 +95,7 @@ export class BenchSet {
     );
     return items.map((_, index) => ({
       key: keys.subarray(index * PACKED_KEY_BYTES, (index + 1) * PACKED_KEY_BYTES),
-      record: new EncodedRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0),
+      record: new OutboxRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0, null),
     }));
   }
 

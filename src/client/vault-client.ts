@@ -23,10 +23,20 @@ export interface StoreItem {
   record: Buffer;
 }
 
-/** One record in the native outbox; its bytes are looked at only where there are no lanes. */
+/** One record in the native outbox; its bytes are looked at only where there are no lanes, or a lane could not make it. */
 export interface EncodedItem {
   key: Buffer;
-  record: { readonly id: number; readonly bytes: number; view(): Buffer };
+  record: { readonly id: number; readonly bytes: number; view(): Promise<Buffer> };
+}
+
+/** null: it cannot be made any more. */
+function viewed(items: readonly EncodedItem[]): Promise<(StoreItem | null)[]> {
+  const view = ({ key, record }: EncodedItem): Promise<StoreItem | null> =>
+    record.view().then(
+      (bytes) => ({ key, record: bytes }),
+      () => null,
+    );
+  return Promise.all(items.map(view));
 }
 
 /** Keys of one class and group, in need order. */
@@ -185,11 +195,12 @@ export class VaultClient {
     const settled = [...statuses] as ItemStatus[];
     const rest = [...settled.keys()].filter((index) => settled[index] === ItemStatus.INCOMPLETE);
     if (rest.length === 0) return { statuses: settled, isOverLanes: true };
-    const left = rest.flatMap((index) => items[index] ?? []);
-    const records = left.map(({ key, record }) => ({ key, record: record.view() }));
+    const left = await viewed(rest.flatMap((index) => items[index] ?? []));
+    const there = rest.filter((_index, at) => left[at] !== null);
+    const records = left.filter((item) => item !== null);
     const leftMs = Math.max(0, endMs - nowMs());
     const stored = await this.store(namespace, recordClass, records, leftMs, tenant);
-    for (const [at, index] of rest.entries()) {
+    for (const [at, index] of there.entries()) {
       settled[index] = stored[at] ?? ItemStatus.INCOMPLETE;
     }
     return { statuses: settled, isOverLanes: false };

@@ -1,81 +1,22 @@
-// Owns the encode threads: a bounded piscina pool that is given batches by descriptor (arena, slots, geometry).
+// Owns the encode threads: a bounded piscina pool that is given batches by descriptor (arena, slots, geometry); and drafts, which need none.
 import { availableParallelism } from "node:os";
 import { Piscina } from "piscina";
-import { HASH_BYTES } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { ENCODE_NICE, ENCODE_QUEUE_MAX, ENCODE_THREADS_MAX, ENCODE_TIMEOUT_MS } from "../limits.ts";
-import { outboxDrop, outboxView } from "../native.ts";
+import { draftSlots } from "../native.ts";
 import { withDeadline } from "../time.ts";
-
-/** One batch of blocks of one group and rank. Flat arrays, so that handing it over copies only what it names. */
-export interface EncodeTask {
-  arena: number;
-  geometry: number;
-  codec: number;
-  fidelity: number;
-  namespace: Uint8Array;
-  shard: number;
-  shardCount: number;
-  /** Pairs (slot, generation). */
-  slots: Uint32Array;
-  /** Per block: its hash, then its parent's. */
-  hashes: Uint8Array;
-  endTokens: Float64Array;
-}
-
-export interface EncodeBlock {
-  slot: number;
-  generation: number;
-  hash: Uint8Array;
-  parent: Uint8Array;
-  endTokens: number;
-}
-
-/** The parts of a task that belong to its blocks. */
-export function packBlocks(
-  blocks: readonly EncodeBlock[],
-): Pick<EncodeTask, "slots" | "hashes" | "endTokens"> {
-  const slots = new Uint32Array(blocks.length * 2);
-  const hashes = new Uint8Array(blocks.length * 2 * HASH_BYTES);
-  const endTokens = new Float64Array(blocks.length);
-  blocks.forEach((block, index) => {
-    slots.set([block.slot, block.generation], index * 2);
-    hashes.set(block.hash, index * 2 * HASH_BYTES);
-    hashes.set(block.parent, (index * 2 + 1) * HASH_BYTES);
-    endTokens[index] = block.endTokens;
-  });
-  return { slots, hashes, endTokens };
-}
-
-/** One encoded record in native memory. It must be dropped, whatever became of it. */
-export class EncodedRecord {
-  /** In the native outbox. */
-  readonly id: number;
-  readonly bytes: number;
-
-  constructor(id: number, bytes: number) {
-    this.id = id;
-    this.bytes = bytes;
-  }
-
-  /** The record's bytes, not copied; valid also after drop() for as long as the view is held. */
-  view(): Buffer {
-    return outboxView(this.id);
-  }
-
-  drop(): void {
-    outboxDrop(this.id);
-  }
-}
+import { OutboxRecord } from "./record.ts";
+import { nativeItems } from "./task.ts";
+import type { EncodeTask } from "./task.ts";
 
 // The built file, also when the sources are run: a worker thread of Node 20 cannot read TypeScript.
 const WORKER_FILE: string = new URL("../../dist/codec/worker.js", import.meta.url).href;
 
 export class EncodePool {
-  readonly #piscina: Piscina<EncodeTask, Float64Array>;
+  readonly #piscina: Piscina<EncodeTask | Uint32Array, Float64Array | undefined>;
 
   constructor(threads: number = defaultThreads()) {
-    this.#piscina = new Piscina<EncodeTask, Float64Array>({
+    this.#piscina = new Piscina<EncodeTask | Uint32Array, Float64Array | undefined>({
       filename: WORKER_FILE,
       minThreads: threads,
       maxThreads: threads,
@@ -87,7 +28,36 @@ export class EncodePool {
   }
 
   /** One record per block, in order. Throws the native core's coded error, DEADLINE, or OVERLOAD when too much waits. */
-  async encode(task: EncodeTask): Promise<EncodedRecord[]> {
+  async encode(task: EncodeTask): Promise<OutboxRecord[]> {
+    const run = this.#begin(task, "encode");
+    try {
+      return toRecords(await withDeadline(run, ENCODE_TIMEOUT_MS, "encoding a batch"), null);
+    } catch (error) {
+      // What comes after the deadline may have been read from slots that hold other blocks by then.
+      run
+        .then((pairs) => toRecords(pairs, null).forEach((record) => record.drop()))
+        .catch(() => {});
+      throw toTierkvError(error);
+    }
+  }
+
+  /** The same records at once: a lane makes each as it sends it, a thread of ours all of them once one is viewed. */
+  draft(task: EncodeTask): OutboxRecord[] {
+    const { arena, geometry, codec, fidelity, namespace } = task;
+    let made: Promise<void> | null = null;
+    const make = (): Promise<void> => (made ??= this.#make(records.map(({ id }) => id)));
+    const items = nativeItems(task);
+    const pairs = draftSlots(arena, geometry, codec, fidelity, Buffer.from(namespace), items);
+    const records = toRecords(pairs, make);
+    return records;
+  }
+
+  async #make(ids: readonly number[]): Promise<void> {
+    const run = this.#begin(Uint32Array.from(ids), "make");
+    await withDeadline(run, ENCODE_TIMEOUT_MS, "making records");
+  }
+
+  #begin(task: EncodeTask | Uint32Array, name: string): Promise<Float64Array | undefined> {
     if (this.#piscina.queueSize >= ENCODE_QUEUE_MAX) {
       throw new TierkvError("OVERLOAD", {
         what: "encode tasks waiting",
@@ -95,14 +65,7 @@ export class EncodePool {
         limit: ENCODE_QUEUE_MAX,
       });
     }
-    const run = this.#piscina.run(task, { name: "encode" });
-    try {
-      return toRecords(await withDeadline(run, ENCODE_TIMEOUT_MS, "encoding a batch"));
-    } catch (error) {
-      // What comes after the deadline may have been read from slots that hold other blocks by then.
-      run.then((pairs) => toRecords(pairs).forEach((record) => record.drop())).catch(() => {});
-      throw toTierkvError(error);
-    }
+    return this.#piscina.run(task, { name });
   }
 
   async close(): Promise<void> {
@@ -110,10 +73,13 @@ export class EncodePool {
   }
 }
 
-function toRecords(pairs: Float64Array): EncodedRecord[] {
+function toRecords(
+  pairs: Float64Array = new Float64Array(),
+  make: (() => Promise<void>) | null,
+): OutboxRecord[] {
   return Array.from(
     { length: pairs.length / 2 },
-    (_, index) => new EncodedRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0),
+    (_, index) => new OutboxRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0, make),
   );
 }
 

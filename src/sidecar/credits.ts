@@ -10,7 +10,7 @@ export class Credits {
   readonly #grant: (leases: Leases) => void;
   /** slot -> generation, at the worker. */
   readonly #granted = new Map<number, number>();
-  /** Slots that came with a save and are not encoded yet. */
+  /** Slots that came with a save and are still read. */
   #saving = 0;
   #isStopped = false;
   #regrant: NodeJS.Timeout | undefined;
@@ -25,6 +25,11 @@ export class Credits {
 
   get granted(): number {
     return this.#granted.size;
+  }
+
+  /** The worker holds less than half of its share. */
+  get isShort(): boolean {
+    return this.#granted.size * 2 < this.#most;
   }
 
   /** Grants what is missing to the worker's share, as far as slots are there. */
@@ -48,7 +53,7 @@ export class Credits {
     return true;
   }
 
-  /** The slot of a save is of no use any more: encoded, or dropped. */
+  /** The slot of a save is of no use any more: encoded, sent, or dropped. */
   finish(slot: number, generation: number): void {
     this.#saving -= 1;
     this.#arena.release(slot, generation);

@@ -1,8 +1,10 @@
-// Owns the way of saved blocks from arena slots to encoded records: batches by engine, rank and group, one being encoded while the next fills.
+// Owns the way of saved blocks from arena slots to records: batches by engine, rank and group, each a draft that the lane that sends it makes, or encoded ahead where slots run short.
 import { packKeys } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
-import { packBlocks } from "../codec/pool.ts";
-import type { EncodedRecord, EncodePool } from "../codec/pool.ts";
+import type { EncodePool } from "../codec/pool.ts";
+import type { OutboxRecord } from "../codec/record.ts";
+import { packBlocks } from "../codec/task.ts";
+import type { EncodeTask } from "../codec/task.ts";
 import { toTierkvError } from "../errors.ts";
 import { failpoint } from "../failpoint.ts";
 import {
@@ -33,6 +35,8 @@ export interface SaveSource {
   finish(slot: number, generation: number): void;
   /** Slots of a batch were finished: good time to grant new ones. */
   onBatch(): void;
+  /** Its worker may soon have no slot to save into. */
+  isShort(): boolean;
   /** False while a block could not be restored faster than computed. */
   isWorthSaving(): boolean;
 }
@@ -54,7 +58,11 @@ interface Pending {
 
 interface Lane {
   pending: Pending[];
-  isEncoding: boolean;
+  isBusy: boolean;
+  /** Slots that wait until a lane has sent what is in them. */
+  drafts: number;
+  /** Its engine is gone: nothing waits for room any more. */
+  isLeaving: boolean;
 }
 
 export class Saver {
@@ -67,6 +75,7 @@ export class Saver {
 
   constructor(options: SaverOptions) {
     this.#options = options;
+    for (const store of Object.values(options.stores)) store?.whenRoom(() => this.#pumpAll());
   }
 
   get queuedBytes(): number {
@@ -104,12 +113,14 @@ export class Saver {
     this.#pump(source, lane);
   }
 
-  /** Resolves when nothing of `source` is left to encode, or when SAVE_DRAIN_MS have passed: then the rest is dropped. */
+  /** Resolves when nothing of `source` is left in a slot, or when SAVE_DRAIN_MS have passed: then the rest is dropped. */
   async settle(source: SaveSource): Promise<void> {
     const untilMs = nowMs() + SAVE_DRAIN_MS;
     const lane = this.#lanes.get(source);
     if (lane === undefined) return;
-    while (lane.pending.length > 0 || lane.isEncoding) {
+    lane.isLeaving = true;
+    this.#pump(source, lane);
+    while (lane.pending.length > 0 || lane.isBusy || lane.drafts > 0) {
       if (nowMs() > untilMs) {
         for (const { item, key } of lane.pending.splice(0)) {
           this.#options.counters.add("dropped_shutdown");
@@ -135,7 +146,7 @@ export class Saver {
   #laneOf(source: SaveSource): Lane {
     let lane = this.#lanes.get(source);
     if (lane === undefined) {
-      lane = { pending: [], isEncoding: false };
+      lane = { pending: [], isBusy: false, drafts: 0, isLeaving: false };
       this.#lanes.set(source, lane);
     }
     return lane;
@@ -165,57 +176,102 @@ export class Saver {
     return store.shedDeeperThan(endTokens, source.sourceBytes) ? null : "queue_full";
   }
 
+  #pumpAll(): void {
+    for (const [source, lane] of this.#lanes) this.#pump(source, lane);
+  }
+
+  /** What a lane can take now goes as a draft. What it cannot waits in its slots, as long as the worker has others. */
   #pump(source: SaveSource, lane: Lane): void {
-    if (lane.isEncoding || lane.pending.length === 0) return;
-    lane.isEncoding = true;
-    const batch = takeBatch(lane.pending, source.sourceBytes);
-    this.#encode(source, batch)
+    if (lane.isBusy || lane.pending.length === 0) return;
+    const store = this.#options.stores[source.recordClass];
+    const makesDrafts = store?.makesDrafts === true;
+    const isDraft = makesDrafts && store.hasRoom;
+    if (makesDrafts && !isDraft && !source.isShort() && !lane.isLeaving) return;
+    lane.isBusy = true;
+    const most = isDraft ? store.turnBytes : SAVE_BATCH_BYTES;
+    const batch = takeBatch(lane.pending, source.sourceBytes, most);
+    this.#pass(source, lane, batch, isDraft)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
-        lane.isEncoding = false;
+        lane.isBusy = false;
         this.#pump(source, lane);
       });
   }
 
-  /** Encodes one batch, frees its slots, and passes the records on. */
-  async #encode(source: SaveSource, batch: readonly Pending[]): Promise<void> {
-    const [first] = batch;
-    if (first === undefined) return;
-    let records: EncodedRecord[] = [];
+  /** Makes one batch, or drafts of it, and passes the records on. Slots are free once they are made, those of drafts once they are sent. */
+  async #pass(
+    source: SaveSource,
+    lane: Lane,
+    batch: readonly Pending[],
+    isDraft: boolean,
+  ): Promise<void> {
+    const { pool, logger } = this.#options;
+    const records: OutboxRecord[] = [];
     try {
       await failpoint("sidecar.save.taken");
-      records = await this.#options.pool.encode({
-        arena: source.arena,
-        geometry: source.geometry,
-        codec: this.#options.codecs.byClass[source.recordClass],
-        fidelity: this.#options.codecs.fidelity,
-        namespace: first.namespace,
-        shard: source.shard,
-        shardCount: source.shardCount,
-        ...packBlocks(batch.map(({ item }) => item)),
-      });
+      const task = this.#task(source, batch);
+      records.push(...(isDraft ? pool.draft(task) : await pool.encode(task)));
     } catch (error) {
-      this.#options.logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
+      logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
     }
-    for (const { item } of batch) source.finish(item.slot, item.generation);
-    source.onBatch();
-    this.#store(source, batch, records);
+    const leave = (): void => {
+      for (const { item } of batch) source.finish(item.slot, item.generation);
+      source.onBatch();
+    };
+    if (isDraft && records.length > 0) {
+      let open = batch.length;
+      lane.drafts += open;
+      this.#store(source, batch, records, () => {
+        lane.drafts -= 1;
+        open -= 1;
+        if (open === 0) leave();
+      });
+    } else {
+      leave();
+      if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
+      this.#store(source, batch, records, () => {});
+    }
   }
 
-  #store(source: SaveSource, batch: readonly Pending[], records: readonly EncodedRecord[]): void {
+  #task(source: SaveSource, batch: readonly Pending[]): EncodeTask {
+    const { codecs } = this.#options;
+    const { arena, geometry, recordClass, shard, shardCount } = source;
+    return {
+      arena,
+      geometry,
+      codec: codecs.byClass[recordClass],
+      fidelity: codecs.fidelity,
+      namespace: batch[0]?.namespace ?? Buffer.alloc(0),
+      shard,
+      shardCount,
+      ...packBlocks(batch.map(({ item }) => item)),
+    };
+  }
+
+  /** `onEnd` is called once for each record that there is. */
+  #store(
+    source: SaveSource,
+    batch: readonly Pending[],
+    records: readonly OutboxRecord[],
+    onEnd: () => void,
+  ): void {
     const { group, shard, sourceBytes, recordClass } = source;
     const outgoing: OutgoingRecord[] = [];
     for (const [index, { item, key, namespace }] of batch.entries()) {
       const record = records[index];
-      const onEnd = (): void => this.#forget(source, key);
       if (record === undefined) {
         this.#options.counters.add("dropped_encode_failed");
-        onEnd();
-      } else {
-        const packed = packKeys(item.hash, group, shard);
-        const { endTokens, tenant } = item;
-        outgoing.push({ namespace, tenant, key: packed, record, sourceBytes, endTokens, onEnd });
+        this.#forget(source, key);
+        continue;
       }
+      const packed = packKeys(item.hash, group, shard);
+      const { endTokens, tenant } = item;
+      const onRecordEnd = (): void => {
+        this.#forget(source, key);
+        onEnd();
+      };
+      const named = { namespace, tenant, key: packed, endTokens };
+      outgoing.push({ ...named, record, sourceBytes, onEnd: onRecordEnd });
     }
     this.#options.stores[recordClass]?.add(outgoing);
   }
@@ -227,10 +283,10 @@ export class Saver {
 
 const SETTLE_POLL_MS = 5;
 
-/** Blocks of one namespace and tenant, up to a batch's bytes. */
-function takeBatch(pending: Pending[], blockBytes: number): Pending[] {
+/** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */
+function takeBatch(pending: Pending[], blockBytes: number, bytes: number): Pending[] {
   const [first] = pending;
-  const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(SAVE_BATCH_BYTES / blockBytes)));
+  const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(bytes / blockBytes)));
   let count = 0;
   const isOfFirst = ({ namespace, item }: Pending): boolean =>
     namespace === first?.namespace && item.tenant === first.item.tenant;

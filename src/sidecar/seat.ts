@@ -72,6 +72,7 @@ export class Seat {
         sourceBytes: group.sourceBytes,
         finish: (slot, generation) => credits.finish(slot, generation),
         onBatch: () => credits.topUp(),
+        isShort: () => credits.isShort,
         isWorthSaving,
       });
     }

@@ -2,7 +2,7 @@
 import { HASH_BYTES, ItemStatus, statusName } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
-import type { EncodedRecord } from "../codec/pool.ts";
+import type { OutboxRecord } from "../codec/record.ts";
 import { toTierkvError } from "../errors.ts";
 import { failpoint } from "../failpoint.ts";
 import {
@@ -27,7 +27,7 @@ export interface OutgoingRecord {
   tenant: number;
   /** Packed. */
   key: Buffer;
-  record: EncodedRecord;
+  record: OutboxRecord;
   sourceBytes: number;
   /** Prompt tokens up to its end. */
   endTokens: number;
@@ -57,6 +57,7 @@ export class StoreQueue {
   readonly #models = new Map<string, { model: string; epoch: number | null }>();
   readonly #busy: BusyTime;
   #inFlight = 0;
+  #onRoom: () => void = () => {};
 
   constructor({ client, link, way, fates, counters, logger }: StoreQueueOptions) {
     this.#client = client;
@@ -75,6 +76,26 @@ export class StoreQueue {
   /** Our role there is to read: whatever is sent comes back refused. */
   get isReadOnly(): boolean {
     return this.#client.isReadOnly;
+  }
+
+  /** Lanes make drafts as they send them. */
+  get makesDrafts(): boolean {
+    return this.#client.lanes === "up";
+  }
+
+  /** What is added now is sent now. */
+  get hasRoom(): boolean {
+    return this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length === 0;
+  }
+
+  /** Bytes of one call. */
+  get turnBytes(): number {
+    return this.#link.turnBytes("up", SAVE_BATCH_BYTES);
+  }
+
+  /** `onRoom` is called whenever there may be room again. */
+  whenRoom(onRoom: () => void): void {
+    this.#onRoom = onRoom;
   }
 
   /** Which model a namespace belongs to: the vault is told once it has records of it. */
@@ -126,6 +147,7 @@ export class StoreQueue {
         this.#inFlight -= 1;
         this.#busy.end();
         this.#pump();
+        if (this.hasRoom) this.#onRoom();
       });
     }
   }
@@ -148,7 +170,7 @@ export class StoreQueue {
 
   #takeBatch(): OutgoingRecord[] {
     const [first] = this.#waiting;
-    const most = this.#link.turnBytes("up", SAVE_BATCH_BYTES);
+    const most = this.turnBytes;
     let bytes = 0;
     let count = 0;
     for (const { namespace, tenant, record } of this.#waiting) {

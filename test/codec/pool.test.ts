@@ -3,8 +3,9 @@ import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { toNamespace } from "../../src/block.ts";
-import { EncodePool, packBlocks } from "../../src/codec/pool.ts";
-import type { EncodeTask } from "../../src/codec/pool.ts";
+import { EncodePool } from "../../src/codec/pool.ts";
+import { packBlocks } from "../../src/codec/task.ts";
+import type { EncodeTask } from "../../src/codec/task.ts";
 import { ENCODE_NICE } from "../../src/limits.ts";
 import { outboxStatus, registerGeometry, testWriteSlot, verifyRecord } from "../../src/native.ts";
 import { digest, noise } from "../support/records.ts";
@@ -69,7 +70,7 @@ test("a batch becomes records that verify and hold the blocks", async () => {
   const records = await pool.encode(task);
   expect(records).toHaveLength(5);
   for (const [index, record] of records.entries()) {
-    const bytes = record.view();
+    const bytes = await record.view();
     expect(bytes.length).toBe(record.bytes);
     expect(verifyRecord(bytes)).toMatchObject({
       group: 3,

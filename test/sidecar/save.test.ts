@@ -162,6 +162,7 @@ describe("drops", () => {
       sourceBytes: SAVE_QUEUE_BYTES_MAX / 4,
       finish: (slot) => finished.push(slot),
       onBatch: () => {},
+      isShort: () => false,
       isWorthSaving: () => true,
     };
     // Encoding that never ends: everything taken stays in the queue.
@@ -169,6 +170,8 @@ describe("drops", () => {
     const nothingWaits = (): boolean => false;
     const store = {
       isDown: false,
+      makesDrafts: false,
+      whenRoom: () => {},
       add: () => {},
       shedDeeperThan: nothingWaits,
     } as unknown as StoreQueue;

@@ -6,7 +6,7 @@ import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { packKeys } from "../../src/block.ts";
 import type { LandingPlan } from "../../src/client/lanes.ts";
 import type { EncodedItem } from "../../src/client/vault-client.ts";
-import { EncodedRecord } from "../../src/codec/pool.ts";
+import { OutboxRecord } from "../../src/codec/record.ts";
 import {
   crc32c,
   encodeSlots,
@@ -78,7 +78,7 @@ export class Pages {
     }));
     const pairs = encodeSlots(this.#arena.id, this.#geometry, 0, 0, NAMESPACE, items);
     return items.map(({ blockHash }, index) => {
-      const record = new EncodedRecord(pairs[index * 2]!, pairs[index * 2 + 1]!);
+      const record = new OutboxRecord(pairs[index * 2]!, pairs[index * 2 + 1]!, null);
       closeAfterTest({ close: () => record.drop() });
       return { key: packKeys(blockHash, 0, 0), record };
     });

@@ -17,6 +17,9 @@ export interface Scene {
   engine: FakeEngine;
 }
 
+/** An engine and its sidecar, whatever stands behind them. */
+export type Saving = Pick<Scene, "sidecar" | "engine">;
+
 /** A vault behind a fault proxy, a sidecar, an engine. */
 export async function openScene(
   options: TestSidecarOptions & { vaultBytes?: number } = {},
@@ -29,7 +32,10 @@ export async function openScene(
 }
 
 /** Saves blocks, as many at a time as there are credits. */
-export async function saveAll({ engine, sidecar }: Scene, blocks: readonly Block[]): Promise<void> {
+export async function saveAll(
+  { engine, sidecar }: Saving,
+  blocks: readonly Block[],
+): Promise<void> {
   const { counters } = sidecar;
   const before = counters.get("blocks_saved");
   for (let at = 0; at < blocks.length;) {
@@ -45,7 +51,7 @@ export async function saveAll({ engine, sidecar }: Scene, blocks: readonly Block
 }
 
 /** Nothing of the restore side is left but what waits on the shelf to be used again. */
-export async function expectNoLeak({ sidecar, engine }: Scene): Promise<void> {
+export async function expectNoLeak({ sidecar, engine }: Saving): Promise<void> {
   await until(() => sidecar.status().engines[0]!.plans === 0, "plans to go");
   await until(() => sidecar.status().engines[0]!.fetches === 0, "fetches to end");
   const { arena, retainedBlocks } = sidecar.status().engines[0]!;

@@ -52,10 +52,12 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     storeBatch: CALL,
     "this.#session.call": CALL,
     "this.store": CALL,
+    viewed: ENCODING,
     runFetch: CALL,
     "this.#session.direct": CALL,
   },
   "src/codec/pool.ts": { "this.#piscina.destroy": DRAIN },
+  "src/codec/record.ts": { "this.#make": ENCODING },
   "src/exposition/server.ts": { Promise: LOCAL },
   "src/sidecar/canary.ts": {
     "this.#checkAll": CALL,
@@ -78,7 +80,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "this.#roomNeeded": KEYS,
     "this.#begin": KEYS,
   },
-  "src/sidecar/save.ts": { "this.#options.pool.encode": ENCODING },
+  "src/sidecar/save.ts": { "pool.encode": ENCODING },
   "src/sidecar/seat.ts": { "Promise.all": "the saver's time to settle" },
   "src/sidecar/shim-server.ts": {
     listenOn: LOCAL,

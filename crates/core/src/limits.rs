@@ -82,6 +82,12 @@ pub const LANE_PROBE_CHUNKS_MAX: u32 = 256;
 /// Lanes of one session.
 pub const LANES_MAX: usize = 8;
 
+/// Nice increment of a thread that makes and sends what is stored, and nothing else: an engine beside it goes first.
+pub const LANE_STORING_NICE: i32 = 10;
+
+/// What a chunk says of its record's length when it brings none: an offered record that could not be made.
+pub const LANE_NO_RECORD_BYTES: usize = 1;
+
 /// Lanes of them, the first ones, that carry what is stored; requests go on the others, so that none waits behind it.
 pub const LANES_STORING_MAX: usize = 2;
 

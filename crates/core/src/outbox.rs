@@ -1,6 +1,10 @@
 //! Owns the way out: a slot's page becomes a record in memory of ours, ready to be sent.
 
+mod draft;
+
 use std::sync::{Arc, OnceLock};
+
+pub use self::draft::Draft;
 
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;
@@ -73,18 +77,7 @@ impl Outbox {
         (codec, fidelity): (Codec, u8),
         identity: &Identity,
     ) -> Result<PooledBuffer> {
-        if identity.shard >= identity.shard_count {
-            return Err(Error::bad_argument(format!(
-                "shard {} is not below the shard count {}",
-                identity.shard, identity.shard_count
-            )));
-        }
-        if !codec.fits_fidelity(fidelity) {
-            return Err(Error::bad_argument(format!(
-                "codec {} is lossy, and fidelity {fidelity} is not its own",
-                codec.id()
-            )));
-        }
+        check((codec, fidelity), identity)?;
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
         if let Some(record) = self.record(&slot, geometry, (codec, fidelity), identity)? {
@@ -92,6 +85,11 @@ impl Outbox {
         }
         let raw = self.record(&slot, geometry, (Codec::Raw, fidelity), identity)?;
         Ok(raw.expect("raw takes any page"))
+    }
+
+    /// Bytes that sealing puts before and behind a record.
+    fn around(&self) -> (usize, usize) {
+        self.keys.get().map_or((0, 0), |_| SEALED_AROUND)
     }
 
     /// `None` where the codec does not take the page. The slot must hold the geometry's page.
@@ -106,7 +104,7 @@ impl Outbox {
             return Ok(None);
         };
         let keys = self.keys.get();
-        let (before, behind) = keys.map_or((0, 0), |_| SEALED_AROUND);
+        let (before, behind) = self.around();
         let mut record = self.pool.take(before + HEADER_BYTES + payload_bytes + behind)?;
         let plain = before..before + HEADER_BYTES + payload_bytes;
         let (head, payload) = record[plain].split_at_mut(HEADER_BYTES);
@@ -121,6 +119,22 @@ impl Outbox {
         }
         Ok(Some(record))
     }
+}
+
+fn check((codec, fidelity): (Codec, u8), identity: &Identity) -> Result<()> {
+    if identity.shard >= identity.shard_count {
+        return Err(Error::bad_argument(format!(
+            "shard {} is not below the shard count {}",
+            identity.shard, identity.shard_count
+        )));
+    }
+    if !codec.fits_fidelity(fidelity) {
+        return Err(Error::bad_argument(format!(
+            "codec {} is lossy, and fidelity {fidelity} is not its own",
+            codec.id()
+        )));
+    }
+    Ok(())
 }
 
 /// A slot may be larger than the page: one arena serves all groups of an engine.

@@ -125,7 +125,7 @@ pub fn lanes_fetch(
 }
 
 /// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
-/// memory is kept as long as it takes, dropped or not.
+/// memory is kept as long as it takes, dropped or not. A draft that cannot be made any more ends as 9 (incomplete).
 #[napi]
 pub fn lanes_store(
     id: u32,
@@ -142,7 +142,7 @@ pub fn lanes_store(
             return Err(Error::bad_argument(text));
         }
         let outgoing = |(packed_key, record): (&[u8; PACKED_KEY_BYTES], &u32)| {
-            Ok(Outgoing { packed_key: *packed_key, record: RECORDS.get(*record)? })
+            Ok(Outgoing { packed_key: *packed_key, content: RECORDS.get(*record)? })
         };
         let records = keys.iter().zip(records).map(outgoing).collect::<Result<Vec<_>>>()?;
         LANES.get(id)?.store_for(tenant, &hash("namespace", namespace)?, records)

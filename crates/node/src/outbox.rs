@@ -7,8 +7,8 @@ use napi::bindgen_prelude::{BufferSlice, Float64Array};
 use napi_derive::napi;
 use tierkv_core::codec::Codec;
 use tierkv_core::error::{Error, Result};
-use tierkv_core::outbox::{Identity, Outbox};
-use tierkv_core::pool::PooledBuffer;
+use tierkv_core::lane::client::Content;
+use tierkv_core::outbox::{Draft, Identity, Outbox};
 use tierkv_core::slots::Lease;
 
 use crate::arena::ARENAS;
@@ -16,8 +16,8 @@ use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::skin::{count, hash, run, size};
 
-pub static OUTBOX: LazyLock<Outbox> = LazyLock::new(Outbox::default);
-pub static RECORDS: Ids<Arc<PooledBuffer>> = Ids::new("outbox record");
+pub static OUTBOX: LazyLock<Arc<Outbox>> = LazyLock::new(Arc::default);
+pub static RECORDS: Ids<Content> = Ids::new("outbox record");
 
 /// One leased slot to encode, and what its record says besides the geometry.
 #[napi(object)]
@@ -49,40 +49,90 @@ pub fn encode_slots(
     items: Vec<EncodeItem<'_>>,
 ) -> napi::Result<Float64Array> {
     run(|| {
-        let arena = ARENAS.get(arena_id)?;
-        let geometry = GEOMETRIES.get(geometry_id)?;
-        let codec = Codec::from_id(codec)
-            .ok_or_else(|| Error::bad_argument(format!("codec {codec} is unknown")))?;
-        let namespace = hash("namespace", namespace)?;
-        let encode = |item: &EncodeItem<'_>| {
-            let lease = Lease { slot: item.slot, generation: item.generation };
-            let identity = Identity {
-                shard: item.shard,
-                shard_count: item.shard_count,
-                end_tokens: count("endTokens", item.end_tokens)?,
-                namespace,
-                block_hash: hash("blockHash", &item.block_hash)?,
-                parent_hash: hash("parentHash", &item.parent_hash)?,
-            };
-            OUTBOX.encode(&arena, lease, &geometry, (codec, fidelity), &identity)
-        };
-        let records = items.iter().map(encode).collect::<Result<Vec<_>>>()?;
-        let lengths: Vec<usize> = records.iter().map(|record| record.len()).collect();
-        let ids = RECORDS.insert_all(records.into_iter().map(Arc::new).collect())?;
-        let pairs: Vec<f64> = ids
-            .into_iter()
-            .zip(lengths)
-            .flat_map(|(id, length)| [f64::from(id), size(length)])
-            .collect();
-        Ok(pairs.into())
+        let drafts = drafts(arena_id, geometry_id, (codec, fidelity), namespace, &items)?;
+        let made = |draft: Draft| Ok(Content::Made(Arc::new(draft.make()?)));
+        insert(drafts.into_iter().map(made).collect::<Result<_>>()?)
     })
 }
 
-/// A view of a record, without a copy; it keeps the memory.
+/// The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
+/// must stay leased. The lengths are those of the records, unless the codec has no codes for what a page holds.
+#[napi]
+pub fn draft_slots(
+    arena_id: u32,
+    geometry_id: u32,
+    codec: u8,
+    fidelity: u8,
+    namespace: &[u8],
+    items: Vec<EncodeItem<'_>>,
+) -> napi::Result<Float64Array> {
+    run(|| {
+        let drafts = drafts(arena_id, geometry_id, (codec, fidelity), namespace, &items)?;
+        insert(drafts.into_iter().map(|draft| Content::Draft(Arc::new(draft))).collect())
+    })
+}
+
+/// Makes drafts, in any thread. What cannot be made any more stays as it is.
+#[napi]
+pub fn outbox_make(record_ids: &[u32]) -> napi::Result<()> {
+    run(|| {
+        for id in record_ids {
+            // Who has dropped it wants it no more.
+            let Ok(Content::Draft(draft)) = RECORDS.get(*id) else { continue };
+            let Ok(record) = draft.make() else { continue };
+            let _ = RECORDS.with(*id, |content| {
+                *content = Content::Made(Arc::new(record));
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+fn drafts(
+    arena_id: u32,
+    geometry_id: u32,
+    (codec, fidelity): (u8, u8),
+    namespace: &[u8],
+    items: &[EncodeItem<'_>],
+) -> Result<Vec<Draft>> {
+    let (arena, geometry) = (ARENAS.get(arena_id)?, GEOMETRIES.get(geometry_id)?);
+    let codec = Codec::from_id(codec)
+        .ok_or_else(|| Error::bad_argument(format!("codec {codec} is unknown")))?;
+    let namespace = hash("namespace", namespace)?;
+    let draft = |item: &EncodeItem<'_>| {
+        let lease = Lease { slot: item.slot, generation: item.generation };
+        let identity = Identity {
+            shard: item.shard,
+            shard_count: item.shard_count,
+            end_tokens: count("endTokens", item.end_tokens)?,
+            namespace,
+            block_hash: hash("blockHash", &item.block_hash)?,
+            parent_hash: hash("parentHash", &item.parent_hash)?,
+        };
+        OUTBOX.draft(&arena, lease, &geometry, (codec, fidelity), identity)
+    };
+    items.iter().map(draft).collect()
+}
+
+/// Pairs of id and length.
+fn insert(records: Vec<Content>) -> Result<Float64Array> {
+    let lengths: Vec<usize> = records.iter().map(Content::length).collect();
+    let ids = RECORDS.insert_all(records)?.into_iter();
+    let pair = |(id, length)| [f64::from(id), size(length)];
+    Ok(ids.zip(lengths).flat_map(pair).collect::<Vec<f64>>().into())
+}
+
+/// A view of a record that was made, without a copy; it keeps the memory.
 #[napi]
 pub fn outbox_view(env: &Env, record_id: u32) -> napi::Result<BufferSlice<'_>> {
-    let record = run(|| RECORDS.get(record_id))?;
-    let (start, bytes) = (record.as_ptr().cast_mut(), record.len());
+    let record = run(|| match RECORDS.get(record_id)? {
+        Content::Made(record) => Ok(record),
+        Content::Draft(_) => {
+            Err(Error::bad_argument(format!("outbox record {record_id} was not made")))
+        }
+    })?;
+    let (start, bytes) = (record.bytes().as_ptr().cast_mut(), record.bytes().len());
     // SAFETY: the memory lives as long as `record`, which the finalizer owns; nobody writes it any more.
     unsafe { BufferSlice::from_external(env, start, bytes, record, |_env, record| drop(record)) }
 }

@@ -4,14 +4,14 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::Inbox;
-use tierkv_core::lane::client::{Client, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::client::{Client, Content, Options, Outcome, Outgoing, Target, Targets};
 use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::outbox::{Identity, Outbox};
@@ -91,7 +91,7 @@ pub struct Near {
 /// The way out and the way in.
 #[derive(Default)]
 pub struct Boxes {
-    pub outbox: Outbox,
+    pub outbox: Arc<Outbox>,
     pub inbox: Arc<Inbox>,
 }
 
@@ -251,21 +251,14 @@ impl Near {
         Maker { set: self.set, leases, arena, geometry, outbox: &self.boxes.outbox, codec }
     }
 
-    /// Records are made by a thread of its own, as in a sidecar, while others are sent.
+    /// Records are made by the lanes that send them, as in a sidecar.
     pub fn save(&self, session: &Session, codec: Codec) {
         let maker = self.maker(codec);
         let blocks: Vec<usize> = (0..self.blocks()).collect();
-        thread::scope(|scope| {
-            let (made, batches) = sync_channel(1);
-            scope.spawn(move || {
-                for batch in blocks.chunks(SAVE_BATCH) {
-                    let batch: Vec<_> = batch.iter().map(|index| maker.encode(*index)).collect();
-                    made.send(batch).unwrap();
-                }
-            });
-            let store = |client: &Client, batch| client.store(&NAMESPACE, batch).unwrap();
-            session.pipelined(STORES_IN_FLIGHT, batches.iter(), store);
-        });
+        let draft = |index: &usize| maker.draft(*index);
+        let batches = blocks.chunks(SAVE_BATCH).map(|batch| batch.iter().map(draft).collect());
+        let store = |client: &Client, batch| client.store(&NAMESPACE, batch).unwrap();
+        session.pipelined(STORES_IN_FLIGHT, batches, store);
     }
 }
 
@@ -274,13 +267,18 @@ pub struct Maker<'a> {
     set: u32,
     leases: &'a [Lease],
     arena: &'a Arc<Arena>,
-    geometry: &'a Geometry,
-    outbox: &'a Outbox,
+    geometry: &'a Arc<Geometry>,
+    outbox: &'a Arc<Outbox>,
     codec: Codec,
 }
 
 impl Maker<'_> {
     pub fn encode(&self, index: usize) -> Outgoing {
+        let Outgoing { packed_key, content } = self.draft(index);
+        Outgoing { packed_key, content: Content::Made(content.make().unwrap()) }
+    }
+
+    fn draft(&self, index: usize) -> Outgoing {
         let packed_key = key(self.set, index);
         let identity = Identity {
             shard: 0,
@@ -291,8 +289,8 @@ impl Maker<'_> {
             parent_hash: [0; 32],
         };
         let (lease, codec) = (self.leases[index], (self.codec, self.codec.id()));
-        let record = self.outbox.encode(self.arena, lease, self.geometry, codec, &identity);
-        Outgoing { packed_key, record: Arc::new(record.unwrap()) }
+        let draft = self.outbox.draft(self.arena, lease, self.geometry, codec, identity).unwrap();
+        Outgoing { packed_key, content: Content::Draft(Arc::new(draft)) }
     }
 }
 

@@ -36,7 +36,7 @@ fn sealed_pages_of_every_shape_and_codec_come_back() {
         let (engine, lanes) = (sealing(shape, 10, &keys), Lanes::open(&vault, 2));
         let records: Vec<_> = (1..=3).map(|number| engine.record(number, codec)).collect();
         assert_eq!(lanes.store(records.clone()), [ACCEPTED; 3]);
-        assert!(records.iter().all(|record| record::verify(record.record.bytes()).is_ok()));
+        assert!(records.iter().all(|record| record::verify(&bytes_of(record)).is_ok()));
         let (targets, leases) = engine.targets(&[1, 2, 3], codec);
         let request = lanes.client.fetch(targets).unwrap();
         let wire: usize = records.iter().map(|record| bytes_of(record).len()).sum();

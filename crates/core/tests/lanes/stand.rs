@@ -8,7 +8,7 @@ use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::{Inbox, Wanted};
-use tierkv_core::lane::client::{Client, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::client::{Client, Content, Options, Outcome, Outgoing, Target, Targets};
 use tierkv_core::lane::server::{self, Server, Token};
 use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
@@ -198,7 +198,7 @@ pub struct Engine {
     pub arena: Arc<Arena>,
     pub geometry: Arc<Geometry>,
     pub inbox: Arc<Inbox>,
-    pub outbox: Outbox,
+    pub outbox: Arc<Outbox>,
 }
 
 impl Engine {
@@ -209,7 +209,7 @@ impl Engine {
         let arena = Arc::new(Arena::create(&options).unwrap());
         arena.prefault().unwrap();
         until(|| arena.status().touched_slots == slots);
-        Self { arena, geometry, inbox: Arc::default(), outbox: Outbox::default() }
+        Self { arena, geometry, inbox: Arc::default(), outbox: Arc::default() }
     }
 
     pub fn lease(&self) -> Lease {
@@ -218,6 +218,14 @@ impl Engine {
 
     /// A page of noise, as a record.
     pub fn record(&self, number: u8, codec: Codec) -> Outgoing {
+        let (draft, lease) = self.draft(number, codec);
+        let content = Content::Made(draft.content.make().unwrap());
+        self.arena.slots().release(lease).unwrap();
+        Outgoing { content, ..draft }
+    }
+
+    /// The same, to be made when it is sent: until then its slot is to be kept.
+    pub fn draft(&self, number: u8, codec: Codec) -> (Outgoing, Lease) {
         let lease = self.lease();
         let mut random = Random::new(u64::from(number) + 1);
         // Finite numbers, also read as bf16.
@@ -233,19 +241,17 @@ impl Engine {
             block_hash: [number; 32],
             parent_hash: [0; 32],
         };
-        let record = self
-            .outbox
-            .encode(&self.arena, lease, &self.geometry, (codec, codec.id()), &identity)
-            .unwrap();
-        self.arena.slots().release(lease).unwrap();
-        Outgoing { packed_key: key(number), record: Arc::new(record) }
+        let codec = (codec, codec.id());
+        let draft = self.outbox.draft(&self.arena, lease, &self.geometry, codec, identity).unwrap();
+        (Outgoing { packed_key: key(number), content: Content::Draft(Arc::new(draft)) }, lease)
     }
 
     /// What a slot holds when a whole record was decoded into it.
     pub fn page(&self, record: &Outgoing, codec: Codec) -> Vec<u8> {
         let lease = self.lease();
         self.clear(lease);
-        let bytes = record.record.bytes();
+        let made = record.content.make().unwrap();
+        let bytes = made.bytes();
         let wanted =
             Wanted { fidelity: codec.id(), namespace: NAMESPACE, packed_key: record.packed_key };
         let mut arrival = self
@@ -304,9 +310,9 @@ pub const INCOMPLETE: u8 = ItemStatus::Incomplete as u8;
 
 /// A record of `bytes`, under the key of `number`, whatever it holds.
 pub fn outgoing(number: u8, bytes: Vec<u8>) -> Outgoing {
-    Outgoing { packed_key: key(number), record: Arc::new(bytes) }
+    Outgoing { packed_key: key(number), content: Content::Made(Arc::new(bytes)) }
 }
 
 pub fn bytes_of(record: &Outgoing) -> Vec<u8> {
-    record.record.bytes().to_vec()
+    record.content.make().unwrap().bytes().to_vec()
 }

@@ -3,6 +3,7 @@
 mod dial;
 mod fetching;
 mod requests;
+mod sender;
 mod session;
 mod storing;
 
@@ -12,8 +13,8 @@ use self::fetching::FetchRequest;
 pub use self::fetching::{Target, Targets};
 use self::requests::{Probe, Request};
 use self::session::Session;
-pub use self::storing::Outgoing;
 use self::storing::StoreRequest;
+pub use self::storing::{Content, Outgoing};
 use super::frame::{Frame, Kind, OFFER_ITEM_BYTES, TOKEN_BYTES};
 use super::tls;
 use super::wire::Timing;
@@ -96,7 +97,8 @@ impl Client {
         self.session.begin(request, Frame::new(Kind::Fetch, 0), body)
     }
 
-    /// Offers records, and sends those that the vault wants.
+    /// Offers records, and sends those that the vault wants. What cannot be made any more, or not in its length, ends as
+    /// 9 (incomplete); no draft is looked at after the outcome.
     ///
     /// # Errors
     /// As `look_up`.
@@ -115,9 +117,9 @@ impl Client {
         }
         let mut body = Vec::with_capacity(namespace.len() + records.len() * OFFER_ITEM_BYTES);
         body.extend_from_slice(namespace);
-        for Outgoing { packed_key, record } in &records {
+        for Outgoing { packed_key, content } in &records {
             body.extend_from_slice(packed_key);
-            body.extend_from_slice(&(record.bytes().len() as u64).to_le_bytes());
+            body.extend_from_slice(&(content.length() as u64).to_le_bytes());
         }
         let request = Request::Store(StoreRequest::new(records));
         self.session.begin(request, Frame { offset: tenant, ..Frame::new(Kind::Offer, 0) }, body)
@@ -136,7 +138,7 @@ impl Client {
         let request = if to_vault {
             let plain = Outgoing {
                 packed_key: [0; PACKED_KEY_BYTES],
-                record: Arc::new(vec![0xA5; LANE_CHUNK_BYTES]),
+                content: Content::Made(Arc::new(vec![0xA5; LANE_CHUNK_BYTES])),
             };
             Request::Store(StoreRequest::new(vec![plain; chunks as usize]))
         } else {

@@ -83,6 +83,26 @@ impl State {
         }
     }
 
+    /// A record could not be made; false where nobody wants it any more.
+    pub fn miss(&mut self, sending: &Sending) -> bool {
+        match self.requests.get_mut(&sending.request()).map(|open| &mut open.request) {
+            Some(Request::Store(store)) if store.wants(sending) => {
+                store.miss(sending);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The outcome of a store whose records are all settled.
+    pub fn stored(&mut self, id: u32) -> Option<Outcome> {
+        let Open { request: Request::Store(store), .. } = self.requests.get(&id)? else {
+            return None;
+        };
+        let done = Outcome::Done(store.outcome()?, store.bytes, None);
+        self.end(id, done)
+    }
+
     /// Takes a request out that has its answer.
     pub fn end(&mut self, id: u32, outcome: Outcome) -> Option<Outcome> {
         self.requests.remove(&id).map(|_| outcome)

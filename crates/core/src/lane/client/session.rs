@@ -1,7 +1,6 @@
 //! Owns one client's lanes: dialling, requests by number, what is sent over which lane, and the one outcome of each request.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,47 +10,26 @@ use std::time::{Duration, Instant};
 use super::dial::{dial_lane, refused};
 use super::fetching::FetchRequest;
 use super::requests::{Open, Request, State, fetching};
-use super::storing::Sending;
+use super::sender::Out;
 use super::{Options, Outcome, Sink, cancel_frame};
 use crate::error::{Code, Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::stream::Stream;
-use crate::lane::wire::{Alive, Reader, Turn, send_all};
-use crate::limits::{LANE_CHUNK_BYTES, LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES};
-
-/// One lane, for whoever sends on it.
-struct Out {
-    stream: Arc<dyn Stream>,
-    /// Held while sending; what a frame that did not fit at once has left goes before anything else.
-    rest: Mutex<Vec<u8>>,
-}
-
-impl Out {
-    /// Sends as much of a frame as the stream takes without waiting, behind `rest`; false where something is left there.
-    fn send_now(&self, rest: &mut Vec<u8>, frame: Frame, body: &[u8]) -> bool {
-        let header = frame.of(body).encode();
-        let parts = [IoSlice::new(&header), IoSlice::new(body)];
-        // What is wrong with the stream is found by whoever sends the rest.
-        let sent = if rest.is_empty() { self.stream.write_now(&parts).unwrap_or(0) } else { 0 };
-        if sent < header.len() + body.len() {
-            rest.extend([&header[..], body].concat().split_off(sent));
-        }
-        rest.is_empty()
-    }
-}
+use crate::lane::wire::{Alive, Reader};
+use crate::limits::{LANE_REQUESTS_MAX, LANE_STEP_BYTES};
 
 /// All lanes to one vault. They end together.
 pub struct Session {
-    options: Options,
+    pub(super) options: Options,
     sink: Sink,
     born: Instant,
     /// When the vault was last heard, in ms since `born`.
     heard_ms: AtomicU64,
     state: Mutex<State>,
     /// Once all lanes are open.
-    outs: OnceLock<Vec<Out>>,
+    pub(super) outs: OnceLock<Vec<Out>>,
     /// There may be something to send.
-    wake: Condvar,
+    pub(super) wake: Condvar,
 }
 
 impl Alive for Session {
@@ -81,9 +59,7 @@ impl Session {
         let lanes = (0..self.options.lanes)
             .map(|lane| dial_lane(self, &self.options, lane))
             .collect::<Result<Vec<_>>>()?;
-        let out =
-            |stream: &Arc<dyn Stream>| Out { stream: Arc::clone(stream), rest: Mutex::default() };
-        self.outs.get_or_init(|| lanes.iter().map(out).collect());
+        self.outs.get_or_init(|| lanes.iter().map(Out::new).collect());
         {
             let mut state = self.state();
             state.check()?;
@@ -205,44 +181,6 @@ impl Session {
         }
     }
 
-    fn send(&self, lane: usize) -> Result<()> {
-        let Some(Out { stream, rest }) = self.outs.get().and_then(|outs| outs.get(lane)) else {
-            return Err(Error::lane_failed("there is no such lane"));
-        };
-        let stall = self.options.timing.stall;
-        let mut turn = Turn::default();
-        let mut sending = None;
-        loop {
-            self.fill(lane, &mut turn, &mut sending)?;
-            let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
-            send_all(&**stream, &mut [IoSlice::new(&rest)], stall, self)?;
-            rest.clear();
-            turn.send(&**stream, stall, self)?;
-        }
-    }
-
-    /// Waits until there is something to send, and takes a turn's worth of it: control first.
-    fn fill(&self, lane: usize, turn: &mut Turn, sending: &mut Option<Sending>) -> Result<()> {
-        let mut state = self.state();
-        loop {
-            state.check()?;
-            while let Some((frame, body)) = state.control[lane].pop_front() {
-                turn.push_owned(frame, body);
-            }
-            let has_room =
-                turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
-            let current = sending.take().filter(|sending| state.wants(sending));
-            match current.or_else(|| has_room.then(|| state.claim(lane)).flatten()) {
-                Some(current) if has_room => *sending = current.push_chunk(turn),
-                current if turn.frames() > 0 || state.rests.remove(&lane) => {
-                    *sending = current;
-                    return Ok(());
-                }
-                _ => state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
-    }
-
     fn receive(&self, reader: &mut Reader) -> Result<()> {
         loop {
             let frame = reader.frame(self)?;
@@ -298,8 +236,7 @@ impl Session {
                 return Ok(());
             };
             store.result(frame)?;
-            let done = store.outcome().map(|statuses| Outcome::Done(statuses, store.bytes, None));
-            done.and_then(|done| state.end(frame.request, done))
+            state.stored(frame.request)
         };
         self.tell(frame.request, outcome);
         Ok(())
@@ -332,8 +269,7 @@ impl Session {
                 Some(_) => return Err(Error::lane_failed("the vault answered another question")),
             };
             store.wanted(statuses)?;
-            let done = store.outcome().map(|statuses| Outcome::Done(statuses, 0, None));
-            done.and_then(|done| state.end(frame.request, done))
+            state.stored(frame.request)
         };
         self.wake.notify_all();
         self.tell(frame.request, outcome);
@@ -364,7 +300,7 @@ impl Session {
         self.tell(id, outcome);
     }
 
-    fn tell(&self, request: u32, outcome: Option<Outcome>) {
+    pub(super) fn tell(&self, request: u32, outcome: Option<Outcome>) {
         if let Some(outcome) = outcome {
             (self.sink)(request, outcome);
         }
@@ -375,7 +311,7 @@ impl Session {
         self.heard_ms.store(ms, Ordering::Relaxed);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

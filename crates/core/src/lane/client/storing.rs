@@ -1,11 +1,13 @@
 //! Owns the sending side of a client's stores: what the vault wants, record by record for whichever lane is free.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, Turn};
-use crate::limits::LANE_CHUNK_BYTES;
+use crate::limits::{LANE_CHUNK_BYTES, LANE_NO_RECORD_BYTES};
+use crate::outbox::Draft;
 use crate::pool::PooledBuffer;
 use crate::record::PACKED_KEY_BYTES;
 use crate::store::ItemStatus;
@@ -16,13 +18,44 @@ impl Bytes for PooledBuffer {
     }
 }
 
+/// The bytes of a record, which are only read, or what they are made of.
+#[derive(Clone)]
+pub enum Content {
+    /// They are there.
+    Made(Arc<dyn Bytes>),
+    /// The lane that sends them makes them, and gives their memory back when they are gone.
+    Draft(Arc<Draft>),
+}
+
+impl Content {
+    /// Length of the record.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Made(bytes) => bytes.bytes().len(),
+            Self::Draft(draft) => draft.length(),
+        }
+    }
+
+    /// The record, as long as `length` says.
+    ///
+    /// # Errors
+    /// As `Draft::make_as_announced`.
+    pub fn make(&self) -> Result<Arc<dyn Bytes>> {
+        Ok(match self {
+            Self::Made(bytes) => Arc::clone(bytes),
+            Self::Draft(draft) => Arc::new(draft.make_as_announced()?),
+        })
+    }
+}
+
 /// One record to store.
 #[derive(Clone)]
 pub struct Outgoing {
     /// Block hash, group, shard.
     pub packed_key: [u8; PACKED_KEY_BYTES],
-    /// Its bytes, which are only read.
-    pub record: Arc<dyn Bytes>,
+    /// The record.
+    pub content: Content,
 }
 
 /// One store under way.
@@ -35,20 +68,25 @@ pub struct StoreRequest {
     next: Option<usize>,
     /// Bytes that lanes have taken.
     pub bytes: u64,
+    /// Those that could not be made; the vault hears so, and says when it waits for them no more.
+    missed: BTreeSet<u32>,
 }
 
 /// A record that one lane is sending; all of its chunks travel on that lane, so they arrive in order.
 pub struct Sending {
     request: u32,
     item: u32,
-    record: Arc<dyn Bytes>,
+    content: Content,
+    /// Once it was made.
+    record: Option<Arc<dyn Bytes>>,
     at: usize,
 }
 
 impl StoreRequest {
     pub fn new(records: Vec<Outgoing>) -> Self {
         let open = records.len();
-        Self { statuses: vec![0; open], open, records, next: None, bytes: 0 }
+        let statuses = vec![0; open];
+        Self { statuses, open, records, next: None, bytes: 0, missed: BTreeSet::new() }
     }
 
     /// The vault has said what it wants.
@@ -69,9 +107,16 @@ impl StoreRequest {
         let unsent = |index: &usize| self.statuses[*index] == 0;
         let index = (*next..self.records.len()).find(unsent)?;
         *next = index + 1;
-        let record = Arc::clone(&self.records[index].record);
-        self.bytes += record.bytes().len() as u64;
-        Some(Sending { request, item: u32::try_from(index).ok()?, record, at: 0 })
+        let content = self.records[index].content.clone();
+        self.bytes += content.length() as u64;
+        let item = u32::try_from(index).ok()?;
+        Some(Sending { request, item, content, record: None, at: 0 })
+    }
+
+    /// A record could not be made.
+    pub fn miss(&mut self, sending: &Sending) {
+        self.bytes -= sending.content.length() as u64;
+        self.missed.insert(sending.item);
     }
 
     /// What became of one record.
@@ -80,6 +125,8 @@ impl StoreRequest {
         if status == ItemStatus::Unspecified as u8 {
             return Err(Error::lane_failed("the vault sent a result that says nothing"));
         }
+        let is_missed = self.missed.contains(&frame.item);
+        let status = if is_missed { ItemStatus::Incomplete as u8 } else { status };
         self.settle(frame.item as usize, status)
     }
 
@@ -115,9 +162,30 @@ impl Sending {
         self.request
     }
 
-    /// Adds the next chunk to a turn; what is left, if anything.
+    pub fn is_made(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// Takes as long as encoding does.
+    pub fn make(&mut self) -> Result<()> {
+        self.record = Some(self.content.make()?);
+        Ok(())
+    }
+
+    /// Says that there will be no such record.
+    pub fn push_none(self, turn: &mut Turn) {
+        let frame = Frame {
+            item: self.item,
+            record_bytes: LANE_NO_RECORD_BYTES as u64,
+            ..Frame::new(Kind::Chunk, self.request)
+        };
+        turn.push_owned(frame, vec![0; LANE_NO_RECORD_BYTES]);
+    }
+
+    /// Adds the next chunk of a record that was made to a turn; what is left, if anything.
     pub fn push_chunk(mut self, turn: &mut Turn) -> Option<Self> {
-        let record_bytes = self.record.bytes().len();
+        let owner = self.record.clone()?;
+        let record_bytes = owner.bytes().len();
         let end = record_bytes.min(self.at + LANE_CHUNK_BYTES);
         let range = self.at..end;
         let frame = Frame {
@@ -127,7 +195,7 @@ impl Sending {
             bytes: u32::try_from(range.len()).expect("a chunk is small"),
             ..Frame::new(Kind::Chunk, self.request)
         };
-        turn.push(frame, Some(Body { owner: Arc::clone(&self.record), range }));
+        turn.push(frame, Some(Body { owner, range }));
         self.at = end;
         (end < record_bytes).then_some(self)
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::Shared;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, OFFER_ITEM_BYTES};
-use crate::limits::LANE_KEYS_MAX;
+use crate::limits::{LANE_KEYS_MAX, LANE_NO_RECORD_BYTES};
 use crate::record::{HASH_BYTES, PACKED_KEY_BYTES};
 use crate::store::{ItemStatus, Offer, RecordKey, Reservation};
 
@@ -126,7 +126,8 @@ impl StoreJob {
                     return Begun::Receiving(reservation);
                 }
                 self.settle(frame.item);
-                Begun::Refused(ItemStatus::BadRecord)
+                let is_none = frame.record_bytes == LANE_NO_RECORD_BYTES as u64;
+                Begun::Refused(if is_none { ItemStatus::Incomplete } else { ItemStatus::BadRecord })
             }
         }
     }

@@ -1,0 +1,109 @@
+//! Owns the sending half of a client's lane: control first, then records, made here where they are not yet.
+
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::session::Session;
+use super::storing::Sending;
+use crate::error::{Error, Result};
+use crate::lane::frame::Frame;
+use crate::lane::stream::Stream;
+use crate::lane::wire::{Turn, send_all};
+#[cfg(target_os = "linux")]
+use crate::limits::LANE_STORING_NICE;
+use crate::limits::{LANE_CHUNK_BYTES, LANE_TURN_FRAMES, LANES_STORING_MAX};
+
+/// One lane, for whoever sends on it.
+pub struct Out {
+    stream: Arc<dyn Stream>,
+    /// Held while sending; what a frame that did not fit at once has left goes before anything else.
+    pub rest: Mutex<Vec<u8>>,
+}
+
+impl Out {
+    pub fn new(stream: &Arc<dyn Stream>) -> Self {
+        Self { stream: Arc::clone(stream), rest: Mutex::default() }
+    }
+
+    /// Sends as much of a frame as the stream takes without waiting, behind `rest`; false where something is left there.
+    pub fn send_now(&self, rest: &mut Vec<u8>, frame: Frame, body: &[u8]) -> bool {
+        let header = frame.of(body).encode();
+        let parts = [IoSlice::new(&header), IoSlice::new(body)];
+        // What is wrong with the stream is found by whoever sends the rest.
+        let sent = if rest.is_empty() { self.stream.write_now(&parts).unwrap_or(0) } else { 0 };
+        if sent < header.len() + body.len() {
+            rest.extend([&header[..], body].concat().split_off(sent));
+        }
+        rest.is_empty()
+    }
+}
+
+impl Session {
+    /// Sends what there is for a lane until all is over.
+    pub(super) fn send(&self, lane: usize) -> Result<()> {
+        let Some(Out { stream, rest }) = self.outs.get().and_then(|outs| outs.get(lane)) else {
+            return Err(Error::lane_failed("there is no such lane"));
+        };
+        if is_for_stores(lane, self.options.lanes) {
+            give_way();
+        }
+        let stall = self.options.timing.stall;
+        let mut turn = Turn::default();
+        let mut sending = None;
+        loop {
+            self.fill(lane, &mut turn, &mut sending)?;
+            let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+            send_all(&**stream, &mut [IoSlice::new(&rest)], stall, self)?;
+            rest.clear();
+            turn.send(&**stream, stall, self)?;
+        }
+    }
+
+    /// Waits until there is something to send, and takes a turn's worth of it: control first.
+    fn fill(&self, lane: usize, turn: &mut Turn, sending: &mut Option<Sending>) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            state.check()?;
+            while let Some((frame, body)) = state.control[lane].pop_front() {
+                turn.push_owned(frame, body);
+            }
+            let has_room =
+                turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
+            // What was made while the request was given up goes no further: its slot may be somebody else's soon.
+            let current = sending.take().filter(|sending| state.wants(sending));
+            match current.or_else(|| has_room.then(|| state.claim(lane)).flatten()) {
+                Some(current) if has_room && current.is_made() => {
+                    *sending = current.push_chunk(turn);
+                }
+                Some(mut current) if has_room => {
+                    drop(state);
+                    let made = current.make();
+                    state = self.state();
+                    match made {
+                        Ok(()) => *sending = Some(current),
+                        Err(_) if state.miss(&current) => current.push_none(turn),
+                        Err(_) => {}
+                    }
+                }
+                current if turn.frames() > 0 || state.rests.remove(&lane) => {
+                    *sending = current;
+                    return Ok(());
+                }
+                _ => state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// Whether nothing but stored bytes goes out on a lane.
+fn is_for_stores(lane: usize, lanes: u16) -> bool {
+    usize::from(lanes) > LANES_STORING_MAX && lane < LANES_STORING_MAX
+}
+
+/// The calling thread goes behind others. Elsewhere a priority is the whole process'.
+fn give_way() {
+    #[cfg(target_os = "linux")]
+    if let Ok(own) = rustix::process::getpriority_process(None) {
+        let _ = rustix::process::setpriority_process(None, own + LANE_STORING_NICE);
+    }
+}

@@ -1,0 +1,79 @@
+//! Owns a record that is not made yet: who sends it makes it, so that its bytes are still in the cache when they go out.
+
+use std::sync::Arc;
+
+use super::{Identity, Outbox, check};
+use crate::arena::Arena;
+use crate::codec::Codec;
+use crate::error::{Error, Result};
+use crate::geometry::Geometry;
+use crate::pool::PooledBuffer;
+use crate::record::HEADER_BYTES;
+use crate::slots::Lease;
+
+/// Its slot must stay leased until it is made: the lease is looked at then, and a slot is not leased again while it is read.
+#[derive(Debug)]
+pub struct Draft {
+    outbox: Arc<Outbox>,
+    arena: Arc<Arena>,
+    lease: Lease,
+    geometry: Arc<Geometry>,
+    codec: (Codec, u8),
+    identity: Identity,
+    length: usize,
+}
+
+impl Outbox {
+    /// What `encode` would make, later.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` as for `encode`, but for what depends on the slot.
+    ///
+    /// # Panics
+    /// Never: raw takes any page.
+    pub fn draft(
+        self: &Arc<Self>,
+        arena: &Arc<Arena>,
+        lease: Lease,
+        geometry: &Arc<Geometry>,
+        codec: (Codec, u8),
+        identity: Identity,
+    ) -> Result<Draft> {
+        check(codec, &identity)?;
+        let payload =
+            geometry.payload_bytes(codec.0).or_else(|| geometry.payload_bytes(Codec::Raw));
+        let (before, behind) = self.around();
+        let length = before + HEADER_BYTES + payload.expect("raw takes any page") + behind;
+        let (outbox, arena, geometry) = (Arc::clone(self), Arc::clone(arena), Arc::clone(geometry));
+        Ok(Draft { outbox, arena, lease, geometry, codec, identity, length })
+    }
+}
+
+impl Draft {
+    /// The length of the record, unless the codec has no codes for what the page holds (inf, NaN).
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Makes the record, of whatever length.
+    ///
+    /// # Errors
+    /// As `Outbox::encode`.
+    pub fn make(&self) -> Result<PooledBuffer> {
+        self.outbox.encode(&self.arena, self.lease, &self.geometry, self.codec, &self.identity)
+    }
+
+    /// Makes the record for somebody who was told its length.
+    ///
+    /// # Errors
+    /// As `make`; `BAD_ARGUMENT` where its length is another one.
+    pub fn make_as_announced(&self) -> Result<PooledBuffer> {
+        let record = self.make()?;
+        if record.len() == self.length {
+            return Ok(record);
+        }
+        let text = format!("{} bytes were announced, the record has {}", self.length, record.len());
+        Err(Error::bad_argument(text))
+    }
+}

@@ -1,0 +1,39 @@
+// Owns one record of the native outbox as JavaScript names it: made, or a draft that who sends it makes.
+import { outboxDrop, outboxView } from "../native.ts";
+
+/** It must be dropped, whatever became of it. */
+export class OutboxRecord {
+  /** In the native outbox. */
+  readonly id: number;
+  #bytes: number;
+  readonly #make: (() => Promise<void>) | null;
+
+  /** `make`: for a draft, what makes it in some other thread; called as often as it is viewed. */
+  constructor(id: number, bytes: number, make: (() => Promise<void>) | null) {
+    this.id = id;
+    this.#bytes = bytes;
+    this.#make = make;
+  }
+
+  /** Its length; a draft's may turn out to be another one when it is viewed. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Its slot must stay leased until it was dropped. */
+  get isDraft(): boolean {
+    return this.#make !== null;
+  }
+
+  /** The record's bytes, not copied; valid also after drop() for as long as the view is held. Throws where it cannot be made. */
+  async view(): Promise<Buffer> {
+    await this.#make?.();
+    const view = outboxView(this.id);
+    this.#bytes = view.length;
+    return view;
+  }
+
+  drop(): void {
+    outboxDrop(this.id);
+  }
+}

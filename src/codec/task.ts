@@ -1,0 +1,66 @@
+// Owns the description of blocks to encode: flat arrays, so that handing one to another thread copies only what it names.
+import { HASH_BYTES } from "../block.ts";
+import type { EncodeItem } from "../native.ts";
+
+/** One batch of blocks of one group and rank. */
+export interface EncodeTask {
+  arena: number;
+  geometry: number;
+  codec: number;
+  fidelity: number;
+  namespace: Uint8Array;
+  shard: number;
+  shardCount: number;
+  /** Pairs (slot, generation). */
+  slots: Uint32Array;
+  /** Per block: its hash, then its parent's. */
+  hashes: Uint8Array;
+  endTokens: Float64Array;
+}
+
+export interface EncodeBlock {
+  slot: number;
+  generation: number;
+  hash: Uint8Array;
+  parent: Uint8Array;
+  endTokens: number;
+}
+
+/** The parts of a task that belong to its blocks. */
+export function packBlocks(
+  blocks: readonly EncodeBlock[],
+): Pick<EncodeTask, "slots" | "hashes" | "endTokens"> {
+  const slots = new Uint32Array(blocks.length * 2);
+  const hashes = new Uint8Array(blocks.length * 2 * HASH_BYTES);
+  const endTokens = new Float64Array(blocks.length);
+  blocks.forEach((block, index) => {
+    slots.set([block.slot, block.generation], index * 2);
+    hashes.set(block.hash, index * 2 * HASH_BYTES);
+    hashes.set(block.parent, (index * 2 + 1) * HASH_BYTES);
+    endTokens[index] = block.endTokens;
+  });
+  return { slots, hashes, endTokens };
+}
+
+/** The blocks of a task as the native core takes them. */
+export function nativeItems({
+  slots,
+  hashes,
+  endTokens,
+  shard,
+  shardCount,
+}: EncodeTask): EncodeItem[] {
+  return Array.from({ length: slots.length / 2 }, (_, index) => ({
+    slot: slots[index * 2] ?? 0,
+    generation: slots[index * 2 + 1] ?? 0,
+    shard,
+    shardCount,
+    endTokens: endTokens[index] ?? 0,
+    blockHash: hashAt(hashes, index * 2),
+    parentHash: hashAt(hashes, index * 2 + 1),
+  }));
+}
+
+function hashAt(hashes: Uint8Array, index: number): Buffer {
+  return Buffer.from(hashes.buffer, hashes.byteOffset + index * HASH_BYTES, HASH_BYTES);
+}
