@@ -14,6 +14,8 @@ const IS_SECURE: bool = true;
 
 #[path = "../lanes/bounds.rs"]
 mod bounds;
+#[path = "../lanes/drafts.rs"]
+mod drafts;
 #[path = "../lanes/frames.rs"]
 mod frames;
 #[path = "../lanes/peers.rs"]
