@@ -131,7 +131,7 @@ export const SCHEMA: Schema = {
       },
       tenant_bytes: {
         kind: bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX),
-        doc: "What each tenant (a `cache_salt`; those without one are one) keeps of `max_bytes` whatever others store: a flood by one does not take what another has within its share. What nobody keeps is anybody's.",
+        doc: "What each tenant (a `cache_salt`; those without one are one) keeps of `max_bytes`, and the same share of `disk_bytes`, whatever others store: a flood by one does not take what another has within its share. What nobody keeps is anybody's.",
         fallback: () => null,
         fallbackText: "none: tenants are not told apart",
         example: '"2GiB"',

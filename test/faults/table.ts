@@ -293,8 +293,8 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F41",
     "one tenant floods the others out",
-    "quotas in memory: who is furthest over its own gives way",
-    [`${RUST}store_tenants.rs`],
+    "quotas in memory and on disk: who is over its own gives way",
+    [`${RUST}store_tenants.rs`, `${RUST}disk_tenants.rs`],
     {
       unloaded:
         "is itself a load, of five tenants, in the store and in test/vault/server.tenants.test.ts",

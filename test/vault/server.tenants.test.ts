@@ -1,10 +1,13 @@
 // Owns the proof that tenants of a vault keep what is theirs: no flood takes it, no guess finds it.
+import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { hasBit, ItemStatus } from "../../src/block.ts";
 import { KEYS_MAX } from "../../src/limits.ts";
+import type { VaultDisk } from "../../src/vault/server.ts";
 import { makeRecord, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";
-import { MIB, openClient, openVault, SOON_MS } from "../support/vaults.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 const RECORD_BYTES = 64 * 1024;
 const VICTIM = 281_474_976_710_655;
@@ -47,6 +50,42 @@ describe("quotas", () => {
     expect(rate).toBeGreaterThanOrEqual(least);
     expect(rate).toBeLessThanOrEqual(most);
   });
+});
+
+test("what a tenant keeps of a disk outlives floods, and a restart between them", async () => {
+  const disk: VaultDisk = {
+    dataDir: join(testDirectory(), "data"),
+    diskBytes: 32 * MIB,
+    durability: "group",
+    diskTtlS: null,
+  };
+  const limits = { maxBytes: 16 * MIB, tenantBytes: 3 * MIB, disk };
+  const flood = async (client: ReturnType<typeof openClient>, from: number): Promise<void> => {
+    for (let round = 0; round < 32; round += 1) {
+      const some = records(from + round * 32, 32);
+      await client.store(NAMESPACE, "kv", some, SOON_MS, FLOODERS[round % FLOODERS.length]);
+      await client.durable(NAMESPACE, Buffer.concat(some.map(({ key }) => key)), SOON_MS);
+    }
+  };
+  // Within its share of both tiers.
+  const kept = records(0, 40);
+  for (const from of [10_000, 20_000]) {
+    const vault = await openVault(limits);
+    const client = openClient(vault);
+    if (from === 10_000) await client.store(NAMESPACE, "kv", kept, SOON_MS, VICTIM);
+    await until(async () => !(await client.stats(SOON_MS)).disk!.recovering, "the disk to be read");
+    expect(await hits(client, kept)).toBe(kept.length);
+    await flood(client, from);
+    // What lies in one segment with what is kept may stay with it.
+    const old = Buffer.concat(records(from + 128, 32).map(({ key }) => key));
+    const present = await client.lookup(NAMESPACE, old, SOON_MS);
+    expect(
+      present.some((byte) => byte !== 0),
+      "the flood's first gave way",
+    ).toBe(false);
+    expect(await hits(client, kept)).toBe(kept.length);
+    await vault.close();
+  }
 });
 
 test(`${PROBES} guesses of another tenant's keys find nothing`, async () => {

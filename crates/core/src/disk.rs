@@ -12,6 +12,7 @@ mod segments;
 mod shared;
 mod space;
 pub mod storage;
+mod tenants;
 pub mod tombstones;
 pub mod walk;
 mod writer;
@@ -34,8 +35,8 @@ use writer::Writer;
 
 use crate::error::{Code, Error, Result};
 use crate::limits::{
-    DISK_BYTES_MIN, DISK_FULL_PATIENCE_MS, DISK_QUEUE_BYTES_MAX, DISK_RETRY_MS, DISK_SEGMENT_BYTES,
-    DISK_SEGMENTS_MIN, DISK_SYNC_WAIT_MS,
+    DISK_BYTES_MIN, DISK_FULL_PATIENCE_MS, DISK_QUEUE_BYTES_MAX, DISK_RESERVE_SEGMENTS,
+    DISK_RETRY_MS, DISK_SEGMENT_BYTES, DISK_SEGMENTS_MIN, DISK_SYNC_WAIT_MS,
 };
 use crate::lockfile::LockFile;
 use crate::store::{Pin, RecordKey, Scope};
@@ -147,8 +148,8 @@ pub struct DiskStats {
 
 /// What the durable tier asks of the RAM tier.
 pub trait Residents: Send + Sync {
-    /// Records in memory that have no place on disk, about `bytes` bytes of them.
-    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, Pin)>;
+    /// Records in memory that have no place on disk, each with its tenant, about `bytes` bytes of them.
+    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, u64, Pin)>;
 }
 
 /// The durable tier. Dropping it writes what waits, seals, and ends its threads.
@@ -210,6 +211,13 @@ impl Disk {
         self.shared.options.durability
     }
 
+    /// Bytes on disk that are not kept free for new segments.
+    #[must_use]
+    pub fn usable_bytes(&self) -> u64 {
+        let DiskOptions { max_bytes, segment_bytes, .. } = self.shared.options;
+        max_bytes.saturating_sub(segment_bytes * DISK_RESERVE_SEGMENTS)
+    }
+
     /// Where a record lies; `None` when it is not here, or not found yet.
     #[must_use]
     pub fn locate(&self, key: &RecordKey) -> Option<Place> {
@@ -233,9 +241,26 @@ impl Disk {
         self.shared.index.touch(key);
     }
 
-    /// Writes a record behind the caller's back, unless it is here or on its way.
-    pub fn offer(&self, key: RecordKey, record: Pin) {
-        self.shared.offer(key, record);
+    /// Writes a record of a tenant behind the caller's back, unless it is here or on its way.
+    pub fn offer(&self, key: RecordKey, tenant: u64, record: Pin) {
+        self.shared.offer(key, tenant, record);
+    }
+
+    /// From now on each tenant keeps that many bytes of records, whatever others store; 0: tenants are not told apart.
+    pub fn limit_tenants(&self, each: u64) {
+        self.shared.tenants.limit(each);
+    }
+
+    /// Bytes of a tenant's records.
+    #[must_use]
+    pub fn used_by(&self, tenant: u64) -> u64 {
+        self.shared.tenants.used_by(tenant)
+    }
+
+    /// Whose record lies at `place`.
+    #[must_use]
+    pub fn tenant_of(&self, place: &Place) -> u64 {
+        self.shared.tenants.id(place.tenant)
     }
 
     /// Waits until each record is durable or will not be for now; true where it is.

@@ -194,9 +194,14 @@ impl Store {
     }
 
     /// From now on each tenant keeps `each` bytes, those named in `own` what stands there, whatever others store; what
-    /// nobody keeps is anybody's. 0: tenants are not told apart.
+    /// nobody keeps is anybody's. Of a durable tier each keeps the same share as of memory. 0: tenants are not told apart.
     pub fn limit_tenants(&self, each: u64, own: &[(u64, u64)]) {
         self.state().policy.limit_tenants(each, own);
+        if let Some(disk) = &self.disk {
+            let share = u128::from(each) * u128::from(disk.usable_bytes());
+            let share = share / u128::from(self.options.max_bytes);
+            disk.limit_tenants(u64::try_from(share).unwrap_or(u64::MAX));
+        }
     }
 
     /// What a tenant has in memory; 0 where tenants are not told apart.
@@ -299,11 +304,12 @@ impl Store {
         let mut state = self.state();
         state.in_flight.remove(&key);
         let pin = record.pin();
+        let tenant = state.policy.tenant_id(aside.tenant);
         state.insert(key, record, aside, &self.budget);
         state.totals.inserted += 1;
         drop(state);
         if let Some(disk) = &self.disk {
-            disk.offer(key, pin);
+            disk.offer(key, tenant, pin);
         }
     }
 

@@ -110,14 +110,15 @@ fn behind_damage_the_walk_goes_on() {
 #[test]
 fn a_record_that_holds_an_entry_is_one_record() {
     // Bytes of a client, laid out as an entry of this segment on a page of its own.
-    let forged = Entry { key: key(9), record_class: CLASS_KV, page: 1, record_bytes: 500 };
+    let forged =
+        Entry { key: key(9), record_class: CLASS_KV, page: 1, record_bytes: 500, tenant: 0 };
     let mut inner = vec![0; PAGE - ENTRY_BYTES - 192];
     inner.extend_from_slice(&forged.encode(&SegmentName { salt: 1, ..NAME }));
     inner.extend_from_slice(&record(&key(9), 500));
     let header = records::header(&key(1), inner.len());
     let outer = [&header.encode(tierkv_core::crc32c::checksum(&inner)), inner.as_slice()].concat();
     let record_bytes = outer.len() as u32;
-    let entry = Entry { key: key(1), record_class: CLASS_KV, page: 0, record_bytes };
+    let entry = Entry { key: key(1), record_class: CLASS_KV, page: 0, record_bytes, tenant: 0 };
     let mut bytes = [&entry.encode(&NAME), outer.as_slice()].concat();
     bytes.resize(entry_pages(record_bytes) as usize * PAGE, 0);
     assert_eq!(find(&Bytes(&bytes), &NAME).unwrap().entries, [entry]);
@@ -167,7 +168,8 @@ fn a_damaged_tombstone_is_none_and_the_others_hold() {
     let namespace = Some(key(0).namespace);
     made.flush(&storage, Scope { namespace, record_class: Some(CLASS_KV) }, (3, 5)).unwrap();
     made.bury(&storage, (9, 2)).unwrap();
-    let at = |page| Entry { key: key(0), record_class: CLASS_KV, page, record_bytes: 500 };
+    let at =
+        |page| Entry { key: key(0), record_class: CLASS_KV, page, record_bytes: 500, tenant: 0 };
     let ssm = Entry { record_class: CLASS_SSM, ..at(4) };
     let path = folder.path().join("tombstones");
     let bytes = std::fs::read(&path).unwrap();

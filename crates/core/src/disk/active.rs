@@ -78,8 +78,8 @@ impl Active {
                 break;
             }
             let record_bytes = u32::try_from(job.source.len()).unwrap_or(u32::MAX);
-            let Job { key, record_class, .. } = *job;
-            let entry = Entry { key, record_class, page, record_bytes };
+            let Job { key, record_class, tenant, .. } = *job;
+            let entry = Entry { key, record_class, page, record_bytes, tenant };
             page += entry.pages();
             entries.push(entry);
         }
@@ -106,10 +106,9 @@ impl Active {
 
     /// `None` for a record that is not needed any more: its copy here is never looked up.
     fn enter(&mut self, shared: &Shared, job: Job, entry: Entry) -> Option<Placed> {
-        let place = Place::of(&entry, self.id());
-        self.entries.push(entry);
         let origin = job.origin;
-        let (slot, before) = shared.index.publish(&job.key, place, |now| now == origin)?;
+        self.entries.push(entry);
+        let (place, slot, before) = shared.publish(&entry, self.id(), |now| now == origin)?;
         self.segment.enter(slot, place.record_bytes, entry.page + entry.pages());
         if let Some(before) = before {
             shared.left(&job.key, before);

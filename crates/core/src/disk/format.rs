@@ -9,6 +9,8 @@ use crate::store::RecordKey;
 pub const ENTRY_BYTES: usize = 128;
 /// Length of one line of a footer.
 pub const LINE_BYTES: usize = 84;
+/// A tenant's number has 48 bits.
+const TENANT_BYTES: usize = 6;
 
 const ENTRY_MAGIC: [u8; 4] = *b"TKVE";
 const FOOTER_MAGIC: [u8; 4] = *b"TKVF";
@@ -56,9 +58,17 @@ pub struct Entry {
     pub page: u32,
     /// Length of the record.
     pub record_bytes: u32,
+    /// For whom it was stored, 48 bits; 0: nobody in particular.
+    pub tenant: u64,
 }
 
 impl Entry {
+    /// Whether it is the same record at the same page, whosever it is.
+    #[must_use]
+    pub fn is_at(&self, other: &Self) -> bool {
+        Self { tenant: other.tenant, ..*self } == *other
+    }
+
     /// Pages of header and record.
     #[must_use]
     pub fn pages(&self) -> u32 {
@@ -108,6 +118,7 @@ impl Entry {
         bytes[68..72].copy_from_slice(&self.page.to_le_bytes());
         bytes[72..76].copy_from_slice(&self.record_bytes.to_le_bytes());
         bytes[76] = self.record_class;
+        bytes[78..84].copy_from_slice(&self.tenant.to_le_bytes()[..TENANT_BYTES]);
         bytes
     }
 
@@ -124,10 +135,15 @@ impl Entry {
             page: word(&bytes[68..])?,
             record_bytes: word(&bytes[72..])?,
             record_class: bytes[76],
+            tenant: {
+                let mut tenant = [0; 8];
+                tenant[..TENANT_BYTES].copy_from_slice(&bytes[78..]);
+                u64::from_le_bytes(tenant)
+            },
         };
         let sized = usize::try_from(entry.record_bytes).is_ok_and(|bytes| bytes > HEADER_BYTES);
         let sound = sized && matches!(entry.record_class, CLASS_KV | CLASS_SSM);
-        (sound && bytes[77..] == [0; 7]).then_some(entry)
+        (sound && bytes[77] == 0).then_some(entry)
     }
 }
 

@@ -29,21 +29,23 @@ pub struct Place {
     pub record_bytes: u32,
     /// 1 kv, 2 ssm.
     pub record_class: u8,
+    /// Whose it is, by a number of this run.
+    pub tenant: u16,
 }
 
 impl Place {
-    /// The place of an entry of a segment.
+    /// The place of an entry of a segment, of the tenant with that number.
     #[must_use]
-    pub fn of(entry: &Entry, segment: u32) -> Self {
+    pub fn of(entry: &Entry, segment: u32, tenant: u16) -> Self {
         let Entry { page, record_bytes, record_class, .. } = *entry;
-        Self { segment, page, record_bytes, record_class }
+        Self { segment, page, record_bytes, record_class, tenant }
     }
 
-    /// The entry that lies here.
+    /// The entry that lies here, but for whose it is.
     #[must_use]
     pub fn entry(&self, key: RecordKey) -> Entry {
         let Self { page, record_bytes, record_class, .. } = *self;
-        Entry { key, record_class, page, record_bytes }
+        Entry { key, record_class, page, record_bytes, tenant: 0 }
     }
 }
 

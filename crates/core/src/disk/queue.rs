@@ -39,6 +39,8 @@ pub struct Job {
     pub source: Source,
     /// 1 kv, 2 ssm.
     pub record_class: u8,
+    /// Whose it is.
+    pub tenant: u64,
     /// Where it moves from; a record that is no longer there does not move.
     pub origin: Option<Place>,
 }

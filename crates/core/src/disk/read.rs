@@ -90,7 +90,7 @@ impl Shared {
     fn read_once(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> io::Result<Outcome> {
         let wanted = place.entry(*key);
         let Some(segment) = self.segments.get(place.segment) else {
-            self.index.remove(key, place);
+            self.forget(key, place);
             return Ok(Outcome::Failed);
         };
         let file = match self.segments.reader(&*self.storage, &segment) {
@@ -104,7 +104,8 @@ impl Shared {
         let bytes = wanted.pages() as usize * PAGE;
         let read = read_full(&*file, &mut pages[..bytes], u64::from(place.page) * PAGE as u64)?;
         let found = Entry::parse(&pages[..read], &segment.name, place.page);
-        let is_sound = found == Some(wanted) && wanted.record(&pages[..read]).is_some();
+        let is_there = found.is_some_and(|found| found.is_at(&wanted));
+        let is_sound = is_there && wanted.record(&pages[..read]).is_some();
         Ok(if is_sound { Outcome::Sound } else { Outcome::Bad })
     }
 

@@ -132,12 +132,11 @@ fn enter(shared: &Shared, segment: &Segment, entries: &[Entry]) {
     let tombstones = shared.tombstones();
     let id = segment.name.id;
     for entry in entries.iter().filter(|entry| !tombstones.covers(entry, id)) {
-        let place = Place::of(entry, id);
         // Of two copies the newer stays: its segment is evicted later.
         let is_newer = |before: Option<Place>| {
             before.is_none_or(|before| (before.segment, before.page) < (id, entry.page))
         };
-        if let Some((slot, before)) = shared.index.publish(&entry.key, place, is_newer) {
+        if let Some((_, slot, before)) = shared.publish(entry, id, is_newer) {
             segment.enter(slot, entry.record_bytes, entry.page + entry.pages());
             if let Some(before) = before {
                 shared.left(&entry.key, before);

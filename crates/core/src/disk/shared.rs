@@ -5,13 +5,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::active::pages_of;
-use super::index::{Index, Place};
+use super::format::Entry;
+use super::index::{Index, Place, SlotId};
 use super::pages::PAGE;
 use super::queue::Source;
 use super::queue::{Job, Queue};
 use super::read::Stalls;
 use super::segments::{Segment, Segments};
 use super::storage::Storage;
+use super::tenants::Tenants;
 use super::tombstones::Tombstones;
 use super::{DiskOptions, DiskStats, Durability, Residents};
 use crate::store::{Pin, RecordKey, Scope};
@@ -44,6 +46,7 @@ pub struct Shared {
     pub options: DiskOptions,
     pub storage: Arc<dyn Storage>,
     pub index: Index,
+    pub tenants: Tenants,
     pub segments: Segments,
     pub tombstones: Mutex<Tombstones>,
     pub queue: Queue,
@@ -73,6 +76,7 @@ impl Shared {
             options,
             storage,
             index: Index::default(),
+            tenants: Tenants::default(),
             segments: Segments::default(),
             tombstones: Mutex::default(),
             counters: Counters::default(),
@@ -108,8 +112,25 @@ impl Shared {
         removed
     }
 
+    /// Enters what lies in a segment, as `Index::publish`; the answer has its place, too.
+    pub fn publish(
+        &self,
+        entry: &Entry,
+        segment: u32,
+        replaces: impl Fn(Option<Place>) -> bool,
+    ) -> Option<(Place, SlotId, Option<Place>)> {
+        let number = self.tenants.enter(entry.tenant, entry.record_bytes);
+        let place = Place::of(entry, segment, number);
+        let entered = self.index.publish(&entry.key, place, replaces);
+        if entered.is_none() {
+            self.tenants.leave(number, entry.record_bytes);
+        }
+        entered.map(|(slot, before)| (place, slot, before))
+    }
+
     /// A record is no longer at `place`, says the index.
     pub fn left(&self, key: &RecordKey, place: Place) {
+        self.tenants.leave(place.tenant, place.record_bytes);
         if let Some(segment) = self.segments.get(place.segment) {
             let end = place.page + place.entry(*key).pages();
             segment.leave(place.record_bytes, end);
@@ -166,7 +187,7 @@ impl Shared {
     }
 
     /// Writes a record behind the caller's back, unless it is here or on its way.
-    pub fn offer(&self, key: RecordKey, record: Pin) {
+    pub fn offer(&self, key: RecordKey, tenant: u64, record: Pin) {
         // A segment of its own must leave room for others.
         let is_huge = u64::from(pages_of(record.len())) * PAGE as u64 > self.options.max_bytes / 4;
         if is_huge || !self.index.reserve(&key) {
@@ -174,7 +195,8 @@ impl Shared {
         }
         // The record was verified: it has a header.
         let record_class = record[9];
-        let job = Job { key, source: Source::Memory(record), record_class, origin: None };
+        let source = Source::Memory(record);
+        let job = Job { key, source, record_class, tenant, origin: None };
         if !self.queue.push(job) {
             self.index.release(&key);
             add(&self.counters.skipped, 1);

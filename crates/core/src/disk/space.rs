@@ -1,5 +1,6 @@
 //! Owns the room on disk: new segments, whole-segment eviction with a second chance for what is in use, time to live.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
@@ -9,12 +10,14 @@ use std::time::Instant;
 
 use super::active::{Active, pages_of};
 use super::format::{SegmentName, footer_pages};
+use super::index::{Place, SlotId};
 use super::pages::PAGE;
 use super::queue::Job;
 use super::segments::Segment;
 use super::shared::{add, wall_ms};
 use super::writer::Writer;
 use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
+use crate::store::RecordKey;
 
 impl Writer {
     /// Opens a new segment for a record of `record_bytes` bytes at least; returns what moves into it.
@@ -53,8 +56,8 @@ impl Writer {
     }
 
     fn free_oldest(&mut self, moving: &mut Vec<Job>) -> bool {
-        let Some(oldest) = self.oldest() else { return false };
-        moving.extend(self.evict(&oldest, true));
+        let Some(next) = self.next_to_go() else { return false };
+        moving.extend(self.evict(&next, true));
         self.shared.remove_files() > 0
     }
 
@@ -90,9 +93,9 @@ impl Writer {
             gone.iter().map(|segment| segment.bytes.load(Ordering::Acquire)).sum::<u64>()
         };
         while self.shared.segments.bytes().saturating_sub(leaving(&self.shared)) > limit
-            && let Some(oldest) = self.oldest()
+            && let Some(next) = self.next_to_go()
         {
-            moving.extend(self.evict(&oldest, true));
+            moving.extend(self.evict(&next, true));
         }
         // Otherwise in the background, where it delays nobody; but the budget goes first.
         if self.shared.segments.bytes() + bytes > self.shared.options.max_bytes {
@@ -101,25 +104,56 @@ impl Writer {
         moving
     }
 
-    fn oldest(&self) -> Option<Arc<Segment>> {
+    /// The oldest; where tenants keep what they have, the oldest of which no more is theirs than may move, or else the one of
+    /// which least is.
+    fn next_to_go(&self) -> Option<Arc<Segment>> {
         let active = self.active.as_ref().map(Active::id);
-        self.shared.segments.all().into_iter().find(|segment| Some(segment.name.id) != active)
+        let keepers = self.shared.tenants.keepers();
+        let mut least: Option<(u64, Arc<Segment>)> = None;
+        for segment in self.shared.segments.all() {
+            if Some(segment.name.id) == active {
+                continue;
+            }
+            let kept = if keepers.is_empty() { 0 } else { self.kept_bytes(&segment, &keepers) };
+            if kept <= self.moved_bytes_max() {
+                return Some(segment);
+            }
+            if least.as_ref().is_none_or(|(bytes, _)| kept < *bytes) {
+                least = Some((kept, segment));
+            }
+        }
+        least.map(|(_, segment)| segment)
     }
 
-    /// Takes a segment out; what was used since it was written moves, within a share, when `moves`.
+    /// What may move out of a segment: so that eviction gets ahead, and what moves fits into memory.
+    fn moved_bytes_max(&self) -> u64 {
+        self.shared.options.segment_bytes / DISK_MOVED_SHARE
+    }
+
+    fn kept_bytes(&self, segment: &Segment, keepers: &BTreeSet<u16>) -> u64 {
+        let places = self.places(&segment.records().slots, segment.name.id);
+        let kept = places.iter().filter(|(_, place, _)| keepers.contains(&place.tenant));
+        kept.map(|(_, place, _)| u64::from(place.record_bytes)).sum()
+    }
+
+    fn places(&self, slots: &[SlotId], segment: u32) -> Vec<(RecordKey, Place, bool)> {
+        slots.iter().filter_map(|slot| self.shared.index.at(*slot, segment)).collect()
+    }
+
+    /// Takes a segment out; what tenants keep, and then what was used since it was written, moves, within a share, when `moves`.
     fn evict(&mut self, segment: &Arc<Segment>, moves: bool) -> Vec<Job> {
         // Whoever reads its entries in ends first, and sees then that it is gone.
         let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = std::mem::take(&mut segment.records().slots);
-        let mut room = self.shared.options.segment_bytes / DISK_MOVED_SHARE;
+        let keepers = self.shared.tenants.keepers();
+        let mut places = self.places(&slots, segment.name.id);
+        places.sort_by_key(|(_, place, _)| !keepers.contains(&place.tenant));
+        let mut room = self.moved_bytes_max();
         let mut moving = Vec::new();
-        for slot in slots {
-            let Some((key, place, is_hot)) = self.shared.index.at(slot, segment.name.id) else {
-                continue;
-            };
+        for (key, place, is_hot) in places {
             let bytes = u64::from(place.record_bytes);
             if moves
-                && is_hot
+                && (is_hot || keepers.contains(&place.tenant))
                 && bytes <= room
                 && let Some(mut job) = self.load(key, place)
             {

@@ -258,7 +258,8 @@ impl Writer {
     pub(super) fn load(&self, key: RecordKey, place: Place) -> Option<Job> {
         let pages = self.shared.read_pages(&key, place).ok()?;
         let source = Source::Entry(pages, place.record_bytes as usize);
-        Some(Job { key, source, record_class: place.record_class, origin: Some(place) })
+        let tenant = self.shared.tenants.id(place.tenant);
+        Some(Job { key, source, record_class: place.record_class, tenant, origin: Some(place) })
     }
 
     /// What the queue had no room for is written once there is time, if the RAM tier still has it.
@@ -269,10 +270,10 @@ impl Writer {
         if self.shared.has_skipped.swap(false, Ordering::AcqRel) {
             let pins = residents.not_on_disk(&self.shared.index, DISK_GROUP_BYTES);
             let has_more =
-                pins.iter().map(|(_, pin)| pin.len() as u64).sum::<u64>() >= DISK_GROUP_BYTES;
+                pins.iter().map(|(_, _, pin)| pin.len() as u64).sum::<u64>() >= DISK_GROUP_BYTES;
             self.shared.has_skipped.fetch_or(has_more, Ordering::AcqRel);
-            for (key, pin) in pins {
-                self.shared.offer(key, pin);
+            for (key, tenant, pin) in pins {
+                self.shared.offer(key, tenant, pin);
             }
         }
     }

@@ -168,8 +168,7 @@ impl Store {
         let shape = Shape::of_pages(&Disk::extent(&place))?;
         let mut state = self.state();
         let flushes = state.flushes;
-        // Whose record it is the disk does not know: read back, it is nobody's in particular.
-        let set_aside = state.set_aside(&self.budget, shape, 0);
+        let set_aside = state.set_aside(&self.budget, shape, disk.tenant_of(&place));
         drop(state);
         let (mut memory, aside) = set_aside?;
         let is_sound = disk.read(key, place, memory.pages()) == Outcome::Sound;
@@ -186,7 +185,7 @@ impl Store {
 }
 
 impl Residents for Store {
-    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, Pin)> {
+    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, u64, Pin)> {
         let state = self.state();
         let mut keys = state.policy.keys(&|key| index.get(key).is_none() && !index.is_pending(key));
         let mut left = bytes;
@@ -197,6 +196,10 @@ impl Residents for Store {
             left = left.saturating_sub(length);
             is_taken
         });
-        keys.into_iter().filter_map(|key| Some((key, state.policy.peek(&key)?.pin()))).collect()
+        let named = |key: RecordKey| {
+            let pin = state.policy.peek(&key)?.pin();
+            Some((key, state.policy.tenant_of(&key), pin))
+        };
+        keys.into_iter().filter_map(named).collect()
     }
 }

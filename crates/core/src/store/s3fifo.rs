@@ -240,6 +240,15 @@ impl Policy for S3Fifo {
         self.queues.tenants.put_back(tenant, bytes);
     }
 
+    fn tenant_id(&self, number: u16) -> u64 {
+        self.queues.tenants.get(number).id()
+    }
+
+    fn tenant_of(&self, key: &RecordKey) -> u64 {
+        let number = self.named(key).and_then(|named| self.find(&named));
+        number.map_or(0, |number| self.tenant_id(self.queues.entry(number).tenant))
+    }
+
     fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
         let number = self.find(&self.named(key)?)?;
         self.take_out(number).map(|(_, record)| record)

@@ -50,7 +50,8 @@ pub fn segment(lengths: &[usize], is_sealed: bool) -> (Vec<u8>, Vec<Entry>) {
     for (number, length) in (0..).zip(lengths) {
         let record_bytes = u32::try_from(*length).expect("records are small");
         let page = pages(bytes.len());
-        let entry = Entry { key: key(number), record_class: CLASS_KV, page, record_bytes };
+        let tenant = number << 40 | 0x55;
+        let entry = Entry { key: key(number), record_class: CLASS_KV, page, record_bytes, tenant };
         bytes.extend_from_slice(&entry.encode(&NAME));
         bytes.extend_from_slice(&record(&key(number), *length));
         bytes.resize(bytes.len().next_multiple_of(PAGE), 0);

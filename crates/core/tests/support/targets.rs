@@ -214,7 +214,8 @@ pub fn index(input: &[u8]) {
     for [what, key, place] in input.as_chunks::<3>().0 {
         let record_class = 1 + (place & 1);
         let (segment, page) = (u32::from(place >> 5), u32::from(place >> 1));
-        let place = Place { segment, page, record_bytes: u32::from(*place), record_class };
+        let place =
+            Place { segment, page, record_bytes: u32::from(*place), record_class, tenant: 0 };
         step(&index, &mut model, *what, key_of(*key), place);
         let key = key_of(*key);
         assert_eq!(index.get(&key), model.places.get(&key).copied());
