@@ -1,10 +1,12 @@
 // Owns the proof that a vault whose disk hangs goes on over the network: what memory holds is served, and what it took meanwhile is written once the disk goes on.
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { hasBit, packKeys } from "../../src/block.ts";
+import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
+import { ownRecords } from "../../src/client/own-records.ts";
 import type { DiskStats } from "../../src/wire/messages.ts";
-import { KeepingSink, openClient, SOON_MS, until } from "../support/vaults.ts";
-import { HungDisk, threadsAtDisk, whyNoFreezing } from "./lib/hung-disk.ts";
+import { OTHER_NAMESPACE } from "../support/records.ts";
+import { KeepingSink, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
+import { HungDisk, threadsAtDisk, whyNoFreezing, whyNoStalling } from "./lib/hung-disk.ts";
 import { KillableVault } from "./lib/killable.ts";
 import { COARSE } from "./lib/load.ts";
 import { FLOOR, openStand, underLoad } from "./lib/stand.ts";
@@ -13,6 +15,8 @@ import type { Stand } from "./lib/stand.ts";
 const TEST_MS_MAX = 120_000;
 /** What a client over gRPC asks for while the disk hangs. */
 const ASKED = 32;
+/** A call that needs no disk; a machine that does much else included. */
+const QUICK_MS = 5000;
 
 interface Scene {
   stand: Stand;
@@ -79,3 +83,38 @@ test("F14 a disk that takes no more writes", { timeout: TEST_MS_MAX }, async ({ 
   });
   await recovers(scene);
 });
+
+test("F14 a disk that gives no more reads", { timeout: TEST_MS_MAX }, async ({ skip }) => {
+  const why = whyNoStalling();
+  skip(why !== null, why ?? "");
+  const scene = await openScene(new HungDisk());
+  const { stand, vault, disk } = scene;
+  let goOn = async (): Promise<void> => {};
+  await underLoad(stand, {
+    // What it held is on disk only: memory knows nothing of it.
+    inject: async () => {
+      await vault.stop();
+      await vault.startAgain({ under: disk.under });
+      goOn = disk.stallReads(vault.pid);
+    },
+    acted: () => waiting(scene) > 0,
+    during: () => others(scene),
+    heal: () => goOn(),
+  });
+});
+
+/** What needs no read of the disk goes on: look-ups, and what is stored now and comes back from memory. */
+async function others({ vault }: Scene): Promise<void> {
+  const client = openClient(vault, "kv", { lanes: 0 });
+  for (let turn = 0; turn < 5; turn += 1) {
+    const [item] = ownRecords(OTHER_NAMESPACE, "kv", 1, MIB);
+    const [status] = await client.store(OTHER_NAMESPACE, "kv", [item!], QUICK_MS);
+    expect([ItemStatus.ACCEPTED, ItemStatus.DURABLE]).toContain(status);
+    const sink = new KeepingSink();
+    const runs = [{ recordClass: "kv" as const, group: 0, keys: item!.key }];
+    await client.fetch(OTHER_NAMESPACE, runs, sink, { deadlineMs: QUICK_MS });
+    expect(sink.records.size).toBe(1);
+  }
+  expect(threadsAtDisk(vault.pid), "the disk still hangs").toBeGreaterThan(0);
+  client.close();
+}

@@ -1,6 +1,13 @@
 // Owns a disk of a vault's own that a test makes hang: a small file system in a file, mounted where only the vault sees it. Linux, as root.
 import { spawn, spawnSync } from "node:child_process";
-import { readdirSync, readFileSync, truncateSync, writeFileSync } from "node:fs";
+import {
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { testDirectory } from "../../support/sidecars.ts";
@@ -8,6 +15,9 @@ import { closeAfterTest, MIB, until } from "../../support/vaults.ts";
 
 const DISK_BYTES = 160 * MIB;
 const PROBE_BYTES = 4 * MIB;
+/** Control groups of block devices, version 1. */
+const GROUPS = "/sys/fs/cgroup/blkio";
+const READ_LIMIT = "blkio.throttle.read_bps_device";
 
 /** Why no disk can be made to take no more writes here; null where one can. */
 export function whyNoFreezing(): string | null {
@@ -20,6 +30,19 @@ export function whyNoFreezing(): string | null {
     `mount -o loop ${image} ${folder} && fsfreeze -f ${folder} && fsfreeze -u ${folder} && umount ${folder}`;
   const isPossible = spawnSync("unshare", ["--mount", "sh", "-c", tried]).status === 0;
   return isPossible ? null : "needs root, a loop device, mkfs.ext4 and fsfreeze";
+}
+
+/** Why no disk can be made to give no more reads here; null where one can. */
+export function whyNoStalling(): string | null {
+  const path = join(GROUPS, `tierkv-probe-${process.pid}`);
+  try {
+    mkdirSync(path);
+    const has = readdirSync(path).includes(READ_LIMIT);
+    rmdirSync(path);
+    return has ? whyNoFreezing() : "needs a control group that limits reads";
+  } catch {
+    return "needs control groups of block devices, version 1";
+  }
 }
 
 export class HungDisk {
@@ -42,6 +65,43 @@ export class HungDisk {
   /** From now on no write of the process ends; gives what makes them go on. */
   freeze(pid: number): Promise<() => Promise<void>> {
     return held(pid, `fsfreeze -f ${this.folder}`, `fsfreeze -u ${this.folder}`);
+  }
+
+  /** From now on the process reads a byte a second from it; gives what ends that. */
+  stallReads(pid: number): () => Promise<void> {
+    const path = join(GROUPS, `tierkv-test-${process.pid}`);
+    mkdirSync(path);
+    const limit = (bytes: number): void =>
+      writeFileSync(join(path, READ_LIMIT), `${this.#device(pid)} ${bytes}`);
+    const moveTo = (group: string): void => writeFileSync(join(group, "cgroup.procs"), String(pid));
+    let isOver = false;
+    const over = async (): Promise<void> => {
+      if (isOver) return;
+      isOver = true;
+      // 0: no limit any more; what waits goes on.
+      limit(0);
+      moveTo(GROUPS);
+      const isGone = (): boolean => {
+        try {
+          rmdirSync(path);
+          return true;
+        } catch {
+          return false;
+        }
+      };
+      await until(isGone, "the group to be empty");
+    };
+    closeAfterTest({ close: over });
+    limit(1);
+    moveTo(path);
+    return over;
+  }
+
+  /** Its number, where the process has it mounted. */
+  #device(pid: number): string {
+    const mounts = readFileSync(`/proc/${pid}/mountinfo`, "utf8").split("\n");
+    const mount = mounts.map((line) => line.split(" ")).find((parts) => parts[4] === this.folder);
+    return mount![2]!;
   }
 }
 
