@@ -1,15 +1,16 @@
-// Owns the proof that a machine whose memory runs out loses its sidecar, and with it hits, before its engine.
+// Owns the proof that a machine whose memory runs out loses its sidecar or its vault, and with it hits, before its engine.
 import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { closeAfterTest, until } from "../support/vaults.ts";
 import { KillableSidecar, KillableVault } from "./lib/killable.ts";
 import { COARSE, Load } from "./lib/load.ts";
 import { MemoryGroup } from "./lib/memory-group.ts";
 import { testSeed } from "./lib/random.ts";
-import { expectEven, FLOOR } from "./lib/stand.ts";
+import { expectEven, FLOOR, openStand, underLoad } from "./lib/stand.ts";
 
 const TEST_MS_MAX = 120_000;
+const NO_GROUPS = "needs a memory control group of version 1 that can be divided";
 const MIB = 1024 * 1024;
 const GROUP_BYTES = 256 * MIB;
 const ENGINE_BYTES = 80 * MIB;
@@ -45,13 +46,36 @@ function spawnUnder(group: MemoryGroup, score: number, script: string) {
 }
 
 test(
+  "F17 memory that runs out ends the vault: misses, and hits again once it is back",
+  { timeout: TEST_MS_MAX },
+  async ({ skip }) => {
+    skip(!MemoryGroup.isPossible(), NO_GROUPS);
+    const group = MemoryGroup.make(GROUP_BYTES);
+    const vault = await KillableVault.start({ under: group.under });
+    const stand = await openStand({ vault, grain: COARSE, chains: 48 });
+    let hungry: ReturnType<typeof spawnUnder> | null = null;
+    await underLoad(stand, {
+      // It may hold less than the vault: what the kernel is told decides.
+      inject: () => {
+        writeFileSync(`/proc/${vault.pid}/oom_score_adj`, "1000");
+        hungry = spawnUnder(group, 0, HUNGRY);
+      },
+      acted: () => group.killed > 0,
+      during: async () => {
+        expect(await vault.died(), "the kernel's choice").toBe("SIGKILL");
+        hungry?.kill("SIGKILL");
+      },
+      heal: () => vault.startAgain(),
+    });
+    expect(stand.load.ledger.reasons["vault_down"]).toBeGreaterThan(0);
+  },
+);
+
+test(
   "F17 memory that runs out ends the sidecar, not the engine beside it, and costs hits only",
   { timeout: TEST_MS_MAX },
   async ({ skip }) => {
-    skip(
-      !MemoryGroup.isPossible(),
-      "needs a memory control group of version 1 that can be divided",
-    );
+    skip(!MemoryGroup.isPossible(), NO_GROUPS);
     const group = MemoryGroup.make(GROUP_BYTES);
     const vault = await KillableVault.start();
     const sidecar = await KillableSidecar.start({ vault, under: group.under });
