@@ -70,6 +70,8 @@ export class Saver {
   readonly #lanes = new Map<SaveSource, Lane>();
   /** Keys between being taken and being stored or dropped: the same block is saved once. */
   readonly #inFlight = new Set<string>();
+  /** Those that are about to be given a draft: what room they have is taken. */
+  readonly #drafting = new Set<StoreQueue>();
   /** Decoded bytes of everything in flight. */
   #bytes = 0;
 
@@ -176,8 +178,9 @@ export class Saver {
     return store.shedDeeperThan(endTokens, source.sourceBytes) ? null : "queue_full";
   }
 
+  /** Who had a turn longest ago first. */
   #pumpAll(): void {
-    for (const [source, lane] of this.#lanes) this.#pump(source, lane);
+    for (const [source, lane] of [...this.#lanes]) this.#pump(source, lane);
   }
 
   /** What a lane can take now goes as a draft. What it cannot waits in its slots, as long as the worker has others. */
@@ -185,16 +188,20 @@ export class Saver {
     if (lane.isBusy || lane.pending.length === 0) return;
     const store = this.#options.stores[source.recordClass];
     const makesDrafts = store?.makesDrafts === true;
-    const isDraft = makesDrafts && store.hasRoom;
+    const isDraft = makesDrafts && store.hasRoom && !this.#drafting.has(store);
     if (makesDrafts && !isDraft && !source.isShort() && !lane.isLeaving) return;
     lane.isBusy = true;
+    if (isDraft) this.#drafting.add(store);
+    this.#lanes.delete(source);
+    this.#lanes.set(source, lane);
     const most = isDraft ? store.turnBytes : SAVE_BATCH_BYTES;
     const batch = takeBatch(lane.pending, source.sourceBytes, most);
     this.#pass(source, lane, batch, isDraft)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
         lane.isBusy = false;
-        this.#pump(source, lane);
+        if (isDraft) this.#drafting.delete(store);
+        this.#pumpAll();
       });
   }
 

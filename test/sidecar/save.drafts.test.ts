@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { toNamespace } from "../../src/block.ts";
 import type { EncodePool } from "../../src/codec/pool.ts";
-import { SAVE_BATCH_BYTES } from "../../src/limits.ts";
+import { SAVE_BATCH_BYTES, SAVE_BATCH_ITEMS } from "../../src/limits.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import { outboxStatus } from "../../src/native.ts";
 import { chooseCodecs } from "../../src/sidecar/codecs.ts";
@@ -104,7 +104,10 @@ function openSaver(isShort: boolean) {
     whenRoom: (onRoom: () => void) => {
       vault.onRoom = onRoom;
     },
-    add: (added: { onEnd(): void }[]) => vault.open.push(...added),
+    add: (added: { onEnd(): void }[]) => {
+      vault.hasRoom = false;
+      vault.open.push(...added);
+    },
     shedDeeperThan: () => false,
   } as unknown as StoreQueue;
   const finished: number[] = [];
@@ -129,12 +132,12 @@ function openSaver(isShort: boolean) {
   const counters = newSidecarCounters();
   const saver = new Saver({ ...options, fates: new Fates(), counters, logger });
   let slots = 0;
-  const save = async (name: string, count: number): Promise<void> => {
+  const save = async (name: string, count: number, from = source): Promise<void> => {
     const items = makeBlocks(name, count, 16).map(({ hash, parent, endTokens }) => {
       slots += 1;
       return { slot: slots, generation: 1, group: 0, hash, parent, endTokens, tenant: 0 };
     });
-    saver.accept(source, NAMESPACE, items);
+    saver.accept(from, NAMESPACE, items);
     await new Promise(setImmediate);
   };
   return { saver, source, vault, calls, finished, save };
@@ -161,6 +164,28 @@ test("a vault without room: blocks wait in their slots, and go as one draft when
   await new Promise(setImmediate);
   expect(calls).toEqual(["draft"]);
   expect(vault.open).toHaveLength(4);
+});
+
+test("those who wait for room have turns", async () => {
+  const { source, vault, finished, save } = openSaver(false);
+  const drafts: string[] = [];
+  const named = (name: string): SaveSource => ({ ...source, finish: () => drafts.push(name) });
+  const [a, b] = [named("a"), named("b")];
+  vault.hasRoom = false;
+  const batch = SAVE_BATCH_ITEMS;
+  await save("a1", batch, a);
+  await save("a2", batch, a);
+  await save("b1", batch, b);
+  await save("b2", batch, b);
+  for (let turn = 0; turn < 4; turn += 1) {
+    vault.hasRoom = true;
+    vault.onRoom();
+    await new Promise(setImmediate);
+    expect(vault.open).toHaveLength(batch);
+    for (const { onEnd } of vault.open.splice(0)) onEnd();
+  }
+  expect(finished).toEqual([]);
+  expect(drafts.filter((_, at) => at % batch === 0)).toEqual(["a", "b", "a", "b"]);
 });
 
 test("a vault without room and a worker that runs short of slots: they are encoded, and free at once", async () => {
