@@ -1,31 +1,88 @@
-"""Steps in which the engine waits for the sidecar: only one that computes nothing lets the helper thread run."""
+"""Steps in which the engine waits for the sidecar: only one that computes nothing waits for the sidecar's word."""
 
-from types import SimpleNamespace
+import threading
+import time
 
 import pytest
-from tierkv.connectors.vllm import compat, idle, limits
+from tierkv.connectors.vllm import compat, limits
 
 from .support.engine import Request
-from .support.scheduler import ASK_AGAIN, Bench
+from .support.scheduler import ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import FakeSidecar
+
+#: Only a step that waits in vain takes so long.
+LONG_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _hash_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "none_hash", lambda: bytes(32))
 
 
 def test_only_a_step_that_waits_and_computes_nothing_sleeps(
     socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept = list[float]()
-    monkeypatch.setattr(idle, "time", SimpleNamespace(sleep=slept.append))
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(32))
+    waited = list[float]()
     with FakeSidecar(socket_path) as sidecar:
         bench = Bench(socket_path, sidecar)
+        monkeypatch.setattr(bench.shim._idle._heard, "wait", waited.append)
         request = bench.new(Request("r", 16))
         bench.prefetch()
         assert bench.ask(request) == ASK_AGAIN
         bench.step({})
-        assert slept == [limits.IDLE_STEP_S]
+        assert waited == [limits.IDLE_STEP_S]
         bench.step({})  # nobody waits
         assert bench.ask(request) == ASK_AGAIN
         bench.step({"other": 1}, other=[1])
         bench.step({})
         bench.shim.shutdown()
-    assert len(slept) == 1
+    assert len(waited) == 1
+
+
+def test_what_the_helper_thread_hears_ends_the_wait(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IDLE_STEP_S", LONG_S)
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar)
+        bench.step({})  # what was heard before is forgotten
+        request = bench.new(Request("r", 16))
+        prefetch = bench.prefetch()
+        for tell in (
+            lambda: bench.held(prefetch, 0),
+            lambda: bench.done(prefetch, "not_held"),
+        ):
+            assert bench.ask(request) == ASK_AGAIN
+            begun = time.monotonic()
+            threading.Timer(0.05, tell).start()
+            bench.step({})
+            assert time.monotonic() - begun < LONG_S / 2
+        assert bench.ask(request) == NOTHING
+
+        # A word that comes between the question and the end of its step is not waited for again.
+        second = bench.new(Request("s", 16))
+        prefetch = bench.prefetch(2)
+        assert bench.ask(second) == ASK_AGAIN
+        bench.done(prefetch, "not_held")
+        begun = time.monotonic()
+        bench.step({})
+        assert time.monotonic() - begun < LONG_S / 2
+        bench.shim.shutdown()
+
+
+def test_a_sidecar_that_goes_ends_the_wait(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IDLE_STEP_S", LONG_S)
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar)
+        bench.step({})
+        request = bench.new(Request("r", 16))
+        bench.prefetch()
+        assert bench.ask(request) == ASK_AGAIN
+        begun = time.monotonic()
+        threading.Timer(0.05, sidecar.drop_connections).start()
+        bench.step({})
+        assert time.monotonic() - begun < LONG_S / 2
+        assert bench.ask(request) == NOTHING
+        bench.shim.shutdown()

@@ -180,7 +180,7 @@ export class Saver {
 
   /** Who had a turn longest ago first. */
   #pumpAll(): void {
-    for (const [source, lane] of [...this.#lanes]) this.#pump(source, lane);
+    for (const [source, lane] of this.#lanes) this.#pump(source, lane);
   }
 
   /** What a lane can take now goes as a draft. What it cannot waits in its slots, as long as the worker has others. */

@@ -46,8 +46,8 @@ STALL_MS_DEFAULT: Final = 400
 POPULATE_STEP_BYTES: Final = 8 * MIB
 #: Arenas a worker keeps mapped: the present one and old ones that loads still read.
 ARENAS_MAX: Final = 4
-#: What a step that computes nothing leaves the helper thread, seconds.
-IDLE_STEP_S: Final = 0.00005
+#: How long a step that computes nothing waits for word from the sidecar, seconds: about what a look-up takes.
+IDLE_STEP_S: Final = 0.0005
 #: Samples kept of the time the engine spends in our calls.
 TIMING_SAMPLES_MAX: Final = 8192
 #: Restore times kept, per tier, until vLLM's metrics ask for them.

@@ -108,10 +108,12 @@ class SchedulerShim:
     def on_frame(self, frame: Frame) -> None:
         """Pass the progress of plans on."""
         self._book.on_frame(frame)
+        self._idle.hear()
 
     def on_close(self) -> None:
         """Forget every plan vLLM has not admitted."""
         self._book.closed()
+        self._idle.hear()
 
     # --- arrival and matching -------------------------------------------------------------------
 
