@@ -13,7 +13,7 @@ import type { Namespace, RecordClass } from "../block.ts";
 import type { LandingPlan } from "../client/lanes.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";
-import { encodeSlots, geometryInfo, registerGeometry } from "../native.ts";
+import { draftSlots, geometryInfo, registerGeometry, outboxMake } from "../native.ts";
 import type { Geometry } from "../native.ts";
 import { randomToken, sleep } from "../time.ts";
 
@@ -72,8 +72,8 @@ export class BenchSet {
     return packKeys(this.#hashes.subarray(from * HASH_BYTES, to * HASH_BYTES), 0, 0);
   }
 
-  /** Records of blocks `from` to `to`; each must be dropped. */
-  encode(from: number, to: number): { key: Buffer; record: OutboxRecord }[] {
+  /** Records of blocks `from` to `to`, as a sidecar gives them to lanes: who sends one makes it. Each must be dropped. */
+  drafts(from: number, to: number): { key: Buffer; record: OutboxRecord }[] {
     const keys = this.keys(from, to);
     const items = Array.from({ length: to - from }, (_, index) => ({
       slot: this.#leases[(from + index) * 2] ?? 0,
@@ -85,7 +85,7 @@ export class BenchSet {
       parentHash: Buffer.alloc(HASH_BYTES),
     }));
     const { codec, fidelity } = this.#codec;
-    const pairs = encodeSlots(
+    const pairs = draftSlots(
       this.#arena.id,
       this.#geometry,
       codec,
@@ -93,9 +93,11 @@ export class BenchSet {
       this.namespace,
       items,
     );
+    const ids = Uint32Array.from(items, (_, index) => pairs[index * 2] ?? 0);
+    const make = (): Promise<void> => Promise.resolve(outboxMake(ids));
     return items.map((_, index) => ({
       key: keys.subarray(index * PACKED_KEY_BYTES, (index + 1) * PACKED_KEY_BYTES),
-      record: new OutboxRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0, null),
+      record: new OutboxRecord(ids[index] ?? 0, pairs[index * 2 + 1] ?? 0, make),
     }));
   }
 

@@ -231,7 +231,7 @@ class Rounds {
     const perBatch = Math.max(1, Math.floor(SAVE_BATCH_BYTES / BENCH_PAGE_BYTES));
     let wireBytes = 0;
     await inTurns(count, perBatch, STORES_IN_FLIGHT_MAX, async (from, to) => {
-      const items = this.#set.encode(from, to);
+      const items = this.#set.drafts(from, to);
       try {
         const call = this.#client.storeEncoded(namespace, recordClass, items, BENCH_CALL_MS);
         check((await call).statuses, this.#result, "Store");

@@ -8,7 +8,7 @@ export class OutboxRecord {
   #bytes: number;
   readonly #make: (() => Promise<void>) | null;
 
-  /** `make`: for a draft, what makes it in some other thread; called as often as it is viewed. */
+  /** `make`: of a draft, whose slot must stay leased until it is dropped; called as often as it is viewed. */
   constructor(id: number, bytes: number, make: (() => Promise<void>) | null) {
     this.id = id;
     this.#bytes = bytes;
@@ -18,11 +18,6 @@ export class OutboxRecord {
   /** Its length; a draft's may turn out to be another one when it is viewed. */
   get bytes(): number {
     return this.#bytes;
-  }
-
-  /** Its slot must stay leased until it was dropped. */
-  get isDraft(): boolean {
-    return this.#make !== null;
   }
 
   /** The record's bytes, not copied; valid also after drop() for as long as the view is held. Throws where it cannot be made. */

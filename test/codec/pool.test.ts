@@ -89,6 +89,28 @@ test("a batch becomes records that verify and hold the blocks", async () => {
   expect(outboxStatus().records).toBe(0);
 });
 
+test("drafts are made once one is viewed, and are the records that encoding makes", async () => {
+  const pool = closeAfterTest(new EncodePool(1));
+  const { task } = await openTask(4);
+  const made = await pool.encode(task);
+  const drafts = pool.draft(task);
+  expect(drafts.map(({ bytes }) => bytes)).toEqual(made.map(({ bytes }) => bytes));
+  for (const [index, draft] of drafts.entries()) {
+    expect((await draft.view()).equals(await made[index]!.view())).toBe(true);
+  }
+  for (const record of [...made, ...drafts]) record.drop();
+  expect(outboxStatus().records).toBe(0);
+});
+
+test("a draft whose slot has gone cannot be viewed, and the others of its batch can", async () => {
+  const pool = closeAfterTest(new EncodePool(1));
+  const { task } = await openTask(2);
+  const [gone, there] = pool.draft({ ...task, slots: task.slots.with(1, 77) });
+  await expect(gone!.view()).rejects.toMatchObject({ code: "BAD_ARGUMENT" });
+  expect((await there!.view()).length).toBe(there!.bytes);
+  for (const record of [gone!, there!]) record.drop();
+});
+
 test.each<[string, Partial<EncodeTask>, string]>([
   ["an arena that is not there", { arena: 999_999 }, "UNKNOWN_ID"],
   ["a geometry that is not there", { geometry: 999_999 }, "UNKNOWN_ID"],
