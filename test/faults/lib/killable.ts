@@ -1,4 +1,5 @@
 // Owns processes that can be killed, paused and started again: the real program, always on the same ports and sockets.
+import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
@@ -162,12 +163,22 @@ export class KillableSidecar extends Killable {
   }
 }
 
-/** Free a moment ago; nobody else on this machine should want it. */
+/** Below those that a system gives to connections (Linux: from 32768 on): one of them could be taken again by whoever dials. */
+const PORTS = [20_000, 30_000] as const;
+
+/** A port that was free a moment ago, and that nobody is given unless he asks for it. */
 async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, "close");
-  return port;
+  for (;;) {
+    const server = createServer().listen(randomInt(...PORTS), "127.0.0.1");
+    try {
+      await once(server, "listening");
+    } catch {
+      // Somebody has it: another one.
+      continue;
+    }
+    const { port } = server.address() as AddressInfo;
+    server.close();
+    await once(server, "close");
+    return port;
+  }
 }
