@@ -22,7 +22,7 @@ const PASSES: Partial<Record<Failpoint, number>> = {
   "sidecar.save.encoded": 3,
   "sidecar.save.stored": 3,
   "sidecar.restore.found": 3,
-  "vault.lookup.found": 3,
+  "vault.lookup.found": 5,
   "vault.store.reserved": 3,
   "vault.store.accepted": 60,
   "vault.store.syncing": 4,
