@@ -109,7 +109,7 @@ impl Active {
         let origin = job.origin;
         self.entries.push(entry);
         let (place, slot, before) = shared.publish(&entry, self.id(), |now| now == origin)?;
-        self.segment.enter(slot, place.record_bytes, entry.page + entry.pages());
+        self.segment.enter(slot, &place, entry.page + entry.pages());
         if let Some(before) = before {
             shared.left(&job.key, before);
             add(&shared.counters.moved, 1);

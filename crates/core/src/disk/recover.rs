@@ -136,8 +136,8 @@ fn enter(shared: &Shared, segment: &Segment, entries: &[Entry]) {
         let is_newer = |before: Option<Place>| {
             before.is_none_or(|before| (before.segment, before.page) < (id, entry.page))
         };
-        if let Some((_, slot, before)) = shared.publish(entry, id, is_newer) {
-            segment.enter(slot, entry.record_bytes, entry.page + entry.pages());
+        if let Some((place, slot, before)) = shared.publish(entry, id, is_newer) {
+            segment.enter(slot, &place, entry.page + entry.pages());
             if let Some(before) = before {
                 shared.left(&entry.key, before);
             }

@@ -1,13 +1,14 @@
 //! Owns the table of segments: what each holds, how far it is durable, its open file, and the bytes of all on disk.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use super::format::SegmentName;
-use super::index::SlotId;
+use super::index::{Place, SlotId};
 use super::storage::{Access, DiskFile, Storage};
 use crate::limits::DISK_FILES_MAX;
 
@@ -43,6 +44,8 @@ pub struct Records {
     pub live: u64,
     /// Their bytes.
     pub live_bytes: u64,
+    /// The same by tenant.
+    pub tenant_bytes: BTreeMap<u16, u64>,
     /// Of `live`, entered since the last sync.
     pub unsynced: u64,
     /// Their bytes.
@@ -99,12 +102,14 @@ impl Segment {
     }
 
     /// A record can be looked up here from now on.
-    pub fn enter(&self, slot: SlotId, record_bytes: u32, end: u32) {
+    pub fn enter(&self, slot: SlotId, place: &Place, end: u32) {
+        let record_bytes = place.record_bytes;
         let is_synced = end <= self.synced_pages.load(Ordering::Acquire);
         let mut held = self.records();
         held.slots.push(slot);
         held.live += 1;
         held.live_bytes += u64::from(record_bytes);
+        *held.tenant_bytes.entry(place.tenant).or_default() += u64::from(record_bytes);
         if !is_synced {
             held.unsynced += 1;
             held.unsynced_bytes += u64::from(record_bytes);
@@ -112,11 +117,18 @@ impl Segment {
     }
 
     /// A record cannot be looked up here any more.
-    pub fn leave(&self, record_bytes: u32, end: u32) {
+    pub fn leave(&self, place: &Place, end: u32) {
+        let record_bytes = place.record_bytes;
         let is_synced = end <= self.synced_pages.load(Ordering::Acquire);
         let mut held = self.records();
         held.live = held.live.saturating_sub(1);
         held.live_bytes = held.live_bytes.saturating_sub(u64::from(record_bytes));
+        if let Entry::Occupied(mut of) = held.tenant_bytes.entry(place.tenant) {
+            *of.get_mut() = of.get().saturating_sub(u64::from(record_bytes));
+            if *of.get() == 0 {
+                of.remove();
+            }
+        }
         if !is_synced {
             held.unsynced = held.unsynced.saturating_sub(1);
             held.unsynced_bytes = held.unsynced_bytes.saturating_sub(u64::from(record_bytes));

@@ -133,7 +133,7 @@ impl Shared {
         self.tenants.leave(place.tenant, place.record_bytes);
         if let Some(segment) = self.segments.get(place.segment) {
             let end = place.page + place.entry(*key).pages();
-            segment.leave(place.record_bytes, end);
+            segment.leave(&place, end);
         }
     }
 

@@ -10,14 +10,12 @@ use std::time::Instant;
 
 use super::active::{Active, pages_of};
 use super::format::{SegmentName, footer_pages};
-use super::index::{Place, SlotId};
 use super::pages::PAGE;
 use super::queue::Job;
 use super::segments::Segment;
 use super::shared::{add, wall_ms};
 use super::writer::Writer;
 use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
-use crate::store::RecordKey;
 
 impl Writer {
     /// Opens a new segment for a record of `record_bytes` bytes at least; returns what moves into it.
@@ -114,7 +112,7 @@ impl Writer {
             if Some(segment.name.id) == active {
                 continue;
             }
-            let kept = if keepers.is_empty() { 0 } else { self.kept_bytes(&segment, &keepers) };
+            let kept = kept_bytes(&segment, &keepers);
             if kept <= self.moved_bytes_max() {
                 return Some(segment);
             }
@@ -130,23 +128,14 @@ impl Writer {
         self.shared.options.segment_bytes / DISK_MOVED_SHARE
     }
 
-    fn kept_bytes(&self, segment: &Segment, keepers: &BTreeSet<u16>) -> u64 {
-        let places = self.places(&segment.records().slots, segment.name.id);
-        let kept = places.iter().filter(|(_, place, _)| keepers.contains(&place.tenant));
-        kept.map(|(_, place, _)| u64::from(place.record_bytes)).sum()
-    }
-
-    fn places(&self, slots: &[SlotId], segment: u32) -> Vec<(RecordKey, Place, bool)> {
-        slots.iter().filter_map(|slot| self.shared.index.at(*slot, segment)).collect()
-    }
-
     /// Takes a segment out; what tenants keep, and then what was used since it was written, moves, within a share, when `moves`.
     fn evict(&mut self, segment: &Arc<Segment>, moves: bool) -> Vec<Job> {
         // Whoever reads its entries in ends first, and sees then that it is gone.
         let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = std::mem::take(&mut segment.records().slots);
         let keepers = self.shared.tenants.keepers();
-        let mut places = self.places(&slots, segment.name.id);
+        let at = |slot| self.shared.index.at(slot, segment.name.id);
+        let mut places: Vec<_> = slots.into_iter().filter_map(at).collect();
         places.sort_by_key(|(_, place, _)| !keepers.contains(&place.tenant));
         let mut room = self.moved_bytes_max();
         let mut moving = Vec::new();
@@ -199,4 +188,11 @@ impl Writer {
                 < ttl.saturating_sub(ttl / DISK_TTL_STEPS)
         })
     }
+}
+
+/// What a segment holds of those who keep theirs.
+fn kept_bytes(segment: &Segment, keepers: &BTreeSet<u16>) -> u64 {
+    let held = segment.records();
+    let kept = held.tenant_bytes.iter().filter(|(tenant, _)| keepers.contains(tenant));
+    kept.map(|(_, bytes)| bytes).sum()
 }
