@@ -61,10 +61,15 @@ test(
     const third = Math.floor(rss.length / 3);
     const peak = (from: number, to: number): number => Math.max(...rss.slice(from, to));
     const grown = (peak(third * 2, rss.length) / peak(third, third * 2 + 1) - 1) * 100;
+    const peaksMib = [0, 1, 2].map((at) =>
+      Math.round(peak(third * at, third * (at + 1)) / 2 ** 20),
+    );
     const result = { seed, ops: placed + saved, plans, wrong, weathers: rss.length };
+    const memory = { peaksMib, grownPercent: grown };
+    process.stdout.write(`soak ${JSON.stringify({ ...result, ...memory })}\n`);
     // A short one is still growing up.
-    if (SECONDS >= 60) expect(grown, `seed ${seed}`).toBeLessThan(GROWN_PERCENT_MAX);
-    process.stdout.write(`soak ${JSON.stringify({ ...result, grownPercent: grown })}\n`);
+    if (SECONDS >= 60)
+      expect(grown, `seed ${seed}: ${peaksMib} MiB`).toBeLessThan(GROWN_PERCENT_MAX);
   },
   (SECONDS + 300) * 1000,
 );

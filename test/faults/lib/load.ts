@@ -181,9 +181,10 @@ export class Load {
     this.ledger.saved += count;
   }
 
-  /** Frames of plans that are over; without this every look at one reads all there ever were. */
+  /** Frames of plans that are over: every look at one would read all there ever were, and an hour of them is memory. */
   #forget(): void {
-    this.engine.scheduler.frames.length = 0;
+    const { scheduler, workers } = this.engine;
+    for (const { frames } of [scheduler, ...workers]) frames.length = 0;
   }
 }
 
