@@ -99,6 +99,11 @@ class Ledger {
     }
   }
 
+  /** What would have been before its last sync if it were gone now, of all rounds. */
+  get sealedByNow(): number {
+    return this.sealed.size + this.#taken.filter(({ at }) => at < this.#syncedAt).length;
+  }
+
   /** The vault is gone: what it had before its last sync, whoever sent it, ought to be on the disk. */
   killed(): void {
     for (const { index, at } of this.#taken) if (at < this.#syncedAt) this.sealed.add(index);
@@ -138,6 +143,8 @@ async function startRecovered(config: string): Promise<KilledVault> {
 }
 
 const DISKS = ["group", "sync"];
+/** So that in the end there are more than kills. */
+const SYNCED_PER_ROUND = (KILLS + 1) / (KILLS / DISKS.length - 1);
 
 test.each(DISKS)(
   "F3 kill -9 of a vault, durability = %s",
@@ -160,7 +167,11 @@ test.each(DISKS)(
         ledger.read(client),
       ]);
       // From the first batch on to some segments later, and anywhere within a batch.
-      await until(() => ledger.batches >= before + round, "load");
+      const least = round * SYNCED_PER_ROUND;
+      const isLoaded = (): boolean =>
+        ledger.batches >= before + round &&
+        Math.min(ledger.durable.size, ledger.sealedByNow) >= least;
+      await until(isLoaded, "load, and enough of it synced, however slow the disk is");
       await new Promise((resolve) => {
         setTimeout(resolve, (round * 263) % 97);
       });
