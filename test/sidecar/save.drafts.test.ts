@@ -14,16 +14,18 @@ import { digest } from "../support/records.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
 import type { Saving } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
-import { openStack } from "../support/sidecars.ts";
+import { openSidecar } from "../support/sidecars.ts";
 import type { TestSidecarOptions } from "../support/sidecars.ts";
-import { logger, until } from "../support/vaults.ts";
+import { logger, openClient, openVault, until } from "../support/vaults.ts";
 
 const PAGE = 8192;
 const NAMESPACE = toNamespace(digest("namespace of the drafts"));
 
 /** An engine whose vault has its lanes up before anything is saved. */
 async function openWarm(options: TestSidecarOptions = {}): Promise<Saving> {
-  const { sidecar } = await openStack(options);
+  const vault = await openVault({ lanePort: 0 });
+  const vaults = { kv: openClient(vault), ssm: null };
+  const sidecar = await openSidecar({ vaults, ...options });
   const engine = await FakeEngine.start(sidecar.socketPath);
   const { plan } = await engine.done(engine.prefetch(hashesOf(makeBlocks("nobody's", 1, PAGE))));
   engine.release(plan);
