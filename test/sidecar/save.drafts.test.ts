@@ -11,6 +11,7 @@ import { Saver } from "../../src/sidecar/save.ts";
 import type { SaveSource } from "../../src/sidecar/save.ts";
 import type { StoreQueue } from "../../src/sidecar/store-queue.ts";
 import { digest } from "../support/records.ts";
+import { saveSource } from "../support/save-source.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
 import type { Saving } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
@@ -113,19 +114,7 @@ function openSaver(isShort: boolean) {
     shedDeeperThan: () => false,
   } as unknown as StoreQueue;
   const finished: number[] = [];
-  const source: SaveSource = {
-    arena: 1,
-    geometry: 1,
-    recordClass: "kv",
-    group: 0,
-    shard: 0,
-    shardCount: 1,
-    sourceBytes: PAGE,
-    finish: (slot) => finished.push(slot),
-    onBatch: () => {},
-    isShort: () => isShort,
-    isWorthSaving: () => true,
-  };
+  const source = saveSource(PAGE, finished, isShort);
   const options = {
     pool,
     stores: { kv: store, ssm: null },

@@ -7,10 +7,10 @@ import { newSidecarCounters } from "../../src/metrics.ts";
 import { chooseCodecs } from "../../src/sidecar/codecs.ts";
 import { Fates } from "../../src/sidecar/fates.ts";
 import { Saver } from "../../src/sidecar/save.ts";
-import type { SaveSource } from "../../src/sidecar/save.ts";
 import type { StoreQueue } from "../../src/sidecar/store-queue.ts";
 import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import { startFaultProxy } from "../support/fault-proxy.js";
+import { saveSource } from "../support/save-source.ts";
 import { FakeEngine, makeBlocks, makeGroup } from "../support/shim-client.ts";
 import { openSidecar, openStack } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
@@ -152,19 +152,7 @@ describe("drops", () => {
   test("F32 more bytes than may wait at once", () => {
     const counters = newSidecarCounters();
     const finished: number[] = [];
-    const source: SaveSource = {
-      arena: 1,
-      geometry: 1,
-      recordClass: "kv",
-      group: 0,
-      shard: 0,
-      shardCount: 1,
-      sourceBytes: SAVE_QUEUE_BYTES_MAX / 4,
-      finish: (slot) => finished.push(slot),
-      onBatch: () => {},
-      isShort: () => false,
-      isWorthSaving: () => true,
-    };
+    const source = saveSource(SAVE_QUEUE_BYTES_MAX / 4, finished);
     // Encoding that never ends: everything taken stays in the queue.
     const pool = { encode: () => new Promise(() => {}) } as unknown as EncodePool;
     const nothingWaits = (): boolean => false;
