@@ -10,6 +10,7 @@ mod memory;
 #[cfg(all(loom, test))]
 mod model;
 mod names;
+pub(crate) mod numbered;
 mod policy;
 mod queues;
 mod reservation;

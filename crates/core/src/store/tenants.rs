@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::limits::{STORE_TENANTS_MAX, TENANT_EVICTIONS_MAX};
+use super::numbered::{COMMON, Numbered};
+use crate::limits::TENANT_EVICTIONS_MAX;
 use crate::table::NONE;
-
-/// Records of tenants that nobody named, and of those that came when the table was full.
-const COMMON: u16 = 0;
 
 /// Ends and bytes of one queue.
 #[derive(Debug, Clone, Copy)]
@@ -62,13 +60,11 @@ impl Quotas {
     }
 }
 
-/// Tenants by number, at most [`STORE_TENANTS_MAX`] at a time.
+/// Tenants by number.
 #[derive(Debug)]
 pub(super) struct Tenants {
     quotas: Quotas,
-    known: Vec<Tenant>,
-    numbers: HashMap<u64, u16>,
-    free: Vec<u16>,
+    known: Numbered<Tenant>,
     victim: Option<Victim>,
 }
 
@@ -83,14 +79,13 @@ struct Victim {
 impl Tenants {
     pub(super) fn new() -> Self {
         let quotas = Quotas::default();
-        let known = vec![Tenant::new(0, quotas.each)];
-        let numbers = HashMap::from([(0, COMMON)]);
-        Self { quotas, known, numbers, free: Vec::new(), victim: None }
+        let known = Numbered::new(Tenant::new(0, quotas.each));
+        Self { quotas, known, victim: None }
     }
 
     /// From now on; records that are there already stay with whom they came for.
     pub(super) fn limit(&mut self, quotas: Quotas) {
-        for tenant in &mut self.known {
+        for tenant in self.known.all_mut() {
             tenant.quota = quotas.of(tenant.id);
         }
         self.quotas = quotas;
@@ -98,17 +93,17 @@ impl Tenants {
     }
 
     pub(super) fn get(&self, number: u16) -> &Tenant {
-        &self.known[usize::from(number)]
+        self.known.get(number)
     }
 
     pub(super) fn get_mut(&mut self, number: u16) -> &mut Tenant {
-        &mut self.known[usize::from(number)]
+        self.known.get_mut(number)
     }
 
     /// What one has in memory, records in the middle of arriving included.
     pub(super) fn used(&self, id: u64) -> u64 {
-        self.numbers.get(&id).map_or(0, |number| {
-            let tenant = self.get(*number);
+        self.known.number(id).map_or(0, |number| {
+            let tenant = self.get(number);
             tenant.bytes() + tenant.aside
         })
     }
@@ -119,8 +114,8 @@ impl Tenants {
             return true;
         }
         // Whom the table has no room for counts among nobody's, and has no more than they have together.
-        let is_full = self.numbers.len() >= STORE_TENANTS_MAX;
-        let number = self.numbers.get(&id).copied().or(is_full.then_some(COMMON));
+        let is_full = self.known.is_full();
+        let number = self.known.number(id).or(is_full.then_some(COMMON));
         let (aside, quota) = number.map_or((0, self.quotas.of(id)), |number| {
             let tenant = self.get(number);
             (tenant.aside, tenant.quota)
@@ -145,22 +140,8 @@ impl Tenants {
         if self.quotas.each == 0 {
             return COMMON;
         }
-        if let Some(number) = self.numbers.get(&id) {
-            return *number;
-        }
-        if self.numbers.len() >= STORE_TENANTS_MAX {
-            return COMMON;
-        }
-        let tenant = Tenant::new(id, self.quotas.of(id));
-        let number = if let Some(number) = self.free.pop() {
-            *self.get_mut(number) = tenant;
-            number
-        } else {
-            self.known.push(tenant);
-            u16::try_from(self.known.len() - 1).unwrap_or(COMMON)
-        };
-        self.numbers.insert(id, number);
-        number
+        let quota = self.quotas.of(id);
+        self.known.enter(id, || Tenant::new(id, quota))
     }
 
     /// Forgets one that has nothing any more.
@@ -168,8 +149,7 @@ impl Tenants {
         let tenant = self.get(number);
         if number != COMMON && tenant.records == 0 && tenant.aside == 0 {
             let id = tenant.id;
-            self.numbers.remove(&id);
-            self.free.push(number);
+            self.known.leave(id, number);
             self.victim = self.victim.filter(|victim| victim.number != number);
         }
     }
@@ -185,7 +165,7 @@ impl Tenants {
             }
         }
         let (mut first, mut second) = (None, i128::MIN);
-        for (number, tenant) in (0_u16..).zip(&self.known) {
+        for (number, tenant) in self.known.all() {
             if tenant.records == 0 || stuck.contains(&number) {
                 continue;
             }
@@ -198,7 +178,7 @@ impl Tenants {
         }
         let (number, _) = first?;
         // Nobody is evicted below its quota without another look at all the others.
-        let until = if self.known.len() == 1 { i128::MIN } else { second.max(0) };
+        let until = if self.known.all().count() == 1 { i128::MIN } else { second.max(0) };
         self.victim = Some(Victim { number, until, evictions: 0 });
         Some(number)
     }
