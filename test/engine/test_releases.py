@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.engine import EngineError
+from harness.leftovers import check_nothing_left
 from harness.models import HYBRID, PLAIN, Models, prompt
 from harness.releases import NEWEST, OLDEST
 
@@ -52,13 +53,6 @@ class Bench:
     def count(self, name: str) -> int:
         return int(self.engine.call("status")["counters"].get(name, 0))
 
-    def check_tidy(self) -> None:
-        status = self.engine.call("status")
-        assert status["shim"] == {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
-        assert (status["requests"], status["blocks_in_use"]) == (0, 0)
-        (seat,) = self.cluster.wait_idle()["engines"]
-        assert seat["arena"]["leasedSlots"] == status["worker"]["credits"] + seat["retainedBlocks"]
-
 
 @pytest.fixture(scope="module")
 def one_engine(
@@ -93,7 +87,7 @@ def test_another_engine_restores_what_the_first_has_saved(bench: Bench) -> None:
     assert again["logprobs"] == pytest.approx(bench.shared["logprobs"], abs=1e-5)
     assert bench.engine.call("pages", prompt=SHARED) == bench.pages
     assert bench.cluster.counters()["blocks_restored_vault"] == BLOCKS
-    bench.check_tidy()
+    check_nothing_left(bench.engine, bench.cluster)
 
 
 def test_a_request_that_is_aborted_while_it_loads_leaves_nothing(bench: Bench) -> None:
@@ -102,10 +96,10 @@ def test_a_request_that_is_aborted_while_it_loads_leaves_nothing(bench: Bench) -
     bench.engine.call("go_on_until", moment="loading")
     bench.engine.call("abort", request_ids=["gone"])
     assert bench.engine.call("finish") == {}
-    bench.check_tidy()
+    check_nothing_left(bench.engine, bench.cluster)
     again = bench.ask(TEXT)
     assert (again["cached"], again["tokens"]) == (BLOCKS * BLOCK, own_hit["tokens"])
-    bench.check_tidy()
+    check_nothing_left(bench.engine, bench.cluster)
 
 
 def test_a_preempted_request_is_restored_again(bench: Bench) -> None:
@@ -119,7 +113,7 @@ def test_a_preempted_request_is_restored_again(bench: Bench) -> None:
     answer = bench.engine.call("finish")["r"]
     assert bench.count("tokens_restored") - before >= 2 * BLOCKS * BLOCK
     assert answer["tokens"] == own_hit["tokens"]
-    bench.check_tidy()
+    check_nothing_left(bench.engine, bench.cluster)
 
 
 def test_a_hybrid_model_is_restored_or_refused_by_name(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.leftovers import check_nothing_left
 from harness.models import PLAIN, Models, prompt
 
 if TYPE_CHECKING:
@@ -232,15 +233,7 @@ def test_a_record_damaged_on_its_way_out_is_never_held(bench: Bench) -> None:
 
 
 def test_nothing_is_left_and_no_call_took_long(bench: Bench) -> None:
-    status = bench.engine.call("status")
-    assert status["shim"] == {"requests": 0, "plans": 0, "loads": 0, "saves": 0}
-    assert (status["requests"], status["blocks_in_use"]) == (0, 0)
+    status = check_nothing_left(bench.engine, bench.cluster)
     assert status["copied_bytes"] > 0
     assert status["calls"] > 100
     assert status["p99_s"] < P99_MAX_S
-    (engine,) = bench.cluster.wait_idle()["engines"]
-    assert engine["plans"] == engine["fetches"] == 0
-    arena = engine["arena"]
-    # Every slot is free, granted to the worker for saves, or retained as a copy that may go at any time.
-    assert arena["leasedSlots"] == status["worker"]["credits"] + engine["retainedBlocks"]
-    assert arena["freeSlots"] + arena["leasedSlots"] == arena["touchedSlots"]
