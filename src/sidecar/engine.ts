@@ -2,7 +2,6 @@
 import { Arena } from "../arena/arena.ts";
 import { planArena } from "../arena/sizing.ts";
 import type { RecordClass } from "../block.ts";
-import { TierkvError } from "../errors.ts";
 import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
@@ -16,11 +15,10 @@ import type { EngineStatus } from "./engine-status.ts";
 import type { Fates } from "./fates.ts";
 import { Fetcher } from "./fetcher.ts";
 import type { Stage } from "./ground.ts";
-import { groupsDiffer, registerGroups } from "./groups.ts";
-import type { Groups } from "./groups.ts";
+import { registerGroups } from "./groups.ts";
 import type { Hello, Register, SchedulerMessage, WorkerMessage } from "./messages.ts";
 import { Pacer } from "./pacer.ts";
-import type { PacerOptions } from "./pacer.ts";
+import { Ranks } from "./ranks.ts";
 import { Restorer } from "./restore.ts";
 import type { RightOfWay } from "./right-of-way.ts";
 import type { Saver } from "./save.ts";
@@ -62,15 +60,10 @@ export class Engine {
   readonly #logger: Logger;
   readonly #onRetired: (engine: Engine) => void;
   readonly #onGone: (engine: Engine) => void;
-  readonly #seats = new Map<number, Seat>();
+  readonly #ranks: Ranks;
   readonly #connections = new Set<Connection>();
   readonly #restorer: Restorer;
   readonly #pace: EnginePace;
-  readonly #sizes: Pick<PacerOptions, "blockBytes" | "sourceBytes" | "shapeOf"> = {
-    shapeOf: (group) => this.#groupAt(group, 0).spec,
-    sourceBytes: (group) => this.#sum(group, (of) => of.sourceBytes),
-    blockBytes: (group) => this.#sum(group, (of) => of.recordBytesMax),
-  };
   #scheduler: Connection | null = null;
   #stage: Stage | null = null;
   #model = "";
@@ -79,13 +72,15 @@ export class Engine {
   #isRetired = false;
 
   constructor(
-    { engine, world, shards }: Hello,
+    hello: Hello,
     options: EngineOptions,
     events: { onRetired(engine: Engine): void; onGone(engine: Engine): void },
   ) {
+    const { engine, world, shards } = hello;
     this.id = engine;
     this.world = world;
     this.shards = shards;
+    this.#ranks = new Ranks(hello);
     this.#options = options;
     this.#onRetired = events.onRetired;
     this.#onGone = events.onGone;
@@ -102,21 +97,21 @@ export class Engine {
 
   /** Throws ENGINE_REFUSED when the place is taken or the hello does not fit the others. */
   addScheduler(connection: Connection, hello: Hello): void {
-    this.#checkHello(hello);
-    if (this.#scheduler !== null) throw this.#taken("its scheduler");
+    this.#ranks.checkHello(hello);
+    if (this.#scheduler !== null) throw this.#ranks.taken("its scheduler");
     this.#scheduler = connection;
     this.#connections.add(connection);
   }
 
   addWorker(connection: Connection, hello: Hello): Seat {
-    this.#checkHello(hello);
+    this.#ranks.checkHello(hello);
     const { rank } = hello;
-    if (this.#seats.has(rank)) throw this.#taken(`its worker of rank ${rank}`);
+    this.#ranks.checkFree(rank);
     const { saver, counters } = this.#options;
-    const shard = Math.floor(rank / (this.world / this.shards));
+    const shard = this.#ranks.shardOf(rank);
     const shardCount = this.shards;
     const seat = new Seat({ connection, rank, shard, shardCount, saver, counters });
-    this.#seats.set(rank, seat);
+    this.#ranks.add(seat);
     this.#connections.add(connection);
     return seat;
   }
@@ -129,7 +124,7 @@ export class Engine {
   onSchedulerMessage(message: SchedulerMessage): void {
     if (this.#isRetired) return;
     if (message.t === "prefetch") {
-      this.#checkGroups(message.groups);
+      if (this.#stage !== null) this.#ranks.checkAsked(message.groups);
       this.#restorer.prefetch(message);
     } else if (message.t === "release") {
       this.#restorer.release(message);
@@ -184,7 +179,7 @@ export class Engine {
     clearInterval(this.#stage?.poll);
     this.#restorer.close();
     this.#stage?.fetcher.close();
-    for (const seat of this.#seats.values()) seat.stop();
+    for (const seat of this.#ranks) seat.stop();
     for (const connection of this.#connections) connection.close();
   }
 
@@ -200,7 +195,7 @@ export class Engine {
       model: this.#model,
       namespace: this.#restorer.namespace?.toString("hex").slice(0, 16) ?? null,
       world: this.world,
-      workers: this.#seats.size,
+      workers: this.#ranks.count,
       hasScheduler: this.#scheduler !== null,
       isRestoring: this.#isRestoring,
       plans: this.#restorer.planCount,
@@ -211,70 +206,20 @@ export class Engine {
     };
   }
 
-  #checkHello({ world, shards }: Hello): void {
-    if (world === this.world && shards === this.shards) return;
-    throw new TierkvError("ENGINE_REFUSED", {
-      engine: this.id,
-      reason: `world = ${world}, shards = ${shards}, but another connection of it said ${this.world}, ${this.shards}`,
-      fix: "give every engine an engine_id of its own",
-    });
-  }
-
-  #taken(what: string): TierkvError {
-    return new TierkvError("ENGINE_REFUSED", {
-      engine: this.id,
-      reason: `${what} is connected already`,
-      fix: "give every engine an engine_id of its own",
-    });
-  }
-
-  /** A prefetch may only name groups that the workers registered; before that it is answered without blocks. */
-  #checkGroups(groups: readonly { group: number; class: string }[]): void {
-    if (this.#stage === null) return;
-    const [seat] = this.#seats.values();
-    for (const { group, class: recordClass } of groups) {
-      const known = seat?.groups?.get(group)?.spec.class ?? "not registered";
-      if (known === recordClass) continue;
-      throw new TierkvError("BAD_FRAME", {
-        peer: `engine ${this.id}`,
-        reason: `prefetch of group ${group} (${recordClass}), which is ${known}`,
-      });
-    }
-  }
-
   #register(seat: Seat, message: Register): void {
     const { kvDim } = this.#options;
-    if (seat.groups !== null) throw this.#taken(`rank ${seat.rank} has registered and`);
+    if (seat.groups !== null) throw this.#ranks.taken(`rank ${seat.rank} has registered and`);
     const groups = registerGroups(message.groups, { engine: this.id, kvDim });
-    seat.groups = groups;
     this.#model = message.model;
-    const seats = [...this.#seats.values()];
-    for (const other of seats) {
-      const difference = other.groups === null ? null : groupsDiffer(groups, other.groups);
-      if (difference === null) continue;
-      throw new TierkvError("ENGINE_REFUSED", {
-        engine: this.id,
-        reason: difference,
-        fix: "the engine runs on without tierKV; report its model and parallelism",
-      });
-    }
-    if (seats.length === this.world && seats.every((other) => other.groups !== null)) {
-      this.#openStage(seats, message.maxModelLen);
-    }
+    if (this.#ranks.register(seat, groups)) this.#openStage(message.maxModelLen);
   }
 
   /** All ranks have registered: makes the arena and offers it to them. */
-  #openStage(seats: readonly Seat[], maxModelLen: number): void {
+  #openStage(maxModelLen: number): void {
     const { arenaBytesMax, arenaDir, freeBytes } = this.#options;
-    const ranks = seats.map(({ groups }) =>
-      [...(groups ?? NO_GROUPS).values()].map(({ slotBytes, spec: { tokens } }) => ({
-        bytes: slotBytes,
-        tokens,
-      })),
-    );
     const plan = planArena({
       engine: this.id,
-      ranks,
+      ranks: this.#ranks.slotNeeds(),
       maxModelLen,
       bytesMax: arenaBytesMax,
       freeBytes: freeBytes(),
@@ -288,7 +233,7 @@ export class Engine {
     this.#stage = stage;
     const { bytes, path, slotBytes, slotCount } = arena;
     this.#logger.info({ bytes, slotBytes, slotCount, saveSlots: plan.saveSlots }, "arena made");
-    for (const seat of seats) {
+    for (const seat of this.#ranks) {
       seat.seatAt(arena, stage.wireId, plan.saveSlots, () =>
         stage.pacer.isWorthSaving(maxModelLen),
       );
@@ -320,38 +265,22 @@ export class Engine {
       shards,
       pace: this.#pace,
       callMs: this.#options.waitMs * 2,
-      geometryOf: (group, shard) => this.#groupAt(group, shard).geometry,
-      blockBytes: this.#sizes.blockBytes,
+      geometryOf: (group, shard) => this.#ranks.groupAt(group, shard).geometry,
+      blockBytes: this.#ranks.sizes.blockBytes,
     });
     const pacer = new Pacer({
       pace: this.#pace,
       links: this.#options.links,
       shelf,
       shards,
-      groups: () => [...(this.#seats.get(0)?.groups?.keys() ?? [])],
-      ...this.#sizes,
+      groups: () => this.#ranks.groupIds(),
+      ...this.#ranks.sizes,
       pendingBytes: (recordClass) => fetcher.pendingBytes(recordClass),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
     // Never 0, and never an id that an earlier sidecar gave to an arena which some worker still has mapped.
     const wireId = Number.parseInt(randomId(4), 16) || 1;
     return { arena, wireId, shelf, fetcher, pacer, poll };
-  }
-
-  /** The group as the first rank that holds this shard describes it. */
-  #groupAt(group: number, shard: number): ReturnType<Seat["group"]> {
-    const rank = shard * (this.world / this.shards);
-    const seat = this.#seats.get(rank);
-    if (seat === undefined) throw new TierkvError("INTERNAL", { reason: `no rank ${rank}` });
-    return seat.group(group);
-  }
-
-  #sum(group: number, bytesOf: (of: ReturnType<Seat["group"]>) => number): number {
-    let total = 0;
-    for (let shard = 0; shard < this.shards; shard += 1) {
-      total += bytesOf(this.#groupAt(group, shard));
-    }
-    return total;
   }
 
   #onMapped(seat: Seat, wireId: number): void {
@@ -366,10 +295,9 @@ export class Engine {
     if (stage === null) return;
     const { touchedSlots, slotCount, failed } = stage.arena.status();
     stage.shelf.setTouched(touchedSlots);
-    for (const seat of this.#seats.values()) seat.topUp();
+    for (const seat of this.#ranks) seat.topUp();
     const enough = Math.min(RESTORE_SLOTS_MIN, stage.shelf.capacityInTime);
-    const areMapped = [...this.#seats.values()].every((seat) => seat.isMapped);
-    if (!this.#isRestoring && areMapped && stage.shelf.capacity >= enough) {
+    if (!this.#isRestoring && this.#ranks.areMapped && stage.shelf.capacity >= enough) {
       this.#openRestores(stage);
     }
     if (touchedSlots < slotCount && failed === null) return;
@@ -381,7 +309,7 @@ export class Engine {
 
   #openRestores({ shelf, fetcher, pacer }: Stage): void {
     this.#isRestoring = true;
-    this.#restorer.open({ shelf, fetcher, pacer, ...this.#sizes });
+    this.#restorer.open({ shelf, fetcher, pacer, ...this.#ranks.sizes });
     this.#sendRestore();
   }
 
@@ -391,10 +319,8 @@ export class Engine {
 
   /** The last connection has ended: what was saved is still encoded, then the arena goes. */
   async #leave(): Promise<void> {
-    await Promise.all([...this.#seats.values()].map((seat) => seat.leave()));
+    await Promise.all([...this.#ranks].map((seat) => seat.leave()));
     this.#stage?.arena.close();
     this.#onGone(this);
   }
 }
-
-const NO_GROUPS: Groups = new Map();

@@ -1,4 +1,4 @@
-// Owns the restores of one engine: plans are looked up, wait for room in order of arrival, are fetched prefix first, and report what is placed.
+// Owns the restores of one engine: plans are looked up, let in, fetched prefix first, and report what is placed.
 import { HASH_BYTES } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -10,11 +10,11 @@ import {
   PLAN_KEYS_MAX,
   PLAN_KEYS_OPEN_MAX,
   PLANS_MAX,
-  RECLAIM_ANSWER_MS,
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { nowMs, yieldToLoop } from "../time.ts";
+import { Admission } from "./admission.ts";
 import { chooseBoundary } from "./boundary.ts";
 import type { Boundary } from "./boundary.ts";
 import type { Decisions } from "./decisions.ts";
@@ -46,15 +46,12 @@ export interface RestorerOptions {
 export class Restorer {
   readonly #options: RestorerOptions;
   readonly #hints: Hints;
+  readonly #admission: Admission;
   readonly #plans = new Map<number, Plan>();
-  #queue: Plan[] = [];
   readonly #changed = new Set<Plan>();
   #ground: Ground | null = null;
   #isFlushing = false;
-  #isAdmitting = false;
-  #isAdmitAsked = false;
   #openKeys = 0;
-  #retry: NodeJS.Timeout | undefined;
   #ticker: NodeJS.Timeout | undefined;
   /** null until the scheduler has computed it; nothing can be looked up before. */
   namespace: Namespace | null = null;
@@ -62,6 +59,15 @@ export class Restorer {
   constructor(options: RestorerOptions) {
     this.#options = options;
     this.#hints = new Hints(options);
+    this.#admission = new Admission({
+      plans: () => this.#plans.values(),
+      begin: (plan, ground) => this.#begin(plan, ground),
+      reclaim: ({ req, number }) => {
+        options.counters.add("reclaims");
+        options.send({ t: "reclaim", req, plan: number });
+      },
+      onFailure: (error) => this.#logFailure(error),
+    });
   }
 
   get planCount(): number {
@@ -75,12 +81,7 @@ export class Restorer {
 
   /** Blocks may be taken that could not before. */
   onRoom(): void {
-    if (this.#isAdmitAsked || this.#queue.length === 0) return;
-    this.#isAdmitAsked = true;
-    setImmediate(() => {
-      this.#isAdmitAsked = false;
-      this.#admit().catch((error: unknown) => this.#logFailure(error));
-    });
+    this.#admission.onRoom();
   }
 
   prefetch(message: Prefetch): void {
@@ -155,7 +156,7 @@ export class Restorer {
   }
 
   close(): void {
-    clearTimeout(this.#retry);
+    this.#admission.close();
     clearInterval(this.#ticker);
     this.#hints.close();
     for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
@@ -204,14 +205,8 @@ export class Restorer {
       tryLink(ground, namespace, boundary.wishes);
       return;
     }
-    plan.state = "queued";
     this.#armAgain(plan, ground, startedMs);
-    if ((await this.#roomNeeded(plan, ground)) === 0) {
-      await this.#begin(plan, ground);
-    } else {
-      this.#queue.push(plan);
-      this.onRoom();
-    }
+    await this.#admission.enter(plan, ground);
   }
 
   /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
@@ -236,43 +231,6 @@ export class Restorer {
       ? whyMissing(plan.namespace, message.groups, answer, this.#options)
       : null;
     plan.case.lookedUp(tokens, why);
-  }
-
-  /** Starts waiting plans in order, each when all its blocks fit: two half-placed plans would wait for each other. */
-  async #admit(): Promise<void> {
-    const ground = this.#ground;
-    if (this.#isAdmitting || ground === null) return;
-    this.#isAdmitting = true;
-    try {
-      for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
-        const short = (await this.#roomNeeded(plan, ground)) - ground.shelf.room;
-        if (short > 0 && !plan.isOver) {
-          this.#askBack(short);
-          return;
-        }
-        await this.#begin(plan, ground);
-        this.#dequeue(plan);
-      }
-    } finally {
-      this.#isAdmitting = false;
-    }
-  }
-
-  #dequeue(plan: Plan): void {
-    this.#queue = this.#queue.filter((other) => other !== plan);
-  }
-
-  async #roomNeeded(plan: Plan, { shelf }: Ground): Promise<number> {
-    let needed = 0;
-    let seen = 0;
-    for (const { keys } of plan.wishes) {
-      for (const key of keys) {
-        if (!shelf.isInUse(key)) needed += 1;
-        seen += 1;
-        if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
-      }
-    }
-    return needed;
   }
 
   /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */
@@ -316,25 +274,6 @@ export class Restorer {
     if (running > 0) return;
     clearInterval(this.#ticker);
     this.#ticker = undefined;
-  }
-
-  /** Asks for the slots of the oldest plans the scheduler has been told of but may not have used. */
-  #askBack(short: number): void {
-    let missing = short;
-    for (const plan of this.#plans.values()) {
-      if (missing <= 0) break;
-      if (plan.state !== "done" || plan.blockCount === 0) continue;
-      if (plan.reclaimAskedMs === null) {
-        plan.reclaimAskedMs = nowMs();
-        this.#options.counters.add("reclaims");
-        this.#options.send({ t: "reclaim", req: plan.req, plan: plan.number });
-        missing -= plan.blockCount;
-      } else if (nowMs() - plan.reclaimAskedMs < RECLAIM_ANSWER_MS) {
-        missing -= plan.blockCount;
-      }
-    }
-    clearTimeout(this.#retry);
-    this.#retry = setTimeout(() => this.onRoom(), RECLAIM_ANSWER_MS);
   }
 
   #onChange(plan: Plan): void {
@@ -394,6 +333,6 @@ export class Restorer {
     plan.openKeys = 0;
     plan.wishes = [];
     this.#changed.delete(plan);
-    this.#dequeue(plan);
+    this.#admission.leave(plan);
   }
 }

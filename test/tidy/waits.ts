@@ -59,6 +59,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/codec/pool.ts": { "this.#piscina.destroy": DRAIN },
   "src/codec/record.ts": { "this.#make": ENCODING },
   "src/exposition/server.ts": { Promise: LOCAL },
+  "src/sidecar/admission.ts": { roomNeeded: KEYS, "this.#options.begin": KEYS },
   "src/sidecar/canary.ts": {
     "this.#checkAll": CALL,
     "this.#check": CALL,
@@ -77,8 +78,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/sidecar/superseded.ts": { "told.demote": CALL },
   "src/sidecar/restore.ts": {
     lookUp: CALL,
-    "this.#roomNeeded": KEYS,
-    "this.#begin": KEYS,
+    "this.#admission.enter": KEYS,
   },
   "src/sidecar/save.ts": { "pool.encode": ENCODING },
   "src/sidecar/seat.ts": { "Promise.all": "the saver's time to settle" },

@@ -17,6 +17,7 @@ from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.idle import IdleSteps
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
 from tierkv.connectors.vllm.requests import RequestState
 from tierkv.connectors.vllm.saves import SavePlanner
@@ -54,12 +55,8 @@ class SchedulerShim:
         self._said_short = False
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
-        self._namespace_parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
-        self._namespace_digest = b""
-        self._named_connection = 0
-        self._model = str(config.model_config.model)
-        self._fidelity = 0
-        self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
+        parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
+        self._naming = Naming(parts, str(config.model_config.model), self.counters)
         self._idle = IdleSteps()
         self._wait_s = limits.WAIT_MS_DEFAULT / 1000
         self._stall_s = limits.STALL_MS_DEFAULT / 1000
@@ -93,14 +90,7 @@ class SchedulerShim:
 
     def on_open(self, welcome: Frame) -> None:
         """Take the sidecar's budgets and fidelity."""
-        self._fidelity = int(welcome["fidelity"])
-        if self._lossy_past not in (0, self._fidelity):
-            log.warning(
-                "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
-                "kept or restored until the engine is restarted, or [turbo_quant] is as it was",
-                self._fidelity,
-                self._lossy_past,
-            )
+        self._naming.hear(int(welcome["fidelity"]))
         self._wait_s = float(welcome["wait_ms"]) / 1000
         self._stall_s = float(welcome["stall_ms"]) / 1000
         self._book.opened()
@@ -189,27 +179,7 @@ class SchedulerShim:
         return plan
 
     def _name_ourselves(self) -> bool:
-        """Tell this connection's namespace once; False while the engine has no root hash yet."""
-        if self._named_connection == self._book.connection:
-            return True
-        root = compat.none_hash()
-        if root is None:
-            return False
-        connection = self._book.connection
-        fidelity = self._fidelity
-        if self._lossy_past not in (0, fidelity):
-            # Blocks it restored, and all it computed on them, would pass for blocks of another fidelity.
-            self.counters.add("fidelity_changed")
-            return False
-        self._lossy_past = fidelity
-        ours = namespace.finish(self._namespace_parts, root, fidelity)
-        if ours.digest != self._namespace_digest:
-            log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
-        self._namespace_digest = ours.digest
-        named = {"namespace": ours.digest, "model": self._model, "parts": ours.parts}
-        if self._channel.send({"t": "namespace", **named}):
-            self._named_connection = connection
-        return self._named_connection == connection
+        return self._naming.name(self._book.connection, self._channel.send)
 
     @on_step_path
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
