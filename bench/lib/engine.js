@@ -4,7 +4,7 @@
 export function engineEnvironment(cores) {
   return {
     VLLM_ENABLE_V1_MULTIPROCESSING: "0",
-    VLLM_CPU_OMP_THREADS_BIND: cores.join(","),
+    ...boundTo(cores),
     VLLM_CPU_KVCACHE_SPACE: "1",
     VLLM_LOGGING_LEVEL: "WARNING",
     VLLM_NO_USAGE_STATS: "1",
@@ -12,5 +12,19 @@ export function engineEnvironment(cores) {
     HF_HUB_OFFLINE: "1",
     TRANSFORMERS_OFFLINE: "1",
     DO_NOT_TRACK: "1",
+  };
+}
+
+/**
+ * What vLLM gives the worker processes it starts (utils/ompmultiprocessing.py, 0.32); a worker in the engine's own
+ * process gets nothing from VLLM_CPU_OMP_THREADS_BIND and would compute on all cores.
+ */
+function boundTo(cores) {
+  const list = cores.join(",");
+  return {
+    VLLM_CPU_OMP_THREADS_BIND: list,
+    OMP_NUM_THREADS: String(cores.length),
+    OMP_PLACES: `{${list}}`,
+    OMP_PROC_BIND: "true",
   };
 }

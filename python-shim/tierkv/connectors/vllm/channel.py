@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from tierkv.connectors.vllm import failpoint, limits
+from tierkv.connectors.vllm import failpoint, limits, processors
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, encode
 
 log = logging.getLogger("tierkv.shim")
@@ -116,6 +116,7 @@ class Channel:
             return  # already awake, or closed
 
     def _run(self) -> None:
+        processors.leave_bound_ones()
         wait_s = limits.RECONNECT_FIRST_S
         while not self._closing:
             connected_at = time.monotonic()
