@@ -28,7 +28,7 @@ export const LINK_LUMP_GAP_MS = 2;
 /** A link that was not measured for this long is tried with a few blocks, beside the request. */
 export const LINK_STALE_MS = 5_000;
 /** One fetch, and one batch of saves, takes a link about this long: small enough to change one's mind. */
-export const LINK_TURN_MS = 100;
+export const LINK_TURN_MS = 50;
 /** Bytes of such a turn, least, and while nothing is known of the link. */
 export const LINK_TURN_BYTES_MIN: number = 256 * KIB;
 /** While nothing is loaded, what loading costs counts for half after this time. */

@@ -64,14 +64,15 @@ export class Flow {
     this.#lumpMs = now;
   }
 
-  /** `isCut`: it was given up, so that next to nothing in a long time is a rate, too. */
+  /** `isCut`: it was given up. Next to nothing in a long time is a rate, too; in a short time it is what was not heard of. */
   end(isCut = false): void {
     this.#open -= 1;
     if (this.#open > 0) return;
     const spanMs = nowMs() - this.#sinceMs - this.#latencyMs;
-    const isLong = isCut && spanMs >= LINK_PRIOR_MS;
-    if (isLong && this.#isRefuted(spanMs)) this.#forget();
-    if (this.#sinceBytes >= LINK_SAMPLE_BYTES_MIN || isLong) this.#noteUntil(nowMs());
+    const isLong = spanMs >= LINK_PRIOR_MS;
+    if (isCut && isLong && this.#isRefuted(spanMs)) this.#forget();
+    const saysSomething = isCut ? isLong : this.#sinceBytes >= LINK_SAMPLE_BYTES_MIN;
+    if (saysSomething) this.#noteUntil(nowMs());
   }
 
   /** What was believed should have brought twice what came at most. */
@@ -131,8 +132,10 @@ export class Flow {
     }
     const believed = (known / 1000) * LINK_PRIOR_MS;
     const now = ((this.#sinceBytes + believed) / (busyMs + LINK_PRIOR_MS)) * 1000;
-    // Bytes are heard of in lumps: an early one is no reason to call the link fast.
-    return busyMs > LINK_PRIOR_MS ? now : Math.min(known, now);
+    if (busyMs > LINK_PRIOR_MS) return now;
+    // Bytes are heard of in lumps: an early one is no reason to call the link fast, nor is it slow before the first.
+    const isFirstDue = this.#sinceBytes === 0 && !this.#isNoted;
+    return isFirstDue ? known : Math.min(known, now);
   }
 }
 

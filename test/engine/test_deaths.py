@@ -30,8 +30,8 @@ SEED = int(os.environ.get("TIERKV_TEST_SEED", "20261122"))
 EACH = 25
 #: How often each of them is asked: cold, from the own cache, with a death meanwhile, and restored.
 KINDS = 4
-#: Of all blocks that were asked for: with more, little would be left to restore. A busy machine drops some (2.7 % beside a
-#: compiler), since nobody waits for an arena that is full.
+#: Of all blocks that were asked for: with more, little would be left to restore. A busy machine drops some (2.7 %
+#: beside a compiler), since nobody waits for an arena that is full.
 DROPPED_SHARE_MAX = 0.1
 
 #: Loading takes long enough to be cut short, computing longer by far: 25 MB and a forward pass over 1,000 tokens.

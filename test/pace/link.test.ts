@@ -56,6 +56,26 @@ describe("a flow", () => {
     expect(flow.rate).toBeLessThan(10e6);
   });
 
+  test("is not called slow before its first bytes could have been heard of", () => {
+    const flow = new Flow();
+    for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
+    const known = flow.rate ?? 0;
+    flow.begin(2);
+    vi.advanceTimersByTime(22);
+    expect(flow.rate).toBe(known);
+    flow.moved(24e4);
+    vi.advanceTimersByTime(20);
+    expect(flow.rate).toBeGreaterThan(known * 0.75);
+  });
+
+  test("that was given up at once says nothing of the link: what was under way is not heard of", () => {
+    const flow = new Flow();
+    for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
+    const known = flow.rate;
+    transfer(flow, 1e4, 22, true);
+    expect(flow.rate).toBe(known);
+  });
+
   test("that was given up after a while without bytes is slow; one that had nothing to bring says nothing", () => {
     const flow = new Flow();
     transfer(flow, 1e7, 102);
