@@ -25,6 +25,8 @@ export const LINK_SPAN_MIN_MS = 0.02;
 export const LINK_LUMP_BYTES: number = 256 * KIB;
 /** Bytes heard of within this time came as one lump. */
 export const LINK_LUMP_GAP_MS = 2;
+/** Bytes are heard of within this time: a turn of LANES_POLL_MS, and a pause of the loop. */
+export const LINK_HEARD_MS = 30;
 /** A link that was not measured for this long is tried with a few blocks, beside the request. */
 export const LINK_STALE_MS = 5_000;
 /** One fetch, and one batch of saves, takes a link about this long: small enough to change one's mind. */
@@ -38,7 +40,7 @@ export const WIRE_SMOOTHING = 0.2;
 /** How often a running restore is weighed against computing. */
 export const PACE_TICK_MS = 20;
 /** Fetching must beat computing by this share to be begun: near break-even it gains less than giving up half-way costs. */
-export const BEGIN_MARGIN = 0.05;
+export const BEGIN_MARGIN = 0.1;
 /** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */
 export const PACE_MARGIN = 0.1;
 /** A look-up may take this share of the time computing would take, or what look-ups of this vault usually take. */

@@ -1,5 +1,6 @@
 // Owns what a vault's link does: bytes per second while it is busy, whoever shares it, and how long a question takes.
 import {
+  LINK_HEARD_MS,
   LINK_LUMP_BYTES,
   LINK_LUMP_GAP_MS,
   LINK_MEMORY_MS,
@@ -89,6 +90,12 @@ export class Flow {
     this.#sinceBytes += LINK_LUMP_BYTES;
   }
 
+  /** Until when what has come is known: bytes are heard of a little later. */
+  get #heardMs(): number {
+    const now = nowMs();
+    return now - this.#lumpMs <= LINK_HEARD_MS ? this.#lumpMs : now;
+  }
+
   #noteUntil(untilMs: number): void {
     const bytes = this.#sinceBytes;
     const spanMs = untilMs - this.#sinceMs - this.#latencyMs;
@@ -125,7 +132,7 @@ export class Flow {
   rateAfter(prior: number | null): number | null {
     const known = this.#spanMs > 0 ? (this.#bytes / this.#spanMs) * 1000 : prior;
     if (this.#open === 0) return known;
-    const busyMs = Math.max(0, nowMs() - this.#sinceMs - this.#latencyMs);
+    const busyMs = Math.max(0, this.#heardMs - this.#sinceMs - this.#latencyMs);
     if (known === null) {
       const isEarly = busyMs < LINK_PRIOR_MS || this.#sinceBytes === 0;
       return isEarly ? null : (this.#sinceBytes / busyMs) * 1000;

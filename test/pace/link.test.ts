@@ -68,6 +68,20 @@ describe("a flow", () => {
     expect(flow.rate).toBeGreaterThan(known * 0.75);
   });
 
+  test("is not called slower for what has come since bytes were last heard of", () => {
+    const flow = new Flow();
+    for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
+    const known = flow.rate ?? 0;
+    flow.begin(0);
+    vi.advanceTimersByTime(19);
+    for (let tick = 0; tick < 10; tick += 1) {
+      vi.advanceTimersByTime(1);
+      flow.moved(24e4);
+      vi.advanceTimersByTime(19);
+      expect(flow.rate).toBeGreaterThan(known * 0.95);
+    }
+  });
+
   test("that was given up at once says nothing of the link: what was under way is not heard of", () => {
     const flow = new Flow();
     for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
@@ -177,7 +191,7 @@ describe("a link", () => {
     expect(link.isUnasked).toBe(false);
   });
 
-  test("turns are about a tenth of a second long, within their bounds", () => {
+  test("turns are about a twentieth of a second long, within their bounds", () => {
     const link = new Link();
     const most = 16 * 2 ** 20;
     expect(link.turnBytes("down", most)).toBe(256 * 1024);
@@ -188,7 +202,7 @@ describe("a link", () => {
     expect(link.restoreRate).toBeLessThan(5e6);
     link.down.moved(50e6);
     link.down.end();
-    expect(link.turnBytes("down", most)).toBeCloseTo(5e6, -5);
+    expect(link.turnBytes("down", most)).toBeCloseTo(2.5e6, -5);
     link.down.note(1e10, 1000);
     expect(link.turnBytes("down", most)).toBe(most);
     expect(link.restoreRate).toBe(link.down.rate);

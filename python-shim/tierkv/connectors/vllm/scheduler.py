@@ -121,7 +121,7 @@ class SchedulerShim:
         reads = not request.skip_reading_prefix_cache
         state = self._requests[request.request_id] = RequestState(request, reads)
         self._note_length(request)
-        if reads:
+        if reads and self._channel.is_up:
             self._open_plan(state, self._own_hit(request))
 
     def _is_cacheable(self, request: Any) -> bool:
