@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tierkv
@@ -304,10 +305,8 @@ class SchedulerShim:
             else:
                 self._offer_states(self._requests.get(req_id), handed)
         for state, computed in self._computed(scheduler_output):
-            of = state.request
-            self._saves.offer(
-                of, state.cursor, computed, state.holds, lambda of=of: tables(of.request_id)
-            )
+            table = partial(tables, state.request.request_id)
+            self._saves.offer(state.request, state.cursor, computed, state.holds, table)
 
     def _pass_over_step(self, scheduler_output: Any) -> None:
         """The same without a sidecar: nothing is chosen, referenced or named, so that it costs next to nothing."""
