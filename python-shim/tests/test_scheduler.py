@@ -230,17 +230,12 @@ def test_an_unanswered_look_up_makes_the_sidecar_a_suspect_for_everyone(socket_p
         bench.shim.shutdown()
 
 
-def test_without_a_sidecar_every_answer_is_nothing_and_nothing_is_chosen(socket_path: str) -> None:
+def test_without_a_sidecar_every_answer_is_nothing(socket_path: str) -> None:
     bench = Bench(socket_path, None)
     request = bench.new(Request("r", 41))
     assert bench.ask(request) == NOTHING
     bench.admit(request, [], 0)
-    assert bench.step({"r": 41}, r=list(range(1, 12))).saves == []
-    assert bench.shim.counters.get("dropped_save_no_sidecar") == 10
-    request.num_computed_tokens = 41
-    assert bench.step({"r": 1}, r=list(range(1, 12))).saves == []
-    assert bench.shim.counters.get("dropped_save_no_sidecar") == 10, "each block once"
-    assert not bench.shim.has_pending_work()
+    assert len(bench.step({"r": 41}, r=list(range(1, 12))).saves) == 10
     bench.shim.request_finished(request)
     bench.shim.shutdown()
 

@@ -1,7 +1,7 @@
 """Chooses which blocks to save in a step, and holds references on them until every rank has copied them."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,41 +71,20 @@ class SavePlanner:
 
         Then blocks the engine already had are passed over: they were offered when they were computed.
         """
-        found: Sequence[Sequence[int]] | None = None
-        for group, missing in self._completed(request, cursor, computed_after, holds):
-            found = found if found is not None else tables()
-            if found is None:
-                return
-            self._choose(request, group, missing, found[group.index])
-
-    def pass_over(
-        self,
-        request: Any,
-        cursor: SaveCursor,
-        computed_after: int,
-        holds: Callable[[int, int], bool] | None,
-    ) -> None:
-        """Count what `offer` would choose as dropped: nobody is there to take it."""
-        completed = self._completed(request, cursor, computed_after, holds)
-        self._counters.add("dropped_save_no_sidecar", sum(len(missing) for _, missing in completed))
-
-    def _completed(
-        self,
-        request: Any,
-        cursor: SaveCursor,
-        computed_after: int,
-        holds: Callable[[int, int], bool] | None,
-    ) -> Iterator[tuple[Group, list[int]]]:
-        """Move the cursor over the blocks this step completes; give those that nobody holds, by group."""
         hashed = len(request.block_hashes) * self._grid.hash_tokens
+        found: Sequence[Sequence[int]] | None = None
         for group in self._attention:
             full = min(computed_after, hashed) // group.block_tokens
             computed = request.num_computed_tokens // group.block_tokens
             first = cursor.next_block.get(group.index, computed if holds is None else 0)
             cursor.next_block[group.index] = max(first, full)
             missing = [i for i in range(first, full) if holds is None or not holds(group.index, i)]
-            if missing:
-                yield group, missing
+            if not missing:
+                continue
+            found = found if found is not None else tables()
+            if found is None:
+                return
+            self._choose(request, group, missing, found[group.index])
 
     def _choose(self, request: Any, group: Group, indices: list[int], table: Sequence[int]) -> None:
         for index in indices:

@@ -3,8 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tierkv
@@ -279,10 +278,16 @@ class SchedulerShim:
         self._book.release_wanted()
         self._idle.end(computes=bool(scheduler_output.num_scheduled_tokens))
         tables = self._tables.of_step(scheduler_output)
-        if self._channel.is_up:
-            self._offer_step(scheduler_output, tables)
-        else:
-            self._pass_over_step(scheduler_output)
+        for req_id, handed in compat.boundary_states(scheduler_output).items():
+            if req_id in scheduler_output.scheduled_spec_decode_tokens:
+                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
+                self.counters.add("states_with_drafts", len(handed))
+            else:
+                self._offer_states(self._requests.get(req_id), handed)
+        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
+            state = self._requests.get(req_id)
+            if state is not None:
+                self._offer_saves(state, scheduled, tables)
         tokens, attended = prompt_work(scheduler_output.num_scheduled_tokens, self._requests)
         ticket, saves = self._saves.next_step()
         if saves and self._channel.is_up:
@@ -296,31 +301,15 @@ class SchedulerShim:
             attended=attended,
         )
 
-    def _offer_step(self, scheduler_output: Any, tables: Any) -> None:
-        """Choose what is saved of what this step computes."""
-        for req_id, handed in compat.boundary_states(scheduler_output).items():
-            if req_id in scheduler_output.scheduled_spec_decode_tokens:
-                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
-                self.counters.add("states_with_drafts", len(handed))
-            else:
-                self._offer_states(self._requests.get(req_id), handed)
-        for state, computed in self._computed(scheduler_output):
-            table = partial(tables, state.request.request_id)
-            self._saves.offer(state.request, state.cursor, computed, state.holds, table)
-
-    def _pass_over_step(self, scheduler_output: Any) -> None:
-        """The same without a sidecar: nothing is chosen, referenced or named, so that it costs next to nothing."""
-        for handed in compat.boundary_states(scheduler_output).values():
-            self.counters.add("dropped_save_no_sidecar", len(handed))
-        for state, computed in self._computed(scheduler_output):
-            self._saves.pass_over(state.request, state.cursor, computed, state.holds)
-
-    def _computed(self, scheduler_output: Any) -> Iterator[tuple[RequestState, int]]:
-        """Give the requests of a step that we know, and how many of their tokens are computed after it."""
-        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
-            state = self._requests.get(req_id)
-            if state is not None:
-                yield state, state.request.num_computed_tokens + scheduled
+    def _offer_saves(self, state: RequestState, scheduled: int, tables: Any) -> None:
+        request = state.request
+        self._saves.offer(
+            request,
+            state.cursor,
+            request.num_computed_tokens + scheduled,
+            state.holds,
+            lambda: tables(request.request_id),
+        )
 
     def _offer_states(
         self, state: RequestState | None, handed: Sequence[tuple[int, int, int]]
