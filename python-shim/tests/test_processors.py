@@ -38,19 +38,31 @@ print(json.dumps(seen))
 MINE = sorted(os.sched_getaffinity(0))
 
 
-def helper_beside(bound: list[int]) -> dict[str, list[int]]:
+def helper_beside(bound: list[int], **environment: str) -> dict[str, list[int]]:
     """Gives where the engine's thread and the channel's run in a child bound to `bound`."""
     argv = [sys.executable, "-c", BOUND, json.dumps(bound)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    inherited = {name: value for name, value in os.environ.items() if "OMP" not in name}
+    env = {**inherited, **environment}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True, env=env)
     seen: dict[str, list[int]] = json.loads(done.stdout)
     return seen
 
 
-@pytest.mark.skipif(len(MINE) < 2, reason="one processor only")
+needs_two = pytest.mark.skipif(len(MINE) < 2, reason="one processor only")
+
+
+@needs_two
 def test_the_helper_thread_leaves_the_processors_its_engine_is_bound_to() -> None:
     bound, others = MINE[:1], MINE[1:]
-    assert helper_beside(bound) == {"engine": bound, "helper": others}
+    seen = helper_beside(bound, OMP_PLACES=f"{{{bound[0]}}}")
+    assert seen == {"engine": bound, "helper": others}
+
+
+@needs_two
+def test_whoever_is_bound_by_others_than_openmp_stays_there() -> None:
+    bound = MINE[:1]
+    assert helper_beside(bound) == {"engine": bound, "helper": bound}
 
 
 def test_where_nobody_is_bound_the_helper_runs_anywhere() -> None:
-    assert helper_beside(MINE) == {"engine": MINE, "helper": MINE}
+    assert helper_beside(MINE, OMP_PLACES="{0}") == {"engine": MINE, "helper": MINE}
