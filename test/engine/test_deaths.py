@@ -30,9 +30,8 @@ SEED = int(os.environ.get("TIERKV_TEST_SEED", "20261122"))
 EACH = 25
 #: How often each of them is asked: cold, from the own cache, with a death meanwhile, and restored.
 KINDS = 4
-#: Of all blocks that were asked for: with more, little would be left to restore. A busy machine drops some (2.7 %
-#: beside a compiler), since nobody waits for an arena that is full.
-DROPPED_SHARE_MAX = 0.1
+#: Of all blocks that were asked for.
+DROPPED_SHARE_MAX = 0.02
 
 #: Loading takes long enough to be cut short, computing longer by far: 25 MB and a forward pass over 1,000 tokens.
 HEAVY = Spec(layers=3, hidden=512, heads=8, kv_heads=8, head_dim=128, vocab=512, dtype="float32")

@@ -14,6 +14,13 @@ function transfer(flow: Flow, bytes: number, ms: number, isCut = false): void {
   flow.end(isCut);
 }
 
+/** A flow of about 100 Mb/s, and its rate. */
+function knownFlow(): { flow: Flow; known: number } {
+  const flow = new Flow();
+  for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
+  return { flow, known: flow.rate ?? 0 };
+}
+
 describe("a flow", () => {
   test("knows nothing first, then what was measured, waiting apart", () => {
     const flow = new Flow();
@@ -57,9 +64,7 @@ describe("a flow", () => {
   });
 
   test("is not called slow before its first bytes could have been heard of", () => {
-    const flow = new Flow();
-    for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
-    const known = flow.rate ?? 0;
+    const { flow, known } = knownFlow();
     flow.begin(2);
     vi.advanceTimersByTime(22);
     expect(flow.rate).toBe(known);
@@ -69,9 +74,7 @@ describe("a flow", () => {
   });
 
   test("is not called slower for what has come since bytes were last heard of", () => {
-    const flow = new Flow();
-    for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
-    const known = flow.rate ?? 0;
+    const { flow, known } = knownFlow();
     flow.begin(0);
     vi.advanceTimersByTime(19);
     for (let tick = 0; tick < 10; tick += 1) {
@@ -83,9 +86,7 @@ describe("a flow", () => {
   });
 
   test("that was given up at once says nothing of the link: what was under way is not heard of", () => {
-    const flow = new Flow();
-    for (let round = 0; round < 5; round += 1) transfer(flow, 1.2e6, 102);
-    const known = flow.rate;
+    const { flow, known } = knownFlow();
     transfer(flow, 1e4, 22, true);
     expect(flow.rate).toBe(known);
   });
