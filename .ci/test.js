@@ -77,6 +77,9 @@ async function runTests(stage) {
   try {
     count = stage.count();
     wrong = complaint(result, count);
+    const unfinished = stage.unfinished?.() ?? [];
+    if (unfinished.length > 0)
+      wrong = `${wrong ?? "failed"}; not finished: ${unfinished.join(", ")}`;
   } catch (error) {
     count = { passed: 0, failed: 0, skipped: 0 };
     wrong = `left an unreadable report (${error.message})`;

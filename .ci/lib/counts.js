@@ -32,6 +32,18 @@ export function fuzzCounts(logPath) {
   return { ...NONE, passed: count(/^fuzz \w+: ok/gm), failed: count(/^fuzz \w+: FAILED/gm) };
 }
 
+/** Files of which vitest heard no more: their process died. It names none of them itself. */
+export function vitestUnfinished(reportPath) {
+  if (!existsSync(reportPath)) return [];
+  const { testResults } = JSON.parse(readFileSync(reportPath, "utf8"));
+  return testResults
+    .filter((file) => file.assertionResults.some((test) => test.status === "pending"))
+    .map((file) => {
+      const at = file.assertionResults.find((test) => test.status === "pending");
+      return `${file.name} (at "${at.fullName}")`;
+    });
+}
+
 /** Vitest's JSON report; a file that failed before its first test counts as one failure. */
 export function vitestCounts(reportPath) {
   if (!existsSync(reportPath)) return { ...NONE };

@@ -1,6 +1,6 @@
 // Owns the list of everything that must hold, in the order in which it is run.
 import { join } from "node:path";
-import { cargoCounts, fuzzCounts, pytestCounts, vitestCounts } from "./counts.js";
+import { cargoCounts, fuzzCounts, pytestCounts, vitestCounts, vitestUnfinished } from "./counts.js";
 import { LOGS, NODE_BIN, VENV_BIN, at } from "./paths.js";
 import { NEWEST_RELEASE, OLDEST_RELEASE, olderReleases, releasesOfRun } from "./releases.js";
 
@@ -70,6 +70,7 @@ function vitest(name, timeoutMs, args) {
     timeoutMs,
     report: json,
     count: () => vitestCounts(json),
+    unfinished: () => vitestUnfinished(json),
   };
 }
 

@@ -3,7 +3,14 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { cargoCounts, fuzzCounts, pytestCounts, sum, vitestCounts } from "../../.ci/lib/counts.js";
+import {
+  cargoCounts,
+  fuzzCounts,
+  pytestCounts,
+  sum,
+  vitestCounts,
+  vitestUnfinished,
+} from "../../.ci/lib/counts.js";
 
 let folder = "";
 
@@ -54,6 +61,21 @@ test("a test file that does not load is a failure", () => {
   };
   const counted = { passed: 1, failed: 2, skipped: 2 };
   expect(vitestCounts(file(JSON.stringify(report)))).toEqual(counted);
+});
+
+test("a test file whose process died is named, with the test it died at", () => {
+  const ok = { name: "ok.ts", assertionResults: [{ status: "passed" }, { status: "skipped" }] };
+  const died = {
+    name: "died.ts",
+    assertionResults: [
+      { status: "passed", fullName: "a" },
+      { status: "pending", fullName: "b" },
+      { status: "pending", fullName: "c" },
+    ],
+  };
+  const report = file(JSON.stringify({ testResults: [ok, died] }));
+  expect(vitestUnfinished(report)).toEqual(['died.ts (at "b")']);
+  expect(vitestUnfinished(join(folder, "missing"))).toEqual([]);
 });
 
 test("pytest's errors are failures", () => {

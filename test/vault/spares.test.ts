@@ -36,11 +36,14 @@ test("what no record took for as long as that is given back, and no sooner", asy
   expect(spare()).toBeGreaterThan(3 * 900_000);
   const kept = spare();
   vi.advanceTimersByTime(SPARE_TRIM_MS);
-  // Flushes go to the same threads: once this one is done, so is the trim.
+  // Flushes go to the same threads, behind the trim.
   await storeFlush(store, null, 0);
   expect(spare(), "they have just come").toBe(kept);
-  vi.advanceTimersByTime(SPARE_TRIM_MS);
-  await vi.waitFor(() => expect(spare()).toBe(0));
+  // A turn is left out while the one before still runs.
+  await vi.waitFor(() => {
+    vi.advanceTimersByTime(SPARE_TRIM_MS);
+    expect(spare()).toBe(0);
+  });
   trim.close();
   closeStore(store);
 });
