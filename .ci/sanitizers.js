@@ -1,7 +1,9 @@
-// Owns the runs of the core's tests under AddressSanitizer and ThreadSanitizer: `npm run test:asan`, `npm run test:tsan`. Needs a nightly toolchain of Rust.
+// Owns the runs under AddressSanitizer and ThreadSanitizer: `npm run test:asan` (the core; with `-- --node` its addon in Node), `npm run test:tsan`. Needs a nightly toolchain of Rust.
 import { execFileSync } from "node:child_process";
+import { copyFileSync } from "node:fs";
 import { join } from "node:path";
-import { LOGS, at } from "./lib/paths.js";
+import { vitestCounts } from "./lib/counts.js";
+import { LOGS, NODE_BIN, at } from "./lib/paths.js";
 import { run } from "./lib/process.js";
 
 const TIMEOUT_MS = 40 * 60_000;
@@ -20,6 +22,12 @@ const SANITIZERS = {
   },
 };
 const which = process.argv.includes("--threads") ? "tsan" : "asan";
+const { flags, env } = SANITIZERS[which];
+const HOST = /^host: (.+)$/m.exec(execFileSync("cargo", ["-vV"], { encoding: "utf8" }))[1];
+const TARGET = at("crates", "target", which);
+/** Tests that use the addon in their own process. Programs that they start take the ordinary one. */
+const IN_NODE = ["client", "core", "sidecar", "vault"].map((name) => `test/${name}`);
+const NOT_IN_NODE = ["kill", "overload"].map((name) => `**/*.${name}.test.ts`);
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
@@ -36,27 +44,64 @@ function programs() {
     .map(({ name }) => name);
 }
 
-async function main() {
-  const host = /^host: (.+)$/m.exec(execFileSync("cargo", ["-vV"], { encoding: "utf8" }))[1];
-  const tests = programs().flatMap((name) => ["--test", name]);
-  const args = ["+nightly", "test", "-p", "tierkv-core", "--no-fail-fast", "--target", host];
-  const place = ["--target-dir", at("crates", "target", which)];
-  const { flags, env } = SANITIZERS[which];
-  const logPath = join(LOGS, `${which}.log`);
-  const passed = [];
-  const ran = await run("cargo", [...args, ...place, "--lib", ...tests], {
+const cargo = (args, rest) =>
+  run("cargo", ["+nightly", ...args, "--target", HOST, "--target-dir", TARGET], {
     cwd: at("crates"),
     env: { RUSTFLAGS: flags, ...env },
     timeoutMs: TIMEOUT_MS,
-    logPath,
-    onLine: (line) =>
-      passed.push(...(/^test result: \w+\. (\d+) passed/.exec(line) ?? []).slice(1)),
+    ...rest,
   });
-  const count = passed.reduce((sum, text) => sum + Number(text), 0);
-  const isSound = ran.code === 0 && count > 0;
-  say(isSound ? `${which}: ${count} tests, nothing found` : `${which}: see ${logPath}`);
-  if (!isSound) say(ran.tail.join("\n"));
-  process.exitCode = isSound ? 0 : 1;
+
+/** The core's own tests: how the run ended, and how many passed. */
+async function inRust(logPath) {
+  const passed = [];
+  const tests = programs().flatMap((name) => ["--test", name]);
+  const onLine = (line) =>
+    passed.push(...(/^test result: \w+\. (\d+) passed/.exec(line) ?? []).slice(1));
+  const args = ["test", "-p", "tierkv-core", "--no-fail-fast", "--lib", ...tests];
+  const ran = await cargo(args, { logPath, onLine });
+  return { ran, count: passed.reduce((sum, text) => sum + Number(text), 0) };
 }
 
-await main();
+/** Builds the addon with the sanitizer: how that ended, and where it lies. */
+async function addon() {
+  const strip = ["--config", "profile.release.strip='none'"];
+  const args = ["build", "-p", "tierkv-node", "--release", ...strip];
+  const built = await cargo(args, { logPath: join(LOGS, `${which}-build.log`) });
+  const folder = join(TARGET, HOST, "release");
+  const path = join(folder, "tierkv-core.node");
+  if (built.code === 0) copyFileSync(join(folder, "libtierkv_node.so"), path);
+  return { built, path };
+}
+
+/** The tests of the parts, on that addon: how the run ended, and how many passed. */
+async function inNode(logPath) {
+  const { built, path } = await addon();
+  if (built.code !== 0) return { ran: built, count: 0 };
+  // rustc links no runtime into a library: the C compiler's must be there before Node itself.
+  const runtime = execFileSync("gcc", ["-print-file-name=libasan.so"], { encoding: "utf8" });
+  const report = join(LOGS, `${which}-node.json`);
+  const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${report}`];
+  const left = NOT_IN_NODE.flatMap((pattern) => ["--exclude", pattern]);
+  const common = ["run", "--config", "test/vitest.config.ts", "--testTimeout=180000", ...reporters];
+  const ran = await run(join(NODE_BIN, "vitest"), [...common, ...left, ...IN_NODE], {
+    cwd: at(),
+    env: {
+      LD_PRELOAD: runtime.trim(),
+      // V8 keeps what it allocated to the end.
+      ASAN_OPTIONS: "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1",
+      TIERKV_TEST_CORE: path,
+    },
+    timeoutMs: TIMEOUT_MS,
+    logPath,
+  });
+  return { ran, count: vitestCounts(report).passed };
+}
+
+const isInNode = process.argv.includes("--node");
+const logPath = join(LOGS, `${which}${isInNode ? "-node" : ""}.log`);
+const { ran, count } = await (isInNode ? inNode : inRust)(logPath);
+const isSound = ran.code === 0 && count > 0;
+say(isSound ? `${which}: ${count} tests, nothing found` : `${which}: see ${logPath}`);
+if (!isSound) say(ran.tail.join("\n"));
+process.exitCode = isSound ? 0 : 1;

@@ -2,11 +2,15 @@
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "vitest/config";
 
+// Another build of the core, say a sanitizer's. For the tests alone: vitest's own addons would take the variable as theirs.
+const core = process.env["TIERKV_TEST_CORE"];
+
 export default defineConfig({
   root: fileURLToPath(new URL("..", import.meta.url)),
   test: {
     include: ["test/**/*.test.ts"],
     pool: "forks",
+    env: core === undefined ? {} : { NAPI_RS_NATIVE_LIBRARY_PATH: core },
     // Two cores: tests that start real processes must not compete with each other.
     fileParallelism: false,
     testTimeout: 60_000,
