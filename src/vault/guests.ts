@@ -11,7 +11,7 @@ import {
 } from "../limits.ts";
 import { nowMs } from "../time.ts";
 
-/** One connection, and what it did since the last sweep. */
+/** One connection, and what it did since the last sweep; `calls`: those that were open at any moment of that time. */
 interface Guest {
   readonly socket: Socket;
   readonly sinceMs: number;
@@ -107,9 +107,10 @@ export class Guests {
       const isSilent = hasCalled
         ? oldest !== undefined && nowMs() - oldest.sinceMs > STORE_IDLE_MS
         : nowMs() - sinceMs > GUEST_FIRST_CALL_MS;
-      const isNoise = openCalls === 0 && calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
+      const isNoise = calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
       if (isSilent || isNoise || cancels > GUEST_CANCELS_MAX) this.#refuse(socket);
-      guest.calls = 0;
+      // What was sent by those under way is theirs, also when they end before the next sweep.
+      guest.calls = openCalls;
       guest.cancels = 0;
       guest.bytesRead = socket.bytesRead;
     }
