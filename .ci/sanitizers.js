@@ -2,9 +2,9 @@
 import { execFileSync } from "node:child_process";
 import { copyFileSync } from "node:fs";
 import { join } from "node:path";
-import { vitestCounts } from "./lib/counts.js";
-import { LOGS, NODE_BIN, at } from "./lib/paths.js";
+import { LOGS, at } from "./lib/paths.js";
 import { run } from "./lib/process.js";
+import { vitest } from "./lib/stages.js";
 
 const TIMEOUT_MS = 40 * 60_000;
 /** Tests that compare the process's memory with what is counted: the sanitizer's own would be counted, too. */
@@ -80,25 +80,26 @@ async function inNode(logPath) {
   if (built.code !== 0) return { ran: built, count: 0 };
   // rustc links no runtime into a library: the C compiler's must be there before Node itself.
   const runtime = execFileSync("gcc", ["-print-file-name=libasan.so"], { encoding: "utf8" });
-  const report = join(LOGS, `${which}-node.json`);
-  const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${report}`];
   const left = NOT_IN_NODE.flatMap((pattern) => ["--exclude", pattern]);
-  const common = ["run", "--config", "test/vitest.config.ts", "--testTimeout=180000", ...reporters];
-  const ran = await run(join(NODE_BIN, "vitest"), [...common, ...left, ...IN_NODE], {
-    cwd: at(),
+  const stage = vitest(`${which}-node`, TIMEOUT_MS, ["--testTimeout=180000", ...left, ...IN_NODE]);
+  const ran = await run(stage.command, stage.args, {
+    ...stage,
     env: {
       LD_PRELOAD: runtime.trim(),
       // V8 keeps what it allocated to the end.
       ASAN_OPTIONS: "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1",
       TIERKV_TEST_CORE: path,
     },
-    timeoutMs: TIMEOUT_MS,
     logPath,
   });
-  return { ran, count: vitestCounts(report).passed };
+  return { ran, count: stage.count().passed };
 }
 
 const isInNode = process.argv.includes("--node");
+if (isInNode && which !== "asan") {
+  say("--node is for AddressSanitizer alone: npm run test:asan -- --node");
+  process.exit(2);
+}
 const logPath = join(LOGS, `${which}${isInNode ? "-node" : ""}.log`);
 const { ran, count } = await (isInNode ? inNode : inRust)(logPath);
 const isSound = ran.code === 0 && count > 0;

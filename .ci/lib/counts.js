@@ -36,12 +36,10 @@ export function fuzzCounts(logPath) {
 export function vitestUnfinished(reportPath) {
   if (!existsSync(reportPath)) return [];
   const { testResults } = JSON.parse(readFileSync(reportPath, "utf8"));
-  return testResults
-    .filter((file) => file.assertionResults.some((test) => test.status === "pending"))
-    .map((file) => {
-      const at = file.assertionResults.find((test) => test.status === "pending");
-      return `${file.name} (at "${at.fullName}")`;
-    });
+  return testResults.flatMap(({ name, assertionResults }) => {
+    const at = assertionResults.find((test) => test.status === "pending");
+    return at === undefined ? [] : [`${name} (at "${at.fullName}")`];
+  });
 }
 
 /** Vitest's JSON report; a file that failed before its first test counts as one failure. */

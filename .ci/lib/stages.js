@@ -59,7 +59,8 @@ const CHECKS = [
   timeoutMs: CHECK_TIMEOUT_MS,
 }));
 
-function vitest(name, timeoutMs, args) {
+/** A stage of vitest: its command, and how to read its report. */
+export function vitest(name, timeoutMs, args) {
   const json = report(`${name}.json`);
   const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${json}`];
   return {

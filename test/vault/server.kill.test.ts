@@ -16,7 +16,7 @@ const BATCH = 6;
 /** Of what was whole in the vault before the last sync that a kill left it time for (goal G13). */
 const SEALED_SHARE_MIN = 0.999;
 const MEMORY = 16 * MIB;
-/** What waits for the disk is a quarter of the memory at most, what comes then is written later or not at all: half of that leaves room for a batch of each load. */
+/** Half of what may wait for the disk, which leaves room for a batch of each load: more would not get there. */
 const QUEUED_MAX = MEMORY / 8;
 /** Of a machine that is busy with other things. */
 const TEST_MS_MAX = 180_000;
@@ -188,7 +188,8 @@ test.each(DISKS)(
       });
       await vault.kill();
       for (const ended of await loads) {
-        expect(ended.status === "rejected" && isTierkvError(ended.reason)).toBe(true);
+        const reason: unknown = ended.status === "rejected" ? ended.reason : null;
+        expect(isTierkvError(reason), String(reason)).toBe(true);
       }
       ledger.killed();
     }
