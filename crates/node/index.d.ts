@@ -12,7 +12,7 @@ export declare const __napiBindingTarget: 'native' | 'wasm32-wasi' | 'wasm32-was
 /** A new arena. */
 export interface ArenaInfo {
   id: number
-  /** Where another process of this user opens it. */
+  /** Where this machine's tools find it. */
   path: string
   bytes: number
 }
@@ -24,6 +24,8 @@ export interface ArenaOptions {
   slotCount: number
   /** null: a sealed memfd. */
   dir: string | null
+  /** Stands in the name that `/proc` shows for it. */
+  label: number
 }
 
 /** How it is doing now. */
@@ -101,6 +103,74 @@ export declare function createArena(options: ArenaOptions): ArenaInfo
 
 /** Makes an empty store. */
 export declare function createStore(options: StoreOptions): number
+
+/**
+ * `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
+ * whose credential it is given for, below 2^16; 0: nobody's in particular.
+ */
+export declare function doorAdmit(id: number, token: Uint8Array, mayStore: boolean, account: number): void
+
+/** Ends every lane; idempotent. */
+export declare function doorClose(id: number): void
+
+/** Accepts no more, and begins nothing new on lanes; what is under way goes on. */
+export declare function doorDrain(id: number): void
+
+/** Ends every lane of an account, and what would open further ones. */
+export declare function doorExpel(id: number, account: number): void
+
+/** A door that is open. */
+export interface DoorInfo {
+  id: number
+  /** On TCP; absent: a Unix socket. */
+  port?: number
+}
+
+/** Whoever called at this place is gone. */
+export declare function doorLeave(id: number, place: number): void
+
+/**
+ * Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(place, fd)` gets a
+ * connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `doorSettle` and `doorLeave`. With
+ * -1 it ends the one that it got for that place.
+ */
+export declare function doorOpen(storeId: number, options: DoorOptions, onCall: (place: number, fd: number) => void): DoorInfo
+
+/** What a vault's door is made of. */
+export interface DoorOptions {
+  /** `host:port` (0: the system chooses) or `unix:/path`. */
+  address: string
+  maxRecordBytes: number
+  maxReservedBytes: number
+  /** False: records travel over gRPC only. */
+  hasLanes: boolean
+  /** Absent: in the clear. */
+  tls?: LaneServerTls
+  /** Connections that were let in, and those of one address. */
+  settledMax: number
+  settledEachMax: number
+  /** Connections that wait to be let in, and those of one address. */
+  waitingMax: number
+  waitingEachMax: number
+  /** Who is not let in after this time has to go. */
+  deadlineMs: number
+}
+
+/** Whoever called at this place was let in; false: there is no place for him. */
+export declare function doorSettle(id: number, place: number): boolean
+
+/** How it is doing now. */
+export declare function doorStatus(id: number): DoorStatus
+
+/** How it and its lanes are doing. */
+export interface DoorStatus {
+  lanes: number
+  sessions: number
+  /** Fetches and stores under way. */
+  requests: number
+  /** Since the start, by name. */
+  counts: Record<string, number>
+}
 
 /**
  * The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
@@ -190,41 +260,6 @@ export declare function lanesCancel(id: number, request: number): void
 /** Ends the lanes; idempotent. Open requests fail. */
 export declare function lanesClose(id: number): void
 
-/** `token` (32 bytes, not to be guessed) opens one session, soon; without `may_store` it only reads. */
-export declare function laneServerAdmit(id: number, token: Uint8Array, mayStore: boolean): void
-
-/** Ends every lane; idempotent. */
-export declare function laneServerClose(id: number): void
-
-/** From now on nothing new is begun; what is under way goes on. */
-export declare function laneServerDrain(id: number): void
-
-/** A vault's lanes. */
-export interface LaneServerInfo {
-  id: number
-  /** What a client adds to the host it knows: `:port`; or `unix:/path`. */
-  address: string
-}
-
-/**
- * Listens on `host:port` (0: the system chooses) or `unix:/path`, and serves the store to whoever brings a token; without
- * `tls` in clear.
- */
-export declare function laneServerOpen(storeId: number, address: string, maxRecordBytes: number, maxReservedBytes: number, tls?: LaneServerTls | undefined | null): LaneServerInfo
-
-/** How it is doing now. */
-export declare function laneServerStatus(id: number): LaneServerStatus
-
-/** How they are doing. */
-export interface LaneServerStatus {
-  lanes: number
-  sessions: number
-  /** Fetches and stores under way. */
-  requests: number
-  /** Since the start, by name. */
-  counts: Record<string, number>
-}
-
 /** What a vault's lanes prove and demand; texts in PEM. */
 export interface LaneServerTls {
   /** The vault's certificate, then those between it and its authority. */
@@ -258,9 +293,9 @@ export declare function lanesProgress(id: number, request: number): number | nul
 
 /**
  * Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
- * memory is kept as long as it takes, dropped or not. A draft that cannot be made any more ends as 9 (incomplete).
+ * memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A draft that cannot be made any more ends as 9 (incomplete).
  */
-export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number): number
+export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
 
 /** Leases up to `count` free slots: pairs of slot and generation. */
 export declare function leaseSlots(id: number, owner: number, count: number): Uint32Array
@@ -303,6 +338,9 @@ export declare function pinSlice(pinId: number, offset: number, length: number):
 
 /** Starts to allocate and touch the slots in the background; once only. */
 export declare function prefaultArena(id: number): void
+
+/** The bytes of a file there, at most `most`; null when there is none. */
+export declare function readOwnFile(folder: string, name: string, most: number): Buffer | null
 
 /** A record's header; docs/protocol.md section 1 says what each field means. */
 export interface RecordHeader {
@@ -363,6 +401,12 @@ export declare function releaseSlot(id: number, slot: number, generation: number
 /** One more share of a leased slot. */
 export declare function retainSlot(id: number, slot: number, generation: number): void
 
+/**
+ * Sends `frame` on a Unix socket, and the arena's descriptor with it (`SCM_RIGHTS`); returns the bytes that were sent,
+ * 0 when the socket takes none now.
+ */
+export declare function sendArena(fd: number, arena: number, frame: Uint8Array): number
+
 /** Gives the reservation back; idempotent. */
 export declare function storeAbort(reservationId: number): void
 
@@ -418,6 +462,7 @@ export interface StoreDiskStats {
   syncsFailed: number
   isRecovering: boolean
   isFailing: boolean
+  trouble: string
 }
 
 /** Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more. */
@@ -426,8 +471,11 @@ export declare function storeDrain(id: number): Promise<void>
 /** Which records survive a power failure now: a bitmap, least significant bit first. */
 export declare function storeDurable(id: number, namespace: Uint8Array, packed: Uint8Array): Uint8Array
 
-/** Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers. */
-export declare function storeFlush(id: number, namespace: Uint8Array | null, recordClass: number): Promise<StoreFlushed>
+/**
+ * Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers, as flush `number`: what
+ * was made before it is refused from now on.
+ */
+export declare function storeFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number): Promise<StoreFlushed>
 
 /** What a flush removed. */
 export interface StoreFlushed {
@@ -439,11 +487,17 @@ export interface StoreFlushed {
   isDurable: boolean
 }
 
+/** What was made before flush `number` is refused from now on. */
+export declare function storeForgetFlushes(id: number, number: number): void
+
 /** Pins records, reading those that are on disk only; per key: pin id (0 = missing), record length. */
 export declare function storeLoad(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Float64Array>
 
 /** Which keys can be fetched: a bitmap, least significant bit first. */
 export declare function storeLookup(id: number, namespace: Uint8Array, packed: Uint8Array): Buffer
+
+/** Takes note of a flush of an earlier run; arguments as `storeFlush`. */
+export declare function storeNoteFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number): void
 
 /** What a store is made of. */
 export interface StoreOptions {
@@ -471,8 +525,11 @@ export interface StoreReservations {
   statuses: Uint8Array
 }
 
-/** Put-if-absent of many keys: reserves room for each wanted record. */
-export declare function storeReserve(id: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: Float64Array, tenant: number): StoreReservations
+/**
+ * Put-if-absent of many keys: reserves room for each wanted record, on the account (below 2^16) of a credential, for the tenant
+ * that its holder names (0: none). `known`: the last flush that their maker knew of.
+ */
+export declare function storeReserve(id: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: Float64Array, account: number, tenant: number, known: number): StoreReservations
 
 /** Its numbers now. */
 export declare function storeStats(id: number): StoreStats
@@ -517,6 +574,9 @@ export declare function unpin(pinId: number): void
 
 /** Reads and checks a whole record, payload included. */
 export declare function verifyRecord(bytes: Uint8Array): RecordHeader
+
+/** Writes a file there in one step, over what was there. */
+export declare function writeOwnFile(folder: string, name: string, bytes: Uint8Array): void
 
 /** Makes a record of any header, right or wrong, with right checksums: for tests. */
 export declare function writeRecord(header: RecordHeader, payload: Uint8Array): Buffer

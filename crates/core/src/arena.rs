@@ -3,6 +3,7 @@
 mod backing;
 mod prefault;
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,6 +24,8 @@ pub struct Options<'a> {
     pub slot_count: u32,
     /// Where to make a file; `None`: a sealed memfd (where there is none: a file in the temp folder).
     pub dir: Option<&'a Path>,
+    /// Stands in the name that `/proc` shows for it, in every process that has it.
+    pub label: u32,
 }
 
 /// How an arena is doing.
@@ -71,7 +74,7 @@ impl Arena {
         let bytes = slot_bytes.checked_mul(options.slot_count as usize).ok_or_else(|| {
             Error::bad_argument("slotBytes * slotCount is more than an address space holds")
         })?;
-        let backing = Backing::create(options.dir, bytes)?;
+        let backing = Backing::create(options.dir, options.label, bytes)?;
         let mapping = Mapping::new(&backing, bytes)?;
         Ok(Self {
             backing,
@@ -85,7 +88,7 @@ impl Arena {
         })
     }
 
-    /// Where another process of this user opens the memory, while this one lives.
+    /// Where this machine's tools find the memory, while it is there; other processes get its descriptor.
     #[must_use]
     pub fn path(&self) -> &str {
         self.backing.path()
@@ -180,6 +183,12 @@ impl Arena {
             )));
         }
         Ok(self.mapping.at(slot as usize * self.slot_bytes))
+    }
+}
+
+impl AsFd for Arena {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.backing.as_fd()
     }
 }
 

@@ -30,7 +30,7 @@ use pages::PAGE;
 use queue::Order;
 pub use read::Outcome;
 use shared::{Shared, add};
-use storage::{Directory, Storage};
+use storage::{Directory, LOCK_NAME, Storage};
 use writer::Writer;
 
 use crate::error::{Code, Error, Result};
@@ -90,7 +90,7 @@ impl DiskOptions {
 }
 
 /// How the durable tier is doing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskStats {
     /// The budget.
     pub max_bytes: u64,
@@ -144,6 +144,8 @@ pub struct DiskStats {
     pub is_recovering: bool,
     /// The last write failed; it is tried again.
     pub is_failing: bool,
+    /// What the last write that failed said, with its errno; empty: none has failed.
+    pub trouble: String,
 }
 
 /// What the durable tier asks of the RAM tier.
@@ -171,7 +173,8 @@ impl Disk {
         let failed = |reason: String| {
             Error::new(Code::DiskFailed, format!("directory {}: {reason}", path.display()))
         };
-        let lock = LockFile::take(&path.join("lock")).map_err(|error| failed(error.text))?;
+        let lock = LockFile::take_in(storage.folder(), LOCK_NAME);
+        let lock = lock.map_err(|error| failed(error.text))?;
         let lock = lock.ok_or_else(|| failed("another vault uses it".to_owned()))?;
         let disk = Self::start(storage, options)?;
         *disk.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);

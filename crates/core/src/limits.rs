@@ -47,9 +47,15 @@ pub const STORE_RECORD_BYTES_TYPICAL: u64 = 256 * KIB as u64;
 /// Evicted keys remembered at most; each costs 24 bytes.
 pub const STORE_GHOSTS_MAX: u64 = 1 << 20;
 
-/// Tenants with records in a store at a time; those of further ones share the quota of records that are nobody's. Each costs
-/// 120 bytes, and a look when somebody has to give way.
+/// Flushes a store remembers, to refuse what was made before them; each costs 48 bytes. What was made before all of them is refused.
+pub const STORE_FLUSHES_MAX: usize = 4096;
+
+/// Tenants of one account with records in a store at a time; those of further ones share the quota of the account's own records.
+/// Each costs 120 bytes, and a look when somebody has to give way.
 pub const STORE_TENANTS_MAX: usize = 4096;
+
+/// Tenants of all accounts, but for what is each account's own.
+pub const STORE_TENANTS_ALL_MAX: usize = 16_384;
 
 /// Records of one tenant that are evicted before all are looked at again: looking costs 10 us where there are many.
 pub const TENANT_EVICTIONS_MAX: u32 = 32;
@@ -94,8 +100,35 @@ pub const LANES_STORING_MAX: usize = 2;
 /// Lane connections one vault holds open: 128 clients with four lanes each; each costs it two threads.
 pub const LANE_CONNECTIONS_MAX: usize = 512;
 
-/// Lane connections of them that were not welcomed yet: strangers get no further.
-pub const LANE_GREETINGS_MAX: usize = 64;
+/// Connections that were let in at a vault's door, lanes and gRPC: 128 clients with four lanes each, and as many others.
+pub const DOOR_SETTLED_MAX: usize = 768;
+
+/// Those of one address: half, so that nobody keeps all others out.
+pub const DOOR_SETTLED_EACH_MAX: usize = 384;
+
+/// Connections at the door that were not let in yet, of strangers, and as many of addresses that are known.
+pub const DOOR_WAITING_MAX: usize = 256;
+
+/// Those of one address; the one that waited longest gives way to the next.
+pub const DOOR_WAITING_EACH_MAX: usize = 128;
+
+/// Places beyond `DOOR_SETTLED_MAX` for addresses that somebody was let in from before.
+pub const DOOR_RESERVE: usize = 128;
+
+/// Addresses that are remembered as such.
+pub const DOOR_KNOWN_MAX: usize = 4096;
+
+/// From the first packet of a connection until it is let in: handshake, hello, first call.
+pub const DOOR_DEADLINE_MS: u64 = 5_000;
+
+/// First bytes that are looked at: a client's TLS hello with keys of tomorrow fits.
+pub const DOOR_FIRST_BYTES_MAX: usize = 16 * KIB;
+
+/// Connections that the system keeps until they are accepted.
+pub const DOOR_BACKLOG: i32 = 1024;
+
+/// Connections that are accepted before those are looked at that are there.
+pub const DOOR_ACCEPTS_PER_TURN: usize = 64;
 
 /// Handshake messages of a peer that are not whole yet: a long chain of certificates fits.
 pub const LANE_HANDSHAKE_BYTES_MAX: usize = 64 * KIB;
@@ -109,8 +142,14 @@ pub const LANE_REQUESTS_MAX: usize = 64;
 /// Record bytes that the open offers of one session may have reserved; one record of the largest size fits.
 pub const LANE_OFFERED_BYTES_MAX: u64 = 512 * MIB as u64;
 
-/// Answers waiting for a peer that does not read; above it the session ends.
-pub const LANE_ANSWERS_BYTES_MAX: usize = 8 * MIB;
+/// Answers of one session that wait to be sent; above it no more is read of what it asks.
+pub const LANE_ANSWERS_BYTES_MAX: usize = 64 * KIB;
+
+/// What the open requests of one session may keep besides records, whatever others do: a fetch and an offer of 512 records.
+pub const LANE_KEPT_EACH_BYTES: usize = 128 * KIB;
+
+/// What those of all sessions may keep beyond that: the keys of a hundred fetches of `LANE_KEYS_MAX`.
+pub const LANE_KEPT_BYTES_MAX: usize = 16 * MIB;
 
 /// Tokens handed out and not used yet; above it the oldest goes.
 pub const LANE_TOKENS_MAX: usize = 1024;

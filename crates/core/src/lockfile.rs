@@ -3,10 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::folder::{Folder, foreign};
 
 /// A holder may remove the file between our opening and locking it; that often in a row it does not happen.
 const TRIES_MAX: u32 = 16;
@@ -14,7 +15,8 @@ const TRIES_MAX: u32 = 16;
 /// A held lock. Dropping it removes the file and gives the lock free.
 #[derive(Debug)]
 pub struct LockFile {
-    path: PathBuf,
+    folder: OwnedFd,
+    name: PathBuf,
     // Held for its lock alone; closing it is the release.
     _fd: OwnedFd,
 }
@@ -23,23 +25,52 @@ impl LockFile {
     /// Takes the lock without waiting; `None` when somebody holds it.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` when the file cannot be made, opened or locked.
+    /// `BAD_ARGUMENT` when the file cannot be made, opened or locked, or is not this user's alone.
     pub fn take(path: &Path) -> Result<Option<Self>> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(failed(path, Errno::INVAL));
+        };
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder =
+            rustix::fs::open(folder, flags, Mode::empty()).map_err(|errno| failed(path, errno))?;
+        Self::take_at(folder, Path::new(name), path)
+    }
+
+    /// The same in a folder that was checked.
+    ///
+    /// # Errors
+    /// As `take`.
+    pub fn take_in(folder: &Folder, name: &str) -> Result<Option<Self>> {
+        let path = folder.path().join(name);
+        let held =
+            rustix::io::fcntl_dupfd_cloexec(folder, 0).map_err(|errno| failed(&path, errno))?;
+        Self::take_at(held, Path::new(name), &path)
+    }
+
+    fn take_at(folder: OwnedFd, name: &Path, path: &Path) -> Result<Option<Self>> {
+        let failed = |errno: Errno| failed(path, errno);
+        // A pipe must not hold us up.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         for _ in 0..TRIES_MAX {
-            let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
-                .map_err(|errno| failed(path, errno))?;
+            let mode = Mode::RUSR | Mode::WUSR;
+            let fd =
+                rustix::fs::openat(&folder, name, flags | OFlags::CLOEXEC, mode).map_err(failed)?;
+            let ours = rustix::fs::fstat(&fd).map_err(failed)?;
             match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(errno) => return Err(failed(path, errno)),
+                Err(errno) => return Err(failed(errno)),
             }
-            let ours = rustix::fs::fstat(&fd).map_err(|errno| failed(path, errno))?;
             // A lock on a file that its last holder has removed locks nobody out.
-            let is_there = rustix::fs::stat(path)
+            let is_there = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|found| (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino));
+            if let (true, Some(reason)) = (is_there, foreign(&ours)) {
+                let text = format!("lock file {}: {reason}; remove it", path.display());
+                return Err(Error::bad_argument(text));
+            }
             if is_there {
-                return Ok(Some(Self { path: path.to_owned(), _fd: fd }));
+                return Ok(Some(Self { folder, name: name.to_owned(), _fd: fd }));
             }
         }
         Ok(None)
@@ -49,7 +80,7 @@ impl LockFile {
 impl Drop for LockFile {
     fn drop(&mut self) {
         // While the lock is held, so that it is ours that goes.
-        let _ = rustix::fs::unlink(&self.path);
+        let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }
 

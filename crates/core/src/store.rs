@@ -1,9 +1,11 @@
 //! Owns the vault's RAM store: records in memory of ours, under a byte budget that equals real memory.
 
+pub(crate) mod account;
 mod allocation;
 mod block;
 mod budget;
 mod durable;
+mod flush;
 mod ghosts;
 mod key;
 mod memory;
@@ -20,13 +22,16 @@ mod status;
 mod tenants;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+pub use account::tenant_of;
 use block::Shape;
 use budget::Budget;
 pub use budget::ENTRY_BYTES;
+use flush::FlushLog;
+pub use flush::{Flushed, MADE_NOW};
 use ghosts::GHOST_BYTES;
-pub use key::{RecordKey, Scope};
+pub use key::{MEASURING_NAMESPACE, RecordKey, Scope};
 use memory::Reserved;
 pub use memory::{Pin, Stored, View};
 pub use policy::Policy;
@@ -78,19 +83,6 @@ pub struct Stats {
     pub quarantined: u64,
 }
 
-/// What a flush removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flushed {
-    /// Records, each counted once.
-    pub records: u64,
-    /// Their memory; pinned records keep it until they are unpinned.
-    pub bytes: u64,
-    /// Their bytes on disk; files go when nothing in them is left.
-    pub disk_bytes: u64,
-    /// They stay away whatever happens. Without a disk they always do.
-    pub is_durable: bool,
-}
-
 /// The answer to an offer of one record.
 pub enum Offer {
     /// Send it: the room is reserved.
@@ -104,6 +96,8 @@ pub struct Store {
     options: Options,
     budget: Arc<Budget>,
     state: Mutex<State>,
+    /// Held by commits until the disk knows their record, too, so that a flush reaches both or neither.
+    commits: RwLock<()>,
     disk: Option<Disk>,
     loads: durable::Loads,
 }
@@ -118,6 +112,7 @@ struct Aside {
 struct State {
     /// Flushes so far: what was read from disk before one must not come in after it.
     flushes: u64,
+    flushed: FlushLog,
     policy: Box<dyn Policy>,
     in_flight: HashSet<RecordKey>,
     totals: Stats,
@@ -146,12 +141,14 @@ impl Store {
         let room = options.max_bytes - ghosts(options.max_bytes) * GHOST_BYTES;
         let state = State {
             flushes: 0,
+            flushed: FlushLog::default(),
             policy: make(room),
             in_flight: HashSet::new(),
             totals: Stats::default(),
         };
         let (budget, state) = (Budget::new(room), Mutex::new(state));
-        Ok(Self { options, budget, state, disk: None, loads: durable::Loads::default() })
+        let (commits, loads) = (RwLock::default(), durable::Loads::default());
+        Ok(Self { options, budget, state, commits, disk: None, loads })
     }
 
     /// Whether a record can be fetched. Touches no recency.
@@ -165,9 +162,21 @@ impl Store {
         self.reserve_for(0, key, record_bytes)
     }
 
-    /// The same for any tenant. Where quotas are set, the tenant furthest over its own gives way first, and one has no more than
-    /// its quota in the middle of arriving.
+    /// The same for any tenant (see [`tenant_of`]), of a record made now.
     pub fn reserve_for(self: &Arc<Self>, tenant: u64, key: RecordKey, record_bytes: u64) -> Offer {
+        self.reserve_since(MADE_NOW, tenant, key, record_bytes)
+    }
+
+    /// The same for a record whose maker knew of flushes up to number `known`: one that belongs to a later flush is refused,
+    /// now or when it is whole. Where quotas are set, the account that has most gives way first, of it the tenant furthest over
+    /// its quota, and one has no more than its quota in the middle of arriving.
+    pub fn reserve_since(
+        self: &Arc<Self>,
+        known: u64,
+        tenant: u64,
+        key: RecordKey,
+        record_bytes: u64,
+    ) -> Offer {
         if record_bytes > self.options.max_record_bytes {
             return Offer::Refused(ItemStatus::TooLarge);
         }
@@ -176,6 +185,9 @@ impl Store {
             return Offer::Refused(ItemStatus::BadRecord);
         };
         let mut state = self.state();
+        if state.flushed.takes(known, &key, None) {
+            return Offer::Refused(ItemStatus::Flushed);
+        }
         let is_here = state.policy.peek(&key).is_some() || state.in_flight.contains(&key);
         if is_here || self.is_on_disk(&key) {
             return Offer::Refused(ItemStatus::Present);
@@ -191,7 +203,7 @@ impl Store {
         };
         state.in_flight.insert(key);
         drop(state);
-        Offer::Wanted(Reservation::new(Arc::clone(self), key, bytes, memory, aside))
+        Offer::Wanted(Reservation::new(Arc::clone(self), key, bytes, memory, aside, known))
     }
 
     /// From now on each tenant keeps `each` bytes, those named in `own` what stands there, whatever others store; what
@@ -243,25 +255,6 @@ impl Store {
         ItemStatus::Quarantined
     }
 
-    /// Removes what the scope takes from memory: records that are nowhere else, and the memory of all.
-    fn flush_residents(&self, scope: &Scope) -> (u64, u64) {
-        let mut state = self.state();
-        state.flushes += 1;
-        let is_named = |key: &RecordKey| scope.namespace.is_none_or(|name| name == key.namespace);
-        let mut keys = state.policy.keys(&is_named);
-        // A stored record was verified: it has a header.
-        let takes = |record: &Stored| scope.record_class.is_none_or(|class| record[9] == class);
-        keys.retain(|key| state.policy.peek(key).is_some_and(takes));
-        let (mut records, mut bytes) = (0, 0);
-        for key in keys {
-            if let Some(record) = state.policy.remove(&key) {
-                records += u64::from(!self.is_on_disk(&key));
-                bytes += record.charge();
-            }
-        }
-        (records, bytes)
-    }
-
     /// Its numbers now.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -300,10 +293,15 @@ impl Store {
         true
     }
 
-    /// Ends a reservation: from now on the record can be looked up.
-    fn commit(&self, key: RecordKey, record: Stored, aside: Aside) {
+    /// Ends a reservation: from now on the record can be looked up. False, and it is not, where a flush came in between.
+    fn commit(&self, key: RecordKey, record: Stored, aside: Aside, known: u64) -> bool {
+        let _commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.in_flight.remove(&key);
+        if state.flushed.takes(known, &key, Some(record[9])) {
+            state.policy.put_back(aside.tenant, aside.bytes);
+            return false;
+        }
         let pin = record.pin();
         let tenant = state.policy.tenant_id(aside.tenant);
         state.insert(key, record, aside, &self.budget);
@@ -312,6 +310,7 @@ impl Store {
         if let Some(disk) = &self.disk {
             disk.offer(key, tenant, pin);
         }
+        true
     }
 
     /// Ends a reservation without a record.

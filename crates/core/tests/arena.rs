@@ -16,7 +16,7 @@ const SLOT: u64 = 8192;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn arena(dir: Option<&Path>, slot_count: u32) -> Arc<Arena> {
-    Arc::new(Arena::create(&Options { slot_bytes: SLOT, slot_count, dir }).unwrap())
+    Arc::new(Arena::create(&Options { slot_bytes: SLOT, slot_count, dir, label: 1 }).unwrap())
 }
 
 fn ready(dir: Option<&Path>, slot_count: u32) -> Arc<Arena> {
@@ -155,7 +155,7 @@ fn closing_stops_the_background_work() {
 fn what_cannot_be_is_refused_by_name() {
     let create = |slot_bytes, slot_count, dir: Option<&str>| {
         let dir = dir.map(Path::new);
-        Arena::create(&Options { slot_bytes, slot_count, dir }).unwrap_err()
+        Arena::create(&Options { slot_bytes, slot_count, dir, label: 1 }).unwrap_err()
     };
     for (slot_bytes, slot_count, words) in [
         (0, 1, "slotBytes is 0"),

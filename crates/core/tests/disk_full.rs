@@ -26,7 +26,7 @@ impl Mount {
     fn new() -> Option<Self> {
         let folder = Folder::new();
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"])
+            .args(["-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs"])
             .arg(folder.path())
             .output();
         match mounted {
@@ -68,6 +68,8 @@ fn f12_a_full_file_system_stops_writing_until_there_is_room() {
     }
     until("it is full", &|| store.disk_stats().is_failing);
     assert!(store.disk_stats().alarms > 0);
+    let said = store.disk_stats().trouble;
+    assert!(said.contains("os error 28"), "{said:?} names the errno");
     assert_eq!(put(&store, key(70), &record(&key(70), RECORD)), ItemStatus::Accepted);
     for key in &keys {
         assert_eq!(&*store.pin(key).unwrap(), record(key, RECORD), "memory serves on");

@@ -15,13 +15,14 @@ use std::sync::Arc;
 use folder::Folder;
 use records::{key, record};
 use tierkv_core::disk::{DiskOptions, Durability};
-use tierkv_core::store::{CLASS_ANY, ItemStatus, Offer, Options, Store};
+use tierkv_core::store::{CLASS_ANY, ItemStatus, Offer, Options, Store, tenant_of};
 
 const MIB: u64 = 1 << 20;
 const RAM: u64 = 16 * MIB;
 const DISK: u64 = 16 * MIB;
 const RECORD: usize = 60_000;
-const VICTIM: u64 = (1 << 48) - 1;
+/// Of the same account as those who flood.
+const VICTIM: u64 = (1 << 32) - 1;
 const FLOODERS: Range<u64> = 1..5;
 /// Percent of what the disk can hold; five of them fit.
 const SHARE: u64 = 19;
@@ -126,4 +127,30 @@ fn who_is_over_its_share_gives_way_and_so_does_everybody_where_nobody_is() {
     }
     assert!(on_disk(&store, 0..KEPT) < 4);
     assert!(store.disk_stats().used_bytes <= DISK);
+}
+
+#[test]
+fn f41_a_thousand_made_up_names_of_one_credential_take_nothing_from_another_on_disk() {
+    const KEPT_OF_ONE: u64 = 90;
+    let folder = Folder::new();
+    // What each tenant keeps is so much that nobody is over it.
+    let store = open(&folder, 95);
+    // What waits to be written is bounded.
+    for first in (0..KEPT_OF_ONE).step_by(15) {
+        put(&store, tenant_of(2, 77), first..first + 15);
+    }
+    for salt in 1..=1000 {
+        let first = 10_000 + salt * 2;
+        put(&store, tenant_of(1, salt << 20), first..first + 2);
+    }
+    assert!(store.disk_stats().evicted > 500, "{:?}", store.disk_stats());
+    assert_eq!(on_disk(&store, 0..KEPT_OF_ONE), KEPT_OF_ONE);
+    drop(store);
+    // Whose they are is known after a restart, too.
+    let store = open(&folder, 95);
+    for salt in 1..=300 {
+        let first = 100_000 + salt * 2;
+        put(&store, tenant_of(1, salt << 20), first..first + 2);
+    }
+    assert_eq!(on_disk(&store, 0..KEPT_OF_ONE), KEPT_OF_ONE);
 }

@@ -83,7 +83,9 @@ fn f9_a_bit_flipped_on_the_wire_is_found_before_a_slot_is_anyones() {
     };
     let geometry = Arc::new(Geometry::new(spec).unwrap());
     let slot_bytes = geometry.slot_bytes() as u64;
-    let arena = Arc::new(Arena::create(&Options { slot_bytes, slot_count: 1, dir: None }).unwrap());
+    let arena = Arc::new(
+        Arena::create(&Options { slot_bytes, slot_count: 1, dir: None, label: 1 }).unwrap(),
+    );
     arena.prefault().unwrap();
     while arena.status().touched_slots < 1 {
         std::thread::yield_now();

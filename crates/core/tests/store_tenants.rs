@@ -14,9 +14,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use random::Random;
 use records::{key, record};
-use tierkv_core::limits::STORE_TENANTS_MAX;
+use tierkv_core::limits::{STORE_TENANTS_ALL_MAX, STORE_TENANTS_MAX};
 use tierkv_core::record::CLASS_KV;
-use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Offer, Options, RecordKey, Scope, Store};
+use tierkv_core::store::{
+    ENTRY_BYTES, ItemStatus, Offer, Options, RecordKey, Scope, Store, tenant_of,
+};
 use trace::Zipf;
 
 const RECORD: usize = 4096;
@@ -215,4 +217,105 @@ fn f41_tenants_beyond_the_table_share_one_quota_of_what_is_on_its_way() {
     assert!((5..=10).contains(&on_their_way.len()), "{}", on_their_way.len());
     on_their_way.pop();
     assert!(matches!(store.reserve_for(known, key_of(known, 1), RECORD as u64), Offer::Wanted(_)));
+}
+
+#[test]
+fn f41_a_tenant_is_its_credentials_whatever_its_peer_calls_it() {
+    let salts = [0, 1, 0xFFFF_FFFF, 1 << 32, (1 << 48) - 1, 0x1234_5678_9ABC];
+    for salt in salts {
+        let tenants = [0, 1, u16::MAX].map(|account| tenant_of(account, salt));
+        assert!(tenants.iter().all(|tenant| *tenant < 1 << 48));
+        assert_eq!(tenants.map(|tenant| tenant >> 32), [0, 1, 0xFFFF], "{salt:x}");
+        assert!(tenants.iter().all(|tenant| (tenant.trailing_zeros() >= 32) == (salt == 0)));
+    }
+    // What folds to nothing is somebody all the same.
+    assert_eq!(tenant_of(2, 1 << 32 | 1), 2 << 32 | 1);
+}
+
+/// The victim's records of 120 that outlive a flood by one credential under 1,000 names.
+fn kept_beside_names(flooder: u16, victim: u16) -> u64 {
+    let store = store(4 * QUOTA);
+    store.limit_tenants(200 * COST, &[]);
+    let victim = tenant_of(victim, 77);
+    for number in 0..120 {
+        assert_eq!(put(&store, victim, number), ItemStatus::Accepted);
+    }
+    for number in 0..20 {
+        for salt in 1..=1000 {
+            let tenant = tenant_of(flooder, salt << 20);
+            assert_eq!(put(&store, tenant, 1 << 40 | salt << 8 | number), ItemStatus::Accepted);
+        }
+    }
+    assert!(store.stats().evicted > 10_000, "it was a flood");
+    (0..120).filter(|number| store.contains(&key_of(victim, *number))).count() as u64
+}
+
+#[test]
+fn f41_a_thousand_made_up_names_of_one_credential_take_nothing_from_another() {
+    assert_eq!(kept_beside_names(1, 2), 120);
+    assert_eq!(kept_beside_names(1, 0), 120);
+    assert_eq!(kept_beside_names(0, 1), 120);
+    assert!(kept_beside_names(1, 1) < 120, "within one credential names are tenants");
+}
+
+#[test]
+fn f41_credentials_that_all_flood_have_equal_parts_and_a_lesser_one_keeps_all_of_its() {
+    let store = store(4 * QUOTA);
+    store.limit_tenants(QUOTA, &[]);
+    for number in 0..100 {
+        put(&store, tenant_of(9, 0), number);
+    }
+    for number in 0..6 * QUOTA_RECORDS {
+        // One that is nobody's, one with many names, one with one.
+        put(&store, tenant_of(0, 0), 1 << 20 | number);
+        put(&store, tenant_of(1, 1 + number % 50), 2 << 20 | number);
+        put(&store, tenant_of(2, 5), 3 << 20 | number);
+    }
+    let many: u64 = (1..=50).map(|salt| store.used_by(tenant_of(1, salt))).sum();
+    let used = [store.used_by(0), many, store.used_by(tenant_of(2, 5))];
+    let part = (4 * QUOTA - 100 * COST) / 3;
+    assert!(used.iter().all(|bytes| bytes.abs_diff(part) < part / 10), "{used:?}, {part} each");
+    let kept = (0..100).filter(|number| store.contains(&key_of(tenant_of(9, 0), *number)));
+    assert_eq!(kept.count(), 100);
+}
+
+#[test]
+fn f41_one_credential_has_no_more_than_a_quota_on_its_way_under_all_of_its_names() {
+    let store = shared(true);
+    let on_their_way = |account: u16| {
+        let reserve = |salt| {
+            let tenant = tenant_of(account, salt);
+            match store.reserve_for(tenant, key_of(tenant, salt), RECORD as u64) {
+                Offer::Wanted(reservation) => Some(reservation),
+                Offer::Refused(_) => None,
+            }
+        };
+        (1..3 * QUOTA_RECORDS).filter_map(reserve).collect::<Vec<_>>()
+    };
+    let open = on_their_way(3);
+    assert!(open.len() as u64 <= QUOTA_RECORDS + 20, "{}", open.len());
+    assert_eq!(put(&store, tenant_of(4, 1), 0), ItemStatus::Accepted);
+    drop(open);
+    assert!(on_their_way(3).len() as u64 > QUOTA_RECORDS / 2, "and again when they are over");
+}
+
+#[test]
+fn f41_a_credential_with_more_names_than_are_told_apart_takes_no_place_of_others() {
+    let store = store((STORE_TENANTS_ALL_MAX as u64 + QUOTA_RECORDS) * COST);
+    store.limit_tenants(100 * COST, &[]);
+    // Five fill the table, whatever each is allowed.
+    for account in 1..=5 {
+        for salt in 1..=STORE_TENANTS_MAX as u64 + 10 {
+            let number = u64::from(account) << 56 | salt;
+            assert_eq!(put(&store, tenant_of(account, salt), number), ItemStatus::Accepted);
+        }
+    }
+    assert!(store.used_by(tenant_of(1, 0)) > 0, "further ones are its own");
+    assert_eq!(store.used_by(0), 0, "and not nobody's");
+    // Where all places of names are taken, a credential has its own.
+    assert_eq!(put(&store, tenant_of(6, 3), 1), ItemStatus::Accepted);
+    assert_eq!([store.used_by(tenant_of(6, 3)), store.used_by(0)], [0, 0]);
+    assert!(store.used_by(tenant_of(6, 0)) > 0);
+    store.flush(Scope::default());
+    assert_eq!(store.stats().used_bytes, 0);
 }

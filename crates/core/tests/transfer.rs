@@ -48,7 +48,8 @@ impl Bench {
     fn new() -> Self {
         let geometry = Arc::new(Geometry::new(spec()).unwrap());
         let slot_bytes = geometry.slot_bytes() as u64;
-        let arena = Arena::create(&Options { slot_bytes, slot_count: 4, dir: None }).unwrap();
+        let arena =
+            Arena::create(&Options { slot_bytes, slot_count: 4, dir: None, label: 1 }).unwrap();
         let arena = Arc::new(arena);
         arena.prefault().unwrap();
         while arena.status().touched_slots < 4 {

@@ -21,13 +21,15 @@ pub struct ArenaOptions {
     pub slot_count: u32,
     /// null: a sealed memfd.
     pub dir: Option<String>,
+    /// Stands in the name that `/proc` shows for it.
+    pub label: u32,
 }
 
 /// A new arena.
 #[napi(object)]
 pub struct ArenaInfo {
     pub id: u32,
-    /// Where another process of this user opens it.
+    /// Where this machine's tools find it.
     pub path: String,
     pub bytes: f64,
 }
@@ -52,6 +54,7 @@ pub fn create_arena(options: ArenaOptions) -> napi::Result<ArenaInfo> {
             slot_bytes: count("slotBytes", options.slot_bytes)?,
             slot_count: options.slot_count,
             dir: options.dir.as_deref().map(Path::new),
+            label: options.label,
         })?);
         let (path, bytes) = (arena.path().to_owned(), size(arena.bytes()));
         Ok(ArenaInfo { id: ARENAS.insert(arena)?, path, bytes })

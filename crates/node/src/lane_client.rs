@@ -14,10 +14,10 @@ use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::slots::Lease;
 
 use crate::arena::ARENAS;
+use crate::door::token_of;
 use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::inbox::INBOX;
-use crate::lane_server::token_of;
 use crate::lane_tls::LaneClientTls;
 use crate::outbox::RECORDS;
 use crate::skin::{count, hash, number, run};
@@ -125,7 +125,7 @@ pub fn lanes_fetch(
 }
 
 /// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
-/// memory is kept as long as it takes, dropped or not. A draft that cannot be made any more ends as 9 (incomplete).
+/// memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A draft that cannot be made any more ends as 9 (incomplete).
 #[napi]
 pub fn lanes_store(
     id: u32,
@@ -133,9 +133,10 @@ pub fn lanes_store(
     packed: &[u8],
     records: &[u32],
     tenant: f64,
+    known: f64,
 ) -> napi::Result<u32> {
     run(|| {
-        let tenant = count("tenant", tenant)?;
+        let (tenant, known) = (count("tenant", tenant)?, count("known", known)?);
         let keys = keys(packed)?;
         if keys.len() != records.len() {
             let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
@@ -145,7 +146,7 @@ pub fn lanes_store(
             Ok(Outgoing { packed_key: *packed_key, content: RECORDS.get(*record)? })
         };
         let records = keys.iter().zip(records).map(outgoing).collect::<Result<Vec<_>>>()?;
-        LANES.get(id)?.store_for(tenant, &hash("namespace", namespace)?, records)
+        LANES.get(id)?.store_for(tenant, known, &hash("namespace", namespace)?, records)
     })
 }
 

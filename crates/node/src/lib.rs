@@ -6,12 +6,13 @@
 
 mod arena;
 mod certs;
+mod door;
+mod folder;
 mod geometry;
 mod ids;
 mod inbox;
 mod info;
 mod lane_client;
-mod lane_server;
 mod lane_tls;
 mod lockfile;
 mod outbox;

@@ -1,8 +1,15 @@
-//! Owns who is at the other end of a Unix socket.
+//! Owns what Node cannot do on a Unix socket: ask who is at the other end, and pass a descriptor to him.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use napi_derive::napi;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tierkv_core::error::Error;
 
+use crate::arena::ARENAS;
 use crate::skin::run;
 
 /// The user at the other end of a connected Unix socket; null where the system does not tell.
@@ -11,16 +18,39 @@ pub fn peer_uid(fd: i32) -> napi::Result<Option<u32>> {
     run(|| uid_of(fd))
 }
 
-#[cfg(target_os = "linux")]
-fn uid_of(fd: i32) -> Result<Option<u32>, Error> {
-    use std::os::fd::BorrowedFd;
+/// Sends `frame` on a Unix socket, and the arena's descriptor with it (`SCM_RIGHTS`); returns the bytes that were sent,
+/// 0 when the socket takes none now.
+#[napi]
+pub fn send_arena(fd: i32, arena: u32, frame: &[u8]) -> napi::Result<u32> {
+    run(|| {
+        let socket = socket_at(fd)?;
+        let arena = ARENAS.get(arena)?;
+        let descriptors = [arena.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(Error::bad_argument("no room for a descriptor"));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket, &[IoSlice::new(frame)], &mut control, flags) {
+            Ok(sent) => Ok(u32::try_from(sent).unwrap_or(u32::MAX)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => Err(Error::bad_argument(format!("fd {fd}: sending the arena: {errno}"))),
+        }
+    })
+}
 
+fn socket_at<'a>(fd: i32) -> Result<BorrowedFd<'a>, Error> {
     if fd < 0 {
         return Err(Error::bad_argument(format!("fd is {fd}: it must be an open socket")));
     }
     // SAFETY: Node keeps the socket open for the duration of this call, which is its own.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    let peer = rustix::net::sockopt::socket_peercred(socket)
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+#[cfg(target_os = "linux")]
+fn uid_of(fd: i32) -> Result<Option<u32>, Error> {
+    let peer = rustix::net::sockopt::socket_peercred(socket_at(fd)?)
         .map_err(|error| Error::bad_argument(format!("fd {fd}: its peer: {error}")))?;
     Ok(Some(peer.uid.as_raw()))
 }

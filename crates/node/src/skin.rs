@@ -56,3 +56,9 @@ pub fn packed_key(bytes: &[u8]) -> Result<[u8; PACKED_KEY_BYTES]> {
         ))
     })
 }
+
+/// The account of a credential: two bytes.
+pub fn account_of(number: u32) -> Result<u16> {
+    u16::try_from(number)
+        .map_err(|_| Error::bad_argument(format!("account {number}: it must be below 65536")))
+}

@@ -7,10 +7,12 @@ use napi::bindgen_prelude::{AsyncTask, BufferSlice, Float64Array, Uint32Array};
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::record::{Hash, PACKED_KEY_BYTES};
-use tierkv_core::store::{ItemStatus, Offer, Options, Pin, RecordKey, Reservation, Store};
+use tierkv_core::store::{
+    ItemStatus, Offer, Options, Pin, RecordKey, Reservation, Store, tenant_of,
+};
 
 use crate::ids::Ids;
-use crate::skin::{count, hash, number, packed_key, run, size};
+use crate::skin::{account_of, count, hash, number, packed_key, run, size};
 use crate::store_disk::{Background, StoreDiskOptions};
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");
@@ -133,18 +135,22 @@ pub(crate) fn bitmap(bits: &[bool]) -> Vec<u8> {
     bits.chunks(8).map(byte).collect()
 }
 
-/// Put-if-absent of many keys: reserves room for each wanted record.
+/// Put-if-absent of many keys: reserves room for each wanted record, on the account (below 2^16) of a credential, for the tenant
+/// that its holder names (0: none). `known`: the last flush that their maker knew of.
 #[napi]
 pub fn store_reserve(
     id: u32,
     namespace: &[u8],
     packed: &[u8],
     record_bytes: &[f64],
+    account: u32,
     tenant: f64,
+    known: f64,
 ) -> napi::Result<StoreReservations> {
     run(|| {
         let store = STORES.get(id)?;
-        let tenant = count("tenant", tenant)?;
+        let tenant = tenant_of(account_of(account)?, count("tenant", tenant)?);
+        let known = count("known", known)?;
         let keys = keys(namespace, packed)?;
         if keys.len() != record_bytes.len() {
             return Err(Error::bad_argument(format!(
@@ -158,7 +164,7 @@ pub fn store_reserve(
         let mut wanted = Vec::new();
         let mut statuses = Vec::with_capacity(lengths.len());
         for (key, bytes) in keys.zip(lengths) {
-            statuses.push(match store.reserve_for(tenant, key, bytes) {
+            statuses.push(match store.reserve_since(known, tenant, key, bytes) {
                 Offer::Wanted(reservation) => {
                     wanted.push(reservation);
                     ItemStatus::Unspecified as u8

@@ -64,6 +64,7 @@ pub struct StoreDiskStats {
     pub syncs_failed: f64,
     pub is_recovering: bool,
     pub is_failing: bool,
+    pub trouble: String,
 }
 
 impl StoreDiskOptions {
@@ -176,22 +177,53 @@ pub fn store_recheck(
     Ok(Background::start(move || Ok(keys.iter().map(|key| store.recheck(key) as u8).collect())))
 }
 
-/// Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers.
+/// Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers, as flush `number`: what
+/// was made before it is refused from now on.
 #[napi(
-    ts_args_type = "id: number, namespace: Uint8Array | null, recordClass: number",
+    ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number",
     ts_return_type = "Promise<StoreFlushed>"
 )]
 pub fn store_flush(
     id: u32,
+    number: f64,
     namespace: Option<&[u8]>,
     record_class: u8,
 ) -> napi::Result<AsyncTask<Background<Flushed, StoreFlushed>>> {
-    let (store, scope) = run(|| {
-        let namespace = namespace.map(|bytes| hash("namespace", bytes)).transpose()?;
-        let record_class = Some(record_class).filter(|class| *class != 0);
-        Ok((STORES.get(id)?, Scope { namespace, record_class }))
-    })?;
-    Ok(Background::start(move || Ok(store.flush(scope))))
+    let (store, number, scope) =
+        run(|| Ok((STORES.get(id)?, count("number", number)?, scope(namespace, record_class)?)))?;
+    Ok(Background::start(move || Ok(store.flush_as(number, scope))))
+}
+
+fn scope(namespace: Option<&[u8]>, record_class: u8) -> Result<Scope> {
+    let namespace = namespace.map(|bytes| hash("namespace", bytes)).transpose()?;
+    let record_class = Some(record_class).filter(|class| *class != 0);
+    Ok(Scope { namespace, record_class })
+}
+
+/// Takes note of a flush of an earlier run; arguments as `storeFlush`.
+#[napi(
+    ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number"
+)]
+pub fn store_note_flush(
+    id: u32,
+    number: f64,
+    namespace: Option<&[u8]>,
+    record_class: u8,
+) -> napi::Result<()> {
+    run(|| {
+        let number = count("number", number)?;
+        STORES.get(id)?.note_flush(number, scope(namespace, record_class)?);
+        Ok(())
+    })
+}
+
+/// What was made before flush `number` is refused from now on.
+#[napi]
+pub fn store_forget_flushes(id: u32, number: f64) -> napi::Result<()> {
+    run(|| {
+        STORES.get(id)?.forget_flushes(count("number", number)?);
+        Ok(())
+    })
 }
 
 /// Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more.
@@ -239,6 +271,7 @@ pub fn store_disk_stats(id: u32) -> napi::Result<Option<StoreDiskStats>> {
             syncs_failed: number(stats.syncs_failed),
             is_recovering: stats.is_recovering,
             is_failing: stats.is_failing,
+            trouble: stats.trouble,
         }))
     })
 }

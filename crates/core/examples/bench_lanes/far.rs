@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
-use tierkv_core::lane::server::{Options, Server, Token};
+use tierkv_core::door::{self, Door};
+use tierkv_core::lane::server::{Options, Right, Server, Token};
 use tierkv_core::lane::tls::{self, Identity};
 use tierkv_core::store::{self, CLASS_ANY, RecordKey, Store};
 
@@ -24,22 +25,26 @@ pub fn serve(host: &str) {
     let proof = rcgen::generate_simple_self_signed(vec!["far".to_owned()]).unwrap();
     let (cert_pem, key_pem) = (proof.cert.pem(), proof.signing_key.serialize_pem());
     let identity = Identity { cert_pem: cert_pem.as_bytes(), key_pem: key_pem.as_bytes() };
-    let [clear, secured] = [None, Some(tls::Server::new(identity, None).unwrap())].map(|tls| {
-        let options = Options::new(&format!("{host}:0"), max_bytes / 2, max_bytes);
-        Server::open(Arc::clone(&store), Options { tls, ..options }).unwrap()
+    let at = format!("{host}:0");
+    let served = [None, Some(tls::Server::new(identity, None).unwrap())].map(|tls| {
+        let door = door::Options::new(&at, tls.is_some());
+        let options = Options::new(max_bytes / 2, max_bytes);
+        let server = Arc::new(Server::new(Arc::clone(&store), Options { tls, ..options }));
+        let door = Door::open(door, Some(Arc::clone(&server)), None).unwrap();
+        (server, door)
     });
     let listener = TcpListener::bind((host, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     // Whatever part of it is taken for a scale is an ordinary one.
     let set = vec![0x3C; usize::try_from(set_bytes).unwrap()];
     thread::spawn(move || tcp::serve(&listener, set));
-    let addresses = [&clear, &secured].map(|server| server.address().unwrap());
-    println!("{} {} :{port} {}", addresses[0], addresses[1], cert_pem.replace('\n', "|"));
+    let ports = served.each_ref().map(|(_, door)| door.port().unwrap());
+    println!(":{} :{} :{port} {}", ports[0], ports[1], cert_pem.replace('\n', "|"));
     for order in orders {
         match order.unwrap().as_str() {
             order if order.starts_with("retire ") => retire(&store, order),
-            token => [&clear, &secured].into_iter().for_each(|server| {
-                server.admit(token_of(token));
+            token => served.iter().for_each(|(server, _)| {
+                server.admit(token_of(token), Right { may_store: true, account: 0 });
             }),
         }
         println!("done");

@@ -99,7 +99,7 @@ impl Near {
     pub fn open(plan: &Plan, place: &Place) -> Self {
         let geometry = geometry();
         let slot_bytes = geometry.slot_bytes() as u64;
-        let options = arena::Options { slot_bytes, slot_count: plan.blocks, dir: None };
+        let options = arena::Options { slot_bytes, slot_count: plan.blocks, dir: None, label: 1 };
         let arena = Arc::new(Arena::create(&options).unwrap());
         arena.prefault().unwrap();
         while arena.status().touched_slots < plan.blocks {

@@ -30,19 +30,19 @@ pub struct Backing {
 
 impl Backing {
     /// A new object of `bytes` bytes, none of them allocated yet.
-    pub fn create(dir: Option<&Path>, bytes: usize) -> Result<Self> {
+    pub fn create(dir: Option<&Path>, label: u32, bytes: usize) -> Result<Self> {
         match dir {
-            Some(dir) => Self::in_dir(dir, bytes),
-            None => Self::anonymous(bytes),
+            Some(dir) => Self::in_dir(dir, label, bytes),
+            None => Self::anonymous(label, bytes),
         }
     }
 
     #[cfg(target_os = "linux")]
-    fn anonymous(bytes: usize) -> Result<Self> {
+    fn anonymous(label: u32, bytes: usize) -> Result<Self> {
         use rustix::fs::{MemfdFlags, SealFlags};
         use std::os::fd::AsRawFd;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("tierkv-arena", flags)
+        let fd = rustix::fs::memfd_create(format!("{FILE_PREFIX}{label}"), flags)
             .map_err(|errno| failed("memfd_create for the arena", errno))?;
         size(&fd, bytes)?;
         // Nobody who opens it can shrink it under a reader: that would be a SIGBUS.
@@ -53,15 +53,16 @@ impl Backing {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn anonymous(bytes: usize) -> Result<Self> {
-        Self::in_dir(&std::env::temp_dir(), bytes)
+    fn anonymous(label: u32, bytes: usize) -> Result<Self> {
+        Self::in_dir(&std::env::temp_dir(), label, bytes)
     }
 
-    fn in_dir(dir: &Path, bytes: usize) -> Result<Self> {
+    fn in_dir(dir: &Path, label: u32, bytes: usize) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         for _ in 0..NAME_TRIES_MAX {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let file = dir.join(format!("{FILE_PREFIX}{}-{number}", std::process::id()));
+            let name = format!("{FILE_PREFIX}{}-{number}-{label}", std::process::id());
+            let file = dir.join(name);
             let path = file.to_str().map(str::to_owned).ok_or_else(|| {
                 Error::bad_argument(format!("arena dir {} is not valid UTF-8", dir.display()))
             })?;
@@ -74,7 +75,7 @@ impl Backing {
         Err(Error::new(Code::ArenaFailed, text))
     }
 
-    /// Where another process of this user opens it.
+    /// Where this machine's tools find it; no process opens it there on another's word.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_range_can_be_allocated_by_writing_too() {
-        let backing = Backing::create(None, 4 * 8192).unwrap();
+        let backing = Backing::create(None, 1, 4 * 8192).unwrap();
         let mapping = Mapping::new(&backing, 4 * 8192).unwrap();
         for edge in [8191, 2 * 8192] {
             // SAFETY: the offset lies in the mapping, which nobody else uses.

@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn short_memory_is_a_reason_never_a_crash() {
-        let options = Options { slot_bytes: 8192, slot_count: 10, dir: None };
+        let options = Options { slot_bytes: 8192, slot_count: 10, dir: None, label: 1 };
         let arena = Arc::new(Arena::create(&options).unwrap());
         run(
             &arena,

@@ -1,5 +1,6 @@
 //! Owns what the threads of the durable tier share, and the steps that keep index and segments in agreement.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -58,6 +59,8 @@ pub struct Shared {
     pub is_recovering: AtomicBool,
     /// The last write failed, and the next try has not succeeded yet.
     pub is_failing: AtomicBool,
+    /// What the last write that failed said; stays after the next one has succeeded.
+    trouble: Mutex<String>,
     pub is_stopping: AtomicBool,
     /// Records were turned away for want of room in the queue.
     pub has_skipped: AtomicBool,
@@ -85,6 +88,7 @@ impl Shared {
             is_ready: AtomicBool::new(false),
             is_recovering: AtomicBool::new(true),
             is_failing: AtomicBool::new(false),
+            trouble: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             has_skipped: AtomicBool::new(false),
             next_id: AtomicU32::new(1),
@@ -97,6 +101,12 @@ impl Shared {
     /// An operation of the disk failed.
     pub fn alarm(&self) {
         add(&self.counters.alarms, 1);
+    }
+
+    /// A write failed, and why.
+    pub fn fails(&self, error: &io::Error) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+        self.is_failing.store(true, Ordering::Release);
     }
 
     pub fn tombstones(&self) -> MutexGuard<'_, Tombstones> {
@@ -279,6 +289,7 @@ impl Shared {
             syncs_failed: of(&counted.syncs_failed),
             is_recovering: is(&self.is_recovering),
             is_failing: is(&self.is_failing),
+            trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..DiskStats::default()
         };
         for segment in self.segments.all() {

@@ -2,11 +2,15 @@
 
 use std::fs;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::{Code, Error, Result};
+use rustix::fs::OFlags;
+
+use super::format::SegmentName;
+use crate::error::Result;
+use crate::folder::Folder;
 
 /// What an opened file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,52 +147,43 @@ const PARTS_MAX: usize = 1024;
 /// A real directory.
 #[derive(Debug)]
 pub struct Directory {
-    path: PathBuf,
+    folder: Folder,
 }
 
 impl Directory {
-    /// The directory at `path`, made when it is not there.
+    /// The directory at `path`, made when it is not there; it and all that is ours in it must be this user's alone.
     ///
     /// # Errors
     /// `DISK_FAILED` naming the path.
     pub fn open(path: &Path) -> Result<Self> {
-        let made = fs::DirBuilder::new().recursive(true).create(path);
-        made.map_err(|error| {
-            let text = format!("directory {}: {error}", path.display());
-            Error::new(Code::DiskFailed, text)
-        })?;
-        Ok(Self { path: path.to_owned() })
+        let folder = Folder::open(path)?;
+        folder.check(|name| OWN_NAMES.contains(&name) || SegmentName::parse(name).is_some())?;
+        Ok(Self { folder })
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
     }
 }
 
 impl Storage for Directory {
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            let found = entry.metadata()?;
-            if let (true, Ok(name)) = (found.is_file(), entry.file_name().into_string()) {
-                files.push((name, found.len()));
-            }
-        }
-        Ok(files)
+        self.folder.list()
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let mut options = fs::OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(self.path.join(name))?;
-        Ok(Arc::new(RealFile { file }))
+        Ok(Arc::new(RealFile { file: self.folder.create(name)? }))
     }
 
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
-        let path = self.path.join(name);
-        let mut options = fs::OpenOptions::new();
         let file = match access {
-            Access::Write => options.write(true).open(path)?,
-            Access::Direct => match options.read(true).custom_flags(DIRECT).open(&path) {
+            Access::Write => self.folder.file(name, OFlags::WRONLY)?,
+            Access::Direct => match self.folder.file(name, OFlags::RDONLY | DIRECT) {
                 // The file system knows no direct reads.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    fs::OpenOptions::new().read(true).open(&path)?
+                    self.folder.file(name, OFlags::RDONLY)?
                 }
                 opened => opened?,
             },
@@ -197,26 +192,29 @@ impl Storage for Directory {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.path.join(name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
+        self.folder.remove(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        self.folder.rename(from, to)
     }
 
     fn sync(&self) -> io::Result<()> {
-        fs::File::open(&self.path)?.sync_all()
+        self.folder.sync()
     }
 }
 
+/// What stands in the directory besides segments: tombstones, the names of models, and the lock.
+const OWN_NAMES: [&str; 5] =
+    ["tombstones", "tombstones.new", "models.json", "models.json.new", LOCK_NAME];
+
+/// Held by the vault that uses the directory.
+pub const LOCK_NAME: &str = "lock";
+
 #[cfg(target_os = "linux")]
-#[expect(clippy::cast_possible_wrap, reason = "a bit far below the sign")]
-const DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
+const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
-const DIRECT: i32 = 0;
+const DIRECT: OFlags = OFlags::empty();
 
 #[derive(Debug)]
 struct RealFile {

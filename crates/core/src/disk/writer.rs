@@ -57,8 +57,9 @@ impl Writer {
                 break;
             }
         }
-        if self.seal().is_err() {
+        if let Err(error) = self.seal() {
             self.shared.alarm();
+            self.shared.fails(&error);
         }
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.turn();
@@ -103,8 +104,8 @@ impl Writer {
             }
             self.commit(jobs.into());
         }
-        if self.seal().is_err() {
-            self.fail(Vec::new());
+        if let Err(error) = self.seal() {
+            self.fail(Vec::new(), &error);
         }
     }
 
@@ -113,12 +114,16 @@ impl Writer {
         let mut unsynced = Vec::new();
         let written = self.write(&mut jobs, &mut unsynced);
         let synced = self.sync(&mut unsynced);
-        if written.and(synced).is_ok() {
-            self.retry_at = None;
-            self.shared.is_failing.store(false, Ordering::Release);
-        } else {
-            // Newly evicted records have no other home: they stay in the queue like all others.
-            self.fail(unsynced.into_iter().map(|placed: Placed| placed.job).chain(jobs).collect());
+        match written.and(synced) {
+            Ok(()) => {
+                self.retry_at = None;
+                self.shared.is_failing.store(false, Ordering::Release);
+            }
+            Err(error) => {
+                // Newly evicted records have no other home: they stay in the queue like all others.
+                let jobs = unsynced.into_iter().map(|placed: Placed| placed.job).chain(jobs);
+                self.fail(jobs.collect(), &error);
+            }
         }
         self.shared.turn();
     }
@@ -179,9 +184,9 @@ impl Writer {
     }
 
     /// The disk failed: everything waits, and is tried again later.
-    fn fail(&mut self, jobs: Vec<Job>) {
+    fn fail(&mut self, jobs: Vec<Job>, error: &io::Error) {
         self.shared.alarm();
-        self.shared.is_failing.store(true, Ordering::Release);
+        self.shared.fails(error);
         self.shared.queue.push_back(jobs);
         self.retry_at = Some(Instant::now() + self.shared.options.retry);
     }
@@ -214,8 +219,10 @@ impl Writer {
         if let Some(segment) = self.untrusted.pop_front() {
             self.rescue(&segment);
         }
-        if self.is_worn() && self.seal().is_err() {
-            self.fail(Vec::new());
+        if self.is_worn()
+            && let Err(error) = self.seal()
+        {
+            self.fail(Vec::new(), &error);
         }
         self.expire();
         self.catch_up();

@@ -101,7 +101,7 @@ pub struct Frame {
     pub item: u32,
     /// Where the body stands in the record; in an offer the tenant.
     pub offset: u64,
-    /// Length of the whole record.
+    /// Length of the whole record; in an offer the last flush that its maker knew of.
     pub record_bytes: u64,
     /// Length of the body.
     pub bytes: u32,

@@ -1,10 +1,9 @@
-//! Owns the byte streams under lanes: TCP and Unix sockets, dialled, listened on and set up. TLS stands on top of them.
+//! Owns the byte streams under lanes: TCP and Unix sockets, dialled and set up. TLS stands on top of them.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,97 +120,14 @@ pub fn dial(address: &str, within: Duration, tick: Duration) -> Result<Arc<dyn S
     Err(failed(&last))
 }
 
-/// Where lanes are accepted.
-#[derive(Debug)]
-pub enum Listener {
-    /// On TCP.
-    Tcp(TcpListener),
-    /// On a socket file, which goes with the listener.
-    Unix(UnixListener, PathBuf),
-}
-
-impl Listener {
-    /// Listens on `host:port` (0: the system chooses) or `unix:/path`; whatever lies at that path is replaced.
-    ///
-    /// # Errors
-    /// `LANE_FAILED` with the system's reason.
-    pub fn bind(address: &str) -> Result<Self> {
-        let failed =
-            |error: io::Error| Error::lane_failed(format!("listening on {address}: {error}"));
-        let Some(path) = address.strip_prefix(UNIX_PREFIX).map(Path::new) else {
-            return TcpListener::bind(address).map(Self::Tcp).map_err(failed);
-        };
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        Ok(Self::Unix(listener, path.to_owned()))
-    }
-
-    /// What a client adds to the host it knows: `:port`; or `unix:/path`.
-    ///
-    /// # Errors
-    /// `LANE_FAILED` with the system's reason.
-    pub fn address(&self) -> Result<String> {
-        match self {
-            Self::Unix(_, path) => Ok(format!("{UNIX_PREFIX}{}", path.display())),
-            Self::Tcp(listener) => listener
-                .local_addr()
-                .map(|bound| format!(":{}", bound.port()))
-                .map_err(|error| Error::lane_failed(format!("the port of a lane: {error}"))),
-        }
-    }
-
-    /// The next connection, ready for use.
-    pub(super) fn accept(&self, tick: Duration) -> io::Result<Arc<dyn Stream>> {
-        match self {
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                set_up_tcp(&stream, tick)?;
-                Ok(Arc::new(stream))
-            }
-            Self::Unix(listener, _) => {
-                let (stream, _) = listener.accept()?;
-                set_ticks(&stream, tick)?;
-                Ok(Arc::new(stream))
-            }
-        }
-    }
-
-    /// Makes a waiting `accept` return, by a connection that says nothing.
-    pub(super) fn wake(&self) {
-        match self {
-            Self::Unix(_, path) => drop(UnixStream::connect(path)),
-            Self::Tcp(listener) => {
-                let Ok(mut bound) = listener.local_addr() else { return };
-                if bound.ip().is_unspecified() {
-                    let (v4, v6) = ([127, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 1]);
-                    let ip = if bound.is_ipv4() { v4.into() } else { v6.into() };
-                    bound = SocketAddr::new(ip, bound.port());
-                }
-                drop(TcpStream::connect_timeout(&bound, Duration::from_secs(1)));
-            }
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // Somebody may have swept it away.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-fn set_ticks(stream: &UnixStream, tick: Duration) -> io::Result<()> {
+/// Reads and writes return after a tick.
+pub(crate) fn set_ticks(stream: &UnixStream, tick: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(tick))?;
     stream.set_write_timeout(Some(tick))
 }
 
 /// Small frames leave at once, dead peers are found by the kernel.
-fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
+pub(crate) fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(tick))?;
     stream.set_write_timeout(Some(tick))?;
     stream.set_nodelay(true)?;
@@ -255,6 +171,8 @@ fn set_user_timeout(_stream: &TcpStream) -> io::Result<()> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]

@@ -141,7 +141,12 @@ impl Store {
 
     /// Removes what the scope takes, in both tiers. The caller waits for the disk.
     pub fn flush(&self, scope: Scope) -> Flushed {
-        let (residents, bytes) = self.flush_residents(&scope);
+        self.flush_as(0, scope)
+    }
+
+    /// The same as flush `number`: what was made before it and belongs to it is refused from now on. 0: nothing is.
+    pub fn flush_as(&self, number: u64, scope: Scope) -> Flushed {
+        let (residents, bytes) = self.flush_residents(number, &scope);
         let Some(disk) = &self.disk else {
             return Flushed { records: residents, bytes, disk_bytes: 0, is_durable: true };
         };

@@ -15,6 +15,9 @@ pub struct RecordKey {
     pub shard: u16,
 }
 
+/// How the namespaces of measuring commands begin; those of engines are digests.
+pub const MEASURING_NAMESPACE: &[u8] = b"tierkv measuring";
+
 impl RecordKey {
     /// The key that stands packed on the wire: block hash, group, shard.
     ///

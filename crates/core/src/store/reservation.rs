@@ -14,6 +14,8 @@ pub struct Reservation {
     progress: Progress,
     memory: Option<Reserved>,
     aside: Aside,
+    /// The last flush that its maker knew of.
+    known: u64,
 }
 
 impl Reservation {
@@ -23,8 +25,10 @@ impl Reservation {
         record_bytes: usize,
         memory: Reserved,
         aside: Aside,
+        known: u64,
     ) -> Self {
-        Self { store, key, progress: Progress::new(record_bytes), memory: Some(memory), aside }
+        let progress = Progress::new(record_bytes);
+        Self { store, key, progress, memory: Some(memory), aside, known }
     }
 
     /// Takes the next piece; true when the record is complete.
@@ -91,7 +95,10 @@ impl Reservation {
         let class = self.store.options.record_class;
         let status = verdict(memory.bytes(), self.progress.checksum(), &self.key, class);
         if status == ItemStatus::Accepted {
-            self.store.commit(self.key, memory.into_stored(), self.aside);
+            let record = memory.into_stored();
+            if !self.store.commit(self.key, record, self.aside, self.known) {
+                return ItemStatus::Flushed;
+            }
         } else {
             self.memory = Some(memory);
         }

@@ -28,4 +28,6 @@ pub enum ItemStatus {
     Quarantined = 10,
     /// Synced to disk.
     Durable = 11,
+    /// Made before a flush that it belongs to.
+    Flushed = 12,
 }

@@ -1,7 +1,9 @@
-//! Owns whom a record belongs to: what each tenant has in memory, its share of it, and who gives way to whom.
+//! Owns whom a record belongs to: what each tenant has in memory, its share of it, and who gives way to whom: the account that
+//! has most first, and of its tenants the one that is furthest over its quota.
 
 use std::collections::HashMap;
 
+use super::account::account_of;
 use super::numbered::{COMMON, Numbered};
 use crate::limits::TENANT_EVICTIONS_MAX;
 use crate::table::NONE;
@@ -40,9 +42,13 @@ impl Tenant {
         self.ends.iter().map(|ends| ends.bytes).sum()
     }
 
+    fn used(&self) -> u64 {
+        self.bytes() + self.aside
+    }
+
     /// By how much it is over its quota; below zero: what it has left.
     fn surplus(&self) -> i128 {
-        i128::from(self.bytes() + self.aside) - i128::from(self.quota)
+        i128::from(self.used()) - i128::from(self.quota)
     }
 }
 
@@ -65,6 +71,8 @@ impl Quotas {
 pub(super) struct Tenants {
     quotas: Quotas,
     known: Numbered<Tenant>,
+    /// Memory of records in the middle of arriving, by account; of those that have any.
+    aside: HashMap<u16, u64>,
     victim: Option<Victim>,
 }
 
@@ -80,7 +88,7 @@ impl Tenants {
     pub(super) fn new() -> Self {
         let quotas = Quotas::default();
         let known = Numbered::new(Tenant::new(0, quotas.each));
-        Self { quotas, known, victim: None }
+        Self { quotas, known, aside: HashMap::new(), victim: None }
     }
 
     /// From now on; records that are there already stay with whom they came for.
@@ -102,10 +110,7 @@ impl Tenants {
 
     /// What one has in memory, records in the middle of arriving included.
     pub(super) fn used(&self, id: u64) -> u64 {
-        self.known.number(id).map_or(0, |number| {
-            let tenant = self.get(number);
-            tenant.bytes() + tenant.aside
-        })
+        self.known.number(id).map_or(0, |number| self.get(number).used())
     }
 
     /// Whether `bytes` more may be on their way: what arrives cannot be evicted, so that no tenant has more of it than its quota.
@@ -113,26 +118,37 @@ impl Tenants {
         if self.quotas.each == 0 {
             return true;
         }
-        // Whom the table has no room for counts among nobody's, and has no more than they have together.
-        let is_full = self.known.is_full();
-        let number = self.known.number(id).or(is_full.then_some(COMMON));
+        // Whom the table has no room for has no more than those have together that share its place.
+        let number = self.known.number(self.known.home(id));
         let (aside, quota) = number.map_or((0, self.quotas.of(id)), |number| {
             let tenant = self.get(number);
             (tenant.aside, tenant.quota)
         });
-        aside + bytes <= quota
+        // Salts are free to whoever makes them up; nobody's account is that of many.
+        let account = account_of(id);
+        let of_account = self.aside.get(&account).copied().unwrap_or(0);
+        aside + bytes <= quota && (account == 0 || of_account + bytes <= quota)
     }
 
     /// So many bytes of one are on their way; the answer is its number, which stays its own until they are put back.
     pub(super) fn set_aside(&mut self, id: u64, bytes: u64) -> u16 {
         let number = self.number(id);
         self.get_mut(number).aside += bytes;
+        *self.aside.entry(account_of(self.get(number).id)).or_default() += bytes;
         number
     }
 
     /// They are not any more.
     pub(super) fn put_back(&mut self, number: u16, bytes: u64) {
-        self.get_mut(number).aside -= bytes;
+        let tenant = self.get_mut(number);
+        tenant.aside -= bytes;
+        let account = account_of(tenant.id);
+        if let Some(left) = self.aside.get_mut(&account) {
+            *left -= bytes;
+            if *left == 0 {
+                self.aside.remove(&account);
+            }
+        }
         self.leave(number);
     }
 
@@ -140,8 +156,8 @@ impl Tenants {
         if self.quotas.each == 0 {
             return COMMON;
         }
-        let quota = self.quotas.of(id);
-        self.known.enter(id, || Tenant::new(id, quota))
+        let quotas = &self.quotas;
+        self.known.enter(id, |id| Tenant::new(id, quotas.of(id)))
     }
 
     /// Forgets one that has nothing any more.
@@ -154,7 +170,8 @@ impl Tenants {
         }
     }
 
-    /// Whose record goes next: of those with any, and not `stuck`, the one that is furthest over its quota.
+    /// Whose record goes next: of those with any, and not `stuck`, the one that is furthest over its quota, in the account that
+    /// has most.
     pub(super) fn victim(&mut self, stuck: &[u16]) -> Option<u16> {
         if let Some(Victim { number, until, evictions }) = self.victim {
             let tenant = self.get(number);
@@ -164,9 +181,11 @@ impl Tenants {
                 return Some(number);
             }
         }
+        let lead = if self.known.is_one_account() { None } else { Some(self.lead(stuck)?) };
         let (mut first, mut second) = (None, i128::MIN);
         for (number, tenant) in self.known.all() {
-            if tenant.records == 0 || stuck.contains(&number) {
+            let is_elsewhere = lead.is_some_and(|lead| lead.account != account_of(tenant.id));
+            if is_elsewhere || tenant.records == 0 || stuck.contains(&number) {
                 continue;
             }
             let surplus = tenant.surplus();
@@ -176,10 +195,39 @@ impl Tenants {
                 None => first = Some((number, surplus)),
             }
         }
-        let (number, _) = first?;
+        let (number, surplus) = first?;
         // Nobody is evicted below its quota without another look at all the others.
         let until = if self.known.all().count() == 1 { i128::MIN } else { second.max(0) };
+        // Nor once its account has no more than another one.
+        let until = lead.map_or(until, |lead| until.max(surplus - i128::from(lead.bytes)));
         self.victim = Some(Victim { number, until, evictions: 0 });
         Some(number)
     }
+
+    /// The account that has most, of those with a record that is not `stuck`; and how much more than the next one.
+    fn lead(&self, stuck: &[u16]) -> Option<Lead> {
+        let mut accounts: HashMap<u16, (u64, bool)> = HashMap::new();
+        for (number, tenant) in self.known.all() {
+            let (used, has_any) = accounts.entry(account_of(tenant.id)).or_default();
+            *used += tenant.used();
+            *has_any |= tenant.records > 0 && !stuck.contains(&number);
+        }
+        let with_any = accounts.into_iter().filter(|(_, (_, has_any))| *has_any);
+        let (mut first, mut second) = (None, 0);
+        for (account, (used, _)) in with_any {
+            let (other, most) = first.unwrap_or((account, 0));
+            let is_first = first.is_none() || (used, account) > (most, other);
+            second = second.max(if is_first { most } else { used });
+            if is_first {
+                first = Some((account, used));
+            }
+        }
+        first.map(|(account, most)| Lead { account, bytes: most - second })
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Lead {
+    account: u16,
+    bytes: u64,
 }

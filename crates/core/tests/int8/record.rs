@@ -26,7 +26,7 @@ impl Bench {
     /// A slot that holds `page`.
     fn new(geometry: Geometry, page: &[u8]) -> Self {
         let slot_bytes = geometry.slot_bytes() as u64;
-        let options = Options { slot_bytes, slot_count: 1, dir: None };
+        let options = Options { slot_bytes, slot_count: 1, dir: None, label: 1 };
         let arena = Arc::new(Arena::create(&options).expect("an arena"));
         arena.prefault().expect("a thread");
         while arena.status().touched_slots < 1 {

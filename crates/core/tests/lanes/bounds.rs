@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use tierkv_core::codec::Codec;
 use tierkv_core::lane::client::Outcome;
 use tierkv_core::lane::frame::{Frame, Kind};
-use tierkv_core::limits::LANE_PROBE_CHUNKS_MAX;
-use tierkv_core::store::ItemStatus;
+use tierkv_core::lane::server::Right;
+use tierkv_core::limits::{LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX};
+use tierkv_core::store::{ItemStatus, MADE_NOW, tenant_of};
 
 use super::stand::{
     ACCEPTED, Engine, Lanes, MIB, NAMESPACE, Shape, Vault, bytes_of, key, outgoing, timing, until,
@@ -62,9 +63,47 @@ fn a_token_opens_each_lane_of_one_session_once() {
 }
 
 #[test]
+fn an_account_that_is_expelled_loses_its_lanes_and_its_tokens_and_nobody_else_does() {
+    let vault = Vault::open();
+    let admit = |token: u8, account| {
+        vault.server.admit([token; 32], Right { may_store: true, account });
+        Lanes::dial(&vault.address, [token; 32], 2, timing())
+    };
+    let all = [admit(1, 1), admit(2, 2), admit(3, 0)];
+    for lanes in &all {
+        assert_eq!(lanes.next(), (0, Outcome::Up));
+    }
+    vault.server.admit([4; 32], Right { may_store: true, account: 1 });
+    vault.server.expel(1);
+    assert!(matches!(all[0].next(), (0, Outcome::Down(_))));
+    let mut late = connect(&vault);
+    late.send(hello(0, 1), &[4; 32]);
+    assert!(late.refusal().contains("unknown, used or expired"));
+    for lanes in &all[1..] {
+        let request = lanes.client.look_up(&NAMESPACE, &[key(1)]).unwrap();
+        assert_eq!(lanes.outcome(request), Outcome::Found(vec![0]));
+    }
+}
+
+#[test]
+fn what_a_lane_stores_is_on_its_credentials_account() {
+    let vault = Vault::open();
+    vault.store.limit_tenants(1 << 20, &[]);
+    vault.server.admit([6; 32], Right { may_store: true, account: 7 });
+    let engine = Engine::new(Shape::Strided, 2);
+    let lanes = Lanes::dial(&vault.address, [6; 32], 1, timing());
+    assert_eq!(lanes.next(), (0, Outcome::Up));
+    let records = vec![engine.record(1, Codec::Raw)];
+    let request = lanes.client.store_for(5, MADE_NOW, &NAMESPACE, records).unwrap();
+    assert!(matches!(lanes.outcome(request), Outcome::Done(..)));
+    assert!(vault.store.used_by(tenant_of(7, 5)) > 0);
+    assert_eq!(vault.store.used_by(5), 0);
+}
+
+#[test]
 fn a_reader_stores_nothing() {
     let vault = Vault::open();
-    vault.server.admit_reader([5; 32]);
+    vault.server.admit([5; 32], Right { may_store: false, account: 0 });
     let engine = Engine::new(Shape::Strided, 2);
     let reader = Lanes::dial(&vault.address, [5; 32], 1, timing());
     assert_eq!(reader.next(), (0, Outcome::Up));
@@ -102,19 +141,6 @@ fn no_more_lanes_than_its_limit_are_open() {
 }
 
 #[test]
-fn those_who_say_nothing_do_not_take_the_places_of_those_who_do() {
-    let vault = Vault::with(|options| options.greetings_max = 2);
-    let lanes = Lanes::open(&vault, 2);
-    let silent = [connect_in_clear(&vault), connect_in_clear(&vault)];
-    until(|| vault.server.status().lanes == 4);
-    assert!(connect_in_clear(&vault).refusal().contains("too many lanes"));
-    assert_eq!(lanes.store(vec![outgoing(1, vec![0; 300])]), [ItemStatus::BadRecord as u8]);
-    drop(silent);
-    until(|| vault.server.status().lanes == 2);
-    Lanes::open(&vault, 1);
-}
-
-#[test]
 fn f36_a_frame_that_trickles_ends_the_session() {
     let vault = impatient();
     let mut wire = client_by_hand(&vault);
@@ -144,6 +170,37 @@ fn a_client_that_does_not_read_is_given_up() {
     }
     until(|| vault.server.status().lanes == 0);
     assert!(vault.count("fetches_ended_early") > 0);
+}
+
+#[test]
+fn who_keeps_all_there_is_for_requests_keeps_nobody_from_asking_for_a_little() {
+    let whole = vec![key(1); LANE_KEYS_MAX].concat();
+    let vault = Vault::with(|options| options.max_kept_bytes = 3 * whole.len() + 1000);
+    let engine = Engine::new(Shape::Large, 8);
+    Lanes::open(&vault, 1).store(vec![engine.record(1, Codec::Raw)]);
+    let ask = [&NAMESPACE[..], &whole].concat();
+    let mut hog = client_by_hand(&vault);
+    // Of its own it has too little for any of them.
+    for request in 1..=8 {
+        hog.send(Frame::new(Kind::Fetch, request), &ask);
+    }
+    until(|| vault.count("fetches") == 3);
+    let mut modest = client_by_hand(&vault);
+    modest.send(Frame::new(Kind::Fetch, 1), &ask);
+    let (error, text) = modest.next().unwrap();
+    assert_eq!((error.kind, error.request), (Kind::Error, 1));
+    assert!(String::from_utf8(text).unwrap().contains("ask for fewer keys"));
+    let lanes = Lanes::open(&vault, 1);
+    let (targets, landed) = engine.targets(&[1], Codec::Raw);
+    let request = lanes.client.fetch(targets).unwrap();
+    assert!(matches!(lanes.outcome(request), Outcome::Done(..)));
+    drop(landed);
+    assert_eq!(vault.server.status().requests, 3);
+    // What it kept is free with its end.
+    drop(hog);
+    until(|| vault.server.status().requests == 0);
+    modest.send(Frame::new(Kind::Fetch, 2), &ask);
+    assert_eq!(modest.next().unwrap().0.kind, Kind::Chunk);
 }
 
 #[test]

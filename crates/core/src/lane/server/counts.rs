@@ -36,6 +36,7 @@ impl Counts {
             ItemStatus::TooLarge => self.add("refused_too_large", 1),
             ItemStatus::OverBudget => self.add("refused_over_budget", 1),
             ItemStatus::Incomplete => self.add("refused_incomplete", 1),
+            ItemStatus::Flushed => self.add("refused_flushed", 1),
             _ => self.add("refused_unknown", 1),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
+use super::kept::Kept;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, Turn};
@@ -32,6 +33,7 @@ pub struct FetchJob {
     pinning: usize,
     /// Large records whose first chunk was taken.
     begun: VecDeque<Cut>,
+    pub kept: Kept,
 }
 
 /// A pinned record that is being cut into chunks.
@@ -50,8 +52,14 @@ pub enum Claim {
 }
 
 impl FetchJob {
-    pub fn new(request: u32, namespace: Hash, keys: Vec<[u8; PACKED_KEY_BYTES]>) -> Self {
-        Self { request, namespace, keys, lanes: 0, next: 0, pinning: 0, begun: VecDeque::new() }
+    pub fn new(
+        request: u32,
+        namespace: Hash,
+        keys: Vec<[u8; PACKED_KEY_BYTES]>,
+        kept: Kept,
+    ) -> Self {
+        let begun = VecDeque::new();
+        Self { request, namespace, keys, lanes: 0, next: 0, pinning: 0, begun, kept }
     }
 
     /// The same over that many lanes. One record is anybody's: only one lane is woken for it.
@@ -61,9 +69,10 @@ impl FetchJob {
     }
 
     /// As many chunks of bytes that are no record.
-    pub fn plain(request: u32, chunks: u32) -> Self {
+    pub fn plain(request: u32, chunks: u32, kept: Kept) -> Self {
         let cut = |item| Cut::new(item, Arc::clone(&*PLAIN) as Arc<dyn Bytes>);
-        Self { begun: (0..chunks).map(cut).collect(), ..Self::new(request, [0; 32], Vec::new()) }
+        let begun = (0..chunks).map(cut).collect();
+        Self { begun, ..Self::new(request, [0; 32], Vec::new(), kept) }
     }
 
     /// All of it was taken by lanes.
@@ -126,6 +135,11 @@ impl Cut {
     pub fn rest(self) -> Option<Self> {
         (self.at < self.pin.bytes().len()).then_some(self)
     }
+}
+
+/// What a probe of so many chunks keeps, whichever way they go.
+pub fn probe_bytes(chunks: u32) -> usize {
+    chunks as usize * size_of::<Cut>()
 }
 
 /// Adds a part of a record to a turn.

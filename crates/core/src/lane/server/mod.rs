@@ -1,7 +1,8 @@
-//! Owns a vault's end of the lanes: the listener, who may come in, and how all of it ends.
+//! Owns a vault's end of the lanes: who may come in, and how all of it ends.
 
 mod counts;
 mod fetching;
+mod kept;
 mod requests;
 mod session;
 mod storing;
@@ -13,31 +14,30 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 pub use counts::Counts;
-pub use tokens::Token;
+pub use tokens::{Right, Token};
 
+use self::kept::Pool;
 use self::session::Session;
 use self::tokens::Tokens;
 use super::frame::{ERROR_TEXT_BYTES_MAX, Frame, Kind};
-use super::stream::{Listener, Stream};
+use super::stream::Stream;
 use super::tls;
 use super::wire::{Alive, Reader, Timing, Turn};
 use crate::error::{Error, Result};
-use crate::limits::{LANE_CONNECTIONS_MAX, LANE_GREETINGS_MAX};
+use crate::limits::{LANE_CONNECTIONS_MAX, LANE_KEPT_BYTES_MAX};
 use crate::store::Store;
 
 /// What a lane server is made of.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `host:port` (0: the system chooses) or `unix:/path`.
-    pub address: String,
     /// Longest record the store takes.
     pub max_record_bytes: u64,
     /// Record bytes that offers of all clients may have reserved.
     pub max_reserved_bytes: u64,
+    /// What requests of all sessions may keep besides records, beyond each session's own.
+    pub max_kept_bytes: usize,
     /// Lanes open at a time.
     pub connections_max: usize,
-    /// Those of them that were not welcomed yet.
-    pub greetings_max: usize,
     /// Who we are and who may come in; none: in clear.
     pub tls: Option<tls::Server>,
     /// How long anything may take.
@@ -47,13 +47,12 @@ pub struct Options {
 impl Options {
     /// With the limits of `limits.rs`.
     #[must_use]
-    pub fn new(address: &str, max_record_bytes: u64, max_reserved_bytes: u64) -> Self {
+    pub fn new(max_record_bytes: u64, max_reserved_bytes: u64) -> Self {
         Self {
-            address: address.to_owned(),
             max_record_bytes,
             max_reserved_bytes,
+            max_kept_bytes: LANE_KEPT_BYTES_MAX,
             connections_max: LANE_CONNECTIONS_MAX,
-            greetings_max: LANE_GREETINGS_MAX,
             tls: None,
             timing: Timing::default(),
         }
@@ -75,62 +74,79 @@ pub struct Status {
 
 struct Shared {
     store: Arc<Store>,
+    pool: Arc<Pool>,
     options: Options,
     tokens: Mutex<Tokens>,
     sessions: Mutex<Vec<Weak<Session>>>,
     connections: AtomicUsize,
-    greetings: AtomicUsize,
     is_draining: AtomicBool,
     is_closing: AtomicBool,
     counts: Counts,
 }
 
+/// Who came in at the door. Dropped = gone.
+pub trait Guest: Send {
+    /// It has proved itself; false: there is no place for it.
+    fn welcome(&self) -> bool;
+}
+
 /// A vault's lanes. Dropped = closed.
 pub struct Server {
     shared: Arc<Shared>,
-    listener: Arc<Listener>,
-    accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Server {
-    /// Listens, and serves whoever brings a token that was admitted.
-    ///
-    /// # Errors
-    /// `LANE_FAILED` with the system's reason.
-    pub fn open(store: Arc<Store>, options: Options) -> Result<Self> {
-        let listener = Arc::new(Listener::bind(&options.address)?);
+    /// Serves whoever brings a token that was admitted.
+    #[must_use]
+    pub fn new(store: Arc<Store>, options: Options) -> Self {
         let shared = Arc::new(Shared {
             store,
+            pool: Arc::new(Pool::new(options.max_kept_bytes)),
             options,
             tokens: Mutex::default(),
             sessions: Mutex::default(),
             connections: AtomicUsize::new(0),
-            greetings: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             counts: Counts::default(),
         });
-        let (accepting, at) = (Arc::clone(&shared), Arc::clone(&listener));
-        let accepting = spawn("tierkv-lane-accept", move || accept(&accepting, &at))?;
-        Ok(Self { shared, listener, accepting: Mutex::new(Some(accepting)) })
+        Self { shared }
     }
 
-    /// What a client adds to the host it knows: `:port`; or `unix:/path`.
-    ///
-    /// # Errors
-    /// `LANE_FAILED` with the system's reason.
-    pub fn address(&self) -> Result<String> {
-        self.listener.address()
+    /// How often its streams look up from waiting.
+    #[must_use]
+    pub fn tick(&self) -> Duration {
+        self.shared.options.timing.tick
+    }
+
+    /// Serves one connection, on threads of its own.
+    pub fn take(&self, stream: Arc<dyn Stream>, guest: Box<dyn Guest>) {
+        let Some(seat) = Seat::take(&self.shared) else {
+            self.shared.counts.add("lanes_refused", 1);
+            return refuse(&*stream, &self.shared.options.timing, "too many lanes are open");
+        };
+        let streams = Arc::clone(&stream);
+        if spawn("tierkv-lane-in", move || serve(&seat, &*guest, &stream)).is_err() {
+            streams.shutdown();
+        }
     }
 
     /// `token` opens one session, soon.
-    pub fn admit(&self, token: Token) {
-        lock(&self.shared.tokens).admit(token, true, self.shared.options.timing.token);
+    pub fn admit(&self, token: Token, right: Right) {
+        lock(&self.shared.tokens).admit(token, right, self.shared.options.timing.token);
     }
 
-    /// The same for one that only reads.
-    pub fn admit_reader(&self, token: Token) {
-        lock(&self.shared.tokens).admit(token, false, self.shared.options.timing.token);
+    /// Ends every lane of an account, and what would open further ones.
+    pub fn expel(&self, account: u16) {
+        // Both at once: whoever is greeted now is found in one of the two.
+        let mut tokens = lock(&self.shared.tokens);
+        tokens.expel(account);
+        let sessions: Vec<_> =
+            lock(&self.shared.sessions).iter().filter_map(Weak::upgrade).collect();
+        drop(tokens);
+        for session in sessions.iter().filter(|session| session.right.account == account) {
+            session.close(Error::lane_failed("the credential was revoked"));
+        }
     }
 
     /// How it is doing now.
@@ -154,13 +170,7 @@ impl Server {
     /// Ends every lane; idempotent. Their threads end soon after.
     pub fn close(&self) {
         self.drain();
-        if !self.shared.is_closing.swap(true, Ordering::AcqRel) {
-            self.listener.wake();
-        }
-        if let Some(accepting) = lock(&self.accepting).take() {
-            // It has nothing to say, not even that it panicked.
-            let _ = accepting.join();
-        }
+        self.shared.is_closing.store(true, Ordering::Release);
         for session in lock(&self.shared.sessions).iter().filter_map(Weak::upgrade) {
             session.close(Error::lane_failed("the vault stops"));
         }
@@ -200,48 +210,6 @@ impl Drop for Seat {
     }
 }
 
-/// One connection that was not welcomed yet: strangers take no more than these.
-struct Doorstep(Arc<Shared>);
-
-impl Doorstep {
-    fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let doorstep = Self(Arc::clone(shared));
-        let others = shared.greetings.fetch_add(1, Ordering::AcqRel);
-        (others < shared.options.greetings_max).then_some(doorstep)
-    }
-}
-
-impl Drop for Doorstep {
-    fn drop(&mut self) {
-        self.0.greetings.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// A pause where the system has no room for another connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-
-fn accept(shared: &Arc<Shared>, listener: &Listener) {
-    loop {
-        let accepted = listener.accept(shared.options.timing.tick);
-        if shared.is_closing.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(stream) = accepted else {
-            thread::sleep(ACCEPT_PAUSE);
-            continue;
-        };
-        let (Some(seat), Some(doorstep)) = (Seat::take(shared), Doorstep::take(shared)) else {
-            shared.counts.add("lanes_refused", 1);
-            refuse(&*stream, &shared.options.timing, "too many lanes are open");
-            continue;
-        };
-        let streams = Arc::clone(&stream);
-        if spawn("tierkv-lane-in", move || serve(&seat, doorstep, &stream)).is_err() {
-            streams.shutdown();
-        }
-    }
-}
-
 /// Says why, as far as the peer takes it at once, and ends the connection.
 fn refuse(stream: &dyn Stream, timing: &Timing, text: &str) {
     struct AtOnce;
@@ -270,7 +238,7 @@ fn error_text(text: &str) -> Vec<u8> {
 }
 
 /// The life of one connection: its handshake, hello, then frames until the session ends.
-fn serve(seat: &Seat, doorstep: Doorstep, stream: &Arc<dyn Stream>) {
+fn serve(seat: &Seat, guest: &dyn Guest, stream: &Arc<dyn Stream>) {
     let shared = &seat.0;
     let refused = |stream: &dyn Stream, error: &Error| {
         shared.counts.add("lanes_refused", 1);
@@ -284,7 +252,7 @@ fn serve(seat: &Seat, doorstep: Doorstep, stream: &Arc<dyn Stream>) {
             return refused(&**stream, &error);
         }
     };
-    match greet(shared, &secured, doorstep) {
+    match greet(shared, &secured, guest) {
         Ok((session, behind)) => session.serve(&secured, behind),
         Err(error) => refused(&*secured, &error),
     }
@@ -315,11 +283,11 @@ impl Alive for Greeting<'_> {
     }
 }
 
-/// Its session, and how many lanes are behind it. Whoever reads a welcome has left the doorstep to others.
+/// Its session, and how many lanes are behind it. Whoever reads a welcome has left the door to others.
 fn greet(
     shared: &Arc<Shared>,
     stream: &Arc<dyn Stream>,
-    doorstep: Doorstep,
+    guest: &dyn Guest,
 ) -> Result<(Arc<Session>, u16)> {
     let timing = &shared.options.timing;
     let mut reader = Reader::new(Arc::clone(stream), timing.hello);
@@ -332,8 +300,8 @@ fn greet(
         .body(&hello, &greeting)?
         .try_into()
         .map_err(|_| Error::lane_failed("a token of another length"))?;
-    let session = lock(&shared.tokens).take(&token, (hello.item, hello.code), |may_store| {
-        let session = Session::new(Arc::clone(shared), may_store);
+    let session = lock(&shared.tokens).take(&token, (hello.item, hello.code), |right| {
+        let session = Session::new(Arc::clone(shared), right);
         let mut sessions = lock(&shared.sessions);
         sessions.retain(|session| session.strong_count() > 0);
         sessions.push(Arc::downgrade(&session));
@@ -342,7 +310,11 @@ fn greet(
     let number = u16::try_from(hello.item).unwrap_or(u16::MAX);
     let behind = hello.code.saturating_sub(number).saturating_sub(1);
     session.join(stream, behind)?;
-    drop(doorstep);
+    if !guest.welcome() {
+        let full = Error::lane_failed("too many lanes are open");
+        session.close(full.clone());
+        return Err(full);
+    }
     let mut turn = Turn::default();
     turn.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
     let welcomed = turn.send(&**stream, timing.hello, &greeting);

@@ -73,6 +73,12 @@ impl State {
         self.stores.extract_if(|_, job| now > job.touched + idle).map(|(id, _)| id).collect()
     }
 
+    /// What requests keep of the session's own.
+    pub fn own_bytes(&self) -> usize {
+        let fetches = self.fetches.iter().map(|job| job.kept.own_bytes()).sum::<usize>();
+        fetches + self.stores.values().map(|job| job.kept.own_bytes()).sum::<usize>()
+    }
+
     pub fn open_bytes(&self) -> u64 {
         self.stores.values().map(|job| job.open_bytes).sum()
     }

@@ -1,31 +1,35 @@
 //! Owns one client at a vault: the requests that came over its lanes, and what goes back over whichever lane is free.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::fetching::{Claim, Cut, FetchJob, parse_keys, push_chunk, push_status, status_frame};
+use super::fetching::{
+    Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
+};
 use super::requests::{Lane, State};
-use super::storing::{Begun, StoreJob};
+use super::storing::{Begun, StoreJob, offer_bytes};
+use super::tokens::Right;
 use super::{Shared, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
 use crate::lane::frame::{FRAME_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader, Turn};
 use crate::limits::{
-    LANE_ANSWERS_BYTES_MAX, LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX,
-    LANE_REQUESTS_MAX, LANE_STEP_BYTES, LANE_TURN_FRAMES,
+    LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX, LANE_STEP_BYTES,
+    LANE_TURN_FRAMES,
 };
 use crate::record::PACKED_KEY_BYTES;
-use crate::store::{ItemStatus, RecordKey, Reservation};
+use crate::store::{ItemStatus, MEASURING_NAMESPACE, RecordKey, Reservation, tenant_of};
 
 /// One client, on all its lanes. It ends when any of them does.
 pub struct Session {
-    shared: Arc<Shared>,
-    may_store: bool,
+    pub(super) shared: Arc<Shared>,
+    pub(super) right: Right,
     state: Mutex<State>,
     /// There may be something to send.
     wake: Condvar,
+    /// Answers were taken to be sent.
+    pub(super) taken: Condvar,
 }
 
 impl Alive for Session {
@@ -38,8 +42,9 @@ impl Alive for Session {
 }
 
 impl Session {
-    pub fn new(shared: Arc<Shared>, may_store: bool) -> Arc<Self> {
-        Arc::new(Self { shared, may_store, state: Mutex::default(), wake: Condvar::new() })
+    pub fn new(shared: Arc<Shared>, right: Right) -> Arc<Self> {
+        let [wake, taken] = [(); 2].map(|()| Condvar::new());
+        Arc::new(Self { shared, right, state: Mutex::default(), wake, taken })
     }
 
     /// Fetches and stores under way.
@@ -74,6 +79,7 @@ impl Session {
         self.shared.counts.add("fetches_ended_early", early.0 as u64);
         self.shared.counts.add("stores_ended_early", early.1 as u64);
         self.wake.notify_all();
+        self.taken.notify_all();
         for lane in lanes {
             lane.shutdown();
         }
@@ -125,6 +131,7 @@ impl Session {
             while let Some((frame, body)) = state.answers.pop_front() {
                 state.answers_bytes -= FRAME_BYTES + body.len();
                 turn.push_owned(frame, body);
+                self.taken.notify_all();
             }
             let has_room =
                 turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
@@ -176,6 +183,7 @@ impl Session {
 
     fn receive(&self, reader: &mut Reader, lane: &Lane) -> Result<()> {
         loop {
+            self.await_readers()?;
             let frame = reader.frame(self)?;
             match frame.kind {
                 Kind::Lookup => self.look_up(&frame, &reader.body(&frame, self)?, lane)?,
@@ -201,10 +209,13 @@ impl Session {
             bitmap[index / 8] |= 1 << (index % 8);
         }
         let hits = held.iter().filter(|is_held| **is_held).count() as u64;
-        let counts = &self.shared.counts;
-        counts.add("lookups", 1);
-        counts.add("lookup_keys", keys.len() as u64);
-        counts.add("lookup_hits", hits);
+        // The hit rate is that of engines.
+        if !namespace.starts_with(MEASURING_NAMESPACE) {
+            let counts = &self.shared.counts;
+            counts.add("lookups", 1);
+            counts.add("lookup_keys", keys.len() as u64);
+            counts.add("lookup_hits", hits);
+        }
         self.answer_at_once(Frame::new(Kind::Found, frame.request), bitmap, lane)
     }
 
@@ -219,12 +230,13 @@ impl Session {
 
     fn fetch(&self, frame: &Frame, body: &[u8]) -> Result<()> {
         let (namespace, keys) = parse_keys(body)?;
-        if let Some(text) = self.refusal(frame.request) {
-            return self.answer(error_frame(frame.request), error_text(text));
-        }
+        let kept = match self.admit(frame.request, size_of_val(keys)) {
+            Ok(kept) => kept,
+            Err(text) => return self.answer(error_frame(frame.request), error_text(text)),
+        };
         self.shared.counts.add("fetches", 1);
         let lanes = self.state().bringing(frame.code);
-        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec()).over(lanes));
+        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes));
         Ok(())
     }
 
@@ -248,38 +260,35 @@ impl Session {
         if !(1..=LANE_PROBE_CHUNKS_MAX).contains(&chunks) {
             return Err(Error::lane_failed(format!("the client sent a probe of {chunks} chunks")));
         }
-        if let Some(text) = self.refusal(request) {
-            return self.answer(error_frame(request), error_text(text));
-        }
+        let kept = match self.admit(request, probe_bytes(chunks)) {
+            Ok(kept) => kept,
+            Err(text) => return self.answer(error_frame(request), error_text(text)),
+        };
         self.shared.counts.add("probes", 1);
         if code == 0 {
-            self.queue(FetchJob::plain(request, chunks));
+            self.queue(FetchJob::plain(request, chunks, kept));
             return Ok(());
         }
-        self.state().stores.insert(request, StoreJob::plain(chunks));
+        self.state().stores.insert(request, StoreJob::plain(chunks, kept));
         self.answer(Frame::new(Kind::Wanted, request), vec![0; chunks as usize])
-    }
-
-    /// Why no request can be begun, if so.
-    fn refusal(&self, request: u32) -> Option<&'static str> {
-        if self.shared.is_draining.load(Ordering::Acquire) {
-            return Some("the vault stops");
-        }
-        let mut state = self.state();
-        let is_open = state.fetch(request).is_some() || state.stores.contains_key(&request);
-        let open = state.fetches.len() + state.stores.len();
-        (is_open || open >= LANE_REQUESTS_MAX).then_some("too many requests are open")
     }
 
     fn offer(&self, frame: &Frame, body: &[u8]) -> Result<()> {
         let request = frame.request;
         self.tick()?;
-        let reader = (!self.may_store).then_some("this token does not store");
-        if let Some(text) = reader.or_else(|| self.refusal(request)) {
-            return self.answer(error_frame(request), error_text(text));
-        }
+        let admitted = if self.right.may_store {
+            self.admit(request, offer_bytes(body))
+        } else {
+            Err("this token does not store")
+        };
+        let kept = match admitted {
+            Ok(kept) => kept,
+            Err(text) => return self.answer(error_frame(request), error_text(text)),
+        };
         let room = LANE_OFFERED_BYTES_MAX.saturating_sub(self.state().open_bytes());
-        let (job, statuses) = StoreJob::open(&self.shared, frame.offset, body, room)?;
+        let tenant = tenant_of(self.right.account, frame.offset);
+        let known = frame.record_bytes;
+        let (job, statuses) = StoreJob::open(&self.shared, (tenant, known), body, room, kept)?;
         if !job.is_over() {
             let mut state = self.state();
             state.check()?;
@@ -378,15 +387,12 @@ impl Session {
         let mut state = self.state();
         state.check()?;
         state.answers_bytes += FRAME_BYTES + body.len();
-        if state.answers_bytes > LANE_ANSWERS_BYTES_MAX {
-            return Err(Error::lane_failed("the client asks and does not read the answers"));
-        }
         state.answers.push_back((frame, body));
         self.wake.notify_one();
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Shared;
+use super::kept::Kept;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, OFFER_ITEM_BYTES};
 use crate::limits::{LANE_KEYS_MAX, LANE_NO_RECORD_BYTES};
@@ -15,6 +16,7 @@ pub struct StoreJob {
     open: usize,
     pub open_bytes: u64,
     pub touched: Instant,
+    pub kept: Kept,
 }
 
 enum Item {
@@ -55,14 +57,26 @@ fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
     Ok(items)
 }
 
+/// What an offer keeps, besides the records it reserves.
+pub fn offer_bytes(body: &[u8]) -> usize {
+    body.len() / OFFER_ITEM_BYTES * size_of::<Item>()
+}
+
 impl StoreJob {
     /// Reserves room in order while the vault's share for records under way lasts, and what one session may
     /// have open (`room`); the rest is `OverBudget`, and evicts nothing. Returns the statuses, too: 0 = wanted.
-    pub fn open(shared: &Shared, tenant: u64, body: &[u8], room: u64) -> Result<(Self, Vec<u8>)> {
+    pub fn open(
+        shared: &Shared,
+        (tenant, known): (u64, u64),
+        body: &[u8],
+        room: u64,
+        kept: Kept,
+    ) -> Result<(Self, Vec<u8>)> {
         let offered = parse_offer(body)?;
         let reserved = shared.store.stats().reserved_bytes;
         let mut room = room.min(shared.options.max_reserved_bytes.saturating_sub(reserved));
-        let mut job = Self { items: Vec::new(), open: 0, open_bytes: 0, touched: Instant::now() };
+        let items = Vec::new();
+        let mut job = Self { items, open: 0, open_bytes: 0, touched: Instant::now(), kept };
         let mut statuses = Vec::with_capacity(offered.len());
         shared.counts.add("stores", 1);
         shared.counts.add("offered", offered.len() as u64);
@@ -72,7 +86,7 @@ impl StoreJob {
             } else if bytes > room && bytes <= shared.options.max_record_bytes {
                 Offer::Refused(ItemStatus::OverBudget)
             } else {
-                shared.store.reserve_for(tenant, key, bytes)
+                shared.store.reserve_since(known, tenant, key, bytes)
             };
             match offer {
                 Offer::Wanted(reservation) => {
@@ -93,9 +107,9 @@ impl StoreJob {
     }
 
     /// For as many chunks that are no record.
-    pub fn plain(chunks: u32) -> Self {
+    pub fn plain(chunks: u32, kept: Kept) -> Self {
         let items: Vec<_> = (0..chunks).map(|_| Item::Plain).collect();
-        Self { open: items.len(), items, open_bytes: 0, touched: Instant::now() }
+        Self { open: items.len(), items, open_bytes: 0, touched: Instant::now(), kept }
     }
 
     pub fn is_over(&self) -> bool {

@@ -12,6 +12,15 @@ use crate::limits::{LANE_TOKENS_MAX, LANES_MAX};
 /// What a client proves itself with.
 pub type Token = [u8; TOKEN_BYTES];
 
+/// What a token opens, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Right {
+    /// Also for storing.
+    pub may_store: bool,
+    /// Whose credential it was given for; 0: nobody's in particular.
+    pub account: u16,
+}
+
 /// Tokens handed out, the oldest first.
 #[derive(Default)]
 pub struct Tokens {
@@ -21,7 +30,7 @@ pub struct Tokens {
 
 struct Entry {
     until: Instant,
-    may_store: bool,
+    right: Right,
     /// Once the first lane has come.
     session: Option<Arc<Session>>,
     lanes: u16,
@@ -29,8 +38,8 @@ struct Entry {
 }
 
 impl Tokens {
-    /// `token` is good from now on; with `may_store` also for storing.
-    pub fn admit(&mut self, token: Token, may_store: bool, within: Duration) {
+    /// `token` is good from now on.
+    pub fn admit(&mut self, token: Token, right: Right, within: Duration) {
         self.forget_old();
         while self.order.len() >= LANE_TOKENS_MAX {
             if let Some(oldest) = self.order.pop_front() {
@@ -38,7 +47,7 @@ impl Tokens {
             }
         }
         let until = Instant::now() + within;
-        self.entries.insert(token, Entry { until, may_store, session: None, lanes: 0, taken: 0 });
+        self.entries.insert(token, Entry { until, right, session: None, lanes: 0, taken: 0 });
         self.order.push_back(token);
     }
 
@@ -50,7 +59,7 @@ impl Tokens {
         &mut self,
         token: &Token,
         (lane, lanes): (u32, u16),
-        open: impl FnOnce(bool) -> Arc<Session>,
+        open: impl FnOnce(Right) -> Arc<Session>,
     ) -> Result<Arc<Session>> {
         self.forget_old();
         let entry = self
@@ -67,11 +76,16 @@ impl Tokens {
         }
         entry.taken |= 1 << lane;
         entry.lanes = lanes;
-        let session = Arc::clone(entry.session.get_or_insert_with(|| open(entry.may_store)));
+        let session = Arc::clone(entry.session.get_or_insert_with(|| open(entry.right)));
         if entry.taken.count_ones() == u32::from(lanes) {
             self.entries.remove(token);
         }
         Ok(session)
+    }
+
+    /// No token of this account is good any more.
+    pub fn expel(&mut self, account: u16) {
+        self.entries.retain(|_, entry| entry.right.account != account);
     }
 
     fn forget_old(&mut self) {

@@ -27,7 +27,7 @@ use super::wire::Alive;
 use crate::error::{Error, Result};
 
 /// What both ends say they speak: a connection to another service with the same certificate is none.
-const PROTOCOL: &[u8] = b"tierkv-lane/1";
+pub const PROTOCOL: &[u8] = b"tierkv/1";
 
 /// A certificate chain, its own certificate first, and the key to it; both PEM.
 #[derive(Clone, Copy)]

@@ -1,0 +1,154 @@
+//! Owns the listening socket of a vault: TCP or a Unix socket, and what is known of who comes before a byte is read.
+
+use std::io;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{RecvFlags, recv};
+
+use crate::error::{Error, Result};
+use crate::lane::stream::{Stream, UNIX_PREFIX, set_ticks, set_up_tcp};
+use crate::limits::DOOR_BACKLOG;
+
+/// Where connections are accepted.
+#[derive(Debug)]
+pub enum Listener {
+    /// On TCP.
+    Tcp(TcpListener),
+    /// On a socket file, whose place and end are its maker's business.
+    Unix(UnixListener),
+}
+
+/// One connection before anybody reads from it.
+#[derive(Debug)]
+pub enum Socket {
+    /// Of TCP.
+    Tcp(TcpStream),
+    /// Of a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Listener {
+    /// Listens on `host:port` (0: the system chooses) or `unix:/path`.
+    ///
+    /// # Errors
+    /// `LANE_FAILED` with the system's name of the error and its reason.
+    pub fn bind(address: &str) -> Result<Self> {
+        let bound = match address.strip_prefix(UNIX_PREFIX) {
+            Some(path) => UnixListener::bind(path).map(Self::Unix),
+            None => TcpListener::bind(address).map(Self::Tcp),
+        };
+        let ready = bound.and_then(|listener| {
+            match &listener {
+                Self::Tcp(tcp) => tcp.set_nonblocking(true)?,
+                Self::Unix(unix) => unix.set_nonblocking(true)?,
+            }
+            // The library's own is short: a crowd would fill it, and whoever comes then tries again after a second.
+            rustix::net::listen(&listener, DOOR_BACKLOG)?;
+            Ok(listener)
+        });
+        ready.map_err(|error| {
+            let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+            let name = if is_taken { "EADDRINUSE: " } else { "" };
+            Error::lane_failed(format!("{name}listening on {address}: {error}"))
+        })
+    }
+
+    /// The port on TCP; none on a Unix socket.
+    ///
+    /// # Errors
+    /// `LANE_FAILED` with the system's reason.
+    pub fn port(&self) -> Result<Option<u16>> {
+        let Self::Tcp(listener) = self else { return Ok(None) };
+        let bound = listener.local_addr();
+        let bound =
+            bound.map_err(|error| Error::lane_failed(format!("the bound port: {error}")))?;
+        Ok(Some(bound.port()))
+    }
+
+    /// The next connection and where it comes from, if one is there; none of a Unix socket.
+    pub fn accept(&self) -> io::Result<(Socket, Option<IpAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                Ok((Socket::Tcp(stream), Some(peer.ip())))
+            }
+            Self::Unix(listener) => Ok((Socket::Unix(listener.accept()?.0), None)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl Socket {
+    /// Copies what has arrived into `buffer` and leaves it there to be read; 0: the peer has ended.
+    pub(super) fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (_, bytes) = recv(self, buffer, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+        Ok(bytes)
+    }
+
+    /// Of our own user, or root; a peer over TCP proves itself otherwise.
+    pub(super) fn is_own(&self) -> bool {
+        match self {
+            Self::Tcp(_) => true,
+            Self::Unix(stream) => is_own_user(stream),
+        }
+    }
+
+    /// Ready for a lane.
+    pub(super) fn into_stream(self, tick: Duration) -> io::Result<Arc<dyn Stream>> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_nonblocking(false)?;
+                set_up_tcp(&stream, tick)?;
+                Ok(Arc::new(stream))
+            }
+            Self::Unix(stream) => {
+                stream.set_nonblocking(false)?;
+                set_ticks(&stream, tick)?;
+                Ok(Arc::new(stream))
+            }
+        }
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> Self {
+        match socket {
+            Socket::Tcp(stream) => stream.into(),
+            Socket::Unix(stream) => stream.into(),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn is_own_user(stream: &UnixStream) -> bool {
+    let peer = rustix::net::sockopt::socket_peercred(stream);
+    peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::getuid())
+}
+
+/// The mode of the socket and of its folder are what there is.
+#[cfg(not(target_os = "linux"))]
+fn is_own_user(_stream: &UnixStream) -> bool {
+    true
+}

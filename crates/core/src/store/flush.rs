@@ -1,0 +1,127 @@
+//! Owns the flushing of memory, and which flushes a store remembers: what was made before one and belongs to it is not stored after it.
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+
+use super::{RecordKey, Scope, Store, Stored};
+use crate::limits::STORE_FLUSHES_MAX;
+
+/// The flush number of who offers a record that was made now: no flush so far concerns it.
+pub const MADE_NOW: u64 = u64::MAX;
+
+/// What a flush removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flushed {
+    /// Records, each counted once.
+    pub records: u64,
+    /// Their memory; pinned records keep it until they are unpinned.
+    pub bytes: u64,
+    /// Their bytes on disk; files go when nothing in them is left.
+    pub disk_bytes: u64,
+    /// They stay away whatever happens. Without a disk they always do.
+    pub is_durable: bool,
+}
+
+/// The last flushes by number, ascending. A flush of several scopes stands here once per scope, under one number.
+#[derive(Debug, Default)]
+pub(super) struct FlushLog {
+    /// What was offered before this number may belong to a flush that is forgotten.
+    base: u64,
+    last: VecDeque<(u64, Scope)>,
+}
+
+impl FlushLog {
+    /// Remembers one flush more; the oldest is forgotten where there are too many.
+    pub(super) fn note(&mut self, number: u64, scope: Scope) {
+        if self.last.len() >= STORE_FLUSHES_MAX
+            && let Some((oldest, _)) = self.last.pop_front()
+        {
+            self.base = self.base.max(oldest);
+        }
+        self.last.push_back((number, scope));
+    }
+
+    /// From now on flushes up to `number` count as forgotten.
+    pub(super) fn forget_up_to(&mut self, number: u64) {
+        self.base = self.base.max(number);
+    }
+
+    /// Whether a record belongs to a flush that its maker did not know of: its number is the last one known there.
+    /// A class that is not known yet belongs to flushes of both only.
+    pub(super) fn takes(&self, known: u64, key: &RecordKey, record_class: Option<u8>) -> bool {
+        let is_taken = |scope: &Scope| match record_class {
+            Some(class) => scope.takes(&key.namespace, class),
+            None => scope.record_class.is_none() && scope.takes(&key.namespace, 0),
+        };
+        let newer = self.last.iter().rev().take_while(|(number, _)| *number > known);
+        known < self.base || newer.into_iter().any(|(_, scope)| is_taken(scope))
+    }
+}
+
+impl Store {
+    /// Takes note of a flush of an earlier run, whose records are gone.
+    pub fn note_flush(&self, number: u64, scope: Scope) {
+        self.state().flushed.note(number, scope);
+    }
+
+    /// What was made before flush `number` is stored no more: which flushes came before is not known any longer.
+    pub fn forget_flushes(&self, number: u64) {
+        self.state().flushed.forget_up_to(number);
+    }
+
+    /// Removes what the scope takes from memory: records that are nowhere else, and the memory of all.
+    pub(super) fn flush_residents(&self, number: u64, scope: &Scope) -> (u64, u64) {
+        let _no_commit = self.commits.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        state.flushes += 1;
+        if number > 0 {
+            state.flushed.note(number, *scope);
+        }
+        let is_named = |key: &RecordKey| scope.namespace.is_none_or(|name| name == key.namespace);
+        let mut keys = state.policy.keys(&is_named);
+        // A stored record was verified: it has a header.
+        let takes = |record: &Stored| scope.record_class.is_none_or(|class| record[9] == class);
+        keys.retain(|key| state.policy.peek(key).is_some_and(takes));
+        let (mut records, mut bytes) = (0, 0);
+        for key in keys {
+            if let Some(record) = state.policy.remove(&key) {
+                records += u64::from(!self.is_on_disk(&key));
+                bytes += record.charge();
+            }
+        }
+        (records, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{CLASS_KV, CLASS_SSM};
+
+    const KEY: RecordKey =
+        RecordKey { namespace: [1; 32], block_hash: [2; 32], group: 0, shard: 0 };
+
+    #[test]
+    fn what_was_made_before_a_flush_of_its_kind_belongs_to_it() {
+        let mut log = FlushLog::default();
+        log.note(10, Scope { namespace: Some([1; 32]), record_class: Some(CLASS_KV) });
+        assert!(log.takes(9, &KEY, Some(CLASS_KV)));
+        assert!(!log.takes(10, &KEY, Some(CLASS_KV)), "made after it");
+        assert!(!log.takes(9, &KEY, Some(CLASS_SSM)), "of another class");
+        assert!(!log.takes(9, &KEY, None), "its class is not known yet");
+        assert!(!log.takes(9, &RecordKey { namespace: [3; 32], ..KEY }, Some(CLASS_KV)));
+        log.note(20, Scope::default());
+        assert!(log.takes(19, &KEY, None) && !log.takes(MADE_NOW, &KEY, None));
+    }
+
+    #[test]
+    fn what_is_older_than_the_memory_of_flushes_is_not_stored() {
+        let mut log = FlushLog::default();
+        for number in 1..=STORE_FLUSHES_MAX as u64 + 1 {
+            log.note(number, Scope { namespace: Some([9; 32]), record_class: None });
+        }
+        assert!(log.takes(0, &KEY, None) && !log.takes(1, &KEY, None));
+        log.forget_up_to(5);
+        assert!(log.takes(4, &KEY, None) && !log.takes(5, &KEY, None));
+    }
+}

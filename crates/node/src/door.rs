@@ -1,0 +1,230 @@
+//! Owns the skin over a vault's door: lanes stay in Rust, connections of gRPC go to JavaScript by descriptor.
+
+use std::collections::HashMap;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use napi::Status;
+use napi::bindgen_prelude::{FnArgs, Function};
+use napi::threadsafe_function::{
+    ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
+};
+use napi_derive::napi;
+use tierkv_core::door::{self, Door, Front, PlaceId, Shares, Socket};
+use tierkv_core::error::Error;
+use tierkv_core::lane::frame::TOKEN_BYTES;
+use tierkv_core::lane::server::{Options, Right, Server};
+
+use crate::ids::Ids;
+use crate::lane_tls::LaneServerTls;
+use crate::skin::{account_of, count, number, run, size};
+use crate::store::STORES;
+
+static DOORS: Ids<Arc<Vault>> = Ids::new("door");
+
+/// Connections on their way to JavaScript: while it is busy the others wait at the door.
+const PASSING_MAX: usize = 64;
+/// Instead of a descriptor: the connection at this place has to go.
+const CUT: i32 = -1;
+
+struct Vault {
+    door: Door,
+    lanes: Arc<Server>,
+}
+
+/// What a vault's door is made of.
+#[napi(object)]
+pub struct DoorOptions {
+    /// `host:port` (0: the system chooses) or `unix:/path`.
+    pub address: String,
+    pub max_record_bytes: f64,
+    pub max_reserved_bytes: f64,
+    /// False: records travel over gRPC only.
+    pub has_lanes: bool,
+    /// Absent: in the clear.
+    pub tls: Option<LaneServerTls>,
+    /// Connections that were let in, and those of one address.
+    pub settled_max: u32,
+    pub settled_each_max: u32,
+    /// Connections that wait to be let in, and those of one address.
+    pub waiting_max: u32,
+    pub waiting_each_max: u32,
+    /// Who is not let in after this time has to go.
+    pub deadline_ms: u32,
+}
+
+/// A door that is open.
+#[napi(object)]
+pub struct DoorInfo {
+    pub id: u32,
+    /// On TCP; absent: a Unix socket.
+    pub port: Option<u16>,
+}
+
+/// How it and its lanes are doing.
+#[napi(object)]
+pub struct DoorStatus {
+    pub lanes: f64,
+    pub sessions: f64,
+    /// Fetches and stores under way.
+    pub requests: f64,
+    /// Since the start, by name.
+    pub counts: HashMap<String, f64>,
+}
+
+/// Place, descriptor.
+type Told = FnArgs<(f64, i32)>;
+
+/// A connection, or the end of one that was passed before: so there are never more of them than connections.
+struct Passing(PlaceId, Option<OwnedFd>);
+
+type Tell = ThreadsafeFunction<Passing, (), Told, Status, false>;
+
+struct JavaScript {
+    tell: Tell,
+    passing: Arc<AtomicUsize>,
+}
+
+impl Front for JavaScript {
+    fn take(&self, place: PlaceId, socket: Socket) -> Result<(), Socket> {
+        if self.passing.load(Ordering::Acquire) >= PASSING_MAX {
+            return Err(socket);
+        }
+        self.passing.fetch_add(1, Ordering::AcqRel);
+        // Where JavaScript is gone, so is the connection.
+        let passing = Passing(place, Some(socket.into()));
+        self.tell.call(passing, ThreadsafeFunctionCallMode::NonBlocking);
+        Ok(())
+    }
+
+    fn cut(&self, place: PlaceId) {
+        self.tell.call(Passing(place, None), ThreadsafeFunctionCallMode::NonBlocking);
+    }
+}
+
+/// Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(place, fd)` gets a
+/// connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `doorSettle` and `doorLeave`. With
+/// -1 it ends the one that it got for that place.
+#[napi(
+    ts_args_type = "storeId: number, options: DoorOptions, onCall: (place: number, fd: number) => void"
+)]
+pub fn door_open(
+    store_id: u32,
+    options: DoorOptions,
+    on_call: Function<'_, Told, ()>,
+) -> napi::Result<DoorInfo> {
+    let passing = Arc::new(AtomicUsize::new(0));
+    let passed = Arc::clone(&passing);
+    let tell: Tell = on_call.build_threadsafe_function::<Passing>().build_callback(
+        move |context: ThreadsafeCallContext<Passing>| {
+            let Passing(place, socket) = context.value;
+            let Some(socket) = socket else { return Ok((number(place), CUT).into()) };
+            passed.fetch_sub(1, Ordering::AcqRel);
+            Ok((number(place), socket.into_raw_fd()).into())
+        },
+    )?;
+    run(|| {
+        let DoorOptions { address, has_lanes, tls, .. } = &options;
+        let max_record_bytes = count("maxRecordBytes", options.max_record_bytes)?;
+        let max_reserved_bytes = count("maxReservedBytes", options.max_reserved_bytes)?;
+        let tls = tls.as_ref().map(LaneServerTls::build).transpose()?;
+        let mut at = door::Options::new(address, tls.is_some());
+        at.deadline = Duration::from_millis(options.deadline_ms.into());
+        at.shares = Shares {
+            settled: options.settled_max as usize,
+            settled_each: options.settled_each_max as usize,
+            waiting: options.waiting_max as usize,
+            waiting_each: options.waiting_each_max as usize,
+            ..at.shares
+        };
+        let served = Options { tls, ..Options::new(max_record_bytes, max_reserved_bytes) };
+        let lanes = Arc::new(Server::new(STORES.get(store_id)?, served));
+        let offered = has_lanes.then(|| Arc::clone(&lanes));
+        let door = Door::open(at, offered, Some(Arc::new(JavaScript { tell, passing })))?;
+        let port = door.port();
+        Ok(DoorInfo { id: DOORS.insert(Arc::new(Vault { door, lanes }))?, port })
+    })
+}
+
+/// Whoever called at this place was let in; false: there is no place for him.
+#[napi]
+pub fn door_settle(id: u32, place: f64) -> napi::Result<bool> {
+    run(|| Ok(DOORS.get(id)?.door.settle(count("place", place)?)))
+}
+
+/// Whoever called at this place is gone.
+#[napi]
+pub fn door_leave(id: u32, place: f64) -> napi::Result<()> {
+    run(|| {
+        DOORS.get(id)?.door.leave(count("place", place)?);
+        Ok(())
+    })
+}
+
+/// `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
+/// whose credential it is given for, below 2^16; 0: nobody's in particular.
+#[napi]
+pub fn door_admit(id: u32, token: &[u8], may_store: bool, account: u32) -> napi::Result<()> {
+    run(|| {
+        let right = Right { may_store, account: account_of(account)? };
+        DOORS.get(id)?.lanes.admit(token_of(token)?, right);
+        Ok(())
+    })
+}
+
+/// Ends every lane of an account, and what would open further ones.
+#[napi]
+pub fn door_expel(id: u32, account: u32) -> napi::Result<()> {
+    run(|| {
+        DOORS.get(id)?.lanes.expel(account_of(account)?);
+        Ok(())
+    })
+}
+
+/// How it is doing now.
+#[napi]
+pub fn door_status(id: u32) -> napi::Result<DoorStatus> {
+    run(|| {
+        let vault = DOORS.get(id)?;
+        let status = vault.lanes.status();
+        let counts = status.counts.into_iter().chain(vault.door.counts());
+        Ok(DoorStatus {
+            lanes: size(status.lanes),
+            sessions: size(status.sessions),
+            requests: size(status.requests),
+            counts: counts.map(|(name, n)| (name.to_owned(), number(n))).collect(),
+        })
+    })
+}
+
+/// Accepts no more, and begins nothing new on lanes; what is under way goes on.
+#[napi]
+pub fn door_drain(id: u32) -> napi::Result<()> {
+    run(|| {
+        let vault = DOORS.get(id)?;
+        vault.door.stop();
+        vault.lanes.drain();
+        Ok(())
+    })
+}
+
+/// Ends every lane; idempotent.
+#[napi]
+pub fn door_close(id: u32) -> napi::Result<()> {
+    run(|| {
+        if let Some(vault) = DOORS.remove(id) {
+            vault.door.stop();
+            vault.lanes.close();
+        }
+        Ok(())
+    })
+}
+
+/// A session's token.
+pub fn token_of(bytes: &[u8]) -> Result<[u8; TOKEN_BYTES], Error> {
+    bytes.try_into().map_err(|_| {
+        Error::bad_argument(format!("token has {} bytes: it must have {TOKEN_BYTES}", bytes.len()))
+    })
+}
