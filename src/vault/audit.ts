@@ -8,6 +8,8 @@ import {
   AUDIT_FILES_KEPT,
   AUDIT_LINES_PER_S_MAX,
   AUDIT_POLL_MS,
+  AUDIT_STRANGER_LINES_MAX,
+  AUDIT_STRANGER_LINES_PER_S,
 } from "../limits-access.ts";
 import type { Logger } from "../log.ts";
 import { nowMs, wallClockMs } from "../time.ts";
@@ -19,6 +21,7 @@ export type AuditEvent =
   | "role_missing"
   | "peer_limited"
   | "admin_call"
+  | "machine_joined"
   | "namespace_new"
   | "records_bad"
   | "records_quarantined"
@@ -26,6 +29,51 @@ export type AuditEvent =
   | "lanes_refused";
 
 export type AuditFields = Readonly<Record<string, string | number | boolean | readonly string[]>>;
+
+/** Who can cause an event: nobody drowns what others did. Those of the vault itself and of administration are never dropped. */
+const WHOSE: Readonly<Record<AuditEvent, "own" | "client" | "stranger">> = {
+  started: "own",
+  auth_failed: "stranger",
+  role_missing: "client",
+  peer_limited: "stranger",
+  admin_call: "own",
+  machine_joined: "own",
+  namespace_new: "client",
+  records_bad: "client",
+  records_quarantined: "client",
+  quota_reached: "client",
+  lanes_refused: "stranger",
+};
+
+/** Lines that may be written: some at once, then so many in a second. */
+class LineBudget {
+  readonly #most: number;
+  readonly #perS: number;
+  #left: number;
+  #atMs = nowMs();
+  #suppressed = 0;
+
+  constructor(most: number, perS: number) {
+    this.#most = most;
+    this.#perS = perS;
+    this.#left = most;
+  }
+
+  /** How many were dropped since the last one; null: this one is, too. */
+  take(): number | null {
+    const now = nowMs();
+    this.#left = Math.min(this.#most, this.#left + ((now - this.#atMs) / 1_000) * this.#perS);
+    this.#atMs = now;
+    if (this.#left < 1) {
+      this.#suppressed += 1;
+      return null;
+    }
+    this.#left -= 1;
+    const suppressed = this.#suppressed;
+    this.#suppressed = 0;
+    return suppressed;
+  }
+}
 
 /** Characters of a hash that are shown: enough to find it, too few to use it. */
 const HASH_CHARS = 8;
@@ -39,9 +87,10 @@ export class AuditLog {
   readonly #path: string | null;
   readonly #logger: Logger;
   #bytes = 0;
-  #second = 0;
-  #lines = 0;
-  #suppressed = 0;
+  readonly #budgets = {
+    stranger: new LineBudget(AUDIT_STRANGER_LINES_MAX, AUDIT_STRANGER_LINES_PER_S),
+    client: new LineBudget(AUDIT_LINES_PER_S_MAX, AUDIT_LINES_PER_S_MAX),
+  };
   #isFailing = false;
 
   /** `path` null: nothing is written. Throws CREDENTIALS when the file cannot be opened. */
@@ -61,9 +110,11 @@ export class AuditLog {
 
   /** Appends one line. Never throws: a disk that is full is told of in the log, once. */
   record(event: AuditEvent, fields: AuditFields = {}): void {
-    if (this.#path === null || this.#isTooMuch()) return;
-    const suppressed = this.#suppressed === 0 ? {} : { suppressed: this.#suppressed };
-    this.#suppressed = 0;
+    if (this.#path === null) return;
+    const whose = WHOSE[event];
+    const left = whose === "own" ? 0 : this.#budgets[whose].take();
+    if (left === null) return;
+    const suppressed = left === 0 ? {} : { suppressed: left };
     const at = new Date(wallClockMs()).toISOString();
     const line = `${JSON.stringify({ at, event, ...fields, ...suppressed })}\n`;
     try {
@@ -77,16 +128,6 @@ export class AuditLog {
       }
       this.#isFailing = true;
     }
-  }
-
-  #isTooMuch(): boolean {
-    const second = Math.floor(nowMs() / 1000);
-    if (second !== this.#second) this.#lines = 0;
-    this.#second = second;
-    this.#lines += 1;
-    if (this.#lines <= AUDIT_LINES_PER_S_MAX) return false;
-    this.#suppressed += 1;
-    return true;
   }
 
   #rotate(more: number): void {

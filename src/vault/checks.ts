@@ -3,7 +3,7 @@ import { className, HASH_BYTES, keyCount, PACKED_KEY_BYTES, toNamespace } from "
 import type { Namespace, VaultClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { KEYS_MAX, STORE_CALL_BYTES_MAX } from "../limits.ts";
-import type { FetchPlan, FetchSegment, StoreOffer } from "../wire/messages.ts";
+import type { Crowded, FetchPlan, FetchSegment, StoreOffer } from "../wire/messages.ts";
 
 export interface CheckedKeys {
   namespace: Namespace;
@@ -15,6 +15,8 @@ export interface CheckedOffer extends CheckedKeys {
   recordBytes: Float64Array;
   /** On whose account. */
   tenant: number;
+  /** The last flush that the records' maker knew of. */
+  flushed: number;
 }
 
 export function checkKeys(
@@ -27,6 +29,13 @@ export function checkKeys(
     throw new TierkvError("OVERLOAD", { what: "keys in one call", count, limit: maxKeys });
   }
   return { namespace: toNamespace(namespace), keys, count };
+}
+
+/** Refuses what has too many parts to be read. */
+export function checkCrowd({ crowd }: Crowded): void {
+  if (crowd === undefined) return;
+  const what = `${crowd}, which is to be split into several calls`;
+  throw new TierkvError("OVERLOAD", { what, count: `more than ${KEYS_MAX}`, limit: KEYS_MAX });
 }
 
 /** Refuses the other class by name: a record in the wrong vault would never be found again. */
@@ -63,11 +72,12 @@ export function checkOffer(
       limit: STORE_CALL_BYTES_MAX,
     });
   }
-  return { ...checked, recordBytes, tenant: offer.tenant };
+  return { ...checked, recordBytes, tenant: offer.tenant, flushed: offer.flushed };
 }
 
 /** The keys of all segments one after another, in need order. */
 export function checkPlan(plan: FetchPlan, actual: VaultClass): CheckedKeys {
+  checkCrowd(plan);
   for (const segment of plan.segments) {
     checkClass(segment.recordClass, actual);
     checkGroup(segment);

@@ -3,11 +3,16 @@ import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
+import type { VaultDoor } from "./access/door.ts";
 import type { AuditLog } from "./audit.ts";
-import type { VaultLanes } from "./lanes.ts";
+import type { FlushLog } from "./flush-log.ts";
+import type { Gate } from "./gate.ts";
+import type { Leases } from "./leases.ts";
+import type { Members } from "./members.ts";
 import type { ModelNames } from "./models.ts";
 import type { Rates } from "./rates.ts";
 import type { OpenStreams } from "./streams.ts";
+import type { Watchers } from "./watchers.ts";
 
 export interface VaultContext {
   /** Id of the native RAM store. */
@@ -28,8 +33,15 @@ export interface VaultContext {
   readonly audit: AuditLog;
   readonly streams: OpenStreams;
   readonly models: ModelNames;
-  /** null: records travel over gRPC only. */
-  lanes: VaultLanes | null;
+  readonly leases: Leases;
+  /** null: nobody joins this vault. */
+  readonly members: Members | null;
+  /** null: nobody is asked who he is. */
+  gate: Gate | null;
+  readonly flushes: FlushLog;
+  readonly watchers: Watchers;
+  /** null until it is open. */
+  door: VaultDoor | null;
   /** null until it serves. */
   rates: Rates | null;
 }

@@ -18,6 +18,9 @@ import { PacedWriter } from "../wire/paced-writer.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 import { checkPlan } from "./checks.ts";
 import type { VaultContext } from "./context.ts";
+import { Loads } from "./loads.ts";
+
+const loads = new Loads();
 
 export function fetchHandler(
   vault: VaultContext,
@@ -50,7 +53,8 @@ async function sendPlan(
   const { namespace, keys, count } = checkPlan(plan, vault.recordClass);
   vault.counters.add("fetches");
   const pins = new PinnedRecords(storePin(vault.store, namespace, keys));
-  const load = (part: Buffer): Promise<Float64Array> => storeLoad(vault.store, namespace, part);
+  const load = (part: Buffer): Promise<Float64Array> =>
+    loads.run(() => storeLoad(vault.store, namespace, part));
   // Without a disk, what is not in memory is nowhere.
   const windowKeys = vault.durability === null ? count : LOAD_WINDOW_KEYS;
   const isLoading = vault.durability !== null;

@@ -4,15 +4,17 @@ import type { TLSSocket } from "node:tls";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { Metadata, ServerInterceptingCallInterface, ServerInterceptor } from "@grpc/grpc-js";
 import { TierkvError } from "../errors.ts";
-import { AUTH_LINGER_MS, AUTH_TIMEOUT_MS } from "../limits-access.ts";
+import { AUTH_FAILURES_MAX, AUTH_LINGER_MS } from "../limits-access.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { isRole, mayDo } from "../roles.ts";
 import type { Role } from "../roles.ts";
-import { roleNeeded } from "../wire/roles.ts";
+import { REDEEM_PATH, roleNeeded } from "../wire/roles.ts";
 import { takeToken } from "../wire/security.ts";
 import { toGrpcStatus } from "../wire/status.ts";
-import { Attempts } from "./attempts.ts";
+import { Attempts } from "./access/attempts.ts";
+import { refuse, reset } from "./access/refusals.ts";
 import type { AuditLog } from "./audit.ts";
+import type { Member, Members } from "./members.ts";
 import type { TokenFile } from "./tokens.ts";
 
 /** A client certificate of our CA that names no role. */
@@ -21,6 +23,8 @@ const CERTIFICATE_ROLE: Role = "write";
 export interface GateOptions {
   /** null: client certificates alone open the vault. */
   tokens: TokenFile | null;
+  /** null: nobody joins. */
+  members: Members | null;
   audit: AuditLog;
   counters: VaultCounters;
 }
@@ -30,6 +34,17 @@ export interface Caller {
   role: Role;
   /** Address and port. */
   peer: string;
+  /** Of the credential of one machine; 0: nobody's in particular. */
+  account: number;
+  /** What it was let in with, where that may be redeemed. */
+  invitation: string | null;
+}
+
+/** What a credential says of who shows it. */
+interface Known {
+  role: Role;
+  /** null: it is no machine's own. */
+  member: Member | null;
 }
 
 /** Of calls that were let in; a handler finds its own by the metadata it was given. */
@@ -37,41 +52,39 @@ const CALLERS = new WeakMap<Metadata, Caller>();
 
 /** A vault without a gate is reached by its own user alone, or by everybody because somebody wanted that. */
 export function callerOf(call: { metadata: Metadata; getPeer(): string }): Caller {
-  return CALLERS.get(call.metadata) ?? { role: "admin", peer: call.getPeer() };
+  const known = CALLERS.get(call.metadata);
+  return known ?? { role: "admin", peer: call.getPeer(), account: 0, invitation: null };
 }
 
 interface Guest {
   socket: Socket;
-  timer: NodeJS.Timeout;
   /** What is wrong with the certificate that came; null: nothing, or none came. */
   flaw: string | null;
+  /** Accounts of those that were let in on it. */
+  accounts: Set<number>;
+  /** Attempts that are left to it. */
+  tries: number;
 }
 
 export class Gate {
   readonly #options: GateOptions;
   readonly #attempts = new Attempts();
-  /** Connections by peer, with what ends those that bring nothing. */
+  /** Connections by peer. */
   readonly #guests = new Map<string, Guest>();
 
   constructor(options: GateOptions) {
     this.#options = options;
   }
 
-  /** Takes a new connection, before its TLS; false: it is not to be served. */
-  accept(socket: Socket): boolean {
+  /** Takes a new connection, before its TLS. Where its address has failed too often it may fail once: a neighbour may stand behind it. */
+  accept(socket: Socket): void {
     const { remoteAddress = "", remotePort = 0 } = socket;
-    if (this.#attempts.isSpent(remoteAddress)) {
-      this.#options.counters.add("peers_limited");
-      return false;
-    }
+    const isSpent = this.#attempts.isSpent(remoteAddress);
+    if (isSpent) this.#options.counters.add("peers_limited");
+    const tries = isSpent ? 1 : AUTH_FAILURES_MAX;
     const peer = `${remoteAddress}:${remotePort}`;
-    const timer = setTimeout(() => socket.destroy(), AUTH_TIMEOUT_MS);
-    this.#guests.set(peer, { socket, timer, flaw: null });
-    socket.once("close", () => {
-      clearTimeout(timer);
-      this.#guests.delete(peer);
-    });
-    return true;
+    this.#guests.set(peer, { socket, flaw: null, accounts: new Set(), tries });
+    socket.once("close", () => this.#guests.delete(peer));
   }
 
   /** A connection did not get through its TLS handshake. */
@@ -88,18 +101,33 @@ export class Gate {
     if (guest !== undefined && hasOne && typeof flaw === "string") guest.flaw = flaw;
   }
 
+  /** Ends the connections on which an account was let in; its own call of `peer` is still answered. */
+  expel(account: number, peer: string): void {
+    for (const [name, { socket, accounts }] of this.#guests) {
+      if (!accounts.has(account)) continue;
+      if (name === peer) setTimeout(() => socket.destroy(), AUTH_LINGER_MS);
+      else socket.destroy();
+    }
+  }
+
   readonly interceptor: ServerInterceptor = (method, call) => {
     const judge = (metadata: Metadata): TierkvError | null =>
       this.#judge(method.path, call, metadata);
     return new ServerInterceptingCall(call, {
-      start: (next) =>
+      start: (next) => {
+        // Its connection ends in a moment: nothing more is looked at.
+        if (this.#guests.get(call.getPeer())?.tries === 0) {
+          reset(call);
+          return;
+        }
         next({
           onReceiveMetadata: (metadata, pass) => {
             const refusal = judge(metadata);
             if (refusal === null) pass(metadata);
-            else refuse(call, refusal);
+            else refuse(call, toGrpcStatus(refusal));
           },
-        }),
+        });
+      },
     });
   };
 
@@ -111,31 +139,42 @@ export class Gate {
     const { remoteAddress: address = "" } = call.getConnectionInfo();
     const peer = call.getPeer();
     const from = { address, peer, call: path.slice(path.lastIndexOf("/") + 1) };
-    const needed = roleNeeded(path);
     const token = takeToken(metadata);
-    const role = this.#roleOf(call, token);
-    if (role === null || needed === null) {
+    if (path === REDEEM_PATH && this.#isInvited(token)) {
+      CALLERS.set(metadata, { role: "read", peer, account: 0, invitation: token });
+      return null;
+    }
+    const needed = roleNeeded(path);
+    const known = this.#whoIs(call, token);
+    if (known === null || path === REDEEM_PATH) {
       this.#fail(from, this.#reason(peer, token));
       return new TierkvError("STRANGER", {});
     }
-    this.#letIn(peer);
+    const { role, member } = known;
+    this.#letIn(from, member);
     const { audit, counters } = this.#options;
-    if (!mayDo(role, needed)) {
+    if (needed !== null && !mayDo(role, needed)) {
       counters.add("calls_denied");
       audit.record("role_missing", { peer, call: from.call, role, needed });
       return new TierkvError("ROLE_MISSING", { role, call: from.call, needed });
     }
-    CALLERS.set(metadata, { role, peer });
+    CALLERS.set(metadata, { role, peer, account: member?.account ?? 0, invitation: null });
     return null;
   }
 
-  #roleOf(call: ServerInterceptingCallInterface, token: string | null): Role | null {
-    if (token !== null) return this.#options.tokens?.roleOf(token) ?? null;
+  #whoIs(call: ServerInterceptingCallInterface, token: string | null): Known | null {
+    if (token !== null) {
+      const { tokens, members } = this.#options;
+      const role = tokens?.roleOf(token) ?? null;
+      if (role !== null) return { role, member: null };
+      const member = members?.find(token) ?? null;
+      return member === null ? null : { role: member.role, member };
+    }
     const certificate = call.getAuthContext().sslPeerCertificate;
     if (certificate === undefined) return null;
     const { OU: unit } = certificate.subject as { OU?: string };
-    if (unit === undefined) return CERTIFICATE_ROLE;
-    return isRole(unit) ? unit : null;
+    if (unit === undefined) return { role: CERTIFICATE_ROLE, member: null };
+    return isRole(unit) ? { role: unit, member: null } : null;
   }
 
   /** For the audit log; the peer hears less. */
@@ -145,8 +184,15 @@ export class Gate {
     return flaw === null ? "no token, and no certificate of a known role" : `certificate: ${flaw}`;
   }
 
-  #letIn(peer: string): void {
-    clearTimeout(this.#guests.get(peer)?.timer);
+  #isInvited(token: string | null): boolean {
+    return token !== null && this.#options.members?.isInvited(token) === true;
+  }
+
+  #letIn({ address, peer }: { address: string; peer: string }, member: Member | null): void {
+    const guest = this.#guests.get(peer);
+    if (member === null) return;
+    guest?.accounts.add(member.account);
+    this.#options.members?.seen(member, address);
   }
 
   #fail(from: { address: string; peer: string; call: string }, reason: string): void {
@@ -154,16 +200,12 @@ export class Gate {
     const { address, peer, call } = from;
     counters.add("calls_unauthenticated");
     audit.record("auth_failed", { peer, call, reason });
-    if (!this.#attempts.failed(address)) return;
+    this.#attempts.failed(address);
+    const guest = this.#guests.get(peer);
+    if (guest === undefined || guest.tries === 0) return;
+    guest.tries -= 1;
+    if (guest.tries > 0) return;
     audit.record("peer_limited", { peer });
-    const { socket } = this.#guests.get(peer) ?? {};
-    if (socket !== undefined) setTimeout(() => socket.destroy(), AUTH_LINGER_MS);
+    setTimeout(() => guest.socket.destroy(), AUTH_LINGER_MS);
   }
-}
-
-/** Answers, and resets the stream: what its peer goes on to send is not even counted against our window. */
-function refuse(call: ServerInterceptingCallInterface, refusal: TierkvError): void {
-  call.sendStatus(toGrpcStatus(refusal));
-  const { stream } = call as { stream?: { close(code: number): void } };
-  stream?.close(0);
 }

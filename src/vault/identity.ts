@@ -15,6 +15,7 @@ import type { CertificateIssuer, CertificateOptions, CertifiedKey } from "../nat
 import { createPrivate, isAbsent, readPrivate, readPublic } from "../private-file.ts";
 import { randomToken, wallClockMs } from "../time.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
+import { Members } from "./members.ts";
 import { TokenFile } from "./tokens.ts";
 
 const DAY_S = 86_400;
@@ -28,6 +29,8 @@ export interface VaultSecurity {
   readonly clientCaPem: Buffer | null;
   /** null: client certificates alone open it. */
   readonly tokens: TokenFile | null;
+  /** Machines that joined; null: client certificates alone open it. */
+  readonly members: Members | null;
 }
 
 /** Where the parts stand; null: made in `stateDir`, or not wanted. */
@@ -60,6 +63,7 @@ export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecuri
       clientCaPem:
         tlsClientCa === null ? null : Buffer.from(readPublic(tlsClientCa, "[vault] tls_client_ca")),
       tokens: isByToken ? new TokenFile(tokensPath(files), logger) : null,
+      members: isByToken ? new Members(join(files.stateDir, "members.json"), logger) : null,
     },
     isNew,
   };

@@ -1,24 +1,25 @@
 // Owns which model each namespace belongs to: told by sidecars, kept beside the records, used to flush by model.
-import { readFileSync, renameSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
+import { readOwnFile, writeOwnFile } from "../native.ts";
 
 const FILE = "models.json";
+/** A namespace in hexadecimal, a name of which JSON escapes every byte, and what stands between them. */
+const FILE_BYTES_MAX = VAULT_MODELS_MAX * (NAME_BYTES_MAX * 6 + 72);
 
 export class ModelNames {
   /** By namespace, in hexadecimal. */
   readonly #models = new Map<string, string>();
-  readonly #file: string | null;
+  /** null: nothing outlives this process. */
+  readonly #dataDir: string | null;
   readonly #logger: Logger;
 
-  /** `dataDir` null: nothing outlives this process. */
   constructor(dataDir: string | null, logger: Logger) {
-    this.#file = dataDir === null ? null : join(dataDir, FILE);
+    this.#dataDir = dataDir;
     this.#logger = logger;
-    if (this.#file !== null) this.#read(this.#file);
+    if (dataDir !== null) this.#read(dataDir);
   }
 
   /** Whether the namespace was not known. Throws BAD_ARGUMENT for a name that is none, OVERLOAD when there are too many. */
@@ -40,32 +41,36 @@ export class ModelNames {
     return isNew;
   }
 
+  forget(namespace: Namespace): void {
+    if (this.#models.delete(namespace.toString("hex"))) this.#write();
+  }
+
   /** The namespaces of a model, in hexadecimal. */
   namespacesOf(model: string): string[] {
     return [...this.#models].filter(([, name]) => name === model).map(([key]) => key);
   }
 
-  #read(file: string): void {
+  #read(dataDir: string): void {
     try {
-      const entries = Object.entries(JSON.parse(readFileSync(file, "utf8")) as object);
+      const bytes = readOwnFile(dataDir, FILE, FILE_BYTES_MAX);
+      if (bytes === null) return;
+      const entries = Object.entries(JSON.parse(bytes.toString("utf8")) as object);
       for (const [key, model] of entries.slice(0, VAULT_MODELS_MAX)) {
         if (/^[0-9a-f]{64}$/.test(key) && typeof model === "string") this.#models.set(key, model);
       }
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === "ENOENT") return;
       // Names are for people: records are found without them, and sidecars tell them again.
-      this.#logger.warn({ err: error, file }, "the names of models could not be read");
+      this.#logger.warn({ err: error, dataDir }, "the names of models could not be read");
     }
   }
 
   #write(): void {
-    if (this.#file === null) return;
-    const fresh = `${this.#file}.new`;
+    const dataDir = this.#dataDir;
+    if (dataDir === null) return;
     try {
-      writeFileSync(fresh, JSON.stringify(Object.fromEntries(this.#models)), { mode: 0o600 });
-      renameSync(fresh, this.#file);
+      writeOwnFile(dataDir, FILE, Buffer.from(JSON.stringify(Object.fromEntries(this.#models))));
     } catch (error) {
-      this.#logger.warn({ err: error, file: this.#file }, "the names of models were not written");
+      this.#logger.warn({ err: error, dataDir }, "the names of models were not written");
     }
   }
 }

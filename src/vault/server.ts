@@ -1,4 +1,5 @@
 // Owns the life of a vault: its store, its gRPC server, its listening socket, and the drain at the end.
+import { join } from "node:path";
 import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { vaultClassNumber } from "../block.ts";
 import type { VaultClass } from "../block.ts";
@@ -15,22 +16,28 @@ import {
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
-import type { LaneServerTls, StoreDiskOptions } from "../native.ts";
+import type { StoreDiskOptions } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
+import { boundedVaultService } from "../wire/crowded.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
-import { healthService, vaultService } from "../wire/service.ts";
+import { healthService } from "../wire/service.ts";
+import { VaultDoor } from "./access/door.ts";
+import type { ListenAddress } from "./access/door.ts";
+import { Guests } from "./access/guests.ts";
+import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
+import { DiskWatch } from "./disk-watch.ts";
 import { fetchHandler } from "./fetch-call.ts";
+import { FlushLog } from "./flush-log.ts";
+import { flush, recallFlushes } from "./flush.ts";
 import { Gate } from "./gate.ts";
-import { Guests } from "./guests.ts";
 import { Health } from "./health.ts";
 import type { VaultSecurity } from "./identity.ts";
-import { openLanes } from "./lanes.ts";
-import type { LanePort } from "./lanes.ts";
-import { listen } from "./listener.ts";
-import type { ListenAddress, Listener } from "./listener.ts";
+import { Leases } from "./leases.ts";
+import type { Members } from "./members.ts";
+import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
 import { Rates } from "./rates.ts";
 import { SpareTrim } from "./spares.ts";
@@ -39,16 +46,17 @@ import { OpenStreams } from "./streams.ts";
 import {
   countsOf,
   demote,
-  flush,
   hello,
   lookup,
   movedOf,
+  measure,
   nameModel,
   report,
   stats,
   unary,
   unaryLater,
 } from "./unary.ts";
+import { Watchers } from "./watchers.ts";
 
 /** Where records are kept on disk. */
 export interface VaultDisk {
@@ -64,9 +72,11 @@ export interface VaultOptions {
     readonly maxBytes: number;
     /** What each tenant keeps; none: they are not told apart. */
     readonly tenantBytes?: number | null;
-    /** Port of the lanes, 0 or none: any; beside: see `openLanes`; null: no lanes. */
-    readonly lanePort?: LanePort | null;
+    /** Whether records travel on lanes; false: over gRPC only. */
+    readonly lanes?: boolean;
     readonly disk?: VaultDisk | null;
+    /** Where flushes are remembered by a vault without a disk; null: they are not, over a restart. */
+    readonly flushFile?: string | null;
     /** Lets other machines in without TLS and token. */
     readonly insecureLan?: boolean;
     /** null: nothing is written. */
@@ -93,68 +103,62 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   const { config, logger, security = null } = options;
   checkExposure(options);
   const vault = newContext(options);
-  const { audit, counters } = vault;
-  const gate = security === null ? null : new Gate({ tokens: security.tokens, audit, counters });
+  await recallFlushes(vault);
+  const { audit, counters, members } = vault;
+  const gate =
+    security === null ? null : new Gate({ tokens: security.tokens, members, audit, counters });
+  vault.gate = gate;
   const health = new Health(vault.streams);
-  const guests = new Guests(() => counters.add("connections_refused"));
+  const guests = new Guests(
+    (peer) => vault.door?.settle(peer) === true,
+    () => counters.add("connections_refused"),
+  );
   const server = newServer(vault, health, guests, gate);
   // TLS has been taken off before a connection comes to gRPC.
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
-  let listener: Listener;
+  let door: VaultDoor;
   try {
-    listener = await listen(config.listen, {
+    door = await VaultDoor.open(config.listen, {
+      ...vault,
+      hasLanes: config.lanes ?? true,
       onSocket: (socket) => {
         guests.greet(socket);
         injector.injectConnection(socket);
       },
-      onRefused: () => counters.add("connections_refused"),
       security,
       gate,
     });
   } catch (error) {
     guests.close();
+    vault.leases.close();
     closeStore(vault.store);
     throw error;
   }
-  try {
-    const { lanePort = 0 } = config;
-    if (lanePort !== null) {
-      const tls = security === null ? undefined : laneTls(security);
-      vault.lanes = openLanes({ ...vault, tls }, config.listen, lanePort);
-    }
-  } catch (error) {
-    await listener.stop();
-    guests.close();
-    closeStore(vault.store);
-    throw error;
-  }
+  vault.door = door;
   if (!isLocal(config.listen) && security === null) {
     logger.warn(
-      { address: listener.address },
+      { address: door.address },
       "insecure_lan: whoever reaches this address may read and write what prompts were made of",
     );
   }
   vault.rates = new Rates(() => movedOf(vault));
+  const { disk = null } = config;
+  const diskWatch = disk === null ? null : new DiskWatch(vault.store, disk.dataDir, logger);
   const trim = new SpareTrim(vault.store, logger);
   const watch = new AuditWatch(audit, () => countsOf(vault));
-  audit.record("started", { address: listener.address, tls: security !== null });
+  audit.record("started", { address: door.address, tls: security !== null });
   logger.debug(
-    { address: listener.address, class: options.recordClass, maxBytes: config.maxBytes },
+    { address: door.address, class: options.recordClass, maxBytes: config.maxBytes },
     "vault is serving",
   );
   let closing: Promise<void> | null = null;
   return {
-    address: listener.address,
+    address: door.address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
-    close: () => (closing ??= drain({ vault, health, server, listener, watch, trim, guests })),
+    close: () =>
+      (closing ??= drain({ vault, health, server, door, watch, diskWatch, trim, guests })),
   };
-}
-
-/** Lanes are behind the same TLS; where tokens open the vault, the one of the hello is enough there. */
-function laneTls({ certPem, keyPem, clientCaPem, tokens }: VaultSecurity): LaneServerTls {
-  const isByCertificate = tokens === null && clientCaPem !== null;
-  return { certPem, keyPem, ...(isByCertificate ? { clientCaPem } : {}) };
 }
 
 /** What other machines reach is closed, unless somebody wanted it open. */
@@ -169,23 +173,31 @@ function checkExposure({ config, security = null }: VaultOptions): void {
   });
 }
 
-function newContext({ config, recordClass, logger, counters }: VaultOptions): VaultContext {
+function newContext(options: VaultOptions): VaultContext {
+  const { config, recordClass, logger, counters } = options;
   const { maxBytes, tenantBytes = null, disk = null } = config;
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
+  const flushFile = disk === null ? (config.flushFile ?? null) : join(disk.dataDir, "flushes.json");
+  const flushes = new FlushLog(flushFile, logger);
+  const epoch = randomNumber48();
   const core = coreInfo();
   // First: it may throw, and a store that is open already would stay so.
   const audit = new AuditLog(config.auditLog ?? null, logger);
+  const store = createStore({
+    maxBytes,
+    maxRecordBytes,
+    recordClass: vaultClassNumber(recordClass),
+    ...(tenantBytes === null ? {} : { tenantBytes }),
+    ...(disk === null ? {} : { disk: nativeDisk(disk) }),
+  });
+  const models = new ModelNames(disk?.dataDir ?? null, logger);
   return {
-    store: createStore({
-      maxBytes,
-      maxRecordBytes,
-      recordClass: vaultClassNumber(recordClass),
-      ...(tenantBytes === null ? {} : { tenantBytes }),
-      ...(disk === null ? {} : { disk: nativeDisk(disk) }),
-    }),
+    store,
+    models,
+    leases: new Leases(store, models, logger),
     recordClass,
     durability: disk?.durability ?? null,
-    epoch: randomNumber48(),
+    epoch,
     version: core.version,
     recordVersion: core.recordVersion,
     maxRecordBytes,
@@ -195,10 +207,17 @@ function newContext({ config, recordClass, logger, counters }: VaultOptions): Va
     logger,
     audit,
     streams: new OpenStreams(),
-    models: new ModelNames(disk?.dataDir ?? null, logger),
-    lanes: null,
+    members: membersOf(options),
+    gate: null,
+    flushes,
+    watchers: new Watchers(flushes, epoch),
+    door: null,
     rates: null,
   };
+}
+
+function membersOf({ security }: VaultOptions): Members | null {
+  return security?.members ?? null;
 }
 
 const DURABILITIES: readonly Durability[] = ["none", "group", "sync"];
@@ -210,10 +229,15 @@ function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): St
 
 function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Gate | null): Server {
   // The first stands next to the wire: what the gate refuses goes no further.
-  const interceptors = [...(gate === null ? [] : [gate.interceptor]), guests.interceptor];
+  const interceptors = [
+    ...(gate === null ? [] : [gate.interceptor]),
+    guests.interceptor,
+    unknownMethods,
+  ];
   const server = new Server({ ...serverOptions(), interceptors });
+  passUnknown(server);
   server.addService(
-    { ...vaultService },
+    { ...boundedVaultService() },
     {
       Hello: unary(vault, "Hello", hello),
       Lookup: unary(vault, "Lookup", lookup),
@@ -224,6 +248,12 @@ function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Ga
       Flush: unaryLater(vault, "Flush", flush),
       Name: unary(vault, "Name", nameModel),
       Demote: unary(vault, "Demote", demote),
+      Measure: unaryLater(vault, "Measure", measure),
+      Invite: unary(vault, "Invite", invite),
+      Redeem: unary(vault, "Redeem", redeem),
+      Peers: unary(vault, "Peers", peers),
+      Revoke: unary(vault, "Revoke", revoke),
+      Watch: vault.watchers.watch,
     },
   );
   server.addService(
@@ -240,43 +270,40 @@ interface Parts {
   vault: VaultContext;
   health: Health;
   server: Server;
-  listener: Listener;
+  door: VaultDoor;
   watch: AuditWatch;
+  diskWatch: DiskWatch | null;
   trim: SpareTrim;
   guests: Guests;
 }
 
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
-async function drain({
-  vault,
-  health,
-  server,
-  listener,
-  watch,
-  trim,
-  guests,
-}: Parts): Promise<void> {
+async function drain(parts: Parts): Promise<void> {
+  const { vault, health, server, door, watch, diskWatch, trim, guests } = parts;
   health.stop();
-  await listener.stop();
+  vault.watchers.stop();
+  await door.stop();
   const finished = new Promise<void>((resolve) => {
     server.tryShutdown(() => resolve());
   });
-  const idle = Promise.all([finished, vault.lanes?.drain()]);
+  const idle = Promise.all([finished, door.idle()]);
   try {
     await withDeadline(idle, VAULT_DRAIN_MS, "finishing open calls");
   } catch {
     vault.logger.warn({ streams: vault.streams.size }, "cutting off calls that did not finish");
     vault.streams.abortAll(new TierkvError("CLOSED", { what: "the vault" }));
   }
-  listener.cut();
   guests.close();
   vault.rates?.close();
-  vault.lanes?.close();
+  door.close();
   watch.close();
+  vault.leases.close();
   trim.close();
+  vault.members?.close();
   await vault.streams.idle();
   // What was accepted reaches the disk, and the next start finds footers.
   await storeDrain(vault.store);
+  diskWatch?.close();
   closeStore(vault.store);
   vault.logger.info("vault stopped");
 }

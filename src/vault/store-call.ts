@@ -17,9 +17,10 @@ import type { StoreReservations } from "../native.ts";
 import { watchdog } from "../time.ts";
 import type { Piece, StoreReply, StoreRequest } from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
-import { checkOffer } from "./checks.ts";
+import { checkCrowd, checkOffer } from "./checks.ts";
 import type { CheckedOffer } from "./checks.ts";
 import type { VaultContext } from "./context.ts";
+import { callerOf } from "./gate.ts";
 import type { OpenStream } from "./streams.ts";
 
 export function storeHandler(
@@ -31,7 +32,8 @@ export function storeHandler(
     const reply = (answer: StoreReply): void => {
       if (!isOver) call.write(answer);
     };
-    const batch = new StoreBatch(vault, reply, (error) => finish(error));
+    const { account } = callerOf(call);
+    const batch = new StoreBatch({ vault, account }, reply, (error) => finish(error));
     const finish = (error: unknown): void => {
       if (isOver) return;
       isOver = true;
@@ -80,6 +82,8 @@ function attempt<T>(work: () => T, onError: (error: unknown) => void): T | undef
 /** One batch from offer to last result. */
 class StoreBatch {
   readonly #vault: VaultContext;
+  /** On which it stores. */
+  readonly #account: number;
   readonly #reply: (reply: StoreReply) => void;
   /** Ends the call with what kept an item from its answer. */
   readonly #fail: (error: unknown) => void;
@@ -93,11 +97,12 @@ class StoreBatch {
   #syncing: Promise<void> | null = null;
 
   constructor(
-    vault: VaultContext,
+    { vault, account }: { vault: VaultContext; account: number },
     reply: (reply: StoreReply) => void,
     fail: (error: unknown) => void,
   ) {
     this.#vault = vault;
+    this.#account = account;
     this.#reply = reply;
     this.#fail = fail;
   }
@@ -109,6 +114,7 @@ class StoreBatch {
 
   /** True when it brought something: only progress keeps a stream alive. */
   receive(request: StoreRequest): boolean {
+    checkCrowd(request);
     if (request.offer !== undefined) {
       if (this.#offer !== null) throw protocolError("a second offer in one Store call");
       this.#open(checkOffer(request.offer, this.#vault));
@@ -124,7 +130,7 @@ class StoreBatch {
 
   #open(offer: CheckedOffer): void {
     this.#offer = offer;
-    const { reservations, statuses } = reserveWithinShare(this.#vault, offer);
+    const { reservations, statuses } = reserveWithinShare(this.#vault, this.#account, offer);
     this.#reservations = reservations;
     this.#wanted = newBitmap(offer.count);
     for (const [item, reservation] of reservations.entries()) {
@@ -245,7 +251,11 @@ class StoreBatch {
 }
 
 /** Reserves in order while the vault's share for records under way lasts; the rest is OVER_BUDGET and evicts nothing. */
-function reserveWithinShare(vault: VaultContext, offer: CheckedOffer): StoreReservations {
+function reserveWithinShare(
+  vault: VaultContext,
+  account: number,
+  offer: CheckedOffer,
+): StoreReservations {
   let room = vault.maxReservedBytes - storeStats(vault.store).reservedBytes;
   const present = storeLookup(vault.store, offer.namespace, offer.keys);
   const asked: number[] = [];
@@ -262,7 +272,9 @@ function reserveWithinShare(vault: VaultContext, offer: CheckedOffer): StoreRese
     offer.namespace,
     Buffer.concat(asked.map((item) => keyAt(offer.keys, item))),
     Float64Array.from(asked, (item) => offer.recordBytes[item] ?? 0),
+    account,
     offer.tenant,
+    offer.flushed,
   );
   for (const [index, item] of asked.entries()) {
     reservations[item] = reserved.reservations[index] ?? 0;

@@ -1,6 +1,13 @@
-// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Demote, Stats, Flush, Name.
+// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Demote, Stats, Name, Measure.
 import type { handleUnaryCall } from "@grpc/grpc-js";
-import { countBits, ItemStatus, statusName, toNamespace, vaultClassNumber } from "../block.ts";
+import {
+  countBits,
+  isMeasuring,
+  ItemStatus,
+  statusName,
+  toNamespace,
+  vaultClassNumber,
+} from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { failpointNow } from "../failpoint.ts";
@@ -16,7 +23,6 @@ import {
   storeDemote,
   storeDiskStats,
   storeDurable,
-  storeFlush,
   storeLookup,
   storeRecheck,
   storeStats,
@@ -80,7 +86,7 @@ function refused(
 export function hello(
   vault: VaultContext,
   request: m.HelloRequest,
-  { role }: Caller,
+  { role, account }: Caller,
 ): m.HelloReply {
   vault.counters.add("hellos");
   const protocol = Math.min(request.protocolMax, PROTOCOL_MAX);
@@ -92,7 +98,7 @@ export function hello(
     });
   }
   vault.logger.debug({ client: request.clientName, version: request.clientVersion }, "hello");
-  const { lanes } = vault;
+  const { door } = vault;
   const mayStore = mayDo(role, "write");
   return {
     protocol,
@@ -103,9 +109,9 @@ export function hello(
     maxRecordBytes: vault.maxRecordBytes,
     maxChunkBytes: CHUNK_BYTES,
     maxKeys: KEYS_MAX,
-    laneAddress: lanes?.address ?? "",
-    laneToken: lanes?.admit(mayStore) ?? Buffer.alloc(0),
+    laneToken: door?.hasLanes === true ? door.admit(mayStore, account) : Buffer.alloc(0),
     readOnly: !mayStore,
+    flushes: vault.flushes.since(request.flushed),
   };
 }
 
@@ -118,6 +124,8 @@ export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupR
   const present = storeLookup(vault.store, namespace, keys);
   failpointNow("vault.lookup.found");
   const durable = request.askDurable ? storeDurable(vault.store, namespace, keys) : NOTHING;
+  // The hit rate is that of engines.
+  if (isMeasuring(namespace)) return { present, durable: Buffer.from(durable) };
   vault.counters.add("lookups");
   vault.counters.add("lookup_keys", count);
   vault.counters.add("lookup_hits", countBits(present, count));
@@ -178,11 +186,11 @@ export function stats(vault: VaultContext): m.StatsReply {
 }
 
 function traffic({
-  lanes,
+  door,
   rates,
 }: VaultContext): Pick<m.StatsReply, "lanes" | "outBytesPerS" | "inBytesPerS"> {
   const { out, in: into } = rates?.perSecond ?? { out: 0, in: 0 };
-  return { lanes: lanes?.open ?? 0, outBytesPerS: out, inBytesPerS: into };
+  return { lanes: door?.lanes ?? 0, outBytesPerS: out, inBytesPerS: into };
 }
 
 /** Record bytes since the start. */
@@ -191,10 +199,10 @@ export function movedOf(vault: VaultContext): Moved {
   return { out, in: stored };
 }
 
-/** All counters: what happens on lanes is counted there, under the same names. */
-export function countsOf({ counters, lanes }: VaultContext): Record<string, number> {
+/** All counters: what happens at the door and on lanes is counted there, under the same names. */
+export function countsOf({ counters, door }: VaultContext): Record<string, number> {
   const counts = counters.snapshot();
-  for (const [name, count] of Object.entries(lanes?.counts() ?? {})) {
+  for (const [name, count] of Object.entries(door?.counts() ?? {})) {
     counts[name] = (counts[name] ?? 0) + count;
   }
   return counts;
@@ -235,37 +243,6 @@ function diskCounters(now: StoreDiskStats): Record<string, number> {
   };
 }
 
-export async function flush(
-  vault: VaultContext,
-  request: m.FlushRequest,
-  caller: Caller,
-): Promise<m.FlushReply> {
-  const { recordClass, model = "" } = request;
-  const named = request.namespace.length === 0 ? null : toNamespace(request.namespace);
-  const namespaces = model === "" ? [named] : namespacesOf(vault, model);
-  const total = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
-  for (const namespace of namespaces) {
-    const flushed = await storeFlush(vault.store, namespace, recordClass);
-    total.records += flushed.records;
-    total.bytes += flushed.bytes;
-    total.diskBytes += flushed.diskBytes;
-    total.volatile ||= !flushed.isDurable;
-  }
-  vault.counters.add("flushes");
-  const shown = namespaces.map((namespace) => namespace?.toString("hex") ?? "every");
-  const { records } = total;
-  const short = namespaces.map((namespace) =>
-    namespace === null ? "every" : shortHash(namespace),
-  );
-  vault.audit.record("admin_call", { ...caller, call: "Flush", namespaces: short, model, records });
-  vault.logger.info({ namespaces: shown, model, recordClass, ...total }, "flushed");
-  return total;
-}
-
-function namespacesOf({ models }: VaultContext, model: string): Buffer[] {
-  return models.namespacesOf(model).map((key) => toNamespace(Buffer.from(key, "hex")));
-}
-
 export function nameModel(
   vault: VaultContext,
   request: m.NameRequest,
@@ -278,4 +255,15 @@ export function nameModel(
     vault.audit.record("namespace_new", { peer, ...known });
   }
   return {};
+}
+
+/** Begins or ends the lease of a measuring command's namespace. */
+export async function measure(
+  { leases }: VaultContext,
+  { namespace: bytes, end }: m.MeasureRequest,
+): Promise<m.MeasureReply> {
+  const namespace = toNamespace(bytes);
+  if (end) return await leases.end(namespace);
+  leases.begin(namespace);
+  return { records: 0, bytes: 0 };
 }

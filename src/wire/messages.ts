@@ -8,6 +8,47 @@ export interface HelloRequest {
   protocolMax: number;
   clientVersion: string;
   clientName: string;
+  /** The last flush this client knows of; 0: none. */
+  flushed: number;
+}
+
+/** What a client has to drop that missed some flushes. */
+export interface FlushNews {
+  /** Of the last flush; 0: there was none. */
+  number: number;
+  /** Which ones were missed is not known any more: nothing may be kept. */
+  everything: boolean;
+  /** Ascending. */
+  flushes: FlushedScope[];
+}
+
+export interface FlushedScope {
+  number: number;
+  everyNamespace: boolean;
+  namespaces: Buffer[];
+  recordClass: number;
+  /** Not empty: also namespaces of this model that the vault had not heard of. */
+  model: string;
+}
+
+export interface WatchRequest {
+  /** Of this sidecar and class alone. */
+  client: string;
+  /** For people. */
+  name: string;
+  /** What flushes up to this one took is dropped here. */
+  flushed: number;
+  /** What was dropped since the call before: blocks of arenas, their bytes, saves under way. */
+  blocks: number;
+  bytes: number;
+  saves: number;
+  /** It ends, and holds nothing any more. */
+  leaving: boolean;
+}
+
+export interface WatchReply {
+  epoch: number;
+  flushes: FlushNews;
 }
 
 export interface HelloReply {
@@ -19,9 +60,9 @@ export interface HelloReply {
   maxRecordBytes: number;
   maxChunkBytes: number;
   maxKeys: number;
-  laneAddress: string;
   laneToken: Buffer;
   readOnly: boolean;
+  flushes: FlushNews | null;
 }
 
 export interface LookupRequest {
@@ -35,8 +76,13 @@ export interface LookupReply {
   durable: Buffer;
 }
 
+/** What a peer sent too much of in one message, of which nothing was read. */
+export interface Crowded {
+  crowd?: string;
+}
+
 /** Exactly one of the two is set. */
-export interface StoreRequest {
+export interface StoreRequest extends Crowded {
   offer?: StoreOffer;
   chunk?: Chunk;
 }
@@ -48,6 +94,8 @@ export interface StoreOffer {
   recordClass: number;
   /** 0: nobody in particular. */
   tenant: number;
+  /** The last flush that the records' maker knew of. */
+  flushed: number;
 }
 
 /** Exactly one of the two is set. */
@@ -66,7 +114,7 @@ export interface StoreResult {
   status: number;
 }
 
-export interface FetchPlan {
+export interface FetchPlan extends Crowded {
   namespace: Buffer;
   segments: FetchSegment[];
   chunkBytes: number;
@@ -153,6 +201,16 @@ export interface NameRequest {
 
 export type NameReply = Record<string, never>;
 
+export interface MeasureRequest {
+  namespace: Buffer;
+  end: boolean;
+}
+
+export interface MeasureReply {
+  records: number;
+  bytes: number;
+}
+
 export interface DemoteRequest {
   namespace: Buffer;
   keys: Buffer;
@@ -168,6 +226,62 @@ export interface FlushReply {
   bytes: number;
   diskBytes: number;
   volatile: boolean;
+  number: number;
+  sidecars: FlushedSidecar[];
+}
+
+/** What a sidecar dropped for one class of records. */
+export interface FlushedSidecar {
+  name: string;
+  /** False: it has not said so yet, and may still hold what was flushed. */
+  confirmed: boolean;
+  /** How long nothing was heard of it; 0: it is connected. */
+  quietMs: number;
+  blocks: number;
+  bytes: number;
+  saves: number;
+}
+
+export interface InviteRequest {
+  role: string;
+  forS: number;
+  uses: number;
+}
+
+export interface InviteReply {
+  secret: string;
+}
+
+export interface RedeemRequest {
+  machine: string;
+}
+
+export interface RedeemReply {
+  name: string;
+  token: string;
+}
+
+export type PeersRequest = Record<string, never>;
+
+export interface PeersReply {
+  peers: Peer[];
+}
+
+/** One machine that joined; times in ms since 1970, 0: never. */
+export interface Peer {
+  name: string;
+  role: string;
+  joinedMs: number;
+  seenMs: number;
+  address: string;
+}
+
+export interface RevokeRequest {
+  name: string;
+}
+
+export interface RevokeReply {
+  revoked: boolean;
 }
 
 export interface HealthCheckRequest {

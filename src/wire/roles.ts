@@ -3,17 +3,27 @@ import type { Role } from "../roles.ts";
 import type { HealthService, VaultService } from "./service.ts";
 import { healthService, vaultService } from "./service.ts";
 
-const VAULT: Readonly<Record<keyof VaultService, Role>> = {
+/** The one call that takes an invitation instead of a credential. */
+export const REDEEM_PATH: string = vaultService.Redeem.path;
+
+const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem">, Role>> = {
   Hello: "read",
   Lookup: "read",
   Fetch: "read",
   // The vault looks for itself before it drops anything.
   Report: "read",
   Stats: "read",
+  // Who may read holds copies, and must hear of flushes.
+  Watch: "read",
   Store: "write",
   Name: "write",
   Demote: "write",
+  // Only namespaces that no engine can have.
+  Measure: "write",
   Flush: "admin",
+  Invite: "admin",
+  Peers: "admin",
+  Revoke: "admin",
 };
 
 const HEALTH: Readonly<Record<keyof HealthService, Role>> = {

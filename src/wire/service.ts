@@ -22,6 +22,12 @@ export interface VaultService {
   Flush: MethodDefinition<m.FlushRequest, m.FlushReply>;
   Name: MethodDefinition<m.NameRequest, m.NameReply>;
   Demote: MethodDefinition<m.DemoteRequest, m.DemoteReply>;
+  Measure: MethodDefinition<m.MeasureRequest, m.MeasureReply>;
+  Invite: MethodDefinition<m.InviteRequest, m.InviteReply>;
+  Redeem: MethodDefinition<m.RedeemRequest, m.RedeemReply>;
+  Peers: MethodDefinition<m.PeersRequest, m.PeersReply>;
+  Revoke: MethodDefinition<m.RevokeRequest, m.RevokeReply>;
+  Watch: MethodDefinition<m.WatchRequest, m.WatchReply>;
 }
 
 export interface HealthService {

@@ -3,34 +3,39 @@ import type { Socket } from "node:net";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { ServerInterceptor } from "@grpc/grpc-js";
 import {
-  GUEST_CANCELS_MAX,
-  GUEST_FIRST_CALL_MS,
   GUEST_IDLE_BYTES_MAX,
+  GUEST_RESETS_MAX,
+  GUEST_RESETS_PER_S,
   GUEST_SWEEP_MS,
   STORE_IDLE_MS,
-} from "../limits.ts";
-import { nowMs } from "../time.ts";
+} from "../../limits.ts";
+import { nowMs } from "../../time.ts";
+import { wasReset } from "./refusals.ts";
 
 /** One connection, and what it did since the last sweep; `calls`: those that were open at any moment of that time. */
 interface Guest {
   readonly socket: Socket;
-  readonly sinceMs: number;
-  hasCalled: boolean;
+  /** Whether a call of it was let in. */
+  isIn: boolean;
   /** When calls began of which no message has come yet, oldest first. */
   readonly unheard: Set<{ readonly sinceMs: number }>;
   openCalls: number;
   calls: number;
-  cancels: number;
+  resetsLeft: number;
+  resetsAtMs: number;
   bytesRead: number;
 }
 
 /** Connections over TCP; those of a Unix socket are of this machine, and only counted by the listener. */
 export class Guests {
   readonly #byPeer = new Map<string, Guest>();
+  readonly #settle: (peer: string) => boolean;
   readonly #onRefused: () => void;
   readonly #sweeping: NodeJS.Timeout;
 
-  constructor(onRefused: () => void) {
+  /** `settle` says whether there is a place for one whose first call was let in. */
+  constructor(settle: (peer: string) => boolean, onRefused: () => void) {
+    this.#settle = settle;
     this.#onRefused = onRefused;
     this.#sweeping = setInterval(() => this.#sweep(), GUEST_SWEEP_MS);
     this.#sweeping.unref();
@@ -40,12 +45,13 @@ export class Guests {
   greet(socket: Socket): void {
     const { remoteAddress: host, remotePort: port } = socket;
     if (host === undefined || port === undefined) return;
-    const counts = { hasCalled: false, openCalls: 0, calls: 0, cancels: 0, bytesRead: 0 };
+    const counts = { isIn: false, openCalls: 0, calls: 0, bytesRead: 0 };
+    const resets = { resetsLeft: GUEST_RESETS_MAX, resetsAtMs: nowMs() };
     const guest = {
       socket,
-      sinceMs: nowMs(),
       unheard: new Set<{ sinceMs: number }>(),
       ...counts,
+      ...resets,
     };
     const peer = `${host}:${port}`;
     this.#byPeer.set(peer, guest);
@@ -59,10 +65,10 @@ export class Guests {
     return (_method, call) => {
       const guest = this.#byPeer.get(call.getPeer());
       if (guest === undefined) return new ServerInterceptingCall(call);
-      guest.hasCalled = true;
       guest.calls += 1;
       const begun = { sinceMs: nowMs() };
       let isOpen = false;
+      let isAnswered = false;
       const end = (): void => {
         guest.unheard.delete(begun);
         if (isOpen) guest.openCalls -= 1;
@@ -73,6 +79,7 @@ export class Guests {
           next({
             // Those that the gate refuses never come here.
             onReceiveMetadata: (metadata, pass) => {
+              if (!this.#isIn(call.getPeer(), guest)) return;
               isOpen = true;
               guest.openCalls += 1;
               guest.unheard.add(begun);
@@ -82,12 +89,14 @@ export class Guests {
               guest.unheard.delete(begun);
               pass(message);
             },
+            // gRPC says this of every call that ends, also of one that was answered.
             onCancel: () => {
-              guest.cancels += 1;
+              if (!isAnswered || wasReset(call)) this.#reset(guest);
               end();
             },
           }),
         sendStatus: (status, next) => {
+          isAnswered = true;
           end();
           next(status);
         },
@@ -101,19 +110,35 @@ export class Guests {
 
   #sweep(): void {
     for (const guest of this.#byPeer.values()) {
-      const { socket, sinceMs, hasCalled, openCalls, calls, cancels } = guest;
+      const { socket, openCalls, calls } = guest;
       const bytes = socket.bytesRead - guest.bytesRead;
       const [oldest] = guest.unheard;
-      const isSilent = hasCalled
-        ? oldest !== undefined && nowMs() - oldest.sinceMs > STORE_IDLE_MS
-        : nowMs() - sinceMs > GUEST_FIRST_CALL_MS;
+      const isSilent = oldest !== undefined && nowMs() - oldest.sinceMs > STORE_IDLE_MS;
       const isNoise = calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
-      if (isSilent || isNoise || cancels > GUEST_CANCELS_MAX) this.#refuse(socket);
+      if (isSilent || isNoise) this.#refuse(socket);
       // What was sent by those under way is theirs, also when they end before the next sweep.
       guest.calls = openCalls;
-      guest.cancels = 0;
       guest.bytesRead = socket.bytesRead;
     }
+  }
+
+  /** Calls that their peer gave up: a bucket of them, which fills again. */
+  #reset(guest: Guest): void {
+    const now = nowMs();
+    const more = ((now - guest.resetsAtMs) / 1_000) * GUEST_RESETS_PER_S;
+    guest.resetsLeft = Math.min(GUEST_RESETS_MAX, guest.resetsLeft + more) - 1;
+    guest.resetsAtMs = now;
+    if (guest.resetsLeft < 0 && !guest.socket.destroyed) this.#refuse(guest.socket);
+  }
+
+  /** The first call of a connection takes its place. */
+  #isIn(peer: string, guest: Guest): boolean {
+    if (!guest.isIn && !this.#settle(peer)) {
+      guest.socket.destroy();
+      return false;
+    }
+    guest.isIn = true;
+    return true;
   }
 
   #refuse(socket: Socket): void {

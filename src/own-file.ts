@@ -1,0 +1,56 @@
+// Owns opening a file that this user or root wrote, and nobody else: checked by its descriptor, without waiting for a pipe's other end.
+import { closeSync, constants, fstatSync, lstatSync, openSync } from "node:fs";
+import type { Stats } from "node:fs";
+
+const ROOT_UID = 0;
+/** ELOOP, as some systems say it of a link. */
+const LINK_CODES: ReadonlySet<unknown> = new Set(["ELOOP", "EMLINK", "EFTYPE"]);
+
+export interface OwnFile {
+  handle: number;
+  stats: Stats;
+}
+
+/** Tells why a file is not taken; must throw. `fix` null: name another file. */
+type Refuse = (reason: string, fix: string | null) => never;
+
+/** The caller closes the handle. Throws what the system says, and what `refuse` throws for a file that is not ours. */
+export function openOwn(path: string, refuse: Refuse): OwnFile {
+  const handle = openUnlinked(path, refuse);
+  try {
+    const stats = fstatSync(handle);
+    if (!stats.isFile()) refuse("it is not a file", null);
+    if (!isTrusted(stats.uid)) {
+      refuse(`it belongs to user ${stats.uid}, this is user ${ownUid()}`, fixOwner(path));
+    }
+    return { handle, stats };
+  } catch (error) {
+    closeSync(handle);
+    throw error;
+  }
+}
+
+/** A link is followed when we or root made it: nobody else can turn it round. */
+function openUnlinked(path: string, refuse: Refuse): number {
+  const flags = constants.O_RDONLY | constants.O_NONBLOCK;
+  try {
+    return openSync(path, flags | constants.O_NOFOLLOW);
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error && LINK_CODES.has(error.code))) throw error;
+    const { uid } = lstatSync(path);
+    if (!isTrusted(uid)) refuse(`it is a link of user ${uid}`, fixOwner(path));
+    return openSync(path, flags);
+  }
+}
+
+function isTrusted(uid: number): boolean {
+  return uid === ROOT_UID || uid === ownUid();
+}
+
+function ownUid(): number {
+  return process.geteuid?.() ?? ROOT_UID;
+}
+
+function fixOwner(path: string): string {
+  return `remove it, or run \`chown -h ${ownUid()} ${path}\` when it is yours`;
+}

@@ -1,0 +1,58 @@
+// Owns what a vault's log says of its disk: what came back at the start, that writing fails and why, what is lost at the end.
+import { DISK_WATCH_MS } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import { storeDiskStats } from "../native.ts";
+import { nowMs } from "../time.ts";
+
+const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
+
+/** Looks every DISK_WATCH_MS; each change is one line, so that a disk that stays full is told of once. */
+export class DiskWatch {
+  readonly #store: number;
+  readonly #dataDir: string;
+  readonly #logger: Logger;
+  readonly #startedMs = nowMs();
+  readonly #timer: NodeJS.Timeout;
+  #isRecovering = true;
+  #isFailing = false;
+
+  constructor(store: number, dataDir: string, logger: Logger) {
+    this.#store = store;
+    this.#dataDir = dataDir;
+    this.#logger = logger;
+    this.#timer = setInterval(() => this.look(), DISK_WATCH_MS);
+    this.#timer.unref();
+  }
+
+  /** Says what has changed since it looked last. */
+  look(): void {
+    const now = storeDiskStats(this.#store);
+    if (now === null || now === undefined) return;
+    const dataDir = this.#dataDir;
+    if (this.#isRecovering && !now.isRecovering) {
+      this.#isRecovering = false;
+      const { records, recordBytes: bytes } = now;
+      const seconds = Number(((nowMs() - this.#startedMs) / 1000).toFixed(1));
+      this.#logger.info({ dataDir, records, bytes, seconds }, `recovered ${records} records`);
+    }
+    if (now.isFailing === this.#isFailing) return;
+    this.#isFailing = now.isFailing;
+    const { queued, queuedBytes, trouble } = now;
+    if (now.isFailing) {
+      const seen = { dataDir, error: trouble, queued, queuedBytes };
+      this.#logger.error(seen, `the disk takes no more records: ${trouble}; ${FIX}`);
+    } else {
+      this.#logger.info({ dataDir, queued, queuedBytes }, "the disk takes records again");
+    }
+  }
+
+  /** After the last drain: what still waits will never be written. */
+  close(): void {
+    clearInterval(this.#timer);
+    this.look();
+    const { queued = 0, queuedBytes = 0, trouble = "" } = storeDiskStats(this.#store) ?? {};
+    if (queued === 0) return;
+    const lost = { dataDir: this.#dataDir, error: trouble, records: queued, bytes: queuedBytes };
+    this.#logger.error(lost, `${queued} records were not written to disk and are lost`);
+  }
+}

@@ -1,0 +1,78 @@
+// Owns the Flush call: written down first, then dropped in memory and on disk, then told to every sidecar.
+import { toNamespace } from "../block.ts";
+import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../native.ts";
+import type * as m from "../wire/messages.ts";
+import { shortHash } from "./audit.ts";
+import type { VaultContext } from "./context.ts";
+import type { FlushScope } from "./flush-log.ts";
+import type { Caller } from "./gate.ts";
+
+export async function flush(
+  vault: VaultContext,
+  request: m.FlushRequest,
+  { peer, role }: Caller,
+): Promise<m.FlushReply> {
+  const scope = scopeOf(vault, request);
+  const { number, isKept } = vault.flushes.begin(scope);
+  const dropped = await carryOut(vault, number, scope);
+  if (!dropped.volatile) vault.flushes.end(number);
+  const sidecars = await vault.watchers.tell(number);
+  const total = { ...dropped, volatile: dropped.volatile || !isKept, number, sidecars };
+  vault.counters.add("flushes");
+  const { records } = total;
+  const { model, recordClass } = scope;
+  const namespaces = namespacesOf(scope);
+  const short = namespaces.map((name) => (name === null ? "every" : shortHash(name)));
+  const away = sidecars.filter(({ confirmed }) => !confirmed).length;
+  const said = { namespaces: short, model, records, number, away };
+  vault.audit.record("admin_call", { peer, role, call: "Flush", ...said });
+  const shown = namespaces.map((name) => name?.toString("hex") ?? "every");
+  vault.logger.info({ ...total, namespaces: shown, model, recordClass }, "flushed");
+  return total;
+}
+
+/** Before it serves: what an earlier run began is ended, and what was made before its flushes stays out. */
+export async function recallFlushes(
+  vault: Pick<VaultContext, "flushes" | "logger" | "store">,
+): Promise<void> {
+  const { flushes, store, logger } = vault;
+  storeForgetFlushes(store, flushes.base);
+  for (const { number, recordClass, ...scope } of flushes.all) {
+    for (const namespace of namespacesOf(scope)) {
+      storeNoteFlush(store, number, namespace, recordClass);
+    }
+  }
+  for (const scope of flushes.undone) {
+    const dropped = await carryOut(vault, scope.number, scope);
+    if (!dropped.volatile) flushes.end(scope.number);
+    logger.warn({ number: scope.number, ...dropped }, "a flush of an earlier run was ended");
+  }
+}
+
+async function carryOut(
+  { store }: Pick<VaultContext, "store">,
+  number: number,
+  scope: FlushScope,
+): Promise<Pick<m.FlushReply, "records" | "bytes" | "diskBytes" | "volatile">> {
+  const total = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
+  for (const namespace of namespacesOf(scope)) {
+    const flushed = await storeFlush(store, number, namespace, scope.recordClass);
+    total.records += flushed.records;
+    total.bytes += flushed.bytes;
+    total.diskBytes += flushed.diskBytes;
+    total.volatile ||= !flushed.isDurable;
+  }
+  return total;
+}
+
+function scopeOf({ models }: VaultContext, request: m.FlushRequest): FlushScope {
+  const { recordClass, model = "", namespace } = request;
+  if (model !== "") return { namespaces: models.namespacesOf(model), recordClass, model };
+  const named = namespace.length === 0 ? null : [toNamespace(namespace).toString("hex")];
+  return { namespaces: named, recordClass, model };
+}
+
+/** null: every one. */
+function namespacesOf({ namespaces }: Pick<FlushScope, "namespaces">): (Buffer | null)[] {
+  return namespaces?.map((name) => toNamespace(Buffer.from(name, "hex"))) ?? [null];
+}

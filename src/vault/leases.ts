@@ -1,0 +1,92 @@
+// Owns the leases of measuring commands: what `bench`, `doctor` and `chaos` store goes when they say so, and after minutes by itself.
+import { isMeasuring, toNamespace } from "../block.ts";
+import type { Namespace } from "../block.ts";
+import { TierkvError } from "../errors.ts";
+import { MEASURE_LEASE_MS, MEASURES_MAX } from "../limits-tools.ts";
+import type { Logger } from "../log.ts";
+import { storeFlush } from "../native.ts";
+import type { ModelNames } from "./models.ts";
+
+/** By this name such a namespace outlives the process, where records do. */
+const MODEL = "tierkv measuring";
+const EVERY_CLASS = 0;
+/** No sidecar holds a copy of these: nothing is to be told or refused. */
+const NO_FLUSH = 0;
+
+export interface Dropped {
+  records: number;
+  bytes: number;
+}
+
+export class Leases {
+  readonly #store: number;
+  readonly #models: ModelNames;
+  readonly #logger: Logger;
+  readonly #leaseMs: number;
+  /** By namespace, in hexadecimal. */
+  readonly #timers = new Map<string, NodeJS.Timeout>();
+
+  /** Takes up again what the run before has left on the disk. */
+  constructor(
+    store: number,
+    models: ModelNames,
+    logger: Logger,
+    leaseMs: number = MEASURE_LEASE_MS,
+  ) {
+    this.#store = store;
+    this.#models = models;
+    this.#logger = logger;
+    this.#leaseMs = leaseMs;
+    for (const key of models.namespacesOf(MODEL)) this.#arm(toNamespace(Buffer.from(key, "hex")));
+  }
+
+  /** Begins a lease, or begins it anew. Throws BAD_ARGUMENT for a namespace that engines could have, OVERLOAD beyond the limit. */
+  begin(namespace: Namespace): void {
+    checkMeasuring(namespace);
+    const isNew = !this.#timers.has(namespace.toString("hex"));
+    if (isNew && this.#timers.size >= MEASURES_MAX) {
+      const limit = { count: this.#timers.size, limit: MEASURES_MAX };
+      throw new TierkvError("OVERLOAD", { what: "measuring commands", ...limit });
+    }
+    this.#models.learn(namespace, MODEL);
+    this.#arm(namespace);
+  }
+
+  /** Drops what is stored under it, in memory and on disk. */
+  async end(namespace: Namespace): Promise<Dropped> {
+    checkMeasuring(namespace);
+    const key = namespace.toString("hex");
+    clearTimeout(this.#timers.get(key));
+    this.#timers.delete(key);
+    const { records, bytes } = await storeFlush(this.#store, NO_FLUSH, namespace, EVERY_CLASS);
+    this.#models.forget(namespace);
+    return { records, bytes };
+  }
+
+  close(): void {
+    for (const timer of this.#timers.values()) clearTimeout(timer);
+    this.#timers.clear();
+  }
+
+  #arm(namespace: Namespace): void {
+    const key = namespace.toString("hex");
+    clearTimeout(this.#timers.get(key));
+    const timer = setTimeout(() => void this.#expire(namespace), this.#leaseMs);
+    this.#timers.set(key, timer.unref());
+  }
+
+  async #expire(namespace: Namespace): Promise<void> {
+    try {
+      const dropped = await this.end(namespace);
+      this.#logger.info(dropped, "records of a measuring command that did not end were dropped");
+    } catch (error) {
+      this.#logger.warn({ err: error }, "records of a measuring command could not be dropped");
+    }
+  }
+}
+
+function checkMeasuring(namespace: Namespace): void {
+  if (isMeasuring(namespace)) return;
+  const reason = "Measure: the namespace does not begin as those of measuring commands do";
+  throw new TierkvError("BAD_ARGUMENT", { reason });
+}

@@ -1,0 +1,142 @@
+// Owns who is told of flushes: one held call per sidecar and class, what each confirmed, and who has not yet.
+import type { handleUnaryCall } from "@grpc/grpc-js";
+import { TierkvError } from "../errors.ts";
+import {
+  FLUSH_CONFIRM_MS,
+  NAME_BYTES_MAX,
+  WATCH_HOLD_MS,
+  WATCHERS_FORGET_MS,
+  WATCHERS_MAX,
+} from "../limits.ts";
+import { nowMs } from "../time.ts";
+import type { FlushedSidecar, WatchReply, WatchRequest } from "../wire/messages.ts";
+import { toGrpcStatus } from "../wire/status.ts";
+import type { FlushLog } from "./flush-log.ts";
+
+interface Watcher {
+  name: string;
+  /** It has dropped what flushes up to this one took. */
+  flushed: number;
+  /** What it dropped for the last one. */
+  dropped: { blocks: number; bytes: number; saves: number };
+  seenMs: number;
+  /** Answers the call that is held; null: none is. */
+  answer: (() => void) | null;
+}
+
+export class Watchers {
+  readonly #log: FlushLog;
+  readonly #epoch: number;
+  /** By the id that each gave itself; who called last comes last. */
+  readonly #watchers = new Map<string, Watcher>();
+  readonly #onConfirmed = new Set<() => void>();
+  #isStopped = false;
+
+  constructor(log: FlushLog, epoch: number) {
+    this.#log = log;
+    this.#epoch = epoch;
+  }
+
+  /** Answers at once where there is news, else when there is, or after WATCH_HOLD_MS. */
+  readonly watch: handleUnaryCall<WatchRequest, WatchReply> = (call, callback) => {
+    const { request } = call;
+    try {
+      if (request.leaving) {
+        this.#watchers.get(request.client)?.answer?.();
+        this.#watchers.delete(request.client);
+        callback(null, this.#news(request.flushed));
+        return;
+      }
+      if (this.#isStopped) throw new TierkvError("CLOSED", { what: "the vault" });
+      const watcher = this.#enter(request);
+      const end = (isGone: boolean): void => {
+        if (watcher.answer !== answer) return;
+        clearTimeout(timer);
+        watcher.answer = null;
+        watcher.seenMs = nowMs();
+        if (isGone) return;
+        if (this.#isStopped)
+          callback(toGrpcStatus(new TierkvError("CLOSED", { what: "the vault" })));
+        else callback(null, this.#news(request.flushed));
+      };
+      const answer = (): void => end(false);
+      watcher.answer?.();
+      watcher.answer = answer;
+      const timer = setTimeout(answer, WATCH_HOLD_MS);
+      call.once("cancelled", () => end(true));
+      if (this.#log.number !== request.flushed) answer();
+    } catch (error) {
+      callback(toGrpcStatus(error));
+    }
+  };
+
+  /** Tells all of flush `number`, and waits for those that are connected, FLUSH_CONFIRM_MS at most. */
+  async tell(number: number): Promise<FlushedSidecar[]> {
+    const told = [...this.#watchers.values()].filter(({ answer }) => answer !== null);
+    for (const { answer } of told) answer?.();
+    await new Promise<void>((resolve) => {
+      const end = (): void => {
+        clearTimeout(timer);
+        this.#onConfirmed.delete(look);
+        resolve();
+      };
+      const timer = setTimeout(end, FLUSH_CONFIRM_MS);
+      const look = (): void => {
+        if (told.every(({ flushed }) => flushed >= number)) end();
+      };
+      this.#onConfirmed.add(look);
+      look();
+    });
+    this.#forgetOthers(null);
+    return [...this.#watchers.values()].map(({ name, flushed, dropped, seenMs, answer }) => {
+      const isConfirmed = flushed >= number;
+      const nothing = { blocks: 0, bytes: 0, saves: 0 };
+      const quietMs = answer === null ? Math.round(nowMs() - seenMs) : 0;
+      return { name, confirmed: isConfirmed, quietMs, ...(isConfirmed ? dropped : nothing) };
+    });
+  }
+
+  /** Holds no call any more. */
+  stop(): void {
+    this.#isStopped = true;
+    for (const { answer } of this.#watchers.values()) answer?.();
+  }
+
+  #news(flushed: number): WatchReply {
+    return { epoch: this.#epoch, flushes: this.#log.since(flushed) };
+  }
+
+  /** Takes note of a call, and of what it confirms. Throws OVERLOAD when too many watch. */
+  #enter({ client, name: given, flushed, blocks, bytes, saves }: WatchRequest): Watcher {
+    const name = given.slice(0, NAME_BYTES_MAX);
+    if (client.length > NAME_BYTES_MAX) {
+      throw new TierkvError("BAD_ARGUMENT", {
+        reason: `a client id of ${client.length} characters`,
+      });
+    }
+    this.#forgetOthers({ client, name });
+    const known = this.#watchers.get(client);
+    if (known === undefined && this.#watchers.size >= WATCHERS_MAX) {
+      const limit = { count: this.#watchers.size, limit: WATCHERS_MAX };
+      throw new TierkvError("OVERLOAD", { what: "sidecars that watch a vault", ...limit });
+    }
+    const watcher = known ?? { name, flushed, dropped: NOTHING, seenMs: 0, answer: null };
+    watcher.seenMs = nowMs();
+    if (flushed !== watcher.flushed) watcher.dropped = { blocks, bytes, saves };
+    watcher.flushed = flushed;
+    this.#watchers.set(client, watcher);
+    for (const look of this.#onConfirmed) look();
+    return watcher;
+  }
+
+  /** Those that ended without a word: they are quiet for long, or `newcomer` has their name. */
+  #forgetOthers(newcomer: { client: string; name: string } | null): void {
+    for (const [client, { name, answer, seenMs }] of this.#watchers) {
+      if (answer !== null || client === newcomer?.client) continue;
+      const isOld = nowMs() - seenMs > WATCHERS_FORGET_MS;
+      if (isOld || name === newcomer?.name) this.#watchers.delete(client);
+    }
+  }
+}
+
+const NOTHING = { blocks: 0, bytes: 0, saves: 0 };
