@@ -16,10 +16,8 @@ export const CERTIFICATE_DAYS = 3_650;
 export const CERTIFICATE_EARLY_S = 86_400;
 /** A certificate with fewer days left is warned about at every start. */
 export const CERTIFICATE_WARN_DAYS = 30;
-/** From the first byte of a connection to the end of its TLS handshake. */
-export const TLS_HANDSHAKE_MS = 5_000;
-/** A connection without a call that was let in ends after this time. */
-export const AUTH_TIMEOUT_MS = 10_000;
+/** From the first packet of a connection until it is let in: handshake, hello, first call. */
+export const DOOR_DEADLINE_MS = 5_000;
 /** Failed attempts of one address in a row, and the pause after which one more is allowed. */
 export const AUTH_FAILURES_MAX = 10;
 export const AUTH_REFILL_MS = 1_000;
@@ -34,7 +32,27 @@ export const JOIN_CODE_CHARS_MAX = 2_048;
 /** One file of the audit log, and how many older ones are kept beside it. */
 export const AUDIT_FILE_BYTES_MAX = 16_777_216;
 export const AUDIT_FILES_KEPT = 4;
-/** Lines of the audit log in a second; what comes above is counted in the next line. */
+/** Lines of the audit log that clients cause in a second, and strangers: at once, then in a second. What comes above is counted in the next line. */
 export const AUDIT_LINES_PER_S_MAX = 50;
+export const AUDIT_STRANGER_LINES_MAX = 50;
+export const AUDIT_STRANGER_LINES_PER_S = 1;
 /** How often counters that belong into the audit log are looked at. */
 export const AUDIT_POLL_MS = 1_000;
+/** An invitation is good for this long unless its maker says otherwise, and never longer than the second. */
+export const INVITATION_S_DEFAULT = 86_400;
+export const INVITATION_S_MAX = 2_592_000;
+/** Invitations open at a time. */
+export const INVITATIONS_MAX = 64;
+/** Machines that have a credential of a vault. */
+export const MEMBERS_MAX = 256;
+/** Characters of a machine's name that are kept. */
+export const MACHINE_NAME_CHARS_MAX = 64;
+/** When machines were seen last is written down at most this often. */
+export const MEMBERS_SAVE_MS = 60_000;
+/** The greatest number of a credential's account: two bytes. */
+export const ACCOUNTS_MAX = 65_535;
+/** Lines of one kind that are logged at once, and after which time one more is; those in between are counted. */
+export const LOG_LINES_BURST = 100;
+export const LOG_REFILL_MS = 1_000;
+/** Kinds of lines that are told apart. */
+export const LOG_KINDS_MAX = 512;

@@ -43,16 +43,20 @@ export const KEYS_MAX = 4096;
 export const SHIM_CONNECTIONS_MAX = 256;
 /** Streams one vault serves to one connection at the same time. */
 export const STREAMS_MAX = 100;
-/** Connections one vault holds open. */
-export const VAULT_CONNECTIONS_MAX = 512;
+/** Connections one vault holds open, lanes and gRPC. */
+export const VAULT_CONNECTIONS_MAX = 768;
 /** Those of one address: half, so that nobody keeps all others out. */
-export const VAULT_PEER_CONNECTIONS_MAX = 256;
-/** A new one calls within this time, whatever else it sends. */
-export const GUEST_FIRST_CALL_MS = 5_000;
-/** How often connections are looked at, what one may send in between outside of calls, and how many calls it may cancel. */
+export const VAULT_PEER_CONNECTIONS_MAX = 384;
+/** Connections that wait to be let in, of strangers, and as many of addresses that were let in before. */
+export const VAULT_WAITING_MAX = 256;
+/** Those of one address: where there are more, the one that waited longest gives way. */
+export const VAULT_PEER_WAITING_MAX = 128;
+/** How often connections are looked at, and what one may send in between outside of calls. */
 export const GUEST_SWEEP_MS = 500;
 export const GUEST_IDLE_BYTES_MAX: number = 64 * KIB;
-export const GUEST_CANCELS_MAX = 512;
+/** Calls that one connection may give up before they are answered: at once, and in a second. A client has CLIENT_CALLS_MAX open. */
+export const GUEST_RESETS_MAX = 256;
+export const GUEST_RESETS_PER_S = 128;
 /** Store, Fetch and Watch calls one vault serves at the same time, over all connections. */
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */
@@ -126,6 +130,26 @@ export const STATUS_TIMEOUT_MS = 2_000;
 export const STATUS_SAMPLES = 10;
 /** `tierkv flush` gives a vault this long: freeing many records takes a while. */
 export const FLUSH_TIMEOUT_MS = 30_000;
+/** A flush waits this long for the sidecars that are connected to say that they dropped what they hold. */
+export const FLUSH_CONFIRM_MS = 5_000;
+/** Flushes a vault remembers, for sidecars that were away; who missed more than that drops all. */
+export const FLUSHES_KEPT_MAX = 256;
+/** Namespaces that a sidecar which was away is told of at once; who missed flushes of more drops all. */
+export const FLUSH_NAMESPACES_TOLD_MAX = 4_096;
+/** A vault holds the call of a sidecar that waits for flushes this long; then it is made again. */
+export const WATCH_HOLD_MS = 20_000;
+/** Longer than a vault holds it: then the vault hangs. */
+export const WATCH_TIMEOUT_MS = 30_000;
+/** Until a sidecar asks again whose call failed; drawn up to twice this. */
+export const WATCH_PAUSE_MS = 500;
+/** A sidecar that ends gives a vault this long to hear so. */
+export const FLUSH_LEAVE_MS = 500;
+/** Sidecars, one per class of records, that a vault tells of flushes. */
+export const WATCHERS_MAX = 1_024;
+/** One that has not been heard of for a day is not waited for: it is not coming back with its arena. */
+export const WATCHERS_FORGET_MS = 86_400_000;
+/** As the last flush that a record's maker knew of: the record is made now, from nothing that was stored. */
+export const MADE_NOW: number = Number.MAX_SAFE_INTEGER;
 
 // `tierkv bench`.
 /** One call, on a slow link, too. */
@@ -158,8 +182,8 @@ export const SPARE_TRIM_MS = 10_000;
 /** A vault's rates are over about this time, and are sampled this often. */
 export const RATE_SPAN_MS = 10_000;
 export const RATE_SAMPLE_MS = 1_000;
-/** From a vault's port to that of its lanes: the next ports may be those of other vaults. */
-export const LANE_PORT_STEP = 1000;
+/** How often a vault looks whether its disk has begun or ceased to fail. */
+export const DISK_WATCH_MS = 500;
 /** A first call waits this long for lanes that are being opened; a refused connection is heard of at once. */
 export const LANES_OPEN_WAIT_MS = 500;
 /** Pause before broken lanes are opened again: the first and the longest, each jittered down to its half. */
@@ -250,6 +274,8 @@ export const ARENA_SLOTS_MIN = 64;
 export const ARENA_SLOTS_MAX = 1_048_576;
 /** How often the progress of touching a new arena is read. */
 export const ARENA_POLL_MS = 20;
+/** Pause before a frame with a descriptor is tried again on a socket that is full. */
+export const PASS_RETRY_MS = 10;
 /** Slots that must be touched, beside the saves' share, before restores start. */
 export const RESTORE_SLOTS_MIN = 16;
 /** Bytes one worker may have in slots for saves: two steps of 64 MiB, one being copied, one being encoded. */
@@ -264,6 +290,8 @@ export const CREDIT_REGRANT_MS = 1_000;
 export const SAVE_ITEMS_MAX = 4096;
 /** Saves between the engine and the vault, all engines together; what comes above it is dropped. */
 export const SAVE_QUEUE_BYTES_MAX: number = 512 * MIB;
+/** Saves between the engine and the vault above which nothing more is encoded ahead of the lanes: blocks wait in the engine's own cache instead. */
+export const SAVE_AHEAD_BYTES_MAX: number = SAVE_QUEUE_BYTES_MAX / 2;
 /** One encode task, and one Store call: long enough to pay for its overhead. */
 export const SAVE_BATCH_BYTES: number = 8 * MIB;
 export const SAVE_BATCH_ITEMS = 512;
@@ -358,6 +386,8 @@ export const SCRAPE_CONNECTIONS_MAX = 16;
 export const SCRAPE_HEADER_BYTES_MAX = 8_192;
 /** A request to it arrives, and its answer is read, within this time. */
 export const SCRAPE_TIMEOUT_MS = 5_000;
+/** Requests of which one `counts` says that nothing was asked. */
+export const UNASKED_ROWS_MAX = 64;
 /** Requests `tierkv explain` remembers, and those it shows at once. */
 export const DECISIONS_MAX = 1_024;
 export const EXPLAIN_MAX = 256;
@@ -365,3 +395,6 @@ export const EXPLAIN_MAX = 256;
 export const FATES_MAX = 65_536;
 /** Restores hold saves back on the link for at most this long at a time. */
 export const SAVE_HOLD_MS_MAX = 2_000;
+
+/** Loads from disk at a time for calls over gRPC: half of the threads that Node has for all its background work. */
+export const DISK_LOADS_MAX = 2;

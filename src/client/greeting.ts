@@ -11,12 +11,14 @@ import type { CallContext } from "../wire/status.ts";
 /** Bitmaps of several look-ups are joined bytewise, so keys are split in multiples of eight. */
 const KEYS_STEP = 8;
 
-export function helloRequest(name: RecordClass): HelloRequest {
+/** `flushed`: the last flush of the vault that this client knows of; 0: none. */
+export function helloRequest(name: RecordClass, flushed = 0): HelloRequest {
   return {
     protocolMin: PROTOCOL_MIN,
     protocolMax: PROTOCOL_MAX,
     clientVersion: coreInfo().version,
     clientName: `${hostname()} (client of its ${name} vault)`,
+    flushed,
   };
 }
 

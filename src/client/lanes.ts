@@ -6,6 +6,7 @@ import {
   LANES_PAUSE_MAX_MS,
   LANES_PAUSE_MIN_MS,
   LANES_POLL_MS,
+  MADE_NOW,
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import {
@@ -25,7 +26,7 @@ import type { CallOptions } from "./channel.ts";
 import type { Retries } from "./retries.ts";
 
 export interface LanesOptions {
-  /** The vault as gRPC knows it. */
+  /** The vault's one port, or its socket. */
   address: string;
   /** How many; 0: none. */
   count: number;
@@ -85,8 +86,6 @@ interface Outcome {
 /** none: not offered, or not wanted · opening · up · broken: will be tried again. */
 export type LanesState = "none" | "opening" | "up" | "broken";
 
-const UNIX_PREFIX = "unix:";
-
 export class Lanes {
   readonly #options: LanesOptions;
   readonly #open = new Map<number, (outcome: Outcome) => void>();
@@ -113,12 +112,11 @@ export class Lanes {
   }
 
   /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
-  async offer({ laneAddress, laneToken }: HelloReply): Promise<void> {
+  async offer({ laneToken }: HelloReply): Promise<void> {
     const { count, address } = this.#options;
     const isIdle = this.#state === "none" || this.#state === "broken";
     if (count === 0 || !isIdle || this.#closing.signal.aborted) return;
-    const target = laneTarget(address, laneAddress);
-    if (target === null || laneToken.length === 0) {
+    if (laneToken.length === 0) {
       this.#tellNone();
       return;
     }
@@ -130,7 +128,7 @@ export class Lanes {
       const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
         if (this.#id === id) this.#hear(request, error, data, bytes);
       };
-      const id = lanesOpen(target, laneToken, count, hear, this.#options.tls);
+      const id = lanesOpen(address, laneToken, count, hear, this.#options.tls);
       this.#id = id;
     } catch (error) {
       this.#broke(toTierkvError(error).message);
@@ -161,8 +159,9 @@ export class Lanes {
     records: Uint32Array,
     options: RequestOptions,
     tenant = 0,
+    flushed: number = MADE_NOW,
   ): Promise<Settled> {
-    const begin = (id: number): number => lanesStore(id, namespace, keys, records, tenant);
+    const begin = (id: number): number => lanesStore(id, namespace, keys, records, tenant, flushed);
     return settledOf(await this.#run(begin, options), records.length);
   }
 
@@ -288,14 +287,6 @@ export class Lanes {
     }
     this.#isRenewing = false;
   }
-}
-
-/** Where to dial: the host is the one that gRPC uses; a socket only where gRPC uses one, too. null: not to be used. */
-export function laneTarget(grpcAddress: string, laneAddress: string): string | null {
-  const isUnix = grpcAddress.startsWith(UNIX_PREFIX);
-  if (laneAddress.startsWith(UNIX_PREFIX)) return isUnix ? laneAddress : null;
-  if (isUnix || !/^:\d{1,5}$/.test(laneAddress)) return null;
-  return grpcAddress.slice(0, grpcAddress.lastIndexOf(":")) + laneAddress;
 }
 
 function settledOf(outcome: Outcome | null, items: number): Settled {

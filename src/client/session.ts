@@ -15,6 +15,7 @@ import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { VaultChannel } from "./channel.ts";
 import type { CallOptions } from "./channel.ts";
+import { FlushFeed } from "./flush-feed.ts";
 import { checkHello, helloRequest } from "./greeting.ts";
 import { Lanes } from "./lanes.ts";
 import type { LanesState, RequestOptions } from "./lanes.ts";
@@ -30,6 +31,8 @@ export interface VaultClientOptions {
   lanes?: number;
   /** null: in the clear. */
   security?: ChannelSecurity | null;
+  /** Why nothing may be sent to this vault; every call is rejected with it before a connection is made. */
+  refusal?: TierkvError;
 }
 
 /** One call under way. */
@@ -69,6 +72,8 @@ function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
 }
 
 export class VaultSession {
+  /** What the vault dropped for good; its listener hears of it before any answer that comes after. */
+  readonly flushes: FlushFeed = new FlushFeed();
   readonly #options: VaultClientOptions;
   readonly #breaker: Breaker;
   readonly #calls = new Set<AbortController>();
@@ -98,13 +103,13 @@ export class VaultSession {
     });
   }
 
-  get state(): VaultState {
-    return this.#breaker.state;
+  get state(): VaultState | "refused" {
+    return this.#options.refusal === undefined ? this.#breaker.state : "refused";
   }
 
   /** Nobody is to ask the vault. */
   get isOpen(): boolean {
-    return this.#breaker.isOpen;
+    return this.#breaker.isOpen || this.#options.refusal !== undefined;
   }
 
   get lanesState(): LanesState {
@@ -145,6 +150,33 @@ export class VaultSession {
     const greetThenWork = async (attempt: Attempt): Promise<T> =>
       await work(attempt, await this.#greeted(attempt));
     return await this.direct(call, timeoutMs, greetThenWork, parent);
+  }
+
+  /**
+   * Runs one call on a greeted connection that says nothing of how the vault is: the breaker hears of it only when the
+   * vault greets. Rejects like `call`.
+   */
+  async listen<T>(
+    call: string,
+    timeoutMs: number,
+    work: (attempt: Attempt) => Promise<T>,
+    parent: AbortSignal,
+  ): Promise<T> {
+    const context = this.#context(call, timeoutMs);
+    const controller = this.#admit(context);
+    const onParent = (): void => controller.abort(parent.reason);
+    if (parent.aborted) onParent();
+    parent.addEventListener("abort", onParent, { once: true });
+    try {
+      const attempt = this.#attempt(context, controller.signal, { seen: false });
+      await this.#greeted(attempt);
+      return await work(attempt);
+    } catch (error) {
+      throw fromGrpcError(error, context);
+    } finally {
+      parent.removeEventListener("abort", onParent);
+      this.#calls.delete(controller);
+    }
   }
 
   /** Runs one call without greeting, whatever the breaker says; the breaker hears how it went. */
@@ -202,6 +234,7 @@ export class VaultSession {
   }
 
   #admit(context: CallContext): AbortController {
+    if (this.#options.refusal !== undefined) throw this.#options.refusal;
     if (this.#isClosed) throw this.#closedError();
     if (this.#calls.size >= CLIENT_CALLS_MAX) {
       const reason = `${this.#calls.size} calls of this client are under way, the limit is ${CLIENT_CALLS_MAX}`;
@@ -248,13 +281,18 @@ export class VaultSession {
   async #sayHello(attempt: Attempt): Promise<HelloReply> {
     const { channel, context } = attempt;
     const { name } = this.#options;
-    const answer = await channel.unary(vaultService.Hello, helloRequest(name), attempt.options());
+    const answer = await channel.unary(
+      vaultService.Hello,
+      helloRequest(name, this.flushes.number),
+      attempt.options(),
+    );
     const reply = checkHello(answer, name, context);
     this.#breaker.succeeded();
     if (reply.epoch !== this.#epoch && this.#epoch !== null) {
-      this.#options.logger.warn({ vault: this.#label }, "vault restarted and lost its memory");
+      void this.#tellReturn(channel);
     }
     this.#epoch = reply.epoch;
+    this.flushes.take(reply.flushes, reply.epoch);
     if (channel === this.#channel) {
       this.#vault = reply;
       channel.onceDisconnected(() => {
@@ -263,6 +301,27 @@ export class VaultSession {
     }
     await this.#lanes.offer(reply);
     return reply;
+  }
+
+  /** Another epoch: what was in its memory is gone, what was on its disk may not be. */
+  async #tellReturn(channel: VaultChannel): Promise<void> {
+    const { logger } = this.#options;
+    const vault = this.#label;
+    try {
+      const options = { timeoutMs: HELLO_TIMEOUT_MS, signal: new AbortController().signal };
+      const { disk } = await channel.unary(vaultService.Stats, {}, options);
+      if (disk === null || disk === undefined) {
+        logger.warn({ vault }, "vault restarted and lost its memory");
+      } else {
+        const { records, recordBytes: bytes, recovering } = disk;
+        const so = recovering
+          ? `is recovering, ${records} records so far`
+          : `recovered ${records} records`;
+        logger.info({ vault, records, bytes, recovering }, `vault restarted and ${so}`);
+      }
+    } catch (error) {
+      logger.warn({ vault, err: error }, "vault restarted, and does not say with what");
+    }
   }
 
   /** On a new connection: an old one may hang half-open, and gRPC would wait for it. */

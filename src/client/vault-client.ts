@@ -2,7 +2,13 @@
 import { classNumber, ItemStatus, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { CHUNK_BYTES, DEMOTE_KEYS_MAX, REPORT_KEYS_MAX, STORE_BATCH_BYTES } from "../limits.ts";
+import {
+  CHUNK_BYTES,
+  DEMOTE_KEYS_MAX,
+  MADE_NOW,
+  REPORT_KEYS_MAX,
+  STORE_BATCH_BYTES,
+} from "../limits.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
@@ -11,6 +17,7 @@ import type { VaultState } from "./breaker.ts";
 import { runFetch } from "./fetch-call.ts";
 import { FetchLedger } from "./fetch-ledger.ts";
 import type { FetchSink } from "./fetch-ledger.ts";
+import type { FlushFeed } from "./flush-feed.ts";
 import type { LandingPlan, LanesState, Probed, Settled } from "./lanes.ts";
 import { VaultSession } from "./session.ts";
 import type { Attempt, VaultClientOptions } from "./session.ts";
@@ -56,7 +63,7 @@ export interface FetchOptions {
 /**
  * One per vault address; connects with the first call, greets after every connect. Every call ends within its `deadlineMs`
  * (a duration) and rejects only with coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED, VAULT_BUSY, VAULT_BROKEN,
- * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, CANCELLED, CLOSED.
+ * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, CANCELLED, CLOSED; with its `refusal` where it has one.
  */
 export class VaultClient {
   /** The class of records this vault must hold. */
@@ -70,7 +77,7 @@ export class VaultClient {
     this.#session = new VaultSession(options);
   }
 
-  get state(): VaultState {
+  get state(): VaultState | "refused" {
     return this.#session.state;
   }
 
@@ -97,6 +104,11 @@ export class VaultClient {
   /** Of the last hello; null before the first. Another number means that the vault has lost what it held. */
   get epoch(): number | null {
     return this.#session.epoch;
+  }
+
+  /** What the vault flushed. */
+  get flushes(): FlushFeed {
+    return this.#session.flushes;
   }
 
   /** Asks the vault itself, also while it counts as down. */
@@ -132,13 +144,14 @@ export class VaultClient {
     });
   }
 
-  /** Put-if-absent, on the account of `tenant`; one status per item. What was accepted before a failure stays in the vault, so trying again is safe. */
+  /** Put-if-absent, on the account of `tenant`, of what was made knowing of flushes up to `flushed`; one status per item. What was accepted before a failure stays in the vault, so trying again is safe. */
   store(
     namespace: Buffer,
     recordClass: RecordClass,
     items: readonly StoreItem[],
     deadlineMs: number,
     tenant = 0,
+    flushed: number = MADE_NOW,
   ): Promise<ItemStatus[]> {
     return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
       checkMayStore(vault);
@@ -151,7 +164,9 @@ export class VaultClient {
       );
       const stored: ItemStatus[] = [];
       for (const batch of batches) {
-        stored.push(...(await storeBatch(attempt, { namespace, recordClass, tenant }, batch)));
+        stored.push(
+          ...(await storeBatch(attempt, { namespace, recordClass, tenant, flushed }, batch)),
+        );
       }
       return items.map((item) =>
         isSmall(item) ? (stored.shift() ?? ItemStatus.INCOMPLETE) : ItemStatus.TOO_LARGE,
@@ -180,6 +195,7 @@ export class VaultClient {
     items: readonly EncodedItem[],
     deadlineMs: number,
     tenant = 0,
+    flushed: number = MADE_NOW,
   ): Promise<{ statuses: ItemStatus[]; isOverLanes: boolean }> {
     const endMs = nowMs() + deadlineMs;
     const { statuses } = await this.#session.call("Store", deadlineMs, (attempt, vault) => {
@@ -190,6 +206,7 @@ export class VaultClient {
         Uint32Array.from(items, ({ record }) => record.id),
         attempt.laneOptions(),
         tenant,
+        flushed,
       );
     });
     const settled = [...statuses] as ItemStatus[];
@@ -199,7 +216,7 @@ export class VaultClient {
     const there = rest.filter((_index, at) => left[at] !== null);
     const records = left.filter((item) => item !== null);
     const leftMs = Math.max(0, endMs - nowMs());
-    const stored = await this.store(namespace, recordClass, records, leftMs, tenant);
+    const stored = await this.store(namespace, recordClass, records, leftMs, tenant, flushed);
     for (const [at, index] of there.entries()) {
       settled[index] = stored[at] ?? ItemStatus.INCOMPLETE;
     }
@@ -304,6 +321,27 @@ export class VaultClient {
     );
   }
 
+  /** Leases a namespace of `measuringNamespace` for minutes; with `isEnd` drops what is stored under it. */
+  measure(namespace: Buffer, deadlineMs: number, isEnd = false): Promise<m.MeasureReply> {
+    return this.#session.call("Measure", deadlineMs, ({ channel, options }) =>
+      channel.unary(vaultService.Measure, { namespace, end: isEnd }, options()),
+    );
+  }
+
+  /** Waits until the vault flushes something, or for a while; by then `flushes` has heard of it. Says what was dropped here. */
+  async watch(
+    request: Omit<m.WatchRequest, "flushed">,
+    deadlineMs: number,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const work = async ({ channel, options }: Attempt): Promise<void> => {
+      const asked = { ...request, flushed: this.flushes.number };
+      const { flushes } = await channel.unary(vaultService.Watch, asked, options());
+      if (flushes !== null) this.flushes.hear(flushes);
+    };
+    await this.#session.listen("Watch", deadlineMs, work, signal);
+  }
+
   /** Says which model a namespace belongs to, for people who flush by model. */
   nameModel(namespace: Buffer, model: string, deadlineMs: number): Promise<m.NameReply> {
     return this.#session.call("Name", deadlineMs, ({ channel, options }) =>
@@ -342,14 +380,15 @@ function checkMayStore({ readOnly }: m.HelloReply): void {
 
 function storeBatch(
   attempt: Attempt,
-  whose: { namespace: Buffer; recordClass: RecordClass; tenant: number },
+  whose: { namespace: Buffer; recordClass: RecordClass; tenant: number; flushed: number },
   batch: readonly StoreItem[],
 ): Promise<ItemStatus[]> {
   const { onProgress, broken } = attempt;
-  const { namespace, recordClass, tenant } = whose;
+  const { namespace, recordClass, tenant, flushed } = whose;
   const offer = {
     namespace,
     tenant,
+    flushed,
     keys: Buffer.concat(batch.map((item) => item.key)),
     recordBytes: batch.map((item) => item.record.length),
     recordClass: classNumber(recordClass),

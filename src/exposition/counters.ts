@@ -11,18 +11,21 @@ export interface CounterFamily {
 }
 
 const MICROSECONDS = /_us$/;
+/** Of the name under which counters beyond the limit of names are counted. */
+const OTHER_HELP = "Counted under names beyond the limit of names.";
 
-/** `process` is the first part of every name: `tierkv_sidecar`. */
+/** `process` is the first part of every name: `tierkv_sidecar`. `texts` say by counter what it counts. */
 export function counterFamilies(
   process: string,
   counts: Readonly<Record<string, number>>,
+  texts: Readonly<Record<string, string>>,
   grouped: readonly CounterFamily[],
 ): Family[] {
   const singles: Family[] = [];
   const samples = new Map<CounterFamily, Sample[]>(grouped.map((family) => [family, []]));
   for (const [name, value] of Object.entries(counts)) {
     const family = grouped.find(({ prefix }) => name.startsWith(prefix));
-    if (family === undefined) singles.push(single(process, name, value));
+    if (family === undefined) singles.push(single(process, name, value, texts[name]));
     else {
       const labels = { [family.label]: name.slice(family.prefix.length) };
       samples.get(family)?.push({ labels, value });
@@ -37,10 +40,9 @@ export function counterFamilies(
 }
 
 /** Times are seconds in Prometheus. */
-function single(process: string, name: string, value: number): Family {
+function single(process: string, name: string, value: number, help = OTHER_HELP): Family {
   const isTime = MICROSECONDS.test(name);
   const shown = isTime ? name.replace(MICROSECONDS, "_seconds") : name;
-  const help = `${shown.replaceAll("_", " ")}, since the start.`;
   const samples = [{ value: isTime ? value / 1e6 : value }];
   return { name: `${process}_${shown}_total`, kind: "counter", help, samples };
 }

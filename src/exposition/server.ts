@@ -1,4 +1,4 @@
-// Owns the HTTP endpoint that Prometheus scrapes: one path, bounded in connections, time and request size.
+// Owns the HTTP endpoint that Prometheus and health checks ask: two paths, bounded in connections, time and request size.
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -15,6 +15,8 @@ export interface ScrapeOptions {
   readonly key: string;
   /** Families as they stand now. */
   read(): readonly Family[];
+  /** What keeps the process from its work now, in words; null: nothing. */
+  trouble(): string | null;
 }
 
 export interface ScrapeServer extends Running {
@@ -22,11 +24,12 @@ export interface ScrapeServer extends Running {
   readonly url: string;
 }
 
-/** Serves `GET /metrics` until closed. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+/** Serves `GET /metrics` and `GET /healthz` until closed. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
 export async function startScrapeServer({
   listen,
   key,
   read,
+  trouble,
 }: ScrapeOptions): Promise<ScrapeServer> {
   const limits = {
     maxHeaderSize: SCRAPE_HEADER_BYTES_MAX,
@@ -34,7 +37,7 @@ export async function startScrapeServer({
     headersTimeout: SCRAPE_TIMEOUT_MS,
     connectionsCheckingInterval: SCRAPE_TIMEOUT_MS,
   };
-  const server = createServer(limits, answer(read));
+  const server = createServer(limits, answer(read, trouble));
   server.maxConnections = SCRAPE_CONNECTIONS_MAX;
   // A reader that has stopped reading ends here, too.
   server.setTimeout(SCRAPE_TIMEOUT_MS);
@@ -60,20 +63,28 @@ export async function startScrapeServer({
   };
 }
 
-function answer(read: () => readonly Family[]): RequestListener {
+function answer(read: ScrapeOptions["read"], trouble: ScrapeOptions["trouble"]): RequestListener {
   return (request, response) => {
     const path = request.url?.replace(/\?.*$/, "");
-    if (request.method !== "GET" || path !== "/metrics" || hasBody(request)) {
+    if (request.method !== "GET" || !isServed(path) || hasBody(request)) {
       // Nothing of a body is read: the connection ends with the answer.
       response
         .writeHead(404, { "content-type": "text/plain", connection: "close" })
-        .end("GET /metrics\n", () => request.socket.destroySoon());
+        .end("GET /metrics or GET /healthz\n", () => request.socket.destroySoon());
       return;
     }
     request.resume();
+    if (path === "/healthz") {
+      const reason = trouble();
+      const status = reason === null ? 200 : 503;
+      response.writeHead(status, { "content-type": "text/plain" }).end(`${reason ?? "ok"}\n`);
+      return;
+    }
     response.writeHead(200, { "content-type": CONTENT_TYPE }).end(exposition(read()));
   };
 }
+
+const isServed = (path: string | undefined): boolean => path === "/metrics" || path === "/healthz";
 
 function hasBody({ headers }: IncomingMessage): boolean {
   const { "content-length": length = "0", "transfer-encoding": coding } = headers;

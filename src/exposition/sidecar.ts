@@ -3,6 +3,7 @@ import { armedFailpoints } from "../failpoint.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { counterFamilies, histogramFamily } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
+import { SIDECAR_HELP } from "./help.ts";
 import { FAILPOINTS_HELP, gauge } from "./text.ts";
 import type { Family, Sample } from "./text.ts";
 
@@ -57,8 +58,8 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
     gauge(`${own}_save_queue_bytes`, "Their bytes.", saves.queuedBytes),
     gauge(
       `${own}_vault_up`,
-      "1 while a vault answers.",
-      ofVaults(status, ({ state }) => state),
+      "1 while a vault answers, 0 while it does not or is quarantined; absent before it was first asked.",
+      ofVaults(status, ({ state }) => (state === "unknown" ? null : state)),
     ),
     gauge(
       `${own}_vault_lanes_up`,
@@ -68,22 +69,17 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
     ...Object.entries(status.times).map(([name, times]) =>
       histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, times),
     ),
-    ...counterFamilies(own, status.counters, GROUPED),
+    ...counterFamilies(own, status.counters, SIDECAR_HELP, GROUPED),
   ];
 }
 
 function ofVaults(
   { vaults }: SidecarStatus,
-  stateOf: (vault: { state: string; lanes: string }) => string,
+  stateOf: (vault: { state: string; lanes: string }) => string | null,
 ): Sample[] {
-  return Object.entries(vaults).flatMap(([name, vault]) =>
-    vault === null
-      ? []
-      : [
-          {
-            labels: { class: name, address: vault.address },
-            value: stateOf(vault) === "up" ? 1 : 0,
-          },
-        ],
-  );
+  return Object.entries(vaults).flatMap(([name, vault]) => {
+    const state = vault === null ? null : stateOf(vault);
+    if (vault === null || state === null) return [];
+    return [{ labels: { class: name, address: vault.address }, value: state === "up" ? 1 : 0 }];
+  });
 }

@@ -19,7 +19,7 @@ export interface Boundary {
   wishes: Wish[];
 }
 
-type Asked = PrefetchGroup & GroupShape;
+export type Asked = PrefetchGroup & GroupShape & { tenant: number };
 
 /**
  * Every group ends a block at the boundary, and everything a group needs before it is held, from its index `from` on.
@@ -60,6 +60,7 @@ export function chooseBoundary(
 }
 
 const NONE = Buffer.alloc(0);
+const NO_PARENT = Buffer.alloc(HASH_BYTES);
 
 /** First block that is needed for a boundary at block `end`. */
 function firstOf({ from, tail }: Asked, end: number): number {
@@ -75,6 +76,9 @@ function wishOf(group: Asked, keys: readonly string[], tokens: number, cut: Wish
     first,
     keys: keys.slice(first, end),
     hashes: group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES),
+    parent:
+      first === 0 ? NO_PARENT : group.hashes.subarray((first - 1) * HASH_BYTES, first * HASH_BYTES),
+    tenant: group.tenant,
     cut,
   };
 }

@@ -13,6 +13,7 @@ import { nowMs } from "../time.ts";
 import { encodeFrame, FrameDecoder } from "./frames.ts";
 import { parseMessage } from "./messages.ts";
 import type { ShimMessage, SidecarMessage } from "./messages.ts";
+import { Outgoing } from "./outgoing.ts";
 
 export interface ConnectionEvents {
   /** May throw: the connection is refused with that error. */
@@ -28,6 +29,7 @@ export class Connection {
   /** Who is there, for errors and logs; better known after the hello. */
   peer: string;
   readonly #socket: Socket;
+  readonly #outgoing: Outgoing;
   readonly #decoder: FrameDecoder;
   readonly #events: ConnectionEvents;
   readonly #logger: Logger;
@@ -40,6 +42,7 @@ export class Connection {
     this.id = id;
     this.peer = `connection ${id}`;
     this.#socket = socket;
+    this.#outgoing = new Outgoing(socket);
     this.#decoder = new FrameDecoder(this.peer, GREETING_BYTES_MAX);
     this.#events = events;
     this.#logger = logger;
@@ -61,8 +64,8 @@ export class Connection {
 
   send(message: SidecarMessage): void {
     if (this.#isRefused || !this.#socket.writable) return;
-    this.#socket.write(encodeFrame(message));
-    const waiting = this.#socket.writableLength;
+    this.#outgoing.write(encodeFrame(message));
+    const waiting = this.#outgoing.waiting;
     if (waiting <= FRAMES_OUT_BYTES_MAX) return;
     this.#announce(
       new TierkvError("OVERLOAD", {
@@ -72,6 +75,12 @@ export class Connection {
       }),
     );
     this.#socket.destroy();
+  }
+
+  /** The same, with the arena's descriptor. */
+  sendArena(message: Extract<SidecarMessage, { t: "arena" }>, arenaId: number): void {
+    if (this.#isRefused || !this.#socket.writable) return;
+    this.#outgoing.pass(encodeFrame(message), arenaId);
   }
 
   /** Says why, then closes. Nothing more is read. */

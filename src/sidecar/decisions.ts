@@ -4,7 +4,7 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import type { Choice, Decision } from "../pace/engine-pace.ts";
 import { nowMs, wallClockMs } from "../time.ts";
-import type { DoneReason } from "./messages.ts";
+import type { DoneReason, Unasked } from "./messages.ts";
 
 /** Milliseconds; null: not known, or did not happen. */
 export interface Times {
@@ -15,7 +15,7 @@ export interface Times {
   compute: number | null;
 }
 
-/** One prefetch of one request, as `tierkv explain` shows it. Tokens count from the prompt's start. */
+/** One prefetch of one request, or a request without, as `tierkv explain` shows it. Tokens count from the prompt's start. */
 export interface Account {
   req: string;
   plan: number;
@@ -29,7 +29,8 @@ export interface Account {
   chosenTokens: number | null;
   placedTokens: number | null;
   loadedTokens: number | null;
-  choice: Choice | "undecided";
+  /** unasked: its engine did not ask for it. */
+  choice: Choice | "undecided" | "unasked";
   why: string;
   end: DoneReason | null;
   /** Why the first block that is not held is missed. */
@@ -39,6 +40,27 @@ export interface Account {
 }
 
 const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null };
+
+function blank(engine: string, req: string): Account {
+  return {
+    req,
+    plan: 0,
+    at: Math.round(wallClockMs()),
+    engine,
+    startTokens: 0,
+    askedTokens: 0,
+    heldTokens: null,
+    chosenTokens: null,
+    placedTokens: null,
+    loadedTokens: null,
+    choice: "undecided",
+    why: "",
+    end: null,
+    miss: null,
+    predicted: { ...NO_TIMES, recompute: null },
+    actual: { ...NO_TIMES },
+  };
+}
 
 export class Decisions {
   readonly #counters: SidecarCounters;
@@ -51,27 +73,30 @@ export class Decisions {
   }
 
   open(engine: string, req: string, plan: number, startTokens: number, askedTokens: number): Case {
-    const account: Account = {
-      req,
-      plan,
-      at: Math.round(wallClockMs()),
-      engine,
-      startTokens,
-      askedTokens,
-      heldTokens: null,
-      chosenTokens: null,
-      placedTokens: null,
-      loadedTokens: null,
-      choice: "undecided",
-      why: "",
-      end: null,
-      miss: null,
-      predicted: { ...NO_TIMES, recompute: null },
-      actual: { ...NO_TIMES },
-    };
+    const account: Account = { ...blank(engine, req), plan, startTokens, askedTokens };
+    this.#keep(account);
+    return new Case(account, this.#counters, this.#logger);
+  }
+
+  /** A request for which its engine did not ask, and why. */
+  unasked(engine: string, { req, why, tokens, ownTokens }: Unasked): void {
+    this.#keep({
+      ...blank(engine, req),
+      startTokens: ownTokens,
+      askedTokens: tokens,
+      choice: "unasked",
+      why,
+    });
+  }
+
+  /** A request that was turned away. */
+  refused(engine: string, req: string, plan: number, reason: DoneReason): void {
+    this.#keep({ ...blank(engine, req), plan, end: reason });
+  }
+
+  #keep(account: Account): void {
     this.#recent.push(account);
     if (this.#recent.length > DECISIONS_MAX) this.#recent.shift();
-    return new Case(account, this.#counters, this.#logger);
   }
 
   /** Accounts whose request is `req` or starts with it, the latest last; with an empty text all. */

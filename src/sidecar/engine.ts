@@ -16,9 +16,18 @@ import type { Fates } from "./fates.ts";
 import { Fetcher } from "./fetcher.ts";
 import type { Stage } from "./ground.ts";
 import { registerGroups } from "./groups.ts";
-import type { Hello, Register, SchedulerMessage, WorkerMessage } from "./messages.ts";
+import type { Hello } from "./hello.ts";
+import type {
+  NamingState,
+  Register,
+  SchedulerMessage,
+  Unasked,
+  WorkerMessage,
+} from "./messages.ts";
 import { Pacer } from "./pacer.ts";
+import type { Quarantine } from "./quarantine.ts";
 import { Ranks } from "./ranks.ts";
+import type { Copies } from "./reoffer.ts";
 import { Restorer } from "./restore.ts";
 import type { RightOfWay } from "./right-of-way.ts";
 import type { Saver } from "./save.ts";
@@ -44,6 +53,7 @@ export interface EngineOptions {
   /** Restore also where computing is faster. */
   isAlways: boolean;
   saver: Saver;
+  quarantine: Quarantine;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -56,6 +66,8 @@ export class Engine {
   readonly id: string;
   readonly world: number;
   readonly shards: number;
+  /** As its scheduler last said; whole until it says otherwise. */
+  naming: NamingState = { percent: 100, refused: "", distrusted: false };
   readonly #options: EngineOptions;
   readonly #logger: Logger;
   readonly #onRetired: (engine: Engine) => void;
@@ -68,6 +80,8 @@ export class Engine {
   #stage: Stage | null = null;
   #model = "";
   #tokensMin = 0;
+  #maxModelLen = 0;
+  readonly #hasAmxTiles: boolean;
   #isRestoring = false;
   #isRetired = false;
 
@@ -79,6 +93,7 @@ export class Engine {
     const { engine, world, shards } = hello;
     this.id = engine;
     this.world = world;
+    this.#hasAmxTiles = hello.hasAmxTiles;
     this.shards = shards;
     this.#ranks = new Ranks(hello);
     this.#options = options;
@@ -101,6 +116,21 @@ export class Engine {
     if (this.#scheduler !== null) throw this.#ranks.taken("its scheduler");
     this.#scheduler = connection;
     this.#connections.add(connection);
+  }
+
+  /** Hears how far its scheduler is with the name; what is stored under one that it distrusts is used by nobody. */
+  hearNaming(naming: NamingState): void {
+    this.naming = naming;
+    const { namespace } = this.#restorer;
+    if (!naming.distrusted || namespace === null) return;
+    const { quarantine, counters } = this.#options;
+    if (!quarantine.add(namespace)) return;
+    counters.add("namespaces_quarantined");
+    const name = namespace.toString("hex");
+    this.#logger.error(
+      { model: this.#model, namespace: name, reason: naming.refused },
+      "stored blocks are not what the engine computes: nothing of them is used until they are flushed",
+    );
   }
 
   addWorker(connection: Connection, hello: Hello): Seat {
@@ -137,6 +167,11 @@ export class Engine {
     }
   }
 
+  /** Requests for which it asked nothing, and why. */
+  note(unasked: readonly Unasked[]): void {
+    for (const one of unasked) this.#options.decisions.unasked(this.id, one);
+  }
+
   onWorkerMessage(seat: Seat, message: WorkerMessage): void {
     switch (message.t) {
       case "register":
@@ -144,6 +179,9 @@ export class Engine {
         break;
       case "mapped":
         this.#onMapped(seat, message.arena);
+        break;
+      case "unmapped":
+        if (message.arena === this.#stage?.wireId) seat.onUnmapped(message.reason);
         break;
       case "save":
         seat.save(message, this.#restorer.namespace);
@@ -188,21 +226,49 @@ export class Engine {
     this.#stage?.shelf.dropIdle(recordClass);
   }
 
+  /** Gives nothing of a class and of the namespaces that `takes` names out of the arena any more; what that was. */
+  flush(
+    recordClass: RecordClass,
+    takes: (namespace: Buffer) => boolean,
+  ): { blocks: number; bytes: number } {
+    const dropped = this.#stage?.shelf.flush(recordClass, takes) ?? [];
+    const { sizes } = this.#ranks;
+    const bytes = dropped.reduce((sum, { group }) => sum + sizes.sourceBytes(group), 0);
+    return { blocks: dropped.length, bytes };
+  }
+
+  /** What lies in its arena; null: there is none yet, or its blocks have no name. */
+  copies(): Copies | null {
+    const { namespace } = this.#restorer;
+    const stage = this.#stage;
+    if (stage === null || namespace === null || this.#isRetired) return null;
+    return {
+      arena: stage.arena.id,
+      shelf: stage.shelf,
+      shards: this.shards,
+      namespace,
+      groupAt: (group, shard) => this.#ranks.groupAt(group, shard),
+      isWorthSaving: () => stage.pacer.isWorthSaving(this.#maxModelLen),
+    };
+  }
+
   status(): EngineStatus {
     const stage = this.#stage;
     return {
       id: this.id,
       model: this.#model,
       namespace: this.#restorer.namespace?.toString("hex").slice(0, 16) ?? null,
+      naming: this.naming,
       world: this.world,
+      hasAmxTiles: this.#hasAmxTiles,
       workers: this.#ranks.count,
       hasScheduler: this.#scheduler !== null,
       isRestoring: this.#isRestoring,
       plans: this.#restorer.planCount,
       retainedBlocks: stage?.shelf.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
-      forecast: stage?.pacer.forecast() ?? [],
-      arena: stage === null ? null : arenaStatusOf(stage.arena),
+      forecast: stage?.pacer.forecast(this.#maxModelLen) ?? [],
+      arena: stage === null ? null : arenaStatusOf(stage.arena, this.#ranks),
     };
   }
 
@@ -211,6 +277,7 @@ export class Engine {
     if (seat.groups !== null) throw this.#ranks.taken(`rank ${seat.rank} has registered and`);
     const groups = registerGroups(message.groups, { engine: this.id, kvDim });
     this.#model = message.model;
+    this.#maxModelLen = message.maxModelLen;
     if (this.#ranks.register(seat, groups)) this.#openStage(message.maxModelLen);
   }
 
@@ -224,31 +291,25 @@ export class Engine {
       bytesMax: arenaBytesMax,
       freeBytes: freeBytes(),
     });
-    const arena = new Arena({
-      slotBytes: plan.slotBytes,
-      slotCount: plan.slotCount,
-      dir: arenaDir,
-    });
-    const stage = this.#makeStage(arena, plan.saveSlots);
+    // Never 0, and never an id that an earlier sidecar gave to an arena which some worker still has mapped.
+    const wireId = Number.parseInt(randomId(4), 16) || 1;
+    const { slotBytes, slotCount } = plan;
+    const arena = new Arena({ slotBytes, slotCount, dir: arenaDir }, wireId);
+    const stage = this.#makeStage(arena, wireId, plan.saveSlots);
     this.#stage = stage;
-    const { bytes, path, slotBytes, slotCount } = arena;
-    this.#logger.info({ bytes, slotBytes, slotCount, saveSlots: plan.saveSlots }, "arena made");
+    const { bytes, path } = arena;
+    const made = { bytes, slotBytes, slotCount, saveSlots: plan.saveSlots, path };
+    this.#logger.info(made, "arena made");
     for (const seat of this.#ranks) {
       seat.seatAt(arena, stage.wireId, plan.saveSlots, () =>
         stage.pacer.isWorthSaving(maxModelLen),
       );
-      seat.connection.send({
-        t: "arena",
-        arena: stage.wireId,
-        path,
-        bytes,
-        slot_bytes: slotBytes,
-        slot_count: slotCount,
-      });
+      const shape = { bytes, slot_bytes: slotBytes, slot_count: slotCount };
+      seat.connection.sendArena({ t: "arena", arena: wireId, ...shape }, arena.id);
     }
   }
 
-  #makeStage(arena: Arena, saveSlots: number): Stage {
+  #makeStage(arena: Arena, wireId: number, saveSlots: number): Stage {
     const { world, shards } = this;
     const shelf = new Shelf({
       arena,
@@ -278,8 +339,6 @@ export class Engine {
       pendingBytes: (recordClass) => fetcher.pendingBytes(recordClass),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
-    // Never 0, and never an id that an earlier sidecar gave to an arena which some worker still has mapped.
-    const wireId = Number.parseInt(randomId(4), 16) || 1;
     return { arena, wireId, shelf, fetcher, pacer, poll };
   }
 

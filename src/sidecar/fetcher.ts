@@ -247,6 +247,7 @@ export class Fetcher {
         await client.fetch(namespace, runsOf(blocks, shards, left), sink, rest);
       }
       this.#learnBytes(blocks, window.bytes);
+      for (const block of blocks) if (block.state === "placed") block.noteHeld(client.epoch);
       window.finish("end_of_hit");
       return false;
     } catch (error) {

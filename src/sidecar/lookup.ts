@@ -15,9 +15,10 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { yieldToLoop } from "../time.ts";
 import type { Fates } from "./fates.ts";
+import type { MissReason } from "./reasons.ts";
 import { blockKeys } from "./shelf.ts";
 import type { BlockRun, Shelf } from "./shelf.ts";
-import type { LookupGates } from "./vaults.ts";
+import type { LookupGate, LookupGates } from "./vaults.ts";
 
 export interface LookupGroup {
   group: number;
@@ -85,35 +86,79 @@ export async function lookUp(
   return { keys, held, isVaultDown: answers.includes(false) };
 }
 
+export interface MissContext {
+  gates: LookupGates;
+  fates: Fates;
+  /** Prompt tokens before what can be restored. */
+  tokens: number;
+}
+
+/** A group that was asked for, from block `from` on; `tail` above 0: only its last blocks are needed. */
+type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number };
+
 /** Why the first block is missing that is not held and was to be fetched, in one word; null: none is. */
 export function whyMissing(
   namespace: Namespace,
-  groups: readonly (LookupGroup & { from: number })[],
+  groups: readonly NeededGroup[],
   { held, isVaultDown }: LookupAnswer,
-  { gates, fates }: { gates: LookupGates; fates: Fates },
+  { gates, fates, tokens }: MissContext,
 ): string | null {
   const miss = firstMiss(groups, held);
-  if (miss === null) return null;
-  const { group, recordClass, hash } = miss;
-  if (gates[recordClass] === null) return "no_vault";
-  return isVaultDown ? "vault_down" : fates.missReason(namespace, group, hash);
+  const step = Math.max(...groups.map((group) => group.tokens));
+  const last = groups.find(({ class: of }) => of === "ssm") ?? groups.find(({ tail }) => tail > 0);
+  if (last === undefined || (miss !== null && miss.tokens < tokens + step)) {
+    if (miss === null) return null;
+    const { group, recordClass, hash } = miss;
+    const trouble = troubleOf(gates[recordClass], isVaultDown);
+    return trouble ?? fates.missReason(namespace, recordClass, group, hash);
+  }
+  return troubleOf(gates[last.class], isVaultDown) ?? fateOfLast(namespace, last, tokens, fates);
 }
 
-/** Of the group that has the earliest. */
-function firstMiss(
-  groups: readonly (LookupGroup & { from: number })[],
-  held: readonly Buffer[],
-): { group: number; recordClass: RecordClass; hash: Buffer } | null {
-  for (const [at, { group, class: recordClass, hashes, from }] of groups.entries()) {
+/** States and windows lie at few places: what became of the deepest one behind `tokens` says more than that there is none. */
+function fateOfLast(
+  namespace: Namespace,
+  group: NeededGroup,
+  tokens: number,
+  fates: Fates,
+): string {
+  const count = group.hashes.length / HASH_BYTES;
+  for (let index = count - 1; index >= 0 && index * group.tokens >= tokens; index -= 1) {
+    const reason = fates.missReason(namespace, group.class, group.group, hashAt(group, index));
+    if (reason !== "never_stored") return reason;
+  }
+  const never: MissReason = group.class === "ssm" ? "state_not_handed_over" : "never_stored";
+  return never;
+}
+
+function troubleOf(gate: LookupGate | null, isVaultDown: boolean): MissReason | null {
+  if (gate === null) return "no_vault";
+  if (gate.state === "quarantined") return "vault_quarantined";
+  if (gate.state === "refused") return "vault_refused";
+  return isVaultDown ? "vault_down" : null;
+}
+
+interface Miss {
+  group: number;
+  recordClass: RecordClass;
+  hash: Buffer;
+  /** Of the prompt, before it. */
+  tokens: number;
+}
+
+/** Of the groups that need every block: the one nearest to the prompt's start. */
+function firstMiss(groups: readonly NeededGroup[], held: readonly Buffer[]): Miss | null {
+  let first: Miss | null = null;
+  for (const [at, { group, class: recordClass, hashes, from, tokens, tail }] of groups.entries()) {
     const bitmap = held[at];
-    if (bitmap === undefined) continue;
+    if (bitmap === undefined || tail > 0) continue;
     let index = from;
     while (index < hashes.length / HASH_BYTES && hasBit(bitmap, index)) index += 1;
-    if (index < hashes.length / HASH_BYTES) {
-      return { group, recordClass, hash: hashAt({ hashes }, index) };
-    }
+    if (index === hashes.length / HASH_BYTES) continue;
+    if (first !== null && first.tokens <= index * tokens) continue;
+    first = { group, recordClass, hash: hashAt({ hashes }, index), tokens: index * tokens };
   }
-  return null;
+  return first;
 }
 
 function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): number {
@@ -130,12 +175,15 @@ export function hashAt(group: { hashes: Buffer }, index: number): Buffer {
 /** Blocks from `index` on, HASHES_PER_COPY at most, with an own copy of their hashes: they outlive the frame they came in. */
 export function copyRun(
   namespace: Namespace,
-  { group, recordClass, hashes }: Pick<BlockRun, "group" | "recordClass" | "hashes">,
+  run: Omit<BlockRun, "namespace">,
   index: number,
 ): BlockRun {
+  const { group, recordClass, hashes, first, tenant } = run;
   const end = (index + HASHES_PER_COPY) * HASH_BYTES;
   const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
-  return { namespace, recordClass, group, hashes: copy };
+  const parent = Buffer.from(index === 0 ? run.parent : hashAt({ hashes }, index - 1));
+  const at = first + index;
+  return { namespace, recordClass, group, hashes: copy, parent, first: at, tenant };
 }
 
 /** Sets the bits of what the vault of that class holds; false when it did not answer. */

@@ -7,30 +7,16 @@ import {
   PLAN_KEYS_MAX,
   SAVE_ITEMS_MAX,
   STEP_ROWS_MAX,
-  WORLD_MAX,
+  UNASKED_ROWS_MAX,
 } from "../limits.ts";
 import { recordKeysNamespace } from "../native.ts";
 import type { Step } from "../pace/prefill.ts";
 import type { Fields } from "./frames.ts";
+import { parseHello } from "./hello.ts";
+import type { Hello } from "./hello.ts";
 import { Reader } from "./reader.ts";
-
-export const LOCAL_PROTOCOL = 1;
-
-export type Role = "scheduler" | "worker" | "status";
-
-export interface Hello {
-  t: "hello";
-  protocol: number;
-  role: Role;
-  engine: string;
-  rank: number;
-  world: number;
-  /** Into how many records a block is cut: ranks that hold the same pages share one; divides `world`. */
-  shards: number;
-  pid: number;
-  shim: string;
-  vllm: string;
-}
+import { UNASKED_REASONS } from "./reasons.ts";
+import type { UnaskedReason } from "./reasons.ts";
 
 /** One KV-cache group of one rank as the engine describes it; offsets and strides in bytes. */
 export interface GroupSpec {
@@ -72,6 +58,8 @@ export interface Prefetch {
   req: string;
   plan: number;
   groups: PrefetchGroup[];
+  /** On whose account its blocks are stored; 0: nobody's in particular. */
+  tenant: number;
 }
 
 export interface SaveItem {
@@ -88,6 +76,8 @@ export interface SaveItem {
 export interface Save {
   t: "save";
   arena: number;
+  /** Of the weights that computed them: the scheduler may have named other ones meanwhile, on its own connection. */
+  namespace: Namespace;
   items: SaveItem[];
 }
 
@@ -108,12 +98,38 @@ export type SchedulerMessage =
 export type WorkerMessage =
   | Register
   | { t: "mapped"; arena: number }
+  | { t: "unmapped"; arena: number; reason: string }
   | Save
   | { t: "return"; arena: number; slots: Uint32Array };
 
+/** A request for which the scheduler sent no prefetch. */
+export interface Unasked {
+  req: string;
+  why: UnaskedReason;
+  /** Of its prompt. */
+  tokens: number;
+  /** Those the engine held itself. */
+  ownTokens: number;
+}
+
+/** How far an engine's name is; only a whole one is announced, and without one nothing is kept or restored. */
+export interface NamingState {
+  percent: number;
+  /** Why there will be none; empty where there may be one. */
+  refused: string;
+  /** What is stored under its name is not what it computes. */
+  distrusted: boolean;
+}
+
 export type CommonMessage =
   | { t: "ping"; n: number }
-  | { t: "counts"; counters: [string, number][]; steps: Step[] }
+  | {
+      t: "counts";
+      counters: [string, number][];
+      steps: Step[];
+      unasked: Unasked[];
+      naming: NamingState | null;
+    }
   | { t: "status" }
   | { t: "explain"; req: string; most: number };
 
@@ -126,6 +142,8 @@ export type DoneReason =
   | "no_slot"
   | "vault_down"
   | "bad_record"
+  | "flushed"
+  | "quarantined"
   | "deadline"
   | "slower"
   | "not_ready"
@@ -139,13 +157,14 @@ export type SidecarMessage =
       fidelity: number;
       wait_ms: number;
       stall_ms: number;
+      verify_every: number;
       save_slots_max: number;
     }
   | { t: "refuse"; code: string; message: string }
+  /** Its descriptor travels with it. */
   | {
       t: "arena";
       arena: number;
-      path: string;
       bytes: number;
       slot_bytes: number;
       slot_count: number;
@@ -194,6 +213,10 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
   ["hello", parseHello],
   ["register", parseRegister],
   ["mapped", (message) => ({ t: "mapped", arena: message.u32("arena") })],
+  [
+    "unmapped",
+    (message) => ({ t: "unmapped", arena: message.u32("arena"), reason: message.text("reason") }),
+  ],
   ["save", parseSave],
   [
     "return",
@@ -223,33 +246,6 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
     }),
   ],
 ]);
-
-/** The version stands before all else: another version may have other fields. */
-function parseHello(message: Reader): Hello {
-  const protocol = message.u32("protocol");
-  if (protocol !== LOCAL_PROTOCOL) {
-    return { t: "hello", protocol, role: "status", ...NOBODY, shim: message.anyText("shim") };
-  }
-  const role = message.oneOf("role", ["scheduler", "worker", "status"]);
-  if (role === "status") return { t: "hello", protocol, role, ...NOBODY };
-  const world = message.u32("world", 1, WORLD_MAX);
-  const shards = message.u32("shards", 1, world);
-  if (world % shards !== 0) throw message.wrong("shards", `a divisor of world (${world})`);
-  return {
-    t: "hello",
-    protocol,
-    role,
-    engine: message.name("engine"),
-    rank: role === "worker" ? message.u32("rank", 0, world - 1) : 0,
-    world,
-    shards,
-    pid: message.u32("pid"),
-    shim: message.name("shim"),
-    vllm: message.name("vllm"),
-  };
-}
-
-const NOBODY = { engine: "", rank: 0, world: 1, shards: 1, pid: 0, shim: "", vllm: "" } as const;
 
 function parseRegister(message: Reader): Register {
   return {
@@ -281,11 +277,14 @@ function parseGroup(group: Reader): GroupSpec {
   };
 }
 
-function parseNamespace(message: Reader): ShimMessage {
+/** A copy: it lives as long as the engine, the frame need not. Where records are sealed it is the name that vaults know. */
+function readNamespace(message: Reader): Namespace {
   const bytes = message.bytes("namespace", NAMESPACE_BYTES, NAMESPACE_BYTES);
-  // A copy: it lives as long as the engine, the frame need not. Where records are sealed it is the name that vaults know.
-  const namespace = toNamespace(recordKeysNamespace(bytes));
-  return { t: "namespace", namespace, model: message.name("model") };
+  return toNamespace(recordKeysNamespace(bytes));
+}
+
+function parseNamespace(message: Reader): ShimMessage {
+  return { t: "namespace", namespace: readNamespace(message), model: message.name("model") };
 }
 
 function parsePrefetch(message: Reader): Prefetch {
@@ -293,6 +292,7 @@ function parsePrefetch(message: Reader): Prefetch {
     t: "prefetch",
     req: message.text("req"),
     plan: message.count("plan"),
+    tenant: message.has("tenant") ? message.count("tenant") : 0,
     groups: message.maps("groups", 1, GROUPS_MAX).map((group) => {
       const hashes = group.bytes("hashes", 0, PLAN_KEYS_MAX * HASH_BYTES);
       if (hashes.length % HASH_BYTES !== 0) {
@@ -318,7 +318,7 @@ function parseSave(message: Reader): Save {
     endTokens: row.count(5),
     tenant: row.has(6) ? row.count(6) : 0,
   }));
-  return { t: "save", arena: message.u32("arena"), items };
+  return { t: "save", arena: message.u32("arena"), namespace: readNamespace(message), items };
 }
 
 function parseCounts(message: Reader): ShimMessage {
@@ -333,7 +333,22 @@ function parseCounts(message: Reader): ShimMessage {
     attended: row.count(1),
     seconds: row.count(2) / 1e6,
   }));
-  return { t: "counts", counters: names.map((name) => [name, counters.count(name)]), steps };
+  const unasked = (message.has("unasked") ? message.rows("unasked", 4, UNASKED_ROWS_MAX) : []).map(
+    (row) => ({
+      req: row.text(0),
+      why: row.oneOf(1, UNASKED_REASONS),
+      tokens: row.count(2),
+      ownTokens: row.count(3),
+    }),
+  );
+  const counted = names.map((name): [string, number] => [name, counters.count(name)]);
+  const naming = message.has("naming") ? parseNaming(message.map("naming")) : null;
+  return { t: "counts", counters: counted, steps, unasked, naming };
+}
+
+function parseNaming(fields: Reader): NamingState {
+  const distrusted = fields.has("distrusted") && fields.u32("distrusted", 0, 1) === 1;
+  return { percent: fields.u32("percent", 0, 100), refused: fields.text("refused"), distrusted };
 }
 
 /** The bytes of slot numbers or pairs, little-endian, as frames carry them. */

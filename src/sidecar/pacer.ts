@@ -200,17 +200,28 @@ export class Pacer {
     return fetchS === null || fetchS + pace.loadS(loadBytes) < gainS;
   }
 
-  forecast(): Forecast[] {
-    const { pace } = this.#options;
-    return Array.from({ length: FORECAST_LENGTHS }, (_, step) => {
-      const tokens = FORECAST_TOKENS_MIN * 2 ** step;
-      const { missing, loadBytes } = this.#bytesOf(tokens);
-      const whole = pace.prefill.seconds(0, tokens);
-      const rest = pace.prefill.seconds(tokens, tokens);
-      const computeMs = whole === null || rest === null ? null : (whole - rest) * 1000;
-      const wireBytes = { kv: pace.wireBytes(missing.kv), ssm: pace.wireBytes(missing.ssm) };
-      return { tokens, computeMs, loadMs: pace.loadS(loadBytes) * 1000, wireBytes };
-    });
+  /** Of prompts of growing length, the last as long as the engine takes them. */
+  forecast(maxModelLen: number): Forecast[] {
+    const all = Array.from({ length: FORECAST_LENGTHS }, (_, at) => FORECAST_TOKENS_MIN * 2 ** at);
+    const lengths = all.filter((tokens) => tokens < maxModelLen);
+    if (lengths.length < all.length) lengths.push(maxModelLen);
+    return lengths.map((tokens) => this.#forecastOf(tokens));
+  }
+
+  #forecastOf(tokens: number): Forecast {
+    const { pace, groups, shapeOf } = this.#options;
+    const step = Math.max(1, ...groups().map((group) => shapeOf(group).tokens));
+    // One token at least is computed.
+    const boundary = Math.floor((tokens - 1) / step) * step;
+    const { missing, loadBytes } = this.#bytesOf(boundary);
+    const ms = (seconds: number | null): number | null => (seconds === null ? null : seconds * 1e3);
+    return {
+      tokens,
+      computeMs: ms(pace.prefill.seconds(0, tokens)),
+      restMs: ms(pace.prefill.seconds(boundary, tokens)),
+      loadMs: pace.loadS(loadBytes) * 1000,
+      wireBytes: { kv: pace.wireBytes(missing.kv), ssm: pace.wireBytes(missing.ssm) },
+    };
   }
 
   /** Largest wire bytes, and decoded ones, of all that a prompt of that length needs. */

@@ -13,6 +13,10 @@ export interface Wish {
   keys: readonly string[];
   /** 32 bytes per key. */
   hashes: Buffer;
+  /** Hash of the block before the first; zeros where there is none. */
+  parent: Buffer;
+  /** On whose account the blocks are stored. */
+  tenant: number;
   /** Why it is shorter than what was asked; null when it is not. */
   cut: DoneReason | null;
 }
@@ -126,10 +130,11 @@ export class Run implements BlockUser {
   /** What was placed behind the cursor without a gap, or null. A block that will not come ends the run there. */
   advance(): Placed | null {
     const from = this.#cursor;
-    while (this.#blocks[this.#cursor]?.state === "placed") this.#cursor += 1;
+    while (isFree(this.#blocks[this.#cursor])) this.#cursor += 1;
     const blocks = this.#blocks.slice(from, this.#cursor);
     const next = this.#blocks[this.#cursor];
-    if (next?.state === "gone") this.end(next.failure ?? "end_of_hit");
+    if (next?.isFlushed === true) this.end("flushed");
+    else if (next?.state === "gone") this.end(next.failure ?? "end_of_hit");
     if (blocks.length === 0) return null;
     const slots = slotsOf(blocks, this.#shelf.shards);
     return { group: this.group, first: this.first + from, slots: slotBytes(slots), blocks };
@@ -155,6 +160,11 @@ export class Run implements BlockUser {
   }
 }
 
+/** Its bytes are there, and may be used. */
+function isFree(block: Block | undefined): boolean {
+  return block?.state === "placed" && !block.isFlushed;
+}
+
 /** Slot numbers, shard after shard, block after block. */
 function slotsOf(blocks: readonly Block[], shards: number): Uint32Array {
   const slots = new Uint32Array(blocks.length * shards);
@@ -169,6 +179,7 @@ function slotsOf(blocks: readonly Block[], shards: number): Uint32Array {
 }
 
 const WORST_FIRST: readonly DoneReason[] = [
+  "flushed",
   "bad_record",
   "vault_down",
   "no_slot",

@@ -3,7 +3,8 @@ import type { BlockShape } from "../arena/sizing.ts";
 import { TierkvError } from "../errors.ts";
 import { groupsDiffer } from "./groups.ts";
 import type { Group, Groups } from "./groups.ts";
-import type { GroupSpec, Hello, PrefetchGroup } from "./messages.ts";
+import type { Hello } from "./hello.ts";
+import type { GroupSpec, PrefetchGroup } from "./messages.ts";
 import type { Seat } from "./seat.ts";
 
 export class Ranks implements Iterable<Seat> {

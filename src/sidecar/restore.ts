@@ -16,7 +16,7 @@ import type { SidecarCounters } from "../metrics.ts";
 import { nowMs, yieldToLoop } from "../time.ts";
 import { Admission } from "./admission.ts";
 import { chooseBoundary } from "./boundary.ts";
-import type { Boundary } from "./boundary.ts";
+import type { Asked, Boundary } from "./boundary.ts";
 import type { Decisions } from "./decisions.ts";
 import type { Fates } from "./fates.ts";
 import type { Ground } from "./ground.ts";
@@ -27,6 +27,7 @@ import type { LookupAnswer } from "./lookup.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "./messages.ts";
 import { doneReason, Plan, Run } from "./plan.ts";
 import type { Placed } from "./plan.ts";
+import type { Quarantine } from "./quarantine.ts";
 import { share } from "./shelf.ts";
 import type { LookupGates } from "./vaults.ts";
 
@@ -35,6 +36,7 @@ export interface RestorerOptions {
   shards: number;
   decisions: Decisions;
   fates: Fates;
+  quarantine: Quarantine;
   gates: LookupGates;
   waitMs: number;
   stallMs: number;
@@ -100,6 +102,7 @@ export class Restorer {
       keys > Math.min(PLAN_KEYS_MAX, PLAN_KEYS_OPEN_MAX - this.#openKeys)
     ) {
       counters.add("plan_overload");
+      this.#options.decisions.refused(this.#options.engine, req, number, "overload");
       this.#options.send({ t: "done", req, plan: number, reason: "overload" });
       return;
     }
@@ -169,6 +172,10 @@ export class Restorer {
       this.#finish(plan, "not_ready");
       return;
     }
+    if (this.#options.quarantine.has(namespace)) {
+      this.#finish(plan, "quarantined");
+      return;
+    }
     const startedMs = nowMs();
     if (!this.#isWorthAsking(plan, message)) return;
     const answer = await lookUp(message.groups, {
@@ -194,10 +201,15 @@ export class Restorer {
       this.#finish(plan, "not_ready");
       return;
     }
-    const asked = message.groups.map((group) => ({ ...group, ...ground.shapeOf(group.group) }));
+    const { tenant } = message;
+    const asked = message.groups.map((group) => ({
+      ...group,
+      ...ground.shapeOf(group.group),
+      tenant,
+    }));
     const boundary = chooseBoundary(asked, answer, ground.shelf.capacityInTime);
     this.#hints.note(namespace, asked, answer, boundary.tokens);
-    this.#account(plan, message, answer, boundary);
+    this.#account(plan, asked, answer, boundary);
     plan.case.decided(ground.pacer.decide(plan, boundary));
     this.#options.send({ t: "held", req, plan: number, groups, tokens: plan.tokens });
     if (plan.isRefused) {
@@ -225,10 +237,10 @@ export class Restorer {
     return false;
   }
 
-  #account(plan: Plan, message: Prefetch, answer: LookupAnswer, { tokens }: Boundary): void {
+  #account(plan: Plan, asked: readonly Asked[], answer: LookupAnswer, { tokens }: Boundary): void {
     const isMissing = tokens < plan.span.end && plan.namespace !== null;
     const why = isMissing
-      ? whyMissing(plan.namespace, message.groups, answer, this.#options)
+      ? whyMissing(plan.namespace, asked, answer, { ...this.#options, tokens })
       : null;
     plan.case.lookedUp(tokens, why);
   }

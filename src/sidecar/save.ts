@@ -8,6 +8,7 @@ import type { EncodeTask } from "../codec/task.ts";
 import { toTierkvError } from "../errors.ts";
 import { failpoint } from "../failpoint.ts";
 import {
+  SAVE_AHEAD_BYTES_MAX,
   SAVE_BATCH_BYTES,
   SAVE_BATCH_ITEMS,
   SAVE_DRAIN_MS,
@@ -19,6 +20,7 @@ import { nowMs, sleep } from "../time.ts";
 import type { Codecs } from "./codecs.ts";
 import type { Fates } from "./fates.ts";
 import type { SaveItem } from "./messages.ts";
+import type { Quarantine } from "./quarantine.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** Where blocks come from: one group of one rank of one engine. */
@@ -46,6 +48,7 @@ export interface SaverOptions {
   stores: Readonly<Record<RecordClass, StoreQueue | null>>;
   codecs: Codecs;
   fates: Fates;
+  quarantine: Quarantine;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -54,6 +57,8 @@ interface Pending {
   item: SaveItem;
   key: string;
   namespace: Namespace;
+  /** The last flush of the vault when the engine handed it over. */
+  flushed: number;
 }
 
 interface Lane {
@@ -93,6 +98,11 @@ export class Saver {
     for (const store of Object.values(this.#options.stores)) store?.nameModel(namespace, model);
   }
 
+  /** null: not known. */
+  modelOf(recordClass: RecordClass, namespace: Buffer): string | null {
+    return this.#options.stores[recordClass]?.modelOf(namespace) ?? null;
+  }
+
   /** Takes blocks whose slots the sidecar owns. What cannot be saved now is dropped and counted; nothing waits. */
   accept(source: SaveSource, namespace: Namespace | null, items: readonly SaveItem[]): void {
     const lane = this.#laneOf(source);
@@ -100,7 +110,7 @@ export class Saver {
     let dropped = 0;
     for (const item of items) {
       const key = namespace === null ? null : saveKey(namespace, source, item);
-      const reason = this.#refusal(source, key, item, isWorth);
+      const reason = this.#refusal(source, namespace, key, item, isWorth);
       if (reason !== null || key === null || namespace === null) {
         this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
         source.finish(item.slot, item.generation);
@@ -109,10 +119,33 @@ export class Saver {
       }
       this.#inFlight.add(key);
       this.#bytes += source.sourceBytes;
-      lane.pending.push({ item: { ...item, ...ownHashes(item) }, key, namespace });
+      const flushed = this.#options.stores[source.recordClass]?.flushed ?? 0;
+      lane.pending.push({ item: { ...item, ...ownHashes(item) }, key, namespace, flushed });
     }
     if (dropped > 0) source.onBatch();
     this.#pump(source, lane);
+  }
+
+  /**
+   * Drops what waits of a class and of the namespaces that `takes` names; how many. What is being made or sent already the
+   * vault refuses, because it was handed over before the flush.
+   */
+  flush(recordClass: RecordClass, takes: (namespace: Buffer) => boolean): number {
+    let count = this.#options.stores[recordClass]?.flush(takes) ?? 0;
+    for (const [source, lane] of this.#lanes) {
+      if (source.recordClass !== recordClass) continue;
+      const gone = lane.pending.filter(({ namespace }) => takes(namespace));
+      if (gone.length === 0) continue;
+      lane.pending = lane.pending.filter(({ namespace }) => !takes(namespace));
+      for (const { item, key, namespace } of gone) {
+        this.#dropped(source, namespace, item.hash, "flushed");
+        source.finish(item.slot, item.generation);
+        this.#forget(source, key);
+      }
+      source.onBatch();
+      count += gone.length;
+    }
+    return count;
   }
 
   /** Resolves when nothing of `source` is left in a slot, or when SAVE_DRAIN_MS have passed: then the rest is dropped. */
@@ -162,11 +195,13 @@ export class Saver {
 
   #refusal(
     source: SaveSource,
+    namespace: Namespace | null,
     key: string | null,
     { endTokens }: SaveItem,
     isWorth: boolean,
   ): string | null {
-    if (key === null) return "no_namespace";
+    if (key === null || namespace === null) return "no_namespace";
+    if (this.#options.quarantine.has(namespace)) return "quarantined";
     const store = this.#options.stores[source.recordClass];
     if (store === null) return "no_vault";
     if (store.isDown) return "vault_down";
@@ -183,13 +218,18 @@ export class Saver {
     for (const [source, lane] of this.#lanes) this.#pump(source, lane);
   }
 
-  /** What a lane can take now goes as a draft. What it cannot waits in its slots, as long as the worker has others. */
+  /** Where the worker has slots left, or enough is encoded, blocks wait in theirs: the engine's own cache keeps what has none. */
+  #mayEncode(source: SaveSource, lane: Lane): boolean {
+    return lane.isLeaving || (source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
+  }
+
+  /** What a lane can take now goes as a draft; the rest waits in its slots, or is encoded ahead. */
   #pump(source: SaveSource, lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const store = this.#options.stores[source.recordClass];
     const makesDrafts = store?.makesDrafts === true;
     const isDraft = makesDrafts && store.hasRoom && !this.#drafting.has(store);
-    if (makesDrafts && !isDraft && !source.isShort() && !lane.isLeaving) return;
+    if (makesDrafts && !isDraft && !this.#mayEncode(source, lane)) return;
     lane.isBusy = true;
     if (isDraft) this.#drafting.add(store);
     this.#lanes.delete(source);
@@ -264,7 +304,7 @@ export class Saver {
   ): void {
     const { group, shard, sourceBytes, recordClass } = source;
     const outgoing: OutgoingRecord[] = [];
-    for (const [index, { item, key, namespace }] of batch.entries()) {
+    for (const [index, { item, key, namespace, flushed }] of batch.entries()) {
       const record = records[index];
       if (record === undefined) {
         this.#options.counters.add("dropped_encode_failed");
@@ -277,7 +317,7 @@ export class Saver {
         this.#forget(source, key);
         onEnd();
       };
-      const named = { namespace, tenant, key: packed, endTokens };
+      const named = { namespace, tenant, flushed, key: packed, endTokens };
       outgoing.push({ ...named, record, sourceBytes, onEnd: onRecordEnd });
     }
     this.#options.stores[recordClass]?.add(outgoing);

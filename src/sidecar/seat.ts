@@ -29,6 +29,8 @@ export class Seat {
   #arenaId = 0;
   readonly #sources = new Map<number, SaveSource>();
   isMapped = false;
+  /** Why the worker cannot use the arena; null: it has not said so. */
+  unmapped: string | null = null;
 
   constructor(options: SeatOptions) {
     this.#options = options;
@@ -57,6 +59,7 @@ export class Seat {
   seatAt(arena: Arena, wireId: number, saveSlots: number, isWorthSaving: () => boolean): void {
     const { connection, shard, shardCount } = this.#options;
     this.#arenaId = wireId;
+    this.unmapped = null;
     const credits = new Credits(arena, connection.id, saveSlots, (leases) =>
       connection.send({ t: "credits", arena: wireId, slots: slotBytes(leases) }),
     );
@@ -78,11 +81,18 @@ export class Seat {
     }
   }
 
+  onUnmapped(reason: string): void {
+    const { counters } = this.#options;
+    this.unmapped = reason;
+    counters.add("arenas_unmapped");
+  }
+
   topUp(): void {
     if (this.isMapped) this.#credits?.topUp();
   }
 
-  save({ arena, items }: Save, namespace: Namespace | null): void {
+  /** `current`: the engine's namespace; blocks of another one were computed by weights that it has no more. */
+  save({ arena, namespace, items }: Save, current: Namespace | null): void {
     const { counters, saver } = this.#options;
     if (this.#credits === null || arena !== this.#arenaId) {
       counters.add("dropped_stale_arena", items.length);
@@ -95,6 +105,9 @@ export class Seat {
       } else if (!this.#sources.has(item.group)) {
         counters.add("dropped_unknown_group");
         this.#credits.finish(item.slot, item.generation);
+      } else if (current !== null && !namespace.equals(current)) {
+        counters.add("dropped_old_weights");
+        this.#credits.finish(item.slot, item.generation);
       } else {
         const saved = byGroup.get(item.group) ?? [];
         saved.push(item);
@@ -103,8 +116,10 @@ export class Seat {
     }
     for (const [group, saved] of byGroup) {
       const source = this.#sources.get(group);
-      if (source !== undefined) saver.accept(source, namespace, saved);
+      if (source !== undefined) saver.accept(source, current, saved);
     }
+    // Finished here without a word of the saver's, which grants new ones.
+    if (byGroup.size === 0) this.#credits.topUp();
   }
 
   giveBack(arena: number, pairs: Uint32Array): void {

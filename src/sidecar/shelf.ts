@@ -3,6 +3,7 @@ import { SIDECAR_OWNER } from "../arena/arena.ts";
 import type { Arena, Leases } from "../arena/arena.ts";
 import { HASH_BYTES } from "../block.ts";
 import type { RecordClass } from "../block.ts";
+import { nowMs } from "../time.ts";
 import type { DoneReason } from "./messages.ts";
 
 /** Names blocks of one group within their namespace; shards do not count, a block is all of them. */
@@ -12,6 +13,12 @@ export interface BlockRun {
   readonly group: number;
   /** 32 bytes per block; kept as long as any of them. */
   readonly hashes: Buffer;
+  /** Hash of the block before the first; zeros where there is none. */
+  readonly parent: Buffer;
+  /** Blocks of the prompt before the first. */
+  readonly first: number;
+  /** On whose account they are stored; 0: nobody's in particular. */
+  readonly tenant: number;
 }
 
 /** A use of a block by one plan. Told when the block's state changes. */
@@ -30,6 +37,7 @@ export class Block {
   readonly namespace: Buffer;
   readonly recordClass: RecordClass;
   readonly group: number;
+  readonly run: BlockRun;
   /** Its hash is the one at `index`. */
   readonly hashes: Buffer;
   readonly index: number;
@@ -40,19 +48,40 @@ export class Block {
   leaseAt = 0;
   /** The call that brings it, once one does. */
   call: { dropUnwanted(): void } | null = null;
+  /** A flush took it: nobody else gets it, and its slots return once its users have left. */
+  isFlushed = false;
   /** False until the first plan was told of it: later ones share it. */
   isShared = false;
+  /** A record is being made of its bytes: it keeps its slots and its turn. */
+  isLent = false;
+  /** Epoch of the vault that said last that it holds the block, and when; null: it never did. */
+  heldEpoch: number | null = null;
+  heldMs = 0;
+  /** Epoch in which the vault took it a second time, since its last use. */
+  offeredEpoch: number | null = null;
   /** Most blocks have one. */
   user: BlockUser | null = null;
   others: Set<BlockUser> | null = null;
 
-  constructor(key: string, { namespace, recordClass, group, hashes }: BlockRun, index: number) {
+  constructor(key: string, run: BlockRun, index: number) {
     this.key = key;
-    this.namespace = namespace;
-    this.recordClass = recordClass;
-    this.group = group;
-    this.hashes = hashes;
+    this.namespace = run.namespace;
+    this.recordClass = run.recordClass;
+    this.group = run.group;
+    this.run = run;
+    this.hashes = run.hashes;
     this.index = index;
+  }
+
+  /** Its place in the prompt, from 0. */
+  get at(): number {
+    return this.run.first + this.index;
+  }
+
+  /** What its vault said just now, or has just given. */
+  noteHeld(epoch: number | null): void {
+    this.heldEpoch = epoch;
+    this.heldMs = nowMs();
   }
 
   get userCount(): number {
@@ -121,8 +150,11 @@ export class Shelf {
   readonly #blocks = new Map<string, Block>();
   /** Placed blocks without a user, the least recently used first. */
   readonly #idle = new Map<string, Block>();
+  readonly #lent = new Set<Block>();
   /** Blocks that have slots. */
   #slotted = 0;
+  /** Flushed ones that are still in use, or on their way. */
+  #leaving = 0;
   #touchedSlots = 0;
 
   constructor(options: ShelfOptions) {
@@ -147,7 +179,9 @@ export class Shelf {
 
   /** Blocks that could be taken now without taking one from a plan. */
   get room(): number {
-    return this.capacity - (this.#blocks.size - this.#idle.size);
+    let free = this.#idle.size;
+    for (const block of this.#lent) if (this.#isIdle(block)) free -= 1;
+    return this.capacity - (this.#blocks.size + this.#leaving - free);
   }
 
   get retained(): number {
@@ -177,6 +211,7 @@ export class Shelf {
       this.#blocks.set(key, block);
     } else {
       this.#idle.delete(key);
+      block.offeredEpoch = null;
     }
     block.addUser(user);
     return block;
@@ -185,7 +220,9 @@ export class Shelf {
   /** One user less. Without users a placed block stays until room is short, a wanted one goes at once. */
   leave(block: Block, user: BlockUser): void {
     if (!block.dropUser(user) || block.userCount > 0) return;
-    if (block.state === "placed") {
+    if (block.state === "placed" && block.isFlushed) {
+      this.#removeUnlent(block);
+    } else if (block.state === "placed") {
       this.#idle.set(block.key, block);
       this.#options.onRoom();
     } else if (block.state === "wanted") {
@@ -221,12 +258,62 @@ export class Shelf {
   /** Gives the slots of idle blocks of a class back: what lies in them is not to be used again. */
   dropIdle(recordClass: RecordClass): void {
     for (const block of this.#idle.values()) {
-      if (block.recordClass === recordClass) this.#remove(block);
+      if (block.recordClass === recordClass) this.#dropIdle(block);
     }
     this.#options.onRoom();
   }
 
+  /** Blocks of a class and namespace that lie here, to be given out. */
+  *copies(recordClass: RecordClass, namespace: Buffer): Generator<Block> {
+    for (const block of this.#blocks.values()) {
+      const isOf = block.recordClass === recordClass && block.namespace.equals(namespace);
+      if (isOf && block.state === "placed") yield block;
+    }
+  }
+
+  /** The block keeps its slots until `takeBack`, and loses no turn by it; false when it has none to keep. */
+  lend(block: Block): boolean {
+    if (block.state !== "placed" || block.isFlushed || block.isLent) return false;
+    block.isLent = true;
+    this.#lent.add(block);
+    return true;
+  }
+
+  takeBack(block: Block): void {
+    block.isLent = false;
+    this.#lent.delete(block);
+    if (block.isFlushed && block.userCount === 0) this.#removeUnlent(block);
+    else this.#options.onRoom();
+  }
+
+  /**
+   * Gives no block of a class out any more that `takes` names; returns those that could have been. What a plan was told of
+   * stays in its slots until the plan lets go, what is on its way until it is there.
+   */
+  flush(recordClass: RecordClass, takes: (namespace: Buffer) => boolean): Block[] {
+    const dropped: Block[] = [];
+    for (const block of this.#blocks.values()) {
+      if (block.recordClass !== recordClass || !takes(block.namespace)) continue;
+      block.isFlushed = true;
+      if (block.state === "placed") dropped.push(block);
+      if (this.#isIdle(block)) {
+        this.#dropIdle(block);
+      } else if (block.state === "wanted") {
+        this.fail(block, "flushed");
+      } else {
+        this.#hide(block);
+        block.tellUsers();
+      }
+    }
+    this.#options.onRoom();
+    return dropped;
+  }
+
   place(block: Block): void {
+    if (block.isFlushed) {
+      this.fail(block, "flushed");
+      return;
+    }
     block.state = "placed";
     block.call = null;
     if (block.user === null) {
@@ -245,16 +332,45 @@ export class Shelf {
     this.#options.onRoom();
   }
 
+  #isIdle(block: Block): boolean {
+    return this.#idle.get(block.key) === block;
+  }
+
   #evictOldest(): boolean {
-    const oldest = this.#idle.values().next().value;
-    if (oldest === undefined) return false;
-    this.#remove(oldest);
-    return true;
+    for (const oldest of this.#idle.values()) {
+      if (oldest.isLent) continue;
+      this.#remove(oldest);
+      return true;
+    }
+    return false;
+  }
+
+  /** Nobody else gets it; its slots return at once, or when it is taken back. */
+  #dropIdle(block: Block): void {
+    if (!block.isLent) {
+      this.#remove(block);
+      return;
+    }
+    block.isFlushed = true;
+    this.#idle.delete(block.key);
+    this.#hide(block);
+  }
+
+  #hide(block: Block): void {
+    this.#blocks.delete(block.key);
+    this.#leaving += 1;
+  }
+
+  #removeUnlent(block: Block): void {
+    if (block.isLent) return;
+    this.#remove(block);
+    this.#options.onRoom();
   }
 
   #remove(block: Block): void {
-    this.#blocks.delete(block.key);
-    this.#idle.delete(block.key);
+    if (this.#blocks.get(block.key) === block) this.#blocks.delete(block.key);
+    else this.#leaving -= 1;
+    if (this.#isIdle(block)) this.#idle.delete(block.key);
     block.state = "gone";
     block.call = null;
     if (block.leases.length === 0) return;

@@ -7,14 +7,16 @@ import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../li
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo } from "../native.ts";
-import { isOwnPeer, listenOn } from "../socket-file.ts";
+import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
 import { nowMs } from "../time.ts";
 import { Connection } from "./connection.ts";
 import type { EngineStatus } from "./engine-status.ts";
 import { Engine } from "./engine.ts";
 import type { EngineOptions } from "./engine.ts";
-import { LOCAL_PROTOCOL } from "./messages.ts";
-import type { CommonMessage, Hello, ShimMessage, SidecarMessage } from "./messages.ts";
+import { LOCAL_PROTOCOL } from "./hello.ts";
+import type { Hello } from "./hello.ts";
+import type { CommonMessage, ShimMessage, SidecarMessage } from "./messages.ts";
+import type { Copies } from "./reoffer.ts";
 import type { Seat } from "./seat.ts";
 
 export interface ShimServerOptions {
@@ -23,6 +25,8 @@ export interface ShimServerOptions {
   /** What every shim is told. */
   welcome: Extract<SidecarMessage, { t: "welcome" }>;
   status(): object;
+  /** An engine has come. */
+  onEngine(): void;
   /** Accounts of recent requests whose id starts with `req`. */
   explain(req: string, most: number): object[];
   counters: SidecarCounters;
@@ -62,7 +66,7 @@ export class ShimServer {
 
   /** Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when the place is not fit for it. */
   async listen(): Promise<void> {
-    this.#stopListening = await listenOn(this.#server, {
+    this.#stopListening = await listenOn(ofServer(this.#server), {
       path: this.#options.socketPath,
       key: "[sidecar] socket",
       whenTaken:
@@ -94,6 +98,25 @@ export class ShimServer {
   /** Blocks of a class that no plan uses are not given out again. */
   forget(recordClass: RecordClass): void {
     for (const engine of this.#engines.values()) engine.forget(recordClass);
+  }
+
+  /** What lies in the arenas of all engines. */
+  copies(): Copies[] {
+    return [...this.#engines.values()].flatMap((engine) => engine.copies() ?? []);
+  }
+
+  /** As the engines' `flush`, of all of them. */
+  flush(
+    recordClass: RecordClass,
+    takes: (namespace: Buffer) => boolean,
+  ): { blocks: number; bytes: number } {
+    const total = { blocks: 0, bytes: 0 };
+    for (const engine of this.#engines.values()) {
+      const { blocks, bytes } = engine.flush(recordClass, takes);
+      total.blocks += blocks;
+      total.bytes += bytes;
+    }
+    return total;
   }
 
   /** How long no engine has been connected; 0 while one is. */
@@ -196,6 +219,7 @@ export class ShimServer {
     this.#alive.add(engine);
     this.#idleSinceMs = null;
     counters.add("engines_connected");
+    this.#options.onEngine();
     return engine;
   }
 
@@ -212,6 +236,10 @@ export class ShimServer {
     } else {
       for (const [name, count] of message.counters) this.#countForShim(name, count);
       if (place.role === "worker") place.engine.learn(message.steps);
+      if (place.role === "scheduler") {
+        place.engine.note(message.unasked);
+        if (message.naming !== null) place.engine.hearNaming(message.naming);
+      }
     }
   }
 
@@ -245,6 +273,7 @@ function dispatch(guest: Guest, place: Place, message: RoleMessage): void {
   switch (message.t) {
     case "register":
     case "mapped":
+    case "unmapped":
     case "save":
     case "return":
       if (place.role !== "worker") throw misplaced(guest, message, "role worker");

@@ -5,6 +5,7 @@ import type { RecordClass } from "../block.ts";
 import { EncodePool } from "../codec/pool.ts";
 import type { Config } from "../config/config.ts";
 import type { Running } from "../lifecycle.ts";
+import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import { SAVE_CREDITS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
@@ -15,7 +16,10 @@ import { chooseCodecs } from "./codecs.ts";
 import { Decisions } from "./decisions.ts";
 import type { EngineOptions } from "./engine.ts";
 import { Fates } from "./fates.ts";
-import { LOCAL_PROTOCOL } from "./messages.ts";
+import { Flushes } from "./flushes.ts";
+import { LOCAL_PROTOCOL } from "./hello.ts";
+import { Quarantine } from "./quarantine.ts";
+import { Reoffer } from "./reoffer.ts";
 import { RightOfWay } from "./right-of-way.ts";
 import { Saver } from "./save.ts";
 import { ShimServer } from "./shim-server.ts";
@@ -50,12 +54,25 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     links: openLinks(vaults),
     way: new RightOfWay(),
     fates: new Fates(),
+    quarantine: new Quarantine(),
     decisions: new Decisions(counters, logger),
   };
-  const saver = newSaver(options, common, pool);
+  const stores = openStores(options, common);
+  const saver = newSaver(options, common, pool, stores);
   const status = (): SidecarStatus =>
     describeSidecar({ config, startedMs, vaults, saver, counters }, server.engines());
-  const server = newServer(options, common, saver, status);
+  const flushes = new Flushes({
+    vaults,
+    socket,
+    dropCopies: (recordClass, takes) => server.flush(recordClass, takes),
+    dropSaves: (recordClass, takes) => saver.flush(recordClass, takes),
+    modelOf: (recordClass, namespace) => saver.modelOf(recordClass, namespace),
+    fates: common.fates,
+    quarantine: common.quarantine,
+    counters,
+    logger,
+  });
+  const server = newServer(options, common, saver, status, () => flushes.begin());
   try {
     await server.listen();
     // Only now: while another sidecar serves the socket, its arenas are none of ours.
@@ -72,11 +89,23 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     counters,
     logger,
   });
+  const reoffer = new Reoffer({
+    vaults,
+    stores,
+    pool,
+    codecs: chooseCodecs(config.turboQuant),
+    copies: () => server.copies(),
+    isIdle: () => common.way.isFree && saver.queuedBlocks === 0,
+    counters,
+    logger,
+  });
   let closing: Promise<void> | null = null;
   const close = async (): Promise<void> => {
     canary.close();
+    reoffer.close();
     await server.close();
     await saver.drain();
+    await flushes.close();
     await pool.close();
   };
   return {
@@ -87,16 +116,21 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   };
 }
 
+/** One restore in so many is checked; 0: none. */
+const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as const;
+
 /** What all engines share. */
 interface Common {
   links: Links;
   way: RightOfWay;
   fates: Fates;
+  quarantine: Quarantine;
   decisions: Decisions;
 }
 
-function newSaver(options: SidecarOptions, common: Common, pool: EncodePool): Saver {
-  const { config, vaults, counters, logger } = options;
+type Stores = Readonly<Record<RecordClass, StoreQueue | null>>;
+
+function openStores({ vaults, counters, logger }: SidecarOptions, common: Common): Stores {
   const { way, fates } = common;
   const store = (recordClass: RecordClass): StoreQueue | null => {
     const client = vaults[recordClass];
@@ -104,11 +138,22 @@ function newSaver(options: SidecarOptions, common: Common, pool: EncodePool): Sa
     if (client === null || link === null) return null;
     return new StoreQueue({ client, link, way, fates, counters, logger });
   };
+  return { kv: store("kv"), ssm: store("ssm") };
+}
+
+function newSaver(
+  options: SidecarOptions,
+  { fates, quarantine }: Common,
+  pool: EncodePool,
+  stores: Stores,
+): Saver {
+  const { config, counters, logger } = options;
   return new Saver({
     pool,
-    stores: { kv: store("kv"), ssm: store("ssm") },
+    stores,
     codecs: chooseCodecs(config.turboQuant),
     fates,
+    quarantine,
     counters,
     logger,
   });
@@ -119,9 +164,10 @@ function newServer(
   common: Common,
   saver: Saver,
   status: () => object,
+  onEngine: () => void,
 ): ShimServer {
   const { config, counters, logger } = options;
-  const { waitMs, stallMs } = config.restore;
+  const { waitMs, stallMs, verify } = config.restore;
   return new ShimServer({
     socketPath: config.sidecar.socket,
     engine: engineOptions(options, common, saver),
@@ -133,9 +179,11 @@ function newServer(
       fidelity: chooseCodecs(config.turboQuant).fidelity,
       wait_ms: waitMs,
       stall_ms: stallMs,
+      verify_every: VERIFY_EVERY[verify],
       save_slots_max: SAVE_CREDITS_MAX,
     },
     status,
+    onEngine,
     counters,
     logger,
   });

@@ -25,14 +25,18 @@ import type { RightOfWay } from "./right-of-way.ts";
 export interface OutgoingRecord {
   namespace: Namespace;
   tenant: number;
+  /** The last flush of the vault when the engine handed it over. */
+  flushed: number;
   /** Packed. */
   key: Buffer;
   record: OutboxRecord;
   sourceBytes: number;
   /** Prompt tokens up to its end. */
   endTokens: number;
-  /** Stored or dropped. */
-  onEnd(): void;
+  /** The vault lost it, and an arena still held it. */
+  isAgain?: boolean;
+  /** Stored or dropped; `isHeld`: the vault said that it has it. */
+  onEnd(isHeld: boolean): void;
 }
 
 export interface StoreQueueOptions {
@@ -76,6 +80,30 @@ export class StoreQueue {
   /** Our role there is to read: whatever is sent comes back refused. */
   get isReadOnly(): boolean {
     return this.#client.isReadOnly;
+  }
+
+  /** The last flush of the vault that is known here. */
+  get flushed(): number {
+    return this.#client.flushes.number;
+  }
+
+  /** Which model a namespace was said to belong to; null: none. */
+  modelOf(namespace: Buffer): string | null {
+    return this.#models.get(namespace.toString("latin1"))?.model ?? null;
+  }
+
+  /** Drops records that wait, of the namespaces that `takes` names; how many. */
+  flush(takes: (namespace: Buffer) => boolean): number {
+    const gone = this.#waiting.filter(({ namespace }) => takes(namespace));
+    const left = this.#waiting.filter(({ namespace }) => !takes(namespace));
+    this.#waiting.splice(0, this.#waiting.length, ...left);
+    for (const outgoing of gone) {
+      this.#counters.add("dropped_flushed");
+      this.#fates.dropped(outgoing.namespace, ...nameOf(outgoing), "flushed");
+      outgoing.record.drop();
+      outgoing.onEnd(false);
+    }
+    return gone.length;
   }
 
   /** Lanes make drafts as they send them. */
@@ -126,16 +154,16 @@ export class StoreQueue {
 
   /** Drops waiting records of `bytes` decoded bytes that are deeper in their prompts; false, and none, without enough. */
   shedDeeperThan(endTokens: number, bytes: number): boolean {
-    const deepest = this.#waiting.reduce<OutgoingRecord | null>(
-      (found, record) => (record.endTokens > (found?.endTokens ?? endTokens) ? record : found),
-      null,
-    );
+    const deepest = this.#waiting.reduce<OutgoingRecord | null>((found, record) => {
+      const isDeeper = record.endTokens > (found?.endTokens ?? endTokens);
+      return isDeeper && record.isAgain !== true ? record : found;
+    }, null);
     if (deepest === null || deepest.sourceBytes < bytes) return false;
     this.#waiting.splice(this.#waiting.indexOf(deepest), 1);
     this.#counters.add("dropped_shed");
     this.#fates.dropped(deepest.namespace, ...nameOf(deepest), "shed");
     deepest.record.drop();
-    deepest.onEnd();
+    deepest.onEnd(false);
     return true;
   }
 
@@ -173,10 +201,11 @@ export class StoreQueue {
     const most = this.turnBytes;
     let bytes = 0;
     let count = 0;
-    for (const { namespace, tenant, record } of this.#waiting) {
+    for (const { namespace, tenant, flushed, record } of this.#waiting) {
       bytes += record.bytes;
       const isFull = bytes > most || count === SAVE_BATCH_ITEMS;
-      const isOther = namespace !== first?.namespace || tenant !== first.tenant;
+      const isOther =
+        namespace !== first?.namespace || tenant !== first.tenant || flushed !== first.flushed;
       if (count > 0 && (isFull || isOther)) break;
       count += 1;
     }
@@ -185,10 +214,11 @@ export class StoreQueue {
 
   /** Never rejects; the records are dropped whatever happens. */
   async #send(batch: readonly OutgoingRecord[]): Promise<void> {
+    const held = new Set<OutgoingRecord>();
     try {
       const [first] = batch;
       if (first === undefined) return;
-      const { namespace, tenant } = first;
+      const { namespace, tenant, flushed } = first;
       await failpoint("sidecar.save.encoded");
       const { statuses, isOverLanes } = await this.#client.storeEncoded(
         namespace,
@@ -196,10 +226,13 @@ export class StoreQueue {
         batch,
         STORE_TIMEOUT_MS,
         recordKeysTenant(tenant),
+        flushed,
       );
       await failpoint("sidecar.save.stored");
       this.#counters.add(isOverLanes ? "stores_lanes" : "stores_grpc");
-      for (const [index, record] of batch.entries()) this.#count(record, statuses[index]);
+      for (const [index, record] of batch.entries()) {
+        if (this.#count(record, statuses[index])) held.add(record);
+      }
       this.#tellModel(namespace);
     } catch (error) {
       const { code } = toTierkvError(error);
@@ -210,29 +243,37 @@ export class StoreQueue {
       this.#counters.add(`dropped_${code.toLowerCase()}`, batch.length);
       this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
     } finally {
-      for (const { record, onEnd } of batch) {
-        record.drop();
-        onEnd();
+      for (const outgoing of batch) {
+        outgoing.record.drop();
+        outgoing.onEnd(held.has(outgoing));
       }
     }
   }
 
-  #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): void {
-    const { record, sourceBytes, namespace } = outgoing;
+  /** Whether the vault holds it. */
+  #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
+    const { record, sourceBytes, namespace, isAgain } = outgoing;
     const what = statusName(status ?? ItemStatus.UNSPECIFIED);
     if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
-      this.#counters.add("blocks_saved");
-      this.#counters.add("bytes_saved", sourceBytes);
-      this.#counters.add("bytes_sent", record.bytes);
+      if (isAgain === true) {
+        this.#counters.add("copies_sent_bytes", record.bytes);
+      } else {
+        this.#counters.add("blocks_saved");
+        this.#counters.add("bytes_saved", sourceBytes);
+        this.#counters.add("bytes_sent", record.bytes);
+      }
       this.#link.up.moved(record.bytes);
       this.#fates.stored(namespace, ...nameOf(outgoing));
-    } else if (status === ItemStatus.PRESENT) {
+      return true;
+    }
+    if (status === ItemStatus.PRESENT) {
       this.#counters.add("saves_present");
       this.#fates.stored(namespace, ...nameOf(outgoing));
-    } else {
-      this.#counters.add(`dropped_${what}`);
-      this.#fates.dropped(namespace, ...nameOf(outgoing), what);
+      return true;
     }
+    this.#counters.add(`dropped_${what}`);
+    this.#fates.dropped(namespace, ...nameOf(outgoing), what);
+    return false;
   }
 }
 

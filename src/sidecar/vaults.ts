@@ -23,6 +23,10 @@ export class LookupGate {
     this.#link = link;
   }
 
+  get state(): VaultClient["state"] {
+    return this.#client.state;
+  }
+
   /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
   async lookup(
     namespace: Namespace,

@@ -1,0 +1,113 @@
+// Owns what each counter counts, in a sentence: the HELP text of its family.
+import type { SIDECAR_COUNTERS, VAULT_COUNTERS } from "../metrics.ts";
+
+/** By the counter's name; a counter without a sentence does not compile. */
+export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], string>> = {
+  engines_connected: "Engines that have connected.",
+  engines_gone: "Engines whose last connection has ended.",
+  frames_refused: "Messages of a shim that could not be read or were not allowed.",
+  peers_refused: "Connections to the local socket that were turned away.",
+  arenas_unmapped: "Workers that could not map their engine's shared memory.",
+  prefetch_requests: "Requests whose blocks an engine asked for.",
+  lookup_keys: "Blocks of engines' requests that were looked up in memory and vaults.",
+  lookup_hits: "Of those, the blocks that were held.",
+  blocks_restored_vault: "Blocks that engines took over from a vault.",
+  blocks_restored_local: "Blocks that engines took over from this machine's shared memory.",
+  bytes_restored: "Decoded bytes of the blocks that engines took over.",
+  bytes_fetched: "Record bytes that vaults sent.",
+  blocks_encoded_ahead: "Blocks made into records before a connection was free to send them.",
+  blocks_saved: "Blocks that a vault took.",
+  bytes_saved: "Decoded bytes of those blocks.",
+  bytes_sent: "Record bytes of those blocks.",
+  saves_present: "Blocks that were not sent because the vault held them.",
+  saves_held_back: "Times saves waited so that a restore could have the link.",
+  copies_missing: "Blocks in arenas that their vault was found not to hold.",
+  copies_offered: "Of those, the ones that were offered again and are held now.",
+  copies_sent_bytes: "Record bytes of blocks that were offered again.",
+  bad_records: "Records from vaults that did not verify.",
+  records_unopened: "Sealed records that none of this machine's keys opens.",
+  fetch_stalls: "Fetches given up because no byte arrived for [restore] stall_ms.",
+  fetches_lanes: "Fetches over lanes.",
+  fetches_grpc: "Fetches over gRPC.",
+  stores_lanes: "Stores over lanes.",
+  stores_grpc: "Stores over gRPC.",
+  fetch_busy_us: "Seconds in which record bytes came from a vault.",
+  store_busy_us: "Seconds in which record bytes went to a vault.",
+  reclaims: "Times an engine was asked to give back slots of an unfinished restore.",
+  namespaces_quarantined:
+    "Names under which an engine found stored blocks that are not what it computes.",
+  vault_errors: "Calls to vaults that failed.",
+  local_vault_restarts: "Times this machine's own vault was started again.",
+  canary_checks: "Records of the sidecar's own that were fetched back from a vault and compared.",
+  canary_missing: "Of those, the ones that the vault no longer held.",
+  canary_wrong: "Of those, the ones with other bytes: that vault is quarantined.",
+  flushes: "Flushes of a vault that took something this sidecar may hold.",
+  flushed_blocks: "Blocks dropped from arenas because a vault flushed them.",
+  orphans_found: "Blocks held by a vault that no prompt can reach any more.",
+  orphans_demoted: "Of those, the ones a vault was told to drop first.",
+  states_superseded: "Recurrent states that a later one of the same request made less useful.",
+};
+
+export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskCounter, string>> = {
+  connections_refused: "Connections beyond the limit of open ones.",
+  hellos: "Greetings of clients.",
+  lookups: "Look-ups of engines.",
+  lookup_keys: "Keys of those look-ups.",
+  lookup_hits: "Of those, the keys whose record was held.",
+  stores: "Calls that offered records.",
+  stores_ended_early: "Of those, the ones that the client or a deadline cut.",
+  offered: "Records that were offered.",
+  present: "Offered records that were held already.",
+  stored: "Records that were taken.",
+  stored_bytes: "Their bytes.",
+  fetches: "Calls that asked for records.",
+  fetches_ended_early: "Of those, the ones that the client or a deadline cut.",
+  fetched: "Records that were sent.",
+  fetched_bytes: "Their bytes.",
+  fetch_missing: "Records that were asked for and not held.",
+  reports: "Calls in which a client said that records did not verify.",
+  reported: "Records named in those calls.",
+  demotes: "Calls in which a client said which records can go first.",
+  demoted: "Records that were moved to where eviction begins.",
+  quarantined: "Records that did not verify here either, and went.",
+  evicted: "Records that made room for others.",
+  evicted_bytes: "Their bytes.",
+  flushes: "Calls that dropped records.",
+  calls_refused: "Calls that were answered with an error.",
+  calls_unauthenticated: "Calls without a valid token or certificate.",
+  calls_denied: "Calls whose token lacks the role.",
+  peers_limited: "Connections of addresses that failed to identify themselves too often.",
+  lanes_refused: "Lanes that were turned away.",
+  tls_refused: "TLS handshakes that failed.",
+  probes: "Probes of a link with bytes that are no record.",
+  probed_bytes: "Their bytes.",
+  disk_written: "Records that were written to disk.",
+  disk_written_bytes: "Their bytes.",
+  disk_file_bytes: "Bytes written to segment files, headers and moved records included.",
+  disk_read: "Records that were read from disk.",
+  disk_read_bytes: "Their bytes.",
+  disk_missed: "Records in the disk's index that could not be read.",
+  disk_skipped: "Records that memory alone keeps because the disk's queue was full or writes fail.",
+  disk_evicted: "Records on disk that made room for others.",
+  disk_moved: "Records that moved to another segment before theirs was reused.",
+  disk_expired: "Records on disk that were older than [vault] disk_ttl_s.",
+  disk_scrubbed_bytes: "Bytes on disk that were read again to verify them.",
+  disk_alarms: "Disk operations that failed.",
+  disk_syncs_failed: "Of those, the syncs: what they covered counts as lost.",
+};
+
+/** Counted by the store, of a vault with a disk. */
+type DiskCounter =
+  | "disk_written"
+  | "disk_written_bytes"
+  | "disk_file_bytes"
+  | "disk_read"
+  | "disk_read_bytes"
+  | "disk_missed"
+  | "disk_skipped"
+  | "disk_evicted"
+  | "disk_moved"
+  | "disk_expired"
+  | "disk_scrubbed_bytes"
+  | "disk_alarms"
+  | "disk_syncs_failed";

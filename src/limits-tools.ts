@@ -1,0 +1,13 @@
+// Owns the ceilings of commands that look at a set-up from outside: reaching a vault, and measuring it.
+
+/** Everything a command does before it says that a vault cannot be reached fits into 5 s: a hello, then a connection, then its first bytes. */
+export const REACH_HELLO_MS = 2_000;
+export const REACH_CONNECT_MS = 1_000;
+export const REACH_ANSWER_MS = 1_000;
+/** Of an answer, this much is looked at. */
+export const REACH_BYTES_MAX = 1_024;
+
+/** A vault drops what a measuring command has stored after this time, should the command not do it; each round begins it anew. */
+export const MEASURE_LEASE_MS = 300_000;
+/** Measuring commands at one vault. */
+export const MEASURES_MAX = 64;

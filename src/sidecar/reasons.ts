@@ -1,0 +1,143 @@
+// Owns the list of reasons why a request got what it got: one word for counters and machines, one sentence for people.
+
+/** The engine did not ask: its shim says why, in `counts`. */
+const UNASKED_TEXTS = {
+  own_cache: "the engine's own cache holds it, so there was nothing to look up",
+  below_block: "the prompt is not longer than one block, and only whole blocks can be restored",
+  not_worth_asking: "so few tokens are computed before a look-up would be answered",
+  not_cacheable:
+    "tokens alone do not name what it computes (an adapter, embeddings, pooling or an open end), so it is never stored or restored",
+  not_reading: "the request itself asks that no prefix cache is read",
+  unnamed:
+    "the engine has no name for its blocks yet, and under an unfinished name nothing is asked",
+  too_many: "more requests are under way than the shim keeps count of",
+} as const;
+
+export type UnaskedReason = keyof typeof UNASKED_TEXTS;
+export const UNASKED_REASONS: readonly UnaskedReason[] = Object.keys(
+  UNASKED_TEXTS,
+) as UnaskedReason[];
+
+/** Why the first block is missing that was to be restored. */
+const MISS_TEXTS = {
+  never_stored: "no engine has offered the first missing block to this sidecar since it started",
+  evicted: "the first missing block was stored, and the vault has dropped it since",
+  flushed: "the first missing block was flushed, by hand",
+  lost: "the first missing block was stored, and the vault was started again since and does not hold it",
+  other_namespace:
+    "the first missing block was stored by an engine of another namespace (other weights or settings)",
+  state_not_handed_over:
+    "the attention blocks are held, and the engine handed over no recurrent state at that place",
+  vault_down: "the vault did not answer",
+  vault_quarantined: "the vault is quarantined, because it gave back other bytes than it was given",
+  vault_refused:
+    "the vault is not spoken to, because that would be in the clear or without its credentials",
+  no_vault: "no vault for blocks of that class is configured",
+} as const;
+
+export type MissReason = keyof typeof MISS_TEXTS;
+
+/** Why a block that was offered was not stored; a name behind `dropped_`. */
+const DROP_TEXTS = {
+  no_namespace: "the engine had not named its blocks yet",
+  queue_full: "the queue of saves was full",
+  shed: "the queue of saves was full, and blocks nearer to the prompt's start went first",
+  slow_link: "on this link it could not be restored sooner than computed",
+  no_vault: "no vault for blocks of that class is configured",
+  shutdown: "the sidecar was stopped",
+  encode_failed: "it could not be made into a record",
+  vault_down: "the vault did not answer",
+  vault_deadline: "the vault took too long",
+  vault_denied: "this machine's token may only read from the vault",
+  vault_busy: "the vault was busy",
+  over_budget: "the vault had no room for it",
+  too_large: "the vault takes no record of that size",
+  bad_record: "the vault found the record damaged",
+  flushed: "it was flushed before it was stored",
+  quarantined: "what is stored of this model is not what an engine computes",
+} as const;
+
+/** What was decided about blocks that are held, and how it ended. */
+const DECISION_TEXTS = {
+  cold: "link or engine were not measured yet, so it was tried",
+  cheaper: "restoring answers first",
+  slow_link: "the link is too slow: computing answers first",
+  slow_load: "loading takes longer than computing",
+  too_short: "computing it takes less time than the vault's answer",
+  always: "[restore] when = always",
+  nothing_held: "nothing beyond the engine's own cache is held",
+  slower: "the rest would have come later than computing it, so the restore was ended",
+  no_slot: "shared memory had no room for it",
+  deadline: "[restore] wait_ms had passed",
+  bad_records: "a record did not verify",
+  not_ready: "the engine's shared memory was not ready yet",
+  overload: "too many look-ups were under way",
+  quarantined:
+    "what is stored of this model is not what an engine computes, so nothing of it is used until it is flushed",
+  undecided: "it is still being looked up",
+} as const;
+
+const DROPPED = "dropped_";
+
+/** Every reason, with its sentence. */
+export const REASONS: Readonly<Record<string, string>> = {
+  ...UNASKED_TEXTS,
+  ...MISS_TEXTS,
+  ...DECISION_TEXTS,
+  ...Object.fromEntries(
+    Object.entries(DROP_TEXTS).map(([name, text]) => [
+      DROPPED + name,
+      `the first missing block was offered and not stored: ${text}`,
+    ]),
+  ),
+};
+
+/** The sentence; a word that is not on the list (an error code of a vault) is shown as it is. */
+export function reasonText(reason: string): string {
+  const known = REASONS[reason];
+  if (known !== undefined) return known;
+  const rest = reason.startsWith(DROPPED) ? reason.slice(DROPPED.length) : null;
+  return rest === null ? reason : `the first missing block was offered and not stored: ${rest}`;
+}
+
+/** What an account says of a request, as far as the reason depends on it. */
+export interface Outcome {
+  choice: string;
+  why: string;
+  end: string | null;
+  miss: string | null;
+  startTokens: number;
+  askedTokens: number;
+  placedTokens: number | null;
+}
+
+/** By how a plan ended, where what was decided does not say it all. */
+const END_REASONS: Readonly<Record<string, string>> = {
+  no_slot: "no_slot",
+  deadline: "deadline",
+  bad_record: "bad_records",
+  not_ready: "not_ready",
+  overload: "overload",
+  slower: "slower",
+  flushed: "flushed",
+  quarantined: "quarantined",
+  vault_down: "vault_down",
+};
+
+/** The one reason that answers "why did this request get what it got?". */
+export function reasonOf(outcome: Outcome): string {
+  const { choice, why, end, startTokens, placedTokens } = outcome;
+  if (choice === "unasked" || (choice === "recomputed" && why !== "nothing_held")) return why;
+  if ((placedTokens ?? 0) > startTokens) return why;
+  const ended = END_REASONS[end ?? ""];
+  if (choice === "undecided" || why === "nothing_held") return unheld(outcome, ended);
+  return ended ?? why;
+}
+
+/** Of a request for which nothing was found, or before anything was. */
+function unheld({ choice, miss, startTokens, askedTokens }: Outcome, ended?: string): string {
+  const known = miss ?? ended;
+  if (known !== undefined) return known;
+  if (choice === "undecided") return "undecided";
+  return askedTokens <= startTokens ? "own_cache" : "nothing_held";
+}
