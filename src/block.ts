@@ -1,5 +1,6 @@
 // Owns the domain words and their packing: record classes, item statuses, namespaces, packed keys and bitmaps.
 import { TierkvError } from "./errors.ts";
+import { randomToken } from "./time.ts";
 
 export const HASH_BYTES = 32;
 export const NAMESPACE_BYTES = 32;
@@ -50,6 +51,7 @@ export const ItemStatus = {
   INCOMPLETE: 9,
   QUARANTINED: 10,
   DURABLE: 11,
+  FLUSHED: 12,
 } as const;
 export type ItemStatus = (typeof ItemStatus)[keyof typeof ItemStatus];
 export type ItemStatusName = keyof typeof ItemStatus;
@@ -165,4 +167,16 @@ export function leadingBits(bitmap: Uint8Array, count: number): number {
   let run = 0;
   while (run < count && hasBit(bitmap, run)) run += 1;
   return run;
+}
+
+/** How the namespaces of measuring commands begin; those of engines are digests. */
+const MEASURING = Buffer.from("tierkv measuring", "latin1");
+
+/** A namespace of nobody else, for records that go after a measurement. */
+export function measuringNamespace(): Namespace {
+  return toNamespace(Buffer.concat([MEASURING, randomToken(NAMESPACE_BYTES - MEASURING.length)]));
+}
+
+export function isMeasuring(namespace: Namespace): boolean {
+  return namespace.subarray(0, MEASURING.length).equals(MEASURING);
 }

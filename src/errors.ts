@@ -1,5 +1,6 @@
 // Owns the catalogue of errors: every code with its text, exit code, retry rule and gRPC status, and the one door for unknown throws.
 import { inspect } from "node:util";
+import { printable } from "./printable.ts";
 
 /** Names of gRPC status codes, as in the gRPC specification; src/wire turns them into numbers. */
 export type GrpcStatusName =
@@ -63,6 +64,7 @@ const CATALOGUE = {
   CONFIG_BAD_VALUE: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
   CONFIG_CONFLICT: ["user", "{where}: {key} = {value}: {reason}; {fix}"],
   INSECURE_LISTEN: ["user", "{key} = {value}: {reason}; {fix}"],
+  INSECURE_VAULT: ["user", "{key} = {value}: {reason}; {fix}"],
   CREDENTIALS: ["user", "{path}: {reason}; {fix}"],
   FAILPOINTS: ["user", "{key} = {value}: {reason}; {fix}"],
   JOIN_CODE: ["user", "this is no join code: {reason}; {fix}"],
@@ -81,6 +83,10 @@ const CATALOGUE = {
 
   // The other side.
   VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],
+  VAULT_UNREACHED: [
+    "down",
+    "{name} vault at {address} does not answer: {verdict}: {reason}; {fix}",
+  ],
   VAULT_DEADLINE: ["late", "{name} vault at {address}: {call} took longer than {timeoutMs} ms"],
   VAULT_REFUSED: ["setup", "{name} vault at {address} refused {call}: {reason}"],
   VAULT_LOCKED: [
@@ -90,7 +96,7 @@ const CATALOGUE = {
   VAULT_DENIED: ["denied", "{name} vault at {address} denied {call}: {reason}"],
   VAULT_CERTIFICATE: [
     "setup",
-    "{name} vault at {address}: no trust in its certificate: {reason}; {fix}",
+    "{name} vault at {address}: TLS: no trust in its certificate: {reason}; {fix}",
   ],
   FINGERPRINT: [
     "setup",
@@ -166,7 +172,7 @@ function fill(template: string, details: AnyDetails): string {
 }
 
 function oneLine(text: string): string {
-  return text.replace(/\s*\n\s*/g, " ");
+  return printable(text.replace(/\s*\n\s*/g, " "));
 }
 
 /** The only error this program throws on purpose. `message` is one line fit for a user. */

@@ -1,8 +1,10 @@
-// Owns logging: pino to stderr, coloured lines on a terminal and JSON elsewhere; never payload bytes, never stack traces.
+// Owns logging: pino to stderr, lines for people on a terminal, coloured unless NO_COLOR is set, and JSON elsewhere; never payload bytes, never stack traces.
 import { pino } from "pino";
 import type { DestinationStream, Logger as PinoLogger, LoggerOptions } from "pino";
 import { PinoPretty } from "pino-pretty";
 import { toTierkvError } from "./errors.ts";
+import { LogBudget } from "./log-budget.ts";
+import { printable } from "./printable.ts";
 
 export type Logger = PinoLogger;
 export const LOG_LEVELS = ["debug", "info", "warn", "error", "silent"] as const;
@@ -17,6 +19,8 @@ export interface LogOptions {
 }
 
 const STDERR = 2;
+/** Of pino. */
+const DEBUG = 20;
 
 /** A logger whose lines carry `name` (the process's role). */
 export function createLogger(name: string, options: LogOptions): Logger {
@@ -25,8 +29,9 @@ export function createLogger(name: string, options: LogOptions): Logger {
     level: options.level,
     base: { name, pid: process.pid },
     timestamp: pino.stdTimeFunctions.isoTime,
-    formatters: { level: (label) => ({ level: label }), log: withoutBytes },
+    formatters: { level: (label) => ({ level: label }), log: safely },
     serializers: { err: describeError },
+    hooks: { logMethod: withinBudget(new LogBudget()) },
   };
   const isTty = options.tty ?? process.stderr.isTTY;
   return pino(
@@ -47,8 +52,27 @@ function prettyStream(destination: DestinationStream | undefined): DestinationSt
     messageFormat: "{name}: {msg}",
     translateTime: "SYS:HH:MM:ss.l",
     singleLine: true,
-    colorize: destination === undefined,
+    colorize: destination === undefined && isColourWanted(),
   });
+}
+
+/** https://no-color.org: set to anything but nothing, it asks for none. */
+function isColourWanted(): boolean {
+  return (process.env["NO_COLOR"] ?? "") === "";
+}
+
+type LogMethod = NonNullable<NonNullable<LoggerOptions["hooks"]>["logMethod"]>;
+
+/** Debug lines were asked for by somebody: all of them come. */
+function withinBudget(budget: LogBudget): LogMethod {
+  return function limit(args, method, level) {
+    const [first, second] = args as [unknown, unknown];
+    const fields = typeof first === "object" && first !== null ? first : {};
+    const message = String(typeof first === "string" ? first : second);
+    const suppressed = level > DEBUG ? budget.spend(message) : 0;
+    if (suppressed === null) return;
+    method.apply(this, suppressed === 0 ? args : [{ ...fields, suppressed }, message]);
+  };
 }
 
 /** Errors in a log are a code and a line; the stack stays out. */
@@ -57,14 +81,15 @@ function describeError(error: unknown): { code: string; message: string } {
   return { code, message };
 }
 
-/** A buffer in a log is a mistake that must not spill what it holds. */
-function withoutBytes(fields: Record<string, unknown>): Record<string, unknown> {
-  const isBytes = (value: unknown): value is ArrayBufferView => ArrayBuffer.isView(value);
-  if (!Object.values(fields).some(isBytes)) return fields;
-  return Object.fromEntries(
-    Object.entries(fields).map(([key, value]) => [
-      key,
-      isBytes(value) ? `<${value.byteLength} bytes>` : value,
-    ]),
-  );
+/** A buffer in a log is a mistake that must not spill what it holds; a text may come from a peer. */
+function safely(fields: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, safe(value)]));
+}
+
+function safe(value: unknown): unknown {
+  if (ArrayBuffer.isView(value)) return `<${value.byteLength} bytes>`;
+  if (typeof value === "string") return printable(value);
+  if (Array.isArray(value)) return value.map(safe);
+  const isPlain = value !== null && Object.getPrototypeOf(value) === Object.prototype;
+  return isPlain ? safely(value as Record<string, unknown>) : value;
 }

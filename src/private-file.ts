@@ -1,9 +1,7 @@
 // Owns files with secrets: mode 0600 from their first moment, in a directory that nobody else may write; read only when they still are.
 import {
   closeSync,
-  fstatSync,
   linkSync,
-  openSync,
   readFileSync,
   renameSync,
   statSync,
@@ -14,6 +12,7 @@ import { dirname } from "node:path";
 import { makeDirectory } from "./directory.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
 import { SECRET_FILE_BYTES_MAX } from "./limits-access.ts";
+import { openOwn } from "./own-file.ts";
 import { randomId } from "./time.ts";
 
 /** Bits that let group or others in, and those that let them write. */
@@ -34,9 +33,11 @@ export function readPublic(path: string, key: string): string {
 
 function readChecked(path: string, key: string, isSecret: boolean): string {
   try {
-    const handle = openSync(path, "r");
+    const { handle, stats } = openOwn(path, (reason, fix) => {
+      throw refused(path, reason, fix ?? `correct ${key}`);
+    });
     try {
-      const { mode, size } = fstatSync(handle);
+      const { mode, size } = stats;
       const bits = isSecret ? FOREIGN_BITS : FOREIGN_WRITE_BITS;
       if ((mode & bits) !== 0) {
         const shown = (mode & 0o777).toString(8);
@@ -102,7 +103,11 @@ function writeFresh(path: string, text: string, key: string, place: (fresh: stri
 
 function prepareDirectory(directory: string, key: string): void {
   makeDirectory(directory);
-  const { mode } = statSync(directory);
+  const { mode, uid } = statSync(directory);
+  if (uid !== process.geteuid?.()) {
+    const fix = `set ${key} to a place of this user's`;
+    throw refused(directory, `it belongs to user ${uid}`, fix);
+  }
   if ((mode & FOREIGN_WRITE_BITS) === 0) return;
   const fix = `run \`chmod 700 ${directory}\`, or set ${key} to another place`;
   throw refused(

@@ -1,4 +1,5 @@
 // Owns the socket file: a private directory, one live owner, mode 0600 before anybody can see it, and removal of what a dead owner left.
+import { lstatSync } from "node:fs";
 import { chmod, lstat, rename, stat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
 import type { Server, Socket } from "node:net";
@@ -12,6 +13,8 @@ import { randomId } from "./time.ts";
 /** Bits that let group or others in. */
 const FOREIGN_BITS = 0o077;
 
+const FOREIGN_WRITE_BITS = 0o022;
+
 const ROOT_UID = 0;
 
 /** Whether the process at the other end is of our own user, or root: a second lock behind the mode of file and directory. */
@@ -20,6 +23,55 @@ export function isOwnPeer(socket: Socket): boolean {
   if (handle?.fd === undefined || handle.fd < 0) return false;
   const uid = peerUid(handle.fd);
   return uid === null || uid === ROOT_UID || uid === process.getuid?.();
+}
+
+/**
+ * Why a socket may be another user's; null: it and its folder are ours or root's, or not there. Who connects asks
+ * `isOwnPeer` then, before the first byte.
+ */
+export function strangeSocket(path: string, key = "[sidecar] socket"): string | null {
+  const folder = dirname(path);
+  const around = lstatSync(folder, { throwIfNoEntry: false });
+  const found = around && lstatSync(path, { throwIfNoEntry: false });
+  if (around === undefined || found === undefined) return null;
+  const own = process.geteuid?.() ?? ROOT_UID;
+  const another = `set ${key} to a path in a folder of this user's with mode 700`;
+  if (!around.isDirectory()) return `${folder} is a link; ${another}`;
+  if (!isTrusted(around.uid)) {
+    return `${folder} belongs to user ${around.uid}, this is user ${own}; ${another}`;
+  }
+  if ((around.mode & FOREIGN_WRITE_BITS) !== 0) {
+    const mode = (around.mode & 0o7777).toString(8);
+    return `${folder} has mode ${mode}, so others may put a socket there; run \`chmod 700 ${folder}\``;
+  }
+  if (!found.isSocket()) return `${path} is no socket; remove it, or ${another}`;
+  if (isTrusted(found.uid)) return null;
+  return `${path} belongs to user ${found.uid}, this is user ${own}; ${another}`;
+}
+
+function isTrusted(uid: number): boolean {
+  return uid === ROOT_UID || uid === process.geteuid?.();
+}
+
+/** What is made to listen on a socket file. */
+export interface SocketListener {
+  listen(path: string): Promise<void>;
+  close(): void;
+}
+
+/** A server of Node's as such. */
+export function ofServer(server: Server): SocketListener {
+  return {
+    close: () => void server.close(),
+    listen: (path) =>
+      new Promise((resolve, reject) => {
+        server.once("error", reject);
+        server.listen(path, () => {
+          server.off("error", reject);
+          resolve();
+        });
+      }),
+  };
 }
 
 /** Where to listen, and what to tell people when that cannot be. */
@@ -32,30 +84,33 @@ export interface SocketPlace {
 }
 
 /**
- * Makes `server` listen and returns how to stop that and take the file away again. Throws ADDRESS_IN_USE when somebody
+ * Makes `listener` listen and returns how to stop that and take the file away again. Throws ADDRESS_IN_USE when somebody
  * serves the place already, LISTEN_FAILED when it is not fit for a socket.
  *
  * A lock beside the socket, which the system frees when its holder dies, lets one server at a time through. The socket
  * is bound under a private name, gets its mode, and only then takes its place.
  */
-export async function listenOn(server: Server, place: SocketPlace): Promise<() => Promise<void>> {
+export async function listenOn(
+  listener: SocketListener,
+  place: SocketPlace,
+): Promise<() => Promise<void>> {
   const { path } = place;
   await prepareDirectory(place);
   const lock = takeLock(place);
   try {
     await checkPlace(place);
-    const own = await bind(server, place);
+    const own = await bind(listener, place);
     let isOurs = true;
     return async () => {
       if (!isOurs) return;
       isOurs = false;
       const now = await stat(path).catch(() => null);
       if (now?.ino === own.ino && now.dev === own.dev) await unlink(path);
-      server.close();
+      listener.close();
       unlockFile(lock);
     };
   } catch (error) {
-    server.close();
+    listener.close();
     unlockFile(lock);
     throw toTierkvError(error);
   }
@@ -103,11 +158,18 @@ async function checkPlace(place: SocketPlace): Promise<void> {
   if (await answers(place.path)) throw inUse(place);
 }
 
-async function bind(server: Server, place: SocketPlace): Promise<{ ino: number; dev: number }> {
+async function bind(
+  listener: SocketListener,
+  place: SocketPlace,
+): Promise<{ ino: number; dev: number }> {
   const { path } = place;
   const privatePath = `${path}.${randomId(3)}`;
   checkLength(place, privatePath);
-  await listen(server, privatePath, place);
+  try {
+    await listener.listen(privatePath);
+  } catch (error) {
+    throw failed(place, toTierkvError(error).message, `set another ${place.key}`);
+  }
   try {
     await chmod(privatePath, 0o600);
     const own = await stat(privatePath);
@@ -124,19 +186,6 @@ function checkLength(place: SocketPlace, privatePath: string): void {
   if (bytes <= SOCKET_PATH_BYTES_MAX) return;
   const most = SOCKET_PATH_BYTES_MAX - (bytes - Buffer.byteLength(place.path));
   throw failed(place, `its path is longer than ${most} bytes`, `set a shorter ${place.key}`);
-}
-
-function listen(server: Server, privatePath: string, place: SocketPlace): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const onError = (error: Error): void => {
-      reject(failed(place, toTierkvError(error).message, `set another ${place.key}`));
-    };
-    server.once("error", onError);
-    server.listen(privatePath, () => {
-      server.off("error", onError);
-      resolve();
-    });
-  });
 }
 
 /** Only a refused connection proves that nobody listens: silence or a full backlog may be a busy owner. */

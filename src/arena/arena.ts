@@ -19,16 +19,16 @@ export type Leases = Uint32Array;
 
 export class Arena {
   readonly id: number;
-  /** Where the shim opens it. */
+  /** Where this machine's tools find it; the shim gets its descriptor. */
   readonly path: string;
   readonly bytes: number;
   readonly slotBytes: number;
   readonly slotCount: number;
   #isClosed = false;
 
-  /** Allocates nothing yet: pages are touched in the background, and a slot is leased only after that. */
-  constructor(options: ArenaOptions) {
-    const { id, path, bytes } = createArena(options);
+  /** `label` stands in the name that `/proc` shows for it. Allocates nothing yet: pages are touched in the background, and a slot is leased only after that. */
+  constructor(options: Omit<ArenaOptions, "label">, label = 0) {
+    const { id, path, bytes } = createArena({ ...options, label });
     this.id = id;
     this.path = path;
     this.bytes = bytes;

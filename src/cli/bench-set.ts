@@ -5,9 +5,9 @@ import {
   classNumber,
   HASH_BYTES,
   keyAt,
+  measuringNamespace,
   packKeys,
   PACKED_KEY_BYTES,
-  toNamespace,
 } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
 import type { LandingPlan } from "../client/lanes.ts";
@@ -33,8 +33,8 @@ export interface BenchCodec {
 }
 
 export class BenchSet {
-  /** Nobody else's: what is stored under it goes with one flush. */
-  readonly namespace: Namespace = toNamespace(randomToken(HASH_BYTES));
+  /** Nobody else's: the vault drops what is stored under it, at the end and after some minutes. */
+  readonly namespace: Namespace = measuringNamespace();
   readonly count: number;
   readonly recordClass: RecordClass;
   readonly #arena: Arena;

@@ -1,5 +1,5 @@
 // Owns what `tierkv bench` measures at one vault: the bare link, look-ups, records there and back, and what a prompt would cost.
-import { ItemStatus, statusName } from "../block.ts";
+import { ItemStatus, measuringNamespace, statusName } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -11,6 +11,7 @@ import {
   BENCH_ROUND_MS,
   BENCH_SAMPLES,
   BENCH_VAULT_SHARE,
+  CALL_TIMEOUT_MS,
   CHUNK_BYTES,
   FETCH_WINDOW_BYTES,
   FETCHES_IN_FLIGHT_MAX,
@@ -94,7 +95,7 @@ export async function benchVault(
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };
   let set: BenchSet | null = null;
   try {
-    await client.hello(BENCH_CALL_MS);
+    await client.hello(CALL_TIMEOUT_MS);
     result.lanes = client.lanes === "up" ? lanes : 0;
     result.callMs = spread(await samples(BENCH_SAMPLES, () => client.health(BENCH_CALL_MS)));
     result.lookupMs = await lookups(client);
@@ -105,12 +106,17 @@ export async function benchVault(
   } catch (error) {
     result.error = toTierkvError(error).message;
   } finally {
-    // What could not be dropped goes like any record that nobody asks for.
-    if (set !== null) await client.flush(set.namespace, BENCH_CALL_MS).catch(() => {});
+    // What could not be dropped, the vault drops by itself.
+    if (set !== null) await client.measure(set.namespace, BENCH_CALL_MS, true).catch(() => {});
     set?.close();
     client.close();
   }
   return result;
+}
+
+/** One that is not measured, and why. */
+export function unmeasured({ name, address }: VaultTarget, error: string): VaultBench {
+  return { ...blank(name, address, "raw"), error };
 }
 
 function blank(target: string, address: string, codec: CodecName): VaultBench {
@@ -147,7 +153,7 @@ async function timedMs(work: () => Promise<unknown>): Promise<number> {
 }
 
 async function lookups(client: VaultClient): Promise<Spread> {
-  const namespace = randomToken(32);
+  const namespace = measuringNamespace();
   const keys = randomToken(36 * BENCH_LOOKUP_KEYS);
   return spread(await samples(BENCH_SAMPLES, () => client.lookup(namespace, keys, BENCH_CALL_MS)));
 }
@@ -198,26 +204,18 @@ class Rounds {
   async #round(rates: Rates | null): Promise<void> {
     const set = this.#set;
     set.renew();
+    await this.#client.measure(set.namespace, BENCH_CALL_MS);
     const saveMs = await timedMs(() => this.#save());
     const chunks = Math.ceil(this.#wireBytes / CHUNK_BYTES);
     const [from, to] = [await this.#plain(chunks, false), await this.#plain(chunks, true)];
     const restoreMs = await timedMs(() => this.#restore());
-    await this.#drop();
+    await this.#client.measure(set.namespace, BENCH_CALL_MS, true);
     if (rates === null) return;
     rates.save.push((this.#wireBytes / saveMs) * 1e3);
     rates.restore.push((this.#wireBytes / restoreMs) * 1e3);
     if (from === null || to === null) return;
     rates.plainFrom.push(from);
     rates.plainTo.push(to);
-  }
-
-  /** Where this machine may not flush, the round's records go like any that nobody asks for. */
-  async #drop(): Promise<void> {
-    try {
-      await this.#client.flush(this.#set.namespace, BENCH_CALL_MS);
-    } catch (error) {
-      if (toTierkvError(error).code !== "VAULT_DENIED") throw error;
-    }
   }
 
   async #plain(chunks: number, isToVault: boolean): Promise<number | null> {

@@ -1,6 +1,6 @@
 // Owns what `tierkv chaos` does to one vault: faults that harm nobody else, on records of its own, and what was seen of the contract.
 import { connect } from "node:net";
-import { HASH_BYTES, ItemStatus, leadingBits, statusName } from "../block.ts";
+import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { ownRecords } from "../client/own-records.ts";
 import { VaultClient } from "../client/vault-client.ts";
@@ -8,6 +8,7 @@ import type { StoreItem } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
 import {
+  CALL_TIMEOUT_MS,
   CHAOS_CALL_MS,
   CHAOS_PAYLOAD_BYTES,
   CHAOS_POLL_MS,
@@ -15,7 +16,7 @@ import {
   CHAOS_SILENT_PEERS,
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
-import { nowMs, randomToken, sleep } from "../time.ts";
+import { nowMs, sleep } from "../time.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 
 /** One line of the contract. */
@@ -50,7 +51,7 @@ export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
 class ChaosRun {
   readonly #options: ChaosOptions;
   readonly #client: VaultClient;
-  readonly #namespace = randomToken(HASH_BYTES);
+  readonly #namespace = measuringNamespace();
   readonly #items: readonly StoreItem[];
   readonly #spare: readonly StoreItem[];
 
@@ -64,7 +65,8 @@ class ChaosRun {
   }
 
   async all(): Promise<ChaosRow[]> {
-    await this.#client.hello(CHAOS_CALL_MS);
+    await this.#client.hello(CALL_TIMEOUT_MS);
+    await this.#client.measure(this.#namespace, CHAOS_CALL_MS);
     const steps: readonly [string, () => Promise<Look>][] = [
       ["-", () => this.#wholeSet("before any fault")],
       ["F9", () => this.#flippedBit()],
@@ -83,8 +85,8 @@ class ChaosRun {
   }
 
   async close(): Promise<void> {
-    // What could not be dropped goes like any record that nobody asks for.
-    await this.#client.flush(this.#namespace, CHAOS_CALL_MS).catch(() => {});
+    // What could not be dropped, the vault drops by itself.
+    await this.#client.measure(this.#namespace, CHAOS_CALL_MS, true).catch(() => {});
     this.#client.close();
   }
 
@@ -153,7 +155,7 @@ class ChaosRun {
 
   async #otherNamespace(): Promise<Look> {
     const keys = keysOf(this.#items);
-    const held = await this.#client.lookup(randomToken(HASH_BYTES), keys, CHAOS_CALL_MS);
+    const held = await this.#client.lookup(measuringNamespace(), keys, CHAOS_CALL_MS);
     const hits = held.reduce((sum, byte) => sum + (byte === 0 ? 0 : 1), 0);
     return {
       did: "the same hashes asked for in another namespace",
@@ -219,14 +221,8 @@ class ChaosRun {
   }
 
   async #flushed(): Promise<Look> {
-    const [did, expected] = ["its own records flushed", "none is held"];
-    try {
-      await this.#client.flush(this.#namespace, CHAOS_CALL_MS);
-    } catch (error) {
-      // A machine that joined to read and write may not; its records go like any that nobody asks for.
-      if (toTierkvError(error).code !== "VAULT_DENIED") throw error;
-      return { did, expected: "refused to whom may not", seen: "refused", ok: true };
-    }
+    const [did, expected] = ["its own records dropped", "none is held"];
+    await this.#client.measure(this.#namespace, CHAOS_CALL_MS, true);
     const keys = keysOf(this.#items);
     const held = await this.#client.lookup(this.#namespace, keys, CHAOS_CALL_MS);
     const isGone = held.every((byte) => byte === 0);

@@ -1,14 +1,16 @@
 // Owns what this machine shows to a vault, and what it trusts: as joined, as configured, or as the vault of this very machine has it.
 import { X509Certificate } from "node:crypto";
-import { existsSync } from "node:fs";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import type { VaultClientOptions } from "../client/session.ts";
 import type { Config } from "../config/config.ts";
-import { TierkvError } from "../errors.ts";
-import { splitAddress } from "../hosts.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { isLocal, splitAddress } from "../hosts.ts";
 import { TOKEN_FILE_POLL_MS } from "../limits-access.ts";
 import type { Logger } from "../log.ts";
-import { readPrivate, readPublic, writePrivate } from "../private-file.ts";
+import { isAbsent, readPrivate, readPublic, writePrivate } from "../private-file.ts";
 import { mayDo } from "../roles.ts";
+import { strangeSocket } from "../socket-file.ts";
 import { nowMs, wallClockMs } from "../time.ts";
 import { openSecurity, tokensPath } from "../vault/identity.ts";
 import { parseTokens, versionOf } from "../vault/tokens.ts";
@@ -19,6 +21,7 @@ import { isClosed } from "./vault-access.ts";
 
 const CREDENTIALS_KEY = "[cluster] credentials";
 const UNIX_PREFIX = "unix:";
+const JOINED_SHOWN_MAX = 5;
 
 /** Certificate and token of one vault that was joined. */
 interface JoinedFiles {
@@ -40,21 +43,82 @@ export function keepJoined(config: Config, address: string, caPem: string, token
   writePrivate(files.ca, caPem, CREDENTIALS_KEY);
 }
 
-/** null: this vault is spoken to in the clear. Throws CREDENTIALS. */
+/** As `securityFor`, for a process that goes on without this vault: what is wrong stands in `refusal`, and nothing is sent. */
+export function accessTo(
+  config: Config,
+  target: Pick<VaultTarget, "address" | "isOwn">,
+  logger: Logger,
+): Pick<VaultClientOptions, "security" | "refusal"> {
+  try {
+    return { security: securityFor(config, target, logger) };
+  } catch (error) {
+    const refusal = toTierkvError(error);
+    const { address } = target;
+    logger.error({ vault: address, err: refusal }, "vault refused: nothing is sent to it");
+    return { refusal };
+  }
+}
+
+/**
+ * null: this vault is spoken to in the clear, because the way to it does not leave this machine, or because `insecure_lan`
+ * says so. Throws CREDENTIALS for one whose certificate or token cannot be read, INSECURE_VAULT for one without any.
+ */
 export function securityFor(
   config: Config,
   { address, isOwn }: Pick<VaultTarget, "address" | "isOwn">,
   logger: Logger,
 ): ChannelSecurity | null {
-  if (address.startsWith(UNIX_PREFIX)) return null;
-  const joined = joinedFiles(config, address);
-  if (existsSync(joined.ca)) {
-    const caPem = Buffer.from(readPrivate(joined.ca, CREDENTIALS_KEY));
-    const token = tokenFile(joined.token, CREDENTIALS_KEY);
-    return { caPem, serverName: VAULT_SERVER_NAME, certPem: null, keyPem: null, token };
+  if (address.startsWith(UNIX_PREFIX)) {
+    const path = address.slice(UNIX_PREFIX.length);
+    const reason = strangeSocket(path, "[vault] listen");
+    if (reason === null) return null;
+    throw new TierkvError("CREDENTIALS", { path, reason, fix: "nothing is sent to it" });
   }
+  const files = joinedFiles(config, address);
+  if (!isAbsent(files.folder, CREDENTIALS_KEY)) return joined(files, address);
   if (config.cluster.tlsCa !== null) return configured(config, config.cluster.tlsCa, address);
-  return isOwn && isClosed(config.vault) ? ownVault(config, address, logger) : null;
+  if (isOwn) return isClosed(config.vault) ? ownVault(config, address, logger) : null;
+  if (isLocal({ host: splitAddress(address).host, text: address })) return null;
+  if (!config.cluster.insecureLan) throw insecure(config, address);
+  logger.warn({ vault: address }, "[cluster] insecure_lan: what goes to this vault is not hidden");
+  return null;
+}
+
+function joined({ folder, ca, token }: JoinedFiles, address: string): ChannelSecurity {
+  for (const path of [ca, token]) {
+    if (!isAbsent(path, CREDENTIALS_KEY)) continue;
+    const reason = `it is gone, and ${address} was joined`;
+    const fix = `run the \`tierkv join\` line of its machine again, or remove ${folder}`;
+    throw new TierkvError("CREDENTIALS", { path, reason, fix });
+  }
+  return {
+    caPem: Buffer.from(readPrivate(ca, CREDENTIALS_KEY)),
+    serverName: VAULT_SERVER_NAME,
+    certPem: null,
+    keyPem: null,
+    token: tokenFile(token, CREDENTIALS_KEY),
+  };
+}
+
+/** A vault that was joined under another name is named, because that is what is wrong most often. */
+function insecure({ cluster }: Config, address: string): TierkvError {
+  const key = cluster.kvCold?.text === address ? "kv_cold" : "ssm_cold";
+  const known = namesIn(cluster.credentials);
+  const others = known.length === 0 ? "" : ` (joined here: ${known.join(", ")})`;
+  return new TierkvError("INSECURE_VAULT", {
+    key: `[cluster] ${key}`,
+    value: JSON.stringify(address),
+    reason: `this machine has not joined it under that name${others}, and in the clear everybody on the way reads along`,
+    fix: "run the `tierkv join` line that `tierkv invite` prints on its machine, or write [cluster] insecure_lan = true on a network you trust",
+  });
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder).toSorted().slice(0, JOINED_SHOWN_MAX);
+  } catch {
+    return [];
+  }
 }
 
 function configured({ cluster }: Config, tlsCa: string, address: string): ChannelSecurity {
@@ -71,7 +135,7 @@ function configured({ cluster }: Config, tlsCa: string, address: string): Channe
 }
 
 /** Commands on the vault's own machine may do all: its user can read its tokens anyway. */
-function ownVault({ vault }: Config, address: string, logger: Logger): ChannelSecurity {
+export function ownVault({ vault }: Config, address: string, logger: Logger): ChannelSecurity {
   const { security } = openSecurity(vault, logger);
   const isOurs = vault.tlsCert === null;
   const best = security.tokens === null ? null : bestToken(tokensPath(vault));

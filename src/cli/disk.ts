@@ -1,8 +1,8 @@
-// Owns how much of a disk a vault takes where the configuration does not say.
-import { mkdirSync, readdirSync, statfsSync, statSync } from "node:fs";
+// Owns where a vault keeps things on disk, and how much of it where the configuration does not say.
+import { lstatSync, mkdirSync, readdirSync, statfsSync } from "node:fs";
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
 import { DISK_BYTES_MIN, DISK_FREE_SHARE } from "../limits.ts";
 import type { VaultDisk } from "../vault/server.ts";
 
@@ -12,18 +12,36 @@ export function vaultDisk(config: VaultConfig): VaultDisk | null {
   if (dataDir === null) return null;
   try {
     mkdirSync(dataDir, { recursive: true, mode: 0o700 });
+    checkDiskBytes(config, dataDir);
     return { dataDir, diskBytes: config.diskBytes ?? share(dataDir), durability, diskTtlS };
   } catch (error) {
+    if (isTierkvError(error)) throw error;
     const fix = "set [vault] data_dir to a directory this user may write";
     const reason = `${toTierkvError(error).message}; ${fix}`;
     throw new TierkvError("DISK_FAILED", { reason }, { cause: error });
   }
 }
 
+/** Throws DISK_FAILED where more is configured than the whole disk has. */
+function checkDiskBytes({ diskBytes }: VaultConfig, dataDir: string): void {
+  if (diskBytes === null) return;
+  const { blocks, bsize } = statfsSync(dataDir);
+  const most = blocks * bsize;
+  if (diskBytes <= most) return;
+  const reason = `[vault] disk_bytes = ${diskBytes}, but the disk of ${dataDir} has ${most} bytes`;
+  const fix = `write disk_bytes = ${Math.floor(most * DISK_FREE_SHARE)} or less, or leave it out`;
+  throw new TierkvError("DISK_FAILED", { reason: `${reason}; ${fix}` });
+}
+
+/** Where a vault that keeps no records on disk keeps the numbers of its flushes: one file per address. */
+export function flushFile({ stateDir, listen }: Pick<VaultConfig, "stateDir" | "listen">): string {
+  return join(stateDir, `flushes-${listen.text.replaceAll(/[^0-9A-Za-z.]+/g, "-")}.json`);
+}
+
 /** What the vault's own files take belongs to the room: a restart must not shrink it. */
 function share(dataDir: string): number {
   const { bavail, bsize } = statfsSync(dataDir);
   const own = readdirSync(dataDir).filter((name) => name.endsWith(".seg"));
-  const held = own.reduce((sum, name) => sum + statSync(join(dataDir, name)).size, 0);
+  const held = own.reduce((sum, name) => sum + lstatSync(join(dataDir, name)).size, 0);
   return Math.max(DISK_BYTES_MIN, Math.floor((bavail * bsize + held) * DISK_FREE_SHARE));
 }

@@ -1,4 +1,4 @@
-// Owns what `tierkv status` finds out about one target: whether it answers, how fast, and what it says of itself.
+// Owns what `tierkv status` finds out about each target: whether it answers, how fast, and what it says of itself.
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
@@ -11,7 +11,9 @@ import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";
 import { securityFor } from "./credentials.ts";
+import { greet, laneTrouble } from "./reach.ts";
 import { SidecarLink } from "./sidecar-link.ts";
+import { vaultTargets } from "./targets.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
 
 /** One target as shown; null where it is down or the value does not apply. */
@@ -19,6 +21,10 @@ export interface TargetStatus {
   target: string;
   address: string;
   reachable: boolean;
+  /** Not asked, because it would have been in the clear or without its credentials. */
+  refused: boolean;
+  /** A vault: why its lanes are of no use; null: they are, or it offers none. */
+  laneTrouble: string | null;
   rttMsP50: number | null;
   rttMsP99: number | null;
   version: string | null;
@@ -52,21 +58,48 @@ export interface Travel {
   saveBytesPerS: number | null;
 }
 
-export async function inspectVault(target: VaultTarget, config: Config): Promise<TargetStatus> {
+/** What was seen of a set-up. */
+export interface Seen {
+  config: Config;
+  /** The sidecar, where this machine has engines, and every vault. */
+  targets: readonly TargetStatus[];
+  /** The sidecar's own account; null: it did not answer, or this machine has no engines. */
+  sidecar: SidecarStatus | null;
+}
+
+/** Asks all at the same time. */
+export async function inspect(config: Config): Promise<Seen> {
+  const isEngineHost = config.cluster.role === "inference";
+  const [own, ...vaults] = await Promise.all([
+    isEngineHost ? inspectSidecar(config) : null,
+    ...vaultTargets(config).map((target) => inspectVault(target, config)),
+  ]);
+  const targets = own === null ? vaults : [own.target, ...vaults];
+  return { config, targets, sidecar: own?.status ?? null };
+}
+
+/** Why a vault is of no use to a command that moves records; null: it is. */
+export function troubleOf({ targets }: Seen, address: string): string | null {
+  const target = targets.find((one) => one.address === address);
+  return target?.error ?? target?.laneTrouble ?? null;
+}
+
+async function inspectVault(target: VaultTarget, config: Config): Promise<TargetStatus> {
   const { name, classes, address } = target;
   const logger = createLogger("status", { level: "silent" });
   let client: VaultClient | null = null;
   try {
     const security = securityFor(config, target, logger);
-    client = new VaultClient({ address, name: classes[0], logger, lanes: 0, security });
+    client = new VaultClient({ address, name: classes[0], logger, lanes: 1, security });
     const opened = client;
-    await client.hello(STATUS_TIMEOUT_MS);
+    await greet(client, security !== null);
     const rtt = await roundTrips(() => opened.health(STATUS_TIMEOUT_MS));
     const stats = await client.stats(STATUS_TIMEOUT_MS);
     return {
       ...blank(name, address),
       ...rtt,
       reachable: true,
+      laneTrouble: await laneTrouble(client),
       version: stats.version,
       role: roleOf(stats.recordClass),
       usedBytes: stats.usedBytes,
@@ -83,7 +116,8 @@ export async function inspectVault(target: VaultTarget, config: Config): Promise
       counters: stats.counters,
     };
   } catch (error) {
-    return { ...blank(name, address), error: toTierkvError(error).message };
+    const { message } = toTierkvError(error);
+    return { ...blank(name, address), refused: client === null, error: message };
   } finally {
     client?.close();
   }
@@ -94,13 +128,18 @@ function roleOf(recordClass: number): VaultRole {
   return name === "both" ? "cold" : `${name}_cold`;
 }
 
-export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus> {
+interface OwnSidecar {
+  target: TargetStatus;
+  status: SidecarStatus | null;
+}
+
+async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
   const link = new SidecarLink(sidecar.socket);
   try {
     const version = await link.hello(STATUS_TIMEOUT_MS);
     const rtt = await roundTrips(() => link.ping(STATUS_TIMEOUT_MS));
     const status = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
-    return {
+    const target: TargetStatus = {
       ...blank("sidecar", sidecar.socket),
       ...rtt,
       reachable: true,
@@ -115,8 +154,10 @@ export async function inspectSidecar({ sidecar }: Config): Promise<TargetStatus>
       travel: travelOf(status),
       counters: status.counters,
     };
+    return { target, status };
   } catch (error) {
-    return { ...blank("sidecar", sidecar.socket), error: toTierkvError(error).message };
+    const target = { ...blank("sidecar", sidecar.socket), error: toTierkvError(error).message };
+    return { target, status: null };
   } finally {
     link.close();
   }
@@ -142,6 +183,8 @@ function blank(target: string, address: string): TargetStatus {
     target,
     address,
     reachable: false,
+    refused: false,
+    laneTrouble: null,
     rttMsP50: null,
     rttMsP99: null,
     version: null,

@@ -1,23 +1,18 @@
 // Owns the line that lets another machine into the vault of this one.
 import { createHash, X509Certificate } from "node:crypto";
 import { networkInterfaces } from "node:os";
+import { join } from "node:path";
 import type { Address, VaultConfig } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import { readPrivate } from "../private-file.ts";
-import type { Role } from "../roles.ts";
-import { certificatePath, tokensPath } from "../vault/identity.ts";
-import { parseTokens } from "../vault/tokens.ts";
+import { readPrivate, writePrivate } from "../private-file.ts";
+import { certificatePath } from "../vault/identity.ts";
+import type { Call } from "./call.ts";
 import { encodeJoinCode } from "./join-code.ts";
 import { isEverywhere } from "./targets.ts";
 import { isClosed } from "./vault-access.ts";
 
-/** `tierkv join CODE`. `address` null: the one it listens on, or one of this machine's. Throws USAGE or CREDENTIALS. */
-export function joinLine(
-  vault: VaultConfig,
-  listen: Pick<Address, "host" | "port">,
-  role: Role,
-  address: string | null,
-): string {
+/** Throws USAGE for a vault that nobody joins. */
+export function checkJoinable(vault: VaultConfig): void {
   if (!isClosed(vault)) {
     const reason = "this vault asks nobody for a token: write its address into [cluster] there";
     throw new TierkvError("USAGE", { reason });
@@ -27,21 +22,41 @@ export function joinLine(
       "this vault has certificates of your own CA: give its clients [cluster] tls_ca, and tls_cert or token";
     throw new TierkvError("USAGE", { reason });
   }
-  const path = tokensPath(vault);
-  const found = parseTokens(readPrivate(path, "[vault] tokens"), path).find(
-    (entry) => entry.role === role,
-  );
-  if (found === undefined) {
-    const fix = `write a line \`${role}:\` and 32 or more random characters`;
-    throw new TierkvError("CREDENTIALS", { path, reason: `it has no ${role} token`, fix });
-  }
+}
+
+/** `tierkv join CODE` for the secret of an invitation. `address` null: the one it listens on, or one of this machine's. Throws CREDENTIALS. */
+export function joinLine(
+  vault: VaultConfig,
+  listen: Pick<Address, "host" | "port">,
+  secret: string,
+  address: string | null,
+): string {
   const { raw } = new X509Certificate(readPrivate(certificatePath(vault), "[vault] state_dir"));
   const code = encodeJoinCode({
     address: address ?? reachableAddress(listen),
     fingerprint: fingerprintOf(raw),
-    token: found.token,
+    secret,
   });
   return `tierkv join ${code}`;
+}
+
+/** Shows the line of a vault's first start where a person reads it; what is piped ends in a journal, so it gets the name of a file. */
+export function announce(
+  call: Call,
+  vault: VaultConfig,
+  listen: Pick<Address, "host" | "port">,
+  secret: string,
+): void {
+  const line = joinLine(vault, listen, secret, null);
+  if (call.io.isTerminal) {
+    call.print({ event: "invitation", run: line }, [line]);
+    return;
+  }
+  const path = join(vault.stateDir, "invitation");
+  writePrivate(path, `${line}\n`, "[vault] state_dir");
+  call.print({ event: "invitation", path }, [
+    `the \`tierkv join\` line for one other machine, good for a day, is in ${path}`,
+  ]);
 }
 
 /** SHA-256 of a certificate (DER). */

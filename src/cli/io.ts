@@ -9,6 +9,10 @@ export interface Io {
   err(line: string): void;
   /** Whether there is a person to ask. */
   isInteractive: boolean;
+  /** Whether results go to a terminal, where they are read and not kept. */
+  isTerminal: boolean;
+  /** Standard input to its end, or its first `charsMax` and one more. */
+  readAll(charsMax: number): Promise<string>;
   /** Asks on stderr; the answer without white space around it, empty at end of input. */
   ask(question: string): Promise<string>;
   env: Readonly<Record<string, string | undefined>>;
@@ -19,6 +23,8 @@ export function processIo(): Io {
     out: (line) => void process.stdout.write(`${line}\n`),
     err: (line) => void process.stderr.write(`${line}\n`),
     isInteractive: process.stdin.isTTY && process.stderr.isTTY,
+    isTerminal: process.stdout.isTTY,
+    readAll,
     ask: askPerson,
     env: process.env,
   };
@@ -34,4 +40,14 @@ async function askPerson(question: string): Promise<string> {
   } finally {
     terminal.close();
   }
+}
+
+async function readAll(charsMax: number): Promise<string> {
+  let text = "";
+  process.stdin.setEncoding("utf8");
+  for await (const part of process.stdin as AsyncIterable<string>) {
+    text += part;
+    if (text.length > charsMax) break;
+  }
+  return text.slice(0, charsMax + 1);
 }

@@ -1,6 +1,7 @@
-// Owns the join code: where a vault is, how its certificate is known, and the token that opens it, in one word with a checksum.
+// Owns the join code: where a vault is, how its certificate is known, and the secret that is redeemed there, in one word with a checksum.
 import { createHash } from "node:crypto";
 import { TierkvError } from "../errors.ts";
+import { splitAddress } from "../hosts.ts";
 import { JOIN_CODE_CHARS_MAX } from "../limits-access.ts";
 
 export interface Invitation {
@@ -8,24 +9,32 @@ export interface Invitation {
   address: string;
   /** SHA-256 of the certificate. */
   fingerprint: Buffer;
-  token: string;
+  /** What is redeemed for a credential. */
+  secret: string;
 }
 
 const PREFIX = "tkv1.";
+/** The whole line is taken, too. */
+const COMMAND = /^tierkv\s+join\s+/;
 const FINGERPRINT_BYTES = 32;
 const CHECK_BYTES = 4;
 const FIX = "copy the whole line that `tierkv invite` prints on the vault's machine";
 
-/** Behind the prefix, in base64url: length of the address (1), address, fingerprint (32), token, first 4 bytes of the SHA-256 of all that. */
-export function encodeJoinCode({ address, fingerprint, token }: Invitation): string {
+/** Behind the prefix, in base64url: length of the address (1), address, fingerprint (32), secret, first 4 bytes of the SHA-256 of all that. */
+export function encodeJoinCode({ address, fingerprint, secret }: Invitation): string {
   const place = Buffer.from(address);
-  const body = Buffer.concat([Buffer.from([place.length]), place, fingerprint, Buffer.from(token)]);
+  const body = Buffer.concat([
+    Buffer.from([place.length]),
+    place,
+    fingerprint,
+    Buffer.from(secret),
+  ]);
   return PREFIX + Buffer.concat([body, checkOf(body)]).toString("base64url");
 }
 
 /** Throws JOIN_CODE saying what is wrong with it; never shows it. */
 export function decodeJoinCode(code: string): Invitation {
-  const text = code.trim();
+  const text = code.trim().replace(COMMAND, "");
   const refuse = (reason: string): never => {
     throw new TierkvError("JOIN_CODE", { reason, fix: FIX });
   };
@@ -43,13 +52,16 @@ export function decodeJoinCode(code: string): Invitation {
     return refuse("its checksum does not fit, so that a part is missing or changed");
   }
   const placeEnd = 1 + (body[0] ?? 0);
-  const token = body.subarray(placeEnd + FINGERPRINT_BYTES).toString();
+  const secret = body.subarray(placeEnd + FINGERPRINT_BYTES).toString();
   const address = body.subarray(1, placeEnd).toString();
-  if (!/^.+:\d{1,5}$/.test(address) || !/^[\x21-\x7e]+$/.test(token)) {
-    return refuse("it names no address or no token");
+  if (!/^[\x21-\x7e]+:\d+$/.test(address) || !/^[\x21-\x7e]+$/.test(secret)) {
+    return refuse("it names no address or no secret");
   }
+  const { port } = splitAddress(address);
+  if (port < 1 || port > 65_535)
+    return refuse(`its address ${address} has no port from 1 to 65535`);
   const fingerprint = Buffer.from(body.subarray(placeEnd, placeEnd + FINGERPRINT_BYTES));
-  return { address, fingerprint, token };
+  return { address, fingerprint, secret };
 }
 
 function checkOf(body: Buffer): Buffer {

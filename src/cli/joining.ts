@@ -7,12 +7,13 @@ import {
   statSync,
   writeFileSync,
 } from "node:fs";
-import { homedir } from "node:os";
+import { homedir, hostname } from "node:os";
 import { dirname, join } from "node:path";
 import { connect } from "node:tls";
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
-import { VaultChannel } from "../client/channel.ts";
+import { askOnce } from "../client/ask.ts";
+import type { Asked } from "../client/ask.ts";
 import { helloRequest } from "../client/greeting.ts";
 import { checkConfig } from "../config/check.ts";
 import type { Config } from "../config/config.ts";
@@ -25,14 +26,13 @@ import { createLogger } from "../log.ts";
 import { randomId } from "../time.ts";
 import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
-import { fromGrpcError } from "../wire/status.ts";
 import type { Call } from "./call.ts";
 import { joinedFiles, keepJoined } from "./credentials.ts";
 import { fingerprintOf } from "./invitation.ts";
 import type { Invitation } from "./join-code.ts";
 
 /** Keeps certificate and token; returns where. Throws CREDENTIALS. */
-export function keep(config: Config, { address, token }: Invitation, caPem: string): string {
+export function keep(config: Config, { address, token }: Credential, caPem: string): string {
   keepJoined(config, address, caPem, token);
   return joinedFiles(config, address).folder;
 }
@@ -75,27 +75,49 @@ function pemOf(raw: Buffer): string {
   return ["-----BEGIN CERTIFICATE-----", ...lines, "-----END CERTIFICATE-----", ""].join("\n");
 }
 
+/** What a vault gave this machine. */
+export interface Credential {
+  address: string;
+  /** By which the vault knows this machine. */
+  name: string;
+  token: string;
+}
+
+/** Uses the invitation: a credential of this machine's own. */
+export async function redeem(invitation: Invitation, caPem: string): Promise<Credential> {
+  const { address, secret } = invitation;
+  const asked = askedWith(address, caPem, secret);
+  try {
+    const request = { machine: hostname() };
+    const { name, token } = await askOnce(asked, vaultService.Redeem, request);
+    return { address, name, token };
+  } catch (error) {
+    if (toTierkvError(error).code !== "VAULT_LOCKED") throw error;
+    const reason = "the code was used, is too old, or is none of its";
+    throw new TierkvError("VAULT_LOCKED", { name: asked.name, address, reason }, { cause: error });
+  }
+}
+
 /** What the vault holds; proves that the token opens it. */
-export async function askClasses(invitation: Invitation, caPem: string): Promise<RecordClass[]> {
-  const { address, token } = invitation;
-  const channel = new VaultChannel(address, {
+export async function askClasses(
+  { address, token }: Credential,
+  caPem: string,
+): Promise<RecordClass[]> {
+  const asked = askedWith(address, caPem, token);
+  const hello = await askOnce(asked, vaultService.Hello, helloRequest("kv"));
+  const held = vaultClassName(hello.recordClass);
+  return held === "both" ? ["kv", "ssm"] : [held];
+}
+
+function askedWith(address: string, caPem: string, token: string): Asked {
+  const security = {
     caPem: Buffer.from(caPem),
     serverName: VAULT_SERVER_NAME,
     certPem: null,
     keyPem: null,
     token: () => token,
-  });
-  try {
-    const options = { timeoutMs: JOIN_TIMEOUT_MS, signal: new AbortController().signal };
-    const hello = await channel.unary(vaultService.Hello, helloRequest("kv"), options);
-    const held = vaultClassName(hello.recordClass);
-    return held === "both" ? ["kv", "ssm"] : [held];
-  } catch (error) {
-    const context = { name: "the", address, call: "Hello", timeoutMs: JOIN_TIMEOUT_MS };
-    throw fromGrpcError(error, context);
-  } finally {
-    channel.close();
-  }
+  };
+  return { name: "the", address, security, timeoutMs: JOIN_TIMEOUT_MS };
 }
 
 interface Written {

@@ -1,9 +1,10 @@
 // Owns the command line: common options, help, and the one place where a failure becomes a line and an exit code.
 import { Command, CommanderError } from "commander";
 import { TierkvError, toTierkvError } from "../errors.ts";
+import { printable } from "../printable.ts";
 import { packageVersion } from "../version.ts";
 import { Call } from "./call.ts";
-import type { CommonOptions, Run } from "./call.ts";
+import type { CommonOptions, Registrar, Run } from "./call.ts";
 import { addBench } from "./commands/bench.ts";
 import { addCerts } from "./commands/certs.ts";
 import { addChaos } from "./commands/chaos.ts";
@@ -14,6 +15,7 @@ import { addExplain } from "./commands/explain.ts";
 import { addFlush } from "./commands/flush.ts";
 import { addInvite } from "./commands/invite.ts";
 import { addJoin } from "./commands/join.ts";
+import { addPeers, addRevoke } from "./commands/peers.ts";
 import { addSidecar } from "./commands/sidecar.ts";
 import { addStatus } from "./commands/status.ts";
 import { addVault } from "./commands/vault.ts";
@@ -22,11 +24,19 @@ import type { Io } from "./io.ts";
 const EXIT_OK = 0;
 const EXIT_USAGE = 2;
 
+/** What is done with a command that was understood; a test may do something else. */
+type Perform = <Options extends object>(run: Run<Options>, call: Call<Options>) => Promise<number>;
+
 /** Runs one command line (without `node` and the script). Never throws; the exit code says how it went. */
-export async function runCommandLine(argv: readonly string[], io: Io): Promise<number> {
+export async function runCommandLine(
+  argv: readonly string[],
+  outside: Io,
+  perform: Perform = (run, call) => run(call),
+): Promise<number> {
+  const io = shownSafely(outside);
   const isJson = argv.includes("--json");
   let exitCode = EXIT_OK;
-  const program = buildProgram(io, (code) => {
+  const program = buildProgram(io, perform, (code) => {
     exitCode = code;
   });
   try {
@@ -41,6 +51,11 @@ export async function runCommandLine(argv: readonly string[], io: Io): Promise<n
     }
     return fail(toTierkvError(error), isJson, io);
   }
+}
+
+/** What names come from other machines or from a file is shown, and steers no terminal; errors are safe by themselves. */
+function shownSafely(io: Io): Io {
+  return { ...io, out: (line) => io.out(printable(line)) };
 }
 
 /** Says what went wrong, in one line; with --json also as a result. Returns the exit code. */
@@ -59,19 +74,19 @@ function usageError(error: CommanderError): TierkvError {
   return new TierkvError("USAGE", { reason: `${reason}; see \`tierkv --help\`` });
 }
 
-function buildProgram(io: Io, onCode: (code: number) => void): Command {
+function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void): Command {
   const program = new Command("tierkv")
     .description(
       "Keeps vLLM's KV-cache blocks on idle machines and brings them back before they are needed.",
     )
-    .version(packageVersion(), "--version", "show the version")
+    .version(packageVersion(), "-V, --version", "show the version")
     .option(
       "--config <path>",
       "configuration file (default: TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml)",
     )
     .option("--json", "results as JSON, for machines")
-    .helpOption("--help", "show help")
-    .helpCommand(false)
+    .helpOption("-h, --help", "show help")
+    .helpCommand("help [command]", "show help, of all or of one command")
     .configureHelp({ showGlobalOptions: true })
     .configureOutput({
       writeOut: (text) => io.out(text.trimEnd()),
@@ -80,17 +95,19 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
     })
     .exitOverride();
   const action =
-    <Options extends object>(perform: Run<Options>) =>
+    <Options extends object>(run: Run<Options>) =>
     async (...args: unknown[]): Promise<void> => {
       // Commander hands over the command itself last.
       const command = args.at(-1) as Command;
       const options = command.optsWithGlobals<CommonOptions & Options>();
-      onCode(await perform(new Call<Options>(options, io, command.args)));
+      onCode(await perform(run, new Call<Options>(options, io, command.args)));
     };
   for (const add of [
     addVault,
     addInvite,
     addJoin,
+    addPeers,
+    addRevoke,
     addSidecar,
     addStatus,
     addExplain,
@@ -101,7 +118,22 @@ function buildProgram(io: Io, onCode: (code: number) => void): Command {
     addConfig,
     addCerts,
     addDemo,
+    addVersion,
   ])
     add({ program, action });
   return program;
+}
+
+function addVersion({ program, action }: Registrar): void {
+  program
+    .command("version")
+    .summary("show the version")
+    .addHelpText("after", "\nExample:\n  tierkv version")
+    .action(
+      action((call) => {
+        const version = packageVersion();
+        call.print({ version }, [version]);
+        return Promise.resolve(EXIT_OK);
+      }),
+    );
 }

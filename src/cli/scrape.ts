@@ -4,16 +4,22 @@ import type { Family } from "../exposition/text.ts";
 import type { Running } from "../lifecycle.ts";
 import type { Logger } from "../log.ts";
 
-/** Serves what `read` tells while it is asked; undefined: `[section] metrics_listen` is not set. */
+/** Serves what `read` and `trouble` tell while they are asked; undefined: `[section] metrics_listen` is not set. */
 export async function startScrape(
   section: "sidecar" | "vault",
   listen: Address | null,
   logger: Logger,
   read: () => readonly Family[],
+  trouble: () => string | null,
 ): Promise<Running | undefined> {
   if (listen === null) return undefined;
   const { startScrapeServer } = await import("../exposition/server.ts");
-  const server = await startScrapeServer({ listen, key: `[${section}] metrics_listen`, read });
+  const server = await startScrapeServer({
+    listen,
+    key: `[${section}] metrics_listen`,
+    read,
+    trouble,
+  });
   logger.info({ url: server.url }, "metrics can be scraped");
   return server;
 }

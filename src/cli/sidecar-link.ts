@@ -1,29 +1,41 @@
 // Owns the way `tierkv status` and `tierkv explain` ask a sidecar: a connection of role status on its local socket.
-import { connect } from "node:net";
-import type { Socket } from "node:net";
+import { existsSync } from "node:fs";
+import { connect, Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { encodeFrame, FrameDecoder } from "../sidecar/frames.ts";
 import type { Fields, Frame } from "../sidecar/frames.ts";
-import { LOCAL_PROTOCOL } from "../sidecar/messages.ts";
+import { LOCAL_PROTOCOL } from "../sidecar/hello.ts";
+import { isOwnPeer, strangeSocket } from "../socket-file.ts";
 import { deadlineSignal } from "../time.ts";
 
 /** One question at a time over one connection. Every method throws SIDECAR_DOWN when the other side does not answer. */
 export class SidecarLink {
   readonly #path: string;
+  readonly #elsewhere: readonly string[];
   readonly #socket: Socket;
   readonly #decoder = new FrameDecoder("sidecar");
   #wake: () => void = () => {};
   #failure: Error | null = null;
 
-  constructor(path: string) {
+  /** `elsewhere`: where a sidecar of this user listens under another XDG_RUNTIME_DIR. */
+  constructor(path: string, elsewhere: readonly string[] = usualSockets()) {
     this.#path = path;
-    this.#socket = connect(path);
+    this.#elsewhere = elsewhere;
+    const strange = strangeSocket(path);
+    this.#socket = strange === null ? connect(path) : new Socket();
+    // Before what is written by then leaves.
+    this.#socket.on("connect", () => {
+      if (isOwnPeer(this.#socket)) return;
+      this.#fail(new Error("another user listens on its socket"));
+      this.#socket.destroy();
+    });
     this.#socket.on("data", (chunk) => {
       this.#decoder.push(chunk);
       this.#wake();
     });
     this.#socket.on("error", (error) => this.#fail(error));
     this.#socket.on("close", () => this.#fail(new Error("it closed the connection")));
+    if (strange !== null) this.#fail(new Error(strange));
   }
 
   /** The sidecar's version. Throws VERSION_MISMATCH when it speaks another protocol. */
@@ -61,7 +73,7 @@ export class SidecarLink {
   }
 
   async #ask(question: Frame, wanted: string, timeoutMs: number): Promise<Fields> {
-    this.#socket.write(encodeFrame(question));
+    if (this.#failure === null) this.#socket.write(encodeFrame(question));
     const deadline = deadlineSignal(timeoutMs, undefined, `an answer to ${String(question["t"])}`);
     deadline.signal.addEventListener("abort", () => this.#fail(deadline.signal.reason as Error), {
       once: true,
@@ -75,7 +87,7 @@ export class SidecarLink {
         if (answer === null) await this.#more();
       }
     } catch (error) {
-      const reason = reasonOf(error);
+      const reason = reasonOf(error, this.#path, this.#elsewhere);
       throw new TierkvError("SIDECAR_DOWN", { path: this.#path, reason }, { cause: error });
     } finally {
       deadline.clear();
@@ -95,9 +107,19 @@ export class SidecarLink {
   }
 }
 
-function reasonOf(error: unknown): string {
+function usualSockets(): string[] {
+  const uid = process.getuid?.() ?? 0;
+  const folders = [`/run/user/${uid}/tierkv`, `/tmp/tierkv-${uid}`];
+  return folders.map((folder) => `${folder}/sidecar.sock`);
+}
+
+function reasonOf(error: unknown, path: string, elsewhere: readonly string[]): string {
   const code = error instanceof Error && "code" in error ? error.code : "";
-  if (code === "ENOENT") return "there is no socket";
+  if (code === "ENOENT") {
+    const other = elsewhere.find((one) => one !== path && existsSync(one));
+    if (other === undefined) return "there is no socket";
+    return `there is no socket, but there is one at ${other}: to ask that sidecar, write [sidecar] socket = "${other}", or set XDG_RUNTIME_DIR as it was for it`;
+  }
   if (code === "ECONNREFUSED") return "nobody listens on its socket";
   return toTierkvError(error).message;
 }

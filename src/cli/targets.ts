@@ -76,7 +76,7 @@ export function isEverywhere(host: string): boolean {
 }
 
 /** Who listens on every interface is reached over the loopback. */
-function reachable(listen: Address): Address {
+export function reachable(listen: Address): Address {
   const loopback = LOOPBACKS[listen.host];
   if (loopback === undefined) return listen;
   const host = loopback.includes(":") ? `[${loopback}]` : loopback;

@@ -13,8 +13,27 @@ export function showBytes(bytes: number): string {
   return `${value.toFixed(digits)} ${names[step] ?? ""}`;
 }
 
+/** Up to `below` of a unit is shown with so many digits behind the point: what would round up to it takes the next. */
+const DURATIONS: readonly { below: number; unitMs: number; digits: number; unit: string }[] = [
+  { below: 10, unitMs: 1, digits: 2, unit: "ms" },
+  { below: 100, unitMs: 1, digits: 1, unit: "ms" },
+  { below: 1000, unitMs: 1, digits: 0, unit: "ms" },
+  { below: 10, unitMs: 1000, digits: 1, unit: "s" },
+  { below: 100, unitMs: 1000, digits: 0, unit: "s" },
+  { below: 10, unitMs: 60_000, digits: 1, unit: "min" },
+  { below: 100, unitMs: 60_000, digits: 0, unit: "min" },
+  { below: 100, unitMs: 3_600_000, digits: 1, unit: "h" },
+  { below: 10, unitMs: 86_400_000, digits: 1, unit: "days" },
+  { below: 1000, unitMs: 86_400_000, digits: 0, unit: "days" },
+];
+
+/** A duration as people write it: 0.51 ms, 12.3 ms, 450 ms, 4.1 s, 68 min, 2.5 h, 12 days. */
 export function showMs(ms: number): string {
-  return `${ms.toFixed(ms < 10 ? 2 : 1)} ms`;
+  for (const { below, unitMs, digits, unit } of DURATIONS) {
+    const text = (ms / unitMs).toFixed(digits);
+    if (Number(text) < below) return `${text} ${unit}`;
+  }
+  return "years";
 }
 
 /** A share of 1 as per cent. */

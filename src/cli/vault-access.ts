@@ -1,4 +1,4 @@
-// Owns who gets into the vault of this machine: nobody is asked on a socket or the loopback; other machines bring a token or a certificate.
+// Owns who gets into the vault of this machine: a socket serves its own user; who comes over TCP, from this machine too, brings a token or a certificate.
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
 import { isLocal } from "../hosts.ts";
@@ -13,11 +13,14 @@ export interface Access {
   isNew: boolean;
 }
 
-/** Whether calls come over TLS, from those who show that they may. */
+/** Whether calls come over TLS, from those who show that they may: every user of a machine reaches its loopback. */
 export function isClosed(vault: VaultConfig): boolean {
-  const { listen, insecureLan, tlsCert, tlsClientCa, tokens } = vault;
-  if (insecureLan || listen.text.startsWith("unix:")) return false;
-  return !isLocal(listen) || (tlsCert ?? tlsClientCa ?? tokens) !== null;
+  return !isSocket(vault) && !vault.insecureLan;
+}
+
+/** It serves its own user alone. */
+function isSocket({ listen }: VaultConfig): boolean {
+  return listen.text.startsWith("unix:");
 }
 
 /** Whether other machines get in, and nobody asks them anything. */
@@ -28,7 +31,12 @@ export function isOpenToAll(vault: VaultConfig): boolean {
 /** Reads certificate and tokens, or makes them. Throws CREDENTIALS. */
 export function openAccess(vault: VaultConfig, logger: Logger): Access {
   const { auditLog } = vault;
-  if (!isClosed(vault)) return { security: null, auditLog, isNew: false };
+  if (!isClosed(vault)) {
+    if (isLocal(vault.listen) && !isSocket(vault)) {
+      logger.warn("insecure_lan: every user of this machine may read and write in this vault");
+    }
+    return { security: null, auditLog, isNew: false };
+  }
   const { security, isNew } = openSecurity(vault, logger);
   // Whoever has certificates of his own hands out what belongs to them himself.
   const isJoined = isNew && vault.tlsCert === null;

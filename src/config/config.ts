@@ -22,6 +22,8 @@ export interface ClusterConfig {
   readonly tlsCert: string | null;
   readonly tlsKey: string | null;
   readonly token: string | null;
+  /** Whether vaults of other machines that were not joined may be spoken to in the clear. */
+  readonly insecureLan: boolean;
 }
 
 /** The form in which recurrent states are stored. */
@@ -43,8 +45,6 @@ export interface VaultConfig {
   readonly maxBytes: number | null;
   /** What each tenant keeps in memory whatever others store; null: tenants are not told apart. */
   readonly tenantBytes: number | null;
-  /** TCP port of the lanes, on the host of `listen`; 0: the system chooses; null: LANE_PORT_STEP above that of `listen`. */
-  readonly lanePort: number | null;
   /** null: nothing is kept on disk. */
   readonly dataDir: string | null;
   /** null: a share of the room on that disk at start. */
@@ -99,6 +99,8 @@ export interface RestoreConfig {
   /** A restore that brought nothing for this long is given up. */
   readonly stallMs: number;
   readonly when: "faster" | "always";
+  /** Which restores an idle engine checks by computing a block of them itself. */
+  readonly verify: "off" | "sampled" | "every";
 }
 
 export interface LogConfig {

@@ -194,6 +194,26 @@ function suggestAddress(raw: unknown, sample: string): string {
   return isHost(host) ? `${host}:${port}` : sample;
 }
 
+const SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 };
+
+/** Seconds as people write them: `30m`, `2h`, `7d`. */
+export function duration(maxS: number): Kind<number> {
+  return {
+    describe: "a number with s, m, h or d",
+    parse(raw, key) {
+      const fix = `write ${key} = 2h`;
+      const [, digits, unit = ""] = /^(\d{1,9})([smhd])$/.exec(String(raw)) ?? [];
+      if (digits === undefined) return badValue("not a number with s, m, h or d", fix);
+      return inRange(
+        Number(digits) * (SECONDS[unit] ?? 1),
+        1,
+        maxS,
+        `${fix}, at most ${maxS / 86_400}d`,
+      );
+    },
+  };
+}
+
 /** An absolute path; `~/` is the home directory. Relative ones are refused: shim and sidecar run in different directories. */
 export function path(bytesMax: number): Kind<string> {
   return {

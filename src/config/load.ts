@@ -1,10 +1,12 @@
 // Owns finding and reading the configuration file, and what the environment adds to it.
-import { closeSync, fstatSync, openSync, readFileSync, statSync } from "node:fs";
+import { closeSync, readFileSync, statSync } from "node:fs";
+import type { Stats } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { CONFIG_FILE_BYTES_MAX } from "../limits.ts";
 import { LOG_LEVELS } from "../log.ts";
+import { openOwn } from "../own-file.ts";
 import { checkConfig, NO_FILE, place } from "./check.ts";
 import type { Checked } from "./check.ts";
 import type { Config } from "./config.ts";
@@ -14,6 +16,9 @@ import { lineOf } from "./locate.ts";
 import { showValue } from "./show.ts";
 
 const FILE_NAME = "tierkv.toml";
+const FIX_PATH = "give the path of a tierkv.toml";
+const GROUP_WRITE_BIT = 0o020;
+const WORLD_WRITE_BIT = 0o002;
 
 /** The configuration of this process, frozen. `path` null: searched for. Throws the first mistake; see `checkFile` for all. */
 export function loadConfig(path: string | null, env: Environment = process.env): Config {
@@ -52,15 +57,14 @@ function readText(file: string): string {
     throw new TierkvError("CONFIG_UNREADABLE", { path: file, reason, fix });
   };
   try {
-    const handle = openSync(file, "r");
+    const { handle, stats } = openOwn(file, (reason, fix) => refuse(reason, fix ?? FIX_PATH));
     try {
-      const stat = fstatSync(handle);
-      if (!stat.isFile()) refuse("it is not a file", "give the path of a tierkv.toml");
-      if (stat.size > CONFIG_FILE_BYTES_MAX) {
-        refuse(
-          `${stat.size} bytes, the limit is ${CONFIG_FILE_BYTES_MAX}`,
-          "give the path of a tierkv.toml",
-        );
+      if (isForeignWritable(stats)) {
+        const shown = (stats.mode & 0o777).toString(8);
+        refuse(`it has mode ${shown}, so others may write it`, `run \`chmod 644 ${file}\``);
+      }
+      if (stats.size > CONFIG_FILE_BYTES_MAX) {
+        refuse(`${stats.size} bytes, the limit is ${CONFIG_FILE_BYTES_MAX}`, FIX_PATH);
       }
       return new TextDecoder("utf-8", { fatal: true }).decode(readFileSync(handle));
     } finally {
@@ -69,6 +73,12 @@ function readText(file: string): string {
   } catch (error) {
     return refuseCaught(file, error);
   }
+}
+
+/** A group that bears its user's own number is that user's alone, as many systems make it. */
+function isForeignWritable({ mode, uid, gid }: Stats): boolean {
+  const isPrivateGroup = uid !== 0 && gid === uid;
+  return (mode & (isPrivateGroup ? WORLD_WRITE_BIT : GROUP_WRITE_BIT | WORLD_WRITE_BIT)) !== 0;
 }
 
 function refuseCaught(file: string, error: unknown): never {

@@ -32,7 +32,12 @@ export function override(config: Config, overrides: readonly Override[]): Config
 }
 
 function parse({ option, section, name, text }: Override): unknown {
-  const parsed = parseText(entry(section, name).field.kind, option, text);
+  return parseOption(entry(section, name).field.kind, option, text);
+}
+
+/** The value of an option that stands for no key. Throws CONFIG_BAD_VALUE naming it. */
+export function parseOption<T>(kind: Kind<T>, option: string, text: string): T {
+  const parsed = parseText(kind, option, text);
   if ("value" in parsed) return parsed.value;
   const { problem } = parsed;
   const reason = "reason" in problem ? problem.reason : `expected ${problem.expected}`;
@@ -41,7 +46,7 @@ function parse({ option, section, name, text }: Override): unknown {
 }
 
 /** TOML tells numbers from texts by quotes; here either is meant that fits the key. */
-function parseText(kind: Kind<unknown>, option: string, text: string): Parsed<unknown> {
+function parseText<T>(kind: Kind<T>, option: string, text: string): Parsed<T> {
   const asText = kind.parse(text, option);
   if ("value" in asText) return asText;
   if (text === "true" || text === "false") {

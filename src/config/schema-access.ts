@@ -29,17 +29,18 @@ export const CLUSTER_ACCESS: {
   tls_cert: Field<ClusterConfig["tlsCert"]>;
   tls_key: Field<ClusterConfig["tlsKey"]>;
   token: Field<ClusterConfig["token"]>;
+  insecure_lan: Field<ClusterConfig["insecureLan"]>;
 } = {
   credentials: {
     kind: path(PATH_BYTES_MAX),
-    doc: "Where `tierkv join` keeps the certificate and the token of each vault. What stands there goes before the four keys below.",
+    doc: "Where `tierkv join` keeps the certificate and the token of each vault. What stands there goes before the keys below.",
     fallback: (env) => join(home(env), ".config", "tierkv", "vaults"),
     fallbackText: "`~/.config/tierkv/vaults`",
     example: '"/etc/tierkv/vaults"',
   },
   tls_ca: file(
     "PEM file with the certificate of those who run their own CA (`tierkv certs init` makes one): vaults are spoken to over TLS, and must have a certificate of it.",
-    "none: vaults that were not joined are spoken to in the clear",
+    "none: vaults are joined",
     '"/etc/tierkv/ca.pem"',
   ),
   tls_cert: file(
@@ -53,6 +54,13 @@ export const CLUSTER_ACCESS: {
     "none",
     '"/etc/tierkv/token"',
   ),
+  insecure_lan: {
+    kind: boolean,
+    doc: "Lets this machine speak in the clear to vaults of other machines that were not joined: whoever is on the way reads and changes what prompts were made of. Warned about at every start. Without it such a vault is refused.",
+    fallback: () => false,
+    fallbackText: "`false`",
+    example: "false",
+  },
 };
 
 export const VAULT_ACCESS: {
@@ -66,14 +74,14 @@ export const VAULT_ACCESS: {
 } = {
   insecure_lan: {
     kind: boolean,
-    doc: "Lets every machine that reaches `listen` in, without TLS and without a token: it may read and write what prompts were made of. Warned about at every start. `--insecure-lan` says the same.",
+    doc: "Lets every machine, and on the loopback every user, that reaches `listen` in, without TLS and without a token: it may read and write what prompts were made of. Warned about at every start. `--insecure-lan` says the same.",
     fallback: () => false,
     fallbackText: "`false`",
     example: "false",
   },
   state_dir: {
     kind: path(PATH_BYTES_MAX),
-    doc: "Where the vault keeps the certificate and the tokens that it makes at its first start on an address that other machines reach.",
+    doc: "Where the vault keeps the certificate and the tokens that it makes at its first start on a TCP address.",
     fallback: stateDir,
     fallbackText:
       "`$STATE_DIRECTORY` (systemd), else `$XDG_STATE_HOME/tierkv`, else `~/.local/state/tierkv`",

@@ -1,6 +1,7 @@
 // Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import {
   ARENA_BYTES_DEFAULT,
   ARENA_BYTES_MAX,
@@ -10,7 +11,6 @@ import {
   DISK_TTL_S_MAX,
   IDLE_EXIT_S_DEFAULT,
   IDLE_EXIT_S_MAX,
-  LANE_PORT_STEP,
   LANES_DEFAULT,
   LANES_MAX,
   PATH_BYTES_MAX,
@@ -46,11 +46,12 @@ export type Schema = {
   }>;
 };
 
-function defaultSocket(env: Environment): string {
+/** In a directory of this user's, which is made with mode 700, and checked, before anybody listens there. */
+function ownSocket(name: "sidecar" | "vault", env: Environment): string {
   const runtimeDir = env["XDG_RUNTIME_DIR"] ?? "";
   if (runtimeDir !== "" && existsSync(runtimeDir))
-    return join(runtimeDir, "tierkv", "sidecar.sock");
-  return `/tmp/tierkv-${process.getuid?.() ?? 0}/sidecar.sock`;
+    return join(runtimeDir, "tierkv", `${name}.sock`);
+  return `/tmp/tierkv-${process.getuid?.() ?? 0}/${name}.sock`;
 }
 
 export const SCHEMA: Schema = {
@@ -116,10 +117,11 @@ export const SCHEMA: Schema = {
     fields: {
       listen: {
         kind: address("listen"),
-        doc: "Where the vault listens. Write the machine's LAN address (or `0.0.0.0`) to let other machines in: those that have joined (`tierkv join`), over TLS. A socket gets mode 0600.",
-        fallback: () => ({ host: "127.0.0.1", port: 50_051, text: "127.0.0.1:50051" }),
-        fallbackText: '`"127.0.0.1:50051"`',
-        example: '"127.0.0.1:50051"',
+        doc: "Where the vault listens. A socket serves this user alone. Write the machine's LAN address (or `0.0.0.0`) to let other machines in: those that have joined (`tierkv join`), over TLS. The loopback is no different, because every user of the machine reaches it.",
+        fallback: (env) => ({ host: "", port: 0, text: `unix:${ownSocket("vault", env)}` }),
+        fallbackText:
+          "`unix:$XDG_RUNTIME_DIR/tierkv/vault.sock` where that directory exists, else `unix:/tmp/tierkv-<uid>/vault.sock`",
+        example: '"192.168.1.10:50051"',
       },
       max_bytes: {
         kind: bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX),
@@ -131,17 +133,10 @@ export const SCHEMA: Schema = {
       },
       tenant_bytes: {
         kind: bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX),
-        doc: "What each tenant (a `cache_salt`; those without one are one) keeps of `max_bytes`, and the same share of `disk_bytes`, whatever others store: a flood by one does not take what another has within its share. What nobody keeps is anybody's.",
+        doc: "What each tenant (a `cache_salt`; those without one are one) keeps of `max_bytes`, and the same share of `disk_bytes`, whatever others store: a flood by one does not take what another has within its share. Machines that joined have equal parts before that, so that no machine takes from another by making up tenants; tokens of a file and certificates are one. What nobody keeps is anybody's.",
         fallback: () => null,
         fallbackText: "none: tenants are not told apart",
         example: '"2GiB"',
-      },
-      lane_port: {
-        kind: integer(0, 65_535),
-        doc: "The TCP port beside `listen`'s on which records travel (lanes), on the same host; clients are told. `0`: any free one. A firewall must let it through: without a way to it records travel over `listen`, more slowly.",
-        fallback: () => null,
-        fallbackText: `the port of \`listen\` and ${LANE_PORT_STEP} more; where that is taken, any free one`,
-        example: String(50_051 + LANE_PORT_STEP),
       },
       data_dir: {
         kind: path(PATH_BYTES_MAX),
@@ -174,7 +169,7 @@ export const SCHEMA: Schema = {
       ...VAULT_ACCESS,
       metrics_listen: {
         kind: tcpOnly("127.0.0.1:50250", 0),
-        doc: "Where Prometheus may scrape `/metrics`: what is held, taken, sent, evicted and refused, by tier. Plain HTTP without a password; it shows no prompts and no keys.",
+        doc: "Where Prometheus may scrape `/metrics`, and `/healthz` answers 200, or 503 while the disk takes nothing: what is held, taken, sent, evicted and refused, by tier. Plain HTTP without a password; it shows no prompts and no keys.",
         fallback: () => null,
         fallbackText: "none: nothing listens",
         example: '"127.0.0.1:50250"',
@@ -188,7 +183,7 @@ export const SCHEMA: Schema = {
       socket: {
         kind: path(SIDECAR_SOCKET_BYTES_MAX),
         doc: "The Unix socket between engine and sidecar. Both read this key.",
-        fallback: defaultSocket,
+        fallback: (env) => ownSocket("sidecar", env),
         fallbackText:
           "`$XDG_RUNTIME_DIR/tierkv/sidecar.sock` where that directory exists, else `/tmp/tierkv-<uid>/sidecar.sock`",
         example: '"/run/tierkv/sidecar.sock"',
@@ -202,14 +197,14 @@ export const SCHEMA: Schema = {
       },
       arena_dir: {
         kind: path(PATH_BYTES_MAX),
-        doc: "A directory on a memory file system for the shared memory, where the engine may not open the sidecar's files through `/proc`.",
+        doc: "A directory on a memory file system for the shared memory, where memory without a file is short or not allowed.",
         fallback: () => null,
         fallbackText: "none: memory without a file",
         example: '"/dev/shm/tierkv"',
       },
       autostart: {
         kind: boolean,
-        doc: "Whether an engine starts the sidecar when nothing answers on the socket: once per machine, detached, its log beside the socket. Read by the engine from the file named by `config_path`.",
+        doc: "Whether an engine starts the sidecar when nothing answers on the socket: once per machine, detached, its log beside the socket. Read by the engine from the file named by `config_path`, else from where the sidecar finds its own.",
         fallback: () => true,
         fallbackText: "`true`",
         example: "false",
@@ -244,7 +239,7 @@ export const SCHEMA: Schema = {
       },
       metrics_listen: {
         kind: tcpOnly("127.0.0.1:50251", 0),
-        doc: "Where Prometheus may scrape `/metrics`: what was decided and why, what was missed and why, bytes, times, queues, vaults. Plain HTTP without a password; it shows no prompts and no keys.",
+        doc: "Where Prometheus may scrape `/metrics`, and `/healthz` answers 200: what was decided and why, what was missed and why, bytes, times, queues, vaults. Plain HTTP without a password; it shows no prompts and no keys.",
         fallback: () => null,
         fallbackText: "none: nothing listens",
         example: '"127.0.0.1:50251"',
@@ -275,6 +270,13 @@ export const SCHEMA: Schema = {
         fallback: () => "faster",
         fallbackText: '`"faster"`',
         example: '"faster"',
+      },
+      verify: {
+        kind: choice(["off", "sampled", "every"]),
+        doc: `Whether an engine with nothing else to do computes the last block of a restore itself, and compares: of no restore, of one in ${VERIFY_SAMPLED_EVERY}, of each. Where the two differ nothing under that name is restored or saved until it is flushed.`,
+        fallback: () => "sampled",
+        fallbackText: '`"sampled"`',
+        example: '"sampled"',
       },
     },
   },

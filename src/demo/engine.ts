@@ -65,7 +65,7 @@ export class Engine {
       cwd: workspace.dir,
       logPath: workspace.log(name),
     });
-    return new Engine(server, `http://127.0.0.1:${workspace.ports.engine}`, signal);
+    return new Engine(server, `http://127.0.0.1:${workspace.port}`, signal);
   }
 
   ready(): Promise<void> {
@@ -198,7 +198,7 @@ function serverArguments(workspace: Workspace, machine: Machine): string[] {
   const groups = [
     ["-m", "vllm.entrypoints.openai.api_server"],
     ["--model", workspace.model, "--served-model-name", MODEL_NAME],
-    ["--host", "127.0.0.1", "--port", String(workspace.ports.engine)],
+    ["--host", "127.0.0.1", "--port", String(workspace.port)],
     ["--dtype", machine.dtype, "--max-model-len", String(DEMO_MODEL_LEN_MAX)],
     ["--max-num-seqs", "4", "--block-size", String(BLOCK_TOKENS), "--enforce-eager"],
     ["--enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"],

@@ -17,23 +17,18 @@ export type Codec = "raw" | "int8";
 
 const CONFIG: Readonly<Record<Codec, string>> = { raw: "tierkv.toml", int8: "tierkv-int8.toml" };
 
-export interface Ports {
-  kv: number;
-  ssm: number;
-  engine: number;
-}
-
 export class Workspace {
   readonly dir: string;
-  readonly ports: Ports;
+  /** Where the engine answers. */
+  readonly port: number;
 
-  private constructor(dir: string, ports: Ports) {
+  private constructor(dir: string, port: number) {
     this.dir = dir;
-    this.ports = ports;
+    this.port = port;
     mkdirSync(this.logs);
     mkdirSync(this.temp);
-    const kv = `127.0.0.1:${ports.kv}`;
-    const ssm = `127.0.0.1:${ports.ssm}`;
+    const kv = `unix:${this.path("kv.sock")}`;
+    const ssm = `unix:${this.path("ssm.sock")}`;
     this.#write("kv-vault.toml", vaultConfig("kv_cold", kv, DEMO_VAULT_BYTES));
     this.#write("ssm-vault.toml", vaultConfig("ssm_cold", ssm, VAULT_BYTES_MIN));
     for (const codec of ["raw", "int8"] as const) {
@@ -42,9 +37,8 @@ export class Workspace {
   }
 
   static async create(): Promise<Workspace> {
-    const [kv, ssm, engine] = await freePorts(3);
-    const dir = mkdtempSync(join(realpathSync(tmpdir()), "tierkv-demo-"));
-    return new Workspace(dir, { kv: kv ?? 0, ssm: ssm ?? 0, engine: engine ?? 0 });
+    const port = await freePort();
+    return new Workspace(mkdtempSync(join(realpathSync(tmpdir()), "tierkv-demo-")), port);
   }
 
   get logs(): string {
@@ -108,18 +102,14 @@ function inferenceConfig(kv: string, ssm: string, socket: string, codec: Codec):
   return `${cluster}\n${turboQuant}\n${sidecar}\n[restore]\n${waits}`;
 }
 
-/** Ports nobody listens on: asked for together, so that they differ. */
-async function freePorts(count: number): Promise<number[]> {
-  const servers = Array.from({ length: count }, () => createServer());
-  const ports = await Promise.all(
-    servers.map(
-      (server) =>
-        new Promise<number>((resolve, reject) => {
-          server.once("error", reject);
-          server.listen(0, "127.0.0.1", () => resolve((server.address() as AddressInfo).port));
-        }),
-    ),
-  );
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
-  return ports;
+/** A port nobody listens on. */
+function freePort(): Promise<number> {
+  const server = createServer();
+  return new Promise<number>((resolve, reject) => {
+    server.once("error", reject);
+    server.listen(0, "127.0.0.1", () => {
+      const { port } = server.address() as AddressInfo;
+      server.close(() => resolve(port));
+    });
+  });
 }

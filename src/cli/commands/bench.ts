@@ -84,10 +84,17 @@ async function bench(call: Call<BenchFlags>): Promise<number> {
       reason: `no vault to measure: write [cluster] ${key} = "host:port"`,
     });
   }
-  const { benchVault } = await import("../bench-vault.ts");
+  const { benchVault, unmeasured } = await import("../bench-vault.ts");
+  const { inspect, troubleOf } = await import("../inspect.ts");
+  const seen = await inspect(config);
   const results: VaultBench[] = [];
   // One after another: they may share a link.
-  for (const target of targets) results.push(await benchVault(target, config, options));
+  for (const target of targets) {
+    const trouble = troubleOf(seen, target.address);
+    results.push(
+      trouble === null ? await benchVault(target, config, options) : unmeasured(target, trouble),
+    );
+  }
   const isOk = results.every(({ error }) => error === null);
   call.print({ ok: isOk, config: config.path, targets: results }, results.flatMap(describe));
   return isOk ? EXIT_OK : EXIT_DOWN;
@@ -148,9 +155,8 @@ function cost({ prompt }: VaultBench): string[] {
   if (prompt === null) return [];
   const { tokens, tokenBytes, wireBytes, ms } = prompt;
   const size = `${showBytes(tokens * tokenBytes)} of KV, ${showBytes(wireBytes)} on the wire`;
-  const time = ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
   return [
-    `  a prompt of ${tokens} tokens of ${tokenBytes} bytes (${size}) is restored in about ${time}, if the vault holds all of it`,
+    `  a prompt of ${tokens} tokens of ${tokenBytes} bytes (${size}) is restored in about ${showMs(ms)}, if the vault holds all of it`,
   ];
 }
 

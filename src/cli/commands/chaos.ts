@@ -46,19 +46,23 @@ async function chaos(call: Call<ChaosFlags>): Promise<number> {
     throw new TierkvError("USAGE", { reason });
   }
   const { chaosVault } = await import("../chaos-vault.ts");
+  const { inspect, troubleOf } = await import("../inspect.ts");
+  const seen = await inspect(config);
   const { securityFor } = await import("../credentials.ts");
   const logger = createLogger("chaos", { level: "silent" });
   const results: ChaosResult[] = [];
   for (const target of targets) {
     const { name, address, classes } = target;
-    const result: ChaosResult = { target: name, address, error: null, rows: [] };
+    const error = troubleOf(seen, address);
+    const result: ChaosResult = { target: name, address, error, rows: [] };
+    results.push(result);
+    if (error !== null) continue;
     try {
       const security = securityFor(config, target, logger);
       result.rows = await chaosVault({ address, name: classes[0], logger, security });
-    } catch (error) {
-      result.error = toTierkvError(error).message;
+    } catch (thrown) {
+      result.error = toTierkvError(thrown).message;
     }
-    results.push(result);
   }
   const isWhole = ({ error, rows }: ChaosResult): boolean =>
     error === null && rows.every(({ ok }) => ok);

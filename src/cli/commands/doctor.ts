@@ -1,10 +1,11 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
 import type { RecordClass } from "../../block.ts";
-import { DOCTOR_BYTES, DOCTOR_ROUNDS, STATUS_TIMEOUT_MS } from "../../limits.ts";
-import type { EngineStatus, Forecast } from "../../sidecar/engine-status.ts";
-import type { SidecarStatus } from "../../sidecar/status.ts";
+import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
+import type { Forecast } from "../../sidecar/engine-status.ts";
 import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
+import { describeFindings, findings, isProblem } from "../findings.ts";
+import type { Seen } from "../inspect.ts";
 import { vaultTargets } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
 
@@ -18,7 +19,8 @@ export function addDoctor({ program, action }: Registrar): void {
     .description(
       "Run it on the engine's machine, with the engine connected and a few prompts answered. Measures each vault's link\n" +
         "with records of its own, takes what computing and loading cost from the sidecar, and predicts the gain for\n" +
-        "prompts of 1k to 128k tokens. Exit code 1 when a restore would help with none of them, or not enough is known.",
+        "prompts from 1k tokens to the longest that the engine takes. What is wrong comes first. Exit code 1 when something is, when a restore would help\n" +
+        "with none of them, or when not enough is known.",
     )
     .addHelpText("after", "\nExample:\n  tierkv doctor --json")
     .action(action(doctor));
@@ -33,6 +35,7 @@ export interface LinkPace {
 export interface Outlook {
   tokens: number;
   computeMs: number | null;
+  /** Until the first token: fetched, loaded, and the rest computed. */
   restoreMs: number;
   /** Computing over restoring; null: computing is not known. */
   gain: number | null;
@@ -42,11 +45,38 @@ type LinkPaces = Partial<Record<RecordClass, LinkPace>>;
 
 async function doctor(call: Call): Promise<number> {
   const config = call.loadConfig();
+  const { inspect } = await import("../inspect.ts");
+  const seen = await inspect(config);
+  const found = findings(seen);
+  const { vaults, links } = await measure(seen);
+  const outlooks = (seen.sidecar?.engines ?? []).map(({ id, model, forecast }) => {
+    return { engine: id, model, prompts: outlook(forecast, links) };
+  });
+  const helps = outlooks.some(({ prompts }) => prompts.some(({ gain }) => (gain ?? 0) > 1));
+  const lines = [
+    ...describeFindings(found),
+    ...vaults.map(describeVault),
+    ...outlooks.flatMap(({ engine, model, prompts }) => describe(`${model} (${engine})`, prompts)),
+    ...(outlooks.length === 0 ? [NO_ENGINE] : []),
+  ];
+  call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
+  return helps && !found.some(isProblem) ? EXIT_OK : EXIT_NO_HELP;
+}
+
+const NO_ENGINE =
+  "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.";
+
+/** Each vault that answers, one after another: they may share a link. What does not answer is among the findings. */
+async function measure({
+  config,
+  targets,
+}: Seen): Promise<{ vaults: VaultBench[]; links: LinkPaces }> {
   const { benchVault } = await import("../bench-vault.ts");
   const vaults: VaultBench[] = [];
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
-  for (const target of vaultTargets(config)) {
+  const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
+  for (const target of vaultTargets(config).filter(({ address }) => up.has(address))) {
     const bench = await benchVault(target, config, options);
     vaults.push(bench);
     if (bench.restore === null) continue;
@@ -54,42 +84,12 @@ async function doctor(call: Call): Promise<number> {
     const pace = { bytesPerS: bench.restore.wire.median, questionMs };
     for (const recordClass of target.classes) links[recordClass] = pace;
   }
-  const engines = await enginesOf(config.sidecar.socket);
-  const outlooks = engines.map(({ id, model, forecast }) => {
-    return { engine: id, model, prompts: outlook(forecast, links) };
-  });
-  const helps = outlooks.some(({ prompts }) => prompts.some(({ gain }) => (gain ?? 0) > 1));
-  const lines = [
-    ...vaults.map(describeVault),
-    ...outlooks.flatMap(({ engine, model, prompts }) => describe(`${model} (${engine})`, prompts)),
-  ];
-  if (engines.length === 0) {
-    lines.push(
-      "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.",
-    );
-  }
-  call.print({ helps, vaults, engines: outlooks }, lines);
-  return helps ? EXIT_OK : EXIT_NO_HELP;
-}
-
-/** None when there is no sidecar: the links are worth showing all the same. */
-async function enginesOf(socket: string): Promise<EngineStatus[]> {
-  const { SidecarLink } = await import("../sidecar-link.ts");
-  const link = new SidecarLink(socket);
-  try {
-    await link.hello(STATUS_TIMEOUT_MS);
-    const status = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
-    return status.engines;
-  } catch {
-    return [];
-  } finally {
-    link.close();
-  }
+  return { vaults, links };
 }
 
 /** Prompts that all measured vaults can bring. */
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
-  return forecast.flatMap(({ tokens, computeMs, loadMs, wireBytes }) => {
+  return forecast.flatMap(({ tokens, computeMs, restMs, loadMs, wireBytes }) => {
     let fetchMs = 0;
     for (const recordClass of ["kv", "ssm"] as const) {
       const bytes = wireBytes[recordClass];
@@ -98,7 +98,7 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
       if (link === undefined) return [];
       fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
     }
-    const restoreMs = fetchMs + loadMs;
+    const restoreMs = fetchMs + loadMs + (restMs ?? 0);
     return [
       { tokens, computeMs, restoreMs, gain: computeMs === null ? null : computeMs / restoreMs },
     ];

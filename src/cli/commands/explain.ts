@@ -1,6 +1,7 @@
 // Owns `tierkv explain`: what the sidecar decided for recent requests, why, and how it came out.
 import { EXPLAIN_MAX, STATUS_TIMEOUT_MS } from "../../limits.ts";
 import type { Account } from "../../sidecar/decisions.ts";
+import { reasonOf, reasonText } from "../../sidecar/reasons.ts";
 import type { Call, Registrar } from "../call.ts";
 import { showMs } from "../text.ts";
 
@@ -39,36 +40,23 @@ async function explain(call: Call): Promise<number> {
   }
 }
 
-const MISSES: Readonly<Record<string, string>> = {
-  never_stored: "it was never offered to this sidecar",
-  evicted: "it was stored, and the vault has dropped it since",
-  other_namespace: "it was stored by an engine of another namespace",
-  vault_down: "its vault did not answer",
-  read_only: "this machine's token may only read from the vault",
-  no_vault: "no vault for its class is configured",
-};
-
-const WHYS: Readonly<Record<string, string>> = {
-  nothing_held: "nothing beyond the engine's own cache is held",
-  cold: "link or engine were not measured yet, so it was tried",
-  cheaper: "that answers first",
-  slow_link: "the link is too slow for the rest",
-  slow_load: "loading takes longer than computing",
-  too_short: "computing it is faster than asking",
-  always: "[restore] when = always",
-};
-
 /** One request in a few lines. Exported for its test. */
 export function describe(account: Account): string[] {
   const { predicted, actual, startTokens, askedTokens, heldTokens, chosenTokens } = account;
-  const lines = [
-    `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`,
-    `  asked:   ${askedTokens} tokens, the engine held ${startTokens}; look-up ${shown(actual.lookup)}`,
-  ];
-  if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missOf(account.miss)}`);
+  const reason = reasonOf(account);
+  const head = `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`;
+  if (account.choice === "unasked") {
+    const held = `${askedTokens} tokens, the engine held ${startTokens}`;
+    return [head, `  not looked up: ${reasonText(reason)} (${held})`];
+  }
   const upTo = chosenTokens === null ? "" : ` up to ${chosenTokens}`;
-  const why = WHYS[account.why] ?? account.why;
-  lines.push(`  decided: ${account.choice}${upTo}${why === "" ? "" : `: ${why}`}`);
+  const lines = [head, `  ${account.choice}${upTo}: ${reasonText(reason)}`];
+  lines.push(
+    `  asked:   ${askedTokens} tokens, the engine held ${startTokens}; look-up ${shown(actual.lookup)}`,
+  );
+  const { miss } = account;
+  const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
+  if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);
   lines.push(
     `  fetch:   ${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}; ended ${account.end ?? "not yet"}` +
       `, placed up to ${account.placedTokens ?? 0}`,
@@ -76,13 +64,6 @@ export function describe(account: Account): string[] {
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
   return lines;
-}
-
-function missOf(miss: string | null): string {
-  if (miss === null) return "";
-  const reason = miss.replace(/^dropped_/, "");
-  const dropped = reason === miss ? "" : "its save was dropped here: ";
-  return `; the first missing block: ${dropped}${MISSES[reason] ?? reason}`;
 }
 
 const shown = (ms: number | null): string => (ms === null ? "-" : showMs(ms));

@@ -6,6 +6,7 @@ import type { VaultClient } from "../../client/vault-client.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { FLUSH_TIMEOUT_MS } from "../../limits.ts";
 import { createLogger } from "../../log.ts";
+import type { FlushedSidecar } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { VAULT_ROLES, vaultTargets } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
@@ -24,8 +25,9 @@ export function addFlush({ program, action }: Registrar): void {
     .command("flush")
     .summary("drop records of the vaults")
     .description(
-      "Drops every record of the configured vaults, in memory and on disk, or only those named. Engines then compute\n" +
-        "again what they need.",
+      "Drops every record of the configured vaults, in memory and on disk, or only those named, and the copies and saves\n" +
+        "of every sidecar that talks to them. Engines then compute again what they need. What an engine holds on its GPU\n" +
+        "is its own: POST /reset_prefix_cache to it.",
     )
     .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
     .addOption(new Option("--class <class>", "only records of this class").choices(["kv", "ssm"]))
@@ -54,10 +56,12 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
       const { address, classes } = target;
       const security = securityFor(config, target, logger);
       const client = new VaultClient({ address, name: classes[0], logger, lanes: 0, security });
-      return flushOne(client, target, scope);
+      return flushOne(client, target, scope, security !== null);
     }),
   );
-  call.print({ flushed: results }, results.map(describe));
+  const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
+  const lines = results.flatMap(describe);
+  call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
   return results.some(({ error }) => error !== null) ? 1 : 0;
 }
 
@@ -117,6 +121,10 @@ interface Flushed {
   diskBytes: number;
   /** The disk did not take note: they may come back when the vault is started again. */
   volatile: boolean;
+  /** Of the flush, as its vault counts them; 0: there was none. */
+  number: number;
+  /** Those that the vault knows, once per class of records. */
+  sidecars: FlushedSidecar[];
   error: string | null;
 }
 
@@ -124,24 +132,48 @@ async function flushOne(
   client: VaultClient,
   { name, address }: VaultTarget,
   { namespace, recordClass, model }: Scope,
+  isTls: boolean,
 ): Promise<Flushed> {
-  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
+  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, sidecars: [] };
   try {
+    const { greet } = await import("../reach.ts");
+    await greet(client, isTls);
     const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model);
     return { target: name, address, ...flushed, error: null };
   } catch (error) {
-    return { target: name, address, ...nothing, error: toTierkvError(error).message };
+    return { target: name, address, ...nothing, error: withAdvice(toTierkvError(error)) };
   } finally {
     client.close();
   }
 }
 
-function describe(flushed: Flushed): string {
+/** Who may do it, and how to become one of them. */
+function withAdvice({ code, message }: TierkvError): string {
+  if (code !== "VAULT_DENIED" && code !== "ROLE_MISSING") return message;
+  return `${message}; run \`tierkv flush\` on the vault's machine, or join anew with the line that \`tierkv invite --role admin\` prints there`;
+}
+
+const OWN_CACHE =
+  "what a running engine holds on its GPU is its own: POST /reset_prefix_cache to it, or restart it";
+
+function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;
-  if (error !== null) return `nothing dropped: ${error}`;
+  if (error !== null) return [`nothing dropped: ${error}`];
   const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;
   const but = flushed.volatile
     ? "; the disk did not take note: flush again, or they may return"
     : "";
-  return `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed${onDisk}${but}`;
+  return [
+    `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed${onDisk}${but}`,
+    ...flushed.sidecars.map(describeSidecar),
+  ];
+}
+
+function describeSidecar(sidecar: FlushedSidecar): string {
+  const { name, quietMs, blocks, bytes, saves } = sidecar;
+  if (sidecar.confirmed) {
+    return `  sidecar ${name}: ${blocks} blocks dropped from arenas (${showBytes(bytes)}), ${saves} saves`;
+  }
+  const since = quietMs === 0 ? "" : `, not heard of for ${Math.round(quietMs / 1000)} s`;
+  return `  sidecar ${name}: not confirmed${since}; it may hold copies until it reaches this vault again`;
 }

@@ -1,44 +1,61 @@
 // Owns `tierkv invite`: prints the line that lets another machine into the vault of this one.
 import { Option } from "commander";
-import { TierkvError } from "../../errors.ts";
+import { duration, integer, tcpOnly } from "../../config/kinds.ts";
+import { parseOption } from "../../config/override.ts";
+import { INVITATION_S_DEFAULT, INVITATION_S_MAX, MEMBERS_MAX } from "../../limits-access.ts";
 import { ROLES } from "../../roles.ts";
 import type { Role } from "../../roles.ts";
+import { wallClockMs } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 
 interface InviteOptions {
   role: Role;
   address?: string;
   listen?: string;
+  for?: string;
+  uses?: string;
 }
 
 export function addInvite({ program, action }: Registrar): void {
   program
     .command("invite")
-    .summary("print the `tierkv join` line of this machine's vault")
+    .summary("print a `tierkv join` line of this machine's vault")
     .description(
-      "Run it on a vault's machine, as the vault's user. Prints the line that lets another machine into the vault: it holds\n" +
-        "a token, so show it to nobody else. A vault prints it by itself at its first start.",
+      "Run it on a vault's machine, as the vault's user, while the vault runs. Prints a line that lets one other machine into\n" +
+        "the vault within a day: whoever has it is let in, so show it to nobody else. A vault prints one by itself at its first start.",
     )
     .addOption(
       new Option("--role <role>", "what the other machine may do").choices(ROLES).default("write"),
     )
+    .option("--for <time>", "how long the line is good: 30m, 2h, 7d (default: 24h)")
+    .option("--uses <count>", "how many machines it lets in (default: 1)")
     .option("--address <host:port>", "where the other machine reaches this vault")
     .option("--listen <address>", "instead of [vault] listen")
-    .addHelpText("after", "\nExample:\n  tierkv invite --role admin")
+    .addHelpText("after", "\nExample:\n  tierkv invite --for 2h | ssh engine tierkv join -")
     .action(action(invite));
 }
 
 async function invite(call: Call<InviteOptions>): Promise<number> {
-  const { role, address = null, listen } = call.options;
-  const given = { option: "--listen", section: "vault", name: "listen" };
-  const { vault } = call.loadConfig(listen === undefined ? [] : [{ ...given, text: listen }]);
-  if (address !== null && !/^.+:\d{1,5}$/.test(address)) {
-    throw new TierkvError("USAGE", {
-      reason: `--address ${address.slice(0, 100)}: expected host:port`,
-    });
-  }
+  const { role, address, for: time, uses: count } = call.options;
+  const { loadOwn, ownerOf } = await import("../owner.ts");
+  const { askOnce } = await import("../../client/ask.ts");
+  const config = loadOwn(call);
+  const from = tcpOnly("192.168.1.10:50051", 1);
+  const given = address === undefined ? null : parseOption(from, "--address", address);
+  const forS =
+    time === undefined
+      ? INVITATION_S_DEFAULT
+      : parseOption(duration(INVITATION_S_MAX), "--for", time);
+  const uses = count === undefined ? 1 : parseOption(integer(1, MEMBERS_MAX), "--uses", count);
+  const { vaultService } = await import("../../wire/service.ts");
+  const { secret } = await askOnce(ownerOf(config), vaultService.Invite, { role, forS, uses });
   const { joinLine } = await import("../invitation.ts");
-  const line = joinLine(vault, vault.listen, role, address);
-  call.print({ event: "invitation", run: line }, [line]);
+  const line = joinLine(config.vault, config.vault.listen, secret, given?.text ?? null);
+  const until = new Date(wallClockMs() + forS * 1000).toISOString();
+  call.print({ event: "invitation", run: line, role, uses, until }, [line]);
+  // What is piped on is the line alone.
+  if (!call.isJson) {
+    call.io.err(`good until ${until}, for ${uses === 1 ? "one machine" : `${uses} machines`}`);
+  }
   return 0;
 }

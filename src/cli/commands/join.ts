@@ -1,4 +1,5 @@
 // Owns `tierkv join`: one line, made on the vault's machine, lets this one in.
+import { JOIN_CODE_CHARS_MAX } from "../../limits-access.ts";
 import type { Call, Registrar } from "../call.ts";
 import { decodeJoinCode } from "../join-code.ts";
 
@@ -9,7 +10,7 @@ export function addJoin({ program, action }: Registrar): void {
     .summary("let this machine into a vault")
     .description(
       "Run it on the engine's machine. Connects to the vault that the code names, makes sure that it is that vault before\n" +
-        "it shows the token, keeps certificate and token (mode 0600), and writes the vault's address into tierkv.toml.\n" +
+        "it shows the code, is given a credential of its own, keeps that (mode 0600), and writes the vault's address into tierkv.toml.\n" +
         "A sidecar that runs takes it up when it is started again.",
     )
     .addHelpText("after", "\nExample:\n  tierkv join tkv1.EjE5Mi4xNjguMS4xMDo1MDA1...")
@@ -20,25 +21,28 @@ async function joinVault(call: Call): Promise<number> {
   const config = call.loadConfig();
   const invitation = decodeJoinCode(await codeOf(call));
   const { address } = invitation;
-  const { askClasses, certificateOf, keep, writeAddress } = await import("../joining.ts");
+  const { askClasses, certificateOf, keep, redeem, writeAddress } = await import("../joining.ts");
   const caPem = await certificateOf(invitation);
-  const classes = await askClasses(invitation, caPem);
-  const folder = keep(config, invitation, caPem);
+  const credential = await redeem(invitation, caPem);
+  // Before anything else can go wrong: the code is good only so often.
+  const folder = keep(config, credential, caPem);
+  const classes = await askClasses(credential, caPem);
   const written = writeAddress(call, config, address, classes);
   const keys = classes.map((name) => `${name}_cold = "${address}"`);
   const lines = [
-    `joined the ${classes.join(" and ")} vault at ${address}; certificate and token are in ${folder}`,
+    `joined the ${classes.join(" and ")} vault at ${address} as ${credential.name}; certificate and token are in ${folder}`,
     written.isDone
       ? `${written.path}: ${keys.join(", ")}`
       : `${written.path} could not be edited surely: write below [cluster] in it: ${keys.join(", ")}`,
     "a sidecar that runs takes it up when it is started again",
   ];
-  call.print({ event: "joined", address, classes, ...written }, lines);
+  call.print({ event: "joined", address, name: credential.name, classes, ...written }, lines);
   return written.isDone ? 0 : 1;
 }
 
 async function codeOf({ args, io }: Call): Promise<string> {
   const [given] = args;
-  if (given !== undefined && given !== "-") return given;
+  if (given === "-") return await io.readAll(JOIN_CODE_CHARS_MAX);
+  if (given !== undefined) return given;
   return await io.ask("Join code:");
 }

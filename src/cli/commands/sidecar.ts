@@ -96,7 +96,7 @@ interface Parts {
 
 async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { VaultClient } = await import("../../client/vault-client.ts");
-  const { securityFor } = await import("../credentials.ts");
+  const { accessTo } = await import("../credentials.ts");
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
@@ -104,8 +104,8 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
     const target = vaultTargets(config).find(({ classes }) => classes.includes(name));
     if (target === undefined) return null;
     const { lanes } = config.sidecar;
-    const security = securityFor(config, target, logger);
-    return new VaultClient({ address: target.address, name, logger, lanes, security });
+    const access = accessTo(config, target, logger);
+    return new VaultClient({ address: target.address, name, logger, lanes, ...access });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
   const clients: Running = {
@@ -122,7 +122,8 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
     startScrape: () => {
       const read = (): Family[] =>
         parts.sidecar === null ? [] : sidecarFamilies(parts.sidecar.status());
-      return startScrape("sidecar", config.sidecar.metricsListen, logger, read);
+      // A vault that is down is no reason to start the sidecar again.
+      return startScrape("sidecar", config.sidecar.metricsListen, logger, read, () => null);
     },
     sidecar: null,
   };

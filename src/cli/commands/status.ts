@@ -1,12 +1,12 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
 import type { DiskStats } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
+import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { TargetStatus, Travel } from "../inspect.ts";
-import { vaultTargets } from "../targets.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 
 const EXIT_OK = 0;
-const EXIT_DOWN = 1;
+const EXIT_PROBLEM = 1;
 
 export function addStatus({ program, action }: Registrar): void {
   program
@@ -14,7 +14,8 @@ export function addStatus({ program, action }: Registrar): void {
     .summary("show how the sidecar and the vaults are")
     .description(
       "Asks the sidecar (on the engine's machine) and every configured vault: reachable, round trip, version, role,\n" +
-        "memory, records, hit rate, evictions, lanes, rates, and what is on disk. Exit code 1 when one of them does not answer.",
+        "memory, records, hit rate, evictions, lanes, rates, and what is on disk. What is wrong comes first, and makes the\n" +
+        "exit code 1.",
     )
     .addHelpText("after", "\nExample:\n  tierkv status --json")
     .action(action(showStatus));
@@ -22,13 +23,14 @@ export function addStatus({ program, action }: Registrar): void {
 
 async function showStatus(call: Call): Promise<number> {
   const config = call.loadConfig();
-  const { inspectSidecar, inspectVault } = await import("../inspect.ts");
-  const inspections = vaultTargets(config).map((target) => inspectVault(target, config));
-  if (config.cluster.role === "inference") inspections.unshift(inspectSidecar(config));
-  const targets = await Promise.all(inspections);
-  const down = targets.filter(({ reachable }) => !reachable);
-  call.print({ ok: down.length === 0, config: config.path, targets }, describe(targets));
-  return down.length === 0 ? EXIT_OK : EXIT_DOWN;
+  const { inspect } = await import("../inspect.ts");
+  const seen = await inspect(config);
+  const { targets } = seen;
+  const found = findings(seen);
+  const ok = !found.some(isProblem);
+  const lines = [...describeFindings(found), ...describe(targets)];
+  call.print({ ok, config: config.path, findings: found, targets }, lines);
+  return ok ? EXIT_OK : EXIT_PROBLEM;
 }
 
 type Traffic = NonNullable<TargetStatus["traffic"]>;
@@ -51,10 +53,9 @@ function describe(targets: readonly TargetStatus[]): string[] {
   return [...table([HEAD, ...targets.map(row)]), ...targets.flatMap(remark)];
 }
 
-/** What a row has no room for: why a target is down, or what a sidecar has done. */
+/** What a row has no room for: what passes through a vault, or what a sidecar has done. */
 function remark(status: TargetStatus): string[] {
-  const { error, engines, kvCodec, counters, disk, target, traffic, travel } = status;
-  if (error !== null) return [`down: ${error}`];
+  const { engines, kvCodec, counters, disk, target, traffic, travel } = status;
   if (traffic !== null) {
     const lines = [`${target}: ${describeTraffic(traffic)}`];
     if (disk === null) return lines;
@@ -68,11 +69,6 @@ function remark(status: TargetStatus): string[] {
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
-    ...(count("canary_wrong") === 0
-      ? []
-      : [
-          "sidecar: a vault gave back other bytes than it was given and was QUARANTINED: see its log",
-        ]),
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
   ];
 }
@@ -117,7 +113,7 @@ function row(target: TargetStatus): string[] {
   return [
     target.target,
     target.address,
-    target.reachable ? "up" : "DOWN",
+    target.reachable ? "up" : target.refused ? "refused" : "DOWN",
     shown(target.rttMsP50, showMs),
     shown(target.rttMsP99, showMs),
     shown(target.version, String),

@@ -6,11 +6,12 @@ import type { Family } from "../../exposition/text.ts";
 import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
 import { isLocal, splitAddress } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
+import { INVITATION_S_DEFAULT } from "../../limits-access.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { RunningVault } from "../../vault/server.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkOpenFiles } from "../conditions.ts";
-import { vaultDisk } from "../disk.ts";
+import { flushFile, vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
 import { startScrape } from "../scrape.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
@@ -30,8 +31,8 @@ export function addVault({ program, action }: Registrar): void {
     .description(
       "Serves a vault: memory that holds encoded blocks for engines on the LAN. [cluster] role says of which class:\n" +
         "kv_cold (attention KV), ssm_cold (recurrent state) or cold (both). On an address that other machines reach it takes\n" +
-        "calls over TLS and with a token only; at its first start it makes both, and prints the `tierkv join` line to run on\n" +
-        "the engine's machine. SIGTERM drains it; a second one ends it at once.",
+        "calls over TLS and with a token only; at its first start it makes both, and shows the `tierkv join` line to run on\n" +
+        "the engine's machine: on a terminal, else in a file of mode 0600. SIGTERM drains it; a second one ends it at once.",
     )
     .option("--listen <address>", "instead of [vault] listen: host:port or unix:/path")
     .addOption(new Option("--role <role>", "instead of [cluster] role").choices(VAULT_ROLES))
@@ -68,14 +69,14 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const { vaultFamilies } = await import("../../exposition/vault.ts");
   const listen = async (): Promise<RunningVault> => {
     const counters = newVaultCounters();
-    const { listen: at, tenantBytes, lanePort, insecureLan } = config.vault;
+    const { listen: at, tenantBytes, insecureLan } = config.vault;
     const vault = await startVault({
       config: {
         listen: at,
         maxBytes,
         tenantBytes,
-        lanePort: lanePort ?? "beside",
         disk,
+        flushFile: flushFile(config.vault),
         insecureLan,
         auditLog: access.auditLog,
       },
@@ -88,10 +89,10 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     logger.info({ address, class: recordClass, maxBytes, disk }, "vault ready");
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
     if (access.isNew) {
-      const { joinLine } = await import("../invitation.ts");
+      const { announce } = await import("../invitation.ts");
+      const secret = access.security?.members?.invite("write", INVITATION_S_DEFAULT, 1) ?? "";
       const listens = { host: at.host, port: splitAddress(address).port };
-      const line = joinLine(config.vault, listens, "write", null);
-      call.print({ event: "invitation", run: line }, [line]);
+      announce(call, config.vault, listens, secret);
     } else if (access.security !== null && !insecureLan) {
       logger.info({}, "`tierkv invite` prints the line that lets another machine in");
     }
@@ -105,7 +106,9 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
       run: () => {
         const read = (): Family[] =>
           vault === null ? [] : vaultFamilies(vault.stats(), isOpenToAll(config.vault));
-        return startScrape("vault", config.vault.metricsListen, logger, read);
+        const trouble = (): string | null =>
+          vault?.stats().disk?.failing === true ? "the disk takes no more records" : null;
+        return startScrape("vault", config.vault.metricsListen, logger, read, trouble);
       },
     },
   ];

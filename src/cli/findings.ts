@@ -1,0 +1,114 @@
+// Owns what is wrong with a running set-up, as `tierkv status` and `tierkv doctor` say it before anything else.
+import type { Seen } from "./inspect.ts";
+
+export interface Finding {
+  /** One word for machines. */
+  code: string;
+  /** A problem makes the exit code 1; a note does not. */
+  severity: "problem" | "note";
+  /** One line: what is wrong, where, and what to do. */
+  text: string;
+}
+
+/** One thing that is looked at; none when it is as it should be. */
+type Check = (seen: Seen) => Finding[];
+
+/** In the order in which they are shown, the gravest first. To add one: a function here, and a test in findings.test.ts. */
+const CHECKS: readonly Check[] = [
+  arenaUnmapped,
+  unnamed,
+  unreachable,
+  lanesUnreachable,
+  quarantined,
+  diskFailing,
+  amxTiles,
+];
+
+export function findings(seen: Seen): Finding[] {
+  const all = CHECKS.flatMap((check) => check(seen));
+  return [...all.filter(isProblem), ...all.filter((finding) => !isProblem(finding))];
+}
+
+export function isProblem({ severity }: Finding): boolean {
+  return severity === "problem";
+}
+
+export function describeFindings(all: readonly Finding[]): string[] {
+  return all.map(({ severity, text }) => `${severity.toUpperCase()}: ${text}`);
+}
+
+/** For a check: a line that makes the exit code 1. */
+export const problem = (code: string, text: string): Finding => {
+  return { code, severity: "problem", text };
+};
+
+function arenaUnmapped({ sidecar }: Seen): Finding[] {
+  return (sidecar?.engines ?? []).flatMap(({ id, model, arena }) =>
+    (arena?.unmapped ?? []).map(({ rank, reason }) => {
+      const what = `engine ${id} (${model}) saves and restores nothing: worker ${rank} cannot map its shared memory`;
+      return problem("arena_unmapped", `${what}: ${reason}`);
+    }),
+  );
+}
+
+/** An engine whose blocks nobody could tell from another model's; one that is still being named is a note. */
+function unnamed({ sidecar }: Seen): Finding[] {
+  return (sidecar?.engines ?? []).flatMap(({ id, model, naming }) => {
+    const engine = `engine ${id} (${model})`;
+    if (naming.distrusted) {
+      const what = `${engine} restores and saves nothing, because what is stored is not what it computes`;
+      return [problem("quarantined", `${what}: ${naming.refused}`)];
+    }
+    if (naming.refused !== "") {
+      const what = `${engine} saves and restores nothing: it cannot be named`;
+      return [problem("unnamed", `${what}: ${naming.refused}`)];
+    }
+    if (naming.percent === 100) return [];
+    const text = `${engine} is being named, and saves and restores nothing until then; naming: ${naming.percent} %`;
+    return [{ code: "naming", severity: "note", text }];
+  });
+}
+
+function unreachable({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ error, refused }) => {
+    if (error === null) return [];
+    return [
+      refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
+    ];
+  });
+}
+
+function lanesUnreachable({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ target, address, laneTrouble }) => {
+    if (laneTrouble === null) return [];
+    const what = `${target} at ${address}: records cannot travel on its lanes`;
+    return [problem("lanes_unreachable", `${what}: ${laneTrouble}`)];
+  });
+}
+
+function quarantined({ sidecar }: Seen): Finding[] {
+  const vaults = Object.entries(sidecar?.vaults ?? {});
+  return vaults.flatMap(([name, vault]) => {
+    if (vault?.state !== "quarantined") return [];
+    const what = `${name} vault at ${vault.address} gave back other bytes than it was given, and is QUARANTINED`;
+    return [problem("vault_quarantined", `${what}: see the sidecar's log`)];
+  });
+}
+
+function diskFailing({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ target, address, disk }) => {
+    if (disk?.failing !== true) return [];
+    const what = `${target} at ${address}: its disk takes no more records, memory serves on`;
+    return [problem("disk_failing", `${what}; see the vault's log for the error and the path`)];
+  });
+}
+
+/** vLLM's own; the shim avoids it where Linux lets it, so that it is no problem of this set-up. */
+function amxTiles({ sidecar }: Seen): Finding[] {
+  return (sidecar?.engines ?? []).flatMap(({ id, model, hasAmxTiles }) => {
+    if (!hasAmxTiles) return [];
+    const what = `engine ${id} (${model}) computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
+    const fix = "the shim avoids it; should it die all the same, see docs/compatibility.md";
+    return [{ code: "amx", severity: "note", text: `${what}: ${fix}` }];
+  });
+}
