@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tierkv.connectors.vllm import limits
@@ -13,7 +14,7 @@ from .support.sidecar import FakeArena, wait_until
 
 def test_slots_show_the_shared_memory_both_ways() -> None:
     fake = FakeArena(4096, 4)
-    arena = Arena(1, fake.path, 4 * 4096, 4096, 4)
+    arena = Arena(1, fake.fd, 4 * 4096, 4096, 4)
     fake.write(2, b"from the sidecar")
     assert arena.slot(2)[:16].numpy().tobytes() == b"from the sidecar"
     arena.slot(1)[0] = 77
@@ -24,7 +25,7 @@ def test_slots_show_the_shared_memory_both_ways() -> None:
 
 def test_f18_the_mapping_outlives_the_sidecars_file() -> None:
     fake = FakeArena(4096, 1)
-    arena = Arena(1, fake.path, 4096, 4096, 1)
+    arena = Arena(1, fake.fd, 4096, 4096, 1)
     fake.write(0, b"late")
     fake.close()
     assert arena.slot(0)[:4].numpy().tobytes() == b"late"
@@ -33,7 +34,7 @@ def test_f18_the_mapping_outlives_the_sidecars_file() -> None:
 @pytest.mark.parametrize("number", [-1, 4, 1 << 31])
 def test_a_slot_outside_is_refused(number: int) -> None:
     fake = FakeArena(4096, 4)
-    arena = Arena(1, fake.path, 4 * 4096, 4096, 4)
+    arena = Arena(1, fake.fd, 4 * 4096, 4096, 4)
     fake.close()
     with pytest.raises(ValueError, match=f"slot {number} is not one of the arena's 4"):
         arena.slot(number)
@@ -54,18 +55,36 @@ def test_a_size_that_cannot_be_is_refused(
 ) -> None:
     fake = FakeArena(4096, 4)
     with pytest.raises(OSError, match=complaint):
-        Arena(1, fake.path, size, slot_bytes, slot_count)
+        Arena(1, fake.fd, size, slot_bytes, slot_count)
     fake.close()
 
 
-def test_a_path_that_is_gone_is_an_os_error() -> None:
-    with pytest.raises(OSError, match="No such file"):
-        Arena(1, "/proc/self/fd/999999", 4096, 4096, 1)
+def test_without_a_descriptor_it_is_an_os_error() -> None:
+    with pytest.raises(OSError, match="arena 1 came without its descriptor"):
+        Arena(1, None, 4096, 4096, 1)
+
+
+def test_what_is_no_shared_memory_of_ours_is_refused(tmp_path: Path) -> None:
+    with open("/dev/zero", "rb") as device, pytest.raises(OSError, match="no shared memory"):
+        Arena(1, device.fileno(), 4096, 4096, 1)
+    unsealed = os.memfd_create("tierkv-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, 4096)
+    with pytest.raises(OSError, match="not sealed"):
+        Arena(1, unsealed, 4096, 4096, 1)
+    os.close(unsealed)
+    with (tmp_path / "arena").open("w+b") as file:
+        file.truncate(4096)
+        if os.geteuid() == 0:
+            os.chown(file.fileno(), 65_534, 65_534)
+            with pytest.raises(OSError, match="no shared memory of user 0"):
+                Arena(1, file.fileno(), 4096, 4096, 1)
+            os.chown(file.fileno(), 0, 0)
+        assert Arena(1, file.fileno(), 4096, 4096, 1).slot(0)[0] == 0
 
 
 def test_populating_ends_and_changes_no_byte() -> None:
     fake = FakeArena(limits.POPULATE_STEP_BYTES, 2)
-    arena = Arena(1, fake.path, fake.slot_bytes * 2, fake.slot_bytes, 2)
+    arena = Arena(1, fake.fd, fake.slot_bytes * 2, fake.slot_bytes, 2)
     fake.write(1, b"kept")
     arena.populate_in_background()
     resident = arena.bytes.numel()
@@ -78,7 +97,7 @@ def test_the_shelf_keeps_the_newest_arenas() -> None:
     shelf = ArenaShelf()
     fakes = [FakeArena(4096, 1) for _ in range(limits.ARENAS_MAX + 2)]
     for number, fake in enumerate(fakes):
-        shelf.add(Arena(number, fake.path, 4096, 4096, 1))
+        shelf.add(Arena(number, fake.fd, 4096, 4096, 1))
         fake.close()
     kept = [number for number in range(len(fakes)) if shelf.get(number) is not None]
     assert kept == list(range(2, len(fakes)))
@@ -101,11 +120,12 @@ def test_f23_a_process_that_attached_and_ended_takes_no_memory_with_it() -> None
     fake.write(0, b"still here")
     code = (
         "import sys; from tierkv.connectors.vllm.arena import Arena\n"
-        "arena = Arena(1, sys.argv[1], 8192, 4096, 2); assert bytes(arena.slot(0)[:5]) == b'still'"
+        "arena = Arena(1, int(sys.argv[1]), 8192, 4096, 2); assert bytes(arena.slot(0)[:5]) == b'still'"
     )
-    path = fake.path.replace("/proc/self/", f"/proc/{os.getpid()}/")
-    run = [sys.executable, "-c", code, path]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    run = [sys.executable, "-c", code, str(fake.fd)]
+    done = subprocess.run(
+        run, pass_fds=[fake.fd], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, "resource_tracker" in done.stderr) == (0, False), done.stderr
-    assert Arena(2, fake.path, 8192, 4096, 2).slot(0)[:10].numpy().tobytes() == b"still here"
+    assert Arena(2, fake.fd, 8192, 4096, 2).slot(0)[:10].numpy().tobytes() == b"still here"
     fake.close()

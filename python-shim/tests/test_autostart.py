@@ -34,7 +34,13 @@ class Engine:
     """As much of an engine as a sidecar sees: the scheduler's channel."""
 
     def __init__(self, settings: Settings, name: str) -> None:
-        hello = {"t": "hello", "protocol": 1, "role": "scheduler", "engine": name, "rank": 0}
+        hello = {
+            "t": "hello",
+            "protocol": limits.LOCAL_PROTOCOL,
+            "role": "scheduler",
+            "engine": name,
+            "rank": 0,
+        }
         hello |= {"world": 1, "shards": 1, "pid": os.getpid(), "shim": "test", "vllm": "test"}
         start = Autostart(settings).attempt
         self.channel = Channel(settings.socket, hello, self, Counters().take_changes, start)
@@ -162,6 +168,23 @@ def stand_in(
     path.write_text(script, "utf-8")
     monkeypatch.setattr(autostart, "sidecar_command", lambda: ["/bin/sh", str(path)])
     return folder / "command.out"
+
+
+def test_a_sidecar_that_is_restarted_by_others_has_time_to_come_back(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = stand_in(monkeypatch, tmp_path)
+    monkeypatch.setattr(limits, "AUTOSTART_GRACE_S", 0.5)
+    engine = Autostart(settings)
+    engine.served()
+    engine.attempt()
+    engine.served()
+    gone_at = time.monotonic()
+    while not out.exists():
+        engine.attempt()
+        assert time.monotonic() - gone_at < 30
+        time.sleep(0.01)
+    assert time.monotonic() - gone_at >= 0.5
 
 
 def test_many_attempts_of_many_engines_are_one_start(

@@ -15,7 +15,14 @@ from tierkv.connectors.vllm.frames import Frame, encode
 
 from .support.sidecar import WELCOME, FakeSidecar, wait_until
 
-HELLO: Frame = {"t": "hello", "protocol": 1, "role": "scheduler", "engine": "e", "rank": 0}
+OURS = limits.LOCAL_PROTOCOL
+HELLO: Frame = {
+    "t": "hello",
+    "protocol": OURS,
+    "role": "scheduler",
+    "engine": "e",
+    "rank": 0,
+}
 #: No call of the engine's thread may take longer, on a machine that does other things too.
 CALL_MAX_S = 0.1
 
@@ -122,9 +129,9 @@ def test_a_killed_sidecar_is_noticed_and_its_successor_found(
     ("answer", "complaint"),
     [
         ({"t": "refuse", "code": "X", "message": "no room for you"}, "no room for you"),
-        ({**WELCOME, "protocol": 2}, "speaks local protocol 2, this shim 1"),
+        ({**WELCOME, "protocol": 99}, f"speaks local protocol 99, this shim {OURS}"),
         ({"t": "pong", "n": 1}, "answered hello with 'pong'"),
-        ({"t": "welcome"}, "speaks local protocol None, this shim 1"),
+        ({"t": "welcome"}, f"speaks local protocol None, this shim {OURS}"),
     ],
     ids=["refuse", "foreign", "no welcome", "no protocol"],
 )
@@ -135,7 +142,7 @@ def test_a_refusal_is_logged_once_and_the_engine_runs_on(
     answer: Frame,
     complaint: str,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "tierkv.shim"), FakeSidecar(socket_path, answer) as fake:
+    with caplog.at_level(logging.INFO, "tierkv.shim"), FakeSidecar(socket_path, answer) as fake:
         ear = connect(socket_path)
         wait_until(lambda: len(fake.hellos) >= 4, "four attempts")
         assert not ear.channel.is_up
@@ -145,6 +152,7 @@ def test_a_refusal_is_logged_once_and_the_engine_runs_on(
         assert socket_path in complaints[0]
         fake.answer = WELCOME
         wait_until(ear.is_up, "accepted after all")
+        assert f"tierKV: sidecar at {socket_path}: it is there again" in caplog.messages
 
 
 def test_a_sidecar_that_never_answers_hello_is_given_up(
@@ -225,6 +233,18 @@ def test_the_queue_is_bounded_in_frames_too(
         ear = connect(socket_path)
         wait_until(ear.is_up, "the channel is up")
         assert not ear.channel.send({"t": "x"})
+
+
+def test_a_frame_that_is_too_large_is_dropped_and_never_raises(
+    socket_path: str, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeSidecar(socket_path):
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the connection")
+        with caplog.at_level(logging.ERROR, "tierkv.shim"):
+            assert not ear.channel.send({"t": "prefetch", "hashes": bytes(limits.FRAME_BYTES_MAX)})
+        assert ear.is_up()
+    assert "a 'prefetch' frame was not sent" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ assert FRAMES + HEADERS + RECORDS + FILES + LINES == 1_000_000
 HASH = bytes(range(32))
 #: What a sidecar sends, and what it never would.
 MESSAGES: list[dict[str, Any]] = [
-    {"t": "welcome", "protocol": 1, "sidecar": "0.1.0", "arena": None, "stall_ms": 500},
-    {"t": "arena", "arena": 1, "path": "/dev/shm/x", "bytes": 2**33, "slot_bytes": 65_536},
+    {"t": "welcome", "protocol": 2, "sidecar": "0.1.0", "arena": None, "stall_ms": 500},
+    {"t": "arena", "arena": 1, "bytes": 2**33, "slot_bytes": 65_536},
     {"t": "held", "plan": 7, "groups": [{"group": 0, "held": 12, "bits": b"\xff\x01"}]},
     {"t": "placed", "plan": 7, "arena": 1, "group": 0, "first": 3, "slots": [1, 2, 3], "local": 1},
     {"t": "done", "plan": 7, "reason": "whole", "us": 1_500},

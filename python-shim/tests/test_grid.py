@@ -1,6 +1,8 @@
 """The grid: hashes of blocks of every size, boundaries every group can be restored to, and the engine's own hit."""
 
 import pytest
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.frames import encode
 from tierkv.connectors.vllm.grid import Grid
 
 from .support.engine import Request, make_group, make_state
@@ -29,6 +31,17 @@ def test_a_boundary_ends_a_block_in_every_group_below_the_prompts_end(
     grid = Grid([make_group(tokens=4), make_state(tokens=12)], 4)
     assert grid.step == 12
     assert grid.limit(Request("r", tokens)) == limit
+
+
+def test_no_more_hashes_are_asked_for_than_one_frame_takes() -> None:
+    grid = Grid([make_group(tokens=4), make_group(tokens=8, index=1)], 4)
+    tokens = limits.PLAN_HASHES_MAX * 4
+    request = Request("r", 1)
+    request.num_tokens, request.block_hashes = tokens + 1, [bytes(32)] * (tokens // 4)
+    limit = grid.limit(request)
+    hashes = [hash_ for group in grid.groups for hash_ in grid.hashes(request, group, limit)]
+    assert limits.PLAN_HASHES_MAX - 3 <= len(hashes) <= limits.PLAN_HASHES_MAX
+    encode({"t": "prefetch", "req": "r" * 1000, "plan": 1, "groups": [b"".join(hashes)]})
 
 
 def test_a_block_that_is_no_multiple_of_a_hash_is_refused() -> None:

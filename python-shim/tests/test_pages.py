@@ -95,7 +95,7 @@ GROUPS = {
 def mapped(slot_bytes: int) -> Iterator[tuple[FakeArena, Arena]]:
     fake = FakeArena(slot_bytes, 3)
     try:
-        yield fake, Arena(1, fake.path, slot_bytes * 3, slot_bytes, 3)
+        yield fake, Arena(1, fake.fd, slot_bytes * 3, slot_bytes, 3)
     finally:
         fake.close()
 

@@ -64,6 +64,12 @@ def done(book: PlanBook, plan: Plan, reason: str = "complete") -> None:
     book.on_frame({"t": "done", "req": plan.req_id, "plan": plan.plan_id, "reason": reason})
 
 
+def test_a_prefetch_names_the_tenant_where_there_is_one() -> None:
+    book, wire = make_book()
+    assert book.open("r", [(GROUP, HASHES)], 0, 7) is not None
+    assert [frame["tenant"] for frame in wire.of("prefetch")] == [7]
+
+
 def test_a_prefetch_names_all_hashes_and_the_first_block_to_fetch() -> None:
     book, wire = make_book()
     plan = opened(book, first=3)

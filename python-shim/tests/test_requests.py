@@ -1,6 +1,7 @@
 """The requests a scheduler side keeps: how many, and what a reset takes from them."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from tierkv.connectors.vllm import compat, limits
@@ -37,3 +38,24 @@ def test_requests_beyond_the_limit_run_untouched(
     assert bench.ask(second) == NOTHING
     bench.shim.request_finished(second)
     assert bench.shim.status()["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    ("identifier", "plans"),
+    [
+        ("0a" * 32, 1),  # blake3 or sha256 of what is in the picture
+        ("0a" * 64, 1),  # sha512
+        ("my-cat", 0),
+        ("0A" * 32, 0),
+        ("0a" * 32 + "x", 0),
+        ("renderer0-mm-1-image-0", 0),
+    ],
+)
+def test_f25_a_picture_that_its_client_named_is_left_alone(
+    identifier: str, plans: int, bench: Bench
+) -> None:
+    pictures = [SimpleNamespace(identifier="1b" * 32), SimpleNamespace(identifier=identifier)]
+    request = bench.new(Request("r", 41, mm_features=pictures))
+    assert bench.shim.status()["plans"] == plans
+    assert len(bench.step({"r": 41}, r=list(range(1, 11))).saves) == 10 * plans
+    assert plans or bench.ask(request) == NOTHING

@@ -1,11 +1,13 @@
 """Saves: each full block once, only computed ones, referenced exactly until every rank has copied it."""
 
+from collections import Counter
 from collections.abc import Callable
 
+import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.grid import Grid
-from tierkv.connectors.vllm.metadata import SaveItem
+from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
 from tierkv.connectors.vllm.saves import SaveCursor, SavePlanner
 from tierkv.connectors.vllm.specs import Group
 
@@ -42,9 +44,34 @@ class Bench:
         holds: Callable[[int, int], bool] | None = lambda _, __: False,
         table: list[int] | None = None,
     ) -> list[SaveItem]:
-        block_ids = TABLE if table is None else table
-        self.planner.offer(request, self.cursor, computed_after, holds, lambda: [block_ids])
+        self.choose(request, computed_after, holds=holds, table=table)
         return self.planner.next_step()[1]
+
+    def choose(
+        self,
+        request: Request,
+        computed_after: int,
+        *,
+        holds: Callable[[int, int], bool] | None = lambda _, __: False,
+        table: list[int] | None = None,
+    ) -> None:
+        """Offer and keep the engine's own cache as vLLM does: it names a block in the step that computes it."""
+        block_ids = TABLE if table is None else table
+        for block_hash, block_id in zip(request.block_hashes, block_ids, strict=False):
+            self.pool.cached[block_hash] = block_id
+        self.planner.offer(request, self.cursor, computed_after, holds, lambda: [block_ids])
+
+    def works(self) -> bool:
+        return self.planner.has_work
+
+    def places(self) -> list[int]:
+        return [item.block_id for item in self.planner.next_step()[1]]
+
+    def hear(
+        self, ticket: int = 0, *, ranks: int = 1, refused: int = 0, slots: int | None = None
+    ) -> None:
+        tickets = Counter({ticket: ranks} if ticket else {})
+        self.planner.hear(StepReceipts(tickets, {ticket: refused} if refused else {}, slots))
 
 
 def test_a_block_is_offered_in_the_step_that_fills_it_and_never_again() -> None:
@@ -105,53 +132,132 @@ def test_null_and_missing_blocks_are_passed_over() -> None:
 
 def test_references_go_back_when_every_rank_has_copied_tail_first() -> None:
     bench = Bench(world=2)
-    bench.planner.offer(Request("r", 12), bench.cursor, 12, None, lambda: [TABLE])
+    bench.choose(Request("r", 12), 12)
     ticket, items = bench.planner.next_step()
     assert bench.pool.referenced == [item.block_id for item in items] == [1, 2, 3]
-    bench.planner.acknowledge(ticket, 1)
+    bench.hear(ticket)
     assert bench.pool.referenced == [1, 2, 3]
-    bench.planner.acknowledge(ticket, 1)
+    bench.hear(ticket)
     assert bench.pool.referenced == []
     assert bench.pool.freed == [3, 2, 1]
     assert not bench.planner.has_work
-    bench.planner.acknowledge(ticket, 1)  # a repeated receipt must not release twice
+    bench.hear(ticket)  # a repeated receipt must not release twice
 
 
-def half_a_step() -> Group:
+def half_a_step(*, tail: int = 0) -> Group:
     """Two blocks of this group are all a step may copy."""
-    group = make_group(tokens=4, heads=1, dims=(limits.SAVE_BYTES_PER_STEP_MAX // 128,) * 2)
+    side = limits.SAVE_BYTES_PER_STEP_MAX // 128
+    group = make_group(tokens=4, heads=1, dims=(side, side), tail=tail)
     assert group.block_bytes * 2 == limits.SAVE_BYTES_PER_STEP_MAX
     return group
 
 
 def test_a_step_copies_at_most_the_cap_and_the_rest_follows() -> None:
     bench = Bench(group=half_a_step())
-    bench.planner.offer(Request("r", 20), bench.cursor, 20, None, lambda: [TABLE])
-    steps = [[item.block_id for item in bench.planner.next_step()[1]] for _ in range(4)]
-    assert steps == [[1, 2], [3, 4], [5], []]
+    bench.choose(Request("r", 20), 20)
+    assert [bench.places() for _ in range(4)] == [[1, 2], [3, 4], [5], []]
 
 
-def test_f32_a_full_backlog_drops_and_counts_and_holds_no_reference_for_it() -> None:
-    bench = Bench(group=half_a_step(), blocks=8)  # 8 / SAVE_BACKLOG_BLOCKS_FRACTION = 1 put off
-    assert [item.block_id for item in bench.offer(Request("r", 20), 20)] == [1, 2]
-    assert bench.counters.get("dropped_save_backlog") == 2
-    assert bench.pool.referenced == [1, 2, 3]
+def test_what_waits_holds_no_reference_and_is_found_where_it_lies_by_then() -> None:
+    bench, request = Bench(group=half_a_step()), Request("r", 20)
+    bench.choose(request, 20)
+    assert bench.places() == [1, 2]
+    assert bench.pool.referenced == [1, 2]
+    bench.pool.cached[request.block_hashes[2]] = 17  # computed again by another request
+    assert bench.places() == [17, 4]
 
 
-def test_what_is_copied_in_its_own_step_is_no_backlog() -> None:
-    bench = Bench(blocks=8)
-    assert [item.block_id for item in bench.offer(Request("r", 24), 24)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_finished_request_drops_only_its_own_waiting_blocks() -> None:
+def test_no_more_is_chosen_than_slots_are_free() -> None:
     bench = Bench()
-    other = SaveCursor()
-    bench.planner.offer(Request("a", 8), bench.cursor, 8, None, lambda: [[1, 2]])
-    bench.planner.offer(Request("b", 8), other, 8, None, lambda: [[3, 4]])
-    bench.planner.drop_request("a")
-    assert bench.pool.referenced == [3, 4]
-    assert bench.counters.get("dropped_save_engine_idle") == 2
-    assert [item.block_id for item in bench.planner.next_step()[1]] == [3, 4]
+    bench.hear(slots=2)
+    bench.choose(Request("r", 20), 20)
+    assert bench.places() == [1, 2]
+    assert bench.places() == []
+    bench.hear(1, slots=0)
+    assert bench.places() == []
+    assert bench.pool.referenced == []
+    bench.hear(slots=9)
+    assert bench.places() == [3, 4, 5]
+
+
+def test_what_a_rank_refused_comes_again_before_what_is_behind_it() -> None:
+    bench = Bench(group=half_a_step(), world=2)
+    bench.choose(Request("r", 20), 20)
+    ticket, _ = bench.planner.next_step()
+    bench.hear(ticket)
+    bench.hear(ticket, refused=1)
+    assert bench.pool.referenced == []
+    assert bench.places() == [2, 3]
+
+
+def test_f32_behind_a_block_that_was_lost_nothing_of_the_prompt_is_saved() -> None:
+    bench, request = Bench(group=half_a_step()), Request("r", 24)
+    bench.choose(request, 20)
+    assert bench.places() == [1, 2]
+    del bench.pool.cached[request.block_hashes[2]]
+    assert bench.places() == []
+    assert bench.counters.get("dropped_save_evicted") == 3
+    assert bench.offer(request, 24) == []
+    assert not bench.planner.holds_blocks or bench.pool.referenced == [1, 2]
+
+
+def test_in_a_window_a_lost_block_costs_only_itself() -> None:
+    bench, request = Bench(group=half_a_step(tail=1)), Request("r", 20)
+    bench.choose(request, 20)
+    assert bench.places() == [1, 2]
+    del bench.pool.cached[request.block_hashes[2]]
+    assert bench.places() == [4, 5]
+    assert bench.counters.get("dropped_save_evicted") == 1
+
+
+def test_f32_no_more_waits_than_the_engines_cache_can_hold() -> None:
+    bench = Bench(blocks=4)
+    bench.pool = Pool()
+    bench.planner.bind_pool(bench.pool)
+    bench.choose(Request("r", 24), 24)
+    assert bench.counters.get("dropped_save_evicted") == 2
+    assert bench.places() == []  # the first ones were lost
+
+
+def test_what_waits_outlives_its_request_until_the_cache_is_reset() -> None:
+    bench = Bench(group=half_a_step())
+    bench.choose(Request("r", 20), 20)
+    bench.hear(bench.planner.next_step()[0], slots=4)
+    assert bench.works()
+    bench.planner.forget("cache_reset")
+    assert not bench.works()
+    assert bench.counters.get("dropped_save_cache_reset") == 3
+    assert bench.places() == []
+
+
+def test_an_idle_engine_steps_for_saves_only_while_slots_come_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(group=half_a_step())
+    bench.choose(Request("r", 20), 20)
+    bench.hear(bench.planner.next_step()[0], slots=0)
+    assert bench.works()
+    monkeypatch.setattr(limits, "SAVE_STALL_S", -1.0)
+    assert not bench.works()
+    bench.hear(slots=1)
+    assert bench.works()
+
+
+def test_a_long_step_is_no_wait_for_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("tierkv.connectors.vllm.saves.time.monotonic", lambda: clock[0])
+    bench = Bench(group=half_a_step())
+    request = Request("r", 20)
+    bench.choose(request, 12)
+    bench.hear(bench.planner.next_step()[0], slots=0)
+    assert bench.works()
+    bench.choose(request, 20)
+    clock[0] += 2 * limits.SAVE_STALL_S  # that step computes
+    bench.planner.next_step()
+    bench.hear(slots=0)
+    assert bench.works()
+    clock[0] += 2 * limits.SAVE_STALL_S
+    assert not bench.works()
 
 
 def hybrid() -> Bench:
@@ -167,19 +273,28 @@ def test_states_are_saved_only_where_they_are_handed_over() -> None:
     assert [(i.group, i.block_id, i.end_tokens) for i in (first, second)] == [(1, 9, 8), (2, 8, 8)]
     assert first.block_hash == second.block_hash == request.block_hashes[1]
     assert first.parent_hash == request.block_hashes[0]
-    bench.planner.acknowledge(ticket - 1, 1)
+    bench.hear(ticket - 1)
     assert bench.pool.referenced == [8, 9]
-    bench.planner.acknowledge(ticket, 1)
+    bench.hear(ticket)
     assert bench.pool.referenced == []
 
 
 def test_a_state_goes_before_blocks_that_wait() -> None:
     bench = Bench(group=half_a_step(), states=(make_state(),))
     request = Request("r", 20)
-    bench.planner.offer(request, bench.cursor, 20, None, lambda: [TABLE])
+    bench.choose(request, 20)
     bench.planner.next_step()
     bench.planner.offer_state(request, 1, 19, 20, None)
-    assert [item.block_id for item in bench.planner.next_step()[1]] == [19, 3, 4]
+    assert bench.places() == [19, 3, 4]
+
+
+def test_a_state_without_a_slot_is_dropped_and_counted() -> None:
+    bench = hybrid()
+    bench.planner.offer_state(Request("r", 16), 1, 9, 8, None)
+    ticket, _ = bench.planner.next_step()
+    bench.hear(ticket, refused=1, slots=0)
+    assert bench.counters.get("dropped_save_no_slot") == 1
+    assert not bench.planner.has_work
 
 
 def test_states_that_no_set_of_blocks_ends_at_or_that_are_held_are_passed_over() -> None:

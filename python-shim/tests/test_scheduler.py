@@ -7,19 +7,14 @@ import pytest
 from tierkv.connectors.vllm import compat, limits
 from tierkv.connectors.vllm.plans import Plan
 
-from .support.engine import (
-    Request,
-    step_output,
-)
+from .support.engine import Request, step_output
 from .support.scheduler import ARENA, ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import WELCOME, FakeSidecar, wait_until
-
-ROOT = bytes(range(32))
 
 
 @pytest.fixture(autouse=True)
 def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: ROOT)
+    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
     monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
 
 
@@ -32,7 +27,6 @@ def bench(socket_path: str) -> Iterator[Bench]:
 
 
 def quick(path: str, **budget: int) -> FakeSidecar:
-    """A sidecar that gives a restore little time."""
     return FakeSidecar(path, {**WELCOME, **budget})
 
 
@@ -55,6 +49,18 @@ def test_at_least_one_token_is_left_to_compute(bench: Bench, tokens: int, blocks
     assert len(prefetch["groups"][0]["hashes"]) == 32 * blocks
     bench.place(prefetch, 0, *range(blocks))
     assert bench.answer(request) == (blocks * 4, True)
+
+
+def test_of_a_prompt_with_more_blocks_than_a_frame_takes_the_first_ones_are_asked_for(
+    bench: Bench,
+) -> None:
+    request = Request("r", 4)
+    request.num_tokens = 1_000_000 * 4 + 1
+    request.block_hashes = [bytes(32)] * 1_000_000
+    bench.new(request)
+    (group,) = bench.prefetch()["groups"]
+    assert len(group["hashes"]) == 32 * limits.PLAN_HASHES_MAX
+    assert bench.ask(request) == ASK_AGAIN
 
 
 def test_the_namespace_goes_before_the_first_prefetch_and_once(bench: Bench) -> None:

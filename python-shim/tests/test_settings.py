@@ -58,7 +58,8 @@ def test_the_sidecar_gets_the_file_by_a_path_that_holds_everywhere(
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "")
     assert load_settings({"config_path": "tierkv.toml"}).config_path == f"{tmp_path}/tierkv.toml"
-    assert load_settings({}).config_path is None
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_settings({}).config_path == f"{tmp_path}/tierkv.toml"
 
 
 @pytest.mark.parametrize(
@@ -129,3 +130,33 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="not valid TOML"):
         load_settings({"config_path": str(path)})
+
+
+def test_without_a_path_the_engine_reads_the_file_that_its_sidecar_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    (home / ".config" / "tierkv").mkdir(parents=True)
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("TIERKV_CONFIG", raising=False)
+    monkeypatch.chdir(here)
+    assert load_settings({}).config_path is None
+    write(home / ".config" / "tierkv", '[sidecar]\nsocket = "/run/home.sock"\n')
+    assert load_settings({}).socket == "/run/home.sock"
+    write(here, '[sidecar]\nsocket = "/run/here.sock"\nautostart = false\n')
+    found = load_settings({})
+    assert (found.socket, found.autostart) == ("/run/here.sock", False)
+    assert found.config_path == str(here / "tierkv.toml")
+    named = tmp_path / "named.toml"
+    named.write_text('[sidecar]\nsocket = "/run/named.sock"\n')
+    monkeypatch.setenv("TIERKV_CONFIG", str(named))
+    assert load_settings({}).socket == "/run/named.sock"
+    assert load_settings({"socket": "/run/x.sock"}).socket == "/run/x.sock"
+
+
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, '[sidecar]\nsocket = "/run/x.sock"\n')
+    Path(path).chmod(0o646)
+    with pytest.raises(ValueError, match=r"with mode 646, so others may have written it"):
+        load_settings({"config_path": path})

@@ -1,6 +1,7 @@
 """The worker side and a scripted sidecar: copies land where they must, credits and reports are exact, nothing waits."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata
+from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.worker import WorkerShim
 
@@ -18,6 +19,7 @@ from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
 BLOCKS = 8
 GROUP = make_group()
 HASHES = chain("w", BLOCKS)
+NAMESPACE = bytes(range(32))
 
 
 class Bench:
@@ -40,6 +42,7 @@ class Bench:
         self.shim = WorkerShim(config, settings, [GROUP], BLOCKS, copies=copies)
         tensors = {name: self.memory[index] for index, name in enumerate(GROUP.layer_names)}
         self.shim.register_kv_caches(tensors)
+        self.shim.introduce()  # as vLLM does before the first step
 
     @property
     def fake(self) -> FakeSidecar:
@@ -62,15 +65,32 @@ class Bench:
     def page(self, block: int) -> bytes:
         return bytes(self.memory[:, block].contiguous().numpy().data)
 
-    def save(self, *blocks: int, ticket: int = 1, has_forward: bool = True) -> dict[int, int]:
+    def save(
+        self,
+        *blocks: int,
+        ticket: int = 1,
+        has_forward: bool = True,
+        namespace: bytes = NAMESPACE,
+    ) -> dict[int, int]:
+        self.step(*blocks, ticket=ticket, has_forward=has_forward, namespace=namespace)
+        receipts = self.shim.take_receipts()
+        return dict(receipts.tickets) if receipts else {}
+
+    def step(
+        self,
+        *blocks: int,
+        ticket: int = 1,
+        has_forward: bool = True,
+        namespace: bytes = NAMESPACE,
+    ) -> None:
         items = [SaveItem(0, b, HASHES[b], HASHES[b - 1], 4 * b) for b in blocks]
-        step = StepMetadata(has_forward=has_forward, ticket=ticket, saves=items)
+        step = StepMetadata(
+            has_forward=has_forward, namespace=namespace, ticket=ticket, saves=items
+        )
         self.shim.start_load_kv(step)
         if has_forward:
             self.memory[:, list(blocks)] += 1  # the forward writes: only now the pages are whole
             self.shim.wait_for_save(step)
-        receipts = self.shim.take_receipts()
-        return dict(receipts.tickets) if receipts else {}
 
     def load(self, blocks: list[int], slots: list[int], **changes: Any) -> None:
         fields = {"req_id": "r", "arena": 1, "group": 0, "last": True, **changes}
@@ -126,14 +146,39 @@ def test_put_off_saves_need_no_forward(bench: Bench) -> None:
     assert len(bench.fake.expect("save")) == 1
 
 
-def test_without_credits_the_rest_is_dropped_counted_and_acknowledged(bench: Bench) -> None:
+def test_without_credits_the_rest_is_refused_counted_and_acknowledged(bench: Bench) -> None:
     bench.give_arena()
     bench.give_credits((0, 1))
-    assert bench.save(1, 2, 3, ticket=5) == {5: 1}
+    bench.step(1, 2, 3, ticket=5)
+    assert bench.shim.take_receipts() == StepReceipts(Counter({5: 1}), {5: 2}, slots=0)
     assert [len(frame["items"]) for frame in bench.fake.expect("save")] == [1]
-    assert bench.shim.counters.get("dropped_save_no_slot") == 2
-    assert bench.save(4, ticket=6) == {6: 1}
-    assert bench.shim.counters.get("dropped_save_no_slot") == 3
+    assert bench.shim.counters.get("saves_put_off") == 2
+    bench.step(4, ticket=6)
+    assert bench.shim.take_receipts() == StepReceipts(Counter({6: 1}), {6: 1}, slots=0)
+
+
+def test_slots_are_told_when_their_number_changes(bench: Bench) -> None:
+    assert bench.shim.take_receipts() is None
+    bench.give_arena()
+    bench.give_credits((0, 1), (1, 1))
+    assert bench.shim.take_receipts() == StepReceipts(slots=2)
+    assert bench.shim.take_receipts() is None
+
+
+def test_slots_are_told_after_saves_though_as_many_came_back(bench: Bench) -> None:
+    bench.give_arena()
+    bench.give_credits((0, 1), (1, 1))
+    assert bench.shim.take_receipts() == StepReceipts(slots=2)
+    bench.step(3, ticket=5)
+    bench.give_credits((2, 1))
+    assert bench.shim.take_receipts() == StepReceipts(Counter({5: 1}), slots=2)
+
+
+def test_receipts_of_ranks_add_up_to_the_worst_of_them() -> None:
+    first = StepReceipts(Counter({5: 1}), {5: 2}, slots=7)
+    other = StepReceipts(Counter({5: 1, 6: 1}), {5: 1, 6: 3}, slots=4)
+    assert first.aggregate(other) == StepReceipts(Counter({5: 2, 6: 1}), {5: 2, 6: 3}, slots=4)
+    assert first.aggregate(StepReceipts()).slots == 7
 
 
 def test_without_an_arena_saves_are_dropped_counted_and_acknowledged(bench: Bench) -> None:
@@ -250,8 +295,8 @@ def test_credits_of_another_arena_are_not_taken(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"path": "/proc/self/fd/999999"}, {"bytes": 1 << 40}, {"slot_count": 0}],
-    ids=["gone", "short", "empty"],
+    [{"fd": None}, {"bytes": 1 << 40}, {"slot_count": 0}],
+    ids=["without its descriptor", "short", "empty"],
 )
 def test_an_arena_that_cannot_be_mapped_is_counted_and_the_engine_runs_on(
     bench: Bench, changes: Frame
@@ -260,6 +305,8 @@ def test_an_arena_that_cannot_be_mapped_is_counted_and_the_engine_runs_on(
     fake = FakeArena(GROUP.block_bytes, 2)
     bench.fake.send({**fake.frame(1), **changes})
     wait_until(lambda: bench.shim.counters.get("arena_map_failed"), "the failure is counted")
+    (told,) = bench.fake.expect("unmapped")
+    assert (told["arena"], "arena 1" in told["reason"]) == (1, True)
     assert bench.save(1) == {1: 1}
     fake.close()
 
@@ -274,7 +321,7 @@ def test_a_sidecar_that_stops_reading_costs_saves_not_time(bench: Bench) -> None
         bench.save(4)
         bench.shim.take_finished()
     assert bench.shim.clock.max_s < 0.1
-    assert bench.shim.counters.get("dropped_save_no_slot") == 200
+    assert bench.shim.counters.get("saves_put_off") == 200
 
 
 def test_the_time_of_copies_is_counted_apart(bench: Bench) -> None:

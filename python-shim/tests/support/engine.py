@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from tierkv.connectors.vllm.metadata import StepReceipts
+from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.specs import Group
 
 BLOCK_TOKENS = 4
@@ -108,6 +109,8 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
             seed=0,
             dtype=torch.float32,
             quantization=None,
+            model_weights="",
+            multimodal_config=None,
             max_model_len=256,
             hf_text_config=SimpleNamespace(to_dict=lambda: dict(hf)),
             get_total_num_kv_heads=lambda: 2,
@@ -121,7 +124,9 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
         ),
-        load_config=SimpleNamespace(load_format="auto"),
+        load_config=SimpleNamespace(
+            load_format="auto", download_dir=None, model_loader_extra_config={}
+        ),
         cache_config=SimpleNamespace(
             prefix_caching_hash_algo="sha256",
             cache_dtype="auto",
@@ -144,6 +149,7 @@ class Pool:
         self.cached: dict[bytes, int] = {}
         self.cached_by_group: dict[tuple[int, bytes], int] = {}
         self.freed: list[int] = []
+        self.cached_block_hash_to_block = object()
 
     def get_cached_block(self, block_hash: bytes, groups: list[int]) -> list[Any] | None:
         (group,) = groups
@@ -188,6 +194,7 @@ class Request:
     prompt_embeds: Any = None
     resumable: bool = False
     cache_salt: str | None = None
+    mm_features: list[Any] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -222,10 +229,13 @@ def scheduled(
     )
 
 
-def step_output(received: set[str] | None = None, tickets: dict[int, int] | None = None) -> Any:
+def step_output(
+    received: set[str] | None = None,
+    tickets: dict[int, int] | None = None,
+    resolved: dict[int, Resolved] | None = None,
+) -> Any:
     """What the workers told the scheduler in one step."""
-    receipts = StepReceipts()
+    receipts = StepReceipts(resolved=resolved or {})
     receipts.tickets.update(tickets or {})
-    return SimpleNamespace(
-        finished_recving=received, kv_connector_worker_meta=receipts if tickets else None
-    )
+    said = receipts if tickets or resolved else None
+    return SimpleNamespace(finished_recving=received, kv_connector_worker_meta=said)

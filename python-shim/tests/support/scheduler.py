@@ -5,9 +5,11 @@ from typing import Any
 
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.metadata import StepMetadata
+from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.weights import Weights
 
 from .engine import (
     Blocks,
@@ -23,8 +25,17 @@ from .engine import (
 from .sidecar import FakeSidecar, wait_until
 
 ARENA = 3
+#: What every rank says it runs with.
+RESOLVED = Resolved({"model_config": "as the workers have it"})
 NOTHING = (0, False)
 ASK_AGAIN = (None, False)
+
+
+def known_weights() -> Weights:
+    """Those of a model that nobody has to read."""
+    weights = Weights(vllm_config())
+    weights.digest = "files:known"
+    return weights
 
 
 class Bench:
@@ -36,15 +47,21 @@ class Bench:
         sidecar: FakeSidecar | None,
         world: int = 1,
         groups: list[Group] | None = None,
+        *,
+        introduced: bool = True,
+        weights: Weights | None = None,
     ) -> None:
         self.sidecar = sidecar
         self.pool = Pool()
         config = vllm_config(world=world)
         cache = kv_cache_config(FullAttentionSpec())
+        settings = Settings(path, "test", autostart=False)
         self.shim = SchedulerShim(
-            config, Settings(path, "test", autostart=False), groups or [make_group()], cache
+            config, settings, groups or [make_group()], cache, weights=weights or known_weights()
         )
         self.shim.bind_gpu_block_pool(self.pool)
+        if introduced:
+            self.shim.introduce(dict.fromkeys(range(world), RESOLVED))
         if sidecar is not None:
             self.connected()
 

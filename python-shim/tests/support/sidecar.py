@@ -1,6 +1,7 @@
 """A scripted sidecar on a real Unix socket: it answers as told, records every frame, and can hang, refuse or die."""
 
 import contextlib
+import fcntl
 import mmap
 import os
 import socket
@@ -11,12 +12,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode
 
 WAIT_S = 10.0
 WELCOME: Frame = {
     "t": "welcome",
-    "protocol": 1,
+    "protocol": limits.LOCAL_PROTOCOL,
     "sidecar": "0.0.0",
     "fidelity": 0,
     "wait_ms": 5000,
@@ -40,10 +42,10 @@ class FakeArena:
     def __init__(self, slot_bytes: int, slot_count: int) -> None:
         self.slot_bytes = slot_bytes
         self.slot_count = slot_count
-        self.fd = os.memfd_create("tierkv-test", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("tierkv-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, slot_bytes * slot_count)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.memory = mmap.mmap(self.fd, slot_bytes * slot_count)
-        self.path = f"/proc/self/fd/{self.fd}"
 
     def slot(self, number: int) -> bytes:
         start = number * self.slot_bytes
@@ -54,11 +56,11 @@ class FakeArena:
         self.memory[start : start + len(data)] = data
 
     def frame(self, arena_id: int) -> Frame:
-        """The `arena` frame that announces it."""
+        """The `arena` frame that announces it; `fd` travels beside it, None: without a descriptor."""
         return {
             "t": "arena",
             "arena": arena_id,
-            "path": self.path,
+            "fd": self.fd,
             "bytes": self.slot_bytes * self.slot_count,
             "slot_bytes": self.slot_bytes,
             "slot_count": self.slot_count,
@@ -120,10 +122,13 @@ class FakeSidecar:
     def send(self, *frames: Frame) -> None:
         """Sends on the newest connection."""
         for frame in frames:
-            self.send_bytes(encode(frame))
+            fields = {key: value for key, value in frame.items() if key != "fd"}
+            self.send_bytes(encode(fields), frame.get("fd"))
 
-    def send_bytes(self, data: bytes) -> None:
-        wait_until(lambda: self.connections, "a connection")[-1].sendall(data)
+    def send_bytes(self, data: bytes, fd: int | None = None) -> None:
+        connection = wait_until(lambda: self.connections, "a connection")[-1]
+        sent = 0 if fd is None else socket.send_fds(connection, [data], [fd])
+        connection.sendall(data[sent:])
 
     def expect(self, kind: str, count: int = 1) -> list[Frame]:
         """Waits until `count` frames of a kind have come, and gives all of that kind."""

@@ -31,11 +31,22 @@ class Autostart:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._next_attempt_s = 0.0
+        self._was_served = False
+        self._absent_since_s: float | None = None
         self._said = ""
+
+    def served(self) -> None:
+        """Hear that a sidecar answers: when it goes, whoever runs it gets `AUTOSTART_GRACE_S` to start it again."""
+        self._was_served = True
+        self._absent_since_s = None
 
     def attempt(self) -> None:
         """Start a sidecar unless somebody just did; at most once per `AUTOSTART_EVERY_S`. Never raises."""
         now = time.monotonic()
+        if self._was_served and self._absent_since_s is None:
+            self._absent_since_s = now
+        if now - (self._absent_since_s or -limits.AUTOSTART_GRACE_S) < limits.AUTOSTART_GRACE_S:
+            return
         if now < self._next_attempt_s:
             return
         self._next_attempt_s = now + limits.AUTOSTART_EVERY_S

@@ -9,9 +9,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from typing import Protocol
 
 from tierkv.connectors.vllm import failpoint, limits, processors
+from tierkv.connectors.vllm.descriptors import Descriptors
+from tierkv.connectors.vllm.dial import StrangerError, dial
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, encode
 
 log = logging.getLogger("tierkv.shim")
@@ -24,7 +27,7 @@ class Listener(Protocol):
         """Hear that the sidecar said `welcome`; frames may be sent from now on."""
 
     def on_frame(self, frame: Frame) -> None:
-        """Take a frame after `welcome`."""
+        """Take a frame after `welcome`; `fd` of an `arena` is open until this returns, None when none came."""
 
     def on_close(self) -> None:
         """Hear that the connection ended; every lease and plan of it is void."""
@@ -45,13 +48,17 @@ class Channel:
         unreachable: Callable[[], None] = lambda: None,
         *,
         reports: Callable[[], Frame] = dict,
+        strangers: Callable[[], None] = lambda: None,
     ) -> None:
         """`unreachable` is called, from the helper thread, whenever nobody listens at `path`.
+
+        `strangers` is called when somebody listens there who is not this user: nothing was sent.
 
         `changes` gives the counters of a `counts` frame, `reports` its other fields, both what is new.
         """
         self._path = path
         self._unreachable = unreachable
+        self._strangers = strangers
         self._hello = hello
         self._listener = listener
         self._changes = changes
@@ -80,8 +87,15 @@ class Channel:
         return self._greeted and (owed is None or time.monotonic() - owed < limits.SILENCE_MAX_S)
 
     def send(self, frame: Frame) -> bool:
-        """Queues a frame without blocking; False when there is no connection (the frame is dropped)."""
-        data = encode(frame)
+        """Queues a frame without blocking; False when there is no connection, or it is too large: it is dropped.
+
+        Never raises: the engine's thread calls this, and an exception there ends the server.
+        """
+        try:
+            data = encode(frame)
+        except FrameError as error:
+            log.error("tierKV: a %r frame was not sent: %s", frame["t"], error)  # noqa: TRY400
+            return False
         with self._lock:
             if not self._open or self._overflowed:
                 return False
@@ -146,31 +160,35 @@ class Channel:
             time.sleep(min(left, 0.2))
 
     def _serve_one_connection(self) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(limits.HELLO_TIMEOUT_S)
-            try:
-                sock.connect(self._path)
-            except (ConnectionRefusedError, FileNotFoundError):
-                self._unreachable()
-                raise
+        try:
+            connected = dial(self._path, limits.HELLO_TIMEOUT_S)
+        except (ConnectionRefusedError, FileNotFoundError):
+            self._unreachable()
+            raise
+        except StrangerError:
+            self._strangers()
+            raise
+        with connected as sock, closing(Descriptors()) as descriptors:
             sock.sendall(encode(self._hello))
             decoder = FrameDecoder()
-            welcome, *early = self._await_welcome(sock, decoder)
+            welcome, *early = self._await_welcome(sock, decoder, descriptors)
             sock.setblocking(False)
             try:
                 self._accept(welcome)
                 for frame in early:
-                    self._listener.on_frame(frame)
-                self._pump(sock, decoder)
+                    self._deliver(frame, descriptors)
+                self._pump(sock, decoder, descriptors)
             finally:
                 self._forget()
                 self._listener.on_close()
 
-    def _await_welcome(self, sock: socket.socket, decoder: FrameDecoder) -> list[Frame]:
+    def _await_welcome(
+        self, sock: socket.socket, decoder: FrameDecoder, descriptors: Descriptors
+    ) -> list[Frame]:
         """Gives the welcome and the frames that came with it."""
         frames: list[Frame] = []
         while not frames:
-            data = sock.recv(65536)
+            data = descriptors.receive(sock, 65536)
             if not data:
                 raise FrameError("closed the connection before its welcome")
             frames = decoder.feed(data)
@@ -193,6 +211,8 @@ class Channel:
             self._overflowed = False
             self._owed_since = None
             self._open = True
+        if self._complained:
+            log.info("tierKV: sidecar at %s: it is there again", self._path)
         self._complained = ""
         self._listener.on_open(welcome)
         self._greeted = True
@@ -203,7 +223,18 @@ class Channel:
             self._outgoing.clear()
             self._outgoing_bytes = 0
 
-    def _pump(self, sock: socket.socket, decoder: FrameDecoder) -> None:
+    def _deliver(self, frame: Frame, descriptors: Descriptors) -> None:
+        if frame["t"] != "arena":
+            self._listener.on_frame(frame)
+            return
+        fd = descriptors.take()
+        try:
+            self._listener.on_frame({**frame, "fd": fd})
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _pump(self, sock: socket.socket, decoder: FrameDecoder, descriptors: Descriptors) -> None:
         unsent = memoryview(b"")
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_fd, selectors.EVENT_READ)
@@ -216,7 +247,9 @@ class Channel:
                 for key, events in selector.select(timeout=limits.PING_EVERY_S):
                     if key.fileobj == self._wake_fd:
                         os.eventfd_read(self._wake_fd)
-                    elif events & selectors.EVENT_READ and not self._read(sock, decoder):
+                    elif events & selectors.EVENT_READ and not self._read(
+                        sock, decoder, descriptors
+                    ):
                         return
                 if self._overflowed:
                     raise FrameError("does not read what we send")
@@ -224,9 +257,9 @@ class Channel:
                 unsent = self._write(sock, unsent)
             self._write(sock, unsent)
 
-    def _read(self, sock: socket.socket, decoder: FrameDecoder) -> bool:
+    def _read(self, sock: socket.socket, decoder: FrameDecoder, descriptors: Descriptors) -> bool:
         try:
-            data = sock.recv(1 << 18)
+            data = descriptors.receive(sock, 1 << 18)
         except BlockingIOError:
             return True
         if not data:
@@ -238,7 +271,7 @@ class Channel:
             if failpoint.fails("shim.frame.read"):
                 raise FrameError("is not heard: a failpoint")
             if frame["t"] != "pong":
-                self._listener.on_frame(frame)
+                self._deliver(frame, descriptors)
         return True
 
     def _heartbeat(self) -> None:

@@ -2,13 +2,19 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import torch
 import vllm
+from vllm.distributed import kv_transfer
 from vllm.distributed.kv_transfer.kv_connector.v1 import base as connector_base
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
@@ -21,6 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched import output as sched_output
+from vllm.v1.worker.worker_base import WorkerBase
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockTables",
     "KVConnectorBase_V1",
+    "KVConnectorHandshakeMetadata",
     "KVConnectorMetadata",
     "KVConnectorPromMetrics",
     "KVConnectorRole",
@@ -37,7 +45,6 @@ __all__ = [
     "check_hash_root",
     "check_release",
     "none_hash",
-    "steps_after_last_request",
     "transfer_results",
     "vllm_version",
 ]
@@ -52,6 +59,25 @@ NEWEST_TESTED_RELEASE = (0, 32)
 def vllm_version() -> str:
     """Give the version of the running vLLM as it names itself."""
     return str(vllm.__version__)
+
+
+@cache
+def software() -> str:
+    """Name, with their versions, the libraries that compute, and whatever else puts itself into the engine."""
+    plugins = {
+        f"{point.dist.name} {point.dist.version}"
+        for group in ("vllm.general_plugins", "vllm.platform_plugins")
+        for point in metadata.entry_points(group=group)
+        if point.dist is not None
+    }
+    names = [f"vllm {vllm_version()}", f"torch {torch.__version__}"]
+    names.append(f"transformers {metadata.version('transformers')}")
+    return ", ".join(names + sorted(name for name in plugins if not name.startswith("tierkv ")))
+
+
+def is_alone(connector: Any) -> bool:
+    """Tell whether a connector is the engine's only one: MultiConnector hands on one child's handshake to all."""
+    return kv_transfer.has_kv_transfer_group() and kv_transfer.get_kv_transfer_group() is connector
 
 
 def check_release(version: str) -> bool:
@@ -145,14 +171,6 @@ def check_hash_root() -> None:
         )
 
 
-def steps_after_last_request() -> bool:
-    """Tell whether the engine goes on stepping while the connector has work (`has_pending_push_work`).
-
-    With everything in one process only the caller of `LLM.generate` steps (v1/engine/core_client.py, InprocClient).
-    """
-    return os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") != "0"
-
-
 def transfer_results(received: set[str], failed: set[str]) -> Any:
     """Build 0.30's snapshot of finished transfers; a failed id is also among the received."""
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: PLC0415 - absent before 0.30
@@ -171,6 +189,42 @@ def hash_block_tokens(config: "VllmConfig", kv_cache_config: Any) -> int:
         return tokens
     resolved: tuple[int, int] = kv_cache_utils.resolve_kv_cache_block_sizes(kv_cache_config, config)
     return resolved[1]
+
+
+def worker_above() -> Any | None:
+    """Give the worker that is building this connector, or None; vLLM passes none, so the callers are walked up."""
+    frame = sys._getframe(1)  # noqa: SLF001 - `inspect` reads source files
+    above: Any = frame
+    while above is not None:
+        found = above.f_locals.get("self")
+        if isinstance(found, WorkerBase):
+            return found
+        above = above.f_back
+    return None
+
+
+def weight_calls(worker: Any, names: Sequence[str]) -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Give (owner, name, call): those of a worker by `names`, and what loads weights into its runner and its model.
+
+    Releases differ in what a worker can do; a model may lie in a wrapper that passes calls on.
+    """
+    runner = getattr(worker, "model_runner", None)
+    model = getattr(runner, "model", None)
+    inner = getattr(runner, "get_model", lambda: model)()
+    wanted = [(worker, name) for name in names] + [(runner, "reload_weights")]
+    wanted += [(part, "load_weights") for part in ([model] if inner is model else [model, inner])]
+    found = [(owner, name, getattr(owner, name, None)) for owner, name in wanted]
+    return [(owner, name, call) for owner, name, call in found if call is not None]
+
+
+def computes_on_cpu() -> bool:
+    """Tell whether this vLLM computes on the CPU."""
+    return bool(current_platform.is_cpu())
+
+
+def prefix_cache(pool: Any) -> Any:
+    """Give what a pool finds cached blocks by: another object once `reset_prefix_cache` has emptied it."""
+    return getattr(pool, "cached_block_hash_to_block", None)
 
 
 def hub_commit(hf_config: Any) -> str | None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import compat, contract, failpoint, replicas
+from tierkv.connectors.vllm import amx, compat, contract, failpoint, replicas
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
-from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.metadata import Introduction, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.metrics import TierKVPromMetrics, TierKVStats
 from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
 from tierkv.connectors.vllm.settings import load_settings
@@ -57,6 +57,8 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
             self.worker_side = WorkerShim(
                 vllm_config, settings, groups, kv_cache_config.num_blocks, copies=same
             )
+            amx.ask_kernel()
+            self.worker_side.weights.install(compat.worker_above())
         half = self.scheduler_side or self.worker_side
         assert half is not None
         half.counters.add("failpoints_armed", armed)
@@ -143,6 +145,11 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         """See SchedulerShim.reset_cache."""
         return self._scheduler.reset_cache()
 
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
+        """See SchedulerShim.introduce; beside other connectors it may be another's handshake."""
+        ours = [item for item in metadata.values() if isinstance(item, Introduction)]
+        self._scheduler.introduce({item.rank: item.resolved for item in ours})
+
     # --- worker side -------------------------------------------------------------------
 
     @property
@@ -164,6 +171,10 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         """See WorkerShim.begin_step."""
         super().bind_connector_metadata(connector_metadata)
         self._worker.begin_step(self._metadata)
+
+    def get_handshake_metadata(self) -> Introduction | None:
+        """See WorkerShim.introduce; beside other connectors the first step's receipts carry it."""
+        return self._worker.introduce() if compat.is_alone(self) else None
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         """See WorkerShim.handle_preemptions."""

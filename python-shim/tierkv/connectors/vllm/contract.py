@@ -13,6 +13,8 @@ from tierkv.connectors.vllm.compat import KVConnectorBase_V1, SupportsHMA
 #: Methods vLLM calls on us, with the parameters we rely on. Any of them absent: that part of the shim is never called.
 USED: Final[dict[str, tuple[str, ...]]] = {
     "register_kv_caches": ("kv_caches",),
+    "get_handshake_metadata": (),
+    "set_xfer_handshake_metadata_pp_aware": ("metadata",),
     "handle_preemptions": ("kv_connector_metadata",),
     "start_load_kv": ("forward_context",),
     "wait_for_layer_load": ("layer_name",),
@@ -49,7 +51,6 @@ KNOWN: Final = frozenset(
         "finish_forward",
         "get_external_cache_hit_sources",
         "get_finished_count",
-        "get_handshake_metadata",
         "get_kv_connector_kv_cache_events",
         "get_loaded_kv_cache_group_ids",
         "get_mem_pool_context",
@@ -66,7 +67,6 @@ KNOWN: Final = frozenset(
         "role",
         "set_host_xfer_buffer_ops",
         "set_xfer_handshake_metadata",
-        "set_xfer_handshake_metadata_pp_aware",
         "supports_divergent_local_hybrid_hits",
         "take_events",
     }

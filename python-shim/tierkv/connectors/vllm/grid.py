@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.specs import Group
 
 _NO_PARENT = bytes(32)
@@ -19,6 +20,10 @@ class Grid:
         self.groups = tuple(groups)
         self.hash_tokens = hash_tokens
         self.step = math.lcm(*(group.block_tokens for group in groups))
+        hashes_a_step = sum(self.step // group.block_tokens for group in groups)
+        #: Tokens of a prompt that are computed, whatever could be restored.
+        self.left_tokens = 1
+        self._tokens_max = limits.PLAN_HASHES_MAX // max(1, hashes_a_step) * self.step
         for group in groups:
             if group.block_tokens % hash_tokens:
                 raise ValueError(
@@ -32,9 +37,13 @@ class Grid:
         return len(self.groups) == 1 and self.groups[0].tail == 0
 
     def limit(self, request: Any) -> int:
-        """Give the deepest boundary, in tokens, that may be restored: one token is always computed."""
+        """Give the deepest boundary, in tokens, that may be restored: `left_tokens` are computed, at least one.
+
+        Beyond `PLAN_HASHES_MAX` blocks of all groups nothing is asked for, because the question is one frame.
+        """
         hashed = len(request.block_hashes) * self.hash_tokens
-        return int(min(request.num_tokens - 1, hashed)) // self.step * self.step
+        most = min(request.num_tokens - self.left_tokens, hashed, self._tokens_max)
+        return max(0, int(most)) // self.step * self.step
 
     def block_hash(self, request: Any, group: Group, index: int) -> bytes:
         """Give the 32 bytes that name a group's block: the last hash of its tokens."""
@@ -52,6 +61,15 @@ class Grid:
 
     def _at(self, group: Group, index: int) -> int:
         return (index + 1) * (group.block_tokens // self.hash_tokens) - 1
+
+    def own_hit_in(self, pool: Any, request: Any) -> int:
+        """Give what `own_hit` gives for the engine's block pool; 0 before it is known."""
+        if pool is None:
+            return 0
+        return self.own_hit(
+            request,
+            lambda block_hash, group: pool.get_cached_block(block_hash, [group]) is not None,
+        )
 
     def own_hit(self, request: Any, is_cached: Callable[[bytes, int], bool]) -> int:
         """Give the deepest boundary, in tokens, that the engine's own cache holds now.

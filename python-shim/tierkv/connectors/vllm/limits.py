@@ -5,9 +5,11 @@ from typing import Final
 MIB: Final = 1 << 20
 
 #: Version of the frames between shim and sidecar (docs/protocol.md, section 4).
-LOCAL_PROTOCOL: Final = 1
+LOCAL_PROTOCOL: Final = 2
 #: Largest frame on the local socket, bytes.
 FRAME_BYTES_MAX: Final = 4 * MIB
+#: Block hashes of one look-up, all groups together: they are one frame, with room for its other fields.
+PLAN_HASHES_MAX: Final = (FRAME_BYTES_MAX - 64 * 1024) // 32
 #: Frames waiting to be written to the sidecar; past it the connection is given up (and with it every lease).
 SEND_QUEUE_FRAMES_MAX: Final = 4096
 #: Bytes waiting to be written to the sidecar.
@@ -16,20 +18,45 @@ SEND_QUEUE_BYTES_MAX: Final = 32 * MIB
 SAVE_BYTES_PER_STEP_MAX: Final = 64 * MIB
 #: Page bytes copied for restores in one engine step, per rank.
 LOAD_BYTES_PER_STEP_MAX: Final = 64 * MIB
-#: Page bytes of saves put off to later steps; they hold references on engine blocks.
-SAVE_BACKLOG_BYTES_MAX: Final = 256 * MIB
-#: Share of the engine's blocks that put-off saves may hold (1/n).
-SAVE_BACKLOG_BLOCKS_FRACTION: Final = 8
+#: Blocks looked at for saves in one engine step.
+SAVE_ITEMS_PER_STEP_MAX: Final = 2048
+#: Blocks that wait to be saved keep an engine without requests stepping until no slot came free for this time, seconds.
+SAVE_STALL_S: Final = 5.0
+#: A block computed again agrees with exact records at least so far, dB; blocks of other weights have 3 or less.
+TRUTH_DB_MIN: Final = 12.0
+#: The same of lossy records, dB: 17 was seen in the worst of 12 layers, because the prefix it stands on is lossy too.
+TRUTH_LOSSY_DB_MIN: Final = 6.0
+#: Equal blocks, dB.
+TRUTH_DB_MAX: Final = 300.0
 #: Requests the shim keeps state for; later ones run untouched.
 REQUESTS_MAX: Final = 16384
-#: Bytes copied from one weight file for the namespace's fingerprint, and samples of it.
-WEIGHT_SAMPLE_BYTES: Final = 64 << 10
-WEIGHT_SAMPLES: Final = 16
+#: Files of a model; one with more has no name.
+WEIGHT_FILES_MAX: Final = 20_000
+#: Threads that read a model's files, and their niceness.
+NAMING_THREADS_MAX: Final = 4
+NAMING_NICE: Final = 19
+#: Bytes of a file read at a time, per thread.
+NAMING_BUFFER_BYTES: Final = 4 * MIB
+#: How long the helper thread waits for the name of a small model before anything is asked, seconds.
+NAMING_START_WAIT_S: Final = 1.0
+#: Pause between two lines of the log that say how far the name is, seconds.
+NAMING_LOG_EVERY_S: Final = 10.0
+#: Characters of the reason for there being no name.
+REFUSAL_TEXT_MAX: Final = 200
+#: A model's file may have been changed so long after the engine's process began, nanoseconds: clocks are coarse.
+NAMING_CLOCK_MARGIN_NS: Final = 1_000_000_000
+#: Digests of files kept in the state folder, and the most bytes of that file that are read.
+DIGESTS_KEPT_MAX: Final = 20_000
+DIGESTS_BYTES_MAX: Final = 64 * MIB
+#: A digest is kept when the file had not been changed for so long before it was read, nanoseconds.
+DIGEST_SETTLED_NS: Final = 2_000_000_000
 #: Reconnect back-off, seconds: first wait and ceiling, both jittered.
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_MAX_S: Final = 2.0
 #: Pause between two attempts to start a sidecar where none answers, seconds; longer than one takes to start.
 AUTOSTART_EVERY_S: Final = 30.0
+#: A sidecar that has gone may be in the middle of a restart by whoever runs it: none is started for so long, seconds.
+AUTOSTART_GRACE_S: Final = 5.0
 #: Longest wait of the helper thread for the process that detaches it, seconds.
 AUTOSTART_LAUNCH_S: Final = 5.0
 #: Log of a sidecar we started, bytes; longer ones start anew with the next sidecar.
@@ -46,6 +73,8 @@ STALL_MS_DEFAULT: Final = 400
 POPULATE_STEP_BYTES: Final = 8 * MIB
 #: Arenas a worker keeps mapped: the present one and old ones that loads still read.
 ARENAS_MAX: Final = 4
+#: Descriptors that may wait for the frames they belong to, on one connection.
+DESCRIPTORS_MAX: Final = 4
 #: How long a step that computes nothing waits for word from the sidecar, seconds: about what a look-up takes.
 IDLE_STEP_S: Final = 0.0005
 #: Samples kept of the time the engine spends in our calls.
@@ -56,7 +85,11 @@ RESTORE_TIMES_MAX: Final = 1024
 STEP_SAMPLES_MAX: Final = 256
 #: A step is measured when one request computes at least this many tokens: less is decoding.
 STEP_TOKENS_MIN: Final = 16
+#: Tokens left to compute on a CPU with AMX until a step of so many has run: fewer have killed fresh engines.
+AMX_FIRST_TOKENS: Final = 64
 #: Tenants whose numbers are kept, so that they need not be made anew for every block.
 TENANTS_REMEMBERED: Final = 4096
+#: Requests that nothing was asked for, until the sidecar is told why.
+UNASKED_ROWS_MAX: Final = 64
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4

@@ -1,9 +1,15 @@
 """What travels between the two halves of the shim with vLLM's own messages: work for one step, and its receipts."""
 
+import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tierkv.connectors.vllm.compat import KVConnectorMetadata, KVConnectorWorkerMetadata
+from tierkv.connectors.vllm.compat import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+from tierkv.connectors.vllm.resolved import Resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +22,10 @@ class SaveItem:
     parent_hash: bytes
     end_tokens: int
     tenant: int = 0
+
+    def at(self, block_id: int) -> "SaveItem":
+        """Give the same block at another place of the engine's cache."""
+        return replace(self, block_id=block_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +44,95 @@ class LoadPart:
     last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CheckItem:
+    """A block that the step computes, to compare with what was stored of it; `slots`: of all its shards."""
+
+    number: int
+    arena: int
+    group: int
+    block_id: int
+    slots: list[int]
+
+
 @dataclass
 class StepMetadata(KVConnectorMetadata):
     """Work for one engine step. `ticket` numbers the step's saves; the worker hands it back when they are copied.
 
     `has_forward` is False on steps without tokens: they copy what earlier steps put off. `tokens` and `attended` say
     how much prompt the step computes, for the worker to measure: tokens, and pairs of a token and one before; else 0.
+    `step`, `heard` and `question` are those of `generation.StepOrder`; saves belong to `namespace` (32 bytes).
     """
 
     has_forward: bool = False
+    step: int = 0
+    heard: int = 0
+    question: int = 0
+    namespace: bytes = b""
     ticket: int = 0
     saves: list[SaveItem] = field(default_factory=list)
     loads: list[LoadPart] = field(default_factory=list)
+    checks: list[CheckItem] = field(default_factory=list)
     tokens: int = 0
     attended: int = 0
 
 
+@dataclass(frozen=True)
+class Introduction(KVConnectorHandshakeMetadata):
+    """What rank `rank` runs with; handed over once, before the first request."""
+
+    rank: int
+    resolved: Resolved
+
+
 @dataclass
 class StepReceipts(KVConnectorWorkerMetadata):
-    """Tickets whose source blocks were copied or dropped, with the number of ranks that say so."""
+    """Tickets whose source blocks were copied or refused, with the number of ranks that say so.
+
+    `refused`: by ticket, how many of its last items some rank had no slot for. `slots`: those the rank with the fewest
+    has left; None where that is as before. `changed_at`: the step that first saw changed weights, 0 without news.
+    `answers`: ranks by the question they answer; `sleeps`: how often they slept at level 1 since their last answer,
+    added up. `resolved`: by rank, what it runs with, once, where vLLM has no handshake for us (MultiConnector).
+    `checks`: by number of a check, how far the worst rank's halves agree, in dB.
+    """
 
     tickets: Counter[int] = field(default_factory=Counter)
+    refused: dict[int, int] = field(default_factory=dict)
+    slots: int | None = None
+    changed_at: int = 0
+    answers: Counter[int] = field(default_factory=Counter)
+    sleeps: int = 0
+    resolved: dict[int, Resolved] = field(default_factory=dict)
+    checks: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to say."""
+        return (
+            not (self.tickets or self.answers or self.changed_at or self.resolved or self.checks)
+            and self.slots is None
+        )
 
     def aggregate(self, other: "KVConnectorWorkerMetadata") -> "StepReceipts":
         """Add up the receipts of two ranks."""
         if not isinstance(other, StepReceipts):
             raise TypeError(f"expected the receipts of another rank, got {type(other).__name__}")
-        return StepReceipts(self.tickets + other.tickets)
+        refused = {
+            ticket: max(self.refused.get(ticket, 0), other.refused.get(ticket, 0))
+            for ticket in self.refused.keys() | other.refused.keys()
+        }
+        checks = {
+            number: min(self.checks.get(number, math.inf), other.checks.get(number, math.inf))
+            for number in self.checks.keys() | other.checks.keys()
+        }
+        known = [slots for slots in (self.slots, other.slots) if slots is not None]
+        return StepReceipts(
+            self.tickets + other.tickets,
+            refused,
+            min(known, default=None),
+            max(self.changed_at, other.changed_at),
+            self.answers + other.answers,
+            self.sleeps + other.sleeps,
+            self.resolved | other.resolved,
+            checks,
+        )

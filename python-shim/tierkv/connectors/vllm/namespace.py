@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tierkv.connectors.vllm import compat, weights
 from tierkv.connectors.vllm.specs import DTYPE_NAMES, Group
 
 if TYPE_CHECKING:
@@ -27,37 +26,21 @@ class Namespace:
 
 
 def ingredients(config: "VllmConfig", groups: list[Group], hash_tokens: int) -> dict[str, str]:
-    """Collect all that is known at start; slow enough (it samples the weights) to stay off the step path.
+    """Collect what the scheduler knows at start: how blocks are cut and hashed.
 
     Raises ValueError when the block hashes are too weak to name blocks shared between engines.
     """
-    model = config.model_config
-    parallel = config.parallel_config
     algorithm = str(config.cache_config.prefix_caching_hash_algo)
     if algorithm not in _STRONG_HASHES:
         raise ValueError(
             f"--prefix-caching-hash-algo {algorithm}: its hashes can be made to collide, so they cannot name shared "
             "blocks; use sha256_cbor (or sha256)"
         )
-    hf_config = model.hf_config
     parts = {
         "kv_format_epoch": str(KV_FORMAT_EPOCH),
-        "vllm": compat.vllm_version(),
-        "weights": weights.fingerprint(
-            str(model.model), model.revision, compat.hub_commit(hf_config)
-        ),
-        "load_format": str(config.load_config.load_format),
-        "seed": str(model.seed) if str(config.load_config.load_format) == "dummy" else "",
-        "hf_config": _digest(_plain(hf_config.to_dict())),
-        "dtype": str(model.dtype),
-        "quantization": str(model.quantization),
-        "cache_dtype": str(config.cache_config.cache_dtype),
         "hash": algorithm,
         "hash_block_size": str(hash_tokens),
         "groups": _digest([_describe(group) for group in groups]),
-        "parallel": f"tp{parallel.tensor_parallel_size} pp{parallel.pipeline_parallel_size}",
-        "speculative": _speculative(config),
-        "lora": str(config.lora_config is not None),
     }
     forms = {part.form for group in groups for layer in group.parts for part in layer} - {"raw"}
     if forms:
@@ -89,19 +72,6 @@ def _describe(group: Group) -> dict[str, Any]:
         "page_bytes": list(group.page_bytes),
         "page_format": group.page_format,
     }
-
-
-def _speculative(config: "VllmConfig") -> str:
-    speculative = config.speculative_config
-    if speculative is None:
-        return "none"
-    return f"{speculative.method} {speculative.model} {speculative.num_speculative_tokens}"
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Drop what names the file or the library rather than the model."""
-    skipped = ("_name_or_path", "transformers_version", "name_or_path")
-    return {key: item for key, item in value.items() if key not in skipped}
 
 
 def _canonical(value: object) -> bytes:

@@ -1,30 +1,60 @@
-"""Owns how an engine names itself to the sidecar: once on each connection, and never with two lossy fidelities."""
+"""Owns how an engine names itself to the sidecar: once on each connection, when all that makes the name is known."""
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
-from tierkv.connectors.vllm import compat, namespace
+from tierkv.connectors.vllm import compat, limits, namespace
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.resolved import Resolved, agreed
+from tierkv.connectors.vllm.weights import Weights
 
 log = logging.getLogger("tierkv.shim")
 
+#: What a sidecar takes for granted until it is told otherwise.
+_WHOLE: Frame = {"naming": {"percent": 100, "refused": ""}}
+
 
 class Naming:
-    """`parts`: the namespace's ingredients that are known at start; the root hash and the fidelity come later."""
+    """`parts`: the namespace's ingredients that are known at start; the rest comes later.
 
-    def __init__(self, parts: dict[str, str], model: str, counters: Counters) -> None:
+    That is what each of `world` ranks runs with, what is in the model's files, the root hash and the fidelity. Until
+    then, and where a part cannot be named, nothing is restored or saved.
+    """
+
+    def __init__(
+        self, parts: dict[str, str], model: str, world: int, weights: Weights, counters: Counters
+    ) -> None:
         self._parts = parts
+        self._weights = weights
         self._model = model
+        self._world = world
+        self._ranks: dict[int, Resolved] = {}
+        self._resolved: Resolved | None = None
         self._counters = counters
         self._fidelity = 0
         self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
-        self._digest = b""
+        #: Why what is stored under this name is not believed; empty as long as it is.
+        self.verdict = ""
+        #: 32 bytes; empty until this engine has named itself.
+        self.digest = b""
+        self._connection = 0
+        self._told = _WHOLE
+        self._said_refused = False
+        self._logged_at = 0.0
+
+    def renew(self, generation: str) -> None:
+        """Take the name of a later generation of weights; the sidecar hears it with the next use."""
+        self._parts = {**self._parts, "generation": generation}
+        self.digest = b""
         self._connection = 0
 
     def hear(self, fidelity: int) -> None:
-        """Take the fidelity that the sidecar stores with from now on. From the helper thread."""
+        """Take the fidelity that the sidecar stores with from now on, and begin to name. From the helper thread."""
         self._fidelity = fidelity
+        self._told = _WHOLE
+        self._weights.start()
         if self._lossy_past not in (0, fidelity):
             log.warning(
                 "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
@@ -33,12 +63,69 @@ class Naming:
                 self._lossy_past,
             )
 
+    def is_done(self, connection: int) -> bool:
+        """Tell whether connection number `connection` knows the name."""
+        return self._connection == connection
+
+    def introduce(self, found: Mapping[int, Resolved]) -> None:
+        """Take what ranks run with; the first word of each counts."""
+        self._ranks = {**found, **self._ranks}
+        if self._resolved is not None or len(self._ranks) < self._world:
+            return
+        self._resolved = agreed(self._ranks, self._world)
+        self._complain()
+
+    @property
+    def awaits_ranks(self) -> bool:
+        """Tell whether workers have yet to say what they run with: they do by the end of their first step."""
+        return self._resolved is None
+
+    @property
+    def refused(self) -> str:
+        """Say why there will be no name; empty where there may be one."""
+        resolved = self._resolved.refused if self._resolved is not None else ""
+        return self.verdict or resolved or self._weights.refused
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether all is known that makes blocks comparable."""
+        return self._resolved is not None and bool(self._weights.digest) and not self.refused
+
+    def report(self) -> Frame:
+        """Give how far the name is, for `tierkv status`, where that is new; from the helper thread."""
+        self._complain()
+        percent = 100 if self.is_complete else self._weights.percent
+        now: Frame = {
+            "naming": {"percent": percent, "refused": self.refused[: limits.REFUSAL_TEXT_MAX]}
+        }
+        if self.verdict:
+            now["naming"]["distrusted"] = 1
+        if now == self._told:
+            return {}
+        is_due = time.monotonic() - self._logged_at > limits.NAMING_LOG_EVERY_S
+        if not self.refused and (is_due or percent == 100):
+            self._logged_at = time.monotonic()
+            log.info("tierKV: naming: %d %%", percent)
+        self._told = now
+        return now
+
+    def close(self) -> None:
+        """End the reading of files."""
+        self._weights.close()
+
+    def _complain(self) -> None:
+        if not self.refused or self._said_refused:
+            return
+        self._said_refused = True
+        self._counters.add("names_refused")
+        log.warning("tierKV: nothing is kept or restored: %s", self.refused)
+
     def name(self, connection: int, send: Callable[[Frame], bool]) -> bool:
-        """Tell connection number `connection` once; False while the engine has no root hash yet."""
+        """Tell connection number `connection` once; False while the name is not complete."""
         if self._connection == connection:
-            return True
+            return not self.verdict
         root = compat.none_hash()
-        if root is None:
+        if root is None or self._resolved is None or not self.is_complete:
             return False
         fidelity = self._fidelity
         if self._lossy_past not in (0, fidelity):
@@ -46,10 +133,11 @@ class Naming:
             self._counters.add("fidelity_changed")
             return False
         self._lossy_past = fidelity
-        ours = namespace.finish(self._parts, root, fidelity)
-        if ours.digest != self._digest:
+        parts = {**self._parts, **self._resolved.parts, "weights": self._weights.digest}
+        ours = namespace.finish(parts, root, fidelity)
+        if ours.digest != self.digest:
             log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
-        self._digest = ours.digest
+        self.digest = ours.digest
         named = {"namespace": ours.digest, "model": self._model, "parts": ours.parts}
         if send({"t": "namespace", **named}):
             self._connection = connection

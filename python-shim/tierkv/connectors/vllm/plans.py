@@ -44,7 +44,8 @@ class Plan:
 
     With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
     it; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so;
-    `is_from_vault`: at least one placed block did not lie in the arena before.
+    `is_from_vault`: at least one placed block did not lie in the arena before; `loaded_at_s`: set where slots are kept
+    beyond the load, for block `checked`, which the engine computes itself (truth.py).
     """
 
     plan_id: int
@@ -62,6 +63,8 @@ class Plan:
     taken_tokens: int = 0
     asked_at_s: float = 0.0
     is_from_vault: bool = False
+    loaded_at_s: float = 0.0
+    checked: int = -1
 
     @property
     def is_looked_up(self) -> bool:
@@ -158,6 +161,15 @@ class Plan:
             slots.extend(part.placed[offset : offset + self.shards])
         return group.index, block_ids, slots
 
+    def slots_of(self, part: PlanGroup, index: int) -> list[int]:
+        """Give the slots of one placed block, `shards` of them."""
+        offset = (index - max(part.first, part.begin)) * self.shards
+        return part.placed[offset : offset + self.shards]
+
+    def loaded(self) -> None:
+        """Note that its blocks are loaded, though its slots are kept."""
+        self.loaded_at_s = time.monotonic()
+
     def holds(self, group: int, index: int) -> bool:
         """Tell whether block `index` of a group was reported as held."""
         part = self.groups.get(group)
@@ -242,11 +254,15 @@ class PlanBook:
     # --- the engine's thread -------------------------------------------------------------------
 
     def open(
-        self, req_id: str, asked: Iterable[tuple[Group, Sequence[bytes]]], first_tokens: int
+        self,
+        req_id: str,
+        asked: Iterable[tuple[Group, Sequence[bytes]]],
+        first_tokens: int,
+        tenant: int = 0,
     ) -> Plan | None:
         """Ask the sidecar to look up each group's hashes and to fetch what follows the first `first_tokens` tokens.
 
-        None without a sidecar.
+        `tenant` pays for blocks that the sidecar offers to a vault again. None without a sidecar.
         """
         self.release(req_id)
         now = time.monotonic()
@@ -274,7 +290,15 @@ class PlanBook:
             }
             for group, hashes, first in wanted
         ]
-        if self._send({"t": "prefetch", "req": req_id, "plan": plan.plan_id, "groups": groups}):
+        frame: dict[str, object] = {
+            "t": "prefetch",
+            "req": req_id,
+            "plan": plan.plan_id,
+            "groups": groups,
+        }
+        if tenant:
+            frame["tenant"] = tenant
+        if self._send(frame):
             return plan
         self._forget(plan)
         return None
@@ -298,7 +322,7 @@ class PlanBook:
 
     def release_plan(self, plan: Plan) -> None:
         """Give a plan's slots back, unless they went with the connection it belonged to."""
-        now = time.monotonic()
+        now = plan.loaded_at_s or time.monotonic()
         if plan.taken_tokens and plan.asked_at_s:
             tier = "vault" if plan.is_from_vault else "host"
             self.restore_times.add(tier, now - plan.asked_at_s)

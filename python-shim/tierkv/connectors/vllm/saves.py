@@ -1,5 +1,6 @@
 """Chooses which blocks to save in a step, and holds references on them until every rank has copied them."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.grid import Grid
-from tierkv.connectors.vllm.metadata import SaveItem
+from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tenants import tenant_of
 
@@ -18,19 +19,37 @@ class SaveCursor:
     """How far a request's blocks were offered: the next block index by group; empty before its first step."""
 
     next_block: dict[int, int] = field(default_factory=dict)
+    #: Groups whose blocks behind a lost one are not saved: nothing could restore them.
+    cut: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Waiting:
-    req_id: str
+    """A chosen block. `step`: the one in which `item.block_id` was its place for certain; later the pool is asked."""
+
     item: SaveItem
+    cursor: SaveCursor
+    step: int
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """What one step copies. `ranks`: how many are not done; `refused`: last items without a slot on some rank."""
+
+    ranks: int
+    chosen: list[_Waiting]
+    block_ids: list[int]
+    refused: int = 0
 
 
 class SavePlanner:
     """Offers each full, computed, non-null block of a request once, past its cursor, unless reported as held.
 
-    A source block carries a reference of ours from the moment it is chosen until all ranks have copied or dropped it;
-    that never depends on sidecar or vault. References go back tail block first, on the scheduler's thread only.
+    What a step cannot copy waits without a reference: the block stays in the engine's own cache, after the request's
+    end too, and is found there by its hash until vLLM gives its place away. Blocks go in the order they were chosen,
+    which is prefix first; behind one that was lost nothing of its chain is saved.
+    A block that a step copies carries a reference of ours until all ranks have copied or refused it; that never depends
+    on sidecar or vault. References go back tail block first, on the scheduler's thread only.
     Recurrent states are offered only where vLLM hands them over, and are copied in that very step.
     """
 
@@ -39,25 +58,35 @@ class SavePlanner:
         self._attention = [group for group in grid.groups if not group.is_state]
         self._states = {group.index: group for group in grid.groups if group.is_state}
         self._block_bytes = {group.index: group.block_bytes for group in grid.groups}
+        self._tails = {group.index: group.tail for group in grid.groups}
         self._world = world
         self._counters = counters
-        largest = max(self._block_bytes.values(), default=1)
-        self._backlog_max = limits.SAVE_BYTES_PER_STEP_MAX // largest + max(
-            1,
-            min(
-                limits.SAVE_BACKLOG_BYTES_MAX // largest,
-                kv_blocks // limits.SAVE_BACKLOG_BLOCKS_FRACTION,
-            ),
-        )
+        # The engine's cache holds no more than this, so the oldest is lost where more waits.
+        self._waiting_max = max(1, kv_blocks) * max(1, len(self._attention))
         self._pool: Any = None
-        self._backlog: deque[_Waiting] = deque()
-        self._now: list[SaveItem] = []
-        self._in_flight: dict[int, tuple[int, list[int]]] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self._now: list[_Waiting] = []
+        self._in_flight: dict[int, _Ticket] = {}
         self._ticket = 0
+        self._step = 0
+        self._slots: int | None = None
+        #: When an engine without requests first had no slot to save into, seconds; None while it saves or computes.
+        self._stuck_at_s: float | None = None
 
     def bind_pool(self, pool: Any) -> None:
         """Take the engine's block pool (vLLM `v1/core/block_pool.py`)."""
         self._pool = pool
+
+    def begin(self, state: Any) -> None:
+        """Remember where a request stands in a step that asks the workers: the next one offers what this one computes.
+
+        `state`: what the scheduler keeps of the request, or None. With an answered look-up all of it is offered anyway.
+        """
+        if state is None or state.holds is not None:
+            return
+        for group in self._attention:
+            computed = state.request.num_computed_tokens // group.block_tokens
+            state.cursor.next_block.setdefault(group.index, computed)
 
     def offer(
         self,
@@ -79,26 +108,32 @@ class SavePlanner:
             first = cursor.next_block.get(group.index, computed if holds is None else 0)
             cursor.next_block[group.index] = max(first, full)
             missing = [i for i in range(first, full) if holds is None or not holds(group.index, i)]
-            if not missing:
+            if not missing or group.index in cursor.cut:
                 continue
             found = found if found is not None else tables()
             if found is None:
                 return
-            self._choose(request, group, missing, found[group.index])
+            self._choose(request, group, missing, found[group.index], cursor)
 
-    def _choose(self, request: Any, group: Group, indices: list[int], table: Sequence[int]) -> None:
+    def _choose(
+        self,
+        request: Any,
+        group: Group,
+        indices: list[int],
+        table: Sequence[int],
+        cursor: SaveCursor,
+    ) -> None:
         for index in indices:
             block_id = table[index] if index < len(table) else 0
             if (
                 block_id == 0
             ):  # vLLM's null block: nothing was computed here, or no window reaches it
                 continue
-            if len(self._backlog) >= self._backlog_max:
-                self._counters.add("dropped_save_backlog")
-                continue
-            self._reference(block_id)
+            if len(self._waiting) >= self._waiting_max:
+                self._lose(self._waiting.popleft())
             item = self._item(request, group, index, block_id)
-            self._backlog.append(_Waiting(request.request_id, item))
+            self._waiting.append(_Waiting(item, cursor, self._step))
+            self._stuck_at_s = None  # a long step is no wait for slots
 
     def offer_state(
         self,
@@ -122,8 +157,8 @@ class SavePlanner:
         is_hashed = end_tokens <= len(request.block_hashes) * self._grid.hash_tokens
         if index < 0 or not is_hashed or (holds is not None and holds(group_index, index)):
             return
-        self._reference(block_id)
-        self._now.append(self._item(request, group, index, block_id))
+        item = self._item(request, group, index, block_id)
+        self._now.append(_Waiting(item, SaveCursor(), self._step))
         self._counters.add("states_offered")
 
     def _item(self, request: Any, group: Group, index: int, block_id: int) -> SaveItem:
@@ -137,45 +172,113 @@ class SavePlanner:
         )
 
     def next_step(self) -> tuple[int, list[SaveItem]]:
-        """Give this step's ticket and its share of the chosen blocks: at least one, and every state."""
-        items, self._now = self._now, []
+        """Give this step's ticket and its share of the chosen blocks: every state, then blocks as slots are free."""
+        chosen, self._now = self._now, []
+        block_ids = [waiting.item.block_id for waiting in chosen]
+        self._touch(block_ids)
+        items = [waiting.item for waiting in chosen]
         room = limits.SAVE_BYTES_PER_STEP_MAX
-        while self._backlog:
-            room -= self._block_bytes[self._backlog[0].item.group]
-            if room < 0 and items:
+        looked_at = 0
+        while self._waiting and looked_at < limits.SAVE_ITEMS_PER_STEP_MAX:
+            if self._slots is not None and len(items) >= self._slots:
                 break
-            items.append(self._backlog.popleft().item)
+            block_bytes = self._block_bytes[self._waiting[0].item.group]
+            if block_bytes > room and items:
+                break
+            waiting = self._waiting.popleft()
+            looked_at += 1
+            item = self._located(waiting)
+            if item is None:
+                self._lose(waiting)
+                continue
+            room -= block_bytes
+            self._touch([item.block_id])
+            items.append(item)
+            chosen.append(waiting)
+            block_ids.append(item.block_id)
+        self._step += 1
         if items:
             self._ticket += 1
-            self._in_flight[self._ticket] = (self._world, [item.block_id for item in items])
+            self._in_flight[self._ticket] = _Ticket(self._world, chosen, block_ids)
+            if self._slots is not None:
+                self._slots = max(0, self._slots - len(items))
         return self._ticket, items
 
-    def acknowledge(self, ticket: int, ranks: int) -> None:
-        """Hear that `ranks` more ranks are done with a ticket; the last one ends the references."""
-        if ticket not in self._in_flight:
-            return
-        missing, block_ids = self._in_flight[ticket]
-        if missing > ranks:
-            self._in_flight[ticket] = (missing - ranks, block_ids)
-            return
-        del self._in_flight[ticket]
-        self._release(block_ids)
+    def _located(self, waiting: _Waiting) -> SaveItem | None:
+        """Give the item with the place its block has now; None where the engine's cache does not hold it any more."""
+        item = waiting.item
+        if item.group in waiting.cursor.cut:
+            return None
+        if waiting.step == self._step:
+            return item
+        found = self._pool.get_cached_block(item.block_hash, [item.group])
+        if not found:
+            return None
+        block_id = int(found[0].block_id)
+        return item if block_id == item.block_id else item.at(block_id)
 
-    def drop_request(self, req_id: str) -> None:
-        """Drop what a finished request still has waiting, for engines that take no step without requests."""
-        dropped = [waiting for waiting in self._backlog if waiting.req_id == req_id]
-        if dropped:
-            self._backlog = deque(waiting for waiting in self._backlog if waiting.req_id != req_id)
-            self._counters.add("dropped_save_engine_idle", len(dropped))
-            self._release([waiting.item.block_id for waiting in dropped])
+    def _lose(self, waiting: _Waiting) -> None:
+        """Count a block whose place vLLM has given away; behind it nothing is of use where all before are needed."""
+        self._counters.add("dropped_save_evicted")
+        if self._tails[waiting.item.group] == 0:
+            waiting.cursor.cut.add(waiting.item.group)
+
+    def hear(self, receipts: StepReceipts) -> None:
+        """Take the workers' receipts: tickets that ranks are done with, items they refused, slots they have left."""
+        if receipts.slots is not None:
+            if receipts.slots:
+                self._stuck_at_s = None
+            self._slots = receipts.slots
+        for ticket, ranks in receipts.tickets.items():
+            self._acknowledge(ticket, ranks, receipts.refused.get(ticket, 0))
+
+    def _acknowledge(self, number: int, ranks: int, refused: int) -> None:
+        ticket = self._in_flight.get(number)
+        if ticket is None:
+            return
+        ticket.refused = max(ticket.refused, refused)
+        ticket.ranks -= ranks
+        if ticket.ranks > 0:
+            return
+        del self._in_flight[number]
+        self._stuck_at_s = None
+        self._release(ticket.block_ids)
+        back = ticket.chosen[len(ticket.chosen) - ticket.refused :]
+        states = [waiting for waiting in back if waiting.item.group in self._states]
+        if states:  # handed over in that step only
+            self._counters.add("dropped_save_no_slot", len(states))
+        self._waiting.extendleft(
+            waiting for waiting in reversed(back) if waiting.item.group not in self._states
+        )
+
+    def forget(self, why: str) -> None:
+        """Drop what waits, counted: the engine has dropped the blocks, or the weights that computed them."""
+        if self._waiting:
+            self._counters.add(f"dropped_save_{why}", len(self._waiting))
+            self._waiting.clear()
+
+    @property
+    def holds_blocks(self) -> bool:
+        """Tell whether references of ours keep blocks from being used."""
+        return bool(self._in_flight)
 
     @property
     def has_work(self) -> bool:
-        """Tell whether blocks wait or are being copied."""
-        return bool(self._backlog or self._now or self._in_flight)
+        """Tell whether steps without tokens would save something: not where no slot came free for some time."""
+        if self._now or self._in_flight:
+            return True
+        if not self._waiting:
+            return False
+        if self._slots != 0:
+            return True
+        now = time.monotonic()
+        if self._stuck_at_s is None:
+            self._stuck_at_s = now
+        return now - self._stuck_at_s <= limits.SAVE_STALL_S
 
-    def _reference(self, block_id: int) -> None:
-        self._pool.touch([self._pool.blocks[block_id]])
+    def _touch(self, block_ids: list[int]) -> None:
+        for block_id in block_ids:
+            self._pool.touch([self._pool.blocks[block_id]])
 
     def _release(self, block_ids: list[int]) -> None:
         self._pool.free_blocks([self._pool.blocks[block_id] for block_id in reversed(block_ids)])

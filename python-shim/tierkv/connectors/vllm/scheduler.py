@@ -1,29 +1,37 @@
 """The scheduler-side half of the shim: prefetches on arrival, answers vLLM from local state, plans saves and loads."""
 
 import logging
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import tierkv
 from tierkv.connectors.vllm import compat, limits, namespace
+from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import prompt_work
+from tierkv.connectors.vllm.generation import Generations
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.hello import hello_frame
 from tierkv.connectors.vllm.idle import IdleSteps
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
-from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.requests import RequestState, is_cacheable
+from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.short_prompts import ShortPrompts
 from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
+from tierkv.connectors.vllm.truth import TruthChecks
+from tierkv.connectors.vllm.unasked import Unasked
+from tierkv.connectors.vllm.weights import Weights
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -47,19 +55,22 @@ class SchedulerShim:
         kv_cache_config: "KVCacheConfig",
         *,
         copies: int = 1,
+        weights: Weights | None = None,
     ) -> None:
         self.clock = StepClock()
         self.counters = Counters()
         self._grid = Grid(groups, compat.hash_block_tokens(config, kv_cache_config))
-        self._has_states = any(group.is_state for group in groups)
-        self._said_short = False
+        self._short = ShortPrompts(self._grid, self.counters)
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
-        self._naming = Naming(parts, str(config.model_config.model), self.counters)
+        model, found = str(config.model_config.model), weights or Weights(config)
+        self._naming = Naming(parts, model, self._world, found, self.counters)
+        self._generations = Generations(self._world)
+        self._first_step = FirstStep(self._grid)
         self._idle = IdleSteps()
-        self._wait_s = limits.WAIT_MS_DEFAULT / 1000
-        self._stall_s = limits.STALL_MS_DEFAULT / 1000
+        self._unasked = Unasked()
+        self._wait_s, self._stall_s = limits.WAIT_MS_DEFAULT / 1e3, limits.STALL_MS_DEFAULT / 1e3
         self._pool: Any = None
         self._tables = compat.BlockTables()
         self._requests: dict[str, RequestState] = {}
@@ -67,23 +78,17 @@ class SchedulerShim:
         self._saves = SavePlanner(
             self._grid, self._world, kv_cache_config.num_blocks, self.counters
         )
-        transfer = config.kv_transfer_config
-        hello: Frame = {
-            "t": "hello",
-            "protocol": limits.LOCAL_PROTOCOL,
-            "role": "scheduler",
-            "engine": str(transfer.engine_id if transfer else ""),
-            "rank": 0,
-            "world": self._world,
-            "shards": self._world // copies,
-            "pid": os.getpid(),
-            "shim": tierkv.__version__,
-            "vllm": compat.vllm_version(),
-        }
-        start = Autostart(settings).attempt if settings.autostart else lambda: None
-        self._channel = Channel(settings.socket, hello, self, self.counters.take_changes, start)
+        hello = hello_frame(config, "scheduler", 0, copies)
+        self._autostart = Autostart(settings)
+        start = self._autostart.attempt if settings.autostart else lambda: None
+        changes, reports = self.counters.take_changes, self._reports
+        strangers = partial(self.counters.add, "sidecar_not_ours")
+        self._channel = Channel(
+            settings.socket, hello, self, changes, start, reports=reports, strangers=strangers
+        )
         self._book = PlanBook(self._channel.send, self._world // copies)
         self.restore_times = self._book.restore_times
+        self._truth = TruthChecks(self._book, self.counters)
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
@@ -91,9 +96,11 @@ class SchedulerShim:
     def on_open(self, welcome: Frame) -> None:
         """Take the sidecar's budgets and fidelity."""
         self._naming.hear(int(welcome["fidelity"]))
+        self._truth.configure(welcome)
         self._wait_s = float(welcome["wait_ms"]) / 1000
         self._stall_s = float(welcome["stall_ms"]) / 1000
         self._book.opened()
+        self._autostart.served()
 
     def on_frame(self, frame: Frame) -> None:
         """Pass the progress of plans on."""
@@ -105,58 +112,39 @@ class SchedulerShim:
         self._book.closed()
         self._idle.hear()
 
+    def _reports(self) -> Frame:
+        return {**self._unasked.take(), **self._naming.report()}
+
+    def introduce(self, found: Mapping[int, Resolved]) -> None:
+        """Hear from ranks what they run with; before the first request, or by their first step."""
+        self._naming.introduce(found)
+
     # --- arrival and matching -------------------------------------------------------------------
 
     def bind_gpu_block_pool(self, pool: Any) -> None:
         """Take the engine's block pool: to see what it caches itself, and to hold references while saving."""
         self._pool = pool
         self._saves.bind_pool(pool)
+        self._generations.bind_pool(pool)
 
     @on_step_path
     def on_new_request(self, request: Any) -> None:
         """Start to look up and fetch what the engine's own cache does not hold; runs before any scheduling."""
-        if not self._is_cacheable(request) or len(self._requests) >= limits.REQUESTS_MAX:
+        is_known = bool(self._grid.groups) and is_cacheable(request)
+        if not is_known or len(self._requests) >= limits.REQUESTS_MAX:
             self.counters.add("requests_untouched")
+            self._unasked.note(request, "too_many" if is_known else "not_cacheable")
             return
         reads = not request.skip_reading_prefix_cache
         state = self._requests[request.request_id] = RequestState(request, reads)
-        self._note_length(request)
-        if reads and self._channel.is_up:
-            self._open_plan(state, self._own_hit(request))
-
-    def _is_cacheable(self, request: Any) -> bool:
-        """Exclude what block hashes do not name completely: adapters by name only, embeddings, open-ended prompts."""
-        return (
-            bool(self._grid.groups)
-            and request.pooling_params is None
-            and request.lora_request is None
-            and request.prompt_embeds is None
-            and not request.resumable
-        )
-
-    def _note_length(self, request: Any) -> None:
-        """Count prompts that no block fits into; say once why they never hit where blocks are as long as prompts."""
-        if request.num_tokens > self._grid.step:
-            return
-        self.counters.add("prompts_below_block")
-        if self._has_states and not self._said_short:
-            self._said_short = True
-            log.info(
-                "tierKV: a prompt of %d tokens is not longer than one block of this hybrid model (%d tokens), so "
-                "nothing of it can be restored; further ones are counted only (shim_prompts_below_block)",
-                request.num_tokens,
-                self._grid.step,
-            )
-
-    def _own_hit(self, request: Any) -> int:
-        """Give the tokens of the deepest boundary the engine's own cache holds now."""
-        pool = self._pool
-        if pool is None:
-            return 0
-        return self._grid.own_hit(
-            request,
-            lambda block_hash, group: pool.get_cached_block(block_hash, [group]) is not None,
-        )
+        self._short.note(request)
+        own = self._grid.own_hit_in(self._pool, request) if reads and self._channel.is_up else 0
+        if not reads:
+            self._unasked.note(request, "not_reading")
+        elif self._channel.is_up and self._open_plan(state, own) is None:
+            is_named = self._naming.is_done(self._book.connection)
+            most = self._grid.limit(request)
+            self._unasked.explain(request, own, most, self._book.tokens_min, is_named=is_named)
 
     def _open_plan(self, state: RequestState, first_tokens: int) -> Plan | None:
         tokens = self._grid.limit(state.request)
@@ -166,13 +154,14 @@ class SchedulerShim:
             if state.first_ask_s is None:
                 self.counters.add("prompts_below_gain")
             return None
-        if not self._channel.is_up or not self._name_ourselves():
+        if not self._channel.is_up or self._generations.is_mixed or not self._name_ourselves():
             return None
         state.plans_opened += 1
         asked = [
             (group, self._grid.hashes(state.request, group, tokens)) for group in self._grid.groups
         ]
-        plan = self._book.open(state.request.request_id, asked, first_tokens)
+        request = state.request
+        plan = self._book.open(request.request_id, asked, first_tokens, tenant_of(request))
         if plan is not None:
             state.plan = plan
             self.counters.add("prefetches")
@@ -198,11 +187,17 @@ class SchedulerShim:
         now = time.monotonic()
         if state.first_ask_s is None:
             state.first_ask_s = now
-        plan = self._book.get(request.request_id)
+        if self._generations.is_unsure or self._naming.awaits_ranks:  # workers say so with a step
+            is_late = now - state.first_ask_s >= self._stall_s
+            return self._give_up(state) if is_late else self._idle.ask_again()
+        return self._match(state, start, wanted, now)
+
+    def _match(self, state: RequestState, start: int, wanted: int, now: float) -> Match:
+        plan = self._book.get(state.request.request_id)
         if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
             return self._idle.ask_again() if plan is not None else self._give_up(state)
-        is_done = plan.is_done  # first: the helper thread may place the last block between the two
+        is_done = plan.is_done  # first, because the helper thread goes on placing
         ready = min(plan.ready_from(start), wanted)
         if ready < wanted and not is_done:
             if not self._is_out_of_time(state, plan, now):
@@ -212,7 +207,7 @@ class SchedulerShim:
             self._count_miss(state, plan)
             return _NOTHING
         state.offer = (plan, start)
-        return ready, True
+        return self._truth.choose(plan, start, ready, is_idle=len(self._requests) == 1), True
 
     def _count_miss(self, state: RequestState, plan: Plan) -> None:
         """Count, once for each admission, why a request that asked got nothing."""
@@ -262,6 +257,7 @@ class SchedulerShim:
             failed = list(tables[group.index][first : end // group.block_tokens])
             self._loads.add_failed(plan, group.index, failed)
             return
+        self._truth.admitted(request, plan)
         plan.taken_tokens = num_external_tokens
         plan.asked_at_s = asked_at_s or 0.0
         if asked_at_s is not None:
@@ -278,28 +274,47 @@ class SchedulerShim:
         self._book.release_wanted()
         self._idle.end(computes=bool(scheduler_output.num_scheduled_tokens))
         tables = self._tables.of_step(scheduler_output)
-        for req_id, handed in compat.boundary_states(scheduler_output).items():
-            if req_id in scheduler_output.scheduled_spec_decode_tokens:
-                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
-                self.counters.add("states_with_drafts", len(handed))
-            else:
-                self._offer_states(self._requests.get(req_id), handed)
-        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
-            state = self._requests.get(req_id)
-            if state is not None:
-                self._offer_saves(state, scheduled, tables)
+        order = self._generations.next_step()
+        self._first_step.note(sum(scheduler_output.num_scheduled_tokens.values()))
+        if self._generations.is_mixed:
+            self._saves.forget("weights_changed")
+        elif order.question:
+            for req_id in scheduler_output.num_scheduled_tokens:
+                self._saves.begin(self._requests.get(req_id))
+        else:
+            self._offer_step(scheduler_output, tables)
         tokens, attended = prompt_work(scheduler_output.num_scheduled_tokens, self._requests)
         ticket, saves = self._saves.next_step()
         if saves and self._channel.is_up:
             self._name_ourselves()  # the sidecar drops saves of an engine without a name
         return StepMetadata(
             has_forward=bool(scheduler_output.num_scheduled_tokens),
+            step=order.step,
+            heard=order.heard,
+            question=order.question,
+            namespace=self._naming.digest if saves else b"",
             ticket=ticket,
             saves=saves,
             loads=self._loads.next_parts(),
+            checks=self._truth.next_step(scheduler_output.num_scheduled_tokens, tables),
             tokens=tokens,
             attended=attended,
         )
+
+    def _offer_step(self, scheduler_output: Any, tables: Any) -> None:
+        if not self._naming.is_complete:
+            self.counters.add("steps_unnamed")
+            return
+        for req_id, handed in compat.boundary_states(scheduler_output).items():
+            if req_id in scheduler_output.scheduled_spec_decode_tokens:
+                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
+                self.counters.add("states_with_drafts", len(handed))
+            elif (state := self._requests.get(req_id)) is not None:
+                self._offer_states(state, handed)
+        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
+            state = self._requests.get(req_id)
+            if state is not None:
+                self._offer_saves(state, scheduled, tables)
 
     def _offer_saves(self, state: RequestState, scheduled: int, tables: Any) -> None:
         request = state.request
@@ -311,11 +326,7 @@ class SchedulerShim:
             lambda: tables(request.request_id),
         )
 
-    def _offer_states(
-        self, state: RequestState | None, handed: Sequence[tuple[int, int, int]]
-    ) -> None:
-        if state is None:
-            return
+    def _offer_states(self, state: RequestState, handed: Sequence[tuple[int, int, int]]) -> None:
         for group, block_id, end_tokens in handed:
             self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds)
 
@@ -323,13 +334,31 @@ class SchedulerShim:
     def update_connector_output(self, output: Any) -> None:
         """Hear from the workers: finished loads give their slots back, copied saves their references."""
         for req_id in output.finished_recving or ():
-            plan = self._loads.finish(req_id)
-            if plan is not None:
-                self._book.release_plan(plan)
+            self._truth.loaded(self._loads.finish(req_id))
         receipts = output.kv_connector_worker_meta
         if isinstance(receipts, StepReceipts):
-            for ticket, ranks in receipts.tickets.items():
-                self._saves.acknowledge(ticket, ranks)
+            self._naming.introduce(receipts.resolved)
+            self._saves.hear(receipts)
+            if self._generations.hear(receipts):
+                self._renew()
+            if self._truth.hear(receipts.checks):
+                self._distrust()
+
+    def _distrust(self) -> None:
+        """Restore and save nothing more under this name."""
+        self._naming.verdict = self._truth.verdict
+        self._book.release_all()
+        self._saves.forget("distrusted")
+
+    def _renew(self) -> None:
+        """Begin a generation: nothing found, fetched or waiting under the old one is used any more."""
+        self._book.release_all()
+        self._truth.clear()
+        self._saves.forget("weights_changed")
+        for state in self._requests.values():
+            state.forget_blocks()
+        self.counters.add("generations")
+        self._naming.renew(self._generations.name)
 
     @on_step_path
     def request_finished(self, request: Any) -> None:
@@ -337,9 +366,8 @@ class SchedulerShim:
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return
+        self._truth.drop(request.request_id)
         self._book.release(request.request_id)
-        if not compat.steps_after_last_request():
-            self._saves.drop_request(request.request_id)
 
     def has_pending_work(self) -> bool:
         """Tell whether the engine should go on stepping: blocks of ours are referenced or being copied."""
@@ -347,15 +375,18 @@ class SchedulerShim:
 
     def has_pending_block_frees(self) -> bool:
         """Tell whether waiting a step frees engine blocks."""
-        return self._saves.has_work
+        return self._saves.holds_blocks
 
     def reset_cache(self) -> bool:
-        """Forget what is fetched ahead; the vaults keep their records (`tierkv flush` empties those)."""
+        """Open a new generation unless the workers say that weights stayed; vaults keep their records."""
+        self._generations.reset()
         self._book.release_all()
+        self._saves.forget("cache_reset")
         return True
 
     def shutdown(self) -> None:
         """End the connection; the sidecar takes plans and slots back at the socket's end."""
+        self._naming.close()
         self._channel.close()
 
     def status(self) -> dict[str, int]:

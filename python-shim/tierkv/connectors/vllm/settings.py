@@ -1,6 +1,7 @@
 """What the shim reads for itself: where the sidecar listens, whether to start it, and the form of states."""
 
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,10 +34,20 @@ def default_socket() -> str:
     return f"/tmp/tierkv-{os.getuid()}/sidecar.sock"
 
 
+def find_config() -> str | None:
+    """Find the file where the sidecar finds its own, by the rule of `src/config`; None where there is none."""
+    if given := os.environ.get("TIERKV_CONFIG", ""):
+        return given
+    home = os.environ.get("HOME") or os.path.expanduser("~")
+    places = (Path("tierkv.toml"), Path(home, ".config", "tierkv", "tierkv.toml"))
+    return next((str(place) for place in places if place.exists()), None)
+
+
 def load_settings(extra_config: Mapping[str, Any]) -> Settings:
     """Reads `config_path` (a tierkv.toml), `socket` and `autostart` from `kv_connector_extra_config`.
 
-    What stands there goes before the file. Raises ValueError naming key, value and fix, so that a typo ends vLLM's
+    Without `config_path` the file is looked for where the sidecar looks for it. What stands there goes before the
+    file. Raises ValueError naming key, value and fix, so that a typo ends vLLM's
     start instead of silently caching nothing.
     """
     unknown = sorted(set(extra_config) - {"config_path", "socket", "autostart"})
@@ -49,6 +60,8 @@ def load_settings(extra_config: Mapping[str, Any]) -> Settings:
     found = Settings(default_socket(), "default")
     if path is not None:
         found = _from_toml(_text("kv_connector_extra_config.config_path", path))
+    elif (usual := find_config()) is not None:
+        found = _from_toml(usual)
     if (socket := extra_config.get("socket")) is not None:
         key = "kv_connector_extra_config.socket"
         found = replace(found, socket=_text(key, socket), source=key)
@@ -60,7 +73,7 @@ def load_settings(extra_config: Mapping[str, Any]) -> Settings:
 
 def _from_toml(path: str) -> Settings:
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(_read_own(path))
     except OSError as error:
         raise ValueError(
             f"kv_connector_extra_config.config_path = {path!r}: {error.strerror}; "
@@ -82,6 +95,20 @@ def _from_toml(path: str) -> Settings:
     return Settings(socket, source, os.path.abspath(path), autostart, _states(path, document))
 
 
+def _read_own(path: str) -> str:
+    """Read a file that nobody but this user and root can have written; raises ValueError for another."""
+    with open(path, encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
+        is_private_group = found.st_uid != 0 and found.st_gid == found.st_uid
+        others = stat.S_IWOTH if is_private_group else stat.S_IWOTH | stat.S_IWGRP
+        if found.st_uid not in (0, os.getuid()) or found.st_mode & others:
+            raise ValueError(
+                f"kv_connector_extra_config.config_path = {path!r}: user {found.st_uid} owns it, "
+                f"with mode {found.st_mode & 0o777:o}, so others may have written it; make it yours, with mode 644"
+            )
+        return file.read()
+
+
 def _states(path: str, document: Mapping[str, Any]) -> Form:
     """Give the form of states; without compression (`turbo_quant = false` in either spelling) they stay raw."""
     table = document.get("turbo_quant", {})
@@ -95,7 +122,7 @@ def _states(path: str, document: Mapping[str, Any]) -> Form:
 
 
 def _text(key: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{key} = {value!r}: expected a path in quotes")
     return value
 

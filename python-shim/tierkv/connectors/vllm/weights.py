@@ -1,40 +1,217 @@
-"""Fingerprints a model's weights: cheap enough for every start, and different whenever the weights differ."""
+"""Identifies a model completely: which files it was made from, and a digest of all that is in them."""
 
+import fnmatch
 import hashlib
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm import compat, digests, limits
+from tierkv.connectors.vllm.exempt import FILES
 
-#: Files that carry weights or say how to read them. Tokenizer files do not change a block's bytes.
-_PATTERNS: Final = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "config.json", "*.index.json")
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+log = logging.getLogger("tierkv.shim")
+
+_WEIGHT_SUFFIXES: Final = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".gguf",
+    ".tensors",
+    ".npz",
+    ".nemo",
+)
+#: Load formats that read no weight file.
+_WITHOUT_FILES: Final = ("dummy",)
 
 
-def fingerprint(model: str, revision: str | None, commit: str | None) -> str:
-    """Give a digest of a local model's files, or the hub's name and commit.
+class UnknownWeightsError(Exception):
+    """What the engine computes with cannot be read here; the text says what and why."""
 
-    A local file enters with its name, its size, and samples spread over its length (`WEIGHT_SAMPLES` pieces of
-    `WEIGHT_SAMPLE_BYTES`): reading terabytes at every start would be too slow, and two trained files that agree in all
-    samples do not exist by accident.
+
+class Weights:
+    """The digest of a model's files, read in the background. `refused`: why there will be none."""
+
+    def __init__(
+        self, config: "VllmConfig", folder: Path | None = None, born_ns: int | None = None
+    ) -> None:
+        """`folder`: where digests are kept; `born_ns`: files changed later are refused."""
+        self.digest = ""
+        self.refused = ""
+        self._config = config
+        store = digests.DigestStore(folder or digests.state_folder())
+        self._files = digests.FileDigests(store, born_ns or digests.process_born_ns())
+        self._thread = threading.Thread(target=self._run, name="tierkv-naming", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read, and wait a moment: small models, and those whose digests are kept, are named at once.
+
+        On the helper thread, at the first connection: the engine's start does not wait, and none reads in vain.
+        """
+        if not self.digest and self._thread.ident is None:
+            self._thread.start()
+            self._thread.join(limits.NAMING_START_WAIT_S)
+
+    @property
+    def percent(self) -> int:
+        """Give how much has been read."""
+        if self.digest:
+            return 100
+        total = self._files.total_bytes
+        return min(99, self._files.done_bytes * 100 // total) if total else 0
+
+    def close(self) -> None:
+        """End the reading soon."""
+        self._files.close()
+
+    def _run(self) -> None:
+        digests.lower_priority()
+        try:
+            self.digest = self._identify()
+        except (UnknownWeightsError, digests.FileDigestError) as error:
+            self.refused = str(error)
+        except Exception as error:  # nobody waits for this thread: it must end with an answer
+            log.exception("tierKV: the model's files cannot be read")
+            self.refused = f"the model's files cannot be read ({error!r})"
+
+    def _identify(self) -> str:
+        listed = {
+            f"{role}/{name}": path
+            for role, place in sources(self._config, os.environ)
+            for name, path in files_of(place)
+        }
+        if len(listed) > limits.WEIGHT_FILES_MAX:
+            raise UnknownWeightsError(f"the model has more than {limits.WEIGHT_FILES_MAX} files")
+        if not any(name.endswith(_WEIGHT_SUFFIXES) for name in listed) and _needs_files(
+            self._config
+        ):
+            raise UnknownWeightsError("no weights are among the model's files on this machine")
+        found = self._files.read(sorted(set(listed.values())))
+        digest = hashlib.sha256()
+        for name, path in sorted(listed.items()):
+            digest.update(f"{name}\0{found[path]}\0".encode())
+        return f"files:{digest.hexdigest()}"
+
+
+def sources(config: "VllmConfig", environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Give every file or folder that weights, or how they are read, come from, with what it is for.
+
+    Raises UnknownWeightsError for what does not lie on this machine.
     """
-    directory = Path(model)
-    if not directory.is_dir():
-        return f"hub:{model}@{commit or revision or 'main'}"
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in _PATTERNS for path in directory.glob(pattern)}):
-        size = path.stat().st_size
-        digest.update(f"{path.name}\0{size}\0".encode())
-        with path.open("rb") as file:
-            for offset in _sample_offsets(size):
-                file.seek(offset)
-                digest.update(file.read(limits.WEIGHT_SAMPLE_BYTES))
-    return f"files:{digest.hexdigest()}"
+    models = [("model", config.model_config, config.load_config)]
+    speculative = config.speculative_config
+    if speculative is not None and speculative.draft_model_config is not None:
+        load = speculative.draft_load_config or config.load_config
+        models.append(("draft", speculative.draft_model_config, load))
+    for role, model, load in models:
+        names = dict.fromkeys(filter(None, (str(model.model), str(model.model_weights or ""))))
+        places = [p for name in names for p in _places(name, model, load.download_dir, environment)]
+        yield from ((f"{role}{number}", place) for number, place in enumerate(places))
+        for key, text in _texts(load.model_loader_extra_config, "extra"):
+            if "://" in text:
+                raise UnknownWeightsError(_REMOTE.format(text))
+            if os.path.exists(text):
+                yield f"{role}.{key}", Path(text)
+        scales = model.multimodal_config and model.multimodal_config.mm_encoder_fp8_scale_path
+        if scales:
+            yield f"{role}.scales", Path(scales)
 
 
-def _sample_offsets(size: int) -> list[int]:
-    """Spread the samples from the first byte to the last; small files are read whole."""
-    whole = limits.WEIGHT_SAMPLES * limits.WEIGHT_SAMPLE_BYTES
-    if size <= whole:
-        return list(range(0, size, limits.WEIGHT_SAMPLE_BYTES))
-    last = size - limits.WEIGHT_SAMPLE_BYTES
-    return [last * index // (limits.WEIGHT_SAMPLES - 1) for index in range(limits.WEIGHT_SAMPLES)]
+_REMOTE: Final = "the weights come from {}, which this engine cannot be asked to read whole"
+
+
+def _places(
+    name: str, model: Any, download: str | None, environment: Mapping[str, str]
+) -> list[Path]:
+    if "://" in name:
+        raise UnknownWeightsError(_REMOTE.format(name))
+    if os.path.exists(name):
+        return [Path(name)]
+    if environment.get("VLLM_USE_MODELSCOPE", "0").lower() in ("1", "true"):
+        raise UnknownWeightsError(f"{name} comes from ModelScope, whose cache has no digests")
+    return _snapshots(name, model, download, environment)
+
+
+def _snapshots(
+    name: str, model: Any, download: str | None, environment: Mapping[str, str]
+) -> list[Path]:
+    """Give a hub model's folders: vLLM may keep its weights (`--download-dir`) and its configuration apart."""
+    caches = [Path(download)] if download else []
+    caches.append(hub_cache(environment))
+    found = []
+    for cache in caches:
+        folder = cache / f"models--{name.replace('/', '--')}"
+        commit = compat.hub_commit(model.hf_config) or _commit(
+            folder, str(model.revision or "main")
+        )
+        snapshot = folder / "snapshots" / commit
+        if commit and snapshot.is_dir():
+            found.append(snapshot)
+    if not found:
+        raise UnknownWeightsError(f"no snapshot of {name} is in {' or '.join(map(str, caches))}")
+    return found
+
+
+def _commit(folder: Path, revision: str) -> str:
+    """Give the commit a revision stands for on this machine; empty where that is not known."""
+    if (folder / "snapshots" / revision).is_dir():
+        return revision
+    try:
+        return (folder / "refs" / revision).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def hub_cache(environment: Mapping[str, str]) -> Path:
+    """Give the folder of the hub's library, by its own rule."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environment.get(name):
+            return Path(environment[name]).expanduser()
+    home = environment.get("HF_HOME") or os.path.join(
+        environment.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
+    )
+    return Path(home).expanduser() / "hub"
+
+
+def files_of(place: Path) -> Iterator[tuple[str, Path]]:
+    """Give the files of a folder, or a file alone, with their names in it; but what `exempt` lists, and hidden ones."""
+    if not place.is_dir():
+        yield place.name, place
+        return
+    seen: set[str] = set()
+    for here, folders, names in os.walk(place, followlinks=True):
+        real = os.path.realpath(here)
+        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
+        if real in seen:
+            continue
+        seen.add(real)
+        for name in sorted(names):
+            path = Path(here, name)
+            if not name.startswith(".") and not _is_exempt(name) and path.is_file():
+                yield str(path.relative_to(place)), path
+
+
+def _is_exempt(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in FILES)
+
+
+def _needs_files(config: "VllmConfig") -> bool:
+    return str(config.load_config.load_format) not in _WITHOUT_FILES
+
+
+def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Give all texts in a loader's options."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(item, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _texts(item, f"{place}.{number}")

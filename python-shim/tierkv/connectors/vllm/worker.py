@@ -1,29 +1,39 @@
 """The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
 
 import logging
-import os
+import math
 import struct
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-import tierkv
-from tierkv.connectors.vllm import compat, failpoint, limits
+from tierkv.connectors.vllm import compat, failpoint
 from tierkv.connectors.vllm.arena import Arena, ArenaShelf
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import StepGauge
-from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
+from tierkv.connectors.vllm.hello import hello_frame
+from tierkv.connectors.vllm.metadata import (
+    CheckItem,
+    Introduction,
+    LoadPart,
+    SaveItem,
+    StepMetadata,
+    StepReceipts,
+)
 from tierkv.connectors.vllm.pages import Pages, make_pages
+from tierkv.connectors.vllm.resolved import resolve
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
+from tierkv.connectors.vllm.truth import likeness_db
+from tierkv.connectors.vllm.weightwatch import WeightWatch
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -33,7 +43,7 @@ _PAIR = struct.Struct("<II")
 
 
 class WorkerShim:
-    """One rank. Never waits for the sidecar: without a free slot a save is dropped and counted."""
+    """One rank. Never waits for the sidecar: without a free slot a save is refused."""
 
     def __init__(
         self,
@@ -65,7 +75,11 @@ class WorkerShim:
         self._failed: set[str] = set()
         self._broken: set[str] = set()
         self._failed_blocks: set[int] = set()
-        self._receipts: Counter[int] = Counter()
+        self._receipts = StepReceipts()
+        self._slots_told: int | None = None
+        self._step = StepMetadata()
+        self.weights = WeightWatch()
+        self._introduced = False
 
     def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the engine's KV tensors and start talking to the sidecar."""
@@ -79,19 +93,7 @@ class WorkerShim:
         self._copier = make_copier(device, self.clock)
         # Ranks step together: one of them is enough.
         self._gauge = StepGauge(device) if self._rank == 0 else None
-        transfer = self._config.kv_transfer_config
-        hello: Frame = {
-            "t": "hello",
-            "protocol": limits.LOCAL_PROTOCOL,
-            "role": "worker",
-            "engine": str(transfer.engine_id if transfer else ""),
-            "rank": self._rank,
-            "world": self._world,
-            "shards": self._world // self._copies,
-            "pid": os.getpid(),
-            "shim": tierkv.__version__,
-            "vllm": compat.vllm_version(),
-        }
+        hello = hello_frame(self._config, "worker", self._rank, self._copies)
         self._channel = Channel(
             self._settings.socket,
             hello,
@@ -136,14 +138,15 @@ class WorkerShim:
         try:
             arena = Arena(
                 frame["arena"],
-                frame["path"],
+                frame["fd"],
                 frame["bytes"],
                 frame["slot_bytes"],
                 frame["slot_count"],
             )
         except OSError as error:
             self.counters.add("arena_map_failed")
-            log.warning("tierKV: %s; is the sidecar in another container or another user's?", error)
+            log.warning("tierKV: %s; no block is saved or restored", error)
+            self._send({"t": "unmapped", "arena": frame["arena"], "reason": str(error)})
             return
         self._arenas.add(arena)
         with self._lock:
@@ -167,6 +170,8 @@ class WorkerShim:
     @on_step_path
     def begin_step(self, metadata: StepMetadata) -> None:
         """Hear that vLLM starts a step: its forward comes next."""
+        self._step = metadata
+        self.weights.begin_step(metadata.step)
         if self._gauge is not None and not failpoint.fails("shim.step.begun"):
             self._gauge.begin(metadata.tokens, metadata.attended)
 
@@ -177,19 +182,29 @@ class WorkerShim:
         Up to 0.30 vLLM calls no `wait_for_save` on steps without tokens. Before or after the forward, by release.
         """
         started = time.perf_counter()
+        # Before 0.30 only the blocks of a single group can be reported: then old pages are as old as vLLM's own.
+        is_stale = self.weights.is_unheard(metadata) and self._can_fail
         for part in metadata.loads:
-            self._load(part)
+            self._load(part, is_stale=is_stale)
         if self._gauge is not None and metadata.loads:
             self._gauge.loaded(time.perf_counter() - started)
         if not metadata.has_forward:
             self._save_step(metadata)
 
-    def _load(self, part: LoadPart) -> None:
+    @property
+    def _can_fail(self) -> bool:
+        return compat.fails_requests() or len(self._groups) == 1
+
+    def _load(self, part: LoadPart, *, is_stale: bool) -> None:
         arena = None if failpoint.fails("shim.load.copy") else self._arenas.get(part.arena)
-        if arena is None or self._copier is None or part.req_id in self._broken:
-            # Unreachable (the sidecar offers only mapped arenas), and still reported, once, with the last part.
-            log.error("tierKV: arena %d of request %s is not mapped", part.arena, part.req_id)
-            self.counters.add("load_without_arena")
+        is_broken = part.req_id in self._broken
+        if arena is None or self._copier is None or is_stale or is_broken:
+            if is_stale:
+                self.counters.add("load_weights_changed")
+            elif not is_broken:
+                # Unreachable (the sidecar offers only mapped arenas), and still reported, once, with the last part.
+                log.error("tierKV: arena %d of request %s is not mapped", part.arena, part.req_id)
+                self.counters.add("load_without_arena")
             self._broken.add(part.req_id)
             self._fail_blocks(part)
             if part.last:
@@ -230,29 +245,56 @@ class WorkerShim:
             self._gauge.end()
         if metadata.has_forward:
             self._save_step(metadata)
+            for item in metadata.checks:
+                self._receipts.checks[item.number] = self._likeness_db(item)
+
+    def _likeness_db(self, item: CheckItem) -> float:
+        """Compare a block that was just computed with what was stored of it; infinite without its arena."""
+        arena = self._arenas.get(item.arena)
+        if arena is None:
+            return math.inf
+        slot = item.slots[self._rank // self._copies]
+        return likeness_db(self._pages[item.group], item.block_id, arena.slot(slot))
 
     def _save_step(self, metadata: StepMetadata) -> None:
-        """Copy blocks into slots we hold credits for; the rest is dropped and counted."""
+        """Copy blocks into slots we hold credits for; the rest is refused, and waits in the engine's cache."""
         if not metadata.saves:
             return
-        if self._rank % self._copies:  # the first of those that hold the same pages stores them
-            self._receipts[metadata.ticket] += 1
-            return
+        if self.weights.is_unheard(metadata):
+            self._drop(metadata, "weights_changed")
+        elif self._rank % self._copies:  # the first of those that hold the same pages stores them
+            self._receipts.tickets[metadata.ticket] += 1
+        elif not metadata.namespace:
+            self._drop(metadata, "no_name")
+        else:
+            self._save_into_slots(metadata)
+
+    def _drop(self, metadata: StepMetadata, why: str) -> None:
+        self.counters.add(f"dropped_save_{why}", len(metadata.saves))
+        self._receipts.tickets[metadata.ticket] += 1
+
+    def _save_into_slots(self, metadata: StepMetadata) -> None:
+        self._slots_told = None  # the planner has counted these saves down itself
         with self._lock:
             arena = self._save_arena
             granted = [
                 self._credits.popleft() for _ in range(min(len(self._credits), len(metadata.saves)))
             ]
         if arena is None or self._copier is None:
-            self.counters.add("dropped_save_no_sidecar", len(metadata.saves))
-            self._receipts[metadata.ticket] += 1
+            self._drop(metadata, "no_sidecar")
             return
         taken = metadata.saves[: len(granted)]
-        self.counters.add("dropped_save_no_slot", len(metadata.saves) - len(taken))
-        self._save(arena, taken, granted, metadata.ticket)
+        if len(taken) < len(metadata.saves):
+            self._receipts.refused[metadata.ticket] = len(metadata.saves) - len(taken)
+            self.counters.add("saves_put_off", len(metadata.saves) - len(taken))
+        self._save(arena, taken, granted, metadata)
 
     def _save(
-        self, arena: Arena, items: list[SaveItem], granted: list[tuple[int, int]], ticket: int
+        self,
+        arena: Arena,
+        items: list[SaveItem],
+        granted: list[tuple[int, int]],
+        metadata: StepMetadata,
     ) -> None:
         assert self._copier is not None
         by_group: dict[int, list[tuple[SaveItem, tuple[int, int]]]] = {}
@@ -264,18 +306,20 @@ class WorkerShim:
             nonlocal waiting
             waiting -= 1
             if waiting <= 0:
-                self._receipts[ticket] += 1
-            self._announce(arena, saved)
+                self._receipts.tickets[metadata.ticket] += 1
+            self._announce(arena, saved, metadata.namespace)
 
         if not by_group:
-            self._receipts[ticket] += 1
+            self._receipts.tickets[metadata.ticket] += 1
         for group, saved in by_group.items():
             pairs = [(item.block_id, slot) for item, (slot, _) in saved]
             batch = Batch(self._pages[group], arena, pairs)
             batch.when_done.append(lambda saved=saved: batch_done(saved))  # type: ignore[misc]
             self._copier.save(batch)
 
-    def _announce(self, arena: Arena, saved: list[tuple[SaveItem, tuple[int, int]]]) -> None:
+    def _announce(
+        self, arena: Arena, saved: list[tuple[SaveItem, tuple[int, int]]], namespace: bytes
+    ) -> None:
         with self._lock:
             if (
                 self._save_arena is not arena
@@ -294,7 +338,8 @@ class WorkerShim:
             ]
             for item, (slot, generation) in saved
         ]
-        save: Frame = {"t": "save", "arena": arena.arena_id, "items": items}
+        named = {"arena": arena.arena_id, "namespace": namespace}
+        save: Frame = {"t": "save", **named, "items": items}
         if not failpoint.fails("shim.save.copied") and self._send(save):
             self.counters.add("blocks_offered", len(items))
             offered = sum(self._groups[item.group].block_bytes for item, _ in saved)
@@ -313,11 +358,30 @@ class WorkerShim:
 
     @on_step_path
     def take_receipts(self) -> StepReceipts | None:
-        """Give the tickets whose blocks may be released, or None."""
-        if not self._receipts:
+        """Give the tickets whose blocks may be released, and the slots left where that is news, or None."""
+        slots = self._slots_left()
+        if slots != self._slots_told:
+            self._receipts.slots = self._slots_told = slots
+        self.weights.report(self._step, self._receipts)
+        if not self._introduced:
+            mine = self.introduce()
+            self._receipts.resolved[mine.rank] = mine.resolved
+        if self._receipts.is_empty:
             return None
-        receipts, self._receipts = StepReceipts(self._receipts), Counter()
+        receipts, self._receipts = self._receipts, StepReceipts()
         return receipts
+
+    def _slots_left(self) -> int | None:
+        """Give how many blocks this rank can save now; None for one that saves none, or knows no sidecar."""
+        with self._lock:
+            if self._rank % self._copies or self._save_arena is None:
+                return None
+            return len(self._credits)
+
+    def introduce(self) -> Introduction:
+        """Say what this rank runs with; called once, when the model is loaded."""
+        self._introduced = True
+        return Introduction(self._rank, resolve(self._config))
 
     def shutdown(self) -> None:
         """End the connection; the sidecar takes its slots back at the socket's end."""

@@ -1,0 +1,174 @@
+"""Generations of weights: what a change, a reset and a sleep do to what the scheduler side restores and saves."""
+
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.metadata import StepReceipts
+
+from .support.engine import Request
+from .support.scheduler import ASK_AGAIN, NOTHING, Bench
+from .support.sidecar import FakeSidecar
+
+
+@pytest.fixture(autouse=True)
+def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
+    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
+
+
+@pytest.fixture
+def bench(socket_path: str) -> Iterator[Bench]:
+    with FakeSidecar(socket_path) as sidecar:
+        made = Bench(socket_path, sidecar)
+        yield made
+        made.shim.shutdown()
+
+
+def empty_cache(bench: Bench) -> None:
+    """What vLLM's `reset_prefix_cache` does to its pool."""
+    bench.pool.cached_block_hash_to_block = object()
+
+
+def hear(
+    bench: Bench, *, changed_at: int = 0, question: int = 0, sleeps: int = 0, ranks: int = 1
+) -> None:
+    answers = Counter({question: ranks} if question else {})
+    receipts = StepReceipts(changed_at=changed_at, answers=answers, sleeps=sleeps)
+    output = SimpleNamespace(finished_recving=None, kv_connector_worker_meta=receipts)
+    bench.shim.update_connector_output(output)
+
+
+def names(bench: Bench, count: int) -> list[bytes]:
+    return [frame["namespace"] for frame in bench.fake.expect("namespace", count)]
+
+
+def test_a_reset_is_followed_by_a_question_and_a_name_nobody_else_has(bench: Bench) -> None:
+    bench.new(Request("a", 41))
+    bench.prefetch()
+    assert bench.shim.reset_cache()
+    request = bench.new(Request("b", 41))
+    assert bench.ask(request) == ASK_AGAIN  # also once it is placed: the workers have not answered
+    metadata = bench.step()
+    assert metadata.question > 0
+    hear(bench, question=metadata.question)
+    assert bench.ask(request) == ASK_AGAIN  # a look-up under the new name runs
+    first, second = names(bench, 2)
+    assert first != second
+    assert bench.shim.counters.snapshot()["generations"] == 1
+
+
+def test_after_a_sleep_that_keeps_the_weights_the_name_stays(bench: Bench) -> None:
+    bench.shim.reset_cache()
+    metadata = bench.step()
+    hear(bench, question=metadata.question, sleeps=1)
+    bench.new(Request("a", 41))
+    bench.prefetch()
+    assert len(names(bench, 1)) == 1
+    assert "generations" not in bench.shim.counters.snapshot()
+
+
+def test_a_sleep_does_not_explain_a_second_reset(bench: Bench) -> None:
+    bench.shim.reset_cache()
+    bench.shim.reset_cache()
+    hear(bench, question=bench.step().question, sleeps=1)
+    assert bench.shim.counters.snapshot()["generations"] == 1
+
+
+def test_every_rank_must_have_answered(socket_path: str) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar, world=2)
+        bench.shim.reset_cache()
+        question = bench.step().question
+        hear(bench, question=question, sleeps=1)
+        assert bench.step().question == question
+        hear(bench, question=question, sleeps=1)
+        assert bench.step().question == 0
+        assert "generations" not in bench.shim.counters.snapshot()
+        bench.shim.shutdown()
+
+
+def test_changed_weights_end_restores_and_saves_until_the_engines_cache_is_emptied(
+    bench: Bench,
+) -> None:
+    empty_cache(bench)
+    bench.step()
+    hear(bench, question=1)
+    bench.step({})
+    hear(bench, changed_at=2)
+    request = bench.new(Request("a", 41))
+    assert bench.ask(request) == NOTHING
+    assert bench.step({"a": 8}, a=[1, 2]).saves == []
+    empty_cache(bench)
+    other = bench.new(Request("b", 41, seed="b"))
+    assert bench.ask(other) == ASK_AGAIN
+    metadata = bench.step()
+    assert metadata.heard == 2
+    hear(bench, question=metadata.question)
+    assert bench.ask(other) == ASK_AGAIN
+    assert bench.prefetch()["req"] == "b"
+    saves = bench.step({"b": 8}, b=[3, 4])
+    assert len(saves.saves) == 2
+    assert saves.namespace == names(bench, 1)[0]
+
+
+def test_what_waits_to_be_saved_goes_with_its_weights(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SAVE_BYTES_PER_STEP_MAX", 1)
+    bench.new(Request("a", 41))
+    assert len(bench.step({"a": 16}, a=[1, 2, 3, 4]).saves) == 1
+    hear(bench, changed_at=1)
+    assert bench.pool.referenced == [1]  # that one is being copied
+    assert bench.shim.counters.snapshot()["dropped_save_weights_changed"] == 3
+    assert bench.step().saves == []
+
+
+def test_a_change_right_before_the_first_step_after_a_reset_leaves_nothing_old(
+    bench: Bench,
+) -> None:
+    bench.step()
+    empty_cache(bench)
+    request = bench.new(Request("a", 41))
+    assert bench.ask(request) == ASK_AGAIN
+    metadata = bench.step()
+    hear(bench, question=metadata.question, changed_at=metadata.step)
+    assert bench.ask(request) == ASK_AGAIN  # a new look-up: the engine's cache was emptied already
+    assert names(bench, 2)[0] != names(bench, 2)[1]
+
+
+def test_an_engine_whose_workers_do_not_answer_computes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.shim.reset_cache()
+    request = bench.new(Request("a", 41))
+    monkeypatch.setattr(bench.shim, "_stall_s", 0.0)
+    assert bench.ask(request) == NOTHING
+
+
+def test_a_request_that_lives_on_is_looked_up_and_saved_again(bench: Bench) -> None:
+    request = bench.new(Request("a", 41))
+    prefetch = bench.prefetch()
+    bench.held(prefetch, *range(10))
+    bench.place(prefetch, 0, *range(10))
+    bench.answer(request)
+    bench.shim.reset_cache()
+    hear(bench, question=bench.step().question)
+    assert bench.ask(request) == ASK_AGAIN
+    assert len(bench.step({"a": 8}, a=[1, 2]).saves) == 2  # what the old look-up found is not held
+
+
+def test_what_a_step_computes_that_asks_the_workers_is_saved_in_the_next(bench: Bench) -> None:
+    bench.step()
+    empty_cache(bench)
+    request = bench.new(
+        Request("r", 4)
+    )  # one block: nothing of it can be restored, so nothing is looked up
+    asking = bench.step({"r": 4}, r=[1, 2])
+    assert (asking.question > 0, asking.saves) == (True, [])
+    hear(bench, question=asking.question)
+    request.num_computed_tokens = 4
+    request.num_tokens = 5
+    assert [item.block_id for item in bench.step({"r": 1}, r=[1, 2]).saves] == [1]

@@ -1,0 +1,178 @@
+"""An engine without a whole name keeps and restores nothing, and says why; the workers' word completes it."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.connector import TierKVConnector
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.metadata import Introduction, StepReceipts
+from tierkv.connectors.vllm.naming import Naming
+from tierkv.connectors.vllm.resolved import Resolved
+from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.worker import WorkerShim
+
+from .support.engine import Request, make_group, step_output, vllm_config
+from .support.scheduler import ASK_AGAIN, NOTHING, RESOLVED, Bench, known_weights
+from .support.sidecar import FakeSidecar, wait_until
+
+ROOT = bytes(range(32))
+OTHER = Resolved({"model_config": "as another worker has it"})
+
+
+@pytest.fixture(autouse=True)
+def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "none_hash", lambda: ROOT)
+
+
+@pytest.fixture
+def bench(socket_path: str) -> Iterator[Bench]:
+    """A scheduler side whose only worker has said nothing yet."""
+    with FakeSidecar(socket_path) as sidecar:
+        made = Bench(socket_path, sidecar, introduced=False)
+        yield made
+        made.shim.shutdown()
+
+
+def named(*found: Resolved) -> dict[str, Any]:
+    """The namespace frame of an engine whose ranks say `found`."""
+    naming = Naming({"groups": "g"}, "m", len(found), known_weights(), Counters())
+    naming.introduce(dict(enumerate(found)))
+    sent: list[dict[str, Any]] = []
+
+    def send(frame: dict[str, Any]) -> bool:
+        sent.append(frame)
+        return True
+
+    naming.name(1, send)
+    return sent[0] if sent else {}
+
+
+def test_what_the_workers_run_with_is_a_part_of_the_name() -> None:
+    assert named(RESOLVED)["namespace"] == named(RESOLVED, RESOLVED)["namespace"]
+    assert named(RESOLVED)["namespace"] != named(OTHER)["namespace"]
+    assert named(RESOLVED)["parts"]["model_config"] == RESOLVED.parts["model_config"]
+
+
+def test_ranks_that_differ_and_ranks_that_cannot_be_named_have_no_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert named(RESOLVED, OTHER) == {}
+    assert "ranks 0 and 1 run with different model_config" in caplog.text
+    assert named(Resolved(refused="VllmConfig.x: a thing")) == {}
+    assert "rank 0: VllmConfig.x: a thing" in caplog.text
+
+
+def test_the_first_word_of_a_rank_counts() -> None:
+    naming = Naming({}, "m", 2, known_weights(), Counters())
+    naming.introduce({0: RESOLVED})
+    assert (naming.awaits_ranks, naming.is_complete) == (True, False)
+    naming.introduce({0: OTHER, 1: RESOLVED})
+    assert (naming.awaits_ranks, naming.is_complete) == (False, True)
+    naming.introduce({1: OTHER})
+    assert (naming.awaits_ranks, naming.is_complete) == (False, True)
+
+
+def test_before_the_workers_word_nothing_is_saved_and_requests_wait_for_it(bench: Bench) -> None:
+    request = bench.new(Request("r", 16))
+    assert bench.ask(request) == ASK_AGAIN
+    assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
+    assert bench.hand_over(request, (1, 5, 4)).saves == []
+    assert bench.shim.counters.get("steps_unnamed") == 2
+    bench.shim.update_connector_output(step_output(resolved={0: RESOLVED}))
+    assert bench.ask(request) == ASK_AGAIN  # now for the sidecar
+    bench.prefetch()
+    (ours,) = bench.fake.expect("namespace")
+    assert ours["parts"]["model_config"] == RESOLVED.parts["model_config"]
+    assert len(bench.step({"r": 16}, r=[1, 2, 3, 4]).saves) == 4
+
+
+def test_a_request_does_not_wait_for_the_word_for_ever(bench: Bench) -> None:
+    bench.shim._stall_s = 0.0
+    assert bench.ask(bench.new(Request("r", 16))) == NOTHING
+
+
+def test_a_refused_name_is_counted_and_nobody_waits(bench: Bench) -> None:
+    bench.shim.introduce({0: Resolved(refused="why")})
+    request = bench.new(Request("r", 16))
+    assert bench.ask(request) == NOTHING
+    assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
+    assert bench.shim.counters.get("names_refused") == 1
+    assert [frame for frame in bench.fake.frames if frame["t"] != "counts"] == []
+
+
+def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_told(
+    socket_path: str,
+) -> None:
+    weights = known_weights()
+    weights.digest = ""
+    weights._files.total_bytes, weights._files.done_bytes = 200, 122
+    weights.start = lambda: None  # type: ignore[method-assign]
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar, weights=weights)
+        request = bench.new(Request("r", 16))
+        assert bench.ask(request) == NOTHING
+        assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
+        assert told(sidecar) == [{"percent": 61, "refused": ""}]
+        weights.digest = "files:read"
+        assert len(bench.step({"r": 16}, r=[1, 2, 3, 4]).saves) == 4
+        assert told(sidecar, 2)[-1] == {"percent": 100, "refused": ""}
+        bench.shim.shutdown()
+
+
+def test_a_refusal_is_told_to_every_connection(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
+    weights = known_weights()
+    weights.refused = "why " * 100
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar, weights=weights)
+        (naming,) = told(sidecar)
+        assert naming["refused"] == weights.refused[: limits.REFUSAL_TEXT_MAX]
+        sidecar.drop_connections()
+        assert told(sidecar, 2) == [naming, naming]
+        assert bench.shim.counters.get("names_refused") == 1
+        bench.shim.shutdown()
+
+
+def told(sidecar: FakeSidecar, count: int = 1) -> list[Any]:
+    """What the sidecar heard of the name, once it has heard `count` words of it."""
+
+    def heard() -> list[Any]:
+        return [frame["naming"] for frame in sidecar.frames if "naming" in frame]
+
+    wait_until(lambda: len(heard()) >= count, "a word of the name")
+    return heard()
+
+
+def worker(rank: int = 0) -> WorkerShim:
+    config = vllm_config(world=2, rank=rank)
+    return WorkerShim(config, Settings("/none", "test", autostart=False), [make_group()], 8)
+
+
+def test_a_worker_says_it_once_in_a_handshake_or_with_its_first_receipts() -> None:
+    said = [worker(rank).take_receipts() for rank in (0, 1)]
+    assert all(isinstance(one, StepReceipts) for one in said)
+    both = said[0].aggregate(said[1])  # type: ignore[union-attr]
+    assert set(both.resolved) == {0, 1}
+    shaken = worker()
+    assert shaken.introduce().rank == 0
+    assert shaken.take_receipts() is None
+
+
+def test_only_the_engines_one_connector_takes_the_handshake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = object.__new__(TierKVConnector)
+    ours.worker_side = worker()
+    for alone in (True, False):
+        monkeypatch.setattr(compat, "is_alone", lambda one, alone=alone: alone)
+        assert (ours.get_handshake_metadata() is not None) == alone
+    heard: list[Any] = []
+    ours.scheduler_side = SimpleNamespace(introduce=heard.append)  # type: ignore[assignment]
+    theirs = {(0, 0): Introduction(0, RESOLVED), (0, 1): object()}
+    ours.set_xfer_handshake_metadata_pp_aware(theirs)
+    assert heard == [{0: RESOLVED}]

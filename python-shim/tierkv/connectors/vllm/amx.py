@@ -1,0 +1,56 @@
+"""Keeps a fresh engine on a CPU with AMX tiles alive: vLLM's kernels use them before anybody asked the kernel."""
+
+import ctypes
+import logging
+import platform
+from pathlib import Path
+from typing import Final
+
+from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.grid import Grid
+
+log = logging.getLogger("tierkv.shim")
+
+#: x86-64: the number of `arch_prctl`, its ARCH_REQ_XCOMP_PERM, and the tiles' data (XFEATURE_XTILEDATA).
+_ARCH_PRCTL: Final = 158
+_REQUEST: Final = 0x1023
+_TILE_DATA: Final = 18
+
+
+def has_tiles(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Tell whether vLLM computes on a CPU here, and this CPU has AMX tiles."""
+    if not compat.computes_on_cpu() or platform.machine() != "x86_64":
+        return False
+    try:
+        return " amx_tile" in Path(cpuinfo).read_text("ascii", "replace")
+    except OSError:
+        return False
+
+
+def ask_kernel() -> bool:
+    """Ask Linux for the tiles, once for this process and its later threads; True when they may be used.
+
+    Without it their first use is SIGILL. oneDNN asks before its own use, so a large step cures an engine, too.
+    """
+    if not has_tiles():
+        return True
+    answer: int = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA)
+    if answer != 0:
+        log.warning(
+            "tierKV: Linux grants no AMX tiles here: vLLM may die by SIGILL at a small step"
+        )
+    return answer == 0
+
+
+class FirstStep:
+    """Leaves enough of a prompt to compute until this engine has computed a larger step; only where there are tiles."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        if has_tiles():
+            grid.left_tokens = limits.AMX_FIRST_TOKENS
+
+    def note(self, tokens: int) -> None:
+        """Hear how many tokens a step computes."""
+        if tokens >= limits.AMX_FIRST_TOKENS:
+            self._grid.left_tokens = 1

@@ -1,0 +1,41 @@
+"""Receives bytes and the descriptors that travel with them (SCM_RIGHTS): how the sidecar hands over shared memory."""
+
+import array
+import os
+import socket
+from collections import deque
+from typing import Final
+
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.frames import FrameError
+
+_INT_BYTES: Final = array.array("i").itemsize
+_ROOM: Final = socket.CMSG_SPACE(limits.DESCRIPTORS_MAX * _INT_BYTES)
+
+
+class Descriptors:
+    """Those of one connection, in the order of their frames: one is there when the first byte of its frame is."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque()
+
+    def receive(self, sock: socket.socket, most: int) -> bytes:
+        """Read up to `most` bytes, as `recv`; raises FrameError when descriptors come that no frame takes."""
+        data, ancillary, _, _ = sock.recvmsg(most, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, body in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(body[: len(body) - len(body) % _INT_BYTES])
+                self._waiting.extend(numbers)
+        if len(self._waiting) > limits.DESCRIPTORS_MAX:
+            raise FrameError(f"sent more than {limits.DESCRIPTORS_MAX} descriptors without a frame")
+        return data
+
+    def take(self) -> int | None:
+        """Give the next one, which the caller closes; None when none came."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def close(self) -> None:
+        """Close those that no frame took."""
+        while self._waiting:
+            os.close(self._waiting.popleft())

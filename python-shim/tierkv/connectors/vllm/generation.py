@@ -1,0 +1,107 @@
+"""Owns the generation of weights that an engine's blocks belong to, and the times at which none may be named by it."""
+
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.metadata import StepReceipts
+
+log = logging.getLogger("tierkv.shim")
+
+
+@dataclass(frozen=True)
+class StepOrder:
+    """What a step's metadata says of weights: its number, the change heard of last, the open question (0: none)."""
+
+    step: int
+    heard: int
+    question: int
+
+
+class Generations:
+    """The first generation is the weights on disk; each later one is random, so no other engine ever meets its blocks.
+
+    Workers say in which step they saw changed weights first (weightwatch.py). From then on nothing is restored or saved
+    until vLLM's own prefix cache has been emptied, because new blocks stand on old ones until it has. Whenever it is
+    emptied the workers are asked before anything is restored: a change and its reset come between the same two steps.
+    """
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._pool: Any = None
+        self._cache: Any = None
+        self._cache_since = 1
+        self._changed_at = 0
+        self._step = 0
+        self._question = 0
+        self._is_asking = False
+        self._answers = self._sleeps = 0
+        #: Resets that no answer has explained yet.
+        self._resets = 0
+        self.name = ""
+
+    def bind_pool(self, pool: Any) -> None:
+        """Take the engine's block pool, whose prefix cache tells when it was emptied."""
+        self._pool = pool
+        self._cache = compat.prefix_cache(pool)
+
+    @property
+    def is_unsure(self) -> bool:
+        """Tell whether the workers have been asked, or must be, what became of the weights."""
+        if compat.prefix_cache(self._pool) is not self._cache:
+            self._cache = compat.prefix_cache(self._pool)
+            self._cache_since = self._step + 1
+            self._ask()
+        return self._is_asking
+
+    @property
+    def is_mixed(self) -> bool:
+        """Tell whether the engine's own cache may hold blocks of earlier weights; nothing is restored or saved then."""
+        return self._cache_since < self._changed_at
+
+    def reset(self) -> None:
+        """Hear that vLLM empties its caches and ours: without a reason that keeps weights, they may be others now."""
+        self._resets += 1
+        self._ask()
+
+    def _ask(self) -> None:
+        self._question += 1
+        self._is_asking = True
+        self._answers = self._sleeps = 0
+
+    def next_step(self) -> StepOrder:
+        """Number a step."""
+        question = self._question if self.is_unsure else 0
+        self._step += 1
+        return StepOrder(self._step, self._changed_at, question)
+
+    def hear(self, receipts: StepReceipts) -> bool:
+        """Take a step's receipts; True when they open a new generation."""
+        is_new = receipts.changed_at > self._changed_at
+        if is_new:
+            self._changed_at = receipts.changed_at
+            self._open("weights were changed in place")
+        answers = receipts.answers[self._question] if self._is_asking else 0
+        if answers == 0:
+            return is_new
+        self._answers += answers
+        self._sleeps += receipts.sleeps
+        if self._answers < self._world:
+            return is_new
+        # Each sleep empties the caches once; level 1 keeps the weights in host memory.
+        is_explained = self._sleeps == self._resets * self._world
+        self._resets = 0
+        self._is_asking = False
+        if is_explained or is_new:
+            return is_new
+        self._open("the caches were reset")
+        return True
+
+    def _open(self, why: str) -> None:
+        self.name = secrets.token_hex(16)
+        log.warning(
+            "tierKV: %s: a new generation of the namespace begins; no other engine shares it",
+            why,
+        )

@@ -1,0 +1,170 @@
+"""Owns the check of truth: an engine computes a block again that it could restore, and compares the two."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.metadata import CheckItem
+from tierkv.connectors.vllm.pages import AttentionPages, Pages
+from tierkv.connectors.vllm.plans import Plan, PlanBook
+
+
+@dataclass(slots=True)
+class _Check:
+    """One block of an admitted plan that was left to compute; `number` once the workers were asked."""
+
+    request: Any
+    plan: Plan
+    index: int
+    is_loaded: bool = False
+    number: int = 0
+
+
+class TruthChecks:
+    """The scheduler's half: leaves the last block of some restores to the engine, and keeps its slots for comparison.
+
+    Only where the engine has nothing else to do, so that nobody waits for it, and only for models of one group with
+    full attention: the rule of any other needs all of what a boundary has.
+    """
+
+    def __init__(self, book: PlanBook, counters: Counters) -> None:
+        self._book = book
+        self._counters = counters
+        self._checks: dict[str, _Check] = {}
+        self._restores = 0
+        self._number = 0
+        #: One restore in so many is checked; 0: none.
+        self.every = 0
+        #: What is stored is not exact.
+        self.is_lossy = False
+        #: Why nothing that is stored under this engine's name can be believed; empty as long as it can.
+        self.verdict = ""
+
+    def configure(self, welcome: Mapping[str, Any]) -> None:
+        """Take what the sidecar is configured to. From the helper thread."""
+        self.every = int(welcome.get("verify_every", 0))
+        self.is_lossy = int(welcome["fidelity"]) != 0
+
+    def choose(self, plan: Plan, start: int, ready: int, *, is_idle: bool) -> int:
+        """Give how many of `ready` tokens after the first `start` are restored: all, or all but the last block."""
+        plan.checked = -1
+        if not self.every or not is_idle or not plan.is_plain or (self._restores + 1) % self.every:
+            return ready
+        (part,) = plan.groups.values()
+        tokens = part.group.block_tokens
+        if part.group.is_opaque or ready < 2 * tokens:
+            return ready
+        plan.checked = (start + ready) // tokens - 1
+        return ready - tokens
+
+    def admitted(self, request: Any, plan: Plan) -> None:
+        """Hear that vLLM took an offer."""
+        self._restores += 1
+        self.drop(request.request_id)
+        if plan.checked >= 0:
+            self._checks[request.request_id] = _Check(request, plan, plan.checked)
+
+    def loaded(self, plan: Plan | None) -> None:
+        """Give the plan's slots back, or keep them for the comparison."""
+        if plan is None:
+            return
+        check = self._checks.get(plan.req_id)
+        if check is None or check.plan is not plan:
+            self._book.release_plan(plan)
+        else:
+            plan.loaded()
+            check.is_loaded = True
+
+    def next_step(
+        self, scheduled: Mapping[str, int], tables: Callable[[str], Sequence[Sequence[int]] | None]
+    ) -> list[CheckItem]:
+        """Give what the workers are to compare after this step's forward."""
+        items = []
+        for req_id, check in list(self._checks.items()):
+            (part,) = check.plan.groups.values()
+            computed = check.request.num_computed_tokens + scheduled.get(req_id, 0)
+            is_due = computed >= (check.index + 1) * part.group.block_tokens
+            if check.number or not check.is_loaded or req_id not in scheduled or not is_due:
+                continue
+            table = tables(req_id)
+            found = table[part.group.index] if table is not None else ()
+            block_id = found[check.index] if check.index < len(found) else 0
+            if block_id == 0:
+                self.drop(req_id)
+                continue
+            self._number += 1
+            check.number = self._number
+            slots = check.plan.slots_of(part, check.index)
+            items.append(
+                CheckItem(check.number, check.plan.arena, part.group.index, block_id, slots)
+            )
+        return items
+
+    def hear(self, found: Mapping[int, float]) -> bool:
+        """Take what workers measured, in dB by number (infinite: they could not compare); True for a new verdict."""
+        had_verdict = bool(self.verdict)
+        for req_id, check in list(self._checks.items()) if found else ():
+            if check.number in found:
+                self._judge(check, found[check.number])
+                self.drop(req_id)
+        return bool(self.verdict) and not had_verdict
+
+    def _judge(self, check: _Check, measured_db: float) -> None:
+        if math.isinf(measured_db) and measured_db > 0:
+            self._counters.add("truth_unchecked")
+            return
+        bound_db = limits.TRUTH_LOSSY_DB_MIN if self.is_lossy else limits.TRUTH_DB_MIN
+        self._counters.add("truth_checks")
+        if measured_db >= bound_db:
+            return
+        self._counters.add("truth_mismatches")
+        self.verdict = (
+            f"block {check.index} of request {check.plan.req_id} was stored with {measured_db:.1f} dB to what this "
+            f"engine computes ({bound_db:.0f} dB or more expected): weights or settings changed unseen, or the records "
+            "are wrong; flush the model and restart the engine"
+        )
+
+    def drop(self, req_id: str) -> None:
+        """Forget the check of a request, whose slots go back once nothing is loaded out of them."""
+        check = self._checks.pop(req_id, None)
+        if check is not None and check.is_loaded:
+            self._book.release_plan(check.plan)
+
+    def clear(self) -> None:
+        """Compare nothing of what was computed so far: weights are others now."""
+        for req_id in list(self._checks):
+            self.drop(req_id)
+
+
+def likeness_db(pages: Pages, block_id: int, slot_bytes: torch.Tensor) -> float:
+    """Give how far a block in the engine and one in a slot agree: the worst layer's keys or values, in dB.
+
+    Signal over error, so it does not depend on the scale; infinite where the pages are none of attention.
+    """
+    if not isinstance(pages, AttentionPages):
+        return math.inf
+    worst = math.inf
+    for page, in_slot in pages.pairs(block_id, slot_bytes):
+        dim_k = pages.group.dim_k
+        ours = page.to(torch.float32)
+        theirs = in_slot.to(ours.device).to(torch.float32)
+        for half in (slice(0, dim_k), slice(dim_k, None)):
+            if ours[..., half].numel() == 0:
+                continue
+            worst = min(worst, _worst_layer_db(ours[..., half], theirs[..., half]))
+    return min(worst, limits.TRUTH_DB_MAX)
+
+
+def _worst_layer_db(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Both (layers, ...) in float32."""
+    others = list(range(1, ours.dim()))
+    signal = ours.square().sum(dim=others, dtype=torch.float64)
+    error = (ours - theirs).square().sum(dim=others, dtype=torch.float64)
+    ratio = (signal + 1e-30) / (error + 1e-30)
+    ratio = torch.nan_to_num(ratio, nan=0.0)
+    return 10 * math.log10(max(float(ratio.min()), 1e-30))

@@ -1,0 +1,37 @@
+"""Owns what the sidecar hears of requests that nothing was asked for: why, so that `tierkv explain` can say it."""
+
+from collections import deque
+from typing import Any
+
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.frames import Frame
+
+
+class Unasked:
+    """Noted on the engine's thread, taken by the helper thread; past the ceiling the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[str, str, int, int]] = deque(maxlen=limits.UNASKED_ROWS_MAX)
+
+    def note(self, request: Any, why: str, own_tokens: int = 0) -> None:
+        """`why` is one of the reasons of the sidecar's list; `own_tokens` of the prompt lie in the engine's cache."""
+        self._rows.append((str(request.request_id), why, int(request.num_tokens), own_tokens))
+
+    def explain(
+        self, request: Any, own_tokens: int, most: int, tokens_min: int, *, is_named: bool
+    ) -> None:
+        """Note what kept a plan from being opened; `most` tokens could be restored, fewer than `tokens_min` are not."""
+        if most <= 0:
+            why = "below_block"
+        elif most - own_tokens < tokens_min:
+            why = "own_cache" if own_tokens > 0 else "not_worth_asking"
+        else:
+            why = "too_many" if is_named else "unnamed"
+        self.note(request, why, own_tokens)
+
+    def take(self) -> Frame:
+        """Give the field of a `counts` frame with those since the last call; empty without any."""
+        rows = []
+        while self._rows:
+            rows.append(self._rows.popleft())
+        return {"unasked": rows} if rows else {}
