@@ -97,6 +97,7 @@ async function startVault(address) {
     "cold",
     "--listen",
     address,
+    "--insecure-lan",
     "--max-bytes",
     "64MiB",
   ];

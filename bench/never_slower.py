@@ -47,7 +47,7 @@ def serve(options: argparse.Namespace) -> None:
     engine = LLM(
         model=options.model,
         dtype=options.dtype,
-        max_model_len=MODEL_LEN,
+        max_model_len=options.model_len,
         block_size=BLOCK_TOKENS,
         enforce_eager=True,
         enable_prefix_caching=True,
@@ -242,7 +242,7 @@ def status_of(path: str) -> Any:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(5)
         link.connect(path)
-        link.sendall(encode({"t": "hello", "protocol": 1, "role": "status"}))
+        link.sendall(encode({"t": "hello", "protocol": 2, "role": "status"}))
         link.sendall(encode({"t": "status"}))
         decoder = FrameDecoder()
         while data := link.recv(1 << 16):
@@ -268,6 +268,7 @@ def main() -> None:
     parser.add_argument("--changes", type=int)
     parser.add_argument("--misses", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model-len", type=int, default=MODEL_LEN)
     options = parser.parse_args()
     if options.role is not None:
         serve(options)

@@ -1,9 +1,35 @@
 // Owns a stand-in for the shim that costs next to nothing: the frames of one engine of one rank, and its arena by file descriptor.
 import { once } from "node:events";
-import { closeSync, openSync, readSync, writeSync } from "node:fs";
+import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import { encodeFrame, FrameDecoder } from "../../dist/sidecar/frames.js";
 import { LOCAL_PROTOCOL } from "../../dist/sidecar/messages.js";
+
+/** Node cannot take the descriptor that came with the frame: the memory of that label is found in /proc, in some process. */
+function openArena(label) {
+  const name = new RegExp(`tierkv-arena-(\\d+-\\d+-)?${label}( |$)`);
+  for (const pid of readdirSync("/proc").filter((entry) => /^\d+$/.test(entry))) {
+    const found = descriptorsOf(pid).find((path) => name.test(linkOf(path)));
+    if (found !== undefined) return openSync(found, "r+");
+  }
+  throw new Error(`no arena ${label} on this machine`);
+}
+
+function descriptorsOf(pid) {
+  try {
+    return readdirSync(`/proc/${pid}/fd`).map((fd) => `/proc/${pid}/fd/${fd}`);
+  } catch {
+    return [];
+  }
+}
+
+function linkOf(path) {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return "";
+  }
+}
 
 const BF16_BYTES = 2;
 /** Of the engine's own cache; the arena's size does not follow from it. */
@@ -43,6 +69,7 @@ class Line {
 export class Shim {
   #credits = [];
   #arena = null;
+  #namespace = null;
   #fd = null;
   #plan = 0;
   #placed = [];
@@ -53,6 +80,7 @@ export class Shim {
   /** Up: the arena is mapped, restores are on, credits are there. */
   static async start(path, { engine, group, maxModelLen, namespace }) {
     const shim = new Shim();
+    shim.#namespace = namespace;
     const hello = { t: "hello", protocol: LOCAL_PROTOCOL, engine, rank: 0, world: 1, shards: 1 };
     const versions = { pid: process.pid, shim: "bench", vllm: "bench" };
     shim.scheduler = new Line(path, (frame) => shim.#onFrame(frame));
@@ -92,7 +120,7 @@ export class Shim {
         const { hash, parent, endTokens } = part[index];
         return [slot, generation, 0, hash, parent, endTokens];
       });
-      this.worker.send({ t: "save", arena: this.#arena.arena, items });
+      this.worker.send({ t: "save", arena: this.#arena.arena, namespace: this.#namespace, items });
       slots.push(...leases.map(([slot]) => slot));
     }
     return slots;
@@ -138,7 +166,7 @@ export class Shim {
 
   #map(frame) {
     this.#arena = frame;
-    this.#fd = openSync(frame.path, "r+");
+    this.#fd = openArena(frame.arena);
     this.worker.send({ t: "mapped", arena: frame.arena });
   }
 

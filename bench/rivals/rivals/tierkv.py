@@ -27,6 +27,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 sys.path.append(str(PROJECT / "python-shim"))
 
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode  # noqa: E402
+from tierkv.connectors.vllm.limits import LOCAL_PROTOCOL  # noqa: E402
 
 #: One layer of a block: 16 tokens, 8 KV heads of 128, K and V, bf16.
 TOKENS, HEADS, DIM, ITEM = 16, 8, 128, 2
@@ -49,13 +50,19 @@ class Connection:
         self._socket.settimeout(FRAME_TIMEOUT_S)
         self._socket.connect(path)
         self._decoder = FrameDecoder()
+        #: They came with frames; the arena's is the only one.
+        self.descriptors: list[int] = []
 
     def send(self, frame: Frame) -> None:
         self._socket.sendall(encode(frame))
 
     def wait(self, take: Callable[[Frame], bool]) -> None:
         """Hands frames to `take` until it is satisfied with one."""
-        while data := self._socket.recv(1 << 20):
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 20, 1)
+            self.descriptors += descriptors
+            if not data:
+                break
             taken = [take(frame) for frame in self._decoder.feed(data)]
             if any(taken):
                 return
@@ -75,10 +82,16 @@ class TierKv(Rival):
         self.block_bytes = setup.block_bytes
         self.socket_path = str(self.folder / "s.sock")
         self._start_processes(setup)
-        hello = {"t": "hello", "protocol": 1, "pid": os.getpid(), "shim": "bench", "vllm": "bench"}
+        hello = {
+            "t": "hello",
+            "protocol": LOCAL_PROTOCOL,
+            "pid": os.getpid(),
+            "shim": "bench",
+            "vllm": "bench",
+        }
         hello |= {"engine": "bench", "rank": 0, "world": 1, "shards": 1}
         self.status_link = Connection(self.socket_path)
-        self.status_link.send({"t": "hello", "protocol": 1, "role": "status"})
+        self.status_link.send({"t": "hello", "protocol": LOCAL_PROTOCOL, "role": "status"})
         self.scheduler = Connection(self.socket_path)
         self.scheduler.send(hello | {"role": "scheduler"})
         name = {"t": "namespace", "namespace": NAMESPACE, "model": "bench", "parts": {}}
@@ -100,7 +113,8 @@ class TierKv(Rival):
         store_bytes = STORES * setup.blocks * (setup.block_bytes + SMALL_BYTES) + (64 << 20)
         vault_file = self.folder / "vault.toml"
         vault_file.write_text(
-            f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = {store_bytes}\n'
+            f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
+            f'listen = "{vault}"\nmax_bytes = {store_bytes}\n'
         )
         sidecar_file = self.folder / "tierkv.toml"
         arena_bytes = int(ARENA_SHARE * setup.blocks * setup.block_bytes)
@@ -127,7 +141,8 @@ class TierKv(Rival):
                 slot, generation = self.credits.pop(0)
                 ctypes.memmove(self._address(slot), block.address, len(block.view))
                 items.append([slot, generation, group, bytes.fromhex(key), bytes(32), TOKENS])
-            self.worker.send({"t": "save", "arena": self.arena["arena"], "items": items})
+            named = {"arena": self.arena["arena"], "namespace": NAMESPACE}
+            self.worker.send({"t": "save", **named, "items": items})
             at += len(part)
         deadline = time.monotonic() + FRAME_TIMEOUT_S
         while (saved := self._counter("blocks_saved") - before) < len(keys):
@@ -205,8 +220,9 @@ class TierKv(Rival):
             raise ConnectionError(f"tierKV: {frame['message']}")
         if frame["t"] == "arena":
             self.arena = frame
-            with open(frame["path"], "r+b") as file:
-                self.memory = mmap(file.fileno(), frame["bytes"])
+            descriptor = self.worker.descriptors.pop()
+            self.memory = mmap(descriptor, frame["bytes"])
+            os.close(descriptor)
             self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
             self.worker.send({"t": "mapped", "arena": frame["arena"]})
         elif frame["t"] == "credits":

@@ -1,0 +1,117 @@
+"""Owns the measuring of prompts of a published KV geometry: how much is saved on the first visit, and what comes back.
+
+Prints one JSON line: blocks, how many were saved and restored, seconds of each visit, and counters of what was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from typing import Any
+
+from never_slower import status_of
+from vllm import LLM, SamplingParams
+
+BLOCK_TOKENS = 128
+VOCAB = 512
+#: Saves are done when as long nothing more is sent, s.
+QUIET_S = 3.0
+SAVED_S = 180.0
+
+
+def counters_of(socket: str) -> dict[str, int]:
+    """Give the sidecar's counters."""
+    counters: dict[str, int] = status_of(socket)["counters"]
+    return counters
+
+
+def wait_saved(socket: str, blocks: int) -> tuple[int, float]:
+    """Wait until all blocks are stored, or nothing moves any more; give how many were, and seconds until the last."""
+    began = moved = time.monotonic()
+    saved = -1
+    while time.monotonic() - moved < QUIET_S and time.monotonic() - began < SAVED_S:
+        now = counters_of(socket)["blocks_saved"]
+        if now != saved:
+            saved, moved = now, time.monotonic()
+        if saved >= blocks:
+            break
+        time.sleep(0.05)
+    return saved, moved - began
+
+
+def visit(engine: LLM, prompts: list[list[int]]) -> dict[str, Any]:
+    """Ask for one token of every prompt at once."""
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    began = time.perf_counter()
+    outputs = engine.generate(asked, params, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    return {
+        "seconds": seconds,
+        "cached": sum(output.num_cached_tokens or 0 for output in outputs),
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+    }
+
+
+def main() -> None:
+    """Read the command line and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--kv-bytes", type=int, required=True)
+    parser.add_argument("--chunk", type=int, required=True)
+    parser.add_argument("--prompts", type=int, required=True)
+    parser.add_argument("--tokens", type=int, required=True)
+    options = parser.parse_args()
+    transfer = {
+        "kv_connector": "TierKVConnector",
+        "kv_connector_module_path": "tierkv.connectors.vllm.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"socket": options.socket, "autostart": False},
+    }
+    engine = LLM(
+        model=options.model,
+        dtype="bfloat16",
+        max_model_len=options.tokens + 64,
+        max_num_batched_tokens=options.chunk,
+        kv_cache_memory_bytes=options.kv_bytes,
+        block_size=BLOCK_TOKENS,
+        enforce_eager=True,
+        enable_prefix_caching=True,
+        skip_tokenizer_init=True,
+        kv_transfer_config=transfer,
+    )
+    draw = random.Random(1)
+    warm = [draw.choices(range(VOCAB), k=BLOCK_TOKENS * 4 + 3)]
+    visit(engine, warm)
+    warm_saved, _ = wait_saved(options.socket, 4)
+    prompts = [draw.choices(range(VOCAB), k=options.tokens) for _ in range(options.prompts)]
+    blocks = options.prompts * ((options.tokens - 1) // BLOCK_TOKENS)
+    cold = visit(engine, prompts)
+    saved, saved_s = wait_saved(options.socket, warm_saved + blocks)
+    own = visit(engine, prompts)
+    engine.reset_prefix_cache()
+    restored = visit(engine, prompts)
+    counters = counters_of(options.socket)
+    result = {
+        "blocks": blocks,
+        "saved": saved - warm_saved,
+        "savedSeconds": saved_s,
+        "cold": cold["seconds"],
+        "own": own["seconds"],
+        "restored": restored["seconds"],
+        "cached": [cold["cached"], own["cached"], restored["cached"]],
+        "same": restored["tokens"] == cold["tokens"],
+        "counters": {
+            name: count for name, count in counters.items() if "dropped" in name and count
+        },
+    }
+    engine.llm_engine.engine_core.shutdown()  # prints as it ends, and the result is the last line
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
