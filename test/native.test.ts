@@ -48,7 +48,7 @@ test("a record's header survives writing, parsing and verifying", () => {
 });
 
 test("a slot is leased, written, shared, and free when its last share is gone", async () => {
-  const { id } = native.createArena({ slotBytes: 4096, slotCount: 2, dir: null });
+  const { id } = native.createArena({ slotBytes: 4096, slotCount: 2, dir: null, label: 1 });
   native.prefaultArena(id);
   while (native.arenaStatus(id).touchedSlots < 2) await sleep(1);
   const [slot = -1, generation = -1] = native.leaseSlots(id, 7, 1);
@@ -71,7 +71,7 @@ test.each([
   ["an id of nothing", () => native.storeStats(0xffff), "UNKNOWN_ID"],
   [
     "an impossible arena",
-    () => native.createArena({ slotBytes: 1, slotCount: 1, dir: null }),
+    () => native.createArena({ slotBytes: 1, slotCount: 1, dir: null, label: 1 }),
     "BAD_ARGUMENT",
   ],
 ])("%s is refused with a code", (_what, call, code) => {

@@ -81,13 +81,13 @@ test.runIf(canBeNobody)("F39 a vault's socket refuses another user, 100 of 100",
   const path = join(testDirectory(), "vault.sock");
   const counters = newVaultCounters();
   const listen = { host: "", port: 0, text: `unix:${path}` };
-  const config = { listen, maxBytes: 16 * MIB, lanePort: null };
-  closeAfterTest(await startVault({ config, recordClass: "kv", logger, counters }));
+  const config = { listen, maxBytes: 16 * MIB, lanes: false };
+  const vault = closeAfterTest(await startVault({ config, recordClass: "kv", logger, counters }));
   expect(await asNobody("connect", path)).toEqual({ PermissionError: ATTEMPTS });
   chmodSync(dirname(path), 0o755);
   chmodSync(path, 0o666);
   expect(await asNobody("connect", path)).toEqual({ closed: ATTEMPTS });
-  await until(() => counters.get("connections_refused") === ATTEMPTS, "the last of them");
+  await until(() => vault.counts()["connections_refused"] === ATTEMPTS, "the last of them");
 });
 
 test.runIf(canBeNobody)(

@@ -6,13 +6,17 @@ import { createServer } from "node:net";
 import type { Server } from "node:net";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { listenOn as listen } from "../src/socket-file.ts";
+import { listenOn as listen, ofServer } from "../src/socket-file.ts";
 import { testDirectory } from "./support/sidecars.ts";
 import { closeAfterTest } from "./support/vaults.ts";
 
 /** As a sidecar does it. */
 function listenOn(server: Server, path: string): Promise<() => Promise<void>> {
-  return listen(server, { path, key: "[sidecar] socket", whenTaken: "stop the other one" });
+  return listen(ofServer(server), {
+    path,
+    key: "[sidecar] socket",
+    whenTaken: "stop the other one",
+  });
 }
 
 const FILES = ["sidecar.sock", "sidecar.sock.lock"];

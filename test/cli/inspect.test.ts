@@ -1,6 +1,6 @@
 // Owns the proof of the figures `tierkv status` shows.
 import { expect, test } from "vitest";
-import { inspectSidecar, inspectVault, percentile } from "../../src/cli/inspect.ts";
+import { inspect, percentile } from "../../src/cli/inspect.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import { nowMs } from "../../src/time.ts";
 
@@ -13,19 +13,16 @@ test("percentiles are measured values, by nearest rank", () => {
 });
 
 test("a target that is down is told within the time-out, with the reason and nothing else", async () => {
-  const { config } = checkConfig('[sidecar]\nsocket = "/no/such.sock"', null, {});
+  const toml = '[sidecar]\nsocket = "/no/such.sock"\n[cluster]\nkv_cold = "127.0.0.1:1"\n';
+  const { config } = checkConfig(toml, null, {});
   const startMs = nowMs();
-  const [vault, sidecar] = await Promise.all([
-    inspectVault(
-      { name: "kv_cold", role: "kv_cold", classes: ["kv"], address: "127.0.0.1:1", isOwn: false },
-      config!,
-    ),
-    inspectSidecar(config!),
-  ]);
+  const seen = await inspect(config!);
   expect(nowMs() - startMs).toBeLessThan(3000);
-  for (const status of [vault, sidecar]) {
-    const { target, address, reachable, error, ...figures } = status;
-    expect([typeof target, typeof address, reachable]).toEqual(["string", "string", false]);
+  expect([seen.sidecar, seen.targets.length]).toEqual([null, 2]);
+  for (const status of seen.targets) {
+    const { target, address, reachable, refused, error, ...figures } = status;
+    expect([typeof target, typeof address]).toEqual(["string", "string"]);
+    expect([reachable, refused]).toEqual([false, false]);
     expect(error).toContain("does not answer");
     expect(new Set(Object.values(figures))).toEqual(new Set([null]));
   }

@@ -6,7 +6,7 @@ import { decodeJoinCode, encodeJoinCode } from "../../src/cli/join-code.ts";
 const INVITATION = {
   address: "192.168.1.10:50051",
   fingerprint: Buffer.alloc(32, 7),
-  token: "t".repeat(43),
+  secret: "t".repeat(43),
 };
 
 test("what goes in comes out", () => {
@@ -18,7 +18,7 @@ test("what goes in comes out", () => {
   const fingerprint = fc.uint8Array({ minLength: 32, maxLength: 32 });
   fc.assert(
     fc.property(token, address, fingerprint, (text, place, bytes) => {
-      const given = { address: place, fingerprint: Buffer.from(bytes), token: text };
+      const given = { address: place, fingerprint: Buffer.from(bytes), secret: text };
       expect(decodeJoinCode(encodeJoinCode(given))).toEqual(given);
     }),
   );
@@ -71,4 +71,16 @@ test("any text ends in an invitation or a refusal", () => {
       );
     }),
   );
+});
+
+test("the whole line is taken, and an address that cannot be is refused", () => {
+  expect(decodeJoinCode(`tierkv join ${encodeJoinCode(INVITATION)}`)).toEqual(INVITATION);
+  for (const port of [0, 65_536, 99_999]) {
+    const code = encodeJoinCode({ ...INVITATION, address: `vault:${port}` });
+    expect(() => decodeJoinCode(code)).toThrow(
+      `its address vault:${port} has no port from 1 to 65535; copy the whole line`,
+    );
+  }
+  const control = encodeJoinCode({ ...INVITATION, address: "a\u001b[2J:1" });
+  expect(() => decodeJoinCode(control)).toThrow("it names no address");
 });

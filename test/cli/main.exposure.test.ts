@@ -1,12 +1,13 @@
 // Owns the proof that an installation as it comes listens to nobody outside its machine, and to no other user in it.
-import { readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
+import { readdirSync, readFileSync, readlinkSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
+import { VaultClient } from "../../src/client/vault-client.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import { isLocal } from "../../src/hosts.ts";
-import { Program } from "../support/command-line.ts";
+import { Program, runInside } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";
-import { closeAfterTest } from "../support/vaults.ts";
+import { closeAfterTest, logger, SOON_MS } from "../support/vaults.ts";
 
 const LISTENING_TCP = "0A";
 const LISTENING_UNIX = "00010000";
@@ -76,7 +77,7 @@ test.runIf(process.platform === "linux")(
     const { tcp, unix } = listenersOf(sidecar.process.pid ?? 0);
     expect(tcp).toEqual([]);
     expect(unix.length).toBeGreaterThanOrEqual(2);
-    const served = [socket, `${socket}.vault`, `${socket}.vault.lanes`];
+    const served = [socket, `${socket}.vault`];
     for (const path of served) {
       expect([path, statSync(path).mode & 0o777]).toEqual([path, 0o600]);
       expect(statSync(dirname(path)).mode & 0o777).toBe(0o700);
@@ -86,15 +87,65 @@ test.runIf(process.platform === "linux")(
   },
 );
 
-test.runIf(process.platform === "linux")("a vault listens on the loopback", async () => {
-  const { config } = checkConfig("", null, {});
-  expect(isLocal(config?.vault.listen ?? { host: "?", text: "?" })).toBe(true);
-  expect([config?.vault.metricsListen, config?.sidecar.metricsListen]).toEqual([null, null]);
-  const dir = testDirectory();
-  const args = ["--role", "cold", "--listen", "127.0.0.1:0", "--max-bytes", "16MiB"];
-  const vault = start(dir, "vault", "--json", ...args);
-  await vault.firstResult();
-  const { tcp } = listenersOf(vault.process.pid ?? 0);
-  expect(tcp.length).toBeGreaterThanOrEqual(2);
-  for (const address of tcp) expect(address).toMatch(LOOPBACK);
-});
+test.runIf(process.platform === "linux")(
+  "a vault as it comes listens on sockets of this user alone",
+  async () => {
+    const { config } = checkConfig("", null, {});
+    expect(isLocal(config?.vault.listen ?? { host: "?", text: "?" })).toBe(true);
+    expect([config?.vault.metricsListen, config?.sidecar.metricsListen]).toEqual([null, null]);
+    const dir = testDirectory();
+    const runtime = { HOME: dir, XDG_RUNTIME_DIR: dir };
+    const vault = new Program(["vault", "--json", "--role", "cold", "--max-bytes", "16MiB"], {
+      env: runtime,
+    });
+    closeAfterTest({ close: () => vault.signal("SIGKILL") });
+    await vault.firstResult();
+    const { tcp, unix } = listenersOf(vault.process.pid ?? 0);
+    expect(tcp).toEqual([]);
+    expect(unix.length).toBeGreaterThanOrEqual(1);
+    const socket = join(dir, "tierkv", "vault.sock");
+    expect(statSync(socket).mode & 0o777).toBe(0o600);
+    expect(statSync(dirname(socket)).mode & 0o777).toBe(0o700);
+    const ask = ["status", "--json", "--config", roleOnly(dir)];
+    const { exitCode, stdout } = await runInside(ask, { env: runtime });
+    const said = JSON.parse(stdout) as { targets: { address: string; reachable: boolean }[] };
+    expect(said.targets).toMatchObject([{ address: `unix:${socket}`, reachable: true }]);
+    expect(exitCode).toBe(0);
+  },
+);
+
+function roleOnly(dir: string): string {
+  const path = join(dir, "tierkv.toml");
+  writeFileSync(path, '[cluster]\nrole = "cold"\n');
+  return path;
+}
+
+test.runIf(process.platform === "linux")(
+  "a vault on the loopback lets nobody in without a token, unless it was told to",
+  async () => {
+    const dir = testDirectory();
+    const args = ["--role", "cold", "--listen", "127.0.0.1:0", "--max-bytes", "16MiB"];
+    const vault = start(dir, "vault", "--json", ...args);
+    const { address } = (await vault.firstResult()) as unknown as { address: string };
+    for (const listening of listenersOf(vault.process.pid ?? 0).tcp) {
+      expect(listening).toMatch(LOOPBACK);
+    }
+    const stranger = new VaultClient({ address, name: "kv", logger, lanes: 0, security: null });
+    closeAfterTest(stranger);
+    await expect(stranger.stats(SOON_MS)).rejects.toThrow();
+    const told = start(dir, "vault", "--json", ...args, "--insecure-lan");
+    const open = (await told.firstResult()) as unknown as { address: string };
+    const anybody = new VaultClient({
+      address: open.address,
+      name: "kv",
+      logger,
+      lanes: 0,
+      security: null,
+    });
+    closeAfterTest(anybody);
+    expect((await anybody.stats(SOON_MS)).records).toBe(0);
+    told.signal("SIGTERM");
+    const { stderr } = await told.ended();
+    expect(stderr).toContain("every user of this machine may read and write");
+  },
+);

@@ -81,7 +81,11 @@ const atSocket = (path: string): string[] => sidecar(`socket = "${path}"`);
 
 function vault(listen: string): string[] {
   const role = '[log]\nlevel = "silent"\n[cluster]\nrole = "kv_cold"\n';
-  return ["vault", "--config", write("v.toml", `${role}[vault]\nlisten = "${listen}"\n`)];
+  return [
+    "vault",
+    "--config",
+    write("v.toml", `${role}[vault]\ninsecure_lan = true\nlisten = "${listen}"\n`),
+  ];
 }
 
 /** Somebody who listens there already. */
@@ -251,7 +255,9 @@ describe("the configuration", () => {
 describe("the machine", () => {
   test.each(["sidecar", "vault"])("few open files for a %s", async (command) => {
     const isVault = command === "vault";
-    const args = isVault ? ["--role", "cold", "--listen", "127.0.0.1:0"] : ["--socket", `${dir}/s`];
+    const args = isVault
+      ? ["--role", "cold", "--listen", "127.0.0.1:0", "--insecure-lan"]
+      : ["--socket", `${dir}/s`];
     const run = program([command, ...args], { under: UNDER_FEW_FILES ?? [] });
     const says = ["the limit is 64, at least 256 are needed", "`ulimit -n 1024`"];
     await check(run, refused(1, "OPEN_FILES", ...says));
@@ -374,9 +380,9 @@ describe("the other side, asked by `tierkv status`", () => {
 
   test("a sidecar of another protocol", async () => {
     const path = join(dir, "s.sock");
-    await occupy({ path }, encodeFrame({ t: "welcome", protocol: 2, sidecar: "7.0.0" }));
+    await occupy({ path }, encodeFrame({ t: "welcome", protocol: 99, sidecar: "7.0.0" }));
     const said = await ofSidecar(path);
-    for (const text of [path, "version 7.0.0", "local protocol 2", "the same release on both"])
+    for (const text of [path, "version 7.0.0", "local protocol 99", "the same release on both"])
       expect(said).toContain(text);
   });
 });

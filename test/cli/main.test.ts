@@ -32,14 +32,15 @@ function start(argv: readonly string[]): Program {
   return program;
 }
 
-const VAULT = '[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "127.0.0.1:0"\nmax_bytes = "32MiB"\n';
+const VAULT =
+  '[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:0"\nmax_bytes = "32MiB"\n';
 
 test.each([
   [
     "an unknown key",
     "vault",
     `${VAULT}max_byte = 1`,
-    6,
+    7,
     "[vault] max_byte = 1",
     "did you mean max_bytes?",
   ],

@@ -29,6 +29,7 @@ const COMMANDS = [
   "config example",
   "config docs",
   "demo",
+  "version",
 ];
 
 test.each(COMMANDS)("%s --help names the common options and gives an example", async (command) => {
@@ -45,9 +46,29 @@ test("--help lists every command", async () => {
   for (const command of COMMANDS) expect(stdout).toContain(`  ${command.split(" ", 1)[0]} `);
 });
 
-test("--version is that of the package", async () => {
-  const { exitCode, stdout } = await runInside(["--version"]);
+test.each([[["--version"]], [["-V"]], [["version"]]])("%j is that of the package", async (argv) => {
+  const { exitCode, stdout } = await runInside(argv);
   expect([exitCode, stdout]).toEqual([0, "0.1.0\n"]);
+});
+
+test.each([
+  [["-h"], ["--help"]],
+  [["help"], ["--help"]],
+  [
+    ["help", "vault"],
+    ["vault", "--help"],
+  ],
+  [
+    ["vault", "-h"],
+    ["vault", "--help"],
+  ],
+  [
+    ["config", "check", "-h"],
+    ["config", "check", "--help"],
+  ],
+])("%j says what %j says", async (short, long) => {
+  expect(await runInside(short)).toEqual(await runInside(long));
+  expect((await runInside(short)).exitCode).toBe(0);
 });
 
 test.each([

@@ -1,13 +1,25 @@
 // Owns the proof that `tierkv status` gets its answers from a sidecar's socket, and gives up when there is none.
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
+import { spawn } from "node:child_process";
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdtempSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { connect, createServer } from "node:net";
 import type { Server, Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { SidecarLink } from "../../src/cli/sidecar-link.ts";
 import { encodeFrame, FrameDecoder } from "../../src/sidecar/frames.ts";
 import type { Fields } from "../../src/sidecar/frames.ts";
+import { until } from "../support/vaults.ts";
 
 let dir = "";
 let path = "";
@@ -48,7 +60,7 @@ test("says hello as status, pings, and reads the status, also from crumbs", asyn
   await listen(({ t, role }, socket) => {
     asked.push(role ?? t);
     const answers: Record<string, object> = {
-      hello: { t: "welcome", protocol: 1, sidecar: "9.9.9" },
+      hello: { t: "welcome", protocol: 2, sidecar: "9.9.9" },
       ping: { t: "pong", n: 0 },
       status: { t: "status_reply", status: { engines: 3 } },
     };
@@ -63,12 +75,28 @@ test("says hello as status, pings, and reads the status, also from crumbs", asyn
 });
 
 test("no socket, and a socket nobody listens on, are told apart", async () => {
-  await expect(new SidecarLink(path).hello(1000)).rejects.toMatchObject({
+  await expect(new SidecarLink(path, []).hello(1000)).rejects.toMatchObject({
     code: "SIDECAR_DOWN",
     message: `sidecar at ${path} does not answer: there is no socket; start it with \`tierkv sidecar\``,
   });
+  await listen(() => {});
+  // Out of the way of what removes it.
+  renameSync(path, `${path}.dead`);
+  server?.close();
+  await expect(new SidecarLink(`${path}.dead`).hello(1000)).rejects.toThrow(
+    "nobody listens on its socket",
+  );
   writeFileSync(path, "");
-  await expect(new SidecarLink(path).hello(1000)).rejects.toThrow("nobody listens on its socket");
+  await expect(new SidecarLink(path).hello(1000)).rejects.toThrow("is no socket; remove it");
+});
+
+test("where there is none, one that listens under another XDG_RUNTIME_DIR is named, and how to ask it", async () => {
+  const other = `${path}.other`;
+  writeFileSync(other, "");
+  const asked = new SidecarLink(path, [path, `${path}.none`, other]).hello(1000);
+  await expect(asked).rejects.toThrow(
+    `there is no socket, but there is one at ${other}: to ask that sidecar, write [sidecar] socket = "${other}", or set XDG_RUNTIME_DIR`,
+  );
 });
 
 test("silence ends at the deadline", async () => {
@@ -87,11 +115,11 @@ test("a refusal is told in the sidecar's words", async () => {
 
 test("a sidecar of another protocol is refused by name", async () => {
   await listen((_question, socket) =>
-    socket.end(encodeFrame({ t: "welcome", protocol: 2, sidecar: "9.9.9" })),
+    socket.end(encodeFrame({ t: "welcome", protocol: 99, sidecar: "9.9.9" })),
   );
   await expect(new SidecarLink(path).hello(1000)).rejects.toMatchObject({
     code: "VERSION_MISMATCH",
-    message: `no common protocol: the sidecar at ${path} (version 9.9.9) speaks local protocol 2, this side speaks local protocol 1; install the same release on both`,
+    message: `no common protocol: the sidecar at ${path} (version 9.9.9) speaks local protocol 99, this side speaks local protocol 2; install the same release on both`,
   });
 });
 
@@ -101,3 +129,69 @@ test("an end in the middle is an end", async () => {
   );
   await expect(new SidecarLink(path).hello(1000)).rejects.toThrow("it closed the connection");
 });
+
+const NOBODY = 65_534;
+const isRoot = process.getuid?.() === 0;
+
+test.skipIf(!isRoot).each([
+  ["another user's folder", () => chownSync(dir, NOBODY, NOBODY), "belongs to user 65534"],
+  ["a folder that others may write", () => chmodSync(dir, 0o777), "has mode 777, so others may"],
+  ["another user's socket", () => chownSync(path, NOBODY, NOBODY), "belongs to user 65534"],
+  [
+    "a link to a socket",
+    () => {
+      renameSync(path, `${path}.real`);
+      symlinkSync(`${path}.real`, path);
+    },
+    "is no socket",
+  ],
+])("F39 %s is not connected to", async (_, meddle, words) => {
+  let came = 0;
+  await listen(() => {});
+  server?.on("connection", () => {
+    came += 1;
+  });
+  meddle();
+  const link = new SidecarLink(path);
+  await expect(link.hello(1000)).rejects.toThrow(words);
+  // Who came before would have been let in before.
+  const later = connect(existsSync(`${path}.real`) ? `${path}.real` : path);
+  sockets.add(later);
+  await until(() => came > 0, "the later one");
+  expect(came).toBe(1);
+  chownSync(dir, 0, 0);
+});
+
+/** Binds as we are; who listens is another user. Says how many bytes came. */
+const IMPOSTOR = `
+import os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+os.setuid(int(sys.argv[2]))
+server.listen(4)
+print("ready", flush=True)
+peer, _ = server.accept()
+try:
+    print(len(peer.recv(4096)), flush=True)
+except ConnectionError:
+    print(0, flush=True)
+`;
+
+test.skipIf(!isRoot || !existsSync("/usr/bin/python3"))(
+  "F39 another user who listens hears nothing",
+  async () => {
+    const impostor = spawn("/usr/bin/python3", ["-c", IMPOSTOR, path, String(NOBODY)], {
+      stdio: ["ignore", "pipe", "inherit"],
+    });
+    const lines = createInterface({ input: impostor.stdout })[Symbol.asyncIterator]();
+    try {
+      expect((await lines.next()).value).toBe("ready");
+      const link = new SidecarLink(path);
+      await expect(link.hello(10_000)).rejects.toThrow("another user listens on its socket");
+      link.close();
+      expect((await lines.next()).value).toBe("0");
+    } finally {
+      impostor.kill("SIGKILL");
+    }
+  },
+);

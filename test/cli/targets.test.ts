@@ -25,13 +25,13 @@ test.each([
     '[cluster]\nssm_cold = "b:2"\nkv_cold = "a:1"',
     ["kv_cold a:1", "ssm_cold b:2"],
   ],
-  ["a vault: itself", '[cluster]\nrole = "kv_cold"', ["kv_cold 127.0.0.1:50051"]],
+  ["a vault: itself", '[cluster]\nrole = "kv_cold"', ["kv_cold unix:/tmp/tierkv-0/vault.sock"]],
   [
     "an engine with one vault for both classes",
     '[cluster]\nkv_cold = "a:1"\nssm_cold = "a:1"',
     ["kv_cold a:1", "ssm_cold a:1"],
   ],
-  ["a vault for both: itself", '[cluster]\nrole = "cold"', ["cold 127.0.0.1:50051"]],
+  ["a vault for both: itself", '[cluster]\nrole = "cold"', ["cold unix:/tmp/tierkv-0/vault.sock"]],
   [
     "a vault for both on a socket",
     '[cluster]\nrole = "cold"\n[vault]\nlisten = "unix:/run/v.sock"',
@@ -40,7 +40,7 @@ test.each([
   [
     "a vault beside another",
     '[cluster]\nrole = "kv_cold"\nssm_cold = "b:2"',
-    ["ssm_cold b:2", "kv_cold 127.0.0.1:50051"],
+    ["ssm_cold b:2", "kv_cold unix:/tmp/tierkv-0/vault.sock"],
   ],
   [
     "a vault for everybody: over the loopback",

@@ -1,10 +1,9 @@
 // Owns the proof of a client's lanes: records pass JavaScript by, what breaks goes on over gRPC, and no request hangs.
 import { describe, expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
-import { laneTarget } from "../../src/client/lanes.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
-import { openFront, openLanePeer, Pages } from "../support/lanes.ts";
+import { openFront, lanePeer, Pages } from "../support/lanes.ts";
 import { noise, NAMESPACE, makeRecords, keysOf } from "../support/records.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
@@ -16,21 +15,8 @@ function land(client: VaultClient, pages: Pages, options = {}): Promise<number[]
   return landing.then(({ statuses }) => [...statuses]);
 }
 
-test.each([
-  ["10.0.0.1:50051", ":7000", "10.0.0.1:7000"],
-  ["vault.lan:50051", ":7000", "vault.lan:7000"],
-  ["[::1]:50051", ":7000", "[::1]:7000"],
-  ["unix:/run/v.sock", "unix:/run/v.sock.lanes", "unix:/run/v.sock.lanes"],
-  ["10.0.0.1:50051", "unix:/run/other.sock", null],
-  ["unix:/run/v.sock", ":7000", null],
-  ["10.0.0.1:50051", "10.6.6.6:7000", null],
-  ["10.0.0.1:50051", "", null],
-])("lanes of %s at %j are dialled at %j", (grpc, lanes, target) => {
-  expect(laneTarget(grpc, lanes)).toBe(target);
-});
-
 test("records are stored and land in slots, byte for byte", async () => {
-  const vault = await openVault({ lanePort: 0 });
+  const vault = await openVault({ lanes: true });
   const client = openClient(vault);
   const pages = await Pages.open(5, 4096 * 400);
   const stored = await client.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
@@ -45,7 +31,7 @@ test("records are stored and land in slots, byte for byte", async () => {
 });
 
 test("both ways bring the same records", async () => {
-  const client = openClient(await openVault({ lanePort: 0 }));
+  const client = openClient(await openVault({ lanes: true }));
   const records = makeRecords(3, { payloadBytes: 4096 });
   await client.store(NAMESPACE, "kv", records, SOON_MS);
   const pages = await Pages.open(4, 4096);
@@ -56,8 +42,8 @@ test("both ways bring the same records", async () => {
 
 describe("without lanes", () => {
   test.each([
-    ["offered", { lanePort: null }, {}],
-    ["wanted", { lanePort: 0 }, { lanes: 0 }],
+    ["offered", { lanes: false }, {}],
+    ["wanted", { lanes: true }, { lanes: 0 }],
   ])("none are %s: everything goes over gRPC", async (_name, offered, wanted) => {
     const client = openClient(await openVault(offered), "kv", wanted);
     const pages = await Pages.open(2, 4096);
@@ -69,11 +55,11 @@ describe("without lanes", () => {
   });
 
   test("they are refused: the same, and calls do not wait for them", async () => {
-    const peer = await openLanePeer(() => {});
+    const peer = lanePeer(() => {});
     const present = Buffer.from([0b1]);
     const Lookup = (_call: unknown, done: (error: null, reply: unknown) => void): void =>
       done(null, { present });
-    const refused = { ...peer, laneAddress: ":1" };
+    const refused = { laneToken: peer.laneToken };
     const client = openClient(await openFakeVault({ Lookup }, refused));
     expect([...(await client.lookup(NAMESPACE, keysOf(makeRecords(1)), SOON_MS))]).toEqual([1]);
     expect(client.lanes).toBe("broken");
@@ -82,7 +68,7 @@ describe("without lanes", () => {
 
 describe("lanes that break", () => {
   test("the call goes on over gRPC, and they come back", async () => {
-    const vault = await openVault({ lanePort: 0 });
+    const vault = await openVault({ lanes: true });
     const pages = await Pages.open(2, 4096);
     await openClient(vault).storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
     const front = await openFront(vault);
@@ -98,7 +84,10 @@ describe("lanes that break", () => {
 
   test("in the middle of a fetch: its items are left to gRPC at once", async () => {
     const client = openClient(
-      await openFakeVault({}, await openLanePeer((lane) => lane.destroy())),
+      await openFakeVault(
+        {},
+        lanePeer((lane) => lane.destroy()),
+      ),
     );
     const pages = await Pages.open(2, 4096);
     expect(await land(client, pages)).toEqual([INCOMPLETE, INCOMPLETE]);
@@ -107,7 +96,7 @@ describe("lanes that break", () => {
 });
 
 test("F4 a vault that trickles holds up nobody else", async () => {
-  const [fast, slow] = [await openVault({ lanePort: 0 }), await openVault({ lanePort: 0 })];
+  const [fast, slow] = [await openVault({ lanes: true }), await openVault({ lanes: true })];
   const pages = await Pages.open(2, MIB);
   await openClient(slow).storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
   const other = openClient(fast);
@@ -132,14 +121,24 @@ test("F4 a vault that trickles holds up nobody else", async () => {
 
 describe("a vault that is silent on its lanes", () => {
   test("is left at the deadline", async () => {
-    const client = openClient(await openFakeVault({}, await openLanePeer(() => {})));
+    const client = openClient(
+      await openFakeVault(
+        {},
+        lanePeer(() => {}),
+      ),
+    );
     const landing = land(client, await Pages.open(2, 4096), { deadlineMs: 700 });
     await expect(landing).rejects.toMatchObject({ code: "VAULT_DEADLINE" });
     await until(() => client.lanes === "broken", "it to be taken for dead");
   });
 
   test("holds nobody who gives up", async () => {
-    const client = openClient(await openFakeVault({}, await openLanePeer(() => {})));
+    const client = openClient(
+      await openFakeVault(
+        {},
+        lanePeer(() => {}),
+      ),
+    );
     const pages = await Pages.open(2, 4096);
     await client.hello(SOON_MS);
     const signal = AbortSignal.timeout(20);
@@ -151,7 +150,7 @@ describe("a vault that is silent on its lanes", () => {
 });
 
 test("no record byte enters the JavaScript heap while a gigabyte is restored", async () => {
-  const client = openClient(await openVault({ lanePort: 0, maxBytes: 256 * MIB }));
+  const client = openClient(await openVault({ lanes: true, maxBytes: 256 * MIB }));
   const pages = await Pages.open(64, MIB);
   for (const item of pages.encode()) {
     await client.storeEncoded(NAMESPACE, "kv", [item], SOON_MS);

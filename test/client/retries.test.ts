@@ -13,7 +13,7 @@ import {
 } from "../../src/limits.ts";
 import type * as Limits from "../../src/limits.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
-import { openLanePeer } from "../support/lanes.ts";
+import { lanePeer } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "../support/vaults.ts";
 
@@ -46,7 +46,7 @@ test("F33 second tries end with the budget, which answers and time bring back", 
 
 test("F33 requests that fail together are tried once more as far as the budget goes, and no third time", async () => {
   const sockets = new Set<Socket>();
-  const peer = await openLanePeer((socket) => sockets.add(socket));
+  const peer = lanePeer((socket) => sockets.add(socket));
   let asked = 0;
   const Lookup = (_call: unknown, done: (error: null, reply: unknown) => void): void => {
     asked += 1;

@@ -32,7 +32,7 @@ interface Bench {
 
 /** Vault, proxy with these faults, client behind it; `records` are stored past the proxy. */
 async function openBench(records: readonly TestRecord[], faults: Partial<Faults>): Promise<Bench> {
-  const vault = await openVault({ lanePort: null });
+  const vault = await openVault({ lanes: false });
   await openClient(vault).store(NAMESPACE, "kv", records, SOON_MS);
   const proxy = closeAfterTest(await startFaultProxy({ target: vault.address, faults }));
   return { vault, proxy, client: openClient(proxy) };
@@ -173,7 +173,7 @@ describe("on the way to the vault", () => {
 });
 
 test("the proxy as a program prints its address, obeys its stdin and counts at the end", async () => {
-  const vault = await openVault({ lanePort: null });
+  const vault = await openVault({ lanes: false });
   await openClient(vault).store(NAMESPACE, "kv", LARGE, SOON_MS);
   const path = fileURLToPath(new URL("../support/fault-proxy.js", import.meta.url));
   const program = spawn(process.execPath, [

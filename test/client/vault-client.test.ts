@@ -56,7 +56,7 @@ describe("a vault that is not there", () => {
   });
 
   test("a connection that is cut between calls is made again, with a new greeting", async () => {
-    const vault = await openVault({ lanePort: null });
+    const vault = await openVault({ lanes: false });
     const relay = await openRelay(vault);
     const client = openClient(relay);
     await client.lookup(NAMESPACE, KEY, SOON_MS);

@@ -53,7 +53,7 @@ test.each(["memfd", "file"])(
 );
 
 test("no slot is granted before its memory is there", () => {
-  const { id } = createArena({ slotBytes: SLOT, slotCount: 4, dir: null });
+  const { id } = createArena({ slotBytes: SLOT, slotCount: 4, dir: null, label: 1 });
   expect(leaseSlots(id, 1, 4)).toHaveLength(0);
   closeArena(id);
   closeArena(id);
@@ -80,7 +80,7 @@ test("owners, shares and generations", async () => {
 test("a file is private, gone at close, and swept when its process died", () => {
   const left = join(dir, "tierkv-arena-1-0");
   writeFileSync(left, "");
-  const { id, path } = createArena({ slotBytes: SLOT, slotCount: 1, dir });
+  const { id, path } = createArena({ slotBytes: SLOT, slotCount: 1, dir, label: 1 });
   expect(statSync(path).mode & 0o7777).toBe(0o600);
   expect(sweepArenaDir(dir)).toBe(1);
   expect(existsSync(left)).toBe(false);
@@ -98,5 +98,7 @@ test.each([
   [{ slotBytes: 4096, slotCount: 1, dir: "/nonexistent" }, "ARENA_FAILED", "/nonexistent"],
 ])("%j is refused", (options, code, words) => {
   const refusal = { code, message: expect.stringContaining(words) as string };
-  expect(() => createArena(options)).toThrow(expect.objectContaining(refusal) as Error);
+  expect(() => createArena({ ...options, label: 1 })).toThrow(
+    expect.objectContaining(refusal) as Error,
+  );
 });

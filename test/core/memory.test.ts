@@ -3,6 +3,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { Worker } from "node:worker_threads";
 import { expect, test } from "vitest";
+import { MADE_NOW } from "../../src/limits.ts";
 import {
   closeStore,
   createStore,
@@ -132,7 +133,7 @@ test("a store's views need no room, whenever they are collected", async () => {
   const put = (index: number): number => {
     const { key, record } = makeRecord(index, { payloadBytes: 900_000 });
     const lengths = Float64Array.of(record.length);
-    const { reservations, statuses } = storeReserve(store, NAMESPACE, key, lengths, 0);
+    const { reservations, statuses } = storeReserve(store, NAMESPACE, key, lengths, 0, 0, MADE_NOW);
     const [reservation = 0] = reservations;
     if (reservation === 0) return statuses[0] ?? 0;
     expect(storeWrite(reservation, 0, record)).toBe(true);
@@ -151,7 +152,7 @@ test("a store's views need no room, whenever they are collected", async () => {
   }
   expect(storeStats(store).evicted).toBe(16);
   expect(views[0]?.equals(makeRecord(0, { payloadBytes: 900_000 }).record)).toBe(true);
-  await storeFlush(store, null, 0);
+  await storeFlush(store, 0, null, 0);
   expect(storeStats(store).usedBytes).toBe(0);
   closeStore(store);
   closeStore(store);

@@ -153,7 +153,8 @@ def test_without_a_sidecar_at_start_the_engine_runs_and_finds_a_late_one(bench: 
     text = bench.new_prompt()
     assert bench.ask(text) == 0
     assert bench.ask(text) == BLOCKS * BLOCK  # its own cache
-    assert bench.counter("dropped_save_no_sidecar") >= BLOCKS
+    # No name is whole without a sidecar, so nothing is offered.
+    assert bench.counter("steps_unnamed") > 0
     bench.check_tidy()
     bench.check_recovery()
 
@@ -205,8 +206,8 @@ def test_a_sidecar_that_fails_during_saves(bench: Bench, fault: str) -> None:
     bench.engine.call("go_on_until", moment="saving")
     getattr(bench.cluster.sidecar, fault)()
     bench.finish_all(texts)
-    assert bench.dropped() > before
     bench.check_recovery()
+    assert bench.dropped() > before  # what waited is counted when the cache is emptied
 
 
 @pytest.mark.parametrize("fault", ["freeze", "kill"])

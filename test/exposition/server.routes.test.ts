@@ -1,4 +1,4 @@
-// Owns the proof that the metrics endpoint serves one route, and reads no body of anything.
+// Owns the proof that the metrics endpoint serves two routes, and reads no body of anything.
 import { connect } from "node:net";
 import { expect, test } from "vitest";
 import { startScrapeServer } from "../../src/exposition/server.ts";
@@ -8,16 +8,29 @@ const BODY_BYTES = 256_000_000;
 /** What the buffers of two sockets take before anybody reads. */
 const UNREAD_BYTES_MAX = 64_000_000;
 const METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"] as const;
-const PATHS = ["/metrics", "/metrics?x=1", "/", "/metrics/", "/../metrics", "//metrics", "/debug"];
+const PATHS = [
+  "/metrics",
+  "/metrics?x=1",
+  "/",
+  "/metrics/",
+  "/../metrics",
+  "//metrics",
+  "/debug",
+  "/healthz",
+];
 
-async function open(): Promise<{ port: number; reads: () => number }> {
+async function open(
+  trouble: () => string | null = () => null,
+): Promise<{ port: number; reads: () => number }> {
   let reads = 0;
   const read = (): [] => {
     reads += 1;
     return [];
   };
   const listen = { host: "127.0.0.1", port: 0 };
-  const server = closeAfterTest(await startScrapeServer({ listen, key: "[vault] x", read }));
+  const server = closeAfterTest(
+    await startScrapeServer({ listen, key: "[vault] x", read, trouble }),
+  );
   return { port: Number(new URL(server.url).port), reads: () => reads };
 }
 
@@ -55,15 +68,28 @@ function send(port: number, method: string, path: string, bodyBytes: number): Pr
   });
 }
 
-test("only GET /metrics is served", async () => {
+test("/healthz is 200 while the process does its work, and 503 with the reason while it cannot", async () => {
+  let reason: string | null = null;
+  const { port } = await open(() => reason);
+  const ask = async (): Promise<[number, string]> => {
+    const response = await fetch(`http://127.0.0.1:${port}/healthz`);
+    return [response.status, await response.text()];
+  };
+  expect(await ask()).toEqual([200, "ok\n"]);
+  reason = "the disk takes no more records";
+  expect(await ask()).toEqual([503, "the disk takes no more records\n"]);
+});
+
+test("only GET /metrics and GET /healthz are served", async () => {
   const { port, reads } = await open();
   let served = 0;
   for (const method of METHODS) {
     for (const path of PATHS) {
-      const isIt = method === "GET" && /^\/metrics(?:\?|$)/.test(path);
+      const isScrape = method === "GET" && /^\/metrics(?:\?|$)/.test(path);
+      const isIt = isScrape || (method === "GET" && path === "/healthz");
       const { status } = await send(port, method, path, 0);
       expect([method, path, status]).toEqual([method, path, isIt ? 200 : 404]);
-      served += Number(isIt);
+      served += Number(isScrape);
       expect(reads()).toBe(served);
     }
   }

@@ -87,7 +87,7 @@ test("what was saved, restored, decided and missed is what can be scraped", asyn
   const listen = 'metrics_listen = "127.0.0.1:0"';
   const vault = await start(
     "vault",
-    `[cluster]\nrole = "cold"\n[vault]\nlisten = "127.0.0.1:0"\n${listen}\n`,
+    `[cluster]\nrole = "cold"\n[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:0"\n${listen}\n`,
   );
   const address = String(vault.ready["address"]);
   const socket = join(dir, "run", "sidecar.sock");
@@ -141,7 +141,7 @@ test("what was saved, restored, decided and missed is what can be scraped", asyn
 
 test("an address that is taken is named with its key", async () => {
   const toml =
-    '[vault]\nlisten = "127.0.0.1:0"\nmetrics_listen = "127.0.0.1:0"\n[cluster]\nrole = "cold"\n';
+    '[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:0"\nmetrics_listen = "127.0.0.1:0"\n[cluster]\nrole = "cold"\n';
   const first = await start("vault", toml);
   const { host } = new URL(first.url);
   const config = join(dir, "second.toml");

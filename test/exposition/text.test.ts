@@ -13,7 +13,8 @@ test("labels and help are escaped, and families without samples are left out", (
 test("counters of one prefix become one family; microseconds become seconds", () => {
   const grouped = [{ prefix: "miss_", name: "misses", label: "reason", help: "Why." }];
   const counts = { miss_evicted: 2, busy_us: 1_500_000, miss_never_stored: 1 };
-  const lines = exposition(counterFamilies("t", counts, grouped)).split("\n");
+  const lines = exposition(counterFamilies("t", counts, { busy_us: "Busy." }, grouped)).split("\n");
+  expect(lines).toContain("# HELP t_busy_seconds_total Busy.");
   expect(lines.filter((line) => line !== "" && !line.startsWith("#"))).toEqual([
     "t_busy_seconds_total 1.5",
     't_misses_total{reason="evicted"} 2',

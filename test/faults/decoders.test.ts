@@ -26,7 +26,7 @@ const REGISTER: Frame = {
   groups: [makeGroup()],
 };
 const NAMESPACE: Frame = { t: "namespace", namespace: HASH, model: "test/model", parts: {} };
-const HELLO_OF = { protocol: 1, engine: "e", rank: 1, world: 4, shards: 2, pid: 7, shim: "1" };
+const HELLO_OF = { protocol: 2, engine: "e", rank: 1, world: 4, shards: 2, pid: 7, shim: "1" };
 
 /** One of each message, as a shim sends it. */
 const MESSAGES: readonly Frame[] = [
@@ -34,7 +34,7 @@ const MESSAGES: readonly Frame[] = [
   NAMESPACE,
   { t: "hello", role: "worker", vllm: "0.32.0", ...HELLO_OF },
   { t: "mapped", arena: 1 },
-  { t: "save", arena: 1, items: [[1, 2, 3, HASH, HASH, 16, 5]] },
+  { t: "save", arena: 1, namespace: HASH, items: [[1, 2, 3, HASH, HASH, 16, 5]] },
   { t: "return", arena: 1, slots: Buffer.alloc(16) },
   { t: "prefetch", req: "r", plan: 1, groups: [{ group: 0, class: "kv", hashes: HASH, from: 0 }] },
   { t: "release", req: "r", plan: 1, tokens: 16, load_us: 5 },
@@ -145,6 +145,7 @@ describe("F10 checks meet anything", { timeout: TEST_MS_MAX }, () => {
       recordBytes: fc.array(count, { maxLength: 4 }),
       recordClass: fc.nat(3),
       tenant: fc.nat(),
+      flushed: fc.nat(),
     });
     await meet(40_000, fc.tuple(offers, classes), codes, ([offer, recordClass]) =>
       checkOffer(offer, { recordClass, maxRecordBytes: 1 << 20 }),

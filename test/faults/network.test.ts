@@ -8,7 +8,7 @@ const KIB = 1024;
 interface Case {
   title: string;
   faults: Partial<WireFaults>;
-  /** What the proxies must have done, at least. */
+  /** What the proxy must have done, at least. */
   acted: Partial<WireCounts>;
 }
 
@@ -67,11 +67,11 @@ const CASES: readonly Case[] = [
 ];
 
 describe.each(["lanes", "gRPC"])("records over %s", (way) => {
-  const vault = way === "gRPC" ? { lanePort: null } : {};
+  const vault = way === "gRPC" ? { lanes: false } : {};
 
   test.each(CASES)("$title", async ({ faults, acted }) => {
     const stand = await openStand({ vault });
-    const { weather, load, proxies } = stand;
+    const { weather, load, proxy } = stand;
     const hasActed = (): boolean =>
       Object.entries(acted).every(([name, least]) => weather.counts[name as never] >= least);
     await underLoad(stand, {
@@ -81,7 +81,7 @@ describe.each(["lanes", "gRPC"])("records over %s", (way) => {
         weather.set({});
         // HTTP/2 that was garbled is silent until its pings are missed, after 40 s: connections end with what garbled them.
         if (faults.duplicateEvery !== undefined || faults.reorderEvery !== undefined) {
-          for (const proxy of proxies) proxy.cut();
+          proxy.cut();
         }
       },
     });

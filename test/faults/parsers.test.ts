@@ -47,7 +47,7 @@ describe("F10 texts meet their parsers", { timeout: TEST_MS_MAX }, () => {
       const code = `tkv1.${Buffer.concat([body, sum]).toString("base64url")}`;
       const found = decodeJoinCode(code);
       expect(found.fingerprint).toHaveLength(32);
-      expect(found.token).toMatch(/^[\x21-\x7e]+$/);
+      expect(found.secret).toMatch(/^[\x21-\x7e]+$/);
       // Bytes that are no text of an address are not the same again.
       if (/^[ -~]+$/.test(found.address)) expect(encodeJoinCode(found)).toBe(code);
     });

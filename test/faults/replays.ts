@@ -57,7 +57,10 @@ export const REPLAYS: readonly Replay[] = [
   {
     commit: "3f88007",
     bug: "the lanes of a vault behind TLS were open in the clear",
-    test: ["test/vault/lanes.tls.test.ts", "a token that was overheard is of no use in the clear"],
+    test: [
+      "test/vault/server.lanes.test.ts",
+      "a token that was overheard is of no use in the clear",
+    ],
   },
   {
     commit: "f30ca65",

@@ -1,30 +1,13 @@
 // Owns the list of faults as data: what may go wrong, what must then happen, and which tests drive it.
-
-export interface FaultRow {
-  id: string;
-  fault: string;
-  behaviour: string;
-  /** Files with a test whose title begins with the id: the fault is injected and what must happen is checked. */
-  tests: readonly string[];
-  /** What no test drives yet. */
-  open?: string;
-  /** Why no test drives it under load. */
-  unloaded?: string;
-}
+import { AT_START, row } from "./row.ts";
+import type { FaultRow } from "./row.ts";
+import { UPKEEP } from "./table-upkeep.ts";
 
 /** Files whose tests run under load, with a floor of traffic, a ledger of every byte, and proof that the fault acted. */
 const LOADED =
   /^test\/(?:faults\/(?:disk|failpoints|memory|network|peers|processes|reads|rows|soak)|(?:sidecar\/sidecar|vault\/server)\.kill)\.test\.ts$|^crates\/core\/tests\/lanes\/failpoints\.rs$/;
 
 export const isLoaded = ({ tests }: FaultRow): boolean => tests.some((path) => LOADED.test(path));
-
-const row = (
-  id: string,
-  fault: string,
-  behaviour: string,
-  tests: readonly string[],
-  rest: Pick<FaultRow, "open" | "unloaded"> = {},
-): FaultRow => ({ id, fault, behaviour, tests, ...rest });
 
 const ENGINE = "test/engine/test_faults.py";
 const NETWORK = "test/faults/network.test.ts";
@@ -38,7 +21,6 @@ const SHIM = "python-shim/tests/";
 const GATEWAY = { open: "concerns the gateway, which is not built" };
 const RING = { open: "concerns the ring of several vaults, which is not built" };
 /** Why load would prove nothing. */
-const AT_START = { unloaded: "settled before anything is served" };
 const BY_NAME = { unloaded: "settled by the names of things, whatever the traffic" };
 
 export const FAULTS: readonly FaultRow[] = [
@@ -116,7 +98,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F12",
     "disk full or read-only",
     "reads go on, writing stops, memory serves, an alarm; never half a record",
-    [PROCESSES, `${RUST}disk_full.rs`, `${RUST}disk_faults.rs`],
+    [PROCESSES, "test/vault/disk-watch.test.ts", `${RUST}disk_full.rs`, `${RUST}disk_faults.rs`],
   ),
   row(
     "F13",
@@ -194,7 +176,14 @@ export const FAULTS: readonly FaultRow[] = [
     "F25",
     "same hash, other model, weights, LoRA, parallelism, dtype or layout",
     "another namespace, so no hit",
-    [`${SHIM}test_namespace.py`, "test/engine/test_two_engines.py"],
+    [
+      `${SHIM}test_namespace.py`,
+      `${SHIM}test_weights.py`,
+      `${SHIM}test_resolved.py`,
+      `${SHIM}test_requests.py`,
+      "test/engine/test_two_engines.py",
+      "test/engine/test_names.py",
+    ],
     BY_NAME,
   ),
   row(
@@ -259,6 +248,8 @@ export const FAULTS: readonly FaultRow[] = [
     [
       ROWS,
       "test/vault/server.overload.test.ts",
+      "test/vault/server.kept.test.ts",
+      "test/vault/access/door.crowds.test.ts",
       "test/sidecar/sidecar.overload.test.ts",
       "test/vault/server.bounds.test.ts",
       "test/sidecar/shim-server.test.ts",
@@ -268,6 +259,7 @@ export const FAULTS: readonly FaultRow[] = [
   row("F37", "huge requests", "refused before anything is allocated, with the limit", [
     ROWS,
     "test/vault/server.overload.test.ts",
+    "test/vault/server.crowded.test.ts",
     "test/sidecar/sidecar.overload.test.ts",
     "test/vault/unary.test.ts",
     "test/vault/store.test.ts",
@@ -283,7 +275,14 @@ export const FAULTS: readonly FaultRow[] = [
     "F39",
     "another user of the machine",
     "refused by the kernel, and by who asks it",
-    ["test/socket-file.peers.test.ts"],
+    [
+      "test/socket-file.peers.test.ts",
+      "test/own-file.test.ts",
+      "test/cli/sidecar-link.test.ts",
+      "test/cli/credentials.test.ts",
+      "python-shim/tests/test_dial.py",
+      `${RUST}folder.rs`,
+    ],
     { unloaded: "needs a second user of the machine; settled as a connection opens" },
   ),
   row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [
@@ -327,4 +326,12 @@ export const FAULTS: readonly FaultRow[] = [
   ),
   row("F46", "a gateway's backend dies in mid-stream", "a clean end", [], GATEWAY),
   row("F47", "a wrong stream of KV events", "routing gets worse, never wrong", [], GATEWAY),
+  row(
+    "F48",
+    "weights are replaced in a running engine",
+    "nothing old is restored, what waits to be saved is dropped, no other engine meets what the new ones compute",
+    ["test/engine/test_weights.py"],
+    BY_NAME,
+  ),
+  ...UPKEEP,
 ];

@@ -20,6 +20,7 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
     from,
     tokens,
     tail,
+    tenant: 0,
   }));
   const held = cases.map((of) => {
     const bits = newBitmap(of.held.length);

@@ -26,7 +26,7 @@ test.each([
 ])(
   "blocks come back over %s, and the vault has neither them nor their namespace",
   async (_way, lanes) => {
-    const vault = await openVault({ lanePort: 0 });
+    const vault = await openVault({ lanes: true });
     const client = openClient(vault, "kv", { lanes });
     const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
     const engine = await FakeEngine.start(sidecar.socketPath);
@@ -73,7 +73,7 @@ test.each([
 ])(
   "what no key opens is a miss over %s, counted, and the vault is not blamed",
   async (_way, lanes) => {
-    const vault = await openVault({ lanePort: 0 });
+    const vault = await openVault({ lanes: true });
     const client = openClient(vault, "kv", { lanes });
     const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
     const engine = await FakeEngine.start(sidecar.socketPath);

@@ -1,8 +1,8 @@
 // Owns the proof of how an engine comes up and goes away: arena, credits, ranks, one end for all, a new arena for a new life.
-import { existsSync, readlinkSync } from "node:fs";
+import { existsSync, readlinkSync, statSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import { SAVE_CREDITS_MIN } from "../../src/limits.ts";
-import { FakeEngine, FakeWorker, hashesOf, helloFrame } from "../support/shim-client.ts";
+import { FakeEngine, FakeWorker, arenaPath, hashesOf, helloFrame } from "../support/shim-client.ts";
 import { makeBlocks, makeGroup, ShimClient } from "../support/shim-client.ts";
 import { openSidecar, openStack, testDirectory } from "../support/sidecars.ts";
 import { MIB, until } from "../support/vaults.ts";
@@ -75,17 +75,17 @@ describe("coming up", () => {
     const directory = testDirectory();
     const { socketPath } = await openSidecar({ arenaDir: directory });
     const engine = await FakeEngine.start(socketPath);
-    const { path } = engine.workers[0]!.got("arena")[0] as { path: string };
+    const path = readlinkSync(arenaPath(engine.workers[0]!.arena));
     expect(path.startsWith(`${directory}/`)).toBe(true);
+    expect(statSync(path).mode & 0o777).toBe(0o600);
     engine.close();
     await until(() => !existsSync(path), "the file to go");
   });
 
-  test("without it the path leads to a memfd", async () => {
+  test("without it the arena is a memfd", async () => {
     const { socketPath } = await openSidecar();
     const engine = await FakeEngine.start(socketPath);
-    const { path } = engine.workers[0]!.got("arena")[0] as { path: string };
-    expect(readlinkSync(path)).toMatch(/^\/memfd:/);
+    expect(readlinkSync(arenaPath(engine.workers[0]!.arena))).toMatch(/^\/memfd:/);
   });
 });
 

@@ -14,18 +14,31 @@ const hash = (number: number): Buffer => {
 
 test("a miss has the reason of the block's latest fate", () => {
   const fates = new Fates();
-  expect(fates.missReason(OURS, 0, hash(1))).toBe("never_stored");
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("never_stored");
   fates.dropped(OURS, 0, hash(1), "queue_full");
-  expect(fates.missReason(OURS, 0, hash(1))).toBe("dropped_queue_full");
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("dropped_queue_full");
   fates.stored(OURS, 0, hash(1));
-  expect(fates.missReason(OURS, 0, hash(1))).toBe("evicted");
-  expect(fates.missReason(THEIRS, 0, hash(1))).toBe("other_namespace");
-  expect(fates.missReason(OURS, 1, hash(1))).toBe("never_stored");
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("evicted");
+  expect(fates.missReason(THEIRS, "kv", 0, hash(1))).toBe("other_namespace");
+  expect(fates.missReason(OURS, "kv", 1, hash(1))).toBe("never_stored");
+});
+
+test("what was stored before its vault was started again is lost, what came after is not", () => {
+  const fates = new Fates();
+  fates.stored(OURS, 0, hash(1));
+  fates.restarted("ssm");
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("evicted");
+  fates.restarted("kv");
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("lost");
+  fates.flushed("kv", () => true);
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("flushed");
+  fates.stored(OURS, 0, hash(1));
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("evicted");
 });
 
 test("the oldest fate is forgotten", () => {
   const fates = new Fates();
   for (let number = 0; number <= FATES_MAX; number += 1) fates.stored(OURS, 0, hash(number));
-  expect(fates.missReason(OURS, 0, hash(0))).toBe("never_stored");
-  expect(fates.missReason(OURS, 0, hash(1))).toBe("evicted");
+  expect(fates.missReason(OURS, "kv", 0, hash(0))).toBe("never_stored");
+  expect(fates.missReason(OURS, "kv", 0, hash(1))).toBe("evicted");
 });

@@ -24,7 +24,7 @@ const GOOD: Record<string, Record<string, unknown>> = {
     groups: [{ group: 0, class: "kv", hashes: Buffer.concat([HASH, HASH]), from: 1 }],
   },
   release: { t: "release", req: "r", plan: 1 },
-  save: { t: "save", arena: 7, items: [[1, 2, 0, HASH, HASH, 16]] },
+  save: { t: "save", arena: 7, namespace: digest("n"), items: [[1, 2, 0, HASH, HASH, 16]] },
   return: { t: "return", arena: 7, slots: slotBytes([1, 2]) },
   counts: { t: "counts", counters: { dropped_save_no_slot: 3 } },
   ping: { t: "ping", n: 5 },
@@ -48,6 +48,7 @@ test("fields arrive as sent", () => {
   expect(parseMessage(GOOD["save"]!, "test")).toEqual({
     t: "save",
     arena: 7,
+    namespace: digest("n"),
     items: [
       { slot: 1, generation: 2, group: 0, hash: HASH, parent: HASH, endTokens: 16, tenant: 0 },
     ],

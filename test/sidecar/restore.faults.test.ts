@@ -1,6 +1,7 @@
 // Owns the proof of restores when records or vaults are bad: nothing wrong is placed, what came before counts, nothing hangs.
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { countBits, packKeys } from "../../src/block.ts";
+import { VaultClient } from "../../src/client/vault-client.ts";
 import type { Faults } from "../support/fault-proxy.js";
 import { expectNoLeak, openScene, saveAll } from "../support/scene.ts";
 import { hashesOf, makeBlocks, makeGroup } from "../support/shim-client.ts";
@@ -136,6 +137,8 @@ describe("vaults that fail", () => {
   });
 
   test("F30 records evicted between look-up and fetch end the hit", async () => {
+    // Of an eviction nobody is told.
+    const deaf = vi.spyOn(VaultClient.prototype, "watch").mockRejectedValue(new Error("deaf"));
     const scene = await openScene();
     const { engine, vault, proxy } = scene;
     const blocks = makeBlocks("gone", 4, PAGE);
@@ -147,5 +150,6 @@ describe("vaults that fail", () => {
     const view = await engine.done(plan);
     expect(["end_of_hit", "complete"]).toContain(view.reason);
     expect(vault.counters.get("fetch_missing") > 0).toBe(view.reason === "end_of_hit");
+    deaf.mockRestore();
   });
 });

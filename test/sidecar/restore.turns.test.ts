@@ -9,6 +9,7 @@ import { Fates } from "../../src/sidecar/fates.ts";
 import type { Fetcher } from "../../src/sidecar/fetcher.ts";
 import type { SidecarMessage } from "../../src/sidecar/messages.ts";
 import { Pacer } from "../../src/sidecar/pacer.ts";
+import { Quarantine } from "../../src/sidecar/quarantine.ts";
 import { Restorer } from "../../src/sidecar/restore.ts";
 import { blockKey, Shelf } from "../../src/sidecar/shelf.ts";
 import { digest } from "../support/records.ts";
@@ -29,7 +30,9 @@ async function openShelf(): Promise<Shelf> {
   const user = { onBlock(): void {} };
   for (let index = 0; index < BLOCKS; index += 1) {
     const hash = HASHES.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-    const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hashes: hash };
+    const place = { parent: Buffer.alloc(32), first: index, tenant: 0 };
+    const kv = { recordClass: "kv" as const, group: 0 };
+    const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
     const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
     shelf.startFetch([block]);
     shelf.place(block);
@@ -44,6 +47,7 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
     shards: 1,
     decisions: new Decisions(newSidecarCounters(), logger),
     fates: new Fates(),
+    quarantine: new Quarantine(),
     gates: { kv: null, ssm: null },
     waitMs: WAIT_MS,
     stallMs: 1000,
@@ -83,7 +87,7 @@ function placedCount(sent: readonly SidecarMessage[]): number {
   );
 }
 
-const PLAN = { t: "prefetch" as const, req: "r", plan: 1 };
+const PLAN = { t: "prefetch" as const, req: "r", plan: 1, tenant: 0 };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 
 test("a plan whose deadline comes in any turn of the loop holds exactly what was told", async () => {

@@ -2,11 +2,12 @@
 import { expect, test } from "vitest";
 import { toNamespace } from "../../src/block.ts";
 import type { EncodePool } from "../../src/codec/pool.ts";
-import { SAVE_BATCH_BYTES, SAVE_BATCH_ITEMS } from "../../src/limits.ts";
+import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_BATCH_ITEMS } from "../../src/limits.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import { outboxStatus } from "../../src/native.ts";
 import { chooseCodecs } from "../../src/sidecar/codecs.ts";
 import { Fates } from "../../src/sidecar/fates.ts";
+import { Quarantine } from "../../src/sidecar/quarantine.ts";
 import { Saver } from "../../src/sidecar/save.ts";
 import type { SaveSource } from "../../src/sidecar/save.ts";
 import type { StoreQueue } from "../../src/sidecar/store-queue.ts";
@@ -24,7 +25,7 @@ const NAMESPACE = toNamespace(digest("namespace of the drafts"));
 
 /** An engine whose vault has its lanes up before anything is saved. */
 async function openWarm(options: TestSidecarOptions = {}): Promise<Saving> {
-  const vault = await openVault({ lanePort: 0 });
+  const vault = await openVault({ lanes: true });
   const vaults = { kv: openClient(vault), ssm: null };
   const sidecar = await openSidecar({ vaults, ...options });
   const engine = await FakeEngine.start(sidecar.socketPath);
@@ -86,7 +87,7 @@ test("where slots run short blocks are encoded ahead of the lanes, and all are s
 });
 
 /** A saver between slots and a vault that says whether it has room. */
-function openSaver(isShort: boolean) {
+function openSaver(isShort: boolean, blockBytes = PAGE) {
   const calls: string[] = [];
   const records = (task: { slots: Uint32Array }): unknown[] =>
     Array.from({ length: task.slots.length / 2 }, () => ({ bytes: 1, drop: () => {} }));
@@ -114,14 +115,20 @@ function openSaver(isShort: boolean) {
     shedDeeperThan: () => false,
   } as unknown as StoreQueue;
   const finished: number[] = [];
-  const source = saveSource(PAGE, finished, isShort);
+  const source = saveSource(blockBytes, finished, isShort);
   const options = {
     pool,
     stores: { kv: store, ssm: null },
     codecs: chooseCodecs({ enabled: false }),
   };
   const counters = newSidecarCounters();
-  const saver = new Saver({ ...options, fates: new Fates(), counters, logger });
+  const saver = new Saver({
+    ...options,
+    fates: new Fates(),
+    quarantine: new Quarantine(),
+    counters,
+    logger,
+  });
   let slots = 0;
   const save = async (name: string, count: number, from = source): Promise<void> => {
     const items = makeBlocks(name, count, 16).map(({ hash, parent, endTokens }) => {
@@ -185,6 +192,19 @@ test("a vault without room and a worker that runs short of slots: they are encod
   await save("a", 2);
   expect(calls).toEqual(["encode"]);
   expect(finished).toEqual([1, 2]);
+});
+
+test("no more is encoded ahead than its share of the queue: the next blocks keep their slots", async () => {
+  const { vault, calls, finished, save } = openSaver(true, SAVE_AHEAD_BYTES_MAX);
+  vault.hasRoom = false;
+  await save("a", 1);
+  await save("b", 1);
+  expect(calls).toEqual(["encode"]);
+  expect(finished).toEqual([1]);
+  vault.hasRoom = true;
+  vault.onRoom();
+  await new Promise(setImmediate);
+  expect(calls).toEqual(["encode", "draft"]);
 });
 
 test("an engine that leaves waits for no room, but for its drafts", async () => {

@@ -6,10 +6,12 @@ import { SAVE_QUEUE_BYTES_MAX } from "../../src/limits.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import { chooseCodecs } from "../../src/sidecar/codecs.ts";
 import { Fates } from "../../src/sidecar/fates.ts";
+import { Quarantine } from "../../src/sidecar/quarantine.ts";
 import { Saver } from "../../src/sidecar/save.ts";
 import type { StoreQueue } from "../../src/sidecar/store-queue.ts";
 import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import { startFaultProxy } from "../support/fault-proxy.js";
+import { digest } from "../support/records.ts";
 import { saveSource } from "../support/save-source.ts";
 import { FakeEngine, makeBlocks, makeGroup } from "../support/shim-client.ts";
 import { openSidecar, openStack } from "../support/sidecars.ts";
@@ -71,7 +73,7 @@ describe("drops", () => {
   });
 
   test("a vault that is down: without encoding, and again once it is back", async () => {
-    const vault = await openVault({ lanePort: null });
+    const vault = await openVault({ lanes: false });
     const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
     const client = openClient(proxy);
     const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
@@ -102,9 +104,11 @@ describe("drops", () => {
     worker!.send({
       t: "save",
       arena: worker!.arena,
+      namespace: engine.namespace,
       items: [item(slot, generation + 1), item(999_999, 1), item(slot, generation)],
     });
-    worker!.send({ t: "save", arena: worker!.arena, items: [item(slot, generation)] });
+    const again = { t: "save", arena: worker!.arena, namespace: engine.namespace };
+    worker!.send({ ...again, items: [item(slot, generation)] });
     await dropped(sidecar, "bad_slot", 3);
     await until(() => kv.counters.get("stored") === 1, "the good one");
   });
@@ -115,8 +119,23 @@ describe("drops", () => {
     const [worker] = engine.workers;
     const [block] = makeBlocks("a", 1, PAGE);
     const items = [[1, 1, 0, block!.hash, block!.parent, 16]];
-    worker!.send({ t: "save", arena: (worker!.arena + 1) % 2 ** 32, items });
+    const arena = (worker!.arena + 1) % 2 ** 32;
+    worker!.send({ t: "save", arena, namespace: engine.namespace, items });
     await dropped(sidecar, "stale_arena", 1);
+  });
+
+  test("blocks of weights that the engine has no more; its slots come back", async () => {
+    const { sidecar, kv } = await openStack();
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    const namespace = digest("the next generation");
+    engine.scheduler.send({ t: "namespace", namespace, model: "test/model", parts: {} });
+    const named = (): boolean =>
+      sidecar.status().engines[0]!.namespace === namespace.toString("hex").slice(0, 16);
+    await until(named, "the new name");
+    engine.save(makeBlocks("a", 3, PAGE));
+    await dropped(sidecar, "old_weights", 3);
+    await expectCreditsBack(sidecar, engine);
+    expect(kv.counters.get("stored")).toBe(0);
   });
 
   test("a group nobody registered", async () => {
@@ -165,7 +184,9 @@ describe("drops", () => {
     } as unknown as StoreQueue;
     const stores = { kv: store, ssm: null };
     const codecs = chooseCodecs({ enabled: false });
-    const saver = new Saver({ pool, stores, codecs, fates: new Fates(), counters, logger });
+    const fates = new Fates();
+    const quarantine = new Quarantine();
+    const saver = new Saver({ pool, stores, codecs, fates, quarantine, counters, logger });
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
       return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0 };
     });
@@ -181,13 +202,15 @@ describe("a stopping sidecar", () => {
     const { sidecar, kv } = await openStack();
     const engine = await FakeEngine.start(sidecar.socketPath);
     engine.save(makeBlocks("last", 12, PAGE));
-    await until(() => sidecar.status().saves.queuedBlocks > 0, "saves to be taken");
+    const isTaken = (): boolean =>
+      sidecar.status().saves.queuedBlocks > 0 || sidecar.counters.get("blocks_saved") > 0;
+    await until(isTaken, "saves to be taken");
     await sidecar.close();
     expect(kv.counters.get("stored")).toBe(12);
   });
 
   test("does not wait longer than its limit for a vault that hangs", async () => {
-    const vault = await openVault({ lanePort: null });
+    const vault = await openVault({ lanes: false });
     const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
     const sidecar = await openSidecar({ vaults: { kv: openClient(proxy), ssm: null } });
     const engine = await FakeEngine.start(sidecar.socketPath);

@@ -34,7 +34,9 @@ beforeEach(async () => {
 
 function use(index: number, by: User = user): Block {
   const hash = digest(`block ${index}`);
-  const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hashes: hash };
+  const place = { parent: Buffer.alloc(32), first: index, tenant: 0 };
+  const kv = { recordClass: "kv" as const, group: 0 };
+  const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
   return shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, by);
 }
 
@@ -112,4 +114,37 @@ test("the same hash in another namespace or group is another block", () => {
     blockKey(NAMESPACE, 0, NAMESPACE),
   ];
   expect(new Set(keys).size).toBe(4);
+});
+
+test("a block that is lent keeps its slots and its turn, also through a flush, and goes when it is taken back", () => {
+  const blocks = Array.from({ length: 8 }, (_, index) => fetchAndPlace(index));
+  for (const block of blocks) shelf.leave(block, user);
+  const [first, second, third] = blocks as [Block, Block, Block];
+  expect(shelf.lend(first)).toBe(true);
+  expect(shelf.lend(first)).toBe(false);
+  expect(shelf.lend(third)).toBe(true);
+  expect(shelf.room).toBe(6);
+  fetchAndPlace(100);
+  expect([first.state, second.state]).toEqual(["placed", "gone"]);
+  shelf.takeBack(first);
+  fetchAndPlace(101);
+  expect(first.state).toBe("gone");
+  shelf.flush("kv", () => true);
+  expect([third.state, shelf.isPlaced(third.key)]).toEqual(["placed", false]);
+  const leased = arena.status().leasedSlots;
+  shelf.takeBack(third);
+  expect(third.state).toBe("gone");
+  expect(arena.status().leasedSlots).toBe(leased - 2);
+  expect(shelf.lend(third)).toBe(false);
+});
+
+test("a block that is lent and used meanwhile goes with whoever lets go last", () => {
+  const block = fetchAndPlace(1);
+  shelf.lend(block);
+  shelf.flush("kv", () => true);
+  shelf.leave(block, user);
+  expect(block.state).toBe("placed");
+  shelf.takeBack(block);
+  expect(block.state).toBe("gone");
+  expect(arena.status().leasedSlots).toBe(0);
 });

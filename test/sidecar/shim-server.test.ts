@@ -54,7 +54,7 @@ test("the welcome names version, fidelity and budgets", async () => {
   const client = new ShimClient(socketPath);
   client.send(helloFrame({}));
   expect(await client.wait("welcome")).toMatchObject({
-    protocol: 1,
+    protocol: 2,
     sidecar: coreInfo().version,
     fidelity: 0,
     wait_ms: 1234,
@@ -65,11 +65,11 @@ test("the welcome names version, fidelity and budgets", async () => {
 test("F24 a foreign version is refused naming both", async () => {
   const { socketPath } = await openSidecar();
   const client = new ShimClient(socketPath);
-  client.send({ t: "hello", protocol: 2, shim: "7.8.9" });
+  client.send({ t: "hello", protocol: 99, shim: "7.8.9" });
   const { code, message } = await refusal(client);
   expect(code).toBe("VERSION_MISMATCH");
   expect(message).toContain(
-    "shim 7.8.9 speaks local protocol 2, this side speaks local protocol 1",
+    "shim 7.8.9 speaks local protocol 99, this side speaks local protocol 2",
   );
 });
 

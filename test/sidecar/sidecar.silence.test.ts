@@ -1,9 +1,10 @@
 // Owns the proof that each wait for another process ends by its bound when that process says nothing: one silent peer for each.
 import { once } from "node:events";
 import { createServer } from "node:net";
-import type { AddressInfo } from "node:net";
+import type { AddressInfo, Socket } from "node:net";
 import { expect, test, vi } from "vitest";
 import { toNamespace } from "../../src/block.ts";
+import { askOnce } from "../../src/client/ask.ts";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
 import type * as Limits from "../../src/limits.ts";
@@ -13,9 +14,10 @@ import { Orphans } from "../../src/sidecar/orphans.ts";
 import { RightOfWay } from "../../src/sidecar/right-of-way.ts";
 import { Superseded } from "../../src/sidecar/superseded.ts";
 import { openGates, openLinks } from "../../src/sidecar/vaults.ts";
-import type { HelloReply } from "../../src/wire/messages.ts";
+import { vaultService } from "../../src/wire/service.ts";
+import { absent, openReoffer, roomy } from "../support/copies.ts";
 import { openFakeVault, sends } from "../support/fake-vault.ts";
-import { openLanePeer, Pages } from "../support/lanes.ts";
+import { lanePeer, Pages } from "../support/lanes.ts";
 import { firstMessage, rawFetch } from "../support/raw-calls.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
@@ -33,6 +35,10 @@ import {
 } from "../support/vaults.ts";
 import { WAITS_ACROSS } from "../tidy/waits.ts";
 
+vi.mock("../../src/limits-again.ts", async (load) => ({
+  ...(await load<object>()),
+  AGAIN_PAUSE_MS: 20,
+}));
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
@@ -40,6 +46,9 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
   CANARY_CALL_MS: 300,
   CALL_TIMEOUT_MS: 1_000,
   ORPHAN_WAIT_MS: 10,
+  WATCH_TIMEOUT_MS: 300,
+  FLUSH_LEAVE_MS: 300,
+  FLUSH_CONFIRM_MS: 300,
   PROBE_MIN_MS: 10,
   PROBE_MAX_MS: 20,
 }));
@@ -82,6 +91,7 @@ const SILENT = {
   Flush: never,
   Name: never,
   Demote: never,
+  Watch: never,
 };
 
 const late = { code: "VAULT_DEADLINE" };
@@ -100,6 +110,9 @@ test("a vault whose machine takes connections and says nothing", async () => {
   ended("client/session.ts", "this.direct", "work", "this.#greeted", "this.#sayHello");
   ended("client/session.ts", "channel.unary");
   ended("client/vault-client.ts", "this.#session.direct");
+  const asked = { name: "mute", address: mute.address, security: null, timeoutMs: MS };
+  await expect(askOnce(asked, vaultService.Peers, {})).rejects.toMatchObject(late);
+  ended("client/ask.ts", "channel.unary");
 });
 
 test("a probe that nobody answers is followed by the next", async () => {
@@ -154,10 +167,11 @@ test("a vault that wants records and takes none", async () => {
 });
 
 async function openSilentLanes(
-  change: Partial<HelloReply> = {},
-): Promise<{ client: ReturnType<typeof openClient>; peer: Partial<HelloReply> }> {
-  const peer = { ...(await openLanePeer(never)), ...change };
-  return { client: openClient(await openFakeVault(SILENT, peer)), peer };
+  onLane?: (socket: Socket) => void,
+): Promise<{ client: ReturnType<typeof openClient> }> {
+  const peer = lanePeer(never);
+  const hello = { ...peer, onLane: onLane ?? peer.onLane };
+  return { client: openClient(await openFakeVault(SILENT, hello)) };
 }
 
 test("lanes that are taken and say nothing, and those that are never welcomed", async () => {
@@ -174,8 +188,7 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
   ]);
   ended("client/lanes.ts", "this.#run", "Promise");
   ended("client/vault-client.ts", "attempt.lanes.lookup");
-  const { address } = await openMute();
-  const { client: other } = await openSilentLanes({ laneAddress: address.replace(/^.*:/, ":") });
+  const { client: other } = await openSilentLanes((socket) => void socket.resume());
   await other.hello(SOON_MS);
   expect(other.lanes).not.toBe("up");
   ended("client/lanes.ts", "Promise.race");
@@ -183,9 +196,10 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
 });
 
 test("lanes that broke at a vault that has fallen silent are not waited for, and what was stored goes another way", async () => {
-  const peer = await openLanePeer((socket) => socket.destroy());
+  const peer = lanePeer((socket) => socket.destroy());
   let hellos = 0;
-  const reply = { protocol: 1, recordClass: 1, epoch: 1, maxKeys: 4096, ...peer };
+  const { laneToken, onLane } = peer;
+  const reply = { protocol: 1, recordClass: 1, epoch: 1, maxKeys: 4096, laneToken };
   const Hello = (_call: unknown, done: (error: null, reply: object) => void): void => {
     hellos += 1;
     if (hellos === 1)
@@ -197,7 +211,7 @@ test("lanes that broke at a vault that has fallen silent are not waited for, and
         ...reply,
       });
   };
-  const client = openClient(await openFakeVault({ ...SILENT, Hello }));
+  const client = openClient(await openFakeVault({ ...SILENT, Hello }, { onLane }));
   await client.hello(SOON_MS);
   const pages = await Pages.open(1, PAGE);
   await expect(client.storeEncoded(NAMESPACE, "kv", pages.encode(), MS)).rejects.toMatchObject(
@@ -276,8 +290,17 @@ test("a canary whose vault says nothing, and one whose vault takes nothing, come
   ended("sidecar/canary.ts", "client.store", "client.fetch");
 });
 
-const absent = (_call: unknown, done: (error: null, reply: object) => void): void =>
-  done(null, { present: Buffer.from([0]) });
+test("copies are looked at again where a vault does not say whether it holds them, what room it has, or that it took them", async () => {
+  const said = [SILENT, { ...SILENT, Lookup: absent }, { ...SILENT, Lookup: absent, Stats: roomy }];
+  for (const handlers of said) {
+    const client = openClient(await openFakeVault(handlers));
+    await client.hello(SOON_MS);
+    const looks = closeAfterTest(openReoffer(client));
+    await until(() => looks.count() >= 3, "the third look");
+  }
+  ended("sidecar/reoffer.ts", "this.#look", "this.#ask", "client.lookup", "this.#offerAll");
+  ended("sidecar/reoffer.ts", "roomOf", "client.stats", "this.#offer", "Promise.all");
+});
 
 /** A logger that only counts what was given up, which is told at level debug. */
 function countingLogger(): { deaf: typeof logger; errors: () => number } {
@@ -320,6 +343,44 @@ test("superseded states whose vault says nothing when it is told of them are let
   await until(() => errors() === 1, "the call to be given up");
   expect(counters.get("states_superseded")).toBe(0);
   ended("sidecar/superseded.ts", "told.demote");
+});
+
+test("a vault that never says whether it flushed is asked again, and left", async () => {
+  let asked = 0;
+  const Watch = (
+    { request }: { request: { leaving: boolean; client: string } },
+    done: (error: null, reply: object) => void,
+  ): void => {
+    asked += 1;
+    // The first is answered: from then on the sidecar says when it leaves.
+    if (asked === 1) done(null, { epoch: 1, flushes: { number: 0 } });
+    else if (request.leaving) asked = 100;
+  };
+  const client = openClient(await openFakeVault({ ...SILENT, Watch }));
+  const { sidecar, engine } = await openPatient({ Watch });
+  await until(() => asked >= 3, "the third call");
+  engine.close();
+  await until(() => sidecar.status().engines.length === 0, "the engine to have left");
+  await sidecar.close();
+  expect(asked).toBe(100);
+  const said = { client: "a", name: "a", blocks: 0, bytes: 0, saves: 0, leaving: false };
+  const watched = client.watch(said, MS, new AbortController().signal);
+  await expect(watched).rejects.toMatchObject(late);
+  ended("client/vault-client.ts", "this.#session.listen");
+  ended("sidecar/flushes.ts", "Promise.all", "this.#call", "this.#client.watch");
+  ended("sidecar/sidecar.ts", "flushes.close");
+});
+
+test("a sidecar that is told of a flush and says nothing keeps it from ending for a while", async () => {
+  const vault = await openVault();
+  const [admin, sidecar] = [openClient(vault), openClient(vault)];
+  const said = { client: "a", name: "a", blocks: 0, bytes: 0, saves: 0, leaving: false };
+  const watched = sidecar.watch(said, SOON_MS, new AbortController().signal);
+  await until(async () => (await admin.flush(null, SOON_MS)).sidecars.length === 1, "the sidecar");
+  await watched;
+  expect((await admin.flush(null, SOON_MS)).sidecars).toMatchObject([{ confirmed: false }]);
+  ended("vault/flush.ts", "vault.watchers.tell");
+  ended("vault/watchers.ts", "Promise");
 });
 
 test("a reader that takes nothing of what a vault sends it", async () => {

@@ -28,7 +28,9 @@ beforeEach(async () => {
   const user = { onBlock(): void {} };
   blocks = [0, 1].map((index) => {
     const hash = digest(`block ${index}`);
-    const name = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, hashes: hash };
+    const place = { parent: Buffer.alloc(32), first: index, tenant: 0 };
+    const kv = { recordClass: "kv" as const, group: 0 };
+    const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
     const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
     expect(shelf.startFetch([block])).toBe(1);
     return block;

@@ -10,7 +10,7 @@ import type { CertifiedKey } from "../../src/native.ts";
 import { openSecurity } from "../../src/vault/identity.ts";
 import type { SecurityFiles } from "../../src/vault/identity.ts";
 import { startVault } from "../../src/vault/server.ts";
-import type { RunningVault } from "../../src/vault/server.ts";
+import type { RunningVault, VaultOptions } from "../../src/vault/server.ts";
 import { VAULT_SERVER_NAME } from "../../src/wire/security.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { testDirectory } from "./sidecars.ts";
@@ -75,6 +75,7 @@ export function shown({ caPem }: ClosedVault, token: string | null): ChannelSecu
 
 export async function openClosedVault(
   change: Partial<SecurityFiles> & { server?: CertifiedKey } = {},
+  more: Partial<VaultOptions["config"]> = {},
 ): Promise<ClosedVault> {
   const ca = certificate("ca");
   const server = change.server ?? certificate("server", ca);
@@ -95,7 +96,7 @@ export async function openClosedVault(
   const { security } = openSecurity(files, logger);
   const listen = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
   const vault = await startVault({
-    config: { listen, maxBytes: 64 * MIB, lanePort: 0, auditLog },
+    config: { listen, maxBytes: 64 * MIB, auditLog, ...more },
     security,
     recordClass: "kv",
     logger,

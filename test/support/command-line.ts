@@ -16,6 +16,10 @@ export interface Outside {
   env?: Record<string, string>;
   /** What the person at the terminal answers; without it there is no terminal. */
   answer?: string;
+  /** What comes on standard input. */
+  input?: string;
+  /** Whether results go to a terminal. */
+  isTerminal?: boolean;
 }
 
 /** Runs one command line inside this process. */
@@ -30,6 +34,8 @@ export async function runInside(
     out: (line) => void out.push(`${line}\n`),
     err: (line) => void err.push(`${line}\n`),
     isInteractive: outside.answer !== undefined,
+    isTerminal: outside.isTerminal ?? false,
+    readAll: (charsMax) => Promise.resolve((outside.input ?? "").slice(0, charsMax + 1)),
     ask(question): Promise<string> {
       asked.push(question);
       return Promise.resolve(outside.answer ?? "");

@@ -212,6 +212,10 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 - In vLLM's own metrics \`vllm:tierkv_restore_seconds\` is what requests waited for restored blocks, by \`tier\` (\`host\`: the sidecar's memory; \`vault\`).
   Everything the shim counts is \`vllm:tierkv_events_total\`, by \`event\`: \`tokens_restored\`, \`bytes_loaded\`, \`bytes_offered\`,
   \`restore_wait_ms\`, \`misses_*\` by reason, \`dropped_*\` by reason.
+- CPUs with AMX: a fresh engine of 0.32.0 whose first step computes few tokens dies by SIGILL, without a connector, too: \`tilezero\` in
+  \`cpu_attn_amx.hpp\` uses tiles that nobody has asked Linux for (arch_prctl, ARCH_REQ_XCOMP_PERM; oneDNN asks before a larger step). To see it without us,
+  generate from a prompt of 4 tokens in a new eager engine (Qwen3, bf16, head dim 96, 6 heads, 3 KV heads, 5 layers, \`--block-size 32\`). The shim asks in each
+  worker, and leaves 64 tokens to compute until a step of 64 has run, there only. Read from the report, not run: no machine of ours has AMX.
 - With the package installed, \`"kv_connector": "TierKVConnector"\` is enough: it registers itself (\`vllm.general_plugins\`).
 - A release newer than the newest here starts with a warning that names what of the contract it lacks or adds; one older than 0.28 is refused.
 

@@ -1,4 +1,7 @@
 // Owns a gRPC server that answers hello like a vault and everything else as a test says: peers that break the protocol.
+import { once } from "node:events";
+import { createServer } from "node:net";
+import type { AddressInfo, Socket } from "node:net";
 import { Server, ServerCredentials } from "@grpc/grpc-js";
 import type { UntypedServiceImplementation } from "@grpc/grpc-js";
 import { KEYS_MAX } from "../../src/limits.ts";
@@ -15,29 +18,48 @@ export const HELLO: HelloReply = {
   maxRecordBytes: 1_000_000,
   maxChunkBytes: 1_000_000,
   maxKeys: KEYS_MAX,
-  laneAddress: "",
   laneToken: Buffer.alloc(0),
   readOnly: false,
+  flushes: null,
 };
+
+/** A hello, and who takes the lanes that come. */
+export interface FakeHello extends Partial<HelloReply> {
+  onLane?: (socket: Socket) => void;
+}
+
+const LANE_MAGIC = "TKVL";
 
 export async function openFakeVault(
   handlers: UntypedServiceImplementation,
-  hello: Partial<HelloReply> = {},
+  { onLane, ...hello }: FakeHello = {},
 ): Promise<{ address: string }> {
   const server = new Server();
   const answerHello = (_call: unknown, done: (error: null, reply: HelloReply) => void): void =>
     done(null, { ...HELLO, ...hello });
   server.addService({ ...vaultService }, { Hello: answerHello, ...handlers });
-  const port = await new Promise<number>((resolve, reject) => {
-    server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (error, bound) => {
-      if (error === null) resolve(bound);
-      else reject(error);
+  const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
+  const sockets = new Set<Socket>();
+  const door = createServer((socket) => {
+    sockets.add(socket);
+    socket.on("error", () => {});
+    socket.once("data", (first: Buffer) => {
+      socket.pause();
+      socket.unshift(first);
+      if (!first.subarray(0, LANE_MAGIC.length).equals(Buffer.from(LANE_MAGIC)))
+        injector.injectConnection(socket);
+      else if (onLane === undefined) socket.destroy();
+      else onLane(socket);
     });
   });
+  door.listen(0, "127.0.0.1");
+  await once(door, "listening");
   return closeAfterTest({
-    address: `127.0.0.1:${port}`,
+    address: `127.0.0.1:${(door.address() as AddressInfo).port}`,
     close: () => {
+      door.close();
       server.forceShutdown();
+      for (const socket of sockets) socket.destroy();
     },
   });
 }

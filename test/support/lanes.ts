@@ -1,7 +1,5 @@
 // Owns peers for lane tests: a page set in an arena to store and land, lanes by hand, and a vault whose lanes pass a relay.
-import { once } from "node:events";
-import { createServer } from "node:net";
-import type { AddressInfo, Socket } from "node:net";
+import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { packKeys } from "../../src/block.ts";
 import type { LandingPlan } from "../../src/client/lanes.ts";
@@ -16,9 +14,10 @@ import {
 } from "../../src/native.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault } from "./fake-vault.ts";
+import type { FakeHello } from "./fake-vault.ts";
 import { digest, NAMESPACE, noise } from "./records.ts";
-import { openRelay } from "./tcp-relay.ts";
-import type { TcpPeer } from "./tcp-relay.ts";
+import { relayTo } from "./tcp-relay.ts";
+import type { Relay } from "./tcp-relay.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
 
@@ -113,15 +112,12 @@ function header(kind: number): Buffer {
   return frame;
 }
 
-/** Takes lanes, welcomes each, and passes on what comes then; `laneAddress` is for a hello. */
-export async function openLanePeer(
+/** For a fake vault: takes lanes, welcomes each, and passes on what comes then. */
+export function lanePeer(
   onData: (socket: Socket) => void,
-): Promise<Pick<HelloReply, "laneAddress" | "laneToken">> {
-  const sockets = new Set<Socket>();
-  const server = createServer((socket) => {
-    sockets.add(socket);
+): Required<Pick<FakeHello, "laneToken" | "onLane">> {
+  const onLane = (socket: Socket): void => {
     let got = 0;
-    socket.on("error", () => {});
     socket.on("data", (data) => {
       if (got < FRAME_BYTES + TOKEN_BYTES && got + data.length >= FRAME_BYTES + TOKEN_BYTES) {
         socket.write(header(2));
@@ -130,17 +126,9 @@ export async function openLanePeer(
       }
       got += data.length;
     });
-  });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  closeAfterTest({
-    close: () => {
-      for (const socket of sockets) socket.destroy();
-      server.close();
-    },
-  });
-  const { port } = server.address() as AddressInfo;
-  return { laneAddress: `:${port}`, laneToken: Buffer.alloc(TOKEN_BYTES, 1) };
+    socket.resume();
+  };
+  return { onLane, laneToken: Buffer.alloc(TOKEN_BYTES, 1) };
 }
 
 /**
@@ -150,22 +138,24 @@ export async function openLanePeer(
 export async function openFront(
   vault: TestVault,
   slow?: { bytesPerTick: number },
-): Promise<{ address: string; relay: TcpPeer }> {
+): Promise<{ address: string; relay: Relay }> {
   const inner = openClient(vault);
-  const { laneAddress } = await inner.hello(SOON_MS);
-  const relay = await openRelay({ address: `127.0.0.1${laneAddress}` }, slow);
+  // Its own lanes take the token of its first one.
+  await inner.hello(SOON_MS);
+  const relay = relayTo(vault, slow);
   // Each hello needs a token of its own.
   const answer = async (done: (error: null, reply: HelloReply) => void): Promise<void> => {
     const reply = await inner.hello(SOON_MS);
-    done(null, { ...reply, laneAddress: `:${relay.address.split(":")[1]}` });
+    done(null, reply);
   };
-  const front = await openFakeVault({
+  const handlers = {
     Hello: (_call: unknown, done: (error: null, reply: HelloReply) => void): void =>
       void answer(done),
     Lookup: (
       { request }: { request: { keys: Buffer } },
       done: (error: null, reply: unknown) => void,
     ): void => done(null, { present: Buffer.alloc(Math.ceil(request.keys.length / 36 / 8)) }),
-  });
+  };
+  const front = await openFakeVault(handlers, { onLane: relay.adopt });
   return { address: front.address, relay };
 }

@@ -20,7 +20,10 @@ const TYPESCRIPT =
 const ORIGINS: readonly Origin[] = [
   { title: "Sidecar, vault and commands", path: "src/limits.ts", pattern: TYPESCRIPT },
   { title: "Who gets in", path: "src/limits-access.ts", pattern: TYPESCRIPT },
+  { title: "Offering again", path: "src/limits-again.ts", pattern: TYPESCRIPT },
   { title: "Cost model", path: "src/limits-pace.ts", pattern: TYPESCRIPT },
+  { title: "Check of truth", path: "src/limits-truth.ts", pattern: TYPESCRIPT },
+  { title: "Commands", path: "src/limits-tools.ts", pattern: TYPESCRIPT },
   {
     title: "Shim",
     path: "python-shim/tierkv/connectors/vllm/limits.py",

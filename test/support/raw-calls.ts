@@ -1,6 +1,7 @@
 // Owns gRPC calls without our client's manners, to see what a vault does with a peer that has none.
 import type { ClientDuplexStream, ClientReadableStream, ServiceError } from "@grpc/grpc-js";
 import { VaultChannel } from "../../src/client/channel.ts";
+import { MADE_NOW } from "../../src/limits.ts";
 import type {
   FetchChunk,
   FetchPlan,
@@ -49,6 +50,7 @@ export class RawStore {
       recordBytes,
       recordClass: 1,
       tenant: 0,
+      flushed: MADE_NOW,
     };
     this.call.write({ offer: { ...offer, ...change } });
   }

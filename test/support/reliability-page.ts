@@ -1,8 +1,8 @@
 // Owns the text of docs/reliability.md, made from the table of faults, the goals and the record of long runs.
 import { readFileSync } from "node:fs";
 import { REPLAYS } from "../faults/replays.ts";
+import type { FaultRow } from "../faults/row.ts";
 import { FAULTS, isLoaded } from "../faults/table.ts";
-import type { FaultRow } from "../faults/table.ts";
 import { FAILPOINT_TABLES, readFailpoints } from "./failpoints.ts";
 
 interface Goal {

@@ -1,9 +1,10 @@
-// Owns a stand-in for the shim: it speaks the frames over the real socket and fills and reads slots through the arena's own path.
-import { closeSync, openSync, readSync, writeSync } from "node:fs";
+// Owns a stand-in for the shim: it speaks the frames over the real socket and fills and reads slots of the arena, found in /proc.
+import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { encodeFrame, FrameDecoder } from "../../src/sidecar/frames.ts";
 import type { Fields, Frame } from "../../src/sidecar/frames.ts";
+import { LOCAL_PROTOCOL } from "../../src/sidecar/hello.ts";
 import { digest, noise } from "./records.ts";
 import { closeAfterTest, until } from "./vaults.ts";
 
@@ -105,7 +106,7 @@ export class ShimClient {
 export function helloFrame(fields: Frame): Frame {
   return {
     t: "hello",
-    protocol: 1,
+    protocol: LOCAL_PROTOCOL,
     role: "worker",
     engine: "engine-1",
     rank: 0,
@@ -116,6 +117,39 @@ export function helloFrame(fields: Frame): Frame {
     vllm: "0.32.0",
     ...fields,
   };
+}
+
+/** Node cannot take the descriptor that came with the frame: the memory of that label is found in /proc, in some process. */
+export function openArena(label: number): number {
+  return openSync(arenaPath(label), "r+");
+}
+
+/** Where that memory is found. */
+export function arenaPath(label: number): string {
+  const others = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
+  for (const pid of [String(process.pid), ...others]) {
+    for (const fd of descriptorsOf(pid)) {
+      const path = `/proc/${pid}/fd/${fd}`;
+      if (new RegExp(`tierkv-arena-(\\d+-\\d+-)?${label}( |$)`).test(linkOf(path))) return path;
+    }
+  }
+  throw new Error(`no arena ${label} on this machine`);
+}
+
+function descriptorsOf(pid: string): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/fd`);
+  } catch {
+    return [];
+  }
+}
+
+function linkOf(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return "";
+  }
 }
 
 /** A worker rank: maps the arena by itself and collects its credits. */
@@ -161,7 +195,7 @@ export class FakeWorker extends ShimClient {
 
   #map(frame: Fields, isMapping: boolean): void {
     if (this.#fd !== null) closeSync(this.#fd);
-    this.#fd = openSync(frame["path"] as string, "r+");
+    this.#fd = openArena(frame["arena"] as number);
     this.arena = frame["arena"] as number;
     this.slotBytes = frame["slot_bytes"] as number;
     this.slotCount = frame["slot_count"] as number;
@@ -171,12 +205,16 @@ export class FakeWorker extends ShimClient {
 }
 
 export interface EngineShape {
+  /** More of the scheduler's hello. */
+  hello?: Frame;
   engine?: string;
   world?: number;
   /** Fewer than `world`: neighbouring ranks hold the same pages. */
   shards?: number;
   groups?: readonly Record<string, number | string>[];
   maxModelLen?: number;
+  /** false: its workers leave the arena alone. */
+  isMapping?: boolean;
   /** null: the scheduler does not send one. */
   namespace?: Buffer | null;
 }
@@ -238,11 +276,11 @@ export class FakeEngine {
     const isNamed = shape.namespace !== null;
     const { world, shards, id: engine } = this;
     this.scheduler = new ShimClient(path);
-    this.scheduler.send(helloFrame({ engine, world, shards, role: "scheduler" }));
+    this.scheduler.send(helloFrame({ engine, world, shards, role: "scheduler", ...shape.hello }));
     const named = { t: "namespace", namespace: this.namespace, model: "test/model", parts: {} };
     if (isNamed) this.scheduler.send(named);
     this.workers = Array.from({ length: world }, (_, rank) => {
-      const worker = new FakeWorker(path, rank, this.groups);
+      const worker = new FakeWorker(path, rank, this.groups, shape.isMapping);
       worker.send(helloFrame({ engine, world, shards, rank }));
       worker.send({
         t: "register",
@@ -278,7 +316,7 @@ export class FakeEngine {
       if (slot !== 0xffff_ffff) worker.writeSlot(slot, pages[this.#shardOf(worker.rank)]!);
       return [slot, generation, group, hash, parent, endTokens];
     });
-    worker.send({ t: "save", arena: worker.arena, items });
+    worker.send({ t: "save", arena: worker.arena, namespace: this.namespace, items });
   }
 
   #shardOf(rank: number): number {

@@ -49,13 +49,13 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       tlsCert: null,
       tlsKey: null,
       token: null,
+      insecureLan: false,
     },
     turboQuant: { enabled: options.int8 ?? kvDim !== null, kvDim, states: "raw" },
     vault: {
       listen,
       maxBytes: 64 * MIB,
       tenantBytes: null,
-      lanePort: 0,
       dataDir: null,
       diskBytes: null,
       durability: "group",
@@ -86,6 +86,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       waitMs: options.waitMs ?? 10_000,
       stallMs: options.stallMs ?? 5000,
       when: options.when ?? "faster",
+      verify: "off",
     },
     log: { level: "silent" },
   };

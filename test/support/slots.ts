@@ -24,7 +24,7 @@ export async function withArena<T>(
   { slotBytes, slotCount, dir }: ArenaShape,
   use: (arena: number, path: string) => T | Promise<T>,
 ): Promise<T> {
-  const { id, path } = createArena({ slotBytes, slotCount, dir: dir ?? null });
+  const { id, path } = createArena({ slotBytes, slotCount, dir: dir ?? null, label: 1 });
   try {
     prefaultArena(id);
     while (arenaStatus(id).touchedSlots < slotCount) await sleep(1);

@@ -13,18 +13,34 @@ export interface TcpPeer {
 
 const TICK_MS = 20;
 
-/** Passes bytes both ways between whoever connects and `target`; those from it only so many at a time where that is asked. */
-export function openRelay(
-  target: { address: string },
-  slow?: { bytesPerTick: number },
-): Promise<TcpPeer> {
+export interface Relay {
+  /** Passes bytes both ways between this connection and the target. */
+  adopt(socket: Socket): void;
+  /** Resets every connection; new ones are taken. */
+  cut(): void;
+}
+
+/** Of connections that somebody else accepts; bytes from the target pass only so many at a time where that is asked. */
+export function relayTo(target: { address: string }, slow?: { bytesPerTick: number }): Relay {
   const [host = "", port = ""] = target.address.split(":");
-  return openPeer((socket, adopt) => {
-    const other = adopt(connect(Number(port), host));
+  const sockets = new Set<Socket>();
+  const keep = (socket: Socket): void => {
+    sockets.add(socket);
+    socket.on("error", () => {});
+    socket.once("close", () => sockets.delete(socket));
+  };
+  const cut = (): void => {
+    for (const socket of sockets) socket.resetAndDestroy();
+  };
+  closeAfterTest({ close: cut });
+  const adopt = (socket: Socket): void => {
+    const other = connect(Number(port), host);
+    for (const each of [socket, other]) keep(each);
     socket.pipe(other);
     if (slow === undefined) other.pipe(socket);
     else trickle(other, socket, slow.bytesPerTick);
-  });
+  };
+  return { adopt, cut };
 }
 
 function trickle(from: Socket, to: Socket, bytesPerTick: number): void {
@@ -41,22 +57,25 @@ function trickle(from: Socket, to: Socket, bytesPerTick: number): void {
   to.once("close", end);
 }
 
+/** The same with a port of its own. */
+export function openRelay(target: { address: string }): Promise<TcpPeer> {
+  const relay = relayTo(target);
+  return openPeer((socket) => relay.adopt(socket));
+}
+
 /** Accepts connections and never answers a byte. */
 export function openSilentPeer(): Promise<TcpPeer> {
   return openPeer((socket) => void socket.resume());
 }
 
-type Adopt = (socket: Socket) => Socket;
-
-async function openPeer(onSocket: (socket: Socket, adopt: Adopt) => void): Promise<TcpPeer> {
+async function openPeer(onSocket: (socket: Socket) => void): Promise<TcpPeer> {
   const sockets = new Set<Socket>();
-  const adopt: Adopt = (socket) => {
+  const server: Server = createServer((socket) => {
     sockets.add(socket);
     socket.on("error", () => {});
     socket.once("close", () => sockets.delete(socket));
-    return socket;
-  };
-  const server: Server = createServer((socket) => onSocket(adopt(socket), adopt));
+    onSocket(socket);
+  });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const cut = (): void => {

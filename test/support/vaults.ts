@@ -13,7 +13,7 @@ import type { ChannelSecurity } from "../../src/wire/security.ts";
 export const logger = createLogger("test", { level: "silent" });
 export const MIB: number = 1024 * 1024;
 /** Every suite must pass with records on lanes, and with a vault that offers none. */
-const LANE_PORT: number | null = process.env["TIERKV_TEST_LANES"] === "off" ? null : 0;
+const LANES: boolean = process.env["TIERKV_TEST_LANES"] !== "off";
 /** A deadline that only a hung test reaches. */
 export const SOON_MS = 40_000;
 
@@ -41,8 +41,10 @@ export interface TestVaultOptions {
   disk?: VaultDisk;
   /** 0: the system chooses. */
   port?: number;
-  /** null: no lanes. */
-  lanePort?: number | null;
+  /** false: none are offered. */
+  lanes?: boolean;
+  /** null: flushes are forgotten with the process. */
+  flushFile?: string | null;
 }
 
 export async function openVault(options: TestVaultOptions = {}): Promise<TestVault> {
@@ -51,8 +53,9 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     maxBytes = 64 * MIB,
     tenantBytes = null,
     port = 0,
-    lanePort = LANE_PORT,
+    lanes = LANES,
     disk = null,
+    flushFile = null,
   } = options;
   const counters = newVaultCounters();
   const vault = await startVault({
@@ -60,8 +63,9 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
       listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` },
       maxBytes,
       tenantBytes,
-      lanePort,
+      lanes,
       disk,
+      flushFile,
     },
     recordClass,
     logger,

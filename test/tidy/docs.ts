@@ -1,4 +1,4 @@
-// Owns the rule that links in the documentation lead somewhere.
+// Owns the rules that what the documentation names is there: where links lead, and the tests behind the claims of SECURITY.md.
 import { posix } from "node:path";
 import type { Rule } from "./sources.ts";
 
@@ -45,4 +45,31 @@ const links: Rule = {
   ],
 };
 
-export const DOC_RULES: readonly Rule[] = [links];
+/** A row of a table whose last cell names tests: `path` "title", any number of them. */
+const CLAIM = /^\|[^|\n]*\|([^|\n]*)\|([^|\n]*)\|$/gm;
+const PROOF = /`([^`]+)` "([^"]+)"/g;
+const PROVEN = "SECURITY.md";
+const HEADING = "What is protected";
+
+const claims: Rule = {
+  name: `every claim of ${PROVEN} names tests that are there`,
+  breaches(sources) {
+    const known = new Map(sources.map(({ path, text }) => [path, text]));
+    const parts = (known.get(PROVEN) ?? "").split(/^## /m);
+    const section = parts.find((part) => part.startsWith(HEADING)) ?? "";
+    const rows = [...section.matchAll(CLAIM)].slice(2);
+    return rows.flatMap(([row, , cell = ""]) => {
+      const proofs = [...cell.matchAll(PROOF)];
+      if (proofs.length === 0) return [`${PROVEN}: no test is named: ${row.slice(0, 100)}`];
+      return proofs
+        .filter(([, path = "", title = ""]) => known.get(path)?.includes(title) !== true)
+        .map(([, path, title]) => `${PROVEN}: there is no "${title}" in ${path}`);
+    });
+  },
+  examples: [
+    { "SECURITY.md": `## ${HEADING}\n\n|a|b|c|\n|-|-|-|\n|he|a claim|a test|\n` },
+    { "SECURITY.md": `## ${HEADING}\n\n|a|b|c|\n|-|-|-|\n|he|it|\`test/a.ts\` "gone"|\n` },
+  ],
+};
+
+export const DOC_RULES: readonly Rule[] = [links, claims];

@@ -18,12 +18,15 @@ const DRAIN = "the drain of the process, which ends after DRAIN_TIMEOUT_MS";
 const DISK = "the disk's own limits: DISK_STALL_MS to read, DISK_SYNC_WAIT_MS to write";
 const LOCAL = "files and sockets of this machine";
 const KEYS = "its keys, at most KEYS_MAX";
+const WATCHING = "WATCH_TIMEOUT_MS";
+const LEAVING = "FLUSH_LEAVE_MS";
 const ABORTED = "they were all aborted before";
 const ENCODING = "ENCODE_TIMEOUT_MS";
 
 /** What ends each of the others: by file, and by what is awaited. */
 const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/client/breaker.ts": { "this.#options.probe": "HELLO_TIMEOUT_MS" },
+  "src/client/ask.ts": { "channel.unary": CALL },
   "src/client/lanes.ts": {
     "Promise.race": "LANES_OPEN_WAIT_MS, one of the two",
     "this.#run": CALL,
@@ -55,6 +58,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     viewed: ENCODING,
     runFetch: CALL,
     "this.#session.direct": CALL,
+    "this.#session.listen": CALL,
   },
   "src/codec/pool.ts": { "this.#piscina.destroy": DRAIN },
   "src/codec/record.ts": { "this.#make": ENCODING },
@@ -69,12 +73,29 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   },
   "src/sidecar/engine.ts": { "Promise.all": "the saver's time to settle" },
   "src/sidecar/fetcher.ts": { "client.land": CALL, "client.fetch": CALL },
+  "src/sidecar/flushes.ts": {
+    "Promise.all": LEAVING,
+    "this.#running": ABORTED,
+    "this.#call": WATCHING,
+    "this.#client.watch": WATCHING,
+  },
   "src/sidecar/lookup.ts": {
     "Promise.all": CALL,
     packAsked: KEYS,
     "gate.lookup": CALL,
   },
   "src/sidecar/orphans.ts": { "asked.lookup": CALL, "told.demote": CALL },
+  "src/sidecar/reoffer.ts": {
+    "this.#look": CALL,
+    "this.#ask": CALL,
+    "client.lookup": CALL,
+    "this.#offerAll": CALL,
+    roomOf: CALL,
+    "client.stats": CALL,
+    "this.#offer": CALL,
+    "this.#encode": ENCODING,
+    "Promise.all": "STORE_TIMEOUT_MS and SAVE_HOLD_MS_MAX",
+  },
   "src/sidecar/superseded.ts": { "told.demote": CALL },
   "src/sidecar/restore.ts": {
     lookUp: CALL,
@@ -92,6 +113,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "pool.close": DRAIN,
     "server.close": DRAIN,
     "saver.drain": "SAVE_DRAIN_MS",
+    "flushes.close": LEAVING,
   },
   "src/sidecar/store-queue.ts": {
     "this.#way.whenFree": "SAVE_HOLD_MS_MAX",
@@ -109,15 +131,24 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "writer.write": "STREAM_STALL_MS",
     "Promise.allSettled": DISK,
   },
-  "src/vault/listener.ts": { listenOn: LOCAL, bind: LOCAL },
+  "src/vault/access/door.ts": { listenOn: LOCAL, "this.#stopListening": LOCAL },
+  "src/vault/flush.ts": {
+    carryOut: DISK,
+    storeFlush: DISK,
+    "vault.watchers.tell": "FLUSH_CONFIRM_MS",
+  },
   "src/vault/server.ts": {
-    listen: LOCAL,
-    "listener.stop": LOCAL,
+    recallFlushes: DISK,
+    "VaultDoor.open": LOCAL,
+    "door.stop": LOCAL,
     "vault.streams.idle": ABORTED,
     storeDrain: DRAIN,
   },
   "src/vault/store-call.ts": { "this.#syncing": DISK, storeAwaitDurable: DISK },
-  "src/vault/unary.ts": { answer: DISK, storeRecheck: DISK, storeFlush: DISK },
+  "src/vault/unary.ts": { answer: DISK, storeRecheck: DISK, "leases.end": DISK },
+  "src/vault/loads.ts": { promise: DISK, load: DISK },
+  "src/vault/leases.ts": { storeFlush: DISK, "this.end": DISK },
+  "src/vault/watchers.ts": { Promise: "FLUSH_CONFIRM_MS" },
 };
 
 /** These end whatever any other process does. */

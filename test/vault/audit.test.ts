@@ -158,3 +158,19 @@ test("a place that cannot be written ends the start; one that is lost later harm
   const nothing = new AuditLog(null, logger);
   nothing.record("started");
 });
+
+test("strangers hide nothing of what others did, and administration is never left out", () => {
+  const path = join(testDirectory(), "audit.jsonl");
+  const now = vi.spyOn(performance, "now").mockReturnValue(1_000);
+  const audit = new AuditLog(path, logger);
+  for (let index = 0; index < 10; index += 1) {
+    for (let call = 0; call < AUDIT_LINES_PER_S_MAX; call += 1) audit.record("auth_failed", {});
+    for (let call = 0; call < 6; call += 1) audit.record("admin_call", { index, call });
+    audit.record("role_missing", {});
+  }
+  now.mockRestore();
+  const files = readdirSync(dirname(path)).sort().reverse();
+  const events = files.flatMap((name) => linesOf(join(dirname(path), name)));
+  const count = (event: string): number => events.filter((line) => line["event"] === event).length;
+  expect([count("admin_call"), count("role_missing")]).toEqual([60, 10]);
+});

@@ -5,11 +5,7 @@ import { expect, test, vi } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import { splitAddress } from "../../src/hosts.ts";
 import type * as Limits from "../../src/limits.ts";
-import {
-  VAULT_CONNECTIONS_MAX,
-  VAULT_PEER_CONNECTIONS_MAX,
-  VAULT_STREAMS_MAX,
-} from "../../src/limits.ts";
+import { VAULT_PEER_WAITING_MAX, VAULT_STREAMS_MAX, VAULT_WAITING_MAX } from "../../src/limits.ts";
 import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import { firstMessage, pieceOf, rawFetch, RawStore } from "../support/raw-calls.ts";
 import { keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
@@ -20,8 +16,8 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
   STORE_IDLE_MS: 600,
   STREAM_STALL_MS: 600,
   VAULT_STREAMS_MAX: 3,
-  VAULT_CONNECTIONS_MAX: 6,
-  VAULT_PEER_CONNECTIONS_MAX: 4,
+  VAULT_WAITING_MAX: 6,
+  VAULT_PEER_WAITING_MAX: 4,
 }));
 
 test("a store that brings no byte is ended and its room is free", async () => {
@@ -99,31 +95,32 @@ test("more streams than allowed are refused as busy, and places come back", asyn
   );
 });
 
-/** As many connections from one address as all together may have; how many of them are open. */
+/** So many silent connections from one address; how many of them are open. */
 function crowdFrom(localAddress: string, address: string): () => number {
-  const sockets = Array.from({ length: VAULT_CONNECTIONS_MAX }, () =>
+  const sockets = Array.from({ length: VAULT_WAITING_MAX }, () =>
     connect({ ...splitAddress(address), localAddress }).on("error", () => {}),
   );
   closeAfterTest({ close: () => sockets.map((socket) => socket.destroy()) });
   return () => sockets.filter((socket) => !socket.closed).length;
 }
 
-test("F36 connections above an address's share, and above that of all, are dropped and counted", async () => {
+test("F36 of connections that wait, those above an address's share and above that of all give way, the oldest first", async () => {
   const vault = await openVault();
   const refused = (): number => vault.counters.get("connections_refused");
   const open = crowdFrom("127.0.0.2", vault.address);
-  await until(() => open() === VAULT_PEER_CONNECTIONS_MAX, "the share of one address");
-  const left = VAULT_CONNECTIONS_MAX - VAULT_PEER_CONNECTIONS_MAX;
+  await until(() => open() === VAULT_PEER_WAITING_MAX, "the share of one address");
+  const left = VAULT_WAITING_MAX - VAULT_PEER_WAITING_MAX;
   expect(refused()).toBe(left);
   const others = crowdFrom("127.0.0.3", vault.address);
-  await until(() => others() === left, "the share of all");
-  expect([open(), refused()]).toEqual([VAULT_PEER_CONNECTIONS_MAX, VAULT_CONNECTIONS_MAX]);
+  await until(() => others() === VAULT_PEER_WAITING_MAX, "the share of another one");
+  await until(() => open() === left, "the first address to give way");
+  expect(refused()).toBe(VAULT_WAITING_MAX);
 });
 
-test("F36 an address has the same share of connections that have not got through TLS", async () => {
+test("F36 who holds a token is served while an address has its share of connections that have not got through TLS", async () => {
   const vault = await openClosedVault();
   const open = crowdFrom("127.0.0.2", vault.address);
-  await until(() => open() === VAULT_PEER_CONNECTIONS_MAX, "the share of one address");
+  await until(() => open() === VAULT_PEER_WAITING_MAX, "the share of one address");
   const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read), lanes: 0 });
   expect((await client.stats(SOON_MS)).records).toBe(0);
 });

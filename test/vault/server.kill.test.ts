@@ -164,7 +164,7 @@ test.each(DISKS)(
     const config = join(folder, "tierkv.toml");
     const dataDir = join(folder, "data");
     const disk = `data_dir = "${dataDir}"\ndisk_bytes = "512MiB"\ndurability = "${durability}"`;
-    const memory = `listen = "127.0.0.1:0"\nmax_bytes = ${MEMORY}`;
+    const memory = `insecure_lan = true\nlisten = "127.0.0.1:0"\nmax_bytes = ${MEMORY}`;
     writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${memory}\n${disk}\n`);
     const ledger = new Ledger();
     for (let round = 0; round < KILLS / DISKS.length; round += 1) {

@@ -1,13 +1,10 @@
 // Owns the proof that a crowd at the ports of a real vault costs it neither memory nor the clients it has.
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ServiceError } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
-import { KEYS_MAX, VAULT_PEER_CONNECTIONS_MAX } from "../../src/limits.ts";
-import { Program } from "../support/command-line.ts";
+import { KEYS_MAX, VAULT_PEER_WAITING_MAX } from "../../src/limits.ts";
 import {
   CALL_HEADERS,
   Crowd,
@@ -21,35 +18,17 @@ import {
 } from "../support/crowd.ts";
 import type { Manner } from "../support/crowd.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
-import { testDirectory } from "../support/sidecars.ts";
+import { startVaultProcess, VAULT_BYTES } from "../support/vault-process.ts";
+import type { Place } from "../support/vault-process.ts";
 import { closeAfterTest, KeepingSink, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 /** TIERKV_TEST_CONNECTIONS: how many; ten thousand in a long run (goal G16). */
 const CONNECTIONS = Number(process.env["TIERKV_TEST_CONNECTIONS"] ?? 1_000);
 /** Of the client that is there before the crowd. */
 const VISITS = 50;
-const VAULT_BYTES = 64 * MIB;
 /** What a process may need above what it is allowed for records: a tenth of that, and 64 MiB. */
 const SLACK_BYTES = VAULT_BYTES / 10 + 64 * MIB;
 const TEST_MS_MAX = 120_000;
-
-interface Place {
-  readonly pid: number;
-  readonly address: string;
-  readonly host: string;
-  readonly port: number;
-}
-
-async function startVault(): Promise<Place> {
-  const config = join(testDirectory(), "vault.toml");
-  const text = `[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "127.0.0.1:0"\nmax_bytes = "${VAULT_BYTES / MIB}MiB"\n`;
-  writeFileSync(config, text);
-  const program = new Program(["vault", "--json", "--config", config]);
-  closeAfterTest({ close: () => program.signal("SIGKILL") });
-  const address = String((await program.firstResult())["address"]);
-  const [host = "", port] = address.split(":");
-  return { pid: program.process.pid!, address, host, port: Number(port) };
-}
 
 const RECORDS = makeRecords(8, { payloadBytes: MIB / 4 });
 
@@ -94,25 +73,21 @@ const MANNERS: readonly Manner[] = [
   },
 ];
 
-/** At either port of each. */
-const mannerOf = (index: number): Manner =>
-  MANNERS[(index + Math.floor(index / 10)) % MANNERS.length]!;
+const mannerOf = (index: number): Manner => MANNERS[index % MANNERS.length]!;
 
 test(
   "F36 a crowd of connections, silent, slow and without measure, ends soon; memory and other clients stay as they were",
   async () => {
-    const vault = await startVault();
+    const vault = await startVaultProcess();
     const { client, before } = await settle(vault);
-    const { laneAddress } = await client.hello(SOON_MS);
     const alone: number[] = [];
     const beside: number[] = [];
     for (let visits = 0; visits < VISITS; visits += 1) {
       alone.push(await timed(() => visit(client)));
     }
     const crowd = new Crowd();
-    const [host, lanes] = [vault.host, Number(laneAddress.slice(1))];
+    const { host, port } = vault;
     for (let index = 0; index < CONNECTIONS; index += 1) {
-      const port = index % 10 === 0 ? lanes : vault.port;
       crowd.add({ host, port, localAddress: ELSEWHERE }, mannerOf(index));
     }
     let most = 0;
@@ -136,10 +111,10 @@ test(
 );
 
 test("F36 one address has half of the places at most", async () => {
-  const vault = await startVault();
+  const vault = await startVaultProcess();
   const crowd = new Crowd();
   const more = 20;
-  for (let index = 0; index < VAULT_PEER_CONNECTIONS_MAX + more; index += 1) {
+  for (let index = 0; index < VAULT_PEER_WAITING_MAX + more; index += 1) {
     crowd.add({ host: vault.host, port: vault.port, localAddress: ELSEWHERE }, { first: PREFACE });
   }
   await until(() => crowd.closed >= more, "those beyond the half to be cut");
@@ -163,7 +138,7 @@ function call(vault: Place, path: string, body: Buffer, metadata: Metadata): Pro
 test(
   "F37 huge requests, batches of millions of keys and giant metadata are refused by a limit that is named, and cost no memory",
   async () => {
-    const vault = await startVault();
+    const vault = await startVaultProcess();
     const { client, before } = await settle(vault);
     const lookup = "/tierkv.v1.Vault/Lookup";
     const huge = await call(vault, lookup, Buffer.alloc(256 * MIB), new Metadata());
@@ -231,7 +206,7 @@ const FLOOD_SECONDS = 10;
 test(
   "F40 HTTP/2 floods are ended, cost little, and leave others alone",
   async () => {
-    const vault = await startVault();
+    const vault = await startVaultProcess();
     const { client, before } = await settle(vault);
     const to = { host: vault.host, port: vault.port, localAddress: ELSEWHERE };
     for (const [name, flood] of Object.entries(FLOODS)) {

@@ -1,7 +1,7 @@
 // Owns the proof that memory which a vault keeps for its next records is the system's again once nobody needs it.
 import { setImmediate } from "node:timers/promises";
 import { afterEach, expect, test, vi } from "vitest";
-import { SPARE_TRIM_MS } from "../../src/limits.ts";
+import { MADE_NOW, SPARE_TRIM_MS } from "../../src/limits.ts";
 import {
   closeStore,
   createStore,
@@ -40,13 +40,21 @@ test("what no record took for as long as that is given back, and no sooner", asy
   for (const index of [1, 2, 3]) {
     const { key, record } = makeRecord(index, { payloadBytes: 900_000 });
     const lengths = Float64Array.of(record.length);
-    const [reservation = 0] = storeReserve(store, NAMESPACE, key, lengths, 0).reservations;
+    const [reservation = 0] = storeReserve(
+      store,
+      NAMESPACE,
+      key,
+      lengths,
+      0,
+      0,
+      MADE_NOW,
+    ).reservations;
     storeWrite(reservation, 0, record);
     expect(storeCommit(reservation)).toBe(1);
   }
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   const trim = new SpareTrim(store, logger);
-  await storeFlush(store, null, 0);
+  await storeFlush(store, 0, null, 0);
   const spare = (): number => storeStats(store).spareBytes;
   expect(spare()).toBeGreaterThan(3 * 900_000);
   const kept = spare();

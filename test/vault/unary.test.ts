@@ -39,6 +39,7 @@ describe("hello", () => {
     protocolMax: 1,
     clientVersion: "9",
     clientName: "a test",
+    flushed: 0,
   };
 
   test("answers class, limits and an epoch that is new for every start", async () => {
@@ -240,7 +241,7 @@ describe("stats and flush", () => {
     });
     expect((await client.stats(SOON_MS)).records).toBe(1);
     expect(vault.counters.get("calls_refused")).toBe(1);
-    expect((await storeFlush(lastStore.id, null, 0)).records).toBe(1);
+    expect((await storeFlush(lastStore.id, 0, null, 0)).records).toBe(1);
   });
 });
 

@@ -11,7 +11,8 @@ import { openClient, openVault, until } from "../../support/vaults.ts";
 
 /** 1 ms per 100 tokens, 10 kB per token. */
 const FORECAST: Forecast[] = [1000, 10_000].map((tokens) => {
-  return { tokens, computeMs: tokens / 100, loadMs: 1, wireBytes: { kv: tokens * 1e4, ssm: 0 } };
+  const wireBytes = { kv: tokens * 1e4, ssm: 0 };
+  return { tokens, computeMs: tokens / 100, restMs: 2, loadMs: 1, wireBytes };
 });
 const link = (bytesPerS: number): { kv: { bytesPerS: number; questionMs: number } } => {
   return { kv: { bytesPerS, questionMs: 1 } };
@@ -20,6 +21,8 @@ const link = (bytesPerS: number): { kv: { bytesPerS: number; questionMs: number 
 test("a fast link helps, a slow one does not, and both are said", () => {
   const fast = outlook(FORECAST, link(10e9));
   expect(fast.map(({ gain }) => gain! > 1)).toEqual([true, true]);
+  // Asked, fetched, loaded, and the rest computed.
+  expect(fast.map(({ restoreMs }) => restoreMs)).toEqual([1 + 1 + 1 + 2, 1 + 10 + 1 + 2]);
   expect(verdict("m", fast).at(-1)).toContain("from about 1000 tokens on");
   expect(verdict("m", outlook(FORECAST, link(1e6))).at(-1)).toContain("will not help here");
 });
@@ -33,7 +36,7 @@ test("without a vault, or without a computed prompt, there is no verdict", () =>
 test("a real sidecar and vault are measured, and a slow engine is told that it gains", async () => {
   const vault = await openVault();
   const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
-  const engine = await FakeEngine.start(sidecar.socketPath);
+  const engine = await FakeEngine.start(sidecar.socketPath, { maxModelLen: 3000 });
   const steps = [64, 128].map((tokens) => [tokens, (tokens * tokens) / 2, tokens * 100_000]);
   engine.workers[0]!.send({ t: "counts", counters: { told: 1 }, steps });
   await until(() => sidecar.counters.get("shim_told") > 0, "the steps to be heard");
@@ -43,7 +46,16 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   const { exitCode, stdout } = await runInside(["doctor", "--json", "--config", config]);
   const { helps, engines } = JSON.parse(stdout) as {
     helps: boolean;
-    engines: { prompts: unknown[] }[];
+    engines: { prompts: { tokens: number; computeMs: number; restoreMs: number }[] }[];
   };
-  expect([exitCode, helps, engines[0]!.prompts.length]).toEqual([0, true, 8]);
+  expect([exitCode, helps]).toEqual([0, true]);
+  const { prompts } = engines[0]!;
+  expect(prompts.map(({ tokens }) => tokens)).toEqual([1024, 2048, 3000]);
+  // Steps of up to 128 tokens at 0.1 ms a token: what lies behind the last boundary of 16 is computed all the same.
+  const [{ computeMs, restMs } = { computeMs: 0, restMs: 0 }] =
+    sidecar.status().engines[0]!.forecast;
+  expect(computeMs).toBeGreaterThan(80);
+  expect(restMs).toBeGreaterThan(1);
+  expect(restMs).toBeLessThan(computeMs! / 10);
+  expect(prompts[0]!.restoreMs).toBeGreaterThan(restMs!);
 });

@@ -28,8 +28,8 @@ const ACCOUNT: Account = {
 
 test("an account in words names what was found, decided and missed", () => {
   const text = explained(ACCOUNT).join("\n");
-  expect(text).toContain("its save was dropped here: queue_full");
-  expect(text).toContain("loaded up to 160: that answers first");
+  expect(text).toContain("offered and not stored: the queue of saves was full");
+  expect(text).toContain("loaded up to 160: restoring answers first");
   expect(text).toContain("4.20 ms, predicted 4.00 ms");
 });
 

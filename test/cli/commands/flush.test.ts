@@ -64,14 +64,21 @@ test("--yes does not ask", async () => {
 test("one vault that is down does not keep the other from being flushed", async () => {
   const { exitCode, stdout } = await runInside(flush("--yes", "--json"));
   expect(exitCode).toBe(1);
-  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
+  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, sidecars: [] };
   expect(JSON.parse(stdout)).toEqual({
     flushed: [
-      { target: "kv_cold", address: vault.address, ...nothing, error: null },
+      {
+        target: "kv_cold",
+        address: vault.address,
+        ...nothing,
+        number: expect.any(Number) as number,
+        error: null,
+      },
       {
         target: "ssm_cold",
         address: "127.0.0.1:1",
         ...nothing,
+        number: 0,
         error: expect.stringContaining("ssm vault at 127.0.0.1:1 does not answer") as string,
       },
     ],

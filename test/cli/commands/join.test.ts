@@ -1,6 +1,7 @@
 // Owns the proof of the two commands that bring two machines together: one line there, one line here, and nothing given to anybody else.
 import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import type { AddressInfo } from "node:net";
+import { hostname } from "node:os";
 import { join } from "node:path";
 import { createServer } from "node:tls";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
@@ -10,6 +11,11 @@ import { Program, runInside, runProgram } from "../../support/command-line.ts";
 import type { Outcome } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
+
+/** As a vault knows the machine of this test. */
+const MACHINE = hostname()
+  .replaceAll(/[^\w.-]/g, "_")
+  .slice(0, 64);
 
 let vaultHome = "";
 let home = "";
@@ -28,6 +34,8 @@ afterEach(async () => {
 });
 
 interface Started {
+  /** The file that the line was written into. */
+  path: string;
   line: string;
   code: string;
   /** Port of the loopback, where every interface is listened on. */
@@ -39,9 +47,10 @@ async function startVault(role = "cold", port = 0): Promise<Started> {
   const program = new Program(args, { env: { HOME: vaultHome } });
   programs.push(program);
   await until(() => program.stdout.includes("\n") || program.process.exitCode !== null, "a line");
-  const line = program.stdout.trim();
+  const path = program.stdout.trim().split(" ").at(-1) ?? "";
+  const line = readFileSync(path, "utf8").trim();
   const code = line.replace("tierkv join ", "");
-  return { line, code, port: Number(decodeJoinCode(code).address.split(":").at(-1)) };
+  return { path, line, code, port: Number(decodeJoinCode(code).address.split(":").at(-1)) };
 }
 
 /** The same invitation by way of the loopback: a test may not count on another way. */
@@ -53,6 +62,13 @@ async function joinWith(code: string, config: readonly string[] = []): Promise<O
   return await runInside(["join", ...config, code], { env: { HOME: home } });
 }
 
+/** A configuration of the started vault, for its owner. */
+function ownConfig({ port }: Started): string {
+  const path = join(vaultHome, "own.toml");
+  writeFileSync(path, `[cluster]\nrole = "cold"\n[vault]\nlisten = "0.0.0.0:${port}"\n`);
+  return path;
+}
+
 function modeOf(...path: string[]): string {
   return (statSync(join(...path)).mode & 0o777).toString(8);
 }
@@ -62,14 +78,17 @@ describe("a vault and a join", () => {
     const started = await startVault();
     expect(started.line).toMatch(/^tierkv join tkv1\.[\w-]+$/);
     const state = join(vaultHome, ".local", "state", "tierkv");
+    expect(started.path).toBe(join(state, "invitation"));
+    expect(programs[0]?.stdout).not.toContain("tkv1.");
+    expect(programs[0]?.stderr).not.toContain("tkv1.");
     expect(modeOf(state)).toBe("700");
-    for (const name of ["vault.pem", "tokens", "audit.jsonl"])
+    for (const name of ["vault.pem", "tokens", "audit.jsonl", "members.json", "invitation"])
       expect(modeOf(state, name)).toBe("600");
 
     const { exitCode, stdout } = await joinWith(overLoopback(started));
     expect(exitCode).toBe(0);
     const address = `127.0.0.1:${started.port}`;
-    expect(stdout).toContain(`joined the kv and ssm vault at ${address}`);
+    expect(stdout).toContain(`joined the kv and ssm vault at ${address} as ${MACHINE}`);
     const kept = join(home, ".config", "tierkv", "vaults", `127.0.0.1_${started.port}`);
     expect(modeOf(kept)).toBe("700");
     for (const name of ["vault.pem", "token"]) expect(modeOf(kept, name)).toBe("600");
@@ -84,6 +103,7 @@ describe("a vault and a join", () => {
     expect(status.stdout).toContain(`"address":"${address}","reachable":true`);
     const denied = await runProgram(["flush", "--yes"], { env });
     expect(denied.stdout).toContain("role write: Flush needs role admin");
+    expect(denied.stdout).toContain("the line that `tierkv invite --role admin` prints there");
     const own = join(vaultHome, "tierkv.toml");
     writeFileSync(own, `[cluster]\nrole = "cold"\n[vault]\nlisten = "0.0.0.0:${started.port}"\n`);
     const there = await runProgram(["flush", "--yes", "--config", own], {
@@ -96,7 +116,10 @@ describe("a vault and a join", () => {
         env: { HOME: vaultHome },
       },
     );
-    expect((await joinWith(invited.stdout.trim().split(" ").at(-1) ?? "")).exitCode).toBe(0);
+    expect(invited.stderr).toMatch(/^good until \S+, for one machine$/m);
+    // As a pipe brings it: the whole line, and perhaps without its end.
+    const piped = { env: { HOME: home }, input: invited.stdout.trim() };
+    expect((await runInside(["join", "-"], piped)).exitCode).toBe(0);
     expect((await runProgram(["flush", "--yes"], { env })).exitCode).toBe(0);
   });
 
@@ -114,7 +137,12 @@ describe("a vault and a join", () => {
     );
     const dotted = 'cluster.ssm_cold = "10.0.0.1:1"\n';
     writeFileSync(path, dotted);
-    const { exitCode, stdout } = await joinWith(code, ["--config", path]);
+    const own = ownConfig(started);
+    const at = `127.0.0.1:${started.port}`;
+    const next = await runInside(["invite", "--config", own, "--address", at], {
+      env: { HOME: vaultHome },
+    });
+    const { exitCode, stdout } = await joinWith(next.stdout.trim(), ["--config", path]);
     expect(exitCode).toBe(1);
     expect(stdout).toContain(`write below [cluster] in it: ssm_cold = "127.0.0.1:${started.port}"`);
     expect(readFileSync(path, "utf8")).toBe(dotted);
@@ -131,7 +159,7 @@ describe("a vault and a join", () => {
     programs.push(again);
     await until(() => again.stderr.includes("vault ready"), "the vault");
     expect(again.stdout).toBe("");
-    expect(again.stderr).not.toContain(decodeJoinCode(first.code).token);
+    expect(again.stderr).not.toContain(decodeJoinCode(first.code).secret);
     expect(readFileSync(join(vaultHome, ".local", "state", "tierkv", "vault.pem"), "utf8")).toBe(
       pem,
     );
@@ -157,7 +185,7 @@ describe("join gives the token to nobody but that vault", () => {
     const code = encodeJoinCode({
       address: `127.0.0.1:${port}`,
       fingerprint: Buffer.alloc(32, 1),
-      token: "s".repeat(43),
+      secret: "s".repeat(43),
     });
     const { exitCode, stderr } = await joinWith(code);
     expect(exitCode).toBe(1);
@@ -166,24 +194,32 @@ describe("join gives the token to nobody but that vault", () => {
     expect(() => statSync(join(home, ".config"))).toThrow("ENOENT");
   });
 
-  test("a token that is no longer good is told, and nothing is kept", async () => {
+  test("a code that is no longer good is told, and nothing is kept", async () => {
     const started = await startVault();
     const code = encodeJoinCode({
       ...decodeJoinCode(overLoopback(started)),
-      token: "o".repeat(43),
+      secret: "o".repeat(43),
     });
     const { exitCode, stderr } = await joinWith(code);
     expect(exitCode).toBe(1);
-    expect(stderr).toContain("does not let this machine in");
+    expect(stderr).toContain("does not let this machine in: the code was used, is too old");
     expect(stderr).toContain("tierkv invite");
     expect(() => statSync(join(home, ".config"))).toThrow("ENOENT");
+  });
+
+  test("a code that was used is no longer good", async () => {
+    const code = overLoopback(await startVault());
+    expect((await joinWith(code)).exitCode).toBe(0);
+    const { exitCode, stderr } = await joinWith(code);
+    expect(exitCode).toBe(1);
+    expect(stderr).toContain("the code was used");
   });
 
   test("nobody there, and a code that is none, are told", async () => {
     const code = encodeJoinCode({
       address: "127.0.0.1:1",
       fingerprint: Buffer.alloc(32),
-      token: "s".repeat(43),
+      secret: "s".repeat(43),
     });
     expect((await joinWith(code)).stderr).toContain("the vault at 127.0.0.1:1 does not answer");
     expect(await joinWith("tkv1.nonsense")).toMatchObject({ exitCode: 2 });
@@ -192,7 +228,81 @@ describe("join gives the token to nobody but that vault", () => {
   });
 });
 
+describe("the machines of a vault", () => {
+  test("are listed, and shut out one by one; what one stored and what others have open stays", async () => {
+    const started = await startVault();
+    const own = ["--config", ownConfig(started)];
+    const asOwner = { env: { HOME: vaultHome } };
+    const at = ["--address", `127.0.0.1:${started.port}`];
+    const none = await runInside(["peers", ...own], asOwner);
+    expect(none.stdout).toContain("no machine has joined");
+    const invited = await runInside(
+      ["invite", "--uses", "2", "--for", "2h", ...at, ...own],
+      asOwner,
+    );
+    const line = invited.stdout.trim();
+    expect((await joinWith(line)).exitCode).toBe(0);
+    const second = join(home, "second");
+    const others = { env: { HOME: second }, input: line };
+    expect((await runInside(["join", "-"], others)).exitCode).toBe(0);
+    expect((await joinWith(line)).stderr).toContain("the code was used");
+
+    const listed = await runInside(["peers", "--json", ...own], asOwner);
+    const { peers } = JSON.parse(listed.stdout) as { peers: Record<string, unknown>[] };
+    expect(peers).toMatchObject([
+      { name: MACHINE, role: "write", address: "127.0.0.1" },
+      { name: `${MACHINE}-2`, role: "write", address: "127.0.0.1" },
+    ]);
+    expect(peers[0]?.["seen"]).toMatch(/^\d{4}-/);
+    const shown = await runInside(["peers", ...own], asOwner);
+    expect(shown.stdout).toMatch(/^name +role +joined +last seen +address\n/);
+
+    const revoked = await runInside(["revoke", MACHINE, ...own], asOwner);
+    expect([revoked.exitCode, revoked.stdout]).toEqual([
+      0,
+      `${MACHINE} is shut out, and what it had open was closed; what it stored stays\n`,
+    ]);
+    const again = await runInside(["revoke", MACHINE, ...own], asOwner);
+    expect([again.exitCode, again.stderr]).toEqual([
+      2,
+      expect.stringContaining(`no machine ${MACHINE} has joined: \`tierkv peers\` lists them`),
+    ]);
+    const out = await runProgram(["status"], { env: { HOME: home } });
+    expect(out.stdout).toContain("does not let this machine in");
+    const still = await runProgram(["status", "--json"], { env: { HOME: second } });
+    expect(still.stdout).toContain('"reachable":true');
+  });
+});
+
 describe("refused with the fix", () => {
+  test.each([
+    [
+      ["--address", "vault:99999"],
+      '--address = "vault:99999": port 99999 is not 1 to 65535; write --address "vault:50051"',
+    ],
+    [["--for", "2 weeks"], '--for = "2 weeks": not a number with s, m, h or d; write --for 2h'],
+    [["--for", "31d"], "above the greatest value 2592000; write --for 2h, at most 30d"],
+    [["--uses", "0"], '--uses = "0": below the least value 1'],
+  ])("invite %j", async (args, says) => {
+    const options = ["--listen", "0.0.0.0:1"];
+    const { exitCode, stderr } = await runInside(["invite", ...args, ...options], {
+      env: { HOME: vaultHome },
+    });
+    expect(exitCode).toBe(2);
+    expect(stderr).toContain(says);
+  });
+
+  test("an invitation while the vault does not run", async () => {
+    await startVault();
+    programs[0]?.signal("SIGKILL");
+    await programs[0]?.ended();
+    const { exitCode, stderr } = await runInside(["invite", "--listen", "0.0.0.0:1"], {
+      env: { HOME: vaultHome },
+    });
+    expect(exitCode).toBe(1);
+    expect(stderr).toContain("this machine's vault at 127.0.0.1:1 does not answer");
+  });
+
   test("a vault for other machines that can keep neither certificate nor token", async () => {
     writeFileSync(join(vaultHome, ".local"), "in the way");
     const args = ["vault", "--role", "cold", "--listen", "0.0.0.0:0", "--max-bytes", "16MiB"];
@@ -202,7 +312,7 @@ describe("refused with the fix", () => {
   });
 
   test("an invitation to a vault that asks nobody, or has certificates of a CA", async () => {
-    const open = await runInside(["invite", "--listen", "127.0.0.1:1"], {
+    const open = await runInside(["invite", "--listen", "unix:/run/v.sock"], {
       env: { HOME: vaultHome },
     });
     expect(open.stderr).toContain("asks nobody for a token");

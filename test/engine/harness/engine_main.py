@@ -38,6 +38,8 @@ class Host:
             specs._PLAIN = specs._KNOWN = ()
         from vllm import LLM  # noqa: PLC0415 - after the environment
 
+        from harness import inside_weights  # noqa: F401, PLC0415 - registers a transport of weights
+
         options = {**_DEFAULTS, **config.get("vllm", {}), **_parse(config.get("launch_line", []))}
         self.has_ranks = bool({"tensor_parallel_size", "pipeline_parallel_size"} & options.keys())
         if not config.get("processes"):

@@ -19,6 +19,7 @@ from harness.inside_pressure import press
 from harness.inside_ranks import Place, digests_of, on_every_rank, shim_state, spoil_pages
 from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
 from harness.inside_talk import talk
+from harness.inside_weights import change_weights, reset_all, scale_weights, sleep
 from harness.sight import SIDE
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ Json = dict[str, Any]
 __all__ = [
     "abort",
     "begin",
+    "change_weights",
     "compare_pages",
     "compute_nothing",
     "embed",
@@ -46,7 +48,10 @@ __all__ = [
     "preempt_all",
     "press",
     "reset",
+    "reset_all",
     "reset_clocks",
+    "scale_weights",
+    "sleep",
     "spoil",
     "status",
     "talk",

@@ -20,6 +20,18 @@ PLAIN = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, 
 #: Three layers with a recurrent state and one with attention.
 HYBRID = Spec(kind="qwen3_5", hidden=128, layers=4, heads=4, kv_heads=2, head_dim=64, vocab=512)
 
+#: What Llama-3.1-8B keeps of a token, 128 KiB (32 layers of 8 heads of 128 in bfloat16), with next to no compute.
+LLAMA_8B = Spec(
+    layers=32,
+    hidden=64,
+    heads=8,
+    kv_heads=8,
+    head_dim=128,
+    intermediate=128,
+    vocab=512,
+    max_position=32768,
+)
+
 
 class Models:
     """Checkpoints by what they are made of."""

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ class Cluster:
         with_proxy: bool = False,
         int8: bool = False,
         states: str = "raw",
+        verify: str = "off",
         lanes: int = 4,
         on_disk: bool = False,
         beside: Cluster | None = None,
@@ -177,12 +179,14 @@ class Cluster:
         # Lanes would pass the proxy by, and its faults with it.
         lanes = 0 if with_proxy else lanes
         (folder / "vault.toml").write_text(
-            f'[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
+            f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
+            f'listen = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
             + (f'data_dir = "{folder / "data"}"\ndisk_bytes = "1GiB"\n' if on_disk else "")
         )
         ssm_address = f"127.0.0.1:{free_port()}"
         (folder / "ssm.toml").write_text(
-            f'[cluster]\nrole = "ssm_cold"\n[vault]\nlisten = "{ssm_address}"\nmax_bytes = "{vault_bytes}"\n'
+            f'[cluster]\nrole = "ssm_cold"\n[vault]\ninsecure_lan = true\n'
+            f'listen = "{ssm_address}"\nmax_bytes = "{vault_bytes}"\n'
         )
         ssm = f'ssm_cold = "{ssm_address}"\n' if with_ssm else ""
         self.config_path = folder / "tierkv.toml"
@@ -193,6 +197,8 @@ class Cluster:
             # What a vault holds and fetches is counted by the tests: nothing of the sidecar's own among it.
             f"lanes = {lanes}\ncanary_s = 0\n"
             f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
+            # How many tokens come back is counted, too.
+            f'verify = "{verify}"\n'
         )
         self.vault: Process = (
             self._tierkv("vault", "vault.toml") if beside is None else beside.vault
@@ -251,11 +257,13 @@ class Cluster:
         return dict(vault)
 
     def wait_restoring(self, engines: int = 1) -> None:
-        """Until `engines` engines are connected and may restore."""
-        wait_until(
-            lambda: sum(engine["isRestoring"] for engine in self.status()["engines"]) == engines,
-            f"{engines} engines may restore",
-        )
+        """Until `engines` engines are connected, named and may restore."""
+
+        def may_restore() -> list[bool]:
+            found = self.status()["engines"]
+            return [one["isRestoring"] and one["naming"]["percent"] == 100 for one in found]
+
+        wait_until(lambda: sum(may_restore()) == engines, f"{engines} engines may restore")
 
     def saved(self) -> int:
         """How many blocks the vault has told the sidecar that it holds."""
@@ -265,6 +273,10 @@ class Cluster:
     def wait_saved(self, blocks: int) -> None:
         """Until `saved` is so many."""
         wait_until(lambda: self.saved() >= blocks, f"{blocks} blocks are in the vault")
+
+    def wait_count(self, name: str, least: int) -> None:
+        """Until a counter of the sidecar, or of a shim (`shim_...`), has come so far."""
+        wait_until(lambda: self.counters().get(name, 0) >= least, f"{name} is {least}")
 
     def wait_idle(self) -> Json:
         """Until the sidecar has no plan, fetch or save under way; gives its status."""
@@ -285,7 +297,7 @@ def sidecar_status(path: str, timeout_s: float = 5.0) -> Json:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(timeout_s)
         link.connect(path)
-        link.sendall(encode({"t": "hello", "protocol": 1, "role": "status"}))
+        link.sendall(encode({"t": "hello", "protocol": limits.LOCAL_PROTOCOL, "role": "status"}))
         link.sendall(encode({"t": "status"}))
         decoder = FrameDecoder()
         while data := link.recv(1 << 16):

@@ -103,11 +103,11 @@ export class KillableVault extends Killable {
 
   static async start(shape: VaultShape = {}): Promise<KillableVault> {
     const { isDurable = false, dataDir, diskBytes = "512MiB", ...start } = shape;
-    const [port, lanePort] = [await freePort(), await freePort()];
+    const port = await freePort();
     const folder = testDirectory();
     const config = join(folder, "tierkv.toml");
     const address = `127.0.0.1:${port}`;
-    const vault = `listen = "${address}"\nlane_port = ${lanePort}\nmax_bytes = "256MiB"`;
+    const vault = `insecure_lan = true\nlisten = "${address}"\nmax_bytes = "256MiB"`;
     const disk = `data_dir = "${dataDir ?? join(folder, "data")}"\ndisk_bytes = "${diskBytes}"\ndurability = "sync"`;
     const lines = isDurable ? `${vault}\n${disk}` : vault;
     writeFileSync(config, `[cluster]\nrole = "kv_cold"\n[vault]\n${lines}\n`);

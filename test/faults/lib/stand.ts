@@ -24,15 +24,13 @@ import { testSeed } from "./random.ts";
 export const FLOOR = 20;
 /** Plans that must come to an end while it acts. */
 const DURING = 4;
-/** Where the proxies listen: another address of this machine, so that the vault's own port numbers hold there, too. */
-const PROXY_HOST = "127.0.0.2";
 
 export interface Stand {
   seed: number;
   vault: { address: string };
-  /** Of the gRPC connections and of the lanes. */
+  /** Of all connections to the vault. */
   weather: Weather;
-  proxies: readonly ByteProxy[];
+  proxy: ByteProxy;
   sidecar: TestSidecar;
   load: Load;
 }
@@ -40,29 +38,12 @@ export interface Stand {
 export type StandOptions = Omit<TestSidecarOptions, "vaults"> &
   Partial<LoadShape> & { vault?: TestVaultOptions | { address: string } };
 
-/** gRPC and lanes of `vault` behind proxies of one weather; `address` is for a client. */
-export async function openProxies(
-  vault: { address: string },
-  weather: Weather,
-): Promise<{ address: string; proxies: ByteProxy[] }> {
-  const client = openClient(vault, "kv", { lanes: 0 });
-  const { laneAddress } = await client.hello(SOON_MS);
-  client.close();
-  const ports = [vault.address.split(":")[1], laneAddress.split(":")[1]];
-  const proxies: ByteProxy[] = [];
-  for (const port of ports) {
-    if (port === undefined) continue;
-    proxies.push(await openByteProxy(weather, `127.0.0.1:${port}`, `${PROXY_HOST}:${port}`));
-  }
-  return { address: proxies[0]!.address, proxies };
-}
-
 export async function openStand(options: StandOptions = {}): Promise<Stand> {
   const seed = options.seed ?? testSeed();
   const { vault: given = {} } = options;
   const vault = "address" in given ? given : await openVault(given);
   const weather = new Weather(seed);
-  const { address, proxies } = await openProxies(vault, weather);
+  const proxy = await openByteProxy(weather, vault.address);
   const sidecar = await openSidecar({
     // Faults slow things down: the cost model would rather compute, and there would be no traffic.
     when: "always",
@@ -71,12 +52,12 @@ export async function openStand(options: StandOptions = {}): Promise<Stand> {
     waitMs: 5000,
     stallMs: 1000,
     ...options,
-    vaults: { kv: openClient({ address }), ssm: null },
+    vaults: { kv: openClient(proxy), ssm: null },
   });
   const load = await Load.open(sidecar.socketPath, { ...options, seed });
   // A test that fails must not leave a load that runs against what is being closed.
   closeAfterTest({ close: () => load.stop() });
-  return { seed, vault, weather, proxies, sidecar, load };
+  return { seed, vault, weather, proxy, sidecar, load };
 }
 
 export interface Fault {

@@ -1,0 +1,25 @@
+// Owns the proof that a vault is not promised more disk than there is.
+import { statfsSync } from "node:fs";
+import { expect, test } from "vitest";
+import { vaultDisk } from "../../src/cli/disk.ts";
+import { testConfig, testDirectory } from "../support/sidecars.ts";
+
+const { vault: VAULT } = testConfig({ socket: "/nonexistent" });
+
+test("F63 disk_bytes beyond the disk is refused with key, value and what to write", () => {
+  const dataDir = testDirectory();
+  const { blocks, bsize } = statfsSync(dataDir);
+  const most = blocks * bsize;
+  const of = (diskBytes: number): unknown => vaultDisk({ ...VAULT, dataDir, diskBytes });
+  expect(() => of(most + bsize)).toThrow(
+    expect.objectContaining({
+      code: "DISK_FAILED",
+      message: expect.stringMatching(
+        new RegExp(
+          `disk_bytes = ${most + bsize}, but the disk of .* has ${most} bytes; write disk_bytes = \\d+ or less`,
+        ),
+      ) as string,
+    }),
+  );
+  expect(of(most)).toMatchObject({ dataDir, diskBytes: most });
+});

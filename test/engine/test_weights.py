@@ -1,0 +1,128 @@
+"""Weights that change while an engine runs: nothing old is restored, no other engine meets what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.models import PLAIN, Models, prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+BLOCK = 32
+BLOCKS = 4
+#: Both engines have computed it with the weights on disk.
+TEXT = prompt(900, BLOCKS * BLOCK + 3)
+OTHER = replace(PLAIN, seed=2)
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster()
+
+
+class Pair:
+    """An engine whose weights change, one beside it that keeps those on disk, and what pure weights answer."""
+
+    def __init__(self, engines: Engines, cluster: Cluster, models: Models) -> None:
+        self.cluster = cluster
+        self.folders = [models.path(PLAIN), models.path(OTHER)]
+        options = {"dtype": PLAIN.dtype, "block_size": BLOCK, "model": self.folders[0]}
+        options["kv_transfer_config"] = cluster.transfer_config
+        changing = {"weight_transfer_config": {"backend": "files"}}
+        self.changed = engines.start(vllm={**options, **changing}).wait_up()
+        self.beside = engines.start(vllm=options).wait_up()
+        del options["kv_transfer_config"]
+        self.pure = engines.start(vllm={**options, "model": self.folders[1]})
+        self.weights = 0
+        #: What the weights on disk say; its blocks are in the vault.
+        self.before = self.ask(self.changed, TEXT)["tokens"]
+        cluster.wait_saved(BLOCKS)
+
+    def ask(self, engine: Engine, text: list[int]) -> dict[str, Any]:
+        (answer,) = engine.call("generate", prompts=[text])
+        return dict(answer)
+
+    def ask_emptied(self, engine: Engine, text: list[int]) -> dict[str, Any]:
+        """With nothing in the engine's own cache, and its pages overwritten."""
+        assert engine.call("reset")
+        engine.call("spoil")
+        return self.ask(engine, text)
+
+    def right(self, text: list[int]) -> list[int]:
+        """What the weights that `changed` holds now answer, computed by an engine that never had others."""
+        engine = (self.beside, self.pure)[self.weights]
+        return list(self.ask_emptied(engine, text)["tokens"])
+
+    def names(self) -> dict[str, str]:
+        return {engine["id"]: engine["namespace"] for engine in self.cluster.status()["engines"]}
+
+    def change(self, how: str) -> None:
+        self.weights = 1 - self.weights
+        self.changed.call("change_weights", how=how, folder=self.folders[self.weights])
+
+    def check_new_generation(self, seed: int) -> None:
+        """Nothing old comes back; what is saved now comes back here, and nowhere else."""
+        fresh = prompt(seed, BLOCKS * BLOCK + 3)
+        assert len(set(self.names().values())) <= 2
+        before = self.cluster.saved()
+        for text in (TEXT, fresh):
+            answer = self.ask(self.changed, text)
+            assert answer["cached"] == 0
+            assert answer["tokens"] == self.right(text)
+        self.cluster.wait_saved(before + 2 * BLOCKS)
+        again = self.ask_emptied(self.changed, TEXT)
+        assert (again["cached"], again["tokens"]) == (BLOCKS * BLOCK, self.right(TEXT))
+        unseen = prompt(seed + 1, BLOCKS * BLOCK + 3)
+        cold = self.ask(self.changed, unseen)
+        assert cold["cached"] == 0
+        assert self.ask_emptied(self.beside, unseen)["cached"] == 0
+        old = self.ask_emptied(self.beside, TEXT)
+        assert (old["cached"], old["tokens"]) == (BLOCKS * BLOCK, self.before)
+        assert len(set(self.names().values())) == 2
+
+
+@pytest.fixture(scope="module")
+def pair(engines: Engines, cluster: Cluster, models: Models) -> Pair:
+    return Pair(engines, cluster, models)
+
+
+def test_f48_a_sleep_that_keeps_the_weights_keeps_what_is_stored(pair: Pair) -> None:
+    """vLLM's CPU worker takes the call and frees no memory; what is emptied and told is the same."""
+    assert pair.ask_emptied(pair.beside, TEXT)["cached"] == BLOCKS * BLOCK
+    names = pair.names()
+    pair.changed.call("sleep", level=1)
+    answer = pair.ask(pair.changed, TEXT)
+    assert (answer["cached"], answer["tokens"]) == (BLOCKS * BLOCK, pair.before)
+    assert pair.names() == names
+
+
+@pytest.mark.parametrize(
+    ("how", "reset"), [("reload", "reset_all"), ("update", "reset"), ("load", "reset_all")]
+)
+def test_f48_weights_replaced_in_place_begin_a_new_generation(
+    how: str, reset: str, pair: Pair
+) -> None:
+    before = pair.cluster.saved()
+    pair.change(how)
+    # Until the engine's own cache is emptied new blocks stand on old ones: nothing is saved or restored.
+    mixed = prompt(910, BLOCKS * BLOCK + 3)
+    assert pair.ask(pair.changed, mixed)["cached"] == 0
+    assert pair.changed.call(reset)
+    assert pair.cluster.wait_idle()["counters"]["blocks_saved"] <= before
+    pair.check_new_generation({"reload": 920, "update": 930, "load": 940}[how])
+
+
+def test_f48_a_sleep_that_throws_weights_away_returns_nothing_old(pair: Pair) -> None:
+    pair.changed.call("sleep", level=2)
+    pair.check_new_generation(950)
+
+
+def test_f48_a_reset_without_a_reason_begins_a_new_generation(pair: Pair) -> None:
+    assert pair.changed.call("reset_all")
+    pair.check_new_generation(960)

@@ -1,0 +1,36 @@
+// Owns the proof that every family says what it counts, and that a vault nobody asked yet is neither up nor down.
+import { expect, test } from "vitest";
+import { sidecarFamilies } from "../../src/exposition/sidecar.ts";
+import { exposition } from "../../src/exposition/text.ts";
+import { vaultFamilies } from "../../src/exposition/vault.ts";
+import { openSidecar, testDirectory } from "../support/sidecars.ts";
+import { openClient, openVault } from "../support/vaults.ts";
+
+test("HELP is a sentence of its own for every family of both processes", async () => {
+  const dataDir = testDirectory();
+  const disk = { dataDir, diskBytes: 64 << 20, durability: "none", diskTtlS: null } as const;
+  const vault = await openVault({ disk });
+  const sidecar = await openSidecar();
+  const families = [...vaultFamilies(vault.stats()), ...sidecarFamilies(sidecar.status())];
+  expect(families.length).toBeGreaterThan(80);
+  for (const { name, help } of families) {
+    expect(help, name).toMatch(/^[A-Z0-9].*\.$/);
+    expect(help, name).not.toMatch(/beyond the limit of names/);
+  }
+});
+
+test("vault_up is absent before the first try, then 1, and 0 in quarantine", async () => {
+  const vault = await openVault();
+  const kv = openClient(vault);
+  const sidecar = await openSidecar({ vaults: { kv, ssm: null } });
+  const shown = (): string | undefined =>
+    /^tierkv_sidecar_vault_up\{.*\} (\d)$/m.exec(
+      exposition(sidecarFamilies(sidecar.status())),
+    )?.[1];
+  // The canary asks half a minute later.
+  expect([kv.state, shown()]).toEqual(["unknown", undefined]);
+  await kv.hello(10_000);
+  expect(shown()).toBe("1");
+  kv.quarantine("it lies");
+  expect(shown()).toBe("0");
+});

@@ -1,0 +1,82 @@
+// Owns the faults of upkeep: flushes, copies that are offered again, sizes, leases, credentials.
+import { AT_START, row } from "./row.ts";
+import type { FaultRow } from "./row.ts";
+
+/** A flush under way is its own load. */
+const FLUSHED = { unloaded: "is driven beside restores and saves of its own" };
+const AGAIN = { unloaded: "happens only while nothing else goes on" };
+const MEASURED = { unloaded: "concerns records that no engine can name" };
+const REVOKED = { unloaded: "is driven with calls and lanes of two machines of its own" };
+
+export const UPKEEP: readonly FaultRow[] = [
+  row(
+    "F60",
+    "copies in arenas outlive a flush",
+    "every sidecar that is connected drops them before the flush is answered; plans under way end as flushed",
+    ["test/sidecar/flushes.test.ts", "test/engine/test_again.py"],
+    FLUSHED,
+  ),
+  row(
+    "F61",
+    "a save handed over before a flush arrives after it",
+    "it waits: dropped; it is on its way: the vault refuses it, because it names the last flush its maker knew of",
+    ["test/sidecar/flushes.test.ts"],
+    FLUSHED,
+  ),
+  row(
+    "F62",
+    "a sidecar is away during a flush, or the vault restarts before it comes back",
+    "the vault keeps numbered flushes over restarts; a hello tells what was missed, before anything is restored",
+    ["test/sidecar/flushes.test.ts"],
+    FLUSHED,
+  ),
+  row(
+    "F63",
+    "disk_bytes is more than the disk has",
+    "the start is refused, with key, value and what to write",
+    ["test/cli/disk.test.ts"],
+    AT_START,
+  ),
+  row(
+    "F64",
+    "a measuring command is killed",
+    "its lease ends, and the vault drops what it stored, in memory and on disk",
+    ["test/vault/leases.test.ts"],
+    MEASURED,
+  ),
+  row(
+    "F65",
+    "a machine's credential is revoked while it is connected",
+    "its lanes and connections end at once, other machines keep theirs",
+    ["test/vault/membership.test.ts"],
+    REVOKED,
+  ),
+  row(
+    "F66",
+    "a vault comes back empty while arenas hold what it held",
+    "what they hold is offered again without a visit, prefix first, into room that is free",
+    ["test/sidecar/reoffer.test.ts", "test/engine/test_again.py"],
+    AGAIN,
+  ),
+  row(
+    "F67",
+    "a vault evicts what an arena holds",
+    "it is offered again once per use, and displaces little at a time",
+    ["test/sidecar/reoffer.test.ts"],
+    AGAIN,
+  ),
+  row(
+    "F68",
+    "many sidecars see a vault return at once",
+    "each begins at a random time, asks before it sends, sends what is missing at its own pace",
+    ["test/sidecar/reoffer.test.ts"],
+    AGAIN,
+  ),
+  row(
+    "F69",
+    "what is stored under a name is not what an engine of that name computes",
+    "an idle engine finds out by computing a block of some restores itself; nothing of the name is used until a flush",
+    ["test/sidecar/quarantine.test.ts", "test/engine/test_truth.py"],
+    AGAIN,
+  ),
+];

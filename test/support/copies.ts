@@ -1,0 +1,65 @@
+// Owns a stand-in for an arena with one block, and for the threads that make a record of it: what is offered again, without an engine.
+import { toNamespace } from "../../src/block.ts";
+import type { VaultClient } from "../../src/client/vault-client.ts";
+import type { EncodePool } from "../../src/codec/pool.ts";
+import type { OutboxRecord } from "../../src/codec/record.ts";
+import { newSidecarCounters } from "../../src/metrics.ts";
+import { chooseCodecs } from "../../src/sidecar/codecs.ts";
+import { Fates } from "../../src/sidecar/fates.ts";
+import type { Group } from "../../src/sidecar/groups.ts";
+import { Reoffer } from "../../src/sidecar/reoffer.ts";
+import { RightOfWay } from "../../src/sidecar/right-of-way.ts";
+import { Block } from "../../src/sidecar/shelf.ts";
+import type { Shelf } from "../../src/sidecar/shelf.ts";
+import { StoreQueue } from "../../src/sidecar/store-queue.ts";
+import { openLinks } from "../../src/sidecar/vaults.ts";
+import { makeRecords, NAMESPACE } from "./records.ts";
+import { logger, MIB } from "./vaults.ts";
+
+/** What a vault says that does not hold the one key it was asked for. */
+export const absent = (_call: unknown, done: (error: null, reply: object) => void): void =>
+  done(null, { present: Buffer.from([0]) });
+
+/** What a vault of 1 MiB says that holds nothing. */
+export const roomy = (_call: unknown, done: (error: null, reply: object) => void): void =>
+  done(null, { maxBytes: MIB, usedBytes: 0, reservedBytes: 0, records: 0 });
+
+/** `count`: how often it has looked at the vault. */
+export function openReoffer(client: VaultClient): { count(): number; close(): void } {
+  const counters = newSidecarCounters();
+  const vaults = { kv: client, ssm: null };
+  const links = openLinks(vaults);
+  const [record] = makeRecords(1);
+  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0 };
+  const run = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, ...place };
+  const block = new Block("block", { ...run, hashes: Buffer.alloc(32, 1) }, 0);
+  const shelf = { copies: () => [block], lend: () => true, takeBack: () => {} };
+  const made = { id: 0, bytes: 1, view: () => Promise.resolve(record!.record), drop: () => {} };
+  const pool = { encode: () => Promise.resolve([made as unknown as OutboxRecord]) };
+  const group = { spec: { tokens: 16 }, geometry: 0, sourceBytes: 1, recordBytesMax: 1 };
+  const common = { way: new RightOfWay(), fates: new Fates(), counters, logger };
+  let looks = 0;
+  const reoffer = new Reoffer({
+    vaults,
+    stores: { kv: new StoreQueue({ client, link: links.kv!, ...common }), ssm: null },
+    pool: pool as unknown as EncodePool,
+    codecs: chooseCodecs({ enabled: false }),
+    copies: () => {
+      looks += 1;
+      return [
+        {
+          arena: 0,
+          shelf: shelf as unknown as Shelf,
+          shards: 1,
+          namespace: toNamespace(NAMESPACE),
+          groupAt: () => group as unknown as Group,
+          isWorthSaving: () => true,
+        },
+      ];
+    },
+    isIdle: () => true,
+    counters,
+    logger,
+  });
+  return { count: () => looks, close: () => reoffer.close() };
+}

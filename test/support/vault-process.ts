@@ -1,0 +1,26 @@
+// Owns vaults that are processes of their own, small and without credentials, for what is measured from outside.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { Program } from "./command-line.ts";
+import { testDirectory } from "./sidecars.ts";
+import { closeAfterTest, MIB } from "./vaults.ts";
+
+export const VAULT_BYTES: number = 64 * MIB;
+
+export interface Place {
+  readonly pid: number;
+  readonly address: string;
+  readonly host: string;
+  readonly port: number;
+}
+
+export async function startVaultProcess(): Promise<Place> {
+  const config = join(testDirectory(), "vault.toml");
+  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:0"\nmax_bytes = "${VAULT_BYTES / MIB}MiB"\n`;
+  writeFileSync(config, text);
+  const program = new Program(["vault", "--json", "--config", config]);
+  closeAfterTest({ close: () => program.signal("SIGKILL") });
+  const address = String((await program.firstResult())["address"]);
+  const [host = "", port] = address.split(":");
+  return { pid: program.process.pid!, address, host, port: Number(port) };
+}

@@ -1,0 +1,90 @@
+// Owns the proof that silent connections keep nobody out who holds a credential: over lanes and over gRPC, 100 of 100.
+import { connect } from "node:net";
+import type { Socket } from "node:net";
+import { expect, test } from "vitest";
+import { ItemStatus } from "../../../src/block.ts";
+import { splitAddress } from "../../../src/hosts.ts";
+import { LANES_DEFAULT } from "../../../src/limits.ts";
+import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
+import type { ClosedVault } from "../../support/closed-vaults.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
+import { closeAfterTest, KeepingSink, openClient, SOON_MS, until } from "../../support/vaults.ts";
+
+const VISITS = 100;
+/** Who is turned away comes again after this time. */
+const AGAIN_MS = 3_000;
+/** The median; a single visit may meet a machine that is busy. */
+const USUAL_MS = 1_000;
+const SLOWEST_MS = 5_000;
+const TEST_MS_MAX = 180_000;
+
+/** So many connections from each address that say nothing, again and again; how many are open. */
+function besiege(vault: ClosedVault, from: readonly string[], each: number): () => number {
+  const open = new Set<Socket>();
+  const timers = new Set<NodeJS.Timeout>();
+  let isOver = false;
+  const come = (localAddress: string): void => {
+    const socket = connect({ ...splitAddress(vault.address), localAddress });
+    socket.on("connect", () => open.add(socket)).on("error", () => {});
+    socket.resume().on("close", () => {
+      open.delete(socket);
+      if (isOver) return;
+      const timer = setTimeout(() => {
+        timers.delete(timer);
+        come(localAddress);
+      }, AGAIN_MS);
+      timers.add(timer);
+    });
+  };
+  for (const address of from) for (let index = 0; index < each; index += 1) come(address);
+  const close = (): void => {
+    isOver = true;
+    for (const timer of timers) clearTimeout(timer);
+    for (const socket of open) socket.destroy();
+  };
+  closeAfterTest({ close });
+  return () => open.size;
+}
+
+const RECORDS = makeRecords(1, { payloadBytes: 1000 });
+
+/** A client of its own comes in, and reads a record. */
+async function enter(vault: ClosedVault, lanes: number): Promise<void> {
+  const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read), lanes });
+  await client.hello(SOON_MS);
+  if (lanes > 0) await until(() => client.lanes === "up", "its lanes");
+  const sink = new KeepingSink();
+  const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(RECORDS) }];
+  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+  expect(sink.records.get(0)?.equals(RECORDS[0]!.record)).toBe(true);
+  client.close();
+}
+
+test.each<[string, readonly string[], number]>([
+  ["64 from the same address", ["127.0.0.1"], 64],
+  ["512 from two other addresses", ["127.0.0.2", "127.0.0.3"], 256],
+])(
+  "F36 beside silent connections, %s, 100 of 100 with a token come in",
+  async (_name, from, each) => {
+    const vault = await openClosedVault();
+    const writer = openClient(vault, "kv", { security: shown(vault, TOKENS.write), lanes: 0 });
+    const statuses = await writer.store(NAMESPACE, "kv", RECORDS, SOON_MS);
+    expect(statuses).toEqual([ItemStatus.ACCEPTED]);
+    const open = besiege(vault, from, each);
+    await until(() => open() >= Math.min(64, each), "the crowd to be there");
+    const times: number[] = [];
+    for (let visit = 0; visit < VISITS; visit += 1) {
+      const begunMs = performance.now();
+      await enter(vault, visit % 2 === 0 ? LANES_DEFAULT : 0);
+      times.push(performance.now() - begunMs);
+    }
+    times.sort((a, b) => a - b);
+    const [median, slowest] = [times[VISITS / 2] ?? 0, times.at(-1) ?? 0];
+    const told = { silent: open(), medianMs: Math.round(median), slowestMs: Math.round(slowest) };
+    process.stdout.write(`beside silent connections ${JSON.stringify(told)}\n`);
+    expect(times).toHaveLength(VISITS);
+    expect(median).toBeLessThan(USUAL_MS);
+    expect(slowest).toBeLessThan(SLOWEST_MS);
+  },
+  TEST_MS_MAX,
+);

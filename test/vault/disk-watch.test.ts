@@ -1,0 +1,110 @@
+// Owns the proof that a vault's log says what came back from its disk, that writing fails and why, and what is lost at the end.
+import { spawnSync } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { beforeEach, expect, test, vi } from "vitest";
+import { ownRecords } from "../../src/client/own-records.ts";
+import { createLogger } from "../../src/log.ts";
+import { storeDiskStats } from "../../src/native.ts";
+import type * as Native from "../../src/native.ts";
+import type { StoreDiskStats } from "../../src/native.ts";
+import { DiskWatch } from "../../src/vault/disk-watch.ts";
+import { KillableVault } from "../faults/lib/killable.ts";
+import { runInside } from "../support/command-line.ts";
+import { NAMESPACE } from "../support/records.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { closeAfterTest, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
+
+vi.mock("../../src/native.ts", async (importOriginal) => {
+  const native = await importOriginal<typeof Native>();
+  return { ...native, storeDiskStats: vi.fn<typeof native.storeDiskStats>() };
+});
+
+const WELL = { isRecovering: false, isFailing: false, queued: 0, queuedBytes: 0, trouble: "" };
+const FULL = "No space left on device (os error 28)";
+
+let lines: Record<string, unknown>[] = [];
+beforeEach(() => {
+  lines = [];
+});
+
+function watch(): { watched: DiskWatch; see(now: Partial<StoreDiskStats>): void } {
+  const destination = {
+    write: (line: string): void => void lines.push(JSON.parse(line) as Record<string, unknown>),
+  };
+  const logger = createLogger("test", { level: "info", tty: false, destination });
+  const watched = closeAfterTest(new DiskWatch(1, "/d", logger));
+  const see = (now: Partial<StoreDiskStats>): void => {
+    vi.mocked(storeDiskStats).mockReturnValue({ ...WELL, ...now } as StoreDiskStats);
+    watched.look();
+  };
+  return { watched, see };
+}
+
+test("says once, when all is read, what the run before left", () => {
+  const { see } = watch();
+  see({ isRecovering: true, records: 2, recordBytes: 20 });
+  expect(lines).toEqual([]);
+  see({ records: 7, recordBytes: 70 });
+  see({ records: 8, recordBytes: 80 });
+  expect(lines).toHaveLength(1);
+  expect(lines[0]).toMatchObject({ level: "info", msg: "recovered 7 records", dataDir: "/d" });
+  expect(lines[0]).toMatchObject({ records: 7, bytes: 70, seconds: expect.any(Number) as number });
+});
+
+test("says once that writing fails, with path and errno, and once that it goes on", () => {
+  const { see } = watch();
+  see({ records: 0, recordBytes: 0 });
+  for (const queued of [3, 4]) see({ isFailing: true, queued, trouble: FULL });
+  see({ trouble: FULL });
+  const [, failed, well, ...more] = lines;
+  expect(more).toEqual([]);
+  expect(failed).toMatchObject({ level: "error", dataDir: "/d", error: FULL, queued: 3 });
+  expect(failed!["msg"]).toContain(`the disk takes no more records: ${FULL}; free room there`);
+  expect(well).toMatchObject({ level: "info", msg: "the disk takes records again" });
+});
+
+test("counts at the end what was never written, and says nothing where all was", () => {
+  const { watched, see } = watch();
+  see({ records: 0, recordBytes: 0 });
+  watched.close();
+  expect(lines).toHaveLength(1);
+  see({ queued: 101, queuedBytes: 1010, isFailing: true, trouble: FULL });
+  watched.close();
+  const lost = lines.at(-1);
+  expect(lost).toMatchObject({ level: "error", records: 101, bytes: 1010, error: FULL });
+  expect(lost!["msg"]).toBe("101 records were not written to disk and are lost");
+});
+
+/** A small disk of its own needs a mount that nobody else sees. */
+const canMount = spawnSync("unshare", ["--mount", "true"]).status === 0;
+
+test("F12 of a disk that is full the log names errno and path, status is not ok, and what is lost is counted", async ({
+  skip,
+}) => {
+  skip(!canMount, "a file system cannot be mounted here");
+  const folder = testDirectory();
+  const dataDir = join(folder, "data");
+  // Large enough for what the vault is told to keep, and full of what is not its own.
+  const mounted = `mount -t tmpfs -o size=70m tmpfs ${folder} && head -c 66m /dev/zero >${folder}/other && exec "$@"`;
+  const under = ["unshare", "--mount", "sh", "-c", mounted, "sh"];
+  const vault = await KillableVault.start({ isDurable: true, dataDir, diskBytes: "64MiB", under });
+  const said = (part: string): Record<string, unknown> | undefined =>
+    vault.log.find(({ msg }) => String(msg).includes(part));
+  await until(() => said("recovered 0 records") !== undefined, "the start");
+  const client = openClient(vault, "kv", { lanes: 0 });
+  await client.store(NAMESPACE, "kv", ownRecords(NAMESPACE, "kv", 12, MIB), SOON_MS);
+  await until(() => said("the disk takes no more records") !== undefined, "the error");
+  expect(said("the disk takes no more records")).toMatchObject({
+    level: "error",
+    dataDir,
+    error: expect.stringContaining("os error 28") as string,
+  });
+  const config = join(folder, "t.toml");
+  writeFileSync(config, `[cluster]\nrole = "inference"\nkv_cold = "${vault.address}"\n`);
+  const { stdout, exitCode } = await runInside(["status", "--json", "--config", config]);
+  expect([exitCode, stdout.includes('"disk_failing"')]).toEqual([1, true]);
+  expect(await vault.stop()).toBe(0);
+  expect(said("not written to disk and are lost")).toMatchObject({ level: "error", dataDir });
+  expect(said("not written to disk and are lost")!["records"]).toBeGreaterThan(0);
+});

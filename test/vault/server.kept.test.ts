@@ -1,0 +1,78 @@
+// Owns the proof that hundreds of lanes with open fetches, whose answers nobody reads, cost a real vault little memory and others nothing.
+import { expect, test } from "vitest";
+import { ItemStatus } from "../../src/block.ts";
+import type { VaultClient } from "../../src/client/vault-client.ts";
+import { KEYS_MAX, LANES_MAX } from "../../src/limits.ts";
+import { ELSEWHERE, residentBytes } from "../support/crowd.ts";
+import { laneFrame, silentLanes } from "../support/lane-wires.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import { startVaultProcess } from "../support/vault-process.ts";
+import { KeepingSink, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
+
+/** From each of two addresses; with those of the honest clients as many as a vault takes. */
+const LANES = 240;
+const ALSO_ELSEWHERE = "127.0.0.3";
+/** Of a session's own, of the pool, and then of what nobody reads: asked for again and again while it is open. */
+const [OWN_KEYS, FETCHES, AGAIN] = [3_500, 12, 5_000];
+/**
+ * 64 KiB of answers and 128 KiB of keys for each of 512 sessions, 16 MiB for all, their threads and bodies under way. What is
+ * asked for here is five times as much.
+ */
+const GROWTH_BYTES_MAX = 320 * MIB;
+/** Of two honest clients. */
+const LANES_OF_OTHERS = 2 * LANES_MAX;
+const TEST_MS_MAX = 180_000;
+
+const RECORDS = makeRecords(4, { payloadBytes: 4 * MIB });
+
+async function visit(client: VaultClient): Promise<void> {
+  const sink = new KeepingSink();
+  const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(RECORDS.slice(0, 1)) }];
+  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+  expect(sink.records.get(0)?.equals(RECORDS[0]!.record)).toBe(true);
+}
+
+function flood(): Buffer {
+  const [{ key }] = RECORDS as [(typeof RECORDS)[number]];
+  const body = (keys: number): Buffer =>
+    Buffer.concat([NAMESPACE, ...Array<Buffer>(keys).fill(key)]);
+  const whole = body(KEYS_MAX);
+  const asks = Array.from({ length: FETCHES }, (_, index) => laneFrame("fetch", 2 + index, whole));
+  const again = laneFrame("fetch", 1, body(0));
+  return Buffer.concat([
+    laneFrame("fetch", 1, body(OWN_KEYS)),
+    ...asks,
+    ...Array<Buffer>(AGAIN).fill(again),
+  ]);
+}
+
+test(
+  "F36 hundreds of lanes that ask for all they may and read nothing cost little memory, and others are served",
+  async () => {
+    const vault = await startVaultProcess();
+    const client = openClient(vault);
+    const statuses = await client.store(NAMESPACE, "kv", RECORDS, SOON_MS);
+    expect(new Set(statuses)).toEqual(new Set([ItemStatus.ACCEPTED]));
+    await visit(client);
+    const before = residentBytes(vault.pid);
+    let most = 0;
+    const sockets = [
+      ...(await silentLanes(vault, ELSEWHERE, LANES)),
+      ...(await silentLanes(vault, ALSO_ELSEWHERE, LANES)),
+    ];
+    expect((await client.stats(SOON_MS)).lanes).toBeGreaterThanOrEqual(2 * LANES);
+    const bytes = flood();
+    for (const socket of sockets) socket.write(bytes);
+    await visit(openClient(vault));
+    const isOver = async (): Promise<boolean> => {
+      most = Math.max(most, residentBytes(vault.pid));
+      await visit(client);
+      return (await client.stats(SOON_MS)).lanes <= LANES_OF_OTHERS;
+    };
+    await until(isOver, "those who read nothing to be given up");
+    const told = { lanes: sockets.length, grownMib: Math.round((most - before) / MIB) };
+    process.stdout.write(`lanes that read nothing ${JSON.stringify(told)}\n`);
+    expect(most - before).toBeLessThan(GROWTH_BYTES_MAX);
+  },
+  TEST_MS_MAX,
+);
