@@ -1,5 +1,4 @@
-// Owns which vLLM releases are set up and tested beside the newest: the oldest always, one of the others in turn, or all.
-import { execFileSync } from "node:child_process";
+// Owns which vLLM releases are set up and tested beside the newest: the oldest, or all.
 import { readdirSync } from "node:fs";
 import { at } from "./paths.js";
 
@@ -15,19 +14,5 @@ export const olderReleases = () =>
     .map((name) => name.replace(/\.txt$/, ""))
     .toSorted();
 
-/** The release whose turn it is. The commit chooses, so that a commit runs the same tests every time. */
-function releaseInTurn() {
-  const others = olderReleases().filter((release) => release !== OLDEST_RELEASE);
-  const options = { cwd: at(), stdio: ["ignore", "pipe", "ignore"] };
-  let turn = 0;
-  try {
-    const commit = String(execFileSync("git", ["rev-parse", "HEAD"], options));
-    turn = Number.parseInt(commit.slice(0, 8), 16);
-  } catch {
-    // Not a checkout: the first one.
-  }
-  return others[turn % others.length];
-}
-
-/** What an ordinary run sets up and tests beside the newest. */
-export const releasesOfRun = () => [OLDEST_RELEASE, releaseInTurn()];
+/** What an ordinary run sets up and tests beside the newest; all others are the long run's (`npm run test:matrix`). */
+export const releasesOfRun = () => [OLDEST_RELEASE];
