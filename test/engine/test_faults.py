@@ -207,7 +207,14 @@ def test_a_sidecar_that_fails_during_saves(bench: Bench, fault: str) -> None:
     getattr(bench.cluster.sidecar, fault)()
     bench.finish_all(texts)
     bench.check_recovery()
-    assert bench.dropped() > before  # what waited is counted when the cache is emptied
+    dropped = bench.dropped() - before
+    if fault == "kill":
+        assert dropped > 0
+        return
+    # A short freeze may cost nothing; each block is saved or counted as dropped.
+    held = [bench.ask(text) // BLOCK for text in texts.values()]
+    most = [(len(text) - 1) // BLOCK for text in texts.values()]
+    assert sum(held) + dropped >= sum(most), (held, dropped)
 
 
 @pytest.mark.parametrize("fault", ["freeze", "kill"])
@@ -239,8 +246,10 @@ def test_f1_a_vault_killed_during_saves_loses_them_and_nothing_else(bench: Bench
 def test_a_vault_that_hangs_during_saves_has_them_in_the_end(bench: Bench) -> None:
     bench.heal()
     text, before = bench.new_prompt(), bench.cluster.saved()
+    # Its look-up is answered: failed ones would have the vault down before there is anything to save.
+    bench.begin(text, "looked_up")
     bench.cluster.vault.freeze()
-    assert bench.ask(text) == 0
+    assert bench.finish(text) == 0
     assert bench.cluster.saved() == before
     bench.cluster.vault.thaw()
     bench.cluster.wait_saved(before + BLOCKS)

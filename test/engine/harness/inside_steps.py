@@ -18,6 +18,7 @@ STEPS_S = 60.0
 #: Moments at which a test may want to stop; those of STEPPED come only while the engine steps.
 MOMENTS: dict[str, Callable[[Host], bool]] = {
     "asked": lambda host: host.shim.status()["plans"] > 0,
+    "looked_up": lambda host: any(plan.is_looked_up for plan in host.shim._book._plans.values()),
     "placed": lambda host: any(plan.is_done for plan in host.shim._book._plans.values()),
     "loading": lambda host: host.shim.status()["loads"] > 0,
     "running": lambda host: any(

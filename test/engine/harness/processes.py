@@ -272,7 +272,10 @@ class Cluster:
 
     def wait_saved(self, blocks: int) -> None:
         """Until `saved` is so many."""
-        wait_until(lambda: self.saved() >= blocks, f"{blocks} blocks are in the vault")
+        try:
+            wait_until(lambda: self.saved() >= blocks, f"{blocks} blocks are in the vault")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {json.dumps(self.status())}") from None
 
     def wait_count(self, name: str, least: int) -> None:
         """Until a counter of the sidecar, or of a shim (`shim_...`), has come so far."""
