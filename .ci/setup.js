@@ -6,7 +6,7 @@ import { CORE, LOGS, NODE_BIN, VENV, VENV_BIN, at, releaseVenv } from "./lib/pat
 import { prerequisites } from "./lib/prerequisites.js";
 import { elapsed, run } from "./lib/process.js";
 import { progress } from "./lib/progress.js";
-import { olderReleases, releasesOfRun } from "./lib/releases.js";
+import { OLDEST_RELEASE, olderReleases } from "./lib/releases.js";
 import { digest, filesUnder, isStamped, stamp } from "./lib/stamp.js";
 
 const STEP_TIMEOUT_MS = 20 * 60_000;
@@ -190,7 +190,7 @@ const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.int
 
 async function main() {
   const startedMs = Date.now();
-  const releases = process.argv.includes("--every-release") ? olderReleases() : releasesOfRun();
+  const releases = process.argv.includes("--every-release") ? olderReleases() : [OLDEST_RELEASE];
   const steps = [nodeModules, nativeCore, typescript, engine, ...releases.map(engineOf)];
   if (steps.every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);

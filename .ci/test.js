@@ -1,11 +1,13 @@
 // Owns the verdict: runs everything that must hold and ends with the line "N passed, N failed".
-import { rmSync } from "node:fs";
-import { join } from "node:path";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { availableParallelism, cpus } from "node:os";
+import { dirname, join } from "node:path";
 import { parseArgs } from "node:util";
 import { sum } from "./lib/counts.js";
-import { LOGS } from "./lib/paths.js";
+import { LOGS, at } from "./lib/paths.js";
 import { elapsed, run } from "./lib/process.js";
-import { MATRIX, STAGES } from "./lib/stages.js";
+import { NIGHTLY, STAGES } from "./lib/stages.js";
 
 const NAME_WIDTH = 18;
 const COLOURS = { FORCE_COLOR: "1", CARGO_TERM_COLOR: "always", PY_COLORS: "1" };
@@ -13,12 +15,13 @@ const COLOURS = { FORCE_COLOR: "1", CARGO_TERM_COLOR: "always", PY_COLORS: "1" }
 const say = (text = "") => process.stdout.write(`${text}\n`);
 const env = process.stdout.isTTY ? COLOURS : { NO_COLOR: "1" };
 
-/** Which stages and checks to run: all, or those named by `--only a,b`; with `--matrix` those of the long list. */
+const { values } = parseArgs({
+  options: { only: { type: "string" }, nightly: { type: "boolean", default: false } },
+});
+
+/** Which stages and checks to run: all, or those named by `--only a,b`; with `--nightly` those of the long list. */
 function chosen() {
-  const { values } = parseArgs({
-    options: { only: { type: "string" }, matrix: { type: "boolean" } },
-  });
-  const stages = values.matrix === true ? MATRIX : STAGES;
+  const stages = values.nightly ? NIGHTLY : STAGES;
   if (values.only === undefined) return stages;
   const wanted = new Set(values.only.split(","));
   const picked = [];
@@ -95,6 +98,24 @@ function describe({ passed, failed, skipped }) {
   return `${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`;
 }
 
+/** Keeps what each stage took and counted: in the logs, and of a nightly run among the results. */
+function keep(stages) {
+  const commit = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
+  const ran = {
+    date: new Date().toISOString().slice(0, 10),
+    commit,
+    cpu: `${availableParallelism()} x ${cpus()[0]?.model ?? "unknown"}`,
+    stages: stages.map(({ name, count, ms }) => ({
+      name,
+      seconds: Math.round(ms / 1000),
+      ...count,
+    })),
+  };
+  const path = values.nightly ? at("bench", "results", "nightly.json") : join(LOGS, "ci.json");
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, `${JSON.stringify(ran, null, 2)}\n`);
+}
+
 const rows = [];
 for (const stage of chosen()) {
   say(`== ${stage.name}`);
@@ -108,5 +129,6 @@ for (const { name, count, ms } of rows) {
   say(`${name.padEnd(NAME_WIDTH)} ${elapsed(ms).padStart(10)}   ${describe(count)}`);
 }
 const total = sum(rows.map((row) => row.count));
+if (values.only === undefined) keep(rows);
 say(describe(total));
 process.exitCode = total.failed > 0 || total.passed === 0 ? 1 : 0;

@@ -13,6 +13,3 @@ export const olderReleases = () =>
     .filter((name) => name.endsWith(".txt"))
     .map((name) => name.replace(/\.txt$/, ""))
     .toSorted();
-
-/** What an ordinary run sets up and tests beside the newest; all others are the long run's (`npm run test:matrix`). */
-export const releasesOfRun = () => [OLDEST_RELEASE];

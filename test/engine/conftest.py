@@ -105,7 +105,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _record(name: str) -> None:
-    """Adds an outcome to the file that docs/compatibility.md is made from, where the run is one of the matrix."""
+    """Adds an outcome to the file that docs/compatibility.md is made from, where the run is a nightly one."""
     record = os.environ.get("TIERKV_TEST_RECORD")
     if record is None:
         return

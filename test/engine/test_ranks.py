@@ -28,7 +28,7 @@ STARVED = {"misses_vault_down", "misses_deadline"}
 TRIES = 5
 
 pytestmark = pytest.mark.skipif(
-    not IS_LONG, reason="two ranks start for minutes: `npm run test:matrix`"
+    not IS_LONG, reason="two ranks start for minutes: `npm run test:nightly`"
 )
 
 

@@ -219,5 +219,5 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 - With the package installed, \`"kv_connector": "TierKVConnector"\` is enough: it registers itself (\`vllm.general_plugins\`).
 - A release newer than the newest here starts with a warning that names what of the contract it lacks or adds; one older than 0.28 is refused.
 
-\`npm run test:matrix\` runs the releases, the whole suite on the oldest, and 300 requests for each shape that this machine runs.
+\`npm run test:nightly\` runs the releases, the whole suite on the oldest, and 300 requests for each shape that this machine runs.
 `;

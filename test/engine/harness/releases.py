@@ -15,7 +15,7 @@ OLDEST = "0.28.0"
 VARIABLE = "TIERKV_TEST_RELEASES"
 #: The release all other tests run on.
 MAIN = os.environ.get("TIERKV_TEST_ENGINE", NEWEST)
-#: `npm run test:matrix` runs the long form of some tests.
+#: `npm run test:nightly` runs the long form of some tests.
 IS_LONG = bool(os.environ.get("TIERKV_TEST_LONG"))
 
 

@@ -40,7 +40,7 @@ class Shape:
     options: dict[str, Any] = field(default_factory=dict)
     harness: dict[str, Any] = field(default_factory=dict)
     needs: str = "sse2"
-    #: Left to `npm run test:matrix`: what it shows beyond the others is not worth its minutes in every run.
+    #: Left to `npm run test:nightly`: what it shows beyond the others is not worth its minutes in every run.
     is_long: bool = False
     #: A cache that holds one conversation of test_talk.py and little more.
     small: tuple[tuple[str, int], ...] = (("num_gpu_blocks_override", 40), ("max_model_len", 512))
@@ -107,7 +107,7 @@ def on_this_machine(names: Sequence[str] = EACH) -> list[Any]:
             id=name,
             marks=[
                 pytest.mark.skipif(
-                    SHAPES[name].is_long and not IS_LONG, reason="long: `npm run test:matrix`"
+                    SHAPES[name].is_long and not IS_LONG, reason="long: `npm run test:nightly`"
                 ),
                 pytest.mark.skipif(
                     SHAPES[name].needs not in flags, reason=f"needs {SHAPES[name].needs}"
