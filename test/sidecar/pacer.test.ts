@@ -128,6 +128,15 @@ test("a block that could not come back in time is not sent, and is missed for th
   expect(scene.sidecar.counters.get("miss_dropped_slow_link")).toBe(1);
 });
 
+test("a block is sent over the slow link, too, where the configuration wants it back in any case", async () => {
+  const scene = await openScene({ when: "always" });
+  await learnLink(scene, 10_000);
+  await computes(scene, 0.001);
+  const blocks = makeBlocks("wanted", 2, PAGE);
+  await saveAll(scene, blocks);
+  expect(scene.sidecar.counters.get("dropped_slow_link")).toBe(0);
+});
+
 test("an engine hears below which length it need not ask", async () => {
   const scene = await openScene();
   await learnLink(scene);
