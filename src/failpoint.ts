@@ -96,7 +96,7 @@ function parseTerm(text: string, term: string): Term {
 }
 
 const FIX_UNSET = `unset ${FAILPOINTS_VARIABLE}`;
-const FIX_READ = `${FIX_UNSET}, or see docs/reliability.md for names and actions`;
+const FIX_READ = `${FIX_UNSET}, or see docs/faults.md for names and actions`;
 
 function refusal(value: string, reason: string, fix: string): TierkvError {
   return new TierkvError("FAILPOINTS", { key: FAILPOINTS_VARIABLE, value, reason, fix });

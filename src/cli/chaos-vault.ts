@@ -21,7 +21,7 @@ import type { ChannelSecurity } from "../wire/security.ts";
 
 /** One line of the contract. */
 export interface ChaosRow {
-  /** Of the table of faults in docs/reliability.md. */
+  /** Of the table of faults in docs/faults.md. */
   fault: string;
   did: string;
   expected: string;

@@ -1,15 +1,28 @@
-// Owns the proof that docs/reliability.md says what the tables say.
+// Owns the proof that docs/reliability.md and docs/faults.md say what the tables say.
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { renderReliabilityPage } from "../support/reliability-page.ts";
+import { renderFaultsPage, renderReliabilityPage } from "../support/reliability-page.ts";
 import { REPLAYS } from "./replays.ts";
 
-test("docs/reliability.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/faults/page.test.ts -u`", async () => {
+const RENEW = "npx vitest run -c test/vitest.config.ts test/faults/page.test.ts -u";
+
+test(`docs/reliability.md is current; renew it with \`${RENEW}\``, async () => {
   await expect(renderReliabilityPage()).toMatchFileSnapshot("../../docs/reliability.md");
 });
 
+test(`docs/faults.md is current; renew it with \`${RENEW}\``, async () => {
+  await expect(renderFaultsPage()).toMatchFileSnapshot("../../docs/faults.md");
+});
+
+test("no row stands on a page twice", () => {
+  for (const text of [renderReliabilityPage(), renderFaultsPage()]) {
+    const ids = [...text.matchAll(/^\| ([FG]\d+) \|/gm)].map(([, id]) => id);
+    expect(ids).toEqual([...new Set(ids)]);
+  }
+});
+
 test("every word that stands for a sum is known", () => {
-  expect(renderReliabilityPage()).not.toMatch(/(?:^|\s)@\w/m);
+  expect(renderFaultsPage()).not.toMatch(/(?:^|\s)@\w/m);
 });
 
 test.each(REPLAYS.filter(({ test: its }) => its !== null))(

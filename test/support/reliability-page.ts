@@ -1,4 +1,4 @@
-// Owns the text of docs/reliability.md, made from the table of faults, the goals and the record of long runs.
+// Owns the text of docs/reliability.md and docs/faults.md, made from the table of faults, the goals and the record of long runs.
 import { readFileSync } from "node:fs";
 import { REPLAYS } from "../faults/replays.ts";
 import type { FaultRow } from "../faults/row.ts";
@@ -88,15 +88,15 @@ const table = (head: string, rows: readonly (readonly string[])[]): string =>
     ...rows.map((row) => `| ${row.map(cell).join(" | ")} |`),
   ].join("\n");
 
-const goalRow = (goal: Goal): string[] => [
-  goal.id,
-  goal.goal,
-  goal.target,
-  fill(goal.measured),
-  goal.state === "not done" ? "**not done**" : goal.state,
-  goal.how,
-  goal.date,
+const goalRow = ({ id, goal, target, state, date }: Goal): string[] => [
+  id,
+  goal,
+  target,
+  state === "not done" ? "**not done**" : state,
+  date,
 ];
+
+const measuredRow = ({ id, measured, how }: Goal): string[] => [id, fill(measured), how];
 
 const faultRow = (row: FaultRow): string[] => [
   row.id,
@@ -124,51 +124,59 @@ function failpoints(): string[][] {
     .map(([name, where]) => [`\`${name}\``, where]);
 }
 
-const runRow = ({ date, commit, part, seconds, seeds, counts }: LongRun): string[] => [
-  date,
-  commit,
-  part,
-  `${number(seconds)} s`,
-  seeds.length === 0 ? "-" : seeds.join(", "),
-  Object.entries(counts)
-    .map(([name, count]) => `${name} ${number(count)}`)
-    .join(", "),
-];
+/** One row for each part: its runs, their time, and what they counted in all. */
+function longRuns(): string[][] {
+  return [...new Set(RUNS.map(({ part }) => part))].map((part) => {
+    const runs = RUNS.filter((run) => run.part === part);
+    const seconds = runs.reduce((sum, run) => sum + run.seconds, 0);
+    const sum = (name: string): string => `${number(total(part, name))} ${name}`;
+    const counted = ["wrong", "failures"].filter((name) =>
+      runs.some(({ counts }) => name in counts),
+    );
+    return [part, `${runs.length}`, `${number(seconds / 60)} min`, counted.map(sum).join(", ")];
+  });
+}
+
+const MADE =
+  "<!-- Made from test/faults/ by test/faults/page.test.ts, which also says how to renew it. -->";
+const page = (...parts: string[]): string => `${parts.join("\n\n")}\n`;
 
 /** docs/reliability.md, whole. */
 export function renderReliabilityPage(): string {
-  return [
+  return page(
     "# Reliability",
-    "<!-- Made from test/faults/ by test/faults/page.test.ts, which also says how to renew it. -->",
-    `What may go wrong, what must then happen, which tests prove it, and how far the goals are reached. A test that is named after a fault
-runs it under load where it stands in \`test/faults/\`: enough traffic before and after (else the run is void), a ledger of every byte kept away from
-what is tested, proof that the fault acted, and nothing left over. What happens by chance follows from a seed, which a failing test prints;
-\`TIERKV_TEST_SEED=N\` repeats it.`,
+    MADE,
+    `What may go wrong, what must then happen and which test proves it stands in [faults.md](faults.md), with what was measured for each goal.
+A test that is named after a fault runs it under load: traffic before and after, else the run is void; a ledger of every byte, kept away from
+what is tested; proof that the fault acted; nothing left over. A failing test prints its seed; \`TIERKV_TEST_SEED=N\` repeats it.`,
     "## Goals",
     `*met*: the target holds, as measured. *part*: what is measured holds and falls short of the target. *missed*: measured, and it does not hold.`,
-    table("| | goal | target | measured | state | with | date |", GOALS.map(goalRow)),
-    "## Faults",
+    table("| | goal | target | state | date |", GOALS.map(goalRow)),
+    "## Long runs",
+    `\`npm run test:long\` goes on for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time. Each part that has
+ended is kept in \`test/faults/long-runs.json\` with its commit, seeds and counts; these are the sums.`,
+    table("| part | runs | time | counted |", longRuns()),
+  );
+}
+
+/** docs/faults.md, whole. */
+export function renderFaultsPage(): string {
+  return page(
+    "# Faults",
+    MADE,
     "Bold: what no test drives yet, and why.",
-    table("| | fault | what must happen | tests |", FAULTS.map(faultRow)),
+    table("| | fault | what must happen | tests | under load |", FAULTS.map(faultRow)),
+    "## What was measured",
+    "For each goal of [reliability.md](reliability.md).",
+    table("| | measured | with |", GOALS.map(measuredRow)),
     "## Bugs that are fixed",
     "Those that could have served wrong bytes, stopped an engine or let somebody in, and the test that is about each.",
     table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
-
-    table("| | fault | what must happen | tests | under load |", FAULTS.map(faultRow)),
     "## Failpoints",
     `Where no seam reaches, a test makes a step fail, wait or crash at a named place, under the same load and ledger
 ([decision 0033](decisions/0033-failpoints.md)): \`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\` in the environment of a process; several
 with \`;\` between them. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, \`abort\` ends the process as \`kill -9\` does; without a
 count an action holds from then on. The core's are there only where it was built for its own tests.`,
     table("| failpoint | where it stands |", failpoints()),
-    "## Long runs",
-    `\`npm run test:long\` goes on for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time, and writes every part that has
-ended to \`test/faults/long-runs.json\`: what it was stopped in is lost, nothing else, and the sums above are of all runs.`,
-    RUNS.length === 0
-      ? "None yet."
-      : table("| date | commit | part | time | seeds | counted |", RUNS.map(runRow)),
-    "",
-  ]
-    .join("\n\n")
-    .replace(/\n+$/, "\n");
+  );
 }
