@@ -7,10 +7,6 @@ test("docs/limits.md is current; renew it with `npx vitest run -c test/vitest.co
   await expect(renderLimitsPage()).toMatchFileSnapshot("../docs/limits.md");
 });
 
-test("the page misses none", () => {
-  for (const name of Object.keys(limits)) expect(renderLimitsPage()).toContain(`| \`${name}\` | `);
-});
-
 const VALUES = { ...limits };
 
 test.each<[inner: keyof typeof limits, outer: keyof typeof limits]>([

@@ -1,4 +1,4 @@
-// Owns the text of docs/limits.md, made from the files of limits.
+// Owns the text of docs/limits.md: the limits that an operator can meet, made from the files of limits.
 import { readFileSync } from "node:fs";
 
 interface Limit {
@@ -12,37 +12,57 @@ interface Origin {
   path: string;
   /** Finds one limit: groups `why` (may be absent), `name`, `value`. */
   pattern: RegExp;
+  /** Names, with white space between them. */
+  met: string;
 }
 
 const TYPESCRIPT =
   /(?:^\/\*\* (?<why>.+) \*\/\n)?^export const (?<name>\w+)(?:: \w+)? = (?<value>[^;]+);/gm;
 
+const SHIM = /(?:^#: (?<why>.+)\n)?^(?<name>[A-Z]+_\w+): Final = (?<value>.+)$/gm;
+const CORE = /(?:^\/\/\/ (?<why>.+)\n)?^pub const (?<name>\w+): \w+ = (?<value>[^;]+);/gm;
+
+/** What somebody who runs tierKV can meet: an error or a line of status names it, or it sizes a machine. */
 const ORIGINS: readonly Origin[] = [
-  { title: "Sidecar, vault and commands", path: "src/limits.ts", pattern: TYPESCRIPT },
-  { title: "Who gets in", path: "src/limits-access.ts", pattern: TYPESCRIPT },
-  { title: "Offering again", path: "src/limits-again.ts", pattern: TYPESCRIPT },
-  { title: "Cost model", path: "src/limits-pace.ts", pattern: TYPESCRIPT },
-  { title: "Check of truth", path: "src/limits-truth.ts", pattern: TYPESCRIPT },
-  { title: "Commands", path: "src/limits-tools.ts", pattern: TYPESCRIPT },
+  {
+    title: "Sidecar, vault and commands",
+    path: "src/limits.ts",
+    pattern: TYPESCRIPT,
+    met: `RECORD_BYTES_MAX SHIM_CONNECTIONS_MAX VAULT_CONNECTIONS_MAX VAULT_PEER_CONNECTIONS_MAX VAULT_STREAMS_MAX VAULT_MODELS_MAX
+      GROUPS_MAX WORLD_MAX BREAKER_FAILURES QUARANTINE_MS VAULT_DRAIN_MS DRAIN_TIMEOUT_MS FLUSHES_KEPT_MAX WATCHERS_MAX 
+       CONFIG_FILE_BYTES_MAX     DISK_FREE_SHARE 
+        ARENA_BYTES_DEFAULT   
+      SOCKET_PATH_BYTES_MAX  SIDECAR_SOCKET_BYTES_MAX VAULT_FREE_SHARE LOCAL_VAULT_FREE_SHARE 
+       OPEN_FILES_MIN ARENA_SLOTS_MIN SAVE_QUEUE_BYTES_MAX PLANS_MAX PLAN_KEYS_MAX SCRAPE_CONNECTIONS_MAX`,
+  },
   {
     title: "Shim",
     path: "python-shim/tierkv/connectors/vllm/limits.py",
-    pattern: /(?:^#: (?<why>.+)\n)?^(?<name>[A-Z]+_\w+): Final = (?<value>.+)$/gm,
+    pattern: SHIM,
+    met: "SAVE_BYTES_PER_STEP_MAX LOAD_BYTES_PER_STEP_MAX REQUESTS_MAX WEIGHT_FILES_MAX AMX_FIRST_TOKENS AUTOSTART_EVERY_S",
   },
   {
     title: "Native core",
     path: "crates/core/src/limits.rs",
-    pattern: /(?:^\/\/\/ (?<why>.+)\n)?^pub const (?<name>\w+): \w+ = (?<value>[^;]+);/gm,
+    pattern: CORE,
+    met: `PAGE_BYTES_MAX OUTBOX_BYTES_MAX INBOX_BYTES_MAX STORE_TENANTS_MAX LANE_CONNECTIONS_MAX DOOR_SETTLED_MAX DOOR_SETTLED_EACH_MAX
+      DOOR_WAITING_MAX DOOR_DEADLINE_MS SEAL_KEYS_MAX DISK_QUEUE_BYTES_MAX DISK_NAMESPACES_MAX DISK_FULL_PATIENCE_MS DISK_STALL_MS`,
   },
 ];
 
-function limitsOf({ path, pattern }: Origin): Limit[] {
+/** Throws for a name that the file has not. */
+function limitsOf({ path, pattern, met }: Origin): Limit[] {
   const text = readFileSync(new URL(`../../${path}`, import.meta.url), "utf8");
-  return [...text.matchAll(pattern)].map(({ groups }) => ({
-    name: groups?.["name"] ?? "",
-    value: plain(groups?.["value"] ?? ""),
-    why: groups?.["why"] ?? "",
-  }));
+  const all = new Map<string, Limit>();
+  for (const { groups } of text.matchAll(pattern)) {
+    const name = groups?.["name"] ?? "";
+    all.set(name, { name, value: plain(groups?.["value"] ?? ""), why: groups?.["why"] ?? "" });
+  }
+  return met.split(/\s+/).map((name) => {
+    const limit = all.get(name);
+    if (limit === undefined) throw new Error(`${path} has no limit ${name}`);
+    return limit;
+  });
 }
 
 /** `4 * MIB`, `64 << 10` and `2_000` as people write them. */
@@ -70,7 +90,7 @@ export function renderLimitsPage(): string {
 
 <!-- Made from the files named below by test/limits.test.ts, which also says how to renew it. -->
 
-Everything that could grow or wait has a ceiling, and every ceiling has a name. The unit is the last part of the name but for \`MAX\`, \`MIN\`
-and \`DEFAULT\`; a bare number is a count. They are constants of the release, not settings; settings stand in [config.md](config.md).`;
+Everything that could grow or wait has a ceiling with a name, a constant in the files below; here are those that an operator can meet.
+The unit is the last part of the name but for \`MAX\`, \`MIN\` and \`DEFAULT\`; a bare number is a count. Settings stand in [config.md](config.md).`;
   return `${[head, ...sections].join("\n\n")}\n`;
 }
