@@ -88,6 +88,7 @@ export const TOP_LEVEL: readonly string[] = [
   ".oxlintrc.json",
   "LICENSE",
   "README.md",
+  "HACKING.md",
   "SECURITY.md",
   "bench",
   "bin",
