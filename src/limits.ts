@@ -316,7 +316,7 @@ export const PLANS_MAX = 4096;
 export const ORPHANS_MAX = 64;
 export const ORPHAN_WAIT_MS = 60_000;
 export const JUNCTIONS_MAX = 4096;
-/** Keys (hashes times ranks) of one plan. */
+/** Keys (hashes times ranks) of one plan; of a longer prompt the beginning is looked up. */
 export const PLAN_KEYS_MAX = 131_072;
 /** Keys of all plans of one engine that are still being looked up or wait for room. */
 export const PLAN_KEYS_OPEN_MAX = 1_048_576;

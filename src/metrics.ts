@@ -9,6 +9,7 @@ export const SIDECAR_COUNTERS = [
   "peers_refused",
   "arenas_unmapped",
   "prefetch_requests",
+  "plans_cut",
   "lookup_keys",
   "lookup_hits",
   "blocks_restored_vault",

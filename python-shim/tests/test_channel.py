@@ -235,6 +235,24 @@ def test_the_queue_is_bounded_in_frames_too(
         assert not ear.channel.send({"t": "x"})
 
 
+def test_questions_leave_room_for_everything_else(
+    socket_path: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEND_QUEUE_BYTES_MAX", 8192)
+    with FakeSidecar(socket_path) as fake:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        with ear.channel._lock:  # the helper thread waits with what it would send
+            ear.channel._outgoing_bytes += 5000
+        assert not ear.channel.send({"t": "prefetch", "hashes": bytes(64)})
+        assert ear.channel.send({"t": "release"})
+        with ear.channel._lock:
+            ear.channel._outgoing_bytes -= 5000
+        assert ear.channel.send({"t": "prefetch", "hashes": bytes(64)})
+        assert ear.is_up()
+        fake.expect("prefetch")
+
+
 def test_a_frame_that_is_too_large_is_dropped_and_never_raises(
     socket_path: str, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:

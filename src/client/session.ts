@@ -1,4 +1,5 @@
 // Owns the relation to one vault: channel, greeting after each connect, breaker, and the frame around every call.
+import { setMaxListeners } from "node:events";
 import type { RecordClass } from "../block.ts";
 import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
@@ -241,6 +242,8 @@ export class VaultSession {
       throw new TierkvError("VAULT_BUSY", { ...context, reason });
     }
     const controller = new AbortController();
+    // A call of a long prompt has many parts, each of which listens.
+    setMaxListeners(0, controller.signal);
     this.#calls.add(controller);
     return controller;
   }

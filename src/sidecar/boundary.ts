@@ -34,13 +34,11 @@ export function chooseBoundary(
   const start = Math.max(...groups.map(({ from, tokens }) => from * tokens));
   const ends = groups.map(({ hashes, tokens }) => (hashes.length / HASH_BYTES) * tokens);
   const asked = Math.max(start, Math.floor(Math.min(...ends) / step) * step);
-  const runs = groups.map((group, index) => heldRun(answer.held[index] ?? NONE, group));
+  const reach = groups.map((group, index) => reachOf(answer.held[index] ?? NONE, group));
   const isHeld = (at: number): boolean =>
     groups.every((group, index) => {
       const end = at / group.tokens;
-      return group.tail === 0
-        ? end <= group.from + (runs[index] ?? 0)
-        : areHeld(answer.held[index] ?? NONE, firstOf(group, end), end);
+      return (reach[index]?.[end] ?? end) <= firstOf(group, end);
     });
   const needed = (at: number): number =>
     groups.reduce((sum, group) => sum + at / group.tokens - firstOf(group, at / group.tokens), 0);
@@ -83,17 +81,14 @@ function wishOf(group: Asked, keys: readonly string[], tokens: number, cut: Wish
   };
 }
 
-/** How many bits are set from `from` on without a gap. */
-function heldRun(held: Buffer, { from, hashes }: Asked): number {
+/** By block: the first one from which on all before it are held. One pass, however long prompt and window are. */
+function reachOf(held: Buffer, { hashes }: Asked): Uint32Array {
   const count = hashes.length / HASH_BYTES;
-  let end = from;
-  while (end < count && hasBit(held, end)) end += 1;
-  return end - from;
-}
-
-function areHeld(held: Buffer, first: number, end: number): boolean {
-  for (let index = first; index < end; index += 1) if (!hasBit(held, index)) return false;
-  return true;
+  const reach = new Uint32Array(count + 1);
+  for (let index = 0; index < count; index += 1) {
+    reach[index + 1] = hasBit(held, index) ? (reach[index] ?? 0) : index + 1;
+  }
+  return reach;
 }
 
 function cutReason(
@@ -105,6 +100,23 @@ function cutReason(
   if (tokens < held) return "no_slot";
   if (held === asked) return null;
   return isVaultDown ? "vault_down" : "end_of_hit";
+}
+
+/** The beginning of what is asked, up to where every group ends a block, so that no more than `keys` hashes are left. */
+export function cutToKeys<Group extends PrefetchGroup>(
+  groups: readonly Group[],
+  tokensOf: (group: number) => number,
+  keys: number,
+): Group[] {
+  const sizes = groups.map(({ group }) => tokensOf(group));
+  const step = sizes.reduce(leastCommonMultiple, 1);
+  const steps = Math.floor(keys / sizes.reduce((sum, tokens) => sum + step / tokens, 0));
+  return groups.map((group, index) => {
+    const most = (steps * step) / (sizes[index] ?? step);
+    const count = Math.min(most, group.hashes.length / HASH_BYTES);
+    const hashes = group.hashes.subarray(0, count * HASH_BYTES);
+    return { ...group, hashes, from: Math.min(group.from, count) };
+  });
 }
 
 function leastCommonMultiple(a: number, b: number): number {

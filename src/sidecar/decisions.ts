@@ -25,6 +25,8 @@ export interface Account {
   /** The engine held these itself. */
   startTokens: number;
   askedTokens: number;
+  /** Behind those asked for: the prompt is longer than one look-up takes. */
+  beyondTokens: number;
   heldTokens: number | null;
   chosenTokens: number | null;
   placedTokens: number | null;
@@ -49,6 +51,7 @@ function blank(engine: string, req: string): Account {
     engine,
     startTokens: 0,
     askedTokens: 0,
+    beyondTokens: 0,
     heldTokens: null,
     chosenTokens: null,
     placedTokens: null,
@@ -72,8 +75,23 @@ export class Decisions {
     this.#logger = logger;
   }
 
-  open(engine: string, req: string, plan: number, startTokens: number, askedTokens: number): Case {
-    const account: Account = { ...blank(engine, req), plan, startTokens, askedTokens };
+  open(
+    engine: string,
+    req: string,
+    plan: number,
+    {
+      start: startTokens,
+      end: askedTokens,
+      beyond: beyondTokens,
+    }: { start: number; end: number; beyond: number },
+  ): Case {
+    const account: Account = {
+      ...blank(engine, req),
+      plan,
+      startTokens,
+      askedTokens,
+      beyondTokens,
+    };
     this.#keep(account);
     return new Case(account, this.#counters, this.#logger);
   }

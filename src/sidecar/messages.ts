@@ -60,6 +60,8 @@ export interface Prefetch {
   groups: PrefetchGroup[];
   /** On whose account its blocks are stored; 0: nobody's in particular. */
   tenant: number;
+  /** Tokens of the prompt behind those asked for: it is longer than one question. */
+  beyond: number;
 }
 
 export interface SaveItem {
@@ -293,6 +295,7 @@ function parsePrefetch(message: Reader): Prefetch {
     req: message.text("req"),
     plan: message.count("plan"),
     tenant: message.has("tenant") ? message.count("tenant") : 0,
+    beyond: message.has("beyond") ? message.count("beyond") : 0,
     groups: message.maps("groups", 1, GROUPS_MAX).map((group) => {
       const hashes = group.bytes("hashes", 0, PLAN_KEYS_MAX * HASH_BYTES);
       if (hashes.length % HASH_BYTES !== 0) {

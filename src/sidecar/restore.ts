@@ -15,7 +15,7 @@ import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { nowMs, yieldToLoop } from "../time.ts";
 import { Admission } from "./admission.ts";
-import { chooseBoundary } from "./boundary.ts";
+import { chooseBoundary, cutToKeys } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
 import type { Decisions } from "./decisions.ts";
 import type { Fates } from "./fates.ts";
@@ -53,6 +53,7 @@ export class Restorer {
   readonly #changed = new Set<Plan>();
   #ground: Ground | null = null;
   #isFlushing = false;
+  #isCutSaid = false;
   #openKeys = 0;
   #ticker: NodeJS.Timeout | undefined;
   /** null until the scheduler has computed it; nothing can be looked up before. */
@@ -86,9 +87,10 @@ export class Restorer {
     this.#admission.onRoom();
   }
 
-  prefetch(message: Prefetch): void {
+  prefetch(question: Prefetch): void {
     const { counters, shards, waitMs } = this.#options;
     counters.add("prefetch_requests");
+    const message = this.#cut(question);
     const { req, plan: number, groups } = message;
     if (this.#plans.has(number)) {
       throw new TierkvError("BAD_FRAME", {
@@ -116,10 +118,29 @@ export class Restorer {
     });
   }
 
-  #newPlan({ req, plan: number, groups }: Prefetch, openKeys: number): Plan {
+  /** Of a prompt with more keys than a plan may have, the beginning. Without ground nothing is restored anyway. */
+  #cut(message: Prefetch): Prefetch {
+    const { shards, counters, engine, logger } = this.#options;
+    const ground = this.#ground;
+    const most = Math.floor(PLAN_KEYS_MAX / shards);
+    const asked = message.groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0);
+    if (ground === null || asked <= most) return message;
+    const groups = cutToKeys(message.groups, (group) => ground.shapeOf(group).tokens, most);
+    const { end: tokens } = ground.pacer.spanOf(message.groups);
+    const { end: keptTokens } = ground.pacer.spanOf(groups);
+    counters.add("plans_cut");
+    if (!this.#isCutSaid) {
+      this.#isCutSaid = true;
+      const what = { engine, tokens, keptTokens, keysMax: PLAN_KEYS_MAX };
+      logger.warn(what, "of a prompt of more keys than a plan may have the beginning is looked up");
+    }
+    return { ...message, groups, beyond: message.beyond + tokens - keptTokens };
+  }
+
+  #newPlan({ req, plan: number, groups, beyond }: Prefetch, openKeys: number): Plan {
     const { decisions, engine } = this.#options;
     const span = this.#ground?.pacer.spanOf(groups) ?? { start: 0, end: 0 };
-    const account = decisions.open(engine, req, number, span.start, span.end);
+    const account = decisions.open(engine, req, number, { ...span, beyond });
     return new Plan({ req, number, openKeys, namespace: this.namespace, span, account });
   }
 

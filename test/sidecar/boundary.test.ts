@@ -1,7 +1,7 @@
 // Owns the proof that a plan ends at the deepest boundary that every group can be restored to, and fetches what that takes and no more.
 import { describe, expect, test } from "vitest";
 import { newBitmap, setBit } from "../../src/block.ts";
-import { chooseBoundary } from "../../src/sidecar/boundary.ts";
+import { chooseBoundary, cutToKeys } from "../../src/sidecar/boundary.ts";
 import type { Boundary } from "../../src/sidecar/boundary.ts";
 
 interface Case {
@@ -145,4 +145,20 @@ test("groups of different block sizes meet where both end a block", () => {
     [0, 4],
     [1, 1],
   ]);
+});
+
+test("a question is cut where every group ends a block, to no more keys than allowed", () => {
+  const of = (group: number, blocks: number, from: number): Parameters<typeof cutToKeys>[0][0] => ({
+    group,
+    class: "kv",
+    hashes: Buffer.alloc(32 * blocks, group),
+    from,
+  });
+  const cut = cutToKeys([of(0, 100, 7), of(1, 50, 30)], (group) => [16, 32][group]!, 40);
+  // 13 steps of 32 tokens: 2 blocks of the first group and 1 of the second each.
+  expect(cut.map(({ hashes, from }) => [hashes.length / 32, from])).toEqual([
+    [26, 7],
+    [13, 13],
+  ]);
+  expect(cut[1]!.hashes.every((byte) => byte === 1)).toBe(true);
 });

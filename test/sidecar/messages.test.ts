@@ -55,6 +55,7 @@ test("fields arrive as sent", () => {
   });
   const ofTenant = { ...GOOD["save"]!, items: [[1, 2, 0, HASH, HASH, 16, 2 ** 48 - 1]] };
   expect(parseMessage(ofTenant, "test")).toMatchObject({ items: [{ tenant: 2 ** 48 - 1 }] });
+  expect(parseMessage({ ...GOOD["prefetch"]!, beyond: 48 }, "test")).toMatchObject({ beyond: 48 });
   expect(parseMessage(GOOD["return"]!, "test")).toEqual({
     t: "return",
     arena: 7,

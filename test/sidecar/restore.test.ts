@@ -1,7 +1,8 @@
 // Owns the proof of plans: blocks are shared, come prefix first, wait for room in order, and end when they are given up.
 import { describe, expect, test } from "vitest";
 import { countBits } from "../../src/block.ts";
-import { PLAN_KEYS_MAX } from "../../src/limits.ts";
+import { FRAME_BYTES_MAX, PLAN_KEYS_MAX } from "../../src/limits.ts";
+import type { Account } from "../../src/sidecar/decisions.ts";
 import { expectNoLeak, openScene, saveAll } from "../support/scene.ts";
 import {
   FakeEngine,
@@ -11,10 +12,20 @@ import {
   makeGroup,
   ShimClient,
 } from "../support/shim-client.ts";
+import type { TestSidecar } from "../support/sidecars.ts";
 import { MIB, until } from "../support/vaults.ts";
 
 const PAGE = 8192;
 const RECORD = PAGE + 192;
+
+async function explain({ socketPath }: TestSidecar): Promise<Account[]> {
+  const client = new ShimClient(socketPath);
+  client.send(helloFrame({ role: "status" }));
+  client.send({ t: "explain", req: "", most: 8 });
+  const reply = await client.wait("explain_reply");
+  client.close();
+  return reply["accounts"] as Account[];
+}
 
 describe("sharing", () => {
   test("two plans that want the same blocks at once share one fetch and its slots", async () => {
@@ -221,10 +232,25 @@ describe("plans", () => {
     expect(countBits(held, 3)).toBe(3);
   });
 
-  test("a plan of more keys than the limit is answered overload", async () => {
-    const { engine } = await openScene({}, { world: 2 });
-    const view = await engine.done(engine.prefetch(Buffer.alloc((PLAN_KEYS_MAX / 2 + 1) * 32)));
-    expect(view.reason).toBe("overload");
+  test("of a prompt with more keys than a plan may have the beginning is restored", async () => {
+    const scene = await openScene({}, { world: 2 });
+    const { engine, sidecar } = scene;
+    const blocks = makeBlocks("long", 3, PAGE, 2);
+    await saveAll(scene, blocks);
+    // 1.6 million tokens on two ranks in the largest frame there is.
+    const rest = Buffer.alloc(((FRAME_BYTES_MAX - 65_536) / 32 - blocks.length) * 32, 7);
+    const plan = engine.prefetch(Buffer.concat([hashesOf(blocks), rest]));
+    const view = await engine.done(plan);
+    expect([view.reason, view.placed.get(0)?.length]).toEqual(["end_of_hit", 6]);
+    expect(countBits(Buffer.from(view.held!), PLAN_KEYS_MAX / 2)).toBe(3);
+    expect(view.held).toHaveLength(PLAN_KEYS_MAX / 16);
+    const [account] = await explain(sidecar);
+    const asked = (PLAN_KEYS_MAX / 2) * 16;
+    expect(account).toMatchObject({ askedTokens: asked, heldTokens: 48 });
+    expect(account).toMatchObject({ beyondTokens: ((FRAME_BYTES_MAX - 65_536) / 32) * 16 - asked });
+    expect(sidecar.counters.get("plans_cut")).toBe(1);
+    engine.release(plan);
+    await expectNoLeak(scene);
   });
 
   test("a plan number in use, and an unknown group, are refused", async () => {

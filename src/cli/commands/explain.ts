@@ -54,6 +54,9 @@ export function describe(account: Account): string[] {
   lines.push(
     `  asked:   ${askedTokens} tokens, the engine held ${startTokens}; look-up ${shown(actual.lookup)}`,
   );
+  if (account.beyondTokens > 0) {
+    lines.push(`  cut:     ${account.beyondTokens} more tokens are beyond what one look-up takes`);
+  }
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);

@@ -14,6 +14,7 @@ const ACCOUNT: Account = {
   engine: "e",
   startTokens: 0,
   askedTokens: 320,
+  beyondTokens: 0,
   heldTokens: 160,
   chosenTokens: 160,
   placedTokens: 160,
@@ -31,6 +32,12 @@ test("an account in words names what was found, decided and missed", () => {
   expect(text).toContain("offered and not stored: the queue of saves was full");
   expect(text).toContain("loaded up to 160: restoring answers first");
   expect(text).toContain("4.20 ms, predicted 4.00 ms");
+});
+
+test("a prompt that is longer than one look-up takes says how much was left out", () => {
+  expect(explained(ACCOUNT).join("\n")).not.toContain("beyond");
+  const text = explained({ ...ACCOUNT, beyondTokens: 64 }).join("\n");
+  expect(text).toContain("64 more tokens are beyond what one look-up takes");
 });
 
 test("a request the sidecar does not know is said to be unknown", async () => {

@@ -89,6 +89,7 @@ class Channel:
     def send(self, frame: Frame) -> bool:
         """Queues a frame without blocking; False when there is no connection, or it is too large: it is dropped.
 
+        Questions may fill half of the queue: a burst of long prompts costs misses, not the connection.
         Never raises: the engine's thread calls this, and an exception there ends the server.
         """
         try:
@@ -98,6 +99,9 @@ class Channel:
             return False
         with self._lock:
             if not self._open or self._overflowed:
+                return False
+            is_question = frame["t"] == "prefetch"
+            if is_question and self._outgoing_bytes > limits.SEND_QUEUE_BYTES_MAX // 2:
                 return False
             full = len(self._outgoing) >= limits.SEND_QUEUE_FRAMES_MAX
             if full or self._outgoing_bytes + len(data) > limits.SEND_QUEUE_BYTES_MAX:

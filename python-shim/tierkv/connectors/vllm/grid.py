@@ -41,8 +41,15 @@ class Grid:
 
         Beyond `PLAN_HASHES_MAX` blocks of all groups nothing is asked for, because the question is one frame.
         """
+        return min(self._whole(request), self._tokens_max)
+
+    def beyond(self, request: Any) -> int:
+        """Give the tokens behind `limit` that could be restored if a question were longer."""
+        return self._whole(request) - self.limit(request)
+
+    def _whole(self, request: Any) -> int:
         hashed = len(request.block_hashes) * self.hash_tokens
-        most = min(request.num_tokens - self.left_tokens, hashed, self._tokens_max)
+        most = min(request.num_tokens - self.left_tokens, hashed)
         return max(0, int(most)) // self.step * self.step
 
     def block_hash(self, request: Any, group: Group, index: int) -> bytes:

@@ -140,10 +140,16 @@ class Plan:
         self, part: PlanGroup, start: int, end: int, table: Sequence[int]
     ) -> tuple[int, list[int], list[int]]:
         group = part.group
-        block_ids: list[int] = []
-        slots: list[int] = []
+        first, last = start // group.block_tokens, end // group.block_tokens
+        block_ids = list(table[first:last])
+        begin = (first - max(part.first, part.begin)) * self.shards
+        slots = part.placed[max(0, begin) : begin + (last - first) * self.shards]
+        is_whole = len(block_ids) == last - first and 0 not in block_ids and begin >= 0
+        if is_whole and len(slots) == len(block_ids) * self.shards:
+            return group.index, block_ids, slots  # the usual case, at once for 65,536 blocks
+        block_ids, slots = [], []
         needed = _needed(group, start, end)
-        for index in range(start // group.block_tokens, end // group.block_tokens):
+        for index in range(first, last):
             block_id = table[index] if index < len(table) else 0
             if block_id == 0:  # vLLM's null block
                 # The rule of a window or of an unknown kind may need fewer blocks than ours; a state or a full group
@@ -259,10 +265,13 @@ class PlanBook:
         asked: Iterable[tuple[Group, Sequence[bytes]]],
         first_tokens: int,
         tenant: int = 0,
+        *,
+        beyond: int = 0,
     ) -> Plan | None:
         """Ask the sidecar to look up each group's hashes and to fetch what follows the first `first_tokens` tokens.
 
-        `tenant` pays for blocks that the sidecar offers to a vault again. None without a sidecar.
+        `tenant` pays for blocks that the sidecar offers to a vault again; `beyond` tokens of the prompt are not asked
+        for, because it is too long. None without a sidecar, and while too many questions wait to be sent.
         """
         self.release(req_id)
         now = time.monotonic()
@@ -298,6 +307,8 @@ class PlanBook:
         }
         if tenant:
             frame["tenant"] = tenant
+        if beyond:
+            frame["beyond"] = beyond
         if self._send(frame):
             return plan
         self._forget(plan)
@@ -369,5 +380,6 @@ class PlanBook:
 def _take_held(plan: Plan, frame: Frame) -> None:
     bitmaps = {group["group"]: group["held"] for group in frame["groups"]}
     for index, part in plan.groups.items():
-        part.held = bitmaps.get(index, b"\0" * (part.count // 8 + 1))
+        # Of a prompt that is too long for it the sidecar looks up the beginning: the rest counts as not held.
+        part.held = bitmaps.get(index, b"").ljust(part.count // 8 + 1, b"\0")
     plan.boundary = int(frame["tokens"])

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,13 @@ from tierkv.connectors.vllm.idle import IdleSteps
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.naming import Naming
+from tierkv.connectors.vllm.offers import StepOffers
 from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
+from tierkv.connectors.vllm.prompts import PromptLengths
 from tierkv.connectors.vllm.requests import RequestState, is_cacheable
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.settings import Settings
-from tierkv.connectors.vllm.short_prompts import ShortPrompts
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
@@ -60,7 +61,7 @@ class SchedulerShim:
         self.clock = StepClock()
         self.counters = Counters()
         self._grid = Grid(groups, compat.hash_block_tokens(config, kv_cache_config))
-        self._short = ShortPrompts(self._grid, self.counters)
+        self._lengths = PromptLengths(self._grid, self.counters)
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
@@ -78,6 +79,7 @@ class SchedulerShim:
         self._saves = SavePlanner(
             self._grid, self._world, kv_cache_config.num_blocks, self.counters
         )
+        self._offers = StepOffers(self._saves, self._naming, self._requests, self.counters)
         hello = hello_frame(config, "scheduler", 0, copies)
         self._autostart = Autostart(settings)
         start = self._autostart.attempt if settings.autostart else lambda: None
@@ -137,7 +139,7 @@ class SchedulerShim:
             return
         reads = not request.skip_reading_prefix_cache
         state = self._requests[request.request_id] = RequestState(request, reads)
-        self._short.note(request)
+        self._lengths.note(request)
         own = self._grid.own_hit_in(self._pool, request) if reads and self._channel.is_up else 0
         if not reads:
             self._unasked.note(request, "not_reading")
@@ -161,10 +163,11 @@ class SchedulerShim:
             (group, self._grid.hashes(state.request, group, tokens)) for group in self._grid.groups
         ]
         request = state.request
-        plan = self._book.open(request.request_id, asked, first_tokens, tenant_of(request))
-        if plan is not None:
-            state.plan = plan
-            self.counters.add("prefetches")
+        beyond = self._grid.beyond(request)
+        tenant = tenant_of(request)
+        plan = self._book.open(request.request_id, asked, first_tokens, tenant, beyond=beyond)
+        state.plan = plan or state.plan
+        self.counters.add("prefetches" if plan is not None else "prefetches_unsent")
         return plan
 
     def _name_ourselves(self) -> bool:
@@ -279,10 +282,9 @@ class SchedulerShim:
         if self._generations.is_mixed:
             self._saves.forget("weights_changed")
         elif order.question:
-            for req_id in scheduler_output.num_scheduled_tokens:
-                self._saves.begin(self._requests.get(req_id))
+            self._offers.put_off(scheduler_output)
         else:
-            self._offer_step(scheduler_output, tables)
+            self._offers.choose(scheduler_output, tables)
         tokens, attended = prompt_work(scheduler_output.num_scheduled_tokens, self._requests)
         ticket, saves = self._saves.next_step()
         if saves and self._channel.is_up:
@@ -300,35 +302,6 @@ class SchedulerShim:
             tokens=tokens,
             attended=attended,
         )
-
-    def _offer_step(self, scheduler_output: Any, tables: Any) -> None:
-        if not self._naming.is_complete:
-            self.counters.add("steps_unnamed")
-            return
-        for req_id, handed in compat.boundary_states(scheduler_output).items():
-            if req_id in scheduler_output.scheduled_spec_decode_tokens:
-                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
-                self.counters.add("states_with_drafts", len(handed))
-            elif (state := self._requests.get(req_id)) is not None:
-                self._offer_states(state, handed)
-        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
-            state = self._requests.get(req_id)
-            if state is not None:
-                self._offer_saves(state, scheduled, tables)
-
-    def _offer_saves(self, state: RequestState, scheduled: int, tables: Any) -> None:
-        request = state.request
-        self._saves.offer(
-            request,
-            state.cursor,
-            request.num_computed_tokens + scheduled,
-            state.holds,
-            lambda: tables(request.request_id),
-        )
-
-    def _offer_states(self, state: RequestState, handed: Sequence[tuple[int, int, int]]) -> None:
-        for group, block_id, end_tokens in handed:
-            self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds)
 
     @on_step_path
     def update_connector_output(self, output: Any) -> None:

@@ -1,0 +1,61 @@
+"""Chooses what a step's computing makes worth saving: the blocks it completes and the states vLLM hands over."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.naming import Naming
+from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.saves import SavePlanner
+
+
+class StepOffers:
+    """Offers to the planner of saves what each request of a step adds; `requests` are the scheduler side's."""
+
+    def __init__(
+        self,
+        saves: SavePlanner,
+        naming: Naming,
+        requests: Mapping[str, RequestState],
+        counters: Counters,
+    ) -> None:
+        self._saves = saves
+        self._naming = naming
+        self._requests = requests
+        self._counters = counters
+
+    def put_off(self, scheduler_output: Any) -> None:
+        """Leave what this step computes to the next one."""
+        for req_id in scheduler_output.num_scheduled_tokens:
+            self._saves.begin(self._requests.get(req_id))
+
+    def choose(self, scheduler_output: Any, tables: Any) -> None:
+        """Offer what this step completes, by `tables`: its block tables by request."""
+        if not self._naming.is_complete:
+            self._counters.add("steps_unnamed")
+            return
+        for req_id, handed in compat.boundary_states(scheduler_output).items():
+            if req_id in scheduler_output.scheduled_spec_decode_tokens:
+                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
+                self._counters.add("states_with_drafts", len(handed))
+            elif (state := self._requests.get(req_id)) is not None:
+                self._offer_states(state, handed)
+        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
+            state = self._requests.get(req_id)
+            if state is not None:
+                self._offer_blocks(state, scheduled, tables)
+
+    def _offer_blocks(self, state: RequestState, scheduled: int, tables: Any) -> None:
+        request = state.request
+        self._saves.offer(
+            request,
+            state.cursor,
+            request.num_computed_tokens + scheduled,
+            state.holds,
+            lambda: tables(request.request_id),
+        )
+
+    def _offer_states(self, state: RequestState, handed: Sequence[tuple[int, int, int]]) -> None:
+        for group, block_id, end_tokens in handed:
+            self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds)
