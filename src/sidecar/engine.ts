@@ -66,8 +66,8 @@ export class Engine {
   readonly id: string;
   readonly world: number;
   readonly shards: number;
-  /** As its scheduler last said; whole until it says otherwise. */
-  naming: NamingState = { percent: 100, refused: "", distrusted: false };
+  /** As its scheduler last said; whole with the name itself. */
+  naming: NamingState = { percent: 0, refused: "", distrusted: false };
   readonly #options: EngineOptions;
   readonly #logger: Logger;
   readonly #onRetired: (engine: Engine) => void;
@@ -160,6 +160,7 @@ export class Engine {
       this.#restorer.release(message);
     } else {
       this.#restorer.namespace = message.namespace;
+      this.naming = { ...this.naming, percent: 100 };
       this.#model = message.model;
       this.#options.saver.nameModel(message.namespace, message.model);
       const namespace = message.namespace.toString("hex").slice(0, 16);

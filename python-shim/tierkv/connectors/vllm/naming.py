@@ -13,7 +13,7 @@ from tierkv.connectors.vllm.weights import Weights
 log = logging.getLogger("tierkv.shim")
 
 #: What a sidecar takes for granted until it is told otherwise.
-_WHOLE: Frame = {"naming": {"percent": 100, "refused": ""}}
+_UNTOLD: Frame = {"naming": {"percent": 0, "refused": ""}}
 
 
 class Naming:
@@ -40,7 +40,7 @@ class Naming:
         #: 32 bytes; empty until this engine has named itself.
         self.digest = b""
         self._connection = 0
-        self._told = _WHOLE
+        self._told = _UNTOLD
         self._said_refused = False
         self._logged_at = 0.0
 
@@ -53,7 +53,7 @@ class Naming:
     def hear(self, fidelity: int) -> None:
         """Take the fidelity that the sidecar stores with from now on, and begin to name. From the helper thread."""
         self._fidelity = fidelity
-        self._told = _WHOLE
+        self._told = _UNTOLD
         self._weights.start()
         if self._lossy_past not in (0, fidelity):
             log.warning(
