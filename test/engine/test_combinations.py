@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from harness.engine import Engine, Engines
     from harness.processes import Cluster
 
+pytestmark = pytest.mark.nightly
+
 BLOCK = 32
 OPTIONS: dict[str, Any] = {"dtype": PLAIN.dtype, "block_size": BLOCK}
 

@@ -46,11 +46,17 @@ def geometry(
 
 GEOMETRIES = [
     geometry(4, 2, 64, 32, "bfloat16", layers=2),
-    geometry(2, 2, 64, 128, "float32", layers=3),
-    geometry(4, 2, 96, 128, "bfloat16", layers=3),
     geometry(2, 2, 96, 32, "float32", layers=2),
     geometry(2, 2, 128, 128, "bfloat16", layers=2),
+]
+GEOMETRIES_NIGHTLY = [
+    geometry(2, 2, 64, 128, "float32", layers=3),
+    geometry(4, 2, 96, 128, "bfloat16", layers=3),
     geometry(4, 1, 128, 32, "float32", layers=4),
+]
+EACH = [
+    *GEOMETRIES,
+    *(pytest.param(of, marks=pytest.mark.nightly) for of in GEOMETRIES_NIGHTLY),
 ]
 
 
@@ -71,7 +77,7 @@ def same(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float = 1e-6) 
     assert ours["logprobs"] == pytest.approx(theirs["logprobs"], abs=tolerance)
 
 
-@pytest.mark.parametrize("of", GEOMETRIES, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", EACH, ids=lambda of: of.name)
 def test_a_restore_equals_the_engines_own_hit(
     of: Geometry, engines: Engines, cluster: Cluster, models: Models
 ) -> None:
@@ -111,10 +117,11 @@ def test_a_restore_equals_the_engines_own_hit(
     assert after["bad_records"] == 0
 
 
+@pytest.mark.nightly
 def test_in_the_usual_several_processes_it_is_the_same(
     engines: Engines, cluster: Cluster, models: Models
 ) -> None:
-    of, blocks = GEOMETRIES[3], 6  # float32: the two kinds of engine round differently
+    of, blocks = GEOMETRIES[1], 6  # float32: the two kinds of engine round differently
     texts = {
         name: prompt(seed, blocks * of.block + 5) for seed, name in enumerate(("ours", "mp"), 2)
     }

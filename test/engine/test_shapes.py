@@ -150,6 +150,7 @@ def test_one_flipped_bit_changes_the_answer_of_a_window_model(
         same(ask(engine, text), own_hit)
 
 
+@pytest.mark.nightly
 def test_a_conversation_restores_the_deepest_boundary_at_every_turn(
     hybrid: Engine, cluster: Cluster
 ) -> None:

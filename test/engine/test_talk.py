@@ -21,7 +21,7 @@ REQUESTS = 24
 LONG_REQUESTS = 300
 #: In the long form each so many-th request is asked again, for the engine's own hit.
 OWN_HIT_EVERY = 3
-KINDS = tuple(SHAPES) if IS_LONG else ("hybrid", "sliding window")
+KINDS = tuple(SHAPES) if IS_LONG else ("hybrid",)
 TURNS_MAX = 6
 ABORTS = 0.1
 BRANCHES = 0.3

@@ -39,7 +39,10 @@ def counted(cluster: Cluster, name: str) -> int:
     return int(cluster.counters().get(f"shim_{name}", 0))
 
 
-@pytest.mark.parametrize("int8", [False, True], ids=["exact", "int8"])
+@pytest.mark.parametrize(
+    "int8",
+    [pytest.param(False, id="exact"), pytest.param(True, id="int8", marks=pytest.mark.nightly)],
+)
 def test_each_restore_is_checked_and_rounding_is_no_difference(
     int8: bool, engines: Engines, new_cluster: Callable[..., Cluster], models: Models
 ) -> None:

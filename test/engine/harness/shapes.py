@@ -82,6 +82,7 @@ SHAPES = {
         {"block_size": 32},
         {"opaque": True},
         small=_SMALL_ATTENTION,
+        is_long=True,
     ),
     "fp8 cache": Shape(
         SMALL,
@@ -89,6 +90,7 @@ SHAPES = {
         {"block_size": 32, "kv_cache_dtype": "fp8"},
         needs="avx512f",
         small=_SMALL_ATTENTION,
+        is_long=True,
     ),
     "latent": Shape(replace(SMALL, kind="deepseek_v2", layers=2), {LATENT}, needs="amx_tile"),
 }
