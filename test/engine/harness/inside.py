@@ -66,10 +66,12 @@ def generate(
     salt: str | None = None,
     adapter: str | None = None,
     picture: int | None = None,
+    uuid: str | None = None,
 ) -> list[Json]:
     """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache.
 
-    `adapter`: the folder of a LoRA adapter. `picture`: the seed of what each prompt shows.
+    `adapter`: the folder of a LoRA adapter. `picture`: the seed of what each prompt shows; `uuid`: its client's name
+    for it.
     """
     params = SamplingParams(
         temperature=0,
@@ -81,7 +83,8 @@ def generate(
     )
     salted = {} if salt is None else {"cache_salt": salt}
     shown = {} if picture is None else {"multi_modal_data": {"image": _picture(picture)}}
-    inputs = [{"prompt_token_ids": prompt, **salted, **shown} for prompt in prompts]
+    named = {} if uuid is None else {"multi_modal_uuids": {"image": uuid}}
+    inputs = [{"prompt_token_ids": prompt, **salted, **shown, **named} for prompt in prompts]
     lora = None if adapter is None else LoRARequest("adapter", 1, adapter)
     outputs = host.llm.generate(inputs, params, use_tqdm=False, lora_request=lora)
     return [_answer(output) for output in outputs]
