@@ -7,7 +7,7 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
   --only    run only these benches; of one that has parts, all of them or NAME:PART
   --quick   smaller sets and fewer rounds: for trying, not for quoting
   --json    results as one JSON object on stdout, progress on stderr
-  --save    write the results into bench/baseline.json and docs/performance.md
+  --save    write the results into bench/results: a file per bench, and the page of them all
 `;
 
 /** In the order of running: from the kernels outwards. */

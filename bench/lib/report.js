@@ -57,7 +57,7 @@ export function textLines(result) {
 /** One bench, for a page. */
 export function markdownLines(result) {
   const [head, ...rows] = rowsOf(result.figures);
-  const line = (row) => `| ${row.join(" | ")} |`;
+  const line = (row) => `| ${row.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
   const rule = `|${head.map((_cell, column) => (column === 0 ? "---" : "---:")).join("|")}|`;
   const notes = notesOf(result);
   return [
