@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: More than two blocks of what vLLM takes for one on a CPU.
 TOKENS = 300
-READY_S = 300.0
+READY_S = 600.0
 ALONE, WITH_VAULTS = launch_lines(ROOT / "README.md")
 
 

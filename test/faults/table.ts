@@ -183,6 +183,7 @@ export const FAULTS: readonly FaultRow[] = [
       `${SHIM}test_requests.py`,
       "test/engine/test_two_engines.py",
       "test/engine/test_names.py",
+      "test/engine/test_pictures.py",
     ],
     BY_NAME,
   ),

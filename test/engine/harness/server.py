@@ -12,7 +12,7 @@ import subprocess
 import urllib.request
 from typing import TYPE_CHECKING, Any, Self
 
-from harness.engine import CALL_S, END_S, ENVIRONMENT, IMPORT_S
+from harness.engine import CALL_S, END_S, ENVIRONMENT
 from harness.processes import ROOT, _die_with_parent, free_port, wait_until
 from harness.releases import MAIN, python_of
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = "vllm serve"
+#: A server imports vLLM twice, and a busy machine takes minutes for each.
+START_S = 900.0
 #: What a small model on a busy machine needs beside what is printed.
 _SMALL = [
     *("--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1"),
@@ -66,7 +68,7 @@ class Server:
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
         try:
-            wait_until(self._is_healthy, f"the server is up ({self._log})", IMPORT_S)
+            wait_until(self._is_healthy, f"the server is up ({self._log})", START_S)
         except BaseException:
             self._end()
             raise
