@@ -2,16 +2,18 @@
 """Measures how fast KV-cache stores restore blocks over loopback, all with the same work, in turns.
 
 Each rival runs in a process of its own; in every round each of them does one restore, so that a noisy moment hits
-all of them. The whole run sits in a private network namespace: nothing outside can reach a server.
+all of them. The whole run sits in private network and PID namespaces: nothing outside can reach a server, and no
+process outlives the run, however it ends.
 """
 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ STOP_TIMEOUT_S = 60
 
 def main() -> None:
     options = parse_options()
-    enter_private_network(options.congestion)
+    enter_namespaces(options.congestion)
     rows = []
     for number, shape in enumerate(zip(options.block_bytes, options.blocks, strict=True)):
         rows += summarize(shape, measure(options, shape, with_lookup=number == 0))
@@ -81,8 +83,11 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def enter_private_network(congestion: str | None) -> None:
-    """Starts this program again where only its own loopback exists; some stores listen on all interfaces."""
+def enter_namespaces(congestion: str | None) -> None:
+    """Starts this program again where only its own loopback exists, because some stores listen on all interfaces.
+
+    It is process 1 there: the kernel kills every other process with it.
+    """
     if NAMESPACE_MARK in os.environ:
         if congestion:
             CONGESTION_CONTROL.write_text(congestion)
@@ -90,7 +95,8 @@ def enter_private_network(congestion: str | None) -> None:
     os.environ[NAMESPACE_MARK] = "1"
     # Servers of the same environment are found by name.
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
-    unshare = ["unshare", "--net"] + ([] if os.geteuid() == 0 else ["--map-root-user"])
+    unshare = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    unshare += [] if os.geteuid() == 0 else ["--map-root-user"]
     again = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv]
     os.execvp("unshare", [*unshare, *again])
 
@@ -102,14 +108,26 @@ class CellProcess:
         self.name, self.lanes = name, lanes
         argv = [sys.executable, str(HERE / "cell.py"), name, *map(str, shape), str(lanes)]
         self.process = subprocess.Popen(
-            argv, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            argv,
+            cwd=HERE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def __enter__(self) -> "CellProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.communicate("end\n" if self.process.poll() is None else None, STOP_TIMEOUT_S)
+        """Lets it end its servers; what is left of its session after that, or after a failure, is killed."""
+        try:
+            if self.process.poll() is None:
+                self.process.communicate("end\n", STOP_TIMEOUT_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -137,8 +155,11 @@ def measure(
             say(f"{shape[1]} x {shape[0] >> 10} KiB: start {name}")
             cell = CellProcess(name, shape, options.lanes or RIVALS[name].lanes)
             try:
-                found[name] = cell.answer() | {"lanes": cell.lanes, "restores": []}
-                cells[name] = stack.enter_context(cell)
+                with ExitStack() as until_stored:
+                    until_stored.enter_context(cell)
+                    found[name] = cell.answer() | {"lanes": cell.lanes, "restores": []}
+                    stack.push(until_stored.pop_all())
+                cells[name] = cell
             except RuntimeError as error:
                 say(str(error))
         for number in range(options.rounds if cells else 0):
