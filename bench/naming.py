@@ -14,10 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from lab.checkpoint import Spec, write_checkpoint
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.digests import DigestStore, FileDigests, threads
 from tierkv.connectors.vllm.resolved import resolve
-from tierkv.lab.checkpoint import Spec, write_checkpoint
 from vllm.engine.arg_utils import EngineArgs
 
 

@@ -62,7 +62,7 @@ const CHECKS = [
   ],
   ["ruff", venv("ruff"), ["check", ...RUFF]],
   ["ruff format", venv("ruff"), ["format", "--check", ...RUFF]],
-  ["mypy", venv("mypy"), [...MYPY, "python-shim/tierkv", "python-shim/tests"]],
+  ["mypy", venv("mypy"), [...MYPY, "python-shim/tierkv", "python-shim/lab", "python-shim/tests"]],
   ["mypy tests", venv("mypy"), [...MYPY, "test/engine", "test/tidy"]],
 ].map(command(CHECK_TIMEOUT_MS));
 

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Process } from "../../dist/demo/processes.js";
-import { PYTHON, TIERKV } from "./paths.js";
+import { PYTHON, TIERKV, at } from "./paths.js";
 
 const START_MS = 20_000;
 const STOP_MS = 10_000;
@@ -88,7 +88,7 @@ export class Stand {
 
   /** Runs one of the Python programs to its end; resolves to the object it prints last. */
   async python(args, { env = {}, timeoutMs }) {
-    const python = this.#launch("python", PYTHON, args, env);
+    const python = this.#launch("python", PYTHON, args, { PYTHONPATH: at("python-shim"), ...env });
     try {
       await python.done(timeoutMs, NEVER);
     } catch (error) {
@@ -100,7 +100,7 @@ export class Stand {
   /** A checkpoint with seeded random weights; resolves to its folder. */
   async makeModel(shape) {
     const flags = Object.entries(shape).flatMap(([name, value]) => [`--${name}`, String(value)]);
-    const args = ["-m", "tierkv.lab.checkpoint", "--out", this.path("model"), ...flags];
+    const args = ["-m", "lab.checkpoint", "--out", this.path("model"), ...flags];
     const { path } = await this.python(args, { timeoutMs: MODEL_MS });
     return path;
   }

@@ -15,8 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierkv.lab.families import BARE, FAMILIES
-from tierkv.lab.tokenizer import write_tokenizer
+from lab.families import BARE, FAMILIES
+from lab.tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,9 +166,9 @@ def _as_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
 def main(argv: list[str] | None = None) -> int:
     """Writes one checkpoint and prints one JSON line: path, parameters, seconds."""
     parser = argparse.ArgumentParser(
-        prog="python -m tierkv.lab.checkpoint",
+        prog="python -m lab.checkpoint",
         description="Writes a seeded random model that a real vLLM serves.",
-        epilog="example: python -m tierkv.lab.checkpoint --out /tmp/model --seed 1 --layers 12",
+        epilog="example: python -m lab.checkpoint --out /tmp/model --seed 1 --layers 12",
     )
     parser.add_argument("--out", required=True, type=Path, help="folder to write")
     for field in fields(Spec):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tierkv.lab.checkpoint import Spec
+    from lab.checkpoint import Spec
 
 #: Of Qwen3.5: every n-th layer is attention, the others keep a recurrent state.
 ATTENTION_EVERY = 4

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tierkv.connectors.vllm.frames import FrameDecoder, FrameError, encode
 from tierkv.connectors.vllm.settings import load_settings
-from tierkv.record import (
+
+from .support.record import (
     HEADER_BYTES,
     RecordRefusedError,
     crc32c,

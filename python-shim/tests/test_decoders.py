@@ -20,7 +20,8 @@ from tierkv.connectors.vllm.frames import FrameDecoder, FrameError, encode
 from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.settings import Settings, load_settings
 from tierkv.connectors.vllm.states import FORMS
-from tierkv.record import RecordRefusedError, parse_record_header, verify_record
+
+from .support.record import RecordRefusedError, parse_record_header, verify_record
 
 GOLDEN = Path(__file__).parents[2] / "test" / "vectors" / "smallest.record.bin"
 SEED = int(os.environ.get("TIERKV_TEST_SEED", secrets.randbelow(2**31)))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tierkv.record import HEADER_BYTES, RecordRefusedError, crc32c, verify_record
+from .support.record import HEADER_BYTES, RecordRefusedError, crc32c, verify_record
 
 TEST = Path(__file__).resolve().parents[2] / "test"
 SEED = 20

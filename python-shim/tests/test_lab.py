@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from lab.checkpoint import DTYPES, KINDS, Spec, main, tensor_shapes, write_checkpoint
 from safetensors import safe_open
-from tierkv.lab.checkpoint import DTYPES, KINDS, Spec, main, tensor_shapes, write_checkpoint
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:

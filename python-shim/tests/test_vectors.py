@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tierkv.record import (
+
+from .support.record import (
     HEADER_BYTES,
     RecordHeader,
     RecordRefusedError,

@@ -20,7 +20,7 @@ import { Process, processesIn } from "./processes.ts";
 import type { Snapshot } from "./proof.ts";
 import type { Codec, Workspace } from "./workspace.ts";
 
-/** Arguments of `python -m tierkv.lab.checkpoint`. */
+/** Arguments of `python -m lab.checkpoint`. */
 export type ModelShape = Readonly<Record<string, string | number>>;
 
 /** One target of `tierkv status --json`. */
@@ -40,6 +40,8 @@ export interface VaultState extends Snapshot {
 const run = promisify(execFile);
 // src and dist lie equally deep.
 const PYTHON = fileURLToPath(new URL("../../.venv/bin/python", import.meta.url));
+/** Where Python finds `lab`. */
+const SHIM = fileURLToPath(new URL("../../python-shim", import.meta.url));
 export const TIERKV: string = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
 
 export class Stage {
@@ -61,8 +63,8 @@ export class Stage {
 
   async makeModel(shape: ModelShape): Promise<void> {
     const flags = Object.entries(shape).flatMap(([name, value]) => [`--${name}`, String(value)]);
-    const args = ["-m", "tierkv.lab.checkpoint", "--out", this.workspace.model, ...flags];
-    const maker = this.#launch("model maker", PYTHON, args);
+    const args = ["-m", "lab.checkpoint", "--out", this.workspace.model, ...flags];
+    const maker = this.#launch("model maker", PYTHON, args, SHIM);
     await maker.done(DEMO_MODEL_MAKE_MS, this.#signal);
   }
 
@@ -178,10 +180,14 @@ export class Stage {
     return service;
   }
 
-  #launch(name: string, command: string, args: readonly string[]): Process {
-    const { dir } = this.workspace;
+  #launch(
+    name: string,
+    command: string,
+    args: readonly string[],
+    cwd: string = this.workspace.dir,
+  ): Process {
     const logPath = this.workspace.log(name);
-    const started = new Process({ name, command, args, env: process.env, cwd: dir, logPath });
+    const started = new Process({ name, command, args, env: process.env, cwd, logPath });
     this.#processes.push(started);
     return started;
   }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.models import PLAIN, Models, prompt
 from harness.processes import wait_until
-from tierkv.lab.checkpoint import Spec
+from lab.checkpoint import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import pytest
 from harness.models import Models, prompt
 from harness.releases import IS_LONG, MAIN, OLDEST
 from harness.shapes import SHAPES, WINDOW, Starter
-from tierkv.lab.checkpoint import Spec
+from lab.checkpoint import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.models import Models, prompt
 from harness.processes import wait_until
-from tierkv.lab.checkpoint import Spec
+from lab.checkpoint import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from harness.engine import Engines
     from harness.processes import Cluster
-    from tierkv.lab.checkpoint import Spec
+    from lab.checkpoint import Spec
 
 BLOCK = 32
 REQUESTS = 300 if IS_LONG else 200

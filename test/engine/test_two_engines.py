@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.engine import EngineError
 from harness.models import PLAIN, Models, prompt
-from tierkv.lab.checkpoint import Spec
+from lab.checkpoint import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -73,7 +73,6 @@ const imports = pythonRule(
   [
     { "python-shim/tierkv/connectors/vllm/a.py": "import requests\n" },
     { "python-shim/tierkv/connectors/vllm/a.py": "def f():\n    from numpy import x\n" },
-    { "python-shim/tierkv/lab/a.py": "import vllm.config\n" },
   ],
 );
 

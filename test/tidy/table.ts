@@ -120,7 +120,6 @@ export const TEST_FOLDERS: readonly string[] = [
 /** Python: what the files below a folder may import besides the standard library and our own package. */
 export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   "python-shim/tierkv/connectors/": ["msgspec", "torch", "vllm"],
-  "python-shim/tierkv/lab/": ["numpy", "safetensors", "tokenizers", "torch", "transformers"],
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };
 

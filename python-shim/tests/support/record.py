@@ -1,4 +1,4 @@
-"""Owns a small reader of records in pure Python: for tests and tools, never on an engine's path.
+"""A small reader of records in pure Python, for tests alone.
 
 The bytes and the order of the refusals are those of docs/protocol.md, section 1.
 """

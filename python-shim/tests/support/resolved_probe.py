@@ -15,10 +15,10 @@ from typing import Any
 os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", PYTHONHASHSEED="0")
 
 import vllm.config
+from lab.checkpoint import Spec, write_checkpoint
 from tierkv.connectors.vllm.canonical import Canonical, members
 from tierkv.connectors.vllm.exempt import CONFIG
 from tierkv.connectors.vllm.resolved import numeric_environment, resolve
-from tierkv.lab.checkpoint import Spec, write_checkpoint
 from vllm import envs
 from vllm.engine.arg_utils import EngineArgs
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
+from lab.checkpoint import Spec, write_checkpoint
 from safetensors.numpy import save_file
-from tierkv.lab.checkpoint import Spec, write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tierkv.lab.checkpoint import Spec
+from lab.checkpoint import Spec
 
 from harness.models import HYBRID
 from harness.releases import IS_LONG, MAIN, OLDEST

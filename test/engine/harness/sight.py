@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
+from lab.checkpoint import Spec, config, tensor_shapes
+from lab.tokenizer import write_tokenizer
 from safetensors.numpy import save_file
-from tierkv.lab.checkpoint import Spec, config, tensor_shapes
-from tierkv.lab.tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
