@@ -472,10 +472,10 @@ export declare function storeDrain(id: number): Promise<void>
 export declare function storeDurable(id: number, namespace: Uint8Array, packed: Uint8Array): Uint8Array
 
 /**
- * Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers, as flush `number`: what
- * was made before it is refused from now on.
+ * Removes the records of a namespace (null: of all), a class (1 kv, 2 ssm, 0 both) and a tenant as its peers name it (0: of all),
+ * in both tiers, as flush `number`: what was made before it is refused from now on.
  */
-export declare function storeFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number): Promise<StoreFlushed>
+export declare function storeFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number): Promise<StoreFlushed>
 
 /** What a flush removed. */
 export interface StoreFlushed {
@@ -497,7 +497,7 @@ export declare function storeLoad(id: number, namespace: Uint8Array, packed: Uin
 export declare function storeLookup(id: number, namespace: Uint8Array, packed: Uint8Array): Buffer
 
 /** Takes note of a flush of an earlier run; arguments as `storeFlush`. */
-export declare function storeNoteFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number): void
+export declare function storeNoteFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number): void
 
 /** What a store is made of. */
 export interface StoreOptions {

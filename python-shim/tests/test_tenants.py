@@ -18,6 +18,7 @@ def test_a_tenant_is_the_same_for_equal_salts_and_no_other() -> None:
 
 def test_the_number_of_a_salt_is_what_every_release_makes_of_it() -> None:
     assert tenant_of(_salted("a")) == 156_759_798_606_283
+    assert tenant_of(_salted("Mandant ä 🦀")) == 101_642_226_882_119
 
 
 def test_without_a_salt_it_is_nobody_in_particular() -> None:

@@ -3,6 +3,9 @@ import type { FlushedScope, FlushNews } from "../wire/messages.ts";
 
 export type { FlushedScope };
 
+/** Whether what a tenant has under a namespace is to go. */
+export type Takes = (namespace: Buffer, tenant: number) => boolean;
+
 /** Hears of each flush once, in order, before any later answer of the vault. Must not throw. */
 export interface FlushListener {
   /** The vault answered a hello; another epoch means that it may have lost what it held in memory. */

@@ -304,17 +304,19 @@ export class VaultClient {
     );
   }
 
-  /** Drops the records of one namespace or model (null: of all) and one class (null: of both). */
+  /** Drops the records of one namespace or model (null: of all), one class (null: of both) and one tenant (0: of all). */
   flush(
     namespace: Buffer | null,
     deadlineMs: number,
     recordClass: RecordClass | null = null,
     model: string | null = null,
+    tenant = 0,
   ): Promise<m.FlushReply> {
     const request = {
       namespace: namespace ?? Buffer.alloc(0),
       recordClass: recordClass === null ? 0 : classNumber(recordClass),
       model: model ?? "",
+      tenant,
     };
     return this.#session.call("Flush", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Flush, request, options()),

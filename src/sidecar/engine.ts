@@ -2,6 +2,7 @@
 import { Arena } from "../arena/arena.ts";
 import { planArena } from "../arena/sizing.ts";
 import type { RecordClass } from "../block.ts";
+import type { Takes } from "../client/flush-feed.ts";
 import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
@@ -227,11 +228,8 @@ export class Engine {
     this.#stage?.shelf.dropIdle(recordClass);
   }
 
-  /** Gives nothing of a class and of the namespaces that `takes` names out of the arena any more; what that was. */
-  flush(
-    recordClass: RecordClass,
-    takes: (namespace: Buffer) => boolean,
-  ): { blocks: number; bytes: number } {
+  /** Gives nothing of a class that `takes` names out of the arena any more; what that was. */
+  flush(recordClass: RecordClass, takes: Takes): { blocks: number; bytes: number } {
     const dropped = this.#stage?.shelf.flush(recordClass, takes) ?? [];
     const { sizes } = this.#ranks;
     const bytes = dropped.reduce((sum, { group }) => sum + sizes.sourceBytes(group), 0);

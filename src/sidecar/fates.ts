@@ -1,5 +1,6 @@
 // Owns the memory of what became of blocks here, for the reasons of misses: bounded, and never asked whether a vault holds one.
 import type { Namespace, RecordClass } from "../block.ts";
+import type { Takes } from "../client/flush-feed.ts";
 import { FATES_MAX, FLUSHES_KEPT_MAX } from "../limits.ts";
 
 interface Fate {
@@ -14,7 +15,7 @@ interface Fate {
 interface Loss {
   why: "flushed" | "lost";
   recordClass: RecordClass;
-  takes(namespace: Buffer): boolean;
+  takes: Takes;
 }
 
 const STORED = "stored";
@@ -34,8 +35,8 @@ export class Fates {
     this.#note(namespace, group, hash, `dropped_${reason}`);
   }
 
-  /** What was stored of that class before, in namespaces that `takes` names, is gone. */
-  flushed(recordClass: RecordClass, takes: (namespace: Buffer) => boolean): void {
+  /** What was stored of that class before, and `takes` names, is gone. */
+  flushed(recordClass: RecordClass, takes: Takes): void {
     this.#lose({ why: "flushed", recordClass, takes });
   }
 
@@ -51,7 +52,13 @@ export class Fates {
   }
 
   /** Why a block of which no vault holds a record is missed: one word for a counter and for people. */
-  missReason(namespace: Namespace, recordClass: RecordClass, group: number, hash: Buffer): string {
+  missReason(
+    namespace: Namespace,
+    recordClass: RecordClass,
+    group: number,
+    hash: Buffer,
+    tenant: number,
+  ): string {
     const fate = this.#fates.get(keyOf(group, hash));
     if (fate === undefined) return "never_stored";
     if (!fate.namespace.equals(namespace)) return "other_namespace";
@@ -59,7 +66,9 @@ export class Fates {
     const since = this.#losses.slice(
       Math.max(0, this.#losses.length - (this.#lossCount - fate.losses)),
     );
-    const taken = since.filter((loss) => loss.recordClass === recordClass && loss.takes(namespace));
+    const taken = since.filter(
+      (loss) => loss.recordClass === recordClass && loss.takes(namespace, tenant),
+    );
     if (taken.some(({ why }) => why === "flushed")) return "flushed";
     return taken.length > 0 ? "lost" : "evicted";
   }

@@ -2,7 +2,7 @@
 import { hostname } from "node:os";
 import { className } from "../block.ts";
 import type { RecordClass } from "../block.ts";
-import type { FlushedScope } from "../client/flush-feed.ts";
+import type { FlushedScope, Takes } from "../client/flush-feed.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { isTierkvError, toTierkvError } from "../errors.ts";
 import { FLUSH_LEAVE_MS, WATCH_PAUSE_MS, WATCH_TIMEOUT_MS } from "../limits.ts";
@@ -12,9 +12,6 @@ import { jitterMs, nowMs, randomId, sleep } from "../time.ts";
 import type { Fates } from "./fates.ts";
 import type { Quarantine } from "./quarantine.ts";
 import type { VaultClients } from "./vaults.ts";
-
-/** Whether records of a namespace are to go. */
-type Takes = (namespace: Buffer) => boolean;
 
 export interface FlushesOptions {
   vaults: VaultClients;
@@ -83,11 +80,14 @@ export class Flushes {
       (scope) => scope.recordClass === 0 || className(scope.recordClass) === recordClass,
     );
     if (concerned.length === 0) return { blocks: 0, bytes: 0, saves: 0 };
-    const takes = takesOf(concerned, (namespace) => modelOf(recordClass, namespace));
+    const ofModel = (namespace: Buffer): string | null => modelOf(recordClass, namespace);
+    const takes = takesOf(concerned, ofModel);
     const { blocks, bytes } = dropCopies(recordClass, takes);
     const saves = dropSaves(recordClass, takes);
     fates.flushed(recordClass, takes);
-    if (recordClass === CHECKED_CLASS) quarantine.lift(takes);
+    // What other tenants stored under the name is still there.
+    const whole = takesOf(concerned.filter(isOfAll), ofModel);
+    if (recordClass === CHECKED_CLASS) quarantine.lift((namespace) => whole(namespace, NOBODY));
     counters.add("flushes", concerned.length);
     counters.add("flushed_blocks", blocks);
     const dropped = { blocks, bytes, saves };
@@ -99,27 +99,36 @@ export class Flushes {
 /** Engines compute blocks of attention again, no states. */
 const CHECKED_CLASS = "kv";
 
+/** As the tenant of a scope: those of all are meant. */
+const NOBODY = 0;
+
 const EVERYTHING: FlushedScope = {
   number: 0,
   everyNamespace: true,
   namespaces: [],
   recordClass: 0,
   model: "",
+  tenant: NOBODY,
 };
+
+const isOfAll = ({ tenant }: FlushedScope): boolean => tenant === NOBODY;
 
 function takesOf(
   scopes: readonly FlushedScope[],
   modelOf: (namespace: Buffer) => string | null,
 ): Takes {
-  const names = new Set<string>();
-  const models = new Set<string>();
-  for (const { namespaces, model } of scopes) {
-    for (const namespace of namespaces) names.add(namespace.toString("latin1"));
-    if (model !== "") models.add(model);
-  }
-  if (scopes.some(({ everyNamespace }) => everyNamespace)) return () => true;
-  return (namespace) =>
-    names.has(namespace.toString("latin1")) || models.has(modelOf(namespace) ?? "");
+  const named = scopes.map(({ everyNamespace, namespaces, model, tenant }) => {
+    const names = new Set(namespaces.map((namespace) => namespace.toString("latin1")));
+    const isNamed = (namespace: Buffer): boolean =>
+      everyNamespace ||
+      names.has(namespace.toString("latin1")) ||
+      (model !== "" && modelOf(namespace) === model);
+    return { isNamed, tenant };
+  });
+  return (namespace, tenant) =>
+    named.some(
+      (scope) => (scope.tenant === NOBODY || scope.tenant === tenant) && scope.isNamed(namespace),
+    );
 }
 
 /** The held call to one vault. */

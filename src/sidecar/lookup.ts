@@ -94,7 +94,7 @@ export interface MissContext {
 }
 
 /** A group that was asked for, from block `from` on; `tail` above 0: only its last blocks are needed. */
-type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number };
+type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number; tenant: number };
 
 /** Why the first block is missing that is not held and was to be fetched, in one word; null: none is. */
 export function whyMissing(
@@ -108,9 +108,9 @@ export function whyMissing(
   const last = groups.find(({ class: of }) => of === "ssm") ?? groups.find(({ tail }) => tail > 0);
   if (last === undefined || (miss !== null && miss.tokens < tokens + step)) {
     if (miss === null) return null;
-    const { group, recordClass, hash } = miss;
+    const { group, recordClass, hash, tenant } = miss;
     const trouble = troubleOf(gates[recordClass], isVaultDown);
-    return trouble ?? fates.missReason(namespace, recordClass, group, hash);
+    return trouble ?? fates.missReason(namespace, recordClass, group, hash, tenant);
   }
   return troubleOf(gates[last.class], isVaultDown) ?? fateOfLast(namespace, last, tokens, fates);
 }
@@ -124,7 +124,9 @@ function fateOfLast(
 ): string {
   const count = group.hashes.length / HASH_BYTES;
   for (let index = count - 1; index >= 0 && index * group.tokens >= tokens; index -= 1) {
-    const reason = fates.missReason(namespace, group.class, group.group, hashAt(group, index));
+    const { class: recordClass, group: number, tenant } = group;
+    const hash = hashAt(group, index);
+    const reason = fates.missReason(namespace, recordClass, number, hash, tenant);
     if (reason !== "never_stored") return reason;
   }
   const never: MissReason = group.class === "ssm" ? "state_not_handed_over" : "never_stored";
@@ -142,6 +144,7 @@ interface Miss {
   group: number;
   recordClass: RecordClass;
   hash: Buffer;
+  tenant: number;
   /** Of the prompt, before it. */
   tokens: number;
 }
@@ -149,14 +152,16 @@ interface Miss {
 /** Of the groups that need every block: the one nearest to the prompt's start. */
 function firstMiss(groups: readonly NeededGroup[], held: readonly Buffer[]): Miss | null {
   let first: Miss | null = null;
-  for (const [at, { group, class: recordClass, hashes, from, tokens, tail }] of groups.entries()) {
+  for (const [at, asked] of groups.entries()) {
+    const { group, class: recordClass, hashes, from, tokens, tail, tenant } = asked;
     const bitmap = held[at];
     if (bitmap === undefined || tail > 0) continue;
     let index = from;
     while (index < hashes.length / HASH_BYTES && hasBit(bitmap, index)) index += 1;
     if (index === hashes.length / HASH_BYTES) continue;
     if (first !== null && first.tokens <= index * tokens) continue;
-    first = { group, recordClass, hash: hashAt({ hashes }, index), tokens: index * tokens };
+    const hash = hashAt(asked, index);
+    first = { group, recordClass, hash, tenant, tokens: index * tokens };
   }
   return first;
 }

@@ -9,7 +9,7 @@ import {
   STEP_ROWS_MAX,
   UNASKED_ROWS_MAX,
 } from "../limits.ts";
-import { recordKeysNamespace } from "../native.ts";
+import { recordKeysNamespace, recordKeysTenant } from "../native.ts";
 import type { Step } from "../pace/prefill.ts";
 import type { Fields } from "./frames.ts";
 import { parseHello } from "./hello.ts";
@@ -294,7 +294,7 @@ function parsePrefetch(message: Reader): Prefetch {
     t: "prefetch",
     req: message.text("req"),
     plan: message.count("plan"),
-    tenant: message.has("tenant") ? message.count("tenant") : 0,
+    tenant: message.has("tenant") ? recordKeysTenant(message.count("tenant")) : 0,
     beyond: message.has("beyond") ? message.count("beyond") : 0,
     groups: message.maps("groups", 1, GROUPS_MAX).map((group) => {
       const hashes = group.bytes("hashes", 0, PLAN_KEYS_MAX * HASH_BYTES);
@@ -319,7 +319,7 @@ function parseSave(message: Reader): Save {
     hash: asBuffer(row.bytes(3, HASH_BYTES, HASH_BYTES)),
     parent: asBuffer(row.bytes(4, HASH_BYTES, HASH_BYTES)),
     endTokens: row.count(5),
-    tenant: row.has(6) ? row.count(6) : 0,
+    tenant: row.has(6) ? recordKeysTenant(row.count(6)) : 0,
   }));
   return { t: "save", arena: message.u32("arena"), namespace: readNamespace(message), items };
 }

@@ -1,6 +1,7 @@
 // Owns the way of saved blocks from arena slots to records: batches by engine, rank and group, each a draft that the lane that sends it makes, or encoded ahead where slots run short.
 import { packKeys } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
+import type { Takes } from "../client/flush-feed.ts";
 import type { EncodePool } from "../codec/pool.ts";
 import type { OutboxRecord } from "../codec/record.ts";
 import { packBlocks } from "../codec/task.ts";
@@ -127,16 +128,16 @@ export class Saver {
   }
 
   /**
-   * Drops what waits of a class and of the namespaces that `takes` names; how many. What is being made or sent already the
+   * Drops what waits of a class and `takes` names; how many. What is being made or sent already the
    * vault refuses, because it was handed over before the flush.
    */
-  flush(recordClass: RecordClass, takes: (namespace: Buffer) => boolean): number {
+  flush(recordClass: RecordClass, takes: Takes): number {
     let count = this.#options.stores[recordClass]?.flush(takes) ?? 0;
     for (const [source, lane] of this.#lanes) {
       if (source.recordClass !== recordClass) continue;
-      const gone = lane.pending.filter(({ namespace }) => takes(namespace));
+      const gone = lane.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
       if (gone.length === 0) continue;
-      lane.pending = lane.pending.filter(({ namespace }) => !takes(namespace));
+      lane.pending = lane.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
       for (const { item, key, namespace } of gone) {
         this.#dropped(source, namespace, item.hash, "flushed");
         source.finish(item.slot, item.generation);

@@ -3,6 +3,7 @@ import { SIDECAR_OWNER } from "../arena/arena.ts";
 import type { Arena, Leases } from "../arena/arena.ts";
 import { HASH_BYTES } from "../block.ts";
 import type { RecordClass } from "../block.ts";
+import type { Takes } from "../client/flush-feed.ts";
 import { nowMs } from "../time.ts";
 import type { DoneReason } from "./messages.ts";
 
@@ -290,10 +291,10 @@ export class Shelf {
    * Gives no block of a class out any more that `takes` names; returns those that could have been. What a plan was told of
    * stays in its slots until the plan lets go, what is on its way until it is there.
    */
-  flush(recordClass: RecordClass, takes: (namespace: Buffer) => boolean): Block[] {
+  flush(recordClass: RecordClass, takes: Takes): Block[] {
     const dropped: Block[] = [];
     for (const block of this.#blocks.values()) {
-      if (block.recordClass !== recordClass || !takes(block.namespace)) continue;
+      if (block.recordClass !== recordClass || !takes(block.namespace, block.run.tenant)) continue;
       block.isFlushed = true;
       if (block.state === "placed") dropped.push(block);
       if (this.#isIdle(block)) {

@@ -2,6 +2,7 @@
 import { createServer } from "node:net";
 import type { Server, Socket } from "node:net";
 import type { RecordClass } from "../block.ts";
+import type { Takes } from "../client/flush-feed.ts";
 import { TierkvError } from "../errors.ts";
 import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
@@ -106,10 +107,7 @@ export class ShimServer {
   }
 
   /** As the engines' `flush`, of all of them. */
-  flush(
-    recordClass: RecordClass,
-    takes: (namespace: Buffer) => boolean,
-  ): { blocks: number; bytes: number } {
+  flush(recordClass: RecordClass, takes: Takes): { blocks: number; bytes: number } {
     const total = { blocks: 0, bytes: 0 };
     for (const engine of this.#engines.values()) {
       const { blocks, bytes } = engine.flush(recordClass, takes);

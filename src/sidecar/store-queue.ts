@@ -1,6 +1,7 @@
 // Owns the sending of encoded records to one vault: batches, a few calls in flight, every record counted and dropped exactly once.
 import { HASH_BYTES, ItemStatus, statusName } from "../block.ts";
 import type { Namespace } from "../block.ts";
+import type { Takes } from "../client/flush-feed.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { OutboxRecord } from "../codec/record.ts";
 import { toTierkvError } from "../errors.ts";
@@ -16,7 +17,6 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
-import { recordKeysTenant } from "../native.ts";
 import type { Link } from "../pace/link.ts";
 import { BusyTime } from "../time.ts";
 import type { Fates } from "./fates.ts";
@@ -92,10 +92,10 @@ export class StoreQueue {
     return this.#models.get(namespace.toString("latin1"))?.model ?? null;
   }
 
-  /** Drops records that wait, of the namespaces that `takes` names; how many. */
-  flush(takes: (namespace: Buffer) => boolean): number {
-    const gone = this.#waiting.filter(({ namespace }) => takes(namespace));
-    const left = this.#waiting.filter(({ namespace }) => !takes(namespace));
+  /** Drops records that wait and that `takes` names; how many. */
+  flush(takes: Takes): number {
+    const gone = this.#waiting.filter(({ namespace, tenant }) => takes(namespace, tenant));
+    const left = this.#waiting.filter(({ namespace, tenant }) => !takes(namespace, tenant));
     this.#waiting.splice(0, this.#waiting.length, ...left);
     for (const outgoing of gone) {
       this.#counters.add("dropped_flushed");
@@ -225,7 +225,7 @@ export class StoreQueue {
         this.#client.name,
         batch,
         STORE_TIMEOUT_MS,
-        recordKeysTenant(tenant),
+        tenant,
         flushed,
       );
       await failpoint("sidecar.save.stored");

@@ -11,6 +11,7 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import { readOwnFile, writeOwnFile } from "../native.ts";
+import { isTenant } from "../tenant.ts";
 import { wallClockMs } from "../time.ts";
 import type { FlushNews } from "../wire/messages.ts";
 
@@ -25,6 +26,8 @@ export interface FlushScope {
   recordClass: number;
   /** As an engine was given it; empty: not flushed by model. */
   model: string;
+  /** As sidecars name it; 0: every one. */
+  tenant: number;
 }
 
 interface Entry extends FlushScope {
@@ -131,13 +134,15 @@ export class FlushLog {
   }
 }
 
-function toWire({ number, namespaces, recordClass, model }: Entry): FlushNews["flushes"][number] {
+function toWire(entry: Entry): FlushNews["flushes"][number] {
+  const { number, namespaces, recordClass, model, tenant } = entry;
   return {
     number,
     everyNamespace: namespaces === null,
     namespaces: (namespaces ?? []).map((name) => toNamespace(Buffer.from(name, "hex"))),
     recordClass,
     model,
+    tenant,
   };
 }
 
@@ -145,12 +150,13 @@ function isKept(value: Kept): boolean {
   const isNumber = (number: unknown): boolean => Number.isSafeInteger(number);
   const isName = (name: unknown): boolean =>
     typeof name === "string" && /^[0-9a-f]{64}$/.test(name);
-  const isEntry = ({ number, namespaces, recordClass, model }: Entry): boolean =>
+  const isEntry = ({ number, namespaces, recordClass, model, tenant }: Entry): boolean =>
     isNumber(number) &&
     (namespaces === null || (Array.isArray(namespaces) && namespaces.every(isName))) &&
     [0, 1, 2].includes(recordClass) &&
     typeof model === "string" &&
-    Buffer.byteLength(model) <= NAME_BYTES_MAX;
+    Buffer.byteLength(model) <= NAME_BYTES_MAX &&
+    isTenant(tenant);
   const { base, done, flushes } = value;
   const isBounded = Array.isArray(flushes) && flushes.length <= FLUSHES_KEPT_MAX;
   return isNumber(base) && isNumber(done) && isBounded && flushes.every(isEntry);

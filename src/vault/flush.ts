@@ -1,6 +1,8 @@
 // Owns the Flush call: written down first, then dropped in memory and on disk, then told to every sidecar.
 import { toNamespace } from "../block.ts";
+import { TierkvError } from "../errors.ts";
 import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../native.ts";
+import { isTenant } from "../tenant.ts";
 import type * as m from "../wire/messages.ts";
 import { shortHash } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
@@ -20,14 +22,14 @@ export async function flush(
   const total = { ...dropped, volatile: dropped.volatile || !isKept, number, sidecars };
   vault.counters.add("flushes");
   const { records } = total;
-  const { model, recordClass } = scope;
+  const { model, recordClass, tenant } = scope;
   const namespaces = namespacesOf(scope);
   const short = namespaces.map((name) => (name === null ? "every" : shortHash(name)));
   const away = sidecars.filter(({ confirmed }) => !confirmed).length;
-  const said = { namespaces: short, model, records, number, away };
+  const said = { namespaces: short, model, tenant, records, number, away };
   vault.audit.record("admin_call", { peer, role, call: "Flush", ...said });
   const shown = namespaces.map((name) => name?.toString("hex") ?? "every");
-  vault.logger.info({ ...total, namespaces: shown, model, recordClass }, "flushed");
+  vault.logger.info({ ...total, namespaces: shown, model, recordClass, tenant }, "flushed");
   return total;
 }
 
@@ -37,9 +39,9 @@ export async function recallFlushes(
 ): Promise<void> {
   const { flushes, store, logger } = vault;
   storeForgetFlushes(store, flushes.base);
-  for (const { number, recordClass, ...scope } of flushes.all) {
+  for (const { number, recordClass, tenant, ...scope } of flushes.all) {
     for (const namespace of namespacesOf(scope)) {
-      storeNoteFlush(store, number, namespace, recordClass);
+      storeNoteFlush(store, number, namespace, recordClass, tenant);
     }
   }
   for (const scope of flushes.undone) {
@@ -55,8 +57,9 @@ async function carryOut(
   scope: FlushScope,
 ): Promise<Pick<m.FlushReply, "records" | "bytes" | "diskBytes" | "volatile">> {
   const total = { records: 0, bytes: 0, diskBytes: 0, volatile: false };
+  const { recordClass, tenant } = scope;
   for (const namespace of namespacesOf(scope)) {
-    const flushed = await storeFlush(store, number, namespace, scope.recordClass);
+    const flushed = await storeFlush(store, number, namespace, recordClass, tenant);
     total.records += flushed.records;
     total.bytes += flushed.bytes;
     total.diskBytes += flushed.diskBytes;
@@ -66,10 +69,14 @@ async function carryOut(
 }
 
 function scopeOf({ models }: VaultContext, request: m.FlushRequest): FlushScope {
-  const { recordClass, model = "", namespace } = request;
-  if (model !== "") return { namespaces: models.namespacesOf(model), recordClass, model };
+  const { recordClass, model = "", namespace, tenant = 0 } = request;
+  if (!isTenant(tenant)) {
+    throw new TierkvError("BAD_ARGUMENT", { reason: `tenant ${tenant}: expected 48 bits` });
+  }
+  const of = { recordClass, model, tenant };
+  if (model !== "") return { namespaces: models.namespacesOf(model), ...of };
   const named = namespace.length === 0 ? null : [toNamespace(namespace).toString("hex")];
-  return { namespaces: named, recordClass, model };
+  return { namespaces: named, ...of };
 }
 
 /** null: every one. */

@@ -10,6 +10,7 @@ import type { ModelNames } from "./models.ts";
 /** By this name such a namespace outlives the process, where records do. */
 const MODEL = "tierkv measuring";
 const EVERY_CLASS = 0;
+const EVERYBODY = 0;
 /** No sidecar holds a copy of these: nothing is to be told or refused. */
 const NO_FLUSH = 0;
 
@@ -58,7 +59,13 @@ export class Leases {
     const key = namespace.toString("hex");
     clearTimeout(this.#timers.get(key));
     this.#timers.delete(key);
-    const { records, bytes } = await storeFlush(this.#store, NO_FLUSH, namespace, EVERY_CLASS);
+    const { records, bytes } = await storeFlush(
+      this.#store,
+      NO_FLUSH,
+      namespace,
+      EVERY_CLASS,
+      EVERYBODY,
+    );
     this.#models.forget(namespace);
     return { records, bytes };
   }

@@ -29,6 +29,8 @@ export interface FlushedScope {
   recordClass: number;
   /** Not empty: also namespaces of this model that the vault had not heard of. */
   model: string;
+  /** 0: of every one. */
+  tenant: number;
 }
 
 export interface WatchRequest {
@@ -192,6 +194,7 @@ export interface FlushRequest {
   namespace: Buffer;
   recordClass: number;
   model?: string;
+  tenant?: number;
 }
 
 export interface NameRequest {

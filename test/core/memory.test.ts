@@ -152,7 +152,7 @@ test("a store's views need no room, whenever they are collected", async () => {
   }
   expect(storeStats(store).evicted).toBe(16);
   expect(views[0]?.equals(makeRecord(0, { payloadBytes: 900_000 }).record)).toBe(true);
-  await storeFlush(store, 0, null, 0);
+  await storeFlush(store, 0, null, 0, 0);
   expect(storeStats(store).usedBytes).toBe(0);
   closeStore(store);
   closeStore(store);

@@ -33,18 +33,20 @@ def empty(engine: Engine) -> None:
     engine.call("spoil")
 
 
-def ask(engine: Engine, texts: list[list[int]]) -> list[dict[str, Any]]:
+def ask(engine: Engine, texts: list[list[int]], salt: str | None = None) -> list[dict[str, Any]]:
     """One after the other: what one of them saves is of no use to the next."""
-    return [dict(engine.call("generate", prompts=[text])[0]) for text in texts]
+    return [dict(engine.call("generate", prompts=[text], salt=salt)[0]) for text in texts]
 
 
-def keep_copies(engine: Engine, cluster: Cluster, texts: list[list[int]]) -> list[list[int]]:
+def keep_copies(
+    engine: Engine, cluster: Cluster, texts: list[list[int]], salt: str | None = None
+) -> list[list[int]]:
     """Computes, saves and restores texts: their blocks lie in the arena. Gives the right answers."""
     before = cluster.saved()
-    right = [answer["tokens"] for answer in ask(engine, texts)]
+    right = [answer["tokens"] for answer in ask(engine, texts, salt)]
     cluster.wait_saved(before + BLOCKS * len(texts))
     empty(engine)
-    restored = ask(engine, texts)
+    restored = ask(engine, texts, salt)
     assert [answer["cached"] for answer in restored] == [TOKENS] * len(texts)
     assert [answer["tokens"] for answer in restored] == right
     cluster.wait_idle()
@@ -119,3 +121,27 @@ def test_f60_after_a_flush_a_running_engine_and_a_new_one_compute(
         known = {tuple(text): answer["tokens"] for text, answer in zip(traffic, again, strict=True)}
         for index, answer in enumerate(answers):
             assert answer["tokens"] == known[tuple(traffic[index % len(traffic)])]
+
+
+def test_f60_after_a_flush_of_one_tenant_it_computes_and_another_restores(
+    engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+) -> None:
+    cluster = new_cluster()
+    texts = new_texts(760, 2)
+    with start(engines, cluster, models) as engine:
+        right = {salt: keep_copies(engine, cluster, texts, salt) for salt in ("gone", "kept")}
+        code, said = cluster.command("flush", "--yes", "--tenant", "gone")
+        assert code == 0, said
+        (flushed,) = said["flushed"]
+        assert flushed["records"] == BLOCKS * len(texts)
+        dropped = [(one["confirmed"], one["blocks"]) for one in flushed["sidecars"]]
+        assert dropped == [(True, BLOCKS * len(texts))], said
+        other = new_cluster(beside=cluster)
+        with start(engines, other, models) as second:
+            # Each text of the tenant once: what is computed now is saved anew.
+            for asked, text in ((engine, 0), (second, 1)):
+                empty(asked)
+                for salt, cached in (("gone", 0), ("kept", TOKENS)):
+                    (answer,) = ask(asked, texts[text : text + 1], salt)
+                    assert answer["cached"] == cached, (text, salt)
+                    assert answer["tokens"] == right[salt][text]

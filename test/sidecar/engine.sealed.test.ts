@@ -6,6 +6,7 @@ import {
   recordKeysNamespace,
   recordKeysSet,
   recordKeysStatus,
+  recordKeysTenant,
   writeRecord,
 } from "../../src/native.ts";
 import { noise } from "../support/records.ts";
@@ -101,3 +102,23 @@ function opaque(identity: { namespace: Buffer; blockHash: Buffer }, payload: Buf
   const bytes = { payloadBytes: payload.length, sourceBytes: payload.length };
   return writeRecord({ ...shape, ...counts, ...none, ...bytes, ...identity }, payload);
 }
+
+test("a tenant is flushed by the name that the keys give it, in the vault and in the arena", async () => {
+  const vault = await openVault({ lanes: true });
+  const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  engine.tenant = 7;
+  const blocks = makeBlocks("tenant", COUNT, PAGE);
+  engine.save(blocks);
+  await until(() => sidecar.counters.get("blocks_saved") === COUNT, "the saves");
+  const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+  engine.release(view.plan);
+  const kept = (): number => sidecar.status().engines[0]!.retainedBlocks;
+  await until(() => kept() === COUNT, "the copies");
+  const admin = openClient(vault);
+  const flush = async (tenant: number): Promise<number> =>
+    (await admin.flush(null, SOON_MS, null, null, tenant)).records;
+  expect(await flush(7)).toBe(0);
+  expect(await flush(recordKeysTenant(7))).toBe(COUNT);
+  await until(() => kept() === 0, "the arena to be empty");
+});

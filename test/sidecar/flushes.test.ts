@@ -18,6 +18,7 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
 }));
 
 const PAGE = 8192;
+const [GONE, KEPT] = [2 ** 48 - 5, 6];
 
 /** Restores blocks and lets go of them: they stay in the arena. */
 async function keepCopies({ sidecar, engine }: Saving, blocks: readonly Block[]): Promise<void> {
@@ -85,6 +86,100 @@ test("a flush takes only what it names: namespace, class, model", async () => {
   await keepCopies(scene, blocks);
   await admin.flush(engine.namespace, SOON_MS);
   expect(kept()).toBe(0);
+});
+
+/** Blocks of two tenants, saved and in the arena: what is to go, and what is to stay. */
+async function twoTenants({ sidecar, engine }: Saving, count: number): Promise<[Block[], Block[]]> {
+  const [gone, kept] = [makeBlocks("gone", count, PAGE), makeBlocks("kept", count, PAGE)];
+  for (const [tenant, blocks] of [
+    [GONE, gone],
+    [KEPT, kept],
+  ] as const) {
+    engine.tenant = tenant;
+    await saveAll({ sidecar, engine }, blocks);
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(view.reason).toBe("complete");
+    engine.release(view.plan);
+  }
+  await until(() => sidecar.status().engines[0]!.retainedBlocks === 2 * count, "the copies");
+  return [gone, kept];
+}
+
+/** Of a tenant: where its blocks come from, and why they do not. */
+async function asked(
+  { sidecar, engine }: Saving,
+  tenant: number,
+  blocks: readonly Block[],
+): Promise<{ placed: number; why: string | null; local: number }> {
+  const before = sidecar.counters.get("blocks_restored_local");
+  engine.tenant = tenant;
+  const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+  engine.release(view.plan);
+  const local = sidecar.counters.get("blocks_restored_local") - before;
+  return { placed: view.placed.get(0)?.length ?? 0, why: view.why, local };
+}
+
+test("F60 a tenant's copies go with its flush, and another's stay", async () => {
+  const scene = await openScene();
+  const { vault, sidecar } = scene;
+  const [gone, kept] = await twoTenants(scene, 6);
+  await watched(scene);
+  const admin = openClient(vault);
+  await admin.flush(null, SOON_MS, "kv", "another/model", GONE);
+  expect(sidecar.status().engines[0]!.retainedBlocks).toBe(12);
+  const { records, sidecars } = await admin.flush(null, SOON_MS, "kv", "test/model", GONE);
+  expect(records).toBe(6);
+  expect(sidecars).toMatchObject([{ confirmed: true, blocks: 6, bytes: 6 * PAGE, saves: 0 }]);
+  expect(await asked(scene, GONE, gone)).toEqual({ placed: 0, why: "flushed", local: 0 });
+  expect(await asked(scene, KEPT, kept)).toEqual({ placed: 6, why: null, local: 6 });
+  await expectNoLeak(scene);
+});
+
+test("F61 a tenant's saves that wait go with its flush, and another's are stored", async () => {
+  const page = 64 * 4096;
+  const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
+  const { engine, proxy, sidecar, vault } = scene;
+  await saveAll(scene, makeBlocks("first", 1, page));
+  await watched(scene);
+  proxy.set({ bytesPerSecond: 2 * MIB });
+  const [gone, kept] = [makeBlocks("gone", 12, page), makeBlocks("kept", 12, page)];
+  for (let at = 0; at < 12; at += 4) {
+    engine.tenant = GONE;
+    engine.save(gone.slice(at, at + 4));
+    engine.tenant = KEPT;
+    engine.save(kept.slice(at, at + 4));
+  }
+  await until(() => sidecar.status().saves.queuedBlocks === 24, "the saves to be under way");
+  const admin = openClient(vault);
+  await admin.flush(null, SOON_MS, null, null, GONE);
+  proxy.set({});
+  await until(() => sidecar.status().saves.queuedBlocks === 0, "the saves to end");
+  const held = async (blocks: readonly Block[]): Promise<number[]> => [
+    ...(await admin.lookup(engine.namespace, packKeys(hashesOf(blocks), 0, 0), SOON_MS)),
+  ];
+  expect([await held(gone), await held(kept)]).toEqual([
+    [0, 0],
+    [255, 15],
+  ]);
+  expect(sidecar.counters.get("dropped_flushed")).toBeGreaterThan(0);
+  await expectNoLeak(scene);
+});
+
+test("F62 a sidecar that was away drops what a tenant's flush took, and no more", async () => {
+  const vault = await openVault();
+  const client = openClient(vault);
+  const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  const [gone, kept] = await twoTenants({ sidecar, engine }, 6);
+  const away = vi.spyOn(client.flushes, "hear").mockImplementation(() => {});
+  await openClient(vault).flush(null, SOON_MS, null, null, GONE);
+  expect(sidecar.status().engines[0]!.retainedBlocks).toBe(12);
+  away.mockRestore();
+  await client.hello(SOON_MS);
+  expect(sidecar.status().engines[0]!.retainedBlocks).toBe(6);
+  const scene = { sidecar, engine };
+  expect(await asked(scene, GONE, gone)).toEqual({ placed: 0, why: "flushed", local: 0 });
+  expect(await asked(scene, KEPT, kept)).toEqual({ placed: 6, why: null, local: 6 });
 });
 
 test("a plan in the middle ends as flushed, what it was told of stays until it lets go, and no more", async () => {

@@ -262,6 +262,8 @@ export class FakeEngine {
   readonly world: number;
   readonly shards: number;
   readonly namespace: Buffer;
+  /** Whose its next requests are; 0: nobody's in particular. */
+  tenant = 0;
   readonly scheduler: ShimClient;
   readonly workers: FakeWorker[];
   readonly groups: readonly Record<string, number | string>[];
@@ -314,7 +316,7 @@ export class FakeEngine {
     const items = blocks.map(({ hash, parent, endTokens, pages }) => {
       const [slot, generation] = worker.credits.shift() ?? [0xffff_ffff, 0];
       if (slot !== 0xffff_ffff) worker.writeSlot(slot, pages[this.#shardOf(worker.rank)]!);
-      return [slot, generation, group, hash, parent, endTokens];
+      return [slot, generation, group, hash, parent, endTokens, this.tenant];
     });
     worker.send({ t: "save", arena: worker.arena, namespace: this.namespace, items });
   }
@@ -331,7 +333,8 @@ export class FakeEngine {
 
   prefetchGroups(groups: readonly Frame[]): number {
     this.#lastPlan += 1;
-    this.scheduler.send({ t: "prefetch", req: "request", plan: this.#lastPlan, groups });
+    const asked = { t: "prefetch", req: "request", plan: this.#lastPlan, groups };
+    this.scheduler.send({ ...asked, tenant: this.tenant });
     return this.#lastPlan;
   }
 

@@ -33,7 +33,8 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-const EVERY = { namespaces: null, recordClass: 0, model: "" };
+const EVERY = { namespaces: null, recordClass: 0, model: "", tenant: 0 };
+const TENANT = 2 ** 48 - 2;
 const A = NAMESPACE.toString("hex");
 
 test("numbers ascend, outlive the process, and say what was missed", () => {
@@ -42,19 +43,19 @@ test("numbers ascend, outlive the process, and say what was missed", () => {
   expect(log.since(0)).toEqual({ number: 0, everything: false, flushes: [] });
   expect(existsSync(file)).toBe(false);
   const { number: first } = log.begin({ ...EVERY, namespaces: [A], recordClass: 1 });
-  const { number: second } = log.begin({ ...EVERY, namespaces: [], model: "m" });
+  const { number: second } = log.begin({ ...EVERY, namespaces: [], model: "m", tenant: TENANT });
   expect(second).toBeGreaterThan(first);
   log.end(first);
   const again = new FlushLog(file, logger);
   expect(again.number).toBe(second);
   expect(again.undone.map(({ number }) => number)).toEqual([second]);
-  const named = { everyNamespace: false, number: first, recordClass: 1, model: "" };
+  const named = { everyNamespace: false, number: first, recordClass: 1, model: "", tenant: 0 };
   expect(again.since(0)).toEqual({
     number: second,
     everything: false,
     flushes: [
       { ...named, namespaces: [NAMESPACE] },
-      { ...named, number: second, namespaces: [], recordClass: 0, model: "m" },
+      { ...named, number: second, namespaces: [], recordClass: 0, model: "m", tenant: TENANT },
     ],
   });
   expect(again.since(first).flushes.map(({ number }) => number)).toEqual([second]);
@@ -85,7 +86,14 @@ test("a damaged file costs what sidecars hold, and no flush is forgotten silentl
   const { number } = log.begin(EVERY);
   const sound = JSON.parse(readFileSync(file, "utf8")) as object;
   const flush = { number, ...EVERY };
-  const damages = ["{", "[]", "null", { ...sound, flushes: [{ ...flush, namespaces: ["x"] }] }];
+  const damages = [
+    "{",
+    "[]",
+    "null",
+    { ...sound, flushes: [{ ...flush, namespaces: ["x"] }] },
+    { ...sound, flushes: [{ ...flush, tenant: 2 ** 48 }] },
+    { ...sound, flushes: [{ ...flush, tenant: "salt" }] },
+  ];
   for (const damage of damages) {
     writeFileSync(file, typeof damage === "string" ? damage : JSON.stringify(damage));
     const again = new FlushLog(file, logger);
@@ -137,7 +145,7 @@ test("who watches is told at once and confirms; who was away is named, and told 
   await known(admin, "a", "b");
   const heard = heardBy(near);
   const first = await admin.flush(null, SOON_MS, "ssm");
-  const scope = { everyNamespace: true, namespaces: [], model: "" };
+  const scope = { everyNamespace: true, namespaces: [], model: "", tenant: 0 };
   expect(heard).toEqual([[{ ...scope, number: first.number, recordClass: 2 }]]);
   const confirmed = { confirmed: true, quietMs: 0, saves: 1 };
   expect(first.sidecars.toSorted((a, b) => a.name.localeCompare(b.name))).toEqual([
@@ -247,4 +255,77 @@ test("a flush that was begun and not ended is ended by the next start", async ()
   expect([...(await again.lookup(NAMESPACE, keysOf(makeRecords(3)), SOON_MS))]).toEqual([0]);
   await until(async () => (await again.stats(SOON_MS)).disk?.records === 0, "an empty disk");
   expect(new FlushLog(join(dir, "flushes.json"), logger).undone).toEqual([]);
+});
+
+test("a tenant goes alone: from memory and disk, over a restart, and what it made before is refused", async () => {
+  for (const disk of [
+    { dataDir: dir, diskBytes: 64 * MIB, durability: "sync" as const, diskTtlS: null },
+    null,
+  ]) {
+    const where = disk === null ? { flushFile: join(dir, "memory.json") } : { disk };
+    let vault: TestVault = await openVault(where);
+    const port = Number(vault.address.split(":").at(-1));
+    const away = openClient(vault);
+    await away.hello(SOON_MS);
+    const admin = openClient(vault);
+    const all = makeRecords(7);
+    const own = all.slice(0, 3);
+    await admin.store(NAMESPACE, "kv", own, SOON_MS, TENANT);
+    await admin.store(NAMESPACE, "kv", all.slice(3, 6), SOON_MS, TENANT - 1);
+    await admin.store(NAMESPACE, "kv", all.slice(6), SOON_MS);
+    const keys = keysOf(all);
+    const flush = async (...by: [Buffer | null, ("kv" | "ssm")?, string?]): Promise<number> => {
+      const [namespace, recordClass = null, model = null] = by;
+      return (await admin.flush(namespace, SOON_MS, recordClass, model, TENANT)).records;
+    };
+    // With the others of its kind it takes what all of them name.
+    expect(await flush(OTHER_NAMESPACE)).toBe(0);
+    expect(await flush(null, "ssm")).toBe(0);
+    expect(await flush(null, "kv", "another/model")).toBe(0);
+    const { number, records, diskBytes } = await admin.flush(
+      NAMESPACE,
+      SOON_MS,
+      "kv",
+      null,
+      TENANT,
+    );
+    expect([records, diskBytes > 0]).toEqual([3, disk !== null]);
+    expect([...(await admin.lookup(NAMESPACE, keys, SOON_MS))]).toEqual([0b1111000]);
+    await vault.close();
+    vault = await openVault({ ...where, port });
+    const told = heardBy(away);
+    const isBack = (): Promise<boolean> =>
+      away.hello(SOON_MS).then(
+        () => true,
+        () => false,
+      );
+    await until(isBack, "the vault");
+    const missed = told[0]?.at(-1);
+    expect(missed).toMatchObject({
+      number,
+      namespaces: [NAMESPACE],
+      recordClass: 1,
+      tenant: TENANT,
+    });
+    const [held, stored] =
+      disk === null ? [0, ItemStatus.ACCEPTED] : [0b1111000, ItemStatus.DURABLE];
+    await until(async () => (await away.stats(SOON_MS)).disk?.recovering !== true, "its disk");
+    expect([...(await away.lookup(NAMESPACE, keys, SOON_MS))]).toEqual([held]);
+    const again = (tenant: number, known: number): Promise<number[]> =>
+      away.store(NAMESPACE, "kv", own.slice(0, 1), SOON_MS, tenant, known);
+    expect(await again(TENANT, number - 1)).toEqual([ItemStatus.FLUSHED]);
+    expect(await again(TENANT - 1, number - 1)).toEqual([stored]);
+    await vault.close();
+  }
+});
+
+test("a tenant that is no number of 48 bits is refused, and no flush is begun", async () => {
+  const vault = await openVault();
+  const client = openClient(vault);
+  await client.hello(SOON_MS);
+  const flush = client.flush(null, SOON_MS, null, null, 2 ** 48);
+  await expect(flush).rejects.toThrow(/tenant 281474976710656: expected 48 bits/);
+  expect(client.flushes.number).toBe(0);
+  await client.hello(SOON_MS);
+  expect(client.flushes.number).toBe(0);
 });

@@ -54,7 +54,7 @@ test("what no record took for as long as that is given back, and no sooner", asy
   }
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   const trim = new SpareTrim(store, logger);
-  await storeFlush(store, 0, null, 0);
+  await storeFlush(store, 0, null, 0, 0);
   const spare = (): number => storeStats(store).spareBytes;
   expect(spare()).toBeGreaterThan(3 * 900_000);
   const kept = spare();

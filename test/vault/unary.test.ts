@@ -241,7 +241,7 @@ describe("stats and flush", () => {
     });
     expect((await client.stats(SOON_MS)).records).toBe(1);
     expect(vault.counters.get("calls_refused")).toBe(1);
-    expect((await storeFlush(lastStore.id, 0, null, 0)).records).toBe(1);
+    expect((await storeFlush(lastStore.id, 0, null, 0, 0)).records).toBe(1);
   });
 });
 

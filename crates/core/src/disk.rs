@@ -263,7 +263,7 @@ impl Disk {
     /// Whose record lies at `place`.
     #[must_use]
     pub fn tenant_of(&self, place: &Place) -> u64 {
-        self.shared.tenants.id(place.tenant)
+        self.shared.tenant_of(place)
     }
 
     /// Waits until each record is durable or will not be for now; true where it is.

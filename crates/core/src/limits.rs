@@ -47,7 +47,7 @@ pub const STORE_RECORD_BYTES_TYPICAL: u64 = 256 * KIB as u64;
 /// Evicted keys remembered at most; each costs 24 bytes.
 pub const STORE_GHOSTS_MAX: u64 = 1 << 20;
 
-/// Flushes a store remembers, to refuse what was made before them; each costs 48 bytes. What was made before all of them is refused.
+/// Flushes a store remembers, to refuse what was made before them; each costs 56 bytes. What was made before all of them is refused.
 pub const STORE_FLUSHES_MAX: usize = 4096;
 
 /// Tenants of one account with records in a store at a time; those of further ones share the quota of the account's own records.

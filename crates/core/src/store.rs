@@ -24,7 +24,7 @@ mod tenants;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-pub use account::tenant_of;
+pub use account::{salt_of, tenant_of};
 use block::Shape;
 use budget::Budget;
 pub use budget::ENTRY_BYTES;
@@ -105,6 +105,9 @@ pub struct Store {
 /// What a tenant has set aside for one record; put back once, when the record is there or given up.
 #[derive(Debug, Clone, Copy)]
 struct Aside {
+    /// Whose record it is ...
+    owner: u64,
+    /// ... and the number that it is counted by.
     tenant: u16,
     bytes: u64,
 }
@@ -185,7 +188,7 @@ impl Store {
             return Offer::Refused(ItemStatus::BadRecord);
         };
         let mut state = self.state();
-        if state.flushed.takes(known, &key, None) {
+        if state.flushed.takes(known, &key, None, tenant) {
             return Offer::Refused(ItemStatus::Flushed);
         }
         let is_here = state.policy.peek(&key).is_some() || state.in_flight.contains(&key);
@@ -281,15 +284,15 @@ impl Store {
         let Some(record) = state.policy.peek(key).filter(|record| offset < record.len()) else {
             return false;
         };
-        let mut bytes = record.to_vec();
+        let (mut bytes, tenant) = (record.to_vec(), record.tenant());
         bytes[offset] ^= 1;
         state.policy.remove(key);
         let Some(shape) = Shape::of_record(bytes.len()) else { return false };
-        let Some((mut memory, aside)) = state.set_aside(&self.budget, shape, 0) else {
+        let Some((mut memory, aside)) = state.set_aside(&self.budget, shape, tenant) else {
             return false;
         };
         memory.span(0, bytes.len()).copy_from_slice(&bytes);
-        state.insert(*key, memory.into_stored(), aside, &self.budget);
+        state.insert(*key, memory.into_stored(tenant), aside, &self.budget);
         true
     }
 
@@ -298,17 +301,16 @@ impl Store {
         let _commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.in_flight.remove(&key);
-        if state.flushed.takes(known, &key, Some(record[9])) {
+        if state.flushed.takes(known, &key, Some(record[9]), aside.owner) {
             state.policy.put_back(aside.tenant, aside.bytes);
             return false;
         }
         let pin = record.pin();
-        let tenant = state.policy.tenant_id(aside.tenant);
         state.insert(key, record, aside, &self.budget);
         state.totals.inserted += 1;
         drop(state);
         if let Some(disk) = &self.disk {
-            disk.offer(key, tenant, pin);
+            disk.offer(key, aside.owner, pin);
         }
         true
     }
@@ -347,7 +349,8 @@ impl State {
         let memory = budget.charge(shape, |bytes| {
             // Before anybody gives way: it counts as the tenant's own.
             if aside.is_none() {
-                aside = Some(Aside { tenant: self.policy.set_aside(tenant, bytes), bytes });
+                let number = self.policy.set_aside(tenant, bytes);
+                aside = Some(Aside { owner: tenant, tenant: number, bytes });
             }
             self.make_room(budget, bytes);
         });

@@ -18,7 +18,7 @@ use tierkv_core::store::{CLASS_ANY, ItemStatus, Offer, Options, Scope, Store};
 
 const MIB: u64 = 1 << 20;
 const RECORD: usize = 60_000;
-const ALL: Scope = Scope { namespace: None, record_class: None };
+const ALL: Scope = Scope { namespace: None, record_class: None, salt: None };
 
 fn ram(max_bytes: u64) -> Options {
     Options { max_bytes, max_record_bytes: max_bytes / 2, record_class: CLASS_ANY }
@@ -154,9 +154,15 @@ fn what_was_flushed_stays_away() {
     let folder = Folder::new();
     let store = open(&folder, options());
     put_durable(&store, 0..20);
-    assert_eq!(store.flush(Scope { namespace: Some([9; 32]), record_class: None }).records, 0);
-    assert_eq!(store.flush(Scope { namespace: None, record_class: Some(CLASS_SSM) }).records, 0);
-    let scope = Scope { namespace: Some([1; 32]), record_class: Some(CLASS_KV) };
+    assert_eq!(
+        store.flush(Scope { namespace: Some([9; 32]), record_class: None, salt: None }).records,
+        0
+    );
+    assert_eq!(
+        store.flush(Scope { namespace: None, record_class: Some(CLASS_SSM), salt: None }).records,
+        0
+    );
+    let scope = Scope { namespace: Some([1; 32]), record_class: Some(CLASS_KV), salt: None };
     let flushed = store.flush(scope);
     assert_eq!((flushed.records, flushed.is_durable), (20, true));
     assert_eq!(flushed.disk_bytes, 20 * RECORD as u64);

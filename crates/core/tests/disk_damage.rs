@@ -166,7 +166,8 @@ fn a_damaged_tombstone_is_none_and_the_others_hold() {
     let mut made = Tombstones::default();
     made.load(&storage).unwrap();
     let namespace = Some(key(0).namespace);
-    made.flush(&storage, Scope { namespace, record_class: Some(CLASS_KV) }, (3, 5)).unwrap();
+    made.flush(&storage, Scope { namespace, record_class: Some(CLASS_KV), salt: None }, (3, 5))
+        .unwrap();
     made.bury(&storage, (9, 2)).unwrap();
     let at =
         |page| Entry { key: key(0), record_class: CLASS_KV, page, record_bytes: 500, tenant: 0 };

@@ -68,7 +68,7 @@ fn script(folder: &Folder, faults: &Arc<Faults>) -> BTreeSet<u64> {
         }
         if run == 1 {
             // Of another namespace: nothing goes, but the file of tombstones is written.
-            let scope = Scope { namespace: Some([9; 32]), record_class: None };
+            let scope = Scope { namespace: Some([9; 32]), record_class: None, salt: None };
             assert_eq!(store.flush(scope).records, 0);
             for number in 0..10 {
                 is_served(&store, &key(number));

@@ -18,7 +18,7 @@ use tierkv_core::store::{
 
 const MIB: u64 = 1 << 20;
 const RECORD: usize = 6_000;
-const ALL: Scope = Scope { namespace: None, record_class: None };
+const ALL: Scope = Scope { namespace: None, record_class: None, salt: None };
 
 fn options() -> Options {
     Options { max_bytes: 16 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY }
@@ -54,7 +54,7 @@ fn what_was_made_before_a_flush_is_refused_when_it_is_offered() {
     assert_eq!(store_as(&store, MADE_NOW, key(2)), ItemStatus::Accepted);
     store.forget_flushes(20);
     assert_eq!(store_as(&store, 19, key(3)), ItemStatus::Flushed, "nobody knows what it missed");
-    store.note_flush(30, Scope { namespace: Some([9; 32]), record_class: None });
+    store.note_flush(30, Scope { namespace: Some([9; 32]), record_class: None, salt: None });
     assert_eq!(store_as(&store, 29, key(3)), ItemStatus::Accepted, "of another namespace");
 }
 
@@ -63,14 +63,14 @@ fn what_is_in_the_middle_of_arriving_is_refused_when_it_is_whole() {
     let store = store();
     let before = store.stats();
     let mut reservations: Vec<_> = (0..3).map(|index| arriving(&store, 0, key(index))).collect();
-    store.flush_as(10, Scope { namespace: None, record_class: Some(CLASS_SSM) });
+    store.flush_as(10, Scope { namespace: None, record_class: Some(CLASS_SSM), salt: None });
     let mut settle = |index: usize| {
         let mut reservation = reservations.remove(0);
         reservation.write(0, &record(&key(index as u64), RECORD)).unwrap();
         reservation.commit()
     };
     assert_eq!(settle(0), ItemStatus::Accepted, "of the other class");
-    store.flush_as(11, Scope { namespace: None, record_class: Some(CLASS_KV) });
+    store.flush_as(11, Scope { namespace: None, record_class: Some(CLASS_KV), salt: None });
     assert_eq!(settle(1), ItemStatus::Flushed);
     assert_eq!(settle(2), ItemStatus::Flushed);
     assert!(!store.contains(&key(1)) && !store.contains(&key(0)));

@@ -56,7 +56,7 @@ fn outcome(lost: std::ops::Range<usize>, is_demoted: bool, is_used: bool) -> (us
         store_one(&store, *key);
         assert!(store.pin(key).is_some(), "each is used once");
     }
-    store.flush(Scope { namespace: Some(LOST), record_class: None });
+    store.flush(Scope { namespace: Some(LOST), record_class: None, salt: None });
     let left: Vec<RecordKey> =
         torn.iter().flatten().filter(|key| key.namespace != LOST).copied().collect();
     assert!(is_held(&store, &left));

@@ -118,7 +118,7 @@ proptest! {
                     }
                     Step::Pin(number) => drop(store.pin(&named(number))),
                     Step::Flush(namespace) => {
-                        let scope = Scope { namespace: Some([namespace; 32]), record_class: None };
+                        let scope = Scope { namespace: Some([namespace; 32]), record_class: None, salt: None };
                         store.flush(scope);
                         model.retain(|number| number % 3 != u64::from(namespace));
                     }

@@ -9,7 +9,7 @@ use napi::{Env, Task};
 use napi_derive::napi;
 use tierkv_core::disk::{DiskOptions, Durability};
 use tierkv_core::error::{Error, Result};
-use tierkv_core::store::{Flushed, Pin, RecordKey, Scope, Store};
+use tierkv_core::store::{Flushed, Pin, RecordKey, Scope, Store, salt_of, tenant_of};
 
 use crate::skin::{count, hash, number, run};
 use crate::store::{STORES, bitmap, keys, pin_pairs};
@@ -177,10 +177,10 @@ pub fn store_recheck(
     Ok(Background::start(move || Ok(keys.iter().map(|key| store.recheck(key) as u8).collect())))
 }
 
-/// Removes the records of a namespace (null: of all) and a class (1 kv, 2 ssm, 0 both), in both tiers, as flush `number`: what
-/// was made before it is refused from now on.
+/// Removes the records of a namespace (null: of all), a class (1 kv, 2 ssm, 0 both) and a tenant as its peers name it (0: of all),
+/// in both tiers, as flush `number`: what was made before it is refused from now on.
 #[napi(
-    ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number",
+    ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number",
     ts_return_type = "Promise<StoreFlushed>"
 )]
 pub fn store_flush(
@@ -188,31 +188,38 @@ pub fn store_flush(
     number: f64,
     namespace: Option<&[u8]>,
     record_class: u8,
+    tenant: f64,
 ) -> napi::Result<AsyncTask<Background<Flushed, StoreFlushed>>> {
-    let (store, number, scope) =
-        run(|| Ok((STORES.get(id)?, count("number", number)?, scope(namespace, record_class)?)))?;
+    let (store, number, scope) = run(|| {
+        let scope = scope(namespace, record_class, tenant)?;
+        Ok((STORES.get(id)?, count("number", number)?, scope))
+    })?;
     Ok(Background::start(move || Ok(store.flush_as(number, scope))))
 }
 
-fn scope(namespace: Option<&[u8]>, record_class: u8) -> Result<Scope> {
+fn scope(namespace: Option<&[u8]>, record_class: u8, tenant: f64) -> Result<Scope> {
     let namespace = namespace.map(|bytes| hash("namespace", bytes)).transpose()?;
     let record_class = Some(record_class).filter(|class| *class != 0);
-    Ok(Scope { namespace, record_class })
+    let tenant = Some(count("tenant", tenant)?).filter(|tenant| *tenant != 0);
+    // As in every account.
+    let salt = tenant.map(|tenant| salt_of(tenant_of(0, tenant)));
+    Ok(Scope { namespace, record_class, salt })
 }
 
 /// Takes note of a flush of an earlier run; arguments as `storeFlush`.
 #[napi(
-    ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number"
+    ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number"
 )]
 pub fn store_note_flush(
     id: u32,
     number: f64,
     namespace: Option<&[u8]>,
     record_class: u8,
+    tenant: f64,
 ) -> napi::Result<()> {
     run(|| {
         let number = count("number", number)?;
-        STORES.get(id)?.note_flush(number, scope(namespace, record_class)?);
+        STORES.get(id)?.note_flush(number, scope(namespace, record_class, tenant)?);
         Ok(())
     })
 }

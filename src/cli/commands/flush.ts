@@ -3,9 +3,11 @@ import { Option } from "commander";
 import { toNamespace } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
+import type { Config } from "../../config/config.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { FLUSH_TIMEOUT_MS } from "../../limits.ts";
 import { createLogger } from "../../log.ts";
+import { tenantOf } from "../../tenant.ts";
 import type { FlushedSidecar } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { VAULT_ROLES, vaultTargets } from "../targets.ts";
@@ -17,6 +19,7 @@ interface FlushOptions {
   class?: RecordClass;
   namespace?: string;
   model?: string;
+  tenant?: string;
   yes?: true;
 }
 
@@ -33,15 +36,23 @@ export function addFlush({ program, action }: Registrar): void {
     .addOption(new Option("--class <class>", "only records of this class").choices(["kv", "ssm"]))
     .option("--model <name>", "only records of this model, as the engine was given it")
     .option("--namespace <hex>", "only records of this namespace: 64 hexadecimal digits")
+    .option(
+      "--tenant <salt>",
+      "only what was stored for requests with this cache_salt: combines with the others",
+    )
     .option("--yes", "do not ask")
-    .addHelpText("after", "\nExample:\n  tierkv flush --target kv_cold --yes")
+    .addHelpText(
+      "after",
+      "\nWhere [sidecar] record_keys is set, flush by tenant from a machine that has the keys: only they give its name.\n" +
+        "\nExample:\n  tierkv flush --target kv_cold --yes",
+    )
     .action(action(flush));
 }
 
 async function flush(call: Call<FlushOptions>): Promise<number> {
   const config = call.loadConfig();
   const targets = chosen(vaultTargets(config), call.options.target);
-  const scope = scopeOf(call.options);
+  const scope = await scopeOf(call.options, config);
   if (call.options.yes !== true && !(await confirmed(call, targets, scope))) {
     call.print({ flushed: [] }, ["nothing was dropped"]);
     return 1;
@@ -61,6 +72,7 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
   );
   const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
   const lines = results.flatMap(describe);
+  if (scope.tenant !== 0 && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);
   call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
   return results.some(({ error }) => error !== null) ? 1 : 0;
 }
@@ -70,11 +82,14 @@ interface Scope {
   namespace: Namespace | null;
   recordClass: RecordClass | null;
   model: string | null;
+  /** As vaults know it; 0: every one. */
+  tenant: number;
 }
 
-function scopeOf(options: FlushOptions): Scope {
+async function scopeOf(options: FlushOptions, config: Config): Promise<Scope> {
   const { namespace, class: recordClass = null, model = null } = options;
-  if (namespace === undefined) return { namespace: null, recordClass, model };
+  const tenant = options.tenant === undefined ? 0 : await tenantOfSalt(options.tenant, config);
+  if (namespace === undefined) return { namespace: null, recordClass, model, tenant };
   if (model !== null) {
     throw new TierkvError("USAGE", { reason: "--namespace and --model: give one of the two" });
   }
@@ -82,7 +97,19 @@ function scopeOf(options: FlushOptions): Scope {
     const reason = `--namespace ${namespace.slice(0, 100)}: expected 64 hexadecimal digits`;
     throw new TierkvError("USAGE", { reason });
   }
-  return { namespace: toNamespace(Buffer.from(namespace, "hex")), recordClass, model };
+  return { namespace: toNamespace(Buffer.from(namespace, "hex")), recordClass, model, tenant };
+}
+
+async function tenantOfSalt(salt: string, config: Config): Promise<number> {
+  if (salt === "") {
+    throw new TierkvError("USAGE", {
+      reason: "--tenant: expected the cache_salt of the tenant's requests, and it is empty",
+    });
+  }
+  const { loadRecordKeys } = await import("../conditions.ts");
+  const { recordKeysTenant } = await import("../../native.ts");
+  await loadRecordKeys(config);
+  return recordKeysTenant(tenantOf(salt));
 }
 
 function chosen(targets: readonly VaultTarget[], only: VaultRole | undefined): VaultTarget[] {
@@ -97,7 +124,7 @@ function chosen(targets: readonly VaultTarget[], only: VaultRole | undefined): V
 async function confirmed(
   { io }: Call<FlushOptions>,
   targets: readonly VaultTarget[],
-  { namespace, recordClass, model }: Scope,
+  { namespace, recordClass, model, tenant }: Scope,
 ): Promise<boolean> {
   if (!io.isInteractive) {
     throw new TierkvError("USAGE", {
@@ -109,7 +136,8 @@ async function confirmed(
   const ofModel = model === null ? "" : ` of model ${model}`;
   const of =
     namespace === null ? ofModel : ` in namespace ${namespace.toString("hex").slice(0, 8)}`;
-  const answer = await io.ask(`Drop every ${records}${of} of ${list}? [y/N]`);
+  const ofTenant = tenant === 0 ? "" : " of this tenant";
+  const answer = await io.ask(`Drop every ${records}${ofTenant}${of} of ${list}? [y/N]`);
   return /^y(es)?$/i.test(answer);
 }
 
@@ -131,14 +159,14 @@ interface Flushed {
 async function flushOne(
   client: VaultClient,
   { name, address }: VaultTarget,
-  { namespace, recordClass, model }: Scope,
+  { namespace, recordClass, model, tenant }: Scope,
   isTls: boolean,
 ): Promise<Flushed> {
   const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, sidecars: [] };
   try {
     const { greet } = await import("../reach.ts");
     await greet(client, isTls);
-    const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model);
+    const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant);
     return { target: name, address, ...flushed, error: null };
   } catch (error) {
     return { target: name, address, ...nothing, error: withAdvice(toTierkvError(error)) };
@@ -155,6 +183,14 @@ function withAdvice({ code, message }: TierkvError): string {
 
 const OWN_CACHE =
   "what a running engine holds on its GPU is its own: POST /reset_prefix_cache to it, or restart it";
+
+const NOTHING_OF_TENANT =
+  "nothing of this tenant was found: the salt must be the requests' own, and where [sidecar] record_keys is set, this machine must have the keys";
+
+function isNothing({ records, sidecars, error }: Flushed): boolean {
+  const isKept = sidecars.some(({ blocks, saves, confirmed }) => blocks + saves > 0 || !confirmed);
+  return error === null && records === 0 && !isKept;
+}
 
 function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;

@@ -5,9 +5,12 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { createLogger } from "../../../src/log.ts";
 import { newVaultCounters } from "../../../src/metrics.ts";
+import { tenantOf } from "../../../src/tenant.ts";
 import type { RunningVault } from "../../../src/vault/server.ts";
 import { startVault } from "../../../src/vault/server.ts";
 import { runInside } from "../../support/command-line.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
+import { openClient, SOON_MS } from "../../support/vaults.ts";
 
 let dir = "";
 let config = "";
@@ -95,6 +98,10 @@ test("what goes can be named, and the question says it", async () => {
   );
   const hex = "0123456789abcdef".repeat(4);
   expect(await named("--namespace", hex)).toBe(`Drop every record in namespace 01234567 of ${at}`);
+  expect(await named("--tenant", "a")).toBe(`Drop every record of this tenant of ${at}`);
+  expect(await named("--tenant", "a", "--class", "kv", "--namespace", hex)).toBe(
+    `Drop every kv record of this tenant in namespace 01234567 of ${at}`,
+  );
   const both = await runInside(flush("--yes", "--namespace", hex, "--model", "m"));
   expect([both.exitCode, both.stderr]).toEqual([2, expect.stringContaining("one of the two")]);
   const bad = await runInside(flush("--yes", "--namespace", "12"));
@@ -116,4 +123,31 @@ test("a vault that is not configured cannot be flushed", async () => {
   expect(stderr).toBe(
     'tierkv: no vault to flush: write [cluster] ssm_cold = "host:port" (USAGE)\n',
   );
+});
+
+test("a tenant goes by its cache_salt, and who names another is told that nothing was found", async () => {
+  const client = openClient(vault);
+  const records = makeRecords(4);
+  await client.store(NAMESPACE, "kv", records.slice(0, 3), SOON_MS, tenantOf("a"));
+  await client.store(NAMESPACE, "kv", records.slice(3), SOON_MS, tenantOf("b"));
+  const drop = async (salt: string): Promise<string> =>
+    (await runInside(flush("--yes", "--target", "kv_cold", "--tenant", salt))).stdout;
+  expect(await drop("c")).toMatch(/ 0 records dropped[^]*nothing of this tenant was found/);
+  expect(await drop("a")).toMatch(/ 3 records dropped, [^\n]*\n$/);
+  expect([...(await client.lookup(NAMESPACE, keysOf(records), SOON_MS))]).toEqual([0b1000]);
+  const empty = await runInside(flush("--yes", "--tenant", ""));
+  expect([empty.exitCode, empty.stderr]).toEqual([2, expect.stringContaining("cache_salt")]);
+});
+
+test("without the keys that seal records a tenant cannot be named", async () => {
+  const path = join(dir, "keys.toml");
+  const keys = join(dir, "no.keys");
+  writeFileSync(
+    path,
+    `[cluster]\nkv_cold = "${vault.address}"\n[sidecar]\nrecord_keys = "${keys}"\n`,
+  );
+  const run = (...more: string[]) => runInside(["flush", "--yes", "--config", path, ...more]);
+  const named = await run("--tenant", "a");
+  expect([named.exitCode, named.stderr]).toEqual([2, expect.stringContaining(keys)]);
+  expect((await run()).exitCode).toBe(0);
 });

@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::format::Entry;
 use crate::limits::{DISK_NAMESPACES_MAX, STORE_LOOKUP_KEYS};
 use crate::record::Hash;
-use crate::store::RecordKey;
+use crate::store::{RecordKey, Scope, salt_of};
 use crate::table::Table;
 
 const SHARD_BITS: u32 = 4;
@@ -29,8 +29,10 @@ pub struct Place {
     pub record_bytes: u32,
     /// 1 kv, 2 ssm.
     pub record_class: u8,
-    /// Whose it is, by a number of this run.
+    /// Whose it is, by a number of this run that others may have, too, ...
     pub tenant: u16,
+    /// ... and by what nobody else of its account has.
+    pub salt: u32,
 }
 
 impl Place {
@@ -38,7 +40,7 @@ impl Place {
     #[must_use]
     pub fn of(entry: &Entry, segment: u32, tenant: u16) -> Self {
         let Entry { page, record_bytes, record_class, .. } = *entry;
-        Self { segment, page, record_bytes, record_class, tenant }
+        Self { segment, page, record_bytes, record_class, tenant, salt: salt_of(entry.tenant) }
     }
 
     /// The entry that lies here, but for whose it is.
@@ -233,21 +235,22 @@ impl Index {
         })
     }
 
-    /// Records that match.
+    /// Records that the scope takes.
     #[must_use]
-    pub fn matching(
-        &self,
-        namespace: Option<&Hash>,
-        record_class: Option<u8>,
-    ) -> Vec<(RecordKey, Place)> {
+    pub fn matching(&self, scope: &Scope) -> Vec<(RecordKey, Place)> {
+        let Scope { namespace, record_class, salt } = scope;
         let namespaces = self.namespaces();
-        let wanted = namespace.map(|hash| namespaces.numbers.get(hash).copied());
+        let wanted = namespace.map(|hash| namespaces.numbers.get(&hash).copied());
         let mut found = Vec::new();
         for number in 0..SHARDS {
             let shard = self.read(number);
             for slot in shard.pieces.iter().flatten().filter(|slot| slot.is_used) {
                 let is_named = wanted.is_none_or(|number| number == Some(slot.namespace));
-                if is_named && record_class.is_none_or(|class| class == slot.place.record_class) {
+                let place = &slot.place;
+                if is_named
+                    && record_class.is_none_or(|class| class == place.record_class)
+                    && salt.is_none_or(|salt| salt == place.salt)
+                {
                     let Slot { block_hash, group, shard, .. } = *slot;
                     let namespace = namespaces.hashes[slot.namespace as usize];
                     found.push((RecordKey { namespace, block_hash, group, shard }, slot.place));

@@ -17,7 +17,8 @@ use super::storage::Storage;
 use super::tenants::Tenants;
 use super::tombstones::Tombstones;
 use super::{DiskOptions, DiskStats, Durability, Residents};
-use crate::store::{Pin, RecordKey, Scope};
+use crate::store::account::account_of;
+use crate::store::{Pin, RecordKey, Scope, tenant_of};
 
 /// What has happened so far.
 #[derive(Debug, Default)]
@@ -138,6 +139,11 @@ impl Shared {
         entered.map(|(slot, before)| (place, slot, before))
     }
 
+    /// Whose record lies at `place`; nobody's account where there were too many to tell apart.
+    pub fn tenant_of(&self, place: &Place) -> u64 {
+        tenant_of(account_of(self.tenants.id(place.tenant)), place.salt.into())
+    }
+
     /// A record is no longer at `place`, says the index.
     pub fn left(&self, key: &RecordKey, place: Place) {
         self.tenants.leave(place.tenant, place.record_bytes);
@@ -168,7 +174,7 @@ impl Shared {
 
     /// Drops what the scope takes, up to `mark`; must run where nothing is being written.
     pub fn flush(&self, scope: Scope, mark: (u32, u32)) -> (u64, u64, bool) {
-        let takes = |job: &Job| scope.takes(&job.key.namespace, job.record_class);
+        let takes = |job: &Job| scope.takes(&job.key.namespace, job.record_class, job.tenant);
         for job in self.queue.drop_matching(takes) {
             self.release(&job);
         }
@@ -179,7 +185,7 @@ impl Shared {
             self.alarm();
         }
         let (mut records, mut bytes) = (0, 0);
-        for (key, place) in self.index.matching(scope.namespace.as_ref(), scope.record_class) {
+        for (key, place) in self.index.matching(&scope) {
             if self.forget(&key, place) {
                 records += 1;
                 bytes += u64::from(place.record_bytes);

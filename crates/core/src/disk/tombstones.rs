@@ -8,7 +8,7 @@ use super::pages::Pages;
 use super::storage::{Access, Storage, read_full, write_full};
 use crate::crc32c;
 use crate::limits::DISK_TOMBSTONES_FILE_BYTES;
-use crate::store::Scope;
+use crate::store::{Scope, salt_of};
 
 const NAME: &str = "tombstones";
 const NAME_NEW: &str = "tombstones.new";
@@ -65,13 +65,8 @@ impl Tombstones {
     #[must_use]
     pub fn covers(&self, entry: &Entry, segment: u32) -> bool {
         let at = (segment, entry.page);
-        let class = Some(entry.record_class);
-        let is_flushed = [(None, None), (None, class), (Some(entry.key.namespace), None)]
-            .into_iter()
-            .chain([(Some(entry.key.namespace), class)])
-            .map(|(namespace, record_class)| Scope { namespace, record_class })
-            .any(|scope| self.flushed.get(&scope).is_some_and(|mark| at < *mark));
-        is_flushed || self.bad.contains(&at)
+        let is_flushed = |scope: &Scope| self.flushed.get(scope).is_some_and(|mark| at < *mark);
+        scopes_of(entry).any(|scope| is_flushed(&scope)) || self.bad.contains(&at)
     }
 
     /// From now on everything of the scope before `mark` is gone; durable when this succeeds.
@@ -155,10 +150,23 @@ impl Tombstones {
         } else if line[4] == KIND_FLUSH {
             let namespace = line[8..40].try_into().ok().filter(|_| line[6] == 1);
             let record_class = Some(line[5]).filter(|class| *class != 0);
-            let known = self.flushed.entry(Scope { namespace, record_class }).or_default();
+            let salt = Some(word(48)).filter(|_| line[7] == 1);
+            let known = self.flushed.entry(Scope { namespace, record_class, salt }).or_default();
             *known = mark.max(*known);
         }
     }
+}
+
+/// All that may take it.
+fn scopes_of(entry: &Entry) -> impl Iterator<Item = Scope> {
+    let namespaces = [None, Some(entry.key.namespace)];
+    let classes = [None, Some(entry.record_class)];
+    let salts = [None, Some(salt_of(entry.tenant))];
+    (0..8_usize).map(move |number| Scope {
+        namespace: namespaces[number & 1],
+        record_class: classes[number >> 1 & 1],
+        salt: salts[number >> 2],
+    })
 }
 
 fn line_of_flush(scope: Scope, mark: Mark) -> [u8; LINE_BYTES] {
@@ -166,7 +174,9 @@ fn line_of_flush(scope: Scope, mark: Mark) -> [u8; LINE_BYTES] {
     line[4] = KIND_FLUSH;
     line[5] = scope.record_class.unwrap_or_default();
     line[6] = u8::from(scope.namespace.is_some());
+    line[7] = u8::from(scope.salt.is_some());
     line[8..40].copy_from_slice(&scope.namespace.unwrap_or_default());
+    line[48..52].copy_from_slice(&scope.salt.unwrap_or_default().to_le_bytes());
     sealed(line, mark)
 }
 

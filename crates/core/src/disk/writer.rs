@@ -265,7 +265,7 @@ impl Writer {
     pub(super) fn load(&self, key: RecordKey, place: Place) -> Option<Job> {
         let pages = self.shared.read_pages(&key, place).ok()?;
         let source = Source::Entry(pages, place.record_bytes as usize);
-        let tenant = self.shared.tenants.id(place.tenant);
+        let tenant = self.shared.tenant_of(&place);
         Some(Job { key, source, record_class: place.record_class, tenant, origin: Some(place) })
     }
 

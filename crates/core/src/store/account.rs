@@ -19,6 +19,13 @@ pub(crate) fn account_of(tenant: u64) -> u16 {
     u16::try_from(tenant >> SALT_BITS & u64::from(u16::MAX)).unwrap_or(0)
 }
 
+/// Whose a record is within its account.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "the account stands above")]
+pub fn salt_of(tenant: u64) -> u32 {
+    tenant as u32
+}
+
 /// What an account has without any salt, and what further salts than are told apart share.
 #[must_use]
 pub(crate) fn own_tenant(account: u16) -> u64 {

@@ -18,6 +18,8 @@ pub(super) struct Head {
     /// Whoever keeps the record from being given back: counted by `memory`.
     pub(super) holders: AtomicU32,
     pub(super) budget: Arc<Budget>,
+    /// Whose the record is: the numbers that tenants are counted by are fewer.
+    pub(super) tenant: u64,
     start: u32,
     bytes: u32,
 }
@@ -121,13 +123,13 @@ impl Block {
     }
 
     /// The record is whole, and can be shared from now on. Its memory counts against `budget`.
-    pub(super) fn share(mut self, holders: u32, budget: Arc<Budget>) -> Shared {
+    pub(super) fn share(mut self, holders: u32, tenant: u64, budget: Arc<Budget>) -> Shared {
         let (start, bytes) = (self.start, self.bytes);
         self.span(0..bytes as usize);
         let (handles, holders) = (AtomicU32::new(1), AtomicU32::new(holders));
         let head = self.memory.leak().cast::<Head>();
         // SAFETY: aligned for it, and the record begins behind it.
-        unsafe { head.write(Head { handles, holders, budget, start, bytes }) };
+        unsafe { head.write(Head { handles, holders, budget, tenant, start, bytes }) };
         Shared { head }
     }
 

@@ -177,7 +177,7 @@ impl Store {
         drop(state);
         let (mut memory, aside) = set_aside?;
         let is_sound = disk.read(key, place, memory.pages()) == Outcome::Sound;
-        let stored = memory.into_stored();
+        let stored = memory.into_stored(aside.owner);
         let pin = stored.pin();
         let mut state = self.state();
         if is_sound && state.flushes == flushes && state.policy.peek(key).is_none() {
@@ -202,8 +202,8 @@ impl Residents for Store {
             is_taken
         });
         let named = |key: RecordKey| {
-            let pin = state.policy.peek(&key)?.pin();
-            Some((key, state.policy.tenant_of(&key), pin))
+            let record = state.policy.peek(&key)?;
+            Some((key, record.tenant(), record.pin()))
         };
         keys.into_iter().filter_map(named).collect()
     }

@@ -48,10 +48,16 @@ impl FlushLog {
 
     /// Whether a record belongs to a flush that its maker did not know of: its number is the last one known there.
     /// A class that is not known yet belongs to flushes of both only.
-    pub(super) fn takes(&self, known: u64, key: &RecordKey, record_class: Option<u8>) -> bool {
+    pub(super) fn takes(
+        &self,
+        known: u64,
+        key: &RecordKey,
+        record_class: Option<u8>,
+        tenant: u64,
+    ) -> bool {
         let is_taken = |scope: &Scope| match record_class {
-            Some(class) => scope.takes(&key.namespace, class),
-            None => scope.record_class.is_none() && scope.takes(&key.namespace, 0),
+            Some(class) => scope.takes(&key.namespace, class, tenant),
+            None => scope.record_class.is_none() && scope.takes(&key.namespace, 0, tenant),
         };
         let newer = self.last.iter().rev().take_while(|(number, _)| *number > known);
         known < self.base || newer.into_iter().any(|(_, scope)| is_taken(scope))
@@ -80,8 +86,10 @@ impl Store {
         let is_named = |key: &RecordKey| scope.namespace.is_none_or(|name| name == key.namespace);
         let mut keys = state.policy.keys(&is_named);
         // A stored record was verified: it has a header.
-        let takes = |record: &Stored| scope.record_class.is_none_or(|class| record[9] == class);
-        keys.retain(|key| state.policy.peek(key).is_some_and(takes));
+        let takes = |key: &RecordKey, record: &Stored| {
+            scope.takes(&key.namespace, record[9], record.tenant())
+        };
+        keys.retain(|key| state.policy.peek(key).is_some_and(|record| takes(key, record)));
         let (mut records, mut bytes) = (0, 0);
         for key in keys {
             if let Some(record) = state.policy.remove(&key) {
@@ -97,6 +105,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::record::{CLASS_KV, CLASS_SSM};
+    use crate::store::tenant_of;
 
     const KEY: RecordKey =
         RecordKey { namespace: [1; 32], block_hash: [2; 32], group: 0, shard: 0 };
@@ -104,24 +113,38 @@ mod tests {
     #[test]
     fn what_was_made_before_a_flush_of_its_kind_belongs_to_it() {
         let mut log = FlushLog::default();
-        log.note(10, Scope { namespace: Some([1; 32]), record_class: Some(CLASS_KV) });
-        assert!(log.takes(9, &KEY, Some(CLASS_KV)));
-        assert!(!log.takes(10, &KEY, Some(CLASS_KV)), "made after it");
-        assert!(!log.takes(9, &KEY, Some(CLASS_SSM)), "of another class");
-        assert!(!log.takes(9, &KEY, None), "its class is not known yet");
-        assert!(!log.takes(9, &RecordKey { namespace: [3; 32], ..KEY }, Some(CLASS_KV)));
+        let kv = Scope { namespace: Some([1; 32]), record_class: Some(CLASS_KV), salt: None };
+        log.note(10, kv);
+        assert!(log.takes(9, &KEY, Some(CLASS_KV), 0));
+        assert!(!log.takes(10, &KEY, Some(CLASS_KV), 0), "made after it");
+        assert!(!log.takes(9, &KEY, Some(CLASS_SSM), 0), "of another class");
+        assert!(!log.takes(9, &KEY, None, 0), "its class is not known yet");
+        assert!(!log.takes(9, &RecordKey { namespace: [3; 32], ..KEY }, Some(CLASS_KV), 0));
         log.note(20, Scope::default());
-        assert!(log.takes(19, &KEY, None) && !log.takes(MADE_NOW, &KEY, None));
+        assert!(log.takes(19, &KEY, None, 0) && !log.takes(MADE_NOW, &KEY, None, 0));
+    }
+
+    #[test]
+    fn what_a_tenant_made_before_its_flush_belongs_to_it_in_every_account() {
+        let mut log = FlushLog::default();
+        log.note(10, Scope { salt: Some(5), ..Scope::default() });
+        for account in [0, 7] {
+            assert!(log.takes(9, &KEY, None, tenant_of(account, 5)));
+            assert!(log.takes(9, &KEY, Some(CLASS_SSM), tenant_of(account, 5)));
+            assert!(!log.takes(10, &KEY, None, tenant_of(account, 5)), "made after it");
+            assert!(!log.takes(9, &KEY, None, tenant_of(account, 6)), "of another tenant");
+            assert!(!log.takes(9, &KEY, None, tenant_of(account, 0)), "nobody's in particular");
+        }
     }
 
     #[test]
     fn what_is_older_than_the_memory_of_flushes_is_not_stored() {
         let mut log = FlushLog::default();
         for number in 1..=STORE_FLUSHES_MAX as u64 + 1 {
-            log.note(number, Scope { namespace: Some([9; 32]), record_class: None });
+            log.note(number, Scope { namespace: Some([9; 32]), ..Scope::default() });
         }
-        assert!(log.takes(0, &KEY, None) && !log.takes(1, &KEY, None));
+        assert!(log.takes(0, &KEY, None, 0) && !log.takes(1, &KEY, None, 0));
         log.forget_up_to(5);
-        assert!(log.takes(4, &KEY, None) && !log.takes(5, &KEY, None));
+        assert!(log.takes(4, &KEY, None, 0) && !log.takes(5, &KEY, None, 0));
     }
 }

@@ -1,5 +1,6 @@
 //! Owns what a record is looked up by, and what a flush takes.
 
+use super::account::salt_of;
 use crate::record::{HASH_BYTES, Hash, Header, PACKED_KEY_BYTES};
 
 /// Namespace, block hash, group, shard; nothing of it truncated.
@@ -51,13 +52,16 @@ pub struct Scope {
     pub namespace: Option<Hash>,
     /// The class: 1 kv, 2 ssm.
     pub record_class: Option<u8>,
+    /// The tenant in every account, by [`salt_of`]: an operator knows the salt, not the machines that stored under it.
+    pub salt: Option<u32>,
 }
 
 impl Scope {
-    /// Whether a record belongs to it.
+    /// Whether a record of a tenant belongs to it.
     #[must_use]
-    pub fn takes(&self, namespace: &Hash, record_class: u8) -> bool {
+    pub fn takes(&self, namespace: &Hash, record_class: u8, tenant: u64) -> bool {
         self.namespace.is_none_or(|named| named == *namespace)
             && self.record_class.is_none_or(|class| class == record_class)
+            && self.salt.is_none_or(|salt| salt == salt_of(tenant))
     }
 }

@@ -39,10 +39,10 @@ impl Reserved {
         self.block.bytes()
     }
 
-    /// The record is whole: its memory can be evicted from now on.
-    pub(super) fn into_stored(self) -> Stored {
+    /// The record is whole, and a tenant's: its memory can be evicted from now on.
+    pub(super) fn into_stored(self, tenant: u64) -> Stored {
         let charge = self.block.allocated_bytes() + ENTRY_BYTES;
-        Stored(self.block.share(STORED, self.claim.keep(charge)))
+        Stored(self.block.share(STORED, tenant, self.claim.keep(charge)))
     }
 }
 
@@ -55,6 +55,12 @@ impl Stored {
     #[must_use]
     pub fn charge(&self) -> u64 {
         charge(&self.0)
+    }
+
+    /// For whom it was stored, 48 bits; 0: nobody in particular.
+    #[must_use]
+    pub fn tenant(&self) -> u64 {
+        self.0.head().tenant
     }
 
     /// Whether evicting it would free nothing.

@@ -15,7 +15,7 @@ const MAX: u64 = 1 << 20;
 
 fn stored(budget: &Arc<Budget>) -> Stored {
     let memory = budget.charge(Shape::of_record(RECORD).expect("a length"), |_| ()).expect("room");
-    memory.into_stored()
+    memory.into_stored(0)
 }
 
 /// All is given back, once: the record's memory holds one reference to the budget, and gives it up when it goes.

@@ -61,16 +61,6 @@ pub trait Policy: Send {
     /// They are not any more.
     fn put_back(&mut self, _tenant: u16, _bytes: u64) {}
 
-    /// Who has a number that `set_aside` answered; 0 where tenants are not told apart.
-    fn tenant_id(&self, _number: u16) -> u64 {
-        0
-    }
-
-    /// Whose record it is, if it is there; 0 where tenants are not told apart.
-    fn tenant_of(&self, _key: &RecordKey) -> u64 {
-        0
-    }
-
     /// Takes a record out.
     fn remove(&mut self, key: &RecordKey) -> Option<Stored>;
 

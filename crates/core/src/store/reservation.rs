@@ -95,7 +95,7 @@ impl Reservation {
         let class = self.store.options.record_class;
         let status = verdict(memory.bytes(), self.progress.checksum(), &self.key, class);
         if status == ItemStatus::Accepted {
-            let record = memory.into_stored();
+            let record = memory.into_stored(self.aside.owner);
             if !self.store.commit(self.key, record, self.aside, self.known) {
                 return ItemStatus::Flushed;
             }

@@ -240,15 +240,6 @@ impl Policy for S3Fifo {
         self.queues.tenants.put_back(tenant, bytes);
     }
 
-    fn tenant_id(&self, number: u16) -> u64 {
-        self.queues.tenants.get(number).id()
-    }
-
-    fn tenant_of(&self, key: &RecordKey) -> u64 {
-        let number = self.named(key).and_then(|named| self.find(&named));
-        number.map_or(0, |number| self.tenant_id(self.queues.entry(number).tenant))
-    }
-
     fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
         let number = self.find(&self.named(key)?)?;
         self.take_out(number).map(|(_, record)| record)
@@ -289,7 +280,7 @@ mod tests {
             let key = RecordKey { namespace: [0; 32], block_hash, group: 0, shard: 0 };
             policy.insert(
                 key,
-                budget.charge(Shape::of_record(200).unwrap(), |_| ()).unwrap().into_stored(),
+                budget.charge(Shape::of_record(200).unwrap(), |_| ()).unwrap().into_stored(0),
                 0,
             );
             let tables: usize = policy.tables.iter().map(Table::memory_bytes).sum();

@@ -33,10 +33,6 @@ impl Tenant {
         Self { id, quota, records: 0, aside: 0, ends }
     }
 
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
     /// What its records in memory cost.
     pub(super) fn bytes(&self) -> u64 {
         self.ends.iter().map(|ends| ends.bytes).sum()

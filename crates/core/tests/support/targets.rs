@@ -17,7 +17,7 @@ use tierkv_core::lane::stream::Stream;
 use tierkv_core::lane::wire::{Alive, Reader};
 use tierkv_core::limits::{LANE_CHUNK_BYTES, LANE_CONTROL_BYTES_MAX};
 use tierkv_core::record::{self, HEADER_BYTES};
-use tierkv_core::store::RecordKey;
+use tierkv_core::store::{RecordKey, Scope};
 
 use super::records::key;
 use super::secured::{sealed, tls};
@@ -214,8 +214,8 @@ pub fn index(input: &[u8]) {
     for [what, key, place] in input.as_chunks::<3>().0 {
         let record_class = 1 + (place & 1);
         let (segment, page) = (u32::from(place >> 5), u32::from(place >> 1));
-        let place =
-            Place { segment, page, record_bytes: u32::from(*place), record_class, tenant: 0 };
+        let (record_bytes, salt) = (u32::from(*place), u32::from(place >> 1 & 1));
+        let place = Place { segment, page, record_bytes, record_class, tenant: 0, salt };
         step(&index, &mut model, *what, key_of(*key), place);
         let key = key_of(*key);
         assert_eq!(index.get(&key), model.places.get(&key).copied());
@@ -224,10 +224,18 @@ pub fn index(input: &[u8]) {
     let keys: Vec<_> = (0..=255).map(key_of).collect();
     let held: Vec<_> = keys.iter().map(|key| model.places.contains_key(key)).collect();
     assert_eq!(index.contains_all(&keys), held);
-    for class in [None, Some(1), Some(2)] {
-        let takes = |place: &Place| class.is_none_or(|class| class == place.record_class);
-        let found: HashMap<_, _> = index.matching(None, class).into_iter().collect();
-        let held = model.places.iter().filter(|(_, place)| takes(place));
+    for number in 0..18_u8 {
+        let some = |number: u8| number.checked_sub(1);
+        let scope = Scope {
+            namespace: some(number / 9).map(|name| [name; 32]),
+            record_class: some(number / 3 % 3).map(|class| class + 1),
+            salt: some(number % 3).map(u32::from),
+        };
+        let takes = |(key, place): &(&RecordKey, &Place)| {
+            scope.takes(&key.namespace, place.record_class, place.salt.into())
+        };
+        let found: HashMap<_, _> = index.matching(&scope).into_iter().collect();
+        let held = model.places.iter().filter(takes);
         assert_eq!(found, held.map(|(key, place)| (*key, *place)).collect());
     }
 }
