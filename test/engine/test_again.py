@@ -123,7 +123,7 @@ def test_f60_after_a_flush_a_running_engine_and_a_new_one_compute(
             assert answer["tokens"] == known[tuple(traffic[index % len(traffic)])]
 
 
-def test_f60_after_a_flush_of_one_tenant_it_computes_and_another_restores(
+def test_f70_after_a_flush_of_one_tenant_it_computes_and_another_restores(
     engines: Engines, new_cluster: Callable[..., Cluster], models: Models
 ) -> None:
     cluster = new_cluster()

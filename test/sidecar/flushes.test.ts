@@ -119,7 +119,7 @@ async function asked(
   return { placed: view.placed.get(0)?.length ?? 0, why: view.why, local };
 }
 
-test("F60 a tenant's copies go with its flush, and another's stay", async () => {
+test("F70 a tenant's copies go with its flush, and another's stay", async () => {
   const scene = await openScene();
   const { vault, sidecar } = scene;
   const [gone, kept] = await twoTenants(scene, 6);
@@ -135,7 +135,7 @@ test("F60 a tenant's copies go with its flush, and another's stay", async () => 
   await expectNoLeak(scene);
 });
 
-test("F61 a tenant's saves that wait go with its flush, and another's are stored", async () => {
+test("F70 a tenant's saves that wait go with its flush, and another's are stored", async () => {
   const page = 64 * 4096;
   const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
   const { engine, proxy, sidecar, vault } = scene;
@@ -165,7 +165,7 @@ test("F61 a tenant's saves that wait go with its flush, and another's are stored
   await expectNoLeak(scene);
 });
 
-test("F62 a sidecar that was away drops what a tenant's flush took, and no more", async () => {
+test("F70 a sidecar that was away drops what a tenant's flush took, and no more", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });

@@ -15,6 +15,7 @@ export const FOUNDATION: readonly string[] = [
   "time",
   "metrics",
   "block",
+  "tenant",
   "log-budget",
   "log",
   "failpoint",

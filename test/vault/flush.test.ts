@@ -257,7 +257,7 @@ test("a flush that was begun and not ended is ended by the next start", async ()
   expect(new FlushLog(join(dir, "flushes.json"), logger).undone).toEqual([]);
 });
 
-test("a tenant goes alone: from memory and disk, over a restart, and what it made before is refused", async () => {
+test("F70 a tenant goes alone: from memory and disk, over a restart, and what it made before is refused", async () => {
   for (const disk of [
     { dataDir: dir, diskBytes: 64 * MIB, durability: "sync" as const, diskTtlS: null },
     null,

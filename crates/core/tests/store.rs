@@ -264,14 +264,9 @@ fn namespaces_are_flushed_apart() {
         put(&store, other(number), &record(&other(number), 1000));
     }
     assert_eq!(store.stats().namespaces, 2);
-    assert_eq!(
-        store.flush(Scope { namespace: Some([5; 32]), record_class: None, salt: None }).records,
-        4
-    );
-    assert_eq!(
-        store.flush(Scope { namespace: Some([5; 32]), record_class: None, salt: None }).records,
-        0
-    );
+    let scope = Scope { namespace: Some([5; 32]), ..Scope::default() };
+    assert_eq!(store.flush(scope).records, 4);
+    assert_eq!(store.flush(scope).records, 0);
     assert!(store.contains(&key(0)) && !store.contains(&other(0)));
     assert_eq!((store.stats().records, store.stats().namespaces), (4, 1));
 }

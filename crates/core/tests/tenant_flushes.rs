@@ -89,7 +89,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn in_memory_a_tenant_goes_alone_from_every_account_with_quotas_and_without() {
+fn f70_in_memory_a_tenant_goes_alone_from_every_account_with_quotas_and_without() {
     for quota in [0, RAM / 4] {
         let store = Arc::new(Store::new(in_memory()).unwrap());
         store.limit_tenants(quota, &[]);
@@ -110,7 +110,7 @@ fn in_memory_a_tenant_goes_alone_from_every_account_with_quotas_and_without() {
 }
 
 #[test]
-fn what_a_tenant_made_before_is_refused_when_offered_or_whole_and_others_are_stored() {
+fn f70_what_a_tenant_made_before_is_refused_when_offered_or_whole_and_others_are_stored() {
     let store = Arc::new(Store::new(in_memory()).unwrap());
     let both: Vec<_> =
         [(GONE, 1), (OTHER, 2)].map(|(tenant, number)| arriving(&store, 9, tenant, number)).into();
@@ -123,7 +123,7 @@ fn what_a_tenant_made_before_is_refused_when_offered_or_whole_and_others_are_sto
 }
 
 #[test]
-fn on_disk_a_tenant_goes_alone_and_stays_away_after_a_restart() {
+fn f70_on_disk_a_tenant_goes_alone_and_stays_away_after_a_restart() {
     let folder = Folder::new();
     let store = open(&folder, on_disk());
     put_durable(&store, tenant_of(0, GONE), 0..20);
@@ -147,7 +147,7 @@ fn on_disk_a_tenant_goes_alone_and_stays_away_after_a_restart() {
 }
 
 #[test]
-fn a_tenant_beyond_the_table_goes_alone_too() {
+fn f70_a_tenant_beyond_the_table_goes_alone_too() {
     let first = STORE_TENANTS_MAX as u64 + 100;
     let folder = Folder::new();
     let store = open(&folder, on_disk());
@@ -167,7 +167,7 @@ fn a_tenant_beyond_the_table_goes_alone_too() {
 }
 
 #[test]
-fn a_record_that_moved_is_still_its_tenants() {
+fn f70_a_record_that_moved_is_still_its_tenants() {
     let folder = Folder::new();
     let small = DiskOptions::new(2 * MIB, RAM, Durability::Group);
     let store = open(&folder, small);
@@ -185,7 +185,7 @@ fn a_record_that_moved_is_still_its_tenants() {
 }
 
 #[test]
-fn what_waits_for_a_disk_that_fails_goes_too() {
+fn f70_what_waits_for_a_disk_that_fails_goes_too() {
     let folder = Folder::new();
     let faults = Faults::new(Fault::Enospc, 1, u64::MAX);
     let retry = Duration::from_millis(2);
