@@ -31,18 +31,6 @@ export const UPKEEP: readonly FaultRow[] = [
     FLUSHED,
   ),
   row(
-    "F70",
-    "one tenant's records are to go, and lie among those of others",
-    "memory, disk, arenas and saves know each record's tenant: the flush takes what is its own, and nothing else",
-    [
-      "crates/core/tests/tenant_flushes.rs",
-      "test/vault/flush.test.ts",
-      "test/sidecar/flushes.test.ts",
-      "test/engine/test_again.py",
-    ],
-    FLUSHED,
-  ),
-  row(
     "F63",
     "disk_bytes is more than the disk has",
     "the start is refused, with key, value and what to write",
@@ -90,5 +78,17 @@ export const UPKEEP: readonly FaultRow[] = [
     "an idle engine finds out by computing a block of some restores itself; nothing of the name is used until a flush",
     ["test/sidecar/quarantine.test.ts", "test/engine/test_truth.py"],
     AGAIN,
+  ),
+  row(
+    "F70",
+    "one tenant's records are to go, and lie among those of others",
+    "memory, disk, arenas and saves know each record's tenant: the flush takes what is its own, and nothing else",
+    [
+      "crates/core/tests/tenant_flushes.rs",
+      "test/vault/flush.test.ts",
+      "test/sidecar/flushes.test.ts",
+      "test/engine/test_again.py",
+    ],
+    FLUSHED,
   ),
 ];
