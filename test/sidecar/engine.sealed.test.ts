@@ -116,9 +116,13 @@ test("a tenant is flushed by the name that the keys give it, in the vault and in
   const kept = (): number => sidecar.status().engines[0]!.retainedBlocks;
   await until(() => kept() === COUNT, "the copies");
   const admin = openClient(vault);
-  const flush = async (tenant: number): Promise<number> =>
-    (await admin.flush(null, SOON_MS, null, null, tenant)).records;
-  expect(await flush(7)).toBe(0);
-  expect(await flush(recordKeysTenant(7))).toBe(COUNT);
-  await until(() => kept() === 0, "the arena to be empty");
+  const flush = async (tenant: number) => {
+    const { records, sidecars } = await admin.flush(null, SOON_MS, null, null, tenant);
+    return { records, confirmed: sidecars.map(({ confirmed }) => confirmed) };
+  };
+  await until(async () => (await flush(8)).confirmed.includes(true), "the sidecar to watch");
+  expect(await flush(7)).toEqual({ records: 0, confirmed: [true] });
+  expect(kept()).toBe(COUNT);
+  expect(await flush(recordKeysTenant(7))).toEqual({ records: COUNT, confirmed: [true] });
+  expect(kept()).toBe(0);
 });

@@ -113,6 +113,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
       vault.open.push(...added);
     },
     shedDeeperThan: () => false,
+    flush: () => 0,
   } as unknown as StoreQueue;
   const finished: number[] = [];
   const source = saveSource(blockBytes, finished, isShort);
@@ -130,10 +131,10 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
     logger,
   });
   let slots = 0;
-  const save = async (name: string, count: number, from = source): Promise<void> => {
+  const save = async (name: string, count: number, from = source, tenant = 0): Promise<void> => {
     const items = makeBlocks(name, count, 16).map(({ hash, parent, endTokens }) => {
       slots += 1;
-      return { slot: slots, generation: 1, group: 0, hash, parent, endTokens, tenant: 0 };
+      return { slot: slots, generation: 1, group: 0, hash, parent, endTokens, tenant };
     });
     saver.accept(from, NAMESPACE, items);
     await new Promise(setImmediate);
@@ -162,6 +163,19 @@ test("a vault without room: blocks wait in their slots, and go as one draft when
   await new Promise(setImmediate);
   expect(calls).toEqual(["draft"]);
   expect(vault.open).toHaveLength(4);
+});
+
+test("what waits in its slots goes with its tenant's flush, and another's stays", async () => {
+  const { saver, vault, finished, save, source } = openSaver(false);
+  vault.hasRoom = false;
+  await save("a", 2, source, 5);
+  await save("b", 3, source, 6);
+  expect(saver.flush("kv", (_namespace, tenant) => tenant === 5)).toBe(2);
+  expect(finished).toEqual([1, 2]);
+  vault.hasRoom = true;
+  vault.onRoom();
+  await new Promise(setImmediate);
+  expect(vault.open).toMatchObject(Array(3).fill({ tenant: 6 }));
 });
 
 test("those who wait for room have turns", async () => {
