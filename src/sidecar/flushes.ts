@@ -80,14 +80,12 @@ export class Flushes {
       (scope) => scope.recordClass === 0 || className(scope.recordClass) === recordClass,
     );
     if (concerned.length === 0) return { blocks: 0, bytes: 0, saves: 0 };
-    const ofModel = (namespace: Buffer): string | null => modelOf(recordClass, namespace);
-    const takes = takesOf(concerned, ofModel);
+    const takes = takesOf(concerned, (namespace) => modelOf(recordClass, namespace));
     const { blocks, bytes } = dropCopies(recordClass, takes);
     const saves = dropSaves(recordClass, takes);
     fates.flushed(recordClass, takes);
-    // What other tenants stored under the name is still there.
-    const whole = takesOf(concerned.filter(isOfAll), ofModel);
-    if (recordClass === CHECKED_CLASS) quarantine.lift((namespace) => whole(namespace, NOBODY));
+    // A flush of one tenant leaves what others stored under the name.
+    if (recordClass === CHECKED_CLASS) quarantine.lift((namespace) => takes(namespace, NOBODY));
     counters.add("flushes", concerned.length);
     counters.add("flushed_blocks", blocks);
     const dropped = { blocks, bytes, saves };
@@ -99,7 +97,7 @@ export class Flushes {
 /** Engines compute blocks of attention again, no states. */
 const CHECKED_CLASS = "kv";
 
-/** As the tenant of a scope: those of all are meant. */
+/** As the tenant of a scope: those of all are meant, of requests without one, too. */
 const NOBODY = 0;
 
 const EVERYTHING: FlushedScope = {
@@ -110,8 +108,6 @@ const EVERYTHING: FlushedScope = {
   model: "",
   tenant: NOBODY,
 };
-
-const isOfAll = ({ tenant }: FlushedScope): boolean => tenant === NOBODY;
 
 function takesOf(
   scopes: readonly FlushedScope[],

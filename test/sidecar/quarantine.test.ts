@@ -25,9 +25,16 @@ test("F69 what an engine distrusts is used by no engine of that name, and a flus
   }
   beside.save(makeBlocks("b", 2, PAGE));
   await until(() => sidecar.counters.get("dropped_quarantined") === 2, "the refusals");
-  await openClient(vault).flush(null, SOON_MS);
+  const admin = openClient(vault);
   const next = (): Promise<string | null> =>
     beside.done(beside.prefetch(hashesOf(blocks))).then(({ reason }) => reason);
+  const flushTenant = async (): Promise<boolean> => {
+    const { sidecars } = await admin.flush(null, SOON_MS, null, null, 5);
+    return sidecars.some(({ confirmed }) => confirmed);
+  };
+  await until(flushTenant, "the sidecar to hear of a tenant's flush");
+  expect(await next()).toBe("quarantined");
+  await admin.flush(null, SOON_MS);
   await until(async () => (await next()) === "end_of_hit", "the end of the quarantine");
 });
 
