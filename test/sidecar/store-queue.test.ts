@@ -1,5 +1,6 @@
 // Owns the proof that of the records which wait to be sent a flush takes those it names, and the others are sent.
 import { expect, test } from "vitest";
+import { toNamespace } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { OutboxRecord } from "../../src/codec/record.ts";
 import { STORES_IN_FLIGHT_MAX } from "../../src/limits.ts";
@@ -29,7 +30,7 @@ test("what waits goes with its tenant's flush, and another's is sent", async () 
   const queue = new StoreQueue({ client, link, ...common });
   const [dropped, ended]: [number[], number[]] = [[], []];
   const record = (tenant: number) => ({
-    namespace: NAMESPACE,
+    namespace: toNamespace(NAMESPACE),
     tenant,
     flushed: 0,
     key: Buffer.alloc(36, tenant),
