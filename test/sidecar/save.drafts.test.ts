@@ -175,7 +175,7 @@ test("what waits in its slots goes with its tenant's flush, and another's stays"
   vault.hasRoom = true;
   vault.onRoom();
   await new Promise(setImmediate);
-  expect(vault.open).toMatchObject(Array(3).fill({ tenant: 6 }));
+  expect(vault.open).toMatchObject([{ tenant: 6 }, { tenant: 6 }, { tenant: 6 }]);
 });
 
 test("those who wait for room have turns", async () => {

@@ -311,8 +311,8 @@ test("F70 a tenant goes alone: from memory and disk, over a restart, and what it
       disk === null ? [0, ItemStatus.ACCEPTED] : [0b1111000, ItemStatus.DURABLE];
     await until(async () => (await away.stats(SOON_MS)).disk?.recovering !== true, "its disk");
     expect([...(await away.lookup(NAMESPACE, keys, SOON_MS))]).toEqual([held]);
-    const again = (tenant: number, known: number): Promise<number[]> =>
-      away.store(NAMESPACE, "kv", own.slice(0, 1), SOON_MS, tenant, known);
+    const again = (tenant: number, flushed: number): Promise<number[]> =>
+      away.store(NAMESPACE, "kv", own.slice(0, 1), SOON_MS, tenant, flushed);
     expect(await again(TENANT, number - 1)).toEqual([ItemStatus.FLUSHED]);
     expect(await again(TENANT - 1, number - 1)).toEqual([stored]);
     await vault.close();

@@ -188,7 +188,7 @@ const NOTHING_OF_TENANT =
   "nothing of this tenant was found: the salt must be the requests' own, and where [sidecar] record_keys is set, this machine must have the keys";
 
 function isNothing({ records, sidecars, error }: Flushed): boolean {
-  const isKept = sidecars.some(({ blocks, saves, confirmed }) => blocks + saves > 0 || !confirmed);
+  const isKept = sidecars.some((one) => one.blocks + one.saves > 0 || !one.confirmed);
   return error === null && records === 0 && !isKept;
 }
 
