@@ -56,3 +56,5 @@ export const LOG_LINES_BURST = 100;
 export const LOG_REFILL_MS = 1_000;
 /** Kinds of lines that are told apart. */
 export const LOG_KINDS_MAX = 512;
+/** Causes for which shims were refused that are logged, each once; all others are counted. */
+export const REFUSALS_SAID_MAX = 256;

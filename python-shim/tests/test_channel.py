@@ -286,6 +286,31 @@ def test_nonsense_ends_the_connection_but_not_the_channel(
         wait_until(ear.is_up, "connected anew")
 
 
+def test_a_refusal_is_said_once_for_each_cause_and_retried_less_and_less(
+    socket_path: str,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.04)
+    waits: list[float] = []
+    monkeypatch.setattr(Channel, "_sleep", lambda _, seconds: waits.append(seconds))
+    with FakeSidecar(socket_path) as fake, caplog.at_level(logging.INFO, "tierkv.shim"):
+        ear = connect(socket_path)
+        for number in range(6):  # as one whose arena does not fit: welcome first, then the refusal
+            wait_until(lambda count=number + 1: len(fake.hellos) >= count, "a hello")  # type: ignore[misc]
+            wait_until(ear.is_up, "the welcome")
+            reason = "no arena" if number == 3 else f"half of the {number} bytes of free memory"
+            closes = ear.heard.count("close")
+            fake.send({"t": "refuse", "code": "ENGINE_REFUSED", "message": reason})
+            wait_until(lambda count=closes: ear.heard.count("close") > count, "the end")  # type: ignore[misc]
+        wait_until(lambda: len(waits) >= 6, "the pauses")
+    said = [record.message for record in caplog.records if "refused us" in record.message]
+    assert len(said) == 2
+    assert "it is there again" not in caplog.text
+    assert max(waits) > 5 * limits.RECONNECT_MAX_S
+
+
 def test_frames_sent_together_with_welcome_are_not_lost(
     socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,8 @@ export interface ConnectionEvents {
   onMessage(message: ShimMessage): void;
   /** Once, when nothing more can come. */
   onEnd(): void;
-  /** Once, before the end, when this side closes the connection for a reason. */
-  onRefused(error: TierkvError): void;
+  /** Once, before the end, when this side closes the connection for a reason; false where that was said before. */
+  onRefused(error: TierkvError): boolean;
 }
 
 export class Connection {
@@ -101,8 +101,10 @@ export class Connection {
   #announce(error: TierkvError): void {
     if (this.#isRefused) return;
     this.#isRefused = true;
-    this.#logger.warn({ peer: this.peer, err: error }, "connection closed by the sidecar");
-    this.#events.onRefused(error);
+    const isNew = this.#events.onRefused(error);
+    const message = "connection closed by the sidecar";
+    if (isNew) this.#logger.warn({ peer: this.peer, err: error }, message);
+    else this.#logger.debug({ peer: this.peer, err: error }, message);
   }
 
   /** Handles whole frames for at most LOOP_SLICE_MS, then lets the event loop serve the others. */

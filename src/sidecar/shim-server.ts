@@ -4,6 +4,7 @@ import type { Server, Socket } from "node:net";
 import type { RecordClass } from "../block.ts";
 import type { Takes } from "../client/flush-feed.ts";
 import { TierkvError } from "../errors.ts";
+import { REFUSALS_SAID_MAX } from "../limits-access.ts";
 import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
@@ -55,6 +56,8 @@ export class ShimServer {
   /** Also those that are leaving: their saves are still being encoded. */
   readonly #alive = new Set<Engine>();
   readonly #shimCounters = new Set<string>();
+  /** Why peers were refused, without the numbers: free memory differs each time. */
+  readonly #refusals = new Set<string>();
   #lastId = 0;
   /** Since when there is no engine; null while there is one. */
   #idleSinceMs: number | null = nowMs();
@@ -129,14 +132,14 @@ export class ShimServer {
       return;
     }
     this.#lastId += 1;
-    const { logger, counters } = this.#options;
+    const { logger } = this.#options;
     const connection = new Connection(
       this.#lastId,
       socket,
       {
         onMessage: (message) => this.#onMessage(guest, message),
         onEnd: () => this.#onEnd(guest),
-        onRefused: () => counters.add("frames_refused"),
+        onRefused: (error) => this.#onRefused(error),
       },
       logger,
     );
@@ -239,6 +242,15 @@ export class ShimServer {
         if (message.naming !== null) place.engine.hearNaming(message.naming);
       }
     }
+  }
+
+  /** An engine that is refused comes back for ever: each cause is said once. */
+  #onRefused({ code, message }: TierkvError): boolean {
+    this.#options.counters.add("frames_refused");
+    const cause = `${code} ${message.replaceAll(/\d+/gu, "#")}`;
+    if (this.#refusals.has(cause) || this.#refusals.size >= REFUSALS_SAID_MAX) return false;
+    this.#refusals.add(cause);
+    return true;
   }
 
   #countForShim(name: string, count: number): void {

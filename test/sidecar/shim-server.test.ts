@@ -1,8 +1,10 @@
 // Owns the proof of who may talk to a sidecar and how: hello, roles, versions, bad frames, slow readers, status.
 import { chmodSync, statSync } from "node:fs";
 import { dirname } from "node:path";
+import { Writable } from "node:stream";
 import { expect, test } from "vitest";
 import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX } from "../../src/limits.ts";
+import { createLogger } from "../../src/log.ts";
 import { coreInfo } from "../../src/native.ts";
 import { encodeFrame } from "../../src/sidecar/frames.ts";
 import { FakeEngine, helloFrame, ShimClient } from "../support/shim-client.ts";
@@ -71,6 +73,29 @@ test("F24 a foreign version is refused naming both", async () => {
   expect(message).toContain(
     "shim 7.8.9 speaks local protocol 99, this side speaks local protocol 2",
   );
+});
+
+test("a refusal is logged once for each cause, whatever numbers are in it, and counted each time", async () => {
+  const lines: string[] = [];
+  const destination = new Writable({
+    write(chunk: Buffer, _encoding, done): void {
+      lines.push(chunk.toString());
+      done();
+    },
+  });
+  const logger = createLogger("sidecar", { level: "info", tty: false, destination });
+  const { socketPath, counters } = await openSidecar({ logger });
+  for (const protocol of [97, 98, 99]) {
+    const client = new ShimClient(socketPath);
+    client.send({ t: "hello", protocol, shim: "7.8.9" });
+    await refusal(client);
+  }
+  const early = new ShimClient(socketPath);
+  early.send({ t: "ping", n: 1 });
+  await refusal(early);
+  expect(counters.get("frames_refused")).toBe(4);
+  const said = lines.filter((line) => line.includes("connection closed by the sidecar"));
+  expect(said).toHaveLength(2);
 });
 
 test("who says nothing is refused in time", async () => {

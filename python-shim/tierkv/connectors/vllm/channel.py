@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import re
 import selectors
 import socket
 import threading
@@ -15,7 +16,7 @@ from typing import Protocol
 from tierkv.connectors.vllm import failpoint, limits, processors
 from tierkv.connectors.vllm.descriptors import Descriptors
 from tierkv.connectors.vllm.dial import StrangerError, dial
-from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, encode
+from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, RefusedError, encode
 
 log = logging.getLogger("tierkv.shim")
 
@@ -74,6 +75,9 @@ class Channel:
         self._owed_since: float | None = None
         self._last_ping = 0.0
         self._complained = ""
+        self._was_welcome = False
+        #: Refusals that were logged, without their numbers: free memory differs each time.
+        self._refusals: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="tierkv-channel", daemon=True)
 
     def start(self) -> None:
@@ -118,6 +122,14 @@ class Channel:
         """Counts the sidecar as hung until it says anything: the caller waited too long for an answer."""
         self._owed_since = time.monotonic() - limits.SILENCE_MAX_S
 
+    def retire(self) -> None:
+        """Says what was counted last and ends the connection for good, without waiting for it."""
+        counters = self._changes()
+        if counters:
+            self.send({"t": "counts", "counters": counters})
+        self._closing = True
+        self._wake()
+
     def close(self) -> None:
         """Flushes what is queued if that takes no time, and ends the thread."""
         if self._closing:
@@ -138,8 +150,12 @@ class Channel:
         wait_s = limits.RECONNECT_FIRST_S
         while not self._closing:
             connected_at = time.monotonic()
+            most_s = limits.RECONNECT_MAX_S
             try:
                 self._serve_one_connection()
+            except RefusedError as error:
+                self._complain_of_refusal(str(error))
+                most_s = limits.RECONNECT_REFUSED_MAX_S
             except (OSError, FrameError) as error:
                 self._complain(str(error))
             except Exception as error:  # noqa: BLE001 - a frame we cannot use must not end this thread
@@ -147,7 +163,7 @@ class Channel:
             if time.monotonic() - connected_at > limits.RECONNECT_MAX_S:
                 wait_s = limits.RECONNECT_FIRST_S
             self._sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-            wait_s = min(wait_s * 2, limits.RECONNECT_MAX_S)
+            wait_s = min(wait_s * 2, most_s)
         os.close(self._wake_fd)
 
     def _complain(self, reason: str) -> None:
@@ -158,12 +174,27 @@ class Channel:
                 "tierKV: sidecar at %s: %s; the engine runs on without it", self._path, reason
             )
 
+    def _complain_of_refusal(self, reason: str) -> None:
+        """Logs each cause once: a welcome before it does not mean that it is gone."""
+        if not self._was_welcome:
+            self._complained = reason  # then its next welcome is news
+        cause = re.sub(r"\d+", "#", reason)
+        if cause in self._refusals or len(self._refusals) >= limits.REFUSALS_SAID_MAX:
+            return
+        self._refusals.add(cause)
+        log.warning(
+            "tierKV: sidecar at %s: %s; the engine runs on without it (said once)",
+            self._path,
+            reason,
+        )
+
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not self._closing and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.2))
 
     def _serve_one_connection(self) -> None:
+        self._was_welcome = False
         try:
             connected = dial(self._path, limits.HELLO_TIMEOUT_S)
         except (ConnectionRefusedError, FileNotFoundError):
@@ -198,7 +229,7 @@ class Channel:
             frames = decoder.feed(data)
         welcome = frames[0]
         if welcome["t"] == "refuse":
-            raise FrameError(f"refused us: {welcome.get('message')}")
+            raise RefusedError(f"refused us: {welcome.get('message')}")
         if welcome["t"] != "welcome":
             raise FrameError(f"answered hello with {welcome['t']!r}")
         if welcome.get("protocol") != limits.LOCAL_PROTOCOL:
@@ -215,6 +246,7 @@ class Channel:
             self._overflowed = False
             self._owed_since = None
             self._open = True
+        self._was_welcome = True
         if self._complained:
             log.info("tierKV: sidecar at %s: it is there again", self._path)
         self._complained = ""
@@ -271,7 +303,7 @@ class Channel:
         self._owed_since = None
         for frame in decoder.feed(data):
             if frame["t"] == "refuse":
-                raise FrameError(f"refused us: {frame.get('message')}")
+                raise RefusedError(f"refused us: {frame.get('message')}")
             if failpoint.fails("shim.frame.read"):
                 raise FrameError("is not heard: a failpoint")
             if frame["t"] != "pong":

@@ -15,6 +15,10 @@ class FrameError(Exception):
     """The peer sent something that is no frame of ours; the connection cannot go on."""
 
 
+class RefusedError(FrameError):
+    """The peer read what we said and does not want us; it says why."""
+
+
 def encode(frame: Frame) -> bytes:
     """Give the bytes of one frame; raises FrameError above `FRAME_BYTES_MAX`."""
     body = msgspec.msgpack.encode(frame)

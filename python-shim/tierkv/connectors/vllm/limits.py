@@ -53,6 +53,10 @@ DIGEST_SETTLED_NS: Final = 2_000_000_000
 #: Reconnect back-off, seconds: first wait and ceiling, both jittered.
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_MAX_S: Final = 2.0
+#: The ceiling where the sidecar refused us: what it refuses for does not change by itself.
+RECONNECT_REFUSED_MAX_S: Final = 30.0
+#: Causes of refusals that are logged; each once.
+REFUSALS_SAID_MAX: Final = 64
 #: Pause between two attempts to start a sidecar where none answers, seconds; longer than one takes to start.
 AUTOSTART_EVERY_S: Final = 30.0
 #: A sidecar that has gone may be in the middle of a restart by whoever runs it: none is started for so long, seconds.
