@@ -97,7 +97,7 @@ def test_groups_of_a_load_follow_each_other_and_only_the_last_part_ends_it() -> 
 
 def test_a_load_that_must_not_happen_names_no_arena() -> None:
     queue = LoadQueue({0: 1})
-    queue.add_failed(make_plan("a"), 0, [1, 2])
+    queue.add_failed("a", 0, [1, 2], make_plan("a"))
     ((part,),) = drain(queue)
     assert (part.arena, part.block_ids, part.last) == (NO_ARENA, [1, 2], True)
     assert queue.finish("a") is not None

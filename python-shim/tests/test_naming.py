@@ -8,6 +8,7 @@ import pytest
 from tierkv.connectors.vllm import compat, limits
 from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.guard import Failures
 from tierkv.connectors.vllm.metadata import Introduction, StepReceipts
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.resolved import Resolved
@@ -167,12 +168,13 @@ def test_only_the_engines_one_connector_takes_the_handshake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours = object.__new__(TierKVConnector)
-    ours.worker_side = worker()
+    ours.scheduler_side, ours.worker_side = None, worker()
     for alone in (True, False):
         monkeypatch.setattr(compat, "is_alone", lambda one, alone=alone: alone)
         assert (ours.get_handshake_metadata() is not None) == alone
     heard: list[Any] = []
-    ours.scheduler_side = SimpleNamespace(introduce=heard.append)  # type: ignore[assignment]
+    scheduler = SimpleNamespace(introduce=heard.append, failures=Failures(Counters()))
+    ours.scheduler_side = scheduler  # type: ignore[assignment]
     theirs = {(0, 0): Introduction(0, RESOLVED), (0, 1): object()}
     ours.set_xfer_handshake_metadata_pp_aware(theirs)
     assert heard == [{0: RESOLVED}]

@@ -36,6 +36,10 @@ class Host:
             from tierkv.connectors.vllm import specs  # noqa: PLC0415
 
             specs._PLAIN = specs._KNOWN = ()
+        for side, method in config.get("broken", []):
+            from harness.inside_guards import break_from_start  # noqa: PLC0415
+
+            break_from_start(side, method)
         from vllm import LLM  # noqa: PLC0415 - after the environment
 
         from harness import inside_weights  # noqa: F401, PLC0415 - registers a transport of weights

@@ -14,6 +14,7 @@ from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
+from harness.inside_guards import break_method
 from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
 from harness.inside_ranks import Place, digests_of, on_every_rank, shim_state, spoil_pages
@@ -32,6 +33,7 @@ Json = dict[str, Any]
 __all__ = [
     "abort",
     "begin",
+    "break_method",
     "change_weights",
     "compare_pages",
     "compute_nothing",

@@ -9,6 +9,7 @@ import torch
 
 from tierkv.connectors.vllm import amx, compat, contract, failpoint, replicas
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from tierkv.connectors.vllm.guard import guarded
 from tierkv.connectors.vllm.metadata import Introduction, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.metrics import TierKVPromMetrics, TierKVStats
 from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
@@ -23,11 +24,67 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierkv.shim")
 
 
+def _owed_alloc(self: "TierKVConnector", request: Any, blocks: Any, tokens: int) -> None:
+    self._scheduler.owed.alloc(request, blocks, tokens)
+
+
+def _owed_step(self: "TierKVConnector", scheduler_output: Any) -> StepMetadata:
+    return self._scheduler.owed.step(scheduler_output)
+
+
+def _owed_output(self: "TierKVConnector", connector_output: Any) -> None:
+    self._scheduler.owed.output(connector_output)
+
+
+def _owed_finish(self: "TierKVConnector", request: Any, block_ids: Any) -> tuple[bool, None]:
+    del block_ids
+    self._scheduler.owed.finished(request)
+    return False, None
+
+
+def _owed_binding(self: "TierKVConnector", connector_metadata: Any) -> None:
+    KVConnectorBase_V1.bind_connector_metadata(self, connector_metadata)
+    self._worker.confirm()
+
+
+def _owed_load(self: "TierKVConnector", forward_context: Any, **kwargs: Any) -> None:
+    del forward_context, kwargs
+    for part in self._metadata.loads:
+        self._worker.arrivals.fail(part)
+    self._worker.owe_saves(self._metadata)
+
+
+def _owed_save(self: "TierKVConnector") -> None:
+    self._worker.owe_saves(self._metadata)
+
+
+def _owed_finished(
+    self: "TierKVConnector", finished_req_ids: set[str]
+) -> tuple[set[str] | None, set[str] | None]:
+    del finished_req_ids
+    received, failed = self._worker.arrivals.take_again()
+    return None, (received | failed) or None
+
+
+def _owed_failed_blocks(self: "TierKVConnector") -> set[int]:
+    return self._worker.arrivals.take_blocks_again()
+
+
+def _owed_results(self: "TierKVConnector", finished_req_ids: set[str]) -> Any:
+    del finished_req_ids
+    return compat.transfer_results(*self._worker.arrivals.take_again())
+
+
+def _owed_receipts(self: "TierKVConnector") -> StepReceipts | None:
+    return self._worker.owed_receipts()
+
+
 class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     """A KV connector (vLLM `distributed/kv_transfer/kv_connector/v1/base.py`) backed by the local sidecar.
 
     Raises ValueError at start, naming key, value and fix, for a configuration or a model it cannot carry. After
-    that it never raises and never waits: without a sidecar the engine runs as if no connector were there.
+    that it never raises and never waits: without a sidecar the engine runs as if no connector were there, and after
+    an error of its own (guard.py) it is off, with what vLLM was promised reported as failed.
     """
 
     def __init__(
@@ -59,21 +116,25 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
             )
             amx.ask_kernel()
             self.worker_side.weights.install(compat.worker_above())
+        self.half.counters.add("failpoints_armed", armed)
+
+    @property
+    def half(self) -> SchedulerShim | WorkerShim:
+        """Give the half that lives in this process."""
         half = self.scheduler_side or self.worker_side
         assert half is not None
-        half.counters.add("failpoints_armed", armed)
+        return half
 
     @property
     def requires_kv_delivery(self) -> bool:
         """A cache may lose a block: preempted requests need not wait for us (0.28)."""
         return False
 
+    @guarded(is_vital=False)
     def get_kv_connector_stats(self) -> TierKVStats | None:
         """Give what this half counted since the last call; None where that is nothing."""
-        half = self.scheduler_side or self.worker_side
-        assert half is not None
         times = self.scheduler_side.restore_times.take() if self.scheduler_side else {}
-        stats = TierKVStats.of(half.counters.take_changes("vllm"), times)
+        stats = TierKVStats.of(self.half.counters.take_changes("vllm"), times)
         return None if stats.is_empty() else stats
 
     @classmethod
@@ -99,30 +160,39 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         assert self.scheduler_side is not None
         return self.scheduler_side
 
+    @guarded()
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """See SchedulerShim.bind_gpu_block_pool."""
         self._scheduler.bind_gpu_block_pool(gpu_block_pool)
 
+    @guarded()
     def on_new_request(self, request: Any) -> None:
         """See SchedulerShim.on_new_request."""
         self._scheduler.on_new_request(request)
 
+    @guarded()
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
         """See SchedulerShim.get_num_new_matched_tokens."""
         return self._scheduler.get_num_new_matched_tokens(request, num_computed_tokens)
 
+    @guarded(_owed_alloc)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """See SchedulerShim.update_state_after_alloc."""
         self._scheduler.update_state_after_alloc(request, blocks, num_external_tokens)
 
+    @guarded(_owed_step)
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """See SchedulerShim.build_connector_meta."""
-        return self._scheduler.build_connector_meta(scheduler_output)
+        metadata = self._scheduler.build_connector_meta(scheduler_output)
+        self._scheduler.hand_over()
+        return metadata
 
+    @guarded(_owed_output)
     def update_connector_output(self, connector_output: Any) -> None:
         """See SchedulerShim.update_connector_output."""
         self._scheduler.update_connector_output(connector_output)
 
+    @guarded(_owed_finish)
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """Never keep a request's blocks: saves hold references of their own."""
         del block_ids
@@ -133,18 +203,22 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         """Never keep a request's blocks: saves hold references of their own."""
         return self.request_finished(request, block_ids)
 
+    @guarded(is_vital=False)
     def has_pending_push_work(self) -> bool:
         """See SchedulerShim.has_pending_work (0.24 and later)."""
         return self._scheduler.has_pending_work()
 
+    @guarded(is_vital=False)
     def has_pending_block_frees(self) -> bool:
         """See SchedulerShim.has_pending_block_frees (0.30 and later)."""
         return self._scheduler.has_pending_block_frees()
 
+    @guarded()
     def reset_cache(self) -> bool:
         """See SchedulerShim.reset_cache."""
         return self._scheduler.reset_cache()
 
+    @guarded(is_vital=False)
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
         """See SchedulerShim.introduce; beside other connectors it may be another's handshake."""
         ours = [item for item in metadata.values() if isinstance(item, Introduction)]
@@ -163,23 +237,28 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         assert isinstance(metadata, StepMetadata)
         return metadata
 
+    @guarded(lets_through=(ValueError,))
     def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """See WorkerShim.register_kv_caches."""
         self._worker.register_kv_caches(kv_caches)
 
+    @guarded(_owed_binding)
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """See WorkerShim.begin_step."""
         super().bind_connector_metadata(connector_metadata)
         self._worker.begin_step(self._metadata)
 
+    @guarded(is_vital=False)
     def get_handshake_metadata(self) -> Introduction | None:
         """See WorkerShim.introduce; beside other connectors the first step's receipts carry it."""
         return self._worker.introduce() if compat.is_alone(self) else None
 
+    @guarded()
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         """See WorkerShim.handle_preemptions."""
         self._worker.handle_preemptions(kv_connector_metadata)
 
+    @guarded(_owed_load)
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """See WorkerShim.start_load_kv."""
         del forward_context, kwargs
@@ -193,30 +272,36 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         """Blocks are saved whole after the forward: nothing happens per layer."""
 
+    @guarded(_owed_save)
     def wait_for_save(self) -> None:
         """See WorkerShim.wait_for_save."""
         self._worker.wait_for_save(self._metadata)
 
+    @guarded(_owed_finished)
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Report loads the way releases before 0.30 ask."""
         del finished_req_ids
         received, failed = self._worker.take_finished()
         return None, (received | failed) or None
 
+    @guarded(_owed_failed_blocks)
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """See WorkerShim.take_failed_blocks."""
-        return self._worker.take_failed_blocks()
+        """See Arrivals.take_failed_blocks."""
+        return self._worker.arrivals.take_failed_blocks()
 
+    @guarded(_owed_results)
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Report loads and failed loads the way 0.30 and later ask."""
         del finished_req_ids
         received, failed = self._worker.take_finished()
         return compat.transfer_results(received, failed)
 
+    @guarded(_owed_receipts)
     def build_connector_worker_meta(self) -> StepReceipts | None:
         """See WorkerShim.take_receipts."""
         return self._worker.take_receipts()
 
+    @guarded(is_vital=False)
     def shutdown(self) -> None:
         """End whichever half lives in this process."""
         for half in (self.scheduler_side, self.worker_side):

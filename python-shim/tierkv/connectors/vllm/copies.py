@@ -39,6 +39,9 @@ class Copier(Protocol):
     def fence(self) -> None:
         """Wait for running copies out of blocks that the engine is about to overwrite."""
 
+    def settle(self) -> None:
+        """Wait until no copy runs any more, whatever it costs; finished ones are reported."""
+
 
 def make_copier(device: torch.device, clock: StepClock) -> Copier:
     """Choose by where the engine's KV tensors lie. Raises ValueError for a device without a copier."""
@@ -79,6 +82,9 @@ class CpuCopier:
         """Nothing runs behind our back."""
 
     def fence(self) -> None:
+        """Nothing runs behind our back."""
+
+    def settle(self) -> None:
         """Nothing runs behind our back."""
 
 
@@ -135,3 +141,9 @@ class CudaCopier:
     def fence(self) -> None:
         """Let the engine's stream wait for running saves: their source blocks may be overwritten next."""
         torch.cuda.current_stream(self._device).wait_stream(self._save_stream)
+
+    def settle(self) -> None:
+        """Wait for both streams."""
+        self._save_stream.synchronize()
+        self._load_stream.synchronize()
+        self.poll()

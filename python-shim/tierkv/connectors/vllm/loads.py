@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import LoadPart
@@ -23,7 +23,8 @@ class _Blocks:
 
 @dataclass
 class _Job:
-    plan: Plan
+    req_id: str
+    shards: int
     arena: int
     blocks: deque[_Blocks]
 
@@ -38,7 +39,9 @@ class LoadQueue:
     def __init__(self, block_bytes: Mapping[int, int]) -> None:
         self._block_bytes = dict(block_bytes)
         self._queue: deque[_Job] = deque()
-        self._running: dict[str, Plan] = {}
+        self._running: dict[str, Plan | None] = {}
+        #: Parts of the step that is being planned; the workers have not got them yet.
+        self._given: list[LoadPart] = []
 
     def add(self, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
         """Queue an admission: (group, block ids, slots), with `plan.shards` slots for each block.
@@ -51,18 +54,20 @@ class LoadQueue:
                     f"request {plan.req_id}: {len(block_ids)} blocks of group {group} but {len(slots)} slots"
                 )
         jobs = deque([_Blocks(*entry) for entry in blocks if entry[1]] or [_Blocks(*blocks[0])])
-        self._queue.append(_Job(plan, plan.arena, jobs))
+        self._queue.append(_Job(plan.req_id, plan.shards, plan.arena, jobs))
         self._running[plan.req_id] = plan
 
-    def add_failed(self, plan: Plan, group: int, block_ids: list[int]) -> None:
+    def add_failed(
+        self, req_id: str, group: int, block_ids: list[int], plan: Plan | None = None
+    ) -> None:
         """Queue an admission that cannot be filled; it is reported as failed."""
-        blocks = _Blocks(group, block_ids, [0] * len(block_ids) * plan.shards)
-        self._queue.append(_Job(plan, NO_ARENA, deque([blocks])))
-        self._running[plan.req_id] = plan
+        self._queue.append(_Job(req_id, 0, NO_ARENA, deque([_Blocks(group, block_ids, [])])))
+        self._running[req_id] = plan
 
     def next_parts(self) -> list[LoadPart]:
-        """Give this step's share, oldest admission first; at least one block."""
+        """Give this step's share, oldest admission first; at least one block. `commit` follows."""
         parts: list[LoadPart] = []
+        self._given = parts
         room = limits.LOAD_BYTES_PER_STEP_MAX
         while self._queue:
             job = self._queue[0]
@@ -81,11 +86,27 @@ class LoadQueue:
                 self._queue.popleft()
         return parts
 
+    def commit(self) -> None:
+        """Hear that the workers get the parts of this step."""
+        self._given = []
+
+    def fail_rest(self) -> list[LoadPart]:
+        """Give everything that the workers have not got as parts that fail."""
+        failed = [replace(part, arena=NO_ARENA, slots=[]) for part in self._given]
+        for job in self._queue:
+            for blocks in job.blocks:
+                is_last = blocks is job.blocks[-1]
+                of = blocks.group, blocks.block_ids
+                failed.append(LoadPart(job.req_id, NO_ARENA, *of, [], last=is_last))
+        self._given = []
+        self._queue.clear()
+        return failed
+
     @staticmethod
     def _cut(job: _Job, blocks: _Blocks, count: int, *, is_last: bool) -> LoadPart:
-        shards = job.plan.shards
+        shards = job.shards
         part = LoadPart(
-            req_id=job.plan.req_id,
+            req_id=job.req_id,
             arena=job.arena,
             group=blocks.group,
             block_ids=blocks.block_ids[:count],

@@ -61,7 +61,8 @@ class StepMetadata(KVConnectorMetadata):
 
     `has_forward` is False on steps without tokens: they copy what earlier steps put off. `tokens` and `attended` say
     how much prompt the step computes, for the worker to measure: tokens, and pairs of a token and one before; else 0.
-    `step`, `heard` and `question` are those of `generation.StepOrder`; saves belong to `namespace` (32 bytes).
+    `step`, `heard` and `question` are those of `generation.StepOrder`; saves belong to `namespace` (32 bytes). With
+    `is_off` the scheduler side has turned itself off.
     """
 
     has_forward: bool = False
@@ -75,6 +76,7 @@ class StepMetadata(KVConnectorMetadata):
     checks: list[CheckItem] = field(default_factory=list)
     tokens: int = 0
     attended: int = 0
+    is_off: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     has left; None where that is as before. `changed_at`: the step that first saw changed weights, 0 without news.
     `answers`: ranks by the question they answer; `sleeps`: how often they slept at level 1 since their last answer,
     added up. `resolved`: by rank, what it runs with, once, where vLLM has no handshake for us (MultiConnector).
-    `checks`: by number of a check, how far the worst rank's halves agree, in dB.
+    `checks`: by number of a check, how far the worst rank's halves agree, in dB. `is_off`: a rank is off.
     """
 
     tickets: Counter[int] = field(default_factory=Counter)
@@ -104,6 +106,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     sleeps: int = 0
     resolved: dict[int, Resolved] = field(default_factory=dict)
     checks: dict[int, float] = field(default_factory=dict)
+    is_off: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -111,6 +114,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
         return (
             not (self.tickets or self.answers or self.changed_at or self.resolved or self.checks)
             and self.slots is None
+            and not self.is_off
         )
 
     def aggregate(self, other: "KVConnectorWorkerMetadata") -> "StepReceipts":
@@ -135,4 +139,5 @@ class StepReceipts(KVConnectorWorkerMetadata):
             self.sleeps + other.sleeps,
             self.resolved | other.resolved,
             checks,
+            is_off=self.is_off or other.is_off,
         )

@@ -68,6 +68,8 @@ class SavePlanner:
         self._now: list[_Waiting] = []
         self._in_flight: dict[int, _Ticket] = {}
         self._ticket = 0
+        #: The step that is being planned; the workers have not got it yet.
+        self._planned = _Ticket(0, [], [])
         self._step = 0
         self._slots: int | None = None
         #: When an engine without requests first had no slot to save into, seconds; None while it saves or computes.
@@ -172,11 +174,15 @@ class SavePlanner:
         )
 
     def next_step(self) -> tuple[int, list[SaveItem]]:
-        """Give this step's ticket and its share of the chosen blocks: every state, then blocks as slots are free."""
-        chosen, self._now = self._now, []
-        block_ids = [waiting.item.block_id for waiting in chosen]
-        self._touch(block_ids)
-        items = [waiting.item for waiting in chosen]
+        """Give this step's ticket and its share of the chosen blocks: every state, then blocks as slots are free.
+
+        `commit` follows, or `take_back`.
+        """
+        ticket = self._planned = _Ticket(self._world, [], [])
+        states, self._now = self._now, []
+        for waiting in states:
+            self._hold(ticket, waiting, waiting.item.block_id)
+        items = [waiting.item for waiting in states]
         room = limits.SAVE_BYTES_PER_STEP_MAX
         looked_at = 0
         while self._waiting and looked_at < limits.SAVE_ITEMS_PER_STEP_MAX:
@@ -192,17 +198,32 @@ class SavePlanner:
                 self._lose(waiting)
                 continue
             room -= block_bytes
-            self._touch([item.block_id])
+            self._hold(ticket, waiting, item.block_id)
             items.append(item)
-            chosen.append(waiting)
-            block_ids.append(item.block_id)
         self._step += 1
         if items:
             self._ticket += 1
-            self._in_flight[self._ticket] = _Ticket(self._world, chosen, block_ids)
+            self._in_flight[self._ticket] = ticket
             if self._slots is not None:
                 self._slots = max(0, self._slots - len(items))
         return self._ticket, items
+
+    def commit(self) -> None:
+        """Hear that the workers get this step's share."""
+        self._planned = _Ticket(0, [], [])
+
+    def take_back(self) -> None:
+        """Give the references of a step back that no worker hears of."""
+        planned = self._planned
+        self.commit()
+        self._in_flight = {n: of for n, of in self._in_flight.items() if of is not planned}
+        if planned.block_ids:
+            self._release(planned.block_ids)
+
+    def _hold(self, ticket: _Ticket, waiting: _Waiting, block_id: int) -> None:
+        self._pool.touch([self._pool.blocks[block_id]])
+        ticket.block_ids.append(block_id)
+        ticket.chosen.append(waiting)
 
     def _located(self, waiting: _Waiting) -> SaveItem | None:
         """Give the item with the place its block has now; None where the engine's cache does not hold it any more."""
@@ -229,7 +250,8 @@ class SavePlanner:
             if receipts.slots:
                 self._stuck_at_s = None
             self._slots = receipts.slots
-        for ticket, ranks in receipts.tickets.items():
+        while receipts.tickets:  # taken out, so that none is heard twice
+            ticket, ranks = receipts.tickets.popitem()
             self._acknowledge(ticket, ranks, receipts.refused.get(ticket, 0))
 
     def _acknowledge(self, number: int, ranks: int, refused: int) -> None:
@@ -275,10 +297,6 @@ class SavePlanner:
         if self._stuck_at_s is None:
             self._stuck_at_s = now
         return now - self._stuck_at_s <= limits.SAVE_STALL_S
-
-    def _touch(self, block_ids: list[int]) -> None:
-        for block_id in block_ids:
-            self._pool.touch([self._pool.blocks[block_id]])
 
     def _release(self, block_ids: list[int]) -> None:
         self._pool.free_blocks([self._pool.blocks[block_id] for block_id in reversed(block_ids)])

@@ -15,12 +15,14 @@ from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import prompt_work
 from tierkv.connectors.vllm.generation import Generations
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.guard import Failures
 from tierkv.connectors.vllm.hello import hello_frame
 from tierkv.connectors.vllm.idle import IdleSteps
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.offers import StepOffers
+from tierkv.connectors.vllm.owed import Owed
 from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
 from tierkv.connectors.vllm.prompts import PromptLengths
 from tierkv.connectors.vllm.requests import RequestState, is_cacheable
@@ -60,6 +62,7 @@ class SchedulerShim:
     ) -> None:
         self.clock = StepClock()
         self.counters = Counters()
+        self.failures = Failures(self.counters)
         self._grid = Grid(groups, compat.hash_block_tokens(config, kv_cache_config))
         self._lengths = PromptLengths(self._grid, self.counters)
         self._world = config.parallel_config.world_size
@@ -80,6 +83,7 @@ class SchedulerShim:
             self._grid, self._world, kv_cache_config.num_blocks, self.counters
         )
         self._offers = StepOffers(self._saves, self._naming, self._requests, self.counters)
+        self.owed = Owed(self.failures, self._grid, self._requests, self._loads, self._saves)
         hello = hello_frame(config, "scheduler", 0, copies)
         self._autostart = Autostart(settings)
         start = self._autostart.attempt if settings.autostart else lambda: None
@@ -246,7 +250,6 @@ class SchedulerShim:
             f"request {request.request_id} was given blocks we did not offer"
         )
         plan, start = state.offer
-        state.offer = None
         self._book.admit(plan)
         tables = blocks.get_block_ids()
         try:
@@ -258,8 +261,10 @@ class SchedulerShim:
             group = self._grid.groups[0]
             first, end = start // group.block_tokens, (start + num_external_tokens)
             failed = list(tables[group.index][first : end // group.block_tokens])
-            self._loads.add_failed(plan, group.index, failed)
+            self._loads.add_failed(plan.req_id, group.index, failed, plan)
+            state.offer = None
             return
+        state.offer = None
         self._truth.admitted(request, plan)
         plan.taken_tokens = num_external_tokens
         plan.asked_at_s = asked_at_s or 0.0
@@ -303,6 +308,11 @@ class SchedulerShim:
             attended=attended,
         )
 
+    def hand_over(self) -> None:
+        """Hear that the workers get what was planned last."""
+        self._saves.commit()
+        self._loads.commit()
+
     @on_step_path
     def update_connector_output(self, output: Any) -> None:
         """Hear from the workers: finished loads give their slots back, copied saves their references."""
@@ -316,6 +326,8 @@ class SchedulerShim:
                 self._renew()
             if self._truth.hear(receipts.checks):
                 self._distrust()
+            if receipts.is_off:
+                self.turn_off("a worker has")
 
     def _distrust(self) -> None:
         """Restore and save nothing more under this name."""
@@ -356,6 +368,13 @@ class SchedulerShim:
         self._book.release_all()
         self._saves.forget("cache_reset")
         return True
+
+    def turn_off(self, why: str) -> None:
+        """Restore and save nothing any more; what vLLM was promised is `owed`. Never raises."""
+        if self.failures.turn_off(why):
+            self.failures.attempt("turn_off", self._book.release_all)
+            self.failures.attempt("turn_off", partial(self._saves.forget, "off"))
+            self.failures.attempt("turn_off", self._channel.retire)
 
     def shutdown(self) -> None:
         """End the connection; the sidecar takes plans and slots back at the socket's end."""

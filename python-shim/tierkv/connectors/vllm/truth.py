@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.metadata import CheckItem
 from tierkv.connectors.vllm.pages import AttentionPages, Pages
@@ -139,6 +140,15 @@ class TruthChecks:
         """Compare nothing of what was computed so far: weights are others now."""
         for req_id in list(self._checks):
             self.drop(req_id)
+
+
+def compare(item: CheckItem, pages: Pages, arena: Arena | None, shard: int) -> float:
+    """Compare a block that was just computed with what was stored of it; infinite without its arena."""
+    return (
+        math.inf
+        if arena is None
+        else likeness_db(pages, item.block_id, arena.slot(item.slots[shard]))
+    )
 
 
 def likeness_db(pages: Pages, block_id: int, slot_bytes: torch.Tensor) -> float:

@@ -1,7 +1,6 @@
 """The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
 
 import logging
-import math
 import struct
 import threading
 import time
@@ -11,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import compat, failpoint
+from tierkv.connectors.vllm import failpoint
 from tierkv.connectors.vllm.arena import Arena, ArenaShelf
+from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import StepGauge
+from tierkv.connectors.vllm.guard import Failures
 from tierkv.connectors.vllm.hello import hello_frame
+from tierkv.connectors.vllm.loads import NO_ARENA
 from tierkv.connectors.vllm.metadata import (
-    CheckItem,
     Introduction,
     LoadPart,
     SaveItem,
@@ -31,8 +32,9 @@ from tierkv.connectors.vllm.pages import Pages, make_pages
 from tierkv.connectors.vllm.resolved import resolve
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.tickets import Tickets
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
-from tierkv.connectors.vllm.truth import likeness_db
+from tierkv.connectors.vllm.truth import compare
 from tierkv.connectors.vllm.weightwatch import WeightWatch
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class WorkerShim:
     ) -> None:
         self.clock = StepClock()
         self.counters = Counters()
+        self.failures = Failures(self.counters)
         self._config = config
         self._settings = settings
         self._groups = {group.index: group for group in groups}
@@ -71,10 +74,8 @@ class WorkerShim:
         self._copier: Copier | None = None
         self._gauge: StepGauge | None = None
         self._channel: Channel | None = None
-        self._received: set[str] = set()
-        self._failed: set[str] = set()
-        self._broken: set[str] = set()
-        self._failed_blocks: set[int] = set()
+        self.arrivals = Arrivals(len(groups))
+        self._tickets = Tickets()
         self._receipts = StepReceipts()
         self._slots_told: int | None = None
         self._step = StepMetadata()
@@ -171,6 +172,10 @@ class WorkerShim:
     def begin_step(self, metadata: StepMetadata) -> None:
         """Hear that vLLM starts a step: its forward comes next."""
         self._step = metadata
+        self.confirm()
+        if metadata.is_off:
+            self.turn_off("its scheduler side has")
+            return
         self.weights.begin_step(metadata.step)
         if self._gauge is not None and not failpoint.fails("shim.step.begun"):
             self._gauge.begin(metadata.tokens, metadata.attended)
@@ -183,7 +188,7 @@ class WorkerShim:
         """
         started = time.perf_counter()
         # Before 0.30 only the blocks of a single group can be reported: then old pages are as old as vLLM's own.
-        is_stale = self.weights.is_unheard(metadata) and self._can_fail
+        is_stale = self.weights.is_unheard(metadata) and self.arrivals.can_fail
         for part in metadata.loads:
             self._load(part, is_stale=is_stale)
         if self._gauge is not None and metadata.loads:
@@ -191,52 +196,28 @@ class WorkerShim:
         if not metadata.has_forward:
             self._save_step(metadata)
 
-    @property
-    def _can_fail(self) -> bool:
-        return compat.fails_requests() or len(self._groups) == 1
-
     def _load(self, part: LoadPart, *, is_stale: bool) -> None:
         arena = None if failpoint.fails("shim.load.copy") else self._arenas.get(part.arena)
-        is_broken = part.req_id in self._broken
+        is_broken = self.arrivals.is_broken(part.req_id)
         if arena is None or self._copier is None or is_stale or is_broken:
             if is_stale:
                 self.counters.add("load_weights_changed")
+            elif part.arena == NO_ARENA:
+                self.counters.add("load_without_blocks")
             elif not is_broken:
                 # Unreachable (the sidecar offers only mapped arenas), and still reported, once, with the last part.
                 log.error("tierKV: arena %d of request %s is not mapped", part.arena, part.req_id)
                 self.counters.add("load_without_arena")
-            self._broken.add(part.req_id)
-            self._fail_blocks(part)
-            if part.last:
-                self._broken.discard(part.req_id)
-                self._failed.add(part.req_id)
+            self.arrivals.fail(part)
             return
+        self.arrivals.begin(part)
         slots = part.slots[self._rank // self._copies :: self._world // self._copies]
         batch = Batch(self._pages[part.group], arena, list(zip(part.block_ids, slots, strict=True)))
         if part.last:
-            batch.when_done.append(lambda: self._received.add(part.req_id))
+            batch.when_done.append(lambda: self.arrivals.receive(part.req_id))
         self._copier.load(batch)
         self.counters.add("blocks_loaded", len(slots))
         self.counters.add("bytes_loaded", len(slots) * self._groups[part.group].block_bytes)
-
-    def _fail_blocks(self, part: LoadPart) -> None:
-        """Report a failed load by its blocks where vLLM does not take a request id; RuntimeError if it takes neither.
-
-        Before 0.30 there is no way to say so for a model of several groups, and pages nobody filled would be used.
-        """
-        if compat.fails_requests():
-            return
-        if len(self._groups) > 1:
-            raise RuntimeError(
-                f"tierKV: the blocks of request {part.req_id} cannot be restored, and vLLM {compat.vllm_version()} "
-                "cannot recompute them for a model with several KV-cache groups; use vllm>=0.30"
-            )
-        self._failed_blocks.update(part.block_ids)
-
-    def take_failed_blocks(self) -> set[int]:
-        """Give the ids of blocks whose load failed since the last call, for releases before 0.30."""
-        failed, self._failed_blocks = self._failed_blocks, set()
-        return failed
 
     @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:
@@ -246,24 +227,19 @@ class WorkerShim:
         if metadata.has_forward:
             self._save_step(metadata)
             for item in metadata.checks:
-                self._receipts.checks[item.number] = self._likeness_db(item)
-
-    def _likeness_db(self, item: CheckItem) -> float:
-        """Compare a block that was just computed with what was stored of it; infinite without its arena."""
-        arena = self._arenas.get(item.arena)
-        if arena is None:
-            return math.inf
-        slot = item.slots[self._rank // self._copies]
-        return likeness_db(self._pages[item.group], item.block_id, arena.slot(slot))
+                arena, shard = self._arenas.get(item.arena), self._rank // self._copies
+                found = compare(item, self._pages[item.group], arena, shard)
+                self._receipts.checks[item.number] = found
 
     def _save_step(self, metadata: StepMetadata) -> None:
         """Copy blocks into slots we hold credits for; the rest is refused, and waits in the engine's cache."""
         if not metadata.saves:
             return
+        self._tickets.open(metadata.ticket)
         if self.weights.is_unheard(metadata):
             self._drop(metadata, "weights_changed")
         elif self._rank % self._copies:  # the first of those that hold the same pages stores them
-            self._receipts.tickets[metadata.ticket] += 1
+            self._tickets.close(metadata.ticket)
         elif not metadata.namespace:
             self._drop(metadata, "no_name")
         else:
@@ -271,7 +247,7 @@ class WorkerShim:
 
     def _drop(self, metadata: StepMetadata, why: str) -> None:
         self.counters.add(f"dropped_save_{why}", len(metadata.saves))
-        self._receipts.tickets[metadata.ticket] += 1
+        self._tickets.close(metadata.ticket)
 
     def _save_into_slots(self, metadata: StepMetadata) -> None:
         self._slots_told = None  # the planner has counted these saves down itself
@@ -306,11 +282,11 @@ class WorkerShim:
             nonlocal waiting
             waiting -= 1
             if waiting <= 0:
-                self._receipts.tickets[metadata.ticket] += 1
+                self._tickets.close(metadata.ticket)
             self._announce(arena, saved, metadata.namespace)
 
         if not by_group:
-            self._receipts.tickets[metadata.ticket] += 1
+            self._tickets.close(metadata.ticket)
         for group, saved in by_group.items():
             pairs = [(item.block_id, slot) for item, (slot, _) in saved]
             batch = Batch(self._pages[group], arena, pairs)
@@ -352,13 +328,12 @@ class WorkerShim:
         """Give the ids received since the last call, and those that failed; each admission appears once."""
         if self._copier is not None:
             self._copier.poll()
-        received, self._received = self._received, set()
-        failed, self._failed = self._failed, set()
-        return received - failed, failed
+        return self.arrivals.take()
 
     @on_step_path
     def take_receipts(self) -> StepReceipts | None:
         """Give the tickets whose blocks may be released, and the slots left where that is news, or None."""
+        self._receipts.tickets = self._tickets.take()
         slots = self._slots_left()
         if slots != self._slots_told:
             self._receipts.slots = self._slots_told = slots
@@ -382,6 +357,32 @@ class WorkerShim:
         """Say what this rank runs with; called once, when the model is loaded."""
         self._introduced = True
         return Introduction(self._rank, resolve(self._config))
+
+    def turn_off(self, why: str) -> None:
+        """Load and save nothing any more: what runs is waited for, what is promised is reported. Never raises."""
+        if not self.failures.turn_off(why):
+            return
+        if self._copier is not None:
+            self.failures.attempt("turn_off", self._copier.settle)
+        self.failures.attempt("turn_off", self.arrivals.fail_all)
+        self._tickets.close_all()
+        if self._channel is not None:
+            self.failures.attempt("turn_off", self._channel.retire)
+
+    def confirm(self) -> None:
+        """Hear that vLLM got what the last step's calls gave it."""
+        self.arrivals.confirm()
+        self._tickets.confirm()
+
+    def owe_saves(self, metadata: StepMetadata) -> None:
+        """Acknowledge the saves of a step, so that their blocks are the engine's again."""
+        if metadata.saves:
+            self._tickets.owe(metadata.ticket)
+        self._tickets.close_all()
+
+    def owed_receipts(self) -> StepReceipts:
+        """Give what references the scheduler side waits for, and that this rank is off."""
+        return StepReceipts(self._tickets.take_again(), is_off=True)
 
     def shutdown(self) -> None:
         """End the connection; the sidecar takes its slots back at the socket's end."""

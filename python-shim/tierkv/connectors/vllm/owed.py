@@ -1,0 +1,71 @@
+"""What the scheduler side owes vLLM once it is off: failed loads are reported, references to blocks go back."""
+
+from typing import Any
+
+from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.guard import Failures
+from tierkv.connectors.vllm.loads import LoadQueue
+from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.saves import SavePlanner
+
+
+class Owed:
+    """Stands on as little as possible, and on nothing that a call may have left half done."""
+
+    def __init__(
+        self,
+        failures: Failures,
+        grid: Grid,
+        requests: dict[str, RequestState],
+        loads: LoadQueue,
+        saves: SavePlanner,
+    ) -> None:
+        self._failures = failures
+        self._grid = grid
+        self._requests = requests
+        self._loads = loads
+        self._saves = saves
+
+    def alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Have an admission that nobody will fill reported as failed, so that vLLM computes it."""
+        req_id = request.request_id
+        if num_external_tokens == 0 or self._loads.is_loading(req_id):
+            return
+        failed: list[int] = []
+        group = self._grid.groups[0]
+        self._failures.attempt(
+            "update_state_after_alloc_owed",
+            lambda: failed.extend(self._external(req_id, blocks, num_external_tokens)),
+        )
+        self._loads.add_failed(req_id, group.index, failed)
+
+    def _external(self, req_id: str, blocks: Any, tokens: int) -> list[int]:
+        """Give the blocks for the tokens that are not the engine's own; without the offer they are the last ones."""
+        group = self._grid.groups[0]
+        table = blocks.get_block_ids()[group.index]
+        state = self._requests.get(req_id)
+        count = tokens // group.block_tokens
+        first = max(0, len(table) - count)
+        if state is not None and state.offer is not None:
+            first = state.offer[1] // group.block_tokens
+        return [block_id for block_id in table[first : first + count] if block_id]
+
+    def step(self, scheduler_output: Any) -> StepMetadata:
+        """Let the workers report every load that they have not got, and turn themselves off."""
+        self._failures.attempt("build_connector_meta_owed", self._saves.take_back)
+        has_forward = bool(scheduler_output.num_scheduled_tokens)
+        return StepMetadata(has_forward=has_forward, loads=self._loads.fail_rest(), is_off=True)
+
+    def output(self, output: Any) -> None:
+        """Hear which loads are over and which saves are copied: their blocks are vLLM's again."""
+        for req_id in output.finished_recving or ():
+            self._loads.finish(req_id)
+        receipts = output.kv_connector_worker_meta
+        if isinstance(receipts, StepReceipts):
+            self._saves.hear(receipts)
+            self._saves.forget("off")
+
+    def finished(self, request: Any) -> None:
+        """Forget a request."""
+        self._requests.pop(request.request_id, None)

@@ -1,0 +1,50 @@
+"""Owns the tickets of one rank: each step with saves is acknowledged exactly once, whatever becomes of its copies."""
+
+from collections import Counter
+
+
+class Tickets:
+    """A ticket that is never closed would keep blocks of the engine from being used for ever."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._closed: Counter[int] = Counter()
+        self._latest = 0
+        #: Handed over in this step; whether vLLM got them is known with the next one.
+        self._taken: Counter[int] = Counter()
+
+    def open(self, number: int) -> None:
+        """Hear of a step that saves."""
+        self._latest = number
+        self._open.add(number)
+
+    def owe(self, number: int) -> None:
+        """Open a step's ticket, unless the step has come so far already."""
+        if number != self._latest:
+            self.open(number)
+
+    def close(self, number: int) -> None:
+        """Acknowledge a step whose copies are done or dropped."""
+        if number in self._open:
+            self._open.discard(number)
+            self._closed[number] += 1
+
+    def close_all(self) -> None:
+        """Acknowledge every step."""
+        for number in sorted(self._open):
+            self.close(number)
+
+    def take(self) -> Counter[int]:
+        """Give those acknowledged since the last call."""
+        self._taken, self._closed = self._closed, Counter()
+        return self._taken
+
+    def take_again(self) -> Counter[int]:
+        """Give the same where the step's call failed after it took them."""
+        taken = self._taken + self._closed
+        self._taken, self._closed = Counter(), Counter()
+        return taken
+
+    def confirm(self) -> None:
+        """Hear that the next step begins: what was taken has arrived."""
+        self._taken = Counter()
