@@ -66,7 +66,7 @@ async function inRust(logPath) {
 /** Builds the addon with the sanitizer: how that ended, and where it lies. */
 async function addon() {
   const strip = ["--config", "profile.release.strip='none'"];
-  const args = ["build", "-p", "tierkv-node", "--release", ...strip];
+  const args = ["build", "-p", "tierkv-node", "--release", "--features=test-exports", ...strip];
   const built = await cargo(args, { logPath: join(LOGS, `${which}-build.log`) });
   const folder = join(TARGET, HOST, "release");
   const path = join(folder, "tierkv-core.node");

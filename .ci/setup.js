@@ -84,14 +84,14 @@ const nativeCore = {
   inputs: () => {
     const { napi, scripts } = manifest();
     const tool = at("node_modules", "@napi-rs", "cli", "package.json");
-    const how = [JSON.stringify(napi), scripts["build:native"]];
+    const how = [JSON.stringify(napi), scripts["build:native"], scripts["build:native:tests"]];
     return digest([...filesUnder(["crates"], generated), tool], ...how);
   },
   intact: () =>
     existsSync(join(CORE, "index.d.ts")) &&
     works(process.execPath, ["--input-type=module", "-e", 'await import("#core")']),
   async build(line) {
-    await command("native-core", line, "npm", ["run", "build:native", "--loglevel=notice"], {
+    await command("native-core", line, "npm", ["run", "build:native:tests", "--loglevel=notice"], {
       fix: "the Rust core did not compile",
     });
     if (!nativeCore.intact()) {

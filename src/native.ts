@@ -69,16 +69,12 @@ function codedLater<F extends (...args: never[]) => Promise<unknown>>(call: F): 
 
 export const coreInfo: Core["coreInfo"] = coded(loaded.coreInfo);
 
-export const parseRecordHeader: Core["parseRecordHeader"] = coded(loaded.parseRecordHeader);
-export const verifyRecord: Core["verifyRecord"] = coded(loaded.verifyRecord);
 export const writeRecord: Core["writeRecord"] = coded(loaded.writeRecord);
-export const crc32c: Core["crc32c"] = coded(loaded.crc32c);
 
 export const createArena: Core["createArena"] = coded(loaded.createArena);
 export const prefaultArena: Core["prefaultArena"] = coded(loaded.prefaultArena);
 export const arenaStatus: Core["arenaStatus"] = coded(loaded.arenaStatus);
 export const leaseSlots: Core["leaseSlots"] = coded(loaded.leaseSlots);
-export const retainSlot: Core["retainSlot"] = coded(loaded.retainSlot);
 export const releaseSlot: Core["releaseSlot"] = coded(loaded.releaseSlot);
 export const chownSlot: Core["chownSlot"] = coded(loaded.chownSlot);
 export const releaseOwner: Core["releaseOwner"] = coded(loaded.releaseOwner);
@@ -93,9 +89,6 @@ export const makeCertificate: Core["makeCertificate"] = coded(loaded.makeCertifi
 export const sendArena: Core["sendArena"] = coded(loaded.sendArena);
 export const peerUid: Core["peerUid"] = coded(loaded.peerUid);
 
-export const testReadSlot: Core["testReadSlot"] = coded(loaded.testReadSlot);
-export const testWriteSlot: Core["testWriteSlot"] = coded(loaded.testWriteSlot);
-
 export const registerGeometry: Core["registerGeometry"] = coded(loaded.registerGeometry);
 export const geometryInfo: Core["geometryInfo"] = coded(loaded.geometryInfo);
 export const dropGeometry: Core["dropGeometry"] = coded(loaded.dropGeometry);
@@ -104,12 +97,10 @@ export const draftSlots: Core["draftSlots"] = coded(loaded.draftSlots);
 export const outboxMake: Core["outboxMake"] = coded(loaded.outboxMake);
 export const outboxView: Core["outboxView"] = coded(loaded.outboxView);
 export const outboxDrop: Core["outboxDrop"] = coded(loaded.outboxDrop);
-export const outboxStatus: Core["outboxStatus"] = coded(loaded.outboxStatus);
 export const openInbox: Core["openInbox"] = coded(loaded.openInbox);
 export const inboxWrite: Core["inboxWrite"] = coded(loaded.inboxWrite);
 export const inboxFinish: Core["inboxFinish"] = coded(loaded.inboxFinish);
 export const inboxAbort: Core["inboxAbort"] = coded(loaded.inboxAbort);
-export const inboxStatus: Core["inboxStatus"] = coded(loaded.inboxStatus);
 
 export const recordKeysSet: Core["recordKeysSet"] = coded(loaded.recordKeysSet);
 export const recordKeysNamespace: Core["recordKeysNamespace"] = coded(loaded.recordKeysNamespace);
@@ -155,4 +146,3 @@ export const storeDiskStats: Core["storeDiskStats"] = coded(loaded.storeDiskStat
 export const storeTrim: Core["storeTrim"] = codedLater(loaded.storeTrim);
 export const storeStats: Core["storeStats"] = coded(loaded.storeStats);
 export const closeStore: Core["closeStore"] = coded(loaded.closeStore);
-export const testCorruptRecord: Core["testCorruptRecord"] = coded(loaded.testCorruptRecord);

@@ -95,9 +95,6 @@ export interface CoreInfo {
   isa: string
 }
 
-/** The CRC32C of `bytes`. */
-export declare function crc32c(bytes: Uint8Array): number
-
 /** Makes, sizes and maps the shared memory; no slot has memory yet. */
 export declare function createArena(options: ArenaOptions): ArenaInfo
 
@@ -232,15 +229,6 @@ export declare function inboxAbort(inboxId: number): void
 /** Checks everything and decodes into the slot; the inbox is gone afterwards, whatever the outcome. */
 export declare function inboxFinish(inboxId: number): RecordHeader
 
-/** Records in the middle of arriving. */
-export declare function inboxStatus(): InboxStatus
-
-/** How full the inbox is. */
-export interface InboxStatus {
-  open: number
-  bytes: number
-}
-
 /** Takes the next piece; true when the record is complete. */
 export declare function inboxWrite(inboxId: number, offset: number, data: Uint8Array): boolean
 
@@ -315,20 +303,8 @@ export declare function outboxDrop(recordId: number): void
 /** Makes drafts, in any thread. What cannot be made any more stays as it is. */
 export declare function outboxMake(recordIds: Uint32Array): void
 
-/** Records that were not dropped, and the bytes of all that are still in memory. */
-export declare function outboxStatus(): OutboxStatus
-
-/** How full the outbox is. */
-export interface OutboxStatus {
-  records: number
-  bytes: number
-}
-
 /** A view of a record that was made, without a copy; it keeps the memory. */
 export declare function outboxView(recordId: number): Buffer
-
-/** Reads and checks the header that `bytes` starts with. */
-export declare function parseRecordHeader(bytes: Uint8Array): RecordHeader
 
 /** The user at the other end of a connected Unix socket; null where the system does not tell. */
 export declare function peerUid(fd: number): number | null
@@ -397,9 +373,6 @@ export declare function releaseOwner(id: number, owner: number): number
 
 /** One share less; true when the lease has ended. */
 export declare function releaseSlot(id: number, slot: number, generation: number): boolean
-
-/** One more share of a leased slot. */
-export declare function retainSlot(id: number, slot: number, generation: number): void
 
 /**
  * Sends `frame` on a Unix socket, and the arena's descriptor with it (`SCM_RIGHTS`); returns the bytes that were sent,
@@ -557,23 +530,11 @@ export declare function storeWrite(reservationId: number, offset: number, data: 
 /** Removes arena files that no process holds; returns how many. */
 export declare function sweepArenaDir(dir: string): number
 
-/** Flips a bit of one byte of a stored record: for tests. */
-export declare function testCorruptRecord(id: number, namespace: Uint8Array, packed: Uint8Array, offset: number): void
-
-/** A copy of a slot, leased or not: for tests. */
-export declare function testReadSlot(id: number, slot: number): Buffer
-
-/** Overwrites the start of a slot, leased or not: for tests. */
-export declare function testWriteSlot(id: number, slot: number, bytes: Uint8Array): void
-
 /** Gives the lock free and removes its file; idempotent. */
 export declare function unlockFile(id: number): void
 
 /** Ends a pin; idempotent. */
 export declare function unpin(pinId: number): void
-
-/** Reads and checks a whole record, payload included. */
-export declare function verifyRecord(bytes: Uint8Array): RecordHeader
 
 /** Writes a file there in one step, over what was there. */
 export declare function writeOwnFile(folder: string, name: string, bytes: Uint8Array): void

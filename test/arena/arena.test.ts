@@ -2,7 +2,7 @@
 import { closeSync, openSync, readSync } from "node:fs";
 import { expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
-import { testWriteSlot } from "../../src/native.ts";
+import { writeSlot } from "../support/native.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 
 async function open(slotCount = 8): Promise<Arena> {
@@ -32,7 +32,7 @@ test("no more is leased than there is", async () => {
 
 test("the path leads to the same bytes", async () => {
   const arena = await open();
-  testWriteSlot(arena.id, 3, Buffer.from("here"));
+  writeSlot(arena.id, 3, Buffer.from("here"));
   const fd = openSync(arena.path, "r");
   const bytes = Buffer.alloc(4);
   readSync(fd, bytes, 0, 4, 3 * 4096);

@@ -6,9 +6,9 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
-import { parseRecordHeader, verifyRecord } from "../../src/native.ts";
 import { startFaultProxy } from "../support/fault-proxy.js";
 import type { Faults, FaultProxy } from "../support/fault-proxy.js";
+import { parseRecordHeader, verifyRecord } from "../support/native.ts";
 import { digest, keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";
 import {

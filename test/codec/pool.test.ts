@@ -7,7 +7,8 @@ import { EncodePool } from "../../src/codec/pool.ts";
 import { packBlocks } from "../../src/codec/task.ts";
 import type { EncodeTask } from "../../src/codec/task.ts";
 import { ENCODE_NICE } from "../../src/limits.ts";
-import { outboxStatus, registerGeometry, testWriteSlot, verifyRecord } from "../../src/native.ts";
+import { registerGeometry } from "../../src/native.ts";
+import { outboxStatus, writeSlot, verifyRecord } from "../support/native.ts";
 import { digest, noise } from "../support/records.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 
@@ -24,7 +25,7 @@ async function openTask(count: number): Promise<{ task: EncodeTask; pages: Buffe
   const pages = Array.from({ length: count }, (_, index) => noise(PAGE, index));
   const blocks = pages.map((page, index) => {
     const slot = leases[index * 2]!;
-    testWriteSlot(arena.id, slot, page);
+    writeSlot(arena.id, slot, page);
     return {
       slot,
       generation: leases[index * 2 + 1]!,

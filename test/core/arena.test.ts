@@ -13,11 +13,9 @@ import {
   prefaultArena,
   releaseOwner,
   releaseSlot,
-  retainSlot,
   sweepArenaDir,
-  testReadSlot,
-  testWriteSlot,
 } from "../../src/native.ts";
+import { retainSlot, readSlot, writeSlot } from "../support/native.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 
 const SLOT = 8192;
@@ -36,7 +34,7 @@ test.each(["memfd", "file"])(
   async (kind) => {
     const shape = kind === "file" ? { dir } : {};
     await withArena({ slotBytes: SLOT, slotCount: 4, ...shape }, (arena, path) => {
-      testWriteSlot(arena, 1, Buffer.from("from the sidecar"));
+      writeSlot(arena, 1, Buffer.from("from the sidecar"));
       const script = `
       const fs = require("node:fs");
       const fd = fs.openSync(${JSON.stringify(path)}, "r+");
@@ -47,7 +45,7 @@ test.each(["memfd", "file"])(
     `;
       const seen = execFileSync(process.execPath, ["-e", script]);
       expect(seen.toString()).toBe("from the sidecar");
-      expect(testReadSlot(arena, 2).toString("utf8", 0, 15)).toBe("from the engine");
+      expect(readSlot(arena, 2).toString("utf8", 0, 15)).toBe("from the engine");
     });
   },
 );

@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { isTierkvError } from "../../src/errors.ts";
-import { crc32c, verifyRecord } from "../../src/native.ts";
+import { crc32c, verifyRecord } from "../support/native.ts";
 
 interface Wanted {
   cases: number;

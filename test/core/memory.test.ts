@@ -10,11 +10,9 @@ import {
   encodeSlots,
   inboxAbort,
   inboxFinish,
-  inboxStatus,
   inboxWrite,
   openInbox,
   outboxDrop,
-  outboxStatus,
   outboxView,
   pinSlice,
   registerGeometry,
@@ -26,10 +24,10 @@ import {
   storeStats,
   storeWrite,
   unpin,
-  verifyRecord,
 } from "../../src/native.ts";
 import type { Geometry } from "../../src/native.ts";
 import { sleep } from "../../src/time.ts";
+import { inboxStatus, outboxStatus, verifyRecord } from "../support/native.ts";
 import { keysOf, makeRecord, NAMESPACE } from "../support/records.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 
@@ -167,7 +165,7 @@ test("an aborted or refused arrival gives back its memory and its slot", async (
       const length = record.length;
       const place = [arena, slot, generation, geometry] as const;
       const inbox = openInbox(...place, 0, NAMESPACE, wantedKey, length);
-      expect(inboxStatus()).toEqual({ open: 1, bytes: length });
+      expect(inboxStatus()).toEqual({ records: 1, bytes: length });
       releaseSlot(arena, slot, generation);
       expect(() => leaseOne(arena), "the slot is still in use").toThrow("no slot");
       return inbox;
@@ -180,7 +178,7 @@ test("an aborted or refused arrival gives back its memory and its slot", async (
     const taken = open(key);
     inboxWrite(taken, 0, record);
     inboxFinish(taken);
-    expect(inboxStatus()).toEqual({ open: 0, bytes: 0 });
+    expect(inboxStatus()).toEqual({ records: 0, bytes: 0 });
     leaseOne(arena);
   });
 });

@@ -9,13 +9,10 @@ import {
   openInbox,
   outboxDrop,
   outboxView,
-  parseRecordHeader,
   registerGeometry,
-  testReadSlot,
-  testWriteSlot,
-  verifyRecord,
 } from "../../src/native.ts";
 import type { Geometry, RecordHeader } from "../../src/native.ts";
+import { parseRecordHeader, readSlot, writeSlot, verifyRecord } from "../support/native.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 
 type HeaderJson = Omit<RecordHeader, "namespace" | "blockHash" | "parentHash"> &
@@ -98,7 +95,7 @@ test.each(manifest.records)("$page becomes $record and comes back", async (golde
   const record = read(golden.record);
   await withArena({ slotBytes: 4096, slotCount: 2 }, (arena) => {
     const source = leaseOne(arena);
-    testWriteSlot(arena, source.slot, page);
+    writeSlot(arena, source.slot, page);
     const item = { ...source, ...header, blockHash, parentHash };
     const { codec, fidelity } = header;
     const [id = 0, bytes] = encodeSlots(arena, geometry, codec, fidelity, namespace, [item]);
@@ -107,7 +104,7 @@ test.each(manifest.records)("$page becomes $record and comes back", async (golde
     outboxDrop(id);
 
     const { slot, generation } = leaseOne(arena);
-    testWriteSlot(arena, slot, Buffer.alloc(4096, 0xee));
+    writeSlot(arena, slot, Buffer.alloc(4096, 0xee));
     const key = packedKey(wanted(golden.header));
     const inbox = openInbox(
       arena,
@@ -122,7 +119,7 @@ test.each(manifest.records)("$page becomes $record and comes back", async (golde
     expect(inboxWrite(inbox, 0, record.subarray(0, 100))).toBe(false);
     expect(inboxWrite(inbox, 100, record.subarray(100))).toBe(true);
     expect(inboxFinish(inbox)).toEqual(wanted(golden.header));
-    const restored = testReadSlot(arena, slot);
+    const restored = readSlot(arena, slot);
     const changed = decoded.filter((byte, at) => restored[at] !== byte && restored[at] !== 0xee);
     expect(changed, "every byte is the page's, or padding that was left alone").toHaveLength(0);
     const padding = decoded.length - header.sourceBytes;

@@ -1,7 +1,7 @@
 // Owns the proof of the main path: blocks saved by one engine come back to it, byte for byte, and nothing is left over.
 import { describe, expect, test } from "vitest";
 import { countBits } from "../../src/block.ts";
-import { inboxStatus, outboxStatus } from "../../src/native.ts";
+import { inboxStatus, outboxStatus } from "../support/native.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../support/shim-client.ts";
 import { openStack } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
@@ -57,7 +57,7 @@ describe("save and restore", () => {
     // Leased: the credits, and the blocks that stay for the next plan.
     expect(status!.arena!.leasedSlots).toBe(most + 12);
     expect(status!.arena!.freeSlots).toBe(status!.arena!.slotCount - most - 12);
-    expect(inboxStatus()).toEqual({ open: 0, bytes: 0 });
+    expect(inboxStatus()).toEqual({ records: 0, bytes: 0 });
     expect(outboxStatus().records).toBe(0);
     expect(sidecar.status().saves).toEqual({ queuedBlocks: 0, queuedBytes: 0 });
   });

@@ -2,10 +2,11 @@
 import { beforeEach, expect, test } from "vitest";
 import { Arena } from "../../src/arena/arena.ts";
 import { ItemStatus } from "../../src/block.ts";
-import { inboxStatus, registerGeometry, testReadSlot, testWriteSlot } from "../../src/native.ts";
+import { registerGeometry } from "../../src/native.ts";
 import { blockKey, Shelf } from "../../src/sidecar/shelf.ts";
 import type { Block } from "../../src/sidecar/shelf.ts";
 import { Window } from "../../src/sidecar/window.ts";
+import { inboxStatus, readSlot, writeSlot } from "../support/native.ts";
 import { digest, flipped, makeRecord, NAMESPACE, noise } from "../support/records.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 
@@ -22,7 +23,7 @@ let bad: Buffer[];
 beforeEach(async () => {
   arena = closeAfterTest(new Arena({ slotBytes: PAGE, slotCount: 8, dir: null }));
   await until(() => arena.status().touchedSlots === 8, "a touched arena");
-  for (let slot = 0; slot < 8; slot += 1) testWriteSlot(arena.id, slot, BEFORE);
+  for (let slot = 0; slot < 8; slot += 1) writeSlot(arena.id, slot, BEFORE);
   shelf = new Shelf({ arena, shards: 2, saveSlots: 0, onUnwanted() {}, onRoom() {} });
   shelf.setTouched(8);
   const user = { onBlock(): void {} };
@@ -77,7 +78,7 @@ function give(item: number, record: Buffer = recordOf(item)): void {
 }
 
 function pageOf(block: Block, shard: number): Buffer {
-  return testReadSlot(arena.id, block.leases[shard * 2]!);
+  return readSlot(arena.id, block.leases[shard * 2]!);
 }
 
 test("a block is placed when its last shard is there, in any order and any pieces", () => {
@@ -91,7 +92,7 @@ test("a block is placed when its last shard is there, in any order and any piece
   expect(pageOf(blocks[0]!, 0).equals(noise(PAGE, 0))).toBe(true);
   expect(pageOf(blocks[0]!, 1).equals(recordOf(1).subarray(192))).toBe(true);
   expect(blocks[1]!.state).toBe("fetching");
-  expect(inboxStatus().open).toBe(0);
+  expect(inboxStatus().records).toBe(0);
 });
 
 test("a bad shard fails its block once, whatever comes after it", () => {
@@ -102,7 +103,7 @@ test("a bad shard fails its block once, whatever comes after it", () => {
   give(1);
   give(0);
   expect(bad).toHaveLength(1);
-  for (const slot of slots) expect(testReadSlot(arena.id, slot).equals(BEFORE)).toBe(true);
+  for (const slot of slots) expect(readSlot(arena.id, slot).equals(BEFORE)).toBe(true);
   give(2);
   give(3);
   expect(blocks[1]!.state).toBe("placed");
@@ -125,11 +126,11 @@ test("after the end nothing is written, and everything is given back", () => {
   window.piece(0, 0, record.length, record.subarray(0, 1000));
   give(3);
   const slots = blocks.flatMap(({ leases }) => [leases[0]!, leases[2]!]);
-  const written = slots.map((slot) => testReadSlot(arena.id, slot));
+  const written = slots.map((slot) => readSlot(arena.id, slot));
   window.end("vault_down");
   expect(blocks.map(({ failure }) => failure)).toEqual(["vault_down", "vault_down"]);
   expect(window.signal.aborted).toBe(true);
-  expect(inboxStatus().open).toBe(0);
+  expect(inboxStatus().records).toBe(0);
   expect(arena.status().freeSlots).toBe(8);
   // The same slots for somebody else: a late piece must not reach them.
   arena.lease(7, 8);
@@ -138,7 +139,7 @@ test("after the end nothing is written, and everything is given back", () => {
   give(2);
   window.missing(1, ItemStatus.MISSING);
   for (const [at, slot] of slots.entries()) {
-    expect(testReadSlot(arena.id, slot).equals(written[at]!)).toBe(true);
+    expect(readSlot(arena.id, slot).equals(written[at]!)).toBe(true);
   }
   expect(bad).toHaveLength(0);
 });

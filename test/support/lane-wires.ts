@@ -2,8 +2,8 @@
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { PROTOCOL_MAX, PROTOCOL_MIN } from "../../src/limits.ts";
-import { crc32c } from "../../src/native.ts";
 import { vaultService } from "../../src/wire/service.ts";
+import { crc32c } from "./native.ts";
 import { openChannel } from "./raw-calls.ts";
 import { closeAfterTest, SOON_MS } from "./vaults.ts";
 

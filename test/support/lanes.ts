@@ -5,16 +5,11 @@ import { packKeys } from "../../src/block.ts";
 import type { LandingPlan } from "../../src/client/lanes.ts";
 import type { EncodedItem } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
-import {
-  crc32c,
-  encodeSlots,
-  registerGeometry,
-  testReadSlot,
-  testWriteSlot,
-} from "../../src/native.ts";
+import { encodeSlots, registerGeometry } from "../../src/native.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault } from "./fake-vault.ts";
 import type { FakeHello } from "./fake-vault.ts";
+import { crc32c, readSlot, writeSlot } from "./native.ts";
 import { digest, NAMESPACE, noise } from "./records.ts";
 import { relayTo } from "./tcp-relay.ts";
 import type { Relay } from "./tcp-relay.ts";
@@ -44,7 +39,7 @@ export class Pages {
     const hashes = Array.from({ length: count }, (_, index) => digest(`block ${index}`));
     this.keys = packKeys(Buffer.concat(hashes), 0, 0);
     for (let index = 0; index < count; index += 1) {
-      testWriteSlot(arena.id, this.#leases[index * 2]!, noise(bytes, index));
+      writeSlot(arena.id, this.#leases[index * 2]!, noise(bytes, index));
     }
     this.#geometry = registerGeometry({
       group: 0,
@@ -96,7 +91,7 @@ export class Pages {
 
   /** What landed of block `index`. */
   landed(index: number): Buffer {
-    return testReadSlot(this.#arena.id, this.#leases[(this.count + index) * 2]!);
+    return readSlot(this.#arena.id, this.#leases[(this.count + index) * 2]!);
   }
 }
 

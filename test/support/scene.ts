@@ -1,8 +1,8 @@
 // Owns a scene for restore tests: a vault behind a fault proxy, a sidecar and an engine, and the check that nothing is left over.
 import { expect } from "vitest";
-import { inboxStatus } from "../../src/native.ts";
 import type { FaultProxy } from "./fault-proxy.js";
 import { startFaultProxy } from "./fault-proxy.js";
+import { inboxStatus } from "./native.ts";
 import { FakeEngine } from "./shim-client.ts";
 import type { Block, EngineShape } from "./shim-client.ts";
 import { openSidecar } from "./sidecars.ts";
@@ -58,5 +58,5 @@ export async function expectNoLeak({ sidecar, engine }: Saving): Promise<void> {
   const credits = engine.workers.reduce((sum, worker) => sum + worker.credits.length, 0);
   expect(arena!.leasedSlots).toBe(credits + retainedBlocks * engine.world);
   expect(arena!.freeSlots).toBe(arena!.touchedSlots - arena!.leasedSlots);
-  expect(inboxStatus().open).toBe(0);
+  expect(inboxStatus().records).toBe(0);
 }

@@ -8,9 +8,9 @@ import { CANARY_INTERVAL_MS, LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
-import { testCorruptRecord } from "../../src/native.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
+import { corruptRecord } from "./native.ts";
 import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
 
@@ -119,7 +119,7 @@ export function corruptStored(namespace: Buffer, key: Buffer, offset: number): v
   // Ids of stores are small numbers, given one after another.
   for (let store = 1; store < 10_000; store += 1) {
     try {
-      testCorruptRecord(store, namespace, key, offset);
+      corruptRecord(store, namespace, key, offset);
       return;
     } catch {
       // Closed, or without that record: the next one.

@@ -3,10 +3,11 @@ import { describe, expect, test, vi } from "vitest";
 import { countBits, hasBit, ItemStatus } from "../../src/block.ts";
 import { DEMOTE_KEYS_MAX, KEYS_MAX, PROTOCOL_MAX } from "../../src/limits.ts";
 import type * as Native from "../../src/native.ts";
-import { storeFlush, testCorruptRecord } from "../../src/native.ts";
+import { storeFlush } from "../../src/native.ts";
 import { ServingStatus } from "../../src/wire/messages.ts";
 import type { HelloRequest } from "../../src/wire/messages.ts";
 import { healthService, vaultService } from "../../src/wire/service.ts";
+import { corruptRecord } from "../support/native.ts";
 import { openChannel } from "../support/raw-calls.ts";
 import {
   HEADER_BYTES,
@@ -120,7 +121,7 @@ describe("report", () => {
     const client = openClient(await openVault());
     const records = makeRecords(3);
     await client.store(NAMESPACE, "kv", records, SOON_MS);
-    testCorruptRecord(lastStore.id, NAMESPACE, records[1]!.key, HEADER_BYTES + 5);
+    corruptRecord(lastStore.id, NAMESPACE, records[1]!.key, HEADER_BYTES + 5);
     const keys = keysOf([...records, makeRecord(9)]);
     const { QUARANTINED, PRESENT, MISSING } = ItemStatus;
     expect(await client.report(NAMESPACE, keys, "payload checksum", SOON_MS)).toEqual([

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use napi::bindgen_prelude::{Buffer, Uint32Array};
+use napi::bindgen_prelude::Uint32Array;
 use napi_derive::napi;
 use tierkv_core::arena::{self, Arena, Options};
 use tierkv_core::slots::Lease;
@@ -94,12 +94,6 @@ pub fn lease_slots(id: u32, owner: u32, count: u32) -> napi::Result<Uint32Array>
     })
 }
 
-/// One more share of a leased slot.
-#[napi]
-pub fn retain_slot(id: u32, slot: u32, generation: u32) -> napi::Result<()> {
-    run(|| ARENAS.get(id)?.slots().retain(Lease { slot, generation }))
-}
-
 /// One share less; true when the lease has ended.
 #[napi]
 pub fn release_slot(id: u32, slot: u32, generation: u32) -> napi::Result<bool> {
@@ -133,16 +127,4 @@ pub fn close_arena(id: u32) -> napi::Result<()> {
 #[napi]
 pub fn sweep_arena_dir(dir: String) -> napi::Result<u32> {
     run(|| arena::sweep(Path::new(&dir)))
-}
-
-/// A copy of a slot, leased or not: for tests.
-#[napi]
-pub fn test_read_slot(id: u32, slot: u32) -> napi::Result<Buffer> {
-    run(|| Ok(ARENAS.get(id)?.peek(slot)?.into()))
-}
-
-/// Overwrites the start of a slot, leased or not: for tests.
-#[napi]
-pub fn test_write_slot(id: u32, slot: u32, bytes: &[u8]) -> napi::Result<()> {
-    run(|| ARENAS.get(id)?.poke(slot, bytes))
 }

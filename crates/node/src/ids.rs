@@ -73,6 +73,7 @@ impl<T> Ids<T> {
     }
 
     /// How many there are.
+    #[cfg(feature = "test-exports")]
     pub fn len(&self) -> usize {
         self.table().objects.len()
     }

@@ -11,17 +11,10 @@ use crate::arena::ARENAS;
 use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::record::RecordHeader;
-use crate::skin::{count, hash, packed_key, run, size};
+use crate::skin::{count, hash, packed_key, run};
 
 pub static INBOX: LazyLock<Arc<Inbox>> = LazyLock::new(Arc::default);
 static ARRIVALS: Ids<Arrival> = Ids::new("inbox");
-
-/// How full the inbox is.
-#[napi(object)]
-pub struct InboxStatus {
-    pub open: f64,
-    pub bytes: f64,
-}
 
 /// Opens the way for one record into a leased slot; returns the inbox id.
 #[napi]
@@ -73,14 +66,5 @@ pub fn inbox_abort(inbox_id: u32) -> napi::Result<()> {
     run(|| {
         ARRIVALS.remove(inbox_id);
         Ok(())
-    })
-}
-
-/// Records in the middle of arriving.
-#[napi]
-pub fn inbox_status() -> napi::Result<InboxStatus> {
-    run(|| {
-        let (open, bytes) = INBOX.live();
-        Ok(InboxStatus { open: size(open), bytes: size(bytes) })
     })
 }

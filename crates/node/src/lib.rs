@@ -22,3 +22,5 @@ mod seal;
 mod skin;
 mod store;
 mod store_disk;
+#[cfg(feature = "test-exports")]
+mod testing;

@@ -31,13 +31,6 @@ pub struct EncodeItem<'env> {
     pub parent_hash: BufferSlice<'env>,
 }
 
-/// How full the outbox is.
-#[napi(object)]
-pub struct OutboxStatus {
-    pub records: f64,
-    pub bytes: f64,
-}
-
 /// Encodes leased slots, in any thread; per item: outbox record id, record length. All or none.
 #[napi]
 pub fn encode_slots(
@@ -144,10 +137,4 @@ pub fn outbox_drop(record_id: u32) -> napi::Result<()> {
         RECORDS.remove(record_id);
         Ok(())
     })
-}
-
-/// Records that were not dropped, and the bytes of all that are still in memory.
-#[napi]
-pub fn outbox_status() -> napi::Result<OutboxStatus> {
-    run(|| Ok(OutboxStatus { records: size(RECORDS.len()), bytes: size(OUTBOX.live().1) }))
 }

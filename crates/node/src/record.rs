@@ -5,7 +5,7 @@ use napi::bindgen_prelude::BufferSlice;
 use napi_derive::napi;
 use tierkv_core::crc32c as checksum;
 use tierkv_core::error::Result;
-use tierkv_core::record::{self, Header};
+use tierkv_core::record::Header;
 
 use crate::skin::{count, hash, number, run};
 
@@ -87,20 +87,6 @@ impl<'env> RecordHeader<'env> {
     }
 }
 
-/// Reads and checks the header that `bytes` starts with.
-#[napi]
-pub fn parse_record_header<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
-    let parsed = run(|| Ok(record::parse(bytes)?))?;
-    RecordHeader::new(env, &parsed.header)
-}
-
-/// Reads and checks a whole record, payload included.
-#[napi]
-pub fn verify_record<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
-    let header = run(|| Ok(record::verify(bytes)?))?;
-    RecordHeader::new(env, &header)
-}
-
 /// Makes a record of any header, right or wrong, with right checksums: for tests.
 #[napi]
 pub fn write_record<'env>(
@@ -111,11 +97,4 @@ pub fn write_record<'env>(
     let header = run(|| header.to_core())?;
     let head = header.encode(checksum::checksum(payload));
     BufferSlice::from_data(env, [&head, payload].concat())
-}
-
-/// The CRC32C of `bytes`.
-#[napi(js_name = "crc32c")]
-#[must_use]
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    checksum::checksum(bytes)
 }

@@ -12,7 +12,7 @@ use tierkv_core::store::{
 };
 
 use crate::ids::Ids;
-use crate::skin::{account_of, count, hash, number, packed_key, run, size};
+use crate::skin::{account_of, count, hash, number, run, size};
 use crate::store_disk::{Background, StoreDiskOptions};
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");
@@ -295,24 +295,5 @@ pub fn close_store(id: u32) -> napi::Result<()> {
     run(|| {
         STORES.remove(id);
         Ok(())
-    })
-}
-
-/// Flips a bit of one byte of a stored record: for tests.
-#[napi]
-pub fn test_corrupt_record(
-    id: u32,
-    namespace: &[u8],
-    packed: &[u8],
-    offset: f64,
-) -> napi::Result<()> {
-    run(|| {
-        let key = RecordKey::from_packed(hash("namespace", namespace)?, &packed_key(packed)?);
-        let offset = count("offset", offset)?;
-        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        if STORES.get(id)?.corrupt(&key, offset) {
-            return Ok(());
-        }
-        Err(Error::bad_argument(format!("no such record, or it has no byte {offset}")))
     })
 }

@@ -1,8 +1,8 @@
 // Owns what fault tests stand on: a real vault behind seeded proxies, a real sidecar, an engine's load, and the proof that a fault was survived.
 import { readdirSync } from "node:fs";
 import { expect } from "vitest";
-import { inboxStatus } from "../../../src/native.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
+import { inboxStatus } from "../../support/native.ts";
 import { openSidecar } from "../../support/sidecars.ts";
 import type { TestSidecar, TestSidecarOptions } from "../../support/sidecars.ts";
 import {
@@ -138,7 +138,7 @@ export async function expectEven({ status, load, vault }: Held): Promise<void> {
 /** The same, and inboxes, handles and threads. */
 export async function expectNothingLeft(stand: Stand, before: Resources): Promise<void> {
   await expectEven({ ...stand, status: () => stand.sidecar.status() });
-  expect(inboxStatus().open).toBe(0);
+  expect(inboxStatus().records).toBe(0);
   await until(() => resources().handles <= before.handles + HANDLES_MORE, "handles to be closed");
   await until(() => resources().threads <= before.threads, "threads to end");
 }

@@ -1,0 +1,88 @@
+//! Owns what only tests call: slots read and written from outside, records parsed and spoiled, how full memory is.
+//!
+//! Absent from a build without the feature `test-exports`, and from `index.d.ts` in any: `test/support/native.ts`
+//! declares the types.
+
+use napi::Env;
+use napi::bindgen_prelude::Buffer;
+use napi_derive::napi;
+use tierkv_core::crc32c as checksum;
+use tierkv_core::error::Error;
+use tierkv_core::record;
+use tierkv_core::slots::Lease;
+use tierkv_core::store::RecordKey;
+
+use crate::arena::ARENAS;
+use crate::inbox::INBOX;
+use crate::outbox::{OUTBOX, RECORDS};
+use crate::record::RecordHeader;
+use crate::skin::{count, hash, packed_key, run, size};
+use crate::store::STORES;
+
+/// Records in the middle of arriving, and their bytes.
+#[napi(skip_typescript)]
+pub fn inbox_status() -> napi::Result<Vec<f64>> {
+    run(|| {
+        let (open, bytes) = INBOX.live();
+        Ok(vec![size(open), size(bytes)])
+    })
+}
+
+/// Records that were not dropped, and the bytes of all that are still in memory.
+#[napi(skip_typescript)]
+pub fn outbox_status() -> napi::Result<Vec<f64>> {
+    run(|| Ok(vec![size(RECORDS.len()), size(OUTBOX.live().1)]))
+}
+
+/// Reads and checks the header that `bytes` starts with.
+#[napi(skip_typescript)]
+pub fn parse_record_header<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
+    let parsed = run(|| Ok(record::parse(bytes)?))?;
+    RecordHeader::new(env, &parsed.header)
+}
+
+/// Reads and checks a whole record, payload included.
+#[napi(skip_typescript)]
+pub fn verify_record<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
+    let header = run(|| Ok(record::verify(bytes)?))?;
+    RecordHeader::new(env, &header)
+}
+
+/// The CRC32C of `bytes`.
+#[napi(js_name = "crc32c", skip_typescript)]
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    checksum::checksum(bytes)
+}
+
+/// One more share of a leased slot.
+#[napi(skip_typescript)]
+pub fn retain_slot(id: u32, slot: u32, generation: u32) -> napi::Result<()> {
+    run(|| ARENAS.get(id)?.slots().retain(Lease { slot, generation }))
+}
+
+/// A copy of a slot, leased or not.
+#[napi(skip_typescript)]
+pub fn read_slot(id: u32, slot: u32) -> napi::Result<Buffer> {
+    run(|| Ok(ARENAS.get(id)?.peek(slot)?.into()))
+}
+
+/// Overwrites the start of a slot, leased or not.
+#[napi(skip_typescript)]
+pub fn write_slot(id: u32, slot: u32, bytes: &[u8]) -> napi::Result<()> {
+    run(|| ARENAS.get(id)?.poke(slot, bytes))
+}
+
+/// Flips a bit of one byte of a stored record.
+#[napi(skip_typescript)]
+pub fn corrupt_record(id: u32, namespace: &[u8], packed: &[u8], offset: f64) -> napi::Result<()> {
+    run(|| {
+        let key = RecordKey::from_packed(hash("namespace", namespace)?, &packed_key(packed)?);
+        let offset = count("offset", offset)?;
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        if STORES.get(id)?.corrupt(&key, offset) {
+            return Ok(());
+        }
+        Err(Error::bad_argument(format!("no such record, or it has no byte {offset}")))
+    })
+}

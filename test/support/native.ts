@@ -1,0 +1,75 @@
+// Owns the functions of the core that only tests call: a build without the feature `test-exports`, as packages have it, lacks them.
+import { readdirSync } from "node:fs";
+import { createRequire } from "node:module";
+import { fileURLToPath } from "node:url";
+import { toTierkvError } from "../../src/errors.ts";
+import type { RecordHeader } from "../../src/native.ts";
+
+const FOLDER = fileURLToPath(new URL("../../crates/node/", import.meta.url));
+
+/** How full the inbox or the outbox is. */
+interface MemoryStatus {
+  records: number;
+  bytes: number;
+}
+
+/** crates/node/src/testing.rs. */
+interface TestExports {
+  /** Records and bytes. */
+  inboxStatus: () => [number, number];
+  outboxStatus: () => [number, number];
+  parseRecordHeader: (bytes: Uint8Array) => RecordHeader;
+  verifyRecord: (bytes: Uint8Array) => RecordHeader;
+  crc32c: (bytes: Uint8Array) => number;
+  retainSlot: (id: number, slot: number, generation: number) => void;
+  readSlot: (id: number, slot: number) => Buffer;
+  writeSlot: (id: number, slot: number, bytes: Uint8Array) => void;
+  corruptRecord: (id: number, namespace: Uint8Array, packed: Uint8Array, offset: number) => void;
+}
+
+/** The addon that the product has loaded: a second load gives the same memory. */
+function addon(): TestExports {
+  const own = readdirSync(FOLDER).find((name) => name.endsWith(".node")) ?? "no addon";
+  const path = process.env["NAPI_RS_NATIVE_LIBRARY_PATH"] ?? FOLDER + own;
+  return createRequire(import.meta.url)(path) as TestExports;
+}
+
+const loaded = addon();
+
+/** The function, throwing coded errors as those of src/native.ts do. */
+function coded<Name extends keyof TestExports>(name: Name): TestExports[Name] {
+  const call = loaded[name] as ((...args: unknown[]) => unknown) | undefined;
+  if (call === undefined)
+    throw new Error(`the core has no ${name}: run \`npm run build:native:tests\``);
+  const guarded = (...args: unknown[]): unknown => {
+    try {
+      return call(...args);
+    } catch (error) {
+      throw toTierkvError(error);
+    }
+  };
+  return guarded as TestExports[Name];
+}
+
+const inbox = coded("inboxStatus");
+const outbox = coded("outboxStatus");
+
+/** Records in the middle of arriving. */
+export function inboxStatus(): MemoryStatus {
+  const [records, bytes] = inbox();
+  return { records, bytes };
+}
+
+/** Records that were not dropped, and the bytes of all that are still in memory. */
+export function outboxStatus(): MemoryStatus {
+  const [records, bytes] = outbox();
+  return { records, bytes };
+}
+
+export const parseRecordHeader: TestExports["parseRecordHeader"] = coded("parseRecordHeader");
+export const verifyRecord: TestExports["verifyRecord"] = coded("verifyRecord");
+export const crc32c: TestExports["crc32c"] = coded("crc32c");
+export const retainSlot: TestExports["retainSlot"] = coded("retainSlot");
+export const readSlot: TestExports["readSlot"] = coded("readSlot");
+export const writeSlot: TestExports["writeSlot"] = coded("writeSlot");
+export const corruptRecord: TestExports["corruptRecord"] = coded("corruptRecord");
