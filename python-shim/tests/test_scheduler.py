@@ -67,8 +67,8 @@ def test_the_namespace_goes_before_the_first_prefetch_and_once(bench: Bench) -> 
     bench.new(Request("a", 16))
     bench.new(Request("b", 16))
     bench.prefetch(2)
-    assert [frame["t"] for frame in bench.fake.frames] == ["namespace", "prefetch", "prefetch"]
-    assert len(bench.fake.frames[0]["namespace"]) == 32
+    assert bench.kinds() == ["namespace", "prefetch", "prefetch"]
+    assert len(bench.fake.expect("namespace")[0]["namespace"]) == 32
 
 
 def test_an_engine_that_only_saves_is_named_too(bench: Bench) -> None:
@@ -76,7 +76,7 @@ def test_an_engine_that_only_saves_is_named_too(bench: Bench) -> None:
     assert len(bench.step({"r": 4}, r=[1]).saves) == 1
     bench.fake.expect("namespace")
     bench.step({"r": 1}, r=[1])
-    assert [frame["t"] for frame in bench.fake.frames] == ["namespace"]
+    assert bench.kinds() == ["namespace"]
 
 
 def test_before_the_engine_has_a_root_hash_nothing_is_asked(
@@ -340,7 +340,7 @@ def test_a_new_connection_is_named_anew_and_hears_nothing_of_old_plans(bench: Be
     bench.finish_load("old")
     bench.new(Request("new", 41))
     bench.prefetch(2)
-    kinds = [frame["t"] for frame in bench.fake.frames]
+    kinds = bench.kinds()
     assert kinds == ["namespace", "prefetch", "namespace", "prefetch"]
 
 

@@ -82,6 +82,10 @@ class Bench:
     def ask(self, request: Request, local_tokens: int = 0) -> Match:
         return self.shim.get_num_new_matched_tokens(request, local_tokens)
 
+    def kinds(self) -> list[str]:
+        """What the sidecar heard, in order, but the reports of every second."""
+        return [frame["t"] for frame in self.fake.frames if frame["t"] != "counts"]
+
     def prefetch(self, number: int = 1) -> Frame:
         """The `number`-th prefetch the sidecar heard."""
         return self.fake.expect("prefetch", number)[number - 1]
