@@ -6,7 +6,7 @@ import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 import { Arena } from "../src/arena/arena.ts";
 import { newVaultCounters } from "../src/metrics.ts";
-import { encodeFrame } from "../src/sidecar/frames.ts";
+import { encodeFrame } from "../src/sidecar/socket/frames.ts";
 import { startVault } from "../src/vault/server.ts";
 import { helloFrame, ShimClient } from "./support/shim-client.ts";
 import { openSidecar, testDirectory } from "./support/sidecars.ts";

@@ -2,8 +2,8 @@
 import { once } from "node:events";
 import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
-import { encodeFrame, FrameDecoder } from "../../dist/sidecar/frames.js";
-import { LOCAL_PROTOCOL } from "../../dist/sidecar/messages.js";
+import { encodeFrame, FrameDecoder } from "../../dist/sidecar/socket/frames.js";
+import { LOCAL_PROTOCOL } from "../../dist/sidecar/socket/messages.js";
 
 /** Node cannot take the descriptor that came with the frame: the memory of that label is found in /proc, in some process. */
 function openArena(label) {

@@ -19,8 +19,8 @@ import {
   STORES_IN_FLIGHT_MAX,
 } from "../limits.ts";
 import { createLogger } from "../log.ts";
-import { chooseCodecs } from "../sidecar/codecs.ts";
-import type { CodecName } from "../sidecar/codecs.ts";
+import { chooseCodecs } from "../sidecar/save/codecs.ts";
+import type { CodecName } from "../sidecar/save/codecs.ts";
 import { nowMs, randomToken } from "../time.ts";
 import { BENCH_BLOCK_TOKENS, BENCH_PAGE_BYTES, BenchSet } from "./bench-set.ts";
 import { securityFor } from "./credentials.ts";

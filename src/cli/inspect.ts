@@ -6,7 +6,7 @@ import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
-import type { CodecName } from "../sidecar/codecs.ts";
+import type { CodecName } from "../sidecar/save/codecs.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";

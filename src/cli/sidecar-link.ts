@@ -2,9 +2,9 @@
 import { existsSync } from "node:fs";
 import { connect, Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { encodeFrame, FrameDecoder } from "../sidecar/frames.ts";
-import type { Fields, Frame } from "../sidecar/frames.ts";
-import { LOCAL_PROTOCOL } from "../sidecar/hello.ts";
+import { encodeFrame, FrameDecoder } from "../sidecar/socket/frames.ts";
+import type { Fields, Frame } from "../sidecar/socket/frames.ts";
+import { LOCAL_PROTOCOL } from "../sidecar/socket/hello.ts";
 import { isOwnPeer, strangeSocket } from "../socket-file.ts";
 import { deadlineSignal } from "../time.ts";
 

@@ -11,15 +11,15 @@ import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo } from "../native.ts";
 import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
 import { nowMs } from "../time.ts";
-import { Connection } from "./connection.ts";
-import type { EngineStatus } from "./engine-status.ts";
-import { Engine } from "./engine.ts";
-import type { EngineOptions } from "./engine.ts";
-import { LOCAL_PROTOCOL } from "./hello.ts";
-import type { Hello } from "./hello.ts";
-import type { CommonMessage, ShimMessage, SidecarMessage } from "./messages.ts";
-import type { Copies } from "./reoffer.ts";
-import type { Seat } from "./seat.ts";
+import type { EngineStatus } from "./engine/engine-status.ts";
+import { Engine } from "./engine/engine.ts";
+import type { EngineOptions } from "./engine/engine.ts";
+import type { Seat } from "./engine/seat.ts";
+import type { Copies } from "./save/reoffer.ts";
+import { Connection } from "./socket/connection.ts";
+import { LOCAL_PROTOCOL } from "./socket/hello.ts";
+import type { Hello } from "./socket/hello.ts";
+import type { CommonMessage, ShimMessage, SidecarMessage } from "./socket/messages.ts";
 
 export interface ShimServerOptions {
   socketPath: string;

@@ -5,11 +5,11 @@ import type { Config } from "../config/config.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
 import { coreInfo, recordKeysStatus } from "../native.ts";
 import { nowMs } from "../time.ts";
-import { chooseCodecs } from "./codecs.ts";
-import type { CodecName } from "./codecs.ts";
-import type { EngineStatus } from "./engine-status.ts";
-import type { Saver } from "./save.ts";
-import type { VaultClients } from "./vaults.ts";
+import type { EngineStatus } from "./engine/engine-status.ts";
+import { chooseCodecs } from "./save/codecs.ts";
+import type { CodecName } from "./save/codecs.ts";
+import type { Saver } from "./save/save.ts";
+import type { VaultClients } from "./vaults/vaults.ts";
 
 export interface VaultStatus {
   address: string;

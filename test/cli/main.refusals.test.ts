@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { encodeFrame } from "../../src/sidecar/frames.ts";
+import { encodeFrame } from "../../src/sidecar/socket/frames.ts";
 import { foreignDirectory, underSmallDisk } from "../support/circumstances.ts";
 import { UNDER_FEW_FILES, UNDER_PERMISSIONS } from "../support/circumstances.ts";
 import { quickest, runInside, runProgram } from "../support/command-line.ts";

@@ -17,8 +17,8 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { SidecarLink } from "../../src/cli/sidecar-link.ts";
-import { encodeFrame, FrameDecoder } from "../../src/sidecar/frames.ts";
-import type { Fields } from "../../src/sidecar/frames.ts";
+import { encodeFrame, FrameDecoder } from "../../src/sidecar/socket/frames.ts";
+import type { Fields } from "../../src/sidecar/socket/frames.ts";
 import { until } from "../support/vaults.ts";
 
 let dir = "";

@@ -34,7 +34,7 @@ export const REPLAYS: readonly Replay[] = [
     commit: "699aba7",
     bug: "a plan that ended while its blocks were taken forgot what it had told",
     test: [
-      "test/sidecar/restore.turns.test.ts",
+      "test/sidecar/restore/restore.turns.test.ts",
       "a plan whose deadline comes in any turn of the loop holds exactly what was told",
     ],
   },
@@ -50,7 +50,7 @@ export const REPLAYS: readonly Replay[] = [
     commit: "42f6860",
     bug: "a save that had waited its longest left something behind for each wait",
     test: [
-      "test/sidecar/right-of-way.test.ts",
+      "test/sidecar/vaults/right-of-way.test.ts",
       "a save goes on after its longest wait although a restore never ends",
     ],
   },

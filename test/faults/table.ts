@@ -67,8 +67,8 @@ export const FAULTS: readonly FaultRow[] = [
       NETWORK,
       ROWS,
       "test/faults/reads.test.ts",
-      "test/sidecar/restore.faults.test.ts",
-      "test/sidecar/canary.test.ts",
+      "test/sidecar/restore/restore.faults.test.ts",
+      "test/sidecar/vaults/canary.test.ts",
       `${RUST}disk_damage.rs`,
       `${RUST}flips.rs`,
       `${RUST}lanes/frames.rs`,
@@ -91,7 +91,7 @@ export const FAULTS: readonly FaultRow[] = [
   ),
   row("F11", "right checksum under the wrong key", "identity lies in the checked header: a miss", [
     ROWS,
-    "test/sidecar/restore.faults.test.ts",
+    "test/sidecar/restore/restore.faults.test.ts",
     "test/vault/store.test.ts",
   ]),
   row(
@@ -145,7 +145,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F20",
     "engine crashes while it saves or loads",
     "its slots return, and nothing unsealed is ever readable",
-    [PROCESSES, "test/sidecar/engine.test.ts", "test/engine/test_kills.py"],
+    [PROCESSES, "test/sidecar/engine/engine.test.ts", "test/engine/test_kills.py"],
   ),
   row("F21", "shared memory left after a crash", "swept at the next start", [
     PROCESSES,
@@ -191,7 +191,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F26",
     "two engines of different configuration on one vault",
     "both work, apart",
-    ["test/sidecar/engine.test.ts"],
+    ["test/sidecar/engine/engine.test.ts"],
     BY_NAME,
   ),
   row(
@@ -203,7 +203,7 @@ export const FAULTS: readonly FaultRow[] = [
   ),
   row("F28", "ranks disagree after an eviction", "a block counts only with all its shards", [
     ROWS,
-    "test/sidecar/engine.test.ts",
+    "test/sidecar/engine/engine.test.ts",
   ]),
   row("F29", "two engines store the same key", "the first is kept, the other sends nothing", [
     ROWS,
@@ -213,7 +213,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F30",
     "eviction while it is read",
     "pins hold what is being sent; who comes later sees a miss",
-    [ROWS, "test/vault/fetch.test.ts", "test/sidecar/restore.faults.test.ts"],
+    [ROWS, "test/vault/fetch.test.ts", "test/sidecar/restore/restore.faults.test.ts"],
   ),
   row(
     "F31",
@@ -225,8 +225,8 @@ export const FAULTS: readonly FaultRow[] = [
   row("F32", "a queue is full", "saves are dropped and counted, restores end as a miss", [
     ROWS,
     "test/sidecar/sidecar.queues.test.ts",
-    "test/sidecar/save.test.ts",
-    "test/sidecar/restore.test.ts",
+    "test/sidecar/save/save.test.ts",
+    "test/sidecar/restore/restore.test.ts",
     `${SHIM}test_saves.py`,
   ]),
   row("F33", "all vaults down: a storm of retries", "calls fail at once until a probe succeeds", [

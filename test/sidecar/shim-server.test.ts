@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX } from "../../src/limits.ts";
 import { createLogger } from "../../src/log.ts";
 import { coreInfo } from "../../src/native.ts";
-import { encodeFrame } from "../../src/sidecar/frames.ts";
+import { encodeFrame } from "../../src/sidecar/socket/frames.ts";
 import { FakeEngine, helloFrame, ShimClient } from "../support/shim-client.ts";
 import { openSidecar } from "../support/sidecars.ts";
 import { until } from "../support/vaults.ts";

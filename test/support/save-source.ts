@@ -1,5 +1,5 @@
 // Owns a stand-in for where saved blocks come from: one group of one worker, whose slots are only counted.
-import type { SaveSource } from "../../src/sidecar/save.ts";
+import type { SaveSource } from "../../src/sidecar/save/save.ts";
 
 /** Blocks of `sourceBytes`; slots that are of no use any more go to `finished`. */
 export function saveSource(sourceBytes: number, finished: number[], isShort = false): SaveSource {

@@ -2,9 +2,9 @@
 import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import type { Socket } from "node:net";
-import { encodeFrame, FrameDecoder } from "../../src/sidecar/frames.ts";
-import type { Fields, Frame } from "../../src/sidecar/frames.ts";
-import { LOCAL_PROTOCOL } from "../../src/sidecar/hello.ts";
+import { encodeFrame, FrameDecoder } from "../../src/sidecar/socket/frames.ts";
+import type { Fields, Frame } from "../../src/sidecar/socket/frames.ts";
+import { LOCAL_PROTOCOL } from "../../src/sidecar/socket/hello.ts";
 import { digest, noise } from "./records.ts";
 import { closeAfterTest, until } from "./vaults.ts";
 

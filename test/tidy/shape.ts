@@ -132,7 +132,7 @@ const LIMITS: readonly { file: string; name: RegExp; used: readonly [string, str
   { file: "src/limits.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   { file: "src/limits-access.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   { file: "src/limits-again.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
-  { file: "src/limits-pace.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
+  { file: "src/limits-cost.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   {
     file: "python-shim/tierkv/connectors/vllm/limits.py",
     name: /^([A-Z]\w+)\b.*?=/gm,

@@ -63,29 +63,29 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/codec/pool.ts": { "this.#piscina.destroy": DRAIN },
   "src/codec/record.ts": { "this.#make": ENCODING },
   "src/exposition/server.ts": { Promise: LOCAL },
-  "src/sidecar/admission.ts": { roomNeeded: KEYS, "this.#options.begin": KEYS },
-  "src/sidecar/canary.ts": {
+  "src/sidecar/restore/admission.ts": { roomNeeded: KEYS, "this.#options.begin": KEYS },
+  "src/sidecar/vaults/canary.ts": {
     "this.#checkAll": CALL,
     "this.#check": CALL,
     "this.#fetch": CALL,
     "client.store": "CANARY_CALL_MS",
     "client.fetch": "CANARY_CALL_MS",
   },
-  "src/sidecar/engine.ts": { "Promise.all": "the saver's time to settle" },
-  "src/sidecar/fetcher.ts": { "client.land": CALL, "client.fetch": CALL },
-  "src/sidecar/flushes.ts": {
+  "src/sidecar/engine/engine.ts": { "Promise.all": "the saver's time to settle" },
+  "src/sidecar/restore/fetcher.ts": { "client.land": CALL, "client.fetch": CALL },
+  "src/sidecar/vaults/flushes.ts": {
     "Promise.all": LEAVING,
     "this.#running": ABORTED,
     "this.#call": WATCHING,
     "this.#client.watch": WATCHING,
   },
-  "src/sidecar/lookup.ts": {
+  "src/sidecar/restore/lookup.ts": {
     "Promise.all": CALL,
     packAsked: KEYS,
     "gate.lookup": CALL,
   },
-  "src/sidecar/orphans.ts": { "asked.lookup": CALL, "told.demote": CALL },
-  "src/sidecar/reoffer.ts": {
+  "src/sidecar/restore/orphans.ts": { "asked.lookup": CALL, "told.demote": CALL },
+  "src/sidecar/save/reoffer.ts": {
     "this.#look": CALL,
     "this.#ask": CALL,
     "client.lookup": CALL,
@@ -96,13 +96,13 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "this.#encode": ENCODING,
     "Promise.all": "STORE_TIMEOUT_MS and SAVE_HOLD_MS_MAX",
   },
-  "src/sidecar/superseded.ts": { "told.demote": CALL },
-  "src/sidecar/restore.ts": {
+  "src/sidecar/restore/superseded.ts": { "told.demote": CALL },
+  "src/sidecar/restore/restore.ts": {
     lookUp: CALL,
     "this.#admission.enter": KEYS,
   },
-  "src/sidecar/save.ts": { "pool.encode": ENCODING },
-  "src/sidecar/seat.ts": { "Promise.all": "the saver's time to settle" },
+  "src/sidecar/save/save.ts": { "pool.encode": ENCODING },
+  "src/sidecar/engine/seat.ts": { "Promise.all": "the saver's time to settle" },
   "src/sidecar/shim-server.ts": {
     listenOn: LOCAL,
     "this.#stopListening": LOCAL,
@@ -115,12 +115,12 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "saver.drain": "SAVE_DRAIN_MS",
     "flushes.close": LEAVING,
   },
-  "src/sidecar/store-queue.ts": {
+  "src/sidecar/save/store-queue.ts": {
     "this.#way.whenFree": "SAVE_HOLD_MS_MAX",
     "this.#send": "STORE_TIMEOUT_MS",
     "this.#client.storeEncoded": CALL,
   },
-  "src/sidecar/vaults.ts": {
+  "src/sidecar/vaults/vaults.ts": {
     Promise: "the look-ups before it, each of which has a deadline",
     "this.#client.lookup": CALL,
     "this.#client.demote": "CALL_TIMEOUT_MS",

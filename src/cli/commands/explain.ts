@@ -1,7 +1,7 @@
 // Owns `tierkv explain`: what the sidecar decided for recent requests, why, and how it came out.
 import { EXPLAIN_MAX, STATUS_TIMEOUT_MS } from "../../limits.ts";
-import type { Account } from "../../sidecar/decisions.ts";
-import { reasonOf, reasonText } from "../../sidecar/reasons.ts";
+import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
+import type { Account } from "../../sidecar/trace/decisions.ts";
 import type { Call, Registrar } from "../call.ts";
 import { showMs } from "../text.ts";
 

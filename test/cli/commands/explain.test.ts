@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
-import type { Account } from "../../../src/sidecar/decisions.ts";
+import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import { runInside } from "../../support/command-line.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 

@@ -1,5 +1,5 @@
 // Owns the traffic under which faults are injected: an engine that saves and restores without end, and a ledger of what every byte must be.
-import type { Frame } from "../../../src/sidecar/frames.ts";
+import type { Frame } from "../../../src/sidecar/socket/frames.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import type { Block, EngineShape } from "../../support/shim-client.ts";
 import { until } from "../../support/vaults.ts";

@@ -1,0 +1,174 @@
+// Owns what is known of one engine's pace: computing, loading, and the bytes its blocks take on the wire.
+import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits-cost.ts";
+import { nowMs } from "../time.ts";
+import { Average } from "./average.ts";
+import { Fit } from "./fit.ts";
+import type { Link } from "./link.ts";
+import { Prefill } from "./prefill.ts";
+
+/** A length that a request could be restored to. */
+export interface Offer {
+  /** Prompt tokens before it, those the engine holds itself included. */
+  tokens: number;
+  /** Seconds until what is missing in the arena has come: 0 where all lies there, null where that is not known. */
+  fetchS: number | null;
+  /** Decoded bytes that the engine copies. */
+  loadBytes: number;
+}
+
+/** Seconds, as predicted. */
+export interface Cost {
+  fetchS: number;
+  loadS: number;
+  /** Of the tokens that are not restored. */
+  computeS: number;
+}
+
+export type Choice = "local" | "loaded" | "recomputed";
+
+export interface Decision {
+  /** Tokens to restore up to: those of one of the offers, or the start. */
+  tokens: number;
+  choice: Choice;
+  why: Why;
+  /** null: the model knows too little to say, and the restore is tried. */
+  cost: Cost | null;
+  /** Seconds to compute everything; null: not known yet. */
+  recomputeS: number | null;
+}
+
+/**
+ * cold: nothing is known, so it is tried · cheaper: the choice answers first · slow_link, slow_load: what makes restoring
+ * lose · too_short: it loses whatever the vaults hold · always: the configuration wants it.
+ */
+export type Why =
+  | "nothing_held"
+  | "cold"
+  | "cheaper"
+  | "slow_link"
+  | "slow_load"
+  | "too_short"
+  | "always";
+
+export class EnginePace {
+  /** Restore whatever is held, also where computing is faster. */
+  readonly isAlways: boolean;
+  readonly prefill: Prefill = new Prefill();
+  /** Seconds from the moment all is placed until it is loaded, by [1, decoded bytes]. */
+  readonly #load = new Fit(2, 0);
+  #loadedMs: number | null = null;
+  /** Wire bytes over the largest they could be. */
+  readonly #wireShare = new Average(WIRE_SMOOTHING);
+
+  constructor(isAlways = false) {
+    this.isAlways = isAlways;
+  }
+
+  /** A load of `bytes` decoded bytes took `seconds`. The first one prepares memory, and says nothing of the next. */
+  loaded(bytes: number, seconds: number): void {
+    if (this.#loadedMs !== null) this.#load.add([1, bytes], seconds);
+    this.#loadedMs = nowMs();
+  }
+
+  /** Blocks of at most `most` wire bytes took `bytes`. */
+  fetched(bytes: number, most: number): void {
+    if (most > 0 && bytes > 0) this.#wireShare.add(bytes / most);
+  }
+
+  /**
+   * Seconds to load; before the first loads none are counted, so that it is tried. What was learned fades while nothing
+   * is loaded: a mishap must not be believed for ever.
+   */
+  loadS(bytes: number): number {
+    const ageMs = this.#loadedMs === null ? 0 : nowMs() - this.#loadedMs;
+    return (this.#load.predict([1, bytes]) ?? 0) * 0.5 ** (ageMs / LOAD_FADE_MS);
+  }
+
+  /** Bytes that records of at most `most` bytes will take. */
+  wireBytes(most: number): number {
+    return most * (this.#wireShare.mean ?? 1);
+  }
+
+  /** Seconds until `bytes` (largest wire bytes) have come over a link on which `aheadBytes` wait before them; null: not known. */
+  fetchS(link: Link | null, bytes: number, aheadBytes: number): number | null {
+    if (bytes <= 0) return 0;
+    const rate = link?.restoreRate ?? null;
+    if (rate === null) return null;
+    const waitMs = link?.questionMs(0) ?? 0;
+    return waitMs / 1000 + this.wireBytes(bytes + aheadBytes) / Math.max(rate, 1);
+  }
+
+  /**
+   * Chooses among the offers, shortest first, and computing all from `start` on, what answers first; all are compared
+   * to the same `end`. What is not known yet is tried, the longest offer first: that is how it becomes known.
+   */
+  choose(start: number, end: number, offers: readonly Offer[]): Decision {
+    const recomputeS = this.prefill.seconds(start, end);
+    const longest = offers.at(-1);
+    if (longest === undefined || longest.tokens <= start) {
+      return { tokens: start, choice: "recomputed", why: "nothing_held", cost: null, recomputeS };
+    }
+    const cost = this.costOf(longest, end);
+    if (this.isAlways || recomputeS === null || cost === null) {
+      const why = this.isAlways ? "always" : "cold";
+      return { tokens: longest.tokens, choice: choiceOf(longest), why, cost, recomputeS };
+    }
+    const slow = cost.fetchS > cost.loadS ? "slow_link" : "slow_load";
+    const best = this.#quickest(offers, end, recomputeS);
+    if (best === null) {
+      return { tokens: start, choice: "recomputed", why: slow, cost, recomputeS };
+    }
+    const why = best.offer === longest ? "cheaper" : slow;
+    const choice = choiceOf(best.offer);
+    return { tokens: best.offer.tokens, choice, why, cost: best.cost, recomputeS };
+  }
+
+  /** The offer that answers first, when it does before `leastS`; what must be fetched, before that by a margin. */
+  #quickest(
+    offers: readonly Offer[],
+    end: number,
+    leastS: number,
+  ): { offer: Offer; cost: Cost } | null {
+    let least = leastS;
+    let best: { offer: Offer; cost: Cost } | null = null;
+    for (const offer of offers) {
+      const cost = this.costOf(offer, end);
+      if (cost === null || totalS(cost) >= least) continue;
+      if (cost.fetchS > 0 && totalS(cost) * (1 + BEGIN_MARGIN) >= leastS) continue;
+      best = { offer, cost };
+      least = totalS(cost);
+    }
+    return best;
+  }
+
+  /** Seconds to restore up to an offer and compute the rest; null: not known yet. */
+  costOf({ tokens, fetchS, loadBytes }: Offer, end: number): Cost | null {
+    const computeS = this.prefill.seconds(tokens, end);
+    if (fetchS === null || computeS === null) return null;
+    return { fetchS, loadS: this.loadS(loadBytes), computeS };
+  }
+
+  /** Fewest tokens whose computing takes longer than `leastS`, up to `most`; 0 while that is not known. */
+  tokensWorth(leastS: number, most: number): number {
+    if (this.prefill.coefficients === null || this.isAlways) return 0;
+    const alone = this.prefill.seconds(0, 0) ?? 0;
+    const gain = (tokens: number): number => (this.prefill.seconds(0, tokens) ?? 0) - alone;
+    let low = 0;
+    let high = most;
+    while (low < high) {
+      const middle = Math.floor((low + high) / 2);
+      if (gain(middle) > leastS) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+}
+
+function choiceOf({ fetchS }: Offer): Choice {
+  return fetchS === 0 ? "local" : "loaded";
+}
+
+/** Seconds until the answer begins. */
+function totalS({ fetchS, loadS, computeS }: Cost): number {
+  return fetchS + loadS + computeS;
+}

@@ -1,0 +1,147 @@
+// Owns the learning of a small linear model from measured times: coefficients that are never negative, coverage that old samples keep.
+import {
+  FIT_BUCKETS_MAX,
+  FIT_CHANGE_MIN,
+  FIT_DOUBT,
+  FIT_FADE,
+  FIT_SMOOTHING,
+  FIT_SWEEPS_MAX,
+} from "../limits-cost.ts";
+
+/** What a measured time depends on: the model is their weighted sum. */
+export type Features = readonly number[];
+
+interface Bucket {
+  features: number[];
+  seconds: number;
+  /** Number of the sample that last came here. */
+  seenAt: number;
+}
+
+/**
+ * seconds = sum of coefficient x feature. Samples of about the same size share a bucket, which holds their moving mean:
+ * many short prompts do not drown the few long ones. Errors count relative to the time; buckets that have not been
+ * met for a while count less. Samples of one size alone do not tell which feature the time comes from: one feature is
+ * doubted, and gets what the others cannot explain.
+ */
+export class Fit {
+  readonly #dimensions: number;
+  readonly #doubted: number;
+  readonly #buckets = new Map<string, Bucket>();
+  #samples = 0;
+  #coefficients: readonly number[] | null = null;
+  #isStale = false;
+
+  /** `doubted`: the feature whose coefficient is 0 unless samples of several sizes show it. */
+  constructor(dimensions: number, doubted: number) {
+    this.#dimensions = dimensions;
+    this.#doubted = doubted;
+  }
+
+  get samples(): number {
+    return this.#samples;
+  }
+
+  /** Takes one measurement; what is not a positive time is ignored. */
+  add(features: Features, seconds: number): void {
+    if (!(seconds > 0) || !features.every(Number.isFinite)) return;
+    this.#samples += 1;
+    this.#isStale = true;
+    const key = features.map((value) => Math.round(Math.log2(1 + value))).join(":");
+    const bucket = this.#buckets.get(key);
+    if (bucket === undefined) {
+      this.#makeRoom();
+      this.#buckets.set(key, { features: [...features], seconds, seenAt: this.#samples });
+      return;
+    }
+    const mix = (old: number, now: number): number => old + FIT_SMOOTHING * (now - old);
+    bucket.features = bucket.features.map((old, index) => mix(old, features[index] ?? 0));
+    bucket.seconds = mix(bucket.seconds, seconds);
+    bucket.seenAt = this.#samples;
+  }
+
+  /** Seconds, or null before the first sample. */
+  predict(features: Features): number | null {
+    const coefficients = this.coefficients;
+    if (coefficients === null) return null;
+    return dot(coefficients, features);
+  }
+
+  get coefficients(): readonly number[] | null {
+    if (this.#isStale) this.#coefficients = this.#solve();
+    this.#isStale = false;
+    return this.#coefficients;
+  }
+
+  #makeRoom(): void {
+    if (this.#buckets.size < FIT_BUCKETS_MAX) return;
+    let oldest: string | null = null;
+    let seenAt = Number.POSITIVE_INFINITY;
+    for (const [key, bucket] of this.#buckets) {
+      if (bucket.seenAt >= seenAt) continue;
+      oldest = key;
+      seenAt = bucket.seenAt;
+    }
+    if (oldest !== null) this.#buckets.delete(oldest);
+  }
+
+  /** Coordinate descent on the normal equations, each coefficient held at 0 or above; features are scaled to about 1. */
+  #solve(): readonly number[] | null {
+    if (this.#buckets.size === 0) return null;
+    const indices = Array.from({ length: this.#dimensions }, (_, index) => index);
+    const rows = [...this.#buckets.values()].map(({ features, seconds, seenAt }) => ({
+      features,
+      seconds,
+      weight: FIT_FADE ** (this.#samples - seenAt) / (seconds * seconds),
+    }));
+    const scales = indices.map((at) =>
+      Math.max(1e-12, ...rows.map((row) => row.features[at] ?? 0)),
+    );
+    const of = (row: Row, at: number): number => (row.features[at] ?? 0) / (scales[at] ?? 1);
+    const matrix = indices.map((i) =>
+      indices.map((j) => sumOver(rows, (r) => of(r, i) * of(r, j))),
+    );
+    // One more sample, of little weight: the doubted feature at its largest takes no time.
+    const longest = Math.max(...rows.map(({ seconds }) => seconds));
+    const own = matrix[this.#doubted];
+    if (own !== undefined)
+      own[this.#doubted] = (own[this.#doubted] ?? 0) + FIT_DOUBT / longest ** 2;
+    const right = indices.map((i) => sumOver(rows, (row) => of(row, i) * row.seconds));
+    return descend(matrix, right).map((value, at) => value / (scales[at] ?? 1));
+  }
+}
+
+interface Row {
+  features: Features;
+  seconds: number;
+  weight: number;
+}
+
+function dot(a: readonly number[], b: readonly number[]): number {
+  return a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
+}
+
+function sumOver(rows: readonly Row[], of: (row: Row) => number): number {
+  return rows.reduce((sum, row) => sum + row.weight * of(row), 0);
+}
+
+/** Least squares with coefficients >= 0: `matrix` is symmetric and positive semidefinite. */
+function descend(matrix: readonly (readonly number[])[], right: readonly number[]): number[] {
+  const values = right.map(() => 0);
+  for (let sweep = 0; sweep < FIT_SWEEPS_MAX; sweep += 1) {
+    let moved = 0;
+    let size = 0;
+    for (const [at, row] of matrix.entries()) {
+      const before = values[at] ?? 0;
+      const own = row[at] ?? 0;
+      if (own === 0) continue;
+      const rest = (right[at] ?? 0) - dot(row, values) + own * before;
+      const now = Math.max(0, rest / own);
+      values[at] = now;
+      moved = Math.max(moved, Math.abs(now - before));
+      size = Math.max(size, now);
+    }
+    if (moved <= FIT_CHANGE_MIN * size) break;
+  }
+  return values;
+}

@@ -1,0 +1,384 @@
+// Owns one engine: its scheduler and worker connections, its arena, and the order in which it comes up and goes away as a whole.
+import { Arena } from "../../arena/arena.ts";
+import { planArena } from "../../arena/sizing.ts";
+import type { RecordClass } from "../../block.ts";
+import type { Takes } from "../../client/flush-feed.ts";
+import { EnginePace } from "../../cost/engine-pace.ts";
+import type { Step } from "../../cost/prefill.ts";
+import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { randomId } from "../../time.ts";
+import { Fetcher } from "../restore/fetcher.ts";
+import type { Stage } from "../restore/ground.ts";
+import { Pacer } from "../restore/pacer.ts";
+import { Restorer } from "../restore/restore.ts";
+import type { Copies } from "../save/reoffer.ts";
+import type { Saver } from "../save/save.ts";
+import { registerGroups } from "../slots/groups.ts";
+import { Shelf } from "../slots/shelf.ts";
+import type { Connection } from "../socket/connection.ts";
+import type { Hello } from "../socket/hello.ts";
+import type {
+  NamingState,
+  Register,
+  SchedulerMessage,
+  Unasked,
+  WorkerMessage,
+} from "../socket/messages.ts";
+import type { Decisions } from "../trace/decisions.ts";
+import type { Fates } from "../trace/fates.ts";
+import type { Quarantine } from "../vaults/quarantine.ts";
+import type { RightOfWay } from "../vaults/right-of-way.ts";
+import type { Links, LookupGates, VaultClients } from "../vaults/vaults.ts";
+import { arenaStatusOf } from "./engine-status.ts";
+import type { EngineStatus } from "./engine-status.ts";
+import { Ranks } from "./ranks.ts";
+import { Seat } from "./seat.ts";
+
+export interface EngineOptions {
+  arenaBytesMax: number;
+  arenaDir: string | null;
+  freeBytes(): number;
+  /** Checked against the engine's head dim; null: not checked. */
+  kvDim: number | null;
+  fidelity: number;
+  waitMs: number;
+  stallMs: number;
+  vaults: VaultClients;
+  gates: LookupGates;
+  links: Links;
+  way: RightOfWay;
+  decisions: Decisions;
+  fates: Fates;
+  /** Restore also where computing is faster. */
+  isAlways: boolean;
+  saver: Saver;
+  quarantine: Quarantine;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/**
+ * Lives from the first hello of its id until its last connection has ended. When one connection ends the others are
+ * closed and the arena is retired: nobody can know whether the lost side still reads or writes slots.
+ */
+export class Engine {
+  readonly id: string;
+  readonly world: number;
+  readonly shards: number;
+  /** As its scheduler last said; whole with the name itself. */
+  naming: NamingState = { percent: 0, refused: "", distrusted: false };
+  readonly #options: EngineOptions;
+  readonly #logger: Logger;
+  readonly #onRetired: (engine: Engine) => void;
+  readonly #onGone: (engine: Engine) => void;
+  readonly #ranks: Ranks;
+  readonly #connections = new Set<Connection>();
+  readonly #restorer: Restorer;
+  readonly #pace: EnginePace;
+  #scheduler: Connection | null = null;
+  #stage: Stage | null = null;
+  #model = "";
+  #tokensMin = 0;
+  #maxModelLen = 0;
+  readonly #hasAmxTiles: boolean;
+  #isRestoring = false;
+  #isRetired = false;
+
+  constructor(
+    hello: Hello,
+    options: EngineOptions,
+    events: { onRetired(engine: Engine): void; onGone(engine: Engine): void },
+  ) {
+    const { engine, world, shards } = hello;
+    this.id = engine;
+    this.world = world;
+    this.#hasAmxTiles = hello.hasAmxTiles;
+    this.shards = shards;
+    this.#ranks = new Ranks(hello);
+    this.#options = options;
+    this.#onRetired = events.onRetired;
+    this.#onGone = events.onGone;
+    this.#logger = options.logger.child({ engine });
+    this.#pace = new EnginePace(options.isAlways);
+    this.#restorer = new Restorer({
+      ...options,
+      engine,
+      shards,
+      logger: this.#logger,
+      send: (message) => this.#scheduler?.send(message),
+    });
+  }
+
+  /** Throws ENGINE_REFUSED when the place is taken or the hello does not fit the others. */
+  addScheduler(connection: Connection, hello: Hello): void {
+    this.#ranks.checkHello(hello);
+    if (this.#scheduler !== null) throw this.#ranks.taken("its scheduler");
+    this.#scheduler = connection;
+    this.#connections.add(connection);
+  }
+
+  /** Hears how far its scheduler is with the name; what is stored under one that it distrusts is used by nobody. */
+  hearNaming(naming: NamingState): void {
+    this.naming = naming;
+    const { namespace } = this.#restorer;
+    if (!naming.distrusted || namespace === null) return;
+    const { quarantine, counters } = this.#options;
+    if (!quarantine.add(namespace)) return;
+    counters.add("namespaces_quarantined");
+    const name = namespace.toString("hex");
+    this.#logger.error(
+      { model: this.#model, namespace: name, reason: naming.refused },
+      "stored blocks are not what the engine computes: nothing of them is used until they are flushed",
+    );
+  }
+
+  addWorker(connection: Connection, hello: Hello): Seat {
+    this.#ranks.checkHello(hello);
+    const { rank } = hello;
+    this.#ranks.checkFree(rank);
+    const { saver, counters } = this.#options;
+    const shard = this.#ranks.shardOf(rank);
+    const shardCount = this.shards;
+    const seat = new Seat({ connection, rank, shard, shardCount, saver, counters });
+    this.#ranks.add(seat);
+    this.#connections.add(connection);
+    return seat;
+  }
+
+  /** After the welcome: tells a scheduler that came last what the others know already. */
+  greet(connection: Connection): void {
+    if (connection === this.#scheduler && this.#isRestoring) this.#sendRestore();
+  }
+
+  onSchedulerMessage(message: SchedulerMessage): void {
+    if (this.#isRetired) return;
+    if (message.t === "prefetch") {
+      if (this.#stage !== null) this.#ranks.checkAsked(message.groups);
+      this.#restorer.prefetch(message);
+    } else if (message.t === "release") {
+      this.#restorer.release(message);
+    } else {
+      this.#restorer.namespace = message.namespace;
+      this.naming = { ...this.naming, percent: 100 };
+      this.#model = message.model;
+      this.#options.saver.nameModel(message.namespace, message.model);
+      const namespace = message.namespace.toString("hex").slice(0, 16);
+      this.#logger.info({ namespace, model: message.model }, "engine named its namespace");
+    }
+  }
+
+  /** Requests for which it asked nothing, and why. */
+  note(unasked: readonly Unasked[]): void {
+    for (const one of unasked) this.#options.decisions.unasked(this.id, one);
+  }
+
+  onWorkerMessage(seat: Seat, message: WorkerMessage): void {
+    switch (message.t) {
+      case "register":
+        if (!this.#isRetired) this.#register(seat, message);
+        break;
+      case "mapped":
+        this.#onMapped(seat, message.arena);
+        break;
+      case "unmapped":
+        if (message.arena === this.#stage?.wireId) seat.onUnmapped(message.reason);
+        break;
+      case "save":
+        seat.save(message, this.#restorer.namespace);
+        break;
+      case "return":
+        seat.giveBack(message.arena, message.slots);
+        break;
+      default:
+        message satisfies never;
+    }
+  }
+
+  /** What the engine measured of its own steps. */
+  learn(steps: readonly Step[]): void {
+    if (steps.length === 0) return;
+    const tokensMin = this.#stage?.pacer.learn(steps) ?? 0;
+    if (tokensMin === this.#tokensMin) return;
+    this.#tokensMin = tokensMin;
+    this.#scheduler?.send({ t: "pace", tokens_min: tokensMin });
+  }
+
+  onEnd(connection: Connection): void {
+    this.#connections.delete(connection);
+    this.retire();
+    if (this.#connections.size === 0) void this.#leave();
+  }
+
+  /** Stops everything that writes slots, and closes the connections; what they have sent already is still read. */
+  retire(): void {
+    if (this.#isRetired) return;
+    this.#isRetired = true;
+    this.#onRetired(this);
+    clearInterval(this.#stage?.poll);
+    this.#restorer.close();
+    this.#stage?.fetcher.close();
+    for (const seat of this.#ranks) seat.stop();
+    for (const connection of this.#connections) connection.close();
+  }
+
+  /** As the shelf's `dropIdle`. */
+  forget(recordClass: RecordClass): void {
+    this.#stage?.shelf.dropIdle(recordClass);
+  }
+
+  /** Gives nothing of a class that `takes` names out of the arena any more; what that was. */
+  flush(recordClass: RecordClass, takes: Takes): { blocks: number; bytes: number } {
+    const dropped = this.#stage?.shelf.flush(recordClass, takes) ?? [];
+    const { sizes } = this.#ranks;
+    const bytes = dropped.reduce((sum, { group }) => sum + sizes.sourceBytes(group), 0);
+    return { blocks: dropped.length, bytes };
+  }
+
+  /** What lies in its arena; null: there is none yet, or its blocks have no name. */
+  copies(): Copies | null {
+    const { namespace } = this.#restorer;
+    const stage = this.#stage;
+    if (stage === null || namespace === null || this.#isRetired) return null;
+    return {
+      arena: stage.arena.id,
+      shelf: stage.shelf,
+      shards: this.shards,
+      namespace,
+      groupAt: (group, shard) => this.#ranks.groupAt(group, shard),
+      isWorthSaving: () => stage.pacer.isWorthSaving(this.#maxModelLen),
+    };
+  }
+
+  status(): EngineStatus {
+    const stage = this.#stage;
+    return {
+      id: this.id,
+      model: this.#model,
+      namespace: this.#restorer.namespace?.toString("hex").slice(0, 16) ?? null,
+      naming: this.naming,
+      world: this.world,
+      hasAmxTiles: this.#hasAmxTiles,
+      workers: this.#ranks.count,
+      hasScheduler: this.#scheduler !== null,
+      isRestoring: this.#isRestoring,
+      plans: this.#restorer.planCount,
+      retainedBlocks: stage?.shelf.retained ?? 0,
+      fetches: stage?.fetcher.inFlight ?? 0,
+      forecast: stage?.pacer.forecast(this.#maxModelLen) ?? [],
+      arena: stage === null ? null : arenaStatusOf(stage.arena, this.#ranks),
+    };
+  }
+
+  #register(seat: Seat, message: Register): void {
+    const { kvDim } = this.#options;
+    if (seat.groups !== null) throw this.#ranks.taken(`rank ${seat.rank} has registered and`);
+    const groups = registerGroups(message.groups, { engine: this.id, kvDim });
+    this.#model = message.model;
+    this.#maxModelLen = message.maxModelLen;
+    if (this.#ranks.register(seat, groups)) this.#openStage(message.maxModelLen);
+  }
+
+  /** All ranks have registered: makes the arena and offers it to them. */
+  #openStage(maxModelLen: number): void {
+    const { arenaBytesMax, arenaDir, freeBytes } = this.#options;
+    const plan = planArena({
+      engine: this.id,
+      ranks: this.#ranks.slotNeeds(),
+      maxModelLen,
+      bytesMax: arenaBytesMax,
+      freeBytes: freeBytes(),
+    });
+    // Never 0, and never an id that an earlier sidecar gave to an arena which some worker still has mapped.
+    const wireId = Number.parseInt(randomId(4), 16) || 1;
+    const { slotBytes, slotCount } = plan;
+    const arena = new Arena({ slotBytes, slotCount, dir: arenaDir }, wireId);
+    const stage = this.#makeStage(arena, wireId, plan.saveSlots);
+    this.#stage = stage;
+    const { bytes, path } = arena;
+    const made = { bytes, slotBytes, slotCount, saveSlots: plan.saveSlots, path };
+    this.#logger.info(made, "arena made");
+    for (const seat of this.#ranks) {
+      seat.seatAt(arena, stage.wireId, plan.saveSlots, () =>
+        stage.pacer.isWorthSaving(maxModelLen),
+      );
+      const shape = { bytes, slot_bytes: slotBytes, slot_count: slotCount };
+      seat.connection.sendArena({ t: "arena", arena: wireId, ...shape }, arena.id);
+    }
+  }
+
+  #makeStage(arena: Arena, wireId: number, saveSlots: number): Stage {
+    const { world, shards } = this;
+    const shelf = new Shelf({
+      arena,
+      shards,
+      saveSlots: saveSlots * world,
+      onUnwanted: (block) => fetcher.dropUnwanted(block),
+      onRoom: () => this.#restorer.onRoom(),
+    });
+    const fetcher = new Fetcher({
+      ...this.#options,
+      logger: this.#logger,
+      shelf,
+      arena: arena.id,
+      shards,
+      pace: this.#pace,
+      callMs: this.#options.waitMs * 2,
+      geometryOf: (group, shard) => this.#ranks.groupAt(group, shard).geometry,
+      blockBytes: this.#ranks.sizes.blockBytes,
+    });
+    const pacer = new Pacer({
+      pace: this.#pace,
+      links: this.#options.links,
+      shelf,
+      shards,
+      groups: () => this.#ranks.groupIds(),
+      ...this.#ranks.sizes,
+      pendingBytes: (recordClass) => fetcher.pendingBytes(recordClass),
+    });
+    const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
+    return { arena, wireId, shelf, fetcher, pacer, poll };
+  }
+
+  #onMapped(seat: Seat, wireId: number): void {
+    if (this.#isRetired || wireId !== this.#stage?.wireId) return;
+    seat.isMapped = true;
+    this.#onProgress();
+  }
+
+  /** The arena is a bit further, or one rank more has mapped it. */
+  #onProgress(): void {
+    const stage = this.#stage;
+    if (stage === null) return;
+    const { touchedSlots, slotCount, failed } = stage.arena.status();
+    stage.shelf.setTouched(touchedSlots);
+    for (const seat of this.#ranks) seat.topUp();
+    const enough = Math.min(RESTORE_SLOTS_MIN, stage.shelf.capacityInTime);
+    if (!this.#isRestoring && this.#ranks.areMapped && stage.shelf.capacity >= enough) {
+      this.#openRestores(stage);
+    }
+    if (touchedSlots < slotCount && failed === null) return;
+    clearInterval(stage.poll);
+    if (failed !== null) {
+      this.#logger.error({ reason: failed, touchedSlots, slotCount }, "arena stays smaller");
+    }
+  }
+
+  #openRestores({ shelf, fetcher, pacer }: Stage): void {
+    this.#isRestoring = true;
+    this.#restorer.open({ shelf, fetcher, pacer, ...this.#ranks.sizes });
+    this.#sendRestore();
+  }
+
+  #sendRestore(): void {
+    this.#scheduler?.send({ t: "restore", arena: this.#stage?.wireId ?? 0, on: true });
+  }
+
+  /** The last connection has ended: what was saved is still encoded, then the arena goes. */
+  async #leave(): Promise<void> {
+    await Promise.all([...this.#ranks].map((seat) => seat.leave()));
+    this.#stage?.arena.close();
+    this.#onGone(this);
+  }
+}

@@ -1,0 +1,146 @@
+// Owns one worker rank of an engine: its groups, its credits, and the check of every slot it hands over.
+import type { Arena } from "../../arena/arena.ts";
+import type { Namespace } from "../../block.ts";
+import { TierkvError } from "../../errors.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import type { Saver, SaveSource } from "../save/save.ts";
+import { Credits } from "../slots/credits.ts";
+import { dropGroups } from "../slots/groups.ts";
+import type { Group, Groups } from "../slots/groups.ts";
+import type { Connection } from "../socket/connection.ts";
+import { slotBytes } from "../socket/messages.ts";
+import type { Save, SaveItem } from "../socket/messages.ts";
+
+export interface SeatOptions {
+  connection: Connection;
+  rank: number;
+  shard: number;
+  shardCount: number;
+  saver: Saver;
+  counters: SidecarCounters;
+}
+
+export class Seat {
+  readonly connection: Connection;
+  readonly rank: number;
+  readonly #options: SeatOptions;
+  #groups: Groups | null = null;
+  #credits: Credits | null = null;
+  #arenaId = 0;
+  readonly #sources = new Map<number, SaveSource>();
+  isMapped = false;
+  /** Why the worker cannot use the arena; null: it has not said so. */
+  unmapped: string | null = null;
+
+  constructor(options: SeatOptions) {
+    this.#options = options;
+    this.connection = options.connection;
+    this.rank = options.rank;
+  }
+
+  get groups(): Groups | null {
+    return this.#groups;
+  }
+
+  set groups(groups: Groups) {
+    this.#groups = groups;
+  }
+
+  /** Throws INTERNAL for a group that no plan can name: prefetches are checked when they arrive. */
+  group(id: number): Group {
+    const group = this.#groups?.get(id);
+    if (group === undefined) {
+      throw new TierkvError("INTERNAL", { reason: `rank ${this.rank} has no group ${id}` });
+    }
+    return group;
+  }
+
+  /** The engine's arena is there: saves can flow once it is mapped and touched. `wireId` is its id on the wire. */
+  seatAt(arena: Arena, wireId: number, saveSlots: number, isWorthSaving: () => boolean): void {
+    const { connection, shard, shardCount } = this.#options;
+    this.#arenaId = wireId;
+    this.unmapped = null;
+    const credits = new Credits(arena, connection.id, saveSlots, (leases) =>
+      connection.send({ t: "credits", arena: wireId, slots: slotBytes(leases) }),
+    );
+    this.#credits = credits;
+    for (const [id, group] of this.#groups ?? []) {
+      this.#sources.set(id, {
+        arena: arena.id,
+        geometry: group.geometry,
+        recordClass: group.spec.class,
+        group: id,
+        shard,
+        shardCount,
+        sourceBytes: group.sourceBytes,
+        finish: (slot, generation) => credits.finish(slot, generation),
+        onBatch: () => credits.topUp(),
+        isShort: () => credits.isShort,
+        isWorthSaving,
+      });
+    }
+  }
+
+  onUnmapped(reason: string): void {
+    const { counters } = this.#options;
+    this.unmapped = reason;
+    counters.add("arenas_unmapped");
+  }
+
+  topUp(): void {
+    if (this.isMapped) this.#credits?.topUp();
+  }
+
+  /** `current`: the engine's namespace; blocks of another one were computed by weights that it has no more. */
+  save({ arena, namespace, items }: Save, current: Namespace | null): void {
+    const { counters, saver } = this.#options;
+    if (this.#credits === null || arena !== this.#arenaId) {
+      counters.add("dropped_stale_arena", items.length);
+      return;
+    }
+    const byGroup = new Map<number, SaveItem[]>();
+    for (const item of items) {
+      if (!this.#credits.take(item.slot, item.generation)) {
+        counters.add("dropped_bad_slot");
+      } else if (!this.#sources.has(item.group)) {
+        counters.add("dropped_unknown_group");
+        this.#credits.finish(item.slot, item.generation);
+      } else if (current !== null && !namespace.equals(current)) {
+        counters.add("dropped_old_weights");
+        this.#credits.finish(item.slot, item.generation);
+      } else {
+        const saved = byGroup.get(item.group) ?? [];
+        saved.push(item);
+        byGroup.set(item.group, saved);
+      }
+    }
+    for (const [group, saved] of byGroup) {
+      const source = this.#sources.get(group);
+      if (source !== undefined) saver.accept(source, current, saved);
+    }
+    // Finished here without a word of the saver's, which grants new ones.
+    if (byGroup.size === 0) this.#credits.topUp();
+  }
+
+  giveBack(arena: number, pairs: Uint32Array): void {
+    if (this.#credits === null || arena !== this.#arenaId) return;
+    for (let at = 0; at + 1 < pairs.length; at += 2) {
+      const isKnown = this.#credits.giveBack(pairs[at] ?? 0, pairs[at + 1] ?? 0);
+      if (!isKnown) this.#options.counters.add("dropped_bad_slot");
+    }
+  }
+
+  /** No credit is granted any more; saves that are still read are taken. */
+  stop(): void {
+    this.#credits?.stop();
+  }
+
+  /** After the last read: waits for what is being encoded, then forgets the geometries. */
+  async leave(): Promise<void> {
+    await Promise.all(
+      [...this.#sources.values()].map((source) => this.#options.saver.settle(source)),
+    );
+    if (this.#groups !== null) dropGroups(this.#groups);
+    this.#groups = null;
+  }
+}

@@ -1,0 +1,110 @@
+// Owns who waits for room in the arena: plans begin in the order they came, each when all its blocks fit.
+import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits.ts";
+import { nowMs, yieldToLoop } from "../../time.ts";
+import type { Shelf } from "../slots/shelf.ts";
+import type { Ground } from "./ground.ts";
+import type { Plan, Wish } from "./plan.ts";
+
+export interface AdmissionOptions {
+  /** Those the scheduler has not released, the oldest first. */
+  plans(): Iterable<Plan>;
+  /** Takes the slots of its blocks. */
+  begin(plan: Plan, ground: Ground): Promise<void>;
+  /** The scheduler has been told of this plan's blocks and may not have used them: asks for their slots. */
+  reclaim(plan: Plan): void;
+  onFailure(error: unknown): void;
+}
+
+export class Admission {
+  readonly #options: AdmissionOptions;
+  #ground: Ground | null = null;
+  #queue: Plan[] = [];
+  #isAdmitting = false;
+  #isAsked = false;
+  #retry: NodeJS.Timeout | undefined;
+
+  constructor(options: AdmissionOptions) {
+    this.#options = options;
+  }
+
+  /** Begins at once where the plan takes no new slot; else it waits for its turn. */
+  async enter(plan: Plan, ground: Ground): Promise<void> {
+    this.#ground = ground;
+    plan.state = "queued";
+    if ((await roomNeeded(plan.wishes, ground.shelf)) === 0) {
+      await this.#options.begin(plan, ground);
+      return;
+    }
+    this.#queue.push(plan);
+    this.onRoom();
+  }
+
+  /** Blocks may be taken that could not before. */
+  onRoom(): void {
+    if (this.#isAsked || this.#queue.length === 0) return;
+    this.#isAsked = true;
+    setImmediate(() => {
+      this.#isAsked = false;
+      this.#admit().catch((error: unknown) => this.#options.onFailure(error));
+    });
+  }
+
+  leave(plan: Plan): void {
+    this.#queue = this.#queue.filter((other) => other !== plan);
+  }
+
+  close(): void {
+    clearTimeout(this.#retry);
+  }
+
+  /** Whole plans only: two half-placed ones would wait for each other. */
+  async #admit(): Promise<void> {
+    const ground = this.#ground;
+    if (this.#isAdmitting || ground === null) return;
+    this.#isAdmitting = true;
+    try {
+      for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
+        const short = (await roomNeeded(plan.wishes, ground.shelf)) - ground.shelf.room;
+        if (short > 0 && !plan.isOver) {
+          this.#askBack(short);
+          return;
+        }
+        await this.#options.begin(plan, ground);
+        this.leave(plan);
+      }
+    } finally {
+      this.#isAdmitting = false;
+    }
+  }
+
+  #askBack(short: number): void {
+    let missing = short;
+    for (const plan of this.#options.plans()) {
+      if (missing <= 0) break;
+      if (plan.state !== "done" || plan.blockCount === 0) continue;
+      if (plan.reclaimAskedMs === null) {
+        plan.reclaimAskedMs = nowMs();
+        this.#options.reclaim(plan);
+        missing -= plan.blockCount;
+      } else if (nowMs() - plan.reclaimAskedMs < RECLAIM_ANSWER_MS) {
+        missing -= plan.blockCount;
+      }
+    }
+    clearTimeout(this.#retry);
+    this.#retry = setTimeout(() => this.onRoom(), RECLAIM_ANSWER_MS);
+  }
+}
+
+/** Blocks that nobody uses yet. */
+async function roomNeeded(wishes: readonly Wish[], shelf: Shelf): Promise<number> {
+  let needed = 0;
+  let seen = 0;
+  for (const { keys } of wishes) {
+    for (const key of keys) {
+      if (!shelf.isInUse(key)) needed += 1;
+      seen += 1;
+      if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+    }
+  }
+  return needed;
+}

@@ -1,0 +1,126 @@
+// Owns the boundary of a plan: the deepest place in the prompt that every group can be restored to, and the blocks which that takes.
+import { HASH_BYTES, hasBit } from "../../block.ts";
+import type { DoneReason, PrefetchGroup } from "../socket/messages.ts";
+import type { LookupAnswer } from "./lookup.ts";
+import type { Wish } from "./plan.ts";
+
+/** What a group needs before a boundary. */
+export interface GroupShape {
+  /** Per block. */
+  tokens: number;
+  /** How many of its last blocks: 1 for a recurrent state, those a sliding window reaches; 0: all of them. */
+  tail: number;
+}
+
+export interface Boundary {
+  /** Prompt tokens before it; where nothing can be restored, those the engine has itself. */
+  tokens: number;
+  /** Per group, in the order asked, the blocks to fetch. */
+  wishes: Wish[];
+}
+
+export type Asked = PrefetchGroup & GroupShape & { tenant: number };
+
+/**
+ * Every group ends a block at the boundary, and everything a group needs before it is held, from its index `from` on.
+ * The blocks of all groups together are no more than `capacity`.
+ */
+export function chooseBoundary(
+  groups: readonly Asked[],
+  answer: LookupAnswer,
+  capacity: number,
+): Boundary {
+  const step = groups.reduce((common, { tokens }) => leastCommonMultiple(common, tokens), 1);
+  const start = Math.max(...groups.map(({ from, tokens }) => from * tokens));
+  const ends = groups.map(({ hashes, tokens }) => (hashes.length / HASH_BYTES) * tokens);
+  const asked = Math.max(start, Math.floor(Math.min(...ends) / step) * step);
+  const reach = groups.map((group, index) => reachOf(answer.held[index] ?? NONE, group));
+  const isHeld = (at: number): boolean =>
+    groups.every((group, index) => {
+      const end = at / group.tokens;
+      return (reach[index]?.[end] ?? end) <= firstOf(group, end);
+    });
+  const needed = (at: number): number =>
+    groups.reduce((sum, group) => sum + at / group.tokens - firstOf(group, at / group.tokens), 0);
+
+  let held = asked;
+  while (held > start && !isHeld(held)) held -= step;
+  held = Math.max(held, start);
+  let tokens = held;
+  while (tokens > start && (needed(tokens) > capacity || !isHeld(tokens))) tokens -= step;
+  tokens = Math.max(tokens, start);
+
+  const cut = cutReason(tokens, held, asked, answer.isVaultDown);
+  return {
+    tokens,
+    wishes: groups.map((group, index) => wishOf(group, answer.keys[index] ?? [], tokens, cut)),
+  };
+}
+
+const NONE = Buffer.alloc(0);
+const NO_PARENT = Buffer.alloc(HASH_BYTES);
+
+/** First block that is needed for a boundary at block `end`. */
+function firstOf({ from, tail }: Asked, end: number): number {
+  return tail === 0 ? Math.min(from, end) : Math.max(Math.min(from, end), end - tail);
+}
+
+function wishOf(group: Asked, keys: readonly string[], tokens: number, cut: Wish["cut"]): Wish {
+  const end = tokens / group.tokens;
+  const first = firstOf(group, end);
+  return {
+    group: group.group,
+    recordClass: group.class,
+    first,
+    keys: keys.slice(first, end),
+    hashes: group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES),
+    parent:
+      first === 0 ? NO_PARENT : group.hashes.subarray((first - 1) * HASH_BYTES, first * HASH_BYTES),
+    tenant: group.tenant,
+    cut,
+  };
+}
+
+/** By block: the first one from which on all before it are held. One pass, however long prompt and window are. */
+function reachOf(held: Buffer, { hashes }: Asked): Uint32Array {
+  const count = hashes.length / HASH_BYTES;
+  const reach = new Uint32Array(count + 1);
+  for (let index = 0; index < count; index += 1) {
+    reach[index + 1] = hasBit(held, index) ? (reach[index] ?? 0) : index + 1;
+  }
+  return reach;
+}
+
+function cutReason(
+  tokens: number,
+  held: number,
+  asked: number,
+  isVaultDown: boolean,
+): DoneReason | null {
+  if (tokens < held) return "no_slot";
+  if (held === asked) return null;
+  return isVaultDown ? "vault_down" : "end_of_hit";
+}
+
+/** The beginning of what is asked, up to where every group ends a block, so that no more than `keys` hashes are left. */
+export function cutToKeys<Group extends PrefetchGroup>(
+  groups: readonly Group[],
+  tokensOf: (group: number) => number,
+  keys: number,
+): Group[] {
+  const sizes = groups.map(({ group }) => tokensOf(group));
+  const step = sizes.reduce(leastCommonMultiple, 1);
+  const steps = Math.floor(keys / sizes.reduce((sum, tokens) => sum + step / tokens, 0));
+  return groups.map((group, index) => {
+    const most = (steps * step) / (sizes[index] ?? step);
+    const count = Math.min(most, group.hashes.length / HASH_BYTES);
+    const hashes = group.hashes.subarray(0, count * HASH_BYTES);
+    return { ...group, hashes, from: Math.min(group.from, count) };
+  });
+}
+
+function leastCommonMultiple(a: number, b: number): number {
+  let [high, low] = [a, b];
+  while (low > 0) [high, low] = [low, high % low];
+  return (a / high) * b;
+}

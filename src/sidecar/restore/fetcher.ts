@@ -1,0 +1,333 @@
+// Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
+import { PACKED_KEY_BYTES, packKey } from "../../block.ts";
+import type { RecordClass } from "../../block.ts";
+import type { FetchSink } from "../../client/fetch-ledger.ts";
+import type { FetchRun, VaultClient } from "../../client/vault-client.ts";
+import type { EnginePace } from "../../cost/engine-pace.ts";
+import type { Link } from "../../cost/link.ts";
+import { toTierkvError } from "../../errors.ts";
+import type { TierkvError } from "../../errors.ts";
+import { failpoint } from "../../failpoint.ts";
+import {
+  CALL_TIMEOUT_MS,
+  FETCH_WINDOW_BYTES,
+  FETCH_WINDOW_KEYS,
+  FETCHES_IN_FLIGHT_MAX,
+} from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { BusyTime, nowMs } from "../../time.ts";
+import type { Block, Shelf } from "../slots/shelf.ts";
+import type { RightOfWay } from "../vaults/right-of-way.ts";
+import type { Links, VaultClients } from "../vaults/vaults.ts";
+import { Window } from "./window.ts";
+
+export interface FetcherOptions {
+  shelf: Shelf;
+  arena: number;
+  shards: number;
+  fidelity: number;
+  vaults: VaultClients;
+  links: Links;
+  pace: EnginePace;
+  way: RightOfWay;
+  /** A call may take this long in all. */
+  callMs: number;
+  /** A call that brings nothing for this long is given up. */
+  stallMs: number;
+  geometryOf(group: number, shard: number): number;
+  /** Wire bytes of one block with all shards, at most. */
+  blockBytes(group: number): number;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** Wanted blocks of one class, oldest first; those nobody wants any more are skipped when met. */
+interface Lane {
+  queue: Block[];
+  head: number;
+  windows: Set<Window>;
+  /** Largest wire bytes that wait or are on their way. */
+  pendingBytes: number;
+}
+
+export class Fetcher {
+  readonly #options: FetcherOptions;
+  readonly #lanes: Record<RecordClass, Lane> = { kv: newLane(), ssm: newLane() };
+  readonly #blockBytes = new Map<number, number>();
+  readonly #busy: BusyTime;
+  #isPumping = false;
+  #isClosed = false;
+
+  constructor(options: FetcherOptions) {
+    this.#options = options;
+    this.#busy = new BusyTime((us) => options.counters.add("fetch_busy_us", us));
+  }
+
+  get inFlight(): number {
+    return this.#lanes.kv.windows.size + this.#lanes.ssm.windows.size;
+  }
+
+  /** Largest wire bytes of a class that wait or are on their way. */
+  pendingBytes(recordClass: RecordClass): number {
+    return this.#lanes[recordClass].pendingBytes;
+  }
+
+  /** Queues a wanted block behind those added before. */
+  add(block: Block): void {
+    const lane = this.#lanes[block.recordClass];
+    lane.queue.push(block);
+    lane.pendingBytes += this.#bytes(block);
+    // Plans that came and went while a call hung leave blocks behind that are gone.
+    if (lane.queue.length > this.#options.shelf.capacity * 2) {
+      const left = lane.queue.slice(lane.head);
+      lane.queue = left.filter(({ state }) => state === "wanted");
+      lane.pendingBytes -= this.#bytesOf(left) - this.#bytesOf(lane.queue);
+      lane.head = 0;
+    }
+    this.#pumpSoon();
+  }
+
+  /** A block that is being fetched has no user any more. */
+  dropUnwanted(block: Block): void {
+    block.call?.dropUnwanted();
+  }
+
+  /** Gives everything up; no slot is written afterwards. */
+  close(): void {
+    this.#isClosed = true;
+    for (const lane of Object.values(this.#lanes)) {
+      const left = lane.queue.slice(lane.head);
+      lane.pendingBytes -= this.#bytesOf(left);
+      for (const block of left) this.#options.shelf.fail(block, "deadline");
+      lane.queue = [];
+      lane.head = 0;
+      for (const window of lane.windows) window.end("deadline");
+    }
+  }
+
+  /** One turn of the loop later, so that a plan's blocks share windows. */
+  #pumpSoon(): void {
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    setImmediate(() => {
+      this.#isPumping = false;
+      if (this.#isClosed) return;
+      this.#pump("kv");
+      this.#pump("ssm");
+    });
+  }
+
+  #pump(recordClass: RecordClass): void {
+    const lane = this.#lanes[recordClass];
+    const client = this.#options.vaults[recordClass];
+    const link = this.#options.links[recordClass];
+    const turnBytes = link?.turnBytes("down", FETCH_WINDOW_BYTES) ?? FETCH_WINDOW_BYTES;
+    while (lane.windows.size < FETCHES_IN_FLIGHT_MAX) {
+      const blocks = this.#nextBlocks(lane, turnBytes);
+      if (blocks.length === 0) return;
+      if (client === null) {
+        lane.pendingBytes -= this.#bytesOf(blocks);
+        for (const block of blocks) this.#options.shelf.fail(block, "end_of_hit");
+      } else {
+        this.#start(client, lane, blocks);
+      }
+    }
+  }
+
+  /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
+  #nextBlocks(lane: Lane, turnBytes: number): readonly Block[] {
+    const { shelf } = this.#options;
+    for (;;) {
+      const blocks = this.#take(lane, turnBytes);
+      const count = blocks.length === 0 ? 0 : shelf.startFetch(blocks);
+      if (count === blocks.length) return blocks;
+      const left = blocks.slice(count);
+      lane.pendingBytes -= this.#bytesOf(left);
+      for (const block of left) shelf.fail(block, "no_slot");
+      if (count > 0) return blocks.slice(0, count);
+    }
+  }
+
+  /** The next blocks of one namespace that are still wanted, as many as one call brings. */
+  #take(lane: Lane, turnBytes: number): Block[] {
+    const { shards, pace } = this.#options;
+    const blocks: Block[] = [];
+    let bytes = 0;
+    for (; lane.head < lane.queue.length; lane.head += 1) {
+      const block = lane.queue[lane.head];
+      if (block?.state !== "wanted") {
+        lane.pendingBytes -= block === undefined ? 0 : this.#bytes(block);
+        continue;
+      }
+      bytes += this.#bytes(block);
+      const isFull =
+        pace.wireBytes(bytes) > turnBytes ||
+        (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
+        blocks[0]?.namespace.equals(block.namespace) === false;
+      if (isFull && blocks.length > 0) return blocks;
+      blocks.push(block);
+    }
+    lane.queue = [];
+    lane.head = 0;
+    return blocks;
+  }
+
+  #start(client: VaultClient, lane: Lane, blocks: readonly Block[]): void {
+    const { shelf, shards, arena, fidelity, geometryOf, counters } = this.#options;
+    const window = new Window({
+      blocks,
+      shards,
+      arena,
+      fidelity,
+      shelf,
+      geometryOf,
+      onBytes: (count) => counters.add("bytes_fetched", count),
+      onBadRecord: (key, error) => this.#report(client, blocks, key, error),
+    });
+    lane.windows.add(window);
+    const link = this.#options.links[client.name];
+    link?.down.begin(link.questionMs(0) ?? 0);
+    this.#options.way.begin();
+    this.#busy.begin();
+    void this.#run(client, window, blocks, link).then((isCut) => {
+      lane.windows.delete(window);
+      lane.pendingBytes -= this.#bytesOf(blocks);
+      link?.down.end(isCut);
+      this.#options.way.end();
+      this.#busy.end();
+      this.#pumpSoon();
+    });
+  }
+
+  #bytesOf(blocks: readonly Block[]): number {
+    let sum = 0;
+    for (const block of blocks) sum += this.#bytes(block);
+    return sum;
+  }
+
+  /** Of one block with all shards; what a group's are is asked once. */
+  #bytes({ group }: Block): number {
+    let bytes = this.#blockBytes.get(group);
+    if (bytes === undefined) {
+      bytes = this.#options.blockBytes(group);
+      this.#blockBytes.set(group, bytes);
+    }
+    return bytes;
+  }
+
+  /** True when it was given up, or broke; never rejects. */
+  async #run(
+    client: VaultClient,
+    window: Window,
+    blocks: readonly Block[],
+    link: Link | null,
+  ): Promise<boolean> {
+    const { callMs, counters, logger, shards } = this.#options;
+    const stopWatch = this.#watch(window);
+    try {
+      const [first] = blocks;
+      if (first === undefined) return false;
+      const endMs = nowMs() + callMs;
+      const call = { deadlineMs: callMs, signal: window.signal };
+      const { namespace } = first;
+      const moved = (bytes: number): void => link?.down.moved(bytes);
+      const onProgress = (bytes: number): void => {
+        window.touch();
+        moved(bytes);
+      };
+      await failpoint("sidecar.fetch.begun");
+      const landed = await client.land(namespace, window.landingPlan(), { ...call, onProgress });
+      await failpoint("sidecar.fetch.landed");
+      const left = window.settle(landed);
+      counters.add(left.length === 0 ? "fetches_lanes" : "fetches_grpc");
+      if (left.length > 0) {
+        const sink = sinkOf(window, left, moved);
+        const rest = { ...call, deadlineMs: Math.max(0, endMs - nowMs()) };
+        await client.fetch(namespace, runsOf(blocks, shards, left), sink, rest);
+      }
+      this.#learnBytes(blocks, window.bytes);
+      for (const block of blocks) if (block.state === "placed") block.noteHeld(client.epoch);
+      window.finish("end_of_hit");
+      return false;
+    } catch (error) {
+      if (!window.signal.aborted) {
+        counters.add("vault_errors");
+        logger.debug({ err: toTierkvError(error), vault: client.name }, "fetch failed");
+      }
+      window.end("vault_down");
+      return true;
+    } finally {
+      stopWatch();
+    }
+  }
+
+  /** How large records really are; only of windows that brought all of theirs. */
+  #learnBytes(blocks: readonly Block[], bytes: number): void {
+    if (!blocks.every(({ state }) => state === "placed")) return;
+    this.#options.pace.fetched(bytes, this.#bytesOf(blocks));
+  }
+
+  #watch(window: Window): () => void {
+    const { stallMs, counters, logger } = this.#options;
+    const check = (): void => {
+      if (window.isOver || nowMs() - window.lastMs <= stallMs) return;
+      counters.add("fetch_stalls");
+      logger.debug({ stallMs }, "fetch given up: no byte came");
+      window.end("vault_down");
+    };
+    // After the next poll: when the loop itself was late, bytes may be waiting to be read.
+    const timer = setInterval(() => setImmediate(check), Math.max(1, stallMs / 4));
+    return () => clearInterval(timer);
+  }
+
+  #report(client: VaultClient, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
+    const { counters, logger } = this.#options;
+    counters.add("bad_records");
+    logger.warn({ err: error, vault: client.name }, "a record did not verify; the vault is told");
+    const [first] = blocks;
+    if (first === undefined) return;
+    client
+      .report(first.namespace, key, error.message, CALL_TIMEOUT_MS)
+      .catch((failure: unknown) => logger.debug({ err: failure }, "the report did not arrive"));
+  }
+}
+
+function newLane(): Lane {
+  return { queue: [], head: 0, windows: new Set(), pendingBytes: 0 };
+}
+
+/** Of the items `left`: neighbours of one group form one run; item i is block i / shards, shard i % shards. */
+function runsOf(blocks: readonly Block[], shards: number, left: readonly number[]): FetchRun[] {
+  const runs: { recordClass: RecordClass; group: number; keys: Buffer[] }[] = [];
+  for (const item of left) {
+    const block = blocks[Math.floor(item / shards)];
+    if (block === undefined) continue;
+    const { group, recordClass, hashes, index } = block;
+    let run = runs.at(-1);
+    if (run?.group !== group) {
+      run = { recordClass, group, keys: [] };
+      runs.push(run);
+    }
+    const key = Buffer.allocUnsafe(PACKED_KEY_BYTES);
+    packKey(key, 0, hashes, index, group, item % shards);
+    run.keys.push(key);
+  }
+  return runs.map((run) => ({ ...run, keys: Buffer.concat(run.keys) }));
+}
+
+/** The window, for a call that numbers only the items `left`. */
+function sinkOf(
+  window: Window,
+  left: readonly number[],
+  moved: (bytes: number) => void,
+): FetchSink {
+  const at = (item: number): number => left[item] ?? -1;
+  return {
+    piece: (item, offset, recordBytes, data) => {
+      moved(data.length);
+      window.piece(at(item), offset, recordBytes, data);
+    },
+    missing: (item, status) => window.missing(at(item), status),
+  };
+}

@@ -1,0 +1,25 @@
+// Owns the shape of what the restores of an engine stand on, once its arena is there.
+import type { Arena } from "../../arena/arena.ts";
+import type { Shelf } from "../slots/shelf.ts";
+import type { GroupShape } from "./boundary.ts";
+import type { Fetcher } from "./fetcher.ts";
+import type { Pacer } from "./pacer.ts";
+
+export interface Ground {
+  shelf: Shelf;
+  fetcher: Fetcher;
+  pacer: Pacer;
+  /** Decoded bytes of one block with all shards. */
+  sourceBytes(group: number): number;
+  shapeOf(group: number): GroupShape;
+}
+
+/** Everything that exists only while there is an arena. */
+export interface Stage {
+  arena: Arena;
+  wireId: number;
+  shelf: Shelf;
+  fetcher: Fetcher;
+  pacer: Pacer;
+  poll: NodeJS.Timeout;
+}

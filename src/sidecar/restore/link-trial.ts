@@ -1,0 +1,52 @@
+// Owns the trial of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
+import type { Namespace } from "../../block.ts";
+import { LINK_TURN_BYTES_MIN } from "../../limits-cost.ts";
+import { HASHES_PER_COPY } from "../../limits.ts";
+import type { Block, BlockUser, Shelf } from "../slots/shelf.ts";
+import type { Ground } from "./ground.ts";
+import { copyRun } from "./lookup.ts";
+import type { Wish } from "./plan.ts";
+
+/** Uses blocks until they have come, or will not. */
+class Trial implements BlockUser {
+  readonly #shelf: Shelf;
+  readonly #blocks = new Set<Block>();
+
+  constructor(shelf: Shelf) {
+    this.#shelf = shelf;
+  }
+
+  add(block: Block): void {
+    this.#blocks.add(block);
+  }
+
+  onBlock(): void {
+    for (const block of this.#blocks) {
+      if (block.state === "wanted" || block.state === "fetching") continue;
+      this.#blocks.delete(block);
+      this.#shelf.leave(block, this);
+    }
+  }
+}
+
+/** Nobody waits for it, and it takes no room from plans; what it brings stays for the next request. */
+export function tryLink(ground: Ground, namespace: Namespace, wishes: readonly Wish[]): void {
+  const { shelf, fetcher, pacer, sourceBytes } = ground;
+  const trial = new Trial(shelf);
+  for (const wish of wishes) {
+    const { group, recordClass, keys } = wish;
+    if (!pacer.isStale(recordClass) || fetcher.pendingBytes(recordClass) > 0) continue;
+    let run = copyRun(namespace, wish, 0);
+    let bytes = 0;
+    for (const [index, key] of keys.entries()) {
+      if (bytes >= LINK_TURN_BYTES_MIN || shelf.room <= 0) break;
+      const at = index % HASHES_PER_COPY;
+      if (at === 0) run = copyRun(namespace, wish, index);
+      if (shelf.isPlaced(key) || shelf.isInUse(key)) continue;
+      const block = shelf.use(key, run, at, trial);
+      trial.add(block);
+      fetcher.add(block);
+      bytes += sourceBytes(group);
+    }
+  }
+}

@@ -1,0 +1,239 @@
+// Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault class, both at once.
+import {
+  countBits,
+  HASH_BYTES,
+  hasBit,
+  newBitmap,
+  PACKED_KEY_BYTES,
+  packKey,
+  setBit,
+} from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
+import { toTierkvError } from "../../errors.ts";
+import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { yieldToLoop } from "../../time.ts";
+import { blockKeys } from "../slots/shelf.ts";
+import type { BlockRun, Shelf } from "../slots/shelf.ts";
+import type { MissReason } from "../socket/reasons.ts";
+import type { Fates } from "../trace/fates.ts";
+import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
+
+export interface LookupGroup {
+  group: number;
+  class: RecordClass;
+  /** 32 bytes each. */
+  hashes: Buffer;
+}
+
+export interface LookupAnswer {
+  /** Shelf keys, per group, per hash. */
+  keys: string[][];
+  /** Bitmaps over the hashes, per group: held with all shards, here or in a vault. */
+  held: Buffer[];
+  /** A vault that was asked did not answer; what it holds counts as not held. */
+  isVaultDown: boolean;
+}
+
+export interface LookupContext {
+  namespace: Namespace;
+  shards: number;
+  /** null: the engine has no arena yet. */
+  shelf: Shelf | null;
+  gates: LookupGates;
+  /** False once nobody waits for the answer. */
+  isWanted(): boolean;
+  timeoutMs: number;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** Hashes of one group that a vault is asked for, by index. */
+interface Asked {
+  group: LookupGroup;
+  held: Buffer;
+  indexes: number[];
+}
+
+export async function lookUp(
+  groups: readonly LookupGroup[],
+  context: LookupContext,
+): Promise<LookupAnswer> {
+  const held = groups.map(({ hashes }) => newBitmap(hashes.length / HASH_BYTES));
+  const keys: string[][] = groups.map(() => []);
+  const open: Record<RecordClass, Asked[]> = { kv: [], ssm: [] };
+  let seen = 0;
+  for (const [groupIndex, group] of groups.entries()) {
+    const keyOf = blockKeys(context.namespace, group.group, group.hashes);
+    const asked: Asked = { group, held: held[groupIndex] ?? newBitmap(0), indexes: [] };
+    open[group.class].push(asked);
+    for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
+      const key = keyOf(index);
+      keys[groupIndex]?.push(key);
+      if (context.shelf?.isPlaced(key) === true) setBit(asked.held, index);
+      else asked.indexes.push(index);
+      seen += 1;
+      if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+    }
+  }
+  const answers = await Promise.all([
+    askVault("kv", open.kv, context),
+    askVault("ssm", open.ssm, context),
+  ]);
+  context.counters.add("lookup_keys", seen);
+  context.counters.add("lookup_hits", countHits(groups, held));
+  return { keys, held, isVaultDown: answers.includes(false) };
+}
+
+export interface MissContext {
+  gates: LookupGates;
+  fates: Fates;
+  /** Prompt tokens before what can be restored. */
+  tokens: number;
+}
+
+/** A group that was asked for, from block `from` on; `tail` above 0: only its last blocks are needed. */
+type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number; tenant: number };
+
+/** Why the first block is missing that is not held and was to be fetched, in one word; null: none is. */
+export function whyMissing(
+  namespace: Namespace,
+  groups: readonly NeededGroup[],
+  { held, isVaultDown }: LookupAnswer,
+  { gates, fates, tokens }: MissContext,
+): string | null {
+  const miss = firstMiss(groups, held);
+  const step = Math.max(...groups.map((group) => group.tokens));
+  const last = groups.find(({ class: of }) => of === "ssm") ?? groups.find(({ tail }) => tail > 0);
+  if (last === undefined || (miss !== null && miss.tokens < tokens + step)) {
+    if (miss === null) return null;
+    const { group, recordClass, hash, tenant } = miss;
+    const trouble = troubleOf(gates[recordClass], isVaultDown);
+    return trouble ?? fates.missReason(namespace, recordClass, group, hash, tenant);
+  }
+  return troubleOf(gates[last.class], isVaultDown) ?? fateOfLast(namespace, last, tokens, fates);
+}
+
+/** States and windows lie at few places: what became of the deepest one behind `tokens` says more than that there is none. */
+function fateOfLast(
+  namespace: Namespace,
+  group: NeededGroup,
+  tokens: number,
+  fates: Fates,
+): string {
+  const count = group.hashes.length / HASH_BYTES;
+  for (let index = count - 1; index >= 0 && index * group.tokens >= tokens; index -= 1) {
+    const { class: recordClass, group: number, tenant } = group;
+    const hash = hashAt(group, index);
+    const reason = fates.missReason(namespace, recordClass, number, hash, tenant);
+    if (reason !== "never_stored") return reason;
+  }
+  const never: MissReason = group.class === "ssm" ? "state_not_handed_over" : "never_stored";
+  return never;
+}
+
+function troubleOf(gate: LookupGate | null, isVaultDown: boolean): MissReason | null {
+  if (gate === null) return "no_vault";
+  if (gate.state === "quarantined") return "vault_quarantined";
+  if (gate.state === "refused") return "vault_refused";
+  return isVaultDown ? "vault_down" : null;
+}
+
+interface Miss {
+  group: number;
+  recordClass: RecordClass;
+  hash: Buffer;
+  tenant: number;
+  /** Of the prompt, before it. */
+  tokens: number;
+}
+
+/** Of the groups that need every block: the one nearest to the prompt's start. */
+function firstMiss(groups: readonly NeededGroup[], held: readonly Buffer[]): Miss | null {
+  let first: Miss | null = null;
+  for (const [at, asked] of groups.entries()) {
+    const { group, class: recordClass, hashes, from, tokens, tail, tenant } = asked;
+    const bitmap = held[at];
+    if (bitmap === undefined || tail > 0) continue;
+    let index = from;
+    while (index < hashes.length / HASH_BYTES && hasBit(bitmap, index)) index += 1;
+    if (index === hashes.length / HASH_BYTES) continue;
+    if (first !== null && first.tokens <= index * tokens) continue;
+    const hash = hashAt(asked, index);
+    first = { group, recordClass, hash, tenant, tokens: index * tokens };
+  }
+  return first;
+}
+
+function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): number {
+  return groups.reduce((sum, { hashes }, index) => {
+    const bitmap = held[index];
+    return bitmap === undefined ? sum : sum + countBits(bitmap, hashes.length / HASH_BYTES);
+  }, 0);
+}
+
+export function hashAt(group: { hashes: Buffer }, index: number): Buffer {
+  return group.hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
+}
+
+/** Blocks from `index` on, HASHES_PER_COPY at most, with an own copy of their hashes: they outlive the frame they came in. */
+export function copyRun(
+  namespace: Namespace,
+  run: Omit<BlockRun, "namespace">,
+  index: number,
+): BlockRun {
+  const { group, recordClass, hashes, first, tenant } = run;
+  const end = (index + HASHES_PER_COPY) * HASH_BYTES;
+  const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
+  const parent = Buffer.from(index === 0 ? run.parent : hashAt({ hashes }, index - 1));
+  const at = first + index;
+  return { namespace, recordClass, group, hashes: copy, parent, first: at, tenant };
+}
+
+/** Sets the bits of what the vault of that class holds; false when it did not answer. */
+async function askVault(
+  recordClass: RecordClass,
+  asked: readonly Asked[],
+  context: LookupContext,
+): Promise<boolean> {
+  const gate = context.gates[recordClass];
+  if (gate === null || asked.every(({ indexes }) => indexes.length === 0)) return true;
+  try {
+    const { namespace, shards } = context;
+    const packed = await packAsked(asked, shards);
+    const { timeoutMs, isWanted } = context;
+    const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
+    if (present === null) return false;
+    let at = 0;
+    for (const { held, indexes } of asked) {
+      for (const index of indexes) {
+        let found = 0;
+        while (found < shards && hasBit(present, at + found)) found += 1;
+        if (found === shards) setBit(held, index);
+        at += shards;
+      }
+    }
+    return true;
+  } catch (error) {
+    context.counters.add("vault_errors");
+    context.logger.debug({ err: toTierkvError(error), vault: recordClass }, "look-up failed");
+    return false;
+  }
+}
+
+/** Keys of all shards of what is asked: shard after shard, block after block. */
+async function packAsked(asked: readonly Asked[], shards: number): Promise<Buffer> {
+  const count = asked.reduce((sum, { indexes }) => sum + indexes.length, 0);
+  const packed = Buffer.allocUnsafe(count * shards * PACKED_KEY_BYTES);
+  let at = 0;
+  for (const { group, indexes } of asked) {
+    for (const index of indexes) {
+      for (let shard = 0; shard < shards; shard += 1) {
+        at = packKey(packed, at, group.hashes, index, group.group, shard);
+      }
+      if (at % (KEYS_PER_SLICE * PACKED_KEY_BYTES) === 0) await yieldToLoop();
+    }
+  }
+  return packed;
+}

@@ -1,0 +1,306 @@
+// Owns the weighing of one engine's restores against computing: before the look-up, after it, and while a fetch runs.
+import { HASH_BYTES, PACKED_KEY_BYTES } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
+import type { Decision, EnginePace, Offer } from "../../cost/engine-pace.ts";
+import type { Link } from "../../cost/link.ts";
+import type { Step } from "../../cost/prefill.ts";
+import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../../limits-cost.ts";
+import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits.ts";
+import type { Forecast } from "../engine/engine-status.ts";
+import { blockKey } from "../slots/shelf.ts";
+import type { Shelf } from "../slots/shelf.ts";
+import type { PrefetchGroup } from "../socket/messages.ts";
+import type { Links } from "../vaults/vaults.ts";
+import type { Boundary, GroupShape } from "./boundary.ts";
+import { hashAt } from "./lookup.ts";
+import type { Plan, Span, Wish } from "./plan.ts";
+
+export interface PacerOptions {
+  pace: EnginePace;
+  links: Links;
+  shelf: Shelf;
+  shards: number;
+  /** Those of the engine. */
+  groups(): number[];
+  shapeOf(group: number): GroupShape & { class: RecordClass };
+  /** Decoded bytes of one block with all shards. */
+  sourceBytes(group: number): number;
+  /** Wire bytes of one block with all shards, at most. */
+  blockBytes(group: number): number;
+  /** Largest wire bytes that are asked for and have not come. */
+  pendingBytes(recordClass: RecordClass): number;
+}
+
+type Bytes = Record<RecordClass, number>;
+
+export class Pacer {
+  readonly #options: PacerOptions;
+
+  constructor(options: PacerOptions) {
+    this.#options = options;
+  }
+
+  spanOf(groups: readonly PrefetchGroup[]): Span {
+    const tokensOf = (group: number, blocks: number): number =>
+      this.#options.shapeOf(group).tokens * blocks;
+    return {
+      start: Math.max(0, ...groups.map(({ group, from }) => tokensOf(group, from))),
+      end: Math.max(
+        0,
+        ...groups.map(({ group, hashes }) => tokensOf(group, hashes.length / HASH_BYTES)),
+      ),
+    };
+  }
+
+  /** Milliseconds that computing takes; null: not known. Nobody may wait longer than that. */
+  recomputeMs({ start, end }: Span): number | null {
+    const seconds = this.#gainS({ start, end });
+    return seconds === null ? null : seconds * 1000;
+  }
+
+  /** What a look-up may take at most, ms; 0: not even the usual answer would leave anything to gain. null: no opinion. */
+  lookupMs(
+    span: Span,
+    groups: readonly PrefetchGroup[],
+    namespace: Namespace | null,
+  ): number | null {
+    const { links, pace, shards } = this.#options;
+    const gainS = this.#gainS(span);
+    if (gainS === null || this.#isFirstPlaced(groups, namespace)) return null;
+    const roomMs = (gainS - pace.loadS(0)) * 1000;
+    let usualMs = 0;
+    let mostMs = gainS * 1000 * LOOKUP_SHARE_MAX;
+    for (const group of groups) {
+      const bytes = (group.hashes.length / HASH_BYTES) * shards * PACKED_KEY_BYTES;
+      const asked = this.#questionOf(links[group.class], bytes, roomMs);
+      usualMs = Math.max(usualMs, asked.usualMs);
+      mostMs = Math.max(mostMs, asked.mostMs);
+    }
+    return usualMs >= roomMs ? 0 : Math.min(roomMs, mostMs);
+  }
+
+  /**
+   * Nobody knows: all the time there is. Not asked for a while: it is asked again, for a small share of the time. Else an
+   * answer may be late once in a while: giving up for every pause of this machine would lose what restores gain.
+   */
+  #questionOf(
+    link: Link | null,
+    bytes: number,
+    roomMs: number,
+  ): { usualMs: number; mostMs: number } {
+    const usualMs = link?.questionMs(bytes) ?? null;
+    if (link === null || usualMs === null) return { usualMs: 0, mostMs: roomMs };
+    if (link.isUnasked) return { usualMs: 0, mostMs: 0 };
+    const lateMs = roomMs * LOOKUP_LATE_SHARE_MAX;
+    return { usualMs, mostMs: Math.max(lateMs, link.questionMostMs(bytes) ?? 0) };
+  }
+
+  /** Chooses how much of what is held is restored, and makes it the plan's. */
+  decide(plan: Plan, { tokens, wishes }: Boundary): Decision {
+    const decision = this.#weigh(plan.span, tokens, wishes);
+    plan.tokens = decision.tokens;
+    plan.isRefused = decision.choice === "recomputed" && decision.why !== "nothing_held";
+    plan.wishes = decision.tokens < tokens ? this.#cut(wishes, decision.tokens) : wishes;
+    return decision;
+  }
+
+  #weigh(span: Span, boundary: number, wishes: readonly Wish[]): Decision {
+    const offers: Offer[] = [];
+    const local = this.#localOffer(wishes);
+    if (local !== null && local.tokens > span.start && local.tokens < boundary) offers.push(local);
+    offers.push(this.#wholeOffer(boundary, wishes));
+    return this.#options.pace.choose(span.start, span.end, offers);
+  }
+
+  /** Cuts wishes of a group that may be used up to any block. */
+  #cut(wishes: readonly Wish[], tokens: number): Wish[] {
+    return wishes.map((wish) => {
+      const end = tokens / this.#options.shapeOf(wish.group).tokens;
+      const count = Math.max(0, end - wish.first);
+      const hashes = wish.hashes.subarray(0, count * HASH_BYTES);
+      return { ...wish, keys: wish.keys.slice(0, count), hashes, cut: "slower" };
+    });
+  }
+
+  /** True when what is placed now, and computing the rest, answers before what is still to come. */
+  isBetterNow(plan: Plan): boolean {
+    const { pace, links, sourceBytes, blockBytes } = this.#options;
+    const { start, end } = plan.span;
+    if (pace.isAlways) return false;
+    const missing: Bytes = { kv: 0, ssm: 0 };
+    const ahead: Bytes = { kv: 0, ssm: 0 };
+    let [wholeBytes, placedBytes] = [0, 0];
+    let isWhole = true;
+    for (const run of plan.runs) {
+      const left = run.length - run.placed;
+      isWhole &&= left === 0;
+      missing[run.recordClass] += left * blockBytes(run.group);
+      wholeBytes += run.length * sourceBytes(run.group);
+      placedBytes += run.placed * sourceBytes(run.group);
+    }
+    if (isWhole) return false;
+    const placedTokens = this.placedTokens(plan);
+    for (const of of ["kv", "ssm"] as const) {
+      ahead[of] = Math.max(0, this.#options.pendingBytes(of) - missing[of]);
+    }
+    const whole = { tokens: plan.tokens, fetchS: this.#fetchS(links, missing, ahead) };
+    const wait = pace.costOf({ ...whole, loadBytes: wholeBytes }, end);
+    const loadBytes = placedTokens > start ? placedBytes : 0;
+    const now = pace.costOf({ tokens: placedTokens, fetchS: 0, loadBytes }, end);
+    if (wait === null || now === null) return false;
+    const nowS = now.computeS + (loadBytes > 0 ? now.loadS : 0);
+    return nowS * (1 + PACE_MARGIN) < wait.fetchS + wait.loadS + wait.computeS;
+  }
+
+  /** Prompt tokens up to which what is placed can be used. */
+  placedTokens({ runs, span, tokens }: Plan): number {
+    const [run] = runs;
+    if (run === undefined) return span.start;
+    if (this.#isPlain(runs))
+      return (run.first + run.placed) * this.#options.shapeOf(run.group).tokens;
+    return runs.every(({ isComplete, cut }) => isComplete && cut !== "slower")
+      ? tokens
+      : span.start;
+  }
+
+  /** What vLLM took of a plan was loaded within `seconds` of being placed. */
+  loaded(plan: Plan, tokens: number, seconds: number): void {
+    const { pace, sourceBytes, shapeOf } = this.#options;
+    const bytes = plan.runs.reduce((sum, { group, placed }) => {
+      const most = Math.ceil(tokens / shapeOf(group).tokens);
+      return sum + Math.min(placed, most) * sourceBytes(group);
+    }, 0);
+    pace.loaded(bytes, seconds);
+  }
+
+  /** Takes measured steps; gives the fewest tokens to restore that are not computed sooner than a vault could be asked. */
+  learn(steps: readonly Step[]): number {
+    const { pace, links } = this.#options;
+    for (const step of steps) pace.prefill.learn(step);
+    const link = links.kv ?? links.ssm;
+    const askMs = link === null || link.isUnasked ? 0 : (link.questionMs(0) ?? 0);
+    // Half of it: only what is beyond doubt is not even asked for.
+    return pace.tokensWorth((pace.loadS(0) + askMs / 1000) / 2, PROMPT_TOKENS_MAX);
+  }
+
+  /**
+   * Whether a restore could ever win on the present links. What it gains grows faster with length than what it costs,
+   * so the longest prompt decides; where too little is known, or was known too long ago, saving goes on.
+   */
+  isWorthSaving(maxModelLen: number): boolean {
+    const { pace, links, groups, shapeOf } = this.#options;
+    const gainS = this.#gainS({ start: 0, end: maxModelLen });
+    if (gainS === null) return true;
+    for (const group of groups()) {
+      const link = links[shapeOf(group).class];
+      if (link === null || (link.down.isStale && link.up.isStale)) return true;
+    }
+    const { missing, loadBytes } = this.#bytesOf(maxModelLen);
+    const fetchS = this.#fetchS(links, missing, { kv: 0, ssm: 0 });
+    return fetchS === null || fetchS + pace.loadS(loadBytes) < gainS;
+  }
+
+  /** Of prompts of growing length, the last as long as the engine takes them. */
+  forecast(maxModelLen: number): Forecast[] {
+    const all = Array.from({ length: FORECAST_LENGTHS }, (_, at) => FORECAST_TOKENS_MIN * 2 ** at);
+    const lengths = all.filter((tokens) => tokens < maxModelLen);
+    if (lengths.length < all.length) lengths.push(maxModelLen);
+    return lengths.map((tokens) => this.#forecastOf(tokens));
+  }
+
+  #forecastOf(tokens: number): Forecast {
+    const { pace, groups, shapeOf } = this.#options;
+    const step = Math.max(1, ...groups().map((group) => shapeOf(group).tokens));
+    // One token at least is computed.
+    const boundary = Math.floor((tokens - 1) / step) * step;
+    const { missing, loadBytes } = this.#bytesOf(boundary);
+    const ms = (seconds: number | null): number | null => (seconds === null ? null : seconds * 1e3);
+    return {
+      tokens,
+      computeMs: ms(pace.prefill.seconds(0, tokens)),
+      restMs: ms(pace.prefill.seconds(boundary, tokens)),
+      loadMs: pace.loadS(loadBytes) * 1000,
+      wireBytes: { kv: pace.wireBytes(missing.kv), ssm: pace.wireBytes(missing.ssm) },
+    };
+  }
+
+  /** Largest wire bytes, and decoded ones, of all that a prompt of that length needs. */
+  #bytesOf(promptTokens: number): { missing: Bytes; loadBytes: number } {
+    const { groups, shapeOf, sourceBytes, blockBytes } = this.#options;
+    const missing: Bytes = { kv: 0, ssm: 0 };
+    let loadBytes = 0;
+    for (const group of groups()) {
+      const { tokens, tail, class: recordClass } = shapeOf(group);
+      const whole = Math.floor(promptTokens / tokens);
+      const blocks = tail === 0 ? whole : Math.min(tail, whole);
+      missing[recordClass] += blocks * blockBytes(group);
+      loadBytes += blocks * sourceBytes(group);
+    }
+    return { missing, loadBytes };
+  }
+
+  /** Why a link must be tried beside the request: nothing has been fetched over it for a while. */
+  isStale(recordClass: RecordClass): boolean {
+    return this.#options.links[recordClass]?.down.isStale === true;
+  }
+
+  #isFirstPlaced(groups: readonly PrefetchGroup[], namespace: Namespace | null): boolean {
+    const [group] = groups;
+    if (group === undefined || namespace === null) return false;
+    if (group.from >= group.hashes.length / HASH_BYTES) return false;
+    const key = blockKey(namespace, group.group, hashAt(group, group.from));
+    return this.#options.shelf.isPlaced(key);
+  }
+
+  #isPlain(groups: readonly { group: number }[]): boolean {
+    const [first] = groups;
+    return (
+      groups.length === 1 && first !== undefined && this.#options.shapeOf(first.group).tail === 0
+    );
+  }
+
+  /** Seconds of computing that a restore of everything would save. */
+  #gainS({ start, end }: Span): number | null {
+    const { prefill, isAlways } = this.#options.pace;
+    if (isAlways) return null;
+    const whole = prefill.seconds(start, end);
+    const rest = prefill.seconds(end, end);
+    return whole === null || rest === null ? null : Math.max(0, whole - rest);
+  }
+
+  /** What lies in the arena already, where a part is of use. */
+  #localOffer(wishes: readonly Wish[]): Offer | null {
+    const [wish] = wishes;
+    if (wish === undefined || !this.#isPlain(wishes)) return null;
+    const { shelf, shapeOf, sourceBytes } = this.#options;
+    let run = 0;
+    while (run < wish.keys.length && shelf.isPlaced(wish.keys[run] ?? "")) run += 1;
+    const tokens = (wish.first + run) * shapeOf(wish.group).tokens;
+    return { tokens, fetchS: 0, loadBytes: run * sourceBytes(wish.group) };
+  }
+
+  #wholeOffer(tokens: number, wishes: readonly Wish[]): Offer {
+    const { shelf, sourceBytes, blockBytes, links, pendingBytes } = this.#options;
+    const missing: Bytes = { kv: 0, ssm: 0 };
+    const ahead: Bytes = { kv: pendingBytes("kv"), ssm: pendingBytes("ssm") };
+    let loadBytes = 0;
+    for (const { group, recordClass, keys } of wishes) {
+      loadBytes += keys.length * sourceBytes(group);
+      for (const key of keys) {
+        if (shelf.isPlaced(key)) continue;
+        missing[recordClass] += blockBytes(group);
+        // Somebody else asked for it already: it is among those ahead.
+        if (shelf.isInUse(key)) ahead[recordClass] -= blockBytes(group);
+      }
+    }
+    return { tokens, fetchS: this.#fetchS(links, missing, ahead), loadBytes };
+  }
+
+  /** Both classes at the same time. */
+  #fetchS(links: Links, missing: Bytes, ahead: Bytes): number | null {
+    const { pace } = this.#options;
+    const kv = pace.fetchS(links.kv, missing.kv, Math.max(0, ahead.kv));
+    const ssm = pace.fetchS(links.ssm, missing.ssm, Math.max(0, ahead.ssm));
+    return kv === null || ssm === null ? null : Math.max(kv, ssm);
+  }
+}

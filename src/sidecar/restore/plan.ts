@@ -1,0 +1,195 @@
+// Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
+import type { Namespace, RecordClass } from "../../block.ts";
+import type { Block, BlockUser, Shelf } from "../slots/shelf.ts";
+import { slotBytes } from "../socket/messages.ts";
+import type { DoneReason } from "../socket/messages.ts";
+import type { Case } from "../trace/decisions.ts";
+
+/** A run of blocks of one group that were found held: index `first` of the group's hashes and those after it. */
+export interface Wish {
+  group: number;
+  recordClass: RecordClass;
+  first: number;
+  keys: readonly string[];
+  /** 32 bytes per key. */
+  hashes: Buffer;
+  /** Hash of the block before the first; zeros where there is none. */
+  parent: Buffer;
+  /** On whose account the blocks are stored. */
+  tenant: number;
+  /** Why it is shorter than what was asked; null when it is not. */
+  cut: DoneReason | null;
+}
+
+export interface Placed {
+  group: number;
+  first: number;
+  slots: Buffer;
+  blocks: readonly Block[];
+}
+
+/** looking: vaults are asked · queued: waits for room · fetching: blocks are on their way · done: the scheduler was told. */
+export type PlanState = "looking" | "queued" | "fetching" | "done";
+
+/** Prompt tokens: from where the engine computes, and up to where hashes are known. */
+export interface Span {
+  start: number;
+  end: number;
+}
+
+export interface PlanOptions {
+  req: string;
+  number: number;
+  openKeys: number;
+  namespace: Namespace | null;
+  span: Span;
+  account: Case;
+}
+
+export class Plan {
+  readonly req: string;
+  readonly number: number;
+  /** Keys it asked for, on all ranks, for as long as it is open. */
+  openKeys: number;
+  state: PlanState = "looking";
+  wishes: readonly Wish[] = [];
+  /** The one its keys were looked up in; the engine's may change meanwhile. */
+  readonly namespace: Namespace | null;
+  readonly runs: Run[] = [];
+  /** The scheduler gave it up, or its connection ended. */
+  isReleased = false;
+  reclaimAskedMs: number | null = null;
+  /** Prompt tokens that it restores up to. */
+  tokens = 0;
+  /** Something is held, and computing it is faster. */
+  isRefused = false;
+  readonly span: Span;
+  readonly case: Case;
+  deadline: NodeJS.Timeout | undefined;
+
+  constructor({ req, number, openKeys, namespace, span, account }: PlanOptions) {
+    this.req = req;
+    this.number = number;
+    this.openKeys = openKeys;
+    this.namespace = namespace;
+    this.span = span;
+    this.case = account;
+  }
+
+  get isOver(): boolean {
+    return this.isReleased || this.state === "done";
+  }
+
+  get blockCount(): number {
+    return this.runs.reduce((sum, run) => sum + run.length, 0);
+  }
+}
+
+/** The blocks of one wish, each used by this plan until the plan is released or the run is cut before them. */
+export class Run implements BlockUser {
+  readonly group: number;
+  readonly recordClass: RecordClass;
+  readonly first: number;
+  readonly #shelf: Shelf;
+  readonly #onChange: () => void;
+  #blocks: Block[] = [];
+  /** Blocks before it are placed, and the scheduler knows. */
+  #cursor = 0;
+  cut: DoneReason | null;
+
+  constructor(wish: Wish, shelf: Shelf, onChange: () => void) {
+    this.group = wish.group;
+    this.recordClass = wish.recordClass;
+    this.first = wish.first;
+    this.cut = wish.cut;
+    this.#shelf = shelf;
+    this.#onChange = onChange;
+  }
+
+  get length(): number {
+    return this.#blocks.length;
+  }
+
+  /** Blocks of which the scheduler was told. */
+  get placed(): number {
+    return this.#cursor;
+  }
+
+  get isComplete(): boolean {
+    return this.#cursor === this.#blocks.length;
+  }
+
+  add(block: Block): void {
+    this.#blocks.push(block);
+  }
+
+  onBlock(): void {
+    this.#onChange();
+  }
+
+  /** What was placed behind the cursor without a gap, or null. A block that will not come ends the run there. */
+  advance(): Placed | null {
+    const from = this.#cursor;
+    while (isFree(this.#blocks[this.#cursor])) this.#cursor += 1;
+    const blocks = this.#blocks.slice(from, this.#cursor);
+    const next = this.#blocks[this.#cursor];
+    if (next?.isFlushed === true) this.end("flushed");
+    else if (next?.state === "gone") this.end(next.failure ?? "end_of_hit");
+    if (blocks.length === 0) return null;
+    const slots = slotsOf(blocks, this.#shelf.shards);
+    return { group: this.group, first: this.first + from, slots: slotBytes(slots), blocks };
+  }
+
+  /** Gives up what is not placed yet. */
+  end(reason: DoneReason): void {
+    if (!this.isComplete) this.cut = reason;
+    this.#leaveFrom(this.#cursor);
+  }
+
+  leaveAll(): void {
+    this.#leaveFrom(0);
+    this.#cursor = 0;
+  }
+
+  /** The tail first: it becomes the oldest idle block, and a prefix without its tail is still of use. */
+  #leaveFrom(count: number): void {
+    while (this.#blocks.length > count) {
+      const block = this.#blocks.pop();
+      if (block !== undefined) this.#shelf.leave(block, this);
+    }
+  }
+}
+
+/** Its bytes are there, and may be used. */
+function isFree(block: Block | undefined): boolean {
+  return block?.state === "placed" && !block.isFlushed;
+}
+
+/** Slot numbers, shard after shard, block after block. */
+function slotsOf(blocks: readonly Block[], shards: number): Uint32Array {
+  const slots = new Uint32Array(blocks.length * shards);
+  let at = 0;
+  for (const { leases, leaseAt } of blocks) {
+    for (let shard = 0; shard < shards; shard += 1) {
+      slots[at] = leases[(leaseAt + shard) * 2] ?? 0;
+      at += 1;
+    }
+  }
+  return slots;
+}
+
+const WORST_FIRST: readonly DoneReason[] = [
+  "flushed",
+  "bad_record",
+  "vault_down",
+  "no_slot",
+  "overload",
+  "slower",
+  "deadline",
+  "end_of_hit",
+];
+
+/** The one reason that says most about runs that were cut for different ones. */
+export function doneReason(cuts: readonly (DoneReason | null)[]): DoneReason {
+  return WORST_FIRST.find((reason) => cuts.includes(reason)) ?? "complete";
+}

@@ -1,0 +1,371 @@
+// Owns the restores of one engine: plans are looked up, let in, fetched prefix first, and report what is placed.
+import { HASH_BYTES } from "../../block.ts";
+import type { Namespace } from "../../block.ts";
+import { TierkvError, toTierkvError } from "../../errors.ts";
+import { failpoint } from "../../failpoint.ts";
+import { PACE_TICK_MS } from "../../limits-cost.ts";
+import {
+  HASHES_PER_COPY,
+  KEYS_PER_SLICE,
+  PLAN_KEYS_MAX,
+  PLAN_KEYS_OPEN_MAX,
+  PLANS_MAX,
+} from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { nowMs, yieldToLoop } from "../../time.ts";
+import { share } from "../slots/shelf.ts";
+import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
+import type { Decisions } from "../trace/decisions.ts";
+import type { Fates } from "../trace/fates.ts";
+import type { Quarantine } from "../vaults/quarantine.ts";
+import type { LookupGates } from "../vaults/vaults.ts";
+import { Admission } from "./admission.ts";
+import { chooseBoundary, cutToKeys } from "./boundary.ts";
+import type { Asked, Boundary } from "./boundary.ts";
+import type { Ground } from "./ground.ts";
+import { Hints } from "./hints.ts";
+import { tryLink } from "./link-trial.ts";
+import { copyRun, lookUp, whyMissing } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup.ts";
+import { doneReason, Plan, Run } from "./plan.ts";
+import type { Placed } from "./plan.ts";
+
+export interface RestorerOptions {
+  engine: string;
+  shards: number;
+  decisions: Decisions;
+  fates: Fates;
+  quarantine: Quarantine;
+  gates: LookupGates;
+  waitMs: number;
+  stallMs: number;
+  counters: SidecarCounters;
+  logger: Logger;
+  send(message: SidecarMessage): void;
+}
+
+export class Restorer {
+  readonly #options: RestorerOptions;
+  readonly #hints: Hints;
+  readonly #admission: Admission;
+  readonly #plans = new Map<number, Plan>();
+  readonly #changed = new Set<Plan>();
+  #ground: Ground | null = null;
+  #isFlushing = false;
+  #isCutSaid = false;
+  #openKeys = 0;
+  #ticker: NodeJS.Timeout | undefined;
+  /** null until the scheduler has computed it; nothing can be looked up before. */
+  namespace: Namespace | null = null;
+
+  constructor(options: RestorerOptions) {
+    this.#options = options;
+    this.#hints = new Hints(options);
+    this.#admission = new Admission({
+      plans: () => this.#plans.values(),
+      begin: (plan, ground) => this.#begin(plan, ground),
+      reclaim: ({ req, number }) => {
+        options.counters.add("reclaims");
+        options.send({ t: "reclaim", req, plan: number });
+      },
+      onFailure: (error) => this.#logFailure(error),
+    });
+  }
+
+  get planCount(): number {
+    return this.#plans.size;
+  }
+
+  /** All ranks have mapped the arena and slots exist. */
+  open(ground: Ground): void {
+    this.#ground = ground;
+  }
+
+  /** Blocks may be taken that could not before. */
+  onRoom(): void {
+    this.#admission.onRoom();
+  }
+
+  prefetch(question: Prefetch): void {
+    const { counters, shards, waitMs } = this.#options;
+    counters.add("prefetch_requests");
+    const message = this.#cut(question);
+    const { req, plan: number, groups } = message;
+    if (this.#plans.has(number)) {
+      throw new TierkvError("BAD_FRAME", {
+        peer: `request ${req.slice(0, 64)}`,
+        reason: `plan = ${number}: it is in use; expected a new number for each plan`,
+      });
+    }
+    const keys = groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0) * shards;
+    if (
+      this.#plans.size >= PLANS_MAX ||
+      keys > Math.min(PLAN_KEYS_MAX, PLAN_KEYS_OPEN_MAX - this.#openKeys)
+    ) {
+      counters.add("plan_overload");
+      this.#options.decisions.refused(this.#options.engine, req, number, "overload");
+      this.#options.send({ t: "done", req, plan: number, reason: "overload" });
+      return;
+    }
+    const plan = this.#newPlan(message, keys);
+    this.#plans.set(number, plan);
+    this.#openKeys += keys;
+    this.#arm(plan, waitMs, "deadline");
+    this.#lookUp(plan, message).catch((error: unknown) => {
+      this.#logFailure(error);
+      this.#finish(plan, "vault_down");
+    });
+  }
+
+  /** Of a prompt with more keys than a plan may have, the beginning. Without ground nothing is restored anyway. */
+  #cut(message: Prefetch): Prefetch {
+    const { shards, counters, engine, logger } = this.#options;
+    const ground = this.#ground;
+    const most = Math.floor(PLAN_KEYS_MAX / shards);
+    const asked = message.groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0);
+    if (ground === null || asked <= most) return message;
+    const groups = cutToKeys(message.groups, (group) => ground.shapeOf(group).tokens, most);
+    const { end: tokens } = ground.pacer.spanOf(message.groups);
+    const { end: keptTokens } = ground.pacer.spanOf(groups);
+    counters.add("plans_cut");
+    if (!this.#isCutSaid) {
+      this.#isCutSaid = true;
+      const what = { engine, tokens, keptTokens, keysMax: PLAN_KEYS_MAX };
+      logger.warn(what, "of a prompt of more keys than a plan may have the beginning is looked up");
+    }
+    return { ...message, groups, beyond: message.beyond + tokens - keptTokens };
+  }
+
+  #newPlan({ req, plan: number, groups, beyond }: Prefetch, openKeys: number): Plan {
+    const { decisions, engine } = this.#options;
+    const span = this.#ground?.pacer.spanOf(groups) ?? { start: 0, end: 0 };
+    const account = decisions.open(engine, req, number, { ...span, beyond });
+    return new Plan({ req, number, openKeys, namespace: this.namespace, span, account });
+  }
+
+  /** Whatever comes, the plan ends in `ms`; later calls replace earlier ones. */
+  #arm(plan: Plan, ms: number, reason: DoneReason): void {
+    clearTimeout(plan.deadline);
+    plan.deadline = setTimeout(
+      () => this.#finish(plan, plan.state === "queued" ? "no_slot" : reason),
+      ms,
+    );
+  }
+
+  /** After the look-up: nobody waits longer than computing would take. */
+  #armAgain(plan: Plan, { pacer }: Ground, startedMs: number): void {
+    const recomputeMs = pacer.recomputeMs(plan.span);
+    if (recomputeMs === null) return;
+    const { waitMs } = this.#options;
+    const leftMs = Math.min(waitMs, recomputeMs) - (nowMs() - startedMs);
+    this.#arm(plan, Math.max(1, leftMs), recomputeMs < waitMs ? "slower" : "deadline");
+  }
+
+  #logFailure(error: unknown): void {
+    this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
+  }
+
+  /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours any more. */
+  release({ plan: number, tokens, loadUs }: Pick<Release, "plan" | "tokens" | "loadUs">): void {
+    const plan = this.#plans.get(number);
+    if (plan === undefined) return;
+    this.#plans.delete(number);
+    if (tokens > 0) this.#ground?.pacer.loaded(plan, tokens, loadUs / 1e6);
+    plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null);
+    plan.isReleased = true;
+    this.#settle(plan);
+    for (const run of plan.runs) run.leaveAll();
+    this.onRoom();
+  }
+
+  close(): void {
+    this.#admission.close();
+    clearInterval(this.#ticker);
+    this.#hints.close();
+    for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
+  }
+
+  async #lookUp(plan: Plan, message: Prefetch): Promise<void> {
+    const { shards, gates, waitMs, stallMs, counters, logger } = this.#options;
+    const { namespace } = plan;
+    if (namespace === null) {
+      this.#finish(plan, "not_ready");
+      return;
+    }
+    if (this.#options.quarantine.has(namespace)) {
+      this.#finish(plan, "quarantined");
+      return;
+    }
+    const startedMs = nowMs();
+    if (!this.#isWorthAsking(plan, message)) return;
+    const answer = await lookUp(message.groups, {
+      namespace,
+      shards,
+      shelf: this.#ground?.shelf ?? null,
+      gates,
+      isWanted: () => !plan.isOver,
+      timeoutMs: Math.min(stallMs, waitMs),
+      counters,
+      logger,
+    });
+    await failpoint("sidecar.restore.found");
+    if (plan.isOver) return;
+    const { req, number } = plan;
+    const groups = message.groups.map(({ group }, index) => ({
+      group,
+      held: answer.held[index] ?? Buffer.alloc(0),
+    }));
+    const ground = this.#ground;
+    if (ground === null) {
+      this.#options.send({ t: "held", req, plan: number, groups, tokens: 0 });
+      this.#finish(plan, "not_ready");
+      return;
+    }
+    const { tenant } = message;
+    const asked = message.groups.map((group) => ({
+      ...group,
+      ...ground.shapeOf(group.group),
+      tenant,
+    }));
+    const boundary = chooseBoundary(asked, answer, ground.shelf.capacityInTime);
+    this.#hints.note(namespace, asked, answer, boundary.tokens);
+    this.#account(plan, asked, answer, boundary);
+    plan.case.decided(ground.pacer.decide(plan, boundary));
+    this.#options.send({ t: "held", req, plan: number, groups, tokens: plan.tokens });
+    if (plan.isRefused) {
+      this.#finish(plan, "slower");
+      tryLink(ground, namespace, boundary.wishes);
+      return;
+    }
+    this.#armAgain(plan, ground, startedMs);
+    await this.#admission.enter(plan, ground);
+  }
+
+  /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
+  #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
+    const pacer = this.#ground?.pacer;
+    const mostMs = pacer?.lookupMs(plan.span, groups, plan.namespace) ?? null;
+    if (mostMs === null || mostMs >= this.#options.waitMs) return true;
+    if (mostMs > 0) {
+      this.#arm(plan, mostMs, "slower");
+      return true;
+    }
+    const recomputeS = (pacer?.recomputeMs(plan.span) ?? 0) / 1000;
+    const tokens = plan.span.start;
+    plan.case.decided({ tokens, choice: "recomputed", why: "too_short", cost: null, recomputeS });
+    this.#finish(plan, "slower");
+    return false;
+  }
+
+  #account(plan: Plan, asked: readonly Asked[], answer: LookupAnswer, { tokens }: Boundary): void {
+    const isMissing = tokens < plan.span.end && plan.namespace !== null;
+    const why = isMissing
+      ? whyMissing(plan.namespace, asked, answer, { ...this.#options, tokens })
+      : null;
+    plan.case.lookedUp(tokens, why);
+  }
+
+  /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */
+  async #begin(plan: Plan, { shelf, fetcher }: Ground): Promise<void> {
+    const { namespace } = plan;
+    if (namespace === null) return;
+    let seen = 0;
+    for (const wish of plan.wishes) {
+      const run = new Run(wish, shelf, () => this.#onChange(plan));
+      plan.runs.push(run);
+      let named = copyRun(namespace, wish, 0);
+      for (const [index, key] of wish.keys.entries()) {
+        const at = index % HASHES_PER_COPY;
+        if (at === 0) named = copyRun(namespace, wish, index);
+        const block = shelf.use(key, named, at, run);
+        run.add(block);
+        if (block.state === "wanted" && block.userCount === 1) fetcher.add(block);
+        seen += 1;
+        if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+        if (!plan.isOver) continue;
+        // What the scheduler was told of is its own until it releases the plan.
+        if (plan.isReleased) run.leaveAll();
+        else run.end("deadline");
+        return;
+      }
+    }
+    if (plan.isOver) return;
+    plan.state = "fetching";
+    this.#ticker ??= setInterval(() => this.#weighAgain(), PACE_TICK_MS);
+    this.#onChange(plan);
+  }
+
+  /** Ends what would be computed sooner than the rest of it comes; what is placed is handed over. */
+  #weighAgain(): void {
+    let running = 0;
+    for (const plan of this.#plans.values()) {
+      if (plan.state !== "fetching") continue;
+      running += 1;
+      if (this.#ground?.pacer.isBetterNow(plan) === true) this.#finish(plan, "slower");
+    }
+    if (running > 0) return;
+    clearInterval(this.#ticker);
+    this.#ticker = undefined;
+  }
+
+  #onChange(plan: Plan): void {
+    this.#changed.add(plan);
+    if (this.#isFlushing) return;
+    this.#isFlushing = true;
+    setImmediate(() => {
+      this.#isFlushing = false;
+      const plans = [...this.#changed];
+      this.#changed.clear();
+      for (const changed of plans) this.#report(changed);
+    });
+  }
+
+  /** Tells the scheduler what has been placed since the last time, and of the end when it is reached. */
+  #report(plan: Plan): void {
+    if (plan.isOver || plan.state !== "fetching") return;
+    for (const run of plan.runs) {
+      const placed = run.advance();
+      if (placed !== null) this.#sendPlaced(plan, placed);
+    }
+    if (plan.runs.every((run) => run.isComplete)) {
+      this.#finish(plan, doneReason(plan.runs.map((run) => run.cut)));
+    }
+  }
+
+  #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
+    const { counters, send } = this.#options;
+    const local = share(blocks);
+    send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local });
+    counters.add("blocks_restored_local", local);
+    counters.add("blocks_restored_vault", blocks.length - local);
+    counters.add("bytes_restored", blocks.length * (this.#ground?.sourceBytes(group) ?? 0));
+  }
+
+  #finish(plan: Plan, reason: DoneReason): void {
+    if (plan.isOver) return;
+    // What was placed in this very turn still counts.
+    for (const run of plan.runs) {
+      const placed = run.advance();
+      if (placed !== null) this.#sendPlaced(plan, placed);
+      run.end(reason);
+    }
+    plan.state = "done";
+    plan.case.ended(reason, this.#ground?.pacer.placedTokens(plan) ?? 0);
+    this.#settle(plan);
+    this.#options.counters.add(`plan_${reason}`);
+    const { req, number, case: account } = plan;
+    this.#options.send({ t: "done", req, plan: number, reason, ...account.whyNot });
+    this.onRoom();
+  }
+
+  /** What only an open plan holds. */
+  #settle(plan: Plan): void {
+    clearTimeout(plan.deadline);
+    this.#openKeys -= plan.openKeys;
+    plan.openKeys = 0;
+    plan.wishes = [];
+    this.#changed.delete(plan);
+    this.#admission.leave(plan);
+  }
+}

@@ -1,0 +1,287 @@
+// Owns the offering again of what a vault lost or evicted and an arena still holds: asked while nothing else goes on, prefix first, bounded.
+import { hasBit, PACKED_KEY_BYTES, packKey, packKeys } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import type { EncodePool } from "../../codec/pool.ts";
+import type { OutboxRecord } from "../../codec/record.ts";
+import { packBlocks } from "../../codec/task.ts";
+import { toTierkvError } from "../../errors.ts";
+import {
+  AGAIN_ASK_MS,
+  AGAIN_BYTES_PER_S,
+  AGAIN_EVICTED_SHARE,
+  AGAIN_KEYS,
+  AGAIN_LINK_SHARE,
+  AGAIN_PAUSE_MS,
+} from "../../limits-again.ts";
+import { CALL_TIMEOUT_MS, SAVE_BATCH_ITEMS } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { jitterMs, nowMs, sleep } from "../../time.ts";
+import { hashAt } from "../restore/lookup.ts";
+import type { Group } from "../slots/groups.ts";
+import type { Block, Shelf } from "../slots/shelf.ts";
+import type { VaultClients } from "../vaults/vaults.ts";
+import type { Codecs } from "./codecs.ts";
+import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
+
+/** What lies in the arena of one engine. */
+export interface Copies {
+  readonly arena: number;
+  readonly shelf: Shelf;
+  readonly shards: number;
+  readonly namespace: Namespace;
+  groupAt(group: number, shard: number): Group;
+  /** False while a block could not be restored faster than computed. */
+  isWorthSaving(): boolean;
+}
+
+export interface ReofferOptions {
+  vaults: VaultClients;
+  stores: Readonly<Record<RecordClass, StoreQueue | null>>;
+  pool: EncodePool;
+  codecs: Codecs;
+  /** Of every engine that has an arena and a name. */
+  copies(): Copies[];
+  /** Nothing is restored or saved just now. */
+  isIdle(): boolean;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** One look at one vault. */
+interface Look {
+  readonly client: VaultClient;
+  readonly store: StoreQueue;
+  readonly epoch: number;
+  /** Bytes that may still be offered: where the vault has room, and in place of others. null: not known yet. */
+  room: { free: number; evicted: number } | null;
+}
+
+/** Looks until closed; what fails is tried again at the next look, and nobody waits for it. */
+export class Reoffer {
+  readonly #options: ReofferOptions;
+  readonly #closing = new AbortController();
+
+  constructor(options: ReofferOptions) {
+    this.#options = options;
+    // Ends by itself, on close.
+    void this.#run();
+  }
+
+  close(): void {
+    this.#closing.abort();
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#closing;
+    const { vaults, stores, logger } = this.#options;
+    while (!signal.aborted) {
+      await sleep(jitterMs(AGAIN_PAUSE_MS / 2, AGAIN_PAUSE_MS), signal).catch(() => {});
+      for (const client of [vaults.kv, vaults.ssm]) {
+        const store = client === null ? null : stores[client.name];
+        if (client === null || store === null || client.epoch === null) continue;
+        const look = { client, store, epoch: client.epoch, room: null };
+        await this.#look(look).catch((error: unknown) => {
+          if (signal.aborted) return;
+          logger.debug(
+            { err: toTierkvError(error), vault: client.name },
+            "copies were not offered",
+          );
+        });
+      }
+    }
+  }
+
+  /** False: something else goes on, or the vault is not what it was when the look began. */
+  #mayGoOn({ client, epoch }: Look): boolean {
+    const isThere = !client.isOpen && !client.isReadOnly && client.epoch === epoch;
+    return isThere && !this.#closing.signal.aborted && this.#options.isIdle();
+  }
+
+  async #look(look: Look): Promise<void> {
+    for (const copies of this.#options.copies()) {
+      if (!copies.isWorthSaving()) continue;
+      const { shelf, namespace, shards } = copies;
+      const doubted = [...shelf.copies(look.client.name, namespace)]
+        .filter((block) => isDoubted(block, look.epoch))
+        .toSorted((a, b) => endTokens(a, copies) - endTokens(b, copies));
+      const most = Math.max(1, Math.floor(AGAIN_KEYS / shards));
+      for (let at = 0; at < doubted.length; at += most) {
+        if (!this.#mayGoOn(look)) return;
+        const missing = await this.#ask(look, copies, doubted.slice(at, at + most));
+        if (!(await this.#offerAll(look, copies, missing))) return;
+      }
+    }
+  }
+
+  /** Asks the vault; those it does not hold. */
+  async #ask(
+    { client, epoch }: Look,
+    { namespace, shards }: Copies,
+    blocks: readonly Block[],
+  ): Promise<Block[]> {
+    const keys = Buffer.allocUnsafe(blocks.length * shards * PACKED_KEY_BYTES);
+    let at = 0;
+    for (const { hashes, index, group } of blocks) {
+      for (let shard = 0; shard < shards; shard += 1) {
+        at = packKey(keys, at, hashes, index, group, shard);
+      }
+    }
+    const present = await client.lookup(namespace, keys, CALL_TIMEOUT_MS);
+    const missing: Block[] = [];
+    for (const [index, block] of blocks.entries()) {
+      let held = 0;
+      while (held < shards && hasBit(present, index * shards + held)) held += 1;
+      if (held === shards) block.noteHeld(epoch);
+      else missing.push(block);
+    }
+    return missing;
+  }
+
+  /** False when the look is over. */
+  async #offerAll(look: Look, copies: Copies, missing: readonly Block[]): Promise<boolean> {
+    this.#options.counters.add("copies_missing", missing.length);
+    const left = missing.filter(({ offeredEpoch }) => offeredEpoch !== look.epoch);
+    while (left.length > 0) {
+      if (!this.#mayGoOn(look)) return false;
+      look.room ??= await roomOf(look.client);
+      const batch = takeBatch(left, look, copies);
+      if (batch.length === 0) continue;
+      const startedMs = nowMs();
+      const bytes = await this.#offer(look, copies, batch);
+      const tookMs = nowMs() - startedMs;
+      const sharedMs = tookMs / AGAIN_LINK_SHARE - tookMs;
+      const pacedMs = (bytes / AGAIN_BYTES_PER_S) * 1000;
+      await sleep(Math.max(sharedMs, pacedMs), this.#closing.signal);
+    }
+    return true;
+  }
+
+  /** Offers blocks of one group and account; how many bytes of records that were. */
+  async #offer(look: Look, copies: Copies, batch: readonly Block[]): Promise<number> {
+    const { counters } = this.#options;
+    const { flushed } = look.store;
+    const lent = batch.filter((block) => copies.shelf.lend(block));
+    const held = new Map(lent.map((block) => [block, 0]));
+    const ends: Promise<void>[] = [];
+    let bytes = 0;
+    try {
+      for (let shard = 0; shard < copies.shards && lent.length > 0; shard += 1) {
+        const records = await this.#encode(copies, lent, shard);
+        const outgoing: OutgoingRecord[] = [];
+        for (const [index, record] of records.entries()) {
+          const block = lent[index];
+          if (block === undefined) continue;
+          bytes += record.bytes;
+          let end = (): void => {};
+          ends.push(
+            new Promise((resolve) => {
+              end = resolve;
+            }),
+          );
+          outgoing.push({
+            namespace: copies.namespace,
+            tenant: block.run.tenant,
+            flushed,
+            key: packKeys(hashAt(block, block.index), block.group, shard),
+            record,
+            sourceBytes: copies.groupAt(block.group, shard).sourceBytes,
+            endTokens: endTokens(block, copies),
+            isAgain: true,
+            onEnd: (isHeld) => {
+              if (isHeld) held.set(block, (held.get(block) ?? 0) + 1);
+              end();
+            },
+          });
+        }
+        look.store.add(outgoing);
+      }
+    } finally {
+      for (const block of lent) copies.shelf.takeBack(block);
+    }
+    await Promise.all(ends);
+    for (const [block, count] of held) {
+      if (count < copies.shards) continue;
+      block.noteHeld(look.epoch);
+      block.offeredEpoch = look.epoch;
+      counters.add("copies_offered");
+    }
+    return bytes;
+  }
+
+  #encode(copies: Copies, blocks: readonly Block[], shard: number): Promise<OutboxRecord[]> {
+    const { pool, codecs } = this.#options;
+    const { arena, namespace, shards, groupAt } = copies;
+    const [{ group, recordClass } = NO_BLOCK] = blocks;
+    return pool.encode({
+      arena,
+      geometry: groupAt(group, shard).geometry,
+      codec: codecs.byClass[recordClass],
+      fidelity: codecs.fidelity,
+      namespace,
+      shard,
+      shardCount: shards,
+      ...packBlocks(
+        blocks.map((block) => {
+          const pair = (block.leaseAt + shard) * 2;
+          return {
+            slot: block.leases[pair] ?? 0,
+            generation: block.leases[pair + 1] ?? 0,
+            hash: hashAt(block, block.index),
+            parent: block.index === 0 ? block.run.parent : hashAt(block, block.index - 1),
+            endTokens: endTokens(block, copies),
+          };
+        }),
+      ),
+    });
+  }
+}
+
+const NO_BLOCK = { group: 0, recordClass: "kv" } as const;
+
+/** Nobody knows whether the vault of this epoch holds it. */
+function isDoubted({ heldEpoch, heldMs }: Block, epoch: number): boolean {
+  return heldEpoch !== epoch || nowMs() - heldMs > AGAIN_ASK_MS;
+}
+
+function endTokens({ at, group }: Block, { groupAt }: Copies): number {
+  return (at + 1) * groupAt(group, 0).spec.tokens;
+}
+
+function bytesOf({ group }: Block, { shards, groupAt }: Copies): number {
+  let bytes = 0;
+  for (let shard = 0; shard < shards; shard += 1) bytes += groupAt(group, shard).recordBytesMax;
+  return bytes;
+}
+
+async function roomOf(client: VaultClient): Promise<NonNullable<Look["room"]>> {
+  const { maxBytes, usedBytes, reservedBytes, disk } = await client.stats(CALL_TIMEOUT_MS);
+  // What it does not know yet it may well have.
+  if (disk?.recovering === true) return { free: 0, evicted: 0 };
+  const free = Math.max(0, maxBytes - usedBytes - reservedBytes);
+  return { free, evicted: maxBytes * AGAIN_EVICTED_SHARE };
+}
+
+/**
+ * Takes the next blocks of one group and account off `left`, as many as one call carries. What went with the vault's memory gets
+ * room that is free: what came there since is newer. What the vault evicted may displace a little, once per use.
+ */
+function takeBatch(left: Block[], { epoch, room, store }: Look, copies: Copies): Block[] {
+  const batch: Block[] = [];
+  let total = 0;
+  for (let next = left[0]; next !== undefined && room !== null; next = left[0]) {
+    const [first = next] = batch;
+    const bytes = bytesOf(next, copies);
+    const isOther = next.group !== first.group || next.run.tenant !== first.run.tenant;
+    const isFull = total + bytes > store.turnBytes || batch.length === SAVE_BATCH_ITEMS;
+    if (batch.length > 0 && (isOther || isFull)) break;
+    left.shift();
+    const from = next.heldEpoch === epoch && room.free < bytes ? "evicted" : "free";
+    if (room[from] < bytes) continue;
+    room[from] -= bytes;
+    total += bytes;
+    batch.push(next);
+  }
+  return batch;
+}

@@ -1,0 +1,355 @@
+// Owns the way of saved blocks from arena slots to records: batches by engine, rank and group, each a draft that the lane that sends it makes, or encoded ahead where slots run short.
+import { packKeys } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
+import type { Takes } from "../../client/flush-feed.ts";
+import type { EncodePool } from "../../codec/pool.ts";
+import type { OutboxRecord } from "../../codec/record.ts";
+import { packBlocks } from "../../codec/task.ts";
+import type { EncodeTask } from "../../codec/task.ts";
+import { toTierkvError } from "../../errors.ts";
+import { failpoint } from "../../failpoint.ts";
+import {
+  SAVE_AHEAD_BYTES_MAX,
+  SAVE_BATCH_BYTES,
+  SAVE_BATCH_ITEMS,
+  SAVE_DRAIN_MS,
+  SAVE_QUEUE_BYTES_MAX,
+} from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { nowMs, sleep } from "../../time.ts";
+import type { SaveItem } from "../socket/messages.ts";
+import type { Fates } from "../trace/fates.ts";
+import type { Quarantine } from "../vaults/quarantine.ts";
+import type { Codecs } from "./codecs.ts";
+import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
+
+/** Where blocks come from: one group of one rank of one engine. */
+export interface SaveSource {
+  readonly arena: number;
+  readonly geometry: number;
+  readonly recordClass: RecordClass;
+  readonly group: number;
+  readonly shard: number;
+  readonly shardCount: number;
+  /** Decoded bytes of one block's shard. */
+  readonly sourceBytes: number;
+  /** The slot is of no use to the save any more; called exactly once per item taken. */
+  finish(slot: number, generation: number): void;
+  /** Slots of a batch were finished: good time to grant new ones. */
+  onBatch(): void;
+  /** Its worker may soon have no slot to save into. */
+  isShort(): boolean;
+  /** False while a block could not be restored faster than computed. */
+  isWorthSaving(): boolean;
+}
+
+export interface SaverOptions {
+  pool: EncodePool;
+  stores: Readonly<Record<RecordClass, StoreQueue | null>>;
+  codecs: Codecs;
+  fates: Fates;
+  quarantine: Quarantine;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+interface Pending {
+  item: SaveItem;
+  key: string;
+  namespace: Namespace;
+  /** The last flush of the vault when the engine handed it over. */
+  flushed: number;
+}
+
+interface Lane {
+  pending: Pending[];
+  isBusy: boolean;
+  /** Slots that wait until a lane has sent what is in them. */
+  drafts: number;
+  /** Its engine is gone: nothing waits for room any more. */
+  isLeaving: boolean;
+}
+
+export class Saver {
+  readonly #options: SaverOptions;
+  readonly #lanes = new Map<SaveSource, Lane>();
+  /** Keys between being taken and being stored or dropped: the same block is saved once. */
+  readonly #inFlight = new Set<string>();
+  /** Those that are about to be given a draft: what room they have is taken. */
+  readonly #drafting = new Set<StoreQueue>();
+  /** Decoded bytes of everything in flight. */
+  #bytes = 0;
+
+  constructor(options: SaverOptions) {
+    this.#options = options;
+    for (const store of Object.values(options.stores)) store?.whenRoom(() => this.#pumpAll());
+  }
+
+  get queuedBytes(): number {
+    return this.#bytes;
+  }
+
+  get queuedBlocks(): number {
+    return this.#inFlight.size;
+  }
+
+  /** Which model a namespace belongs to, for the vaults. */
+  nameModel(namespace: Namespace, model: string): void {
+    for (const store of Object.values(this.#options.stores)) store?.nameModel(namespace, model);
+  }
+
+  /** null: not known. */
+  modelOf(recordClass: RecordClass, namespace: Buffer): string | null {
+    return this.#options.stores[recordClass]?.modelOf(namespace) ?? null;
+  }
+
+  /** Takes blocks whose slots the sidecar owns. What cannot be saved now is dropped and counted; nothing waits. */
+  accept(source: SaveSource, namespace: Namespace | null, items: readonly SaveItem[]): void {
+    const lane = this.#laneOf(source);
+    const isWorth = source.isWorthSaving();
+    let dropped = 0;
+    for (const item of items) {
+      const key = namespace === null ? null : saveKey(namespace, source, item);
+      const reason = this.#refusal(source, namespace, key, item, isWorth);
+      if (reason !== null || key === null || namespace === null) {
+        this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
+        source.finish(item.slot, item.generation);
+        dropped += 1;
+        continue;
+      }
+      this.#inFlight.add(key);
+      this.#bytes += source.sourceBytes;
+      const flushed = this.#options.stores[source.recordClass]?.flushed ?? 0;
+      lane.pending.push({ item: { ...item, ...ownHashes(item) }, key, namespace, flushed });
+    }
+    if (dropped > 0) source.onBatch();
+    this.#pump(source, lane);
+  }
+
+  /**
+   * Drops what waits of a class and `takes` names; how many. What is being made or sent already the
+   * vault refuses, because it was handed over before the flush.
+   */
+  flush(recordClass: RecordClass, takes: Takes): number {
+    let count = this.#options.stores[recordClass]?.flush(takes) ?? 0;
+    for (const [source, lane] of this.#lanes) {
+      if (source.recordClass !== recordClass) continue;
+      const gone = lane.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
+      if (gone.length === 0) continue;
+      lane.pending = lane.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
+      for (const { item, key, namespace } of gone) {
+        this.#dropped(source, namespace, item.hash, "flushed");
+        source.finish(item.slot, item.generation);
+        this.#forget(source, key);
+      }
+      source.onBatch();
+      count += gone.length;
+    }
+    return count;
+  }
+
+  /** Resolves when nothing of `source` is left in a slot, or when SAVE_DRAIN_MS have passed: then the rest is dropped. */
+  async settle(source: SaveSource): Promise<void> {
+    const untilMs = nowMs() + SAVE_DRAIN_MS;
+    const lane = this.#lanes.get(source);
+    if (lane === undefined) return;
+    lane.isLeaving = true;
+    this.#pump(source, lane);
+    while (lane.pending.length > 0 || lane.isBusy || lane.drafts > 0) {
+      if (nowMs() > untilMs) {
+        for (const { item, key } of lane.pending.splice(0)) {
+          this.#options.counters.add("dropped_shutdown");
+          source.finish(item.slot, item.generation);
+          this.#forget(source, key);
+        }
+        break;
+      }
+      await sleep(SETTLE_POLL_MS);
+    }
+    this.#lanes.delete(source);
+  }
+
+  /** Resolves when every save is stored or dropped, or when SAVE_DRAIN_MS have passed. */
+  async drain(): Promise<void> {
+    const untilMs = nowMs() + SAVE_DRAIN_MS;
+    while (this.#inFlight.size > 0 && nowMs() < untilMs) await sleep(SETTLE_POLL_MS);
+    if (this.#inFlight.size > 0) {
+      this.#options.logger.warn({ blocks: this.#inFlight.size }, "stopping with saves unfinished");
+    }
+  }
+
+  #laneOf(source: SaveSource): Lane {
+    let lane = this.#lanes.get(source);
+    if (lane === undefined) {
+      lane = { pending: [], isBusy: false, drafts: 0, isLeaving: false };
+      this.#lanes.set(source, lane);
+    }
+    return lane;
+  }
+
+  #dropped(source: SaveSource, namespace: Namespace | null, hash: Buffer, reason: string): void {
+    this.#options.counters.add(`dropped_${reason}`);
+    if (namespace === null || reason === "duplicate") return;
+    this.#options.fates.dropped(namespace, source.group, Buffer.from(hash), reason);
+  }
+
+  #refusal(
+    source: SaveSource,
+    namespace: Namespace | null,
+    key: string | null,
+    { endTokens }: SaveItem,
+    isWorth: boolean,
+  ): string | null {
+    if (key === null || namespace === null) return "no_namespace";
+    if (this.#options.quarantine.has(namespace)) return "quarantined";
+    const store = this.#options.stores[source.recordClass];
+    if (store === null) return "no_vault";
+    if (store.isDown) return "vault_down";
+    if (store.isReadOnly) return "read_only";
+    if (this.#inFlight.has(key)) return "duplicate";
+    if (!isWorth) return "slow_link";
+    if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;
+    // The deepest block goes first: it is of no use without those before it.
+    return store.shedDeeperThan(endTokens, source.sourceBytes) ? null : "queue_full";
+  }
+
+  /** Who had a turn longest ago first. */
+  #pumpAll(): void {
+    for (const [source, lane] of this.#lanes) this.#pump(source, lane);
+  }
+
+  /** Where the worker has slots left, or enough is encoded, blocks wait in theirs: the engine's own cache keeps what has none. */
+  #mayEncode(source: SaveSource, lane: Lane): boolean {
+    return lane.isLeaving || (source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
+  }
+
+  /** What a lane can take now goes as a draft; the rest waits in its slots, or is encoded ahead. */
+  #pump(source: SaveSource, lane: Lane): void {
+    if (lane.isBusy || lane.pending.length === 0) return;
+    const store = this.#options.stores[source.recordClass];
+    const makesDrafts = store?.makesDrafts === true;
+    const isDraft = makesDrafts && store.hasRoom && !this.#drafting.has(store);
+    if (makesDrafts && !isDraft && !this.#mayEncode(source, lane)) return;
+    lane.isBusy = true;
+    if (isDraft) this.#drafting.add(store);
+    this.#lanes.delete(source);
+    this.#lanes.set(source, lane);
+    const most = isDraft ? store.turnBytes : SAVE_BATCH_BYTES;
+    const batch = takeBatch(lane.pending, source.sourceBytes, most);
+    this.#pass(source, lane, batch, isDraft)
+      .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
+      .finally(() => {
+        lane.isBusy = false;
+        if (isDraft) this.#drafting.delete(store);
+        this.#pumpAll();
+      });
+  }
+
+  /** Makes one batch, or drafts of it, and passes the records on. Slots are free once they are made, those of drafts once they are sent. */
+  async #pass(
+    source: SaveSource,
+    lane: Lane,
+    batch: readonly Pending[],
+    isDraft: boolean,
+  ): Promise<void> {
+    const { pool, logger } = this.#options;
+    const records: OutboxRecord[] = [];
+    try {
+      await failpoint("sidecar.save.taken");
+      const task = this.#task(source, batch);
+      records.push(...(isDraft ? pool.draft(task) : await pool.encode(task)));
+    } catch (error) {
+      logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
+    }
+    const leave = (): void => {
+      for (const { item } of batch) source.finish(item.slot, item.generation);
+      source.onBatch();
+    };
+    if (isDraft && records.length > 0) {
+      let open = batch.length;
+      lane.drafts += open;
+      this.#store(source, batch, records, () => {
+        lane.drafts -= 1;
+        open -= 1;
+        if (open === 0) leave();
+      });
+    } else {
+      leave();
+      if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
+      this.#store(source, batch, records, () => {});
+    }
+  }
+
+  #task(source: SaveSource, batch: readonly Pending[]): EncodeTask {
+    const { codecs } = this.#options;
+    const { arena, geometry, recordClass, shard, shardCount } = source;
+    return {
+      arena,
+      geometry,
+      codec: codecs.byClass[recordClass],
+      fidelity: codecs.fidelity,
+      namespace: batch[0]?.namespace ?? Buffer.alloc(0),
+      shard,
+      shardCount,
+      ...packBlocks(batch.map(({ item }) => item)),
+    };
+  }
+
+  /** `onEnd` is called once for each record that there is. */
+  #store(
+    source: SaveSource,
+    batch: readonly Pending[],
+    records: readonly OutboxRecord[],
+    onEnd: () => void,
+  ): void {
+    const { group, shard, sourceBytes, recordClass } = source;
+    const outgoing: OutgoingRecord[] = [];
+    for (const [index, { item, key, namespace, flushed }] of batch.entries()) {
+      const record = records[index];
+      if (record === undefined) {
+        this.#options.counters.add("dropped_encode_failed");
+        this.#forget(source, key);
+        continue;
+      }
+      const packed = packKeys(item.hash, group, shard);
+      const { endTokens, tenant } = item;
+      const onRecordEnd = (): void => {
+        this.#forget(source, key);
+        onEnd();
+      };
+      const named = { namespace, tenant, flushed, key: packed, endTokens };
+      outgoing.push({ ...named, record, sourceBytes, onEnd: onRecordEnd });
+    }
+    this.#options.stores[recordClass]?.add(outgoing);
+  }
+
+  #forget(source: SaveSource, key: string): void {
+    if (this.#inFlight.delete(key)) this.#bytes -= source.sourceBytes;
+  }
+}
+
+const SETTLE_POLL_MS = 5;
+
+/** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */
+function takeBatch(pending: Pending[], blockBytes: number, bytes: number): Pending[] {
+  const [first] = pending;
+  const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(bytes / blockBytes)));
+  let count = 0;
+  const isOfFirst = ({ namespace, item }: Pending): boolean =>
+    namespace === first?.namespace && item.tenant === first.item.tenant;
+  for (const next of pending) {
+    if (count === most || !isOfFirst(next)) break;
+    count += 1;
+  }
+  return pending.splice(0, count);
+}
+
+function saveKey(namespace: Namespace, source: SaveSource, { hash }: SaveItem): string {
+  return `${source.group}:${source.shard}:${hash.toString("latin1")}${namespace.toString("latin1")}`;
+}
+
+/** The hashes outlive the frame they came in. */
+function ownHashes({ hash, parent }: SaveItem): Pick<SaveItem, "hash" | "parent"> {
+  return { hash: Buffer.from(hash), parent: Buffer.from(parent) };
+}

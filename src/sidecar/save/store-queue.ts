@@ -1,0 +1,283 @@
+// Owns the sending of encoded records to one vault: batches, a few calls in flight, every record counted and dropped exactly once.
+import { HASH_BYTES, ItemStatus, statusName } from "../../block.ts";
+import type { Namespace } from "../../block.ts";
+import type { Takes } from "../../client/flush-feed.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import type { OutboxRecord } from "../../codec/record.ts";
+import type { Link } from "../../cost/link.ts";
+import { toTierkvError } from "../../errors.ts";
+import { failpoint } from "../../failpoint.ts";
+import {
+  CALL_TIMEOUT_MS,
+  NAMESPACES_NAMED_MAX,
+  SAVE_HOLD_MS_MAX,
+  SAVE_BATCH_BYTES,
+  SAVE_BATCH_ITEMS,
+  STORE_TIMEOUT_MS,
+  STORES_IN_FLIGHT_MAX,
+} from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { BusyTime } from "../../time.ts";
+import type { Fates } from "../trace/fates.ts";
+import type { RightOfWay } from "../vaults/right-of-way.ts";
+
+export interface OutgoingRecord {
+  namespace: Namespace;
+  tenant: number;
+  /** The last flush of the vault when the engine handed it over. */
+  flushed: number;
+  /** Packed. */
+  key: Buffer;
+  record: OutboxRecord;
+  sourceBytes: number;
+  /** Prompt tokens up to its end. */
+  endTokens: number;
+  /** The vault lost it, and an arena still held it. */
+  isAgain?: boolean;
+  /** Stored or dropped; `isHeld`: the vault said that it has it. */
+  onEnd(isHeld: boolean): void;
+}
+
+export interface StoreQueueOptions {
+  client: VaultClient;
+  link: Link;
+  way: RightOfWay;
+  fates: Fates;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX at a time. */
+export class StoreQueue {
+  readonly #client: VaultClient;
+  readonly #link: Link;
+  readonly #way: RightOfWay;
+  readonly #fates: Fates;
+  readonly #counters: SidecarCounters;
+  readonly #logger: Logger;
+  readonly #waiting: OutgoingRecord[] = [];
+  /** By namespace: its model, and the epoch of the vault that was told. */
+  readonly #models = new Map<string, { model: string; epoch: number | null }>();
+  readonly #busy: BusyTime;
+  #inFlight = 0;
+  #onRoom: () => void = () => {};
+
+  constructor({ client, link, way, fates, counters, logger }: StoreQueueOptions) {
+    this.#client = client;
+    this.#link = link;
+    this.#way = way;
+    this.#fates = fates;
+    this.#counters = counters;
+    this.#logger = logger;
+    this.#busy = new BusyTime((us) => counters.add("store_busy_us", us));
+  }
+
+  get isDown(): boolean {
+    return this.#client.isOpen;
+  }
+
+  /** Our role there is to read: whatever is sent comes back refused. */
+  get isReadOnly(): boolean {
+    return this.#client.isReadOnly;
+  }
+
+  /** The last flush of the vault that is known here. */
+  get flushed(): number {
+    return this.#client.flushes.number;
+  }
+
+  /** Which model a namespace was said to belong to; null: none. */
+  modelOf(namespace: Buffer): string | null {
+    return this.#models.get(namespace.toString("latin1"))?.model ?? null;
+  }
+
+  /** Drops records that wait and that `takes` names; how many. */
+  flush(takes: Takes): number {
+    const gone = this.#waiting.filter(({ namespace, tenant }) => takes(namespace, tenant));
+    const left = this.#waiting.filter(({ namespace, tenant }) => !takes(namespace, tenant));
+    this.#waiting.splice(0, this.#waiting.length, ...left);
+    for (const outgoing of gone) {
+      this.#counters.add("dropped_flushed");
+      this.#fates.dropped(outgoing.namespace, ...nameOf(outgoing), "flushed");
+      outgoing.record.drop();
+      outgoing.onEnd(false);
+    }
+    return gone.length;
+  }
+
+  /** Lanes make drafts as they send them. */
+  get makesDrafts(): boolean {
+    return this.#client.lanes === "up";
+  }
+
+  /** What is added now is sent now. */
+  get hasRoom(): boolean {
+    return this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length === 0;
+  }
+
+  /** Bytes of one call. */
+  get turnBytes(): number {
+    return this.#link.turnBytes("up", SAVE_BATCH_BYTES);
+  }
+
+  /** `onRoom` is called whenever there may be room again. */
+  whenRoom(onRoom: () => void): void {
+    this.#onRoom = onRoom;
+  }
+
+  /** Which model a namespace belongs to: the vault is told once it has records of it. */
+  nameModel(namespace: Namespace, model: string): void {
+    const key = namespace.toString("latin1");
+    const known = this.#models.get(key);
+    if (known?.model === model) return;
+    if (known !== undefined || this.#models.size < NAMESPACES_NAMED_MAX) {
+      this.#models.set(key, { model, epoch: null });
+    }
+  }
+
+  /** Nobody waits for it, and a vault of an older release refuses: then only flushing by model misses. */
+  #tellModel(namespace: Namespace): void {
+    const named = this.#models.get(namespace.toString("latin1"));
+    const { epoch } = this.#client;
+    if (named === undefined || named.epoch === epoch) return;
+    named.epoch = epoch;
+    this.#client
+      .nameModel(namespace, named.model, CALL_TIMEOUT_MS)
+      .catch((error: unknown) => this.#logger.debug({ err: error }, "a namespace was not named"));
+  }
+
+  add(records: readonly OutgoingRecord[]): void {
+    this.#waiting.push(...records);
+    this.#pump();
+  }
+
+  /** Drops waiting records of `bytes` decoded bytes that are deeper in their prompts; false, and none, without enough. */
+  shedDeeperThan(endTokens: number, bytes: number): boolean {
+    const deepest = this.#waiting.reduce<OutgoingRecord | null>((found, record) => {
+      const isDeeper = record.endTokens > (found?.endTokens ?? endTokens);
+      return isDeeper && record.isAgain !== true ? record : found;
+    }, null);
+    if (deepest === null || deepest.sourceBytes < bytes) return false;
+    this.#waiting.splice(this.#waiting.indexOf(deepest), 1);
+    this.#counters.add("dropped_shed");
+    this.#fates.dropped(deepest.namespace, ...nameOf(deepest), "shed");
+    deepest.record.drop();
+    deepest.onEnd(false);
+    return true;
+  }
+
+  #pump(): void {
+    while (this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length > 0) {
+      this.#inFlight += 1;
+      this.#busy.begin();
+      void this.#sendNext().finally(() => {
+        this.#inFlight -= 1;
+        this.#busy.end();
+        this.#pump();
+        if (this.hasRoom) this.#onRoom();
+      });
+    }
+  }
+
+  /** Restores go first. What is sent at once keeps a link busy for about one turn, so that they need not wait long. */
+  async #sendNext(): Promise<void> {
+    if (!this.#way.isFree) {
+      this.#counters.add("saves_held_back");
+      await this.#way.whenFree(SAVE_HOLD_MS_MAX);
+    }
+    const batch = this.#takeBatch();
+    if (batch.length === 0) return;
+    this.#link.up.begin(this.#link.questionMs(0) ?? 0);
+    try {
+      await this.#send(batch);
+    } finally {
+      this.#link.up.end();
+    }
+  }
+
+  #takeBatch(): OutgoingRecord[] {
+    const [first] = this.#waiting;
+    const most = this.turnBytes;
+    let bytes = 0;
+    let count = 0;
+    for (const { namespace, tenant, flushed, record } of this.#waiting) {
+      bytes += record.bytes;
+      const isFull = bytes > most || count === SAVE_BATCH_ITEMS;
+      const isOther =
+        namespace !== first?.namespace || tenant !== first.tenant || flushed !== first.flushed;
+      if (count > 0 && (isFull || isOther)) break;
+      count += 1;
+    }
+    return this.#waiting.splice(0, count);
+  }
+
+  /** Never rejects; the records are dropped whatever happens. */
+  async #send(batch: readonly OutgoingRecord[]): Promise<void> {
+    const held = new Set<OutgoingRecord>();
+    try {
+      const [first] = batch;
+      if (first === undefined) return;
+      const { namespace, tenant, flushed } = first;
+      await failpoint("sidecar.save.encoded");
+      const { statuses, isOverLanes } = await this.#client.storeEncoded(
+        namespace,
+        this.#client.name,
+        batch,
+        STORE_TIMEOUT_MS,
+        tenant,
+        flushed,
+      );
+      await failpoint("sidecar.save.stored");
+      this.#counters.add(isOverLanes ? "stores_lanes" : "stores_grpc");
+      for (const [index, record] of batch.entries()) {
+        if (this.#count(record, statuses[index])) held.add(record);
+      }
+      this.#tellModel(namespace);
+    } catch (error) {
+      const { code } = toTierkvError(error);
+      for (const record of batch) {
+        this.#fates.dropped(record.namespace, ...nameOf(record), code.toLowerCase());
+      }
+      this.#counters.add("vault_errors");
+      this.#counters.add(`dropped_${code.toLowerCase()}`, batch.length);
+      this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
+    } finally {
+      for (const outgoing of batch) {
+        outgoing.record.drop();
+        outgoing.onEnd(held.has(outgoing));
+      }
+    }
+  }
+
+  /** Whether the vault holds it. */
+  #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
+    const { record, sourceBytes, namespace, isAgain } = outgoing;
+    const what = statusName(status ?? ItemStatus.UNSPECIFIED);
+    if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
+      if (isAgain === true) {
+        this.#counters.add("copies_sent_bytes", record.bytes);
+      } else {
+        this.#counters.add("blocks_saved");
+        this.#counters.add("bytes_saved", sourceBytes);
+        this.#counters.add("bytes_sent", record.bytes);
+      }
+      this.#link.up.moved(record.bytes);
+      this.#fates.stored(namespace, ...nameOf(outgoing));
+      return true;
+    }
+    if (status === ItemStatus.PRESENT) {
+      this.#counters.add("saves_present");
+      this.#fates.stored(namespace, ...nameOf(outgoing));
+      return true;
+    }
+    this.#counters.add(`dropped_${what}`);
+    this.#fates.dropped(namespace, ...nameOf(outgoing), what);
+    return false;
+  }
+}
+
+/** Group and hash of a packed key. */
+function nameOf({ key }: OutgoingRecord): [number, Buffer] {
+  return [key.readUInt16LE(HASH_BYTES), key.subarray(0, HASH_BYTES)];
+}

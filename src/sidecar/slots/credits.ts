@@ -1,0 +1,80 @@
+// Owns the slots one worker may fill: granted ahead as the arena gets ready, taken back by saves and returns, never more than its share.
+import { SIDECAR_OWNER } from "../../arena/arena.ts";
+import type { Arena, Leases } from "../../arena/arena.ts";
+import { CREDIT_REGRANT_MS } from "../../limits.ts";
+
+export class Credits {
+  readonly #arena: Arena;
+  readonly #owner: number;
+  readonly #most: number;
+  readonly #grant: (leases: Leases) => void;
+  /** slot -> generation, at the worker. */
+  readonly #granted = new Map<number, number>();
+  /** Slots that came with a save and are still read. */
+  #saving = 0;
+  #isStopped = false;
+  #regrant: NodeJS.Timeout | undefined;
+
+  /** `grant` tells the worker; `owner` is its connection. */
+  constructor(arena: Arena, owner: number, most: number, grant: (leases: Leases) => void) {
+    this.#arena = arena;
+    this.#owner = owner;
+    this.#most = most;
+    this.#grant = grant;
+  }
+
+  get granted(): number {
+    return this.#granted.size;
+  }
+
+  /** The worker holds less than half of its share. */
+  get isShort(): boolean {
+    return this.#granted.size * 2 < this.#most;
+  }
+
+  /** Grants what is missing to the worker's share, as far as slots are there. */
+  topUp(): void {
+    if (this.#isStopped || this.#regrant !== undefined) return;
+    const missing = this.#most - this.#granted.size - this.#saving;
+    if (missing <= 0) return;
+    const leases = this.#arena.lease(this.#owner, missing);
+    for (let at = 0; at + 1 < leases.length; at += 2) {
+      this.#granted.set(leases[at] ?? 0, leases[at + 1] ?? 0);
+    }
+    if (leases.length > 0) this.#grant(leases);
+  }
+
+  /** The slot comes back filled and is the sidecar's from now on; false when the worker does not hold it. */
+  take(slot: number, generation: number): boolean {
+    if (this.#granted.get(slot) !== generation) return false;
+    this.#granted.delete(slot);
+    this.#arena.handOver(slot, generation, SIDECAR_OWNER);
+    this.#saving += 1;
+    return true;
+  }
+
+  /** The slot of a save is of no use any more: encoded, sent, or dropped. */
+  finish(slot: number, generation: number): void {
+    this.#saving -= 1;
+    this.#arena.release(slot, generation);
+  }
+
+  /** A slot handed back unused; false when the worker does not hold it. */
+  giveBack(slot: number, generation: number): boolean {
+    if (this.#granted.get(slot) !== generation) return false;
+    this.#granted.delete(slot);
+    this.#arena.release(slot, generation);
+    // Not at once: a worker that cannot use slots now would hand them back again.
+    this.#regrant ??= setTimeout(() => {
+      this.#regrant = undefined;
+      this.topUp();
+    }, CREDIT_REGRANT_MS);
+    return true;
+  }
+
+  /** Nothing is granted any more. What the worker holds stays its own until the arena goes: it may still be writing. */
+  stop(): void {
+    this.#isStopped = true;
+    clearTimeout(this.#regrant);
+  }
+}

@@ -1,0 +1,383 @@
+// Owns the blocks that lie in an engine's arena, or are on their way: who shares them, which slots they have, which go first when room is short.
+import { SIDECAR_OWNER } from "../../arena/arena.ts";
+import type { Arena, Leases } from "../../arena/arena.ts";
+import { HASH_BYTES } from "../../block.ts";
+import type { RecordClass } from "../../block.ts";
+import type { Takes } from "../../client/flush-feed.ts";
+import { nowMs } from "../../time.ts";
+import type { DoneReason } from "../socket/messages.ts";
+
+/** Names blocks of one group within their namespace; shards do not count, a block is all of them. */
+export interface BlockRun {
+  readonly namespace: Buffer;
+  readonly recordClass: RecordClass;
+  readonly group: number;
+  /** 32 bytes per block; kept as long as any of them. */
+  readonly hashes: Buffer;
+  /** Hash of the block before the first; zeros where there is none. */
+  readonly parent: Buffer;
+  /** Blocks of the prompt before the first. */
+  readonly first: number;
+  /** On whose account they are stored; 0: nobody's in particular. */
+  readonly tenant: number;
+}
+
+/** A use of a block by one plan. Told when the block's state changes. */
+export interface BlockUser {
+  onBlock(): void;
+}
+
+const NO_LEASES: Leases = new Uint32Array(0);
+
+/** wanted: no slots yet · fetching: slots are being filled · placed: verified and decoded · gone: will not come (`failure`). */
+export type BlockState = "wanted" | "fetching" | "placed" | "gone";
+
+/** One of thousands that a restore touches: every field is there from the start, and nothing is allocated beside it. */
+export class Block {
+  readonly key: string;
+  readonly namespace: Buffer;
+  readonly recordClass: RecordClass;
+  readonly group: number;
+  readonly run: BlockRun;
+  /** Its hash is the one at `index`. */
+  readonly hashes: Buffer;
+  readonly index: number;
+  state: BlockState = "wanted";
+  failure: DoneReason | null = null;
+  /** Pairs (slot, generation), one per shard from pair `leaseAt` on; others' may stand beside them. Empty while wanted. */
+  leases: Leases = NO_LEASES;
+  leaseAt = 0;
+  /** The call that brings it, once one does. */
+  call: { dropUnwanted(): void } | null = null;
+  /** A flush took it: nobody else gets it, and its slots return once its users have left. */
+  isFlushed = false;
+  /** False until the first plan was told of it: later ones share it. */
+  isShared = false;
+  /** A record is being made of its bytes: it keeps its slots and its turn. */
+  isLent = false;
+  /** Epoch of the vault that said last that it holds the block, and when; null: it never did. */
+  heldEpoch: number | null = null;
+  heldMs = 0;
+  /** Epoch in which the vault took it a second time, since its last use. */
+  offeredEpoch: number | null = null;
+  /** Most blocks have one. */
+  user: BlockUser | null = null;
+  others: Set<BlockUser> | null = null;
+
+  constructor(key: string, run: BlockRun, index: number) {
+    this.key = key;
+    this.namespace = run.namespace;
+    this.recordClass = run.recordClass;
+    this.group = run.group;
+    this.run = run;
+    this.hashes = run.hashes;
+    this.index = index;
+  }
+
+  /** Its place in the prompt, from 0. */
+  get at(): number {
+    return this.run.first + this.index;
+  }
+
+  /** What its vault said just now, or has just given. */
+  noteHeld(epoch: number | null): void {
+    this.heldEpoch = epoch;
+    this.heldMs = nowMs();
+  }
+
+  get userCount(): number {
+    return (this.user === null ? 0 : 1) + (this.others?.size ?? 0);
+  }
+
+  addUser(user: BlockUser): void {
+    if (this.user === null) this.user = user;
+    else if (this.user !== user) (this.others ??= new Set()).add(user);
+  }
+
+  /** False when it was none. */
+  dropUser(user: BlockUser): boolean {
+    if (this.user !== user) return this.others?.delete(user) ?? false;
+    const [next = null] = this.others ?? [];
+    this.user = next;
+    if (next !== null) this.others?.delete(next);
+    return true;
+  }
+
+  tellUsers(): void {
+    this.user?.onBlock();
+    if (this.others !== null) for (const user of this.others) user.onBlock();
+  }
+}
+
+export interface ShelfOptions {
+  arena: Arena;
+  /** Slots per block. */
+  shards: number;
+  /** Slots that belong to saves, all workers together. */
+  saveSlots: number;
+  /** A block that is being fetched has lost its last user. */
+  onUnwanted(block: Block): void;
+  /** A block more may be taken than before. */
+  onRoom(): void;
+}
+
+export function blockKey(namespace: Buffer, group: number, hash: Buffer): string {
+  return blockKeys(namespace, group, hash)(0);
+}
+
+/** Keys of one group's blocks by index, from hashes of 32 bytes each: what all have in common is made once. */
+export function blockKeys(
+  namespace: Buffer,
+  group: number,
+  hashes: Buffer,
+): (index: number) => string {
+  const all = hashes.toString("latin1");
+  const tail = `${namespace.toString("latin1")}${group}`;
+  return (index) => all.slice(index * HASH_BYTES, (index + 1) * HASH_BYTES) + tail;
+}
+
+/** A plan is told of them: later ones share them. Returns how many were shared before. */
+export function share(blocks: readonly Block[]): number {
+  let before = 0;
+  for (const block of blocks) {
+    if (block.isShared) before += 1;
+    block.isShared = true;
+  }
+  return before;
+}
+
+export class Shelf {
+  readonly #options: ShelfOptions;
+  readonly #blocks = new Map<string, Block>();
+  /** Placed blocks without a user, the least recently used first. */
+  readonly #idle = new Map<string, Block>();
+  readonly #lent = new Set<Block>();
+  /** Blocks that have slots. */
+  #slotted = 0;
+  /** Flushed ones that are still in use, or on their way. */
+  #leaving = 0;
+  #touchedSlots = 0;
+
+  constructor(options: ShelfOptions) {
+    this.#options = options;
+  }
+
+  get shards(): number {
+    return this.#options.shards;
+  }
+
+  /** Blocks the restore side may have in the arena at all, as far as it is touched. */
+  get capacity(): number {
+    const { shards, saveSlots } = this.#options;
+    return Math.max(0, Math.floor((this.#touchedSlots - saveSlots) / shards));
+  }
+
+  /** What `capacity` will be when the whole arena is touched. */
+  get capacityInTime(): number {
+    const { arena, shards, saveSlots } = this.#options;
+    return Math.max(0, Math.floor((arena.slotCount - saveSlots) / shards));
+  }
+
+  /** Blocks that could be taken now without taking one from a plan. */
+  get room(): number {
+    let free = this.#idle.size;
+    for (const block of this.#lent) if (this.#isIdle(block)) free -= 1;
+    return this.capacity - (this.#blocks.size + this.#leaving - free);
+  }
+
+  get retained(): number {
+    return this.#idle.size;
+  }
+
+  setTouched(slots: number): void {
+    if (slots === this.#touchedSlots) return;
+    this.#touchedSlots = slots;
+    this.#options.onRoom();
+  }
+
+  isPlaced(key: string): boolean {
+    return this.#blocks.get(key)?.state === "placed";
+  }
+
+  /** True when using the block takes no room: somebody else holds it already. */
+  isInUse(key: string): boolean {
+    return this.#blocks.has(key) && !this.#idle.has(key);
+  }
+
+  /** The block of that key, number `index` of `run`, with one user more; made as `wanted` when it is not there. */
+  use(key: string, run: BlockRun, index: number, user: BlockUser): Block {
+    let block = this.#blocks.get(key);
+    if (block === undefined) {
+      block = new Block(key, run, index);
+      this.#blocks.set(key, block);
+    } else {
+      this.#idle.delete(key);
+      block.offeredEpoch = null;
+    }
+    block.addUser(user);
+    return block;
+  }
+
+  /** One user less. Without users a placed block stays until room is short, a wanted one goes at once. */
+  leave(block: Block, user: BlockUser): void {
+    if (!block.dropUser(user) || block.userCount > 0) return;
+    if (block.state === "placed" && block.isFlushed) {
+      this.#removeUnlent(block);
+    } else if (block.state === "placed") {
+      this.#idle.set(block.key, block);
+      this.#options.onRoom();
+    } else if (block.state === "wanted") {
+      this.fail(block, "deadline");
+    } else if (block.state === "fetching") {
+      this.#options.onUnwanted(block);
+    }
+  }
+
+  /** Gives wanted blocks their slots, if need be those of idle ones; returns how many, from the first on, got theirs. */
+  startFetch(blocks: readonly Block[]): number {
+    const { arena, shards } = this.#options;
+    while (this.#slotted + blocks.length > this.capacity && this.#evictOldest());
+    const most = Math.max(0, Math.min(blocks.length, this.capacity - this.#slotted));
+    let leases = arena.lease(SIDECAR_OWNER, most * shards);
+    while (leases.length < most * shards * 2 && this.#evictOldest()) {
+      const more = arena.lease(SIDECAR_OWNER, most * shards - leases.length / 2);
+      leases = Uint32Array.of(...leases, ...more);
+    }
+    const count = Math.floor(leases.length / 2 / shards);
+    arena.releaseAll(leases, count * shards);
+    for (let at = 0; at < count; at += 1) {
+      const block = blocks[at];
+      if (block === undefined) break;
+      block.leases = leases;
+      block.leaseAt = at * shards;
+      block.state = "fetching";
+    }
+    this.#slotted += count;
+    return count;
+  }
+
+  /** Gives the slots of idle blocks of a class back: what lies in them is not to be used again. */
+  dropIdle(recordClass: RecordClass): void {
+    for (const block of this.#idle.values()) {
+      if (block.recordClass === recordClass) this.#dropIdle(block);
+    }
+    this.#options.onRoom();
+  }
+
+  /** Blocks of a class and namespace that lie here, to be given out. */
+  *copies(recordClass: RecordClass, namespace: Buffer): Generator<Block> {
+    for (const block of this.#blocks.values()) {
+      const isOf = block.recordClass === recordClass && block.namespace.equals(namespace);
+      if (isOf && block.state === "placed") yield block;
+    }
+  }
+
+  /** The block keeps its slots until `takeBack`, and loses no turn by it; false when it has none to keep. */
+  lend(block: Block): boolean {
+    if (block.state !== "placed" || block.isFlushed || block.isLent) return false;
+    block.isLent = true;
+    this.#lent.add(block);
+    return true;
+  }
+
+  takeBack(block: Block): void {
+    block.isLent = false;
+    this.#lent.delete(block);
+    if (block.isFlushed && block.userCount === 0) this.#removeUnlent(block);
+    else this.#options.onRoom();
+  }
+
+  /**
+   * Gives no block of a class out any more that `takes` names; returns those that could have been. What a plan was told of
+   * stays in its slots until the plan lets go, what is on its way until it is there.
+   */
+  flush(recordClass: RecordClass, takes: Takes): Block[] {
+    const dropped: Block[] = [];
+    for (const block of this.#blocks.values()) {
+      if (block.recordClass !== recordClass || !takes(block.namespace, block.run.tenant)) continue;
+      block.isFlushed = true;
+      if (block.state === "placed") dropped.push(block);
+      if (this.#isIdle(block)) {
+        this.#dropIdle(block);
+      } else if (block.state === "wanted") {
+        this.fail(block, "flushed");
+      } else {
+        this.#hide(block);
+        block.tellUsers();
+      }
+    }
+    this.#options.onRoom();
+    return dropped;
+  }
+
+  place(block: Block): void {
+    if (block.isFlushed) {
+      this.fail(block, "flushed");
+      return;
+    }
+    block.state = "placed";
+    block.call = null;
+    if (block.user === null) {
+      this.#idle.set(block.key, block);
+      this.#options.onRoom();
+    }
+    block.tellUsers();
+  }
+
+  /** The block will not come; its slots return. */
+  fail(block: Block, reason: DoneReason): void {
+    if (block.state === "gone") return;
+    this.#remove(block);
+    block.failure = reason;
+    block.tellUsers();
+    this.#options.onRoom();
+  }
+
+  #isIdle(block: Block): boolean {
+    return this.#idle.get(block.key) === block;
+  }
+
+  #evictOldest(): boolean {
+    for (const oldest of this.#idle.values()) {
+      if (oldest.isLent) continue;
+      this.#remove(oldest);
+      return true;
+    }
+    return false;
+  }
+
+  /** Nobody else gets it; its slots return at once, or when it is taken back. */
+  #dropIdle(block: Block): void {
+    if (!block.isLent) {
+      this.#remove(block);
+      return;
+    }
+    block.isFlushed = true;
+    this.#idle.delete(block.key);
+    this.#hide(block);
+  }
+
+  #hide(block: Block): void {
+    this.#blocks.delete(block.key);
+    this.#leaving += 1;
+  }
+
+  #removeUnlent(block: Block): void {
+    if (block.isLent) return;
+    this.#remove(block);
+    this.#options.onRoom();
+  }
+
+  #remove(block: Block): void {
+    if (this.#blocks.get(block.key) === block) this.#blocks.delete(block.key);
+    else this.#leaving -= 1;
+    if (this.#isIdle(block)) this.#idle.delete(block.key);
+    block.state = "gone";
+    block.call = null;
+    if (block.leases.length === 0) return;
+    const { arena, shards } = this.#options;
+    arena.releaseAll(block.leases, block.leaseAt, shards);
+    block.leases = NO_LEASES;
+    this.#slotted -= 1;
+  }
+}

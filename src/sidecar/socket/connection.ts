@@ -1,0 +1,142 @@
+// Owns one connection of the local socket: frames in, in turns with the others; frames out, bounded; and how it ends.
+import type { Socket } from "node:net";
+import { TierkvError, toTierkvError } from "../../errors.ts";
+import {
+  FRAME_BYTES_MAX,
+  FRAMES_OUT_BYTES_MAX,
+  GREETING_BYTES_MAX,
+  LINGER_MS,
+  LOOP_SLICE_MS,
+} from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import { nowMs } from "../../time.ts";
+import { encodeFrame, FrameDecoder } from "./frames.ts";
+import { parseMessage } from "./messages.ts";
+import type { ShimMessage, SidecarMessage } from "./messages.ts";
+import { Outgoing } from "./outgoing.ts";
+
+export interface ConnectionEvents {
+  /** May throw: the connection is refused with that error. */
+  onMessage(message: ShimMessage): void;
+  /** Once, when nothing more can come. */
+  onEnd(): void;
+  /** Once, before the end, when this side closes the connection for a reason; false where that was said before. */
+  onRefused(error: TierkvError): boolean;
+}
+
+export class Connection {
+  readonly id: number;
+  /** Who is there, for errors and logs; better known after the hello. */
+  peer: string;
+  readonly #socket: Socket;
+  readonly #outgoing: Outgoing;
+  readonly #decoder: FrameDecoder;
+  readonly #events: ConnectionEvents;
+  readonly #logger: Logger;
+  #isReading = false;
+  #isRefused = false;
+  #isEnded = false;
+  #linger: NodeJS.Timeout | undefined;
+
+  constructor(id: number, socket: Socket, events: ConnectionEvents, logger: Logger) {
+    this.id = id;
+    this.peer = `connection ${id}`;
+    this.#socket = socket;
+    this.#outgoing = new Outgoing(socket);
+    this.#decoder = new FrameDecoder(this.peer, GREETING_BYTES_MAX);
+    this.#events = events;
+    this.#logger = logger;
+    socket.on("data", (chunk: Buffer) => {
+      // Who was refused may go on sending; none of it is kept.
+      if (this.#isRefused) return;
+      this.#decoder.push(chunk);
+      this.#read();
+    });
+    // The reason is in the 'close' that follows: for us both mean that the peer is gone.
+    socket.on("error", (error) => logger.debug({ peer: this.peer, err: error }, "socket error"));
+    socket.on("close", () => this.#onClose());
+  }
+
+  /** It is an engine's: its frames may be as long as they get. */
+  trust(): void {
+    this.#decoder.allow(FRAME_BYTES_MAX);
+  }
+
+  send(message: SidecarMessage): void {
+    if (this.#isRefused || !this.#socket.writable) return;
+    this.#outgoing.write(encodeFrame(message));
+    const waiting = this.#outgoing.waiting;
+    if (waiting <= FRAMES_OUT_BYTES_MAX) return;
+    this.#announce(
+      new TierkvError("OVERLOAD", {
+        what: `bytes waiting for ${this.peer} to read`,
+        count: waiting,
+        limit: FRAMES_OUT_BYTES_MAX,
+      }),
+    );
+    this.#socket.destroy();
+  }
+
+  /** The same, with the arena's descriptor. */
+  sendArena(message: Extract<SidecarMessage, { t: "arena" }>, arenaId: number): void {
+    if (this.#isRefused || !this.#socket.writable) return;
+    this.#outgoing.pass(encodeFrame(message), arenaId);
+  }
+
+  /** Says why, then closes. Nothing more is read. */
+  refuse(error: TierkvError): void {
+    if (this.#isRefused) return;
+    this.send({ t: "refuse", code: error.code, message: error.message });
+    this.#announce(error);
+    this.close();
+  }
+
+  /** Closes our direction; what the peer has sent already is still read, for LINGER_MS. */
+  close(): void {
+    if (this.#isEnded) return;
+    this.#socket.end();
+    this.#linger ??= setTimeout(() => this.#socket.destroy(), LINGER_MS);
+  }
+
+  #announce(error: TierkvError): void {
+    if (this.#isRefused) return;
+    this.#isRefused = true;
+    const isNew = this.#events.onRefused(error);
+    const message = "connection closed by the sidecar";
+    if (isNew) this.#logger.warn({ peer: this.peer, err: error }, message);
+    else this.#logger.debug({ peer: this.peer, err: error }, message);
+  }
+
+  /** Handles whole frames for at most LOOP_SLICE_MS, then lets the event loop serve the others. */
+  #read(): void {
+    if (this.#isReading) return;
+    this.#isReading = true;
+    const startedMs = nowMs();
+    try {
+      while (!this.#isRefused) {
+        const fields = this.#decoder.next();
+        if (fields === null) break;
+        this.#events.onMessage(parseMessage(fields, this.peer));
+        if (nowMs() - startedMs > LOOP_SLICE_MS) {
+          this.#socket.pause();
+          setImmediate(() => {
+            this.#isReading = false;
+            this.#read();
+          });
+          return;
+        }
+      }
+    } catch (error) {
+      this.refuse(toTierkvError(error));
+    }
+    this.#isReading = false;
+    this.#socket.resume();
+  }
+
+  #onClose(): void {
+    clearTimeout(this.#linger);
+    if (this.#isEnded) return;
+    this.#isEnded = true;
+    this.#events.onEnd();
+  }
+}

@@ -1,0 +1,60 @@
+// Owns the first frame of each connection of the local socket: who is there, and in which version.
+import { WORLD_MAX } from "../../limits.ts";
+import type { Reader } from "./reader.ts";
+
+export const LOCAL_PROTOCOL = 2;
+
+export type Role = "scheduler" | "worker" | "status";
+
+export interface Hello {
+  t: "hello";
+  protocol: number;
+  role: Role;
+  engine: string;
+  rank: number;
+  world: number;
+  /** Into how many records a block is cut: ranks that hold the same pages share one; divides `world`. */
+  shards: number;
+  pid: number;
+  shim: string;
+  vllm: string;
+  /** It computes on a CPU with AMX tiles. */
+  hasAmxTiles: boolean;
+}
+
+const NOBODY = {
+  engine: "",
+  rank: 0,
+  world: 1,
+  shards: 1,
+  pid: 0,
+  shim: "",
+  vllm: "",
+  hasAmxTiles: false,
+} as const;
+
+/** The version stands before all else: another version may have other fields. */
+export function parseHello(message: Reader): Hello {
+  const protocol = message.u32("protocol");
+  if (protocol !== LOCAL_PROTOCOL) {
+    return { t: "hello", protocol, role: "status", ...NOBODY, shim: message.anyText("shim") };
+  }
+  const role = message.oneOf("role", ["scheduler", "worker", "status"]);
+  if (role === "status") return { t: "hello", protocol, role, ...NOBODY };
+  const world = message.u32("world", 1, WORLD_MAX);
+  const shards = message.u32("shards", 1, world);
+  if (world % shards !== 0) throw message.wrong("shards", `a divisor of world (${world})`);
+  return {
+    t: "hello",
+    protocol,
+    role,
+    engine: message.name("engine"),
+    rank: role === "worker" ? message.u32("rank", 0, world - 1) : 0,
+    world,
+    shards,
+    pid: message.u32("pid"),
+    shim: message.name("shim"),
+    vllm: message.name("vllm"),
+    hasAmxTiles: message.has("amx_tiles") && message.u32("amx_tiles", 1, 1) === 1,
+  };
+}

@@ -1,0 +1,363 @@
+// Owns the messages of the local socket: their TypeScript shapes, and the check of every field a shim sends.
+import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
+import type { Step } from "../../cost/prefill.ts";
+import {
+  EXPLAIN_MAX,
+  GROUPS_MAX,
+  PLAN_KEYS_MAX,
+  SAVE_ITEMS_MAX,
+  STEP_ROWS_MAX,
+  UNASKED_ROWS_MAX,
+} from "../../limits.ts";
+import { recordKeysNamespace, recordKeysTenant } from "../../native.ts";
+import type { Fields } from "./frames.ts";
+import { parseHello } from "./hello.ts";
+import type { Hello } from "./hello.ts";
+import { Reader } from "./reader.ts";
+import { UNASKED_REASONS } from "./reasons.ts";
+import type { UnaskedReason } from "./reasons.ts";
+
+/** One KV-cache group of one rank as the engine describes it; offsets and strides in bytes. */
+export interface GroupSpec {
+  group: number;
+  class: RecordClass;
+  layout: "attention" | "opaque";
+  dtype: "bf16" | "f16" | "f32" | "u8";
+  tokens: number;
+  /** Blocks it needs before a boundary; 0: all. */
+  tail: number;
+  layers: number;
+  heads: number;
+  dimK: number;
+  dimV: number;
+  layerBytes: number;
+  keyOffset: number;
+  valueOffset: number;
+  headStride: number;
+  tokenStride: number;
+}
+
+export interface Register {
+  t: "register";
+  model: string;
+  maxModelLen: number;
+  kvBlocks: number;
+  groups: GroupSpec[];
+}
+
+export interface PrefetchGroup {
+  group: number;
+  class: RecordClass;
+  hashes: Buffer;
+  from: number;
+}
+
+export interface Prefetch {
+  t: "prefetch";
+  req: string;
+  plan: number;
+  groups: PrefetchGroup[];
+  /** On whose account its blocks are stored; 0: nobody's in particular. */
+  tenant: number;
+  /** Tokens of the prompt behind those asked for: it is longer than one question. */
+  beyond: number;
+}
+
+export interface SaveItem {
+  slot: number;
+  generation: number;
+  group: number;
+  hash: Buffer;
+  parent: Buffer;
+  endTokens: number;
+  /** Whose block it is; 0: nobody's in particular. */
+  tenant: number;
+}
+
+export interface Save {
+  t: "save";
+  arena: number;
+  /** Of the weights that computed them: the scheduler may have named other ones meanwhile, on its own connection. */
+  namespace: Namespace;
+  items: SaveItem[];
+}
+
+export interface Release {
+  t: "release";
+  req: string;
+  plan: number;
+  /** Loaded; 0: it was not used. */
+  tokens: number;
+  loadUs: number;
+}
+
+export type SchedulerMessage =
+  | { t: "namespace"; namespace: Namespace; model: string }
+  | Prefetch
+  | Release;
+
+export type WorkerMessage =
+  | Register
+  | { t: "mapped"; arena: number }
+  | { t: "unmapped"; arena: number; reason: string }
+  | Save
+  | { t: "return"; arena: number; slots: Uint32Array };
+
+/** A request for which the scheduler sent no prefetch. */
+export interface Unasked {
+  req: string;
+  why: UnaskedReason;
+  /** Of its prompt. */
+  tokens: number;
+  /** Those the engine held itself. */
+  ownTokens: number;
+}
+
+/** How far an engine's name is; only a whole one is announced, and without one nothing is kept or restored. */
+export interface NamingState {
+  percent: number;
+  /** Why there will be none; empty where there may be one. */
+  refused: string;
+  /** What is stored under its name is not what it computes. */
+  distrusted: boolean;
+}
+
+export type CommonMessage =
+  | { t: "ping"; n: number }
+  | {
+      t: "counts";
+      counters: [string, number][];
+      steps: Step[];
+      unasked: Unasked[];
+      naming: NamingState | null;
+    }
+  | { t: "status" }
+  | { t: "explain"; req: string; most: number };
+
+export type ShimMessage = Hello | SchedulerMessage | WorkerMessage | CommonMessage;
+
+/** Why nothing more of a plan will be placed. */
+export type DoneReason =
+  | "complete"
+  | "end_of_hit"
+  | "no_slot"
+  | "vault_down"
+  | "bad_record"
+  | "flushed"
+  | "quarantined"
+  | "deadline"
+  | "slower"
+  | "not_ready"
+  | "overload";
+
+export type SidecarMessage =
+  | {
+      t: "welcome";
+      protocol: number;
+      sidecar: string;
+      fidelity: number;
+      wait_ms: number;
+      stall_ms: number;
+      verify_every: number;
+      save_slots_max: number;
+    }
+  | { t: "refuse"; code: string; message: string }
+  /** Its descriptor travels with it. */
+  | {
+      t: "arena";
+      arena: number;
+      bytes: number;
+      slot_bytes: number;
+      slot_count: number;
+    }
+  | { t: "restore"; arena: number; on: boolean }
+  | { t: "credits"; arena: number; slots: Uint8Array }
+  | {
+      t: "held";
+      req: string;
+      plan: number;
+      groups: { group: number; held: Uint8Array }[];
+      tokens: number;
+    }
+  | {
+      t: "placed";
+      req: string;
+      plan: number;
+      group: number;
+      first: number;
+      slots: Uint8Array;
+      /** Blocks among them that no vault had to bring. */
+      local: number;
+    }
+  | { t: "done"; req: string; plan: number; reason: DoneReason; why?: string }
+  | { t: "reclaim"; req: string; plan: number }
+  | { t: "pace"; tokens_min: number }
+  | { t: "pong"; n: number }
+  | { t: "explain_reply"; accounts: object[] }
+  | { t: "status_reply"; status: object };
+
+const COUNTER_NAME = /^[a-z][a-z0-9_]{0,63}$/;
+
+/** Checks every field of one frame. Throws BAD_FRAME naming the field, its value and what was expected. */
+export function parseMessage(fields: Fields, peer: string): ShimMessage {
+  const message = new Reader(fields, "", peer);
+  const name = message.text("t", 32);
+  const parse = PARSERS.get(name);
+  if (parse === undefined) throw message.wrong("t", "a message of docs/protocol.md section 4");
+  return parse(message);
+}
+
+const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
+  string,
+  (message: Reader) => ShimMessage
+>([
+  ["hello", parseHello],
+  ["register", parseRegister],
+  ["mapped", (message) => ({ t: "mapped", arena: message.u32("arena") })],
+  [
+    "unmapped",
+    (message) => ({ t: "unmapped", arena: message.u32("arena"), reason: message.text("reason") }),
+  ],
+  ["save", parseSave],
+  [
+    "return",
+    (message) => ({ t: "return", arena: message.u32("arena"), slots: message.pairs("slots") }),
+  ],
+  ["namespace", parseNamespace],
+  ["prefetch", parsePrefetch],
+  [
+    "release",
+    (message) => ({
+      t: "release",
+      req: message.text("req"),
+      plan: message.count("plan"),
+      tokens: message.has("tokens") ? message.count("tokens") : 0,
+      loadUs: message.has("load_us") ? message.count("load_us") : 0,
+    }),
+  ],
+  ["counts", parseCounts],
+  ["ping", (message) => ({ t: "ping", n: message.count("n") })],
+  ["status", () => ({ t: "status" })],
+  [
+    "explain",
+    (message) => ({
+      t: "explain",
+      req: message.text("req"),
+      most: message.u32("most", 1, EXPLAIN_MAX),
+    }),
+  ],
+]);
+
+function parseRegister(message: Reader): Register {
+  return {
+    t: "register",
+    model: message.name("model"),
+    maxModelLen: message.u32("max_model_len", 1),
+    kvBlocks: message.u32("kv_blocks", 1),
+    groups: message.maps("groups", 1, GROUPS_MAX).map(parseGroup),
+  };
+}
+
+function parseGroup(group: Reader): GroupSpec {
+  return {
+    group: group.u32("group", 0, 0xffff),
+    class: group.oneOf("class", ["kv", "ssm"]),
+    layout: group.oneOf("layout", ["attention", "opaque"]),
+    dtype: group.oneOf("dtype", ["bf16", "f16", "f32", "u8"]),
+    tokens: group.u32("tokens", 1),
+    tail: group.u32("tail"),
+    layers: group.u32("layers", 1),
+    heads: group.u32("heads"),
+    dimK: group.u32("dim_k"),
+    dimV: group.u32("dim_v"),
+    layerBytes: group.u32("layer_bytes", 1),
+    keyOffset: group.u32("key_offset"),
+    valueOffset: group.u32("value_offset"),
+    headStride: group.u32("head_stride"),
+    tokenStride: group.u32("token_stride"),
+  };
+}
+
+/** A copy: it lives as long as the engine, the frame need not. Where records are sealed it is the name that vaults know. */
+function readNamespace(message: Reader): Namespace {
+  const bytes = message.bytes("namespace", NAMESPACE_BYTES, NAMESPACE_BYTES);
+  return toNamespace(recordKeysNamespace(bytes));
+}
+
+function parseNamespace(message: Reader): ShimMessage {
+  return { t: "namespace", namespace: readNamespace(message), model: message.name("model") };
+}
+
+function parsePrefetch(message: Reader): Prefetch {
+  return {
+    t: "prefetch",
+    req: message.text("req"),
+    plan: message.count("plan"),
+    tenant: message.has("tenant") ? recordKeysTenant(message.count("tenant")) : 0,
+    beyond: message.has("beyond") ? message.count("beyond") : 0,
+    groups: message.maps("groups", 1, GROUPS_MAX).map((group) => {
+      const hashes = group.bytes("hashes", 0, PLAN_KEYS_MAX * HASH_BYTES);
+      if (hashes.length % HASH_BYTES !== 0) {
+        throw group.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
+      }
+      return {
+        group: group.u32("group", 0, 0xffff),
+        class: group.oneOf("class", ["kv", "ssm"]),
+        hashes: asBuffer(hashes),
+        from: group.u32("from", 0, hashes.length / HASH_BYTES),
+      };
+    }),
+  };
+}
+
+function parseSave(message: Reader): Save {
+  const items = message.rows("items", 6, SAVE_ITEMS_MAX, 1).map((row) => ({
+    slot: row.u32(0),
+    generation: row.u32(1),
+    group: row.u32(2, 0, 0xffff),
+    hash: asBuffer(row.bytes(3, HASH_BYTES, HASH_BYTES)),
+    parent: asBuffer(row.bytes(4, HASH_BYTES, HASH_BYTES)),
+    endTokens: row.count(5),
+    tenant: row.has(6) ? recordKeysTenant(row.count(6)) : 0,
+  }));
+  return { t: "save", arena: message.u32("arena"), namespace: readNamespace(message), items };
+}
+
+function parseCounts(message: Reader): ShimMessage {
+  const counters = message.map("counters");
+  const names = counters.names();
+  for (const name of names) {
+    if (!COUNTER_NAME.test(name)) throw counters.wrong(name, "a lower-case counter name");
+  }
+  const rows = message.has("steps") ? message.rows("steps", 3, STEP_ROWS_MAX) : [];
+  const steps = rows.map((row) => ({
+    tokens: row.count(0),
+    attended: row.count(1),
+    seconds: row.count(2) / 1e6,
+  }));
+  const unasked = (message.has("unasked") ? message.rows("unasked", 4, UNASKED_ROWS_MAX) : []).map(
+    (row) => ({
+      req: row.text(0),
+      why: row.oneOf(1, UNASKED_REASONS),
+      tokens: row.count(2),
+      ownTokens: row.count(3),
+    }),
+  );
+  const counted = names.map((name): [string, number] => [name, counters.count(name)]);
+  const naming = message.has("naming") ? parseNaming(message.map("naming")) : null;
+  return { t: "counts", counters: counted, steps, unasked, naming };
+}
+
+function parseNaming(fields: Reader): NamingState {
+  const distrusted = fields.has("distrusted") && fields.u32("distrusted", 0, 1) === 1;
+  return { percent: fields.u32("percent", 0, 100), refused: fields.text("refused"), distrusted };
+}
+
+/** The bytes of slot numbers or pairs, little-endian, as frames carry them. */
+export function slotBytes(numbers: readonly number[] | Uint32Array): Buffer {
+  const bytes = Buffer.allocUnsafe(numbers.length * 4);
+  let at = 0;
+  for (const number of numbers) at = bytes.writeUInt32LE(number, at);
+  return bytes;
+}

@@ -1,0 +1,204 @@
+// Owns the accounts of recent requests: what was looked up and found, what was decided and why, what was predicted and what it took.
+import type { Choice, Decision } from "../../cost/engine-pace.ts";
+import { DECISIONS_MAX } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { nowMs, wallClockMs } from "../../time.ts";
+import type { DoneReason, Unasked } from "../socket/messages.ts";
+
+/** Milliseconds; null: not known, or did not happen. */
+export interface Times {
+  lookup: number | null;
+  fetch: number | null;
+  load: number | null;
+  /** Computing what is not restored. */
+  compute: number | null;
+}
+
+/** One prefetch of one request, or a request without, as `tierkv explain` shows it. Tokens count from the prompt's start. */
+export interface Account {
+  req: string;
+  plan: number;
+  /** Since 1970, ms. */
+  at: number;
+  engine: string;
+  /** The engine held these itself. */
+  startTokens: number;
+  askedTokens: number;
+  /** Behind those asked for: the prompt is longer than one look-up takes. */
+  beyondTokens: number;
+  heldTokens: number | null;
+  chosenTokens: number | null;
+  placedTokens: number | null;
+  loadedTokens: number | null;
+  /** unasked: its engine did not ask for it. */
+  choice: Choice | "undecided" | "unasked";
+  why: string;
+  end: DoneReason | null;
+  /** Why the first block that is not held is missed. */
+  miss: string | null;
+  predicted: Times & { recompute: number | null };
+  actual: Times;
+}
+
+const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null };
+
+function blank(engine: string, req: string): Account {
+  return {
+    req,
+    plan: 0,
+    at: Math.round(wallClockMs()),
+    engine,
+    startTokens: 0,
+    askedTokens: 0,
+    beyondTokens: 0,
+    heldTokens: null,
+    chosenTokens: null,
+    placedTokens: null,
+    loadedTokens: null,
+    choice: "undecided",
+    why: "",
+    end: null,
+    miss: null,
+    predicted: { ...NO_TIMES, recompute: null },
+    actual: { ...NO_TIMES },
+  };
+}
+
+export class Decisions {
+  readonly #counters: SidecarCounters;
+  readonly #logger: Logger;
+  readonly #recent: Account[] = [];
+
+  constructor(counters: SidecarCounters, logger: Logger) {
+    this.#counters = counters;
+    this.#logger = logger;
+  }
+
+  open(
+    engine: string,
+    req: string,
+    plan: number,
+    {
+      start: startTokens,
+      end: askedTokens,
+      beyond: beyondTokens,
+    }: { start: number; end: number; beyond: number },
+  ): Case {
+    const account: Account = {
+      ...blank(engine, req),
+      plan,
+      startTokens,
+      askedTokens,
+      beyondTokens,
+    };
+    this.#keep(account);
+    return new Case(account, this.#counters, this.#logger);
+  }
+
+  /** A request for which its engine did not ask, and why. */
+  unasked(engine: string, { req, why, tokens, ownTokens }: Unasked): void {
+    this.#keep({
+      ...blank(engine, req),
+      startTokens: ownTokens,
+      askedTokens: tokens,
+      choice: "unasked",
+      why,
+    });
+  }
+
+  /** A request that was turned away. */
+  refused(engine: string, req: string, plan: number, reason: DoneReason): void {
+    this.#keep({ ...blank(engine, req), plan, end: reason });
+  }
+
+  #keep(account: Account): void {
+    this.#recent.push(account);
+    if (this.#recent.length > DECISIONS_MAX) this.#recent.shift();
+  }
+
+  /** Accounts whose request is `req` or starts with it, the latest last; with an empty text all. */
+  find(req: string, most: number): Account[] {
+    return this.#recent.filter((account) => account.req.startsWith(req)).slice(-most);
+  }
+}
+
+/** The open account of one plan. */
+export class Case {
+  readonly account: Account;
+  readonly #counters: SidecarCounters;
+  readonly #logger: Logger;
+  readonly #openedMs = nowMs();
+  #decidedMs = nowMs();
+  #isLogged = false;
+
+  constructor(account: Account, counters: SidecarCounters, logger: Logger) {
+    this.account = account;
+    this.#counters = counters;
+    this.#logger = logger;
+  }
+
+  /** Why nothing is restored: what became of the first block, or what was decided; nothing where the plan's end says it. */
+  get whyNot(): { why?: string } {
+    const { choice, why, miss } = this.account;
+    if (why === "nothing_held") return miss === null ? {} : { why: miss };
+    return choice === "recomputed" ? { why } : {};
+  }
+
+  lookedUp(heldTokens: number, miss: string | null): void {
+    this.account.heldTokens = heldTokens;
+    const lookupMs = nowMs() - this.#openedMs;
+    this.account.actual.lookup = round(lookupMs);
+    this.#counters.took("lookup", lookupMs);
+    this.account.miss = miss;
+    if (miss !== null) this.#counters.add(`miss_${miss}`);
+  }
+
+  decided({ tokens, choice, why, cost, recomputeS }: Decision): void {
+    const { account } = this;
+    this.#decidedMs = nowMs();
+    account.chosenTokens = tokens;
+    account.choice = choice;
+    account.why = why;
+    account.predicted.fetch = ms(cost?.fetchS);
+    account.predicted.load = ms(cost?.loadS);
+    account.predicted.compute = ms(cost?.computeS);
+    account.predicted.recompute = ms(recomputeS);
+    this.#counters.add(`decided_${choice}_${why}`);
+  }
+
+  /** Nothing more will be placed. */
+  ended(reason: DoneReason, placedTokens: number): void {
+    const { account } = this;
+    account.end = reason;
+    account.placedTokens = placedTokens;
+    if (account.chosenTokens !== null) {
+      const fetchMs = nowMs() - this.#decidedMs;
+      account.actual.fetch = round(fetchMs);
+      if (account.chosenTokens > account.startTokens) this.#counters.took("fetch", fetchMs);
+    }
+    if (placedTokens <= account.startTokens) this.#log();
+  }
+
+  /** The engine has let go of it; `loadedTokens` of them were used, `loadMs` after they were placed. */
+  released(loadedTokens: number, loadMs: number | null): void {
+    this.account.loadedTokens = loadedTokens;
+    if (loadMs !== null) {
+      this.account.actual.load = round(loadMs);
+      this.#counters.took("load", loadMs);
+    }
+    this.#log();
+  }
+
+  #log(): void {
+    if (this.#isLogged) return;
+    this.#isLogged = true;
+    this.#logger.debug({ ...this.account }, "request");
+  }
+}
+
+const round = (value: number): number => Math.round(value * 100) / 100;
+
+function ms(seconds: number | null | undefined): number | null {
+  return seconds === null || seconds === undefined ? null : round(seconds * 1000);
+}

@@ -1,0 +1,192 @@
+// Owns what a sidecar does when a vault flushes: a held call per vault hears of it, every copy here goes, and the vault is told.
+import { hostname } from "node:os";
+import { className } from "../../block.ts";
+import type { RecordClass } from "../../block.ts";
+import type { FlushedScope, Takes } from "../../client/flush-feed.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import { isTierkvError, toTierkvError } from "../../errors.ts";
+import { FLUSH_LEAVE_MS, WATCH_PAUSE_MS, WATCH_TIMEOUT_MS } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { jitterMs, nowMs, randomId, sleep } from "../../time.ts";
+import type { Fates } from "../trace/fates.ts";
+import type { Quarantine } from "./quarantine.ts";
+import type { VaultClients } from "./vaults.ts";
+
+export interface FlushesOptions {
+  vaults: VaultClients;
+  /** For people: where this sidecar is found on its machine. */
+  socket: string;
+  /** Drops copies in arenas. */
+  dropCopies(recordClass: RecordClass, takes: Takes): { blocks: number; bytes: number };
+  /** Drops saves that wait; how many. */
+  dropSaves(recordClass: RecordClass, takes: Takes): number;
+  /** null: not known. */
+  modelOf(recordClass: RecordClass, namespace: Buffer): string | null;
+  fates: Fates;
+  quarantine: Quarantine;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+interface Dropped {
+  blocks: number;
+  bytes: number;
+  saves: number;
+}
+
+export class Flushes {
+  readonly #options: FlushesOptions;
+  readonly #closing = new AbortController();
+  readonly #watches: Watch[] = [];
+
+  constructor(options: FlushesOptions) {
+    this.#options = options;
+    for (const client of Object.values(options.vaults)) {
+      if (client !== null) this.#watches.push(this.#open(client));
+    }
+  }
+
+  /** There are copies to drop from now on: vaults are asked of flushes. Idempotent. */
+  begin(): void {
+    for (const watch of this.#watches) watch.begin(this.#closing.signal);
+  }
+
+  /** Asks no more, and says so to the vaults. */
+  async close(): Promise<void> {
+    this.#closing.abort();
+    await Promise.all(this.#watches.map((watch) => watch.leave()));
+  }
+
+  #open(client: VaultClient): Watch {
+    const { socket, logger } = this.#options;
+    const { name } = client;
+    const watch = new Watch(client, `${hostname()}:${socket} (${name})`, logger);
+    let known: number | null = null;
+    client.flushes.listen({
+      onGreeted: (epoch) => {
+        if (known !== null && known !== epoch) this.#options.fates.restarted(name);
+        known = epoch;
+      },
+      onFlush: (scopes) => watch.drop(this.#flush(name, scopes)),
+    });
+    return watch;
+  }
+
+  /** null: all. */
+  #flush(recordClass: RecordClass, scopes: readonly FlushedScope[] | null): Dropped {
+    const { dropCopies, dropSaves, modelOf, fates, quarantine, counters, logger } = this.#options;
+    const concerned = (scopes ?? [EVERYTHING]).filter(
+      (scope) => scope.recordClass === 0 || className(scope.recordClass) === recordClass,
+    );
+    if (concerned.length === 0) return { blocks: 0, bytes: 0, saves: 0 };
+    const takes = takesOf(concerned, (namespace) => modelOf(recordClass, namespace));
+    const { blocks, bytes } = dropCopies(recordClass, takes);
+    const saves = dropSaves(recordClass, takes);
+    fates.flushed(recordClass, takes);
+    // A flush of one tenant leaves what others stored under the name.
+    if (recordClass === CHECKED_CLASS) quarantine.lift((namespace) => takes(namespace, NOBODY));
+    counters.add("flushes", concerned.length);
+    counters.add("flushed_blocks", blocks);
+    const dropped = { blocks, bytes, saves };
+    logger.info({ class: recordClass, everything: scopes === null, ...dropped }, "flushed");
+    return dropped;
+  }
+}
+
+/** Engines compute blocks of attention again, no states. */
+const CHECKED_CLASS = "kv";
+
+/** As the tenant of a scope: those of all are meant, of requests without one, too. */
+const NOBODY = 0;
+
+const EVERYTHING: FlushedScope = {
+  number: 0,
+  everyNamespace: true,
+  namespaces: [],
+  recordClass: 0,
+  model: "",
+  tenant: NOBODY,
+};
+
+function takesOf(
+  scopes: readonly FlushedScope[],
+  modelOf: (namespace: Buffer) => string | null,
+): Takes {
+  const named = scopes.map(({ everyNamespace, namespaces, model, tenant }) => {
+    const names = new Set(namespaces.map((namespace) => namespace.toString("latin1")));
+    const isNamed = (namespace: Buffer): boolean =>
+      everyNamespace ||
+      names.has(namespace.toString("latin1")) ||
+      (model !== "" && modelOf(namespace) === model);
+    return { isNamed, tenant };
+  });
+  return (namespace, tenant) =>
+    named.some(
+      (scope) => (scope.tenant === NOBODY || scope.tenant === tenant) && scope.isNamed(namespace),
+    );
+}
+
+/** The held call to one vault. */
+class Watch {
+  readonly #client: VaultClient;
+  readonly #id = randomId(16);
+  readonly #name: string;
+  readonly #logger: Logger;
+  #unsaid: Dropped = { blocks: 0, bytes: 0, saves: 0 };
+  #running: Promise<void> | null = null;
+  /** The vault knows this sidecar. */
+  #isKnown = false;
+
+  constructor(client: VaultClient, name: string, logger: Logger) {
+    this.#client = client;
+    this.#name = name;
+    this.#logger = logger;
+  }
+
+  begin(signal: AbortSignal): void {
+    this.#running ??= this.#run(signal);
+  }
+
+  /** To be said with the next call. */
+  drop({ blocks, bytes, saves }: Dropped): void {
+    this.#unsaid.blocks += blocks;
+    this.#unsaid.bytes += bytes;
+    this.#unsaid.saves += saves;
+  }
+
+  async leave(): Promise<void> {
+    await this.#running;
+    if (this.#isKnown) await this.#call(FLUSH_LEAVE_MS, true, new AbortController().signal);
+  }
+
+  async #run(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const [startedMs, before] = [nowMs(), this.#client.flushes.number];
+      const isAnswered = await this.#call(WATCH_TIMEOUT_MS, false, signal);
+      // A vault that holds no calls is not asked without a pause.
+      const isHeld = nowMs() - startedMs > WATCH_PAUSE_MS;
+      if (isAnswered && (isHeld || this.#client.flushes.number !== before)) continue;
+      await sleep(jitterMs(WATCH_PAUSE_MS, 2 * WATCH_PAUSE_MS), signal).catch(() => {});
+    }
+  }
+
+  /** False when it failed; never rejects. */
+  async #call(timeoutMs: number, leaving: boolean, signal: AbortSignal): Promise<boolean> {
+    const said = this.#unsaid;
+    this.#unsaid = { blocks: 0, bytes: 0, saves: 0 };
+    try {
+      const request = { client: this.#id, name: this.#name, leaving, ...said };
+      await this.#client.watch(request, timeoutMs, signal);
+      this.#isKnown = true;
+      return true;
+    } catch (error) {
+      this.drop(said);
+      // Held calls end with the connection; whoever needs the vault says how it is.
+      if (!isTierkvError(error) || !signal.aborted) {
+        this.#logger.debug({ err: toTierkvError(error) }, "a vault was not heard of flushes");
+      }
+      return false;
+    }
+  }
+}

@@ -1,0 +1,164 @@
+// Owns the proof that a plan ends at the deepest boundary that every group can be restored to, and fetches what that takes and no more.
+import { describe, expect, test } from "vitest";
+import { newBitmap, setBit } from "../../../src/block.ts";
+import { chooseBoundary, cutToKeys } from "../../../src/sidecar/restore/boundary.ts";
+import type { Boundary } from "../../../src/sidecar/restore/boundary.ts";
+
+interface Case {
+  tokens: number;
+  tail: number;
+  /** "1" for each block that is held, "0" for each that is not. */
+  held: string;
+  from?: number;
+}
+
+function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false } = {}): Boundary {
+  const groups = cases.map(({ tokens, tail, held, from = 0 }, group) => ({
+    group,
+    class: tail === 1 ? ("ssm" as const) : ("kv" as const),
+    hashes: Buffer.alloc(held.length * 32),
+    from,
+    tokens,
+    tail,
+    tenant: 0,
+  }));
+  const held = cases.map((of) => {
+    const bits = newBitmap(of.held.length);
+    for (const [index, bit] of of.held.split("").entries()) {
+      if (bit === "1") setBit(bits, index);
+    }
+    return bits;
+  });
+  const keys = cases.map((of) => Array.from(of.held, (_, index) => `${index}`));
+  return chooseBoundary(groups, { keys, held, isVaultDown }, capacity);
+}
+
+/** Index of the first block and number of blocks, per group. */
+const ranges = ({ wishes }: Boundary): [number, number][] =>
+  wishes.map(({ first, keys }) => [first, keys.length]);
+
+const FULL = { tokens: 16, tail: 0 };
+const STATE = { tokens: 16, tail: 1 };
+const WINDOW = { tokens: 16, tail: 2 };
+
+describe("attention alone", () => {
+  test.each([
+    ["1111", 0, 64, [0, 4], null],
+    ["1101", 0, 32, [0, 2], "end_of_hit"],
+    ["0111", 0, 0, [0, 0], "end_of_hit"],
+    ["0111", 1, 64, [1, 3], null],
+    ["1111", 4, 64, [4, 0], null],
+  ] as const)("%s from %d", (held, from, tokens, range, cut) => {
+    const boundary = choose([{ ...FULL, held, from }]);
+    expect([boundary.tokens, ranges(boundary)[0]]).toEqual([tokens, range]);
+    expect(boundary.wishes[0]!.cut).toBe(cut);
+  });
+
+  test("what does not fit is cut off at the end", () => {
+    const boundary = choose([{ ...FULL, held: "1111" }], { capacity: 3 });
+    expect([boundary.tokens, boundary.wishes[0]!.cut]).toEqual([48, "no_slot"]);
+  });
+
+  test("a vault that did not answer is the reason", () => {
+    const boundary = choose([{ ...FULL, held: "1000" }], { isVaultDown: true });
+    expect([boundary.tokens, boundary.wishes[0]!.cut]).toEqual([16, "vault_down"]);
+  });
+});
+
+describe("with recurrent state", () => {
+  test("the deepest state with all attention before it", () => {
+    const boundary = choose([
+      { ...FULL, held: "11110" },
+      { ...STATE, held: "01101" },
+      { ...STATE, held: "01111" },
+    ]);
+    expect(boundary.tokens).toBe(48);
+    expect(ranges(boundary)).toEqual([
+      [0, 3],
+      [2, 1],
+      [2, 1],
+    ]);
+    expect(boundary.wishes[0]!.cut).toBe("end_of_hit");
+  });
+
+  test("without a state on every group nothing is fetched", () => {
+    const boundary = choose([
+      { ...FULL, held: "1111" },
+      { ...STATE, held: "0101" },
+      { ...STATE, held: "1010" },
+    ]);
+    expect(boundary.tokens).toBe(0);
+    expect(ranges(boundary).every(([, count]) => count === 0)).toBe(true);
+  });
+
+  test("a state the engine has itself is no boundary; attention it has is not fetched", () => {
+    const at = (held: string): Boundary =>
+      choose([
+        { ...FULL, held: "0011", from: 2 },
+        { ...STATE, held, from: 2 },
+      ]);
+    expect(at("0100").tokens).toBe(32);
+    expect(ranges(at("0001"))).toEqual([
+      [2, 2],
+      [3, 1],
+    ]);
+  });
+
+  test("a shallower boundary where the deepest does not fit", () => {
+    const groups = [
+      { ...FULL, held: "1111" },
+      { ...STATE, held: "0101" },
+    ];
+    expect(choose(groups, { capacity: 5 }).tokens).toBe(64);
+    const boundary = choose(groups, { capacity: 4 });
+    expect([boundary.tokens, boundary.wishes[1]!.cut]).toEqual([32, "no_slot"]);
+  });
+});
+
+test("a sliding window needs only the blocks it reaches, and those without a gap", () => {
+  expect(
+    ranges(
+      choose([
+        { ...FULL, held: "1111" },
+        { ...WINDOW, held: "0011" },
+      ]),
+    ),
+  ).toEqual([
+    [0, 4],
+    [2, 2],
+  ]);
+  expect(
+    choose([
+      { ...FULL, held: "1111" },
+      { ...WINDOW, held: "1101" },
+    ]).tokens,
+  ).toBe(32);
+});
+
+test("groups of different block sizes meet where both end a block", () => {
+  const boundary = choose([
+    { ...FULL, held: "11111" },
+    { tokens: 32, tail: 1, held: "11" },
+  ]);
+  expect(boundary.tokens).toBe(64);
+  expect(ranges(boundary)).toEqual([
+    [0, 4],
+    [1, 1],
+  ]);
+});
+
+test("a question is cut where every group ends a block, to no more keys than allowed", () => {
+  const of = (group: number, blocks: number, from: number): Parameters<typeof cutToKeys>[0][0] => ({
+    group,
+    class: "kv",
+    hashes: Buffer.alloc(32 * blocks, group),
+    from,
+  });
+  const cut = cutToKeys([of(0, 100, 7), of(1, 50, 30)], (group) => [16, 32][group]!, 40);
+  // 13 steps of 32 tokens: 2 blocks of the first group and 1 of the second each.
+  expect(cut.map(({ hashes, from }) => [hashes.length / 32, from])).toEqual([
+    [26, 7],
+    [13, 13],
+  ]);
+  expect(cut[1]!.hashes.every((byte) => byte === 1)).toBe(true);
+});

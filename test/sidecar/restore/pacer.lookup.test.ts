@@ -1,0 +1,62 @@
+// What a look-up may take: a pause of a vault that usually answers is waited for, one that was not asked for a while gets little.
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { HASH_BYTES } from "../../../src/block.ts";
+import { EnginePace } from "../../../src/cost/engine-pace.ts";
+import { Link } from "../../../src/cost/link.ts";
+import {
+  LINK_STALE_MS,
+  LOOKUP_LATE_SHARE_MAX,
+  LOOKUP_SHARE_MAX,
+} from "../../../src/limits-cost.ts";
+import { Pacer } from "../../../src/sidecar/restore/pacer.ts";
+import type { Shelf } from "../../../src/sidecar/slots/shelf.ts";
+
+const BLOCK_TOKENS = 128;
+const BLOCKS = 4;
+const MS_PER_TOKEN = 1;
+const GAIN_MS = BLOCKS * BLOCK_TOKENS * MS_PER_TOKEN;
+const GROUP = {
+  group: 0,
+  class: "kv" as const,
+  hashes: Buffer.alloc(BLOCKS * HASH_BYTES),
+  from: 0,
+};
+
+beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));
+afterEach(() => void vi.useRealTimers());
+
+/** What a look-up of four blocks may take, ms, where answers took `answerMs`. */
+function mostMs(answerMs: number, idleMs = 0): number | null {
+  const link = new Link();
+  for (let count = 0; count < 20; count += 1) link.answered(200, answerMs);
+  vi.advanceTimersByTime(idleMs);
+  const pace = new EnginePace();
+  for (const tokens of [128, 128, 256, 512]) {
+    pace.prefill.learn({ tokens, attended: 0, seconds: (tokens * MS_PER_TOKEN) / 1000 });
+  }
+  const pacer = new Pacer({
+    pace,
+    links: { kv: link, ssm: null },
+    shelf: {} as Shelf,
+    shards: 1,
+    groups: () => [0],
+    shapeOf: () => ({ tokens: BLOCK_TOKENS, tail: 0, class: "kv" }),
+    sourceBytes: () => 4096,
+    blockBytes: () => 4096,
+    pendingBytes: () => 0,
+  });
+  return pacer.lookupMs({ start: 0, end: BLOCKS * BLOCK_TOKENS }, [GROUP], null);
+}
+
+test("an answer may be late where answers usually come at once", () => {
+  expect(mostMs(0.5)).toBeCloseTo(GAIN_MS * LOOKUP_LATE_SHARE_MAX, -1);
+});
+
+test("an answer that usually takes longer gets the time it takes", () => {
+  expect(mostMs(100)).toBeGreaterThanOrEqual(200);
+});
+
+test("a vault that was not asked for a while gets a small share of the time, one that takes too long none", () => {
+  expect(mostMs(0.5, LINK_STALE_MS + 1)).toBeCloseTo(GAIN_MS * LOOKUP_SHARE_MAX, 0);
+  expect(mostMs(GAIN_MS * 2)).toBe(0);
+});

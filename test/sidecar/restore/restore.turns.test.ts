@@ -1,0 +1,148 @@
+// Owns the proof that a plan which ends while its blocks are being taken keeps what the scheduler was told of, and nothing else.
+import { expect, test } from "vitest";
+import { Arena } from "../../../src/arena/arena.ts";
+import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
+import { EnginePace } from "../../../src/cost/engine-pace.ts";
+import { newSidecarCounters } from "../../../src/metrics.ts";
+import type { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
+import { Pacer } from "../../../src/sidecar/restore/pacer.ts";
+import { Restorer } from "../../../src/sidecar/restore/restore.ts";
+import { blockKey, Shelf } from "../../../src/sidecar/slots/shelf.ts";
+import type { SidecarMessage } from "../../../src/sidecar/socket/messages.ts";
+import { Decisions } from "../../../src/sidecar/trace/decisions.ts";
+import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
+import { digest } from "../../support/records.ts";
+import { closeAfterTest, logger, until } from "../../support/vaults.ts";
+
+const NAMESPACE = toNamespace(digest("namespace"));
+/** More than two turns of the loop take. */
+const BLOCKS = 5000;
+const HASHES = Buffer.concat(Array.from({ length: BLOCKS }, (_, index) => digest(`${index}`)));
+const WAIT_MS = 12_345;
+
+/** A shelf that holds all blocks, idle. */
+async function openShelf(): Promise<Shelf> {
+  const arena = closeAfterTest(new Arena({ slotBytes: 4096, slotCount: BLOCKS, dir: null }));
+  await until(() => arena.status().touchedSlots === BLOCKS, "a touched arena");
+  const shelf = new Shelf({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
+  shelf.setTouched(BLOCKS);
+  const user = { onBlock(): void {} };
+  for (let index = 0; index < BLOCKS; index += 1) {
+    const hash = HASHES.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
+    const place = { parent: Buffer.alloc(32), first: index, tenant: 0 };
+    const kv = { recordClass: "kv" as const, group: 0 };
+    const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
+    const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
+    shelf.startFetch([block]);
+    shelf.place(block);
+    shelf.leave(block, user);
+  }
+  return shelf;
+}
+
+function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
+  const restorer = new Restorer({
+    engine: "engine-1",
+    shards: 1,
+    decisions: new Decisions(newSidecarCounters(), logger),
+    fates: new Fates(),
+    quarantine: new Quarantine(),
+    gates: { kv: null, ssm: null },
+    waitMs: WAIT_MS,
+    stallMs: 1000,
+    counters: newSidecarCounters(),
+    logger,
+    send: (message) => sent.push(message),
+  });
+  restorer.namespace = NAMESPACE;
+  const fetcher = { add: () => {} } as unknown as Fetcher;
+  const sourceBytes = (): number => 4096;
+  const shapeOf = (): { tokens: number; tail: number; class: "kv" } => {
+    return { tokens: 16, tail: 0, class: "kv" };
+  };
+  const pacer = new Pacer({
+    pace: new EnginePace(),
+    links: { kv: null, ssm: null },
+    shelf,
+    shards: 1,
+    groups: () => [0],
+    shapeOf,
+    sourceBytes,
+    blockBytes: sourceBytes,
+    pendingBytes: () => 0,
+  });
+  restorer.open({ shelf, fetcher, pacer, sourceBytes, shapeOf });
+  return closeAfterTest(restorer);
+}
+
+async function turns(count: number): Promise<void> {
+  for (let turn = 0; turn < count; turn += 1) await new Promise(setImmediate);
+}
+
+function placedCount(sent: readonly SidecarMessage[]): number {
+  return sent.reduce(
+    (sum, message) => (message.t === "placed" ? sum + message.slots.length / 4 : sum),
+    0,
+  );
+}
+
+const PLAN = { t: "prefetch" as const, req: "r", plan: 1, tenant: 0, beyond: 0 };
+const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
+
+test("a plan whose deadline comes in any turn of the loop holds exactly what was told", async () => {
+  const shelf = await openShelf();
+  const realSetTimeout = globalThis.setTimeout;
+  let expire: () => void = () => {};
+  // The deadline comes exactly when the test says.
+  globalThis.setTimeout = ((handler: () => void, ms: number) => {
+    if (ms === WAIT_MS) expire = handler;
+    return realSetTimeout(ms === WAIT_MS ? () => {} : handler, ms === WAIT_MS ? 0 : ms);
+  }) as typeof setTimeout;
+  const told = new Set<number>();
+  try {
+    for (let turn = 0; turn < 14; turn += 1) {
+      const sent: SidecarMessage[] = [];
+      const restorer = openRestorer(shelf, sent);
+      restorer.prefetch({ ...PLAN, groups: GROUPS });
+      await turns(turn);
+      expire();
+      await turns(20);
+      expect(sent.filter(({ t }) => t === "done")).toHaveLength(1);
+      expect(shelf.retained, `turn ${turn}`).toBe(BLOCKS - placedCount(sent));
+      told.add(placedCount(sent));
+      restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
+      expect(shelf.retained).toBe(BLOCKS);
+    }
+  } finally {
+    globalThis.setTimeout = realSetTimeout;
+  }
+  // The deadline hit before, while and after the blocks were taken.
+  expect(told.size).toBeGreaterThan(2);
+});
+
+test("a plan released in any turn of the loop holds nothing and hears nothing", async () => {
+  const shelf = await openShelf();
+  for (let turn = 0; turn < 14; turn += 1) {
+    const sent: SidecarMessage[] = [];
+    const restorer = openRestorer(shelf, sent);
+    restorer.prefetch({ ...PLAN, groups: GROUPS });
+    await turns(turn);
+    restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
+    const told = sent.length;
+    await turns(20);
+    expect(sent.length).toBe(told);
+    expect(shelf.retained, `turn ${turn}`).toBe(BLOCKS);
+    expect(restorer.planCount).toBe(0);
+  }
+});
+
+test("all of it is placed when nothing ends it, prefix first", async () => {
+  const shelf = await openShelf();
+  const sent: SidecarMessage[] = [];
+  openRestorer(shelf, sent).prefetch({ ...PLAN, groups: GROUPS });
+  await until(() => sent.some(({ t }) => t === "done"), "the end");
+  expect(sent.at(-1)).toMatchObject({ t: "done", reason: "complete" });
+  expect(placedCount(sent)).toBe(BLOCKS);
+  expect(shelf.retained).toBe(0);
+});

@@ -1,0 +1,266 @@
+// Owns the proof that what an arena still holds comes back to a vault that lost or evicted it: all of it, once, slowly, and nothing that was flushed.
+import { expect, test, vi } from "vitest";
+import { packKeys } from "../../../src/block.ts";
+import { ownRecords } from "../../../src/client/own-records.ts";
+import type { VaultClient } from "../../../src/client/vault-client.ts";
+import { AGAIN_BYTES_PER_S } from "../../../src/limits-again.ts";
+import type * as Again from "../../../src/limits-again.ts";
+import type * as Limits from "../../../src/limits.ts";
+import { RightOfWay } from "../../../src/sidecar/vaults/right-of-way.ts";
+import { sleep } from "../../../src/time.ts";
+import { absent, openReoffer } from "../../support/copies.ts";
+import { openFakeVault } from "../../support/fake-vault.ts";
+import { digest } from "../../support/records.ts";
+import { saveAll } from "../../support/scene.ts";
+import type { Saving } from "../../support/scene.ts";
+import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
+import type { Block } from "../../support/shim-client.ts";
+import { openSidecar } from "../../support/sidecars.ts";
+import type { TestSidecarOptions } from "../../support/sidecars.ts";
+import {
+  closeAfterTest,
+  KeepingSink,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../../support/vaults.ts";
+import type { TestVault } from "../../support/vaults.ts";
+
+vi.mock("../../../src/limits-again.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Again>()),
+  AGAIN_PAUSE_MS: 60,
+  AGAIN_ASK_MS: 100,
+  AGAIN_KEYS: 16,
+  AGAIN_BYTES_PER_S: 1024 * 1024,
+}));
+vi.mock("../../../src/limits.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  WATCH_PAUSE_MS: 20,
+  SAVE_BATCH_BYTES: 256 * 1024,
+}));
+
+const LAYERS = 16;
+const PAGE = LAYERS * 4096;
+const GROUPS = [makeGroup({ layers: LAYERS })];
+/** Several looks. */
+const LOOKS_MS = 500;
+
+interface Host extends Saving {
+  client: VaultClient;
+}
+
+async function openHost(
+  vault: { address: string },
+  name = "ours",
+  options: TestSidecarOptions = {},
+): Promise<Host> {
+  const client = openClient(vault);
+  const sidecar = await openSidecar({ vaults: { kv: client, ssm: null }, ...options });
+  const namespace = digest(name);
+  const engine = await FakeEngine.start(sidecar.socketPath, { groups: GROUPS, namespace });
+  return { client, sidecar, engine };
+}
+
+/** Saves blocks, restores them and lets go: they stay in the arena. */
+async function keepCopies(host: Host, blocks: readonly Block[]): Promise<void> {
+  await saveAll(host, blocks);
+  await visit(host, blocks);
+}
+
+async function visit({ engine, sidecar }: Host, blocks: readonly Block[]): Promise<void> {
+  const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+  expect(view.reason).toBe("complete");
+  engine.release(view.plan);
+  const kept = (): number => sidecar.status().engines[0]!.retainedBlocks;
+  await until(() => kept() === blocks.length, "the copies");
+}
+
+async function restart(vault: TestVault): Promise<TestVault> {
+  const port = Number(vault.address.split(":").at(-1));
+  await vault.close();
+  return await openVault({ port });
+}
+
+async function records({ client, engine }: Host, blocks: readonly Block[]): Promise<Buffer[]> {
+  const sink = new KeepingSink();
+  const keys = packKeys(hashesOf(blocks), 0, 0);
+  const runs = [{ recordClass: "kv" as const, group: 0, keys }];
+  await client.fetch(engine.namespace, runs, sink, { deadlineMs: SOON_MS });
+  return blocks.map((_, index) => sink.records.get(index) ?? Buffer.alloc(0));
+}
+
+/** Share of the blocks that a new engine of a new sidecar restores, with the right bytes. */
+async function restoredElsewhere(
+  vault: { address: string },
+  blocks: readonly Block[],
+): Promise<number> {
+  const other = await openHost(vault);
+  const view = await other.engine.done(other.engine.prefetch(hashesOf(blocks)));
+  const placed = view.placed.get(0)?.length ?? 0;
+  const good = blocks.slice(0, placed).filter((block, at) => other.engine.holds(view, at, block));
+  other.engine.close();
+  await other.sidecar.close();
+  return good.length / blocks.length;
+}
+
+test("F66 a vault that came back empty is offered what the arena holds, without a visit: the same records, and a new engine restores them", async () => {
+  let vault = await openVault();
+  const host = await openHost(vault);
+  const blocks = makeBlocks("a", 40, PAGE);
+  await keepCopies(host, blocks);
+  const before = await records(host, blocks);
+  vault = await restart(vault);
+  await until(() => vault.stats().records === 40, "all copies");
+  // Hash, parent, place in the prompt and bytes: as the engine's worker handed them over.
+  const after = await records(host, blocks);
+  expect(before.map((record, at) => record.equals(after[at]!))).toEqual(before.map(() => true));
+  expect(await restoredElsewhere(vault, blocks)).toBe(1);
+  const { counters } = host.sidecar;
+  expect(counters.get("copies_offered")).toBe(40);
+  expect(counters.get("blocks_saved")).toBe(40);
+  expect(host.sidecar.status().engines[0]!.retainedBlocks).toBe(40);
+  await sleep(LOOKS_MS);
+  expect(counters.get("copies_sent_bytes")).toBe(
+    before.reduce((sum, { length }) => sum + length, 0),
+  );
+});
+
+test("F67 what a full vault evicted is offered again, once per use", async () => {
+  const vault = await openVault({ maxBytes: 16 * MIB });
+  const host = await openHost(vault);
+  const { client, engine, sidecar } = host;
+  const blocks = makeBlocks("b", 32, PAGE);
+  await keepCopies(host, blocks);
+  const keys = packKeys(hashesOf(blocks), 0, 0);
+  const held = async (): Promise<number> =>
+    [...(await client.lookup(engine.namespace, keys, SOON_MS))].reduce(
+      (sum, byte) => sum + byte.toString(2).replaceAll("0", "").length,
+      0,
+    );
+  // The vault is told that they are of no use: then what comes next takes their place.
+  const flood = async (): Promise<void> => {
+    await client.demote(engine.namespace, keys, SOON_MS);
+    for (let turn = 0; turn < 16 && (await held()) > 0; turn += 1) {
+      const items = ownRecords(digest("flood"), "kv", 64, MIB / 16);
+      await client.store(digest("flood"), "kv", items, SOON_MS);
+    }
+  };
+  // Nothing is offered while something is restored: else the flood would never have them all.
+  const busy = vi.spyOn(RightOfWay.prototype, "isFree", "get").mockReturnValue(false);
+  closeAfterTest({ close: () => busy.mockRestore() });
+  await flood();
+  expect(await held()).toBe(0);
+  await sleep(LOOKS_MS);
+  expect(await held()).toBe(0);
+  busy.mockRestore();
+  await until(async () => (await held()) === 32, "all copies");
+  expect(await restoredElsewhere(vault, blocks)).toBe(1);
+  const { counters } = sidecar;
+  await flood();
+  const [offered, left] = [counters.get("copies_offered"), await held()];
+  expect(left).toBeLessThan(32);
+  await sleep(LOOKS_MS);
+  // Nobody used them since: the vault needs its room for something else.
+  expect(counters.get("copies_offered")).toBe(offered);
+  expect(await held()).toBe(left);
+  await visit(host, blocks);
+  await until(async () => (await held()) === 32, "all copies");
+});
+
+test("F68 ten sidecars that see a vault return offer what was lost and no more, each at its own pace", async () => {
+  let vault = await openVault();
+  const hosts = await Promise.all(
+    Array.from({ length: 10 }, (_, index) => openHost(vault, `host ${index}`)),
+  );
+  const blocksOf = (index: number): Block[] => makeBlocks(`c ${index}`, 32, PAGE);
+  for (const [index, host] of hosts.entries()) await keepCopies(host, blocksOf(index));
+  const lostBytes = vault.counters.get("stored_bytes");
+  vault = await restart(vault);
+  const startedMs = performance.now();
+  await until(() => vault.stats().records === 320, "all copies");
+  const tookMs = performance.now() - startedMs;
+  const sent = hosts.map(({ sidecar }) => sidecar.counters.get("copies_sent_bytes"));
+  const total = sent.reduce((sum, bytes) => sum + bytes, 0);
+  expect(total).toBeLessThanOrEqual(lostBytes);
+  expect(vault.counters.get("stored_bytes")).toBeLessThanOrEqual(lostBytes);
+  // After each call but the last a sidecar waits as long as its bytes take at its pace.
+  const leastMs = ((Math.max(...sent) - 256 * 1024) / AGAIN_BYTES_PER_S) * 1000;
+  expect(tookMs).toBeGreaterThan(leastMs * 0.9);
+  await sleep(LOOKS_MS);
+  expect(vault.counters.get("stored_bytes")).toBeLessThanOrEqual(lostBytes);
+});
+
+test("a vault with less room than the arena keeps what it took since, and the start of prompts", async () => {
+  const vault = await openVault({ maxBytes: 64 * MIB });
+  const host = await openHost(vault);
+  const blocks = makeBlocks("d", 40, PAGE);
+  await keepCopies(host, blocks);
+  const port = Number(vault.address.split(":").at(-1));
+  await vault.close();
+  const small = await openVault({ port, maxBytes: 16 * PAGE });
+  const isFull = (): boolean => {
+    const { maxBytes, usedBytes, reservedBytes } = small.stats();
+    return maxBytes - usedBytes - reservedBytes < PAGE + 4096;
+  };
+  await until(isFull, "a full vault");
+  await sleep(LOOKS_MS);
+  const keys = packKeys(hashesOf(blocks), 0, 0);
+  const held = await host.client.lookup(host.engine.namespace, keys, SOON_MS);
+  const count = small.stats().records;
+  const bits = Array.from({ length: 40 }, (_, at) => (held[at >> 3]! >> (at & 7)) & 1);
+  expect(bits).toEqual(bits.map((_, at) => (at < count ? 1 : 0)));
+  expect(vault.counters.get("stored")).toBe(40);
+});
+
+test("what was flushed is not offered again", async () => {
+  const vault = await openVault();
+  const host = await openHost(vault);
+  await keepCopies(host, makeBlocks("e", 12, PAGE));
+  await openClient(vault).flush(null, SOON_MS);
+  await until(() => host.sidecar.counters.get("flushed_blocks") === 12, "the flush");
+  await sleep(LOOKS_MS);
+  expect(vault.stats().records).toBe(0);
+  expect(host.sidecar.counters.get("copies_offered")).toBe(0);
+});
+
+test("copies of what a lossy codec stored lose nothing more", async () => {
+  let vault = await openVault();
+  const host = await openHost(vault, "ours", { int8: true });
+  const blocks = makeBlocks("f", 8, PAGE);
+  // No inf and no NaN, which are stored as they are.
+  for (const page of blocks.flatMap(({ pages }) => pages)) {
+    for (let at = 1; at < page.length; at += 2) page[at]! &= 0xbf;
+  }
+  await keepCopies(host, blocks);
+  const pagesOf = async ({ engine }: Host): Promise<Buffer[]> => {
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    return view.placed.get(0)!.map((slot) => engine.workers[0]!.readSlot(slot, PAGE));
+  };
+  const first = await pagesOf(host);
+  expect(first.some((page, at) => page.equals(blocks[at]!.pages[0]!))).toBe(false);
+  vault = await restart(vault);
+  await until(() => vault.stats().records === 8, "all copies");
+  const { counters } = host.sidecar;
+  expect(counters.get("copies_sent_bytes")).toBe(counters.get("bytes_sent"));
+  const second = await pagesOf(await openHost(vault, "ours", { int8: true }));
+  expect(first.map((page, at) => page.equals(second[at]!))).toEqual(first.map(() => true));
+});
+
+test("nothing is offered to a vault that still reads its disk: it may well hold all of it", async () => {
+  let recovering = true;
+  let stores = 0;
+  const Stats = (_call: unknown, done: (error: null, reply: object) => void): void =>
+    done(null, { maxBytes: MIB, disk: { recovering } });
+  const Store = (): void => {
+    stores += 1;
+  };
+  const client = openClient(await openFakeVault({ Lookup: absent, Stats, Store }));
+  await client.hello(SOON_MS);
+  const looks = closeAfterTest(openReoffer(client));
+  await until(() => looks.count() >= 3, "the third look");
+  expect(stores).toBe(0);
+  recovering = false;
+  await until(() => stores > 0, "the offer");
+});

@@ -1,0 +1,224 @@
+// Owns the proof that a save that cannot be made is dropped with its reason, at once, and that its slot comes back.
+import { describe, expect, test } from "vitest";
+import { toNamespace } from "../../../src/block.ts";
+import type { EncodePool } from "../../../src/codec/pool.ts";
+import { SAVE_QUEUE_BYTES_MAX } from "../../../src/limits.ts";
+import { newSidecarCounters } from "../../../src/metrics.ts";
+import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
+import { Saver } from "../../../src/sidecar/save/save.ts";
+import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
+import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
+import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
+import { startFaultProxy } from "../../support/fault-proxy.js";
+import { digest } from "../../support/records.ts";
+import { saveSource } from "../../support/save-source.ts";
+import { FakeEngine, makeBlocks, makeGroup } from "../../support/shim-client.ts";
+import { openSidecar, openStack } from "../../support/sidecars.ts";
+import type { TestSidecar } from "../../support/sidecars.ts";
+import {
+  closeAfterTest,
+  logger,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../../support/vaults.ts";
+
+const PAGE = 8192;
+
+async function dropped(sidecar: TestSidecar, reason: string, count: number): Promise<void> {
+  await until(() => sidecar.counters.get(`dropped_${reason}`) === count, `${count} x ${reason}`);
+}
+
+/** All credits are back at the worker: no slot is stuck in a save. */
+async function expectCreditsBack(sidecar: TestSidecar, engine: FakeEngine): Promise<void> {
+  const [worker] = engine.workers;
+  await until(() => sidecar.status().saves.queuedBlocks === 0, "saves to end");
+  await until(
+    () => sidecar.status().engines[0]!.arena!.leasedSlots === worker!.credits.length,
+    "all leases to be credits",
+  );
+}
+
+describe("drops", () => {
+  test("no vault of that class", async () => {
+    const sidecar = await openSidecar();
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    engine.save(makeBlocks("a", 3, PAGE));
+    await dropped(sidecar, "no_vault", 3);
+    await expectCreditsBack(sidecar, engine);
+  });
+
+  test("no namespace yet", async () => {
+    const { sidecar } = await openStack();
+    const engine = new FakeEngine(sidecar.socketPath, { namespace: null });
+    await engine.ready();
+    engine.save(makeBlocks("a", 3, PAGE));
+    await dropped(sidecar, "no_namespace", 3);
+    await expectCreditsBack(sidecar, engine);
+  });
+
+  test("a vault that this machine's token only reads: without encoding, once it has said so", async () => {
+    const vault = await openClosedVault();
+    const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read) });
+    const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    await client.hello(SOON_MS);
+    engine.save(makeBlocks("a", 3, PAGE));
+    await dropped(sidecar, "read_only", 3);
+    expect([sidecar.counters.get("store_busy_us"), vault.counter("stores")]).toEqual([0, 0]);
+    await expectCreditsBack(sidecar, engine);
+  });
+
+  test("a vault that is down: without encoding, and again once it is back", async () => {
+    const vault = await openVault({ lanes: false });
+    const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
+    const client = openClient(proxy);
+    const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    await proxy.close();
+    engine.save(makeBlocks("a", 2, PAGE));
+    await dropped(sidecar, "vault_down", 2);
+    await client.hello(500).catch(() => {});
+    await client.hello(500).catch(() => {});
+    expect(client.state).toBe("down");
+    engine.save(makeBlocks("b", 2, PAGE));
+    await dropped(sidecar, "vault_down", 4);
+    await expectCreditsBack(sidecar, engine);
+    const listen = proxy.address;
+    closeAfterTest(await startFaultProxy({ target: vault.address, listen }));
+    await until(() => client.state === "up", "the vault to be seen again");
+    engine.save(makeBlocks("c", 2, PAGE));
+    await until(() => vault.counters.get("stored") === 2, "saves to flow again");
+  });
+
+  test("a slot that is not the worker's, is stale, or is sent twice", async () => {
+    const { sidecar, kv } = await openStack();
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    const [worker] = engine.workers;
+    const [slot, generation] = worker!.credits[0]!;
+    const [block] = makeBlocks("a", 1, PAGE);
+    const item = (at: number, of: number): unknown[] => [at, of, 0, block!.hash, block!.parent, 16];
+    worker!.send({
+      t: "save",
+      arena: worker!.arena,
+      namespace: engine.namespace,
+      items: [item(slot, generation + 1), item(999_999, 1), item(slot, generation)],
+    });
+    const again = { t: "save", arena: worker!.arena, namespace: engine.namespace };
+    worker!.send({ ...again, items: [item(slot, generation)] });
+    await dropped(sidecar, "bad_slot", 3);
+    await until(() => kv.counters.get("stored") === 1, "the good one");
+  });
+
+  test("an arena of another life", async () => {
+    const { sidecar } = await openStack();
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    const [worker] = engine.workers;
+    const [block] = makeBlocks("a", 1, PAGE);
+    const items = [[1, 1, 0, block!.hash, block!.parent, 16]];
+    const arena = (worker!.arena + 1) % 2 ** 32;
+    worker!.send({ t: "save", arena, namespace: engine.namespace, items });
+    await dropped(sidecar, "stale_arena", 1);
+  });
+
+  test("blocks of weights that the engine has no more; its slots come back", async () => {
+    const { sidecar, kv } = await openStack();
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    const namespace = digest("the next generation");
+    engine.scheduler.send({ t: "namespace", namespace, model: "test/model", parts: {} });
+    const named = (): boolean =>
+      sidecar.status().engines[0]!.namespace === namespace.toString("hex").slice(0, 16);
+    await until(named, "the new name");
+    engine.save(makeBlocks("a", 3, PAGE));
+    await dropped(sidecar, "old_weights", 3);
+    await expectCreditsBack(sidecar, engine);
+    expect(kv.counters.get("stored")).toBe(0);
+  });
+
+  test("a group nobody registered", async () => {
+    const { sidecar } = await openStack();
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    engine.save(makeBlocks("a", 1, PAGE), 5);
+    await dropped(sidecar, "unknown_group", 1);
+    await expectCreditsBack(sidecar, engine);
+  });
+
+  test("the same block twice at the same time is stored once", async () => {
+    const { sidecar, kv } = await openStack();
+    const one = await FakeEngine.start(sidecar.socketPath);
+    const blocks = makeBlocks("a", 4, PAGE);
+    one.save([...blocks, ...blocks]);
+    await dropped(sidecar, "duplicate", 4);
+    await until(() => kv.counters.get("stored") === 4, "one of each");
+    expect(kv.counters.get("offered")).toBe(4);
+    await expectCreditsBack(sidecar, one);
+  });
+
+  test("a record the vault has no room for is counted by the vault's own reason", async () => {
+    const vault = await openVault({ maxBytes: 1024 * 1024 });
+    const vaults = { kv: openClient(vault), ssm: null };
+    const sidecar = await openSidecar({ vaults, arenaBytes: 128 * MIB });
+    const groups = [makeGroup({ layers: 300 })];
+    const engine = await FakeEngine.start(sidecar.socketPath, { groups, maxModelLen: 16 });
+    engine.save(makeBlocks("big", 1, 300 * 4096));
+    await dropped(sidecar, "too_large", 1);
+    await expectCreditsBack(sidecar, engine);
+  });
+
+  test("F32 more bytes than may wait at once", () => {
+    const counters = newSidecarCounters();
+    const finished: number[] = [];
+    const source = saveSource(SAVE_QUEUE_BYTES_MAX / 4, finished);
+    // Encoding that never ends: everything taken stays in the queue.
+    const pool = { encode: () => new Promise(() => {}) } as unknown as EncodePool;
+    const nothingWaits = (): boolean => false;
+    const store = {
+      isDown: false,
+      makesDrafts: false,
+      whenRoom: () => {},
+      add: () => {},
+      shedDeeperThan: nothingWaits,
+    } as unknown as StoreQueue;
+    const stores = { kv: store, ssm: null };
+    const codecs = chooseCodecs({ enabled: false });
+    const fates = new Fates();
+    const quarantine = new Quarantine();
+    const saver = new Saver({ pool, stores, codecs, fates, quarantine, counters, logger });
+    const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
+      return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0 };
+    });
+    saver.accept(source, toNamespace(Buffer.alloc(32)), items);
+    expect(counters.get("dropped_queue_full")).toBe(2);
+    expect(finished).toEqual([4, 5]);
+    expect(saver.queuedBytes).toBe(SAVE_QUEUE_BYTES_MAX);
+  });
+});
+
+describe("a stopping sidecar", () => {
+  test("finishes the saves it has taken", async () => {
+    const { sidecar, kv } = await openStack();
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    engine.save(makeBlocks("last", 12, PAGE));
+    const isTaken = (): boolean =>
+      sidecar.status().saves.queuedBlocks > 0 || sidecar.counters.get("blocks_saved") > 0;
+    await until(isTaken, "saves to be taken");
+    await sidecar.close();
+    expect(kv.counters.get("stored")).toBe(12);
+  });
+
+  test("does not wait longer than its limit for a vault that hangs", async () => {
+    const vault = await openVault({ lanes: false });
+    const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
+    const sidecar = await openSidecar({ vaults: { kv: openClient(proxy), ssm: null } });
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    proxy.set({ direction: "store", hangAt: 1 });
+    engine.save(makeBlocks("stuck", 4, PAGE));
+    await until(() => proxy.counts().hung === 1, "the hang");
+    const startMs = performance.now();
+    await sidecar.close();
+    expect(performance.now() - startMs).toBeLessThan(4900);
+  });
+});

@@ -1,0 +1,52 @@
+// Owns the proof that of the records which wait to be sent a flush takes those it names, and the others are sent.
+import { expect, test } from "vitest";
+import { toNamespace } from "../../../src/block.ts";
+import type { VaultClient } from "../../../src/client/vault-client.ts";
+import type { OutboxRecord } from "../../../src/codec/record.ts";
+import { STORES_IN_FLIGHT_MAX } from "../../../src/limits.ts";
+import { newSidecarCounters } from "../../../src/metrics.ts";
+import { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
+import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { RightOfWay } from "../../../src/sidecar/vaults/right-of-way.ts";
+import { openLinks } from "../../../src/sidecar/vaults/vaults.ts";
+import { NAMESPACE } from "../../support/records.ts";
+import { logger, until } from "../../support/vaults.ts";
+
+const [GONE, KEPT] = [5, 6];
+
+test("what waits goes with its tenant's flush, and another's is sent", async () => {
+  const sent: number[] = [];
+  let answer = (): void => {};
+  const answered = new Promise<void>((resolve) => (answer = resolve));
+  const storeEncoded = async (...call: unknown[]): Promise<object> => {
+    sent.push(call[4] as number);
+    await answered;
+    return { statuses: [], isOverLanes: false };
+  };
+  const client = { name: "kv", storeEncoded } as unknown as VaultClient;
+  const counters = newSidecarCounters();
+  const link = openLinks({ kv: client, ssm: null }).kv!;
+  const common = { way: new RightOfWay(), fates: new Fates(), counters, logger };
+  const queue = new StoreQueue({ client, link, ...common });
+  const [dropped, ended]: [number[], number[]] = [[], []];
+  const record = (tenant: number) => ({
+    namespace: toNamespace(NAMESPACE),
+    tenant,
+    flushed: 0,
+    key: Buffer.alloc(36, tenant),
+    record: { bytes: 1, drop: () => dropped.push(tenant) } as unknown as OutboxRecord,
+    sourceBytes: 1,
+    endTokens: 16,
+    onEnd: () => ended.push(tenant),
+  });
+  // As many as fill all calls, and two that wait.
+  const first = Array.from({ length: STORES_IN_FLIGHT_MAX }, (_, at) => 10 + at);
+  queue.add([...first, GONE, KEPT].map(record));
+  await until(() => sent.length === STORES_IN_FLIGHT_MAX, "the first calls");
+  expect(queue.flush((_namespace, tenant) => tenant === GONE)).toBe(1);
+  expect([dropped, ended]).toEqual([[GONE], [GONE]]);
+  expect(counters.get("dropped_flushed")).toBe(1);
+  answer();
+  await until(() => ended.length === STORES_IN_FLIGHT_MAX + 2, "the others");
+  expect(sent).toEqual([...first, KEPT]);
+});
