@@ -1,7 +1,14 @@
 // Owns the rules about who imports whom: the import table, cycles, barrels, and the native border.
 import { posix } from "node:path";
 import { under, type Rule, type Source } from "./sources.ts";
-import { FOUNDATION, FOUNDATION_PACKAGES, ROOMS, SOCKET_MODULES, type Room } from "./table.ts";
+import {
+  FOUNDATION,
+  FOUNDATION_PACKAGES,
+  ROOMS,
+  SIDECAR_ROOMS,
+  SOCKET_MODULES,
+  type Room,
+} from "./table.ts";
 
 interface Import {
   from: string;
@@ -182,4 +189,28 @@ const border: Rule = {
   examples: [{ "src/vault/store.ts": 'const core = "#core";' }],
 };
 
-export const IMPORT_RULES: readonly Rule[] = [direction, cycles, barrels, border];
+/** Where a file stands among the sidecar's rooms; beside them is above them all, null: elsewhere, -1: in an unknown one. */
+function floorOf(path: string): number | null {
+  const [top, room, inner, file] = path.split("/");
+  if (top !== "src" || room !== "sidecar" || inner === undefined) return null;
+  return file === undefined ? SIDECAR_ROOMS.length : SIDECAR_ROOMS.indexOf(inner);
+}
+
+const sidecarRooms: Rule = {
+  name: "the sidecar's rooms import one way",
+  breaches: (sources) =>
+    under(sources, "src/sidecar/", ".ts").flatMap((source) => {
+      const from = floorOf(source.path) ?? -1;
+      if (from < 0) return [`${source.path}: not in a room of the table`];
+      return importsOf(source)
+        .filter(({ isPackage, to }) => !isPackage && (floorOf(to) ?? 0) > from)
+        .map(({ to }) => `${source.path}: ${to} stands above it`);
+    }),
+  examples: [
+    { "src/sidecar/restore/a.ts": 'import type { B } from "../engine/b.ts";' },
+    { "src/sidecar/socket/a.ts": 'import { b } from "../sidecar.ts";' },
+    { "src/sidecar/attic/a.ts": "" },
+  ],
+};
+
+export const IMPORT_RULES: readonly Rule[] = [direction, cycles, barrels, border, sidecarRooms];

@@ -5,7 +5,7 @@ export const FOUNDATION: readonly string[] = [
   "limits",
   "limits-access",
   "limits-again",
-  "limits-pace",
+  "limits-cost",
   "limits-tools",
   "limits-truth",
   "hosts",
@@ -56,9 +56,9 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   wire: room({ packages: [GRPC, "@grpc/proto-loader"] }),
   vault: room({ rooms: ["wire"], types: ["config"], packages: [GRPC] }),
   client: room({ rooms: ["wire"], packages: [GRPC] }),
-  pace: room({ offline: true }),
+  cost: room({ offline: true }),
   sidecar: room({
-    rooms: ["arena", "codec", "client", "pace"],
+    rooms: ["arena", "codec", "client", "cost"],
     types: ["config"],
     packages: ["@msgpack/msgpack"],
   }),
@@ -69,6 +69,17 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     packages: ["commander"],
   }),
 };
+
+/** Rooms within the sidecar, lowest first: each may import only those before it; the files beside them import all. */
+export const SIDECAR_ROOMS: readonly string[] = [
+  "socket",
+  "trace",
+  "vaults",
+  "slots",
+  "restore",
+  "save",
+  "engine",
+];
 
 /** Packages a foundation file may use. */
 export const FOUNDATION_PACKAGES: Readonly<Record<string, readonly string[]>> = {

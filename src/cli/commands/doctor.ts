@@ -1,7 +1,7 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
 import type { RecordClass } from "../../block.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
-import type { Forecast } from "../../sidecar/engine/engine-status.ts";
+import type { Forecast } from "../../sidecar/restore/pacer.ts";
 import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";

@@ -1,20 +1,8 @@
 // Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
 import type { Arena } from "../../arena/arena.ts";
-import type { RecordClass } from "../../block.ts";
+import type { Forecast } from "../restore/pacer.ts";
 import type { NamingState } from "../socket/messages.ts";
 import type { Seat } from "./seat.ts";
-
-/** What a prompt of that length costs this engine, as far as it is known. */
-export interface Forecast {
-  tokens: number;
-  /** All of it, without a restore; null: the engine has not computed a prompt yet. */
-  computeMs: number | null;
-  /** What must be computed after a restore: the tokens behind the last block boundary, in a step of their own. */
-  restMs: number | null;
-  loadMs: number;
-  /** Bytes a vault would send of each class. */
-  wireBytes: Record<RecordClass, number>;
-}
 
 export interface EngineStatus {
   id: string;

@@ -6,7 +6,6 @@ import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../../limits-cost.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits.ts";
-import type { Forecast } from "../engine/engine-status.ts";
 import { blockKey } from "../slots/shelf.ts";
 import type { Shelf } from "../slots/shelf.ts";
 import type { PrefetchGroup } from "../socket/messages.ts";
@@ -14,6 +13,18 @@ import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import { hashAt } from "./lookup.ts";
 import type { Plan, Span, Wish } from "./plan.ts";
+
+/** What a prompt of that length costs this engine, as far as it is known. */
+export interface Forecast {
+  tokens: number;
+  /** All of it, without a restore; null: the engine has not computed a prompt yet. */
+  computeMs: number | null;
+  /** What must be computed after a restore: the tokens behind the last block boundary, in a step of their own. */
+  restMs: number | null;
+  loadMs: number;
+  /** Bytes a vault would send of each class. */
+  wireBytes: Record<RecordClass, number>;
+}
 
 export interface PacerOptions {
   pace: EnginePace;

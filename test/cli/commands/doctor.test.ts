@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { describe as verdict, outlook } from "../../../src/cli/commands/doctor.ts";
-import type { Forecast } from "../../../src/sidecar/engine/engine-status.ts";
+import type { Forecast } from "../../../src/sidecar/restore/pacer.ts";
 import { runInside } from "../../support/command-line.ts";
 import { FakeEngine } from "../../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
