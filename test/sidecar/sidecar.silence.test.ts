@@ -240,10 +240,10 @@ test("a sidecar whose vault says nothing to look-ups, and one whose vault brings
     const { placed } = await engine.done(engine.prefetch(hashes));
     expect(placed.get(0) ?? []).toEqual([]);
   }
-  ended("sidecar/lookup.ts", "Promise.all", "gate.lookup");
-  ended("sidecar/restore.ts", "lookUp");
-  ended("sidecar/vaults.ts", "Promise", "this.#client.lookup");
-  ended("sidecar/fetcher.ts", "client.land", "client.fetch");
+  ended("sidecar/restore/lookup.ts", "Promise.all", "gate.lookup");
+  ended("sidecar/restore/restore.ts", "lookUp");
+  ended("sidecar/vaults/vaults.ts", "Promise", "this.#client.lookup");
+  ended("sidecar/restore/fetcher.ts", "client.land", "client.fetch");
 });
 
 test("a sidecar whose vault takes no saves lets them go, and the engine, and itself", async () => {
@@ -253,17 +253,17 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
     () => sidecar.counters.get("dropped_vault_deadline") === 4,
     "the saves to be dropped",
   );
-  ended("sidecar/store-queue.ts", "this.#send", "this.#client.storeEncoded");
+  ended("sidecar/save/store-queue.ts", "this.#send", "this.#client.storeEncoded");
   const way = new RightOfWay();
   way.begin();
   await way.whenFree(10);
   expect(way.isFree).toBe(false);
-  ended("sidecar/store-queue.ts", "this.#way.whenFree");
+  ended("sidecar/save/store-queue.ts", "this.#way.whenFree");
   engine.save(makeBlocks("b", 4, PAGE));
   engine.close();
   await until(() => sidecar.status().engines.length === 0, "the engine to have left");
-  ended("sidecar/engine.ts", "Promise.all");
-  ended("sidecar/seat.ts", "Promise.all");
+  ended("sidecar/engine/engine.ts", "Promise.all");
+  ended("sidecar/engine/seat.ts", "Promise.all");
   await sidecar.close();
   ended("sidecar/sidecar.ts", "saver.drain");
   ended("sidecar/shim-server.ts", "Promise");
@@ -286,8 +286,8 @@ test("a canary whose vault says nothing, and one whose vault takes nothing, come
     expect(counters.get("canary_wrong")).toBe(0);
     expect(counters.get("canary_missing") > 0).toBe(handlers !== SILENT);
   }
-  ended("sidecar/canary.ts", "this.#checkAll", "this.#check", "this.#fetch");
-  ended("sidecar/canary.ts", "client.store", "client.fetch");
+  ended("sidecar/vaults/canary.ts", "this.#checkAll", "this.#check", "this.#fetch");
+  ended("sidecar/vaults/canary.ts", "client.store", "client.fetch");
 });
 
 test("copies are looked at again where a vault does not say whether it holds them, what room it has, or that it took them", async () => {
@@ -298,8 +298,8 @@ test("copies are looked at again where a vault does not say whether it holds the
     const looks = closeAfterTest(openReoffer(client));
     await until(() => looks.count() >= 3, "the third look");
   }
-  ended("sidecar/reoffer.ts", "this.#look", "this.#ask", "client.lookup", "this.#offerAll");
-  ended("sidecar/reoffer.ts", "roomOf", "client.stats", "this.#offer", "Promise.all");
+  ended("sidecar/save/reoffer.ts", "this.#look", "this.#ask", "client.lookup", "this.#offerAll");
+  ended("sidecar/save/reoffer.ts", "roomOf", "client.stats", "this.#offer", "Promise.all");
 });
 
 /** A logger that only counts what was given up, which is told at level debug. */
@@ -326,8 +326,8 @@ test("orphans whose vault says nothing when it is asked or told of them are let 
     await until(() => errors() === 1, "the call to be given up");
     expect(counters.get("orphans_demoted")).toBe(0);
   }
-  ended("sidecar/orphans.ts", "asked.lookup", "told.demote");
-  ended("sidecar/vaults.ts", "this.#client.demote");
+  ended("sidecar/restore/orphans.ts", "asked.lookup", "told.demote");
+  ended("sidecar/vaults/vaults.ts", "this.#client.demote");
 });
 
 test("superseded states whose vault says nothing when it is told of them are let go", async () => {
@@ -342,7 +342,7 @@ test("superseded states whose vault says nothing when it is told of them are let
   superseded.note(toNamespace(NAMESPACE), [group], answer, 2 * 16);
   await until(() => errors() === 1, "the call to be given up");
   expect(counters.get("states_superseded")).toBe(0);
-  ended("sidecar/superseded.ts", "told.demote");
+  ended("sidecar/restore/superseded.ts", "told.demote");
 });
 
 test("a vault that never says whether it flushed is asked again, and left", async () => {
@@ -367,7 +367,7 @@ test("a vault that never says whether it flushed is asked again, and left", asyn
   const watched = client.watch(said, MS, new AbortController().signal);
   await expect(watched).rejects.toMatchObject(late);
   ended("client/vault-client.ts", "this.#session.listen");
-  ended("sidecar/flushes.ts", "Promise.all", "this.#call", "this.#client.watch");
+  ended("sidecar/vaults/flushes.ts", "Promise.all", "this.#call", "this.#client.watch");
   ended("sidecar/sidecar.ts", "flushes.close");
 });
 
