@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from harness.models import PLAIN, Models, prompt
 from harness.processes import ROOT, sidecar_status, wait_until
 from harness.server import Server, launch_lines
@@ -71,6 +72,7 @@ def test_the_line_for_one_machine_needs_nothing_else(models: Models, folder: Pat
     )
 
 
+@pytest.mark.nightly
 def test_the_line_with_vaults_uses_the_file_that_it_names(
     new_cluster: Callable[..., Cluster], models: Models
 ) -> None:
