@@ -5,7 +5,7 @@ import { countBits, ItemStatus } from "../dist/block.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
 import { encodeFrame, FrameDecoder } from "../dist/sidecar/socket/frames.js";
-import { LOCAL_PROTOCOL } from "../dist/sidecar/socket/messages.js";
+import { LOCAL_PROTOCOL } from "../dist/sidecar/socket/hello.js";
 import { digest, records } from "./lib/blocks.js";
 import { describe, interleaved, quantile, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

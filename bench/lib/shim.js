@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import { encodeFrame, FrameDecoder } from "../../dist/sidecar/socket/frames.js";
-import { LOCAL_PROTOCOL } from "../../dist/sidecar/socket/messages.js";
+import { LOCAL_PROTOCOL } from "../../dist/sidecar/socket/hello.js";
 
 /** Node cannot take the descriptor that came with the frame: the memory of that label is found in /proc, in some process. */
 function openArena(label) {
