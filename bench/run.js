@@ -14,6 +14,7 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
 const NAMES = [
   "codec",
   "hit-ratio",
+  "pool-hit-ratio",
   "disk",
   "lanes",
   "tls",

@@ -1,0 +1,26 @@
+// Owns the figures of what a pool of vaults keeps beside one vault with the memory of all: each vault evicts by itself and makes holes.
+import { runExample } from "./lib/cargo.js";
+import { describe } from "./lib/figures.js";
+
+export const title = "Hit ratio of a pool of vaults, beside one vault with the memory of all";
+
+/** Four vaults; fewer consecutive blocks on one vault than this are shown, and not held to anything. */
+const RUN_LEAST = 4;
+const FLOOR = { on: "ratio", least: 0.97 };
+
+export async function run() {
+  const rows = await runExample("pool_hit_ratio");
+  const figures = rows
+    .filter(({ vaults }) => vaults > 1)
+    .map(({ scans, fits, vaults, run: inRow, hitRatio, besideOne }) =>
+      describe({
+        name: `${vaults} vaults, ${inRow} consecutive blocks on one, ${fits} of the blocks fit, one-time prompts: ${scans}`,
+        unit: "",
+        value: hitRatio,
+        ratio: besideOne,
+        of: "one vault",
+        ...(inRow >= RUN_LEAST ? { floor: FLOOR } : {}),
+      }),
+    );
+  return { figures };
+}

@@ -1,0 +1,134 @@
+//! Owns the figure of how much a pool of vaults keeps beside one vault with the memory of all, on seeded prompts that share prefixes.
+//!
+//! `cargo run --release --example pool_hit_ratio [-- --json]`, from `crates/`. Vaults evict by themselves, so each may make a hole in a prefix
+//! that the others still hold; a restore ends at the first hole.
+
+#![expect(clippy::print_stdout, reason = "its output is a table for people")]
+#![expect(clippy::cast_precision_loss, reason = "ratios")]
+
+#[path = "../tests/support/prompts.rs"]
+mod prompts;
+#[path = "../tests/support/random.rs"]
+mod random;
+#[expect(dead_code, reason = "records here follow one another")]
+#[path = "../tests/support/records.rs"]
+mod records;
+#[expect(dead_code, reason = "keys are drawn by prompts")]
+#[path = "../tests/support/trace.rs"]
+mod trace;
+
+use std::sync::Arc;
+
+use prompts::{SHARED_BLOCKS, follower, prompts};
+use random::Random;
+use records::{key, put};
+use tierkv_core::error::Result;
+use tierkv_core::record::CLASS_KV;
+use tierkv_core::store::{ENTRY_BYTES, Options, S3Fifo, Store};
+
+const RECORD_BYTES: usize = 1024;
+const PROMPTS: usize = 20_000;
+const VIRTUAL_NODES: usize = 100;
+const GHOSTS: u64 = 4096;
+const SEED: u64 = 1;
+
+/// The part of the shared blocks that fits into all vaults together.
+const SIZES: [(u64, &str); 2] = [(12, "8 %"), (3, "33 %")];
+/// Blocks of a prompt that nobody asks for again, put between two prompts of the trace.
+const SCANS: [(u64, &str); 2] = [(0, "none"), (44, "half")];
+/// Vaults, and how many consecutive blocks lie on one of them.
+const POOLS: [(usize, usize); 7] = [(1, 1), (2, 1), (4, 1), (8, 1), (4, 4), (4, 16), (4, 64)];
+
+/// A ring of virtual nodes: positions in order, each with its vault.
+struct Ring(Vec<(u64, usize)>);
+
+impl Ring {
+    fn new(vaults: usize, random: &mut Random) -> Self {
+        let nodes = (0..vaults * VIRTUAL_NODES).map(|node| (random.next(), node / VIRTUAL_NODES));
+        let mut nodes: Vec<_> = nodes.collect();
+        nodes.sort_unstable();
+        Self(nodes)
+    }
+
+    fn owner(&self, anchor: u64) -> usize {
+        let place = Random::new(anchor.wrapping_mul(0x9e37_79b9_7f4a_7c15)).next();
+        let next = self.0.partition_point(|(at, _)| *at <= place);
+        self.0[next % self.0.len()].1
+    }
+}
+
+/// Vaults that share `records` records evenly.
+struct Pool {
+    ring: Ring,
+    vaults: Vec<Arc<Store>>,
+    /// Consecutive blocks of a prompt on one vault.
+    run: usize,
+}
+
+impl Pool {
+    fn new(vaults: usize, run: usize, records: u64) -> Result<Self> {
+        let records = records / vaults as u64;
+        let ghosts = GHOSTS / vaults as u64;
+        let max_bytes = (records + ghosts) * (RECORD_BYTES as u64 + ENTRY_BYTES);
+        let store = || {
+            let max_record_bytes = RECORD_BYTES as u64;
+            let options = Options { max_bytes, max_record_bytes, record_class: CLASS_KV };
+            Store::with_policy(options, |room| Box::new(S3Fifo::new(room, ghosts))).map(Arc::new)
+        };
+        let vaults: Vec<_> = (0..vaults).map(|_| store()).collect::<Result<_>>()?;
+        Ok(Self { ring: Ring::new(vaults.len(), &mut Random::new(SEED)), vaults, run })
+    }
+
+    fn owner(&self, prompt: &[u64], index: usize) -> &Arc<Store> {
+        let anchor = index - index % self.run;
+        &self.vaults[self.ring.owner(prompt[anchor])]
+    }
+
+    /// How many blocks of the prompt are held up to the first hole; the rest is stored.
+    fn take(&self, prompt: &[u64]) -> usize {
+        let holds = |index: &usize| self.owner(prompt, *index).pin(&key(prompt[*index])).is_some();
+        let held = (0..prompt.len()).take_while(holds).count();
+        for index in held..prompt.len() {
+            let parent = index.checked_sub(1).map(|before| prompt[before]);
+            let (key, record) = follower(prompt[index], parent, RECORD_BYTES);
+            put(self.owner(prompt, index), key, &record);
+        }
+        held
+    }
+}
+
+fn main() -> Result<()> {
+    let as_json = std::env::args().any(|argument| argument == "--json");
+    let prompts = prompts(PROMPTS, SEED);
+    let blocks: usize = prompts.iter().map(Vec::len).sum();
+    for (scan, scan_name) in SCANS {
+        for (part, fits) in SIZES {
+            let mut alone = None;
+            for (vaults, run) in POOLS {
+                let pool = Pool::new(vaults, run, SHARED_BLOCKS / part)?;
+                let mut never_again = 1 << 50;
+                let mut held = 0;
+                for prompt in &prompts {
+                    held += pool.take(prompt);
+                    let one_time: Vec<u64> = (never_again..never_again + scan).collect();
+                    never_again += scan;
+                    pool.take(&one_time);
+                }
+                let ratio = held as f64 / blocks as f64;
+                let beside = ratio / *alone.get_or_insert(ratio);
+                if as_json {
+                    println!(
+                        "{{\"scans\": \"{scan_name}\", \"fits\": \"{fits}\", \"vaults\": {vaults}, \"run\": {run}, \
+                         \"hitRatio\": {ratio:.4}, \"besideOne\": {beside:.4}}}"
+                    );
+                } else {
+                    println!(
+                        "scans {scan_name:<5} {fits:>5} fit  {vaults} vaults, {run:>2} blocks in a row on one  \
+                         hit ratio {ratio:.4}  beside one vault {beside:.3}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
