@@ -119,6 +119,10 @@ const CATALOGUE = {
     "down",
     "sidecar at {path} does not answer: {reason}; start it with `tierkv sidecar`",
   ],
+  GATEWAY_DOWN: [
+    "down",
+    "gateway at {path} does not answer: {reason}; start it with `tierkv gateway`",
+  ],
   BAD_FRAME: ["user", "bad frame from {peer}: {reason}"],
   ENGINE_REFUSED: ["setup", "engine {engine}: {reason}; {fix}"],
 

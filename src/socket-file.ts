@@ -78,7 +78,7 @@ export function ofServer(server: Server): SocketListener {
 export interface SocketPlace {
   path: string;
   /** The key that sets the path. */
-  key: "[sidecar] socket" | "[vault] listen";
+  key: "[sidecar] socket" | "[vault] listen" | "[gateway] socket";
   /** What to do when somebody serves it already. */
   whenTaken: string;
 }

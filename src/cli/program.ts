@@ -13,6 +13,7 @@ import { addDemo } from "./commands/demo.ts";
 import { addDoctor } from "./commands/doctor.ts";
 import { addExplain } from "./commands/explain.ts";
 import { addFlush } from "./commands/flush.ts";
+import { addGateway } from "./commands/gateway.ts";
 import { addInvite } from "./commands/invite.ts";
 import { addJoin } from "./commands/join.ts";
 import { addPeers, addRevoke } from "./commands/peers.ts";
@@ -109,6 +110,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addPeers,
     addRevoke,
     addSidecar,
+    addGateway,
     addStatus,
     addExplain,
     addBench,

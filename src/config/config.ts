@@ -103,6 +103,23 @@ export interface RestoreConfig {
   readonly verify: "off" | "sampled" | "every";
 }
 
+/** How the gateway chooses an engine. */
+export const PRESETS = ["least-load", "round-robin"] as const;
+export type Preset = (typeof PRESETS)[number];
+
+export interface GatewayConfig {
+  readonly listen: Address;
+  /** Whether that may be an address that other machines reach. */
+  readonly lan: boolean;
+  readonly engines: readonly Address[];
+  readonly preset: Preset;
+  /** Requests in flight at one engine. */
+  readonly inFlightMax: number;
+  /** How long a request waits for an engine with room. */
+  readonly waitMs: number;
+  readonly socket: string;
+}
+
 export interface LogConfig {
   readonly level: LogLevel;
 }
@@ -115,5 +132,6 @@ export interface Config {
   readonly vault: VaultConfig;
   readonly sidecar: SidecarConfig;
   readonly restore: RestoreConfig;
+  readonly gateway: GatewayConfig;
   readonly log: LogConfig;
 }

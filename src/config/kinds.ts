@@ -139,6 +139,27 @@ export function tcpOnly(sample: string, portMin: number): Kind<Address> {
   };
 }
 
+/** A list of different addresses `host:port`. */
+export function addresses(sample: string, countMax: number): Kind<readonly Address[]> {
+  const one = tcpOnly(sample, 1);
+  return {
+    describe: `list of \`"host:port"\`, at most ${countMax}`,
+    parse(raw, key) {
+      const fix = `write ${key} = ["${sample}"]`;
+      if (!Array.isArray(raw)) return wrongType("a list of addresses in brackets", fix);
+      if (raw.length > countMax)
+        return badValue(`${raw.length} addresses, at most ${countMax}`, fix);
+      const parsed = raw.map((item: unknown) => one.parse(item, key));
+      const bad = parsed.find((item) => "problem" in item);
+      if (bad !== undefined && "problem" in bad) return bad;
+      const value = parsed.flatMap((item) => ("value" in item ? [item.value] : []));
+      const texts = value.map(({ text }) => text);
+      const twice = texts.find((text, index) => texts.indexOf(text) !== index);
+      return twice === undefined ? { value } : badValue(`${twice} stands there twice`, fix);
+    },
+  };
+}
+
 function tcpAddress(raw: string, portMin: number, fix: string): Parsed<Address> {
   const [, host = "", port] = /^(.*):(\d+)$/.exec(raw) ?? [];
   if (raw.includes("://")) return badValue("an address has no scheme", fix);

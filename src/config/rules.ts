@@ -46,6 +46,16 @@ const scrapedHere =
     };
   };
 
+const servedHere: Rule = ({ gateway: { listen, lan } }) =>
+  isLocal(listen) || lan
+    ? null
+    : {
+        code: "CONFIG_CONFLICT",
+        path: ["gateway", "listen"],
+        reason: "other machines can reach it, and the gateway asks for no key of its own",
+        fix: `write listen = "127.0.0.1:${listen.port}", or lan = true where only trusted machines reach it`,
+      };
+
 const certificateHasKey =
   (section: "vault" | "cluster"): Rule =>
   (config) => {
@@ -89,6 +99,7 @@ const RULES: readonly Rule[] = [
   diskHasAPlace,
   scrapedHere("vault"),
   scrapedHere("sidecar"),
+  servedHere,
   certificateHasKey("vault"),
   certificateHasKey("cluster"),
   openOrClosed,

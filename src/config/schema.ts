@@ -1,6 +1,4 @@
 // Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
-import { existsSync } from "node:fs";
-import { join } from "node:path";
 import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import {
   ARENA_BYTES_DEFAULT,
@@ -25,9 +23,11 @@ import {
 } from "../limits.ts";
 import { LOG_LEVELS } from "../log.ts";
 import type { Config } from "./config.ts";
-import type { Environment, Field } from "./field.ts";
+import type { Field } from "./field.ts";
 import { address, boolean, bytes, choice, integer, path, showBytes, tcpOnly } from "./kinds.ts";
+import { ownSocket } from "./own-socket.ts";
 import { CLUSTER_ACCESS, METRICS_LAN, VAULT_ACCESS } from "./schema-access.ts";
+import { GATEWAY } from "./schema-gateway.ts";
 
 export interface Section<Fields> {
   doc: string;
@@ -45,14 +45,6 @@ export type Schema = {
     [K in keyof Config[S] as Snake<K>]-?: Field<Config[S][K]>;
   }>;
 };
-
-/** In a directory of this user's, which is made with mode 700, and checked, before anybody listens there. */
-function ownSocket(name: "sidecar" | "vault", env: Environment): string {
-  const runtimeDir = env["XDG_RUNTIME_DIR"] ?? "";
-  if (runtimeDir !== "" && existsSync(runtimeDir))
-    return join(runtimeDir, "tierkv", `${name}.sock`);
-  return `/tmp/tierkv-${process.getuid?.() ?? 0}/${name}.sock`;
-}
 
 export const SCHEMA: Schema = {
   cluster: {
@@ -280,6 +272,7 @@ export const SCHEMA: Schema = {
       },
     },
   },
+  gateway: GATEWAY,
   log: {
     doc: "What is logged, to stderr: lines for people on a terminal, JSON elsewhere. Never prompts, never cache bytes.",
     fields: {

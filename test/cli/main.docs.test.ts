@@ -15,6 +15,7 @@ const COMMANDS = [
   "invite",
   "join",
   "sidecar",
+  "gateway",
   "status",
   "explain",
   "bench",

@@ -18,6 +18,33 @@ testRefusals({
     "[sidecar] metrics_listen",
     "metrics_lan = true on a network you trust",
   ),
+  "a gateway that other machines reach": bad(
+    '[gateway]\nlisten = "0.0.0.0:8100"',
+    2,
+    "CONFIG_CONFLICT",
+    '[gateway] listen = "0.0.0.0:8100"',
+    "or lan = true where only trusted machines reach it",
+  ),
+  "engines that are no list": bad(
+    '[gateway]\nengines = "127.0.0.1:8000"',
+    2,
+    "CONFIG_WRONG_TYPE",
+    "[gateway] engines",
+    'write engines = ["127.0.0.1:8000"]',
+  ),
+  "an engine without a port": bad(
+    '[gateway]\nengines = ["10.0.0.1:8000", "10.0.0.2"]',
+    2,
+    "CONFIG_BAD_VALUE",
+    "the port is missing",
+    'write engines = "10.0.0.2:8000"',
+  ),
+  "an engine twice": bad(
+    '[gateway]\nengines = ["10.0.0.1:8000", "10.0.0.1:8000"]',
+    2,
+    "CONFIG_BAD_VALUE",
+    "10.0.0.1:8000 stands there twice",
+  ),
   "a vault's certificate without its key": bad(
     '[vault]\ntls_cert = "/c.pem"',
     2,

@@ -88,6 +88,15 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       when: options.when ?? "faster",
       verify: "off",
     },
+    gateway: {
+      listen,
+      lan: false,
+      engines: [],
+      preset: "least-load",
+      inFlightMax: 1,
+      waitMs: 0,
+      socket: "/nonexistent",
+    },
     log: { level: "silent" },
   };
 }

@@ -4,6 +4,7 @@ import { under, type Rule, type Source } from "./sources.ts";
 import {
   FOUNDATION,
   FOUNDATION_PACKAGES,
+  GATEWAY_ROOMS,
   ROOMS,
   SIDECAR_ROOMS,
   SOCKET_MODULES,
@@ -189,28 +190,38 @@ const border: Rule = {
   examples: [{ "src/vault/store.ts": 'const core = "#core";' }],
 };
 
-/** Where a file stands among the sidecar's rooms; beside them is above them all, null: elsewhere, -1: in an unknown one. */
+/** Rooms that are divided into rooms, lowest first. */
+const DIVIDED: Readonly<Record<string, readonly string[]>> = {
+  sidecar: SIDECAR_ROOMS,
+  gateway: GATEWAY_ROOMS,
+};
+
+/** Where a file stands among its room's rooms; beside them is above them all, null: elsewhere, -1: in an unknown one. */
 function floorOf(path: string): number | null {
-  const [top, room, inner, file] = path.split("/");
-  if (top !== "src" || room !== "sidecar" || inner === undefined) return null;
-  return file === undefined ? SIDECAR_ROOMS.length : SIDECAR_ROOMS.indexOf(inner);
+  const [top, room = "", inner, file] = path.split("/");
+  const rooms = DIVIDED[room];
+  if (top !== "src" || rooms === undefined || inner === undefined) return null;
+  return file === undefined ? rooms.length : rooms.indexOf(inner);
 }
 
-const sidecarRooms: Rule = {
-  name: "the sidecar's rooms import one way",
+const dividedRooms: Rule = {
+  name: "the rooms of sidecar and gateway import one way",
   breaches: (sources) =>
-    under(sources, "src/sidecar/", ".ts").flatMap((source) => {
-      const from = floorOf(source.path) ?? -1;
-      if (from < 0) return [`${source.path}: not in a room of the table`];
-      return importsOf(source)
-        .filter(({ isPackage, to }) => !isPackage && (floorOf(to) ?? 0) > from)
-        .map(({ to }) => `${source.path}: ${to} stands above it`);
-    }),
+    Object.keys(DIVIDED)
+      .flatMap((room) => under(sources, `src/${room}/`, ".ts"))
+      .flatMap((source) => {
+        const from = floorOf(source.path) ?? -1;
+        if (from < 0) return [`${source.path}: not in a room of the table`];
+        return importsOf(source)
+          .filter(({ isPackage, to }) => !isPackage && (floorOf(to) ?? 0) > from)
+          .map(({ to }) => `${source.path}: ${to} stands above it`);
+      }),
   examples: [
     { "src/sidecar/restore/a.ts": 'import type { B } from "../engine/b.ts";' },
     { "src/sidecar/socket/a.ts": 'import { b } from "../sidecar.ts";' },
     { "src/sidecar/attic/a.ts": "" },
+    { "src/gateway/engines/a.ts": 'import { b } from "../front/b.ts";' },
   ],
 };
 
-export const IMPORT_RULES: readonly Rule[] = [direction, cycles, barrels, border, sidecarRooms];
+export const IMPORT_RULES: readonly Rule[] = [direction, cycles, barrels, border, dividedRooms];

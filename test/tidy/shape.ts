@@ -133,6 +133,7 @@ const LIMITS: readonly { file: string; name: RegExp; used: readonly [string, str
   { file: "src/limits-access.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   { file: "src/limits-again.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   { file: "src/limits-cost.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
+  { file: "src/limits-gateway.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   {
     file: "python-shim/tierkv/connectors/vllm/limits.py",
     name: /^([A-Z]\w+)\b.*?=/gm,

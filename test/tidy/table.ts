@@ -6,6 +6,7 @@ export const FOUNDATION: readonly string[] = [
   "limits-access",
   "limits-again",
   "limits-cost",
+  "limits-gateway",
   "limits-tools",
   "limits-truth",
   "hosts",
@@ -62,10 +63,22 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     types: ["config"],
     packages: ["@msgpack/msgpack"],
   }),
+  gateway: room({ types: ["config"], packages: ["undici", "prom-client"] }),
   exposition: room({ types: ["sidecar", "wire"] }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
-    rooms: ["arena", "codec", "config", "wire", "vault", "client", "sidecar", "exposition", "demo"],
+    rooms: [
+      "arena",
+      "codec",
+      "config",
+      "wire",
+      "vault",
+      "client",
+      "sidecar",
+      "exposition",
+      "demo",
+      "gateway",
+    ],
     packages: ["commander"],
   }),
 };
@@ -80,6 +93,9 @@ export const SIDECAR_ROOMS: readonly string[] = [
   "save",
   "engine",
 ];
+
+/** The same of the gateway. */
+export const GATEWAY_ROOMS: readonly string[] = ["engines", "score", "counts", "front"];
 
 /** Packages a foundation file may use. */
 export const FOUNDATION_PACKAGES: Readonly<Record<string, readonly string[]>> = {

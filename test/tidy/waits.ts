@@ -1,7 +1,7 @@
 // Owns the rule that nothing waits without a bound: every await in the rooms that talk to others, and what ends it.
 import { lineOf, under, type Rule, type Source } from "./sources.ts";
 
-const ROOMS_THAT_WAIT = ["client", "codec", "exposition", "sidecar", "vault", "wire"];
+const ROOMS_THAT_WAIT = ["client", "codec", "exposition", "gateway", "sidecar", "vault", "wire"];
 
 /** Bounded by themselves, wherever they stand. */
 const HELPERS: ReadonlySet<string> = new Set([
@@ -21,6 +21,8 @@ const KEYS = "its keys, at most KEYS_MAX";
 const WATCHING = "WATCH_TIMEOUT_MS";
 const LEAVING = "FLUSH_LEAVE_MS";
 const ABORTED = "they were all aborted before";
+const HEALTH = "GATEWAY_CONNECT_MS and GATEWAY_HEALTH_TIMEOUT_MS";
+const ANSWER = "GATEWAY_ANSWER_MS, and GATEWAY_SILENCE_MS once it began";
 const ENCODING = "ENCODE_TIMEOUT_MS";
 
 /** What ends each of the others: by file, and by what is awaited. */
@@ -63,6 +65,38 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "src/codec/pool.ts": { "this.#piscina.destroy": DRAIN },
   "src/codec/record.ts": { "this.#make": ENCODING },
   "src/exposition/server.ts": { Promise: LOCAL },
+  "src/gateway/engines/health.ts": {
+    "this.#ask": HEALTH,
+    "this.#look": HEALTH,
+    "this.#get": HEALTH,
+    request: HEALTH,
+    const: HEALTH,
+    "this.#agent.destroy": LOCAL,
+  },
+  "src/gateway/engines/fleet.ts": { "Promise.all": HEALTH },
+  "src/gateway/front/forward.ts": {
+    tryEngines: "GATEWAY_TRIES_MAX times what stands below",
+    "fleet.enter": "[gateway] wait_ms",
+    attempt: ANSWER,
+    ask: ANSWER,
+    pump: "GATEWAY_SILENCE_MS of the engine, GATEWAY_CLIENT_STALL_MS of the client",
+  },
+  "src/gateway/front/server.ts": {
+    listen: LOCAL,
+    closed: "GATEWAY_DRAIN_MS",
+    answerOurselves: LOCAL,
+    readBody: "GATEWAY_REQUEST_MS",
+    forward: ANSWER,
+    "figures.text": LOCAL,
+  },
+  "src/gateway/control.ts": { listenOn: LOCAL, stop: LOCAL },
+  "src/gateway/gateway.ts": {
+    "fleet.start": HEALTH,
+    startControl: LOCAL,
+    startFront: LOCAL,
+    "running.close": DRAIN,
+    close: DRAIN,
+  },
   "src/sidecar/restore/admission.ts": { roomNeeded: KEYS, "this.#options.begin": KEYS },
   "src/sidecar/vaults/canary.ts": {
     "this.#checkAll": CALL,

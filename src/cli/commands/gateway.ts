@@ -1,0 +1,114 @@
+// Owns `tierkv gateway`: serves one OpenAI address before several engines, and takes one of them out of it or back.
+import type { Config } from "../../config/config.ts";
+import { placeOf } from "../../config/load.ts";
+import { TierkvError } from "../../errors.ts";
+import type { EngineStatus } from "../../gateway/engines/engine.ts";
+import { runUntilSignal, startSteps } from "../../lifecycle.ts";
+import { GATEWAY_CONTROL_POLL_MS, GATEWAY_DRAIN_MS } from "../../limits-gateway.ts";
+import { sleep } from "../../time.ts";
+import type { Call, Registrar } from "../call.ts";
+import { checkOpenFiles } from "../conditions.ts";
+import { askGateway } from "../gateway-link.ts";
+
+interface DrainOptions {
+  wait?: true;
+}
+
+export function addGateway({ program, action }: Registrar): void {
+  const gateway = program
+    .command("gateway")
+    .summary("serve one OpenAI address before several engines")
+    .description(
+      "Serves the OpenAI API of all engines in [gateway] engines on one address: each request goes to the engine that the\n" +
+        "preset puts first, answers pass byte for byte, and a request whose engine fails before its first byte goes to the\n" +
+        "next. /v1/models shows the models of all; /health and /metrics are the gateway's own.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv gateway --config /etc/tierkv/tierkv.toml")
+    .action(action(serve));
+  gateway
+    .command("status")
+    .summary("show the engines behind the gateway of this user")
+    .addHelpText("after", "\nExample:\n  tierkv gateway status")
+    .action(action(status));
+  gateway
+    .command("drain <engine>")
+    .summary("send an engine no more requests")
+    .description("Sends the engine no more requests; those it has are finished.")
+    .option("--wait", "until none is in flight there")
+    .addHelpText("after", "\nExample:\n  tierkv gateway drain 127.0.0.1:8001 --wait")
+    .action(action(drain));
+  gateway
+    .command("undrain <engine>")
+    .summary("send an engine requests again")
+    .addHelpText("after", "\nExample:\n  tierkv gateway undrain 127.0.0.1:8001")
+    .action(action(undrain));
+}
+
+async function serve(call: Call): Promise<number> {
+  const config = call.loadConfig();
+  if (config.gateway.engines.length === 0) throw noEngines(config);
+  checkOpenFiles();
+  const logger = call.createLogger("gateway", config);
+  const { startGateway } = await import("../../gateway/gateway.ts");
+  const steps = [
+    {
+      name: "gateway",
+      run: async () => {
+        const gateway = await startGateway(config.gateway, logger);
+        const { url } = gateway;
+        const { preset, engines } = config.gateway;
+        logger.info({ url, preset, engines: engines.map(({ text }) => text) }, "gateway ready");
+        if (call.isJson) call.print({ event: "ready", url }, []);
+        return gateway;
+      },
+    },
+  ];
+  // A little more than the gateway's own: what it cuts off then is said in its words.
+  const drainTimeoutMs = GATEWAY_DRAIN_MS + GATEWAY_CONTROL_POLL_MS;
+  return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs });
+}
+
+function noEngines(config: Config): TierkvError {
+  return new TierkvError("CONFIG_CONFLICT", {
+    where: placeOf(config, ["gateway", "engines"]),
+    key: "[gateway] engines",
+    value: "[]",
+    reason: "there is no engine to send requests to",
+    fix: 'write engines = ["127.0.0.1:8000"] below [gateway]',
+  });
+}
+
+async function status(call: Call): Promise<number> {
+  const { socket } = call.loadConfig().gateway;
+  const found = (await askGateway(socket, "GET", "/status")) as {
+    engines: EngineStatus[];
+    waiting: number;
+  };
+  call.print(found, [...found.engines.map(show), `waiting: ${found.waiting}`]);
+  return 0;
+}
+
+async function drain(call: Call<DrainOptions>): Promise<number> {
+  return take(call, "drain", call.options.wait === true);
+}
+
+async function undrain(call: Call): Promise<number> {
+  return take(call, "undrain", false);
+}
+
+async function take(call: Call, what: "drain" | "undrain", isWaiting: boolean): Promise<number> {
+  const { socket } = call.loadConfig().gateway;
+  const path = `/${what}?engine=${encodeURIComponent(call.args[0] ?? "")}`;
+  let engine = (await askGateway(socket, "POST", path)) as EngineStatus;
+  while (isWaiting && engine.inFlight > 0) {
+    await sleep(GATEWAY_CONTROL_POLL_MS);
+    engine = (await askGateway(socket, "POST", path)) as EngineStatus;
+  }
+  call.print(engine, [show(engine)]);
+  return 0;
+}
+
+function show({ engine, state, reason, inFlight, models }: EngineStatus): string {
+  const why = reason === "" ? "" : ` (${reason})`;
+  return `${engine}  ${state}${why}  in flight: ${inFlight}  models: ${models.join(", ") || "-"}`;
+}

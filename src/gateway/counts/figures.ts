@@ -1,0 +1,125 @@
+// Owns what the gateway counts, and the text that Prometheus scrapes.
+import { Counter, Gauge, Histogram, Registry } from "prom-client";
+import type { Engine } from "../engines/engine.ts";
+import type { Fleet } from "../engines/fleet.ts";
+
+const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
+
+export class Figures {
+  readonly #registry = new Registry();
+  readonly #requests: Counter<"engine" | "code">;
+  readonly #refused: Counter<"reason">;
+  readonly #retries: Counter<"engine">;
+  readonly #broken: Counter<"engine">;
+  readonly #gone: Counter;
+  readonly #firstByte: Histogram<"engine">;
+
+  /** What stands in `fleet` is read when it is scraped. */
+  constructor(fleet: Fleet) {
+    const registers = [this.#registry];
+    const counter = <Label extends string>(
+      name: string,
+      help: string,
+      labelNames: Label[],
+    ): Counter<Label> => new Counter({ name, help, labelNames, registers });
+    this.#requests = counter(
+      "tierkv_gateway_requests_total",
+      "Answers that an engine began, by status.",
+      ["engine", "code"],
+    );
+    this.#refused = counter(
+      "tierkv_gateway_refused_total",
+      "Requests that the gateway answered with an error itself, by reason.",
+      ["reason"],
+    );
+    this.#retries = counter(
+      "tierkv_gateway_retries_total",
+      "Requests that went on to another engine, by the engine that failed.",
+      ["engine"],
+    );
+    this.#broken = counter(
+      "tierkv_gateway_answers_broken_total",
+      "Answers that an engine broke off after their first byte.",
+      ["engine"],
+    );
+    this.#gone = counter(
+      "tierkv_gateway_clients_gone_total",
+      "Clients that left before their answer was whole.",
+      [],
+    );
+    this.#firstByte = new Histogram({
+      name: "tierkv_gateway_time_to_first_byte_seconds",
+      help: "From a request's arrival to the first byte of its answer.",
+      labelNames: ["engine"],
+      buckets: SECONDS,
+      registers,
+    });
+    for (const gauge of gaugesOf(fleet)) this.#registry.registerMetric(gauge);
+  }
+
+  began(engine: string, code: number, seconds: number): void {
+    this.#requests.inc({ engine, code: String(code) });
+    this.#firstByte.observe({ engine }, seconds);
+  }
+
+  refused(reason: string): void {
+    this.#refused.inc({ reason });
+  }
+
+  retried(engine: string): void {
+    this.#retries.inc({ engine });
+  }
+
+  broken(engine: string): void {
+    this.#broken.inc({ engine });
+  }
+
+  gone(): void {
+    this.#gone.inc();
+  }
+
+  get contentType(): string {
+    return this.#registry.contentType;
+  }
+
+  /** What Prometheus scrapes. */
+  text(): Promise<string> {
+    return this.#registry.metrics();
+  }
+}
+
+/** Read when they are scraped. */
+function gaugesOf(fleet: Fleet): Gauge<"engine">[] {
+  const perEngine = (
+    name: string,
+    help: string,
+    valueOf: (engine: Engine) => number,
+  ): Gauge<"engine"> =>
+    new Gauge({
+      name,
+      help,
+      labelNames: ["engine"],
+      registers: [],
+      collect(): void {
+        for (const engine of fleet.engines) this.set({ engine: engine.name }, valueOf(engine));
+      },
+    });
+  return [
+    perEngine("tierkv_gateway_engine_up", "1 where the engine answers.", ({ isUp }) =>
+      isUp ? 1 : 0,
+    ),
+    perEngine(
+      "tierkv_gateway_in_flight",
+      "Requests in flight at the engine.",
+      ({ inFlight }) => inFlight,
+    ),
+    new Gauge<"engine">({
+      name: "tierkv_gateway_waiting",
+      help: "Requests that wait for an engine with room.",
+      registers: [],
+      collect(): void {
+        this.set(fleet.waiting);
+      },
+    }),
+  ];
+}

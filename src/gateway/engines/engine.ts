@@ -1,0 +1,90 @@
+// Owns one engine as the gateway sees it: its connections, whether it answers, what it serves, and what is in flight there.
+import { Pool } from "undici";
+import {
+  GATEWAY_ANSWER_MS,
+  GATEWAY_CONNECT_MS,
+  GATEWAY_KEEPALIVE_MS,
+  GATEWAY_SILENCE_MS,
+} from "../../limits-gateway.ts";
+
+/** One entry of an engine's `/v1/models`, passed on as it is. */
+export interface Model {
+  readonly id: string;
+}
+
+/** For `tierkv gateway status`. */
+export interface EngineStatus {
+  engine: string;
+  state: "up" | "down" | "draining";
+  /** Why it is down; empty where it is not. */
+  reason: string;
+  inFlight: number;
+  models: string[];
+}
+
+export class Engine {
+  /** `host:port`. */
+  readonly name: string;
+  readonly pool: Pool;
+  readonly #inFlightMax: number;
+  #down: string | null = "not asked yet";
+  #models: ReadonlyMap<string, Model> = new Map();
+  isDraining = false;
+  inFlight = 0;
+
+  constructor(name: string, inFlightMax: number) {
+    this.name = name;
+    this.#inFlightMax = inFlightMax;
+    this.pool = new Pool(`http://${name}`, {
+      connections: inFlightMax,
+      pipelining: 1,
+      connect: { timeout: GATEWAY_CONNECT_MS },
+      headersTimeout: GATEWAY_ANSWER_MS,
+      bodyTimeout: GATEWAY_SILENCE_MS,
+      keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
+      keepAliveMaxTimeout: GATEWAY_KEEPALIVE_MS,
+    });
+  }
+
+  get isUp(): boolean {
+    return this.#down === null;
+  }
+
+  get hasRoom(): boolean {
+    return this.inFlight < this.#inFlightMax;
+  }
+
+  get models(): readonly Model[] {
+    return [...this.#models.values()];
+  }
+
+  /** Whether requests for this model may be sent here; null: for any. */
+  takes(model: string | null): boolean {
+    return this.isUp && !this.isDraining && (model === null || this.#models.has(model));
+  }
+
+  setUp(models: readonly Model[]): void {
+    this.#models = new Map(models.map((model) => [model.id, model]));
+    this.#down = null;
+  }
+
+  /** It keeps its list of models: what they are does not change because it is away. */
+  setDown(reason: string): void {
+    this.#down = reason;
+  }
+
+  serves(model: string): boolean {
+    return this.#models.has(model);
+  }
+
+  status(): EngineStatus {
+    const state = this.#down !== null ? "down" : this.isDraining ? "draining" : "up";
+    return {
+      engine: this.name,
+      state,
+      reason: this.#down ?? "",
+      inFlight: this.inFlight,
+      models: [...this.#models.keys()],
+    };
+  }
+}

@@ -1,0 +1,153 @@
+// Owns all engines: which may take a request, and the requests that wait until one has room.
+import { TierkvError } from "../../errors.ts";
+import { GATEWAY_WAITING_MAX } from "../../limits-gateway.ts";
+import type { Logger } from "../../log.ts";
+import { Engine } from "./engine.ts";
+import type { EngineStatus, Model } from "./engine.ts";
+import { Health } from "./health.ts";
+
+/** Why a request gets no engine. */
+export type Shed = "no_model" | "no_engine" | "queue_full" | "waited" | "gone";
+
+export interface FleetOptions {
+  engines: readonly string[];
+  inFlightMax: number;
+  waitMs: number;
+  logger: Logger;
+}
+
+/** Orders engines that may all take a request: best first. */
+export type Order = (engines: readonly Engine[]) => Engine[];
+
+interface Waiter {
+  model: string | null;
+  order: Order;
+  not: ReadonlySet<Engine>;
+  settle(result: Engine | Shed): void;
+}
+
+export class Fleet {
+  readonly engines: readonly Engine[];
+  readonly #watches: ReadonlyMap<Engine, Health>;
+  readonly #waitMs: number;
+  readonly #waiting = new Set<Waiter>();
+
+  constructor({ engines, inFlightMax, waitMs, logger }: FleetOptions) {
+    this.engines = engines.map((name) => new Engine(name, inFlightMax));
+    this.#waitMs = waitMs;
+    const onChange = (): void => this.#wake();
+    this.#watches = new Map(
+      this.engines.map((engine) => [engine, new Health({ engine, logger, onChange })]),
+    );
+  }
+
+  get waiting(): number {
+    return this.#waiting.size;
+  }
+
+  /** Every engine was asked once when this resolves. */
+  async start(): Promise<void> {
+    await Promise.all([...this.#watches.values()].map((watch) => watch.start()));
+  }
+
+  async close(): Promise<void> {
+    for (const waiter of this.#waiting) waiter.settle("no_engine");
+    await Promise.all([...this.#watches.values()].map((watch) => watch.close()));
+    await Promise.all(this.engines.map(({ pool }) => pool.destroy()));
+  }
+
+  /** Models of all engines that answer, each once. */
+  models(): Model[] {
+    const found = this.engines.filter(({ isUp }) => isUp).flatMap(({ models }) => models);
+    return [...new Map(found.map((model) => [model.id, model])).values()];
+  }
+
+  /**
+   * The engine that comes first, with this request counted there: `leave` it when the answer has ended. Waits where none has
+   * room. `not`: engines that were tried.
+   */
+  enter(
+    model: string | null,
+    order: Order,
+    signal: AbortSignal,
+    not: ReadonlySet<Engine> = new Set(),
+  ): Promise<Engine | Shed> {
+    const now = signal.aborted ? "gone" : this.#choose(model, order, not);
+    if (now !== null) return Promise.resolve(now);
+    if (this.#waiting.size >= GATEWAY_WAITING_MAX) return Promise.resolve("queue_full");
+    return new Promise((resolve) => {
+      const onGone = (): void => waiter.settle("gone");
+      const timer = setTimeout(() => waiter.settle("waited"), this.#waitMs);
+      const settle = (result: Engine | Shed): void => {
+        clearTimeout(timer);
+        signal.removeEventListener("abort", onGone);
+        this.#waiting.delete(waiter);
+        resolve(result);
+      };
+      const waiter: Waiter = { model, order, not, settle };
+      signal.addEventListener("abort", onGone, { once: true });
+      this.#waiting.add(waiter);
+    });
+  }
+
+  leave(engine: Engine): void {
+    engine.inFlight -= 1;
+    this.#wake();
+  }
+
+  /** Whether no other engine may take such a request. */
+  isOnly(engine: Engine, model: string | null): boolean {
+    return engine.takes(model) && !this.hasOther(engine, model);
+  }
+
+  hasAny(model: string | null): boolean {
+    return this.engines.some((engine) => engine.takes(model));
+  }
+
+  hasOther(engine: Engine, model: string | null): boolean {
+    return this.engines.some((other) => other !== engine && other.takes(model));
+  }
+
+  /** A request to it failed before its answer began. */
+  suspect(engine: Engine, error: unknown): void {
+    this.#watches.get(engine)?.suspect(error);
+  }
+
+  /** Throws BAD_ARGUMENT for an engine that is not there. */
+  drain(name: string, isDraining: boolean): EngineStatus {
+    const engine = this.engines.find((one) => one.name === name);
+    if (engine === undefined) {
+      const names = this.engines.map((one) => one.name).join(", ");
+      throw new TierkvError("BAD_ARGUMENT", { reason: `no engine ${name}; there are ${names}` });
+    }
+    engine.isDraining = isDraining;
+    this.#wake();
+    return engine.status();
+  }
+
+  /** null: all that could take it are full. */
+  #choose(model: string | null, order: Order, not: ReadonlySet<Engine>): Engine | Shed | null {
+    const able = this.engines.filter((engine) => engine.takes(model) && !not.has(engine));
+    if (able.length === 0) {
+      const isKnown = model === null || this.engines.some((engine) => engine.serves(model));
+      const isSure = this.engines.every(({ isUp }) => isUp);
+      return isKnown || !isSure ? "no_engine" : "no_model";
+    }
+    const [first] = order(able.filter(({ hasRoom }) => hasRoom));
+    if (first === undefined) return null;
+    first.inFlight += 1;
+    return first;
+  }
+
+  /** First come, first served among those of one model; another model's engines may have room. */
+  #wake(): void {
+    const stuck = new Set<string | null>();
+    for (const waiter of this.#waiting) {
+      const { model, order, not } = waiter;
+      if (stuck.has(model)) continue;
+      const result = this.#choose(model, order, not);
+      if (result !== null) waiter.settle(result);
+      else if (not.size === 0) stuck.add(model);
+    }
+  }
+}

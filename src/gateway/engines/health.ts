@@ -1,0 +1,149 @@
+// Owns finding out whether an engine answers: asked in turns, and sooner when a request to it failed.
+import { Agent, request } from "undici";
+import { toTierkvError } from "../../errors.ts";
+import {
+  GATEWAY_CONNECT_MS,
+  GATEWAY_HEALTH_FAILURES,
+  GATEWAY_HEALTH_MS,
+  GATEWAY_HEALTH_TIMEOUT_MS,
+  GATEWAY_KEEPALIVE_MS,
+  GATEWAY_MODELS_BYTES_MAX,
+  GATEWAY_MODELS_EVERY,
+  GATEWAY_MODELS_MAX,
+} from "../../limits-gateway.ts";
+import type { Logger } from "../../log.ts";
+import type { Engine, Model } from "./engine.ts";
+
+/** These say at once that nobody is there. */
+const NOBODY: ReadonlySet<unknown> = new Set([
+  "ECONNREFUSED",
+  "EHOSTUNREACH",
+  "ENOTFOUND",
+  "UND_ERR_CONNECT_TIMEOUT",
+]);
+
+export interface HealthOptions {
+  engine: Engine;
+  logger: Logger;
+  /** Called when the engine answers again, or does not any more. */
+  onChange(): void;
+}
+
+/** Watches one engine from `start` until `close`. */
+export class Health {
+  readonly #options: HealthOptions;
+  /** Connections of its own: a full engine is still asked. */
+  readonly #agent = new Agent({
+    connections: 1,
+    connect: { timeout: GATEWAY_CONNECT_MS },
+    headersTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
+    bodyTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
+    keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
+  });
+  #timer: NodeJS.Timeout | undefined;
+  #failures = 0;
+  #turn = 0;
+  #isAsking = false;
+  #isClosed = false;
+
+  constructor(options: HealthOptions) {
+    this.#options = options;
+  }
+
+  /** Asks now, and then in turns. */
+  async start(): Promise<void> {
+    await this.#ask();
+  }
+
+  /** A request failed before its answer began: the engine is asked now, and is down at once where nobody listens. */
+  suspect(error: unknown): void {
+    if (NOBODY.has(codeOf(error))) this.#setDown(reasonOf(error));
+    clearTimeout(this.#timer);
+    void this.#ask();
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    await this.#agent.destroy();
+  }
+
+  async #ask(): Promise<void> {
+    if (this.#isAsking || this.#isClosed) return;
+    this.#isAsking = true;
+    try {
+      await this.#look();
+      this.#failures = 0;
+    } catch (error) {
+      this.#failures += 1;
+      const isOver = NOBODY.has(codeOf(error)) || this.#failures >= GATEWAY_HEALTH_FAILURES;
+      if (isOver || error instanceof Unfit) this.#setDown(reasonOf(error));
+    } finally {
+      this.#isAsking = false;
+    }
+    if (!this.#isClosed) this.#timer = setTimeout(() => void this.#ask(), GATEWAY_HEALTH_MS);
+  }
+
+  async #look(): Promise<void> {
+    const { engine, logger, onChange } = this.#options;
+    await this.#get("/health");
+    this.#turn += 1;
+    if (engine.isUp && this.#turn % GATEWAY_MODELS_EVERY !== 0) return;
+    const models = modelsOf(await this.#get("/v1/models"));
+    if (this.#isClosed) return;
+    const wasUp = engine.isUp;
+    engine.setUp(models);
+    if (!wasUp) {
+      logger.info({ engine: engine.name, models: models.map(({ id }) => id) }, "engine answers");
+    }
+    onChange();
+  }
+
+  async #get(path: string): Promise<string> {
+    const { statusCode, body } = await request(`http://${this.#options.engine.name}${path}`, {
+      dispatcher: this.#agent,
+    });
+    let text = "";
+    for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
+      text += chunk;
+      if (text.length > GATEWAY_MODELS_BYTES_MAX) throw new Unfit(`${path} answers without an end`);
+    }
+    if (statusCode !== 200) throw new Unfit(`${path} answers ${statusCode}`);
+    return text;
+  }
+
+  #setDown(reason: string): void {
+    const { engine, logger, onChange } = this.#options;
+    if (this.#isClosed) return;
+    const wasUp = engine.isUp;
+    engine.setDown(reason);
+    if (!wasUp) return;
+    logger.warn({ engine: engine.name, reason }, "engine does not answer: requests go elsewhere");
+    onChange();
+  }
+}
+
+/** It answers, and says that it cannot serve. */
+class Unfit extends Error {}
+
+function modelsOf(text: string): Model[] {
+  let list: unknown;
+  try {
+    list = (JSON.parse(text) as { data?: unknown }).data;
+  } catch {
+    throw new Unfit("/v1/models answers no JSON");
+  }
+  if (!Array.isArray(list)) throw new Unfit("/v1/models answers no list");
+  const isModel = (item: unknown): item is Model =>
+    typeof item === "object" && item !== null && "id" in item && typeof item.id === "string";
+  return list.filter(isModel).slice(0, GATEWAY_MODELS_MAX);
+}
+
+function codeOf(error: unknown): unknown {
+  return error instanceof Error && "code" in error ? error.code : null;
+}
+
+function reasonOf(error: unknown): string {
+  const { message } = toTierkvError(error);
+  return message === "" ? String(codeOf(error)) : message;
+}

@@ -1,0 +1,133 @@
+// Owns one request's way: to the engine that comes first, to the next where that fails before the first byte, and its answer back.
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Dispatcher } from "undici";
+import { GATEWAY_TRIES_MAX } from "../../limits-gateway.ts";
+import { nowMs } from "../../time.ts";
+import type { Figures } from "../counts/figures.ts";
+import type { Engine } from "../engines/engine.ts";
+import type { Fleet, Order } from "../engines/fleet.ts";
+import { headersToClient, headersToEngine } from "./headers.ts";
+import { pump } from "./pump.ts";
+import { refuse } from "./refusal.ts";
+import type { Refused } from "./refusal.ts";
+
+/** Statuses of an engine that cannot serve now: another one may. */
+const UNSERVED: ReadonlySet<number> = new Set([502, 503, 504]);
+
+export interface Forwarding {
+  fleet: Fleet;
+  figures: Figures;
+  order: Order;
+  /** In words, for the receipt. */
+  preset: string;
+}
+
+export interface Exchange {
+  request: IncomingMessage;
+  response: ServerResponse;
+  body: Buffer;
+  /** null: any engine will do. */
+  model: string | null;
+  arrivedMs: number;
+}
+
+/** Answers one request. Never throws. */
+export async function forward(exchange: Exchange, to: Forwarding): Promise<void> {
+  const { response } = exchange;
+  const { figures } = to;
+  const left = new AbortController();
+  const onClose = (): void => left.abort();
+  response.once("close", onClose);
+  const result = await tryEngines(exchange, to, left.signal);
+  response.off("close", onClose);
+  if (result === "done") return;
+  if (left.signal.aborted) return figures.gone();
+  figures.refused(result);
+  refuse(response, result);
+}
+
+/** Why there is no answer, unless there is one. */
+async function tryEngines(
+  exchange: Exchange,
+  to: Forwarding,
+  signal: AbortSignal,
+): Promise<"done" | Refused> {
+  const { model } = exchange;
+  const { fleet, figures, order } = to;
+  const tried = new Set<Engine>();
+  for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
+    const engine = await fleet.enter(model, order, signal, tried);
+    if (typeof engine === "string") {
+      const isOwn = engine !== "gone" && (tries === 1 || !fleet.hasAny(model));
+      return isOwn ? engine : "failed";
+    }
+    tried.add(engine);
+    const isServed = await attempt(exchange, engine, to, signal, tries === GATEWAY_TRIES_MAX);
+    fleet.leave(engine);
+    if (isServed) return "done";
+    if (signal.aborted) return "failed";
+    figures.retried(engine.name);
+    // The only one there is may have closed an idle connection in the same moment: it is asked once more.
+    if (tries === 1 && fleet.isOnly(engine, model)) tried.clear();
+  }
+  return "failed";
+}
+
+/** False: nothing was sent to the client, and another engine may be asked. */
+async function attempt(
+  exchange: Exchange,
+  engine: Engine,
+  to: Forwarding,
+  signal: AbortSignal,
+  isLast: boolean,
+): Promise<boolean> {
+  const { fleet } = to;
+  let answer: Dispatcher.ResponseData;
+  try {
+    answer = await ask(exchange, engine, signal);
+  } catch (error) {
+    if (!signal.aborted) fleet.suspect(engine, error);
+    return false;
+  }
+  if (UNSERVED.has(answer.statusCode) && !isLast && fleet.hasOther(engine, exchange.model)) {
+    fleet.suspect(engine, null);
+    answer.body.on("error", () => {}).destroy();
+    return false;
+  }
+  return deliver(answer, exchange, engine, to);
+}
+
+function ask(
+  { request, body }: Exchange,
+  engine: Engine,
+  signal: AbortSignal,
+): Promise<Dispatcher.ResponseData> {
+  return engine.pool.request({
+    method: request.method ?? "GET",
+    path: request.url ?? "/",
+    headers: headersToEngine(request.rawHeaders, request.headers.connection),
+    body: body.length === 0 ? null : body,
+    signal,
+  });
+}
+
+async function deliver(
+  { statusCode, headers, body }: Dispatcher.ResponseData,
+  { response, arrivedMs }: Exchange,
+  engine: Engine,
+  { fleet, figures, preset }: Forwarding,
+): Promise<boolean> {
+  const isEvents = String(headers["content-type"] ?? "").startsWith("text/event-stream");
+  const outcome = await pump(body, response, isEvents, () => {
+    figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
+    response.writeHead(statusCode, {
+      ...headersToClient(headers),
+      "x-gateway-destination-endpoint-served": engine.name,
+      "x-tierkv-preset": preset,
+    });
+  });
+  if (outcome === "gone") figures.gone();
+  if (outcome === "broken") figures.broken(engine.name);
+  if (outcome === "broken" || outcome === "unsent") fleet.suspect(engine, null);
+  return outcome !== "unsent";
+}

@@ -1,0 +1,55 @@
+// Owns the answers that the gateway gives itself: errors in the form of the OpenAI API.
+import type { ServerResponse } from "node:http";
+import { GATEWAY_BODY_BYTES_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits-gateway.ts";
+import type { Shed } from "../engines/fleet.ts";
+import type { BodyFailure } from "./body.ts";
+
+/** Why a request is not passed on; `failed`: every engine that was tried broke off. */
+export type Refused = Exclude<Shed | BodyFailure, "gone"> | "failed" | "no_path";
+
+const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, text: string]>> = {
+  no_path: [404, "NotFoundError", "the gateway passes on no such path"],
+  no_model: [404, "NotFoundError", "no engine serves this model"],
+  large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],
+  full: [429, "OverloadedError", "the gateway holds too many request bodies"],
+  queue_full: [429, "OverloadedError", "too many requests wait for an engine"],
+  waited: [429, "OverloadedError", "no engine had room in time"],
+  no_engine: [503, "ServiceUnavailableError", "no engine of this model answers"],
+  failed: [502, "BadGatewayError", "the engine broke off before its answer began"],
+};
+
+export function statusOf(reason: Refused): number {
+  return TEXTS[reason][0];
+}
+
+/** The body of an error, as clients of the API read it. */
+export function errorBody(reason: Refused): string {
+  const [code, type, message] = TEXTS[reason];
+  return JSON.stringify({ error: { message, type, param: null, code } });
+}
+
+/** Answers with an error; a body that was not read ends the connection. */
+export function refuse(response: ServerResponse, reason: Refused): void {
+  const code = statusOf(reason);
+  const again =
+    code === 429 || code === 503 ? { "retry-after": String(GATEWAY_RETRY_AFTER_S) } : {};
+  const isUnread = !response.req.complete;
+  response.writeHead(code, {
+    "content-type": "application/json",
+    ...again,
+    ...(isUnread ? { connection: "close" } : {}),
+  });
+  response.end(errorBody(reason), () => {
+    if (isUnread) response.req.socket.destroySoon();
+  });
+}
+
+/** Between two events of a stream that an engine broke off: clients read it as an error, and never as an end. */
+export const BROKEN_EVENT: string = `data: ${JSON.stringify({
+  error: {
+    message: "the engine broke off in the middle of its answer",
+    type: "BadGatewayError",
+    param: null,
+    code: 502,
+  },
+})}\n\n`;

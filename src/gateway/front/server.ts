@@ -1,0 +1,144 @@
+// Owns the address that clients know: which path is passed on, which the gateway answers itself, and the bounds of connections.
+import { createServer } from "node:http";
+import type { IncomingMessage, Server, ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { TierkvError, toTierkvError } from "../../errors.ts";
+import type { Running } from "../../lifecycle.ts";
+import {
+  GATEWAY_CONNECTIONS_MAX,
+  GATEWAY_DRAIN_MS,
+  GATEWAY_HEADER_BYTES_MAX,
+  GATEWAY_REQUEST_MS,
+} from "../../limits-gateway.ts";
+import { nowMs } from "../../time.ts";
+import { BodyBudget, modelOf, readBody } from "./body.ts";
+import { forward } from "./forward.ts";
+import type { Forwarding } from "./forward.ts";
+import { refuse } from "./refusal.ts";
+import type { Refused } from "./refusal.ts";
+
+/** What clients of an engine call; the rest (`/sleep`, `/reset_prefix_cache`, ...) is for who runs one engine. */
+const PASSED =
+  /^\/(?:v1\/|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
+
+export interface FrontOptions extends Forwarding {
+  listen: { readonly host: string; readonly port: number };
+}
+
+export interface Front extends Running {
+  /** `http://host:port`, with the real port. */
+  readonly url: string;
+}
+
+/** Serves until closed; open answers are finished then, for GATEWAY_DRAIN_MS. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+export async function startFront(options: FrontOptions): Promise<Front> {
+  const budget = new BodyBudget();
+  const state = { isClosing: false };
+  const server = createServer(
+    {
+      maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
+      headersTimeout: GATEWAY_REQUEST_MS,
+      requestTimeout: GATEWAY_REQUEST_MS,
+      noDelay: true,
+    },
+    (request, response) => {
+      // Whoever writes to a client that is gone learns so by `close`.
+      response.on("error", () => {});
+      void answer(request, response, options, budget, state.isClosing);
+    },
+  );
+  server.maxConnections = GATEWAY_CONNECTIONS_MAX;
+  const { host } = options.listen;
+  await listen(server, options.listen);
+  const { port } = server.address() as AddressInfo;
+  return {
+    url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
+    async close(): Promise<void> {
+      state.isClosing = true;
+      await closed(server);
+    },
+  };
+}
+
+async function answer(
+  request: IncomingMessage,
+  response: ServerResponse,
+  options: FrontOptions,
+  budget: BodyBudget,
+  isClosing: boolean,
+): Promise<void> {
+  const arrivedMs = nowMs();
+  if (isClosing) response.setHeader("connection", "close");
+  const path = (request.url ?? "/").replace(/\?.*$/, "");
+  if (request.method === "GET" && (await answerOurselves(path, response, options))) return;
+  if (!PASSED.test(path)) return refuseCounted(response, "no_path", options);
+  const body = await readBody(request, budget);
+  if (body === "gone") return options.figures.gone();
+  if (typeof body === "string") return refuseCounted(response, body, options);
+  const model = modelOf(body, request.headers["content-type"]);
+  await forward({ request, response, body, model, arrivedMs }, options);
+  budget.give(body.length);
+}
+
+function refuseCounted(response: ServerResponse, reason: Refused, { figures }: Forwarding): void {
+  figures.refused(reason);
+  refuse(response, reason);
+}
+
+/** False: it is for an engine. */
+async function answerOurselves(
+  path: string,
+  response: ServerResponse,
+  { fleet, figures }: Forwarding,
+): Promise<boolean> {
+  if (path === "/health") {
+    const isServing = fleet.engines.some(({ isUp, isDraining }) => isUp && !isDraining);
+    response.writeHead(isServing ? 200 : 503).end();
+  } else if (path === "/metrics") {
+    const text = await figures.text();
+    response.writeHead(200, { "content-type": figures.contentType }).end(text);
+  } else if (path === "/v1/models") {
+    const text = JSON.stringify({ object: "list", data: fleet.models() });
+    response.writeHead(200, { "content-type": "application/json" }).end(text);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+function listen(server: Server, at: { host: string; port: number }): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const onError = (error: NodeJS.ErrnoException): void => reject(listenError(error, at));
+    server.once("error", onError);
+    server.listen({ host: at.host, port: at.port }, () => {
+      server.off("error", onError);
+      resolve();
+    });
+  });
+}
+
+/** Idle connections end at once, the others with their answer, and all after GATEWAY_DRAIN_MS. */
+function closed(server: Server): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => server.closeAllConnections(), GATEWAY_DRAIN_MS);
+    server.close(() => {
+      clearTimeout(timer);
+      resolve();
+    });
+    server.closeIdleConnections();
+  });
+}
+
+function listenError(
+  error: NodeJS.ErrnoException,
+  { host, port }: { host: string; port: number },
+): TierkvError {
+  const address = `${host}:${port}`;
+  if (error.code === "EADDRINUSE") {
+    const fix = "stop that process or set another [gateway] listen";
+    return new TierkvError("ADDRESS_IN_USE", { address, fix }, { cause: error });
+  }
+  const fix = "set [gateway] listen to an address of this machine";
+  const reason = toTierkvError(error).message;
+  return new TierkvError("LISTEN_FAILED", { address, reason, fix }, { cause: error });
+}

@@ -1,0 +1,95 @@
+// Owns gateways for tests: before simulated engines, with clients that read whole answers or streams.
+import { mkdtempSync } from "node:fs";
+import { request } from "node:http";
+import type { ClientRequest, IncomingMessage, OutgoingHttpHeaders } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pino } from "pino";
+import { onTestFinished } from "vitest";
+import type { GatewayConfig } from "../../src/config/config.ts";
+import { startGateway } from "../../src/gateway/gateway.ts";
+import { SimEngine } from "./sim-engine.ts";
+
+export const SILENT = pino({ level: "silent" });
+
+export interface Scene {
+  engines: SimEngine[];
+  url: string;
+  socket: string;
+  close(): Promise<void>;
+}
+
+/** A gateway before engines of these models; all end with the test. */
+export async function gatewayBefore(
+  models: readonly (readonly string[])[],
+  given: Partial<GatewayConfig> = {},
+): Promise<Scene> {
+  const engines = models.map((names) => new SimEngine(names));
+  for (const engine of engines) await engine.start();
+  const socket = join(mkdtempSync(join(tmpdir(), "gateway-")), "gateway.sock");
+  const config: GatewayConfig = {
+    listen: { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
+    lan: false,
+    engines: engines.map(({ name }) => ({ host: "127.0.0.1", port: 0, text: name })),
+    preset: "round-robin",
+    inFlightMax: 256,
+    waitMs: 10_000,
+    socket,
+    ...given,
+  };
+  const gateway = await startGateway(config, SILENT);
+  onTestFinished(async () => {
+    const ended = gateway.close();
+    for (const engine of engines) await engine.kill().catch(() => {});
+    await ended;
+  });
+  return { engines, url: gateway.url, socket, close: () => gateway.close() };
+}
+
+export interface Answer {
+  code: number;
+  headers: IncomingMessage["headers"];
+  text: string;
+  /** Whether the answer broke off. */
+  isCut: boolean;
+}
+
+/** Sends a request; `onChunk` sees the pieces as they come. */
+export function call(
+  url: string,
+  path: string,
+  options: {
+    method?: string;
+    body?: string | Buffer;
+    headers?: OutgoingHttpHeaders;
+    onRequest?: (asked: ClientRequest) => void;
+    onChunk?: (chunk: string) => void;
+  } = {},
+): Promise<Answer> {
+  const { body, headers = {}, onRequest, onChunk } = options;
+  const method = options.method ?? (body === undefined ? "GET" : "POST");
+  return new Promise((resolve, reject) => {
+    const asked = request(`${url}${path}`, { method, agent: false, headers }, (answer) => {
+      let text = "";
+      const end = (isCut: boolean): void =>
+        resolve({ code: answer.statusCode ?? 0, headers: answer.headers, text, isCut });
+      answer.setEncoding("utf8").on("data", (chunk: string) => {
+        text += chunk;
+        onChunk?.(chunk);
+      });
+      answer.on("end", () => end(false)).on("error", () => end(true));
+    });
+    onRequest?.(asked);
+    asked.on("error", reject).end(body);
+  });
+}
+
+export function complete(url: string, isStream: boolean, model = "m"): Promise<Answer> {
+  const body = JSON.stringify({ model, prompt: "p", ...(isStream ? { stream: true } : {}) });
+  return call(url, "/v1/completions", { body, headers: { "content-type": "application/json" } });
+}
+
+/** Resolves when `is` holds; the test's own time-out ends the wait. */
+export async function until(is: () => boolean | Promise<boolean>): Promise<void> {
+  while (!(await is())) await new Promise((resolve) => setTimeout(resolve, 5));
+}

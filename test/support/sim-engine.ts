@@ -1,0 +1,112 @@
+// Owns a simulated engine: the part of vLLM's HTTP API that the gateway meets, with failures on demand.
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { IncomingMessage, Server, ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+
+/** What it does with the next completions; `silent`: the head of an answer, and then nothing. */
+export type Fault =
+  | "none"
+  | "unserved"
+  | "reset"
+  | "break-after-head"
+  | "break-mid-stream"
+  | "break-mid-event"
+  | "silent";
+
+export interface Asked {
+  method: string;
+  path: string;
+  headers: IncomingMessage["headers"];
+  body: string;
+}
+
+/** Answers a completion with `tokens` events that name this engine and count up. */
+export class SimEngine {
+  readonly models: string[];
+  readonly asked: Asked[] = [];
+  /** Connections that a client closed while an answer was under way. */
+  aborted = 0;
+  fault: Fault = "none";
+  /** Of a stream. */
+  tokens = 5;
+  /** Completions are held until it resolves. */
+  gate: Promise<void> = Promise.resolve();
+  isHealthy = true;
+  #server: Server;
+  #port = 0;
+
+  constructor(models: readonly string[] = ["m"]) {
+    this.models = [...models];
+    this.#server = this.#make();
+  }
+
+  get name(): string {
+    return `127.0.0.1:${this.#port}`;
+  }
+
+  /** On the port it had, if it ran before. */
+  async start(): Promise<this> {
+    this.#server = this.#make();
+    this.#server.listen(this.#port, "127.0.0.1");
+    await once(this.#server, "listening");
+    this.#port = (this.#server.address() as AddressInfo).port;
+    return this;
+  }
+
+  async kill(): Promise<void> {
+    const closed = once(this.#server, "close");
+    this.#server.close();
+    this.#server.closeAllConnections();
+    await closed;
+  }
+
+  #make(): Server {
+    return createServer((request, response) => {
+      let body = "";
+      request.setEncoding("utf8").on("data", (chunk: string) => (body += chunk));
+      request.on("end", () => void this.#answer(request, response, body));
+    });
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse, body: string): Promise<void> {
+    const path = request.url ?? "";
+    if (path === "/health") return void response.writeHead(this.isHealthy ? 200 : 503).end();
+    if (path === "/v1/models") {
+      const data = this.models.map((id) => ({ id, object: "model", owned_by: "sim" }));
+      return void response.end(JSON.stringify({ object: "list", data }));
+    }
+    this.asked.push({ method: request.method ?? "", path, headers: request.headers, body });
+    response.on("close", () => {
+      if (!response.writableFinished) this.aborted += 1;
+    });
+    const fault = this.fault;
+    await this.gate;
+    if (fault === "reset") return void request.socket.destroy();
+    if (fault === "unserved") return void response.writeHead(503).end("no");
+    const isStream = body.includes('"stream":true');
+    if (!isStream) {
+      response.setHeader("content-type", "application/json");
+      return void response.end(JSON.stringify({ engine: this.name, echo: body }));
+    }
+    response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8" });
+    response.flushHeaders();
+    if (fault === "silent") return;
+    if (fault === "break-after-head") return void setImmediate(() => request.socket.destroy());
+    await this.#stream(response, fault);
+  }
+
+  async #stream(response: ServerResponse, fault: Fault): Promise<void> {
+    for (let token = 0; token < this.tokens; token += 1) {
+      const event = `data: {"engine":"${this.name}","token":${token}}\n\n`;
+      const isBreaking = fault.startsWith("break") && token === 2;
+      const text = isBreaking && fault === "break-mid-event" ? event.slice(0, 12) : event;
+      await new Promise((resolve) => {
+        response.write(text, resolve);
+      });
+      if (isBreaking) return void response.destroy();
+      await new Promise(setImmediate);
+    }
+    response.end("data: [DONE]\n\n");
+  }
+}
