@@ -2,6 +2,7 @@
 import { posix } from "node:path";
 import { under, type Rule, type Source } from "./sources.ts";
 import {
+  CORE_MODULES,
   FOUNDATION,
   FOUNDATION_PACKAGES,
   GATEWAY_ROOMS,
@@ -224,4 +225,34 @@ const dividedRooms: Rule = {
   ],
 };
 
-export const IMPORT_RULES: readonly Rule[] = [direction, cycles, barrels, border, dividedRooms];
+const CORE = "crates/core/src/";
+
+const coreModules: Rule = {
+  name: "the core's modules use those below them",
+  breaches: (sources) =>
+    under(sources, CORE, ".rs")
+      .map(({ path, text }) => ({ path, text, module: path.slice(CORE.length).split(/[/.]/)[0]! }))
+      .filter(({ module }) => module !== "lib")
+      .flatMap(({ path, text, module }) => {
+        const from = CORE_MODULES.indexOf(module);
+        if (from < 0) return [`${path}: not a module of the table`];
+        const used = new Set(Array.from(text.matchAll(/\bcrate::(\w+)/g), ([, name]) => name!));
+        used.delete(module);
+        return [...used]
+          .filter((name) => !(CORE_MODULES.indexOf(name) < from))
+          .map((name) => `${path}: ${name} stands above it`);
+      }),
+  examples: [
+    { "crates/core/src/disk/a.rs": "use crate::store::Store;" },
+    { "crates/core/src/attic.rs": "" },
+  ],
+};
+
+export const IMPORT_RULES: readonly Rule[] = [
+  direction,
+  cycles,
+  barrels,
+  border,
+  dividedRooms,
+  coreModules,
+];

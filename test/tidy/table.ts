@@ -97,6 +97,36 @@ export const SIDECAR_ROOMS: readonly string[] = [
 /** The same of the gateway. */
 export const GATEWAY_ROOMS: readonly string[] = ["engines", "score", "counts", "front"];
 
+/** Modules of the Rust core, lowest first: each may use only those before it. */
+export const CORE_MODULES: readonly string[] = [
+  "crc32c",
+  "error",
+  "failpoint",
+  "limits",
+  "sync",
+  "table",
+  "folder",
+  "header",
+  "memory",
+  "pool",
+  "slots",
+  "tenant",
+  "arena",
+  "codec_id",
+  "key",
+  "lockfile",
+  "geometry",
+  "record",
+  "codec",
+  "disk",
+  "seal",
+  "outbox",
+  "store",
+  "inbox",
+  "lane",
+  "door",
+];
+
 /** Packages a foundation file may use. */
 export const FOUNDATION_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   log: ["pino", "pino-pretty"],

@@ -4,7 +4,6 @@ mod active;
 pub mod format;
 pub mod index;
 mod janitor;
-pub mod pages;
 mod queue;
 mod read;
 mod recover;
@@ -24,9 +23,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::memory::pages::PAGE;
 use index::{Index, Place};
 use janitor::Scrub;
-use pages::PAGE;
 use queue::Order;
 pub use read::Outcome;
 use shared::{Shared, add};
@@ -34,12 +33,13 @@ use storage::{Directory, LOCK_NAME, Storage};
 use writer::Writer;
 
 use crate::error::{Code, Error, Result};
+use crate::key::{RecordKey, Scope};
 use crate::limits::{
     DISK_BYTES_MIN, DISK_FULL_PATIENCE_MS, DISK_QUEUE_BYTES_MAX, DISK_RESERVE_SEGMENTS,
     DISK_RETRY_MS, DISK_SEGMENT_BYTES, DISK_SEGMENTS_MIN, DISK_SYNC_WAIT_MS,
 };
 use crate::lockfile::LockFile;
-use crate::store::{Pin, RecordKey, Scope};
+use crate::memory::Pin;
 
 /// When a record is called durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

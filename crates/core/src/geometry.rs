@@ -7,10 +7,10 @@ use std::ops::Range;
 pub use self::spec::Spec;
 use self::spec::{check, vectors};
 
-use crate::codec::{Block, Codec};
+use crate::codec_id::{Block, Codec};
 use crate::error::Result;
+use crate::header::{HEADER_BYTES, Header, LAYOUT_OPAQUE};
 use crate::limits::SLOT_ALIGN_BYTES;
-use crate::record::{HEADER_BYTES, Header, LAYOUT_OPAQUE};
 
 /// A repetition: `count` times, `stride` bytes apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

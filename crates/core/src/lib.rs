@@ -2,6 +2,7 @@
 
 pub mod arena;
 pub mod codec;
+pub mod codec_id;
 pub mod crc32c;
 pub mod disk;
 pub mod door;
@@ -9,10 +10,13 @@ pub mod error;
 pub mod failpoint;
 pub mod folder;
 pub mod geometry;
+pub mod header;
 pub mod inbox;
+pub mod key;
 pub mod lane;
 pub mod limits;
 pub mod lockfile;
+pub mod memory;
 pub mod outbox;
 pub mod pool;
 pub mod record;
@@ -21,3 +25,4 @@ pub mod slots;
 pub mod store;
 mod sync;
 mod table;
+pub mod tenant;

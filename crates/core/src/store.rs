@@ -1,39 +1,22 @@
 //! Owns the vault's RAM store: records in memory of ours, under a byte budget that equals real memory.
 
-pub(crate) mod account;
-mod allocation;
-mod block;
-mod budget;
 mod durable;
 mod flush;
 mod ghosts;
-mod key;
-mod memory;
-#[cfg(all(loom, test))]
-mod model;
 mod names;
-pub(crate) mod numbered;
 mod policy;
 mod queues;
 mod reservation;
 mod s3fifo;
-mod spares;
 mod status;
 mod tenants;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-pub use account::{salt_of, tenant_of};
-use block::Shape;
-use budget::Budget;
-pub use budget::ENTRY_BYTES;
 use flush::FlushLog;
 pub use flush::{Flushed, MADE_NOW};
 use ghosts::GHOST_BYTES;
-pub use key::{MEASURING_NAMESPACE, RecordKey, Scope};
-use memory::Reserved;
-pub use memory::{Pin, Stored, View};
 pub use policy::Policy;
 pub use reservation::Reservation;
 pub use s3fifo::S3Fifo;
@@ -41,8 +24,12 @@ pub use status::ItemStatus;
 
 use crate::disk::Disk;
 use crate::error::{Error, Result};
+pub use crate::key::{MEASURING_NAMESPACE, RecordKey, Scope};
 use crate::limits::{STORE_BYTES_MIN, STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
+use crate::memory::{Budget, Reserved, Shape};
+pub use crate::memory::{ENTRY_BYTES, Pin, Stored, View};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES};
+pub use crate::tenant::{salt_of, tenant_of};
 
 /// As the class of a store: it takes records of every class.
 pub const CLASS_ANY: u8 = 0;

@@ -19,10 +19,10 @@ use random::Random;
 use records::{key, record};
 use segments::{Bytes, NAME, segment};
 use tierkv_core::disk::format::{ENTRY_BYTES, Entry, SegmentName, entry_pages, parse_footer};
-use tierkv_core::disk::pages::PAGE;
 use tierkv_core::disk::storage::Directory;
 use tierkv_core::disk::tombstones::Tombstones;
 use tierkv_core::disk::walk::find;
+use tierkv_core::memory::pages::PAGE;
 use tierkv_core::record::{CLASS_KV, CLASS_SSM};
 use tierkv_core::store::Scope;
 

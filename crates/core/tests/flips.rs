@@ -18,10 +18,10 @@ use segments::{Bytes, NAME, segment};
 use tierkv_core::arena::{Arena, Options};
 use tierkv_core::crc32c;
 use tierkv_core::disk::format::{ENTRY_BYTES, Entry};
-use tierkv_core::disk::pages::PAGE;
 use tierkv_core::disk::walk::find;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::{Inbox, Wanted};
+use tierkv_core::memory::pages::PAGE;
 use tierkv_core::record::{self, CLASS_KV, HEADER_BYTES, LAYOUT_OPAQUE};
 
 const PAGE_BYTES: usize = 2 << 20;

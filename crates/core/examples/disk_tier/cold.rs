@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tierkv_core::disk::format::SegmentName;
-use tierkv_core::disk::pages::Pages;
 use tierkv_core::disk::storage::{Access, Directory, DiskFile, Storage};
+use tierkv_core::memory::pages::Pages;
 
 use super::folder::Folder;
 use super::records::key;

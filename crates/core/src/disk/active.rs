@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use super::format::{ENTRY_BYTES, Entry, footer, footer_pages};
 use super::index::Place;
-use super::pages::PAGE;
 use super::queue::Job;
 use super::segments::Segment;
 use super::shared::{Shared, add};
 use super::storage::{DiskFile, write_full};
 use crate::failpoint::failpoint;
+use crate::memory::pages::PAGE;
 
 /// A record that was written, and where.
 pub struct Placed {

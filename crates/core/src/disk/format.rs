@@ -1,9 +1,9 @@
 //! Owns the bytes of a segment: its name, the header before each record, and the footer that lists them (docs/protocol.md, section 6).
 
-use super::pages::PAGE;
 use crate::crc32c;
+use crate::key::RecordKey;
+use crate::memory::pages::PAGE;
 use crate::record::{self, CLASS_KV, CLASS_SSM, HASH_BYTES, HEADER_BYTES, Hash};
-use crate::store::RecordKey;
 
 /// Length of the header before each record.
 pub const ENTRY_BYTES: usize = 128;

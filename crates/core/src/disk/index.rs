@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::format::Entry;
+use crate::key::{RecordKey, Scope};
 use crate::limits::{DISK_NAMESPACES_MAX, STORE_LOOKUP_KEYS};
 use crate::record::Hash;
-use crate::store::{RecordKey, Scope, salt_of};
 use crate::table::Table;
+use crate::tenant::salt_of;
 
 const SHARD_BITS: u32 = 4;
 const SHARDS: usize = 1 << SHARD_BITS;

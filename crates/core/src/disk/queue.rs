@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::format::ENTRY_BYTES;
 use super::index::Place;
-use super::pages::Pages;
+use crate::key::{RecordKey, Scope};
 use crate::limits::{DISK_GROUP_BYTES, DISK_GROUP_MS};
-use crate::store::{Pin, RecordKey, Scope};
+use crate::memory::Pin;
+use crate::memory::pages::Pages;
 
 /// Where the bytes of a waiting record are.
 pub enum Source {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::format::Entry;
 use super::index::Place;
-use super::pages::{PAGE, Pages};
 use super::shared::{Shared, add};
 use super::storage::read_full;
+use crate::key::RecordKey;
 use crate::limits::DISK_STALL_MS;
-use crate::store::RecordKey;
+use crate::memory::pages::{PAGE, Pages};
 
 /// How a read went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

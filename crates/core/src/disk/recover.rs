@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::format::{Entry, SegmentName, footer};
 use super::index::Place;
-use super::pages::PAGE;
 use super::segments::Segment;
 use super::shared::{Shared, wall_ms};
 use super::storage::{Access, write_full};
 use super::walk::find;
 use crate::limits::DISK_RECOVERY_THREADS;
+use crate::memory::pages::PAGE;
 
 /// Runs until every segment was read once, and then for those that could not be read.
 pub fn run(shared: &Arc<Shared>) {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::active::pages_of;
 use super::format::Entry;
 use super::index::{Index, Place, SlotId};
-use super::pages::PAGE;
 use super::queue::Source;
 use super::queue::{Job, Queue};
 use super::read::Stalls;
@@ -17,8 +16,10 @@ use super::storage::Storage;
 use super::tenants::Tenants;
 use super::tombstones::Tombstones;
 use super::{DiskOptions, DiskStats, Durability, Residents};
-use crate::store::account::account_of;
-use crate::store::{Pin, RecordKey, Scope, tenant_of};
+use crate::key::{RecordKey, Scope};
+use crate::memory::Pin;
+use crate::memory::pages::PAGE;
+use crate::tenant::{account_of, tenant_of};
 
 /// What has happened so far.
 #[derive(Debug, Default)]

@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use super::active::{Active, pages_of};
 use super::format::{SegmentName, footer_pages};
-use super::pages::PAGE;
 use super::queue::Job;
 use super::segments::Segment;
 use super::shared::{add, wall_ms};
 use super::writer::Writer;
 use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
+use crate::memory::pages::PAGE;
 
 impl Writer {
     /// Opens a new segment for a record of `record_bytes` bytes at least; returns what moves into it.

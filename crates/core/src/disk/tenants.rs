@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::store::account::account_of;
-use crate::store::numbered::{COMMON, Numbered};
+use crate::tenant::account_of;
+use crate::tenant::numbered::{COMMON, Numbered};
 
 /// By number: a place in the index has two bytes for it.
 #[derive(Debug, Default)]

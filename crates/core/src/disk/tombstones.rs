@@ -4,11 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
 
 use super::format::Entry;
-use super::pages::Pages;
 use super::storage::{Access, Storage, read_full, write_full};
 use crate::crc32c;
+use crate::key::Scope;
 use crate::limits::DISK_TOMBSTONES_FILE_BYTES;
-use crate::store::{Scope, salt_of};
+use crate::memory::pages::Pages;
+use crate::tenant::salt_of;
 
 const NAME: &str = "tombstones";
 const NAME_NEW: &str = "tombstones.new";

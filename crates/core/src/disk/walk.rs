@@ -3,8 +3,8 @@
 use std::io;
 
 use super::format::{Entry, SegmentName, footer_place, parse_footer};
-use super::pages::{PAGE, Pages};
 use super::storage::{DiskFile, read_full};
+use crate::memory::pages::{PAGE, Pages};
 
 /// Pages read at a time.
 const WINDOW_PAGES: u32 = 512;

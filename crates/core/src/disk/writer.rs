@@ -13,8 +13,8 @@ use super::queue::{Job, Order, Source, Turn};
 use super::segments::Segment;
 use super::shared::{Shared, add};
 use crate::failpoint::failpoint;
+use crate::key::RecordKey;
 use crate::limits::{DISK_GROUP_BYTES, DISK_SYNC_WAIT_MS};
-use crate::store::RecordKey;
 
 const TICK: Duration = Duration::from_secs(1);
 

@@ -1,8 +1,8 @@
 //! Owns what an engine says of its page, and the check that all of it can be.
 
 use crate::error::{Error, Result};
+use crate::header::{CLASS_KV, CLASS_SSM, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
 use crate::limits::{PAGE_BYTES_MAX, VECTORS_PER_LAYER_MAX};
-use crate::record::{CLASS_KV, CLASS_SSM, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
 
 /// A page as the engine describes it; offsets and strides in bytes, inside one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]

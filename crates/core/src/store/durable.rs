@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::block::Shape;
 use super::{CLASS_ANY, Flushed, ItemStatus, Options, Pin, RecordKey, Scope, Store};
 use crate::disk::index::Index;
 use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Residents};
 use crate::error::Result;
 use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS};
+use crate::memory::Shape;
 
 /// Records being read from disk: each is read once, however many ask for it.
 #[derive(Default)]

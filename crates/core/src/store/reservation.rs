@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::memory::Reserved;
 use super::{Aside, CLASS_ANY, ItemStatus, RecordKey, Store};
 use crate::error::{Error, Result};
+use crate::memory::Reserved;
 use crate::record::{self, Progress};
 
 /// Room for one record under one key, which nobody else can write meanwhile. Dropped = given back.

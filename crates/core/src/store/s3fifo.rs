@@ -266,8 +266,7 @@ impl Policy for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::block::Shape;
-    use crate::store::budget::{Budget, ENTRY_BYTES};
+    use crate::memory::{Budget, ENTRY_BYTES, Shape};
 
     /// Looked at after each insertion, so that the worst moment counts, too.
     #[test]

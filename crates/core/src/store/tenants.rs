@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::account::account_of;
-use super::numbered::{COMMON, Numbered};
 use crate::limits::TENANT_EVICTIONS_MAX;
 use crate::table::NONE;
+use crate::tenant::account_of;
+use crate::tenant::numbered::{COMMON, Numbered};
 
 /// Ends and bytes of one queue.
 #[derive(Debug, Clone, Copy)]

@@ -3,8 +3,8 @@
 use std::io::{self, IoSlice};
 
 use tierkv_core::disk::format::{Entry, SegmentName, footer};
-use tierkv_core::disk::pages::PAGE;
 use tierkv_core::disk::storage::DiskFile;
+use tierkv_core::memory::pages::PAGE;
 use tierkv_core::record::CLASS_KV;
 
 use super::records::{key, record};

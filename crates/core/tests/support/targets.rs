@@ -9,13 +9,13 @@ use std::time::Duration;
 use tierkv_core::crc32c;
 use tierkv_core::disk::format::{ENTRY_BYTES, SegmentName, parse_footer};
 use tierkv_core::disk::index::{Index, Place};
-use tierkv_core::disk::pages::PAGE;
 use tierkv_core::disk::walk::find;
 use tierkv_core::error::Result;
 use tierkv_core::lane::frame::{FRAME_BYTES, Kind};
 use tierkv_core::lane::stream::Stream;
 use tierkv_core::lane::wire::{Alive, Reader};
 use tierkv_core::limits::{LANE_CHUNK_BYTES, LANE_CONTROL_BYTES_MAX};
+use tierkv_core::memory::pages::PAGE;
 use tierkv_core::record::{self, HEADER_BYTES};
 use tierkv_core::store::{RecordKey, Scope};
 

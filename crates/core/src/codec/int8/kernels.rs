@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use super::portable;
-use super::scale::{BF16, F16, F32, SCALE_BYTES};
+use super::scale::{BF16, F16, F32};
+use crate::codec_id::SCALE_BYTES;
 
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512, avx512bf16};

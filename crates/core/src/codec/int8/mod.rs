@@ -18,7 +18,7 @@ mod scale;
 
 use std::ops::Range;
 
-use crate::codec::Codec;
+use crate::codec_id::Codec;
 use crate::crc32c;
 use crate::geometry::Geometry;
 use crate::limits::{CHECKSUM_SPAN_BYTES, STREAM_BYTES_MIN};
@@ -26,7 +26,7 @@ use crate::limits::{CHECKSUM_SPAN_BYTES, STREAM_BYTES_MIN};
 use self::kernels::Rows;
 
 pub use self::kernels::Isa;
-pub use self::scale::SCALE_BYTES;
+pub use crate::codec_id::SCALE_BYTES;
 
 /// Stores past the cache pay where they fill whole lines.
 const CACHE_LINE_BYTES: usize = 64;

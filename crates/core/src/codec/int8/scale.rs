@@ -1,5 +1,7 @@
 //! Owns the arithmetic every instruction set must agree on: the scale rule and the conversions of elements.
 
+use crate::codec_id::SCALE_BYTES;
+
 /// bf16, as in the record header.
 pub const BF16: u8 = 1;
 /// fp16, as in the record header.
@@ -7,8 +9,6 @@ pub const F16: u8 = 2;
 /// float32, as in the record header.
 pub const F32: u8 = 3;
 
-/// Bytes of one scale.
-pub const SCALE_BYTES: usize = 2;
 /// The smallest scale but zero: the smallest normal bf16 number, 2^-126.
 const SCALE_MIN: u32 = 0x0080_0000;
 /// 2^-107: a 2^16th of it is still a normal number.

@@ -1,10 +1,21 @@
 //! Owns who holds a record: the store, pins, and views on their way out.
 
+mod allocation;
+mod block;
+mod budget;
+#[cfg(all(loom, test))]
+mod model;
+pub mod pages;
+mod spares;
+
 use std::ops::{Deref, Range};
 use std::sync::atomic::AtomicUsize;
 
-use super::block::{Block, Shared};
-use super::budget::{Claim, ENTRY_BYTES};
+pub(crate) use self::block::Shape;
+use self::block::{Block, Shared};
+pub(crate) use self::budget::Budget;
+use self::budget::Claim;
+pub use self::budget::ENTRY_BYTES;
 use crate::limits::VIEWED_BYTES_MAX;
 use crate::sync::Ordering;
 
@@ -21,26 +32,26 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    pub(super) fn new(block: Block, claim: Claim) -> Self {
+    fn new(block: Block, claim: Claim) -> Self {
         Self { block, claim }
     }
 
     /// `bytes` bytes from `start` on; they must fit what was reserved.
-    pub(super) fn span(&mut self, start: usize, bytes: usize) -> &mut [u8] {
+    pub(crate) fn span(&mut self, start: usize, bytes: usize) -> &mut [u8] {
         self.block.span(start..start + bytes)
     }
 
     /// The whole pages around the record, where it stands in pages.
-    pub(super) fn pages(&mut self) -> &mut [u8] {
+    pub(crate) fn pages(&mut self) -> &mut [u8] {
         self.block.pages()
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.block.bytes()
     }
 
     /// The record is whole, and a tenant's: its memory can be evicted from now on.
-    pub(super) fn into_stored(self, tenant: u64) -> Stored {
+    pub(crate) fn into_stored(self, tenant: u64) -> Stored {
         let charge = self.block.allocated_bytes() + ENTRY_BYTES;
         Stored(self.block.share(STORED, tenant, self.claim.keep(charge)))
     }
@@ -106,7 +117,7 @@ impl Pin {
         Self(record.clone())
     }
 
-    pub(super) fn is_of(&self, record: &Stored) -> bool {
+    pub(crate) fn is_of(&self, record: &Stored) -> bool {
         self.0.is(&record.0)
     }
 

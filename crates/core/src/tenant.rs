@@ -1,5 +1,7 @@
 //! Owns whose a tenant is: each belongs to the credential that stored for it, whatever name a peer gives the tenant.
 
+pub(crate) mod numbered;
+
 /// Bits of a tenant's number that a peer chooses; those above are its account.
 const SALT_BITS: u32 = 32;
 const SALT_MASK: u64 = (1 << SALT_BITS) - 1;

@@ -1,7 +1,7 @@
 //! Owns what a record is looked up by, and what a flush takes.
 
-use super::account::salt_of;
-use crate::record::{HASH_BYTES, Hash, Header, PACKED_KEY_BYTES};
+use crate::header::{HASH_BYTES, Hash, Header, PACKED_KEY_BYTES};
+use crate::tenant::salt_of;
 
 /// Namespace, block hash, group, shard; nothing of it truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

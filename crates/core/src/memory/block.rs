@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::allocation::{Allocation, real_bytes, real_bytes_max};
 use super::budget::Budget;
-use crate::disk::pages::PAGE;
+use super::pages::PAGE;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// What stands in front of a record that is whole.
@@ -28,7 +28,7 @@ const HEAD_BYTES: usize = size_of::<Head>();
 
 /// How a record is to lie in memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     start: u32,
     bytes: u32,
     layout: Layout,
@@ -36,12 +36,12 @@ pub(super) struct Shape {
 
 impl Shape {
     /// A record behind its counts; `None` for an impossible length.
-    pub(super) fn of_record(bytes: usize) -> Option<Self> {
+    pub(crate) fn of_record(bytes: usize) -> Option<Self> {
         Self::new(HEAD_BYTES, bytes)
     }
 
     /// Whole pages, aligned, with a record at `record`: as they stand on disk. In front of it must be room for the counts.
-    pub(super) fn of_pages(record: &Range<usize>) -> Option<Self> {
+    pub(crate) fn of_pages(record: &Range<usize>) -> Option<Self> {
         Self::new(record.start, record.len()).filter(|_| record.start > HEAD_BYTES)
     }
 
@@ -51,7 +51,7 @@ impl Shape {
     }
 
     /// The most real memory that it takes of the system allocator.
-    pub(super) fn real_bytes_max(&self) -> u64 {
+    pub(crate) fn real_bytes_max(&self) -> u64 {
         real_bytes_max(self.layout)
     }
 }

@@ -8,7 +8,7 @@ use loom::thread;
 
 use super::block::Shape;
 use super::budget::Budget;
-use super::memory::{Pin, Stored};
+use super::{Pin, Stored};
 
 const RECORD: usize = 200;
 const MAX: u64 = 1 << 20;

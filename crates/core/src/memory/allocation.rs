@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use crate::disk::pages::PAGE;
+use super::pages::PAGE;
 
 /// Header of an allocation, as the system allocator keeps it.
 const HEADER_BYTES: u64 = 8;

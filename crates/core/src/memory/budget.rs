@@ -3,9 +3,9 @@
 use std::alloc::Layout;
 use std::sync::Arc;
 
+use super::Reserved;
 use super::allocation::Allocation;
 use super::block::{Block, Shape};
-use super::memory::Reserved;
 use super::spares::Spares;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -28,7 +28,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new(max: u64) -> Arc<Self> {
+    pub(crate) fn new(max: u64) -> Arc<Self> {
         Arc::new(Self {
             max,
             used: AtomicU64::new(0),
@@ -38,20 +38,20 @@ impl Budget {
         })
     }
 
-    pub(super) fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Acquire)
     }
 
     #[cfg(loom)]
-    pub(super) fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Acquire)
     }
 
-    pub(super) fn reserved(&self) -> u64 {
+    pub(crate) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Acquire)
     }
 
-    pub(super) fn spare_bytes(&self) -> u64 {
+    pub(crate) fn spare_bytes(&self) -> u64 {
         self.spares.bytes()
     }
 
@@ -66,7 +66,7 @@ impl Budget {
     }
 
     /// Gives the system what no record needed since the last time.
-    pub(super) fn trim(&self) {
+    pub(crate) fn trim(&self) {
         self.spares.trim();
     }
 
@@ -76,7 +76,7 @@ impl Budget {
 
     /// Charges and reserves memory of a shape. Nothing is evicted in vain: what can never fit beside the held memory is
     /// refused first. Memory that `make_room` frees is what the new record takes, where it has the same shape.
-    pub(super) fn charge(
+    pub(crate) fn charge(
         self: &Arc<Self>,
         shape: Shape,
         mut make_room: impl FnMut(u64),
@@ -105,24 +105,24 @@ impl Budget {
     }
 
     /// `bytes` bytes can no longer be had by evicting.
-    pub(super) fn hold(&self, bytes: u64) {
+    pub(crate) fn hold(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// They can again.
-    pub(super) fn unhold(&self, bytes: u64) {
+    pub(crate) fn unhold(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// `bytes` bytes are not used any more.
-    pub(super) fn give_back(&self, bytes: u64) {
+    pub(crate) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
     }
 }
 
 /// What a reservation has taken of the budget, until dropped.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     budget: Arc<Budget>,
     used: u64,
     held: u64,
@@ -130,7 +130,7 @@ pub(super) struct Claim {
 
 impl Claim {
     /// `bytes` of it stay used: whoever gets the budget gives them back.
-    pub(super) fn keep(mut self, bytes: u64) -> Arc<Budget> {
+    pub(crate) fn keep(mut self, bytes: u64) -> Arc<Budget> {
         self.used -= bytes;
         Arc::clone(&self.budget)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::account::{account_of, own_tenant};
+use super::{account_of, own_tenant};
 use crate::limits::{STORE_TENANTS_ALL_MAX, STORE_TENANTS_MAX};
 
 /// Whoever nobody named, and those that came when the table was full.
