@@ -3,8 +3,8 @@
 const KIB = 1024;
 const MIB = 1024 * KIB;
 
-/** Engines behind one gateway. */
-export const GATEWAY_ENGINES_MAX = 64;
+/** Engines behind one gateway: each is a bit of a number. */
+export const GATEWAY_ENGINES_MAX = 32;
 /** Client connections; one above that is closed at once. */
 export const GATEWAY_CONNECTIONS_MAX = 8_192;
 /** Headers of one request. */
@@ -52,3 +52,31 @@ export const GATEWAY_DRAIN_MS = 30_000;
 /** A command gives a running gateway this long for one answer, and asks again this often. */
 export const GATEWAY_CONTROL_MS = 5_000;
 export const GATEWAY_CONTROL_POLL_MS = 250;
+/** Blocks of which it is known who holds them, over all engines: about 250 bytes each. */
+export const GATEWAY_INDEX_BLOCKS_MAX = 2_000_000;
+/** One batch of events, and parts of one message. */
+export const GATEWAY_EVENT_BYTES_MAX: number = 64 * MIB;
+export const GATEWAY_EVENT_FRAMES_MAX = 8;
+/** Batches that come while older ones are replayed; one above that is taken for lost. */
+export const GATEWAY_EVENTS_PENDING_MAX = 4_096;
+/** Until the events of an engine are asked for again; drawn up to twice this. */
+export const GATEWAY_EVENTS_RETRY_MS = 1_000;
+/** For all that an engine kept: 10,000 batches. */
+export const GATEWAY_REPLAY_MS = 30_000;
+/** How long an engine is believed to hold what was just sent to it, until its events say so. */
+export const GATEWAY_SPECULATION_MS = 2_000;
+/** Shorter texts are not turned into tokens: computing them anew costs less than asking. */
+export const GATEWAY_TOKENIZE_CHARS_MIN = 512;
+/** What turning one prompt into tokens may take, unless the configuration says otherwise; then the engine is chosen without. */
+export const GATEWAY_TOKENIZE_MS = 500;
+/** An engine's answer with the tokens of one prompt. */
+export const GATEWAY_TOKENS_BYTES_MAX: number = 16 * MIB;
+/** Tokens of prompts that are kept in case the same prompt comes again. */
+export const GATEWAY_TOKENS_KEPT_MAX = 4_000_000;
+/** Predictions this close to the best, relative and absolute, are the same: they are not that good. */
+export const GATEWAY_TIE_SHARE = 0.1;
+export const GATEWAY_TIE_MS = 2;
+/** Connections to an engine besides those of requests: for turning prompts into tokens. */
+export const GATEWAY_SIDE_CONNECTIONS = 16;
+/** Before an engine's own pace is known. */
+export const GATEWAY_PREFILL_TOKENS_PER_S = 10_000;

@@ -17,7 +17,7 @@ const LICENCES = new Set([
 ]);
 const TOOL_LICENCES = new Set([...LICENCES, "MPL-2.0", "PSF-2.0"]);
 /** Packages whose own install script we do not run, and need not. */
-const SCRIPTS_NOT_RUN = new Set(["protobufjs"]);
+const SCRIPTS_NOT_RUN = new Set(["protobufjs", "zeromq"]);
 const CRATES_REGISTRY = /^(?:registry|sparse)\+/;
 const METADATA_BYTES_MAX = 64 * 2 ** 20;
 

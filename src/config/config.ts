@@ -104,7 +104,7 @@ export interface RestoreConfig {
 }
 
 /** How the gateway chooses an engine. */
-export const PRESETS = ["least-load", "round-robin"] as const;
+export const PRESETS = ["earliest-token", "prefix-weighted", "least-load", "round-robin"] as const;
 export type Preset = (typeof PRESETS)[number];
 
 export interface GatewayConfig {
@@ -112,11 +112,18 @@ export interface GatewayConfig {
   /** Whether that may be an address that other machines reach. */
   readonly lan: boolean;
   readonly engines: readonly Address[];
-  readonly preset: Preset;
+  /** Where each engine publishes its KV-cache events, in the order of `engines`; empty: nowhere. */
+  readonly events: readonly Address[];
+  /** Where each replays them, in the same order; empty: nowhere. */
+  readonly replays: readonly Address[];
+  /** null: what `events` allow. */
+  readonly preset: Preset | null;
   /** Requests in flight at one engine. */
   readonly inFlightMax: number;
   /** How long a request waits for an engine with room. */
   readonly waitMs: number;
+  /** How long turning a prompt into tokens may hold its request. */
+  readonly tokenizeMs: number;
   readonly socket: string;
 }
 

@@ -56,6 +56,21 @@ const servedHere: Rule = ({ gateway: { listen, lan } }) =>
         fix: `write listen = "127.0.0.1:${listen.port}", or lan = true where only trusted machines reach it`,
       };
 
+const oneForEachEngine =
+  (name: "events" | "replays"): Rule =>
+  ({ gateway }) => {
+    const { engines, events } = gateway;
+    const given = gateway[name];
+    const wanted = name === "events" ? engines : events;
+    if (given.length === 0 || given.length === wanted.length) return null;
+    return {
+      code: "CONFIG_CONFLICT",
+      path: ["gateway", name],
+      reason: `${given.length} addresses, and ${wanted.length} ${name === "events" ? "engines" : "events"}`,
+      fix: `write one address for each, in the same order, or remove ${name}`,
+    };
+  };
+
 const certificateHasKey =
   (section: "vault" | "cluster"): Rule =>
   (config) => {
@@ -100,6 +115,8 @@ const RULES: readonly Rule[] = [
   scrapedHere("vault"),
   scrapedHere("sidecar"),
   servedHere,
+  oneForEachEngine("events"),
+  oneForEachEngine("replays"),
   certificateHasKey("vault"),
   certificateHasKey("cluster"),
   openOrClosed,

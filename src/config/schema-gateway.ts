@@ -3,6 +3,7 @@ import {
   GATEWAY_ENGINES_MAX,
   GATEWAY_IN_FLIGHT_DEFAULT,
   GATEWAY_IN_FLIGHT_MAX,
+  GATEWAY_TOKENIZE_MS,
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
 } from "../limits-gateway.ts";
@@ -21,9 +22,12 @@ export const GATEWAY: {
     listen: Field<GatewayConfig["listen"]>;
     lan: Field<GatewayConfig["lan"]>;
     engines: Field<GatewayConfig["engines"]>;
+    events: Field<GatewayConfig["events"]>;
+    replays: Field<GatewayConfig["replays"]>;
     preset: Field<GatewayConfig["preset"]>;
     in_flight_max: Field<GatewayConfig["inFlightMax"]>;
     wait_ms: Field<GatewayConfig["waitMs"]>;
+    tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
     socket: Field<GatewayConfig["socket"]>;
   };
 } = {
@@ -50,11 +54,25 @@ export const GATEWAY: {
       fallbackText: "none: `tierkv gateway` says so and ends",
       example: '["127.0.0.1:8000", "127.0.0.1:8001"]',
     },
+    events: {
+      kind: addresses("127.0.0.1:5557", GATEWAY_ENGINES_MAX),
+      doc: "Where each engine publishes its KV-cache events (`--kv-events-config`), in the order of `engines`: from them the gateway knows which prompts an engine holds.",
+      fallback: () => [],
+      fallbackText: "none: what engines hold is not known",
+      example: '["127.0.0.1:5557", "127.0.0.1:5567"]',
+    },
+    replays: {
+      kind: addresses("127.0.0.1:5558", GATEWAY_ENGINES_MAX),
+      doc: "Where each engine replays them (`replay_endpoint`), in the same order: what was published before the gateway started, or was lost, is asked for there.",
+      fallback: () => [],
+      fallbackText: "none: after a gap the gateway begins anew with what comes",
+      example: '["127.0.0.1:5558", "127.0.0.1:5568"]',
+    },
     preset: {
       kind: choice(PRESETS),
-      doc: "How an engine is chosen. `least-load`: the fewest requests in flight, ties at random. `round-robin`: each in turn.",
-      fallback: () => "least-load",
-      fallbackText: '`"least-load"`',
+      doc: "How an engine is chosen. `earliest-token`: the earliest first token, predicted from what waits there, what it holds of the prompt and how fast it computes the rest. `prefix-weighted`: 3 times the share it holds and 2 times its free share of requests. `least-load`: the fewest requests in flight, ties at random. `round-robin`: each in turn.",
+      fallback: () => null,
+      fallbackText: "`earliest-token` with `events`, else `least-load`",
       example: '"least-load"',
     },
     in_flight_max: {
@@ -70,6 +88,13 @@ export const GATEWAY: {
       fallback: () => GATEWAY_WAIT_MS_DEFAULT,
       fallbackText: `\`${GATEWAY_WAIT_MS_DEFAULT}\``,
       example: String(GATEWAY_WAIT_MS_DEFAULT),
+    },
+    tokenize_ms: {
+      kind: integer(0, GATEWAY_WAIT_MS_MAX, "ms"),
+      doc: "How long an engine's `/tokenize` may hold a request, where a preset wants to know what is held of its prompt; past it the choice is made by load.",
+      fallback: () => GATEWAY_TOKENIZE_MS,
+      fallbackText: `\`${GATEWAY_TOKENIZE_MS}\``,
+      example: String(GATEWAY_TOKENIZE_MS),
     },
     socket: {
       kind: path(SIDECAR_SOCKET_BYTES_MAX),

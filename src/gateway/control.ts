@@ -5,12 +5,28 @@ import { toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import { GATEWAY_CONTROL_MS } from "../limits-gateway.ts";
 import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
+import type { EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
+import type { EventFeed } from "./events/feed.ts";
+import type { BlockIndex } from "./index/index-of-blocks.ts";
+
+/** What the commands look at. */
+export interface Controlled {
+  fleet: Fleet;
+  feeds: readonly EventFeed[];
+  index: BlockIndex;
+}
+
+/** One engine, with what is known of its blocks: `events` is null where it publishes none to us. */
+export interface ShownEngine extends EngineStatus {
+  events: EventFeed["state"] | null;
+  blocks: number;
+}
 
 /** `GET /status`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
-export async function startControl(path: string, fleet: Fleet): Promise<Running> {
+export async function startControl(path: string, controlled: Controlled): Promise<Running> {
   const server = createServer({ requestTimeout: GATEWAY_CONTROL_MS }, (request, response) =>
-    answer(request, response, fleet),
+    answer(request, response, controlled),
   );
   server.on("connection", (socket) => {
     if (!isOwnPeer(socket)) socket.destroy();
@@ -28,7 +44,8 @@ export async function startControl(path: string, fleet: Fleet): Promise<Running>
   };
 }
 
-function answer(request: IncomingMessage, response: ServerResponse, fleet: Fleet): void {
+function answer(request: IncomingMessage, response: ServerResponse, controlled: Controlled): void {
+  const { fleet } = controlled;
   request.resume();
   const { pathname, searchParams } = new URL(request.url ?? "/", "http://gateway");
   const say = (code: number, what: object): void => {
@@ -38,7 +55,7 @@ function answer(request: IncomingMessage, response: ServerResponse, fleet: Fleet
   try {
     const name = searchParams.get("engine") ?? "";
     if (request.method === "GET" && pathname === "/status") {
-      say(200, { engines: fleet.engines.map((engine) => engine.status()), waiting: fleet.waiting });
+      say(200, { engines: shown(controlled), waiting: fleet.waiting });
     } else if (request.method === "POST" && pathname === "/drain") {
       say(200, fleet.drain(name, true));
     } else if (request.method === "POST" && pathname === "/undrain") {
@@ -49,4 +66,12 @@ function answer(request: IncomingMessage, response: ServerResponse, fleet: Fleet
   } catch (error) {
     say(400, { error: toTierkvError(error).message });
   }
+}
+
+function shown({ fleet, feeds, index }: Controlled): ShownEngine[] {
+  return fleet.engines.map((engine, at) => ({
+    ...engine.status(),
+    events: feeds[at]?.state ?? null,
+    blocks: index.blocks(at),
+  }));
 }

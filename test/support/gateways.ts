@@ -6,9 +6,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pino } from "pino";
 import { onTestFinished } from "vitest";
-import type { GatewayConfig } from "../../src/config/config.ts";
+import type { Address, GatewayConfig } from "../../src/config/config.ts";
 import { startGateway } from "../../src/gateway/gateway.ts";
+import { splitAddress } from "../../src/hosts.ts";
 import { SimEngine } from "./sim-engine.ts";
+import type { SimPublisher } from "./sim-publisher.ts";
 
 export const SILENT = pino({ level: "silent" });
 
@@ -23,6 +25,7 @@ export interface Scene {
 export async function gatewayBefore(
   models: readonly (readonly string[])[],
   given: Partial<GatewayConfig> = {},
+  publishers: readonly SimPublisher[] = [],
 ): Promise<Scene> {
   const engines = models.map((names) => new SimEngine(names));
   for (const engine of engines) await engine.start();
@@ -30,10 +33,13 @@ export async function gatewayBefore(
   const config: GatewayConfig = {
     listen: { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
     lan: false,
-    engines: engines.map(({ name }) => ({ host: "127.0.0.1", port: 0, text: name })),
+    engines: engines.map(({ name }) => addressOf(name)),
+    events: publishers.map(({ events }) => addressOf(events)),
+    replays: publishers.map(({ replays }) => addressOf(replays)),
     preset: "round-robin",
     inFlightMax: 256,
     waitMs: 10_000,
+    tokenizeMs: 60_000,
     socket,
     ...given,
   };
@@ -45,6 +51,8 @@ export async function gatewayBefore(
   });
   return { engines, url: gateway.url, socket, close: () => gateway.close() };
 }
+
+const addressOf = (text: string): Address => ({ ...splitAddress(text), text });
 
 export interface Answer {
   code: number;

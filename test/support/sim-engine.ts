@@ -33,6 +33,10 @@ export class SimEngine {
   /** Completions are held until it resolves. */
   gate: Promise<void> = Promise.resolve();
   isHealthy = true;
+  /** Questions for the tokens of a prompt. */
+  tokenized = 0;
+  /** Takes what each completion leaves in the cache. */
+  onPrompt: (tokens: number[]) => Promise<void> = () => Promise.resolve();
   #server: Server;
   #port = 0;
 
@@ -76,12 +80,19 @@ export class SimEngine {
       const data = this.models.map((id) => ({ id, object: "model", owned_by: "sim" }));
       return void response.end(JSON.stringify({ object: "list", data }));
     }
+    if (path === "/tokenize") return void response.end(JSON.stringify(this.#tokenize(body)));
     this.asked.push({ method: request.method ?? "", path, headers: request.headers, body });
+    await this.#complete(request, response, body);
+  }
+
+  async #complete(request: IncomingMessage, response: ServerResponse, body: string): Promise<void> {
     response.on("close", () => {
       if (!response.writableFinished) this.aborted += 1;
     });
     const fault = this.fault;
     await this.gate;
+    const { prompt } = parsed(body);
+    if (prompt !== undefined) await this.onPrompt(tokensOf(prompt));
     if (fault === "reset") return void request.socket.destroy();
     if (fault === "unserved") return void response.writeHead(503).end("no");
     const isStream = body.includes('"stream":true');
@@ -96,6 +107,13 @@ export class SimEngine {
     await this.#stream(response, fault);
   }
 
+  /** A token for each character. */
+  #tokenize(body: string): { tokens: number[] } {
+    this.tokenized += 1;
+    const { prompt, messages } = JSON.parse(body) as { prompt?: string; messages?: unknown };
+    return { tokens: tokensOf(prompt ?? JSON.stringify(messages)) };
+  }
+
   async #stream(response: ServerResponse, fault: Fault): Promise<void> {
     for (let token = 0; token < this.tokens; token += 1) {
       const event = `data: {"engine":"${this.name}","token":${token}}\n\n`;
@@ -108,5 +126,18 @@ export class SimEngine {
       await new Promise(setImmediate);
     }
     response.end("data: [DONE]\n\n");
+  }
+}
+
+function tokensOf(prompt: string | readonly number[]): number[] {
+  if (typeof prompt !== "string") return [...prompt];
+  return Array.from(prompt, (character) => character.codePointAt(0)!);
+}
+
+function parsed(body: string): { prompt?: string | number[] } {
+  try {
+    return JSON.parse(body) as { prompt?: string | number[] };
+  } catch {
+    return {};
   }
 }

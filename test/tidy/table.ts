@@ -63,7 +63,11 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     types: ["config"],
     packages: ["@msgpack/msgpack"],
   }),
-  gateway: room({ types: ["config"], packages: ["undici", "prom-client"] }),
+  gateway: room({
+    rooms: ["cost"],
+    types: ["config"],
+    packages: ["undici", "prom-client", "@msgpack/msgpack"],
+  }),
   exposition: room({ types: ["sidecar", "wire"] }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
@@ -95,7 +99,15 @@ export const SIDECAR_ROOMS: readonly string[] = [
 ];
 
 /** The same of the gateway. */
-export const GATEWAY_ROOMS: readonly string[] = ["engines", "score", "counts", "front"];
+export const GATEWAY_ROOMS: readonly string[] = [
+  "engines",
+  "events",
+  "index",
+  "tokens",
+  "score",
+  "counts",
+  "front",
+];
 
 /** Modules of the Rust core, lowest first: each may use only those before it. */
 export const CORE_MODULES: readonly string[] = [

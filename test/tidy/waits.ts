@@ -87,7 +87,17 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     answerOurselves: LOCAL,
     readBody: "GATEWAY_REQUEST_MS",
     forward: ANSWER,
+    "options.router.choose": "[gateway] tokenize_ms",
     "figures.text": LOCAL,
+  },
+  "src/gateway/score/router.ts": {
+    "this.#know": "[gateway] tokenize_ms",
+    "tokenizer.tokensOf": "[gateway] tokenize_ms",
+  },
+  "src/gateway/tokens/tokenizer.ts": {
+    ask: "[gateway] tokenize_ms",
+    "engine.pool.request": "[gateway] tokenize_ms",
+    const: "[gateway] tokenize_ms",
   },
   "src/gateway/control.ts": { listenOn: LOCAL, stop: LOCAL },
   "src/gateway/gateway.ts": {

@@ -2,6 +2,7 @@
 import type { Config } from "../../config/config.ts";
 import { placeOf } from "../../config/load.ts";
 import { TierkvError } from "../../errors.ts";
+import type { ShownEngine } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { GATEWAY_CONTROL_POLL_MS, GATEWAY_DRAIN_MS } from "../../limits-gateway.ts";
@@ -55,8 +56,8 @@ async function serve(call: Call): Promise<number> {
       name: "gateway",
       run: async () => {
         const gateway = await startGateway(config.gateway, logger);
-        const { url } = gateway;
-        const { preset, engines } = config.gateway;
+        const { url, preset } = gateway;
+        const { engines } = config.gateway;
         logger.info({ url, preset, engines: engines.map(({ text }) => text) }, "gateway ready");
         if (call.isJson) call.print({ event: "ready", url }, []);
         return gateway;
@@ -81,10 +82,10 @@ function noEngines(config: Config): TierkvError {
 async function status(call: Call): Promise<number> {
   const { socket } = call.loadConfig().gateway;
   const found = (await askGateway(socket, "GET", "/status")) as {
-    engines: EngineStatus[];
+    engines: ShownEngine[];
     waiting: number;
   };
-  call.print(found, [...found.engines.map(show), `waiting: ${found.waiting}`]);
+  call.print(found, [...found.engines.map(showWhole), `waiting: ${found.waiting}`]);
   return 0;
 }
 
@@ -111,4 +112,9 @@ async function take(call: Call, what: "drain" | "undrain", isWaiting: boolean): 
 function show({ engine, state, reason, inFlight, models }: EngineStatus): string {
   const why = reason === "" ? "" : ` (${reason})`;
   return `${engine}  ${state}${why}  in flight: ${inFlight}  models: ${models.join(", ") || "-"}`;
+}
+
+function showWhole(engine: ShownEngine): string {
+  const { events, blocks } = engine;
+  return events === null ? show(engine) : `${show(engine)}  events: ${events}, ${blocks} blocks`;
 }

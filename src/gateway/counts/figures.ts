@@ -2,6 +2,8 @@
 import { Counter, Gauge, Histogram, Registry } from "prom-client";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
+import type { EventFeed } from "../events/feed.ts";
+import type { BlockIndex } from "../index/index-of-blocks.ts";
 
 const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 
@@ -15,7 +17,7 @@ export class Figures {
   readonly #firstByte: Histogram<"engine">;
 
   /** What stands in `fleet` is read when it is scraped. */
-  constructor(fleet: Fleet) {
+  constructor(fleet: Fleet, feeds: readonly EventFeed[], index: BlockIndex) {
     const registers = [this.#registry];
     const counter = <Label extends string>(
       name: string,
@@ -54,7 +56,7 @@ export class Figures {
       buckets: SECONDS,
       registers,
     });
-    for (const gauge of gaugesOf(fleet)) this.#registry.registerMetric(gauge);
+    for (const gauge of gaugesOf(fleet, feeds, index)) this.#registry.registerMetric(gauge);
   }
 
   began(engine: string, code: number, seconds: number): void {
@@ -89,11 +91,11 @@ export class Figures {
 }
 
 /** Read when they are scraped. */
-function gaugesOf(fleet: Fleet): Gauge<"engine">[] {
+function gaugesOf(fleet: Fleet, feeds: readonly EventFeed[], index: BlockIndex): Gauge<"engine">[] {
   const perEngine = (
     name: string,
     help: string,
-    valueOf: (engine: Engine) => number,
+    valueOf: (engine: Engine, at: number) => number,
   ): Gauge<"engine"> =>
     new Gauge({
       name,
@@ -101,7 +103,9 @@ function gaugesOf(fleet: Fleet): Gauge<"engine">[] {
       labelNames: ["engine"],
       registers: [],
       collect(): void {
-        for (const engine of fleet.engines) this.set({ engine: engine.name }, valueOf(engine));
+        for (const [at, engine] of fleet.engines.entries()) {
+          this.set({ engine: engine.name }, valueOf(engine, at));
+        }
       },
     });
   return [
@@ -112,6 +116,14 @@ function gaugesOf(fleet: Fleet): Gauge<"engine">[] {
       "tierkv_gateway_in_flight",
       "Requests in flight at the engine.",
       ({ inFlight }) => inFlight,
+    ),
+    perEngine(
+      "tierkv_gateway_events_live",
+      "1 where nothing is missing in the engine's KV-cache events.",
+      (_engine, at) => (feeds[at]?.state === "live" ? 1 : 0),
+    ),
+    perEngine("tierkv_gateway_indexed_blocks", "Blocks that the engine told of.", (_engine, at) =>
+      index.blocks(at),
     ),
     new Gauge<"engine">({
       name: "tierkv_gateway_waiting",

@@ -4,12 +4,15 @@ import {
   GATEWAY_ANSWER_MS,
   GATEWAY_CONNECT_MS,
   GATEWAY_KEEPALIVE_MS,
+  GATEWAY_SIDE_CONNECTIONS,
   GATEWAY_SILENCE_MS,
 } from "../../limits-gateway.ts";
 
 /** One entry of an engine's `/v1/models`, passed on as it is. */
 export interface Model {
   readonly id: string;
+  /** The model that an adapter belongs to. */
+  readonly parent?: string | null;
 }
 
 /** For `tierkv gateway status`. */
@@ -36,7 +39,7 @@ export class Engine {
     this.name = name;
     this.#inFlightMax = inFlightMax;
     this.pool = new Pool(`http://${name}`, {
-      connections: inFlightMax,
+      connections: inFlightMax + GATEWAY_SIDE_CONNECTIONS,
       pipelining: 1,
       connect: { timeout: GATEWAY_CONNECT_MS },
       headersTimeout: GATEWAY_ANSWER_MS,
@@ -52,6 +55,11 @@ export class Engine {
 
   get hasRoom(): boolean {
     return this.inFlight < this.#inFlightMax;
+  }
+
+  /** Requests in flight, as a share of those it may have. */
+  get load(): number {
+    return this.inFlight / this.#inFlightMax;
   }
 
   get models(): readonly Model[] {

@@ -53,14 +53,18 @@ export function readBody(
   });
 }
 
-/** The model a JSON body asks for; null: it names none, or is not JSON. */
-export function modelOf(body: Buffer, contentType: string | undefined): string | null {
+/** A JSON body; null: it is none. */
+export function parseBody(body: Buffer, contentType: string | undefined): unknown {
   if (body.length === 0 || contentType?.includes("json") === false) return null;
   try {
-    const parsed: unknown = JSON.parse(body.toString("utf8"));
-    const model = typeof parsed === "object" && parsed !== null && "model" in parsed;
-    return model && typeof parsed.model === "string" ? parsed.model : null;
+    return JSON.parse(body.toString("utf8"));
   } catch {
     return null;
   }
+}
+
+/** The model that a body asks for; null: it names none. */
+export function modelOf(body: unknown): string | null {
+  const hasModel = typeof body === "object" && body !== null && "model" in body;
+  return hasModel && typeof body.model === "string" ? body.model : null;
 }

@@ -5,7 +5,8 @@ import { GATEWAY_TRIES_MAX } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Figures } from "../counts/figures.ts";
 import type { Engine } from "../engines/engine.ts";
-import type { Fleet, Order } from "../engines/fleet.ts";
+import type { Fleet } from "../engines/fleet.ts";
+import type { Choice, Router, Sent } from "../score/router.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
 import { pump } from "./pump.ts";
 import { refuse } from "./refusal.ts";
@@ -17,9 +18,7 @@ const UNSERVED: ReadonlySet<number> = new Set([502, 503, 504]);
 export interface Forwarding {
   fleet: Fleet;
   figures: Figures;
-  order: Order;
-  /** In words, for the receipt. */
-  preset: string;
+  router: Router;
 }
 
 export interface Exchange {
@@ -28,7 +27,14 @@ export interface Exchange {
   body: Buffer;
   /** null: any engine will do. */
   model: string | null;
+  choice: Choice;
   arrivedMs: number;
+}
+
+interface Attempt extends Exchange {
+  engine: Engine;
+  sent: Sent;
+  isLast: boolean;
 }
 
 /** Answers one request. Never throws. */
@@ -38,6 +44,8 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
   const left = new AbortController();
   const onClose = (): void => left.abort();
   response.once("close", onClose);
+  // It may have left while its prompt was looked at.
+  if (response.destroyed) onClose();
   const result = await tryEngines(exchange, to, left.signal);
   response.off("close", onClose);
   if (result === "done") return;
@@ -52,17 +60,20 @@ async function tryEngines(
   to: Forwarding,
   signal: AbortSignal,
 ): Promise<"done" | Refused> {
-  const { model } = exchange;
-  const { fleet, figures, order } = to;
+  const { model, choice } = exchange;
+  const { fleet, figures } = to;
   const tried = new Set<Engine>();
   for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
-    const engine = await fleet.enter(model, order, signal, tried);
+    const engine = await fleet.enter(model, choice.order, signal, tried);
     if (typeof engine === "string") {
       const isOwn = engine !== "gone" && (tries === 1 || !fleet.hasAny(model));
       return isOwn ? engine : "failed";
     }
     tried.add(engine);
-    const isServed = await attempt(exchange, engine, to, signal, tries === GATEWAY_TRIES_MAX);
+    const sent = choice.send(engine);
+    const isLast = tries === GATEWAY_TRIES_MAX;
+    const isServed = await attempt({ ...exchange, engine, sent, isLast }, to, signal);
+    sent.ended();
     fleet.leave(engine);
     if (isServed) return "done";
     if (signal.aborted) return "failed";
@@ -74,27 +85,22 @@ async function tryEngines(
 }
 
 /** False: nothing was sent to the client, and another engine may be asked. */
-async function attempt(
-  exchange: Exchange,
-  engine: Engine,
-  to: Forwarding,
-  signal: AbortSignal,
-  isLast: boolean,
-): Promise<boolean> {
+async function attempt(attempted: Attempt, to: Forwarding, signal: AbortSignal): Promise<boolean> {
   const { fleet } = to;
+  const { engine, isLast, model } = attempted;
   let answer: Dispatcher.ResponseData;
   try {
-    answer = await ask(exchange, engine, signal);
+    answer = await ask(attempted, engine, signal);
   } catch (error) {
     if (!signal.aborted) fleet.suspect(engine, error);
     return false;
   }
-  if (UNSERVED.has(answer.statusCode) && !isLast && fleet.hasOther(engine, exchange.model)) {
+  if (UNSERVED.has(answer.statusCode) && !isLast && fleet.hasOther(engine, model)) {
     fleet.suspect(engine, null);
     answer.body.on("error", () => {}).destroy();
     return false;
   }
-  return deliver(answer, exchange, engine, to);
+  return deliver(answer, attempted, to);
 }
 
 function ask(
@@ -113,17 +119,17 @@ function ask(
 
 async function deliver(
   { statusCode, headers, body }: Dispatcher.ResponseData,
-  { response, arrivedMs }: Exchange,
-  engine: Engine,
-  { fleet, figures, preset }: Forwarding,
+  { response, arrivedMs, engine, sent }: Attempt,
+  { fleet, figures }: Forwarding,
 ): Promise<boolean> {
   const isEvents = String(headers["content-type"] ?? "").startsWith("text/event-stream");
   const outcome = await pump(body, response, isEvents, () => {
+    sent.begun(isEvents);
     figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
     response.writeHead(statusCode, {
       ...headersToClient(headers),
       "x-gateway-destination-endpoint-served": engine.name,
-      "x-tierkv-preset": preset,
+      ...sent.receipt,
     });
   });
   if (outcome === "gone") figures.gone();

@@ -70,10 +70,8 @@ export function pump(
       response.end();
       end("whole");
     };
-    const onClose = (): void => {
-      end("gone");
-      body.destroy();
-    };
+    // Whoever asked the engine ends that, too: it has to, while there is no body yet.
+    const onClose = (): void => end("gone");
     const onError = (): void => {
       end(isBegun ? "broken" : "unsent");
       if (!isBegun) return;

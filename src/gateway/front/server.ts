@@ -11,7 +11,7 @@ import {
   GATEWAY_REQUEST_MS,
 } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
-import { BodyBudget, modelOf, readBody } from "./body.ts";
+import { BodyBudget, modelOf, parseBody, readBody } from "./body.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding } from "./forward.ts";
 import { refuse } from "./refusal.ts";
@@ -75,8 +75,10 @@ async function answer(
   const body = await readBody(request, budget);
   if (body === "gone") return options.figures.gone();
   if (typeof body === "string") return refuseCounted(response, body, options);
-  const model = modelOf(body, request.headers["content-type"]);
-  await forward({ request, response, body, model, arrivedMs }, options);
+  const parsed = parseBody(body, request.headers["content-type"]);
+  const model = modelOf(parsed);
+  const choice = await options.router.choose({ path, body: parsed, model });
+  await forward({ request, response, body, model, choice, arrivedMs }, options);
   budget.give(body.length);
 }
 

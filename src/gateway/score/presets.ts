@@ -1,30 +1,66 @@
 // Owns the presets: how each orders the engines that may take a request.
-import type { Preset } from "../../config/config.ts";
+import { GATEWAY_TIE_MS, GATEWAY_TIE_SHARE } from "../../limits-gateway.ts";
 import { jitterMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 
-/** The fewest requests in flight first; equals in random order, because the first in the list would get all when idle. */
-function leastLoad(engines: readonly Engine[]): Engine[] {
-  const drawn = engines.map((engine) => ({ engine, die: jitterMs(0, 1) }));
-  drawn.sort((a, b) => a.engine.inFlight - b.engine.inFlight || a.die - b.die);
+/** As in the routing that this preset repeats: a whole hit is worth one and a half times an idle engine. */
+const PREFIX_WEIGHT = 3;
+const LOAD_WEIGHT = 2;
+
+/** By the first number, then the second, least first; equals in random order, because the first would get all when idle. */
+function ordered(
+  engines: readonly Engine[],
+  rankOf: (engine: Engine) => readonly [number, number],
+): Engine[] {
+  const drawn = engines.map((engine) => ({ engine, rank: rankOf(engine), die: jitterMs(0, 1) }));
+  drawn.sort((a, b) => a.rank[0] - b.rank[0] || a.rank[1] - b.rank[1] || a.die - b.die);
   return drawn.map(({ engine }) => engine);
 }
 
+/** The fewest requests in flight first. */
+export const leastLoad: Order = (engines) => ordered(engines, ({ inFlight }) => [inFlight, 0]);
+
 /** Each in turn, by the turn it had last: an engine that was away is not given all it missed. */
-function roundRobin(): Order {
+export function roundRobin(): Order {
   const lastTurn = new Map<Engine, number>();
   let turn = 0;
   return (engines) => {
-    const ordered = [...engines].sort((a, b) => (lastTurn.get(a) ?? 0) - (lastTurn.get(b) ?? 0));
-    const [first] = ordered;
+    const inTurn = [...engines].sort((a, b) => (lastTurn.get(a) ?? 0) - (lastTurn.get(b) ?? 0));
+    const [first] = inTurn;
     turn += 1;
     if (first !== undefined) lastTurn.set(first, turn);
-    return ordered;
+    return inTurn;
   };
 }
 
-/** The order of a preset, which may remember what it chose. */
-export function orderOf(preset: Preset): Order {
-  return preset === "round-robin" ? roundRobin() : leastLoad;
+/** The greatest sum of what it holds of the prompt (`shareOf`, 0 to 1) and what room it has. */
+export function prefixWeighted(shareOf: (engine: Engine) => number): Order {
+  return (engines) =>
+    ordered(engines, (engine) => {
+      const score = PREFIX_WEIGHT * shareOf(engine) + LOAD_WEIGHT * (1 - engine.load);
+      return [-score, 0];
+    });
+}
+
+/**
+ * The earliest first token. Of those that hold as much of the prompt as the first and are about as early, the one with the
+ * fewest requests in flight: cold prompts spread.
+ */
+export function soonest(
+  predictMs: (engine: Engine) => number,
+  hitOf: (engine: Engine) => number,
+): Order {
+  return (engines) => {
+    const timed = new Map(engines.map((engine) => [engine, predictMs(engine)]));
+    const msOf = (engine: Engine): number => timed.get(engine) ?? 0;
+    const bestMs = Math.min(...timed.values());
+    const tieMs = bestMs * (1 + GATEWAY_TIE_SHARE) + GATEWAY_TIE_MS;
+    const mostHeld = Math.max(...engines.filter((e) => msOf(e) === bestMs).map(hitOf));
+    return ordered(engines, (engine) =>
+      msOf(engine) <= tieMs && hitOf(engine) === mostHeld
+        ? [bestMs, engine.inFlight]
+        : [msOf(engine), engine.inFlight],
+    );
+  };
 }

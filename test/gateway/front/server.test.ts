@@ -26,11 +26,11 @@ test("paths that steer one engine are not passed on", async () => {
   for (const path of ["/reset_prefix_cache", "/sleep", "/v1", "/shutdown", "/tokenizer_info"]) {
     expect((await call(url, path, { method: "POST", body: "{}" })).code, path).toBe(404);
   }
-  for (const path of ["/tokenize", "/v1/embeddings", "/score"]) {
+  for (const path of ["/detokenize", "/v1/embeddings", "/score"]) {
     expect((await call(url, path, { body: '{"model":"m"}' })).code, path).toBe(200);
   }
   expect(engines[0]!.asked.map(({ path }) => path)).toEqual([
-    "/tokenize",
+    "/detokenize",
     "/v1/embeddings",
     "/score",
   ]);

@@ -1,0 +1,188 @@
+// Owns the events of one engine from connection to index: their order, what a gap or a restart means, and whether they can be trusted.
+import { splitAddress } from "../../hosts.ts";
+import {
+  GATEWAY_EVENTS_PENDING_MAX,
+  GATEWAY_EVENTS_RETRY_MS,
+  GATEWAY_REPLAY_MS,
+} from "../../limits-gateway.ts";
+import type { Logger } from "../../log.ts";
+import { jitterMs } from "../../time.ts";
+import { readBatch } from "./batch.ts";
+import type { KvEvent } from "./batch.ts";
+import { Zmtp } from "./zmtp.ts";
+
+/** `away`: no connection; `replaying`: what was missed is asked for; `live`: nothing is missing since the index was last empty. */
+export type FeedState = "away" | "replaying" | "live";
+
+/** Where events go. */
+export interface Sink {
+  apply(event: KvEvent): void;
+  clear(): void;
+  trust(isTrusted: boolean): void;
+}
+
+export interface FeedOptions {
+  /** `host:port`. */
+  events: string;
+  replays: string | null;
+  sink: Sink;
+  logger: Logger;
+}
+
+interface Batch {
+  sequence: number;
+  payload: Buffer;
+}
+
+const END = -1n;
+
+/** Follows one engine until closed. Whatever breaks the order empties the index, because a missed removal would be believed. */
+export class EventFeed {
+  readonly #options: FeedOptions;
+  #subscription: Zmtp | null = null;
+  #replay: Zmtp | null = null;
+  #timer: NodeJS.Timeout | undefined;
+  #state: FeedState = "away";
+  /** The number that the next batch must have; null: any. */
+  #next: number | null = null;
+  /** Came while what lies before them is replayed. */
+  #pending: Batch[] = [];
+  #isClosed = false;
+  /** How often the order was broken. */
+  gaps = 0;
+
+  constructor(options: FeedOptions) {
+    this.#options = options;
+  }
+
+  get state(): FeedState {
+    return this.#state;
+  }
+
+  start(): void {
+    const { host, port } = splitAddress(this.#options.events);
+    this.#subscription = new Zmtp({
+      host,
+      port,
+      type: "SUB",
+      onOpen: () => this.#resync(0),
+      onMessage: (frames) => this.#take(frames),
+      onClose: (reason) => this.#away(reason),
+    });
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    this.#subscription?.close();
+    this.#replay?.close();
+  }
+
+  #away(reason: string): void {
+    if (this.#isClosed) return;
+    const { sink, logger, events } = this.#options;
+    if (this.#state !== "away") logger.warn({ events, reason }, "events of an engine are lost");
+    this.#state = "away";
+    this.#endReplay();
+    this.#pending = [];
+    sink.trust(false);
+    sink.clear();
+    this.#timer = setTimeout(
+      () => this.start(),
+      jitterMs(GATEWAY_EVENTS_RETRY_MS, 2 * GATEWAY_EVENTS_RETRY_MS),
+    );
+  }
+
+  /** `[topic, number, batch]`. */
+  #take(frames: readonly Buffer[]): void {
+    const [number, payload] = frames.slice(-2);
+    if (payload === undefined || number?.length !== 8) return;
+    const batch = { sequence: Number(number.readBigUInt64BE()), payload };
+    if (this.#state === "replaying") {
+      // One that is left out is found missing when the replay has ended.
+      if (this.#pending.length < GATEWAY_EVENTS_PENDING_MAX) this.#pending.push(batch);
+      return;
+    }
+    if (this.#next === null || batch.sequence === this.#next) return this.#apply(batch);
+    this.gaps += 1;
+    this.#pending.push(batch);
+    // A number that comes again is of an engine that started anew.
+    this.#resync(batch.sequence > this.#next ? this.#next : 0);
+  }
+
+  #apply({ sequence, payload }: Batch): void {
+    const { sink, logger, events } = this.#options;
+    this.#next = sequence + 1;
+    try {
+      for (const event of readBatch(payload)) sink.apply(event);
+    } catch (error) {
+      logger.warn({ events, err: error }, "a batch of events cannot be read");
+      sink.clear();
+    }
+  }
+
+  /** Asks for all batches from this number on; 0: everything before is forgotten. */
+  #resync(from: number): void {
+    const { sink, replays } = this.#options;
+    this.#state = "replaying";
+    sink.trust(false);
+    if (from === 0 || replays === null) sink.clear();
+    this.#next = replays === null ? null : from;
+    if (replays === null) return this.#settle();
+    this.#timer = setTimeout(() => this.#giveUp(), GATEWAY_REPLAY_MS);
+    const { host, port } = splitAddress(replays);
+    const asked = new Zmtp({
+      host,
+      port,
+      type: "DEALER",
+      onOpen: () => {
+        const start = Buffer.alloc(8);
+        start.writeBigUInt64BE(BigInt(from));
+        asked.send([Buffer.alloc(0), start]);
+      },
+      onMessage: (frames) => this.#takeReplayed(frames),
+      onClose: () => {
+        if (this.#replay === asked) this.#giveUp();
+      },
+    });
+    this.#replay = asked;
+  }
+
+  /** `["", topic, number, batch]`, or without the topic; the number -1 is the end. */
+  #takeReplayed(frames: readonly Buffer[]): void {
+    const [number, payload] = frames.slice(-2);
+    if (this.#replay === null || payload === undefined || number?.length !== 8) return;
+    if (number.readBigInt64BE() === END) return this.#settle();
+    const sequence = Number(number.readBigUInt64BE());
+    // The engine keeps the last batches only, and does not say so where it begins later than asked.
+    if (sequence !== this.#next) this.#options.sink.clear();
+    this.#apply({ sequence, payload });
+  }
+
+  #giveUp(): void {
+    this.#options.sink.clear();
+    this.#next = null;
+    this.#settle();
+  }
+
+  #endReplay(): void {
+    clearTimeout(this.#timer);
+    const replay = this.#replay;
+    this.#replay = null;
+    replay?.close();
+  }
+
+  /** Applies what came meanwhile; a hole in it empties the index once more, and what follows the hole is told as it is. */
+  #settle(): void {
+    this.#endReplay();
+    const pending = this.#pending;
+    this.#pending = [];
+    for (const batch of pending) {
+      if (this.#next !== null && batch.sequence < this.#next) continue;
+      if (this.#next !== null && batch.sequence > this.#next) this.#options.sink.clear();
+      this.#apply(batch);
+    }
+    this.#state = "live";
+    this.#options.sink.trust(true);
+  }
+}

@@ -1,0 +1,162 @@
+// Owns the proof that the index never claims what an engine does not hold, whatever gets lost, over real ZeroMQ.
+import { describe, expect, onTestFinished, test } from "vitest";
+import { EventFeed } from "../../../src/gateway/events/feed.ts";
+import { namesOf } from "../../../src/gateway/index/chain.ts";
+import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
+import { SILENT, until } from "../../support/gateways.ts";
+import { SimPublisher } from "../../support/sim-publisher.ts";
+import type { PublisherOptions } from "../../support/sim-publisher.ts";
+
+interface Followed {
+  publisher: SimPublisher;
+  feed: EventFeed;
+  index: BlockIndex;
+  /** Blocks of the prompt that the index believes to be there. */
+  believed(tokens: readonly number[], salt?: string): number;
+}
+
+async function followed(options: PublisherOptions = {}, hasReplay = true): Promise<Followed> {
+  const publisher = await new SimPublisher(options).start();
+  const index = new BlockIndex(1);
+  const feed = new EventFeed({
+    events: publisher.events,
+    replays: hasReplay ? publisher.replays : null,
+    logger: SILENT,
+    sink: {
+      apply: (event) => index.apply(0, event),
+      clear: () => index.clear(0),
+      trust: (isTrusted) => index.trust(0, isTrusted),
+    },
+  });
+  onTestFinished(() => {
+    feed.close();
+    publisher.stop();
+  });
+  const believed = (tokens: readonly number[], salt: string | null = null): number =>
+    index.prefixes(namesOf(tokens, publisher.blockSize, [], salt))[0]!;
+  return { publisher, feed, index, believed };
+}
+
+const prompt = (seed: number, blocks = 3): number[] =>
+  Array.from({ length: blocks * 4 }, (_none, at) => seed * 1000 + at);
+
+describe.each([
+  { isPositional: false, hasTopic: true },
+  { isPositional: true, hasTopic: false },
+])("events as %o", (options) => {
+  test("what was stored before the gateway came, and since, is known; what was removed is not", async () => {
+    const { publisher, feed, believed } = await followed(options);
+    await publisher.take(prompt(1));
+    feed.start();
+    await until(() => believed(prompt(1)) === 3);
+    // A subscription takes effect a little after it was made: what is missed by then is replayed at the next batch.
+    await publisher.take(prompt(2));
+    await publisher.take(prompt(3), 1);
+    await until(async () => {
+      await publisher.publish([]);
+      return believed(prompt(3)) === 3;
+    });
+    expect(believed(prompt(2))).toBe(3);
+    expect(believed(prompt(1))).toBe(2);
+    expect(feed.state).toBe("live");
+  });
+});
+
+test("a salt tells prompts apart", async () => {
+  const { publisher, feed, believed } = await followed();
+  await publisher.take(prompt(1), 0, false, "tenant");
+  feed.start();
+  await until(() => believed(prompt(1), "tenant") === 3);
+  expect(believed(prompt(1))).toBe(0);
+});
+
+test("a lost batch is replayed, without forgetting the rest", async () => {
+  const { publisher, feed, believed } = await followed();
+  await publisher.take(prompt(1));
+  feed.start();
+  await until(() => believed(prompt(1)) === 3);
+  await publisher.take(prompt(2), 1, true);
+  await until(async () => {
+    await publisher.take(prompt(3, 1));
+    await publisher.publish([]);
+    return believed(prompt(3, 1)) === 1;
+  });
+  expect([believed(prompt(1)), believed(prompt(2))]).toEqual([2, 3]);
+  expect(feed.gaps).toBeGreaterThan(0);
+});
+
+test("what the engine does not replay any more empties the index", async () => {
+  const { publisher, feed, believed } = await followed({ kept: 1 });
+  await publisher.take(prompt(1));
+  feed.start();
+  await until(() => believed(prompt(1)) === 3);
+  await publisher.take(prompt(2), 2, true);
+  await publisher.publish([], true);
+  await until(async () => {
+    await publisher.publish([]);
+    return feed.gaps > 0 && feed.state === "live";
+  });
+  expect(believed(prompt(1))).toBe(0);
+});
+
+test("without a replay a gap empties the index, and it fills again", async () => {
+  const { publisher, feed, believed } = await followed({}, false);
+  feed.start();
+  await until(async () => {
+    await publisher.clear();
+    await publisher.take(prompt(1));
+    return believed(prompt(1)) === 3;
+  });
+  await publisher.take(prompt(2), 3, true);
+  await publisher.take(prompt(3));
+  await until(() => believed(prompt(3)) === 3);
+  expect(believed(prompt(1))).toBe(0);
+});
+
+test("an engine that starts anew holds nothing of before, and is followed again", async () => {
+  const { publisher, feed, believed } = await followed();
+  await publisher.take(prompt(1));
+  feed.start();
+  await until(() => believed(prompt(1)) === 3);
+  publisher.stop();
+  await until(() => feed.state === "away");
+  expect(believed(prompt(1))).toBe(0);
+  await publisher.start();
+  await publisher.take(prompt(2));
+  await until(() => believed(prompt(2)) === 3);
+  expect(believed(prompt(1))).toBe(0);
+});
+
+const SEED = Number(process.env["TIERKV_TEST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+
+test(`nothing is believed that is not held, through loss and clears (seed ${SEED})`, async () => {
+  let state = SEED >>> 0 || 1;
+  const die = (sides: number): number => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * sides);
+  };
+  const { publisher, feed, believed } = await followed({ kept: 40 });
+  feed.start();
+  const prompts = Array.from({ length: 20 }, (_none, seed) => {
+    const shared = prompt(1000 + (seed % 3), 2);
+    return [...shared, ...prompt(seed, 1 + (seed % 4))];
+  });
+  for (let round = 0; round < 20; round += 1) {
+    for (let n = 0; n < 25; n += 1) {
+      const isLost = die(100) < 3;
+      if (die(60) === 0) await publisher.clear(isLost);
+      else await publisher.take(prompts[die(prompts.length)]!, die(4), isLost);
+    }
+    // Whatever came last is heard: a mark of this round, on its own.
+    const mark = prompt(5000 + round, 1);
+    await until(async () => {
+      await publisher.take(mark);
+      await publisher.publish([]);
+      return feed.state === "live" && believed(mark) === 1;
+    });
+    for (const tokens of prompts) {
+      expect(believed(tokens), `round ${round}`).toBeLessThanOrEqual(publisher.prefix(tokens));
+    }
+  }
+  expect(feed.gaps).toBeGreaterThan(0);
+});

@@ -1,0 +1,141 @@
+// Owns the proof that requests go where their prompt is held, unless waiting there takes longer than computing elsewhere.
+import { expect, onTestFinished, test } from "vitest";
+import type { Preset } from "../../../src/config/config.ts";
+import { call, gatewayBefore, until } from "../../support/gateways.ts";
+import type { Answer, Scene } from "../../support/gateways.ts";
+import { SimPublisher } from "../../support/sim-publisher.ts";
+
+interface Known extends Scene {
+  publishers: SimPublisher[];
+  ask(prompt: string, more?: object): Promise<Answer & { by: string; hit: string }>;
+}
+
+/** Two engines that publish what completions leave in their caches. */
+async function knowing(preset: Preset | null): Promise<Known> {
+  const publishers = [
+    await new SimPublisher({ blockSize: 16 }).start(),
+    await new SimPublisher({ blockSize: 16 }).start(),
+  ];
+  onTestFinished(() => {
+    for (const publisher of publishers) publisher.stop();
+  });
+  const scene = await gatewayBefore([["m"], ["m"]], { preset }, publishers);
+  for (const [at, engine] of scene.engines.entries()) {
+    engine.onPrompt = (tokens) => publishers[at]!.take(tokens);
+  }
+  await until(async () => (await call(scene.url, "/metrics")).text.split("_live{").length === 3);
+  await until(async () => {
+    const { text } = await call(scene.url, "/metrics");
+    return [...text.matchAll(/events_live\{.*\} 1$/gm)].length === 2;
+  });
+  const ask = async (prompt: string, more: object = {}): ReturnType<Known["ask"]> => {
+    const body = JSON.stringify({ model: "m", prompt, stream: true, ...more });
+    const headers = { "content-type": "application/json" };
+    const answer = await call(scene.url, "/v1/completions", { body, headers });
+    const by = String(answer.headers["x-gateway-destination-endpoint-served"]);
+    return { ...answer, by, hit: String(answer.headers["x-tierkv-hit-tokens"]) };
+  };
+  return { ...scene, publishers, ask };
+}
+
+const text = (seed: string, chars = 800): string => seed.repeat(chars).slice(0, chars);
+
+/** Until the gateway has heard what the engine published of this prompt. */
+async function heard({ url, publishers }: Known): Promise<void> {
+  await until(async () => {
+    for (const publisher of publishers) await publisher.publish([]);
+    const metrics = (await call(url, "/metrics")).text;
+    const blocks = [...metrics.matchAll(/indexed_blocks\{.*\} (\d+)$/gm)].map(([, n]) => Number(n));
+    return publishers.every((publisher, at) => publisher.blocks.size === blocks[at]);
+  });
+}
+
+test.each<Preset>(["earliest-token", "prefix-weighted"])(
+  "%s: a prompt goes where it is held, with its receipt",
+  async (preset) => {
+    const known = await knowing(preset);
+    const first = await known.ask(text("ab"));
+    expect(first.hit).toBe("0/800");
+    expect(first.headers["x-tierkv-preset"]).toBe(preset);
+    await heard(known);
+    for (const end of ["x", "yy", "zzz"]) {
+      const again = await known.ask(text("ab") + end);
+      expect(again.by).toBe(first.by);
+      expect(again.hit).toBe(`800/${800 + end.length}`);
+    }
+    expect(Number(first.headers["x-tierkv-predicted-ttft-ms"])).toBeGreaterThan(0);
+  },
+);
+
+test("the last token is always computed: a whole prompt counts a block less", async () => {
+  const known = await knowing("earliest-token");
+  await known.ask(text("ab"));
+  await heard(known);
+  expect((await known.ask(text("ab"))).hit).toBe("784/800");
+});
+
+test("another tenant's prompt is not taken for held", async () => {
+  const known = await knowing("earliest-token");
+  await known.ask(text("ab"));
+  await heard(known);
+  expect((await known.ask(text("ab"), { cache_salt: "other" })).hit).toBe("0/800");
+});
+
+test("earliest-token: where the holder is busy for longer than computing takes, another computes", async () => {
+  const known = await knowing(null);
+  const { by } = await known.ask(text("ab"));
+  await heard(known);
+  const holder = known.engines.find(({ name }) => name === by)!;
+  const other = known.engines.find((engine) => engine !== holder)!;
+  let open: () => void = () => {};
+  holder.gate = new Promise((resolve) => (open = resolve));
+  // Held there as well, and long: what waits before the next prompt is more than its 800 tokens.
+  const long = known.ask(text("ab") + text("long", 20_000));
+  await until(() => holder.asked.length === 2);
+  expect((await known.ask(`${text("ab")}!`)).by).toBe(other.name);
+  open();
+  expect((await long).by).toBe(holder.name);
+});
+
+test("prompts that came before are not turned into tokens again, and token ids never", async () => {
+  const known = await knowing("earliest-token");
+  await known.ask(text("ab"));
+  await known.ask(text("ab"));
+  const tokens = Array.from({ length: 64 }, (_none, at) => at);
+  const body = JSON.stringify({ model: "m", prompt: tokens, stream: true });
+  const answer = await call(known.url, "/v1/completions", { body });
+  expect(answer.headers["x-tierkv-hit-tokens"]).toBe("0/64");
+  const asked = known.engines.reduce((sum, { tokenized }) => sum + tokenized, 0);
+  expect(asked).toBe(1);
+});
+
+test("chats are routed by what the template makes of them; pictures, and texts that are short, by load", async () => {
+  const known = await knowing("earliest-token");
+  const chat = (content: unknown): Promise<Answer> =>
+    call(known.url, "/v1/chat/completions", {
+      body: JSON.stringify({ model: "m", messages: [{ role: "user", content }] }),
+      headers: { "content-type": "application/json" },
+    });
+  expect((await chat(text("ab"))).headers["x-tierkv-hit-tokens"]).toMatch(/^0\/8\d\d$/);
+  const picture = [{ type: "image_url", image_url: { url: text("data:") } }];
+  for (const content of [picture, "short"]) {
+    const answer = await chat(content);
+    expect(answer.code).toBe(200);
+    expect(answer.headers["x-tierkv-hit-tokens"]).toBeUndefined();
+  }
+});
+
+test("an engine whose events are lost is not trusted with what it held", async () => {
+  const known = await knowing("earliest-token");
+  const { by } = await known.ask(text("ab"));
+  await heard(known);
+  const at = known.engines.findIndex(({ name }) => name === by);
+  known.publishers[at]!.stop();
+  await until(async () => {
+    const { text: metrics } = await call(known.url, "/metrics");
+    return metrics.includes(`tierkv_gateway_events_live{engine="${by}"} 0`);
+  });
+  // What was just sent there is still believed for a moment; then nothing is.
+  await until(async () => (await known.ask(`${text("ab")}.`)).hit === "0/801");
+  await known.publishers[at]!.start();
+});

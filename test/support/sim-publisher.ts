@@ -1,0 +1,185 @@
+// Owns the events of a simulated engine over real ZeroMQ: a cache of blocks, what it publishes, what it replays, what gets lost.
+import { encode } from "@msgpack/msgpack";
+import { Publisher, Router } from "zeromq";
+
+const END = -1n;
+
+export interface SimBlock {
+  hash: bigint;
+  parent: bigint | null;
+  tokens: number[];
+  salt: string | null;
+}
+
+type Wire = Record<string, unknown>;
+
+export interface PublisherOptions {
+  /** Batches that are kept for replays; 0: it replays nothing. */
+  kept?: number;
+  /** Positional arrays, as older engines send them. */
+  isPositional?: boolean;
+  /** Answers of a replay carry the topic, as newer engines send them. */
+  hasTopic?: boolean;
+  blockSize?: number;
+}
+
+/** The cache of one engine, least recently used block first, and its two sockets. */
+export class SimPublisher {
+  readonly blocks = new Map<bigint, SimBlock>();
+  readonly blockSize: number;
+  readonly #options: Required<PublisherOptions>;
+  #publisher = new Publisher();
+  #router = new Router();
+  #ports = ["*", "*"];
+  #sequence = 0n;
+  #kept: [bigint, Buffer][] = [];
+  #salt = 0n;
+
+  constructor(options: PublisherOptions = {}) {
+    const defaults = { kept: 10_000, isPositional: false, hasTopic: true, blockSize: 4 };
+    this.#options = { ...defaults, ...options };
+    this.blockSize = this.#options.blockSize;
+  }
+
+  get events(): string {
+    return `127.0.0.1:${this.#ports[0]}`;
+  }
+
+  get replays(): string {
+    return `127.0.0.1:${this.#ports[1]}`;
+  }
+
+  /** On the ports it had, as a new process: its numbers begin again, and its cache is empty. */
+  async start(): Promise<this> {
+    this.#publisher = new Publisher();
+    this.#router = new Router();
+    for (const [at, socket] of [this.#publisher, this.#router].entries()) {
+      await bound(socket, `tcp://127.0.0.1:${this.#ports[at]}`);
+      this.#ports[at] = socket.lastEndpoint!.split(":").at(-1)!;
+    }
+    this.blocks.clear();
+    this.#sequence = 0n;
+    this.#kept = [];
+    this.#salt += 1n << 32n;
+    void this.#replay(this.#router);
+    return this;
+  }
+
+  stop(): void {
+    this.#publisher.close();
+    this.#router.close();
+  }
+
+  /** What a prompt leaves in the cache, block by block, as one batch; `evict` blocks go before, the oldest that nothing stands on. */
+  async take(
+    tokens: readonly number[],
+    evict = 0,
+    isLost = false,
+    salt: string | null = null,
+  ): Promise<void> {
+    const events: Wire[] = [];
+    for (let n = 0; n < evict; n += 1) {
+      const parents = new Set([...this.blocks.values()].map(({ parent }) => parent));
+      const leaf = [...this.blocks.keys()].find((hash) => !parents.has(hash));
+      if (leaf === undefined) break;
+      this.blocks.delete(leaf);
+      events.push({ type: "BlockRemoved", block_hashes: [leaf], medium: "GPU", group_idx: 0 });
+    }
+    let parent: bigint | null = null;
+    for (let at = 0; at + this.blockSize <= tokens.length; at += this.blockSize) {
+      const own = tokens.slice(at, at + this.blockSize);
+      const hash = this.#hashOf(parent, own, salt);
+      if (!this.blocks.has(hash)) {
+        this.blocks.set(hash, { hash, parent, tokens: own, salt });
+        events.push({
+          type: "BlockStored",
+          block_hashes: [hash],
+          parent_block_hash: parent,
+          token_ids: own,
+          block_size: this.blockSize,
+          lora_id: null,
+          medium: "GPU",
+          lora_name: null,
+          extra_keys: [parent === null && salt !== null ? [salt] : null],
+          group_idx: 0,
+        });
+      }
+      parent = hash;
+    }
+    if (events.length > 0) await this.publish(events, isLost);
+  }
+
+  async clear(isLost = false): Promise<void> {
+    this.blocks.clear();
+    await this.publish([{ type: "AllBlocksCleared" }], isLost);
+  }
+
+  /** `isLost`: nobody hears it, and it can be asked for again. */
+  async publish(events: readonly Wire[], isLost = false): Promise<void> {
+    const shaped = this.#options.isPositional
+      ? events.map((event) => Object.values(event))
+      : events;
+    const payload = Buffer.from(encode([1.5, shaped, 0], { useBigInt64: true }));
+    const number = bytesOf(this.#sequence);
+    this.#kept.push([this.#sequence, payload]);
+    this.#kept = this.#kept.slice(-this.#options.kept || this.#kept.length);
+    this.#sequence += 1n;
+    if (!isLost) await this.#publisher.send(["kv@sim", number, payload]);
+  }
+
+  /** Blocks of the prompt that are held, from the first on. */
+  prefix(tokens: readonly number[]): number {
+    let parent: bigint | null = null;
+    for (let at = 0; at + this.blockSize <= tokens.length; at += this.blockSize) {
+      parent = this.#hashOf(parent, tokens.slice(at, at + this.blockSize), null);
+      if (!this.blocks.has(parent)) return at / this.blockSize;
+    }
+    return Math.floor(tokens.length / this.blockSize);
+  }
+
+  /** Another for each process, like a random seed. */
+  #hashOf(parent: bigint | null, tokens: readonly number[], salt: string | null): bigint {
+    let hash = (parent ?? 0x9e37_79b9_7f4a_7c15n) ^ this.#salt ^ BigInt(salt?.length ?? 0);
+    for (const token of tokens) {
+      hash = BigInt.asUintN(
+        64,
+        (hash ^ BigInt(token + 1)) * 0x0000_0100_0000_01b3n + 0x1_0000_0001n,
+      );
+    }
+    return hash;
+  }
+
+  async #replay(router: Router): Promise<void> {
+    try {
+      for await (const [id, , start] of router) {
+        const from = start!.readBigUInt64BE();
+        const topic = this.#options.hasTopic ? [Buffer.from("kv@sim")] : [];
+        const kept = this.#options.kept === 0 ? [] : this.#kept;
+        for (const [number, payload] of kept) {
+          if (number >= from) await router.send([id!, "", ...topic, bytesOf(number), payload]);
+        }
+        await router.send([id!, "", ...topic, bytesOf(END), ""]);
+      }
+    } catch {
+      // It was closed.
+    }
+  }
+}
+
+/** A port that was just left may be taken a moment longer. */
+async function bound(socket: Publisher | Router, address: string): Promise<void> {
+  for (;;) {
+    try {
+      return await socket.bind(address);
+    } catch (error) {
+      if (!(error instanceof Error && "code" in error && error.code === "EADDRINUSE")) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+}
+
+function bytesOf(number: bigint): Buffer {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigInt64BE(number);
+  return bytes;
+}
