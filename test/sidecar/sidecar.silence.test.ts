@@ -395,6 +395,6 @@ test("a reader that takes nothing of what a vault sends it", async () => {
   ended("vault/fetch-call.ts", "sendPlan", "writer.write");
 });
 
-test("every wait for another process was seen to end", () => {
+test("every wait of sidecar and vault for another process was seen to end", () => {
   expect([...seen].toSorted()).toEqual([...WAITS_ACROSS].toSorted());
 });

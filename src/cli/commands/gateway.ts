@@ -8,8 +8,6 @@ import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { GATEWAY_CONTROL_POLL_MS, GATEWAY_DRAIN_MS } from "../../limits-gateway.ts";
 import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
-import { checkOpenFiles } from "../conditions.ts";
-import { askGateway } from "../gateway-link.ts";
 
 interface DrainOptions {
   wait?: true;
@@ -48,6 +46,7 @@ export function addGateway({ program, action }: Registrar): void {
 async function serve(call: Call): Promise<number> {
   const config = call.loadConfig();
   if (config.gateway.engines.length === 0) throw noEngines(config);
+  const { checkOpenFiles } = await import("../conditions.ts");
   checkOpenFiles();
   const logger = call.createLogger("gateway", config);
   const { startGateway } = await import("../../gateway/gateway.ts");
@@ -80,6 +79,7 @@ function noEngines(config: Config): TierkvError {
 }
 
 async function status(call: Call): Promise<number> {
+  const { askGateway } = await import("../gateway-link.ts");
   const { socket } = call.loadConfig().gateway;
   const found = (await askGateway(socket, "GET", "/status")) as {
     engines: ShownEngine[];
@@ -98,6 +98,7 @@ async function undrain(call: Call): Promise<number> {
 }
 
 async function take(call: Call, what: "drain" | "undrain", isWaiting: boolean): Promise<number> {
+  const { askGateway } = await import("../gateway-link.ts");
   const { socket } = call.loadConfig().gateway;
   const path = `/${what}?engine=${encodeURIComponent(call.args[0] ?? "")}`;
   let engine = (await askGateway(socket, "POST", path)) as EngineStatus;
