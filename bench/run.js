@@ -23,6 +23,7 @@ const NAMES = [
   "lookup",
   "slow-peer",
   "breaker",
+  "gateway",
   "memory",
   "token-timing",
   "tenant-timing",

@@ -52,8 +52,10 @@ export class BlockIndex {
     return this.#of(engine).orphans;
   }
 
+  /** Of an engine that has not told of a block yet: what another one has. null: none has. */
   blockSize(engine: number): number | null {
-    return this.#of(engine).blockSize;
+    const told = this.#holdings.find(({ blockSize }) => blockSize !== null);
+    return this.#of(engine).blockSize ?? told?.blockSize ?? null;
   }
 
   /** An engine whose events are incomplete holds nothing as far as requests are concerned. */
@@ -94,20 +96,29 @@ export class BlockIndex {
   /** How many blocks from the first on each engine holds. */
   prefixes(names: readonly BlockName[]): number[] {
     const found = this.#holdings.map(() => 0);
+    const note = (engines: number, depth: number): void => {
+      for (const [engine, { bit }] of this.#holdings.entries()) {
+        if ((engines & bit) !== 0) found[engine] = depth;
+      }
+    };
     const now = nowMs();
     let trusted = 0;
     for (const { bit, isTrusted } of this.#holdings) if (isTrusted) trusted |= bit;
     let holders = -1;
-    for (const name of names) {
-      const guess = this.#guesses.get(name);
-      const guessed = guess !== undefined && guess.untilMs > now ? guess.bits : 0;
-      holders &= ((this.#bits.get(name) ?? 0) & trusted) | guessed;
-      if (holders === 0) break;
-      for (const [engine, { bit }] of this.#holdings.entries()) {
-        if ((holders & bit) !== 0) found[engine] = (found[engine] ?? 0) + 1;
-      }
+    for (const [depth, name] of names.entries()) {
+      const next = holders & (((this.#bits.get(name) ?? 0) & trusted) | this.#guessed(name, now));
+      if (next !== holders) note(holders & ~next, depth);
+      holders = next;
+      if (holders === 0) return found;
     }
+    note(holders, names.length);
     return found;
+  }
+
+  #guessed(name: BlockName, now: number): number {
+    if (this.#guesses.size === 0) return 0;
+    const guess = this.#guesses.get(name);
+    return guess !== undefined && guess.untilMs > now ? guess.bits : 0;
   }
 
   #store(holding: Holding, event: Extract<KvEvent, { kind: "stored" }>): void {

@@ -19,6 +19,11 @@ export class Pace {
   readonly #prefill = new Prefill();
   readonly #open = new Set<Computing>();
 
+  /** Prompts that are computed or wait for it. */
+  get prompts(): number {
+    return this.#open.size;
+  }
+
   /** Milliseconds until a prompt that is sent now could begin. */
   queueMs(now: number = nowMs()): number {
     let last = now;

@@ -81,12 +81,26 @@ export class Router {
           : prefixWeighted((engine) => (known.hits.get(engine) ?? 0) / known.tokens);
       case "earliest-token":
         return soonest(
-          (engine) => this.#predictMs(engine, known),
+          (engine) => this.#costMs(engine, known),
           (engine) => known.hits.get(engine) ?? 0,
         );
       default:
         return preset satisfies never;
     }
+  }
+
+  /**
+   * What sending it there costs: its own time to the first token, and that of those that will wait behind it, as many as
+   * wait now on average. A busy fleet so spares work, where each request alone would flee to the shortest queue.
+   */
+  #costMs(engine: Engine, known: Known): number {
+    const pace = this.#paces.get(engine);
+    if (pace === undefined) return 0;
+    let prompts = 0;
+    for (const each of this.#paces.values()) prompts += each.prompts;
+    const behind = prompts / this.#paces.size;
+    const computeMs = pace.computeMs(known.hits.get(engine) ?? 0, known.tokens);
+    return pace.queueMs() + computeMs * (1 + behind);
   }
 
   #predictMs(engine: Engine, { tokens, hits }: Known): number {

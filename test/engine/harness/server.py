@@ -43,10 +43,10 @@ class Server:
         assert line[:2] == _LINE.split()
         # The CPU build's package bears another name, so that its `vllm` command finds no version and ends.
         module = [python_of(MAIN), "-m", "vllm.entrypoints.openai.api_server"]
-        self._port = free_port()
+        self.port = free_port()
         self._model = model
         self._log = log
-        self._argv = [*module, "--model", model, *line[3:], *_SMALL, "--port", str(self._port)]
+        self._argv = [*module, "--model", model, *line[3:], *_SMALL, "--port", str(self.port)]
         self._environment = {
             **os.environ,
             **ENVIRONMENT,
@@ -81,7 +81,7 @@ class Server:
         """The server's answer to a prompt of token ids."""
         body = {"model": self._model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}/v1/completions",
+            f"http://127.0.0.1:{self.port}/v1/completions",
             json.dumps(body).encode(),
             {"content-type": "application/json"},
         )
@@ -91,7 +91,7 @@ class Server:
     def _is_healthy(self) -> bool:
         assert self._child.poll() is None, f"the server ended: {self._log.read_text()[-3000:]}"
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=CALL_S):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=CALL_S):
                 return True
         except OSError:
             return False

@@ -35,6 +35,18 @@ test("the longest prefix of each engine, and none past a hole", () => {
   expect(known.prefixes(NAMES)).toEqual([0, 0]);
 });
 
+test("what one engine lacks is not made up for by another", () => {
+  const known = index();
+  for (const event of [stored(1n, null, [1, 2]), stored(2n, 1n, [3, 4]), stored(3n, 2n, [5, 6])]) {
+    known.apply(0, event);
+  }
+  known.apply(0, removed(2n));
+  known.apply(1, stored(7n, null, [1, 2]));
+  known.apply(1, stored(8n, 7n, [3, 4]));
+  expect(known.prefixes(NAMES)).toEqual([1, 2]);
+  expect(known.prefixes([])).toEqual([0, 0]);
+});
+
 test("the 32nd engine is told apart", () => {
   const known = index(32);
   known.apply(31, stored(1n, null, [1, 2]));

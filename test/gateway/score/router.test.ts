@@ -97,6 +97,23 @@ test("earliest-token: where the holder is busy for longer than computing takes, 
   expect((await long).by).toBe(holder.name);
 });
 
+test("earliest-token: prompts that begin alike go together before the engine has told of the first", async () => {
+  const known = await knowing("earliest-token");
+  await known.ask(text("ab"));
+  await heard(known);
+  let open: () => void = () => {};
+  const gate = new Promise<void>((resolve) => (open = resolve));
+  for (const engine of known.engines) engine.gate = gate;
+  const asked = (): number => known.engines.reduce((sum, engine) => sum + engine.asked.length, 0);
+  const first = known.ask(text("cd"));
+  await until(() => asked() === 2);
+  const second = known.ask(`${text("cd")}!`);
+  await until(() => asked() === 3);
+  open();
+  expect((await second).by).toBe((await first).by);
+  expect((await second).hit).toBe("800/801");
+});
+
 test("prompts that came before are not turned into tokens again, and token ids never", async () => {
   const known = await knowing("earliest-token");
   await known.ask(text("ab"));

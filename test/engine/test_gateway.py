@@ -1,0 +1,119 @@
+"""The gateway before two real engines: it believes of each what that engine says it reused; one may end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.engine import CALL_S
+from harness.models import PLAIN, Models, prompt
+from harness.processes import Process, free_port, wait_until
+from harness.server import Server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOCK = 32
+#: Of `--num-gpu-blocks-override 32`: three prompts fit, more push others out.
+TOKENS = 9 * BLOCK + 5
+PROMPTS = 5
+#: GATEWAY_SPECULATION_MS, and a little more: what was just sent counts as held until then.
+SPECULATION_S = 2.2
+
+
+class Gateway:
+    """`tierkv gateway` before engines, by its command line."""
+
+    def __init__(self, folder: Path, engines: list[Server], events: list[tuple[int, int]]) -> None:
+        def quoted(ports: list[int]) -> str:
+            return ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+
+        self._config = folder / "gateway.toml"
+        self._config.write_text(
+            f'[gateway]\nlisten = "127.0.0.1:0"\nsocket = "{folder / "g" / "g.sock"}"\n'
+            f"engines = [{quoted([engine.port for engine in engines])}]\n"
+            f"events = [{quoted([port for port, _ in events])}]\n"
+            f"replays = [{quoted([port for _, port in events])}]\n"
+            "tokenize_ms = 60_000\n"
+        )
+        argv = ["node", "bin/tierkv.js", "gateway", "--json", "--config", str(self._config)]
+        self.process = Process("gateway", argv, folder / "gateway.log")
+        self._url = self.process.start()["url"]
+
+    def ask(self, path: str, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """The answer and its headers."""
+        request = urllib.request.Request(
+            f"{self._url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=CALL_S) as response:
+            return json.loads(response.read()), dict(response.headers)
+
+    def complete(self, model: str, text: list[int]) -> tuple[str, int, int]:
+        """Which engine answered, the tokens believed to be held there, and those it reused."""
+        body = {"model": model, "prompt": text, "max_tokens": 2, "ignore_eos": True}
+        answer, headers = self.ask("/v1/completions", body)
+        believed = int(headers["x-tierkv-hit-tokens"].split("/")[0])
+        details = answer["usage"]["prompt_tokens_details"] or {}
+        served = headers["x-gateway-destination-endpoint-served"]
+        return served, believed, details.get("cached_tokens") or 0
+
+    def metric(self, name: str) -> list[float]:
+        """Of each engine."""
+        with urllib.request.urlopen(f"{self._url}/metrics", timeout=CALL_S) as response:
+            lines = response.read().decode().splitlines()
+        return [float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{")]
+
+
+def line_of(events: int, replays: int) -> list[str]:
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{events}",
+        "replay_endpoint": f"tcp://127.0.0.1:{replays}",
+    }
+    line = ["vllm", "serve", "MODEL", "--block-size", str(BLOCK), "--enable-prefix-caching"]
+    return [*line, "--kv-events-config", json.dumps(config), "--enable-prompt-tokens-details"]
+
+
+@pytest.mark.nightly
+def test_what_is_believed_of_engines_is_what_they_reuse(folder: Path, models: Models) -> None:
+    place = folder / "gateway"
+    place.mkdir()
+    model = models.path(PLAIN)
+    events = [(free_port(), free_port()) for _ in range(2)]
+    servers = [
+        Server(line_of(*ports), model, place / f"server{at}.log", {})
+        for at, ports in enumerate(events)
+    ]
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server)
+        early = prompt(700, TOKENS)
+        # Before the gateway came: it learns of this by the replay.
+        servers[0].complete(early)
+        gateway = Gateway(place, servers, events)
+        stack.callback(gateway.process.end)
+        wait_until(
+            lambda: gateway.metric("tierkv_gateway_events_live") == [1, 1], "events are live"
+        )
+        served, believed, cached = gateway.complete(model, early)
+        assert (served, believed, cached) == (f"127.0.0.1:{servers[0].port}", 288, 288)
+
+        seen = []
+        for turn in range(3):
+            for seed in range(PROMPTS + turn):
+                time.sleep(SPECULATION_S)
+                seen.append(gateway.complete(model, prompt(710 + seed, TOKENS))[1:])
+        assert all(believed == cached for believed, cached in seen), seen
+        # Some were held and some had been pushed out: else this would prove nothing.
+        assert {0, 288} <= {cached for _, cached in seen}, seen
+
+        servers[0].__exit__()
+        for seed in range(4):
+            served, _, _ = gateway.complete(model, prompt(720 + seed, TOKENS))
+            assert served == f"127.0.0.1:{servers[1].port}"
+        wait_until(lambda: gateway.metric("tierkv_gateway_engine_up") == [0, 1], "one is away")
