@@ -80,3 +80,6 @@ export const GATEWAY_TIE_MS = 2;
 export const GATEWAY_SIDE_CONNECTIONS = 16;
 /** Before an engine's own pace is known. */
 export const GATEWAY_PREFILL_TOKENS_PER_S = 10_000;
+/** API keys of the gateway, and characters of a name or tenant. */
+export const GATEWAY_KEYS_MAX = 2_048;
+export const GATEWAY_KEY_WORD_CHARS_MAX = 64;

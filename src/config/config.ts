@@ -112,6 +112,11 @@ export interface GatewayConfig {
   /** Whether that may be an address that other machines reach. */
   readonly lan: boolean;
   readonly engines: readonly Address[];
+  /** The file with the digests of API keys; null: everybody may. */
+  readonly keys: string | null;
+  /** null: plain HTTP. */
+  readonly tlsCert: string | null;
+  readonly tlsKey: string | null;
   /** Where each engine publishes its KV-cache events, in the order of `engines`; empty: nowhere. */
   readonly events: readonly Address[];
   /** Where each replays them, in the same order; empty: nowhere. */

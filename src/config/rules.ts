@@ -46,14 +46,14 @@ const scrapedHere =
     };
   };
 
-const servedHere: Rule = ({ gateway: { listen, lan } }) =>
-  isLocal(listen) || lan
+const servedHere: Rule = ({ gateway: { listen, lan, keys, tlsCert } }) =>
+  isLocal(listen) || lan || (keys !== null && tlsCert !== null)
     ? null
     : {
         code: "CONFIG_CONFLICT",
         path: ["gateway", "listen"],
-        reason: "other machines can reach it, and the gateway asks for no key of its own",
-        fix: `write listen = "127.0.0.1:${listen.port}", or lan = true where only trusted machines reach it`,
+        reason: "other machines can reach it without a key, or in the clear",
+        fix: `write listen = "127.0.0.1:${listen.port}", set keys and tls_cert, or lan = true where only trusted machines reach it`,
       };
 
 const oneForEachEngine =
@@ -72,7 +72,7 @@ const oneForEachEngine =
   };
 
 const certificateHasKey =
-  (section: "vault" | "cluster"): Rule =>
+  (section: "vault" | "cluster" | "gateway"): Rule =>
   (config) => {
     const { tlsCert, tlsKey } = config[section];
     if ((tlsCert === null) === (tlsKey === null)) return null;
@@ -119,6 +119,7 @@ const RULES: readonly Rule[] = [
   oneForEachEngine("replays"),
   certificateHasKey("vault"),
   certificateHasKey("cluster"),
+  certificateHasKey("gateway"),
   openOrClosed,
   trustHasAnAnchor,
 ];

@@ -7,7 +7,7 @@ import {
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
 } from "../limits-gateway.ts";
-import { SIDECAR_SOCKET_BYTES_MAX } from "../limits.ts";
+import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits.ts";
 import { PRESETS } from "./config.ts";
 import type { GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";
@@ -22,6 +22,9 @@ export const GATEWAY: {
     listen: Field<GatewayConfig["listen"]>;
     lan: Field<GatewayConfig["lan"]>;
     engines: Field<GatewayConfig["engines"]>;
+    keys: Field<GatewayConfig["keys"]>;
+    tls_cert: Field<GatewayConfig["tlsCert"]>;
+    tls_key: Field<GatewayConfig["tlsKey"]>;
     events: Field<GatewayConfig["events"]>;
     replays: Field<GatewayConfig["replays"]>;
     preset: Field<GatewayConfig["preset"]>;
@@ -35,14 +38,14 @@ export const GATEWAY: {
   fields: {
     listen: {
       kind: tcpOnly("127.0.0.1:8100", 0),
-      doc: "Where clients send their requests; `/health` and `/metrics` answer there, too. Plain HTTP.",
+      doc: "Where clients send their requests; `/health` and `/metrics` answer there, too.",
       fallback: () => LISTEN,
       fallbackText: `\`"${LISTEN.text}"\``,
       example: '"127.0.0.1:8100"',
     },
     lan: {
       kind: boolean,
-      doc: "Whether `listen` may be an address that other machines reach. The gateway asks for no key of its own and passes `Authorization` on: engines with `--api-key` check it.",
+      doc: "Whether `listen` may be an address that other machines reach without `keys` and `tls_cert`. `Authorization` is passed on then: engines with `--api-key` check it.",
       fallback: () => false,
       fallbackText: "`false`",
       example: "true",
@@ -53,6 +56,27 @@ export const GATEWAY: {
       fallback: () => [],
       fallbackText: "none: `tierkv gateway` says so and ends",
       example: '["127.0.0.1:8000", "127.0.0.1:8001"]',
+    },
+    keys: {
+      kind: path(PATH_BYTES_MAX),
+      doc: "File of mode 0600 with who may use the gateway: lines of `NAME SHA256-OF-THE-KEY`, and a tenant behind it where prompts of some keys must share no cached blocks with others. The gateway then asks for `Authorization: Bearer KEY`, except at `/health`, and does not pass it on. Read at the start.",
+      fallback: () => null,
+      fallbackText: "none: everybody who reaches it may",
+      example: '"/etc/tierkv/gateway-keys"',
+    },
+    tls_cert: {
+      kind: path(PATH_BYTES_MAX),
+      doc: "PEM file with the gateway's certificate: clients then speak TLS 1.3.",
+      fallback: () => null,
+      fallbackText: "none: plain HTTP",
+      example: '"/etc/tierkv/gateway.pem"',
+    },
+    tls_key: {
+      kind: path(PATH_BYTES_MAX),
+      doc: "PEM file with its key, mode 0600.",
+      fallback: () => null,
+      fallbackText: "none",
+      example: '"/etc/tierkv/gateway-key.pem"',
     },
     events: {
       kind: addresses("127.0.0.1:5557", GATEWAY_ENGINES_MAX),

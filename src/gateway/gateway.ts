@@ -2,10 +2,12 @@
 import type { GatewayConfig, Preset } from "../config/config.ts";
 import type { Running } from "../lifecycle.ts";
 import type { Logger } from "../log.ts";
+import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
 import { Fleet } from "./engines/fleet.ts";
 import { EventFeed } from "./events/feed.ts";
+import { Keys } from "./front/keys.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
@@ -21,6 +23,8 @@ export interface RunningGateway extends Running {
 /** Serves until closed. Every engine was asked once before it listens. */
 export async function startGateway(config: GatewayConfig, logger: Logger): Promise<RunningGateway> {
   const { engines, inFlightMax, waitMs, tokenizeMs, listen } = config;
+  const keys = config.keys === null ? null : Keys.read(config.keys);
+  const tls = tlsOf(config);
   const names = engines.map(({ text }) => text);
   const fleet = new Fleet({ engines: names, inFlightMax, waitMs, logger });
   const index = new BlockIndex(engines.length);
@@ -39,13 +43,21 @@ export async function startGateway(config: GatewayConfig, logger: Logger): Promi
   };
   try {
     open.push(await startControl(config.socket, { fleet, feeds, index }));
-    const front: Front = await startFront({ listen, fleet, figures, router });
+    const front: Front = await startFront({ listen, keys, tls, fleet, figures, router });
     open.push(front);
     return { url: front.url, preset, close };
   } catch (error) {
     await close();
     throw error;
   }
+}
+
+function tlsOf({ tlsCert, tlsKey }: GatewayConfig): { cert: string; key: string } | null {
+  if (tlsCert === null || tlsKey === null) return null;
+  return {
+    cert: readPublic(tlsCert, "[gateway] tls_cert"),
+    key: readPrivate(tlsKey, "[gateway] tls_key"),
+  };
 }
 
 function feedsOf(

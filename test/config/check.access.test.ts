@@ -25,6 +25,20 @@ testRefusals({
     '[gateway] listen = "0.0.0.0:8100"',
     "or lan = true where only trusted machines reach it",
   ),
+  "a gateway that other machines reach with keys in the clear": bad(
+    '[gateway]\nlisten = "0.0.0.0:8100"\nkeys = "/k"',
+    2,
+    "CONFIG_CONFLICT",
+    "[gateway] listen",
+    "set keys and tls_cert",
+  ),
+  "more events than engines": bad(
+    '[gateway]\nengines = ["10.0.0.1:8000"]\nevents = ["10.0.0.1:1", "10.0.0.1:2"]',
+    3,
+    "CONFIG_CONFLICT",
+    "[gateway] events",
+    "write one address for each",
+  ),
   "engines that are no list": bad(
     '[gateway]\nengines = "127.0.0.1:8000"',
     2,

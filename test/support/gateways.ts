@@ -8,6 +8,7 @@ import { pino } from "pino";
 import { onTestFinished } from "vitest";
 import type { Address, GatewayConfig } from "../../src/config/config.ts";
 import { startGateway } from "../../src/gateway/gateway.ts";
+import type { RunningGateway } from "../../src/gateway/gateway.ts";
 import { splitAddress } from "../../src/hosts.ts";
 import { SimEngine } from "./sim-engine.ts";
 import type { SimPublisher } from "./sim-publisher.ts";
@@ -33,6 +34,9 @@ export async function gatewayBefore(
   const config: GatewayConfig = {
     listen: { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
     lan: false,
+    keys: null,
+    tlsCert: null,
+    tlsKey: null,
     engines: engines.map(({ name }) => addressOf(name)),
     events: publishers.map(({ events }) => addressOf(events)),
     replays: publishers.map(({ replays }) => addressOf(replays)),
@@ -43,12 +47,14 @@ export async function gatewayBefore(
     socket,
     ...given,
   };
-  const gateway = await startGateway(config, SILENT);
+  let started: RunningGateway | null = null;
   onTestFinished(async () => {
-    const ended = gateway.close();
+    const ended = started?.close();
     for (const engine of engines) await engine.kill().catch(() => {});
     await ended;
   });
+  const gateway = await startGateway(config, SILENT);
+  started = gateway;
   return { engines, url: gateway.url, socket, close: () => gateway.close() };
 }
 

@@ -91,6 +91,9 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
     gateway: {
       listen,
       lan: false,
+      keys: null,
+      tlsCert: null,
+      tlsKey: null,
       engines: [],
       events: [],
       replays: [],

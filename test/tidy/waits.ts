@@ -88,6 +88,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     readBody: "GATEWAY_REQUEST_MS",
     forward: ANSWER,
     "options.router.choose": "[gateway] tokenize_ms",
+    pass: ANSWER,
     "figures.text": LOCAL,
   },
   "src/gateway/score/router.ts": {

@@ -28,6 +28,8 @@ export interface Exchange {
   /** null: any engine will do. */
   model: string | null;
   choice: Choice;
+  /** Headers that were for the gateway. */
+  ownHeaders: readonly string[];
   arrivedMs: number;
 }
 
@@ -104,14 +106,14 @@ async function attempt(attempted: Attempt, to: Forwarding, signal: AbortSignal):
 }
 
 function ask(
-  { request, body }: Exchange,
+  { request, body, ownHeaders }: Exchange,
   engine: Engine,
   signal: AbortSignal,
 ): Promise<Dispatcher.ResponseData> {
   return engine.pool.request({
     method: request.method ?? "GET",
     path: request.url ?? "/",
-    headers: headersToEngine(request.rawHeaders, request.headers.connection),
+    headers: headersToEngine(request.rawHeaders, request.headers.connection, ownHeaders),
     body: body.length === 0 ? null : body,
     signal,
   });

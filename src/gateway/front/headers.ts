@@ -25,9 +25,13 @@ function named(connection: string | string[] | undefined): string[] {
     .map((name) => name.trim());
 }
 
-/** Names and values in turn, as they came. */
-export function headersToEngine(raw: readonly string[], connection: string | undefined): string[] {
-  const own = named(connection);
+/** Names and values in turn, as they came; without `left`, which were for us. */
+export function headersToEngine(
+  raw: readonly string[],
+  connection: string | undefined,
+  left: readonly string[] = [],
+): string[] {
+  const own = [...named(connection), ...left];
   const passed: string[] = [];
   for (let at = 0; at + 1 < raw.length; at += 2) {
     const name = (raw[at] ?? "").toLowerCase();

@@ -5,9 +5,16 @@ import type { Shed } from "../engines/fleet.ts";
 import type { BodyFailure } from "./body.ts";
 
 /** Why a request is not passed on; `failed`: every engine that was tried broke off. */
-export type Refused = Exclude<Shed | BodyFailure, "gone"> | "failed" | "no_path";
+export type Refused =
+  | Exclude<Shed | BodyFailure, "gone">
+  | "failed"
+  | "no_path"
+  | "no_key"
+  | "no_json";
 
 const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, text: string]>> = {
+  no_key: [401, "AuthenticationError", "no valid API key came as `Authorization: Bearer KEY`"],
+  no_json: [400, "BadRequestError", "a body must be a JSON object here"],
   no_path: [404, "NotFoundError", "the gateway passes on no such path"],
   no_model: [404, "NotFoundError", "no engine serves this model"],
   large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],
@@ -37,6 +44,7 @@ export function refuse(response: ServerResponse, reason: Refused): void {
   response.writeHead(code, {
     "content-type": "application/json",
     ...again,
+    ...(code === 401 ? { "www-authenticate": "Bearer" } : {}),
     ...(isUnread ? { connection: "close" } : {}),
   });
   response.end(errorBody(reason), () => {

@@ -1,6 +1,7 @@
 // Owns the address that clients know: which path is passed on, which the gateway answers itself, and the bounds of connections.
 import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
+import { createServer as createTlsServer } from "node:https";
 import type { AddressInfo } from "node:net";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { Running } from "../../lifecycle.ts";
@@ -14,6 +15,8 @@ import { nowMs } from "../../time.ts";
 import { BodyBudget, modelOf, parseBody, readBody } from "./body.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding } from "./forward.ts";
+import { withTenant } from "./keys.ts";
+import type { KeyHolder, Keys } from "./keys.ts";
 import { refuse } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
 
@@ -21,12 +24,19 @@ import type { Refused } from "./refusal.ts";
 const PASSED =
   /^\/(?:v1\/|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
 
+/** Where nobody is asked for a key. */
+const ANYBODY = Symbol("anybody");
+
 export interface FrontOptions extends Forwarding {
   listen: { readonly host: string; readonly port: number };
+  /** null: everybody may. */
+  keys: Keys | null;
+  /** PEM; null: no TLS. */
+  tls: { readonly cert: string; readonly key: string } | null;
 }
 
 export interface Front extends Running {
-  /** `http://host:port`, with the real port. */
+  /** `http://host:port` or `https://host:port`, with the real port. */
   readonly url: string;
 }
 
@@ -34,25 +44,28 @@ export interface Front extends Running {
 export async function startFront(options: FrontOptions): Promise<Front> {
   const budget = new BodyBudget();
   const state = { isClosing: false };
-  const server = createServer(
-    {
-      maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
-      headersTimeout: GATEWAY_REQUEST_MS,
-      requestTimeout: GATEWAY_REQUEST_MS,
-      noDelay: true,
-    },
-    (request, response) => {
-      // Whoever writes to a client that is gone learns so by `close`.
-      response.on("error", () => {});
-      void answer(request, response, options, budget, state.isClosing);
-    },
-  );
+  const limits = {
+    maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
+    headersTimeout: GATEWAY_REQUEST_MS,
+    requestTimeout: GATEWAY_REQUEST_MS,
+    noDelay: true,
+  };
+  const onRequest = (request: IncomingMessage, response: ServerResponse): void => {
+    // Whoever writes to a client that is gone learns so by `close`.
+    response.on("error", () => {});
+    void answer(request, response, options, budget, state.isClosing);
+  };
+  const { tls } = options;
+  const server =
+    tls === null
+      ? createServer(limits, onRequest)
+      : createTlsServer({ ...limits, ...tls, minVersion: "TLSv1.3" }, onRequest);
   server.maxConnections = GATEWAY_CONNECTIONS_MAX;
   const { host } = options.listen;
   await listen(server, options.listen);
   const { port } = server.address() as AddressInfo;
   return {
-    url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
+    url: `${tls === null ? "http" : "https"}://${host.includes(":") ? `[${host}]` : host}:${port}`,
     async close(): Promise<void> {
       state.isClosing = true;
       await closed(server);
@@ -70,16 +83,46 @@ async function answer(
   const arrivedMs = nowMs();
   if (isClosing) response.setHeader("connection", "close");
   const path = (request.url ?? "/").replace(/\?.*$/, "");
-  if (request.method === "GET" && (await answerOurselves(path, response, options))) return;
+  const isGet = request.method === "GET";
+  if (isGet && path === "/health") return sayHealth(response, options);
+  const holder = options.keys === null ? ANYBODY : options.keys.holderOf(request.headers);
+  if (holder === null) return refuseCounted(response, "no_key", options);
+  if (isGet && (await answerOurselves(path, response, options))) return;
   if (!PASSED.test(path)) return refuseCounted(response, "no_path", options);
-  const body = await readBody(request, budget);
-  if (body === "gone") return options.figures.gone();
-  if (typeof body === "string") return refuseCounted(response, body, options);
-  const parsed = parseBody(body, request.headers["content-type"]);
-  const model = modelOf(parsed);
-  const choice = await options.router.choose({ path, body: parsed, model });
-  await forward({ request, response, body, model, choice, arrivedMs }, options);
-  budget.give(body.length);
+  const bytes = await readBody(request, budget);
+  if (bytes === "gone") return options.figures.gone();
+  if (typeof bytes === "string") return refuseCounted(response, bytes, options);
+  await pass(request, response, { bytes, holder, path, arrivedMs }, options);
+  budget.give(bytes.length);
+}
+
+interface Arrived {
+  bytes: Buffer;
+  holder: KeyHolder | typeof ANYBODY;
+  path: string;
+  arrivedMs: number;
+}
+
+async function pass(
+  request: IncomingMessage,
+  response: ServerResponse,
+  { bytes, holder, path, arrivedMs }: Arrived,
+  options: FrontOptions,
+): Promise<void> {
+  const type = request.headers["content-type"];
+  const given = { bytes, parsed: parseBody(bytes, type) };
+  const body = holder === ANYBODY ? given : withTenant(given, holder, type);
+  if (body === null) return refuseCounted(response, "no_json", options);
+  const model = modelOf(body.parsed);
+  const choice = await options.router.choose({ path, body: body.parsed, model });
+  const ownHeaders = holder === ANYBODY ? [] : ["authorization"];
+  const about = { model, choice, ownHeaders, arrivedMs };
+  await forward({ request, response, body: body.bytes, ...about }, options);
+}
+
+function sayHealth(response: ServerResponse, { fleet }: Forwarding): void {
+  const isServing = fleet.engines.some(({ isUp, isDraining }) => isUp && !isDraining);
+  response.writeHead(isServing ? 200 : 503).end();
 }
 
 function refuseCounted(response: ServerResponse, reason: Refused, { figures }: Forwarding): void {
@@ -93,10 +136,7 @@ async function answerOurselves(
   response: ServerResponse,
   { fleet, figures }: Forwarding,
 ): Promise<boolean> {
-  if (path === "/health") {
-    const isServing = fleet.engines.some(({ isUp, isDraining }) => isUp && !isDraining);
-    response.writeHead(isServing ? 200 : 503).end();
-  } else if (path === "/metrics") {
+  if (path === "/metrics") {
     const text = await figures.text();
     response.writeHead(200, { "content-type": figures.contentType }).end(text);
   } else if (path === "/v1/models") {

@@ -1,0 +1,91 @@
+// Owns the proof that only keys of the file open the gateway, and that a tenant's prompts carry its salt and nobody else's.
+import { createHash } from "node:crypto";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { Keys } from "../../../src/gateway/front/keys.ts";
+import { call, gatewayBefore } from "../../support/gateways.ts";
+import type { Answer, Scene } from "../../support/gateways.ts";
+
+const digest = (key: string): string => createHash("sha256").update(key).digest("hex");
+const LINES = `# who may\nops ${digest("k-ops")}\nana ${digest("k-ana")} acme\n\n`;
+
+async function guarded(): Promise<
+  Scene & { ask(key: string | null, body: string): Promise<Answer> }
+> {
+  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
+  writeFileSync(keys, LINES, { mode: 0o600 });
+  const scene = await gatewayBefore([["m"]], { keys });
+  const ask = (key: string | null, body: string): Promise<Answer> => {
+    const own = key === null ? {} : { authorization: `Bearer ${key}` };
+    const headers = { "content-type": "application/json", ...own };
+    return call(scene.url, "/v1/completions", { body, headers });
+  };
+  return { ...scene, ask };
+}
+
+test("without a key of the file nothing is answered but /health", async () => {
+  const { engines, url, ask } = await guarded();
+  for (const key of [null, "k-other", digest("k-ops"), ""]) {
+    const { code, headers, text } = await ask(key, '{"model":"m"}');
+    expect([code, headers["www-authenticate"]]).toEqual([401, "Bearer"]);
+    expect(JSON.parse(text)).toMatchObject({ error: { type: "AuthenticationError" } });
+  }
+  for (const path of ["/metrics", "/v1/models", "/nothing"]) {
+    expect((await call(url, path)).code, path).toBe(401);
+  }
+  expect((await call(url, "/health")).code).toBe(200);
+  expect(engines[0]!.asked).toHaveLength(0);
+});
+
+test("a key opens it, and stays here; a body without tenant and salt passes byte for byte", async () => {
+  const { engines, ask } = await guarded();
+  const body = '{ "model":"m", "seed":12345678901234567890 }';
+  expect((await ask("k-ops", body)).code).toBe(200);
+  const [asked] = engines[0]!.asked;
+  expect(asked?.body).toBe(body);
+  expect(asked?.headers.authorization).toBeUndefined();
+});
+
+test.each([
+  ['{"model":"m","prompt":"p"}', "acme"],
+  ['{"model":"m","cache_salt":"other"}', "acme:other"],
+  ['{"model":"m","cache_salt":"a","cache_salt":"b"}', "acme:b"],
+  ['{"model":"m","cache_salt":7}', "acme"],
+])("a tenant's request %s carries the salt %s", async (body, salt) => {
+  const { engines, ask } = await guarded();
+  expect((await ask("k-ana", body)).code).toBe(200);
+  const sent = engines[0]!.asked[0]?.body ?? "";
+  expect(JSON.parse(sent)).toMatchObject({ model: "m", cache_salt: salt });
+  expect(sent.split("cache_salt")).toHaveLength(2);
+});
+
+test("a key without a tenant reaches no tenant's blocks by its salt", async () => {
+  const { engines, ask } = await guarded();
+  for (const salt of ["acme", "acme:other"]) {
+    await ask("k-ops", JSON.stringify({ model: "m", cache_salt: salt }));
+    const sent = JSON.parse(engines[0]!.asked.at(-1)!.body) as { cache_salt: string };
+    expect(sent.cache_salt).toBe(`:${salt}`);
+  }
+  // No JSON, which Python would read all the same.
+  expect((await ask("k-ops", '{"model":"m","cache_salt":"acme","top_p":NaN}')).code).toBe(400);
+  expect(engines[0]!.asked).toHaveLength(2);
+});
+
+test("a tenant's body that can carry no salt is refused", async () => {
+  const { engines, ask } = await guarded();
+  for (const body of ["[1]", "no json", '"text"']) {
+    expect((await ask("k-ana", body)).code, body).toBe(400);
+  }
+  expect(engines[0]!.asked).toHaveLength(0);
+});
+
+test.each([
+  ["no digest", "ops k-ops", "f:1: the second word is no SHA-256"],
+  ["a fourth word", `ops ${digest("a")} t more`, "f:1: a name or tenant"],
+  ["a tenant with a colon", `ops ${digest("a")} t:u`, "f:1: a name or tenant"],
+  ["a key twice", `a ${digest("a")}\nb ${digest("a")}`, "f:2: this key stands there twice"],
+])("a file with %s is refused", (_name, text, says) => {
+  expect(() => new Keys(text, "f")).toThrow(says);
+});
