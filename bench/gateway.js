@@ -128,6 +128,7 @@ const asked = (tokens) => ({
   path: "/v1/completions",
   body: { model: "m", prompt: tokens },
   model: "m",
+  session: null,
 });
 
 /** A prompt of 100,000 tokens that all of four engines hold. */

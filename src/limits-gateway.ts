@@ -83,3 +83,5 @@ export const GATEWAY_PREFILL_TOKENS_PER_S = 10_000;
 /** API keys of the gateway, and characters of a name or tenant. */
 export const GATEWAY_KEYS_MAX = 2_048;
 export const GATEWAY_KEY_WORD_CHARS_MAX = 64;
+/** Positions of one engine on the hash ring. */
+export const GATEWAY_RING_NODES = 100;

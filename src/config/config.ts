@@ -104,7 +104,13 @@ export interface RestoreConfig {
 }
 
 /** How the gateway chooses an engine. */
-export const PRESETS = ["earliest-token", "prefix-weighted", "least-load", "round-robin"] as const;
+export const PRESETS = [
+  "earliest-token",
+  "prefix-weighted",
+  "ring",
+  "least-load",
+  "round-robin",
+] as const;
 export type Preset = (typeof PRESETS)[number];
 
 export interface GatewayConfig {

@@ -94,7 +94,7 @@ export const GATEWAY: {
     },
     preset: {
       kind: choice(PRESETS),
-      doc: "How an engine is chosen. `earliest-token`: the earliest first token, predicted from what waits there, what it holds of the prompt and how fast it computes the rest. `prefix-weighted`: 3 times the share it holds and 2 times its free share of requests. `least-load`: the fewest requests in flight, ties at random. `round-robin`: each in turn.",
+      doc: "How an engine is chosen. `earliest-token`: the earliest first token, predicted from what waits there, what it holds of the prompt and how fast it computes the rest. `prefix-weighted`: 3 times the share it holds and 2 times its free share of requests. `ring`: by the session (`x-session-id`, else `prompt_cache_key` or `user` of the body) on a hash ring, without one by load. `least-load`: the fewest requests in flight, ties at random. `round-robin`: each in turn.",
       fallback: () => null,
       fallbackText: "`earliest-token` with `events`, else `least-load`",
       example: '"least-load"',

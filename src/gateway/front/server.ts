@@ -12,6 +12,7 @@ import {
   GATEWAY_REQUEST_MS,
 } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
+import { sessionOf } from "../score/ring.ts";
 import { BodyBudget, modelOf, parseBody, readBody } from "./body.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding } from "./forward.ts";
@@ -114,7 +115,8 @@ async function pass(
   const body = holder === ANYBODY ? given : withTenant(given, holder, type);
   if (body === null) return refuseCounted(response, "no_json", options);
   const model = modelOf(body.parsed);
-  const choice = await options.router.choose({ path, body: body.parsed, model });
+  const session = sessionOf(request.headers, body.parsed);
+  const choice = await options.router.choose({ path, body: body.parsed, model, session });
   const ownHeaders = holder === ANYBODY ? [] : ["authorization"];
   const about = { model, choice, ownHeaders, arrivedMs };
   await forward({ request, response, body: body.bytes, ...about }, options);

@@ -10,6 +10,7 @@ import type { Prompt, Tokenizer } from "../tokens/tokenizer.ts";
 import { Pace } from "./pace.ts";
 import type { Computing } from "./pace.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
+import { Ring } from "./ring.ts";
 
 /** What of a request the decision stands on. */
 export interface Asked {
@@ -17,6 +18,8 @@ export interface Asked {
   /** The body, parsed; null: it is no JSON. */
   body: unknown;
   model: string | null;
+  /** null: nothing names one. */
+  session: string | null;
 }
 
 /** A request at one engine. */
@@ -54,27 +57,34 @@ const NOTHING: Known = { tokens: 0, hits: new Map(), names: new Map() };
 export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
+  readonly #ring: Ring;
   readonly #paces: ReadonlyMap<Engine, Pace>;
 
   constructor(options: RouterOptions) {
     this.#options = options;
+    this.#ring = new Ring(options.fleet.engines);
     this.#paces = new Map(options.fleet.engines.map((engine) => [engine, new Pace()]));
   }
 
   async choose(asked: Asked): Promise<Choice> {
     const { preset } = this.#options;
-    const isBlind = preset === "least-load" || preset === "round-robin";
-    const known = isBlind ? NOTHING : await this.#know(asked);
-    return { order: this.#orderOf(known), send: (engine) => this.#send(engine, known) };
+    const looks = preset === "earliest-token" || preset === "prefix-weighted";
+    const known = looks ? await this.#know(asked) : NOTHING;
+    return {
+      order: this.#orderOf(known, asked.session),
+      send: (engine) => this.#send(engine, known),
+    };
   }
 
-  #orderOf(known: Known): Order {
+  #orderOf(known: Known, session: string | null): Order {
     const { preset } = this.#options;
     switch (preset) {
       case "round-robin":
         return this.#turns;
       case "least-load":
         return leastLoad;
+      case "ring":
+        return session === null ? leastLoad : this.#ring.orderOf(session);
       case "prefix-weighted":
         return known.tokens === 0
           ? leastLoad
