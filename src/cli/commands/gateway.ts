@@ -4,8 +4,13 @@ import { placeOf } from "../../config/load.ts";
 import { TierkvError } from "../../errors.ts";
 import type { ShownEngine } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
+import { isLocal } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
-import { GATEWAY_CONTROL_POLL_MS, GATEWAY_DRAIN_MS } from "../../limits-gateway.ts";
+import {
+  GATEWAY_CONTROL_POLL_MS,
+  GATEWAY_DRAIN_MS,
+  GATEWAY_START_MS,
+} from "../../limits-gateway.ts";
 import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 
@@ -49,10 +54,14 @@ async function serve(call: Call): Promise<number> {
   const { checkOpenFiles } = await import("../conditions.ts");
   checkOpenFiles();
   const logger = call.createLogger("gateway", config);
+  if (!isLocal(config.gateway.listen) && config.gateway.lan) {
+    logger.warn("[gateway] lan = true: every machine that reaches it may use the engines");
+  }
   const { startGateway } = await import("../../gateway/gateway.ts");
   const steps = [
     {
       name: "gateway",
+      timeoutMs: GATEWAY_START_MS,
       run: async () => {
         const gateway = await startGateway(config.gateway, logger);
         const { url, preset } = gateway;

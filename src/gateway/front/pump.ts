@@ -43,8 +43,14 @@ export function pump(
     let isBegun = false;
     let stalled: NodeJS.Timeout | undefined;
     const ensureBegun = (): void => {
-      if (!isBegun) begin();
+      if (isBegun) return;
       isBegun = true;
+      try {
+        begin();
+      } catch {
+        // A head that cannot be written, from an engine that writes bad ones.
+        response.destroy();
+      }
     };
     const end = (outcome: Outcome): void => {
       clearTimeout(stalled);

@@ -54,7 +54,8 @@ export async function startFront(options: FrontOptions): Promise<Front> {
   const onRequest = (request: IncomingMessage, response: ServerResponse): void => {
     // Whoever writes to a client that is gone learns so by `close`.
     response.on("error", () => {});
-    void answer(request, response, options, budget, state.isClosing);
+    if (state.isClosing) response.setHeader("connection", "close");
+    void answer(request, response, options, budget);
   };
   const { tls } = options;
   const server =
@@ -79,10 +80,8 @@ async function answer(
   response: ServerResponse,
   options: FrontOptions,
   budget: BodyBudget,
-  isClosing: boolean,
 ): Promise<void> {
   const arrivedMs = nowMs();
-  if (isClosing) response.setHeader("connection", "close");
   const path = (request.url ?? "/").replace(/\?.*$/, "");
   const isGet = request.method === "GET";
   if (isGet && path === "/health") return sayHealth(response, options);
@@ -93,8 +92,14 @@ async function answer(
   const bytes = await readBody(request, budget);
   if (bytes === "gone") return options.figures.gone();
   if (typeof bytes === "string") return refuseCounted(response, bytes, options);
-  await pass(request, response, { bytes, holder, path, arrivedMs }, options);
-  budget.give(bytes.length);
+  try {
+    await pass(request, response, { bytes, holder, path, arrivedMs }, options);
+  } catch {
+    // Nested deeper than can be written again: nothing was sent to an engine by then.
+    refuseCounted(response, "no_json", options);
+  } finally {
+    budget.give(bytes.length);
+  }
 }
 
 interface Arrived {

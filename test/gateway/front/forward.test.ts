@@ -72,7 +72,8 @@ test("an engine that breaks off within an event: the connection breaks, too", as
   engines[0]!.fault = "break-mid-event";
   const { text, isCut } = await complete(url, true);
   expect(isCut).toBe(true);
-  expect(text.endsWith('data: {"engi')).toBe(true);
+  expect(text).not.toContain("error");
+  expect(text).not.toContain("[DONE]");
 });
 
 test("an engine that is gone: 503, and the models of the others still answer", async () => {

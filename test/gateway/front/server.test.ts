@@ -36,6 +36,15 @@ test("paths that steer one engine are not passed on", async () => {
   ]);
 });
 
+test("a body that is nested too deep to be written again is refused, and the gateway goes on", async () => {
+  const { url } = await gatewayBefore([["m"]], { preset: "earliest-token" });
+  const deep = `${"[".repeat(200_000)}${"]".repeat(200_000)}`;
+  const body = `{"model":"m","messages":[{"role":"user","content":"p"}],"tools":${deep}}`;
+  const headers = { "content-type": "application/json" };
+  expect((await call(url, "/v1/chat/completions", { body, headers })).code).toBe(400);
+  expect((await call(url, "/health")).code).toBe(200);
+});
+
 test("health says whether any engine answers", async () => {
   const { engines, url } = await gatewayBefore([["m"]]);
   expect((await call(url, "/health")).code).toBe(200);
