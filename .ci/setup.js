@@ -191,7 +191,11 @@ const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.int
 async function main() {
   const startedMs = Date.now();
   const releases = process.argv.includes("--every-release") ? olderReleases() : [OLDEST_RELEASE];
-  const steps = [nodeModules, nativeCore, typescript, engine, ...releases.map(engineOf)];
+  // vLLM's CPU build is for the demo and tests: gigabytes that a vault or an engine's machine does not need.
+  const engines = process.argv.includes("--without-engine")
+    ? []
+    : [engine, ...releases.map(engineOf)];
+  const steps = [nodeModules, nativeCore, typescript, ...engines];
   if (steps.every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);
     return;

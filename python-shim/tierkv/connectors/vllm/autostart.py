@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-import tierkv
+from tierkv import program
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.settings import Settings
 
@@ -113,13 +113,12 @@ class Autostart:
 
 
 def sidecar_command() -> list[str] | None:
-    """Find the command: in the checkout this package was installed from, which fits it, else on PATH."""
-    node = shutil.which("node")
-    script = Path(tierkv.__file__).resolve().parents[2] / "bin" / "tierkv.js"
-    if node is not None and script.is_file():
-        return [node, str(script)]
-    installed = shutil.which("tierkv")
-    return None if installed is None else [installed]
+    """Find the command: the program that came with this package, which fits it, else one on PATH."""
+    try:
+        return program.command()
+    except program.ProgramMissingError:
+        installed = shutil.which("tierkv")
+        return None if installed is None else [installed]
 
 
 def _prepare(directory: Path) -> None:

@@ -1,0 +1,83 @@
+// Owns the program as packages carry it: JavaScript in few files without node_modules, the native core's loader, and the licences of all.
+import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { rolldown } from "rolldown";
+import { at } from "../.ci/lib/paths.js";
+import { licences } from "./licences.js";
+
+const require = createRequire(import.meta.url);
+
+/** Piscina starts this file from beside its own, by name. */
+const POOL_WORKER = "worker";
+
+/** What CommonJS modules ask for, for those in the bundle. */
+const COMMONJS_NAMES = [
+  'import { dirname as dirnameOfBundle } from "node:path";',
+  'import { fileURLToPath as pathOfBundle } from "node:url";',
+  "const __filename = pathOfBundle(import.meta.url);",
+  "const __dirname = dirnameOfBundle(__filename);",
+].join("\n");
+
+/** Files of a package beside the bundle: from the repository, by the name that the program knows. */
+const COPIED = ["bin/tierkv.js", "proto/tierkv.proto", "proto/health.proto", "tierkv.toml.example"];
+
+/**
+ * Writes the program into `folder`: `bin/`, `dist/`, `proto/`, `core/` and `package.json`. The native addon is not among it.
+ * `dist/` has to be built. Resolves to the names of the bundled npm packages.
+ */
+export async function writeProgram(folder) {
+  rmSync(folder, { recursive: true, force: true });
+  for (const path of COPIED) copy(path, join(folder, path));
+  copy("crates/node/index.js", join(folder, "core", "index.js"));
+  const inputs = {
+    "cli/main": at("dist/cli/main.js"),
+    "codec/worker": at("dist/codec/worker.js"),
+    [`cli/${POOL_WORKER}`]: require.resolve("piscina").replace(/[^/]+$/, `${POOL_WORKER}.js`),
+  };
+  const bundled = await bundle(inputs, join(folder, "dist"));
+  const { name, version, description, license, engines } = manifest();
+  const program = { name, version, description, license, type: "module", engines };
+  const imports = { "#core": "./core/index.js" };
+  const bin = { tierkv: "bin/tierkv.js" };
+  write(join(folder, "package.json"), `${JSON.stringify({ ...program, bin, imports }, null, 2)}\n`);
+  write(join(folder, "THIRD-PARTY.txt"), licences(bundled));
+  copy("LICENSE", join(folder, "LICENSE"));
+  return bundled;
+}
+
+/** Files lie as deep as in `dist` of a checkout, because paths beside the program are relative to them. */
+async function bundle(input, dir) {
+  const build = await rolldown({
+    input,
+    platform: "node",
+    // The core is loaded by name; Piscina does without the other, which is native, too.
+    external: ["#core", "@napi-rs/nice"],
+    logLevel: "warn",
+    transform: { define: { TIERKV_VERSION: JSON.stringify(manifest().version) } },
+  });
+  const { output } = await build.write({
+    dir,
+    format: "esm",
+    entryFileNames: "[name].js",
+    chunkFileNames: "cli/[name]-[hash].js",
+    banner: COMMONJS_NAMES,
+    minify: "dce-only",
+  });
+  await build.close();
+  const modules = output.flatMap(({ moduleIds }) => moduleIds ?? []);
+  const found = modules.map((id) => /.*node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(id)?.[1]);
+  return [...new Set(found.filter((name) => name !== undefined))].sort();
+}
+
+export const manifest = () => JSON.parse(readFileSync(at("package.json"), "utf8"));
+
+function copy(from, to) {
+  mkdirSync(join(to, ".."), { recursive: true });
+  cpSync(at(from), to);
+}
+
+function write(path, text) {
+  mkdirSync(join(path, ".."), { recursive: true });
+  writeFileSync(path, text);
+}

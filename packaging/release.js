@@ -1,0 +1,93 @@
+// Owns `npm run release`: every artefact of this version in `release/`, with checksums, a bill of materials and where it came from.
+import { execFileSync } from "node:child_process";
+import { createHash } from "node:crypto";
+import { mkdirSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { VENV_BIN, at } from "../.ci/lib/paths.js";
+import { compile, compilerIn } from "./addon.js";
+import { manifest, writeProgram } from "./bundle.js";
+import { makePlatformPackage, makeProgramPackage } from "./npm.js";
+import { TARGETS, addonName } from "./targets.js";
+import { makeWheel } from "./wheel.js";
+
+const USAGE = `Usage: npm run release [-- --only PLATFORM[,PLATFORM]] [--addon FILE] [--folder FOLDER]
+
+  --only    of ${TARGETS.map(({ name }) => name).join(", ")}; all where it is left out
+  --addon   a native core that is there already, for the one platform that --only names
+  --folder  where to write (default: release)
+`;
+const WHEEL_BYTES_MAX = 15e6;
+
+const say = (text) => process.stdout.write(`${text}\n`);
+const output = (command, args) => execFileSync(command, args, { encoding: "utf8" }).trim();
+
+const { values } = parseArgs({
+  options: {
+    only: { type: "string" },
+    addon: { type: "string" },
+    folder: { type: "string", default: at("release") },
+  },
+});
+
+function chosen() {
+  const wanted = values.only?.split(",") ?? TARGETS.map(({ name }) => name);
+  const targets = TARGETS.filter(({ name }) => wanted.includes(name));
+  if (targets.length < wanted.length || (values.addon !== undefined && targets.length !== 1)) {
+    process.stderr.write(USAGE);
+    process.exit(2);
+  }
+  return targets;
+}
+
+const targets = chosen();
+const { folder } = values;
+const program = join(folder, "program");
+rmSync(folder, { recursive: true, force: true });
+mkdirSync(folder, { recursive: true });
+
+const bundled = await writeProgram(program);
+say(`program: ${bundled.length} npm packages bundled`);
+const compiler = values.addon === undefined ? compilerIn(at(".venv-packaging")) : null;
+const python = join(compiler ?? VENV_BIN, "python");
+for (const target of targets) {
+  const addon = values.addon ?? join(folder, addonName(target));
+  if (compiler !== null) compile(target, addon, compiler);
+  makeWheel({ target, program, addon, folder, python });
+  makePlatformPackage({ target, addon, folder, manifest: manifest() });
+  if (compiler !== null) rmSync(addon);
+}
+makeProgramPackage({ targets, program, folder, manifest: manifest() });
+rmSync(program, { recursive: true });
+
+const bom = output("node", [at(".ci", "supply-chain.js"), "--sbom"]);
+writeFileSync(join(folder, "sbom.cdx.json"), `${bom}\n`);
+writeFileSync(join(folder, "provenance.json"), `${JSON.stringify(provenance(), null, 2)}\n`);
+const artefacts = readdirSync(folder).sort();
+const sums = artefacts.map((name) => `${digest(join(folder, name))}  ${name}\n`);
+writeFileSync(join(folder, "SHA256SUMS"), sums.join(""));
+for (const name of artefacts) {
+  const { size } = statSync(join(folder, name));
+  say(`${(size / 1e6).toFixed(1).padStart(6)} MB  ${name}`);
+  if (name.endsWith(".whl") && size > WHEEL_BYTES_MAX) throw new Error(`${name} is above 15 MB`);
+}
+
+/** What the artefacts were made of and by. */
+function provenance() {
+  const git = (...args) => output("git", ["-C", at(), ...args]);
+  return {
+    version: manifest().version,
+    commit: git("rev-parse", "HEAD"),
+    isClean: git("status", "--porcelain") === "",
+    tools: {
+      node: process.version,
+      rustc: output("rustc", ["--version"]),
+      ...(compiler === null ? {} : { zigbuild: output(join(compiler, "cargo-zigbuild"), ["-V"]) }),
+    },
+    platforms: targets.map(({ name, rust, wheel }) => ({ name, rust, wheel })),
+  };
+}
+
+function digest(path) {
+  return createHash("sha256").update(readFileSync(path)).digest("hex");
+}

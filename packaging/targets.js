@@ -1,0 +1,31 @@
+// Owns the platforms that packages are made for: how the native core is compiled, and what each registry calls the platform.
+
+/** `rust`: the target, with the oldest glibc that it may ask for; `node`: napi's name; `npm`: what an installer compares. */
+export const TARGETS = [
+  {
+    name: "linux-x64-gnu",
+    rust: "x86_64-unknown-linux-gnu.2.28",
+    wheel: "manylinux_2_28_x86_64",
+    npm: { os: ["linux"], cpu: ["x64"], libc: ["glibc"] },
+  },
+  {
+    name: "linux-arm64-gnu",
+    rust: "aarch64-unknown-linux-gnu.2.28",
+    wheel: "manylinux_2_28_aarch64",
+    npm: { os: ["linux"], cpu: ["arm64"], libc: ["glibc"] },
+  },
+  {
+    name: "linux-x64-musl",
+    rust: "x86_64-unknown-linux-musl",
+    wheel: "musllinux_1_2_x86_64",
+    npm: { os: ["linux"], cpu: ["x64"], libc: ["musl"] },
+  },
+  {
+    name: "linux-arm64-musl",
+    rust: "aarch64-unknown-linux-musl",
+    wheel: "musllinux_1_2_aarch64",
+    npm: { os: ["linux"], cpu: ["arm64"], libc: ["musl"] },
+  },
+];
+
+export const addonName = ({ name }) => `tierkv-core.${name}.node`;

@@ -1,0 +1,117 @@
+// Owns the proof that a wheel is whole: installed where nothing of the checkout is found, it serves a vault that gives records back.
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, expect, test } from "vitest";
+
+const ROOT = fileURLToPath(new URL("../..", import.meta.url));
+const TARGET = process.arch === "arm64" ? "linux-arm64-gnu" : "linux-x64-gnu";
+const ADDON = join(ROOT, "crates", "node", `tierkv-core.${TARGET}.node`);
+const WHEEL_BYTES_MAX = 15e6;
+const TIMEOUT_MS = 60_000;
+
+const base = mkdtempSync(join(tmpdir(), "tierkv-packages-"));
+const release = join(base, "release");
+const venv = join(base, "venv");
+const tierkv = join(venv, "bin", "tierkv");
+/** Nothing of this checkout, no compiler: the wheel, the standard tools and Node.js. */
+const env = {
+  PATH: `${dirname(process.execPath)}:/usr/bin:/bin`,
+  HOME: base,
+  XDG_RUNTIME_DIR: join(base, "run"),
+  TMPDIR: join(base, "tmp"),
+};
+
+const run = (command: string, args: readonly string[]): string =>
+  execFileSync(command, args, { cwd: base, env, encoding: "utf8", timeout: TIMEOUT_MS });
+
+beforeAll(() => {
+  for (const folder of [env.XDG_RUNTIME_DIR, env.TMPDIR]) mkdirSync(folder, { mode: 0o700 });
+  const script = join(ROOT, "packaging", "release.js");
+  const args = [script, "--only", TARGET, "--addon", ADDON, "--folder", release];
+  execFileSync(process.execPath, args, { cwd: ROOT, timeout: TIMEOUT_MS, stdio: "pipe" });
+  const python = join(ROOT, ".venv", "bin", "python");
+  execFileSync(python, ["-m", "venv", "--without-pip", venv], { timeout: TIMEOUT_MS });
+  const uv = join(ROOT, ".venv", "bin", "uv");
+  const install = ["pip", "install", "--no-config", "--offline", "--no-index"];
+  const wheel = join(release, named(".whl"));
+  execFileSync(uv, [...install, "--python", join(venv, "bin", "python"), wheel], {
+    timeout: TIMEOUT_MS,
+    stdio: "pipe",
+  });
+}, 2 * TIMEOUT_MS);
+
+afterAll(() => rmSync(base, { recursive: true, force: true }));
+
+function named(ending: string): string {
+  const found = readdirSync(release).filter((name) => name.endsWith(ending));
+  expect(found).toHaveLength(1);
+  return found[0]!;
+}
+
+test("the command of the installed wheel is this release, and names its licences", () => {
+  expect(run(tierkv, ["--version"])).toMatch(/^\d+\.\d+\.\d+\n$/);
+  const files = run(join(venv, "bin", "python"), [
+    "-c",
+    "from importlib.metadata import files; print('\\n'.join(map(str, files('tierkv'))))",
+  ]);
+  expect(files).toContain("tierkv/_program/THIRD-PARTY.txt");
+  expect(files).toContain("tierkv/connectors/vllm/connector.py");
+  expect(files).not.toMatch(/node_modules|lab\/|tests\//);
+});
+
+test("what a wheel may weigh", () => {
+  const wheel = execFileSync("stat", ["-c", "%s", join(release, named(".whl"))], {
+    encoding: "utf8",
+  });
+  expect(Number(wheel)).toBeLessThan(WHEEL_BYTES_MAX);
+});
+
+test("checksums name every artefact", () => {
+  run("bash", ["-c", `cd ${release} && sha256sum --check --strict --quiet SHA256SUMS`]);
+  const listed = run("bash", ["-c", `cut -d' ' -f3 ${release}/SHA256SUMS | sort`]);
+  const there = readdirSync(release).filter((name) => name !== "SHA256SUMS");
+  expect(listed.trim().split("\n")).toEqual(there.toSorted());
+});
+
+test("without Node.js the command says what to do", () => {
+  const python = join(venv, "bin", "python");
+  const code = "from tierkv.program import main; main()";
+  const script = `PATH=/nowhere ${python} -c '${code}' 2>&1 || true`;
+  expect(run("bash", ["-c", script])).toBe(
+    'tierkv: Node.js 20.19 or newer is needed, none is on PATH; run `pip install "tierkv[node]"`, ' +
+      "or install Node.js (SYSTEM)\n",
+  );
+});
+
+test("a sidecar of the wheel starts its vault, which takes records and gives them back", async () => {
+  const config = join(base, "tierkv.toml");
+  writeFileSync(config, `[sidecar]\nsocket = "${join(env.XDG_RUNTIME_DIR, "sidecar.sock")}"\n`);
+  const sidecar = spawn(tierkv, ["sidecar", "--config", config], {
+    cwd: base,
+    env,
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let log = "";
+  for (const stream of [sidecar.stdout, sidecar.stderr]) stream.on("data", (text) => (log += text));
+  try {
+    while (!log.includes("sidecar ready")) {
+      if (sidecar.exitCode !== null) throw new Error(log);
+      await Promise.race([
+        once(sidecar.stderr, "data"),
+        once(sidecar.stdout, "data"),
+        once(sidecar, "exit"),
+      ]);
+    }
+    const measured = run(tierkv, ["bench", "--config", config]);
+    expect(measured).toMatch(/restore, int8 records, checked and decoded\s+[\d.]+ [MG]B\/s/);
+    expect(JSON.parse(run(tierkv, ["status", "--json", "--config", config]))).toMatchObject({});
+  } finally {
+    sidecar.kill("SIGTERM");
+    if (sidecar.exitCode === null) await once(sidecar, "exit");
+  }
+  expect(sidecar.exitCode).toBe(0);
+});
