@@ -126,7 +126,8 @@ export const STAGES = [
   pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"),
   {
     ...pytest("engine", ENGINE_TIMEOUT_MS, "-m", "not nightly", "test/engine"),
-    env: { TIERKV_TEST_RELEASES: `${OLDEST_RELEASE},${NEWEST_RELEASE}` },
+    // All other tests run on the newest; the nightly run has every one.
+    env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE },
   },
 ];
 
