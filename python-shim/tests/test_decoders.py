@@ -192,7 +192,7 @@ STEPS = st.builds(
     ticket=NUMBERS,
     saves=st.lists(
         st.builds(SaveItem, NUMBERS, NUMBERS, HASHES, HASHES, NUMBERS, NUMBERS), max_size=3
-    ),
+    ).map(tuple),
     loads=st.lists(
         st.builds(
             LoadPart,
@@ -204,7 +204,10 @@ STEPS = st.builds(
             st.booleans(),
         ),
         max_size=3,
-    ),
+    ).map(tuple),
+    namespace=st.just(b"") | HASHES,
+    question=st.just(0) | NUMBERS,
+    is_off=st.booleans(),
     tokens=NUMBERS,
     attended=NUMBERS,
 )

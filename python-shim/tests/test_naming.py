@@ -80,7 +80,7 @@ def test_before_the_workers_word_nothing_is_saved_and_requests_wait_for_it(bench
     request = bench.new(Request("r", 16))
     assert bench.ask(request) == ASK_AGAIN
     assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
-    assert bench.hand_over(request, (1, 5, 4)).saves == []
+    assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
     assert bench.shim.counters.get("steps_unnamed") == 2
     bench.shim.update_connector_output(step_output(resolved={0: RESOLVED}))
     assert bench.ask(request) == ASK_AGAIN  # now for the sidecar
@@ -168,13 +168,13 @@ def test_only_the_engines_one_connector_takes_the_handshake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours = object.__new__(TierKVConnector)
-    ours.scheduler_side, ours.worker_side = None, worker()
+    ours.take(worker())
     for alone in (True, False):
         monkeypatch.setattr(compat, "is_alone", lambda one, alone=alone: alone)
         assert (ours.get_handshake_metadata() is not None) == alone
     heard: list[Any] = []
     scheduler = SimpleNamespace(introduce=heard.append, failures=Failures(Counters()))
-    ours.scheduler_side = scheduler  # type: ignore[assignment]
+    ours.half = ours.scheduler_side = scheduler  # type: ignore[assignment]
     theirs = {(0, 0): Introduction(0, RESOLVED), (0, 1): object()}
     ours.set_xfer_handshake_metadata_pp_aware(theirs)
     assert heard == [{0: RESOLVED}]

@@ -109,7 +109,7 @@ class Bench:
 
     def reclaim(self, prefetch: Frame) -> None:
         self._about(prefetch, t="reclaim")
-        wait_until(lambda: prefetch["plan"] in self.shim._book._wanted_back, "the wish arrived")
+        wait_until(lambda: prefetch["plan"] in self.shim._book.wanted_back, "the wish arrived")
 
     def _about(self, prefetch: Frame, **fields: Any) -> None:
         self.fake.send({"req": prefetch["req"], "plan": prefetch["plan"], **fields})

@@ -47,10 +47,13 @@ class FirstStep:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        if has_tiles():
+        #: A larger step has yet to come.
+        self.is_awaited = has_tiles()
+        if self.is_awaited:
             grid.left_tokens = limits.AMX_FIRST_TOKENS
 
     def note(self, tokens: int) -> None:
         """Hear how many tokens a step computes."""
         if tokens >= limits.AMX_FIRST_TOKENS:
             self._grid.left_tokens = 1
+            self.is_awaited = False

@@ -24,11 +24,17 @@ class Arrivals:
         #: Handed over in this step; whether vLLM got them is known with the next one.
         self._taken: tuple[set[str], set[str]] = (set(), set())
         self._taken_blocks: set[int] = set()
+        self.is_unconfirmed = False
 
     @property
     def can_fail(self) -> bool:
         """Tell whether vLLM can be told that blocks are lost."""
         return compat.fails_requests() or self._is_single
+
+    @property
+    def has_news(self) -> bool:
+        """Tell whether `take` has something to give."""
+        return bool(self._received or self._failed)
 
     def is_broken(self, req_id: str) -> bool:
         """Tell whether a part of this admission has failed already."""
@@ -86,13 +92,19 @@ class Arrivals:
 
     def take(self) -> tuple[set[str], set[str]]:
         """Give the ids received since the last call, and those that failed."""
+        if not self.has_news:
+            return set(), set()
         received, failed = self._received - self._failed, self._failed
         self._received, self._failed = set(), set()
         self._taken = received, failed
+        self.is_unconfirmed = True
         return received, failed
 
     def take_failed_blocks(self) -> set[int]:
         """Give the ids of blocks whose load failed since the last call, for releases before 0.30."""
+        if not self._failed_blocks:
+            return set()
+        self.is_unconfirmed = True
         self._taken_blocks, self._failed_blocks = self._failed_blocks, set()
         return self._taken_blocks
 
@@ -115,3 +127,4 @@ class Arrivals:
         """Hear that the next step begins: what was taken has arrived."""
         self._taken = set(), set()
         self._taken_blocks = set()
+        self.is_unconfirmed = False

@@ -126,19 +126,24 @@ class BlockTables:
 
     def __init__(self) -> None:
         self._tables: dict[str, list[list[int]]] = {}
+        self._state: Any = None
 
-    def of_step(self, scheduler_output: Any) -> Callable[[str], Sequence[Sequence[int]] | None]:
-        """Give a function from request id to its tables in this step; None for a request it does not know."""
-        state = getattr(scheduler_output, "kv_connector_block_state", None)
-        if state is not None:
-            # 0.29 sends the tables themselves, later releases look them up when asked.
-            snapshot: Mapping[str, Sequence[Sequence[int]]] | None
-            snapshot = getattr(state, "block_ids", None)
-            found: Callable[[str], Sequence[Sequence[int]] | None]
-            found = state.get_block_ids if snapshot is None else snapshot.get
-            return found
-        self._add_up(scheduler_output)
-        return self._tables.get
+    def hear(self, scheduler_output: Any) -> None:
+        """Take a step; to be called for each."""
+        self._state = getattr(scheduler_output, "kv_connector_block_state", None)
+        if self._state is None:
+            self._add_up(scheduler_output)
+
+    def of(self, req_id: str) -> Sequence[Sequence[int]] | None:
+        """Give a request's tables in this step; None for one that it does not know."""
+        if self._state is None:
+            return self._tables.get(req_id)
+        # 0.29 sends the tables themselves, later releases look them up when asked.
+        snapshot: Mapping[str, Sequence[Sequence[int]]] | None
+        snapshot = getattr(self._state, "block_ids", None)
+        found: Sequence[Sequence[int]] | None
+        found = self._state.get_block_ids(req_id) if snapshot is None else snapshot.get(req_id)
+        return found
 
     def _add_up(self, scheduler_output: Any) -> None:
         for req_id in scheduler_output.finished_req_ids:
@@ -173,11 +178,7 @@ def check_hash_root() -> None:
 
 def transfer_results(received: set[str], failed: set[str]) -> Any:
     """Build 0.30's snapshot of finished transfers; a failed id is also among the received."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: PLC0415 - absent before 0.30
-        KVConnectorTransferResults,
-    )
-
-    return KVConnectorTransferResults(
+    return connector_base.KVConnectorTransferResults(
         finished_sending=set(), finished_recving=received | failed, failed_recving=failed
     )
 

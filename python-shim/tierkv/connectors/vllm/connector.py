@@ -25,58 +25,58 @@ log = logging.getLogger("tierkv.shim")
 
 
 def _owed_alloc(self: "TierKVConnector", request: Any, blocks: Any, tokens: int) -> None:
-    self._scheduler.owed.alloc(request, blocks, tokens)
+    self.scheduler_side.owed.alloc(request, blocks, tokens)
 
 
 def _owed_step(self: "TierKVConnector", scheduler_output: Any) -> StepMetadata:
-    return self._scheduler.owed.step(scheduler_output)
+    return self.scheduler_side.owed.step(scheduler_output)
 
 
 def _owed_output(self: "TierKVConnector", connector_output: Any) -> None:
-    self._scheduler.owed.output(connector_output)
+    self.scheduler_side.owed.output(connector_output)
 
 
 def _owed_finish(self: "TierKVConnector", request: Any, block_ids: Any) -> tuple[bool, None]:
     del block_ids
-    self._scheduler.owed.finished(request)
+    self.scheduler_side.owed.finished(request)
     return False, None
 
 
 def _owed_binding(self: "TierKVConnector", connector_metadata: Any) -> None:
     KVConnectorBase_V1.bind_connector_metadata(self, connector_metadata)
-    self._worker.confirm()
+    self.worker_side.confirm()
 
 
 def _owed_load(self: "TierKVConnector", forward_context: Any, **kwargs: Any) -> None:
     del forward_context, kwargs
     for part in self._metadata.loads:
-        self._worker.arrivals.fail(part)
-    self._worker.owe_saves(self._metadata)
+        self.worker_side.arrivals.fail(part)
+    self.worker_side.owe_saves(self._metadata)
 
 
 def _owed_save(self: "TierKVConnector") -> None:
-    self._worker.owe_saves(self._metadata)
+    self.worker_side.owe_saves(self._metadata)
 
 
 def _owed_finished(
     self: "TierKVConnector", finished_req_ids: set[str]
 ) -> tuple[set[str] | None, set[str] | None]:
     del finished_req_ids
-    received, failed = self._worker.arrivals.take_again()
+    received, failed = self.worker_side.arrivals.take_again()
     return None, (received | failed) or None
 
 
 def _owed_failed_blocks(self: "TierKVConnector") -> set[int]:
-    return self._worker.arrivals.take_blocks_again()
+    return self.worker_side.arrivals.take_blocks_again()
 
 
 def _owed_results(self: "TierKVConnector", finished_req_ids: set[str]) -> Any:
     del finished_req_ids
-    return compat.transfer_results(*self._worker.arrivals.take_again())
+    return compat.transfer_results(*self.worker_side.arrivals.take_again())
 
 
 def _owed_receipts(self: "TierKVConnector") -> StepReceipts | None:
-    return self._worker.owed_receipts()
+    return self.worker_side.owed_receipts()
 
 
 class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
@@ -99,31 +99,27 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
         groups = read_groups(vllm_config, kv_cache_config, settings.states)
         same = replicas.copies(vllm_config, kv_cache_config)
-        self.scheduler_side: SchedulerShim | None = None
-        self.worker_side: WorkerShim | None = None
         if role == KVConnectorRole.SCHEDULER:
             if compat.set_recompute_policy(vllm_config):
                 log.info(
                     "tierKV: set kv_load_failure_policy to 'recompute': lost blocks are recomputed, no request fails"
                 )
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
-            self.scheduler_side = SchedulerShim(
-                vllm_config, settings, groups, kv_cache_config, copies=same
-            )
+            self.take(SchedulerShim(vllm_config, settings, groups, kv_cache_config, copies=same))
         else:
-            self.worker_side = WorkerShim(
-                vllm_config, settings, groups, kv_cache_config.num_blocks, copies=same
-            )
+            blocks = kv_cache_config.num_blocks
+            self.take(WorkerShim(vllm_config, settings, groups, blocks, copies=same))
             amx.ask_kernel()
             self.worker_side.weights.install(compat.worker_above())
         self.half.counters.add("failpoints_armed", armed)
 
-    @property
-    def half(self) -> SchedulerShim | WorkerShim:
-        """Give the half that lives in this process."""
-        half = self.scheduler_side or self.worker_side
-        assert half is not None
-        return half
+    def take(self, half: SchedulerShim | WorkerShim) -> None:
+        """Take the half that lives in this process."""
+        self.half = half
+        if isinstance(half, SchedulerShim):
+            self.scheduler_side = half
+        else:
+            self.worker_side = half
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -133,9 +129,9 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded(is_vital=False)
     def get_kv_connector_stats(self) -> TierKVStats | None:
         """Give what this half counted since the last call; None where that is nothing."""
-        times = self.scheduler_side.restore_times.take() if self.scheduler_side else {}
-        stats = TierKVStats.of(self.half.counters.take_changes("vllm"), times)
-        return None if stats.is_empty() else stats
+        times = self.half.restore_times.take()
+        events = self.half.counters.take_changes("vllm")
+        return TierKVStats.of(events, times) if events or times else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TierKVStats:
@@ -155,48 +151,48 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     # --- scheduler side -------------------------------------------------------------------
 
-    @property
-    def _scheduler(self) -> SchedulerShim:
-        assert self.scheduler_side is not None
-        return self.scheduler_side
-
     @guarded()
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """See SchedulerShim.bind_gpu_block_pool."""
-        self._scheduler.bind_gpu_block_pool(gpu_block_pool)
+        self.scheduler_side.bind_gpu_block_pool(gpu_block_pool)
 
     @guarded()
     def on_new_request(self, request: Any) -> None:
         """See SchedulerShim.on_new_request."""
-        self._scheduler.on_new_request(request)
+        self.scheduler_side.on_new_request(request)
 
     @guarded()
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
         """See SchedulerShim.get_num_new_matched_tokens."""
-        return self._scheduler.get_num_new_matched_tokens(request, num_computed_tokens)
+        return self.scheduler_side.get_num_new_matched_tokens(request, num_computed_tokens)
 
     @guarded(_owed_alloc)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """See SchedulerShim.update_state_after_alloc."""
-        self._scheduler.update_state_after_alloc(request, blocks, num_external_tokens)
+        self.scheduler_side.update_state_after_alloc(request, blocks, num_external_tokens)
 
     @guarded(_owed_step)
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """See SchedulerShim.build_connector_meta."""
-        metadata = self._scheduler.build_connector_meta(scheduler_output)
-        self._scheduler.hand_over()
+        metadata = self.scheduler_side.build_connector_meta(scheduler_output)
+        if metadata.saves or metadata.loads:
+            self.scheduler_side.hand_over()
         return metadata
 
     @guarded(_owed_output)
     def update_connector_output(self, connector_output: Any) -> None:
         """See SchedulerShim.update_connector_output."""
-        self._scheduler.update_connector_output(connector_output)
+        if (
+            connector_output.finished_recving
+            or connector_output.kv_connector_worker_meta is not None
+        ):
+            self.scheduler_side.update_connector_output(connector_output)
 
     @guarded(_owed_finish)
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """Never keep a request's blocks: saves hold references of their own."""
         del block_ids
-        self._scheduler.request_finished(request)
+        self.scheduler_side.request_finished(request)
         return False, None
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
@@ -206,30 +202,25 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded(is_vital=False)
     def has_pending_push_work(self) -> bool:
         """See SchedulerShim.has_pending_work (0.24 and later)."""
-        return self._scheduler.has_pending_work()
+        return self.scheduler_side.has_pending_work()
 
     @guarded(is_vital=False)
     def has_pending_block_frees(self) -> bool:
         """See SchedulerShim.has_pending_block_frees (0.30 and later)."""
-        return self._scheduler.has_pending_block_frees()
+        return self.scheduler_side.has_pending_block_frees()
 
     @guarded()
     def reset_cache(self) -> bool:
         """See SchedulerShim.reset_cache."""
-        return self._scheduler.reset_cache()
+        return self.scheduler_side.reset_cache()
 
     @guarded(is_vital=False)
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
         """See SchedulerShim.introduce; beside other connectors it may be another's handshake."""
         ours = [item for item in metadata.values() if isinstance(item, Introduction)]
-        self._scheduler.introduce({item.rank: item.resolved for item in ours})
+        self.scheduler_side.introduce({item.rank: item.resolved for item in ours})
 
     # --- worker side -------------------------------------------------------------------
-
-    @property
-    def _worker(self) -> WorkerShim:
-        assert self.worker_side is not None
-        return self.worker_side
 
     @property
     def _metadata(self) -> StepMetadata:
@@ -240,29 +231,31 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded(lets_through=(ValueError,))
     def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """See WorkerShim.register_kv_caches."""
-        self._worker.register_kv_caches(kv_caches)
+        self.worker_side.register_kv_caches(kv_caches)
 
     @guarded(_owed_binding)
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """See WorkerShim.begin_step."""
         super().bind_connector_metadata(connector_metadata)
-        self._worker.begin_step(self._metadata)
+        self.worker_side.begin_step(connector_metadata)
 
     @guarded(is_vital=False)
     def get_handshake_metadata(self) -> Introduction | None:
         """See WorkerShim.introduce; beside other connectors the first step's receipts carry it."""
-        return self._worker.introduce() if compat.is_alone(self) else None
+        return self.worker_side.introduce() if compat.is_alone(self) else None
 
     @guarded()
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         """See WorkerShim.handle_preemptions."""
-        self._worker.handle_preemptions(kv_connector_metadata)
+        self.worker_side.handle_preemptions(kv_connector_metadata)
 
     @guarded(_owed_load)
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """See WorkerShim.start_load_kv."""
         del forward_context, kwargs
-        self._worker.start_load_kv(self._metadata)
+        metadata = self.worker_side.step
+        if metadata.loads or not metadata.has_forward:
+            self.worker_side.start_load_kv(metadata)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Loads are asynchronous and whole before a forward uses them: no layer ever waits."""
@@ -275,38 +268,42 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded(_owed_save)
     def wait_for_save(self) -> None:
         """See WorkerShim.wait_for_save."""
-        self._worker.wait_for_save(self._metadata)
+        metadata = self.worker_side.step
+        if metadata.saves or metadata.tokens or metadata.checks:
+            self.worker_side.wait_for_save(metadata)
+
+    def _take_finished(self) -> tuple[set[str], set[str]]:
+        worker = self.worker_side
+        return worker.take_finished() if worker.has_transfers else (set(), set())
 
     @guarded(_owed_finished)
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Report loads the way releases before 0.30 ask."""
         del finished_req_ids
-        received, failed = self._worker.take_finished()
+        received, failed = self._take_finished()
         return None, (received | failed) or None
 
     @guarded(_owed_failed_blocks)
     def get_block_ids_with_load_errors(self) -> set[int]:
         """See Arrivals.take_failed_blocks."""
-        return self._worker.arrivals.take_failed_blocks()
+        return self.worker_side.arrivals.take_failed_blocks()
 
     @guarded(_owed_results)
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Report loads and failed loads the way 0.30 and later ask."""
         del finished_req_ids
-        received, failed = self._worker.take_finished()
+        received, failed = self._take_finished()
         return compat.transfer_results(received, failed)
 
     @guarded(_owed_receipts)
     def build_connector_worker_meta(self) -> StepReceipts | None:
         """See WorkerShim.take_receipts."""
-        return self._worker.take_receipts()
+        return self.worker_side.take_receipts()
 
     @guarded(is_vital=False)
     def shutdown(self) -> None:
         """End whichever half lives in this process."""
-        for half in (self.scheduler_side, self.worker_side):
-            if half is not None:
-                half.shutdown()
+        self.half.shutdown()
 
 
 def _log_like_vllm() -> None:

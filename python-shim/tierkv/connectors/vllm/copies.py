@@ -27,6 +27,9 @@ class Batch:
 class Copier(Protocol):
     """Moves batches; `when_done` runs on the engine's thread, from `save`, `load` or `poll`."""
 
+    #: Batches have not ended: `poll` is to be called.
+    is_running: bool
+
     def save(self, batch: Batch) -> None:
         """Copy engine blocks into slots, after the work already queued for this step."""
 
@@ -56,6 +59,8 @@ def make_copier(device: torch.device, clock: StepClock) -> Copier:
 
 class CpuCopier:
     """Plain copies on the engine's own thread; they are done when the call returns."""
+
+    is_running = False
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -101,6 +106,7 @@ class CudaCopier:
         self._load_stream = torch.cuda.Stream(device)
         self._running: list[tuple[Any, bool, Batch]] = []
         self._pinned: dict[int, Arena] = {}
+        self.is_running = False
 
     def _pin(self, arena: Arena) -> None:
         if arena.arena_id not in self._pinned:
@@ -126,6 +132,7 @@ class CudaCopier:
                 batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
             event.record(stream)
         self._running.append((event, to_slot, batch))
+        self.is_running = True
 
     def poll(self) -> None:
         """Finish batches whose event has passed, in any order."""
@@ -137,6 +144,7 @@ class CudaCopier:
             else:
                 still_running.append((event, is_save, batch))
         self._running = still_running
+        self.is_running = bool(still_running)
 
     def fence(self) -> None:
         """Let the engine's stream wait for running saves: their source blocks may be overwritten next."""

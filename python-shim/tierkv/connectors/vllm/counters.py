@@ -13,11 +13,15 @@ class Counters:
         self._lock = Lock()
         self._total: dict[str, int] = {}
         self._reported: dict[str, dict[str, int]] = {}
+        #: Raised by each change; what each reader has seen of it.
+        self._version = 0
+        self._seen: dict[str, int] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
         if amount:
             with self._lock:
                 self._total[name] = self._total.get(name, 0) + amount
+                self._version += 1
 
     def get(self, name: str) -> int:
         with self._lock:
@@ -29,7 +33,10 @@ class Counters:
 
     def take_changes(self, reader: str = "sidecar") -> dict[str, int]:
         """Differences since that reader's last call; empty when nothing happened."""
+        if self._seen.get(reader, 0) == self._version:
+            return {}
         with self._lock:
+            self._seen[reader] = self._version
             reported = self._reported.get(reader, {})
             changes = {
                 name: total - reported.get(name, 0)
@@ -51,6 +58,8 @@ class Durations:
 
     def take(self) -> dict[str, list[float]]:
         """Those since the last call."""
+        if not self._kept:
+            return {}
         taken = {name: list(kept) for name, kept in self._kept.items()}
         self._kept.clear()
         return taken

@@ -43,12 +43,15 @@ class StepGauge:
         self._running: deque[tuple[int, int, Any, Any]] = deque(maxlen=limits.STEP_SAMPLES_MAX)
         self._begun: tuple[int, int, Any] | None = None
         self._loading_s = 0.0
+        #: A step is being measured: also those without tokens are to be told.
+        self.is_running = False
 
     def begin(self, tokens: int, attended: int) -> None:
         """Hear that a step starts; `tokens` is 0 where nothing worth learning is computed."""
         self._collect()
         self._loading_s = 0.0
         self._begun = (tokens, attended, self._mark()) if tokens else None
+        self.is_running = bool(tokens or self._running)
 
     def loaded(self, seconds: float) -> None:
         """Take the time of our own loads, which run on the engine's thread, out of the step."""
@@ -64,6 +67,7 @@ class StepGauge:
             self._running.append((tokens, attended, mark, self._mark()))
         else:
             self._note(tokens, attended, time.perf_counter() - mark - self._loading_s)
+            self.is_running = False
 
     def _mark(self) -> Any:
         if not self._on_cuda:

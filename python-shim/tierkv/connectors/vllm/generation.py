@@ -2,22 +2,12 @@
 
 import logging
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.metadata import StepReceipts
 
 log = logging.getLogger("tierkv.shim")
-
-
-@dataclass(frozen=True)
-class StepOrder:
-    """What a step's metadata says of weights: its number, the change heard of last, the open question (0: none)."""
-
-    step: int
-    heard: int
-    question: int
 
 
 class Generations:
@@ -33,8 +23,8 @@ class Generations:
         self._pool: Any = None
         self._cache: Any = None
         self._cache_since = 1
-        self._changed_at = 0
-        self._step = 0
+        #: The change heard of last, by the step that saw it first; the last step's number.
+        self.changed_at = self.step = 0
         self._question = 0
         self._is_asking = False
         self._answers = self._sleeps = 0
@@ -52,14 +42,14 @@ class Generations:
         """Tell whether the workers have been asked, or must be, what became of the weights."""
         if compat.prefix_cache(self._pool) is not self._cache:
             self._cache = compat.prefix_cache(self._pool)
-            self._cache_since = self._step + 1
+            self._cache_since = self.step + 1
             self._ask()
         return self._is_asking
 
     @property
     def is_mixed(self) -> bool:
         """Tell whether the engine's own cache may hold blocks of earlier weights; nothing is restored or saved then."""
-        return self._cache_since < self._changed_at
+        return self._cache_since < self.changed_at
 
     def reset(self) -> None:
         """Hear that vLLM empties its caches and ours: without a reason that keeps weights, they may be others now."""
@@ -71,17 +61,18 @@ class Generations:
         self._is_asking = True
         self._answers = self._sleeps = 0
 
-    def next_step(self) -> StepOrder:
-        """Number a step."""
-        question = self._question if self.is_unsure else 0
-        self._step += 1
-        return StepOrder(self._step, self._changed_at, question)
+    def next_step(self) -> int:
+        """Number a step; gives the question that is open, 0 for none."""
+        is_calm = not self._is_asking and compat.prefix_cache(self._pool) is self._cache
+        question = 0 if is_calm or not self.is_unsure else self._question
+        self.step += 1
+        return question
 
     def hear(self, receipts: StepReceipts) -> bool:
         """Take a step's receipts; True when they open a new generation."""
-        is_new = receipts.changed_at > self._changed_at
+        is_new = receipts.changed_at > self.changed_at
         if is_new:
-            self._changed_at = receipts.changed_at
+            self.changed_at = receipts.changed_at
             self._open("weights were changed in place")
         answers = receipts.answers[self._question] if self._is_asking else 0
         if answers == 0:

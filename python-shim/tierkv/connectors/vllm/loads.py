@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import LoadPart
@@ -38,7 +38,8 @@ class LoadQueue:
 
     def __init__(self, block_bytes: Mapping[int, int]) -> None:
         self._block_bytes = dict(block_bytes)
-        self._queue: deque[_Job] = deque()
+        #: What `next_parts` gives.
+        self.queue: deque[_Job] = deque()
         self._running: dict[str, Plan | None] = {}
         #: Parts of the step that is being planned; the workers have not got them yet.
         self._given: list[LoadPart] = []
@@ -54,14 +55,14 @@ class LoadQueue:
                     f"request {plan.req_id}: {len(block_ids)} blocks of group {group} but {len(slots)} slots"
                 )
         jobs = deque([_Blocks(*entry) for entry in blocks if entry[1]] or [_Blocks(*blocks[0])])
-        self._queue.append(_Job(plan.req_id, plan.shards, plan.arena, jobs))
+        self.queue.append(_Job(plan.req_id, plan.shards, plan.arena, jobs))
         self._running[plan.req_id] = plan
 
     def add_failed(
         self, req_id: str, group: int, block_ids: list[int], plan: Plan | None = None
     ) -> None:
         """Queue an admission that cannot be filled; it is reported as failed."""
-        self._queue.append(_Job(req_id, 0, NO_ARENA, deque([_Blocks(group, block_ids, [])])))
+        self.queue.append(_Job(req_id, 0, NO_ARENA, deque([_Blocks(group, block_ids, [])])))
         self._running[req_id] = plan
 
     def next_parts(self) -> list[LoadPart]:
@@ -69,8 +70,8 @@ class LoadQueue:
         parts: list[LoadPart] = []
         self._given = parts
         room = limits.LOAD_BYTES_PER_STEP_MAX
-        while self._queue:
-            job = self._queue[0]
+        while self.queue:
+            job = self.queue[0]
             blocks = job.blocks[0]
             block_bytes = self._block_bytes[blocks.group]
             count = min(len(blocks.block_ids), room // block_bytes)
@@ -83,7 +84,7 @@ class LoadQueue:
             if not blocks.block_ids:
                 job.blocks.popleft()
             if is_last:
-                self._queue.popleft()
+                self.queue.popleft()
         return parts
 
     def commit(self) -> None:
@@ -92,14 +93,14 @@ class LoadQueue:
 
     def fail_rest(self) -> list[LoadPart]:
         """Give everything that the workers have not got as parts that fail."""
-        failed = [replace(part, arena=NO_ARENA, slots=[]) for part in self._given]
-        for job in self._queue:
+        failed = [part._replace(arena=NO_ARENA, slots=[]) for part in self._given]
+        for job in self.queue:
             for blocks in job.blocks:
                 is_last = blocks is job.blocks[-1]
                 of = blocks.group, blocks.block_ids
                 failed.append(LoadPart(job.req_id, NO_ARENA, *of, [], last=is_last))
         self._given = []
-        self._queue.clear()
+        self.queue.clear()
         return failed
 
     @staticmethod

@@ -2,7 +2,9 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from tierkv.connectors.vllm.compat import (
     KVConnectorHandshakeMetadata,
@@ -12,8 +14,7 @@ from tierkv.connectors.vllm.compat import (
 from tierkv.connectors.vllm.resolved import Resolved
 
 
-@dataclass(frozen=True, slots=True)
-class SaveItem:
+class SaveItem(NamedTuple):
     """One block to copy into the arena after this step's forward. Hashes are 32 bytes; `tenant` is 0 without a salt."""
 
     group: int
@@ -25,11 +26,10 @@ class SaveItem:
 
     def at(self, block_id: int) -> "SaveItem":
         """Give the same block at another place of the engine's cache."""
-        return replace(self, block_id=block_id)
+        return self._replace(block_id=block_id)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPart:
+class LoadPart(NamedTuple):
     """Part of one admission: blocks to fill from arena slots.
 
     `slots` holds the slot numbers of every shard of each block; ranks that hold the same pages read the same slot. With
@@ -44,8 +44,7 @@ class LoadPart:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CheckItem:
+class CheckItem(NamedTuple):
     """A block that the step computes, to compare with what was stored of it; `slots`: of all its shards."""
 
     number: int
@@ -61,22 +60,31 @@ class StepMetadata(KVConnectorMetadata):
 
     `has_forward` is False on steps without tokens: they copy what earlier steps put off. `tokens` and `attended` say
     how much prompt the step computes, for the worker to measure: tokens, and pairs of a token and one before; else 0.
-    `step`, `heard` and `question` are those of `generation.StepOrder`; saves belong to `namespace` (32 bytes). With
-    `is_off` the scheduler side has turned itself off.
+    `step` numbers it, `heard` is the change of weights heard of last, `question` the open one of `generation.py` (0:
+    none); saves belong to `namespace` (32 bytes). With `is_off` the scheduler side has turned itself off.
     """
 
     has_forward: bool = False
     step: int = 0
     heard: int = 0
-    question: int = 0
-    namespace: bytes = b""
-    ticket: int = 0
-    saves: list[SaveItem] = field(default_factory=list)
-    loads: list[LoadPart] = field(default_factory=list)
-    checks: list[CheckItem] = field(default_factory=list)
     tokens: int = 0
     attended: int = 0
+    ticket: int = 0
+    namespace: bytes = b""
+    saves: Sequence[SaveItem] = ()
+    loads: Sequence[LoadPart] = ()
+    checks: Sequence[CheckItem] = ()
+    question: int = 0
     is_off: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what differs from the defaults only: most steps say nothing but their number."""
+        values = tuple(vars(self).values())
+        return StepMetadata, values if any(values[_COMMON_FIELDS:]) else values[:_COMMON_FIELDS]
+
+
+#: How many of the first fields of `StepMetadata` a step may say without any of the others.
+_COMMON_FIELDS = 5
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Chooses what a step's computing makes worth saving: the blocks it completes and the states vLLM hands over."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tierkv.connectors.vllm import compat
@@ -30,31 +31,38 @@ class StepOffers:
         for req_id in scheduler_output.num_scheduled_tokens:
             self._saves.begin(self._requests.get(req_id))
 
-    def choose(self, scheduler_output: Any, tables: Any) -> None:
+    def choose(self, scheduler_output: Any, tables: compat.BlockTables) -> None:
         """Offer what this step completes, by `tables`: its block tables by request."""
+        scheduled = scheduler_output.num_scheduled_tokens
+        due = []
+        for (
+            req_id
+        ) in scheduled:  # of many that decode few complete a block: one comparison for each
+            state = self._requests.get(req_id)
+            if state is not None:
+                computed_after = state.request.num_computed_tokens + scheduled[req_id]
+                if computed_after >= state.cursor.due_tokens:
+                    due.append((state, computed_after))
+        states = compat.boundary_states(scheduler_output) if self._saves.has_states else None
+        if not due and not states:
+            return
         if not self._naming.is_complete:
             self._counters.add("steps_unnamed")
             return
-        for req_id, handed in compat.boundary_states(scheduler_output).items():
+        for req_id, handed in (states or {}).items():
             if req_id in scheduler_output.scheduled_spec_decode_tokens:
                 # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
                 self._counters.add("states_with_drafts", len(handed))
             elif (state := self._requests.get(req_id)) is not None:
                 self._offer_states(state, handed)
-        for req_id, scheduled in scheduler_output.num_scheduled_tokens.items():
-            state = self._requests.get(req_id)
-            if state is not None:
-                self._offer_blocks(state, scheduled, tables)
-
-    def _offer_blocks(self, state: RequestState, scheduled: int, tables: Any) -> None:
-        request = state.request
-        self._saves.offer(
-            request,
-            state.cursor,
-            request.num_computed_tokens + scheduled,
-            state.holds,
-            lambda: tables(request.request_id),
-        )
+        for state, computed_after in due:
+            self._saves.offer(
+                state.request,
+                state.cursor,
+                computed_after,
+                state.holds,
+                partial(tables.of, state.request.request_id),
+            )
 
     def _offer_states(self, state: RequestState, handed: Sequence[tuple[int, int, int]]) -> None:
         for group, block_id, end_tokens in handed:

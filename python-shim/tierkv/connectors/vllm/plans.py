@@ -201,7 +201,8 @@ class PlanBook:
         self._lock = threading.Lock()
         self._plans: dict[str, Plan] = {}
         self._by_id: dict[int, Plan] = {}
-        self._wanted_back: set[int] = set()
+        #: Plans whose slots the sidecar wants back, for `release_wanted`.
+        self.wanted_back: set[int] = set()
         self._next_id = 1
         self._arena = -1
         #: What requests waited for their blocks, by the farthest place one came from (`host`, `vault`).
@@ -227,7 +228,7 @@ class PlanBook:
             self.restore_on = False
             self._plans.clear()
             self._by_id.clear()
-            self._wanted_back.clear()
+            self.wanted_back.clear()
 
     def on_frame(self, frame: Frame) -> None:
         """Record what the sidecar says about a plan; frames about plans that are over are ignored."""
@@ -255,7 +256,7 @@ class PlanBook:
                 plan.why = str(frame.get("why", ""))
                 plan.done_reason = str(frame["reason"])
             elif kind == "reclaim":
-                self._wanted_back.add(plan.plan_id)
+                self.wanted_back.add(plan.plan_id)
 
     # --- the engine's thread -------------------------------------------------------------------
 
@@ -316,8 +317,7 @@ class PlanBook:
 
     def get(self, req_id: str) -> Plan | None:
         """Give the plan of a request that was not admitted yet."""
-        with self._lock:
-            return self._plans.get(req_id)
+        return self._plans.get(req_id)  # one look: no lock is needed
 
     def admit(self, plan: Plan) -> None:
         """Take a plan out of the book: vLLM gave blocks for it, its slots stay until `release_plan`."""
@@ -349,10 +349,8 @@ class PlanBook:
     def release_wanted(self) -> int:
         """Release the plans the sidecar asked back; called when no offer is pending. Returns how many."""
         with self._lock:
-            plans = [
-                self._by_id[plan_id] for plan_id in self._wanted_back if plan_id in self._by_id
-            ]
-            self._wanted_back.clear()
+            plans = [self._by_id[plan_id] for plan_id in self.wanted_back if plan_id in self._by_id]
+            self.wanted_back.clear()
         for plan in plans:
             plan.done_reason = "reclaimed"
             self._forget(plan)

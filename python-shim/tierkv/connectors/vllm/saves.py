@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.counters import Counters
@@ -13,14 +13,19 @@ from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tenants import tenant_of
 
+#: More tokens than any request has.
+_NEVER_TOKENS: Final = 1 << 62
 
-@dataclass
+
+@dataclass(slots=True)
 class SaveCursor:
     """How far a request's blocks were offered: the next block index by group; empty before its first step."""
 
     next_block: dict[int, int] = field(default_factory=dict)
     #: Groups whose blocks behind a lost one are not saved: nothing could restore them.
     cut: set[int] = field(default_factory=set)
+    #: Before so many tokens are computed no further block is full.
+    due_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +62,7 @@ class SavePlanner:
         self._grid = grid
         self._attention = [group for group in grid.groups if not group.is_state]
         self._states = {group.index: group for group in grid.groups if group.is_state}
+        self.has_states = bool(self._states)
         self._block_bytes = {group.index: group.block_bytes for group in grid.groups}
         self._tails = {group.index: group.tail for group in grid.groups}
         self._world = world
@@ -116,6 +122,10 @@ class SavePlanner:
             if found is None:
                 return
             self._choose(request, group, missing, found[group.index], cursor)
+        cursor.due_tokens = min(
+            ((cursor.next_block[of.index] + 1) * of.block_tokens for of in self._attention),
+            default=_NEVER_TOKENS,
+        )
 
     def _choose(
         self,
@@ -178,6 +188,9 @@ class SavePlanner:
 
         `commit` follows, or `take_back`.
         """
+        if not self._waiting and not self._now:
+            self._step += 1
+            return self._ticket, []
         ticket = self._planned = _Ticket(self._world, [], [])
         states, self._now = self._now, []
         for waiting in states:

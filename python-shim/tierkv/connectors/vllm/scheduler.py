@@ -279,33 +279,38 @@ class SchedulerShim:
     @on_step_path
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
-        self._book.release_wanted()
-        self._idle.end(computes=bool(scheduler_output.num_scheduled_tokens))
-        tables = self._tables.of_step(scheduler_output)
-        order = self._generations.next_step()
-        self._first_step.note(sum(scheduler_output.num_scheduled_tokens.values()))
-        if self._generations.is_mixed:
+        scheduled = scheduler_output.num_scheduled_tokens
+        if self._book.wanted_back:
+            self._book.release_wanted()
+        if self._idle.is_stirred:
+            self._idle.end(computes=bool(scheduled))
+        self._tables.hear(scheduler_output)
+        question = self._generations.next_step()
+        if self._first_step.is_awaited:
+            self._first_step.note(sum(scheduled.values()))
+        generations = self._generations
+        if generations.changed_at and generations.is_mixed:
             self._saves.forget("weights_changed")
-        elif order.question:
+        elif question:
             self._offers.put_off(scheduler_output)
         else:
-            self._offers.choose(scheduler_output, tables)
-        tokens, attended = prompt_work(scheduler_output.num_scheduled_tokens, self._requests)
+            self._offers.choose(scheduler_output, self._tables)
+        tokens, attended = prompt_work(scheduled, self._requests)
         ticket, saves = self._saves.next_step()
         if saves and self._channel.is_up:
             self._name_ourselves()  # the sidecar drops saves of an engine without a name
         return StepMetadata(
-            has_forward=bool(scheduler_output.num_scheduled_tokens),
-            step=order.step,
-            heard=order.heard,
-            question=order.question,
-            namespace=self._naming.digest if saves else b"",
-            ticket=ticket,
-            saves=saves,
-            loads=self._loads.next_parts(),
-            checks=self._truth.next_step(scheduler_output.num_scheduled_tokens, tables),
+            has_forward=bool(scheduled),
+            step=generations.step,
+            heard=generations.changed_at,
             tokens=tokens,
             attended=attended,
+            ticket=ticket if saves else 0,
+            namespace=self._naming.digest if saves else b"",
+            saves=saves,
+            loads=self._loads.next_parts() if self._loads.queue else [],
+            checks=self._truth.next_step(scheduled, self._tables.of) if self._truth.checks else [],
+            question=question,
         )
 
     def hand_over(self) -> None:
@@ -320,7 +325,8 @@ class SchedulerShim:
             self._truth.loaded(self._loads.finish(req_id))
         receipts = output.kv_connector_worker_meta
         if isinstance(receipts, StepReceipts):
-            self._naming.introduce(receipts.resolved)
+            if receipts.resolved:
+                self._naming.introduce(receipts.resolved)
             self._saves.hear(receipts)
             if self._generations.hear(receipts):
                 self._renew()

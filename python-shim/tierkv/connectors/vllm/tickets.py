@@ -8,10 +8,12 @@ class Tickets:
 
     def __init__(self) -> None:
         self._open: set[int] = set()
-        self._closed: Counter[int] = Counter()
+        #: What `take` gives.
+        self.closed: Counter[int] = Counter()
         self._latest = 0
         #: Handed over in this step; whether vLLM got them is known with the next one.
         self._taken: Counter[int] = Counter()
+        self.is_unconfirmed = False
 
     def open(self, number: int) -> None:
         """Hear of a step that saves."""
@@ -27,7 +29,7 @@ class Tickets:
         """Acknowledge a step whose copies are done or dropped."""
         if number in self._open:
             self._open.discard(number)
-            self._closed[number] += 1
+            self.closed[number] += 1
 
     def close_all(self) -> None:
         """Acknowledge every step."""
@@ -36,15 +38,17 @@ class Tickets:
 
     def take(self) -> Counter[int]:
         """Give those acknowledged since the last call."""
-        self._taken, self._closed = self._closed, Counter()
+        self._taken, self.closed = self.closed, Counter()
+        self.is_unconfirmed = True
         return self._taken
 
     def take_again(self) -> Counter[int]:
         """Give the same where the step's call failed after it took them."""
-        taken = self._taken + self._closed
-        self._taken, self._closed = Counter(), Counter()
+        taken = self._taken + self.closed
+        self._taken, self.closed = Counter(), Counter()
         return taken
 
     def confirm(self) -> None:
         """Hear that the next step begins: what was taken has arrived."""
         self._taken = Counter()
+        self.is_unconfirmed = False

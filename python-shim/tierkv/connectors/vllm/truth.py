@@ -36,7 +36,8 @@ class TruthChecks:
     def __init__(self, book: PlanBook, counters: Counters) -> None:
         self._book = book
         self._counters = counters
-        self._checks: dict[str, _Check] = {}
+        #: By request; those that are due come with `next_step`.
+        self.checks: dict[str, _Check] = {}
         self._restores = 0
         self._number = 0
         #: One restore in so many is checked; 0: none.
@@ -68,13 +69,13 @@ class TruthChecks:
         self._restores += 1
         self.drop(request.request_id)
         if plan.checked >= 0:
-            self._checks[request.request_id] = _Check(request, plan, plan.checked)
+            self.checks[request.request_id] = _Check(request, plan, plan.checked)
 
     def loaded(self, plan: Plan | None) -> None:
         """Give the plan's slots back, or keep them for the comparison."""
         if plan is None:
             return
-        check = self._checks.get(plan.req_id)
+        check = self.checks.get(plan.req_id)
         if check is None or check.plan is not plan:
             self._book.release_plan(plan)
         else:
@@ -86,7 +87,7 @@ class TruthChecks:
     ) -> list[CheckItem]:
         """Give what the workers are to compare after this step's forward."""
         items = []
-        for req_id, check in list(self._checks.items()):
+        for req_id, check in list(self.checks.items()):
             (part,) = check.plan.groups.values()
             computed = check.request.num_computed_tokens + scheduled.get(req_id, 0)
             is_due = computed >= (check.index + 1) * part.group.block_tokens
@@ -109,7 +110,7 @@ class TruthChecks:
     def hear(self, found: Mapping[int, float]) -> bool:
         """Take what workers measured, in dB by number (infinite: they could not compare); True for a new verdict."""
         had_verdict = bool(self.verdict)
-        for req_id, check in list(self._checks.items()) if found else ():
+        for req_id, check in list(self.checks.items()) if found else ():
             if check.number in found:
                 self._judge(check, found[check.number])
                 self.drop(req_id)
@@ -132,13 +133,13 @@ class TruthChecks:
 
     def drop(self, req_id: str) -> None:
         """Forget the check of a request, whose slots go back once nothing is loaded out of them."""
-        check = self._checks.pop(req_id, None)
+        check = self.checks.pop(req_id, None)
         if check is not None and check.is_loaded:
             self._book.release_plan(check.plan)
 
     def clear(self) -> None:
         """Compare nothing of what was computed so far: weights are others now."""
-        for req_id in list(self._checks):
+        for req_id in list(self.checks):
             self.drop(req_id)
 
 

@@ -34,6 +34,8 @@ class WeightWatch:
         self._changes = self._seen = self._sleeps = 0
         self.changed_at = 0
         self._told = 0
+        #: Weights have changed since the last report.
+        self.has_news = False
 
     def install(self, worker: Any | None) -> None:
         """Wrap the calls of one worker, of its model runner and of its model; None: nothing can be watched."""
@@ -69,6 +71,7 @@ class WeightWatch:
         if self._changes != self._seen:
             self._seen = self._changes
             self.changed_at = step
+            self.has_news = True
 
     def is_unheard(self, metadata: StepMetadata) -> bool:
         """Tell whether the scheduler planned this step before it heard of the last change."""
@@ -76,6 +79,7 @@ class WeightWatch:
 
     def report(self, metadata: StepMetadata, receipts: StepReceipts) -> None:
         """Add what is new to a step's receipts, and the answer to its question."""
+        self.has_news = False
         if self.changed_at > self._told:
             self._told = receipts.changed_at = self.changed_at
         if metadata.question:

@@ -1,11 +1,8 @@
 """The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
 
 import logging
-import struct
-import threading
 import time
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +12,8 @@ from tierkv.connectors.vllm.arena import Arena, ArenaShelf
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
-from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.counters import Counters, Durations
+from tierkv.connectors.vllm.credits import Credits
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import StepGauge
 from tierkv.connectors.vllm.guard import Failures
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 log = logging.getLogger("tierkv.shim")
-_PAIR = struct.Struct("<II")
 
 
 class WorkerShim:
@@ -67,9 +64,7 @@ class WorkerShim:
         self._world = config.parallel_config.world_size
         self._copies = copies
         self._arenas = ArenaShelf()
-        self._lock = threading.Lock()
-        self._credits: deque[tuple[int, int]] = deque()
-        self._save_arena: Arena | None = None
+        self._credits = Credits()
         self._pages: dict[int, Pages] = {}
         self._copier: Copier | None = None
         self._gauge: StepGauge | None = None
@@ -78,7 +73,10 @@ class WorkerShim:
         self._tickets = Tickets()
         self._receipts = StepReceipts()
         self._slots_told: int | None = None
-        self._step = StepMetadata()
+        #: The step that vLLM has bound.
+        self.step = StepMetadata()
+        #: Always empty: the scheduler side measures.
+        self.restore_times = Durations()
         self.weights = WeightWatch()
         self._introduced = False
 
@@ -125,15 +123,11 @@ class WorkerShim:
         if frame["t"] == "arena":
             self._map_arena(frame)
         elif frame["t"] == "credits":
-            with self._lock:
-                if self._save_arena is not None and self._save_arena.arena_id == frame["arena"]:
-                    self._credits.extend(_PAIR.iter_unpack(frame["slots"]))
+            self._credits.grant(frame["arena"], frame["slots"])
 
     def on_close(self) -> None:
         """Forget the credits; mapped arenas stay for loads that were admitted."""
-        with self._lock:
-            self._credits.clear()
-            self._save_arena = None
+        self._credits.renew(None)
 
     def _map_arena(self, frame: Frame) -> None:
         try:
@@ -150,9 +144,7 @@ class WorkerShim:
             self._send({"t": "unmapped", "arena": frame["arena"], "reason": str(error)})
             return
         self._arenas.add(arena)
-        with self._lock:
-            self._credits.clear()
-            self._save_arena = arena
+        self._credits.renew(arena)
         arena.populate_in_background()
         self._send({"t": "mapped", "arena": arena.arena_id})
 
@@ -171,14 +163,18 @@ class WorkerShim:
     @on_step_path
     def begin_step(self, metadata: StepMetadata) -> None:
         """Hear that vLLM starts a step: its forward comes next."""
-        self._step = metadata
-        self.confirm()
+        self.step = metadata
+        if self.arrivals.is_unconfirmed or self._tickets.is_unconfirmed:
+            self.confirm()
         if metadata.is_off:
             self.turn_off("its scheduler side has")
             return
         self.weights.begin_step(metadata.step)
-        if self._gauge is not None and not failpoint.fails("shim.step.begun"):
-            self._gauge.begin(metadata.tokens, metadata.attended)
+        gauge = self._gauge
+        if failpoint.fails("shim.step.begun") or gauge is None:
+            return
+        if metadata.tokens or gauge.is_running:
+            gauge.begin(metadata.tokens, metadata.attended)
 
     @on_step_path
     def start_load_kv(self, metadata: StepMetadata) -> None:
@@ -186,15 +182,19 @@ class WorkerShim:
 
         Up to 0.30 vLLM calls no `wait_for_save` on steps without tokens. Before or after the forward, by release.
         """
+        if metadata.loads:
+            self._load_step(metadata)
+        if not metadata.has_forward:
+            self._save_step(metadata)
+
+    def _load_step(self, metadata: StepMetadata) -> None:
         started = time.perf_counter()
         # Before 0.30 only the blocks of a single group can be reported: then old pages are as old as vLLM's own.
         is_stale = self.weights.is_unheard(metadata) and self.arrivals.can_fail
         for part in metadata.loads:
             self._load(part, is_stale=is_stale)
-        if self._gauge is not None and metadata.loads:
+        if self._gauge is not None:
             self._gauge.loaded(time.perf_counter() - started)
-        if not metadata.has_forward:
-            self._save_step(metadata)
 
     def _load(self, part: LoadPart, *, is_stale: bool) -> None:
         arena = None if failpoint.fails("shim.load.copy") else self._arenas.get(part.arena)
@@ -222,7 +222,7 @@ class WorkerShim:
     @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:
         """Copy the blocks this step's forward completed."""
-        if self._gauge is not None:
+        if self._gauge is not None and self._gauge.is_running:
             self._gauge.end()
         if metadata.has_forward:
             self._save_step(metadata)
@@ -251,11 +251,7 @@ class WorkerShim:
 
     def _save_into_slots(self, metadata: StepMetadata) -> None:
         self._slots_told = None  # the planner has counted these saves down itself
-        with self._lock:
-            arena = self._save_arena
-            granted = [
-                self._credits.popleft() for _ in range(min(len(self._credits), len(metadata.saves)))
-            ]
+        arena, granted = self._credits.take(len(metadata.saves))
         if arena is None or self._copier is None:
             self._drop(metadata, "no_sidecar")
             return
@@ -268,7 +264,7 @@ class WorkerShim:
     def _save(
         self,
         arena: Arena,
-        items: list[SaveItem],
+        items: Sequence[SaveItem],
         granted: list[tuple[int, int]],
         metadata: StepMetadata,
     ) -> None:
@@ -296,12 +292,9 @@ class WorkerShim:
     def _announce(
         self, arena: Arena, saved: list[tuple[SaveItem, tuple[int, int]]], namespace: bytes
     ) -> None:
-        with self._lock:
-            if (
-                self._save_arena is not arena
-            ):  # reconnected meanwhile: those slots are another life's
-                self.counters.add("dropped_save_no_sidecar", len(saved))
-                return
+        if not self._credits.is_of(arena):  # reconnected meanwhile: those slots are another life's
+            self.counters.add("dropped_save_no_sidecar", len(saved))
+            return
         items = [
             [
                 slot,
@@ -323,6 +316,12 @@ class WorkerShim:
         else:
             self.counters.add("dropped_save_no_sidecar", len(items))
 
+    @property
+    def has_transfers(self) -> bool:
+        """Tell whether `take_finished` may have something to give."""
+        copier = self._copier
+        return self.arrivals.has_news or (copier is not None and copier.is_running)
+
     @on_step_path
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Give the ids received since the last call, and those that failed; each admission appears once."""
@@ -333,11 +332,14 @@ class WorkerShim:
     @on_step_path
     def take_receipts(self) -> StepReceipts | None:
         """Give the tickets whose blocks may be released, and the slots left where that is news, or None."""
-        self._receipts.tickets = self._tickets.take()
-        slots = self._slots_left()
+        if self._tickets.closed:
+            self._receipts.tickets = self._tickets.take()
+        # One whose pages another rank stores saves none.
+        slots = self._credits.left if self._rank % self._copies == 0 else None
         if slots != self._slots_told:
             self._receipts.slots = self._slots_told = slots
-        self.weights.report(self._step, self._receipts)
+        if self.weights.has_news or self.step.question:
+            self.weights.report(self.step, self._receipts)
         if not self._introduced:
             mine = self.introduce()
             self._receipts.resolved[mine.rank] = mine.resolved
@@ -345,13 +347,6 @@ class WorkerShim:
             return None
         receipts, self._receipts = self._receipts, StepReceipts()
         return receipts
-
-    def _slots_left(self) -> int | None:
-        """Give how many blocks this rank can save now; None for one that saves none, or knows no sidecar."""
-        with self._lock:
-            if self._rank % self._copies or self._save_arena is None:
-                return None
-            return len(self._credits)
 
     def introduce(self) -> Introduction:
         """Say what this rank runs with; called once, when the model is loaded."""
@@ -391,5 +386,5 @@ class WorkerShim:
 
     def status(self) -> dict[str, Any]:
         """Give what tests and logs want to see."""
-        with self._lock:
-            return {"credits": len(self._credits), "arena": self._save_arena is not None}
+        left = self._credits.left
+        return {"credits": left or 0, "arena": left is not None}
