@@ -65,6 +65,20 @@ def test_says_that_the_program_is_missing(script: Path, tmp_path: Path) -> None:
         program.command()
 
 
+def test_takes_another_command_where_the_program_is_missing(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.unlink()
+    ours = executable(tmp_path / "venv" / "tierkv", "exit 1")
+    other = executable(tmp_path / "link" / "tierkv", "exit 0")
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(ours.parent))
+    monkeypatch.setenv("PATH", f"{ours.parent}:{other.parent}")
+    assert program.command() == [str(other)]
+    other.unlink()
+    with pytest.raises(program.ProgramMissingError):
+        program.command()
+
+
 @pytest.mark.usefixtures("script")
 def test_ends_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Final
 
@@ -25,16 +26,33 @@ class ProgramMissingError(Exception):
 
 
 def command() -> list[str]:
-    """Give the command line that runs the program: Node.js and the script.
+    """Give the command line that runs the program: Node.js and the script, else another `tierkv` on PATH.
 
     Raises ProgramMissingError. Takes tens of milliseconds, because Node.js on PATH is asked for its version.
     """
+    try:
+        return _own()
+    except ProgramMissingError:
+        other = _other()
+        if other is None:
+            raise
+        return [other]
+
+
+def _own() -> list[str]:
     script = next((path for path in _SCRIPTS if path.is_file()), None)
     if script is None:
         raise ProgramMissingError(
             "this installation holds the engine's part alone; install tierKV's wheel for this platform"
         )
     return [_node(), str(script)]
+
+
+def _other() -> str | None:
+    """Find a `tierkv` that is not the one of this Python environment, which would look here again."""
+    ours = os.path.realpath(sysconfig.get_path("scripts"))
+    folders = [path for path in os.get_exec_path() if os.path.realpath(path) != ours]
+    return shutil.which("tierkv", path=os.pathsep.join(folders))
 
 
 def main() -> None:

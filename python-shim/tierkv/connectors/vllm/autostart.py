@@ -3,7 +3,6 @@
 import fcntl
 import logging
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -117,8 +116,7 @@ def sidecar_command() -> list[str] | None:
     try:
         return program.command()
     except program.ProgramMissingError:
-        installed = shutil.which("tierkv")
-        return None if installed is None else [installed]
+        return None
 
 
 def _prepare(directory: Path) -> None:
