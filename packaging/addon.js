@@ -1,32 +1,41 @@
 // Owns compiling the native core for a platform: by cargo-zigbuild, whose linker knows every libc; without what only tests call.
-import { copyFileSync, existsSync } from "node:fs";
+import { copyFileSync, existsSync, readdirSync } from "node:fs";
+import { homedir } from "node:os";
 import { join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
 import { call } from "./call.js";
 
 const TOOLS = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1", "setuptools==78.1.1"];
+const CRATES = join(process.env.CARGO_HOME ?? join(homedir(), ".cargo"), "registry", "src");
+
+/** Paths of this machine would stand in the core's messages. */
+function remapped() {
+  const registries = existsSync(CRATES) ? readdirSync(CRATES) : [];
+  const crates = registries.map((name) => `--remap-path-prefix=${join(CRATES, name)}=crates`);
+  return [...crates, `--remap-path-prefix=${at()}=tierkv`];
+}
+
 /** A cdylib for musl is linked with the musl of the machine that loads it. */
-const MUSL_FLAGS = "-C target-feature=-crt-static";
+const MUSL_FLAGS = ["-Ctarget-feature=-crt-static"];
 
 /** The folder of a Python environment with the cross compiler; made where it is not there. */
 export function compilerIn(folder) {
   const bin = join(folder, "bin");
-  if (!existsSync(join(bin, "cargo-zigbuild"))) {
-    call("python3", ["-m", "venv", folder]);
-    call(join(bin, "pip"), ["install", "--quiet", "--disable-pip-version-check", ...TOOLS]);
-  }
+  if (!existsSync(join(bin, "pip"))) call("python3", ["-m", "venv", folder]);
+  call(join(bin, "pip"), ["install", "--quiet", "--disable-pip-version-check", ...TOOLS]);
   return bin;
 }
 
-/** Compiles for `target` (targets.js) and writes the addon to `path`. */
-export function compile(target, path, compiler) {
+/** Compiles for `target` (targets.js) and writes the addon to `file`. */
+export function compile(target, file, compiler) {
   const triple = target.rust.replace(/\.\d+\.\d+$/, "");
   call("rustup", ["target", "add", triple]);
   const folder = at("crates", "target", "release-packages");
   const args = ["zigbuild", "--release", "--locked", "--package", "tierkv-node"];
   const manifest = ["--manifest-path", at("crates", "Cargo.toml"), "--target-dir", folder];
-  const flags = triple.endsWith("musl") ? { RUSTFLAGS: MUSL_FLAGS } : {};
-  const env = { ...process.env, ...flags, PATH: `${compiler}:${process.env.PATH}` };
+  const flags = [...remapped(), ...(triple.endsWith("musl") ? MUSL_FLAGS : [])];
+  const path = `${compiler}:${process.env.PATH}`;
+  const env = { ...process.env, CARGO_ENCODED_RUSTFLAGS: flags.join("\x1f"), PATH: path };
   call("cargo", [...args, ...manifest, "--target", target.rust], { env });
-  copyFileSync(join(folder, triple, "release", "libtierkv_node.so"), path);
+  copyFileSync(join(folder, triple, "release", "libtierkv_node.so"), file);
 }

@@ -5,6 +5,8 @@ import { dirname, join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
 
 const LICENCE_FILE = /^(?:licen[cs]e|copying|notice)/i;
+/** Whose crates are named: on others, the same. */
+const PLATFORM = "x86_64-unknown-linux-gnu";
 const METADATA_BYTES_MAX = 64 * 2 ** 20;
 const RULE = `${"-".repeat(80)}\n`;
 
@@ -23,7 +25,8 @@ function ofNpm(name) {
 /** Crates that the addon is linked with, not those that only build or test it. */
 function crates() {
   const manifest = at("crates", "Cargo.toml");
-  const args = ["metadata", "--format-version", "1", "--locked", "--manifest-path", manifest];
+  const format = ["metadata", "--format-version", "1", "--locked", "--filter-platform", PLATFORM];
+  const args = [...format, "--manifest-path", manifest];
   const text = execFileSync("cargo", args, { encoding: "utf8", maxBuffer: METADATA_BYTES_MAX });
   const { packages, resolve } = JSON.parse(text);
   const nodes = new Map(resolve.nodes.map((node) => [node.id, node]));

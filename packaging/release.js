@@ -1,8 +1,16 @@
 // Owns `npm run release`: every artefact of this version in `release/`, with checksums, a bill of materials and where it came from.
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import {
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { VENV_BIN, at } from "../.ci/lib/paths.js";
 import { compile, compilerIn } from "./addon.js";
@@ -18,6 +26,7 @@ const USAGE = `Usage: npm run release [-- --only PLATFORM[,PLATFORM]] [--addon F
   --folder  where to write (default: release)
 `;
 const WHEEL_BYTES_MAX = 15e6;
+const SUMS = "SHA256SUMS";
 
 const say = (text) => process.stdout.write(`${text}\n`);
 const output = (command, args) => execFileSync(command, args, { encoding: "utf8" }).trim();
@@ -41,8 +50,12 @@ function chosen() {
 }
 
 const targets = chosen();
-const { folder } = values;
+const folder = resolve(values.folder);
 const program = join(folder, "program");
+if (existsSync(folder) && readdirSync(folder).length > 0 && !existsSync(join(folder, SUMS))) {
+  process.stderr.write(`--folder is ${folder}: it holds other files; name a new or an empty one\n`);
+  process.exit(2);
+}
 rmSync(folder, { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
 
@@ -65,7 +78,7 @@ writeFileSync(join(folder, "sbom.cdx.json"), `${bom}\n`);
 writeFileSync(join(folder, "provenance.json"), `${JSON.stringify(provenance(), null, 2)}\n`);
 const artefacts = readdirSync(folder).sort();
 const sums = artefacts.map((name) => `${digest(join(folder, name))}  ${name}\n`);
-writeFileSync(join(folder, "SHA256SUMS"), sums.join(""));
+writeFileSync(join(folder, SUMS), sums.join(""));
 for (const name of artefacts) {
   const { size } = statSync(join(folder, name));
   say(`${(size / 1e6).toFixed(1).padStart(6)} MB  ${name}`);
