@@ -182,8 +182,11 @@ class Arrivals {
       return;
     }
     const socket = socketOf(fd);
-    if (socket === null || this.#isCut) {
-      socket?.destroy();
+    if (this.#isCut) {
+      socket?.destroy(); // Its place went with the door, and the core no longer knows that.
+      return;
+    }
+    if (socket === null) {
       doorLeave(this.id, place);
       return;
     }

@@ -1,0 +1,60 @@
+// Owns the proof that a connection on its way to JavaScript ends with its door, and throws nothing there.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import type { Socket } from "node:net";
+import { expect, test } from "vitest";
+import { splitAddress } from "../../../src/hosts.ts";
+import { closeStore, createStore } from "../../../src/native.ts";
+import { sleep } from "../../../src/time.ts";
+import { VaultDoor } from "../../../src/vault/access/door.ts";
+import { closeAfterTest, MIB } from "../../support/vaults.ts";
+
+const CALLERS = 20;
+/** What a connection begins with that is of gRPC. */
+const PREFACE = String.raw`PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n`;
+/** A process of its own, because this one stands still while the calls come in. */
+const CALLER = `
+const { connect } = require("node:net");
+const [host, port, count] = process.argv.slice(1);
+const open = () => connect({ host, port: Number(port) }).on("error", () => {});
+const sockets = Array.from({ length: Number(count) }, open);
+const isOpen = (socket) => new Promise((resolve) => socket.once("connect", resolve));
+Promise.all(sockets.map(isOpen)).then(() => process.stdout.write("open"));
+process.stdin.once("data", () => sockets.forEach((socket) => socket.write("${PREFACE}")));
+`;
+/** Long enough for the core to queue them; where it is not, the test shows less and does not fail. */
+const QUEUED_MS = 300;
+const LATE_MS = 100;
+
+test("what the core still hands on after the door was closed is dropped", async () => {
+  const store = createStore({ maxBytes: 64 * MIB, maxRecordBytes: MIB, recordClass: 1 });
+  closeAfterTest({ close: () => closeStore(store) });
+  const came: Socket[] = [];
+  const door = await VaultDoor.open(
+    { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
+    {
+      store,
+      maxRecordBytes: MIB,
+      maxReservedBytes: MIB,
+      hasLanes: true,
+      onSocket: (socket) => came.push(socket),
+      security: null,
+      gate: null,
+    },
+  );
+  closeAfterTest(door);
+  const thrown: unknown[] = [];
+  const onThrown = (error: unknown): unknown => thrown.push(error);
+  process.on("uncaughtException", onThrown);
+  closeAfterTest({ close: () => process.off("uncaughtException", onThrown) });
+  const { host, port } = splitAddress(door.address);
+  const caller = spawn(process.execPath, ["-e", CALLER, host, `${port}`, `${CALLERS}`]);
+  closeAfterTest({ close: () => caller.kill("SIGKILL") });
+  await once(caller.stdout, "data");
+  caller.stdin.write("go");
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, QUEUED_MS);
+  door.close();
+  await sleep(LATE_MS);
+  expect(thrown).toEqual([]);
+  expect(came).toEqual([]);
+});
