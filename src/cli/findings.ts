@@ -18,6 +18,7 @@ const CHECKS: readonly Check[] = [
   arenaUnmapped,
   unnamed,
   unreachable,
+  vaultDown,
   lanesUnreachable,
   quarantined,
   diskFailing,
@@ -75,6 +76,21 @@ function unreachable({ targets }: Seen): Finding[] {
     return [
       refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
     ];
+  });
+}
+
+/** As the sidecar sees it, for a command that has not asked the vault itself. */
+function vaultDown({ sidecar, targets }: Seen): Finding[] {
+  return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vault]) => {
+    if (vault === null || targets.some(({ address }) => address === vault.address)) return [];
+    const what = `${name} vault at ${vault.address}`;
+    if (vault.state === "down") {
+      const text = `${what} does not answer, so nothing is saved or restored there: start it, or see \`tierkv status\``;
+      return [problem("unreachable", text)];
+    }
+    if (vault.state !== "refused") return [];
+    const text = `${what} is not spoken to, because it would be in the clear or without its credentials: see \`tierkv status\``;
+    return [problem("vault_refused", text)];
   });
 }
 

@@ -19,6 +19,7 @@ import { addJoin } from "./commands/join.ts";
 import { addPeers, addRevoke } from "./commands/peers.ts";
 import { addSidecar } from "./commands/sidecar.ts";
 import { addStatus } from "./commands/status.ts";
+import { addTop } from "./commands/top.ts";
 import { addVault } from "./commands/vault.ts";
 import type { Io } from "./io.ts";
 
@@ -112,6 +113,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addSidecar,
     addGateway,
     addStatus,
+    addTop,
     addExplain,
     addBench,
     addChaos,

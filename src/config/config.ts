@@ -138,6 +138,12 @@ export interface GatewayConfig {
   readonly socket: string;
 }
 
+/** What restores spare is worth. */
+export interface LedgerConfig {
+  /** What computing draws more than idling; null: no energy is shown. */
+  readonly watts: number | null;
+}
+
 export interface LogConfig {
   readonly level: LogLevel;
 }
@@ -151,5 +157,6 @@ export interface Config {
   readonly sidecar: SidecarConfig;
   readonly restore: RestoreConfig;
   readonly gateway: GatewayConfig;
+  readonly ledger: LedgerConfig;
   readonly log: LogConfig;
 }

@@ -1,4 +1,5 @@
 // Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
+import { LEDGER_WATTS_MAX } from "../limits-seen.ts";
 import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import {
   ARENA_BYTES_DEFAULT,
@@ -273,6 +274,18 @@ export const SCHEMA: Schema = {
     },
   },
   gateway: GATEWAY,
+  ledger: {
+    doc: "What `tierkv top` says that restores have spared.",
+    fields: {
+      watts: {
+        kind: integer(1, LEDGER_WATTS_MAX, "W"),
+        doc: "What this machine draws more while it computes prompts than while it idles: gives the energy that was not spent.",
+        fallback: () => null,
+        fallbackText: "none: no energy is shown",
+        example: "350",
+      },
+    },
+  },
   log: {
     doc: "What is logged, to stderr: lines for people on a terminal, JSON elsewhere. Never prompts, never cache bytes.",
     fields: {

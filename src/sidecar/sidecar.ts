@@ -22,10 +22,12 @@ import { describeSidecar } from "./status.ts";
 import type { SidecarStatus } from "./status.ts";
 import { Decisions } from "./trace/decisions.ts";
 import { Fates } from "./trace/fates.ts";
+import { Ledger } from "./trace/ledger.ts";
 import { Canary } from "./vaults/canary.ts";
 import { Flushes } from "./vaults/flushes.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
 import { RightOfWay } from "./vaults/right-of-way.ts";
+import { VaultWatch } from "./vaults/vault-watch.ts";
 import { openGates, openLinks } from "./vaults/vaults.ts";
 import type { Links, VaultClients } from "./vaults/vaults.ts";
 
@@ -50,17 +52,16 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   const { socket, arenaDir } = config.sidecar;
   const startedMs = nowMs();
   const pool = new EncodePool();
-  const common: Common = {
-    links: openLinks(vaults),
-    way: new RightOfWay(),
-    fates: new Fates(),
-    quarantine: new Quarantine(),
-    decisions: new Decisions(counters, logger),
-  };
+  const ledger = new Ledger(config.ledger.watts);
+  const common = openCommon(options, ledger);
+  const watch = new VaultWatch(vaults);
   const stores = openStores(options, common);
   const saver = newSaver(options, common, pool, stores);
   const status = (): SidecarStatus =>
-    describeSidecar({ config, startedMs, vaults, saver, counters }, server.engines());
+    describeSidecar(
+      { config, startedMs, vaults, saver, counters, ledger, watch, decisions: common.decisions },
+      server.engines(),
+    );
   const flushes = new Flushes({
     vaults,
     socket,
@@ -113,6 +114,16 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     idleMs: () => server.idleMs(),
     status,
     close: () => (closing ??= close()),
+  };
+}
+
+function openCommon({ vaults, counters, logger }: SidecarOptions, ledger: Ledger): Common {
+  return {
+    links: openLinks(vaults),
+    way: new RightOfWay(),
+    fates: new Fates(),
+    quarantine: new Quarantine(),
+    decisions: new Decisions(counters, logger, ledger),
   };
 }
 

@@ -2,13 +2,17 @@
 import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
+import { RESTORES_SHOWN_MAX } from "../limits-seen.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
 import { coreInfo, recordKeysStatus } from "../native.ts";
-import { nowMs } from "../time.ts";
+import { nowMs, wallClockMs } from "../time.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
 import { chooseCodecs } from "./save/codecs.ts";
 import type { CodecName } from "./save/codecs.ts";
 import type { Saver } from "./save/save.ts";
+import type { Account, Decisions } from "./trace/decisions.ts";
+import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
+import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 import type { VaultClients } from "./vaults/vaults.ts";
 
 export interface VaultStatus {
@@ -16,9 +20,13 @@ export interface VaultStatus {
   state: string;
   /** up: records travel on lanes; else over gRPC. */
   lanes: string;
+  /** What it said of itself; null: it has not answered, or nobody had looked before. */
+  seen: VaultSeen | null;
 }
 
 export interface SidecarStatus {
+  /** Since 1970, ms. */
+  at: number;
   version: string;
   pid: number;
   uptimeMs: number;
@@ -38,6 +46,9 @@ export interface SidecarStatus {
   counters: Record<string, number>;
   /** What the parts of requests took. */
   times: Record<SidecarTime, HistogramSnapshot>;
+  ledger: LedgerStatus;
+  /** The latest, the latest last. */
+  restores: Account[];
 }
 
 export interface StatusSources {
@@ -46,14 +57,19 @@ export interface StatusSources {
   vaults: VaultClients;
   saver: Saver;
   counters: SidecarCounters;
+  ledger: Ledger;
+  watch: VaultWatch;
+  decisions: Decisions;
 }
 
 export function describeSidecar(sources: StatusSources, engines: EngineStatus[]): SidecarStatus {
   const { config, startedMs, vaults, saver, counters } = sources;
+  const seen = sources.watch.look();
   const arenas = engines.flatMap(({ arena }) => (arena === null ? [] : [arena]));
   const sum = (of: (arena: (typeof arenas)[number]) => number): number =>
     arenas.reduce((total, arena) => total + of(arena), 0);
   return {
+    at: Math.round(wallClockMs()),
     version: coreInfo().version,
     pid: process.pid,
     uptimeMs: Math.round(nowMs() - startedMs),
@@ -63,16 +79,21 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     arenaBytesMax: config.sidecar.arenaBytes,
     slots: sum(({ slotCount }) => slotCount),
     slotsFree: sum(({ freeSlots }) => freeSlots),
-    vaults: { kv: describeVault(vaults.kv), ssm: describeVault(vaults.ssm) },
+    vaults: {
+      kv: describeVault(vaults.kv, seen.kv),
+      ssm: describeVault(vaults.ssm, seen.ssm),
+    },
     kvCodec: chooseCodecs(config.turboQuant).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
     counters: { ...counters.snapshot(), records_unopened: recordKeysStatus().unopened },
     times: counters.times(),
+    ledger: sources.ledger.status(),
+    restores: sources.decisions.restores(RESTORES_SHOWN_MAX),
   };
 }
 
-function describeVault(client: VaultClient | null): VaultStatus | null {
+function describeVault(client: VaultClient | null, seen: VaultSeen | null): VaultStatus | null {
   return client === null
     ? null
-    : { address: client.address, state: client.state, lanes: client.lanes };
+    : { address: client.address, state: client.state, lanes: client.lanes, seen };
 }

@@ -103,6 +103,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       tokenizeMs: 0,
       socket: "/nonexistent",
     },
+    ledger: { watts: 350 },
     log: { level: "silent" },
   };
 }

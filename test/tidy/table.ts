@@ -7,6 +7,7 @@ export const FOUNDATION: readonly string[] = [
   "limits-again",
   "limits-cost",
   "limits-gateway",
+  "limits-seen",
   "limits-tools",
   "limits-truth",
   "hosts",

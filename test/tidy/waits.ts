@@ -165,6 +165,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "this.#send": "STORE_TIMEOUT_MS",
     "this.#client.storeEncoded": CALL,
   },
+  "src/sidecar/vaults/vault-watch.ts": { seenOf: CALL, "client.stats": "STATUS_TIMEOUT_MS" },
   "src/sidecar/vaults/vaults.ts": {
     Promise: "the look-ups before it, each of which has a deadline",
     "this.#client.lookup": CALL,

@@ -66,7 +66,11 @@ export function describe(account: Account): string[] {
     `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
+  if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
 }
+
+const showSaved = (ms: number): string =>
+  ms < 0 ? `nothing: computing would have been ${showMs(-ms)} faster` : showMs(ms);
 
 const shown = (ms: number | null): string => (ms === null ? "-" : showMs(ms));

@@ -4,9 +4,15 @@ import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { TargetStatus, Travel } from "../inspect.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
+import { showTop } from "./top.ts";
+import type { TopOptions } from "./top.ts";
 
 const EXIT_OK = 0;
 const EXIT_PROBLEM = 1;
+
+interface StatusOptions extends TopOptions {
+  watch?: true;
+}
 
 export function addStatus({ program, action }: Registrar): void {
   program
@@ -17,11 +23,13 @@ export function addStatus({ program, action }: Registrar): void {
         "memory, records, hit rate, evictions, lanes, rates, and what is on disk. What is wrong comes first, and makes the\n" +
         "exit code 1.",
     )
+    .option("--watch", "again and again, as `tierkv top` does")
     .addHelpText("after", "\nExample:\n  tierkv status --json")
     .action(action(showStatus));
 }
 
-async function showStatus(call: Call): Promise<number> {
+async function showStatus(call: Call<StatusOptions>): Promise<number> {
+  if (call.options.watch === true) return await showTop(call);
   const config = call.loadConfig();
   const { inspect } = await import("../inspect.ts");
   const seen = await inspect(config);

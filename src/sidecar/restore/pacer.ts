@@ -184,6 +184,14 @@ export class Pacer {
     pace.loaded(bytes, seconds);
   }
 
+  /** Seconds that computing `tokens` of a plan would have taken, behind those the engine held; null: not known. */
+  prefillS({ span: { start, end } }: Plan, tokens: number): number | null {
+    const { prefill } = this.#options.pace;
+    const whole = prefill.seconds(start, end);
+    const rest = prefill.seconds(Math.min(start + tokens, end), end);
+    return whole === null || rest === null ? null : Math.max(0, whole - rest);
+  }
+
   /** Takes measured steps; gives the fewest tokens to restore that are not computed sooner than a vault could be asked. */
   learn(steps: readonly Step[]): number {
     const { pace, links } = this.#options;

@@ -171,8 +171,10 @@ export class Restorer {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    if (tokens > 0) this.#ground?.pacer.loaded(plan, tokens, loadUs / 1e6);
-    plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null);
+    const pacer = this.#ground?.pacer;
+    if (tokens > 0) pacer?.loaded(plan, tokens, loadUs / 1e6);
+    const prefillS = pacer?.prefillS(plan, tokens) ?? null;
+    plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS);
     plan.isReleased = true;
     this.#settle(plan);
     for (const run of plan.runs) run.leaveAll();

@@ -5,6 +5,7 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
 import type { DoneReason, Unasked } from "../socket/messages.ts";
+import type { Ledger } from "./ledger.ts";
 
 /** Milliseconds; null: not known, or did not happen. */
 export interface Times {
@@ -39,6 +40,8 @@ export interface Account {
   miss: string | null;
   predicted: Times & { recompute: number | null };
   actual: Times;
+  /** What the request waited less than by computing, ms, as the cost model estimates it; null: not known, or nothing was loaded. */
+  saved: number | null;
 }
 
 const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null };
@@ -62,17 +65,20 @@ function blank(engine: string, req: string): Account {
     miss: null,
     predicted: { ...NO_TIMES, recompute: null },
     actual: { ...NO_TIMES },
+    saved: null,
   };
 }
 
 export class Decisions {
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
+  readonly #ledger: Ledger;
   readonly #recent: Account[] = [];
 
-  constructor(counters: SidecarCounters, logger: Logger) {
+  constructor(counters: SidecarCounters, logger: Logger, ledger: Ledger) {
     this.#counters = counters;
     this.#logger = logger;
+    this.#ledger = ledger;
   }
 
   open(
@@ -93,7 +99,7 @@ export class Decisions {
       beyondTokens,
     };
     this.#keep(account);
-    return new Case(account, this.#counters, this.#logger);
+    return new Case(account, this.#counters, this.#logger, this.#ledger);
   }
 
   /** A request for which its engine did not ask, and why. */
@@ -121,6 +127,11 @@ export class Decisions {
   find(req: string, most: number): Account[] {
     return this.#recent.filter((account) => account.req.startsWith(req)).slice(-most);
   }
+
+  /** The latest `most` accounts of which an engine loaded something, the latest last. */
+  restores(most: number): Account[] {
+    return this.#recent.filter(({ loadedTokens }) => (loadedTokens ?? 0) > 0).slice(-most);
+  }
 }
 
 /** The open account of one plan. */
@@ -128,14 +139,16 @@ export class Case {
   readonly account: Account;
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
+  readonly #ledger: Ledger;
   readonly #openedMs = nowMs();
   #decidedMs = nowMs();
   #isLogged = false;
 
-  constructor(account: Account, counters: SidecarCounters, logger: Logger) {
+  constructor(account: Account, counters: SidecarCounters, logger: Logger, ledger: Ledger) {
     this.account = account;
     this.#counters = counters;
     this.#logger = logger;
+    this.#ledger = ledger;
   }
 
   /** Why nothing is restored: what became of the first block, or what was decided; nothing where the plan's end says it. */
@@ -180,12 +193,18 @@ export class Case {
     if (placedTokens <= account.startTokens) this.#log();
   }
 
-  /** The engine has let go of it; `loadedTokens` of them were used, `loadMs` after they were placed. */
-  released(loadedTokens: number, loadMs: number | null): void {
+  /**
+   * The engine has let go of it; `loadedTokens` of them were used, `loadMs` after they were placed. Computing them would have taken
+   * `prefillS`; null: not known.
+   */
+  released(loadedTokens: number, loadMs: number | null, prefillS: number | null = null): void {
+    const { actual } = this.account;
     this.account.loadedTokens = loadedTokens;
     if (loadMs !== null) {
-      this.account.actual.load = round(loadMs);
+      actual.load = round(loadMs);
       this.#counters.took("load", loadMs);
+      const restoreMs = (actual.lookup ?? 0) + (actual.fetch ?? 0) + loadMs;
+      this.account.saved = ms(this.#ledger.restored(loadedTokens, restoreMs / 1000, prefillS));
     }
     this.#log();
   }

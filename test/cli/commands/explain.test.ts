@@ -25,6 +25,7 @@ const ACCOUNT: Account = {
   miss: "dropped_queue_full",
   predicted: { lookup: null, fetch: 4, load: 1, compute: 20, recompute: 40 },
   actual: { lookup: 0.5, fetch: 4.2, load: 1.1, compute: null },
+  saved: 15.2,
 };
 
 test("an account in words names what was found, decided and missed", () => {
@@ -32,6 +33,8 @@ test("an account in words names what was found, decided and missed", () => {
   expect(text).toContain("offered and not stored: the queue of saves was full");
   expect(text).toContain("loaded up to 160: restoring answers first");
   expect(text).toContain("4.20 ms, predicted 4.00 ms");
+  expect(text).toContain("saved:   15.2 ms");
+  expect(explained({ ...ACCOUNT, saved: -3 }).join("\n")).toContain("3.00 ms faster");
 });
 
 test("a prompt that is longer than one look-up takes says how much was left out", () => {

@@ -11,6 +11,7 @@ import { blockKey, Shelf } from "../../../src/sidecar/slots/shelf.ts";
 import type { SidecarMessage } from "../../../src/sidecar/socket/messages.ts";
 import { Decisions } from "../../../src/sidecar/trace/decisions.ts";
 import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { Ledger } from "../../../src/sidecar/trace/ledger.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { digest } from "../../support/records.ts";
 import { closeAfterTest, logger, until } from "../../support/vaults.ts";
@@ -45,7 +46,7 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
   const restorer = new Restorer({
     engine: "engine-1",
     shards: 1,
-    decisions: new Decisions(newSidecarCounters(), logger),
+    decisions: new Decisions(newSidecarCounters(), logger, new Ledger()),
     fates: new Fates(),
     quarantine: new Quarantine(),
     gates: { kv: null, ssm: null },

@@ -1,0 +1,119 @@
+// Owns `tierkv top`: what the sidecar of this machine does, again and again, in a terminal.
+import type { Config } from "../../config/config.ts";
+import { TierkvError } from "../../errors.ts";
+import { TOP_INTERVAL_S_DEFAULT, TOP_INTERVAL_S_MAX, TOP_ONCE_MS } from "../../limits-seen.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import type { SidecarStatus } from "../../sidecar/status.ts";
+import { sleep } from "../../time.ts";
+import type { Call, Registrar } from "../call.ts";
+import { findings, isProblem } from "../findings.ts";
+import type { Finding } from "../findings.ts";
+import type { SidecarLink } from "../sidecar-link.ts";
+import { lookOf, openTerminal } from "../terminal.ts";
+import { describeTop } from "../top-view.ts";
+import type { Picture } from "../top-view.ts";
+
+const EXIT_OK = 0;
+const EXIT_PROBLEM = 1;
+
+export interface TopOptions {
+  once?: true;
+  interval?: string;
+}
+
+export function addTop({ program, action }: Registrar): void {
+  program
+    .command("top")
+    .summary("watch engines, vaults, restores and what they save")
+    .description(
+      "Asks the sidecar of this machine again and again: engines and their shared memory, vaults with fill, rates,\n" +
+        "round trip and hit rate, what was restored (predicted and measured), why prompts missed, and what restores\n" +
+        "have saved. What is wrong comes first. `q` ends it; NO_COLOR is respected.",
+    )
+    .option("--once", "print it once and end; also where the output is no terminal")
+    .option("--interval <s>", `seconds between two pictures (default: ${TOP_INTERVAL_S_DEFAULT})`)
+    .addHelpText("after", "\nExample:\n  tierkv top --once")
+    .action(action(showTop));
+}
+
+/** Also what `tierkv status --watch` does. */
+export async function showTop(call: Call<TopOptions>): Promise<number> {
+  const config = call.loadConfig();
+  const intervalMs = intervalOf(call.options.interval) * 1000;
+  const { SidecarLink } = await import("../sidecar-link.ts");
+  const link = new SidecarLink(config.sidecar.socket);
+  try {
+    await link.hello(STATUS_TIMEOUT_MS);
+    const isOnce = call.options.once === true || call.isJson || !call.io.isTerminal;
+    return isOnce
+      ? await showOnce(call, config, link)
+      : await watch(call, config, link, intervalMs);
+  } finally {
+    link.close();
+  }
+}
+
+async function showOnce(
+  call: Call<TopOptions>,
+  config: Config,
+  link: SidecarLink,
+): Promise<number> {
+  const before = await ask(link);
+  await sleep(TOP_ONCE_MS);
+  const picture = pictureOf(config, await ask(link), before);
+  const ok = !picture.findings.some(isProblem);
+  const lines = describeTop(picture, lookOf(call.io.isTerminal));
+  call.print({ ok, findings: picture.findings, status: picture.status }, lines);
+  return ok ? EXIT_OK : EXIT_PROBLEM;
+}
+
+/** Until a key ends it. A sidecar that goes ends it, too, with its error. */
+async function watch(
+  call: Call<TopOptions>,
+  config: Config,
+  link: SidecarLink,
+  intervalMs: number,
+): Promise<number> {
+  const terminal = openTerminal(call.io.env);
+  const stop = new AbortController();
+  let isOver = false;
+  void terminal.ended.then(() => {
+    isOver = true;
+    stop.abort();
+  });
+  try {
+    let before: SidecarStatus | null = null;
+    while (!isOver) {
+      const status = await ask(link);
+      const picture = pictureOf(config, status, before);
+      const draw = (): void => terminal.show(describeTop(picture, terminal.look()));
+      terminal.onResize = draw;
+      draw();
+      before = status;
+      await sleep(intervalMs, stop.signal).catch(() => undefined);
+    }
+    return EXIT_OK;
+  } finally {
+    terminal.close();
+  }
+}
+
+async function ask(link: SidecarLink): Promise<SidecarStatus> {
+  return (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+}
+
+function pictureOf(
+  config: Config,
+  status: SidecarStatus,
+  before: SidecarStatus | null,
+): Picture & { findings: Finding[] } {
+  return { status, before, findings: findings({ config, targets: [], sidecar: status }) };
+}
+
+function intervalOf(text: string | undefined): number {
+  if (text === undefined) return TOP_INTERVAL_S_DEFAULT;
+  const seconds = Number(text);
+  if (text.trim() !== "" && seconds > 0 && seconds <= TOP_INTERVAL_S_MAX) return seconds;
+  const reason = `--interval ${text} is not a number of seconds above 0, ${TOP_INTERVAL_S_MAX} at most`;
+  throw new TierkvError("USAGE", { reason });
+}

@@ -1,0 +1,78 @@
+// Owns a terminal that shows one picture after another: its size, its keys, its colours, and that it is left as it was found.
+import type { Environment } from "../config/field.ts";
+
+/** What a picture may use. */
+export interface Look {
+  columns: number;
+  /** null: as many as it takes. */
+  rows: number | null;
+  isColoured: boolean;
+}
+
+export interface Terminal {
+  look(): Look;
+  /** Lines from the top; what does not fit below is left out. */
+  show(lines: readonly string[]): void;
+  /** Resolves at a key that ends the view. */
+  readonly ended: Promise<void>;
+  /** The size has changed. */
+  onResize: () => void;
+  close(): void;
+}
+
+const ENTER = "\u001B[?1049h\u001B[?25l";
+const LEAVE = "\u001B[?25h\u001B[?1049l";
+const HOME = "\u001B[H";
+const CLEAR_LINE = "\u001B[K";
+const CLEAR_BELOW = "\u001B[J";
+const ENDING_KEYS: ReadonlySet<string> = new Set(["q", "Q", "\u0003", "\u001B"]);
+
+/** https://no-color.org: set and not empty. */
+export function wantsColour(env: Environment): boolean {
+  return (env["NO_COLOR"] ?? "") === "" && env["TERM"] !== "dumb";
+}
+
+/** How a picture looks that is printed once; a file takes lines of any length. */
+export function lookOf(isTerminal: boolean): Look {
+  const columns = isTerminal ? process.stdout.columns : Infinity;
+  return { columns, rows: null, isColoured: false };
+}
+
+/** Takes the terminal over until it is closed; for a process whose standard output is one. */
+export function openTerminal(env: Environment): Terminal {
+  const { stdin, stdout } = process;
+  const isColoured = wantsColour(env);
+  let end: () => void = () => {};
+  const ended = new Promise<void>((resolve) => {
+    end = resolve;
+  });
+  const onKey = (key: string): void => {
+    if (ENDING_KEYS.has(key)) end();
+  };
+  const onResize = (): void => terminal.onResize();
+  const onSignal = (): void => end();
+  if (stdin.isTTY) {
+    stdin.setRawMode(true);
+    stdin.setEncoding("utf8").on("data", onKey).resume();
+  }
+  stdout.on("resize", onResize);
+  process.on("SIGTERM", onSignal).on("SIGINT", onSignal);
+  stdout.write(ENTER);
+  const terminal: Terminal = {
+    look: () => ({ columns: stdout.columns, rows: stdout.rows, isColoured }),
+    show(lines): void {
+      const fitting = lines.slice(0, stdout.rows).map((line) => line + CLEAR_LINE);
+      stdout.write(HOME + fitting.join("\r\n") + CLEAR_BELOW);
+    },
+    ended,
+    onResize: () => {},
+    close(): void {
+      stdout.off("resize", onResize);
+      process.off("SIGTERM", onSignal).off("SIGINT", onSignal);
+      stdout.write(LEAVE);
+      if (!stdin.isTTY) return;
+      stdin.off("data", onKey).setRawMode(false).pause();
+    },
+  };
+  return terminal;
+}

@@ -1,0 +1,216 @@
+// Owns how `tierkv top` looks: a sidecar's account of itself as lines that fit a terminal.
+import { printable } from "../printable.ts";
+import { reasonText } from "../sidecar/socket/reasons.ts";
+import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
+import type { Account } from "../sidecar/trace/decisions.ts";
+import { isProblem } from "./findings.ts";
+import type { Finding } from "./findings.ts";
+import type { Look } from "./terminal.ts";
+import { showBytes, showMs, showShare, table } from "./text.ts";
+
+export interface Picture {
+  status: SidecarStatus;
+  /** The one before, for rates; null: there is none. */
+  before: SidecarStatus | null;
+  findings: readonly Finding[];
+}
+
+const BAR_CELLS = 10;
+const NONE = "-";
+const MISSES_SHOWN = 4;
+
+/** Bold, faint, and blue against orange: told apart without red and green. Words say the same. */
+const STYLES = { head: "1", faint: "2", good: "34", bad: "1;33" } as const;
+type Style = keyof typeof STYLES;
+type Paint = (style: Style, text: string) => string;
+
+/** Lines of at most `columns` characters, at most `rows` of them. */
+export function describeTop(picture: Picture, { columns, rows, isColoured }: Look): string[] {
+  const { status, findings } = picture;
+  const paint: Paint = (style, text) =>
+    isColoured && text !== "" ? `\u001B[${STYLES[style]}m${text}\u001B[0m` : text;
+  // Cut before they are painted: colours take no room.
+  const cut = (line: string): string => fit(printable(line), columns);
+  const plain = (lines: readonly string[]): string[] => lines.map(cut);
+  const headed = ([head = "", ...rest]: readonly string[]): string[] => [
+    paint("head", cut(head)),
+    ...plain(rest),
+  ];
+  const lines = [
+    paint("head", cut(describeSelf(status))),
+    ...findings.flatMap((finding) =>
+      wrap(printable(`${finding.severity.toUpperCase()}: ${finding.text}`), columns).map((line) =>
+        isProblem(finding) ? paint("bad", line) : line,
+      ),
+    ),
+    "",
+    ...headed(describeEngines(status)),
+    "",
+    ...headed(describeVaults(status)),
+    "",
+    ...plain(describeFlow(picture)),
+    "",
+    ...headed(["saved by restores", ...describeLedger(status)]),
+    "",
+    ...headed(describeMisses(status)),
+    "",
+    ...headed(describeRestores(status.restores)),
+  ];
+  return rows === null ? lines : lines.slice(0, rows);
+}
+
+function describeSelf({ version, uptimeMs, at, socket }: SidecarStatus): string {
+  const time = new Date(at).toTimeString().slice(0, 8);
+  return `tierKV ${version}  up ${showMs(uptimeMs)}  ${time}  ${socket}`;
+}
+
+function describeEngines({ engines }: SidecarStatus): string[] {
+  if (engines.length === 0) return ["engines", "none is connected"];
+  const rows = engines.map(({ model, id, naming, isRestoring, arena, plans, workers, world }) => {
+    const state = isRestoring
+      ? "restores"
+      : naming.percent < 100
+        ? `naming: ${naming.percent} %`
+        : "starting";
+    const used = arena === null ? null : arena.slotCount - freeSlots(arena);
+    const filled = arena === null || used === null ? NONE : bar(used, arena.slotCount);
+    const bytes = arena === null || used === null ? NONE : showBytes(used * arena.slotBytes);
+    const of = arena === null ? NONE : showBytes(arena.bytes);
+    return [id, model, state, `${workers}/${world}`, filled, bytes, of, String(plans)];
+  });
+  return table([["engine", "model", "state", "ranks", "arena", "used", "of", "plans"], ...rows]);
+}
+
+/** Slots that were never touched are free, too. */
+function freeSlots(arena: { slotCount: number; touchedSlots: number; freeSlots: number }): number {
+  return arena.slotCount - arena.touchedSlots + arena.freeSlots;
+}
+
+function describeVaults({ vaults }: SidecarStatus): string[] {
+  const rows = Object.entries(vaults).flatMap(([name, vault]) =>
+    vault === null ? [] : [vaultRow(name, vault)],
+  );
+  if (rows.length === 0) return ["vaults", "none is configured"];
+  const head = ["vault", "address", "state", "rtt", "memory", "used", "of", "records", "hit rate"];
+  return table([[...head, "lanes", "out", "in"], ...rows]);
+}
+
+function vaultRow(name: string, { address, state, lanes, seen }: VaultStatus): string[] {
+  const isUp = state === "up" || state === "unknown";
+  const shown = [name, address, isUp ? state : state.toUpperCase()];
+  if (seen === null) return [...shown, ...Array<string>(9).fill(NONE)];
+  const { lookupKeys, lookupHits, usedBytes, maxBytes } = seen;
+  return [
+    ...shown,
+    showMs(seen.rttMs),
+    bar(usedBytes, maxBytes),
+    showBytes(usedBytes),
+    showBytes(maxBytes),
+    String(seen.records),
+    lookupKeys === 0 ? NONE : showShare(lookupHits / lookupKeys),
+    lanes === "up" ? String(seen.lanes) : lanes,
+    `${showBytes(seen.outBytesPerS)}/s`,
+    `${showBytes(seen.inBytesPerS)}/s`,
+  ];
+}
+
+function describeFlow({ status, before }: Picture): string[] {
+  const { counters, saves } = status;
+  const count = (name: string): number => counters[name] ?? 0;
+  const rate = (name: string): string => {
+    if (before === null || status.at <= before.at) return "";
+    const moved = count(name) - (before.counters[name] ?? 0);
+    return `, ${showBytes((Math.max(0, moved) / (status.at - before.at)) * 1000)}/s now`;
+  };
+  const asked = count("lookup_keys");
+  const hits = asked === 0 ? NONE : showShare(count("lookup_hits") / asked);
+  const waiting =
+    saves.queuedBlocks === 0 ? "" : `, ${showBytes(saves.queuedBytes)} wait to be saved`;
+  return [
+    `fetched   ${showBytes(count("bytes_fetched"))}${rate("bytes_fetched")}`,
+    `saved     ${showBytes(count("bytes_sent"))}${rate("bytes_sent")}${waiting}`,
+    `hit rate  ${hits} of ${asked} blocks that were looked up`,
+  ];
+}
+
+function describeLedger({ ledger }: SidecarStatus): string[] {
+  const { restores, tokens, prefillS, restoreS, savedS, unpricedTokens, joules } = ledger;
+  if (restores === 0) return ["nothing has been restored yet"];
+  const seconds = (value: number): string =>
+    value < 0 ? `-${showMs(-value * 1000)}` : showMs(value * 1000);
+  const energy = joules === null ? "" : `, ${showWattHours(joules / 3600)} of energy`;
+  const unpriced =
+    unpricedTokens === 0
+      ? []
+      : [`${unpricedTokens} of the tokens came before their cost was known`];
+  return [
+    `${tokens} tokens in ${restores} ${restores === 1 ? "restore" : "restores"}${energy}`,
+    `${seconds(savedS)} less waiting: computing takes ${seconds(prefillS)}, restoring took ${seconds(restoreS)}`,
+    ...unpriced,
+  ];
+}
+
+export function showWattHours(wattHours: number): string {
+  return wattHours >= 1000
+    ? `${(wattHours / 1000).toFixed(2)} kWh`
+    : `${wattHours.toFixed(wattHours >= 10 ? 0 : 2)} Wh`;
+}
+
+/** Why prompts missed, the most frequent causes first. */
+export function causes(counters: Readonly<Record<string, number>>): [string, number][] {
+  return Object.entries(counters)
+    .filter(([name, count]) => name.startsWith("miss_") && count > 0)
+    .map(([name, count]): [string, number] => [name.slice("miss_".length), count])
+    .sort(([, a], [, b]) => b - a);
+}
+
+function describeMisses({ counters }: SidecarStatus): string[] {
+  const all = causes(counters);
+  if (all.length === 0) return ["why prompts missed", "none has"];
+  const shown = all.slice(0, MISSES_SHOWN).map(([reason, count]) => [String(count), reason]);
+  const rows = table(shown).map((row, at) => `${row}: ${reasonText(all[at]?.[0] ?? "")}`);
+  return ["why prompts missed (`tierkv explain` names each)", ...rows];
+}
+
+function describeRestores(restores: readonly Account[]): string[] {
+  if (restores.length === 0) return ["latest restores", "none yet"];
+  const pair = (actual: number | null, predicted: number | null): string =>
+    `${shown(actual)} (${shown(predicted)})`;
+  const rows = restores
+    .toReversed()
+    .map(({ at, req, loadedTokens, choice, actual, ...rest }) => [
+      new Date(at).toTimeString().slice(0, 8),
+      req,
+      String(loadedTokens ?? 0),
+      choice,
+      pair(actual.fetch, rest.predicted.fetch),
+      pair(actual.load, rest.predicted.load),
+      rest.saved === null ? NONE : (rest.saved < 0 ? "-" : "") + showMs(Math.abs(rest.saved)),
+    ]);
+  const head = ["latest restores", "request", "tokens", "from", "fetch (predicted)"];
+  return table([[...head, "load (predicted)", "saved"], ...rows]);
+}
+
+const shown = (ms: number | null): string => (ms === null ? NONE : showMs(ms));
+
+function bar(value: number, most: number): string {
+  const share = most <= 0 ? 0 : Math.min(1, Math.max(0, value / most));
+  const full = Math.round(share * BAR_CELLS);
+  return `${"#".repeat(full)}${".".repeat(BAR_CELLS - full)} ${Math.round(share * 100)} %`;
+}
+
+const fit = (line: string, columns: number): string =>
+  line.length <= columns ? line : `${line.slice(0, Math.max(0, columns - 1))}>`;
+
+/** What is wrong is never cut. */
+function wrap(text: string, columns: number): string[] {
+  const lines: string[] = [];
+  let line = "";
+  for (const word of text.split(" ")) {
+    if (line !== "" && line.length + 1 + word.length > columns) {
+      lines.push(line);
+      line = `  ${word}`;
+    } else line = line === "" ? word : `${line} ${word}`;
+  }
+  return [...lines, line];
+}

@@ -1,0 +1,77 @@
+// Owns what vaults say of themselves, for people who look: asked while somebody does, and never on the way of a request.
+import type { RecordClass } from "../../block.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import { VAULT_SEEN_MS } from "../../limits-seen.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { nowMs } from "../../time.ts";
+import type { VaultClients } from "./vaults.ts";
+
+/** As a vault said at its last answer. */
+export interface VaultSeen {
+  /** How long that answer took. */
+  rttMs: number;
+  usedBytes: number;
+  maxBytes: number;
+  records: number;
+  lookupKeys: number;
+  lookupHits: number;
+  evicted: number;
+  /** Open ones of all its clients. */
+  lanes: number;
+  /** Record bytes per second of all its clients, over about the last ten seconds. */
+  outBytesPerS: number;
+  inBytesPerS: number;
+  disk: { usedBytes: number; maxBytes: number; failing: boolean } | null;
+}
+
+export class VaultWatch {
+  readonly #vaults: VaultClients;
+  readonly #seen: Record<RecordClass, VaultSeen | null> = { kv: null, ssm: null };
+  #askedMs: number | null = null;
+
+  constructor(vaults: VaultClients) {
+    this.#vaults = vaults;
+  }
+
+  /** The latest answer of each, which this call may make newer for the next one; null: it has not answered. */
+  look(): Readonly<Record<RecordClass, VaultSeen | null>> {
+    const isDue = this.#askedMs === null || nowMs() - this.#askedMs >= VAULT_SEEN_MS;
+    if (isDue) {
+      this.#askedMs = nowMs();
+      for (const name of ["kv", "ssm"] as const) void this.#ask(name, this.#vaults[name]);
+    }
+    return { ...this.#seen };
+  }
+
+  async #ask(name: RecordClass, client: VaultClient | null): Promise<void> {
+    if (client === null) return;
+    try {
+      this.#seen[name] = await seenOf(client);
+    } catch {
+      // Its state says so; what it said before is not true any more.
+      this.#seen[name] = null;
+    }
+  }
+}
+
+async function seenOf(client: VaultClient): Promise<VaultSeen> {
+  const startMs = nowMs();
+  const stats = await client.stats(STATUS_TIMEOUT_MS);
+  const { usedBytes, maxBytes, records, counters, lanes, outBytesPerS, inBytesPerS, disk } = stats;
+  return {
+    rttMs: nowMs() - startMs,
+    usedBytes,
+    maxBytes,
+    records,
+    lookupKeys: counters["lookup_keys"] ?? 0,
+    lookupHits: counters["lookup_hits"] ?? 0,
+    evicted: counters["evicted"] ?? 0,
+    lanes,
+    outBytesPerS,
+    inBytesPerS,
+    disk:
+      disk === null || disk === undefined
+        ? null
+        : { usedBytes: disk.usedBytes, maxBytes: disk.maxBytes, failing: disk.failing },
+  };
+}

@@ -1,0 +1,125 @@
+// Owns the proof that `tierkv top` shows what a real sidecar does: engines, vaults, restores, causes of misses, and savings.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { stripVTControlCharacters } from "node:util";
+import { expect, test } from "vitest";
+import { wantsColour } from "../../../src/cli/terminal.ts";
+import { describeTop } from "../../../src/cli/top-view.ts";
+import type { Picture } from "../../../src/cli/top-view.ts";
+import type { SidecarStatus } from "../../../src/sidecar/status.ts";
+import { runInside } from "../../support/command-line.ts";
+import { openScene, saveAll } from "../../support/scene.ts";
+import type { Scene } from "../../support/scene.ts";
+import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+import { until } from "../../support/vaults.ts";
+
+const PAGE = 1024;
+const LOOK = { columns: 200, rows: null, isColoured: false };
+
+/** A restore of 320 tokens by an engine whose tokens take a second each, and a miss. */
+async function restored(): Promise<Scene> {
+  const scene = await openScene();
+  const { engine, sidecar } = scene;
+  const blocks = makeBlocks("a", 20, PAGE);
+  await saveAll(scene, blocks);
+  const steps = [64, 128, 256].map((tokens) => [tokens, (tokens * tokens) / 2, tokens * 1_000_000]);
+  engine.workers[0]!.send({ t: "counts", counters: { told: 1 }, steps });
+  await until(() => sidecar.counters.get("shim_told") > 0, "the steps to be heard");
+  const { plan } = await engine.done(engine.prefetch(hashesOf(blocks)));
+  engine.scheduler.send({ t: "release", req: "request", plan, tokens: 320, load_us: 2000 });
+  await until(() => sidecar.status().ledger.restores === 1, "the ledger");
+  await engine.done(engine.prefetch(hashesOf(makeBlocks("unknown", 2, PAGE))));
+  return scene;
+}
+
+function configOf({ vault, sidecar }: Scene): string {
+  const path = join(testDirectory(), "tierkv.toml");
+  const text = `[cluster]\nkv_cold = "${vault.address}"\n[sidecar]\nsocket = "${sidecar.socketPath}"\n`;
+  writeFileSync(path, text);
+  return path;
+}
+
+test("a restore is worth what computing would have taken less what it took", async () => {
+  const { sidecar } = await restored();
+  const { ledger, restores } = sidecar.status();
+  expect(ledger).toMatchObject({ restores: 1, tokens: 320, unpricedTokens: 0 });
+  // A second per token.
+  expect(ledger.prefillS).toBeGreaterThan(300);
+  expect(ledger.prefillS).toBeLessThan(340);
+  expect(ledger.savedS).toBeCloseTo(ledger.prefillS - ledger.restoreS, 6);
+  expect(ledger.joules).toBeCloseTo(350 * ledger.prefillS, 3);
+  expect(restores).toHaveLength(1);
+  expect(restores[0]!.saved! / 1000).toBeCloseTo(ledger.savedS, 1);
+});
+
+test("--once prints engines, vaults, restores, misses and savings; --json the account itself", async () => {
+  const scene = await restored();
+  const config = configOf(scene);
+  const { exitCode, stdout } = await runInside(["top", "--once", "--config", config]);
+  expect(exitCode).toBe(0);
+  expect(stdout).toMatch(/engine-1 +test\/model +restores +1\/1/);
+  expect(stdout).toMatch(/^kv +127\.0\.0\.1:\d+ +up +[\d.]+ ms/m);
+  expect(stdout).toContain("320 tokens in 1 restore");
+  expect(stdout).toMatch(/1 +never_stored: no engine has offered/);
+  expect(stdout).toMatch(/request +320 +loaded/);
+  const json = await runInside(["status", "--watch", "--json", "--config", config]);
+  expect(JSON.parse(json.stdout)).toMatchObject({
+    ok: true,
+    status: { ledger: { tokens: 320 }, vaults: { kv: { seen: { records: 20 } }, ssm: null } },
+  });
+});
+
+test("a vault that is down is the first thing said, and makes the exit code 1", async () => {
+  const scene = await restored();
+  await scene.proxy.close();
+  await until(() => {
+    scene.engine.prefetch(hashesOf(makeBlocks("more", 1, PAGE)));
+    return scene.sidecar.status().vaults.kv!.state === "down";
+  }, "the vault to count as down");
+  const { exitCode, stdout } = await runInside(["top", "--config", configOf(scene)]);
+  expect([exitCode, stdout.split("\n")[1]]).toEqual([
+    1,
+    expect.stringContaining("PROBLEM: kv vault at"),
+  ]);
+});
+
+test("lines fit the terminal, colours take no room, and what comes from outside steers nothing", async () => {
+  const scene = await restored();
+  const status: SidecarStatus = scene.sidecar.status();
+  status.engines[0]!.model = "evil\u001B[2Jmodel";
+  const problem = { code: "x", severity: "problem", text: "word ".repeat(40) } as const;
+  const picture: Picture = { status, before: null, findings: [problem] };
+  const plain = describeTop(picture, { ...LOOK, columns: 60 });
+  expect(Math.max(...plain.map((line) => line.length))).toBeLessThanOrEqual(60);
+  expect(plain.join("\n")).not.toContain("\u001B");
+  expect(plain.join(" ").match(/word/g)).toHaveLength(40);
+  const painted = describeTop(picture, { columns: 60, rows: 12, isColoured: true });
+  expect(painted).toHaveLength(12);
+  expect(stripVTControlCharacters(painted.join("\n"))).toBe(plain.slice(0, 12).join("\n"));
+});
+
+test("bytes per second come from two pictures", async () => {
+  const scene = await restored();
+  const status = scene.sidecar.status();
+  const { bytes_fetched: fetched = 0 } = status.counters;
+  const counters = { ...status.counters, bytes_fetched: fetched - 5_000_000 };
+  const before = { ...status, at: status.at - 2000, counters };
+  const lines = describeTop({ status, before, findings: [] }, LOOK);
+  expect(lines.find((line) => line.startsWith("fetched"))).toContain("2.5 MB/s now");
+});
+
+test.each([
+  [{}, true],
+  [{ NO_COLOR: "" }, true],
+  [{ NO_COLOR: "1" }, false],
+  [{ TERM: "dumb" }, false],
+])("%j: colours %s", (env, isColoured) => {
+  expect(wantsColour(env)).toBe(isColoured);
+});
+
+test.each(["0", "-1", "x", "99999"])("--interval %s is refused", async (text) => {
+  const { exitCode, stderr } = await runInside(["top", "--interval", text]);
+  expect(exitCode).toBe(2);
+  expect(stderr).toContain(`--interval ${text} is not a number of seconds`);
+});
