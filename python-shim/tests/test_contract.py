@@ -13,18 +13,20 @@ def test_the_running_release_has_all_the_shim_uses_and_nothing_it_does_not_know(
 
 
 def test_every_method_that_is_used_is_one_of_ours() -> None:
-    assert set(contract.USED) <= set(vars(TierKVConnector))
+    assert {*contract.USED, *contract.LATER} <= set(vars(TierKVConnector))
 
 
 def test_what_is_gone_and_what_is_new_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         def get_finished(self) -> None: ...
         def offload_everything(self) -> None: ...
+        def supports_sleep_mode(self) -> None: ...
 
     monkeypatch.setattr(contract, "KVConnectorBase_V1", Other)
     report = contract.probe()
     assert "wait_for_save" in report.missing
     assert "get_finished(finished_req_ids)" in report.missing
+    assert "supports_sleep_mode(kv_transfer_config)" in report.missing
     assert report.unknown == ("offload_everything",)
     assert "offload_everything" in str(report)
     assert "block frees waited for" in str(report)

@@ -217,6 +217,8 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   generate from a prompt of 4 tokens in a new eager engine (Qwen3, bf16, head dim 96, 6 heads, 3 KV heads, 5 layers, \`--block-size 32\`). The shim asks in each
   worker, and leaves 64 tokens to compute until a step of 64 has run, there only. Read from the report, not run: no machine of ours has AMX.
 - With the package installed, \`"kv_connector": "TierKVConnector"\` is enough: it registers itself (\`vllm.general_plugins\`).
+- Sleep mode: while an engine of 0.33 or newer sleeps, the shim touches none of its pages; saves are dropped (\`dropped_save_asleep\`) and loads recomputed. Driven on
+  memory that is taken away behind its addresses; the release itself has no CPU build to run.
 - A release newer than the newest here starts with a warning that names what of the contract it lacks or adds; one older than 0.28 is refused.
 
 \`npm run test:nightly\` runs the releases, the whole suite on the oldest, and 300 requests for each shape that this machine runs.

@@ -149,6 +149,12 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         """Register our counter with vLLM's Prometheus endpoint."""
         return TierKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
+        """Say that sleeping is safe: no page is registered with anybody, and none is touched meanwhile (0.33)."""
+        del kv_transfer_config
+        return True
+
     # --- scheduler side -------------------------------------------------------------------
 
     @guarded()
@@ -232,6 +238,16 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """See WorkerShim.register_kv_caches."""
         self.worker_side.register_kv_caches(kv_caches)
+
+    @guarded()
+    def unregister_kv_caches(self) -> None:
+        """See WorkerShim.sleep (0.33 and later)."""
+        self.worker_side.sleep(is_asleep=True)
+
+    @guarded()
+    def restore_kv_caches(self) -> None:
+        """See WorkerShim.sleep (0.33 and later)."""
+        self.worker_side.sleep(is_asleep=False)
 
     @guarded(_owed_binding)
     def bind_connector_metadata(self, connector_metadata: Any) -> None:

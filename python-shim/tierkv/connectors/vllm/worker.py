@@ -79,6 +79,7 @@ class WorkerShim:
         self.restore_times = Durations()
         self.weights = WeightWatch()
         self._introduced = False
+        self._is_asleep = False
 
     def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the engine's KV tensors and start talking to the sidecar."""
@@ -199,9 +200,10 @@ class WorkerShim:
     def _load(self, part: LoadPart, *, is_stale: bool) -> None:
         arena = None if failpoint.fails("shim.load.copy") else self._arenas.get(part.arena)
         is_broken = self.arrivals.is_broken(part.req_id)
-        if arena is None or self._copier is None or is_stale or is_broken:
-            if is_stale:
-                self.counters.add("load_weights_changed")
+        is_kept_off = is_stale or self._is_asleep
+        if arena is None or self._copier is None or is_kept_off or is_broken:
+            if is_kept_off:
+                self.counters.add("load_weights_changed" if is_stale else "load_asleep")
             elif part.arena == NO_ARENA:
                 self.counters.add("load_without_blocks")
             elif not is_broken:
@@ -240,6 +242,8 @@ class WorkerShim:
             self._drop(metadata, "weights_changed")
         elif self._rank % self._copies:  # the first of those that hold the same pages stores them
             self._tickets.close(metadata.ticket)
+        elif self._is_asleep:
+            self._drop(metadata, "asleep")
         elif not metadata.namespace:
             self._drop(metadata, "no_name")
         else:
@@ -297,13 +301,9 @@ class WorkerShim:
             return
         items = [
             [
-                slot,
-                generation,
-                item.group,
-                item.block_hash,
-                item.parent_hash,
-                item.end_tokens,
-                item.tenant,
+                *(slot, generation, item.group),
+                *(item.block_hash, item.parent_hash),
+                *(item.end_tokens, item.tenant),
             ]
             for item, (slot, generation) in saved
         ]
@@ -347,6 +347,12 @@ class WorkerShim:
             return None
         receipts, self._receipts = self._receipts, StepReceipts()
         return receipts
+
+    def sleep(self, *, is_asleep: bool) -> None:
+        """Touch no page while vLLM has taken the memory behind them away; it comes back at the same addresses."""
+        self._is_asleep = is_asleep
+        if is_asleep and self._copier is not None:
+            self._copier.settle()
 
     def introduce(self) -> Introduction:
         """Say what this rank runs with; called once, when the model is loaded."""

