@@ -83,7 +83,5 @@ export const GATEWAY_PREFILL_TOKENS_PER_S = 10_000;
 /** API keys of the gateway, and characters of a name or tenant. */
 export const GATEWAY_KEYS_MAX = 2_048;
 export const GATEWAY_KEY_WORD_CHARS_MAX = 64;
-/** Positions of one engine on the hash ring. */
-export const GATEWAY_RING_NODES = 100;
 /** To ask every engine once, also one that takes a connection and says nothing, and to listen. */
 export const GATEWAY_START_MS = 30_000;

@@ -10,7 +10,7 @@ import type { Prompt, Tokenizer } from "../tokens/tokenizer.ts";
 import { Pace } from "./pace.ts";
 import type { Computing } from "./pace.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
-import { Ring } from "./ring.ts";
+import { SessionRing } from "./ring.ts";
 
 /** What of a request the decision stands on. */
 export interface Asked {
@@ -57,12 +57,12 @@ const NOTHING: Known = { tokens: 0, hits: new Map(), names: new Map() };
 export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
-  readonly #ring: Ring;
+  readonly #ring: SessionRing;
   readonly #paces: ReadonlyMap<Engine, Pace>;
 
   constructor(options: RouterOptions) {
     this.#options = options;
-    this.#ring = new Ring(options.fleet.engines);
+    this.#ring = new SessionRing(options.fleet.engines);
     this.#paces = new Map(options.fleet.engines.map((engine) => [engine, new Pace()]));
   }
 
