@@ -11,6 +11,9 @@ const require = createRequire(import.meta.url);
 /** Piscina starts this file from beside its own, by name. */
 const POOL_WORKER = "worker";
 
+/** It goes to the browser as it is. */
+const CHARTS = "uplot";
+
 /** What CommonJS modules ask for, for those in the bundle. */
 const COMMONJS_NAMES = [
   'import { dirname as dirnameOfBundle } from "node:path";',
@@ -30,6 +33,7 @@ export async function writeProgram(folder) {
   rmSync(folder, { recursive: true, force: true });
   for (const path of COPIED) copy(path, join(folder, path));
   copy("crates/node/index.js", join(folder, "core", "index.js"));
+  writePage(join(folder, "page"));
   const inputs = {
     "cli/main": at("dist/cli/main.js"),
     "codec/worker": at("dist/codec/worker.js"),
@@ -41,9 +45,19 @@ export async function writeProgram(folder) {
   const imports = { "#core": "./core/index.js" };
   const bin = { tierkv: "bin/tierkv.js" };
   write(join(folder, "package.json"), `${JSON.stringify({ ...program, bin, imports }, null, 2)}\n`);
-  write(join(folder, "THIRD-PARTY.txt"), licences(bundled));
+  write(join(folder, "THIRD-PARTY.txt"), licences([...bundled, CHARTS].sort()));
   copy("LICENSE", join(folder, "LICENSE"));
   return bundled;
+}
+
+/** Files for browsers, and beside them those of the library that draws. */
+function writePage(folder) {
+  cpSync(at("page"), folder, { recursive: true });
+  for (const name of ["uPlot.esm.js", "uPlot.min.css"]) {
+    const path = require.resolve(`${CHARTS}/dist/${name}`);
+    mkdirSync(join(folder, CHARTS), { recursive: true });
+    cpSync(path, join(folder, CHARTS, name));
+  }
 }
 
 /** Files lie as deep as in `dist` of a checkout, because paths beside the program are relative to them. */

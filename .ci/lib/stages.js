@@ -165,6 +165,10 @@ export const NIGHTLY = [
     ]),
     env: { TIERKV_TEST_LANES: "off" },
   },
+  {
+    ...vitest("browser", VITEST_TIMEOUT_MS, ["test/page"]),
+    env: { TIERKV_TEST_LONG: "on" },
+  },
   fuzz(FUZZ_NIGHTLY_S),
   {
     name: "sanitizers",

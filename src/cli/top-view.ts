@@ -91,14 +91,14 @@ function describeVaults({ vaults }: SidecarStatus): string[] {
     vault === null ? [] : [vaultRow(name, vault)],
   );
   if (rows.length === 0) return ["vaults", "none is configured"];
-  const head = ["vault", "address", "state", "rtt", "memory", "used", "of", "records", "hit rate"];
-  return table([[...head, "lanes", "out", "in"], ...rows]);
+  const head = ["vault", "state", "rtt", "memory", "used", "of", "records", "hit rate"];
+  return table([[...head, "lanes", "out", "in", "address"], ...rows]);
 }
 
 function vaultRow(name: string, { address, state, lanes, seen }: VaultStatus): string[] {
   const isUp = state === "up" || state === "unknown";
-  const shown = [name, address, isUp ? state : state.toUpperCase()];
-  if (seen === null) return [...shown, ...Array<string>(9).fill(NONE)];
+  const shown = [name, isUp ? state : state.toUpperCase()];
+  if (seen === null) return [...shown, ...Array<string>(9).fill(NONE), address];
   const { lookupKeys, lookupHits, usedBytes, maxBytes } = seen;
   return [
     ...shown,
@@ -111,6 +111,7 @@ function vaultRow(name: string, { address, state, lanes, seen }: VaultStatus): s
     lanes === "up" ? String(seen.lanes) : lanes,
     `${showBytes(seen.outBytesPerS)}/s`,
     `${showBytes(seen.inBytesPerS)}/s`,
+    address,
   ];
 }
 

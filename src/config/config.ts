@@ -91,6 +91,13 @@ export interface SidecarConfig {
   readonly metricsListen: Address | null;
   /** Whether that may be an address that other machines reach. */
   readonly metricsLan: boolean;
+  /** Where the page is served; null: nowhere. */
+  readonly pageListen: Address | null;
+  /** null: plain HTTP. */
+  readonly pageTlsCert: string | null;
+  readonly pageTlsKey: string | null;
+  /** The file with the token that lets somebody look; null: everybody may. */
+  readonly pageToken: string | null;
 }
 
 export interface RestoreConfig {

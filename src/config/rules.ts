@@ -56,6 +56,29 @@ const servedHere: Rule = ({ gateway: { listen, lan, keys, tlsCert } }) =>
         fix: `write listen = "127.0.0.1:${listen.port}", set keys and tls_cert, or lan = true where only trusted machines reach it`,
       };
 
+const shownHere: Rule = ({ sidecar }) => {
+  const { pageListen, pageTlsCert, pageToken } = sidecar;
+  if (pageListen === null || isLocal(pageListen)) return null;
+  if (pageTlsCert !== null && pageToken !== null) return null;
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["sidecar", "page_listen"],
+    reason: "other machines can reach it without a token, or in the clear",
+    fix: `write page_listen = "127.0.0.1:${pageListen.port}", or set page_tls_cert, page_tls_key and page_token`,
+  };
+};
+
+const pageHasItsKey: Rule = ({ sidecar: { pageTlsCert, pageTlsKey } }) => {
+  if ((pageTlsCert === null) === (pageTlsKey === null)) return null;
+  const [given, missing] = pageTlsCert === null ? ["key", "cert"] : ["cert", "key"];
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["sidecar", `page_tls_${given}`],
+    reason: `a certificate and its key go together, and there is no page_tls_${missing}`,
+    fix: `write page_tls_${missing} = "/path/to/it.pem", or remove page_tls_${given}`,
+  };
+};
+
 const oneForEachEngine =
   (name: "events" | "replays"): Rule =>
   ({ gateway }) => {
@@ -115,6 +138,8 @@ const RULES: readonly Rule[] = [
   scrapedHere("vault"),
   scrapedHere("sidecar"),
   servedHere,
+  shownHere,
+  pageHasItsKey,
   oneForEachEngine("events"),
   oneForEachEngine("replays"),
   certificateHasKey("vault"),

@@ -2,9 +2,9 @@
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { PATH_BYTES_MAX } from "../limits.ts";
-import type { ClusterConfig, VaultConfig } from "./config.ts";
+import type { ClusterConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
-import { boolean, path } from "./kinds.ts";
+import { boolean, path, tcpOnly } from "./kinds.ts";
 
 /** A file that may be left out. */
 function file(doc: string, fallbackText: string, example: string): Field<string | null> {
@@ -116,4 +116,34 @@ export const METRICS_LAN: Field<boolean> = {
   fallback: () => false,
   fallbackText: "`false`",
   example: "false",
+};
+
+export const PAGE: {
+  page_listen: Field<SidecarConfig["pageListen"]>;
+  page_tls_cert: Field<SidecarConfig["pageTlsCert"]>;
+  page_tls_key: Field<SidecarConfig["pageTlsKey"]>;
+  page_token: Field<SidecarConfig["pageToken"]>;
+} = {
+  page_listen: {
+    kind: tcpOnly("127.0.0.1:50252", 0),
+    doc: "Where a browser finds the page that `tierkv top --web` shows. It only shows, and shows no prompts. An address that other machines reach needs `page_tls_cert`, `page_tls_key` and `page_token`.",
+    fallback: () => null,
+    fallbackText: "none: nothing listens",
+    example: '"127.0.0.1:50252"',
+  },
+  page_tls_cert: file(
+    "The page's certificate as PEM, and what signed it.",
+    "none: plain HTTP",
+    '"/etc/tierkv/page.pem"',
+  ),
+  page_tls_key: file(
+    "Its key, mode 0600. Both or neither.",
+    "none: plain HTTP",
+    '"/etc/tierkv/page-key.pem"',
+  ),
+  page_token: file(
+    "A file, mode 0600, with the token that lets somebody look: the password that a browser asks for, under any user name.",
+    "none: everybody who reaches it may look",
+    '"/etc/tierkv/page-token"',
+  ),
 };

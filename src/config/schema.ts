@@ -27,7 +27,7 @@ import type { Config } from "./config.ts";
 import type { Field } from "./field.ts";
 import { address, boolean, bytes, choice, integer, path, showBytes, tcpOnly } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
-import { CLUSTER_ACCESS, METRICS_LAN, VAULT_ACCESS } from "./schema-access.ts";
+import { CLUSTER_ACCESS, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
 import { GATEWAY } from "./schema-gateway.ts";
 
 export interface Section<Fields> {
@@ -238,6 +238,7 @@ export const SCHEMA: Schema = {
         example: '"127.0.0.1:50251"',
       },
       metrics_lan: METRICS_LAN,
+      ...PAGE,
     },
   },
   restore: {

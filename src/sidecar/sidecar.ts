@@ -21,6 +21,7 @@ import { LOCAL_PROTOCOL } from "./socket/hello.ts";
 import { describeSidecar } from "./status.ts";
 import type { SidecarStatus } from "./status.ts";
 import { Decisions } from "./trace/decisions.ts";
+import type { Account } from "./trace/decisions.ts";
 import { Fates } from "./trace/fates.ts";
 import { Ledger } from "./trace/ledger.ts";
 import { Canary } from "./vaults/canary.ts";
@@ -44,6 +45,8 @@ export interface RunningSidecar extends Running {
   /** How long no engine has been connected; 0 while one is. */
   idleMs(): number;
   status(): SidecarStatus;
+  /** Accounts of the latest `most` requests whose id starts with `req`. */
+  explain(req: string, most: number): Account[];
 }
 
 /** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its place is unfit. */
@@ -113,6 +116,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     socketPath: socket,
     idleMs: () => server.idleMs(),
     status,
+    explain: (req, most) => common.decisions.find(req, most),
     close: () => (closing ??= close()),
   };
 }

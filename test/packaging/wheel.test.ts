@@ -108,6 +108,7 @@ test("a sidecar of the wheel starts its vault, which takes records and gives the
     }
     const measured = run(tierkv, ["bench", "--config", config]);
     expect(measured).toMatch(/restore, int8 records, checked and decoded\s+[\d.]+ [MG]B\/s/);
+    await expectPage(config);
     expect(JSON.parse(run(tierkv, ["status", "--json", "--config", config]))).toMatchObject({});
   } finally {
     sidecar.kill("SIGTERM");
@@ -115,3 +116,18 @@ test("a sidecar of the wheel starts its vault, which takes records and gives the
   }
   expect(sidecar.exitCode).toBe(0);
 });
+
+/** Every file of the page is in the wheel. */
+async function expectPage(config: string): Promise<void> {
+  const top = spawn(tierkv, ["top", "--web", "--json", "--config", config], { cwd: base, env });
+  try {
+    const [line] = (await once(top.stdout, "data")) as [Buffer];
+    const { url } = JSON.parse(line.toString()) as { url: string };
+    for (const path of ["", "page.js", "uplot/uPlot.esm.js", "uplot/uPlot.min.css"]) {
+      expect((await fetch(url + path)).status).toBe(200);
+    }
+  } finally {
+    top.kill("SIGTERM");
+    if (top.exitCode === null) await once(top, "exit");
+  }
+}

@@ -81,6 +81,10 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       recordKeys: null,
       metricsListen: null,
       metricsLan: false,
+      pageListen: null,
+      pageTlsCert: null,
+      pageTlsKey: null,
+      pageToken: null,
     },
     restore: {
       waitMs: options.waitMs ?? 10_000,
@@ -125,6 +129,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
     socketPath: sidecar.socketPath,
     idleMs: () => sidecar.idleMs(),
     status: () => sidecar.status(),
+    explain: (req, most) => sidecar.explain(req, most),
     close: () => sidecar.close(),
     counters,
   });

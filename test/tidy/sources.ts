@@ -1,10 +1,10 @@
-// Owns reading the repository: every text file that git tracks or would track.
+// Owns reading the repository: every file that git tracks or would track.
 import { execFileSync } from "node:child_process";
 import { readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-/** A file as the rules see it: its path from the repository root, with forward slashes, and its text. */
+/** A file as the rules see it: its path from the repository root, with forward slashes, and its text; of a binary none. */
 export interface Source {
   path: string;
   text: string;
@@ -29,8 +29,9 @@ export function readSources(): Source[] {
   const sources: Source[] = [];
   for (const path of listed.split("\0").filter(Boolean)) {
     const file = statSync(join(ROOT, path), { throwIfNoEntry: false });
-    if (file?.isFile() !== true || BINARY.test(path)) continue;
-    sources.push({ path, text: readFileSync(join(ROOT, path), "utf8") });
+    if (file?.isFile() !== true) continue;
+    const text = BINARY.test(path) ? "" : readFileSync(join(ROOT, path), "utf8");
+    sources.push({ path, text });
   }
   return sources;
 }

@@ -72,6 +72,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     packages: ["undici", "prom-client", "@msgpack/msgpack"],
   }),
   exposition: room({ types: ["sidecar", "wire"] }),
+  page: room({ types: ["sidecar"], packages: ["uplot"] }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
     rooms: [
@@ -83,6 +84,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "client",
       "sidecar",
       "exposition",
+      "page",
       "demo",
       "gateway",
     ],
@@ -171,6 +173,7 @@ export const TOP_LEVEL: readonly string[] = [
   "package-lock.json",
   "package.json",
   "packaging",
+  "page",
   "proto",
   "python-shim",
   "src",

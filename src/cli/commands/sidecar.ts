@@ -17,6 +17,7 @@ import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
 import { goBeforeEngines } from "../oom.ts";
+import { startOwnPage } from "../page.ts";
 import { startScrape } from "../scrape.ts";
 import { localVaultAddress, vaultTargets } from "../targets.ts";
 
@@ -90,6 +91,7 @@ interface Parts {
   localVault: LocalVault | null;
   startSidecar(): Promise<RunningSidecar>;
   startScrape(): Promise<Running | undefined>;
+  startPage(): Promise<Running | undefined>;
   /** Once it was started. */
   sidecar: RunningSidecar | null;
 }
@@ -125,6 +127,7 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       // A vault that is down is no reason to start the sidecar again.
       return startScrape("sidecar", config.sidecar.metricsListen, logger, read, () => null);
     },
+    startPage: () => startOwnPage(config, logger, () => parts.sidecar),
     sidecar: null,
   };
   return parts;
@@ -159,6 +162,7 @@ function start(parts: Parts): Promise<Running> {
       },
     },
     { name: "metrics endpoint", run: () => parts.startScrape() },
+    { name: "page", run: () => parts.startPage() },
   ]);
 }
 

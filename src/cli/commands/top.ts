@@ -1,8 +1,11 @@
 // Owns `tierkv top`: what the sidecar of this machine does, again and again, in a terminal.
 import type { Config } from "../../config/config.ts";
 import { TierkvError } from "../../errors.ts";
+import { runUntilSignal } from "../../lifecycle.ts";
+import type { Running } from "../../lifecycle.ts";
 import { TOP_INTERVAL_S_DEFAULT, TOP_INTERVAL_S_MAX, TOP_ONCE_MS } from "../../limits-seen.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { createLogger } from "../../log.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
 import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
@@ -19,6 +22,8 @@ const EXIT_PROBLEM = 1;
 export interface TopOptions {
   once?: true;
   interval?: string;
+  web?: true;
+  listen?: string;
 }
 
 export function addTop({ program, action }: Registrar): void {
@@ -32,6 +37,8 @@ export function addTop({ program, action }: Registrar): void {
     )
     .option("--once", "print it once and end; also where the output is no terminal")
     .option("--interval <s>", `seconds between two pictures (default: ${TOP_INTERVAL_S_DEFAULT})`)
+    .option("--web", "serve it as a page for a browser of this machine instead")
+    .option("--listen <address>", "where --web serves it (default: 127.0.0.1, a free port)")
     .addHelpText("after", "\nExample:\n  tierkv top --once")
     .action(action(showTop));
 }
@@ -39,6 +46,7 @@ export function addTop({ program, action }: Registrar): void {
 /** Also what `tierkv status --watch` does. */
 export async function showTop(call: Call<TopOptions>): Promise<number> {
   const config = call.loadConfig();
+  if (call.options.web === true) return await showPage(call, config);
   const intervalMs = intervalOf(call.options.interval) * 1000;
   const { SidecarLink } = await import("../sidecar-link.ts");
   const link = new SidecarLink(config.sidecar.socket);
@@ -51,6 +59,18 @@ export async function showTop(call: Call<TopOptions>): Promise<number> {
   } finally {
     link.close();
   }
+}
+
+/** Until a signal ends it. The page says so when the sidecar is gone, and finds it again. */
+async function showPage(call: Call<TopOptions>, config: Config): Promise<number> {
+  const { servePage } = await import("../page.ts");
+  const logger = createLogger("top", { level: config.log.level });
+  const start = async (): Promise<Running> => {
+    const page = await servePage(config, call.options.listen);
+    call.print({ event: "ready", url: page.url }, [`${page.url}   (Ctrl-C ends it)`]);
+    return page;
+  };
+  return await runUntilSignal(start, { logger });
 }
 
 async function showOnce(

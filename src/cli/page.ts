@@ -1,0 +1,120 @@
+// Owns where the page gets what it shows: from the sidecar of this process, or over its local socket.
+import type { Address, Config } from "../config/config.ts";
+import { override } from "../config/override.ts";
+import { TierkvError } from "../errors.ts";
+import { isLocal } from "../hosts.ts";
+import type { Running } from "../lifecycle.ts";
+import { PAGE_REQUESTS_MAX, PAGE_TOKEN_CHARS_MIN } from "../limits-seen.ts";
+import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { ExplainedRequest, PageSource, View } from "../page/feed.ts";
+import type { PageServer } from "../page/server.ts";
+import { readPrivate, readPublic } from "../private-file.ts";
+import type { RunningSidecar } from "../sidecar/sidecar.ts";
+import type { SidecarStatus } from "../sidecar/status.ts";
+import type { Account } from "../sidecar/trace/decisions.ts";
+import { describe } from "./commands/explain.ts";
+import { findings } from "./findings.ts";
+import { SidecarLink } from "./sidecar-link.ts";
+
+const HERE: Address = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
+
+/** The sidecar's own, where `[sidecar] page_listen` wants one. */
+export async function startOwnPage(
+  config: Config,
+  logger: Logger,
+  own: () => RunningSidecar | null,
+): Promise<Running | undefined> {
+  const { pageListen: listen, pageTlsCert, pageTlsKey, pageToken } = config.sidecar;
+  if (listen === null) return undefined;
+  const sidecar = (): RunningSidecar => {
+    const running = own();
+    if (running !== null) return running;
+    throw new TierkvError("CLOSED", { what: "the sidecar" });
+  };
+  const { startPage } = await import("../page/server.ts");
+  const page = await startPage({
+    listen,
+    key: "[sidecar] page_listen",
+    tls:
+      pageTlsCert === null || pageTlsKey === null
+        ? null
+        : {
+            cert: readPublic(pageTlsCert, "[sidecar] page_tls_cert"),
+            key: readPrivate(pageTlsKey, "[sidecar] page_tls_key"),
+          },
+    token: pageToken === null ? null : tokenOf(pageToken),
+    source: {
+      view: () => Promise.resolve(viewOf(config, sidecar().status())),
+      requests: () => Promise.resolve(explained(sidecar().explain("", PAGE_REQUESTS_MAX))),
+    },
+  });
+  logger.info({ url: page.url }, "the page can be looked at");
+  return page;
+}
+
+/** `tierkv top --web`. Throws USAGE for an address that other machines reach: that needs the keys of the sidecar's own page. */
+export async function servePage(config: Config, listen: string | undefined): Promise<PageServer> {
+  const { startPage } = await import("../page/server.ts");
+  return await startPage({
+    listen: listen === undefined ? HERE : addressOf(config, listen),
+    key: "--listen",
+    tls: null,
+    token: null,
+    source: linked(config),
+  });
+}
+
+function addressOf(config: Config, text: string): Address {
+  const given = { option: "--listen", section: "sidecar", name: "page_listen", text };
+  const { pageListen } = override(config, [given]).sidecar;
+  if (pageListen !== null && isLocal(pageListen)) return pageListen;
+  const reason = `--listen ${text}: other machines reach it; set [sidecar] page_listen with TLS and a token instead`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+/** A connection for each question: the sidecar may have been started again since the last one. */
+function linked(config: Config): PageSource {
+  const { socket } = config.sidecar;
+  const ask = async <T>(question: (link: SidecarLink) => Promise<T>): Promise<T> => {
+    const link = new SidecarLink(socket);
+    try {
+      await link.hello(STATUS_TIMEOUT_MS);
+      return await question(link);
+    } finally {
+      link.close();
+    }
+  };
+  return {
+    view: async () =>
+      viewOf(
+        config,
+        (await ask((link) => link.status(STATUS_TIMEOUT_MS))) as unknown as SidecarStatus,
+      ),
+    requests: async () =>
+      explained(
+        (await ask((link) =>
+          link.explain("", PAGE_REQUESTS_MAX, STATUS_TIMEOUT_MS),
+        )) as unknown as Account[],
+      ),
+  };
+}
+
+function viewOf(config: Config, status: SidecarStatus): View {
+  return { status, findings: findings({ config, targets: [], sidecar: status }) };
+}
+
+function explained(accounts: readonly Account[]): ExplainedRequest[] {
+  return accounts.map((account) => {
+    const { req, at, miss } = account;
+    return { req, at, miss, lines: describe(account) };
+  });
+}
+
+function tokenOf(path: string): string {
+  const token = readPrivate(path, "[sidecar] page_token").trim();
+  if (token.length >= PAGE_TOKEN_CHARS_MIN && !/\s/.test(token)) return token;
+  const reason = `it holds no token: ${PAGE_TOKEN_CHARS_MIN} characters or more, without white space`;
+  const fix = `run \`openssl rand -hex 32 > ${path}\``;
+  throw new TierkvError("CREDENTIALS", { path, reason, fix });
+}

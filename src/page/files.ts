@@ -1,0 +1,43 @@
+// Owns the files that the page is made of: read once, from beside the program.
+import { existsSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+export interface PageFile {
+  type: string;
+  body: Buffer;
+}
+
+const FOLDER = fileURLToPath(new URL("../../page", import.meta.url));
+const TYPES: Readonly<Record<string, string>> = {
+  html: "text/html; charset=utf-8",
+  css: "text/css; charset=utf-8",
+  js: "text/javascript; charset=utf-8",
+  svg: "image/svg+xml",
+};
+const OWN = ["index.html", "page.css", "page.js", "tables.js", "charts.js", "icon.svg"] as const;
+const CHARTS = ["uPlot.esm.js", "uPlot.min.css"] as const;
+
+/** By the path that a browser asks for. */
+export function readPageFiles(): ReadonlyMap<string, PageFile> {
+  const files = new Map<string, PageFile>();
+  for (const name of OWN) files.set(`/${name}`, read(FOLDER, name));
+  for (const name of CHARTS) files.set(`/uplot/${name}`, read(chartsFolder(), name));
+  const index = files.get("/index.html");
+  if (index !== undefined) files.set("/", index);
+  return files;
+}
+
+/** A package carries the library beside the page; a checkout has it among its packages. */
+function chartsFolder(): string {
+  const packaged = join(FOLDER, "uplot");
+  return existsSync(packaged)
+    ? packaged
+    : dirname(createRequire(import.meta.url).resolve("uplot/dist/uPlot.esm.js"));
+}
+
+function read(folder: string, name: string): PageFile {
+  const type = TYPES[name.slice(name.lastIndexOf(".") + 1)] ?? "application/octet-stream";
+  return { type, body: readFileSync(join(folder, name)) };
+}

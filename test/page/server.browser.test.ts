@@ -1,0 +1,179 @@
+// Owns the proof of the page in a real browser: it paints, it obeys its policy, it can be read by all, and it does not grow.
+import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { fileURLToPath } from "node:url";
+import chromiumPackage from "@sparticuz/chromium";
+import { chromium } from "playwright-core";
+import type { Browser, Page } from "playwright-core";
+import { afterAll, describe, expect, test as always } from "vitest";
+import { servePage } from "../../src/cli/page.ts";
+import { openRestored, restoreAgain } from "../support/pages.ts";
+import type { Scene } from "../support/scene.ts";
+import { hashesOf, makeBlocks } from "../support/shim-client.ts";
+import { testConfig } from "../support/sidecars.ts";
+import { closeAfterTest } from "../support/vaults.ts";
+
+const SYSTEM = "/usr/bin/chromium";
+const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const SHOTS = fileURLToPath(new URL("../../docs/images/", import.meta.url));
+const TIMEOUT_MS = 60_000;
+/** A small ring, or a line on the ground. */
+const PAINTED_MIN = 10;
+
+/** Of the first two lines; where both are at zero the second hides the first. */
+const COLOURS = {
+  light: [
+    [0x0b, 0x62, 0xa8],
+    [0xa8, 0x5b, 0x00],
+  ],
+  dark: [
+    [0x6c, 0xb6, 0xff],
+    [0xff, 0xb4, 0x54],
+  ],
+} as const;
+const isLong = process.env["TIERKV_TEST_LONG"] !== undefined;
+const isSaving = process.env["TIERKV_TEST_SHOTS"] !== undefined;
+
+/** Resolves to why there is none. */
+async function launch(): Promise<Browser | string> {
+  if (!isLong) return "TIERKV_TEST_LONG is not set";
+  try {
+    const executablePath = existsSync(SYSTEM) ? SYSTEM : await chromiumPackage.executablePath();
+    return await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+  } catch (error) {
+    return String(error).split("\n", 1)[0]!;
+  }
+}
+
+const launched = await launch();
+const browser = typeof launched === "string" ? null : launched;
+if (isLong && typeof launched === "string")
+  console.warn(`no browser, so the page is not tested in one: ${launched}`);
+
+afterAll(async () => await browser?.close());
+
+interface Opened {
+  page: Page;
+  scene: Scene;
+  /** What the browser complained of. */
+  complaints: string[];
+}
+
+async function open(
+  look: { colorScheme?: "light" | "dark"; width?: number } = {},
+): Promise<Opened> {
+  const scene = await openRestored();
+  const config = testConfig({ socket: scene.sidecar.socketPath });
+  const server = closeAfterTest(await servePage(config, undefined));
+  const { colorScheme = "light", width = 1100 } = look;
+  const page = await browser!.newPage({
+    colorScheme,
+    locale: "en-US",
+    viewport: { width, height: 900 },
+  });
+  closeAfterTest({ close: () => page.close() });
+  const complaints: string[] = [];
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) complaints.push(message.text());
+  });
+  page.on("pageerror", (error) => complaints.push(String(error)));
+  await page.goto(server.url);
+  await page.waitForSelector('body[data-restores="1"]');
+  return { page, scene, complaints };
+}
+
+/** Pixels of each chart in the colours of its lines: axes do not count. */
+async function painted(page: Page, scheme: keyof typeof COLOURS): Promise<number[]> {
+  const text = `[...document.querySelectorAll(".chart canvas")].map((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const isAt = (at) => (colour) => colour.every((part, index) => Math.abs(data[at + index] - part) < 8);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) if (${JSON.stringify(COLOURS[scheme])}.some(isAt(at))) count += 1;
+    return count;
+  })`;
+  return await page.evaluate<number[]>(text);
+}
+
+const test = always.runIf(browser !== null);
+
+describe.each(["light", "dark"] as const)("in a %s scheme", (colorScheme) => {
+  test(
+    "all charts are painted, nothing is complained of, and axe finds nothing serious",
+    async () => {
+      const { page, scene, complaints } = await open({ colorScheme });
+      for (let more = 2; more < 5; more += 1) await restoreAgain(scene);
+      await scene.engine.done(scene.engine.prefetch(hashesOf(makeBlocks("more", 2, 1024))));
+      await page.waitForSelector('body[data-restores="4"]');
+      const isPainted = async (): Promise<boolean[]> =>
+        (await painted(page, colorScheme)).map((count) => count > PAINTED_MIN);
+      await expect.poll(isPainted, { timeout: TIMEOUT_MS / 2 }).toEqual([true, true, true]);
+      expect(await page.locator("#restores tbody tr").count()).toBe(4);
+      // Beside the page's own policy, which allows no script of a stranger.
+      await page.evaluate(readFileSync(AXE, "utf8"));
+      const found = await page.evaluate<{ violations: { id: string; impact: string }[] }>(
+        "axe.run()",
+      );
+      const serious = found.violations.filter(({ impact }) => /serious|critical/.test(impact));
+      expect(serious).toEqual([]);
+      expect(complaints).toEqual([]);
+      if (!isSaving || colorScheme === "dark") return;
+      mkdirSync(SHOTS, { recursive: true });
+      await page.screenshot({ path: `${SHOTS}page-light.png`, fullPage: true });
+    },
+    TIMEOUT_MS,
+  );
+});
+
+test(
+  "at 375 px nothing is wider than the window",
+  async () => {
+    const { page, complaints } = await open({ width: 375 });
+    expect(await page.evaluate("document.documentElement.scrollWidth")).toBeLessThanOrEqual(375);
+    expect(complaints).toEqual([]);
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  "the keyboard alone reaches a cause and its explanation",
+  async () => {
+    const { page } = await open();
+    const focused = (): Promise<string> =>
+      page.evaluate(`document.activeElement.closest("button, pre")?.textContent ?? ""`);
+    for (let tabs = 0; tabs < 20 && !(await focused()).includes("never_stored"); tabs += 1) {
+      await page.keyboard.press("Tab");
+    }
+    expect(await focused()).toContain("never_stored");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#explained pre");
+    expect(await page.textContent("#explained")).toContain("$ tierkv explain request");
+    expect(await focused()).toContain("no engine has offered");
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  "its policy stops a script that is not its own",
+  async () => {
+    const { page, complaints } = await open();
+    await page.evaluate(`(() => {
+    const script = document.createElement("script");
+    script.textContent = "window.stranger = true";
+    document.body.append(script);
+  })()`);
+    expect(await page.evaluate("window.stranger")).toBeUndefined();
+    expect(complaints.join("\n")).toContain("Content Security Policy");
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  "a sidecar that is gone is said to be",
+  async () => {
+    const { page, scene } = await open();
+    await scene.proxy.close();
+    await scene.sidecar.close();
+    await page.locator("#link", { hasText: "does not answer" }).waitFor();
+  },
+  TIMEOUT_MS,
+);
