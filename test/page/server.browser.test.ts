@@ -1,20 +1,18 @@
 // Owns the proof of the page in a real browser: it paints, it obeys its policy, it can be read by all, and it does not grow.
-import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
-import chromiumPackage from "@sparticuz/chromium";
-import { chromium } from "playwright-core";
-import type { Browser, Page } from "playwright-core";
 import { afterAll, describe, expect, test as always } from "vitest";
 import { servePage } from "../../src/cli/page.ts";
+import { launchBrowser } from "../support/browser.ts";
+import type { Page } from "../support/browser.ts";
 import { openRestored, restoreAgain } from "../support/pages.ts";
 import type { Scene } from "../support/scene.ts";
 import { hashesOf, makeBlocks } from "../support/shim-client.ts";
 import { testConfig } from "../support/sidecars.ts";
 import { closeAfterTest } from "../support/vaults.ts";
 
-const SYSTEM = "/usr/bin/chromium";
-const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const AXE = "axe-core/axe.min.js";
 const SHOTS = fileURLToPath(new URL("../../docs/images/", import.meta.url));
 const TIMEOUT_MS = 60_000;
 /** A small ring, or a line on the ground. */
@@ -34,18 +32,7 @@ const COLOURS = {
 const isLong = process.env["TIERKV_TEST_LONG"] !== undefined;
 const isSaving = process.env["TIERKV_TEST_SHOTS"] !== undefined;
 
-/** Resolves to why there is none. */
-async function launch(): Promise<Browser | string> {
-  if (!isLong) return "TIERKV_TEST_LONG is not set";
-  try {
-    const executablePath = existsSync(SYSTEM) ? SYSTEM : await chromiumPackage.executablePath();
-    return await chromium.launch({ executablePath, args: ["--no-sandbox"] });
-  } catch (error) {
-    return String(error).split("\n", 1)[0]!;
-  }
-}
-
-const launched = await launch();
+const launched = isLong ? await launchBrowser() : "TIERKV_TEST_LONG is not set";
 const browser = typeof launched === "string" ? null : launched;
 if (isLong && typeof launched === "string")
   console.warn(`no browser, so the page is not tested in one: ${launched}`);
@@ -109,7 +96,7 @@ describe.each(["light", "dark"] as const)("in a %s scheme", (colorScheme) => {
       await expect.poll(isPainted, { timeout: TIMEOUT_MS / 2 }).toEqual([true, true, true]);
       expect(await page.locator("#restores tbody tr").count()).toBe(4);
       // Beside the page's own policy, which allows no script of a stranger.
-      await page.evaluate(readFileSync(AXE, "utf8"));
+      await page.evaluate(readFileSync(createRequire(import.meta.url).resolve(AXE), "utf8"));
       const found = await page.evaluate<{ violations: { id: string; impact: string }[] }>(
         "axe.run()",
       );

@@ -1,0 +1,52 @@
+// Owns a real browser for tests: the system's, or the one of a development package; as much of its driver as tests use.
+import { existsSync } from "node:fs";
+
+/** Both are large, and loaded by the few tests that want them alone. */
+const DRIVER = "playwright-core";
+const PACKAGE = "@sparticuz/chromium";
+const SYSTEM = "/usr/bin/chromium";
+
+export interface Page {
+  on(event: "console", listener: (message: { type(): string; text(): string }) => void): void;
+  on(event: "pageerror", listener: (error: Error) => void): void;
+  goto(url: string): Promise<unknown>;
+  waitForSelector(selector: string): Promise<unknown>;
+  evaluate<T>(script: string): Promise<T>;
+  textContent(selector: string): Promise<string | null>;
+  locator(
+    selector: string,
+    options?: { hasText: string },
+  ): { count(): Promise<number>; waitFor(): Promise<void> };
+  screenshot(options: { path: string; fullPage: boolean }): Promise<unknown>;
+  keyboard: { press(key: string): Promise<void> };
+  close(): Promise<void>;
+}
+
+export interface Browser {
+  newPage(options: {
+    colorScheme: "light" | "dark";
+    locale: string;
+    viewport: { width: number; height: number };
+  }): Promise<Page>;
+  close(): Promise<void>;
+}
+
+interface Driver {
+  chromium: { launch(options: { executablePath: string; args: string[] }): Promise<Browser> };
+}
+
+/** Resolves to why there is none, in one line. */
+export async function launchBrowser(): Promise<Browser | string> {
+  try {
+    const { chromium } = (await import(DRIVER)) as Driver;
+    const executablePath = existsSync(SYSTEM) ? SYSTEM : await packaged();
+    return await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+  } catch (error) {
+    return String(error).split("\n", 1)[0] ?? "";
+  }
+}
+
+async function packaged(): Promise<string> {
+  const found = (await import(PACKAGE)) as { default: { executablePath(): Promise<string> } };
+  return await found.default.executablePath();
+}
