@@ -25,13 +25,10 @@ GROUP = make_group()
 HASHES = chain("g", 8)
 #: Entry points that do nothing, and those of the class, which have no half.
 BARE = {"wait_for_layer_load", "save_kv_layer", "build_kv_connector_stats", "build_prom_metrics"}
+BARE |= {"supports_sleep_mode"}
 #: Beside those of the contract.
-MORE = {
-    "bind_connector_metadata",
-    "get_transfer_results",
-    "has_pending_block_frees",
-    "request_finished_all_groups",
-}
+MORE = {"bind_connector_metadata", "get_transfer_results", "has_pending_block_frees"}
+MORE |= {"request_finished_all_groups", *contract.LATER}
 
 
 class BrokenError(Exception):

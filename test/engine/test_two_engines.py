@@ -58,8 +58,8 @@ def first(start: Starter, cluster: Cluster) -> Engine:
     return engine
 
 
-def ask(engine: Engine, text: list[int] = TEXT) -> dict[str, Any]:
-    (answer,) = engine.call("generate", prompts=[text])
+def ask(engine: Engine, text: list[int] = TEXT, **options: Any) -> dict[str, Any]:
+    (answer,) = engine.call("generate", prompts=[text], **options)
     return dict(answer)
 
 
@@ -74,6 +74,17 @@ def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start:
         assert restored["cached"] == BLOCKS * BLOCK
         assert restored["tokens"] == own_hit["tokens"]
         assert second.call("pages", prompt=TEXT) == first.call("pages", prompt=TEXT)
+        assert restored["transfer"] is None  # nobody asked
+        assert second.call("reset")
+        again = ask(second, transfer={"tierkv": {}, "max_load_tokens": 2 * BLOCK + 1})
+        said = again["transfer"]["tierkv"]
+        assert again["cached"] == said["restored_tokens"] == 2 * BLOCK
+        assert (said["sources"], said["why"]) == ({"host": 2 * BLOCK}, "max_load_tokens")
+        assert again["tokens"] == own_hit["tokens"]
+        sources = "vllm:prompt_tokens_cached_by_source"
+        metrics = second.call("metrics")
+        assert metrics[f"{sources}/external_unspecified"] == BLOCKS * BLOCK
+        assert metrics[f"{sources}/host"] == 2 * BLOCK
 
 
 OTHERS: dict[str, tuple[Spec, dict[str, Any]]] = {

@@ -279,9 +279,13 @@ export class Pacer {
   }
 
   /** Seconds of computing that a restore of everything would save. */
-  #gainS({ start, end }: Span): number | null {
-    const { prefill, isAlways } = this.#options.pace;
-    if (isAlways) return null;
+  #gainS(span: Span): number | null {
+    return this.#options.pace.isAlways ? null : this.computeS(span);
+  }
+
+  /** Seconds that computing takes, whatever is decided by it; null: not known. */
+  computeS({ start, end }: Span): number | null {
+    const { prefill } = this.#options.pace;
     const whole = prefill.seconds(start, end);
     const rest = prefill.seconds(end, end);
     return whole === null || rest === null ? null : Math.max(0, whole - rest);

@@ -234,7 +234,10 @@ export class Restorer {
     this.#hints.note(namespace, asked, answer, boundary.tokens);
     this.#account(plan, asked, answer, boundary);
     plan.case.decided(ground.pacer.decide(plan, boundary));
-    this.#options.send({ t: "held", req, plan: number, groups, tokens: plan.tokens });
+    const { tokens } = plan;
+    const computeS = ground.pacer.computeS({ start: plan.span.start, end: tokens });
+    const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
+    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
     if (plan.isRefused) {
       this.#finish(plan, "slower");
       tryLink(ground, namespace, boundary.wishes);

@@ -179,6 +179,8 @@ export type SidecarMessage =
       plan: number;
       groups: { group: number; held: Uint8Array }[];
       tokens: number;
+      /** What computing up to there would take; absent where the engine's pace is unknown. */
+      compute_ms?: number;
     }
   | {
       t: "placed";

@@ -69,11 +69,12 @@ def generate(
     adapter: str | None = None,
     picture: int | None = None,
     uuid: str | None = None,
+    transfer: Json | None = None,
 ) -> list[Json]:
     """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache.
 
     `adapter`: the folder of a LoRA adapter. `picture`: the seed of what each prompt shows; `uuid`: its client's name
-    for it.
+    for it. `transfer`: the requests' `kv_transfer_params`.
     """
     params = SamplingParams(
         temperature=0,
@@ -82,6 +83,7 @@ def generate(
         prompt_logprobs=prompt_logprobs,
         detokenize=False,
         ignore_eos=True,
+        extra_args=None if transfer is None else {"kv_transfer_params": transfer},
     )
     salted = {} if salt is None else {"cache_salt": salt}
     shown = {} if picture is None else {"multi_modal_data": {"image": _picture(picture)}}
@@ -120,7 +122,8 @@ def _answer(output: Any) -> Json:
     logprobs = [
         step[token].logprob for step, token in zip(completion.logprobs, tokens, strict=True)
     ]
-    return {"tokens": tokens, "logprobs": logprobs, "cached": output.num_cached_tokens}
+    found = {"cached": output.num_cached_tokens, "transfer": output.kv_transfer_params}
+    return {"tokens": tokens, "logprobs": logprobs, **found}
 
 
 def compute_nothing(host: Host) -> None:
@@ -220,11 +223,14 @@ def status(host: Host) -> Json:
 
 
 def metrics(host: Host) -> dict[str, float]:
-    """Ours among vLLM's own metrics: a counter's value, a histogram's count, by name and last label."""
+    """Ours among vLLM's metrics, and sources of cached tokens: a counter's value or a histogram's count by name."""
     found = {}
     for metric in host.llm.get_metrics():
-        label = metric.labels.get("event") or metric.labels.get("tier")
-        if metric.name.startswith("vllm:tierkv"):
+        labels = [
+            metric.labels[name] for name in ("event", "tier", "source") if name in metric.labels
+        ]
+        if labels and metric.name.startswith(("vllm:tierkv", "vllm:prompt_tokens_cached_by")):
+            (label,) = labels
             found[f"{metric.name}/{label}"] = getattr(metric, "value", getattr(metric, "count", 0))
     return found
 

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -221,6 +221,18 @@ def weight_calls(worker: Any, names: Sequence[str]) -> list[tuple[Any, str, Call
 def computes_on_cpu() -> bool:
     """Tell whether this vLLM computes on the CPU."""
     return bool(current_platform.is_cpu())
+
+
+@cache
+def _hit_source_names() -> tuple[Any, Any]:
+    kinds = import_module("vllm.v1.metrics.cache_hit_source").CacheHitSource
+    return kinds.HOST, kinds.EXTERNAL_UNSPECIFIED
+
+
+def hit_sources(host: int, elsewhere: int) -> dict[Any, int]:
+    """Give restored tokens by vLLM's names for where they lay; only releases that have them ask (0.32 and later)."""
+    counts = zip(_hit_source_names(), (host, elsewhere), strict=True)
+    return {name: tokens for name, tokens in counts if tokens}
 
 
 def prefix_cache(pool: Any) -> Any:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tierkv.shim")
 
+#: Whether a request's blocks stay ours, and the `kv_transfer_params` of its answer.
+Finish = tuple[bool, dict[str, Any] | None]
+
 
 def _owed_alloc(self: "TierKVConnector", request: Any, blocks: Any, tokens: int) -> None:
     self.scheduler_side.owed.alloc(request, blocks, tokens)
@@ -172,6 +175,13 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         """See SchedulerShim.get_num_new_matched_tokens."""
         return self.scheduler_side.get_num_new_matched_tokens(request, num_computed_tokens)
 
+    @guarded(is_vital=False)
+    def get_external_cache_hit_sources(
+        self, request: Any, num_external_tokens: int
+    ) -> dict[Any, int]:
+        """See SchedulerShim.hit_sources (0.32 and later)."""
+        return self.scheduler_side.hit_sources(request, num_external_tokens)
+
     @guarded(_owed_alloc)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """See SchedulerShim.update_state_after_alloc."""
@@ -195,13 +205,12 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
             self.scheduler_side.update_connector_output(connector_output)
 
     @guarded(_owed_finish)
-    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+    def request_finished(self, request: Any, block_ids: Any) -> Finish:
         """Never keep a request's blocks: saves hold references of their own."""
         del block_ids
-        self.scheduler_side.request_finished(request)
-        return False, None
+        return False, self.scheduler_side.request_finished(request)
 
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Finish:
         """Never keep a request's blocks: saves hold references of their own."""
         return self.request_finished(request, block_ids)
 

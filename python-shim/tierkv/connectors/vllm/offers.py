@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.answers import ALL_TOKENS
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.requests import RequestState
@@ -59,11 +60,14 @@ class StepOffers:
             self._saves.offer(
                 state.request,
                 state.cursor,
-                computed_after,
+                min(computed_after, state.wish.save_tokens),
                 state.holds,
                 partial(tables.of, state.request.request_id),
             )
+            if computed_after >= state.wish.save_tokens:
+                state.cursor.due_tokens = ALL_TOKENS
 
     def _offer_states(self, state: RequestState, handed: Sequence[tuple[int, int, int]]) -> None:
         for group, block_id, end_tokens in handed:
-            self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds)
+            if end_tokens <= state.wish.save_tokens:
+                self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds)

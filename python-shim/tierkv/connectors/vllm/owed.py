@@ -6,6 +6,7 @@ from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.guard import Failures
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.requests import RequestState
 from tierkv.connectors.vllm.saves import SavePlanner
 
@@ -27,8 +28,13 @@ class Owed:
         self._loads = loads
         self._saves = saves
 
-    def alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Have an admission that nobody will fill reported as failed, so that vLLM computes it."""
+    def alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int, plan: Plan | None = None
+    ) -> None:
+        """Have an admission that nobody will fill reported as failed, so that vLLM computes it.
+
+        `plan`: whose slots return then.
+        """
         req_id = request.request_id
         if num_external_tokens == 0 or self._loads.is_loading(req_id):
             return
@@ -38,7 +44,7 @@ class Owed:
             "update_state_after_alloc_owed",
             lambda: failed.extend(self._external(req_id, blocks, num_external_tokens)),
         )
-        self._loads.add_failed(req_id, group.index, failed)
+        self._loads.add_failed(req_id, group.index, failed, plan)
 
     def _external(self, req_id: str, blocks: Any, tokens: int) -> list[int]:
         """Give the blocks for the tokens that are not the engine's own; without the offer they are the last ones."""

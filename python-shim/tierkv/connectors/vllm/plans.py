@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tierkv.connectors.vllm.answers import Given
 from tierkv.connectors.vllm.counters import Durations
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.specs import Group
@@ -28,6 +29,7 @@ class PlanGroup:
     begin: int = -1
     held: bytes | None = None
     placed: list[int] = field(default_factory=list)
+    local: list[tuple[int, int, int]] = field(default_factory=list)
 
     def holds(self, index: int) -> bool:
         """Tell whether the sidecar or the vaults were reported to hold block `index` on all shards."""
@@ -45,7 +47,8 @@ class Plan:
     With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
     it; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so;
     `is_from_vault`: at least one placed block did not lie in the arena before; `loaded_at_s`: set where slots are kept
-    beyond the load, for block `checked`, which the engine computes itself (truth.py).
+    beyond the load, for block `checked`, which the engine computes itself (truth.py); `compute_ms`: what computing the
+    tokens up to the boundary would take, if known; `given`: where its request counts what it was given.
     """
 
     plan_id: int
@@ -65,6 +68,8 @@ class Plan:
     is_from_vault: bool = False
     loaded_at_s: float = 0.0
     checked: int = -1
+    compute_ms: int | None = None
+    given: Given = field(default_factory=Given)
 
     @property
     def is_looked_up(self) -> bool:
@@ -103,6 +108,7 @@ class Plan:
         self.arena = arena
         part.begin = begin
         part.placed.extend(slots)
+        part.local.append((first, len(slots) // self.shards, local))
         self.is_from_vault |= local * self.shards < len(slots)
         return True
 
@@ -337,6 +343,7 @@ class PlanBook:
         if plan.taken_tokens and plan.asked_at_s:
             tier = "vault" if plan.is_from_vault else "host"
             self.restore_times.add(tier, now - plan.asked_at_s)
+            plan.given.waited_s += now - plan.asked_at_s
         if plan.connection != self.connection:
             return
         frame: Frame = {"t": "release", "req": plan.req_id, "plan": plan.plan_id}
@@ -380,4 +387,5 @@ def _take_held(plan: Plan, frame: Frame) -> None:
     for index, part in plan.groups.items():
         # Of a prompt that is too long for it the sidecar looks up the beginning: the rest counts as not held.
         part.held = bitmaps.get(index, b"").ljust(part.count // 8 + 1, b"\0")
+    plan.compute_ms = frame.get("compute_ms")
     plan.boundary = int(frame["tokens"])

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.answers import Given, Wish, answer, wish_of
+from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.saves import SaveCursor
 
@@ -29,7 +32,11 @@ def is_cacheable(request: Any) -> bool:
 
 @dataclass
 class RequestState:
-    """One request; `offer` is what vLLM may be about to admit: its plan and the tokens before it."""
+    """One request; `offer` is what vLLM may be about to admit: its plan and the tokens before it.
+
+    `unasked`: why no plan was opened at its arrival; `host_tokens`: of its last admission, those no vault had to bring;
+    `is_capped`: its client allows fewer tokens than could be restored.
+    """
 
     request: Any
     reads: bool
@@ -40,6 +47,28 @@ class RequestState:
     is_missed: bool = False
     plans_opened: int = 0
     offer: tuple[Plan, int] | None = None
+    wish: Wish = field(init=False)
+    given: Given = field(default_factory=Given)
+    host_tokens: int = 0
+    unasked: str = ""
+    is_capped: bool = False
+
+    def __post_init__(self) -> None:
+        self.wish = wish_of(self.request)
+
+    def most(self, grid: Grid, own_tokens: int) -> int:
+        """Give the deepest boundary that may be restored behind `own_tokens` tokens of the engine's own."""
+        most = grid.limit(self.request)
+        wished = own_tokens + self.wish.load_tokens
+        if wished >= most:
+            return most
+        self.is_capped = True
+        return wished // grid.step * grid.step
+
+    def hit_sources(self, tokens: int) -> dict[Any, int]:
+        """Split what vLLM counts as restored by where it came from; a vault's tier has no word in vLLM."""
+        host = min(self.host_tokens, tokens)
+        return compat.hit_sources(host, tokens - host)
 
     @property
     def holds(self) -> Callable[[int, int], bool] | None:
@@ -50,6 +79,21 @@ class RequestState:
         """Forget what was found and offered of it: weights are others now."""
         self.plan = None
         self.cursor = SaveCursor()
+
+    def answer(self) -> dict[str, Any] | None:
+        """Give what its answer carries, if its client asked."""
+        return answer(self.wish, self.given, self._why_no_more())
+
+    def _why_no_more(self) -> str:
+        plan = self.plan
+        reason = (plan.why or plan.done_reason or "") if plan is not None else ""
+        if reason not in {"", "complete"}:
+            return reason
+        if self.is_capped:
+            return "max_load_tokens"
+        if plan is None:
+            return self.unasked or "no_sidecar"
+        return "" if self.given.tokens else "deadline"
 
     def answered(self) -> float | None:
         """Forget one admission's asking; gives when it began, if it was asked at all."""

@@ -4,17 +4,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.answers import ALL_TOKENS
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tenants import tenant_of
-
-#: More tokens than any request has.
-_NEVER_TOKENS: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -124,7 +122,7 @@ class SavePlanner:
             self._choose(request, group, missing, found[group.index], cursor)
         cursor.due_tokens = min(
             ((cursor.next_block[of.index] + 1) * of.block_tokens for of in self._attention),
-            default=_NEVER_TOKENS,
+            default=ALL_TOKENS,
         )
 
     def _choose(

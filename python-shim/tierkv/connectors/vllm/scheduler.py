@@ -7,7 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tierkv.connectors.vllm import compat, limits, namespace
+from tierkv.connectors.vllm.admissions import note_admission
 from tierkv.connectors.vllm.amx import FirstStep
+from tierkv.connectors.vllm.answers import Given, answer, wish_of
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
@@ -146,14 +148,16 @@ class SchedulerShim:
         self._lengths.note(request)
         own = self._grid.own_hit_in(self._pool, request) if reads and self._channel.is_up else 0
         if not reads:
-            self._unasked.note(request, "not_reading")
+            state.unasked = self._unasked.note(request, "not_reading")
         elif self._channel.is_up and self._open_plan(state, own) is None:
             is_named = self._naming.is_done(self._book.connection)
-            most = self._grid.limit(request)
-            self._unasked.explain(request, own, most, self._book.tokens_min, is_named=is_named)
+            most = state.most(self._grid, own)
+            state.unasked = self._unasked.explain(
+                request, own, most, self._book.tokens_min, is_named=is_named
+            )
 
     def _open_plan(self, state: RequestState, first_tokens: int) -> Plan | None:
-        tokens = self._grid.limit(state.request)
+        tokens = state.most(self._grid, first_tokens)
         if tokens <= 0 or state.plans_opened >= limits.PLANS_PER_ADMISSION_MAX:
             return None
         if tokens - first_tokens < self._book.tokens_min:
@@ -188,7 +192,7 @@ class SchedulerShim:
             return _NOTHING
         state.offer = None
         start = num_computed_tokens
-        wanted = self._grid.limit(request) - start
+        wanted = state.most(self._grid, start) - start
         if wanted <= 0 or state.gave_up or not self._channel.is_up:
             return _NOTHING
         now = time.monotonic()
@@ -251,28 +255,25 @@ class SchedulerShim:
         )
         plan, start = state.offer
         self._book.admit(plan)
-        tables = blocks.get_block_ids()
         try:
-            self._loads.add(plan, plan.blocks_from(start, num_external_tokens, tables))
+            blocks_of_plan = plan.blocks_from(start, num_external_tokens, blocks.get_block_ids())
+            self._loads.add(plan, blocks_of_plan)
         except LoadMismatchError as error:
             # A page nobody fills would be taken for computed: vLLM is told to compute it instead.
             log.error("tierKV: request %s is not restored: %s", request.request_id, error)  # noqa: TRY400
             self.counters.add("restores_mismatched")
-            group = self._grid.groups[0]
-            first, end = start // group.block_tokens, (start + num_external_tokens)
-            failed = list(tables[group.index][first : end // group.block_tokens])
-            self._loads.add_failed(plan.req_id, group.index, failed, plan)
+            self.owed.alloc(request, blocks, num_external_tokens, plan)
             state.offer = None
             return
         state.offer = None
         self._truth.admitted(request, plan)
-        plan.taken_tokens = num_external_tokens
-        plan.asked_at_s = asked_at_s or 0.0
-        if asked_at_s is not None:
-            waited_ms = round((time.monotonic() - asked_at_s) * 1000)
-            self.counters.add("restore_wait_ms", max(1, waited_ms))
-        self.counters.add("restores_admitted")
-        self.counters.add("tokens_restored", num_external_tokens)
+        taken = num_external_tokens
+        note_admission(state, plan, start, taken, asked_at_s=asked_at_s, counters=self.counters)
+
+    def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
+        """See RequestState.hit_sources."""
+        state = self._requests.get(request.request_id)
+        return compat.hit_sources(0, tokens) if state is None else state.hit_sources(tokens)
 
     # --- steps -------------------------------------------------------------------
 
@@ -352,13 +353,14 @@ class SchedulerShim:
         self._naming.renew(self._generations.name)
 
     @on_step_path
-    def request_finished(self, request: Any) -> None:
-        """Forget a request; a load under way goes on and is still reported."""
+    def request_finished(self, request: Any) -> dict[str, Any] | None:
+        """Forget a request; a load under way goes on and is still reported. Gives what its client asked to hear."""
         state = self._requests.pop(request.request_id, None)
         if state is None:
-            return
+            return answer(wish_of(request), Given(), "not_cacheable")
         self._truth.drop(request.request_id)
         self._book.release(request.request_id)
+        return state.answer()
 
     def has_pending_work(self) -> bool:
         """Tell whether the engine should go on stepping: blocks of ours are referenced or being copied."""

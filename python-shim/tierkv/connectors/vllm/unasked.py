@@ -13,21 +13,22 @@ class Unasked:
     def __init__(self) -> None:
         self._rows: deque[tuple[str, str, int, int]] = deque(maxlen=limits.UNASKED_ROWS_MAX)
 
-    def note(self, request: Any, why: str, own_tokens: int = 0) -> None:
-        """`why` is one of the reasons of the sidecar's list; `own_tokens` of the prompt lie in the engine's cache."""
+    def note(self, request: Any, why: str, own_tokens: int = 0) -> str:
+        """Give `why` back: one of the sidecar's reasons; `own_tokens` of the prompt lie in the engine's cache."""
         self._rows.append((str(request.request_id), why, int(request.num_tokens), own_tokens))
+        return why
 
     def explain(
         self, request: Any, own_tokens: int, most: int, tokens_min: int, *, is_named: bool
-    ) -> None:
-        """Note what kept a plan from being opened; `most` tokens could be restored, fewer than `tokens_min` are not."""
+    ) -> str:
+        """Note and give what kept a plan from being opened: `most` tokens may be restored, not below `tokens_min`."""
         if most <= 0:
             why = "below_block"
         elif most - own_tokens < tokens_min:
             why = "own_cache" if own_tokens > 0 else "not_worth_asking"
         else:
             why = "too_many" if is_named else "unnamed"
-        self.note(request, why, own_tokens)
+        return self.note(request, why, own_tokens)
 
     def take(self) -> Frame:
         """Give the field of a `counts` frame with those since the last call; empty without any."""

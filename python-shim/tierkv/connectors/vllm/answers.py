@@ -1,0 +1,94 @@
+"""Owns what a client asks of one request through vLLM's `kv_transfer_params`, and what the answer carries then."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: More tokens than any request has.
+ALL_TOKENS: Final = 1 << 62
+#: Key of ours in `kv_transfer_params`, of the request and of the answer.
+KEY: Final = "tierkv"
+#: vLLM's own names (its OffloadingConnector): tokens restored beyond the engine's own, tokens from the start saved.
+_LOAD: Final = "max_load_tokens"
+_SAVE: Final = "max_offload_tokens"
+#: What may stand in the map under `KEY`.
+_REPORT: Final = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one request may load and save, in tokens; `ignored` names what was said and not understood."""
+
+    load_tokens: int = ALL_TOKENS
+    save_tokens: int = ALL_TOKENS
+    is_reported: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+NO_WISH: Final = Wish()
+
+
+def wish_of(request: Any) -> Wish:
+    """Read a request's wish; what is wrong in it is ignored, because a cache fails no request."""
+    params = request.kv_transfer_params
+    if not params:
+        return NO_WISH
+    ours = params.get(KEY)
+    is_map = isinstance(ours, Mapping)
+    said = ours if is_map else {}
+    ignored = [f"{KEY}.{name}"[:64] for name in said if name != _REPORT][:16]
+    ignored += [KEY] if ours is not None and not is_map else []
+    ignored += [
+        name
+        for name in (_LOAD, _SAVE)
+        if params.get(name) is not None and not _is_count(params[name])
+    ]
+    return Wish(
+        load_tokens=_tokens(params.get(_LOAD)),
+        save_tokens=_tokens(params.get(_SAVE)),
+        is_reported=is_map and said.get(_REPORT, True) is not False,
+        ignored=tuple(ignored),
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _tokens(value: Any) -> int:
+    return value if _is_count(value) else ALL_TOKENS
+
+
+@dataclass(slots=True)
+class Given:
+    """What one request was given over all its admissions; `computed_ms`: what computing that would have taken."""
+
+    tokens: int = 0
+    host_tokens: int = 0
+    waited_s: float = 0.0
+    compute_ms: int | None = 0
+
+
+def answer(wish: Wish, given: Given, why: str) -> dict[str, Any] | None:
+    """Give what `kv_transfer_params` of the answer carries; None where nobody asked for it.
+
+    `why`: why nothing, or no more, was restored. `saved_ms` is a forecast less a measurement, and may be below 0.
+    """
+    if not wish.is_reported:
+        return None
+    said: dict[str, Any] = {"restored_tokens": given.tokens}
+    if given.tokens:
+        vault = given.tokens - given.host_tokens
+        said["sources"] = {
+            name: tokens
+            for name, tokens in (("host", given.host_tokens), ("vault", vault))
+            if tokens
+        }
+        said["waited_ms"] = round(given.waited_s * 1000, 1)
+        if given.compute_ms is not None:
+            said["saved_ms"] = round(given.compute_ms - given.waited_s * 1000, 1)
+    if why:
+        said["why"] = why
+    if wish.ignored:
+        said["ignored"] = list(wish.ignored)
+    return {KEY: said}
