@@ -28,3 +28,6 @@ export const PAGE_TIMEOUT_MS = 10_000;
 export const PAGE_REQUESTS_MAX = 64;
 /** A token of the page: what cannot be guessed. */
 export const PAGE_TOKEN_CHARS_MIN = 16;
+/** Of the blocks that are asked for, one in so many is remembered to see when it is asked for again; so many are. */
+export const REUSE_SAMPLED_EVERY = 16;
+export const REUSE_KEPT_MAX = 32_768;

@@ -98,7 +98,7 @@ export type VaultCounter = (typeof VAULT_COUNTERS)[number] | `refused_${string}`
 export type SidecarTime = "lookup" | "fetch" | "load";
 
 export interface HistogramSnapshot {
-  /** Upper bounds in s, ascending. */
+  /** Upper bounds, ascending. */
   bounds: readonly number[];
   /** How many stayed within each bound, and above the one before. */
   counts: number[];
@@ -111,22 +111,28 @@ const TIME_BOUNDS_S = [
   0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 ] as const;
 
-/** Times of one kind by TIME_BOUNDS_S. */
+/** Values of one kind by upper bounds, ascending. */
 export class Histogram {
-  readonly #counts = TIME_BOUNDS_S.map(() => 0);
+  readonly #bounds: readonly number[];
+  readonly #counts: number[];
   #sum = 0;
   #count = 0;
 
-  observe(seconds: number): void {
-    const index = TIME_BOUNDS_S.findIndex((bound) => seconds <= bound);
+  constructor(bounds: readonly number[] = TIME_BOUNDS_S) {
+    this.#bounds = bounds;
+    this.#counts = bounds.map(() => 0);
+  }
+
+  observe(value: number): void {
+    const index = this.#bounds.findIndex((bound) => value <= bound);
     if (index >= 0) this.#counts[index] = (this.#counts[index] ?? 0) + 1;
-    this.#sum += seconds;
+    this.#sum += value;
     this.#count += 1;
   }
 
   snapshot(): HistogramSnapshot {
     const [sum, count] = [this.#sum, this.#count];
-    return { bounds: TIME_BOUNDS_S, counts: [...this.#counts], sum, count };
+    return { bounds: this.#bounds, counts: [...this.#counts], sum, count };
   }
 }
 

@@ -45,7 +45,7 @@ export async function startOwnPage(
           },
     token: pageToken === null ? null : tokenOf(pageToken),
     source: {
-      view: () => Promise.resolve(viewOf(config, sidecar().status())),
+      view: () => Promise.resolve(viewOf(config, sidecar().look())),
       requests: () => Promise.resolve(explained(sidecar().explain("", PAGE_REQUESTS_MAX))),
     },
   });

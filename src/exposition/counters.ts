@@ -34,7 +34,13 @@ export function counterFamilies(
   const families = grouped.map((family): Family => {
     const { name, help } = family;
     const full = `${process}_${name}_total`;
-    return { name: full, kind: "counter", help, samples: samples.get(family) ?? [] };
+    return {
+      name: full,
+      kind: "counter",
+      help,
+      label: family.label,
+      samples: samples.get(family) ?? [],
+    };
   });
   return [...singles, ...families];
 }
@@ -47,21 +53,29 @@ function single(process: string, name: string, value: number, help = OTHER_HELP)
   return { name: `${process}_${shown}_total`, kind: "counter", help, samples };
 }
 
+/** One histogram, or one for each value of a label. */
 export function histogramFamily(
   name: string,
   help: string,
-  { bounds, counts, sum, count }: HistogramSnapshot,
+  snapshots: readonly { labels?: Readonly<Record<string, string>>; of: HistogramSnapshot }[],
 ): Family {
+  const samples = snapshots.flatMap(({ labels = {}, of }) => histogramSamples(labels, of));
+  return { name, kind: "histogram", help, samples };
+}
+
+function histogramSamples(
+  labels: Readonly<Record<string, string>>,
+  { bounds, counts, sum, count }: HistogramSnapshot,
+): Sample[] {
   let below = 0;
   const buckets = bounds.map((bound, index): Sample => {
     below += counts[index] ?? 0;
-    return { suffix: "_bucket", labels: { le: String(bound) }, value: below };
+    return { suffix: "_bucket", labels: { ...labels, le: String(bound) }, value: below };
   });
-  const samples = [
+  return [
     ...buckets,
-    { suffix: "_bucket", labels: { le: "+Inf" }, value: count },
-    { suffix: "_sum", value: sum },
-    { suffix: "_count", value: count },
+    { suffix: "_bucket", labels: { ...labels, le: "+Inf" }, value: count },
+    { suffix: "_sum", labels, value: sum },
+    { suffix: "_count", labels, value: count },
   ];
-  return { name, kind: "histogram", help, samples };
 }

@@ -1,9 +1,11 @@
 // Owns what a sidecar shows to Prometheus.
 import { armedFailpoints } from "../failpoint.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
+import type { ByOutcome } from "../sidecar/trace/reuse.ts";
 import { counterFamilies, histogramFamily } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
 import { SIDECAR_HELP } from "./help.ts";
+import { processFamilies } from "./process.ts";
 import { FAILPOINTS_HELP, gauge } from "./text.ts";
 import type { Family, Sample } from "./text.ts";
 
@@ -67,9 +69,66 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
       ofVaults(status, ({ lanes }) => lanes),
     ),
     ...Object.entries(status.times).map(([name, times]) =>
-      histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, times),
+      histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, [{ of: times }]),
     ),
+    ...ledgerFamilies(status),
+    ...reuseFamilies(status),
     ...counterFamilies(own, status.counters, SIDECAR_HELP, GROUPED),
+    ...processFamilies(),
+  ];
+}
+
+/** What restores saved is `spared_prefill_seconds` less `restoring_seconds`. */
+function ledgerFamilies({ ledger }: SidecarStatus): Family[] {
+  const counter = (name: string, help: string, value: number): Family => ({
+    name: `tierkv_sidecar_${name}_total`,
+    kind: "counter",
+    help,
+    samples: [{ value }],
+  });
+  const { restores, tokens, prefillS, restoreS, unpricedTokens, joules } = ledger;
+  return [
+    counter("restores", "Requests of which an engine loaded something.", restores),
+    counter("restored_tokens", "Prompt tokens that engines loaded and did not compute.", tokens),
+    counter(
+      "restored_unpriced_tokens",
+      "Of those, the tokens whose cost was not known yet: they are in no seconds.",
+      unpricedTokens,
+    ),
+    counter(
+      "spared_prefill_seconds",
+      "What computing those tokens would have taken, as the cost model estimates it.",
+      prefillS,
+    ),
+    counter("restoring_seconds", "What looking them up, fetching and loading took.", restoreS),
+    ...(joules === null
+      ? []
+      : [
+          counter(
+            "spared_joules",
+            "Energy of the computing that was spared, at [ledger] watts.",
+            joules,
+          ),
+        ]),
+  ];
+}
+
+function reuseFamilies({ reuse }: SidecarStatus): Family[] {
+  const outcomes = ({ held, gone }: ByOutcome): Parameters<typeof histogramFamily>[2] => [
+    { labels: { outcome: "held" }, of: held },
+    { labels: { outcome: "gone" }, of: gone },
+  ];
+  return [
+    histogramFamily(
+      "tierkv_sidecar_reuse_gap_seconds",
+      "From a block's last use until a request asks for it again, of one block in 16, by whether it is still held.",
+      outcomes(reuse.gapS),
+    ),
+    histogramFamily(
+      "tierkv_sidecar_reuse_stored_bytes",
+      "Record bytes that this sidecar stored between the two: a vault of that size would have kept the block.",
+      outcomes(reuse.storedBytes),
+    ),
   ];
 }
 

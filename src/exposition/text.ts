@@ -14,6 +14,8 @@ export interface Family {
   name: string;
   kind: FamilyKind;
   help: string;
+  /** The label that tells its samples apart, also while there are none. */
+  label?: string;
   samples: readonly Sample[];
 }
 

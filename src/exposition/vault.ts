@@ -4,6 +4,7 @@ import type { StatsReply } from "../wire/messages.ts";
 import { counterFamilies } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
 import { VAULT_HELP } from "./help.ts";
+import { processFamilies } from "./process.ts";
 import { FAILPOINTS_HELP, gauge } from "./text.ts";
 import type { Family } from "./text.ts";
 
@@ -56,6 +57,7 @@ export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] 
     gauge(`${OWN}_lanes`, "Lanes that are open.", stats.lanes),
     ...(disk === null || disk === undefined ? [] : diskFamilies(disk)),
     ...counterFamilies(OWN, stats.counters, VAULT_HELP, GROUPED),
+    ...processFamilies(),
   ];
 }
 

@@ -24,6 +24,7 @@ import { Decisions } from "./trace/decisions.ts";
 import type { Account } from "./trace/decisions.ts";
 import { Fates } from "./trace/fates.ts";
 import { Ledger } from "./trace/ledger.ts";
+import { Reuse } from "./trace/reuse.ts";
 import { Canary } from "./vaults/canary.ts";
 import { Flushes } from "./vaults/flushes.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
@@ -45,6 +46,8 @@ export interface RunningSidecar extends Running {
   /** How long no engine has been connected; 0 while one is. */
   idleMs(): number;
   status(): SidecarStatus;
+  /** The same for somebody who looks: vaults are asked what they say of themselves. */
+  look(): SidecarStatus;
   /** Accounts of the latest `most` requests whose id starts with `req`. */
   explain(req: string, most: number): Account[];
 }
@@ -62,9 +65,13 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   const saver = newSaver(options, common, pool, stores);
   const status = (): SidecarStatus =>
     describeSidecar(
-      { config, startedMs, vaults, saver, counters, ledger, watch, decisions: common.decisions },
+      { config, startedMs, vaults, saver, counters, ledger, watch, ...common },
       server.engines(),
     );
+  const look = (): SidecarStatus => {
+    watch.look();
+    return status();
+  };
   const flushes = new Flushes({
     vaults,
     socket,
@@ -76,7 +83,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     counters,
     logger,
   });
-  const server = newServer(options, common, saver, status, () => flushes.begin());
+  const server = newServer(options, common, saver, look, () => flushes.begin());
   try {
     await server.listen();
     // Only now: while another sidecar serves the socket, its arenas are none of ours.
@@ -85,6 +92,62 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     await pool.close();
     throw error;
   }
+  const idle = startIdleWork(options, common, { pool, stores, saver, server });
+  let closing: Promise<void> | null = null;
+  const close = async (): Promise<void> => {
+    idle.close();
+    await server.close();
+    await saver.drain();
+    await flushes.close();
+    await pool.close();
+  };
+  return {
+    socketPath: socket,
+    idleMs: () => server.idleMs(),
+    status,
+    look,
+    explain: (req, most) => common.decisions.find(req, most),
+    close: () => (closing ??= close()),
+  };
+}
+
+function openCommon({ vaults, counters, logger }: SidecarOptions, ledger: Ledger): Common {
+  return {
+    links: openLinks(vaults),
+    way: new RightOfWay(),
+    fates: new Fates(),
+    quarantine: new Quarantine(),
+    decisions: new Decisions(counters, logger, ledger),
+    reuse: new Reuse(counters),
+  };
+}
+
+/** One restore in so many is checked; 0: none. */
+const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as const;
+
+/** What all engines share. */
+interface Common {
+  links: Links;
+  way: RightOfWay;
+  fates: Fates;
+  quarantine: Quarantine;
+  decisions: Decisions;
+  reuse: Reuse;
+}
+
+type Stores = Readonly<Record<RecordClass, StoreQueue | null>>;
+
+/** What goes on while nothing else does: canaries, and offering again. */
+function startIdleWork(
+  { config, vaults, counters, logger }: SidecarOptions,
+  common: Common,
+  {
+    pool,
+    stores,
+    saver,
+    server,
+  }: { pool: EncodePool; stores: Stores; saver: Saver; server: ShimServer },
+): { close(): void } {
   const canary = new Canary({
     intervalMs: config.sidecar.canaryS * 1000,
     vaults,
@@ -103,47 +166,13 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     counters,
     logger,
   });
-  let closing: Promise<void> | null = null;
-  const close = async (): Promise<void> => {
-    canary.close();
-    reoffer.close();
-    await server.close();
-    await saver.drain();
-    await flushes.close();
-    await pool.close();
-  };
   return {
-    socketPath: socket,
-    idleMs: () => server.idleMs(),
-    status,
-    explain: (req, most) => common.decisions.find(req, most),
-    close: () => (closing ??= close()),
+    close(): void {
+      canary.close();
+      reoffer.close();
+    },
   };
 }
-
-function openCommon({ vaults, counters, logger }: SidecarOptions, ledger: Ledger): Common {
-  return {
-    links: openLinks(vaults),
-    way: new RightOfWay(),
-    fates: new Fates(),
-    quarantine: new Quarantine(),
-    decisions: new Decisions(counters, logger, ledger),
-  };
-}
-
-/** One restore in so many is checked; 0: none. */
-const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as const;
-
-/** What all engines share. */
-interface Common {
-  links: Links;
-  way: RightOfWay;
-  fates: Fates;
-  quarantine: Quarantine;
-  decisions: Decisions;
-}
-
-type Stores = Readonly<Record<RecordClass, StoreQueue | null>>;
 
 function openStores({ vaults, counters, logger }: SidecarOptions, common: Common): Stores {
   const { way, fates } = common;

@@ -12,6 +12,7 @@ import type { CodecName } from "./save/codecs.ts";
 import type { Saver } from "./save/save.ts";
 import type { Account, Decisions } from "./trace/decisions.ts";
 import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
+import type { Reuse, ReuseStatus } from "./trace/reuse.ts";
 import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 import type { VaultClients } from "./vaults/vaults.ts";
 
@@ -49,6 +50,7 @@ export interface SidecarStatus {
   ledger: LedgerStatus;
   /** The latest, the latest last. */
   restores: Account[];
+  reuse: ReuseStatus;
 }
 
 export interface StatusSources {
@@ -60,11 +62,12 @@ export interface StatusSources {
   ledger: Ledger;
   watch: VaultWatch;
   decisions: Decisions;
+  reuse: Reuse;
 }
 
 export function describeSidecar(sources: StatusSources, engines: EngineStatus[]): SidecarStatus {
   const { config, startedMs, vaults, saver, counters } = sources;
-  const seen = sources.watch.look();
+  const seen = sources.watch.seen();
   const arenas = engines.flatMap(({ arena }) => (arena === null ? [] : [arena]));
   const sum = (of: (arena: (typeof arenas)[number]) => number): number =>
     arenas.reduce((total, arena) => total + of(arena), 0);
@@ -89,6 +92,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     times: counters.times(),
     ledger: sources.ledger.status(),
     restores: sources.decisions.restores(RESTORES_SHOWN_MAX),
+    reuse: sources.reuse.status(),
   };
 }
 

@@ -25,7 +25,7 @@ test("counters of one prefix become one family; microseconds become seconds", ()
 test("a histogram's buckets add up, and one above all bounds is counted at last", () => {
   const histogram = new Histogram();
   for (const seconds of [0.001, 0.002, 0.002, 1000]) histogram.observe(seconds);
-  const { samples } = histogramFamily("t", "", histogram.snapshot());
+  const { samples } = histogramFamily("t", "", [{ of: histogram.snapshot() }]);
   const of = (bound: string): number | undefined =>
     samples.find(({ labels }) => labels?.["le"] === bound)?.value;
   expect([of("0.001"), of("0.0025"), of("30"), of("+Inf")]).toEqual([1, 3, 3, 4]);

@@ -129,6 +129,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
     socketPath: sidecar.socketPath,
     idleMs: () => sidecar.idleMs(),
     status: () => sidecar.status(),
+    look: () => sidecar.look(),
     explain: (req, most) => sidecar.explain(req, most),
     close: () => sidecar.close(),
     counters,

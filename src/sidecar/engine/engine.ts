@@ -28,6 +28,7 @@ import type {
 } from "../socket/messages.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Fates } from "../trace/fates.ts";
+import type { Reuse } from "../trace/reuse.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { RightOfWay } from "../vaults/right-of-way.ts";
 import type { Links, LookupGates, VaultClients } from "../vaults/vaults.ts";
@@ -50,6 +51,7 @@ export interface EngineOptions {
   links: Links;
   way: RightOfWay;
   decisions: Decisions;
+  reuse: Reuse;
   fates: Fates;
   /** Restore also where computing is faster. */
   isAlways: boolean;

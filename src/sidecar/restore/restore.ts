@@ -18,6 +18,7 @@ import { share } from "../slots/shelf.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Fates } from "../trace/fates.ts";
+import type { Reuse } from "../trace/reuse.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { LookupGates } from "../vaults/vaults.ts";
 import { Admission } from "./admission.ts";
@@ -35,6 +36,7 @@ export interface RestorerOptions {
   engine: string;
   shards: number;
   decisions: Decisions;
+  reuse: Reuse;
   fates: Fates;
   quarantine: Quarantine;
   gates: LookupGates;
@@ -264,6 +266,10 @@ export class Restorer {
   }
 
   #account(plan: Plan, asked: readonly Asked[], answer: LookupAnswer, { tokens }: Boundary): void {
+    for (const [at, group] of asked.entries()) {
+      const held = answer.held[at];
+      if (held !== undefined && !answer.isVaultDown) this.#options.reuse.asked(group, held);
+    }
     const isMissing = tokens < plan.span.end && plan.namespace !== null;
     const why = isMissing
       ? whyMissing(plan.namespace, asked, answer, { ...this.#options, tokens })

@@ -33,14 +33,16 @@ export class VaultWatch {
     this.#vaults = vaults;
   }
 
-  /** The latest answer of each, which this call may make newer for the next one; null: it has not answered. */
-  look(): Readonly<Record<RecordClass, VaultSeen | null>> {
-    const isDue = this.#askedMs === null || nowMs() - this.#askedMs >= VAULT_SEEN_MS;
-    if (isDue) {
-      this.#askedMs = nowMs();
-      for (const name of ["kv", "ssm"] as const) void this.#ask(name, this.#vaults[name]);
-    }
+  /** The latest answer of each; null: it has not answered, or was not asked. */
+  seen(): Readonly<Record<RecordClass, VaultSeen | null>> {
     return { ...this.#seen };
+  }
+
+  /** Somebody looks: what is seen next is newer. */
+  look(): void {
+    if (this.#askedMs !== null && nowMs() - this.#askedMs < VAULT_SEEN_MS) return;
+    this.#askedMs = nowMs();
+    for (const name of ["kv", "ssm"] as const) void this.#ask(name, this.#vaults[name]);
   }
 
   async #ask(name: RecordClass, client: VaultClient | null): Promise<void> {

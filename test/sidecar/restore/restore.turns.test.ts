@@ -12,6 +12,7 @@ import type { SidecarMessage } from "../../../src/sidecar/socket/messages.ts";
 import { Decisions } from "../../../src/sidecar/trace/decisions.ts";
 import { Fates } from "../../../src/sidecar/trace/fates.ts";
 import { Ledger } from "../../../src/sidecar/trace/ledger.ts";
+import { Reuse } from "../../../src/sidecar/trace/reuse.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { digest } from "../../support/records.ts";
 import { closeAfterTest, logger, until } from "../../support/vaults.ts";
@@ -48,6 +49,7 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
     shards: 1,
     decisions: new Decisions(newSidecarCounters(), logger, new Ledger()),
     fates: new Fates(),
+    reuse: new Reuse(newSidecarCounters()),
     quarantine: new Quarantine(),
     gates: { kv: null, ssm: null },
     waitMs: WAIT_MS,

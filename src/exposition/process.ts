@@ -1,0 +1,36 @@
+// Owns what a process says of itself to Prometheus, under the names that every exporter uses.
+import { readdirSync } from "node:fs";
+import { nowMs, wallClockMs } from "../time.ts";
+import { gauge } from "./text.ts";
+import type { Family } from "./text.ts";
+
+/** The clock may be set meanwhile; the start stays where it was. */
+const STARTED_S = Math.round(wallClockMs() - nowMs()) / 1000;
+
+export function processFamilies(): Family[] {
+  const { user, system } = process.cpuUsage();
+  const cpu: Family = {
+    name: "process_cpu_seconds_total",
+    kind: "counter",
+    help: "Processor time of this process.",
+    samples: [{ value: (user + system) / 1e6 }],
+  };
+  const files = openFiles();
+  return [
+    cpu,
+    gauge("process_resident_memory_bytes", "Its memory.", process.memoryUsage.rss()),
+    gauge("process_start_time_seconds", "When it started, since 1970.", STARTED_S),
+    ...(files === null
+      ? []
+      : [gauge("process_open_fds", "Files and connections it has open.", files)]),
+  ];
+}
+
+/** null: this system does not say. */
+function openFiles(): number | null {
+  try {
+    return readdirSync("/proc/self/fd").length;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,49 @@
+// Owns the proof that docs/metrics.md is what the processes show.
+import { expect, test } from "vitest";
+import { sidecarFamilies } from "../../src/exposition/sidecar.ts";
+import { vaultFamilies } from "../../src/exposition/vault.ts";
+import { Figures } from "../../src/gateway/counts/figures.ts";
+import { renderMetricsPage, rowsOf, rowsOfText } from "../support/metrics-page.ts";
+import type { Row } from "../support/metrics-page.ts";
+import { openRestored } from "../support/pages.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { openVault } from "../support/vaults.ts";
+
+async function gatewayRows(): Promise<Row[]> {
+  const engine = { name: "e", isUp: true, inFlight: 0 };
+  const fleet = { engines: [engine], waiting: 0 } as unknown as ConstructorParameters<
+    typeof Figures
+  >[0];
+  const index = { blocks: () => 0 } as unknown as ConstructorParameters<typeof Figures>[2];
+  const figures = new Figures(fleet, [], index);
+  figures.began("e", 200, 1);
+  figures.refused("r");
+  figures.retried("e");
+  figures.broken("e");
+  return rowsOfText(await figures.text());
+}
+
+test("docs/metrics.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/exposition/sidecar.page.test.ts -u`", async () => {
+  const disk = {
+    dataDir: testDirectory(),
+    diskBytes: 64 << 20,
+    durability: "none",
+    diskTtlS: null,
+  } as const;
+  const vault = await openVault({ disk });
+  const { sidecar } = await openRestored();
+  const page = renderMetricsPage([
+    {
+      title: "Sidecar",
+      text: "`[sidecar] metrics_listen`. What restores saved is `spared_prefill_seconds` less `restoring_seconds`.",
+      rows: rowsOf(sidecarFamilies(sidecar.status())),
+    },
+    {
+      title: "Vault",
+      text: "`[vault] metrics_listen`. Families about a disk are there with `[vault] data_dir`.",
+      rows: rowsOf(vaultFamilies(vault.stats())),
+    },
+    { title: "Gateway", text: "`/metrics` of `[gateway] listen`.", rows: await gatewayRows() },
+  ]);
+  await expect(page).toMatchFileSnapshot("../../docs/metrics.md");
+});
