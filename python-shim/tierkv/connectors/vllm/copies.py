@@ -1,5 +1,6 @@
 """Copies pages between the engine's KV tensors and arena slots: at once on CPU, on a side stream on CUDA."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,9 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
+from tierkv.connectors.vllm.cuda import Calls, Cuda, Event
 from tierkv.connectors.vllm.pages import Pages
 from tierkv.connectors.vllm.timing import StepClock
+
+log = logging.getLogger("tierkv.shim")
 
 Done = Callable[[], None]
 
@@ -96,59 +101,72 @@ class CpuCopier:
 class CudaCopier:
     """Copies on side streams between the device and the arena, pinned once (cudaHostRegister).
 
-    Written from vLLM's and PyTorch's sources, not run: no machine of ours had a GPU. Order: a save waits for the
-    forward queued on the current stream; a load is reported only after its event has passed.
+    Order: a save waits for the forward queued on the current stream; a load is reported only after its event has
+    passed. `bench/gpu` runs it on a GPU; tests run its logic with another `calls` (cuda.py).
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._save_stream = torch.cuda.Stream(device)
-        self._load_stream = torch.cuda.Stream(device)
-        self._running: list[tuple[Any, bool, Batch]] = []
-        self._pinned: dict[int, Arena] = {}
+    def __init__(self, device: torch.device, calls: Calls | None = None) -> None:
+        self._calls = calls if calls is not None else Cuda(device)
+        self._save_stream = self._calls.stream()
+        self._load_stream = self._calls.stream()
+        self._running: list[tuple[Event, Batch]] = []
+        #: By arena: it, and whether the device took it.
+        self._pinned: dict[int, tuple[Arena, bool]] = {}
         self.is_running = False
 
     def _pin(self, arena: Arena) -> None:
-        if arena.arena_id not in self._pinned:
-            # Pageable copies would still be right, only slower, so a refusal is no error.
-            torch.cuda.cudart().cudaHostRegister(arena.bytes.data_ptr(), arena.bytes.numel(), 0)
-            self._pinned[arena.arena_id] = arena
+        if arena.arena_id in self._pinned:
+            return
+        # Copies of memory that the device refused are still right, only slower.
+        is_taken = self._calls.pin(arena.bytes)
+        if not is_taken:
+            log.warning("tierKV: CUDA does not pin arena %d: its copies are slow", arena.arena_id)
+        self._pinned[arena.arena_id] = (arena, is_taken)
+        self._unpin_old({arena.arena_id, *(batch.arena.arena_id for _, batch in self._running)})
+
+    def _unpin_old(self, in_use: set[int]) -> None:
+        """Let go of arenas that the shelf has let go of, and no copy uses."""
+        old = [arena_id for arena_id in self._pinned if arena_id not in in_use]
+        for arena_id in old[: max(0, len(self._pinned) - limits.ARENAS_MAX)]:
+            arena, is_taken = self._pinned.pop(arena_id)
+            if is_taken:
+                self._calls.unpin(arena.bytes)
 
     def save(self, batch: Batch) -> None:
         """Queue device-to-host copies behind this step's forward."""
-        self._save_stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._save_stream.wait_stream(self._calls.current())
         self._queue(batch, self._save_stream, to_slot=True)
 
     def load(self, batch: Batch) -> None:
         """Queue host-to-device copies; blocks under load are not used by any forward."""
-        self._load_stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._load_stream.wait_stream(self._calls.current())
         self._queue(batch, self._load_stream, to_slot=False)
 
     def _queue(self, batch: Batch, stream: Any, *, to_slot: bool) -> None:
         self._pin(batch.arena)
-        event = torch.cuda.Event()
-        with torch.cuda.stream(stream):
+        event = self._calls.event()
+        with self._calls.on(stream):
             for block_id, slot in batch.pairs:
                 batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
             event.record(stream)
-        self._running.append((event, to_slot, batch))
+        self._running.append((event, batch))
         self.is_running = True
 
     def poll(self) -> None:
         """Finish batches whose event has passed, in any order."""
         still_running = []
-        for event, is_save, batch in self._running:
+        for event, batch in self._running:
             if event.query():
                 for done in batch.when_done:
                     done()
             else:
-                still_running.append((event, is_save, batch))
+                still_running.append((event, batch))
         self._running = still_running
         self.is_running = bool(still_running)
 
     def fence(self) -> None:
         """Let the engine's stream wait for running saves: their source blocks may be overwritten next."""
-        torch.cuda.current_stream(self._device).wait_stream(self._save_stream)
+        self._calls.current().wait_stream(self._save_stream)
 
     def settle(self) -> None:
         """Wait for both streams."""

@@ -1,0 +1,184 @@
+"""Owns the GPU kit: the shim's own copies on a GPU without vLLM and without a network, bytes compared and timed.
+
+One command on a machine with torch and an NVIDIA GPU, in the repository's root: `python3 bench/gpu/kit.py --out FILE`.
+`--device cpu` runs the same logic without one (its figures say nothing); `--quick` leaves the timed part out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "python-shim")]
+
+import absent_engine  # noqa: E402 - found beside this file
+
+absent_engine.install()
+
+import torch  # noqa: E402
+from device import Gpu, Processor  # noqa: E402
+from pages import Cache  # noqa: E402
+from tierkv.connectors.vllm.copies import CudaCopier  # noqa: E402
+
+Json = dict[str, Any]
+ROUNDS = 7
+#: A copy that leaves 3 % of a running multiplication alone, and reaches 0.9 of a plain copy of pinned memory.
+SLOWDOWN_MAX = 1.03
+RATIO_MIN = 0.9
+MATRIX = 8192
+MULTIPLICATIONS = 20
+#: A device takes about a thousand commands ahead; one more would wait for the first.
+COPIES_QUEUED = 120
+
+
+def copy_all(copier: CudaCopier, cache: Cache, *, to_slot: bool) -> None:
+    """Copy every block one way and wait for it."""
+    (copier.save if to_slot else copier.load)(cache.batch())
+    copier.settle()
+
+
+def check_bytes(entry: Json, machine: Any, arena_id: int) -> Json:
+    """Save every block, wipe the pages, load them: all memory must be as it was, and other blocks untouched."""
+    copier = CudaCopier(machine.device, machine.calls)
+    cache = Cache(entry, machine.device, arena_id)
+    before = cache.raw.clone()
+    done: list[str] = []
+    batch = cache.batch()
+    batch.when_done.append(lambda: done.append("saved"))
+    copier.save(batch)
+    copier.settle()
+    is_kept = torch.equal(cache.raw, before)
+    cache.wipe()
+    machine.wait()
+    is_wiped = not torch.equal(cache.raw, before)
+    half = len(cache.blocks) // 2
+    copier.load(cache.batch(cache.blocks[:half]))
+    copier.settle()
+    untouched = cache.raw.clone()
+    copier.load(cache.batch(cache.blocks[:half]))
+    copier.settle()
+    is_stable = torch.equal(cache.raw, untouched)
+    copier.load(cache.batch(cache.blocks[half:]))
+    copier.settle()
+    is_same = torch.equal(cache.raw, before)
+    is_right = is_kept and is_wiped and is_stable and is_same and done == ["saved"]
+    return {"name": entry["name"], "layout": entry["layout"], "is_right": is_right}
+
+
+def time_copies(entry: Json, machine: Any, arena_id: int) -> Json:
+    """Time both ways beside one plain copy of as many pinned bytes, in the same rounds."""
+    copier = CudaCopier(machine.device, machine.calls)
+    cache = Cache(entry, machine.device, arena_id)
+    size = len(cache.blocks) * cache.group.block_bytes
+    on_device = torch.empty(size, dtype=torch.uint8, device=machine.device)
+    on_host = machine.pinned(size)
+    ways = {
+        "save": lambda: copy_all(copier, cache, to_slot=True),
+        "load": lambda: copy_all(copier, cache, to_slot=False),
+        "plain out": lambda: on_host.copy_(on_device, non_blocking=True),
+        "plain in": lambda: on_device.copy_(on_host, non_blocking=True),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(ROUNDS + 1):  # the first one pins the arena
+        for name, way in ways.items():
+            seconds = machine.seconds(way)
+            if number:
+                taken[name].append(seconds)
+    ratios = {
+        name: statistics.median(
+            plain / ours for plain, ours in zip(taken[yardstick], taken[name], strict=True)
+        )
+        for name, yardstick in (("save", "plain out"), ("load", "plain in"))
+    }
+    rates = {name: size / statistics.median(all_of) / 1e9 for name, all_of in taken.items()}
+    return {
+        "name": entry["name"],
+        "layout": entry["layout"],
+        "block_bytes": cache.group.block_bytes,
+        "GB/s": {name: round(rate, 2) for name, rate in rates.items()},
+        "of a plain copy": {name: round(ratio, 3) for name, ratio in ratios.items()},
+        "reaches": min(ratios.values()) >= RATIO_MIN,
+    }
+
+
+def time_computing(entry: Json, machine: Any, arena_id: int, matrix: int) -> Json:
+    """Time multiplications alone and while blocks are saved and loaded beside them."""
+    copier = CudaCopier(machine.device, machine.calls)
+    cache = Cache(entry, machine.device, arena_id)
+    dtype = torch.bfloat16 if machine.device.type == "cuda" else torch.float32
+    left = torch.randn(matrix, matrix, dtype=dtype, device=machine.device)
+    right = torch.randn(matrix, matrix, dtype=dtype, device=machine.device)
+    result = torch.empty_like(left)
+
+    def compute() -> None:
+        for _ in range(MULTIPLICATIONS):
+            torch.mm(left, right, out=result)
+
+    few = cache.blocks[:COPIES_QUEUED]
+
+    def copy() -> None:
+        copier.save(cache.batch(few))
+        copier.load(cache.batch(few))
+
+    copy_all(copier, cache, to_slot=True)
+    compute()
+    pairs = []
+    for _ in range(ROUNDS):
+        alone = machine.seconds(compute)
+        beside = machine.seconds(compute, beside=copy)
+        copier.settle()
+        pairs.append(beside / alone)
+    slowdown = statistics.median(pairs)
+    return {
+        "name": entry["name"],
+        "layout": entry["layout"],
+        "slowdown": round(slowdown, 4),
+        "reaches": slowdown <= SLOWDOWN_MAX,
+    }
+
+
+def run(machine: Any, *, is_quick: bool) -> Json:
+    """Give everything that was found."""
+    known = json.loads((HERE / "layouts.json").read_text())
+    of_size: dict[str, list[Json]] = {"small": [], "large": []}
+    for entry in known["entries"]:
+        of_size[entry["size"]].append(entry)
+    report: Json = {"device": machine.name, "torch": torch.__version__, "vllm": known["vllm"]}
+    report["bytes"] = [check_bytes(entry, machine, at) for at, entry in enumerate(of_size["small"])]
+    if is_quick:
+        entry = of_size["small"][0]
+        report["copies"] = [time_copies(entry, machine, 1)]
+        report["computing"] = [time_computing(entry, machine, 1, 64)]
+        return report
+    report["copies"] = []
+    for at, entry in enumerate(of_size["large"]):
+        report["copies"].append(time_copies(entry, machine, at))
+        sys.stderr.write(f"{report['copies'][-1]}\n")
+    report["computing"] = [time_computing(of_size["large"][0], machine, 1, MATRIX)]
+    return report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the report; 1 where a byte was wrong."""
+    parser = argparse.ArgumentParser(prog="bench/gpu/kit.py")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--quick", action="store_true", help="bytes only, and one round of figures")
+    parser.add_argument("--out", type=Path, help="a file for the report, as JSON")
+    given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device here; `--device cpu` tries the kit without one")
+    report = run(Gpu() if given.device == "cuda" else Processor(), is_quick=given.quick)
+    text = json.dumps(report, indent=2) + "\n"
+    if given.out is not None:
+        given.out.write_text(text)
+    sys.stdout.write(text)
+    return int(not all(found["is_right"] for found in report["bytes"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Owns the calls of CUDA that copies need: everything around them is logic, which tests run on a CPU in their place."""
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+
+class Event(Protocol):
+    """A place in a stream."""
+
+    def record(self, stream: Any) -> None:
+        """Put it behind what is queued on a stream so far."""
+
+    def query(self) -> bool:
+        """Tell whether the stream has come to it."""
+        raise NotImplementedError
+
+
+class Calls(Protocol):
+    """What a copier asks of its device."""
+
+    def stream(self) -> Any:
+        """Make a stream; it has `wait_stream` and `synchronize`."""
+
+    def current(self) -> Any:
+        """Give the stream that the engine computes on."""
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Queue what follows on a stream."""
+        raise NotImplementedError
+
+    def event(self) -> Event:
+        """Make an event."""
+        raise NotImplementedError
+
+    def pin(self, memory: torch.Tensor) -> bool:
+        """Let the device read and write host memory by itself; False where it refuses."""
+        raise NotImplementedError
+
+    def unpin(self, memory: torch.Tensor) -> None:
+        """Take that back."""
+
+
+class Cuda:
+    """CUDA's own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def stream(self) -> Any:
+        return torch.cuda.Stream(self._device)
+
+    def current(self) -> Any:
+        return torch.cuda.current_stream(self._device)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return context
+
+    def event(self) -> Event:
+        made: Event = torch.cuda.Event()
+        return made
+
+    def pin(self, memory: torch.Tensor) -> bool:
+        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+        return int(code) == 0
+
+    def unpin(self, memory: torch.Tensor) -> None:
+        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
