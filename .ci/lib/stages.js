@@ -166,7 +166,10 @@ export const NIGHTLY = [
     env: { TIERKV_TEST_LANES: "off" },
   },
   {
-    ...vitest("browser", VITEST_TIMEOUT_MS, ["test/page"]),
+    ...vitest("seen", VITEST_TIMEOUT_MS, [
+      "test/page",
+      "test/exposition/sidecar.dashboards.test.ts",
+    ]),
     env: { TIERKV_TEST_LONG: "on" },
   },
   fuzz(FUZZ_NIGHTLY_S),

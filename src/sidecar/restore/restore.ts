@@ -268,7 +268,8 @@ export class Restorer {
   #account(plan: Plan, asked: readonly Asked[], answer: LookupAnswer, { tokens }: Boundary): void {
     for (const [at, group] of asked.entries()) {
       const held = answer.held[at];
-      if (held !== undefined && !answer.isVaultDown) this.#options.reuse.asked(group, held);
+      if (held === undefined || plan.namespace === null || answer.isVaultDown) continue;
+      this.#options.reuse.asked(plan.namespace, group, held);
     }
     const isMissing = tokens < plan.span.end && plan.namespace !== null;
     const why = isMissing

@@ -2,12 +2,14 @@
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
 import { HASH_BYTES, newBitmap, setBit } from "../../../src/block.ts";
+import type { Namespace } from "../../../src/block.ts";
 import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../../src/limits-seen.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Reuse } from "../../../src/sidecar/trace/reuse.ts";
 import { openRestored, restoreAgain } from "../../support/pages.ts";
 
 const MB = 1e6;
+const NAMESPACE = Buffer.alloc(32, 1) as Namespace;
 
 /** Of the first byte, one hash in 16 is looked at: these are. */
 function sampled(count: number, salt = ""): Buffer {
@@ -23,11 +25,11 @@ test("a block that is asked for again counts, with what was stored since, and wh
   const reuse = new Reuse(counters);
   const hashes = sampled(3);
   const asked = { group: 0, hashes, from: 1 };
-  reuse.asked(asked, newBitmap(3));
+  reuse.asked(NAMESPACE, asked, newBitmap(3));
   counters.add("bytes_sent", 100 * MB);
   const held = newBitmap(3);
   setBit(held, 2);
-  reuse.asked(asked, held);
+  reuse.asked(NAMESPACE, asked, held);
   const { gapS, storedBytes } = reuse.status();
   // The first is the engine's own, the second is gone.
   expect([gapS.held.count, gapS.gone.count]).toEqual([1, 1]);
@@ -36,19 +38,20 @@ test("a block that is asked for again counts, with what was stored since, and wh
   expect(gapS.held.counts[0]).toBe(1);
 });
 
-test("other groups and other hashes are other blocks; of all one in 16 is looked at", () => {
+test("other groups, hashes and models are other blocks; of all one in 16 is looked at", () => {
   const reuse = new Reuse(newSidecarCounters());
   const hashes = sampled(2);
   hashes[HASH_BYTES] = REUSE_SAMPLED_EVERY - 1;
   const held = newBitmap(2);
-  for (const group of [0, 1, 0]) reuse.asked({ group, hashes, from: 0 }, held);
+  for (const group of [0, 1, 0]) reuse.asked(NAMESPACE, { group, hashes, from: 0 }, held);
+  reuse.asked(Buffer.alloc(32, 2) as Namespace, { group: 0, hashes, from: 0 }, held);
   expect(reuse.status().gapS.gone.count).toBe(1);
 });
 
 test("the longest unused is forgotten first", () => {
   const reuse = new Reuse(newSidecarCounters());
   const ask = (hashes: Buffer): void =>
-    reuse.asked({ group: 0, hashes, from: 0 }, newBitmap(hashes.length / HASH_BYTES));
+    reuse.asked(NAMESPACE, { group: 0, hashes, from: 0 }, newBitmap(hashes.length / HASH_BYTES));
   const [old, used] = [sampled(1, "old"), sampled(1, "used")];
   ask(old);
   ask(used);

@@ -1,0 +1,154 @@
+// Owns the proof that dashboards and alerts ask for metrics that there are, that Prometheus takes them, and that no panel is empty.
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { expect, test, vi } from "vitest";
+import { startScrapeServer } from "../../src/exposition/server.ts";
+import { sidecarFamilies } from "../../src/exposition/sidecar.ts";
+import { exposition } from "../../src/exposition/text.ts";
+import type { Family } from "../../src/exposition/text.ts";
+import { vaultFamilies } from "../../src/exposition/vault.ts";
+import { openRestored, restoreAgain } from "../support/pages.ts";
+import type { Scene } from "../support/scene.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { closeAfterTest } from "../support/vaults.ts";
+
+const ROOT = new URL("../../", import.meta.url);
+const read = (path: string): string => readFileSync(new URL(path, ROOT), "utf8");
+const ALERTS = "deploy/grafana/alerts.yml";
+const DASHBOARDS = ["operator", "capacity"] as const;
+const isLong = process.env["TIERKV_TEST_LONG"] !== undefined;
+
+/** Of Prometheus's own package; `TIERKV_TEST_PROMETHEUS` names the folder where it is not on the path. */
+function found(program: string): string | null {
+  const folder = process.env["TIERKV_TEST_PROMETHEUS"];
+  const command = folder === undefined ? program : join(folder, program);
+  try {
+    execFileSync(command, ["--version"], { stdio: "ignore" });
+    return command;
+  } catch {
+    return null;
+  }
+}
+
+const promtool = found("promtool");
+const prometheus = isLong ? found("prometheus") : null;
+if (isLong && prometheus === null) console.warn("no prometheus, so no panel is tried in one");
+
+interface Panel {
+  title: string;
+  type: string;
+  targets?: { expr: string }[];
+}
+
+function panelsOf(name: (typeof DASHBOARDS)[number]): Panel[] {
+  const { panels } = JSON.parse(read(`deploy/grafana/${name}.json`)) as { panels: Panel[] };
+  return panels.filter(({ type }) => type !== "row");
+}
+
+/** Names that metrics.md has, with what a histogram adds. */
+function isKnown(name: string): boolean {
+  const page = read("docs/metrics.md");
+  const plain = name.replace(/_(?:bucket|sum|count)$/, "");
+  return [name, plain].some((one) => page.includes(`| \`${one}\` |`));
+}
+
+test("every metric that is asked for is one that is shown", () => {
+  const asked = [...DASHBOARDS.map((name) => `deploy/grafana/${name}.json`), ALERTS].flatMap(
+    (path) => [...read(path).matchAll(/\b(?:tierkv|process)_[a-z_]+\b(?!\()/g)].map(([one]) => one),
+  );
+  const names = new Set(asked.filter((name) => /^(?:tierkv|process)_\w+_\w+/.test(name)));
+  expect(names.size).toBeGreaterThan(40);
+  expect([...names].filter((name) => !isKnown(name))).toEqual([]);
+});
+
+test("every alert says what to do", () => {
+  const alerts = [...read(ALERTS).matchAll(/- alert: (\w+)/g)].map(([, name]) => name!);
+  const headings = [...read("docs/how-to/alerts.md").matchAll(/^## (\w+)$/gm)].map(
+    ([, one]) => one,
+  );
+  expect(headings).toEqual(alerts);
+  for (const name of alerts) {
+    expect(read(ALERTS)).toContain(`runbook: docs/how-to/alerts.md#${name.toLowerCase()}\n`);
+  }
+});
+
+test.runIf(promtool !== null)("promtool takes the rules and what is scraped", async () => {
+  execFileSync(promtool!, ["check", "rules", fileURLToPath(new URL(ALERTS, ROOT))]);
+  const { sidecar, vault } = await openRestored();
+  const families = [...sidecarFamilies(sidecar.status()), ...vaultFamilies(vault.stats())];
+  const own = new Map(families.map((family) => [family.name, family]));
+  execFileSync(promtool!, ["check", "metrics"], { input: exposition([...own.values()]) });
+});
+
+/** Serves what a process shows. */
+async function serve(families: () => readonly Family[]): Promise<string> {
+  const server = await startScrapeServer({
+    listen: { host: "127.0.0.1", port: 0 },
+    key: "",
+    read: families,
+    trouble: () => null,
+  });
+  closeAfterTest(server);
+  return new URL(server.url).host;
+}
+
+/** A Prometheus that asks a sidecar and its vault every second; its address. */
+async function startPrometheus({ sidecar, vault }: Scene): Promise<string> {
+  const folder = testDirectory();
+  const targets = {
+    sidecar: await serve(() => sidecarFamilies(sidecar.status())),
+    vault: await serve(() => vaultFamilies(vault.stats())),
+  };
+  const jobs = Object.entries(targets).map(
+    ([job, target]) => `  - job_name: ${job}\n    static_configs: [{ targets: ["${target}"] }]\n`,
+  );
+  const config = join(folder, "prometheus.yml");
+  writeFileSync(config, `global: { scrape_interval: 1s }\nscrape_configs:\n${jobs.join("")}`);
+  const port = 20_000 + Math.floor(Math.random() * 20_000);
+  const address = `127.0.0.1:${port}`;
+  const args = [`--config.file=${config}`, `--storage.tsdb.path=${join(folder, "data")}`];
+  const child = spawn(prometheus!, [...args, `--web.listen-address=${address}`], {
+    stdio: "ignore",
+  });
+  closeAfterTest({
+    close: async () => {
+      child.kill("SIGTERM");
+      if (child.exitCode === null) await once(child, "exit");
+    },
+  });
+  return address;
+}
+
+test.runIf(prometheus !== null)(
+  "a real Prometheus has something for every panel",
+  { timeout: 90_000 },
+  async () => {
+    const scene = await openRestored();
+    const address = await startPrometheus(scene);
+    const ask = async (expr: string): Promise<number> => {
+      const query = expr
+        .replaceAll("$__rate_interval", "30s")
+        .replaceAll("$__range", "30s")
+        .replaceAll("$instance", ".*");
+      const url = `http://${address}/api/v1/query?query=${encodeURIComponent(query)}`;
+      const answer = (await (await fetch(url)).json()) as { data: { result: unknown[] } };
+      return answer.data.result.length;
+    };
+    const empty = async (): Promise<string[]> => {
+      await restoreAgain(scene);
+      const titles: string[] = [];
+      for (const { title, targets = [] } of DASHBOARDS.flatMap(panelsOf)) {
+        for (const { expr } of targets) if ((await ask(expr)) === 0) titles.push(title);
+      }
+      return titles;
+    };
+    // Nothing was dropped, so there is no reason to show.
+    await vi.waitFor(async () => expect(await empty()).toEqual(["Blocks not stored"]), {
+      timeout: 60_000,
+      interval: 1000,
+    });
+  },
+);
