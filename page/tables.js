@@ -100,7 +100,7 @@ export function showEngines(at, engines) {
 
 export function showVaults(at, vaults) {
   const rows = Object.entries(vaults)
-    .filter(([, vault]) => vault !== null)
+    .flatMap(([name, all]) => all.map((vault) => [name, vault]))
     .map(([name, { address, state, lanes, seen }]) => [
       name,
       state === "up" || state === "unknown" ? state : state.toUpperCase(),

@@ -132,8 +132,8 @@ def test_saved_blocks_lie_in_the_granted_slots(bench: Bench) -> None:
     (frame,) = bench.fake.expect("save")
     assert frame["arena"] == 1
     assert frame["items"] == [
-        [4, 9, 0, HASHES[3], HASHES[2], 12, 0],
-        [2, 7, 0, HASHES[5], HASHES[4], 20, 0],
+        [4, 9, 0, HASHES[3], HASHES[2], 12, 0, HASHES[3]],
+        [2, 7, 0, HASHES[5], HASHES[4], 20, 0, HASHES[5]],
     ]
     assert bench.shim.status()["credits"] == 0
 

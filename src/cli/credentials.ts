@@ -36,6 +36,11 @@ export function joinedFiles({ cluster }: Config, address: string): JoinedFiles {
   return { folder, ca: join(folder, "vault.pem"), token: join(folder, "token") };
 }
 
+/** Whether this machine has joined the vault at that address. */
+export function isJoined(config: Config, address: string): boolean {
+  return !isAbsent(joinedFiles(config, address).folder, CREDENTIALS_KEY);
+}
+
 /** Keeps what a join brought. Throws CREDENTIALS. */
 export function keepJoined(config: Config, address: string, caPem: string, token: string): void {
   const files = joinedFiles(config, address);
@@ -75,7 +80,7 @@ export function securityFor(
     throw new TierkvError("CREDENTIALS", { path, reason, fix: "nothing is sent to it" });
   }
   const files = joinedFiles(config, address);
-  if (!isAbsent(files.folder, CREDENTIALS_KEY)) return joined(files, address);
+  if (isJoined(config, address)) return joined(files, address);
   if (config.cluster.tlsCa !== null) return configured(config, config.cluster.tlsCa, address);
   if (isOwn) return isClosed(config.vault) ? ownVault(config, address, logger) : null;
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
@@ -102,7 +107,7 @@ function joined({ folder, ca, token }: JoinedFiles, address: string): ChannelSec
 
 /** A vault that was joined under another name is named, because that is what is wrong most often. */
 function insecure({ cluster }: Config, address: string): TierkvError {
-  const key = cluster.kvCold?.text === address ? "kv_cold" : "ssm_cold";
+  const key = cluster.kvCold.some(({ text }) => text === address) ? "kv_cold" : "ssm_cold";
   const known = namesIn(cluster.credentials);
   const others = known.length === 0 ? "" : ` (joined here: ${known.join(", ")})`;
   return new TierkvError("INSECURE_VAULT", {

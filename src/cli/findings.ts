@@ -79,10 +79,17 @@ function unreachable({ targets }: Seen): Finding[] {
   });
 }
 
+/** Of both classes, with its name. */
+function vaultsOf(sidecar: Seen["sidecar"]): { name: string; address: string; state: string }[] {
+  return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
+    vaults.map(({ address, state }) => ({ name, address, state })),
+  );
+}
+
 /** As the sidecar sees it, for a command that has not asked the vault itself. */
 function vaultDown({ sidecar, targets }: Seen): Finding[] {
-  return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vault]) => {
-    if (vault === null || targets.some(({ address }) => address === vault.address)) return [];
+  return vaultsOf(sidecar).flatMap(({ name, ...vault }) => {
+    if (targets.some(({ address }) => address === vault.address)) return [];
     const what = `${name} vault at ${vault.address}`;
     if (vault.state === "down") {
       const text = `${what} does not answer, so nothing is saved or restored there: start it, or see \`tierkv status\``;
@@ -103,9 +110,8 @@ function lanesUnreachable({ targets }: Seen): Finding[] {
 }
 
 function quarantined({ sidecar }: Seen): Finding[] {
-  const vaults = Object.entries(sidecar?.vaults ?? {});
-  return vaults.flatMap(([name, vault]) => {
-    if (vault?.state !== "quarantined") return [];
+  return vaultsOf(sidecar).flatMap(({ name, ...vault }) => {
+    if (vault.state !== "quarantined") return [];
     const what = `${name} vault at ${vault.address} gave back other bytes than it was given, and is QUARANTINED`;
     return [problem("vault_quarantined", `${what}: see the sidecar's log`)];
   });

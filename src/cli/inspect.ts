@@ -53,6 +53,7 @@ export interface TargetStatus {
 }
 
 export interface Travel {
+  /** `up` where they are to every vault of the class, else how they are to the first where they are not. */
   lanes: Partial<Record<RecordClass, string>>;
   restoreBytesPerS: number | null;
   saveBytesPerS: number | null;
@@ -170,12 +171,21 @@ function travelOf({ vaults, counters }: SidecarStatus): Travel {
   };
   return {
     lanes: {
-      ...(vaults.kv === null ? {} : { kv: vaults.kv.lanes }),
-      ...(vaults.ssm === null ? {} : { ssm: vaults.ssm.lanes }),
+      ...lanesOf("kv", vaults.kv),
+      ...lanesOf("ssm", vaults.ssm),
     },
     restoreBytesPerS: rate("bytes_fetched", "fetch_busy_us"),
     saveBytesPerS: rate("bytes_sent", "store_busy_us"),
   };
+}
+
+function lanesOf(
+  name: RecordClass,
+  vaults: readonly { lanes: string }[],
+): Partial<Record<RecordClass, string>> {
+  const [first] = vaults;
+  if (first === undefined) return {};
+  return { [name]: vaults.find(({ lanes }) => lanes !== "up")?.lanes ?? first.lanes };
 }
 
 function blank(target: string, address: string): TargetStatus {

@@ -27,7 +27,7 @@ import { randomId } from "../time.ts";
 import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
-import { joinedFiles, keepJoined } from "./credentials.ts";
+import { isJoined, joinedFiles, keepJoined } from "./credentials.ts";
 import { fingerprintOf } from "./invitation.ts";
 import type { Invitation } from "./join-code.ts";
 
@@ -135,7 +135,10 @@ export function writeAddress(
   const path = config.path ?? join(home, ".config", "tierkv", "tierkv.toml");
   const before = existsSync(path) ? readFileSync(path, "utf8") : "";
   const after = classes.reduce<string | null>(
-    (text, name) => (text === null ? null : setText(text, "cluster", `${name}_cold`, address)),
+    (text, name) =>
+      text === null
+        ? null
+        : setText(text, "cluster", `${name}_cold`, withJoined(config, name, address)),
     before,
   );
   if (after === null || checkConfig(after, path, io.env).config === null) {
@@ -148,6 +151,14 @@ export function writeAddress(
     createLogger("join", { level: config.log.level }).debug({ err: error }, "not written");
     return { path, isDone: false };
   }
+}
+
+/** Vaults of the class that were joined before stay beside it; an address that was not is replaced. */
+function withJoined(config: Config, name: RecordClass, address: string): string | string[] {
+  const known = name === "kv" ? config.cluster.kvCold : config.cluster.ssmCold;
+  const kept = known.map(({ text }) => text).filter((text) => isJoined(config, text));
+  const all = kept.includes(address) ? kept : [...kept, address];
+  return all.length === 1 ? address : all;
 }
 
 /** In one step; a link goes on pointing where it did, and the mode stays. */

@@ -42,7 +42,10 @@ export function vaultClass(config: Config): VaultClass {
 /** Every vault this machine knows: the configured addresses, and its own where it is a vault or has no other. */
 export function vaultTargets(config: Config): VaultTarget[] {
   const { cluster } = config;
-  const configured = [...target("kv_cold", cluster.kvCold), ...target("ssm_cold", cluster.ssmCold)];
+  const configured = [
+    ...cluster.kvCold.map((address) => target("kv_cold", address)),
+    ...cluster.ssmCold.map((address) => target("ssm_cold", address)),
+  ];
   const own = ownTarget(config).filter(({ classes }) =>
     classes.every((name) => configured.every((other) => !other.classes.includes(name))),
   );
@@ -51,18 +54,17 @@ export function vaultTargets(config: Config): VaultTarget[] {
 
 /** Where the sidecar's own vault listens; null where vaults are configured or the machine is one. */
 export function localVaultAddress({ cluster, sidecar }: Config): string | null {
-  const isAlone = cluster.kvCold === null && cluster.ssmCold === null;
+  const isAlone = cluster.kvCold.length + cluster.ssmCold.length === 0;
   return cluster.role === "inference" && isAlone ? `unix:${sidecar.socket}.vault` : null;
 }
 
-function target(role: VaultRole, address: Address | null, isOwn = false): VaultTarget[] {
-  if (address === null) return [];
-  return [{ name: role, role, classes: CLASSES[role], address: address.text, isOwn }];
+function target(role: VaultRole, address: Address, isOwn = false): VaultTarget {
+  return { name: role, role, classes: CLASSES[role], address: address.text, isOwn };
 }
 
 function ownTarget(config: Config): VaultTarget[] {
   const { role } = config.cluster;
-  if (role !== "inference") return target(role, reachable(config.vault.listen), true);
+  if (role !== "inference") return [target(role, reachable(config.vault.listen), true)];
   const address = localVaultAddress(config);
   if (address === null) return [];
   return [{ name: "vault (local)", role: "cold", classes: CLASSES.cold, address, isOwn: true }];

@@ -87,8 +87,8 @@ function freeSlots(arena: { slotCount: number; touchedSlots: number; freeSlots: 
 }
 
 function describeVaults({ vaults }: SidecarStatus): string[] {
-  const rows = Object.entries(vaults).flatMap(([name, vault]) =>
-    vault === null ? [] : [vaultRow(name, vault)],
+  const rows = Object.entries(vaults).flatMap(([name, all]) =>
+    all.map((vault) => vaultRow(name, vault)),
   );
   if (rows.length === 0) return ["vaults", "none is configured"];
   const head = ["vault", "state", "rtt", "memory", "used", "of", "records", "hit rate"];

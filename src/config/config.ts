@@ -13,8 +13,9 @@ export interface Address {
 
 export interface ClusterConfig {
   readonly role: Role;
-  readonly kvCold: Address | null;
-  readonly ssmCold: Address | null;
+  /** The vaults of each class; empty: none. */
+  readonly kvCold: readonly Address[];
+  readonly ssmCold: readonly Address[];
   /** What `tierkv join` stores: certificate and token of each vault. */
   readonly credentials: string;
   /** What opens vaults that were not joined. null: none. */

@@ -1,15 +1,24 @@
-// Owns setting one text of a configuration file that people wrote: comments and order stay, and what cannot be done surely is not done.
+// Owns setting one text, or list of texts, of a configuration file that people wrote: comments and order stay, and what cannot be done surely is not done.
 import { isDeepStrictEqual } from "node:util";
 import { parse } from "smol-toml";
 import { isTable } from "./show.ts";
 
 const HEADER = /^\s*\[\[?[^\]]*\]\]?\s*(?:#.*)?$/;
 
-/** The text with `name = "value"` in `[section]`; null when that cannot be done without touching anything else. */
-export function setText(text: string, section: string, name: string, value: string): string | null {
+/** The text with `name = value` in `[section]`; null when that cannot be done without touching anything else. */
+export function setText(
+  text: string,
+  section: string,
+  name: string,
+  value: string | readonly string[],
+): string | null {
   const before = documentOf(text);
   if (before === null) return null;
-  const edited = edit(text, section, name, JSON.stringify(value));
+  const shown =
+    typeof value === "string"
+      ? JSON.stringify(value)
+      : `[${value.map((one) => JSON.stringify(one)).join(", ")}]`;
+  const edited = edit(text, section, name, shown);
   const after = documentOf(edited);
   const table = before[section] ?? {};
   if (after === null || !isTable(table)) return null;
@@ -28,7 +37,9 @@ function edit(text: string, section: string, name: string, shown: string): strin
   }
   const rest = lines.findIndex((line, index) => index > start && HEADER.test(line));
   const end = rest < 0 ? lines.length : rest;
-  const isIt = new RegExp(`^(\\s*)${name}\\s*=\\s*("[^"\\\\]*"|'[^']*')(\\s*(?:#.*)?)$`);
+  const isIt = new RegExp(
+    `^(\\s*)${name}\\s*=\\s*("[^"\\\\]*"|'[^']*'|\\[[^\\]#]*\\])(\\s*(?:#.*)?)$`,
+  );
   for (let index = start + 1; index < end; index += 1) {
     const [, indent, , comment] = isIt.exec(lines[index] ?? "") ?? [];
     if (indent === undefined) continue;

@@ -114,9 +114,11 @@ export function showBytes(count: number): string {
   return `${value} ${names[step] ?? "B"}`;
 }
 
+const CONNECT_SAMPLE = "192.168.1.10:50051";
+
 /** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only where one listens. Or `unix:/path`. */
 export function address(use: "listen" | "connect"): Kind<Address> {
-  const sample = use === "listen" ? "127.0.0.1:50051" : "192.168.1.10:50051";
+  const sample = use === "listen" ? "127.0.0.1:50051" : CONNECT_SAMPLE;
   const tcp = tcpOnly(sample, use === "listen" ? 0 : 1);
   return {
     describe: '`"host:port"` or `"unix:/path"`',
@@ -141,7 +143,24 @@ export function tcpOnly(sample: string, portMin: number): Kind<Address> {
 
 /** A list of different addresses `host:port`. */
 export function addresses(sample: string, countMax: number): Kind<readonly Address[]> {
-  const one = tcpOnly(sample, 1);
+  return listOf(tcpOnly(sample, 1), sample, countMax);
+}
+
+/** Addresses to connect to: one, or a list of different ones. */
+export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
+  const one = address("connect");
+  const list = listOf(one, CONNECT_SAMPLE, countMax);
+  return {
+    describe: `${one.describe}, or a list of them, at most ${countMax}`,
+    parse(raw, key) {
+      if (Array.isArray(raw)) return list.parse(raw, key);
+      const parsed = one.parse(raw, key);
+      return "value" in parsed ? { value: [parsed.value] } : parsed;
+    },
+  };
+}
+
+function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<readonly Address[]> {
   return {
     describe: `list of \`"host:port"\`, at most ${countMax}`,
     parse(raw, key) {

@@ -1,4 +1,5 @@
 // Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
+import { POOL_VAULTS_MAX } from "../limits-pool.ts";
 import { LEDGER_WATTS_MAX } from "../limits-seen.ts";
 import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import {
@@ -25,7 +26,17 @@ import {
 import { LOG_LEVELS } from "../log.ts";
 import type { Config } from "./config.ts";
 import type { Field } from "./field.ts";
-import { address, boolean, bytes, choice, integer, path, showBytes, tcpOnly } from "./kinds.ts";
+import {
+  address,
+  boolean,
+  bytes,
+  choice,
+  integer,
+  path,
+  showBytes,
+  tcpOnly,
+  vaultAddresses,
+} from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import { CLUSTER_ACCESS, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
 import { GATEWAY } from "./schema-gateway.ts";
@@ -60,17 +71,17 @@ export const SCHEMA: Schema = {
         isShown: true,
       },
       kv_cold: {
-        kind: address("connect"),
-        doc: "The vault for attention KV. Without `kv_cold` and `ssm_cold` the sidecar starts a vault of its own on this machine.",
-        fallback: () => null,
+        kind: vaultAddresses(POOL_VAULTS_MAX),
+        doc: "The vault for attention KV, or several: each holds a part of every longer prompt, and they are asked at once. Machines that share them write the addresses alike. Without `kv_cold` and `ssm_cold` the sidecar starts a vault of its own on this machine.",
+        fallback: () => [],
         fallbackText: "none",
         example: '"192.168.1.10:50051"',
         isShown: true,
       },
       ssm_cold: {
-        kind: address("connect"),
-        doc: "The vault for recurrent (SSM, linear-attention) state; only hybrid models need it. May be the one of `kv_cold` when its role is `cold`.",
-        fallback: () => null,
+        kind: vaultAddresses(POOL_VAULTS_MAX),
+        doc: "The vault for recurrent (SSM, linear-attention) state, or several; only hybrid models need it. May be those of `kv_cold` when their role is `cold`.",
+        fallback: () => [],
         fallbackText: "none",
         example: '"192.168.1.11:50051"',
         isShown: true,

@@ -136,9 +136,11 @@ function ofVaults(
   { vaults }: SidecarStatus,
   stateOf: (vault: { state: string; lanes: string }) => string | null,
 ): Sample[] {
-  return Object.entries(vaults).flatMap(([name, vault]) => {
-    const state = vault === null ? null : stateOf(vault);
-    if (vault === null || state === null) return [];
-    return [{ labels: { class: name, address: vault.address }, value: state === "up" ? 1 : 0 }];
-  });
+  return Object.entries(vaults).flatMap(([name, all]) =>
+    all.flatMap((vault) => {
+      const state = stateOf(vault);
+      if (state === null) return [];
+      return [{ labels: { class: name, address: vault.address }, value: state === "up" ? 1 : 0 }];
+    }),
+  );
 }

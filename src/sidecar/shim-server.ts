@@ -110,10 +110,14 @@ export class ShimServer {
   }
 
   /** As the engines' `flush`, of all of them. */
-  flush(recordClass: RecordClass, takes: Takes): { blocks: number; bytes: number } {
+  flush(
+    recordClass: RecordClass,
+    takes: Takes,
+    vault: number | null,
+  ): { blocks: number; bytes: number } {
     const total = { blocks: 0, bytes: 0 };
     for (const engine of this.#engines.values()) {
-      const { blocks, bytes } = engine.flush(recordClass, takes);
+      const { blocks, bytes } = engine.flush(recordClass, takes, vault);
       total.blocks += blocks;
       total.bytes += bytes;
     }

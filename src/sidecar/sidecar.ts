@@ -27,11 +27,13 @@ import { Ledger } from "./trace/ledger.ts";
 import { Reuse } from "./trace/reuse.ts";
 import { Canary } from "./vaults/canary.ts";
 import { Flushes } from "./vaults/flushes.ts";
+import { openPools } from "./vaults/pools.ts";
+import type { Pools, VaultClients } from "./vaults/pools.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
 import { RightOfWay } from "./vaults/right-of-way.ts";
 import { VaultWatch } from "./vaults/vault-watch.ts";
 import { openGates, openLinks } from "./vaults/vaults.ts";
-import type { Links, VaultClients } from "./vaults/vaults.ts";
+import type { Links } from "./vaults/vaults.ts";
 
 export interface SidecarOptions {
   config: Config;
@@ -75,8 +77,8 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   const flushes = new Flushes({
     vaults,
     socket,
-    dropCopies: (recordClass, takes) => server.flush(recordClass, takes),
-    dropSaves: (recordClass, takes) => saver.flush(recordClass, takes),
+    dropCopies: (recordClass, takes, vault) => server.flush(recordClass, takes, vault),
+    dropSaves: (recordClass, takes, vault) => saver.flush(recordClass, takes, vault),
     modelOf: (recordClass, namespace) => saver.modelOf(recordClass, namespace),
     fates: common.fates,
     quarantine: common.quarantine,
@@ -113,6 +115,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
 
 function openCommon({ vaults, counters, logger }: SidecarOptions, ledger: Ledger): Common {
   return {
+    pools: openPools(vaults),
     links: openLinks(vaults),
     way: new RightOfWay(),
     fates: new Fates(),
@@ -127,6 +130,7 @@ const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as cons
 
 /** What all engines share. */
 interface Common {
+  pools: Pools;
   links: Links;
   way: RightOfWay;
   fates: Fates;
@@ -135,7 +139,7 @@ interface Common {
   reuse: Reuse;
 }
 
-type Stores = Readonly<Record<RecordClass, StoreQueue | null>>;
+type Stores = Readonly<Record<RecordClass, readonly StoreQueue[]>>;
 
 /** What goes on while nothing else does: canaries, and offering again. */
 function startIdleWork(
@@ -176,24 +180,25 @@ function startIdleWork(
 
 function openStores({ vaults, counters, logger }: SidecarOptions, common: Common): Stores {
   const { way, fates } = common;
-  const store = (recordClass: RecordClass): StoreQueue | null => {
-    const client = vaults[recordClass];
-    const link = common.links[recordClass];
-    if (client === null || link === null) return null;
-    return new StoreQueue({ client, link, way, fates, counters, logger });
-  };
-  return { kv: store("kv"), ssm: store("ssm") };
+  const open = (recordClass: RecordClass): StoreQueue[] =>
+    vaults[recordClass].flatMap((client, at) => {
+      const link = common.links[recordClass][at];
+      if (link === undefined) return [];
+      return [new StoreQueue({ client, link, way, fates, counters, logger })];
+    });
+  return { kv: open("kv"), ssm: open("ssm") };
 }
 
 function newSaver(
   options: SidecarOptions,
-  { fates, quarantine }: Common,
+  { pools, fates, quarantine }: Common,
   pool: EncodePool,
   stores: Stores,
 ): Saver {
   const { config, counters, logger } = options;
   return new Saver({
     pool,
+    pools,
     stores,
     codecs: chooseCodecs(config.turboQuant),
     fates,

@@ -13,8 +13,8 @@ import type { Saver } from "./save/save.ts";
 import type { Account, Decisions } from "./trace/decisions.ts";
 import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
 import type { Reuse, ReuseStatus } from "./trace/reuse.ts";
+import type { VaultClients } from "./vaults/pools.ts";
 import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
-import type { VaultClients } from "./vaults/vaults.ts";
 
 export interface VaultStatus {
   address: string;
@@ -40,7 +40,8 @@ export interface SidecarStatus {
   /** Of all engines. */
   slots: number;
   slotsFree: number;
-  vaults: Record<RecordClass, VaultStatus | null>;
+  /** In the order of the configuration. */
+  vaults: Record<RecordClass, VaultStatus[]>;
   /** How attention KV is stored. */
   kvCodec: CodecName;
   saves: { queuedBlocks: number; queuedBytes: number };
@@ -66,8 +67,7 @@ export interface StatusSources {
 }
 
 export function describeSidecar(sources: StatusSources, engines: EngineStatus[]): SidecarStatus {
-  const { config, startedMs, vaults, saver, counters } = sources;
-  const seen = sources.watch.seen();
+  const { config, startedMs, vaults, saver, counters, watch } = sources;
   const arenas = engines.flatMap(({ arena }) => (arena === null ? [] : [arena]));
   const sum = (of: (arena: (typeof arenas)[number]) => number): number =>
     arenas.reduce((total, arena) => total + of(arena), 0);
@@ -83,8 +83,8 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     slots: sum(({ slotCount }) => slotCount),
     slotsFree: sum(({ freeSlots }) => freeSlots),
     vaults: {
-      kv: describeVault(vaults.kv, seen.kv),
-      ssm: describeVault(vaults.ssm, seen.ssm),
+      kv: vaults.kv.map((client) => describeVault(client, watch.seen(client))),
+      ssm: vaults.ssm.map((client) => describeVault(client, watch.seen(client))),
     },
     kvCodec: chooseCodecs(config.turboQuant).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
@@ -96,8 +96,6 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
   };
 }
 
-function describeVault(client: VaultClient | null, seen: VaultSeen | null): VaultStatus | null {
-  return client === null
-    ? null
-    : { address: client.address, state: client.state, lanes: client.lanes, seen };
+function describeVault(client: VaultClient, seen: VaultSeen | null): VaultStatus {
+  return { address: client.address, state: client.state, lanes: client.lanes, seen };
 }

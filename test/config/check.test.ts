@@ -24,8 +24,8 @@ kv_dim = 256  # match your model's attention head dimension
 `);
   expect(config.cluster).toMatchObject({
     role: "inference",
-    kvCold: { host: "192.168.1.10", port: 50051, text: "192.168.1.10:50051" },
-    ssmCold: { host: "192.168.1.11", port: 50051, text: "192.168.1.11:50051" },
+    kvCold: [{ host: "192.168.1.10", port: 50051, text: "192.168.1.10:50051" }],
+    ssmCold: [{ host: "192.168.1.11", port: 50051, text: "192.168.1.11:50051" }],
   });
   expect(config.turboQuant).toEqual({ enabled: false, kvDim: 256, states: "raw" });
 });
@@ -64,14 +64,14 @@ test.each([
   ["[fe80::1]:50051", "fe80::1", 50051],
   ["10.0.0.1:65535", "10.0.0.1", 65535],
 ])("takes the address %s", (text, host, port) => {
-  expect(accept(`[cluster]\nkv_cold = "${text}"`).cluster.kvCold).toEqual({ host, port, text });
+  expect(accept(`[cluster]\nkv_cold = "${text}"`).cluster.kvCold).toEqual([{ host, port, text }]);
 });
 
 test("takes a socket where a vault listens and where it is found", () => {
   const text = "unix:/run/tierkv/vault.sock";
   const socket = { host: "", port: 0, text };
   expect(accept(`[vault]\nlisten = "${text}"`).vault.listen).toEqual(socket);
-  expect(accept(`[cluster]\nkv_cold = "${text}"`).cluster.kvCold).toEqual(socket);
+  expect(accept(`[cluster]\nkv_cold = "${text}"`).cluster.kvCold).toEqual([socket]);
 });
 
 test("takes one vault for both classes", () => {
@@ -91,7 +91,7 @@ test("takes a path below the home directory", () => {
 test("an empty file means the defaults, each key of the schema among them", () => {
   const config = accept("");
   expect(config).toMatchObject({
-    cluster: { role: "inference", kvCold: null, ssmCold: null },
+    cluster: { role: "inference", kvCold: [], ssmCold: [] },
     turboQuant: { enabled: true, kvDim: null, states: "raw" },
     vault: { maxBytes: null },
     sidecar: {
@@ -124,4 +124,10 @@ test("the result is frozen to its leaves", () => {
   expect(() => Object.assign(config.vault, { maxBytes: 1 })).toThrow(TypeError);
   expect(() => Object.assign(config.cluster.kvCold ?? {}, { port: 2 })).toThrow(TypeError);
   expect(() => Object.assign(config, { path: "x" })).toThrow(TypeError);
+});
+
+test("several vaults of a class are a list of different addresses", () => {
+  const { cluster } = accept(`[cluster]\nkv_cold = ["a:1", "unix:/run/b"]\nssm_cold = []`);
+  expect(cluster.kvCold.map(({ text }) => text)).toEqual(["a:1", "unix:/run/b"]);
+  expect(cluster.ssmCold).toEqual([]);
 });

@@ -64,3 +64,11 @@ test("any value comes back as it was given", () => {
     }),
   );
 });
+
+test("a list takes the place of a text, and a longer one that of a list", () => {
+  const before = '[cluster]\nkv_cold = "10.0.0.1:1" # mine\n';
+  const two = setText(before, "cluster", "kv_cold", ["10.0.0.1:1", "10.0.0.2:1"]);
+  expect(two).toBe('[cluster]\nkv_cold = ["10.0.0.1:1", "10.0.0.2:1"] # mine\n');
+  const three = setText(two!, "cluster", "kv_cold", ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"]);
+  expect(three).toContain('kv_cold = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"] # mine');
+});

@@ -55,7 +55,7 @@ test(
     proxy.cut();
     await load.wholeMore(FLOOR, "after the faults");
     await load.stop();
-    await until(() => sidecar.status().vaults.kv!.state === "up", "the vault to be up");
+    await until(() => sidecar.status().vaults.kv[0]!.state === "up", "the vault to be up");
     await expectNothingLeft(stand, before);
     const { plans, wrong } = load.ledger;
     const { stall, corrupt, duplicate } = weather.counts;

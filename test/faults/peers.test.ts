@@ -47,7 +47,7 @@ test("F33 while the only vault is away a storm of plans asks it no more often th
       weather.set({ refuse: true });
       proxy.cut();
     },
-    acted: () => sidecar.status().vaults.kv!.state === "down",
+    acted: () => sidecar.status().vaults.kv[0]!.state === "down",
     during: async () => {
       const before = weather.counts.refused;
       const beganMs = performance.now();

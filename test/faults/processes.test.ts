@@ -28,7 +28,7 @@ async function openKillable(
   return { vault, stand: await openStand({ vault }) };
 }
 
-const vaultState = ({ sidecar }: Stand): string => sidecar.status().vaults.kv!.state;
+const vaultState = ({ sidecar }: Stand): string => sidecar.status().vaults.kv[0]!.state;
 
 test("F1 a vault that is killed while it serves", { timeout: TEST_MS_MAX }, async () => {
   const { stand, vault } = await openKillable();

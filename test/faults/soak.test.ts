@@ -54,7 +54,7 @@ test(
     weather.set({});
     await load.wholeMore(FLOOR, "after the faults");
     await load.stop();
-    await until(() => stand.sidecar.status().vaults.kv!.state === "up", "the vault to be up");
+    await until(() => stand.sidecar.status().vaults.kv[0]!.state === "up", "the vault to be up");
     await expectNothingLeft(stand, before);
     const { placed, saved, wrong, plans } = load.ledger;
     // Later peaks over earlier ones, after a third of the time for growing up.

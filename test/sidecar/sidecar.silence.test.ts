@@ -13,7 +13,6 @@ import { Orphans } from "../../src/sidecar/restore/orphans.ts";
 import { Superseded } from "../../src/sidecar/restore/superseded.ts";
 import { Canary } from "../../src/sidecar/vaults/canary.ts";
 import { RightOfWay } from "../../src/sidecar/vaults/right-of-way.ts";
-import { openGates, openLinks } from "../../src/sidecar/vaults/vaults.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { absent, openReoffer, roomy } from "../support/copies.ts";
 import { openFakeVault, sends } from "../support/fake-vault.ts";
@@ -21,7 +20,7 @@ import { lanePeer, Pages } from "../support/lanes.ts";
 import { firstMessage, rawFetch } from "../support/raw-calls.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
-import { openSidecar } from "../support/sidecars.ts";
+import { ALL_ANSWERED, gatesOf, openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
 import {
   closeAfterTest,
@@ -277,7 +276,7 @@ test("a canary whose vault says nothing, and one whose vault takes nothing, come
       turns += 1;
       return true;
     };
-    const vaults = { kv: openClient(await openFakeVault(handlers)), ssm: null };
+    const vaults = { kv: [openClient(await openFakeVault(handlers))], ssm: [] };
     const counters = newSidecarCounters();
     closeAfterTest(
       new Canary({ intervalMs: 20, vaults, isIdle, onQuarantine: never, counters, logger }),
@@ -315,10 +314,10 @@ test("orphans whose vault says nothing when it is asked or told of them are let 
   const hashes = hashesOf(makeBlocks("a", 2, PAGE));
   const group = { group: 0, class: "kv" as const, hashes, from: 0, tokens: 16, tail: 0 };
   // The second block is held, the first is not.
-  const answer = { keys: [], held: [Buffer.from([2])], isVaultDown: false };
+  const answer = { keys: [], held: [Buffer.from([2])], ...ALL_ANSWERED };
   for (const handlers of [SILENT, { ...SILENT, Lookup: absent }]) {
     const vaults = { kv: openClient(await openFakeVault(handlers)), ssm: null };
-    const gates = openGates(vaults, openLinks(vaults));
+    const gates = gatesOf(vaults);
     const counters = newSidecarCounters();
     const { deaf, errors } = countingLogger();
     const orphans = closeAfterTest(new Orphans({ shards: 1, gates, counters, logger: deaf }));
@@ -332,13 +331,14 @@ test("orphans whose vault says nothing when it is asked or told of them are let 
 
 test("superseded states whose vault says nothing when it is told of them are let go", async () => {
   const vaults = { kv: null, ssm: openClient(await openFakeVault(SILENT), "ssm") };
-  const gates = openGates(vaults, openLinks(vaults));
+  const gates = gatesOf(vaults);
   const counters = newSidecarCounters();
   const { deaf, errors } = countingLogger();
   const superseded = closeAfterTest(new Superseded({ shards: 1, gates, counters, logger: deaf }));
   const hashes = hashesOf(makeBlocks("a", 2, PAGE));
   const group = { group: 0, class: "ssm" as const, hashes, from: 0, tokens: 16, tail: 1 };
-  const answer = { keys: [["older", "deepest"]], held: [Buffer.from([3])], isVaultDown: false };
+  const keys = [["older", "deepest"]];
+  const answer = { keys, held: [Buffer.from([3])], ...ALL_ANSWERED };
   superseded.note(toNamespace(NAMESPACE), [group], answer, 2 * 16);
   await until(() => errors() === 1, "the call to be given up");
   expect(counters.get("states_superseded")).toBe(0);

@@ -27,10 +27,10 @@ export const roomy = (_call: unknown, done: (error: null, reply: object) => void
 /** `count`: how often it has looked at the vault. */
 export function openReoffer(client: VaultClient): { count(): number; close(): void } {
   const counters = newSidecarCounters();
-  const vaults = { kv: client, ssm: null };
+  const vaults = { kv: [client], ssm: [] };
   const links = openLinks(vaults);
   const [record] = makeRecords(1);
-  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0 };
+  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0, owners: new Uint8Array(0) };
   const run = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, ...place };
   const block = new Block("block", { ...run, hashes: Buffer.alloc(32, 1) }, 0);
   const shelf = { copies: () => [block], lend: () => true, takeBack: () => {} };
@@ -41,7 +41,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
   let looks = 0;
   const reoffer = new Reoffer({
     vaults,
-    stores: { kv: new StoreQueue({ client, link: links.kv!, ...common }), ssm: null },
+    stores: { kv: [new StoreQueue({ client, link: links.kv[0]!, ...common })], ssm: [] },
     pool: pool as unknown as EncodePool,
     codecs: chooseCodecs({ enabled: false }),
     copies: () => {

@@ -2,6 +2,7 @@
 import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import type { Socket } from "node:net";
+import { anchorOf } from "../../src/pool/placement.ts";
 import { encodeFrame, FrameDecoder } from "../../src/sidecar/socket/frames.ts";
 import type { Fields, Frame } from "../../src/sidecar/socket/frames.ts";
 import { LOCAL_PROTOCOL } from "../../src/sidecar/socket/hello.ts";
@@ -222,6 +223,8 @@ export interface EngineShape {
 export interface Block {
   hash: Buffer;
   parent: Buffer;
+  /** Hash of the first block of its run. */
+  anchor: Buffer;
   endTokens: number;
   /** The page of each rank. */
   pages: Buffer[];
@@ -234,6 +237,7 @@ export function makeBlocks(name: string, count: number, pageBytes: number, world
   return Array.from({ length: count }, (_, index) => ({
     hash: hashOf(index),
     parent: index === 0 ? Buffer.alloc(32) : hashOf(index - 1),
+    anchor: hashOf(anchorOf(index)),
     endTokens: (index + 1) * 16,
     pages: Array.from({ length: world }, (_unused, rank) =>
       noise(pageBytes, seed + index * world + rank),
@@ -313,10 +317,10 @@ export class FakeEngine {
   }
 
   saveOn(worker: FakeWorker, blocks: readonly Block[], group = 0): void {
-    const items = blocks.map(({ hash, parent, endTokens, pages }) => {
+    const items = blocks.map(({ hash, parent, anchor, endTokens, pages }) => {
       const [slot, generation] = worker.credits.shift() ?? [0xffff_ffff, 0];
       if (slot !== 0xffff_ffff) worker.writeSlot(slot, pages[this.#shardOf(worker.rank)]!);
-      return [slot, generation, group, hash, parent, endTokens, this.tenant];
+      return [slot, generation, group, hash, parent, endTokens, this.tenant, anchor];
     });
     worker.send({ t: "save", arena: worker.arena, namespace: this.namespace, items });
   }

@@ -2,14 +2,19 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { RecordClass } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { Config } from "../../src/config/config.ts";
 import { CANARY_INTERVAL_MS, LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
+import type { LookupAnswer } from "../../src/sidecar/restore/lookup.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
+import type { VaultClients } from "../../src/sidecar/vaults/pools.ts";
+import { openGates, openLinks } from "../../src/sidecar/vaults/vaults.ts";
+import type { LookupGates } from "../../src/sidecar/vaults/vaults.ts";
 import { corruptRecord } from "./native.ts";
 import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
@@ -32,7 +37,13 @@ export interface TestSidecarOptions {
   int8?: boolean;
   kvDim?: number | null;
   logger?: Logger;
-  vaults?: { kv: VaultClient | null; ssm: VaultClient | null };
+  /** One of a class, several, or none. */
+  vaults?: Record<RecordClass, VaultClient | readonly VaultClient[] | null>;
+}
+
+/** As the sidecar takes them. */
+export function clientsOf({ kv, ssm }: NonNullable<TestSidecarOptions["vaults"]>): VaultClients {
+  return { kv: [kv ?? []].flat(), ssm: [ssm ?? []].flat() };
 }
 
 export function testConfig(options: TestSidecarOptions & { socket: string }): Config {
@@ -42,8 +53,8 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
     path: null,
     cluster: {
       role: "inference",
-      kvCold: null,
-      ssmCold: null,
+      kvCold: [],
+      ssmCold: [],
       credentials: "/nonexistent",
       tlsCa: null,
       tlsCert: null,
@@ -121,7 +132,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
   const socket = options.socket ?? join(testDirectory(), "sidecar.sock");
   const sidecar = await startSidecar({
     config: testConfig({ ...options, socket }),
-    vaults: options.vaults ?? { kv: null, ssm: null },
+    vaults: clientsOf(options.vaults ?? { kv: null, ssm: null }),
     logger: options.logger ?? logger,
     counters,
   });
@@ -135,6 +146,18 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
     counters,
   });
 }
+
+/** Look-ups of vaults, without a sidecar. */
+export function gatesOf(given: NonNullable<TestSidecarOptions["vaults"]>): LookupGates {
+  const vaults = clientsOf(given);
+  return openGates(vaults, openLinks(vaults));
+}
+
+/** Of an answer of vaults that hold a block each alone, and said so. */
+export const ALL_ANSWERED: Pick<LookupAnswer, "owners" | "silent"> = {
+  owners: [],
+  silent: new Set(),
+};
 
 /** Flips a byte of a record in whichever vault of this process holds it. Throws when none does. */
 export function corruptStored(namespace: Buffer, key: Buffer, offset: number): void {

@@ -26,7 +26,7 @@ export function addDoctor({ program, action }: Registrar): void {
     .action(action(doctor));
 }
 
-/** What a link does with records, checked and decoded. */
+/** What the links to all vaults of a class do with records, checked and decoded. */
 export interface LinkPace {
   bytesPerS: number;
   questionMs: number;
@@ -81,8 +81,14 @@ async function measure({
     vaults.push(bench);
     if (bench.restore === null) continue;
     const questionMs = bench.lookupMs?.median ?? bench.callMs?.median ?? 0;
-    const pace = { bytesPerS: bench.restore.wire.median, questionMs };
-    for (const recordClass of target.classes) links[recordClass] = pace;
+    for (const recordClass of target.classes) {
+      const others = links[recordClass];
+      // All vaults of a class send at once, and all are asked at once.
+      links[recordClass] = {
+        bytesPerS: bench.restore.wire.median + (others?.bytesPerS ?? 0),
+        questionMs: Math.max(questionMs, others?.questionMs ?? 0),
+      };
+    }
   }
   return { vaults, links };
 }

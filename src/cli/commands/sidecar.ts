@@ -64,8 +64,8 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
   armFailpoints({
     process: "sidecar",
     text: call.io.env[FAILPOINTS_VARIABLE],
-    isOnNetwork: [config.cluster.kvCold, config.cluster.ssmCold].some(
-      (vault) => vault !== null && !isLocal(vault),
+    isOnNetwork: [...config.cluster.kvCold, ...config.cluster.ssmCold].some(
+      (vault) => !isLocal(vault),
     ),
     logger,
   });
@@ -102,18 +102,18 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
-  const connect = (name: RecordClass): VaultClient | null => {
-    const target = vaultTargets(config).find(({ classes }) => classes.includes(name));
-    if (target === undefined) return null;
-    const { lanes } = config.sidecar;
-    const access = accessTo(config, target, logger);
-    return new VaultClient({ address: target.address, name, logger, lanes, ...access });
+  const connect = (name: RecordClass): VaultClient[] => {
+    const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
+    return targets.map((target) => {
+      const { lanes } = config.sidecar;
+      const access = accessTo(config, target, logger);
+      return new VaultClient({ address: target.address, name, logger, lanes, ...access });
+    });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
   const clients: Running = {
     close(): Promise<void> {
-      vaults.kv?.close();
-      vaults.ssm?.close();
+      for (const client of [...vaults.kv, ...vaults.ssm]) client.close();
       return Promise.resolve();
     },
   };

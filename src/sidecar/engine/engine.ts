@@ -29,9 +29,10 @@ import type {
 import type { Decisions } from "../trace/decisions.ts";
 import type { Fates } from "../trace/fates.ts";
 import type { Reuse } from "../trace/reuse.ts";
+import type { Pools, VaultClients } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { RightOfWay } from "../vaults/right-of-way.ts";
-import type { Links, LookupGates, VaultClients } from "../vaults/vaults.ts";
+import type { Links, LookupGates } from "../vaults/vaults.ts";
 import { arenaStatusOf } from "./engine-status.ts";
 import type { EngineStatus } from "./engine-status.ts";
 import { Ranks } from "./ranks.ts";
@@ -47,6 +48,7 @@ export interface EngineOptions {
   waitMs: number;
   stallMs: number;
   vaults: VaultClients;
+  pools: Pools;
   gates: LookupGates;
   links: Links;
   way: RightOfWay;
@@ -231,8 +233,12 @@ export class Engine {
   }
 
   /** Gives nothing of a class that `takes` names out of the arena any more; what that was. */
-  flush(recordClass: RecordClass, takes: Takes): { blocks: number; bytes: number } {
-    const dropped = this.#stage?.shelf.flush(recordClass, takes) ?? [];
+  flush(
+    recordClass: RecordClass,
+    takes: Takes,
+    vault: number | null,
+  ): { blocks: number; bytes: number } {
+    const dropped = this.#stage?.shelf.flush(recordClass, takes, vault) ?? [];
     const { sizes } = this.#ranks;
     const bytes = dropped.reduce((sum, { group }) => sum + sizes.sourceBytes(group), 0);
     return { blocks: dropped.length, bytes };
@@ -337,7 +343,7 @@ export class Engine {
       shards,
       groups: () => this.#ranks.groupIds(),
       ...this.#ranks.sizes,
-      pendingBytes: (recordClass) => fetcher.pendingBytes(recordClass),
+      pendingBytes: (recordClass, vault) => fetcher.pendingBytes(recordClass, vault),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
     return { arena, wireId, shelf, fetcher, pacer, poll };

@@ -50,14 +50,15 @@ export function chooseBoundary(
   while (tokens > start && (needed(tokens) > capacity || !isHeld(tokens))) tokens -= step;
   tokens = Math.max(tokens, start);
 
-  const cut = cutReason(tokens, held, asked, answer.isVaultDown);
+  const cut = cutReason(tokens, held, asked, answer.silent.size > 0);
   return {
     tokens,
-    wishes: groups.map((group, index) => wishOf(group, answer.keys[index] ?? [], tokens, cut)),
+    wishes: groups.map((group, index) => wishOf(group, answer, index, tokens, cut)),
   };
 }
 
 const NONE = Buffer.alloc(0);
+const NO_OWNERS = new Uint8Array(0);
 const NO_PARENT = Buffer.alloc(HASH_BYTES);
 
 /** First block that is needed for a boundary at block `end`. */
@@ -65,14 +66,21 @@ function firstOf({ from, tail }: Asked, end: number): number {
   return tail === 0 ? Math.min(from, end) : Math.max(Math.min(from, end), end - tail);
 }
 
-function wishOf(group: Asked, keys: readonly string[], tokens: number, cut: Wish["cut"]): Wish {
+function wishOf(
+  group: Asked,
+  { keys, owners }: LookupAnswer,
+  index: number,
+  tokens: number,
+  cut: Wish["cut"],
+): Wish {
   const end = tokens / group.tokens;
   const first = firstOf(group, end);
   return {
     group: group.group,
     recordClass: group.class,
     first,
-    keys: keys.slice(first, end),
+    keys: (keys[index] ?? []).slice(first, end),
+    owners: (owners[index] ?? NO_OWNERS).subarray(first, end),
     hashes: group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES),
     parent:
       first === 0 ? NO_PARENT : group.hashes.subarray((first - 1) * HASH_BYTES, first * HASH_BYTES),

@@ -18,8 +18,9 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime, nowMs } from "../../time.ts";
 import type { Block, Shelf } from "../slots/shelf.ts";
+import type { VaultClients } from "../vaults/pools.ts";
 import type { RightOfWay } from "../vaults/right-of-way.ts";
-import type { Links, VaultClients } from "../vaults/vaults.ts";
+import type { Links } from "../vaults/vaults.ts";
 import { Window } from "./window.ts";
 
 export interface FetcherOptions {
@@ -42,8 +43,10 @@ export interface FetcherOptions {
   logger: Logger;
 }
 
-/** Wanted blocks of one class, oldest first; those nobody wants any more are skipped when met. */
+/** Wanted blocks of one vault, oldest first; those nobody wants any more are skipped when met. */
 interface Lane {
+  readonly client: VaultClient;
+  readonly link: Link;
   queue: Block[];
   head: number;
   windows: Set<Window>;
@@ -53,7 +56,7 @@ interface Lane {
 
 export class Fetcher {
   readonly #options: FetcherOptions;
-  readonly #lanes: Record<RecordClass, Lane> = { kv: newLane(), ssm: newLane() };
+  readonly #lanes: Readonly<Record<RecordClass, readonly Lane[]>>;
   readonly #blockBytes = new Map<number, number>();
   readonly #busy: BusyTime;
   #isPumping = false;
@@ -61,21 +64,31 @@ export class Fetcher {
 
   constructor(options: FetcherOptions) {
     this.#options = options;
+    const { vaults, links } = options;
+    this.#lanes = { kv: newLanes(vaults.kv, links.kv), ssm: newLanes(vaults.ssm, links.ssm) };
     this.#busy = new BusyTime((us) => options.counters.add("fetch_busy_us", us));
   }
 
   get inFlight(): number {
-    return this.#lanes.kv.windows.size + this.#lanes.ssm.windows.size;
+    return this.#all.reduce((sum, { windows }) => sum + windows.size, 0);
   }
 
-  /** Largest wire bytes of a class that wait or are on their way. */
-  pendingBytes(recordClass: RecordClass): number {
-    return this.#lanes[recordClass].pendingBytes;
+  /** Largest wire bytes of a vault that wait or are on their way. */
+  pendingBytes(recordClass: RecordClass, vault: number): number {
+    return this.#lanes[recordClass][vault]?.pendingBytes ?? 0;
+  }
+
+  get #all(): Lane[] {
+    return [...this.#lanes.kv, ...this.#lanes.ssm];
   }
 
   /** Queues a wanted block behind those added before. */
   add(block: Block): void {
-    const lane = this.#lanes[block.recordClass];
+    const lane = this.#lanes[block.recordClass][block.owner];
+    if (lane === undefined) {
+      this.#options.shelf.fail(block, "end_of_hit");
+      return;
+    }
     lane.queue.push(block);
     lane.pendingBytes += this.#bytes(block);
     // Plans that came and went while a call hung leave blocks behind that are gone.
@@ -96,7 +109,7 @@ export class Fetcher {
   /** Gives everything up; no slot is written afterwards. */
   close(): void {
     this.#isClosed = true;
-    for (const lane of Object.values(this.#lanes)) {
+    for (const lane of this.#all) {
       const left = lane.queue.slice(lane.head);
       lane.pendingBytes -= this.#bytesOf(left);
       for (const block of left) this.#options.shelf.fail(block, "deadline");
@@ -113,25 +126,16 @@ export class Fetcher {
     setImmediate(() => {
       this.#isPumping = false;
       if (this.#isClosed) return;
-      this.#pump("kv");
-      this.#pump("ssm");
+      for (const lane of this.#all) this.#pump(lane);
     });
   }
 
-  #pump(recordClass: RecordClass): void {
-    const lane = this.#lanes[recordClass];
-    const client = this.#options.vaults[recordClass];
-    const link = this.#options.links[recordClass];
-    const turnBytes = link?.turnBytes("down", FETCH_WINDOW_BYTES) ?? FETCH_WINDOW_BYTES;
+  #pump(lane: Lane): void {
+    const turnBytes = lane.link.turnBytes("down", FETCH_WINDOW_BYTES);
     while (lane.windows.size < FETCHES_IN_FLIGHT_MAX) {
       const blocks = this.#nextBlocks(lane, turnBytes);
       if (blocks.length === 0) return;
-      if (client === null) {
-        lane.pendingBytes -= this.#bytesOf(blocks);
-        for (const block of blocks) this.#options.shelf.fail(block, "end_of_hit");
-      } else {
-        this.#start(client, lane, blocks);
-      }
+      this.#start(lane, blocks);
     }
   }
 
@@ -173,7 +177,8 @@ export class Fetcher {
     return blocks;
   }
 
-  #start(client: VaultClient, lane: Lane, blocks: readonly Block[]): void {
+  #start(lane: Lane, blocks: readonly Block[]): void {
+    const { client, link } = lane;
     const { shelf, shards, arena, fidelity, geometryOf, counters } = this.#options;
     const window = new Window({
       blocks,
@@ -186,14 +191,13 @@ export class Fetcher {
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
     lane.windows.add(window);
-    const link = this.#options.links[client.name];
-    link?.down.begin(link.questionMs(0) ?? 0);
+    link.down.begin(link.questionMs(0) ?? 0);
     this.#options.way.begin();
     this.#busy.begin();
-    void this.#run(client, window, blocks, link).then((isCut) => {
+    void this.#run(lane, window, blocks).then((isCut) => {
       lane.windows.delete(window);
       lane.pendingBytes -= this.#bytesOf(blocks);
-      link?.down.end(isCut);
+      link.down.end(isCut);
       this.#options.way.end();
       this.#busy.end();
       this.#pumpSoon();
@@ -217,12 +221,7 @@ export class Fetcher {
   }
 
   /** True when it was given up, or broke; never rejects. */
-  async #run(
-    client: VaultClient,
-    window: Window,
-    blocks: readonly Block[],
-    link: Link | null,
-  ): Promise<boolean> {
+  async #run({ client, link }: Lane, window: Window, blocks: readonly Block[]): Promise<boolean> {
     const { callMs, counters, logger, shards } = this.#options;
     const stopWatch = this.#watch(window);
     try {
@@ -231,7 +230,7 @@ export class Fetcher {
       const endMs = nowMs() + callMs;
       const call = { deadlineMs: callMs, signal: window.signal };
       const { namespace } = first;
-      const moved = (bytes: number): void => link?.down.moved(bytes);
+      const moved = (bytes: number): void => link.down.moved(bytes);
       const onProgress = (bytes: number): void => {
         window.touch();
         moved(bytes);
@@ -253,7 +252,7 @@ export class Fetcher {
     } catch (error) {
       if (!window.signal.aborted) {
         counters.add("vault_errors");
-        logger.debug({ err: toTierkvError(error), vault: client.name }, "fetch failed");
+        logger.debug({ err: toTierkvError(error), vault: client.address }, "fetch failed");
       }
       window.end("vault_down");
       return true;
@@ -284,7 +283,10 @@ export class Fetcher {
   #report(client: VaultClient, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
     const { counters, logger } = this.#options;
     counters.add("bad_records");
-    logger.warn({ err: error, vault: client.name }, "a record did not verify; the vault is told");
+    logger.warn(
+      { err: error, vault: client.address },
+      "a record did not verify; the vault is told",
+    );
     const [first] = blocks;
     if (first === undefined) return;
     client
@@ -293,8 +295,12 @@ export class Fetcher {
   }
 }
 
-function newLane(): Lane {
-  return { queue: [], head: 0, windows: new Set(), pendingBytes: 0 };
+function newLanes(clients: readonly VaultClient[], links: readonly Link[]): Lane[] {
+  return clients.flatMap((client, at) => {
+    const link = links[at];
+    if (link === undefined) return [];
+    return [{ client, link, queue: [], head: 0, windows: new Set<Window>(), pendingBytes: 0 }];
+  });
 }
 
 /** Of the items `left`: neighbours of one group form one run; item i is block i / shards, shard i % shards. */

@@ -31,22 +31,36 @@ class Trial implements BlockUser {
 
 /** Nobody waits for it, and it takes no room from plans; what it brings stays for the next request. */
 export function tryLink(ground: Ground, namespace: Namespace, wishes: readonly Wish[]): void {
-  const { shelf, fetcher, pacer, sourceBytes } = ground;
-  const trial = new Trial(shelf);
+  const trial = new Trial(ground.shelf);
   for (const wish of wishes) {
-    const { group, recordClass, keys } = wish;
-    if (!pacer.isStale(recordClass) || fetcher.pendingBytes(recordClass) > 0) continue;
-    let run = copyRun(namespace, wish, 0);
-    let bytes = 0;
-    for (const [index, key] of keys.entries()) {
-      if (bytes >= LINK_TURN_BYTES_MIN || shelf.room <= 0) break;
-      const at = index % HASHES_PER_COPY;
-      if (at === 0) run = copyRun(namespace, wish, index);
-      if (shelf.isPlaced(key) || shelf.isInUse(key)) continue;
-      const block = shelf.use(key, run, at, trial);
-      trial.add(block);
-      fetcher.add(block);
-      bytes += sourceBytes(group);
+    const { recordClass, owners } = wish;
+    for (const vault of owners.length === 0 ? [0] : new Set(owners)) {
+      const { pacer, fetcher } = ground;
+      if (!pacer.isStale(recordClass, vault)) continue;
+      if (fetcher.pendingBytes(recordClass, vault) > 0) continue;
+      tryVault(ground, namespace, wish, vault, trial);
     }
+  }
+}
+
+function tryVault(
+  { shelf, fetcher, sourceBytes }: Ground,
+  namespace: Namespace,
+  wish: Wish,
+  vault: number,
+  trial: Trial,
+): void {
+  let run = copyRun(namespace, wish, 0);
+  let bytes = 0;
+  for (const [index, key] of wish.keys.entries()) {
+    if (bytes >= LINK_TURN_BYTES_MIN || shelf.room <= 0) break;
+    const at = index % HASHES_PER_COPY;
+    if (at === 0) run = copyRun(namespace, wish, index);
+    if ((wish.owners[index] ?? 0) !== vault) continue;
+    if (shelf.isPlaced(key) || shelf.isInUse(key)) continue;
+    const block = shelf.use(key, run, at, trial);
+    trial.add(block);
+    fetcher.add(block);
+    bytes += sourceBytes(wish.group);
   }
 }

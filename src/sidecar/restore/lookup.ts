@@ -1,4 +1,4 @@
-// Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault class, both at once.
+// Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault, all at once.
 import {
   countBits,
   HASH_BYTES,
@@ -18,6 +18,7 @@ import { blockKeys } from "../slots/shelf.ts";
 import type { BlockRun, Shelf } from "../slots/shelf.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { Fates } from "../trace/fates.ts";
+import type { Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 
 export interface LookupGroup {
@@ -32,8 +33,10 @@ export interface LookupAnswer {
   keys: string[][];
   /** Bitmaps over the hashes, per group: held with all shards, here or in a vault. */
   held: Buffer[];
-  /** A vault that was asked did not answer; what it holds counts as not held. */
-  isVaultDown: boolean;
+  /** By group and block: which vault of the class it lies on; beyond the end: 0. */
+  owners: Uint8Array[];
+  /** Vaults that were asked and did not answer; what they hold counts as not held. */
+  silent: ReadonlySet<LookupGate>;
 }
 
 export interface LookupContext {
@@ -41,6 +44,7 @@ export interface LookupContext {
   shards: number;
   /** null: the engine has no arena yet. */
   shelf: Shelf | null;
+  pools: Pools;
   gates: LookupGates;
   /** False once nobody waits for the answer. */
   isWanted(): boolean;
@@ -62,31 +66,51 @@ export async function lookUp(
 ): Promise<LookupAnswer> {
   const held = groups.map(({ hashes }) => newBitmap(hashes.length / HASH_BYTES));
   const keys: string[][] = groups.map(() => []);
-  const open: Record<RecordClass, Asked[]> = { kv: [], ssm: [] };
+  const owners = groups.map((group) => context.pools[group.class].ownersOf(group.hashes));
+  const open = new Map<LookupGate, Asked[]>();
   let seen = 0;
   for (const [groupIndex, group] of groups.entries()) {
     const keyOf = blockKeys(context.namespace, group.group, group.hashes);
-    const asked: Asked = { group, held: held[groupIndex] ?? newBitmap(0), indexes: [] };
-    open[group.class].push(asked);
+    const bitmap = held[groupIndex] ?? newBitmap(0);
+    const asked = openQuestions(group, bitmap, context.gates, open);
     for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
       const key = keyOf(index);
       keys[groupIndex]?.push(key);
-      if (context.shelf?.isPlaced(key) === true) setBit(asked.held, index);
-      else asked.indexes.push(index);
+      if (context.shelf?.isPlaced(key) === true) setBit(bitmap, index);
+      else asked[owners[groupIndex]?.[index] ?? 0]?.indexes.push(index);
       seen += 1;
       if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
     }
   }
-  const answers = await Promise.all([
-    askVault("kv", open.kv, context),
-    askVault("ssm", open.ssm, context),
-  ]);
+  const silent = new Set<LookupGate>();
+  await Promise.all(
+    [...open].map(([gate, asked]) =>
+      askVault(gate, asked, context).then((isAnswered) => isAnswered || silent.add(gate)),
+    ),
+  );
   context.counters.add("lookup_keys", seen);
   context.counters.add("lookup_hits", countHits(groups, held));
-  return { keys, held, isVaultDown: answers.includes(false) };
+  return { keys, held, owners, silent };
+}
+
+/** A list for each vault of the group's class, by its place. */
+function openQuestions(
+  group: LookupGroup,
+  held: Buffer,
+  gates: LookupGates,
+  open: Map<LookupGate, Asked[]>,
+): Asked[] {
+  return gates[group.class].map((gate) => {
+    const asked: Asked = { group, held, indexes: [] };
+    const others = open.get(gate);
+    if (others === undefined) open.set(gate, [asked]);
+    else others.push(asked);
+    return asked;
+  });
 }
 
 export interface MissContext {
+  pools: Pools;
   gates: LookupGates;
   fates: Fates;
   /** Prompt tokens before what can be restored. */
@@ -100,19 +124,25 @@ type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number; t
 export function whyMissing(
   namespace: Namespace,
   groups: readonly NeededGroup[],
-  { held, isVaultDown }: LookupAnswer,
-  { gates, fates, tokens }: MissContext,
+  { held, silent }: LookupAnswer,
+  { pools, gates, fates, tokens }: MissContext,
 ): string | null {
   const miss = firstMiss(groups, held);
+  const troubleAt = (group: LookupGroup, index: number): MissReason | null => {
+    const home = pools[group.class].homeOf(group.hashes, index);
+    return troubleOf(gates[group.class][home], silent);
+  };
   const step = Math.max(...groups.map((group) => group.tokens));
   const last = groups.find(({ class: of }) => of === "ssm") ?? groups.find(({ tail }) => tail > 0);
   if (last === undefined || (miss !== null && miss.tokens < tokens + step)) {
     if (miss === null) return null;
-    const { group, recordClass, hash, tenant } = miss;
-    const trouble = troubleOf(gates[recordClass], isVaultDown);
-    return trouble ?? fates.missReason(namespace, recordClass, group, hash, tenant);
+    const { group, index } = miss;
+    const hash = hashAt(group, index);
+    const trouble = troubleAt(group, index);
+    return trouble ?? fates.missReason(namespace, group.class, group.group, hash, group.tenant);
   }
-  return troubleOf(gates[last.class], isVaultDown) ?? fateOfLast(namespace, last, tokens, fates);
+  const deepest = last.hashes.length / HASH_BYTES - 1;
+  return troubleAt(last, Math.max(0, deepest)) ?? fateOfLast(namespace, last, tokens, fates);
 }
 
 /** States and windows lie at few places: what became of the deepest one behind `tokens` says more than that there is none. */
@@ -133,18 +163,19 @@ function fateOfLast(
   return never;
 }
 
-function troubleOf(gate: LookupGate | null, isVaultDown: boolean): MissReason | null {
-  if (gate === null) return "no_vault";
+function troubleOf(
+  gate: LookupGate | undefined,
+  silent: ReadonlySet<LookupGate>,
+): MissReason | null {
+  if (gate === undefined) return "no_vault";
   if (gate.state === "quarantined") return "vault_quarantined";
   if (gate.state === "refused") return "vault_refused";
-  return isVaultDown ? "vault_down" : null;
+  return silent.has(gate) || gate.state === "down" ? "vault_down" : null;
 }
 
 interface Miss {
-  group: number;
-  recordClass: RecordClass;
-  hash: Buffer;
-  tenant: number;
+  group: NeededGroup;
+  index: number;
   /** Of the prompt, before it. */
   tokens: number;
 }
@@ -153,15 +184,14 @@ interface Miss {
 function firstMiss(groups: readonly NeededGroup[], held: readonly Buffer[]): Miss | null {
   let first: Miss | null = null;
   for (const [at, asked] of groups.entries()) {
-    const { group, class: recordClass, hashes, from, tokens, tail, tenant } = asked;
+    const { hashes, from, tokens, tail } = asked;
     const bitmap = held[at];
     if (bitmap === undefined || tail > 0) continue;
     let index = from;
     while (index < hashes.length / HASH_BYTES && hasBit(bitmap, index)) index += 1;
     if (index === hashes.length / HASH_BYTES) continue;
     if (first !== null && first.tokens <= index * tokens) continue;
-    const hash = hashAt(asked, index);
-    first = { group, recordClass, hash, tenant, tokens: index * tokens };
+    first = { group: asked, index, tokens: index * tokens };
   }
   return first;
 }
@@ -184,21 +214,21 @@ export function copyRun(
   index: number,
 ): BlockRun {
   const { group, recordClass, hashes, first, tenant } = run;
+  const owners = run.owners.slice(index, index + HASHES_PER_COPY);
   const end = (index + HASHES_PER_COPY) * HASH_BYTES;
   const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
   const parent = Buffer.from(index === 0 ? run.parent : hashAt({ hashes }, index - 1));
   const at = first + index;
-  return { namespace, recordClass, group, hashes: copy, parent, first: at, tenant };
+  return { namespace, recordClass, group, hashes: copy, parent, first: at, tenant, owners };
 }
 
-/** Sets the bits of what the vault of that class holds; false when it did not answer. */
+/** Sets the bits of what the vault holds; false when it did not answer. */
 async function askVault(
-  recordClass: RecordClass,
+  gate: LookupGate,
   asked: readonly Asked[],
   context: LookupContext,
 ): Promise<boolean> {
-  const gate = context.gates[recordClass];
-  if (gate === null || asked.every(({ indexes }) => indexes.length === 0)) return true;
+  if (asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
     const { namespace, shards } = context;
     const packed = await packAsked(asked, shards);
@@ -217,7 +247,7 @@ async function askVault(
     return true;
   } catch (error) {
     context.counters.add("vault_errors");
-    context.logger.debug({ err: toTierkvError(error), vault: recordClass }, "look-up failed");
+    context.logger.debug({ err: toTierkvError(error), vault: gate.address }, "look-up failed");
     return false;
   }
 }

@@ -38,11 +38,12 @@ export interface PacerOptions {
   sourceBytes(group: number): number;
   /** Wire bytes of one block with all shards, at most. */
   blockBytes(group: number): number;
-  /** Largest wire bytes that are asked for and have not come. */
-  pendingBytes(recordClass: RecordClass): number;
+  /** Largest wire bytes that are asked for of a vault and have not come. */
+  pendingBytes(recordClass: RecordClass, vault: number): number;
 }
 
-type Bytes = Record<RecordClass, number>;
+/** By class and vault. */
+type Bytes = Record<RecordClass, Float64Array>;
 
 export class Pacer {
   readonly #options: PacerOptions;
@@ -82,10 +83,13 @@ export class Pacer {
     let usualMs = 0;
     let mostMs = gainS * 1000 * LOOKUP_SHARE_MAX;
     for (const group of groups) {
+      const ways = links[group.class];
       const bytes = (group.hashes.length / HASH_BYTES) * shards * PACKED_KEY_BYTES;
-      const asked = this.#questionOf(links[group.class], bytes, roomMs);
-      usualMs = Math.max(usualMs, asked.usualMs);
-      mostMs = Math.max(mostMs, asked.mostMs);
+      for (const link of ways.length === 0 ? [null] : ways) {
+        const asked = this.#questionOf(link, bytes / Math.max(1, ways.length), roomMs);
+        usualMs = Math.max(usualMs, asked.usualMs);
+        mostMs = Math.max(mostMs, asked.mostMs);
+      }
     }
     return usualMs >= roomMs ? 0 : Math.min(roomMs, mostMs);
   }
@@ -129,32 +133,34 @@ export class Pacer {
       const end = tokens / this.#options.shapeOf(wish.group).tokens;
       const count = Math.max(0, end - wish.first);
       const hashes = wish.hashes.subarray(0, count * HASH_BYTES);
-      return { ...wish, keys: wish.keys.slice(0, count), hashes, cut: "slower" };
+      const owners = wish.owners.subarray(0, count);
+      return { ...wish, keys: wish.keys.slice(0, count), hashes, owners, cut: "slower" };
     });
   }
 
   /** True when what is placed now, and computing the rest, answers before what is still to come. */
   isBetterNow(plan: Plan): boolean {
-    const { pace, links, sourceBytes, blockBytes } = this.#options;
+    const { pace, sourceBytes, blockBytes } = this.#options;
     const { start, end } = plan.span;
     if (pace.isAlways) return false;
-    const missing: Bytes = { kv: 0, ssm: 0 };
-    const ahead: Bytes = { kv: 0, ssm: 0 };
+    const missing = this.#noBytes();
     let [wholeBytes, placedBytes] = [0, 0];
     let isWhole = true;
     for (const run of plan.runs) {
-      const left = run.length - run.placed;
-      isWhole &&= left === 0;
-      missing[run.recordClass] += left * blockBytes(run.group);
+      isWhole &&= run.isComplete;
+      run.addLeft(missing[run.recordClass], blockBytes(run.group));
       wholeBytes += run.length * sourceBytes(run.group);
       placedBytes += run.placed * sourceBytes(run.group);
     }
     if (isWhole) return false;
     const placedTokens = this.placedTokens(plan);
+    const ahead = this.#pending();
     for (const of of ["kv", "ssm"] as const) {
-      ahead[of] = Math.max(0, this.#options.pendingBytes(of) - missing[of]);
+      for (const [vault, bytes] of missing[of].entries()) {
+        ahead[of][vault] = Math.max(0, (ahead[of][vault] ?? 0) - bytes);
+      }
     }
-    const whole = { tokens: plan.tokens, fetchS: this.#fetchS(links, missing, ahead) };
+    const whole = { tokens: plan.tokens, fetchS: this.#fetchS(missing, ahead) };
     const wait = pace.costOf({ ...whole, loadBytes: wholeBytes }, end);
     const loadBytes = placedTokens > start ? placedBytes : 0;
     const now = pace.costOf({ tokens: placedTokens, fetchS: 0, loadBytes }, end);
@@ -196,8 +202,8 @@ export class Pacer {
   learn(steps: readonly Step[]): number {
     const { pace, links } = this.#options;
     for (const step of steps) pace.prefill.learn(step);
-    const link = links.kv ?? links.ssm;
-    const askMs = link === null || link.isUnasked ? 0 : (link.questionMs(0) ?? 0);
+    const link = links.kv[0] ?? links.ssm[0];
+    const askMs = link === undefined || link.isUnasked ? 0 : (link.questionMs(0) ?? 0);
     // Half of it: only what is beyond doubt is not even asked for.
     return pace.tokensWorth((pace.loadS(0) + askMs / 1000) / 2, PROMPT_TOKENS_MAX);
   }
@@ -211,11 +217,12 @@ export class Pacer {
     const gainS = this.#gainS({ start: 0, end: maxModelLen });
     if (gainS === null) return true;
     for (const group of groups()) {
-      const link = links[shapeOf(group).class];
-      if (link === null || (link.down.isStale && link.up.isStale)) return true;
+      const ways = links[shapeOf(group).class];
+      const isUnknown = ({ down, up }: Link): boolean => down.isStale && up.isStale;
+      if (ways.length === 0 || ways.some(isUnknown)) return true;
     }
     const { missing, loadBytes } = this.#bytesOf(maxModelLen);
-    const fetchS = this.#fetchS(links, missing, { kv: 0, ssm: 0 });
+    const fetchS = this.#fetchS(missing, this.#noBytes());
     return fetchS === null || fetchS + pace.loadS(loadBytes) < gainS;
   }
 
@@ -234,33 +241,52 @@ export class Pacer {
     const boundary = Math.floor((tokens - 1) / step) * step;
     const { missing, loadBytes } = this.#bytesOf(boundary);
     const ms = (seconds: number | null): number | null => (seconds === null ? null : seconds * 1e3);
+    const wireBytes = (bytes: Float64Array): number =>
+      pace.wireBytes(bytes.reduce((sum, of) => sum + of, 0));
     return {
       tokens,
       computeMs: ms(pace.prefill.seconds(0, tokens)),
       restMs: ms(pace.prefill.seconds(boundary, tokens)),
       loadMs: pace.loadS(loadBytes) * 1000,
-      wireBytes: { kv: pace.wireBytes(missing.kv), ssm: pace.wireBytes(missing.ssm) },
+      wireBytes: { kv: wireBytes(missing.kv), ssm: wireBytes(missing.ssm) },
     };
   }
 
-  /** Largest wire bytes, and decoded ones, of all that a prompt of that length needs. */
+  /** Largest wire bytes, and decoded ones, of all that a prompt of that length needs: as much of each vault. */
   #bytesOf(promptTokens: number): { missing: Bytes; loadBytes: number } {
     const { groups, shapeOf, sourceBytes, blockBytes } = this.#options;
-    const missing: Bytes = { kv: 0, ssm: 0 };
+    const missing = this.#noBytes();
     let loadBytes = 0;
     for (const group of groups()) {
       const { tokens, tail, class: recordClass } = shapeOf(group);
       const whole = Math.floor(promptTokens / tokens);
       const blocks = tail === 0 ? whole : Math.min(tail, whole);
-      missing[recordClass] += blocks * blockBytes(group);
+      const of = missing[recordClass];
+      for (const [vault, bytes] of of.entries()) {
+        of[vault] = bytes + (blocks * blockBytes(group)) / of.length;
+      }
       loadBytes += blocks * sourceBytes(group);
     }
     return { missing, loadBytes };
   }
 
   /** Why a link must be tried beside the request: nothing has been fetched over it for a while. */
-  isStale(recordClass: RecordClass): boolean {
-    return this.#options.links[recordClass]?.down.isStale === true;
+  isStale(recordClass: RecordClass, vault: number): boolean {
+    return this.#options.links[recordClass][vault]?.down.isStale === true;
+  }
+
+  #noBytes(): Bytes {
+    const { kv, ssm } = this.#options.links;
+    return { kv: new Float64Array(kv.length), ssm: new Float64Array(ssm.length) };
+  }
+
+  #pending(): Bytes {
+    const bytes = this.#noBytes();
+    const { pendingBytes } = this.#options;
+    for (const of of ["kv", "ssm"] as const) {
+      for (const vault of bytes[of].keys()) bytes[of][vault] = pendingBytes(of, vault);
+    }
+    return bytes;
   }
 
   #isFirstPlaced(groups: readonly PrefetchGroup[], namespace: Namespace | null): boolean {
@@ -303,27 +329,39 @@ export class Pacer {
   }
 
   #wholeOffer(tokens: number, wishes: readonly Wish[]): Offer {
-    const { shelf, sourceBytes, blockBytes, links, pendingBytes } = this.#options;
-    const missing: Bytes = { kv: 0, ssm: 0 };
-    const ahead: Bytes = { kv: pendingBytes("kv"), ssm: pendingBytes("ssm") };
+    const { shelf, sourceBytes, blockBytes } = this.#options;
+    const missing = this.#noBytes();
+    const ahead = this.#pending();
     let loadBytes = 0;
-    for (const { group, recordClass, keys } of wishes) {
+    for (const { group, recordClass, keys, owners } of wishes) {
       loadBytes += keys.length * sourceBytes(group);
-      for (const key of keys) {
+      const [ofMissing, ofAhead] = [missing[recordClass], ahead[recordClass]];
+      for (const [index, key] of keys.entries()) {
         if (shelf.isPlaced(key)) continue;
-        missing[recordClass] += blockBytes(group);
+        const vault = owners[index] ?? 0;
+        ofMissing[vault] = (ofMissing[vault] ?? 0) + blockBytes(group);
         // Somebody else asked for it already: it is among those ahead.
-        if (shelf.isInUse(key)) ahead[recordClass] -= blockBytes(group);
+        if (shelf.isInUse(key)) ofAhead[vault] = (ofAhead[vault] ?? 0) - blockBytes(group);
       }
     }
-    return { tokens, fetchS: this.#fetchS(links, missing, ahead), loadBytes };
+    return { tokens, fetchS: this.#fetchS(missing, ahead), loadBytes };
   }
 
-  /** Both classes at the same time. */
-  #fetchS(links: Links, missing: Bytes, ahead: Bytes): number | null {
-    const { pace } = this.#options;
-    const kv = pace.fetchS(links.kv, missing.kv, Math.max(0, ahead.kv));
-    const ssm = pace.fetchS(links.ssm, missing.ssm, Math.max(0, ahead.ssm));
-    return kv === null || ssm === null ? null : Math.max(kv, ssm);
+  /** Of all vaults at the same time; null: what one of them needs is not known. */
+  #fetchS(missing: Bytes, ahead: Bytes): number | null {
+    const { pace, links } = this.#options;
+    let most = 0;
+    for (const of of ["kv", "ssm"] as const) {
+      for (const [vault, bytes] of missing[of].entries()) {
+        const seconds = pace.fetchS(
+          links[of][vault] ?? null,
+          bytes,
+          Math.max(0, ahead[of][vault] ?? 0),
+        );
+        if (seconds === null) return null;
+        most = Math.max(most, seconds);
+      }
+    }
+    return most;
   }
 }

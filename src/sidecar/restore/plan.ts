@@ -17,6 +17,8 @@ export interface Wish {
   parent: Buffer;
   /** On whose account the blocks are stored. */
   tenant: number;
+  /** By block: which vault of the class it lies on; beyond the end: 0. */
+  owners: Uint8Array;
   /** Why it is shorter than what was asked; null when it is not. */
   cut: DoneReason | null;
 }
@@ -125,6 +127,17 @@ export class Run implements BlockUser {
 
   onBlock(): void {
     this.#onChange();
+  }
+
+  /** Adds `each` for every block that the scheduler was not told of to its vault's sum. */
+  addLeft(sums: Float64Array, each: number): void {
+    if (sums.length === 1) sums[0] = (sums[0] ?? 0) + (this.length - this.placed) * each;
+    else {
+      for (let at = this.#cursor; at < this.#blocks.length; at += 1) {
+        const owner = this.#blocks[at]?.owner ?? 0;
+        sums[owner] = (sums[owner] ?? 0) + each;
+      }
+    }
   }
 
   /** What was placed behind the cursor without a gap, or null. A block that will not come ends the run there. */

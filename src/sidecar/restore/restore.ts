@@ -19,6 +19,7 @@ import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/me
 import type { Decisions } from "../trace/decisions.ts";
 import type { Fates } from "../trace/fates.ts";
 import type { Reuse } from "../trace/reuse.ts";
+import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { LookupGates } from "../vaults/vaults.ts";
 import { Admission } from "./admission.ts";
@@ -39,6 +40,7 @@ export interface RestorerOptions {
   reuse: Reuse;
   fates: Fates;
   quarantine: Quarantine;
+  pools: Pools;
   gates: LookupGates;
   waitMs: number;
   stallMs: number;
@@ -191,7 +193,7 @@ export class Restorer {
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {
-    const { shards, gates, waitMs, stallMs, counters, logger } = this.#options;
+    const { shards, pools, gates, waitMs, stallMs, counters, logger } = this.#options;
     const { namespace } = plan;
     if (namespace === null) {
       this.#finish(plan, "not_ready");
@@ -207,6 +209,7 @@ export class Restorer {
       namespace,
       shards,
       shelf: this.#ground?.shelf ?? null,
+      pools,
       gates,
       isWanted: () => !plan.isOver,
       timeoutMs: Math.min(stallMs, waitMs),
@@ -268,7 +271,7 @@ export class Restorer {
   #account(plan: Plan, asked: readonly Asked[], answer: LookupAnswer, { tokens }: Boundary): void {
     for (const [at, group] of asked.entries()) {
       const held = answer.held[at];
-      if (held === undefined || plan.namespace === null || answer.isVaultDown) continue;
+      if (held === undefined || plan.namespace === null || answer.silent.size > 0) continue;
       this.#options.reuse.asked(plan.namespace, group, held);
     }
     const isMissing = tokens < plan.span.end && plan.namespace !== null;

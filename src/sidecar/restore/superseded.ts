@@ -11,6 +11,7 @@ import { SecondLooks } from "./second-looks.ts";
 interface State {
   key: string;
   packed: Buffer;
+  owner: number;
 }
 
 /**
@@ -32,10 +33,10 @@ export class Superseded {
   note(
     namespace: Namespace,
     groups: readonly AskedGroup[],
-    { keys, held, isVaultDown }: LookupAnswer,
+    { keys, held, owners, silent }: LookupAnswer,
     tokens: number,
   ): void {
-    if (isVaultDown || groups.every((group) => group.class !== "ssm")) return;
+    if (silent.size > 0 || groups.every((group) => group.class !== "ssm")) return;
     const start = Math.max(...groups.map((group) => group.from * group.tokens));
     const leftAt = Math.min(...groups.map((group, at) => heldTokens(group, held[at])));
     const states: State[] = [];
@@ -49,7 +50,9 @@ export class Superseded {
       const last = tokens / group.tokens - 1;
       name ||= known[last] ?? "";
       // Most prompts are thought over already: then nothing is packed.
-      if (this.#looks.hasRoomFor(name)) states.push(...this.#before(last, group, known, held[at]));
+      if (!this.#looks.hasRoomFor(name)) continue;
+      const on = (index: number): number => owners[at]?.[index] ?? 0;
+      states.push(...this.#before(last, group, known, on, held[at]));
     }
     if (states.length === 0) return;
     this.#looks.add(name, () => this.#tell(namespace, states));
@@ -60,7 +63,13 @@ export class Superseded {
   }
 
   /** Held states before block `last`, the latest first, DEMOTE_KEYS_MAX at most. */
-  #before(last: number, group: AskedGroup, keys: readonly string[], held?: Buffer): State[] {
+  #before(
+    last: number,
+    group: AskedGroup,
+    keys: readonly string[],
+    ownerOf: (index: number) => number,
+    held?: Buffer,
+  ): State[] {
     const { shards } = this.#options;
     const states: State[] = [];
     for (let index = last - 1; index >= 0; index -= 1) {
@@ -68,18 +77,22 @@ export class Superseded {
       if (key === undefined || held === undefined || !hasBit(held, index)) continue;
       if (this.#junctions.has(key)) continue;
       if ((states.length + 1) * shards > DEMOTE_KEYS_MAX) break;
-      states.push({ key, packed: packShards(group, [index], shards) });
+      const packed = packShards(group, [index], shards);
+      states.push({ key, packed, owner: ownerOf(index) });
     }
     return states;
   }
 
-  /** Tells the vault of those that no prompt has branched off at meanwhile. */
+  /** Tells their vaults of those that no prompt has branched off at meanwhile. */
   async #tell(namespace: Namespace, states: readonly State[]): Promise<void> {
-    const told = this.#options.gates.ssm;
+    const { gates, counters } = this.#options;
     const still = states.filter(({ key }) => !this.#junctions.has(key));
-    if (told === null || still.length === 0) return;
-    const demoted = await told.demote(namespace, Buffer.concat(still.map((s) => s.packed)), true);
-    this.#options.counters.add("states_superseded", demoted);
+    for (const [vault, told] of gates.ssm.entries()) {
+      const keys = still.flatMap(({ owner, packed }) => (owner === vault ? [packed] : []));
+      if (keys.length === 0) continue;
+      const demoted = await told.demote(namespace, Buffer.concat(keys), true);
+      counters.add("states_superseded", demoted);
+    }
   }
 
   #noteJunction(key: string | undefined): void {

@@ -21,7 +21,7 @@ import { jitterMs, nowMs, sleep } from "../../time.ts";
 import { hashAt } from "../restore/lookup.ts";
 import type { Group } from "../slots/groups.ts";
 import type { Block, Shelf } from "../slots/shelf.ts";
-import type { VaultClients } from "../vaults/vaults.ts";
+import type { VaultClients } from "../vaults/pools.ts";
 import type { Codecs } from "./codecs.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
@@ -38,7 +38,7 @@ export interface Copies {
 
 export interface ReofferOptions {
   vaults: VaultClients;
-  stores: Readonly<Record<RecordClass, StoreQueue | null>>;
+  stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   pool: EncodePool;
   codecs: Codecs;
   /** Of every engine that has an arena and a name. */
@@ -51,6 +51,8 @@ export interface ReofferOptions {
 
 /** One look at one vault. */
 interface Look {
+  /** Its place among those of its class. */
+  readonly vault: number;
   readonly client: VaultClient;
   readonly store: StoreQueue;
   readonly epoch: number;
@@ -75,19 +77,18 @@ export class Reoffer {
 
   async #run(): Promise<void> {
     const { signal } = this.#closing;
-    const { vaults, stores, logger } = this.#options;
+    const { vaults, logger } = this.#options;
+    const { kv, ssm } = vaults;
     while (!signal.aborted) {
       await sleep(jitterMs(AGAIN_PAUSE_MS / 2, AGAIN_PAUSE_MS), signal).catch(() => {});
-      for (const client of [vaults.kv, vaults.ssm]) {
-        const store = client === null ? null : stores[client.name];
-        if (client === null || store === null || client.epoch === null) continue;
-        const look = { client, store, epoch: client.epoch, room: null };
+      for (const [vault, client] of [...kv.entries(), ...ssm.entries()]) {
+        const store = this.#options.stores[client.name][vault];
+        if (store === undefined || client.epoch === null) continue;
+        const look = { vault, client, store, epoch: client.epoch, room: null };
         await this.#look(look).catch((error: unknown) => {
           if (signal.aborted) return;
-          logger.debug(
-            { err: toTierkvError(error), vault: client.name },
-            "copies were not offered",
-          );
+          const err = toTierkvError(error);
+          logger.debug({ err, vault: client.address }, "copies were not offered");
         });
       }
     }
@@ -104,7 +105,7 @@ export class Reoffer {
       if (!copies.isWorthSaving()) continue;
       const { shelf, namespace, shards } = copies;
       const doubted = [...shelf.copies(look.client.name, namespace)]
-        .filter((block) => isDoubted(block, look.epoch))
+        .filter((block) => block.owner === look.vault && isDoubted(block, look.epoch))
         .toSorted((a, b) => endTokens(a, copies) - endTokens(b, copies));
       const most = Math.max(1, Math.floor(AGAIN_KEYS / shards));
       for (let at = 0; at < doubted.length; at += most) {

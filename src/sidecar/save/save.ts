@@ -20,6 +20,7 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, sleep } from "../../time.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { Fates } from "../trace/fates.ts";
+import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Codecs } from "./codecs.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
@@ -46,7 +47,8 @@ export interface SaveSource {
 
 export interface SaverOptions {
   pool: EncodePool;
-  stores: Readonly<Record<RecordClass, StoreQueue | null>>;
+  pools: Pools;
+  stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   codecs: Codecs;
   fates: Fates;
   quarantine: Quarantine;
@@ -62,7 +64,10 @@ interface Pending {
   flushed: number;
 }
 
+/** Blocks of one source on their way to one vault. */
 interface Lane {
+  readonly source: SaveSource;
+  readonly store: StoreQueue;
   pending: Pending[];
   isBusy: boolean;
   /** Slots that wait until a lane has sent what is in them. */
@@ -73,7 +78,9 @@ interface Lane {
 
 export class Saver {
   readonly #options: SaverOptions;
-  readonly #lanes = new Map<SaveSource, Lane>();
+  /** Who had a turn longest ago first. */
+  readonly #lanes = new Set<Lane>();
+  readonly #lanesOf = new Map<SaveSource, Lane[]>();
   /** Keys between being taken and being stored or dropped: the same block is saved once. */
   readonly #inFlight = new Set<string>();
   /** Those that are about to be given a draft: what room they have is taken. */
@@ -83,7 +90,12 @@ export class Saver {
 
   constructor(options: SaverOptions) {
     this.#options = options;
-    for (const store of Object.values(options.stores)) store?.whenRoom(() => this.#pumpAll());
+    for (const store of this.#stores) store.whenRoom(() => this.#pumpAll());
+  }
+
+  get #stores(): StoreQueue[] {
+    const { kv, ssm } = this.#options.stores;
+    return [...kv, ...ssm];
   }
 
   get queuedBytes(): number {
@@ -96,23 +108,23 @@ export class Saver {
 
   /** Which model a namespace belongs to, for the vaults. */
   nameModel(namespace: Namespace, model: string): void {
-    for (const store of Object.values(this.#options.stores)) store?.nameModel(namespace, model);
+    for (const store of this.#stores) store.nameModel(namespace, model);
   }
 
   /** null: not known. */
   modelOf(recordClass: RecordClass, namespace: Buffer): string | null {
-    return this.#options.stores[recordClass]?.modelOf(namespace) ?? null;
+    return this.#options.stores[recordClass][0]?.modelOf(namespace) ?? null;
   }
 
   /** Takes blocks whose slots the sidecar owns. What cannot be saved now is dropped and counted; nothing waits. */
   accept(source: SaveSource, namespace: Namespace | null, items: readonly SaveItem[]): void {
-    const lane = this.#laneOf(source);
     const isWorth = source.isWorthSaving();
     let dropped = 0;
     for (const item of items) {
       const key = namespace === null ? null : saveKey(namespace, source, item);
-      const reason = this.#refusal(source, namespace, key, item, isWorth);
-      if (reason !== null || key === null || namespace === null) {
+      const store = this.#storeOf(source, item);
+      const reason = this.#refusal(source, store, namespace, key, item, isWorth);
+      if (reason !== null || key === null || namespace === null || store === undefined) {
         this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
         source.finish(item.slot, item.generation);
         dropped += 1;
@@ -120,21 +132,32 @@ export class Saver {
       }
       this.#inFlight.add(key);
       this.#bytes += source.sourceBytes;
-      const flushed = this.#options.stores[source.recordClass]?.flushed ?? 0;
-      lane.pending.push({ item: { ...item, ...ownHashes(item) }, key, namespace, flushed });
+      const own = { ...item, ...ownHashes(item) };
+      const { flushed } = store;
+      this.#laneOf(source, store).pending.push({ item: own, key, namespace, flushed });
     }
     if (dropped > 0) source.onBatch();
-    this.#pump(source, lane);
+    for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
+  }
+
+  /** The vault that the block is placed on; undefined: there is none of its class. */
+  #storeOf({ recordClass }: SaveSource, { hash, anchor }: SaveItem): StoreQueue | undefined {
+    const { stores, pools } = this.#options;
+    return stores[recordClass][pools[recordClass].ownerOf(hash, anchor)];
   }
 
   /**
-   * Drops what waits of a class and `takes` names; how many. What is being made or sent already the
+   * Drops what waits of a class, for one of its vaults or all, and `takes` names; how many. What is being made or sent already the
    * vault refuses, because it was handed over before the flush.
    */
-  flush(recordClass: RecordClass, takes: Takes): number {
-    let count = this.#options.stores[recordClass]?.flush(takes) ?? 0;
-    for (const [source, lane] of this.#lanes) {
-      if (source.recordClass !== recordClass) continue;
+  flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): number {
+    const all = this.#options.stores[recordClass];
+    const stores = vault === null ? all : all.slice(vault, vault + 1);
+    let count = 0;
+    for (const store of stores) count += store.flush(takes);
+    for (const lane of this.#lanes) {
+      const { source } = lane;
+      if (!stores.includes(lane.store)) continue;
       const gone = lane.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
       if (gone.length === 0) continue;
       lane.pending = lane.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
@@ -152,13 +175,16 @@ export class Saver {
   /** Resolves when nothing of `source` is left in a slot, or when SAVE_DRAIN_MS have passed: then the rest is dropped. */
   async settle(source: SaveSource): Promise<void> {
     const untilMs = nowMs() + SAVE_DRAIN_MS;
-    const lane = this.#lanes.get(source);
-    if (lane === undefined) return;
-    lane.isLeaving = true;
-    this.#pump(source, lane);
-    while (lane.pending.length > 0 || lane.isBusy || lane.drafts > 0) {
+    const lanes = this.#lanesOf.get(source) ?? [];
+    for (const lane of lanes) {
+      lane.isLeaving = true;
+      this.#pump(lane);
+    }
+    const isOpen = (lane: Lane): boolean =>
+      lane.pending.length > 0 || lane.isBusy || lane.drafts > 0;
+    while (lanes.some(isOpen)) {
       if (nowMs() > untilMs) {
-        for (const { item, key } of lane.pending.splice(0)) {
+        for (const { item, key } of lanes.flatMap(({ pending }) => pending.splice(0))) {
           this.#options.counters.add("dropped_shutdown");
           source.finish(item.slot, item.generation);
           this.#forget(source, key);
@@ -167,7 +193,8 @@ export class Saver {
       }
       await sleep(SETTLE_POLL_MS);
     }
-    this.#lanes.delete(source);
+    for (const lane of lanes) this.#lanes.delete(lane);
+    this.#lanesOf.delete(source);
   }
 
   /** Resolves when every save is stored or dropped, or when SAVE_DRAIN_MS have passed. */
@@ -179,12 +206,13 @@ export class Saver {
     }
   }
 
-  #laneOf(source: SaveSource): Lane {
-    let lane = this.#lanes.get(source);
-    if (lane === undefined) {
-      lane = { pending: [], isBusy: false, drafts: 0, isLeaving: false };
-      this.#lanes.set(source, lane);
-    }
+  #laneOf(source: SaveSource, store: StoreQueue): Lane {
+    const lanes = this.#lanesOf.get(source) ?? [];
+    const known = lanes.find((lane) => lane.store === store);
+    if (known !== undefined) return known;
+    const lane = { source, store, pending: [], isBusy: false, drafts: 0, isLeaving: false };
+    this.#lanesOf.set(source, [...lanes, lane]);
+    this.#lanes.add(lane);
     return lane;
   }
 
@@ -196,6 +224,7 @@ export class Saver {
 
   #refusal(
     source: SaveSource,
+    store: StoreQueue | undefined,
     namespace: Namespace | null,
     key: string | null,
     { endTokens }: SaveItem,
@@ -203,8 +232,7 @@ export class Saver {
   ): string | null {
     if (key === null || namespace === null) return "no_namespace";
     if (this.#options.quarantine.has(namespace)) return "quarantined";
-    const store = this.#options.stores[source.recordClass];
-    if (store === null) return "no_vault";
+    if (store === undefined) return "no_vault";
     if (store.isDown) return "vault_down";
     if (store.isReadOnly) return "read_only";
     if (this.#inFlight.has(key)) return "duplicate";
@@ -214,30 +242,28 @@ export class Saver {
     return store.shedDeeperThan(endTokens, source.sourceBytes) ? null : "queue_full";
   }
 
-  /** Who had a turn longest ago first. */
   #pumpAll(): void {
-    for (const [source, lane] of this.#lanes) this.#pump(source, lane);
+    for (const lane of this.#lanes) this.#pump(lane);
   }
 
   /** Where the worker has slots left, or enough is encoded, blocks wait in theirs: the engine's own cache keeps what has none. */
-  #mayEncode(source: SaveSource, lane: Lane): boolean {
-    return lane.isLeaving || (source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
+  #mayEncode(lane: Lane): boolean {
+    return lane.isLeaving || (lane.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
   /** What a lane can take now goes as a draft; the rest waits in its slots, or is encoded ahead. */
-  #pump(source: SaveSource, lane: Lane): void {
+  #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
-    const store = this.#options.stores[source.recordClass];
-    const makesDrafts = store?.makesDrafts === true;
+    const { source, store } = lane;
+    const { makesDrafts } = store;
     const isDraft = makesDrafts && store.hasRoom && !this.#drafting.has(store);
-    if (makesDrafts && !isDraft && !this.#mayEncode(source, lane)) return;
+    if (makesDrafts && !isDraft && !this.#mayEncode(lane)) return;
     lane.isBusy = true;
     if (isDraft) this.#drafting.add(store);
-    this.#lanes.delete(source);
-    this.#lanes.set(source, lane);
+    if (this.#lanes.delete(lane)) this.#lanes.add(lane);
     const most = isDraft ? store.turnBytes : SAVE_BATCH_BYTES;
     const batch = takeBatch(lane.pending, source.sourceBytes, most);
-    this.#pass(source, lane, batch, isDraft)
+    this.#pass(lane, batch, isDraft)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
         lane.isBusy = false;
@@ -247,13 +273,9 @@ export class Saver {
   }
 
   /** Makes one batch, or drafts of it, and passes the records on. Slots are free once they are made, those of drafts once they are sent. */
-  async #pass(
-    source: SaveSource,
-    lane: Lane,
-    batch: readonly Pending[],
-    isDraft: boolean,
-  ): Promise<void> {
+  async #pass(lane: Lane, batch: readonly Pending[], isDraft: boolean): Promise<void> {
     const { pool, logger } = this.#options;
+    const { source } = lane;
     const records: OutboxRecord[] = [];
     try {
       await failpoint("sidecar.save.taken");
@@ -269,7 +291,7 @@ export class Saver {
     if (isDraft && records.length > 0) {
       let open = batch.length;
       lane.drafts += open;
-      this.#store(source, batch, records, () => {
+      this.#store(lane, batch, records, () => {
         lane.drafts -= 1;
         open -= 1;
         if (open === 0) leave();
@@ -277,7 +299,7 @@ export class Saver {
     } else {
       leave();
       if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
-      this.#store(source, batch, records, () => {});
+      this.#store(lane, batch, records, () => {});
     }
   }
 
@@ -298,12 +320,12 @@ export class Saver {
 
   /** `onEnd` is called once for each record that there is. */
   #store(
-    source: SaveSource,
+    { source, store }: Lane,
     batch: readonly Pending[],
     records: readonly OutboxRecord[],
     onEnd: () => void,
   ): void {
-    const { group, shard, sourceBytes, recordClass } = source;
+    const { group, shard, sourceBytes } = source;
     const outgoing: OutgoingRecord[] = [];
     for (const [index, { item, key, namespace, flushed }] of batch.entries()) {
       const record = records[index];
@@ -321,7 +343,7 @@ export class Saver {
       const named = { namespace, tenant, flushed, key: packed, endTokens };
       outgoing.push({ ...named, record, sourceBytes, onEnd: onRecordEnd });
     }
-    this.#options.stores[recordClass]?.add(outgoing);
+    store.add(outgoing);
   }
 
   #forget(source: SaveSource, key: string): void {

@@ -20,6 +20,8 @@ export interface BlockRun {
   readonly first: number;
   /** On whose account they are stored; 0: nobody's in particular. */
   readonly tenant: number;
+  /** By block: which vault of the class it lies on; beyond the end: 0. */
+  readonly owners: Uint8Array;
 }
 
 /** A use of a block by one plan. Told when the block's state changes. */
@@ -77,6 +79,11 @@ export class Block {
   /** Its place in the prompt, from 0. */
   get at(): number {
     return this.run.first + this.index;
+  }
+
+  /** Which vault of its class it lies on. */
+  get owner(): number {
+    return this.run.owners[this.index] ?? 0;
   }
 
   /** What its vault said just now, or has just given. */
@@ -288,13 +295,14 @@ export class Shelf {
   }
 
   /**
-   * Gives no block of a class out any more that `takes` names; returns those that could have been. What a plan was told of
+   * Gives no block of a class out any more that `takes` names, and that lies on `vault` (null: on any); returns those that could have been. What a plan was told of
    * stays in its slots until the plan lets go, what is on its way until it is there.
    */
-  flush(recordClass: RecordClass, takes: Takes): Block[] {
+  flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): Block[] {
     const dropped: Block[] = [];
     for (const block of this.#blocks.values()) {
-      if (block.recordClass !== recordClass || !takes(block.namespace, block.run.tenant)) continue;
+      if (block.recordClass !== recordClass || (vault ?? block.owner) !== block.owner) continue;
+      if (!takes(block.namespace, block.run.tenant)) continue;
       block.isFlushed = true;
       if (block.state === "placed") dropped.push(block);
       if (this.#isIdle(block)) {

@@ -73,6 +73,8 @@ export interface SaveItem {
   endTokens: number;
   /** Whose block it is; 0: nobody's in particular. */
   tenant: number;
+  /** Hash of the first block of the run that it is placed with; its own where the shim says nothing. */
+  anchor: Buffer;
 }
 
 export interface Save {
@@ -314,7 +316,7 @@ function parsePrefetch(message: Reader): Prefetch {
 }
 
 function parseSave(message: Reader): Save {
-  const items = message.rows("items", 6, SAVE_ITEMS_MAX, 1).map((row) => ({
+  const items = message.rows("items", 6, SAVE_ITEMS_MAX, 2).map((row) => ({
     slot: row.u32(0),
     generation: row.u32(1),
     group: row.u32(2, 0, 0xffff),
@@ -322,6 +324,7 @@ function parseSave(message: Reader): Save {
     parent: asBuffer(row.bytes(4, HASH_BYTES, HASH_BYTES)),
     endTokens: row.count(5),
     tenant: row.has(6) ? recordKeysTenant(row.count(6)) : 0,
+    anchor: asBuffer(row.bytes(row.has(7) ? 7 : 3, HASH_BYTES, HASH_BYTES)),
   }));
   return { t: "save", arena: message.u32("arena"), namespace: readNamespace(message), items };
 }

@@ -12,7 +12,7 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, randomToken, sleep } from "../../time.ts";
-import type { VaultClients } from "./vaults.ts";
+import type { VaultClients } from "./pools.ts";
 
 export interface CanaryOptions {
   /** 0: nothing is ever checked. */
@@ -65,8 +65,7 @@ export class Canary {
   async #checkAll(): Promise<void> {
     this.#turn += 1;
     const { kv, ssm } = this.#options.vaults;
-    for (const client of [kv, ssm]) {
-      if (client === null) continue;
+    for (const client of [...kv, ...ssm]) {
       this.#release(client);
       if (client.isOpen || client.isReadOnly) continue;
       try {

@@ -10,17 +10,21 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, randomId, sleep } from "../../time.ts";
 import type { Fates } from "../trace/fates.ts";
+import type { VaultClients } from "./pools.ts";
 import type { Quarantine } from "./quarantine.ts";
-import type { VaultClients } from "./vaults.ts";
 
 export interface FlushesOptions {
   vaults: VaultClients;
   /** For people: where this sidecar is found on its machine. */
   socket: string;
-  /** Drops copies in arenas. */
-  dropCopies(recordClass: RecordClass, takes: Takes): { blocks: number; bytes: number };
+  /** Drops copies in arenas; `vault`: of what lies on one of the class's only. */
+  dropCopies(
+    recordClass: RecordClass,
+    takes: Takes,
+    vault: number | null,
+  ): { blocks: number; bytes: number };
   /** Drops saves that wait; how many. */
-  dropSaves(recordClass: RecordClass, takes: Takes): number;
+  dropSaves(recordClass: RecordClass, takes: Takes, vault: number | null): number;
   /** null: not known. */
   modelOf(recordClass: RecordClass, namespace: Buffer): string | null;
   fates: Fates;
@@ -42,8 +46,11 @@ export class Flushes {
 
   constructor(options: FlushesOptions) {
     this.#options = options;
-    for (const client of Object.values(options.vaults)) {
-      if (client !== null) this.#watches.push(this.#open(client));
+    const { kv, ssm } = options.vaults;
+    for (const vaults of [kv, ssm]) {
+      for (const [vault, client] of vaults.entries()) {
+        this.#watches.push(this.#open(client, vaults.length > 1 ? vault : null));
+      }
     }
   }
 
@@ -58,7 +65,8 @@ export class Flushes {
     await Promise.all(this.#watches.map((watch) => watch.leave()));
   }
 
-  #open(client: VaultClient): Watch {
+  /** `vault`: its place among several of its class. */
+  #open(client: VaultClient, vault: number | null): Watch {
     const { socket, logger } = this.#options;
     const { name } = client;
     const watch = new Watch(client, `${hostname()}:${socket} (${name})`, logger);
@@ -68,24 +76,30 @@ export class Flushes {
         if (known !== null && known !== epoch) this.#options.fates.restarted(name);
         known = epoch;
       },
-      onFlush: (scopes) => watch.drop(this.#flush(name, scopes)),
+      // What one of several has forgotten says nothing of the others; a flush that is named was sent to all of them.
+      onFlush: (scopes) => watch.drop(this.#flush(name, scopes, scopes === null ? vault : null)),
     });
     return watch;
   }
 
   /** null: all. */
-  #flush(recordClass: RecordClass, scopes: readonly FlushedScope[] | null): Dropped {
+  #flush(
+    recordClass: RecordClass,
+    scopes: readonly FlushedScope[] | null,
+    vault: number | null,
+  ): Dropped {
     const { dropCopies, dropSaves, modelOf, fates, quarantine, counters, logger } = this.#options;
     const concerned = (scopes ?? [EVERYTHING]).filter(
       (scope) => scope.recordClass === 0 || className(scope.recordClass) === recordClass,
     );
     if (concerned.length === 0) return { blocks: 0, bytes: 0, saves: 0 };
     const takes = takesOf(concerned, (namespace) => modelOf(recordClass, namespace));
-    const { blocks, bytes } = dropCopies(recordClass, takes);
-    const saves = dropSaves(recordClass, takes);
-    fates.flushed(recordClass, takes);
+    const { blocks, bytes } = dropCopies(recordClass, takes, vault);
+    const saves = dropSaves(recordClass, takes, vault);
+    if (vault === null) fates.flushed(recordClass, takes);
     // A flush of one tenant leaves what others stored under the name.
-    if (recordClass === CHECKED_CLASS) quarantine.lift((namespace) => takes(namespace, NOBODY));
+    if (vault === null && recordClass === CHECKED_CLASS)
+      quarantine.lift((namespace) => takes(namespace, NOBODY));
     counters.add("flushes", concerned.length);
     counters.add("flushed_blocks", blocks);
     const dropped = { blocks, bytes, saves };

@@ -1,10 +1,9 @@
 // Owns what vaults say of themselves, for people who look: asked while somebody does, and never on the way of a request.
-import type { RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import { VAULT_SEEN_MS } from "../../limits-seen.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
 import { nowMs } from "../../time.ts";
-import type { VaultClients } from "./vaults.ts";
+import type { VaultClients } from "./pools.ts";
 
 /** As a vault said at its last answer. */
 export interface VaultSeen {
@@ -26,32 +25,31 @@ export interface VaultSeen {
 
 export class VaultWatch {
   readonly #vaults: VaultClients;
-  readonly #seen: Record<RecordClass, VaultSeen | null> = { kv: null, ssm: null };
+  readonly #seen = new Map<VaultClient, VaultSeen>();
   #askedMs: number | null = null;
 
   constructor(vaults: VaultClients) {
     this.#vaults = vaults;
   }
 
-  /** The latest answer of each; null: it has not answered, or was not asked. */
-  seen(): Readonly<Record<RecordClass, VaultSeen | null>> {
-    return { ...this.#seen };
+  /** The latest answer of a vault; null: it has not answered, or was not asked. */
+  seen(client: VaultClient): VaultSeen | null {
+    return this.#seen.get(client) ?? null;
   }
 
   /** Somebody looks: what is seen next is newer. */
   look(): void {
     if (this.#askedMs !== null && nowMs() - this.#askedMs < VAULT_SEEN_MS) return;
     this.#askedMs = nowMs();
-    for (const name of ["kv", "ssm"] as const) void this.#ask(name, this.#vaults[name]);
+    for (const client of [...this.#vaults.kv, ...this.#vaults.ssm]) void this.#ask(client);
   }
 
-  async #ask(name: RecordClass, client: VaultClient | null): Promise<void> {
-    if (client === null) return;
+  async #ask(client: VaultClient): Promise<void> {
     try {
-      this.#seen[name] = await seenOf(client);
+      this.#seen.set(client, await seenOf(client));
     } catch {
       // Its state says so; what it said before is not true any more.
-      this.#seen[name] = null;
+      this.#seen.delete(client);
     }
   }
 }

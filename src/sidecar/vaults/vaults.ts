@@ -1,13 +1,11 @@
-// Owns the sidecar's view of its vaults: one client per record class or none, and a turnstile before their look-ups.
+// Owns the sidecar's ways to its vaults: what is known of each link, and a turnstile before the look-ups of each vault.
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
 import { CALL_TIMEOUT_MS, LOOKUPS_IN_FLIGHT_MAX } from "../../limits.ts";
 import { nowMs } from "../../time.ts";
-
-/** null: no vault of that class is configured; its look-ups miss and its saves are dropped, counted. */
-export type VaultClients = Readonly<Record<RecordClass, VaultClient | null>>;
+import type { VaultClients } from "./pools.ts";
 
 /** Lets a burst of look-ups through a few at a time: the client refuses calls above its own limit. */
 export class LookupGate {
@@ -25,6 +23,10 @@ export class LookupGate {
 
   get state(): VaultClient["state"] {
     return this.#client.state;
+  }
+
+  get address(): string {
+    return this.#client.address;
   }
 
   /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
@@ -72,21 +74,21 @@ export class LookupGate {
   }
 }
 
-export type LookupGates = Readonly<Record<RecordClass, LookupGate | null>>;
+/** One for each vault of each class, in the order of the configuration. */
+export type LookupGates = Readonly<Record<RecordClass, readonly LookupGate[]>>;
 
-/** What is known of the ways to the vaults. */
-export type Links = Readonly<Record<RecordClass, Link | null>>;
+/** What is known of the ways to them, in the same order. */
+export type Links = Readonly<Record<RecordClass, readonly Link[]>>;
 
 export function openLinks(vaults: VaultClients): Links {
-  const link = (client: VaultClient | null): Link | null => (client === null ? null : new Link());
-  return { kv: link(vaults.kv), ssm: link(vaults.ssm) };
+  return { kv: vaults.kv.map(() => new Link()), ssm: vaults.ssm.map(() => new Link()) };
 }
 
 export function openGates(vaults: VaultClients, links: Links): LookupGates {
-  const gate = (recordClass: RecordClass): LookupGate | null => {
-    const client = vaults[recordClass];
-    const link = links[recordClass];
-    return client === null || link === null ? null : new LookupGate(client, link);
-  };
-  return { kv: gate("kv"), ssm: gate("ssm") };
+  const gates = (recordClass: RecordClass): LookupGate[] =>
+    vaults[recordClass].flatMap((client, at) => {
+      const link = links[recordClass][at];
+      return link === undefined ? [] : [new LookupGate(client, link)];
+    });
+  return { kv: gates("kv"), ssm: gates("ssm") };
 }

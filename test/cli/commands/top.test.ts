@@ -50,7 +50,7 @@ test("--once prints engines, vaults, restores, misses and savings; --json the ac
   const json = await runInside(["status", "--watch", "--json", "--config", config]);
   expect(JSON.parse(json.stdout)).toMatchObject({
     ok: true,
-    status: { ledger: { tokens: 320 }, vaults: { kv: { seen: { records: 20 } }, ssm: null } },
+    status: { ledger: { tokens: 320 }, vaults: { kv: [{ seen: { records: 20 } }], ssm: [] } },
   });
 });
 
@@ -59,7 +59,7 @@ test("a vault that is down is the first thing said, and makes the exit code 1", 
   await scene.proxy.close();
   await until(() => {
     scene.engine.prefetch(hashesOf(makeBlocks("more", 1, PAGE)));
-    return scene.sidecar.status().vaults.kv!.state === "down";
+    return scene.sidecar.status().vaults.kv[0]!.state === "down";
   }, "the vault to count as down");
   const { exitCode, stdout } = await runInside(["top", "--config", configOf(scene)]);
   expect([exitCode, stdout.split("\n")[1]]).toEqual([

@@ -3,6 +3,7 @@ import { describe, expect, test } from "vitest";
 import { newBitmap, setBit } from "../../../src/block.ts";
 import { chooseBoundary, cutToKeys } from "../../../src/sidecar/restore/boundary.ts";
 import type { Boundary } from "../../../src/sidecar/restore/boundary.ts";
+import type { LookupGate } from "../../../src/sidecar/vaults/vaults.ts";
 
 interface Case {
   tokens: number;
@@ -30,7 +31,11 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
     return bits;
   });
   const keys = cases.map((of) => Array.from(of.held, (_, index) => `${index}`));
-  return chooseBoundary(groups, { keys, held, isVaultDown }, capacity);
+  return chooseBoundary(
+    groups,
+    { keys, held, owners: [], silent: new Set(isVaultDown ? [{} as LookupGate] : []) },
+    capacity,
+  );
 }
 
 /** Index of the first block and number of blocks, per group. */

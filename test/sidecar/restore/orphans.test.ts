@@ -5,11 +5,11 @@ import type * as Limits from "../../../src/limits.ts";
 import { DEMOTE_KEYS_MAX, ORPHANS_MAX } from "../../../src/limits.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Orphans } from "../../../src/sidecar/restore/orphans.ts";
-import { openGates, openLinks } from "../../../src/sidecar/vaults/vaults.ts";
 import { HELLO, openFakeVault } from "../../support/fake-vault.ts";
 import { ATTENTION, openHybrid, STATES } from "../../support/hybrids.ts";
 import { digest, keysOf, makeRecord, makeRecords, NAMESPACE } from "../../support/records.ts";
 import { makeBlocks } from "../../support/shim-client.ts";
+import { ALL_ANSWERED, gatesOf } from "../../support/sidecars.ts";
 import {
   closeAfterTest,
   logger,
@@ -73,7 +73,11 @@ function found(count: number, kvHeld: readonly number[], name = "prompt") {
       { ...of, group: 0, class: "kv" as const, tail: 0 },
       { ...of, group: 1, class: "ssm" as const, tail: 1 },
     ],
-    answer: { keys: [], held: [bitmap(kvHeld), bitmap(every)], isVaultDown: false },
+    answer: {
+      keys: [],
+      held: [bitmap(kvHeld), bitmap(every)],
+      ...ALL_ANSWERED,
+    },
   };
 }
 
@@ -81,7 +85,7 @@ async function openOrphans(kvAddress?: { address: string }) {
   const kv = await openVault();
   const ssm = await openVault({ recordClass: "ssm" });
   const vaults = { kv: openClient(kvAddress ?? kv), ssm: openClient(ssm, "ssm") };
-  const gates = openGates(vaults, openLinks(vaults));
+  const gates = gatesOf(vaults);
   const counters = newSidecarCounters();
   const orphans = closeAfterTest(new Orphans({ shards: 1, gates, counters, logger }));
   return { kv, ssm, gates, counters, orphans, vaults };
@@ -90,13 +94,13 @@ async function openOrphans(kvAddress?: { address: string }) {
 const SPACE = toNamespace(NAMESPACE);
 
 test("a gap that was filled meanwhile is none, and a vault that did not answer says nothing", async () => {
-  const { kv, ssm, counters, orphans, vaults } = await openOrphans();
+  const { kv, ssm, counters, gates, orphans, vaults } = await openOrphans();
   // The second block of this prompt is the first of these records: it is there when the gap is looked at again.
   const [filled] = makeRecords(1);
   await vaults.kv.store(NAMESPACE, "kv", [filled!], SOON_MS);
   const { groups, answer } = found(4, [0]);
   for (const group of groups) filled!.key.copy(group.hashes, HASH_BYTES, 0, HASH_BYTES);
-  orphans.note(SPACE, groups, { ...answer, isVaultDown: true });
+  orphans.note(SPACE, groups, { ...answer, silent: new Set(gates.kv) });
   expect(counters.get("orphans_found")).toBe(0);
   orphans.note(SPACE, groups, answer);
   orphans.note(SPACE, groups, answer);
@@ -134,11 +138,11 @@ test("a vault of an older release is asked once, and again when it has been rest
     done(null, { ...HELLO, epoch });
   const { gates, vaults } = await openOrphans(await openFakeVault({ Demote, Hello }));
   const keys = keysOf(makeRecords(2));
-  await expect(gates.kv!.demote(SPACE, keys)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
-  expect(await gates.kv!.demote(SPACE, keys)).toBe(0);
+  await expect(gates.kv[0]!.demote(SPACE, keys)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
+  expect(await gates.kv[0]!.demote(SPACE, keys)).toBe(0);
   expect(asked).toBe(1);
   epoch = 2;
   await vaults.kv.hello(SOON_MS);
-  await expect(gates.kv!.demote(SPACE, keys)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
+  await expect(gates.kv[0]!.demote(SPACE, keys)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
   expect(asked).toBe(2);
 });

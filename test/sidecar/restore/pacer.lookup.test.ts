@@ -36,7 +36,7 @@ function mostMs(answerMs: number, idleMs = 0): number | null {
   }
   const pacer = new Pacer({
     pace,
-    links: { kv: link, ssm: null },
+    links: { kv: [link], ssm: [] },
     shelf: {} as Shelf,
     shards: 1,
     groups: () => [0],

@@ -13,6 +13,7 @@ import { Decisions } from "../../../src/sidecar/trace/decisions.ts";
 import { Fates } from "../../../src/sidecar/trace/fates.ts";
 import { Ledger } from "../../../src/sidecar/trace/ledger.ts";
 import { Reuse } from "../../../src/sidecar/trace/reuse.ts";
+import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { digest } from "../../support/records.ts";
 import { closeAfterTest, logger, until } from "../../support/vaults.ts";
@@ -32,7 +33,7 @@ async function openShelf(): Promise<Shelf> {
   const user = { onBlock(): void {} };
   for (let index = 0; index < BLOCKS; index += 1) {
     const hash = HASHES.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-    const place = { parent: Buffer.alloc(32), first: index, tenant: 0 };
+    const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
     const kv = { recordClass: "kv" as const, group: 0 };
     const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
     const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
@@ -51,7 +52,8 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
     fates: new Fates(),
     reuse: new Reuse(newSidecarCounters()),
     quarantine: new Quarantine(),
-    gates: { kv: null, ssm: null },
+    pools: openPools({ kv: [], ssm: [] }),
+    gates: { kv: [], ssm: [] },
     waitMs: WAIT_MS,
     stallMs: 1000,
     counters: newSidecarCounters(),
@@ -66,7 +68,7 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
   };
   const pacer = new Pacer({
     pace: new EnginePace(),
-    links: { kv: null, ssm: null },
+    links: { kv: [], ssm: [] },
     shelf,
     shards: 1,
     groups: () => [0],

@@ -9,6 +9,7 @@ import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { SaveSource } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { outboxStatus } from "../../support/native.ts";
 import { digest } from "../../support/records.ts";
@@ -31,7 +32,7 @@ async function openWarm(options: TestSidecarOptions = {}): Promise<Saving> {
   const engine = await FakeEngine.start(sidecar.socketPath);
   const { plan } = await engine.done(engine.prefetch(hashesOf(makeBlocks("nobody's", 1, PAGE))));
   engine.release(plan);
-  await until(() => sidecar.status().vaults.kv!.lanes === "up", "lanes");
+  await until(() => sidecar.status().vaults.kv[0]!.lanes === "up", "lanes");
   return { sidecar, engine };
 }
 
@@ -119,7 +120,8 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   const source = saveSource(blockBytes, finished, isShort);
   const options = {
     pool,
-    stores: { kv: store, ssm: null },
+    pools: openPools({ kv: [], ssm: [] }),
+    stores: { kv: [store], ssm: [] },
     codecs: chooseCodecs({ enabled: false }),
   };
   const counters = newSidecarCounters();
@@ -134,7 +136,16 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   const save = async (name: string, count: number, from = source, tenant = 0): Promise<void> => {
     const items = makeBlocks(name, count, 16).map(({ hash, parent, endTokens }) => {
       slots += 1;
-      return { slot: slots, generation: 1, group: 0, hash, parent, endTokens, tenant };
+      return {
+        slot: slots,
+        generation: 1,
+        group: 0,
+        hash,
+        parent,
+        endTokens,
+        tenant,
+        anchor: hash,
+      };
     });
     saver.accept(from, NAMESPACE, items);
     await new Promise(setImmediate);

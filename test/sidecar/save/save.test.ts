@@ -8,6 +8,7 @@ import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
 import { startFaultProxy } from "../../support/fault-proxy.js";
@@ -182,13 +183,14 @@ describe("drops", () => {
       add: () => {},
       shedDeeperThan: nothingWaits,
     } as unknown as StoreQueue;
-    const stores = { kv: store, ssm: null };
+    const stores = { kv: [store], ssm: [] };
+    const pools = openPools({ kv: [], ssm: [] });
     const codecs = chooseCodecs({ enabled: false });
     const fates = new Fates();
     const quarantine = new Quarantine();
-    const saver = new Saver({ pool, stores, codecs, fates, quarantine, counters, logger });
+    const saver = new Saver({ pool, pools, stores, codecs, fates, quarantine, counters, logger });
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
-      return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0 };
+      return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0, anchor: hash };
     });
     saver.accept(source, toNamespace(Buffer.alloc(32)), items);
     expect(counters.get("dropped_queue_full")).toBe(2);

@@ -25,7 +25,7 @@ test("what waits goes with its tenant's flush, and another's is sent", async () 
   };
   const client = { name: "kv", storeEncoded } as unknown as VaultClient;
   const counters = newSidecarCounters();
-  const link = openLinks({ kv: client, ssm: null }).kv!;
+  const link = openLinks({ kv: [client], ssm: [] }).kv[0]!;
   const common = { way: new RightOfWay(), fates: new Fates(), counters, logger };
   const queue = new StoreQueue({ client, link, ...common });
   const [dropped, ended]: [number[], number[]] = [[], []];

@@ -34,7 +34,7 @@ beforeEach(async () => {
 
 function use(index: number, by: User = user): Block {
   const hash = digest(`block ${index}`);
-  const place = { parent: Buffer.alloc(32), first: index, tenant: 0 };
+  const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
   const kv = { recordClass: "kv" as const, group: 0 };
   const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
   return shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, by);

@@ -50,8 +50,21 @@ test("fields arrive as sent", () => {
     arena: 7,
     namespace: digest("n"),
     items: [
-      { slot: 1, generation: 2, group: 0, hash: HASH, parent: HASH, endTokens: 16, tenant: 0 },
+      {
+        slot: 1,
+        generation: 2,
+        group: 0,
+        hash: HASH,
+        parent: HASH,
+        endTokens: 16,
+        tenant: 0,
+        anchor: HASH,
+      },
     ],
+  });
+  const placed = [[1, 2, 0, HASH, HASH, 16, 0, digest("first of its run")]];
+  expect(parseMessage({ ...GOOD["save"]!, items: placed }, "test")).toMatchObject({
+    items: [{ hash: HASH, anchor: digest("first of its run") }],
   });
   const ofTenant = { ...GOOD["save"]!, items: [[1, 2, 0, HASH, HASH, 16, 2 ** 48 - 1]] };
   expect(parseMessage(ofTenant, "test")).toMatchObject({ items: [{ tenant: 2 ** 48 - 1 }] });

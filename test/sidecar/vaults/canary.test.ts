@@ -133,7 +133,7 @@ test("F9 a vault that forges records is quarantined: an alarm, and no hit from i
   forger.isForging = true;
   await until(() => counters.get("canary_wrong") === 1, "the canary");
   expect(forger.forged).toBeGreaterThan(0);
-  expect(sidecar.status().vaults.kv!.state).toBe("quarantined");
+  expect(sidecar.status().vaults.kv[0]!.state).toBe("quarantined");
   expect(lines.join("")).toMatch(/vault quarantined: it gave back other bytes/);
   // Neither from the vault, nor what came from it before.
   const bad = await engine.done(engine.prefetch(hashesOf(blocks)));
@@ -142,7 +142,7 @@ test("F9 a vault that forges records is quarantined: an alarm, and no hit from i
   await until(() => counters.get("canary_wrong") === 2, "the canary to decide again");
 
   forger.isForging = false;
-  await until(() => sidecar.status().vaults.kv!.state === "up", "the quarantine to end");
+  await until(() => sidecar.status().vaults.kv[0]!.state === "up", "the quarantine to end");
   const again = await engine.done(engine.prefetch(hashesOf(blocks)));
   expect(again.reason).toBe("complete");
 });
@@ -156,5 +156,5 @@ test("a vault that is what it should be is checked again and again, and never su
   // Gone from the vault, as with any eviction: stored anew, and no alarm.
   await openClient(vault).flush(null, 5000);
   await until(() => counters.get("canary_missing") === 2, "the loss");
-  expect([counters.get("canary_wrong"), status().vaults.kv!.state]).toEqual([0, "up"]);
+  expect([counters.get("canary_wrong"), status().vaults.kv[0]!.state]).toEqual([0, "up"]);
 });

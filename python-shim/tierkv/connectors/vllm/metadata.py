@@ -15,7 +15,10 @@ from tierkv.connectors.vllm.resolved import Resolved
 
 
 class SaveItem(NamedTuple):
-    """One block to copy into the arena after this step's forward. Hashes are 32 bytes; `tenant` is 0 without a salt."""
+    """One block to copy into the arena after this step's forward. Hashes are 32 bytes; `tenant` is 0 without a salt.
+
+    `anchor` is the hash of the first block of its run: it says which of several vaults holds the block.
+    """
 
     group: int
     block_id: int
@@ -23,6 +26,7 @@ class SaveItem(NamedTuple):
     parent_hash: bytes
     end_tokens: int
     tenant: int = 0
+    anchor: bytes = b""
 
     def at(self, block_id: int) -> "SaveItem":
         """Give the same block at another place of the engine's cache."""

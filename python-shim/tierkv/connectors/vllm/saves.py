@@ -179,6 +179,7 @@ class SavePlanner:
             parent_hash=self._grid.parent_hash(request, group, index),
             end_tokens=(index + 1) * group.block_tokens,
             tenant=tenant_of(request),
+            anchor=self._grid.block_hash(request, group, index - index % limits.RUN_BLOCKS),
         )
 
     def next_step(self) -> tuple[int, list[SaveItem]]:
