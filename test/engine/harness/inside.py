@@ -14,6 +14,7 @@ from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
+from harness.inside_fidelity import weigh
 from harness.inside_guards import break_method
 from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
@@ -57,6 +58,7 @@ __all__ = [
     "spoil",
     "status",
     "talk",
+    "weigh",
 ]
 
 

@@ -1,0 +1,225 @@
+"""Owns the training of the small model that fidelity is measured with: text, tokenizer, weights and their record.
+
+A Llama of 3 million parameters learns Python's own library and our docs, which every machine has. Run it with vLLM's
+Python: `.venv/bin/python bench/fidelity/train.py`. Processors round differently, so another one makes other weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import random
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent / "model"
+SEED, VOCAB, END = 7, 512, 0
+HELD_OUT_SHARE = 0.03
+BATCH, LENGTH, STEPS = 4, 512, 700
+WARM_STEPS, FLAT_SHARE, LAST_RATE = 20, 0.3, 0.05
+ADAMW_RATE, MUON_RATE = 3e-3, 0.02
+HELD_OUT_TOKENS = 48 * LENGTH
+POSITIONS_MAX = 4096
+#: Parts of the library that are data, tests, or long tables.
+LEFT_OUT = ("test", "site-packages", "encodings", "pydoc_data", "__pycache__")
+
+
+def library() -> Path:
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def texts() -> dict[str, str]:
+    """The library's modules by their path in it, and our pages."""
+    found = [
+        path
+        for path in sorted([*library().glob("*.py"), *library().glob("[a-l]*/*.py")])
+        if not any(word in str(path.relative_to(library())) for word in LEFT_OUT)
+    ]
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    named = {str(path.relative_to(library())): path for path in found}
+    named |= {str(path.relative_to(ROOT)): path for path in pages}
+    return {name: path.read_text(errors="ignore") for name, path in named.items()}
+
+
+def split(named: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Names to learn from, and names of library modules held out."""
+    names = [name for name in named if name.endswith(".py")]
+    random.Random(SEED).shuffle(names)
+    held_out = sorted(names[: round(len(names) * HELD_OUT_SHARE)])
+    return [name for name in named if name not in set(held_out)], held_out
+
+
+def learn_tokenizer(lines: list[str]) -> Tokenizer:
+    """Byte-level BPE: any text has tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=["<end>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, lines: list[str]) -> torch.Tensor:
+    ids: list[int] = []
+    for line in lines:
+        ids += [END, *tokenizer.encode(line).ids]
+    return torch.tensor(ids)
+
+
+def config() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=256,
+        intermediate_size=640,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=POSITIONS_MAX,
+        tie_word_embeddings=True,
+        bos_token_id=END,
+        eos_token_id=END,
+    )
+
+
+def train(model: LlamaForCausalLM, tokens: torch.Tensor, steps: int) -> list[dict[str, float]]:
+    """Muon moves the matrices, AdamW the rest; gives the losses on the way."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim >= 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim < 2 or "embed" in n]
+    adamw = torch.optim.AdamW(others, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    muon = torch.optim.Muon(
+        matrices, lr=MUON_RATE, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"
+    )
+    log = []
+    for step in range(steps):
+        share = rate(step / steps) * min(1, (step + 1) / WARM_STEPS)
+        for optimizer, full in ((adamw, ADAMW_RATE), (muon, MUON_RATE)):
+            for group in optimizer.param_groups:
+                group["lr"] = full * share
+        starts = torch.randint(0, len(tokens) - LENGTH - 1, (BATCH,))
+        rows = torch.stack([tokens[start : start + LENGTH + 1] for start in starts])
+        loss = cross_entropy(model, rows)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in (adamw, muon):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if step % 50 == 0 or step == steps - 1:
+            log.append({"step": step, "loss": round(loss.item(), 3)})
+            print(log[-1], flush=True)
+    return log
+
+
+def rate(done: float) -> float:
+    """Flat at first, then falling in a line."""
+    fallen = max(0.0, done - FLAT_SHARE) / (1 - FLAT_SHARE)
+    return 1 - fallen * (1 - LAST_RATE)
+
+
+def cross_entropy(model: LlamaForCausalLM, rows: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(rows[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(
+        logits.float().reshape(-1, VOCAB), rows[:, 1:].reshape(-1)
+    )
+
+
+@torch.no_grad()
+def held_out_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> float:
+    rows = tokens[:HELD_OUT_TOKENS].view(-1, LENGTH).split(BATCH)
+    return sum(cross_entropy(model, part).item() for part in rows) / len(rows)
+
+
+def unigram_loss(learnt: torch.Tensor, held_out: torch.Tensor) -> float:
+    counts = np.bincount(learnt.numpy(), minlength=VOCAB) + 1
+    return float(-np.log(counts / counts.sum())[held_out.numpy()].mean())
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {
+        name: value.detach().to(torch.bfloat16).contiguous()
+        for name, value in model.state_dict().items()
+        if name != "lm_head.weight"  # tied to the embeddings
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = model.config.to_dict() | {
+        "architectures": ["LlamaForCausalLM"],
+        "dtype": "bfloat16",
+    }
+    write_json(folder / "config.json", settings)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": POSITIONS_MAX}
+    write_json(folder / "tokenizer_config.json", names | {"eos_token": "<end>"})
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=Path, default=FOLDER)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.manual_seed(SEED)
+    torch.set_num_threads(options.threads)
+    started = time.process_time()
+    named = texts()
+    learnt, held_out = split(named)
+    tokenizer = learn_tokenizer([named[name] for name in learnt])
+    tokens = encode(tokenizer, [named[name] for name in learnt])
+    rest = encode(tokenizer, [named[name] for name in held_out])
+    model = LlamaForCausalLM(config())
+    log = train(model, tokens, options.steps)
+    save(model, tokenizer, options.into)
+    record = {
+        "seed": SEED,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "parameters": sum(value.numel() for value in model.parameters()),
+        "text": {"files": len(named), "characters": sum(map(len, named.values()))},
+        "tokens": {"learnt from": len(tokens), "seen": options.steps * BATCH * LENGTH},
+        "nats a token": {
+            "held out": round(held_out_loss(model, rest), 3),
+            "unigram": round(unigram_loss(tokens, rest), 3),
+        },
+        "processor seconds": round(time.process_time() - started),
+        "sha256": {
+            name: sha256(options.into / name) for name in ("model.safetensors", "tokenizer.json")
+        },
+        "held out": held_out,
+        "losses": log,
+    }
+    write_json(options.into / "training.json", record)
+    json.dump({key: record[key] for key in ("nats a token", "processor seconds")}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""What a model would have said: an answer with the likeliest tokens of each step, to compare two ways to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm import SamplingParams
+
+if TYPE_CHECKING:
+    from harness.engine_main import Host
+
+#: As many as vLLM gives unless told otherwise.
+LIKELIEST = 20
+
+
+def weigh(host: Host, prompts: list[list[int]], max_tokens: int) -> list[dict[str, Any]]:
+    """Greedy answers, each step with the log-probabilities of its likeliest tokens."""
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=max_tokens,
+        logprobs=LIKELIEST,
+        detokenize=False,
+        ignore_eos=True,
+    )
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+    outputs = host.llm.generate(inputs, params, use_tqdm=False)
+    return [
+        {
+            "tokens": list(output.outputs[0].token_ids),
+            "cached": output.num_cached_tokens,
+            "steps": [
+                {str(token): found.logprob for token, found in step.items()}
+                for step in output.outputs[0].logprobs
+            ],
+        }
+        for output in outputs
+    ]

@@ -1,0 +1,50 @@
+"""The trained model of bench/fidelity: its text that was held out, and how far two answers lie apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from harness.processes import ROOT
+
+MODEL = ROOT / "bench" / "fidelity" / "model"
+RECORD: dict[str, Any] = json.loads((MODEL / "training.json").read_text())
+
+Step = dict[str, float]
+
+
+def held_out_prompts(count: int, tokens: int) -> list[list[int]]:
+    """Pieces of modules that the model never saw, one after another."""
+    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    library = Path(sysconfig.get_paths()["stdlib"])
+    # Another Python lacks some of them, or has them a little different.
+    paths = [library / name for name in RECORD["held out"] if (library / name).exists()]
+    ids = [tokenizer.encode(path.read_text()).ids for path in paths]
+    pieces = [
+        text[start : start + tokens]
+        for text in ids
+        for start in range(0, len(text) - tokens + 1, tokens)
+    ]
+    apart = len(pieces) // count
+    return [pieces[index * apart] for index in range(count)]
+
+
+def divergence(cold: Step, other: Step) -> float:
+    """Kullback-Leibler divergence over the tokens likeliest in both, and all the rest as one."""
+    shared = cold.keys() & other.keys()
+    total = sum(math.exp(cold[token]) * (cold[token] - other[token]) for token in shared)
+    rests = [1 - math.fsum(math.exp(step[token]) for token in shared) for step in (cold, other)]
+    if min(rests) > 0:
+        total += rests[0] * math.log(rests[0] / rests[1])
+    return max(total, 0.0)
+
+
+def alike(ours: list[int], theirs: list[int]) -> int:
+    """How many tokens two answers begin with in common."""
+    pairs = enumerate(zip(ours, theirs, strict=True))
+    return next((index for index, (a, b) in pairs if a != b), len(ours))
