@@ -1,4 +1,4 @@
-// Owns the ceilings of commands that look at a set-up from outside: reaching a vault, and measuring it.
+// Owns the ceilings of commands that look at a set-up from outside: reaching a vault, measuring it, showing it with a trained model.
 
 /** Everything a command does before it says that a vault cannot be reached fits into 5 s: a hello, then a connection, then its first bytes. */
 export const REACH_HELLO_MS = 2_000;
@@ -11,3 +11,10 @@ export const REACH_BYTES_MAX = 1_024;
 export const MEASURE_LEASE_MS = 300_000;
 /** Measuring commands at one vault. */
 export const MEASURES_MAX = 64;
+
+// Demo: the trained model.
+/** Characters of the text it goes on with: several blocks, up to the end of a line. */
+export const DEMO_READ_CHARS = 859;
+/** Tokens of the trained model's answers, long enough to be read; and the most it takes with its prompt. */
+export const DEMO_READ_TOKENS = 48;
+export const DEMO_READ_LEN_MAX = 4_096;

@@ -5,6 +5,9 @@ import { MODEL_NAME } from "./engine.ts";
 import { showSeconds } from "./format.ts";
 import { Progress } from "./progress.ts";
 import { findProblems } from "./proof.ts";
+import { readAloud } from "./readable.ts";
+import { readingLines, readingProblems } from "./reading.ts";
+import type { Reading } from "./reading.ts";
 import { resultLines, resultObject } from "./report.ts";
 import { perform } from "./scenario.ts";
 import type { Outcome } from "./scenario.ts";
@@ -55,8 +58,10 @@ async function play(
   progress.line(`tierKV demo on ${cores.length} cores, ${dtype}; logs in ${stage.workspace.logs}`);
   try {
     const scene = { stage, progress, signal, isQuick: options.quick };
+    await progress.step("start a kv vault and an ssm vault", () => stage.startVaults());
+    const readings = await readAloud(scene);
     const outcome = await perform(scene);
-    const isProven = showResult(outcome, { cores: cores.length, dtype }, options);
+    const isProven = showResult(outcome, readings, { cores: cores.length, dtype }, options);
     progress.line(
       `${isProven ? "demo passed" : "demo FAILED"} in ${showSeconds(nowMs() - startedMs)}`,
     );
@@ -88,11 +93,22 @@ function guard(stage: Stage, interrupt: AbortController, progress: Progress): ()
 }
 
 /** Says what was measured; true when it proves the restores. */
-function showResult({ trials }: Outcome, facts: object, { json }: DemoOptions): boolean {
-  const problems = findProblems(trials);
+function showResult(
+  { trials }: Outcome,
+  readings: readonly Reading[],
+  facts: object,
+  { json }: DemoOptions,
+): boolean {
+  const problems = [...findProblems(trials), ...readingProblems(readings)];
   const lines = json
-    ? [JSON.stringify(resultObject(trials, facts))]
-    : ["", ...resultLines(trials), "", ...problems.map((problem) => `NOT PROVEN: ${problem}`)];
+    ? [JSON.stringify(resultObject(trials, readings, facts))]
+    : [
+        "",
+        ...resultLines(trials),
+        ...readingLines(readings),
+        "",
+        ...problems.map((problem) => `NOT PROVEN: ${problem}`),
+      ];
   for (const line of lines) process.stdout.write(`${line}\n`);
   return problems.length === 0;
 }

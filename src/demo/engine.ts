@@ -3,7 +3,6 @@ import { TierkvError } from "../errors.ts";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_START_MS,
-  DEMO_MODEL_LEN_MAX,
   DEMO_POLL_MS,
   DEMO_REQUEST_TIMEOUT_MS,
 } from "../limits.ts";
@@ -19,10 +18,17 @@ export const BLOCK_TOKENS = 128;
 
 const KV_CACHE_GIB = 1;
 
+/** A checkpoint, and the longest prompt with its answer that it takes, in tokens. */
+export interface EngineModel {
+  path: string;
+  lengthMax: number;
+}
+
 export interface Answer {
   /** From sending the request to the first token of the stream. */
   ttftMs: number;
   tokenIds: number[];
+  text: string;
   promptTokens: number;
 }
 
@@ -33,7 +39,7 @@ export interface CacheHits {
 }
 
 interface Completion {
-  choices: { token_ids?: number[] | null }[];
+  choices: { text?: string; token_ids?: number[] | null }[];
   usage?: { prompt_tokens: number } | null;
   error?: { message: string };
 }
@@ -56,11 +62,12 @@ export class Engine {
     workspace: Workspace,
     machine: Machine,
     signal: AbortSignal,
+    model: EngineModel,
   ): Engine {
     const server = new Process({
       name,
       command: python,
-      args: serverArguments(workspace, machine),
+      args: serverArguments(workspace, machine, model),
       env: serverEnvironment(workspace, machine),
       cwd: workspace.dir,
       logPath: workspace.log(name),
@@ -86,7 +93,7 @@ export class Engine {
     };
     const startedMs = nowMs();
     const response = await this.#post("/v1/completions", DEMO_REQUEST_TIMEOUT_MS, body);
-    const answer: Answer = { ttftMs: 0, tokenIds: [], promptTokens: 0 };
+    const answer: Answer = { ttftMs: 0, tokenIds: [], text: "", promptTokens: 0 };
     for await (const event of events(response)) take(answer, event, startedMs);
     if (answer.tokenIds.length === maxTokens) return answer;
     const reason = `the engine sent ${answer.tokenIds.length} of ${maxTokens} tokens`;
@@ -171,7 +178,8 @@ function take(answer: Answer, event: Completion, startedMs: number): void {
   if (event.error !== undefined) {
     throw new TierkvError("DEMO_FAILED", { reason: `the engine says: ${event.error.message}` });
   }
-  for (const { token_ids: ids } of event.choices) {
+  for (const { text, token_ids: ids } of event.choices) {
+    answer.text += text ?? "";
     if (ids === undefined || ids === null || ids.length === 0) continue;
     if (answer.tokenIds.length === 0) answer.ttftMs = nowMs() - startedMs;
     answer.tokenIds.push(...ids);
@@ -188,7 +196,7 @@ export function sumOfMetric(text: string, name: string): number {
 }
 
 /** The connector is named as in the README: nothing here is the demo's own but size and place. */
-function serverArguments(workspace: Workspace, machine: Machine): string[] {
+function serverArguments(workspace: Workspace, machine: Machine, model: EngineModel): string[] {
   const connector = {
     kv_connector: "TierKVConnector",
     kv_connector_module_path: "tierkv.connectors.vllm.connector",
@@ -197,9 +205,9 @@ function serverArguments(workspace: Workspace, machine: Machine): string[] {
   };
   const groups = [
     ["-m", "vllm.entrypoints.openai.api_server"],
-    ["--model", workspace.model, "--served-model-name", MODEL_NAME],
+    ["--model", model.path, "--served-model-name", MODEL_NAME],
     ["--host", "127.0.0.1", "--port", String(workspace.port)],
-    ["--dtype", machine.dtype, "--max-model-len", String(DEMO_MODEL_LEN_MAX)],
+    ["--dtype", machine.dtype, "--max-model-len", String(model.lengthMax)],
     ["--max-num-seqs", "4", "--block-size", String(BLOCK_TOKENS), "--enforce-eager"],
     ["--enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"],
     ["--kv-transfer-config", JSON.stringify(connector)],

@@ -13,7 +13,7 @@ import {
   DEMO_WARMUP_CHARS,
 } from "../limits.ts";
 import { nowMs, sleep } from "../time.ts";
-import type { Engine } from "./engine.ts";
+import type { Engine, EngineModel } from "./engine.ts";
 import { BLOCK_TOKENS } from "./engine.ts";
 import { showBytes, showCount, showSeconds } from "./format.ts";
 import type { Process } from "./processes.ts";
@@ -42,13 +42,12 @@ export interface Outcome {
   prompt: string;
 }
 
-/** Starts everything, sends the requests, and leaves everything running. */
+/** Starts all but the vaults, sends the requests, and leaves everything running. */
 export async function perform(scene: Scene): Promise<Outcome> {
   const { stage, progress } = scene;
   await progress.step("make a model with seeded random weights", () =>
     stage.makeModel(modelShape(scene)),
   );
-  await progress.step("start a kv vault and an ssm vault", () => stage.startVaults());
   const firstSidecar = await progress.step("start a sidecar", () => stage.startSidecar());
   const first = await startEngine(scene, "start vLLM with the tierKV connector");
   const prompt = await choosePrompt(scene, first);
@@ -105,8 +104,12 @@ function modelShape({ stage, isQuick }: Scene): ModelShape {
   };
 }
 
-async function startEngine({ stage, progress }: Scene, title: string): Promise<Engine> {
-  const engine = stage.startEngine();
+export async function startEngine(
+  { stage, progress }: Scene,
+  title: string,
+  model?: EngineModel,
+): Promise<Engine> {
+  const engine = stage.startEngine(model);
   await progress.step(title, () => engine.ready(), {
     detail: () => enginePhase(engine.process.log()),
     result: () => `serving at ${engine.url}`,
@@ -182,7 +185,7 @@ async function send(
 }
 
 /** Saves are fire and forget: waits until the vault holds the prompt's full blocks, or gets no more of them. */
-async function waitUntilSaved(
+export async function waitUntilSaved(
   { stage, progress, signal }: Scene,
   engine: Engine,
   before: VaultState,

@@ -7,6 +7,7 @@ import { TierkvError } from "../errors.ts";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_STOP_MS,
+  DEMO_MODEL_LEN_MAX,
   DEMO_MODEL_MAKE_MS,
   DEMO_POLL_MS,
   DEMO_SERVICE_START_MS,
@@ -14,6 +15,7 @@ import {
 } from "../limits.ts";
 import { nowMs, sleep } from "../time.ts";
 import { Engine } from "./engine.ts";
+import type { EngineModel } from "./engine.ts";
 import { thisMachine } from "./machine.ts";
 import type { Machine } from "./machine.ts";
 import { Process, processesIn } from "./processes.ts";
@@ -93,10 +95,17 @@ export class Stage {
   }
 
   /** Starts an engine; ready when its `ready` returned. */
-  startEngine(): Engine {
+  startEngine(model?: EngineModel): Engine {
     this.#engines += 1;
     const name = `engine ${this.#engines}`;
-    const engine = Engine.start(PYTHON, name, this.workspace, this.machine, this.#signal);
+    const engine = Engine.start(
+      PYTHON,
+      name,
+      this.workspace,
+      this.machine,
+      this.#signal,
+      model ?? { path: this.workspace.model, lengthMax: DEMO_MODEL_LEN_MAX },
+    );
     this.#processes.push(engine.process);
     return engine;
   }

@@ -31,7 +31,7 @@ function trial(
     name: kind,
     kind,
     codec: "raw",
-    answer: { ttftMs: 100, tokenIds, promptTokens },
+    answer: { ttftMs: 100, tokenIds, text: "", promptTokens },
     moved: { ...NOTHING, ...moved },
   };
 }
