@@ -14,3 +14,9 @@ export const AGAIN_LINK_SHARE = 0.25;
 export const AGAIN_BYTES_PER_S: number = 64 * MIB;
 /** Share of a full vault that one look may displace by what that vault evicted. */
 export const AGAIN_EVICTED_SHARE = 0.125;
+
+// Events: what vaults hold is asked again and again.
+/** Hashes of one question of an engine that publishes events; it asks one a second. */
+export const AUDIT_HASHES_MAX = 4096;
+/** A vault that takes longer to answer it holds nothing, as far as events go. */
+export const AUDIT_TIMEOUT_MS = 2000;

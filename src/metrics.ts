@@ -36,6 +36,7 @@ export const SIDECAR_COUNTERS = [
   "store_busy_us",
   "reclaims",
   "namespaces_quarantined",
+  "audits",
   "vault_errors",
   "local_vault_restarts",
   "canary_checks",

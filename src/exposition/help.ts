@@ -38,6 +38,7 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   reclaims: "Times an engine was asked to give back slots of an unfinished restore.",
   namespaces_quarantined:
     "Names under which an engine found stored blocks that are not what it computes.",
+  audits: "Questions of engines that publish events whether vaults still hold blocks.",
   vault_errors: "Calls to vaults that failed.",
   local_vault_restarts: "Times this machine's own vault was started again.",
   canary_checks: "Records of the sidecar's own that were fetched back from a vault and compared.",

@@ -295,6 +295,7 @@ function dispatch(guest: Guest, place: Place, message: RoleMessage): void {
       break;
     case "namespace":
     case "prefetch":
+    case "audit":
     case "release":
       if (place.role !== "scheduler") throw misplaced(guest, message, "role scheduler");
       place.engine.onSchedulerMessage(message);

@@ -146,6 +146,7 @@ const BOUNDS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     lookUp: CALL,
     "this.#admission.enter": KEYS,
   },
+  "src/sidecar/restore/audit.ts": { "Promise.all": CALL },
   "src/sidecar/save/save.ts": { "pool.encode": ENCODING },
   "src/sidecar/engine/seat.ts": { "Promise.all": "the saver's time to settle" },
   "src/sidecar/shim-server.ts": {

@@ -9,6 +9,7 @@ import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { randomId } from "../../time.ts";
+import { audit } from "../restore/audit.ts";
 import { Fetcher } from "../restore/fetcher.ts";
 import type { Stage } from "../restore/ground.ts";
 import { Pacer } from "../restore/pacer.ts";
@@ -161,6 +162,10 @@ export class Engine {
     if (message.t === "prefetch") {
       if (this.#stage !== null) this.#ranks.checkAsked(message.groups);
       this.#restorer.prefetch(message);
+    } else if (message.t === "audit") {
+      const { namespace } = this.#restorer;
+      const of = { ...this.#options, shards: this.shards, namespace };
+      void audit(message, of).then((answer) => this.#scheduler?.send(answer));
     } else if (message.t === "release") {
       this.#restorer.release(message);
     } else {

@@ -18,7 +18,7 @@ import { blockKeys } from "../slots/shelf.ts";
 import type { BlockRun, Shelf } from "../slots/shelf.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { Fates } from "../trace/fates.ts";
-import type { Pools } from "../vaults/pools.ts";
+import type { Pool, Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 
 export interface LookupGroup {
@@ -44,7 +44,7 @@ export interface LookupContext {
   shards: number;
   /** null: the engine has no arena yet. */
   shelf: Shelf | null;
-  pools: Pools;
+  pools: Readonly<Record<RecordClass, Pick<Pool, "ownersOf">>>;
   gates: LookupGates;
   /** False once nobody waits for the answer. */
   isWanted(): boolean;

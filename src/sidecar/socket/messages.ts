@@ -2,6 +2,7 @@
 import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Step } from "../../cost/prefill.ts";
+import { AUDIT_HASHES_MAX } from "../../limits-again.ts";
 import {
   EXPLAIN_MAX,
   GROUPS_MAX,
@@ -94,9 +95,17 @@ export interface Release {
   loadUs: number;
 }
 
+/** Do vaults hold these now? Asked for an engine that publishes events. */
+export interface Audit {
+  t: "audit";
+  n: number;
+  groups: PrefetchGroup[];
+}
+
 export type SchedulerMessage =
   | { t: "namespace"; namespace: Namespace; model: string }
   | Prefetch
+  | Audit
   | Release;
 
 export type WorkerMessage =
@@ -196,6 +205,7 @@ export type SidecarMessage =
     }
   | { t: "done"; req: string; plan: number; reason: DoneReason; why?: string }
   | { t: "reclaim"; req: string; plan: number }
+  | { t: "audited"; n: number; groups: { group: number; held: Uint8Array }[] }
   | { t: "pace"; tokens_min: number }
   | { t: "pong"; n: number }
   | { t: "explain_reply"; accounts: object[] }
@@ -230,6 +240,14 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
   ],
   ["namespace", parseNamespace],
   ["prefetch", parsePrefetch],
+  [
+    "audit",
+    (message) => ({
+      t: "audit",
+      n: message.count("n"),
+      groups: parseAsked(message, AUDIT_HASHES_MAX),
+    }),
+  ],
   [
     "release",
     (message) => ({
@@ -300,19 +318,23 @@ function parsePrefetch(message: Reader): Prefetch {
     plan: message.count("plan"),
     tenant: message.has("tenant") ? recordKeysTenant(message.count("tenant")) : 0,
     beyond: message.has("beyond") ? message.count("beyond") : 0,
-    groups: message.maps("groups", 1, GROUPS_MAX).map((group) => {
-      const hashes = group.bytes("hashes", 0, PLAN_KEYS_MAX * HASH_BYTES);
-      if (hashes.length % HASH_BYTES !== 0) {
-        throw group.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
-      }
-      return {
-        group: group.u32("group", 0, 0xffff),
-        class: group.oneOf("class", ["kv", "ssm"]),
-        hashes: asBuffer(hashes),
-        from: group.u32("from", 0, hashes.length / HASH_BYTES),
-      };
-    }),
+    groups: parseAsked(message, PLAN_KEYS_MAX),
   };
+}
+
+function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] {
+  return message.maps("groups", 1, GROUPS_MAX).map((group) => {
+    const hashes = group.bytes("hashes", 0, hashesMax * HASH_BYTES);
+    if (hashes.length % HASH_BYTES !== 0) {
+      throw group.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
+    }
+    return {
+      group: group.u32("group", 0, 0xffff),
+      class: group.oneOf("class", ["kv", "ssm"]),
+      hashes: asBuffer(hashes),
+      from: group.u32("from", 0, hashes.length / HASH_BYTES),
+    };
+  });
 }
 
 function parseSave(message: Reader): Save {

@@ -32,13 +32,15 @@ def _local_tokens(part: PlanGroup, start: int, end: int) -> int:
 def note_admission(
     state: Any,
     plan: Plan,
-    start: int,
-    tokens: int,
-    *,
+    taken: tuple[int, int],
     asked_at_s: float | None,
     counters: Counters,
 ) -> None:
-    """Keep what a request was given, for the counters, for vLLM's metrics and for its answer."""
+    """Keep what a request was given, for the counters, for vLLM's metrics and for its answer.
+
+    `taken`: the tokens before it, and its own.
+    """
+    start, tokens = taken
     plan.taken_tokens = tokens
     plan.asked_at_s = asked_at_s or 0.0
     if asked_at_s is not None:

@@ -235,6 +235,12 @@ def hit_sources(host: int, elsewhere: int) -> dict[Any, int]:
     return {name: tokens for name, tokens in counts if tokens}
 
 
+def publishes_events(config: Any) -> bool:
+    """Tell whether the engine publishes KV-cache events."""
+    events = getattr(config, "kv_events_config", None)
+    return events is not None and bool(events.enable_kv_cache_events)
+
+
 def prefix_cache(pool: Any) -> Any:
     """Give what a pool finds cached blocks by: another object once `reset_prefix_cache` has emptied it."""
     return getattr(pool, "cached_block_hash_to_block", None)

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -213,6 +213,12 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Finish:
         """Never keep a request's blocks: saves hold references of their own."""
         return self.request_finished(request, block_ids)
+
+    @guarded(is_vital=False)
+    def take_events(self) -> Sequence[Any]:
+        """See StorageEvents.take."""
+        events = self.scheduler_side.events
+        return events.take() if events.has_news else ()
 
     @guarded(is_vital=False)
     def has_pending_push_work(self) -> bool:

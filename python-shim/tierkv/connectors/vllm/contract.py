@@ -41,6 +41,7 @@ USED: Final[dict[str, tuple[str, ...]]] = {
         "per_engine_labelvalues",
     ),
     "shutdown": (),
+    "take_events": (),
 }
 #: The same of methods that only newer releases call: their absence costs what they bring, and nothing else.
 LATER: Final[dict[str, tuple[str, ...]]] = {
@@ -74,7 +75,6 @@ KNOWN: Final = frozenset(
         "set_host_xfer_buffer_ops",
         "set_xfer_handshake_metadata",
         "supports_divergent_local_hybrid_hits",
-        "take_events",
     }
 )
 

@@ -73,6 +73,7 @@ _NEUTRAL: Final[Mapping[str, Callable[[], Any]]] = {
     "has_pending_block_frees": lambda: False,
     "reset_cache": lambda: True,
     "get_external_cache_hit_sources": dict,
+    "take_events": tuple,
     "get_finished": lambda: (None, None),
     "get_transfer_results": lambda: compat.transfer_results(set(), set()),
     "get_block_ids_with_load_errors": set,

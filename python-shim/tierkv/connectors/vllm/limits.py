@@ -97,5 +97,11 @@ AMX_FIRST_TOKENS: Final = 64
 TENANTS_REMEMBERED: Final = 4096
 #: Requests that nothing was asked for, until the sidecar is told why.
 UNASKED_ROWS_MAX: Final = 64
+#: Blocks that events describe, at most: claimed, and waiting to be. Each holds its tokens.
+EVENT_BLOCKS_MAX: Final = 32_768
+#: Blocks that one question to the vaults names; one question a second.
+AUDIT_BLOCKS_MAX: Final = 4096
+#: Questions in a row after which a block that no vault holds is forgotten.
+AUDITS_UNHELD_MAX: Final = 30
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4

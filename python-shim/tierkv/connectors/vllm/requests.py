@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.answers import Given, Wish, answer, wish_of
+from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.saves import SaveCursor
@@ -79,6 +80,12 @@ class RequestState:
         """Forget what was found and offered of it: weights are others now."""
         self.plan = None
         self.cursor = SaveCursor()
+
+    def count_miss(self, plan: Plan, counters: Counters) -> None:
+        """Count, once for each admission, why a request that asked got nothing."""
+        if not self.is_missed and plan.done_reason != "complete":
+            self.is_missed = True
+            counters.add(f"misses_{plan.why or plan.done_reason or 'deadline'}")
 
     def answer(self) -> dict[str, Any] | None:
         """Give what its answer carries, if its client asked."""

@@ -56,7 +56,14 @@ class SavePlanner:
     Recurrent states are offered only where vLLM hands them over, and are copied in that very step.
     """
 
-    def __init__(self, grid: Grid, world: int, kv_blocks: int, counters: Counters) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        world: int,
+        kv_blocks: int,
+        counters: Counters,
+        saw: Callable[[Any, Group, Sequence[int]], None] = lambda *_: None,
+    ) -> None:
         self._grid = grid
         self._attention = [group for group in grid.groups if not group.is_state]
         self._states = {group.index: group for group in grid.groups if group.is_state}
@@ -65,6 +72,7 @@ class SavePlanner:
         self._tails = {group.index: group.tail for group in grid.groups}
         self._world = world
         self._counters = counters
+        self._saw = saw
         # The engine's cache holds no more than this, so the oldest is lost where more waits.
         self._waiting_max = max(1, kv_blocks) * max(1, len(self._attention))
         self._pool: Any = None
@@ -143,6 +151,7 @@ class SavePlanner:
                 self._lose(self._waiting.popleft())
             item = self._item(request, group, index, block_id)
             self._waiting.append(_Waiting(item, cursor, self._step))
+            self._saw(request, group, (index,))
             self._stuck_at_s = None  # a long step is no wait for slots
 
     def offer_state(

@@ -13,6 +13,7 @@ from tierkv.connectors.vllm.answers import Given, answer, wish_of
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.events import StorageEvents
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import prompt_work
 from tierkv.connectors.vllm.generation import Generations
@@ -81,8 +82,9 @@ class SchedulerShim:
         self._tables = compat.BlockTables()
         self._requests: dict[str, RequestState] = {}
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
+        self.events = StorageEvents(config, kv_cache_config, self._grid, self.counters)
         self._saves = SavePlanner(
-            self._grid, self._world, kv_cache_config.num_blocks, self.counters
+            self._grid, self._world, kv_cache_config.num_blocks, self.counters, self.events.saw
         )
         self._offers = StepOffers(self._saves, self._naming, self._requests, self.counters)
         self.owed = Owed(self.failures, self._grid, self._requests, self._loads, self._saves)
@@ -112,15 +114,19 @@ class SchedulerShim:
 
     def on_frame(self, frame: Frame) -> None:
         """Pass the progress of plans on."""
+        self.events.hear(frame)
         self._book.on_frame(frame)
         self._idle.hear()
 
     def on_close(self) -> None:
         """Forget every plan vLLM has not admitted."""
         self._book.closed()
+        self.events.lost()
         self._idle.hear()
 
     def _reports(self) -> Frame:
+        if self.events.is_on and (audit := self.events.question()) is not None:
+            self._channel.send(audit)
         return {**self._unasked.take(), **self._naming.report()}
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
@@ -215,16 +221,10 @@ class SchedulerShim:
                 return self._idle.ask_again()
             self.counters.add("restores_cut_short")
         if ready == 0:
-            self._count_miss(state, plan)
+            state.count_miss(plan, self.counters)
             return _NOTHING
         state.offer = (plan, start)
         return self._truth.choose(plan, start, ready, is_idle=len(self._requests) == 1), True
-
-    def _count_miss(self, state: RequestState, plan: Plan) -> None:
-        """Count, once for each admission, why a request that asked got nothing."""
-        if not state.is_missed and plan.done_reason != "complete":
-            state.is_missed = True
-            self.counters.add(f"misses_{plan.why or plan.done_reason or 'deadline'}")
 
     def _give_up(self, state: RequestState) -> Match:
         state.gave_up = True
@@ -267,8 +267,8 @@ class SchedulerShim:
             return
         state.offer = None
         self._truth.admitted(request, plan)
-        taken = num_external_tokens
-        note_admission(state, plan, start, taken, asked_at_s=asked_at_s, counters=self.counters)
+        note_admission(state, plan, (start, num_external_tokens), asked_at_s, self.counters)
+        self.events.restored(state.request, plan, start + num_external_tokens)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
         """See RequestState.hit_sources."""
@@ -364,7 +364,7 @@ class SchedulerShim:
 
     def has_pending_work(self) -> bool:
         """Tell whether the engine should go on stepping: blocks of ours are referenced or being copied."""
-        return self._saves.has_work or len(self._loads) > 0
+        return self._saves.has_work or len(self._loads) > 0 or self.events.has_news
 
     def has_pending_block_frees(self) -> bool:
         """Tell whether waiting a step frees engine blocks."""

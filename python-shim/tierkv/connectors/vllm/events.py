@@ -1,0 +1,204 @@
+"""Owns what subscribers of this engine's KV-cache events hear of vaults: what one holds, and what none does."""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tierkv.connectors.vllm import compat, event_structs, limits
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.plans import Plan
+from tierkv.connectors.vllm.specs import Group
+
+_Key = tuple[int, bytes]
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block as an event describes it; `asks`: how often no vault held it in a row."""
+
+    group: Group
+    block_hash: bytes
+    parent: bytes | None
+    tokens: list[int]
+    asks: int = 0
+
+    @property
+    def key(self) -> _Key:
+        return self.group.index, self.block_hash
+
+
+@dataclass(slots=True)
+class _Audit:
+    """One question to the sidecar, and the blocks in its order."""
+
+    number: int
+    blocks: list[_Block] = field(default_factory=list)
+
+
+class StorageEvents:
+    """Claims what vaults themselves say they hold, and withdraws it once they do not.
+
+    Every second some blocks are asked for: those just saved or restored, and in turn those that are claimed. So a block
+    that was evicted, flushed or lost with its vault is withdrawn, whatever became of it, and a vault that does not
+    answer holds nothing. Off unless the engine publishes events; blocks named by more than tokens are not told.
+    """
+
+    def __init__(self, config: Any, kv_cache_config: Any, grid: Grid, counters: Counters) -> None:
+        self.is_on = compat.publishes_events(config)
+        #: `take` has something to give.
+        self.has_news = False
+        self._kinds = event_structs.spec_kinds(kv_cache_config) if self.is_on else {}
+        self._grid = grid
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[_Key, _Block] = OrderedDict()
+        self._claimed: OrderedDict[_Key, _Block] = OrderedDict()
+        self._news: deque[tuple[bool, _Block]] = deque()
+        self._audit: _Audit | None = None
+        self._number = 0
+
+    # --- the engine's thread -------------------------------------------------------------------
+
+    def saw(self, request: Any, group: Group, indices: Iterable[int]) -> None:
+        """Hear of blocks of a request that a vault may hold now or soon."""
+        if not self.is_on or group.tail or group.is_state or event_structs.hashes_more(request):
+            return
+        size, grid = group.block_tokens, self._grid
+        with self._lock:
+            for index in indices:
+                block_hash = grid.block_hash(request, group, index)
+                if (group.index, block_hash) in self._claimed:
+                    continue
+                parent = grid.block_hash(request, group, index - 1) if index else None
+                tokens = list(request.all_token_ids[index * size : (index + 1) * size])
+                self._wait(_Block(group, block_hash, parent, tokens))
+
+    def restored(self, request: Any, plan: Plan, end_tokens: int) -> None:
+        """Hear that a request's beginning was restored: vaults may hold it for this engine, too."""
+        for part in plan.groups.values() if self.is_on else ():
+            self.saw(request, part.group, range(end_tokens // part.group.block_tokens))
+
+    def _wait(self, block: _Block) -> None:
+        self._waiting[block.key] = block
+        if len(self._waiting) > limits.EVENT_BLOCKS_MAX:
+            self._waiting.popitem(last=False)
+            self._counters.add("dropped_event_blocks")
+
+    def take(self) -> list[Any]:
+        """Give vLLM's events of what changed since the last call, in order."""
+        with self._lock:
+            news = list(self._news)
+            self._news.clear()
+            self.has_news = False
+        events: list[Any] = []
+        run: list[_Block] = []
+        for is_held, block in news:
+            follows = bool(run) and is_held and block.parent == run[-1].block_hash
+            if run and not (follows and block.group is run[-1].group):
+                events.append(self._stored(run))
+                run = []
+            if is_held:
+                run.append(block)
+            else:
+                events.append(event_structs.removed_event([block.block_hash], block.group.index))
+        if run:
+            events.append(self._stored(run))
+        self._counters.add("storage_events", len(events))
+        return events
+
+    def _stored(self, run: list[_Block]) -> Any:
+        first = run[0]
+        return event_structs.stored_event(
+            [block.block_hash for block in run],
+            first.parent,
+            [token for block in run for token in block.tokens],
+            block_tokens=first.group.block_tokens,
+            group=first.group.index,
+            kind=self._kinds.get(first.group.index),
+        )
+
+    # --- the helper thread -------------------------------------------------------------------
+
+    def question(self) -> Frame | None:
+        """Give the next `audit` frame; None while one is open, or without any block."""
+        with self._lock:
+            if self._audit is not None or not (self._waiting or self._claimed):
+                return None
+            self._number += 1
+            self._audit = _Audit(self._number)
+            for table in (self._waiting, self._claimed):
+                for _ in range(min(len(table), limits.AUDIT_BLOCKS_MAX // 2)):
+                    key, block = table.popitem(last=False)
+                    table[key] = block
+                    self._audit.blocks.append(block)
+            self._audit.blocks.sort(key=lambda block: block.group.index)
+            by_group: dict[int, list[_Block]] = {}
+            for block in self._audit.blocks:
+                by_group.setdefault(block.group.index, []).append(block)
+        groups = [
+            {
+                "group": index,
+                "class": blocks[0].group.record_class,
+                "hashes": b"".join(block.block_hash for block in blocks),
+                "from": 0,
+            }
+            for index, blocks in by_group.items()
+        ]
+        return {"t": "audit", "n": self._number, "groups": groups}
+
+    def hear(self, frame: Frame) -> None:
+        """Take the answer to the last question; other frames are none of ours."""
+        if frame["t"] != "audited":
+            return
+        held = {part["group"]: part["held"] for part in frame["groups"]}
+        with self._lock:
+            audit = self._audit
+            if audit is None or audit.number != frame["n"]:
+                return
+            self._audit = None
+            place: dict[int, int] = {}
+            for block in audit.blocks:
+                index = place.get(block.group.index, 0)
+                place[block.group.index] = index + 1
+                bits = held.get(block.group.index, b"")
+                is_held = index // 8 < len(bits) and bool(bits[index // 8] >> (index % 8) & 1)
+                self._judge(block, is_held=is_held)
+
+    def _judge(self, block: _Block, *, is_held: bool) -> None:
+        is_waiting, is_claimed = block.key in self._waiting, block.key in self._claimed
+        if is_held and is_waiting:  # one in neither table was pushed out meanwhile
+            del self._waiting[block.key]
+            self._claimed[block.key] = block
+            block.asks = 0
+            self._tell(block, is_held=True)
+            if len(self._claimed) > limits.EVENT_BLOCKS_MAX:
+                _, oldest = self._claimed.popitem(last=False)
+                self._tell(oldest, is_held=False)
+        elif is_claimed and not is_held:
+            self._withdraw(block)
+        elif is_waiting:
+            block.asks += 1
+            if block.asks >= limits.AUDITS_UNHELD_MAX:
+                del self._waiting[block.key]
+
+    def _withdraw(self, block: _Block) -> None:
+        """It may be offered to a vault again, so it is asked for some more times."""
+        del self._claimed[block.key]
+        block.asks = 0
+        self._wait(block)
+        self._tell(block, is_held=False)
+
+    def _tell(self, block: _Block, *, is_held: bool) -> None:
+        self._news.append((is_held, block))
+        self.has_news = True
+
+    def lost(self) -> None:
+        """Hear that the connection ended: without a sidecar no vault can be reached from here."""
+        with self._lock:
+            self._audit = None
+            for block in list(self._claimed.values()):
+                self._withdraw(block)

@@ -1,0 +1,54 @@
+// Owns the question "do vaults hold these blocks now?", asked for an engine that tells others of it; the arena is no vault.
+import { HASH_BYTES, newBitmap } from "../../block.ts";
+import type { Namespace } from "../../block.ts";
+import { AUDIT_TIMEOUT_MS } from "../../limits-again.ts";
+import type { Logger } from "../../log.ts";
+import { newSidecarCounters } from "../../metrics.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import type { Audit, SidecarMessage } from "../socket/messages.ts";
+import type { Quarantine } from "../vaults/quarantine.ts";
+import type { LookupGates } from "../vaults/vaults.ts";
+import { lookUp } from "./lookup.ts";
+
+export interface AuditContext {
+  namespace: Namespace | null;
+  shards: number;
+  gates: LookupGates;
+  quarantine: Pick<Quarantine, "has">;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** What is asked for is no prompt, so its places do not say which vault of a pool holds it: each is asked. */
+const ALONE = { ownersOf: () => new Uint8Array(0) };
+
+/** The answer, which never fails. A vault that does not answer holds nothing, nor does a name that is not believed. */
+export async function audit({ n, groups }: Audit, context: AuditContext): Promise<SidecarMessage> {
+  const { namespace, shards, gates, quarantine, counters, logger } = context;
+  const found = groups.map(({ group, hashes }) => ({
+    group,
+    held: newBitmap(hashes.length / HASH_BYTES),
+  }));
+  counters.add("audits");
+  if (namespace === null || quarantine.has(namespace)) return { t: "audited", n, groups: found };
+  const each = Array.from({ length: Math.max(gates.kv.length, gates.ssm.length) }, (_, vault) =>
+    lookUp(groups, {
+      namespace,
+      shards,
+      shelf: null,
+      pools: { kv: ALONE, ssm: ALONE },
+      gates: { kv: gates.kv.slice(vault, vault + 1), ssm: gates.ssm.slice(vault, vault + 1) },
+      isWanted: () => true,
+      timeoutMs: AUDIT_TIMEOUT_MS,
+      // What requests look up is counted, and this is no request.
+      counters: newSidecarCounters(),
+      logger,
+    }),
+  );
+  for (const { held } of await Promise.all(each)) {
+    for (const [at, { held: all }] of found.entries()) {
+      held[at]?.forEach((bits, byte) => (all[byte] = (all[byte] ?? 0) | bits));
+    }
+  }
+  return { t: "audited", n, groups: found };
+}

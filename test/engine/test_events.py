@@ -1,0 +1,117 @@
+"""KV-cache events of the storage tier, heard by a real subscriber: what vaults hold, and what they do not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import zmq
+from harness.models import PLAIN, Models, prompt
+from harness.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+BLOCK = 32
+BLOCKS = 5
+TEXT = prompt(71, BLOCKS * BLOCK + 1)
+OTHER = prompt(72, BLOCKS * BLOCK + 1)
+
+Event = dict[str, Any]
+
+
+class Subscriber:
+    """Hears an engine's events as any router does; keeps what the storage tier holds by them."""
+
+    def __init__(self, place: str) -> None:
+        self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
+        self._socket.subscribe(b"")
+        self._socket.connect(place)
+        self.engine: dict[int, Event] = {}
+        self.storage: dict[int, Event] = {}
+
+    def hear(self) -> None:
+        while self._socket.poll(0):
+            _, _, payload = self._socket.recv_multipart()
+            for event in msgspec.msgpack.decode(payload)[1]:
+                self._take(event)
+
+    def _take(self, event: Event) -> None:
+        is_storage = event.get("medium") == "STORAGE"
+        if is_storage:
+            assert (event["locality"], event["ownership"]) == ("REMOTE", "tierkv")
+        held = self.storage if is_storage else self.engine
+        if event["type"] == "BlockRemoved":
+            for name in event["block_hashes"]:
+                del held[name]  # whoever withdraws has claimed before
+        elif event["type"] == "BlockStored":
+            size, parent = event["block_size"], event["parent_block_hash"]
+            for at, name in enumerate(event["block_hashes"]):
+                tokens = event["token_ids"][at * size : (at + 1) * size]
+                held[name] = {"tokens": tokens, "parent": parent, "group": event.get("group_idx")}
+                parent = name
+
+    def wait(self, blocks: int, engine: Engine) -> None:
+        """Until the storage tier holds so many blocks; vLLM publishes with a step, so the engine is given some."""
+
+        def has() -> bool:
+            engine.call("generate", prompts=[[1, 2, 3]], max_tokens=1)
+            self.hear()
+            return len(self.storage) == blocks
+
+        try:
+            wait_until(has, f"{blocks} blocks in the storage tier")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it has {len(self.storage)}") from None
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+@pytest.fixture(scope="module")
+def subscriber(folder: Path) -> Iterator[Subscriber]:
+    made = Subscriber(f"ipc://{folder}/events.sock")
+    yield made
+    made.close()
+    (folder / "events.sock").unlink(missing_ok=True)  # vLLM leaves it behind
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster()
+
+
+@pytest.fixture(scope="module")
+def engine(
+    engines: Engines, cluster: Cluster, models: Models, folder: Path, subscriber: Subscriber
+) -> Engine:
+    events = {"enable_kv_cache_events": True, "publisher": "zmq"}
+    events["endpoint"] = f"ipc://{folder}/events.sock"
+    options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype, "block_size": BLOCK}
+    options["kv_transfer_config"] = cluster.transfer_config
+    line = ["--kv-events-config", json.dumps(events)]
+    return engines.start(vllm=options, launch_line=line).wait_up()
+
+
+def test_a_subscriber_hears_what_a_vault_holds_and_when_it_does_not(
+    engine: Engine, cluster: Cluster, subscriber: Subscriber
+) -> None:
+    engine.call("generate", prompts=[TEXT])
+    subscriber.wait(BLOCKS, engine)
+    chain = sorted(subscriber.storage.values(), key=lambda block: TEXT.index(block["tokens"][0]))
+    assert sorted(token for block in chain for token in block["tokens"]) == sorted(TEXT[:-1])
+    for name, block in subscriber.storage.items():
+        assert subscriber.engine[name] == block  # the names are those of the engine's own blocks
+    assert cluster.command("flush", "--yes")[0] == 0
+    subscriber.wait(0, engine)
+    engine.call("generate", prompts=[OTHER])
+    subscriber.wait(BLOCKS, engine)
+    cluster.vault.kill()
+    subscriber.wait(0, engine)
+    assert len(subscriber.engine) >= 2 * BLOCKS  # the engine's own cache is another thing

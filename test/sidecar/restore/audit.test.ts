@@ -1,0 +1,50 @@
+// Owns the proof that an audit says what vaults hold: any vault of a pool, none that is silent, and nothing of a quarantined name.
+import { expect, test } from "vitest";
+import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
+import { createLogger } from "../../../src/log.ts";
+import { newSidecarCounters } from "../../../src/metrics.ts";
+import { audit } from "../../../src/sidecar/restore/audit.ts";
+import type { LookupGate } from "../../../src/sidecar/vaults/vaults.ts";
+
+const NAMESPACE = toNamespace(Buffer.alloc(32, 7));
+const HASHES = Buffer.concat([1, 2, 3].map((byte) => Buffer.alloc(HASH_BYTES, byte)));
+const QUESTION = {
+  t: "audit" as const,
+  n: 9,
+  groups: [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }],
+};
+
+/** A vault that answers with these bits; null: not at all. */
+function vault(bits: number | null): LookupGate {
+  const lookup = () =>
+    bits === null ? Promise.reject(new Error("down")) : Promise.resolve(Buffer.from([bits]));
+  return { address: "vault", lookup } as unknown as LookupGate;
+}
+
+async function bitsOf(vaults: readonly LookupGate[], isQuarantined = false): Promise<number> {
+  const answer = await audit(QUESTION, {
+    namespace: NAMESPACE,
+    shards: 1,
+    gates: { kv: vaults, ssm: [] },
+    quarantine: { has: () => isQuarantined },
+    counters: newSidecarCounters(),
+    logger: createLogger("test", { level: "silent" }),
+  });
+  if (answer.t !== "audited") throw new Error(`answered ${answer.t}`);
+  expect(answer.n).toBe(9);
+  return answer.groups[0]?.held[0] ?? -1;
+}
+
+test("what any vault of a pool holds is held", async () => {
+  expect(await bitsOf([vault(0b001), vault(0b100)])).toBe(0b101);
+});
+
+test("a vault that does not answer holds nothing, and the others are heard", async () => {
+  expect(await bitsOf([vault(null), vault(0b010)])).toBe(0b010);
+  expect(await bitsOf([vault(null)])).toBe(0);
+});
+
+test("nothing is held under a name that is not believed, nor without a vault", async () => {
+  expect(await bitsOf([vault(0b111)], true)).toBe(0);
+  expect(await bitsOf([])).toBe(0);
+});
