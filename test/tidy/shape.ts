@@ -53,6 +53,7 @@ const RUST_GOOD = {
   "crates/Cargo.toml": "[workspace.lints.clippy]\npedantic = 'deny'\n",
   "crates/core/Cargo.toml": "[lints]\nworkspace = true\n",
   "crates/node/Cargo.toml": "[lints]\nworkspace = true\n",
+  "crates/shm/Cargo.toml": "[lints]\nworkspace = true\n",
 };
 
 const rustLints: Rule = {
@@ -67,7 +68,7 @@ const rustLints: Rule = {
     if (!/^pedantic\s*=/m.test(text("crates/Cargo.toml"))) {
       breaches.push("crates/Cargo.toml: clippy's pedantic lints are not on");
     }
-    for (const member of ["core", "node"]) {
+    for (const member of ["core", "node", "shm"]) {
       if (!/^\[lints\]\nworkspace = true/m.test(text(`crates/${member}/Cargo.toml`))) {
         breaches.push(`crates/${member}/Cargo.toml: does not take the workspace's lints`);
       }

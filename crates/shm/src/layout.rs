@@ -1,0 +1,209 @@
+//! Owns where everything lies in a region, version 1: offsets from its start, never pointers, all of it little-endian.
+
+use tierkv_core::crc32c;
+use tierkv_core::error::{Code, Error, Result};
+
+/// First bytes of a region.
+pub const MAGIC: [u8; 8] = *b"TKVSHM\0\0";
+/// Version of the layout described here.
+pub const VERSION: u32 = 1;
+/// A cache line: what one write-back moves. Nothing that two sides own shares one.
+pub const LINE_BYTES: u64 = 64;
+/// The superblock; never changed once the region has its name.
+pub const SUPERBLOCK_BYTES: u64 = 4096;
+/// What the lock may take; a pthread mutex has 40 bytes on x86-64, 48 on arm64.
+pub const LOCK_BYTES: u64 = 64;
+/// The lock, in a page of its own.
+pub const LOCK_AT: u64 = SUPERBLOCK_BYTES;
+/// Where the search for a victim goes on.
+pub const HAND_AT: u64 = LOCK_AT + LOCK_BYTES;
+/// Where the search for free chunks goes on.
+pub const NEXT_AT: u64 = HAND_AT + 8;
+/// One line per process that joined: 0, or its turn.
+pub const MEMBERS_AT: u64 = LOCK_AT + 4096;
+/// How many processes may join; an entry has a bit for each.
+pub const MEMBERS_MAX: u64 = 64;
+/// One bit per chunk.
+pub const BITMAP_AT: u64 = MEMBERS_AT + MEMBERS_MAX * LINE_BYTES;
+/// An entry of the index: one line that changes, one with the key's hashes.
+pub const ENTRY_BYTES: u64 = 2 * LINE_BYTES;
+/// Smallest chunk; also what the payload is aligned to.
+pub const CHUNK_BYTES_MIN: u64 = 4096;
+/// Most chunks of a region.
+pub const CHUNKS_MAX: u64 = 1 << 24;
+/// Entries per chunk: at most half of the table is in use, so probing stays short.
+const ENTRIES_PER_CHUNK: u64 = 2;
+
+/// The fields of an entry, as offsets from its start.
+pub mod entry {
+    /// [`EMPTY`], [`GONE`], [`FILLING`] or [`READY`]; the last that is written.
+    pub const STATE: u64 = 0;
+    /// One bit per member that reads it.
+    pub const PINS: u64 = 8;
+    /// Its first chunk.
+    pub const CHUNK: u64 = 16;
+    /// Its length in bytes; the chunks follow from it.
+    pub const BYTES: u64 = 24;
+    /// The member that fills it.
+    pub const OWNER: u64 = 32;
+    /// 1: asked for since the hand went by.
+    pub const VISITED: u64 = 40;
+    /// Group, and shard in the upper half.
+    pub const PLACE: u64 = 48;
+    /// Namespace, then block hash.
+    pub const HASHES: u64 = 64;
+
+    /// Never used: probing ends here.
+    pub const EMPTY: u64 = 0;
+    /// Free again: probing goes on.
+    pub const GONE: u64 = 1;
+    /// Chunks are set aside; the bytes are on their way.
+    pub const FILLING: u64 = 2;
+    /// Can be looked up.
+    pub const READY: u64 = 3;
+}
+
+const _: () = {
+    assert!(entry::PLACE + 8 <= LINE_BYTES, "what changes lies in one line");
+    assert!(entry::HASHES == LINE_BYTES, "the hashes have the other one");
+    assert!(entry::HASHES + 64 == ENTRY_BYTES, "two hashes of 32 bytes fill it");
+    assert!(MEMBERS_MAX == u64::BITS as u64, "a member is a bit of PINS");
+    assert!(NEXT_AT + 8 <= MEMBERS_AT, "the page of the lock holds it");
+    assert!(MEMBERS_AT == 8192 && BITMAP_AT == 12_288, "as test readers have them");
+    assert!(size_of::<usize>() == 8, "offsets are addresses' distances");
+};
+
+/// What a region is cut into; stands in its superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// The whole region.
+    pub region_bytes: u64,
+    /// One chunk.
+    pub chunk_bytes: u64,
+    /// How many.
+    pub chunks: u64,
+    /// Entries of the index: a power of two.
+    pub entries: u64,
+    /// Where the index begins.
+    pub index_at: u64,
+    /// Where the chunks begin.
+    pub payload_at: u64,
+}
+
+/// Length of the superblock's fields, its checksum among them.
+pub const FIELDS_BYTES: usize = 72;
+const CHECKED_BYTES: usize = 64;
+
+impl Layout {
+    /// How to cut a region of at most `max_bytes`.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` naming what does not go.
+    pub fn cut(max_bytes: u64, chunk_bytes: u64) -> Result<Self> {
+        if chunk_bytes < CHUNK_BYTES_MIN || !chunk_bytes.is_power_of_two() {
+            return Err(Error::bad_argument(format!(
+                "chunkBytes is {chunk_bytes}: it must be a power of two, at least {CHUNK_BYTES_MIN}"
+            )));
+        }
+        let mut chunks = (max_bytes / chunk_bytes).min(CHUNKS_MAX);
+        while chunks > 0 {
+            let layout = Self::of(chunks, chunk_bytes);
+            if layout.region_bytes <= max_bytes {
+                return Ok(layout);
+            }
+            chunks -= (layout.region_bytes - max_bytes).div_ceil(chunk_bytes).min(chunks);
+        }
+        Err(Error::bad_argument(format!(
+            "maxBytes is {max_bytes}: a region with one chunk of {chunk_bytes} bytes needs {}",
+            Self::of(1, chunk_bytes).region_bytes
+        )))
+    }
+
+    fn of(chunks: u64, chunk_bytes: u64) -> Self {
+        let entries = (chunks * ENTRIES_PER_CHUNK).next_power_of_two();
+        let bitmap_bytes = chunks.div_ceil(u64::from(u64::BITS)) * 8;
+        let index_at = (BITMAP_AT + bitmap_bytes).next_multiple_of(LINE_BYTES);
+        let payload_at = (index_at + entries * ENTRY_BYTES).next_multiple_of(CHUNK_BYTES_MIN);
+        let region_bytes = payload_at + chunks * chunk_bytes;
+        Self { region_bytes, chunk_bytes, chunks, entries, index_at, payload_at }
+    }
+
+    /// The superblock's fields.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; FIELDS_BYTES] {
+        let mut bytes = [0; FIELDS_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&u32::try_from(LOCK_BYTES).unwrap_or_default().to_le_bytes());
+        let numbers = [
+            self.region_bytes,
+            self.chunk_bytes,
+            self.chunks,
+            self.entries,
+            self.index_at,
+            self.payload_at,
+        ];
+        for (field, number) in bytes[16..CHECKED_BYTES].chunks_exact_mut(8).zip(numbers) {
+            field.copy_from_slice(&number.to_le_bytes());
+        }
+        let checksum = crc32c::checksum(&bytes[..CHECKED_BYTES]);
+        bytes[CHECKED_BYTES..CHECKED_BYTES + 4].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a superblock of a region that has `region_bytes` bytes.
+    ///
+    /// # Errors
+    /// `ARENA_FAILED` naming the first thing that is not as it must be.
+    pub fn from_bytes(bytes: &[u8; FIELDS_BYTES], region_bytes: u64) -> Result<Self> {
+        let refused = |text: String| Err(Error::new(Code::ArenaFailed, text));
+        if bytes[..8] != MAGIC {
+            return refused("this is no region of tierKV: name another file".to_owned());
+        }
+        let number = |at: usize| {
+            let mut field = [0; 8];
+            field.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(field)
+        };
+        let version = number(8) & u64::from(u32::MAX);
+        if version != u64::from(VERSION) {
+            return refused(format!(
+                "the region has version {version}, this program reads {VERSION}: remove the file"
+            ));
+        }
+        let checksum = crc32c::checksum(&bytes[..CHECKED_BYTES]);
+        if number(CHECKED_BYTES) != u64::from(checksum) {
+            return refused("the region's superblock is damaged: remove the file".to_owned());
+        }
+        let (chunk_bytes, chunks) = (number(24), number(32));
+        if chunk_bytes < CHUNK_BYTES_MIN
+            || !chunk_bytes.is_power_of_two()
+            || !(1..=CHUNKS_MAX).contains(&chunks)
+        {
+            return refused("the region's superblock is impossible: remove the file".to_owned());
+        }
+        let layout = Self::of(chunks, chunk_bytes);
+        if layout.to_bytes() != *bytes {
+            return refused("the region's superblock is impossible: remove the file".to_owned());
+        }
+        if layout.region_bytes != region_bytes {
+            return refused(format!(
+                "the region has {region_bytes} bytes, its superblock says {}: remove the file",
+                layout.region_bytes
+            ));
+        }
+        Ok(layout)
+    }
+
+    /// Where a chunk begins.
+    #[must_use]
+    pub fn chunk_at(&self, chunk: u64) -> u64 {
+        self.payload_at + chunk * self.chunk_bytes
+    }
+
+    /// Where an entry begins.
+    #[must_use]
+    pub fn entry_at(&self, entry: u64) -> u64 {
+        self.index_at + entry * ENTRY_BYTES
+    }
+}

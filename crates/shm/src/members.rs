@@ -1,0 +1,73 @@
+//! Owns who has joined a region, and what the dead leave behind: pins, half-filled entries, bits of the bitmap.
+
+use tierkv_core::error::{Code, Error, Result};
+
+use crate::layout::{LINE_BYTES, MEMBERS_AT, MEMBERS_MAX, entry};
+use crate::table::Table;
+use crate::visibility::Fabric;
+
+impl<F: Fabric> Table<'_, F> {
+    fn member_at(member: u64) -> u64 {
+        MEMBERS_AT + member * LINE_BYTES
+    }
+
+    /// Takes a free place, and clears what its last owner left.
+    pub fn join(&self) -> Result<u64> {
+        for member in 0..MEMBERS_MAX {
+            if self.fabric.claim(member)? {
+                self.bury(1 << member);
+                self.seen.set(Self::member_at(member), 1);
+                return Ok(member);
+            }
+        }
+        Err(Error::new(
+            Code::NoMemory,
+            format!("{MEMBERS_MAX} processes have this region open: end one, or make another"),
+        ))
+    }
+
+    /// Frees what dead members hold; `me` is not asked about, because a lock of one's own looks vacant.
+    pub fn sweep(&self, me: u64) {
+        let dead = (0..MEMBERS_MAX)
+            .filter(|member| *member != me && self.seen.word(Self::member_at(*member)) != 0)
+            .filter(|member| self.fabric.is_vacant(*member))
+            .fold(0, |dead, member| dead | 1 << member);
+        if dead != 0 {
+            self.bury(dead);
+            for member in (0..MEMBERS_MAX).filter(|member| dead >> member & 1 == 1) {
+                self.seen.set(Self::member_at(member), 0);
+            }
+        }
+    }
+
+    fn bury(&self, dead: u64) {
+        for index in 0..self.layout.entries {
+            match self.state(index) {
+                entry::FILLING if dead >> self.field(index, entry::OWNER) & 1 == 1 => {
+                    self.drop_entry(index);
+                }
+                entry::READY => {
+                    let pins = self.field(index, entry::PINS);
+                    if pins & dead != 0 {
+                        self.set_field(index, entry::PINS, pins & !dead);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Makes the region whole after an owner of the lock died: half-filled entries of the dead go, and the bitmap follows from
+    /// the entries, because these are right at every single write.
+    pub fn repair(&self, me: u64) {
+        self.sweep(me);
+        for word in 0..self.bitmap_words() {
+            self.set_bitmap_word(word, 0);
+        }
+        for index in 0..self.layout.entries {
+            if self.is_used(index) {
+                self.mark(index, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Owns index and bitmap of a region, under its lock: linear probing, free chunks, and who gives way (a second chance).
+
+use tierkv_core::key::RecordKey;
+
+use crate::layout::{BITMAP_AT, HAND_AT, Layout, NEXT_AT, entry};
+use crate::visibility::{Fabric, Seen};
+
+const WORD_BITS: u64 = u64::BITS as u64;
+/// Spreads hashes that are not uniform, too (2^64 by the golden ratio).
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// A key as words of an entry.
+pub(crate) struct Words {
+    place: u64,
+    hashes: [u64; 8],
+}
+
+impl Words {
+    pub fn of(key: &RecordKey) -> Self {
+        let mut hashes = [0; 8];
+        let bytes =
+            key.namespace.as_chunks::<8>().0.iter().chain(key.block_hash.as_chunks::<8>().0);
+        for (word, bytes) in hashes.iter_mut().zip(bytes) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Self { place: u64::from(key.group) | u64::from(key.shard) << 32, hashes }
+    }
+
+    fn home(&self, entries: u64) -> u64 {
+        let mixed = self.hashes[0] ^ self.hashes[4].rotate_left(17) ^ self.place;
+        (mixed.wrapping_mul(SPREAD) >> 32) & (entries - 1)
+    }
+}
+
+/// Where a key is, or could be.
+pub(crate) struct Probe {
+    pub found: Option<u64>,
+    free: Option<u64>,
+}
+
+/// The region's books, while the lock is held.
+pub(crate) struct Table<'a, F: Fabric> {
+    pub fabric: &'a F,
+    pub seen: Seen<'a, F>,
+    pub layout: &'a Layout,
+}
+
+impl<'a, F: Fabric> Table<'a, F> {
+    pub fn new(fabric: &'a F, layout: &'a Layout) -> Self {
+        Self { fabric, seen: Seen(fabric), layout }
+    }
+
+    pub fn field(&self, index: u64, field: u64) -> u64 {
+        self.seen.word(self.layout.entry_at(index) + field)
+    }
+
+    pub fn set_field(&self, index: u64, field: u64, word: u64) {
+        self.seen.set(self.layout.entry_at(index) + field, word);
+    }
+
+    pub fn state(&self, index: u64) -> u64 {
+        self.field(index, entry::STATE)
+    }
+
+    pub fn is_used(&self, index: u64) -> bool {
+        matches!(self.state(index), entry::FILLING | entry::READY)
+    }
+
+    fn has_key(&self, index: u64, key: &Words) -> bool {
+        self.field(index, entry::PLACE) == key.place
+            && (0..)
+                .zip(&key.hashes)
+                .all(|(at, word): (u64, _)| self.field(index, entry::HASHES + at * 8) == *word)
+    }
+
+    fn next(&self, index: u64) -> u64 {
+        (index + 1) & (self.layout.entries - 1)
+    }
+
+    pub fn probe(&self, key: &Words) -> Probe {
+        let mut probe = Probe { found: None, free: None };
+        let mut index = key.home(self.layout.entries);
+        for _ in 0..self.layout.entries {
+            let state = self.state(index);
+            if matches!(state, entry::EMPTY | entry::GONE) {
+                probe.free = probe.free.or(Some(index));
+            } else if self.has_key(index, key) {
+                probe.found = Some(index);
+            }
+            if state == entry::EMPTY || probe.found.is_some() {
+                break;
+            }
+            index = self.next(index);
+        }
+        probe
+    }
+
+    /// Sets chunks aside for a key that is not there, evicting others as needed; `None`: nothing more can be evicted.
+    pub fn insert(&self, key: &Words, bytes: u64, owner: u64) -> Option<u64> {
+        let count = self.chunks_of(bytes);
+        let chunk = self.find(count).or_else(|| self.evict_for(count))?;
+        // Evicting changes where probes end.
+        let index = self.probe(key).free?;
+        for (field, word) in [
+            (entry::PINS, 0),
+            (entry::CHUNK, chunk),
+            (entry::BYTES, bytes),
+            (entry::OWNER, owner),
+            (entry::VISITED, 0),
+            (entry::PLACE, key.place),
+        ] {
+            self.set_field(index, field, word);
+        }
+        for (at, word) in (0..).zip(&key.hashes) {
+            self.set_field(index, entry::HASHES + at * 8, *word);
+        }
+        self.mark(index, true);
+        self.seen.set(NEXT_AT, chunk + count);
+        self.set_field(index, entry::STATE, entry::FILLING);
+        Some(index)
+    }
+
+    /// Takes an entry out of the index and frees its chunks, in this order: who dies in between leaves bits that a repair finds.
+    pub fn drop_entry(&self, index: u64) {
+        self.set_field(index, entry::STATE, entry::GONE);
+        self.mark(index, false);
+        let mut last = index;
+        if self.state(self.next(index)) != entry::EMPTY {
+            return;
+        }
+        // Nothing lies behind: probes may end here again. Reading the state brings it to memory before the next one changes.
+        while self.state(last) == entry::GONE {
+            self.set_field(last, entry::STATE, entry::EMPTY);
+            last = last.wrapping_sub(1) & (self.layout.entries - 1);
+        }
+    }
+
+    fn chunks_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.layout.chunk_bytes)
+    }
+
+    /// The chunks of an entry: first, and how many.
+    pub fn chunks(&self, index: u64) -> (u64, u64) {
+        let count = self.chunks_of(self.field(index, entry::BYTES));
+        (self.field(index, entry::CHUNK), count)
+    }
+
+    pub fn bitmap_words(&self) -> u64 {
+        self.layout.chunks.div_ceil(WORD_BITS)
+    }
+
+    pub fn bitmap_word(&self, word: u64) -> u64 {
+        self.seen.word(BITMAP_AT + word * 8)
+    }
+
+    pub fn set_bitmap_word(&self, word: u64, bits: u64) {
+        self.seen.set(BITMAP_AT + word * 8, bits);
+    }
+
+    /// Marks an entry's chunks as taken or free.
+    pub fn mark(&self, index: u64, taken: bool) {
+        let (mut chunk, count) = self.chunks(index);
+        let end = chunk + count;
+        while chunk < end {
+            let (word, bit) = (chunk / WORD_BITS, chunk % WORD_BITS);
+            let span = (end - chunk).min(WORD_BITS - bit);
+            let bits = (u64::MAX >> (WORD_BITS - span)) << bit;
+            let before = self.bitmap_word(word);
+            self.set_bitmap_word(word, if taken { before | bits } else { before & !bits });
+            chunk += span;
+        }
+    }
+
+    /// Free chunks in a row: from where the last search ended, then from the start.
+    fn find(&self, count: u64) -> Option<u64> {
+        let next = self.seen.word(NEXT_AT).min(self.layout.chunks);
+        self.find_in(next, self.layout.chunks, count)
+            .or_else(|| self.find_in(0, (next + count).min(self.layout.chunks), count))
+    }
+
+    fn find_in(&self, from: u64, to: u64, count: u64) -> Option<u64> {
+        let (mut run, mut chunk) = (0, from);
+        while chunk < to {
+            let bits = self.bitmap_word(chunk / WORD_BITS) >> (chunk % WORD_BITS);
+            let left = (WORD_BITS - chunk % WORD_BITS).min(to - chunk);
+            let taken = u64::from(bits.trailing_ones()).min(left);
+            if taken > 0 {
+                run = 0;
+                chunk += taken;
+                continue;
+            }
+            let free = u64::from(bits.trailing_zeros()).min(left);
+            if run + free >= count {
+                return Some(chunk - run);
+            }
+            run += free;
+            chunk += free;
+        }
+        None
+    }
+
+    fn evict_for(&self, count: u64) -> Option<u64> {
+        loop {
+            let (chunk, freed) = self.evict()?;
+            let from = chunk.saturating_sub(count);
+            let to = (chunk + freed + count).min(self.layout.chunks);
+            if let Some(found) = self.find_in(from, to, count) {
+                return Some(found);
+            }
+        }
+    }
+
+    /// Drops the first entry after the hand that nobody reads and nobody asked for since it went by; its chunks.
+    fn evict(&self) -> Option<(u64, u64)> {
+        let mut hand = self.seen.word(HAND_AT) & (self.layout.entries - 1);
+        for _ in 0..2 * self.layout.entries {
+            let index = hand;
+            hand = self.next(hand);
+            if self.state(index) != entry::READY || self.field(index, entry::PINS) != 0 {
+                continue;
+            }
+            if self.field(index, entry::VISITED) != 0 {
+                self.set_field(index, entry::VISITED, 0);
+                continue;
+            }
+            self.seen.set(HAND_AT, hand);
+            let chunks = self.chunks(index);
+            self.drop_entry(index);
+            return Some(chunks);
+        }
+        None
+    }
+
+    /// Counts, and compares bitmap with entries.
+    pub fn audit(&self) -> Audit {
+        let mut audit = Audit::default();
+        let mut marked = vec![false; usize::try_from(self.layout.chunks).unwrap_or_default()];
+        for index in (0..self.layout.entries).filter(|index| self.is_used(*index)) {
+            let ready = self.state(index) == entry::READY;
+            audit.ready += u64::from(ready);
+            audit.filling += u64::from(!ready);
+            audit.pinned += u64::from(self.field(index, entry::PINS) != 0);
+            audit.hidden += u64::from(self.probe(&self.key(index)).found != Some(index));
+            let (chunk, count) = self.chunks(index);
+            for chunk in chunk..chunk + count {
+                let mark = &mut marked[usize::try_from(chunk).unwrap_or_default()];
+                audit.shared += u64::from(std::mem::replace(mark, true));
+            }
+        }
+        for (chunk, marked) in (0..).zip(marked) {
+            let taken = self.bitmap_word(chunk / WORD_BITS) >> (chunk % WORD_BITS) & 1 == 1;
+            audit.used_chunks += u64::from(marked);
+            audit.leaked += u64::from(taken && !marked);
+            audit.unmarked += u64::from(!taken && marked);
+        }
+        audit
+    }
+
+    fn key(&self, index: u64) -> Words {
+        let word = |at: u64| self.field(index, entry::HASHES + at * 8);
+        let hashes = [0, 1, 2, 3, 4, 5, 6, 7].map(word);
+        Words { place: self.field(index, entry::PLACE), hashes }
+    }
+}
+
+/// What a region holds, and what must be 0 in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// Records that can be looked up.
+    pub ready: u64,
+    /// Records on their way.
+    pub filling: u64,
+    /// Records that somebody reads.
+    pub pinned: u64,
+    /// Chunks of all of them.
+    pub used_chunks: u64,
+    /// Chunks that are taken by nobody.
+    pub leaked: u64,
+    /// Chunks of a record that count as free.
+    pub unmarked: u64,
+    /// Chunks that two records have.
+    pub shared: u64,
+    /// Records that no probe finds.
+    pub hidden: u64,
+}
+
+impl Audit {
+    /// Whether everything that must be 0 is.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        [self.leaked, self.unmarked, self.shared, self.hidden] == [0; 4]
+    }
+}

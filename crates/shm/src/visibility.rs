@@ -1,0 +1,133 @@
+//! Owns the rules by which one side's writes become another's reads, each with its reason, and what a region asks of memory.
+
+use tierkv_core::error::Result;
+
+/// Who keeps the processors' caches together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coherence {
+    /// The hardware, as between the processors of one machine.
+    Hardware,
+    /// Nobody: each side writes its lines back, and drops them before it reads.
+    Clflush,
+}
+
+/// Each place where something must reach memory, or come from it. A test takes them away one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// A payload's lines are written back, because its reader has no other way to them.
+    PayloadWriteBack,
+    /// They have arrived before the entry says so, because who dies in between must not leave a promise without bytes.
+    PayloadFence,
+    /// A reader drops its lines of a payload, because they may be those of a record that lay there before.
+    PayloadInvalidate,
+    /// Every word of bitmap, index and members is written back when it changes, because the next owner of the lock reads it.
+    WordWriteBack,
+    /// Words are read from memory under the lock, because another side may have changed them since.
+    WordInvalidate,
+    /// Everything has arrived before the lock is given up, because the next owner begins at once.
+    UnlockFence,
+}
+
+/// All of them.
+pub const RULES: [Rule; 6] = [
+    Rule::PayloadWriteBack,
+    Rule::PayloadFence,
+    Rule::PayloadInvalidate,
+    Rule::WordWriteBack,
+    Rule::WordInvalidate,
+    Rule::UnlockFence,
+];
+
+/// What became of the lock's last owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastOwner {
+    /// Gave it up.
+    Left,
+    /// Died with it: the region is to be repaired before anything else.
+    Died,
+}
+
+/// Memory that several sides share, as one of them sees it, with its lock. Offsets are within the region: the caller has checked them.
+pub trait Fabric: Send + Sync {
+    /// Whether the caches must be kept together by hand.
+    fn coherence(&self) -> Coherence;
+    /// The aligned word at `at`.
+    fn load(&self, at: u64) -> u64;
+    /// Sets it, in one piece.
+    fn store(&self, at: u64, word: u64);
+    /// Copies into the region.
+    fn copy_in(&self, at: u64, bytes: &[u8]);
+    /// Copies out of it.
+    fn copy_out(&self, at: u64, bytes: &mut [u8]);
+    /// Begins to write the lines of these bytes back.
+    fn write_back(&self, rule: Rule, at: u64, bytes: u64);
+    /// Waits until what is being written back has arrived.
+    fn fence(&self, rule: Rule);
+    /// Drops the lines of these bytes, so that the next read comes from memory.
+    fn invalidate(&self, rule: Rule, at: u64, bytes: u64);
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// When there is none any more.
+    fn lock(&self) -> Result<LastOwner>;
+    /// The region is repaired: the lock is as good as new.
+    fn repaired(&self);
+    /// Gives the lock up.
+    fn unlock(&self);
+    /// Takes a member's place for as long as this side lives; false: somebody has it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn claim(&self, member: u64) -> Result<bool>;
+    /// Whether nobody who lives has that member's place.
+    fn is_vacant(&self, member: u64) -> bool;
+}
+
+/// The rules, over one side's memory. Everything but claims and payloads happens under the lock.
+pub(crate) struct Seen<'a, F: Fabric>(pub &'a F);
+
+impl<F: Fabric> Seen<'_, F> {
+    fn by_hand(&self) -> bool {
+        self.0.coherence() == Coherence::Clflush
+    }
+
+    /// Reads a word that others write.
+    pub fn word(&self, at: u64) -> u64 {
+        if self.by_hand() {
+            self.0.invalidate(Rule::WordInvalidate, at, 8);
+        }
+        self.0.load(at)
+    }
+
+    /// Writes a word that others read. The rest of its line goes back with it: its caller has read the line under this lock,
+    /// or writes all of it, or owns it.
+    pub fn set(&self, at: u64, word: u64) {
+        self.0.store(at, word);
+        if self.by_hand() {
+            self.0.write_back(Rule::WordWriteBack, at, 8);
+        }
+    }
+
+    /// What was written reaches memory before what follows.
+    pub fn fence(&self, rule: Rule) {
+        if self.by_hand() {
+            self.0.fence(rule);
+        }
+    }
+
+    /// Writes bytes of a payload that nobody can look up yet.
+    pub fn payload_in(&self, at: u64, bytes: &[u8]) {
+        self.0.copy_in(at, bytes);
+        if self.by_hand() {
+            self.0.write_back(Rule::PayloadWriteBack, at, bytes.len() as u64);
+        }
+    }
+
+    /// Reads bytes of a payload that is pinned.
+    pub fn payload_out(&self, at: u64, bytes: &mut [u8]) {
+        if self.by_hand() {
+            self.0.invalidate(Rule::PayloadInvalidate, at, bytes.len() as u64);
+        }
+        self.0.copy_out(at, bytes);
+    }
+}

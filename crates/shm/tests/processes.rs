@@ -1,0 +1,265 @@
+//! Tests a region between processes: at different addresses, killed at any step, opened by strangers, read by another program.
+#![cfg(target_os = "linux")]
+#![expect(clippy::cast_possible_truncation, reason = "numbers of tests are small")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/content.rs"]
+mod content;
+#[path = "support/dying.rs"]
+mod dying;
+#[path = "support/random.rs"]
+mod random;
+
+use std::env::var;
+use std::fs::{File, Permissions, remove_file, set_permissions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use content::{content, key, read};
+use dying::Dying;
+use random::Random;
+use tierkv_core::record;
+use tierkv_shm::layout::{BITMAP_AT, LOCK_AT};
+use tierkv_shm::mapping::{Mapping, Options, map, open};
+use tierkv_shm::region::{Offer, Put, Region};
+use tierkv_shm::visibility::{Coherence, Fabric};
+
+const BYTES_MAX: u64 = 40_000;
+const OPTIONS: Options =
+    Options { max_bytes: 2 << 20, chunk_bytes: 4096, coherence: Coherence::Hardware, address: 0 };
+
+/// A file's name in memory, gone in the end.
+struct Name(PathBuf);
+
+impl Name {
+    fn new(of: &str) -> Self {
+        let folder = Path::new("/dev/shm");
+        Self(folder.join(format!("tierkv-test-{of}-{}", std::process::id())))
+    }
+
+    fn open(&self) -> Region<Mapping> {
+        open(&self.0, &OPTIONS).unwrap()
+    }
+
+    /// Runs `role` of this program as another process.
+    fn child(&self, role: &str, number: u64) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env("TIERKV_SHM_CHILD", role)
+            .env("TIERKV_SHM_PATH", &self.0)
+            .env("TIERKV_SHM_NUMBER", number.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = remove_file(&self.0);
+    }
+}
+
+fn is_long() -> bool {
+    std::env::var_os("TIERKV_TEST_LONG").is_some()
+}
+
+/// What the other processes of these tests do.
+#[test]
+fn child() {
+    let Ok(role) = var("TIERKV_SHM_CHILD") else { return };
+    let path = PathBuf::from(var("TIERKV_SHM_PATH").unwrap());
+    let number: u64 = var("TIERKV_SHM_NUMBER").unwrap().parse().unwrap();
+    if role == "mixes" {
+        let address = 0x2000_0000_0000 + (number as usize) * 0x10_0000_0000;
+        let coherence = if number == 3 { Coherence::Clflush } else { Coherence::Hardware };
+        let region = open(&path, &Options { address, coherence, ..OPTIONS }).unwrap();
+        assert_eq!(region.fabric().address(), address);
+        mix(&region, number, if is_long() { 250_000 } else { 25_000 });
+    } else {
+        let (memory, bytes) = map(&path, &OPTIONS).unwrap();
+        let region = Region::join(Dying { memory, steps: 0.into(), dies_at: number }, bytes);
+        let region = region.unwrap();
+        go_through_everything(&region);
+        let steps = region.fabric().steps.load(std::sync::atomic::Ordering::Relaxed);
+        writeln!(std::io::stdout(), "steps {steps}").unwrap();
+    }
+}
+
+fn store<F: Fabric>(region: &Region<F>, number: u64) {
+    let bytes = content(number, BYTES_MAX);
+    let offer = region.reserve(&key(number), bytes.len() as u64).unwrap();
+    let Offer::Wanted(reservation) = offer else { return };
+    let (first, second) = bytes.split_at(bytes.len() / 3);
+    reservation.write(0, first).unwrap();
+    reservation.write(first.len() as u64, second).unwrap();
+    reservation.publish().unwrap();
+}
+
+fn check<F: Fabric>(region: &Region<F>, number: u64) -> bool {
+    let found = read(region, number).unwrap();
+    found.is_some_and(|bytes| {
+        assert!(bytes == content(number, BYTES_MAX), "bytes of {number}");
+        true
+    })
+}
+
+fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64) {
+    let mut random = Random::new(seed);
+    for _ in 0..operations {
+        let number = random.below(300);
+        match random.below(20) {
+            0..8 => store(region, number),
+            8..15 => _ = check(region, number),
+            15 => _ = region.remove(&key(number)).unwrap(),
+            // Given up.
+            16 => drop(region.reserve(&key(number), 5000).unwrap()),
+            _ => {
+                let keys: Vec<_> = (number..number + 8).map(key).collect();
+                region.look_up(&keys).unwrap();
+            }
+        }
+    }
+}
+
+/// Every kind of operation, evictions among them.
+fn go_through_everything<F: Fabric>(region: &Region<F>) {
+    for number in 1000..1060 {
+        store(region, number);
+    }
+    assert!(check(region, 1059));
+    let _pinned = region.pin(&key(1058)).unwrap();
+    drop(region.reserve(&key(2000), 5000).unwrap());
+    region.remove(&key(1059)).unwrap();
+    region.sweep().unwrap();
+}
+
+fn said(child: Child) -> Output {
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn four_processes_at_different_addresses_read_no_wrong_byte_and_leak_no_chunk() {
+    let name = Name::new("mixes");
+    let region = name.open();
+    let children: Vec<_> = (0..4).map(|number| name.child("mixes", number)).collect();
+    for child in children {
+        let output = said(child);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    let audit = region.audit().unwrap();
+    assert!(audit.is_sound() && audit.ready > 0, "{audit:?}");
+    assert_eq!((audit.filling, audit.pinned), (0, 0), "{audit:?}");
+}
+
+#[test]
+fn whoever_is_killed_at_any_step_leaves_others_a_whole_region() {
+    let name = Name::new("killed");
+    let region = name.open();
+    // Full from here on, so that each of the killed evicts.
+    (0..300).for_each(|number| store(&region, number));
+    let output = said(name.child("dies", u64::MAX));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let steps = text.split("steps ").nth(1).and_then(|rest| rest.split('\n').next());
+    let steps: u64 = steps.expect(&text).parse().unwrap();
+    let deaths = if is_long() { steps } else { 64 };
+    let mut died = 0;
+    for death in 0..deaths {
+        let dies_at = death * steps / deaths;
+        let output = said(name.child("dies", dies_at));
+        // What there is to do depends on what the one before left.
+        died += u64::from(!output.status.success());
+        store(&region, death);
+        assert!(check(&region, death), "step {dies_at}: {death} was stored");
+        region.sweep().unwrap();
+        let audit = region.audit().unwrap();
+        assert!(audit.is_sound(), "step {dies_at}: {audit:?}");
+        assert_eq!((audit.filling, audit.pinned), (0, 0), "step {dies_at}: {audit:?}");
+        for number in 1000..1060 {
+            check(&region, number);
+            region.remove(&key(number)).unwrap();
+        }
+        // Full again.
+        (0..300).for_each(|number| store(&region, number));
+    }
+    assert!(died * 2 > deaths, "{died} of {deaths} died");
+}
+
+#[test]
+fn a_region_that_is_not_ours_is_refused_by_name() {
+    let name = Name::new("refused");
+    let refusal = || open(&name.0, &OPTIONS).err().expect("refused").text;
+    drop(name.open());
+    let file = File::options().read(true).write(true).open(&name.0).unwrap();
+    set_permissions(&name.0, Permissions::from_mode(0o640)).unwrap();
+    assert!(refusal().contains("chmod 600"));
+    set_permissions(&name.0, Permissions::from_mode(0o600)).unwrap();
+    let bytes = file.metadata().unwrap().len();
+    file.set_len(bytes + 4096).unwrap();
+    assert!(refusal().contains("its superblock says"));
+    file.set_len(bytes).unwrap();
+    for (at, reason) in [(0, "no region"), (8, "version"), (24, "damaged"), (64, "damaged")] {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x55], at).unwrap();
+        assert!(refusal().contains(reason), "byte {at}: {}", refusal());
+        assert!(refusal().contains(&name.0.display().to_string()));
+        file.write_all_at(&byte, at).unwrap();
+    }
+    drop(name.open());
+}
+
+#[test]
+fn only_sound_records_are_stored() {
+    let name = Name::new("records");
+    let region = name.open();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../test/vectors/bf16-heads-first.record.bin");
+    let mut bytes = std::fs::read(golden).unwrap();
+    let header = record::verify(&bytes).unwrap();
+    let mut own = key(0);
+    (own.namespace, own.block_hash) = (header.namespace, header.block_hash);
+    (own.group, own.shard) = (header.group, header.shard);
+    assert!(region.put(&key(0), &bytes).is_err(), "another key");
+    bytes[200] ^= 1;
+    assert!(region.put(&own, &bytes).is_err(), "another bit");
+    assert_eq!(region.look_up(&[own]).unwrap(), [false]);
+    bytes[200] ^= 1;
+    assert_eq!(region.put(&own, &bytes).unwrap(), Put::Stored);
+    assert_eq!(region.put(&own, &bytes).unwrap(), Put::Present);
+    assert_eq!(region.look_up(&[own, key(0)]).unwrap(), [true, false]);
+}
+
+#[test]
+fn another_program_reads_the_same_layout() {
+    let name = Name::new("reader");
+    let region = name.open();
+    (0..40).for_each(|number| store(&region, number));
+    let _pinned = region.pin(&key(39)).unwrap();
+    let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reader.py");
+    let output = Command::new("python3").arg(reader).arg(&name.0).output().unwrap();
+    let audit = region.audit().unwrap();
+    let layout = region.layout();
+    let numbers = [
+        ("chunks", layout.chunks),
+        ("entries", layout.entries),
+        ("lock_at", LOCK_AT),
+        ("bitmap_at", BITMAP_AT),
+        ("ready", audit.ready),
+        ("pinned", audit.pinned),
+        ("used_chunks", audit.used_chunks),
+    ];
+    let present = (0..40).filter_map(|number| read(&region, number).unwrap());
+    let mut sums: Vec<u64> =
+        present.map(|bytes| bytes.iter().map(|byte| u64::from(*byte)).sum()).collect();
+    sums.sort_unstable();
+    let sums = sums.into_iter().map(|sum| ("sum", sum));
+    let expected: Vec<_> =
+        numbers.into_iter().chain(sums).map(|(name, number)| format!("{name} {number}")).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{errors}");
+}
