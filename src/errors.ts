@@ -80,6 +80,7 @@ const CATALOGUE = {
   DISK_FAILED: ["setup", "the vault's disk: {reason}"],
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],
+  FIDELITY_FAILED: ["setup", "{reason}"],
 
   // The other side.
   VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],

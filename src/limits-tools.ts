@@ -18,3 +18,19 @@ export const DEMO_READ_CHARS = 859;
 /** Tokens of the trained model's answers, long enough to be read; and the most it takes with its prompt. */
 export const DEMO_READ_TOKENS = 48;
 export const DEMO_READ_LEN_MAX = 4_096;
+
+// Fidelity: what restored blocks change in answers.
+export const FIDELITY_PROMPTS_DEFAULT = 50;
+export const FIDELITY_PROMPTS_MAX = 1_000;
+/** A piece of text has several blocks, whatever the tokenizer. */
+export const FIDELITY_PROMPT_CHARS = 1_200;
+export const FIDELITY_ANSWER_TOKENS = 32;
+/** As many likeliest tokens as vLLM gives unless told otherwise. */
+export const FIDELITY_LIKELIEST = 20;
+/** Nats a token, on the mean: what a lossy codec may change. */
+export const FIDELITY_KLD_MAX = 1e-4;
+export const FIDELITY_REQUEST_MS = 300_000;
+/** Saves of all prompts end within this, and are over when so many looks in a row find nothing new. */
+export const FIDELITY_SAVE_MS = 300_000;
+export const FIDELITY_POLL_MS = 250;
+export const FIDELITY_QUIET_POLLS = 4;

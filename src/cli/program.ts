@@ -12,6 +12,7 @@ import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
 import { addDoctor } from "./commands/doctor.ts";
 import { addExplain } from "./commands/explain.ts";
+import { addFidelity } from "./commands/fidelity.ts";
 import { addFlush } from "./commands/flush.ts";
 import { addGateway } from "./commands/gateway.ts";
 import { addInvite } from "./commands/invite.ts";
@@ -118,6 +119,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addBench,
     addChaos,
     addDoctor,
+    addFidelity,
     addFlush,
     addConfig,
     addCerts,

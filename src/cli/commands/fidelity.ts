@@ -1,0 +1,195 @@
+// Owns `tierkv fidelity`: what restored blocks change in the answers of the user's own model.
+import { readFileSync } from "node:fs";
+import { TierkvError } from "../../errors.ts";
+import {
+  FIDELITY_KLD_MAX,
+  FIDELITY_POLL_MS,
+  FIDELITY_PROMPT_CHARS,
+  FIDELITY_PROMPTS_DEFAULT,
+  FIDELITY_PROMPTS_MAX,
+  FIDELITY_QUIET_POLLS,
+  FIDELITY_SAVE_MS,
+} from "../../limits-tools.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import type { SidecarStatus } from "../../sidecar/status.ts";
+import { nowMs, randomId, sleep } from "../../time.ts";
+import type { Call, Registrar } from "../call.ts";
+import type { Answered } from "../engine-asker.ts";
+import { likeness } from "../likeness.ts";
+import type { Likeness } from "../likeness.ts";
+import type { SidecarLink } from "../sidecar-link.ts";
+import { showShare, table } from "../text.ts";
+
+const EXIT_OK = 0;
+const EXIT_BEYOND = 1;
+
+interface FidelityFlags {
+  engine: string;
+  text: string;
+  prompts: string;
+}
+
+export function addFidelity({ program, action }: Registrar): void {
+  program
+    .command("fidelity")
+    .summary("measure what restored blocks change in a model's answers")
+    .description(
+      "Run it on the engine's machine, while nobody else uses the engine, which needs VLLM_SERVER_DEV_MODE=1. Has each prompt\n" +
+        "answered three times: computed, from the engine's own cache, and restored by tierKV with that cache emptied. Greedy\n" +
+        "answers are compared token by token, with the probabilities of the likeliest. Exit code 1 when restored\n" +
+        "answers lie further from those of the own cache than the bound.",
+    )
+    .requiredOption("--engine <url>", "where the engine answers, like http://127.0.0.1:8000")
+    .requiredOption("--text <file>", "what the model is used for; prompts are pieces of it")
+    .option("--prompts <n>", `how many (default: ${FIDELITY_PROMPTS_DEFAULT})`)
+    .addHelpText(
+      "after",
+      "\nExample:\n  tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt",
+    )
+    .action(action(fidelity));
+}
+
+async function fidelity(call: Call<FidelityFlags>): Promise<number> {
+  const config = call.loadConfig();
+  const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
+  const { EngineAsker } = await import("../engine-asker.ts");
+  const { SidecarLink } = await import("../sidecar-link.ts");
+  const link = new SidecarLink(config.sidecar.socket);
+  try {
+    await link.hello(STATUS_TIMEOUT_MS);
+    // One request after another: what else is computed in a step changes the order of an engine's sums.
+    const engine = new EngineAsker(call.options.engine, `fidelity-${randomId()}`);
+    const model = await engine.model();
+    const computed: Answered[] = [];
+    const own: Answered[] = [];
+    // Each twice in a row, because a small cache does not keep all of them.
+    for (const prompt of prompts) {
+      computed.push(await engine.answer(model, prompt));
+      own.push(await engine.answer(model, prompt));
+    }
+    await untilSaved(link);
+    await engine.emptyCache();
+    const restored: Answered[] = [];
+    for (const prompt of prompts) restored.push(await engine.answer(model, prompt));
+    const { kvCodec } = await statusOf(link);
+    const result = judge(computed, own, restored);
+    call.print({ model, codec: kvCodec, ...result }, describe(model, kvCodec, result));
+    return result.isWithin ? EXIT_OK : EXIT_BEYOND;
+  } finally {
+    link.close();
+  }
+}
+
+export interface Verdict {
+  /** Prompts of which tierKV brought something. */
+  restored: number;
+  restoredTokens: number;
+  ownCache: Likeness;
+  tierkv: Likeness;
+  isWithin: boolean;
+}
+
+/** Against the own cache's answers, because both compute the same rest of the prompt. Throws when nothing was restored. */
+export function judge(
+  computed: readonly Answered[],
+  own: readonly Answered[],
+  restored: readonly Answered[],
+): Verdict {
+  const isBrought = restored.map(({ restoredTokens }) => restoredTokens > 0);
+  const count = isBrought.filter(Boolean).length;
+  if (count === 0) {
+    const fix = `try [restore] when = "always", and ask \`tierkv explain\``;
+    throw new TierkvError("FIDELITY_FAILED", { reason: `no prompt was restored; ${fix}` });
+  }
+  const ownCache = likeness(pairs(computed, own, isBrought));
+  const tierkv = likeness(pairs(own, restored, isBrought));
+  const restoredTokens = restored.reduce((sum, answer) => sum + answer.restoredTokens, 0);
+  const isWithin = tierkv.kldMean <= FIDELITY_KLD_MAX;
+  return { restored: count, restoredTokens, ownCache, tierkv, isWithin };
+}
+
+function pairs(
+  reference: readonly Answered[],
+  other: readonly Answered[],
+  isCompared: readonly boolean[],
+): [Answered, Answered][] {
+  return reference.flatMap((answer, index): [Answered, Answered][] => {
+    const theirs = other[index];
+    return theirs === undefined || isCompared[index] !== true ? [] : [[answer, theirs]];
+  });
+}
+
+function describe(model: string, codec: string, verdict: Verdict): string[] {
+  const head = ["answers", "same", "top-1", "KLD mean", "KLD worst", "perplexity"];
+  const rows = [
+    ["own cache, against computed", ...cells(verdict.ownCache)],
+    [`restored (${codec}), against own cache`, ...cells(verdict.tierkv)],
+  ];
+  const bound = FIDELITY_KLD_MAX.toExponential();
+  const end = verdict.isWithin
+    ? `Within the bound: the mean is at most ${bound} nats a token.`
+    : `Beyond the bound of ${bound} nats a token: write [turbo_quant] enabled = false.`;
+  const { restored, restoredTokens } = verdict;
+  return [
+    `${model}: ${restored} prompts, ${restoredTokens} of their tokens restored`,
+    ...table([head, ...rows]).map((line) => `  ${line}`),
+    end,
+  ];
+}
+
+function cells({ same, answers: all, top1, kldMean, kldMax, perplexity }: Likeness): string[] {
+  const divergences = [kldMean, kldMax].map((value) => value.toExponential(1));
+  const change = `${perplexity < 0 ? "" : "+"}${(perplexity * 100).toFixed(4)} %`;
+  return [`${same} of ${all}`, showShare(top1), ...divergences, change];
+}
+
+/** Saves are fire and forget: over when nothing is queued and no count grows. */
+async function untilSaved(link: SidecarLink): Promise<void> {
+  const startedMs = nowMs();
+  let before = "";
+  let quiet = 0;
+  while (quiet < FIDELITY_QUIET_POLLS) {
+    if (nowMs() - startedMs > FIDELITY_SAVE_MS) {
+      const reason = `the sidecar still saves after ${FIDELITY_SAVE_MS / 1000} s; is the engine in use?`;
+      throw new TierkvError("FIDELITY_FAILED", { reason });
+    }
+    await sleep(FIDELITY_POLL_MS);
+    const { saves, counters } = await statusOf(link);
+    const now = `${counters["blocks_saved"] ?? 0} ${counters["saves_present"] ?? 0}`;
+    quiet = saves.queuedBlocks === 0 && now === before ? quiet + 1 : 0;
+    before = now;
+  }
+}
+
+async function statusOf(link: SidecarLink): Promise<SidecarStatus> {
+  return (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+}
+
+function countOf(value: string | undefined): number {
+  const count = Number(value ?? FIDELITY_PROMPTS_DEFAULT);
+  if (Number.isInteger(count) && count >= 1 && count <= FIDELITY_PROMPTS_MAX) return count;
+  const reason = `--prompts ${value ?? ""}: expected a whole number from 1 to ${FIDELITY_PROMPTS_MAX}`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    const reason = `--text ${path}: cannot be read: ${String(error)}`;
+    throw new TierkvError("USAGE", { reason }, { cause: error });
+  }
+}
+
+/** Pieces of one length from the whole text, no two beginning at the same place. */
+export function piecesOf(text: string, count: number): string[] {
+  const room = text.length - FIDELITY_PROMPT_CHARS;
+  if (room < count) {
+    const reason = `--text: ${text.length} characters are too few; ${count} prompts take ${FIDELITY_PROMPT_CHARS + count}`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  return Array.from({ length: count }, (_none, index) => {
+    const start = Math.floor((index * room) / count);
+    return text.slice(start, start + FIDELITY_PROMPT_CHARS);
+  });
+}

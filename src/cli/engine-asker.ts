@@ -1,0 +1,103 @@
+// Owns what `tierkv fidelity` asks an engine over HTTP: answers with their likeliest tokens, and an empty cache.
+import { TierkvError } from "../errors.ts";
+import {
+  FIDELITY_ANSWER_TOKENS,
+  FIDELITY_LIKELIEST,
+  FIDELITY_REQUEST_MS,
+} from "../limits-tools.ts";
+import type { Step, Weighed } from "./likeness.ts";
+
+export interface Answered extends Weighed {
+  /** Prompt tokens that tierKV brought. */
+  restoredTokens: number;
+}
+
+interface Completion {
+  choices?: {
+    token_ids?: number[] | null;
+    logprobs?: { top_logprobs?: Step[] } | null;
+  }[];
+  kv_transfer_params?: { tierkv?: { restored_tokens?: number } } | null;
+}
+
+/** One engine; every method throws FIDELITY_FAILED when it does not answer as an engine with tierKV does. */
+export class EngineAsker {
+  readonly #url: string;
+  /** Keeps the prompts apart from what caches hold of them. */
+  readonly #salt: string;
+
+  constructor(url: string, salt: string) {
+    this.#url = url.replace(/\/+$/, "");
+    this.#salt = salt;
+  }
+
+  /** The name of the first model that is served. */
+  async model(): Promise<string> {
+    const { data } = (await this.#ask("/v1/models")) as { data?: { id?: string }[] };
+    const id = data?.[0]?.id;
+    if (id !== undefined) return id;
+    throw failed(`${this.#url}/v1/models names no model`);
+  }
+
+  async answer(model: string, prompt: string): Promise<Answered> {
+    const body = {
+      model,
+      prompt,
+      max_tokens: FIDELITY_ANSWER_TOKENS,
+      temperature: 0,
+      ignore_eos: true,
+      logprobs: FIDELITY_LIKELIEST,
+      return_tokens_as_token_ids: true,
+      return_token_ids: true,
+      cache_salt: this.#salt,
+      kv_transfer_params: { tierkv: {} },
+    };
+    const { choices, kv_transfer_params: params } = (await this.#ask(
+      "/v1/completions",
+      body,
+    )) as Completion;
+    const tokenIds = choices?.[0]?.token_ids;
+    const steps = choices?.[0]?.logprobs?.top_logprobs;
+    if (!tokenIds || !steps) throw failed("the engine's answer has no token ids or no logprobs");
+    return { tokenIds, steps, restoredTokens: params?.tierkv?.restored_tokens ?? 0 };
+  }
+
+  /** Empties the engine's own cache. */
+  async emptyCache(): Promise<void> {
+    const said = (await this.#ask("/reset_prefix_cache", {})) as { success?: boolean };
+    if (said.success === false) throw failed("the engine is in use: its cache cannot be emptied");
+  }
+
+  async #ask(path: string, body?: object): Promise<unknown> {
+    const headers = { "content-type": "application/json" };
+    const post = { method: "POST", headers, body: JSON.stringify(body ?? {}) };
+    let response: Response;
+    let text: string;
+    try {
+      const signal = AbortSignal.timeout(FIDELITY_REQUEST_MS);
+      response = await fetch(this.#url + path, { ...(body === undefined ? {} : post), signal });
+      text = await response.text();
+    } catch (error) {
+      throw failed(`${this.#url}${path} is not answered: ${String(error)}`, error);
+    }
+    if (response.ok) return parsed(text);
+    const fix =
+      response.status === 404 && path === "/reset_prefix_cache"
+        ? "; start the engine with VLLM_SERVER_DEV_MODE=1 in its environment"
+        : "";
+    throw failed(`the engine answers ${path} with ${response.status}: ${text.slice(0, 200)}${fix}`);
+  }
+}
+
+/** An empty body is an answer, too. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text === "" ? "{}" : text);
+  } catch (error) {
+    throw failed("the engine's answer is no JSON", error);
+  }
+}
+
+function failed(reason: string, cause?: unknown): TierkvError {
+  return new TierkvError("FIDELITY_FAILED", { reason }, { cause });
+}

@@ -1,0 +1,45 @@
+"""`tierkv fidelity` against a real server with the trained model: what it measures, and its verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.processes import ROOT
+from harness.server import Server, launch_lines
+from harness.trained import MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.processes import Cluster
+
+PROMPTS = 12
+_, WITH_VAULTS = launch_lines(ROOT / "README.md")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("codec", ["raw", "int8"])
+def test_the_command_measures_what_restored_blocks_change(
+    codec: str, new_cluster: Callable[..., Cluster], record_property: Callable[[str, Any], None]
+) -> None:
+    cluster = new_cluster(int8=codec == "int8")
+    line = [word.replace("/path/to/tierkv.toml", str(cluster.config_path)) for word in WITH_VAULTS]
+    log = cluster.folder / "server.log"
+    text = ROOT / "python-shim" / "tierkv" / "connectors" / "vllm" / "scheduler.py"
+    with Server(line, str(MODEL), log, {"VLLM_SERVER_DEV_MODE": "1"}) as server:
+        cluster.wait_restoring()
+        engine = f"http://127.0.0.1:{server.port}"
+        arguments = ["--engine", engine, "--text", str(text), "--prompts", str(PROMPTS)]
+        code, found = cluster.command("fidelity", *arguments)
+    for name, value in found.items():
+        record_property(name, value)
+    print(codec, found)
+    assert code == 0, found
+    assert (found["codec"], found["isWithin"]) == (codec, True)
+    assert found["restored"] == PROMPTS
+    tierkv = found["tierkv"]
+    if codec == "raw":
+        assert (tierkv["same"], tierkv["kldMax"]) == (PROMPTS, pytest.approx(0, abs=1e-9))
+    else:
+        assert 0 < tierkv["kldMean"] < tierkv["kldMax"]
