@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -54,6 +55,21 @@ def test_what_0_33_changed_was_found_and_each_new_method_is_known() -> None:
     }
     assert new <= {*contract.USED, *contract.LATER, *contract.KNOWN}
     assert set(contract.LATER) <= set(vars(TierKVConnector))
+
+
+@pytest.mark.nightly
+def test_the_newest_wheel_is_as_it_was_looked_at(tmp_path: Path) -> None:
+    """Fails when a release changes what the shim touches, before anybody installs it."""
+    download = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    platform = ["--platform", "manylinux_2_28_x86_64", "--python-version", "3.12"]
+    done = subprocess.run(
+        [*download, *platform, "-d", str(tmp_path), "vllm"], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("no wheel could be fetched")
+    (wheel,) = tmp_path.glob("vllm-*.whl")
+    report = probe(wheel)
+    assert not report.unseen, str(report)
 
 
 def test_a_change_of_a_release_is_named_and_ends_with_1(
