@@ -2,6 +2,8 @@
 
 pub mod layout;
 #[cfg(target_os = "linux")]
+mod lines;
+#[cfg(target_os = "linux")]
 pub mod mapping;
 mod members;
 pub mod region;

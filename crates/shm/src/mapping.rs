@@ -13,6 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use tierkv_core::error::{Code, Error, Result};
 
 use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout};
+use crate::lines;
 use crate::region::Region;
 use crate::visibility::{Coherence, Fabric, LastOwner, Rule};
 
@@ -64,7 +65,7 @@ pub fn open(path: &Path, options: &Options) -> Result<Region<Mapping>> {
 /// # Errors
 /// As `open`.
 pub fn map(path: &Path, options: &Options) -> Result<(Mapping, u64)> {
-    if options.coherence == Coherence::Clflush && !cfg!(target_arch = "x86_64") {
+    if options.coherence == Coherence::Clflush && !lines::EXIST {
         return Err(Error::bad_argument(
             "coherence \"clflush\" exists on x86-64 only: take \"hardware\"",
         ));
@@ -116,7 +117,10 @@ fn create(path: &Path, options: &Options) -> Result<()> {
     let mapping = Mapping::new(fd, layout.region_bytes, options).map_err(in_words)?;
     mapping.copy_in(0, &layout.to_bytes());
     mapping.make_lock()?;
-    mapping.flush(0, LOCK_AT + LOCK_BYTES);
+    if options.coherence == Coherence::Clflush {
+        mapping.each_line(0, LOCK_AT + LOCK_BYTES, lines::write_back);
+        lines::fence();
+    }
     match rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(in_words(errno)),
@@ -182,31 +186,12 @@ impl Mapping {
         done("pthread_mutex_init", made)
     }
 
-    /// Writes lines back and drops them, as `clflush` does both.
-    #[cfg(target_arch = "x86_64")]
-    fn flush(&self, at: u64, bytes: u64) {
+    fn each_line(&self, at: u64, bytes: u64, what: fn(*const u8)) {
         let mut line = at & !(LINE_BYTES - 1);
         while line < at + bytes {
-            // SAFETY: a line of the mapping.
-            unsafe { std::arch::x86_64::_mm_clflush(self.at(line, 1)) };
+            what(self.at(line, 1));
             line += LINE_BYTES;
         }
-        Self::barrier();
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn barrier() {
-        // SAFETY: every x86-64 has it.
-        unsafe { std::arch::x86_64::_mm_mfence() };
-    }
-
-    /// Refused when it was opened: nothing to do.
-    #[cfg(not(target_arch = "x86_64"))]
-    fn flush(&self, _at: u64, _bytes: u64) {}
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn barrier() {
-        std::sync::atomic::fence(Ordering::SeqCst);
     }
 
     fn file_lock(&self, command: i32, member: u64) -> std::io::Result<libc::flock> {
@@ -257,15 +242,16 @@ impl Fabric for Mapping {
     }
 
     fn write_back(&self, _rule: Rule, at: u64, bytes: u64) {
-        self.flush(at, bytes);
+        self.each_line(at, bytes, lines::write_back);
     }
 
     fn fence(&self, _rule: Rule) {
-        Self::barrier();
+        lines::fence();
     }
 
     fn invalidate(&self, _rule: Rule, at: u64, bytes: u64) {
-        self.flush(at, bytes);
+        self.each_line(at, bytes, lines::invalidate);
+        lines::fence();
     }
 
     fn lock(&self) -> Result<LastOwner> {

@@ -1,0 +1,71 @@
+//! Owns the instructions that bring cache lines to memory; which ones this processor has is asked once.
+
+/// Whether there are any.
+pub(crate) const EXIST: bool = cfg!(target_arch = "x86_64");
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::asm;
+    use std::arch::x86_64::{_mm_clflush, _mm_mfence};
+    use std::sync::OnceLock;
+
+    #[derive(Clone, Copy)]
+    struct Has {
+        clwb: bool,
+        clflushopt: bool,
+    }
+
+    fn has() -> Has {
+        static HAS: OnceLock<Has> = OnceLock::new();
+        *HAS.get_or_init(|| {
+            let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+            let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+            let has = |name| flags.split_whitespace().any(|flag| flag == name);
+            Has { clwb: has("clwb"), clflushopt: has("clflushopt") }
+        })
+    }
+
+    fn drop_line(line: *const u8) {
+        if has().clflushopt {
+            // SAFETY: the processor has it; the caller's line is mapped, and its bytes stay as they are.
+            unsafe { asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        } else {
+            // SAFETY: every x86-64 has it; the caller's line is mapped.
+            unsafe { _mm_clflush(line) };
+        }
+    }
+
+    pub fn write_back(line: *const u8) {
+        if has().clwb {
+            // SAFETY: the processor has it; the caller's line is mapped, and its bytes stay as they are.
+            unsafe { asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        } else {
+            drop_line(line);
+        }
+    }
+
+    pub fn invalidate(line: *const u8) {
+        drop_line(line);
+    }
+
+    pub fn fence() {
+        // SAFETY: every x86-64 has it. Not sfence, because reads must wait, too.
+        unsafe { _mm_mfence() };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{fence, invalidate, write_back};
+
+/// Never asked for: `map` refuses.
+#[cfg(not(target_arch = "x86_64"))]
+mod none {
+    pub fn write_back(_line: *const u8) {}
+    pub fn invalidate(_line: *const u8) {}
+    pub fn fence() {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use none::{fence, invalidate, write_back};
