@@ -174,6 +174,16 @@ export const NIGHTLY = [
   },
   fuzz(FUZZ_NIGHTLY_S),
   {
+    // A death at each step, a million operations, thousands of orders in which lines arrive.
+    name: "shm",
+    command: "cargo",
+    args: ["test", "-p", "tierkv-shm", "--no-fail-fast"],
+    cwd: at("crates"),
+    env: { TIERKV_TEST_LONG: "on" },
+    timeoutMs: NIGHTLY_TIMEOUT_MS,
+    count: () => cargoCounts(report("shm.log")),
+  },
+  {
     name: "sanitizers",
     checks: [
       sanitizer("asan"),

@@ -180,7 +180,7 @@ fn holds(seed: u64, without: Option<Rule>) -> bool {
 }
 
 fn seeds() -> u64 {
-    if std::env::var_os("TIERKV_TEST_LONG").is_some() { 20_000 } else { 150 }
+    if std::env::var_os("TIERKV_TEST_LONG").is_some() { 5000 } else { 150 }
 }
 
 #[test]
