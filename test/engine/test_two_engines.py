@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.engine import EngineError
 from harness.models import PLAIN, Models, prompt
+from harness.releases import MAIN, OLDEST
 from lab.checkpoint import Spec
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start:
         assert again["tokens"] == own_hit["tokens"]
         sources = "vllm:prompt_tokens_cached_by_source"
         metrics = second.call("metrics")
-        assert metrics[f"{sources}/external_unspecified"] == BLOCKS * BLOCK
-        assert metrics[f"{sources}/host"] == 2 * BLOCK
+        if MAIN != OLDEST:  # 0.28 does not tell sources apart
+            assert metrics[f"{sources}/external_unspecified"] == BLOCKS * BLOCK
+            assert metrics[f"{sources}/host"] == 2 * BLOCK
 
 
 OTHERS: dict[str, tuple[Spec, dict[str, Any]]] = {
