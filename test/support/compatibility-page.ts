@@ -163,7 +163,7 @@ function cell(line: Line, release: Release, results: Results): string {
 }
 
 export function renderCompatibilityPage(results: Results): string {
-  const head = ["", ...RELEASES];
+  const head = ["model runner V1", ...RELEASES];
   const rows = LINES.map((line) => [
     line.what,
     ...RELEASES.map((release) => cell(line, release, results)),
@@ -180,7 +180,7 @@ const INTRODUCTION = `# Models and releases
 What the tests have run, by vLLM release; generated from their outcomes (test/engine/results.json) by
 test/engine/compatibility.test.ts. For a kind of model
 "yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
-run": nothing forbids it, and no run is on record.
+run": nothing forbids it, and no run is on record. All runs are of model runner V1 on a CPU; of V2, which vLLM runs on GPUs, the calls were compared by text.
 `;
 
 const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only (\`partial_tail_offloads\`), whole boundaries came with 0.29
