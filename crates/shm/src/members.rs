@@ -57,16 +57,21 @@ impl<F: Fabric> Table<'_, F> {
         }
     }
 
-    /// Makes the region whole after an owner of the lock died: half-filled entries of the dead go, and the bitmap follows from
-    /// the entries, because these are right at every single write.
+    /// Makes the region whole after an owner of the lock died, or an entry was found damaged: what the dead half filled and what
+    /// cannot be goes, and the bitmap follows from the entries, because these are right at every single write.
     pub fn repair(&self, me: u64) {
         self.sweep(me);
         for word in 0..self.bitmap_words() {
             self.set_bitmap_word(word, 0);
         }
         for index in 0..self.layout.entries {
-            if self.is_used(index) {
+            if !self.is_used(index) {
+                continue;
+            }
+            if self.is_possible(index) {
                 self.mark(index, true);
+            } else {
+                self.drop_entry(index);
             }
         }
     }

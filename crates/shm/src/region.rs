@@ -103,7 +103,7 @@ impl<F: Fabric> Region<F> {
     pub fn look_up(&self, keys: &[RecordKey]) -> Result<Vec<bool>> {
         let locked = self.locked()?;
         let table = &locked.0;
-        Ok(keys.iter().map(|key| ready(table, key).is_some()).collect())
+        Ok(keys.iter().map(|key| ready(table, self.member, key).is_some()).collect())
     }
 
     /// Stores a whole record, which is checked before anybody can look it up.
@@ -167,7 +167,7 @@ impl<F: Fabric> Region<F> {
     pub fn pin(&self, key: &RecordKey) -> Result<Option<Pinned<'_, F>>> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let Some(index) = ready(table, key) else { return Ok(None) };
+        let Some(index) = ready(table, self.member, key) else { return Ok(None) };
         *self.pins().entry(index).or_default() += 1;
         table.set_field(index, entry::PINS, table.field(index, entry::PINS) | 1 << self.member);
         let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
@@ -182,7 +182,8 @@ impl<F: Fabric> Region<F> {
     pub fn remove(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let index = ready(table, key).filter(|index| table.field(*index, entry::PINS) == 0);
+        let index =
+            ready(table, self.member, key).filter(|index| table.field(*index, entry::PINS) == 0);
         index.inspect(|index| table.drop_entry(*index));
         Ok(index.is_some())
     }
@@ -205,9 +206,13 @@ impl<F: Fabric> Region<F> {
     }
 }
 
-fn ready<F: Fabric>(table: &Table<'_, F>, key: &RecordKey) -> Option<u64> {
+fn ready<F: Fabric>(table: &Table<'_, F>, me: u64, key: &RecordKey) -> Option<u64> {
     let index = table.probe(&Words::of(key)).found?;
     if table.state(index) != entry::READY {
+        return None;
+    }
+    if !table.is_possible(index) {
+        table.repair(me);
         return None;
     }
     if table.field(index, entry::VISITED) == 0 {

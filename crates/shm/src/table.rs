@@ -139,10 +139,18 @@ impl<'a, F: Fabric> Table<'a, F> {
         bytes.div_ceil(self.layout.chunk_bytes)
     }
 
-    /// The chunks of an entry: first, and how many.
+    /// The chunks of an entry: first, and how many; none where damage names others than there are, because writing by such
+    /// numbers would spread it.
     pub fn chunks(&self, index: u64) -> (u64, u64) {
         let count = self.chunks_of(self.field(index, entry::BYTES));
-        (self.field(index, entry::CHUNK), count)
+        let chunk = self.field(index, entry::CHUNK);
+        let end = chunk.checked_add(count);
+        if end.is_some_and(|end| end <= self.layout.chunks) { (chunk, count) } else { (0, 0) }
+    }
+
+    /// Whether an entry's bytes can be where it says.
+    pub fn is_possible(&self, index: u64) -> bool {
+        self.chunks(index).1 > 0
     }
 
     pub fn bitmap_words(&self) -> u64 {

@@ -21,7 +21,7 @@ use content::{content, key, read};
 use dying::Dying;
 use random::Random;
 use tierkv_core::record;
-use tierkv_shm::layout::{BITMAP_AT, LOCK_AT};
+use tierkv_shm::layout::{BITMAP_AT, LOCK_AT, entry};
 use tierkv_shm::mapping::{Mapping, Options, map, open};
 use tierkv_shm::region::{Offer, Put, Region};
 use tierkv_shm::visibility::{Coherence, Fabric};
@@ -210,6 +210,28 @@ fn a_region_that_is_not_ours_is_refused_by_name() {
         file.write_all_at(&byte, at).unwrap();
     }
     drop(name.open());
+}
+
+#[test]
+fn damage_in_the_index_costs_records_and_nothing_else() {
+    let name = Name::new("damaged");
+    let region = name.open();
+    (0..40).for_each(|number| store(&region, number));
+    let layout = *region.layout();
+    let file = File::options().write(true).open(&name.0).unwrap();
+    for (index, word) in (0..layout.entries).zip([u64::MAX, 1 << 40, layout.chunks].iter().cycle())
+    {
+        let field = if index % 2 == 0 { entry::CHUNK } else { entry::BYTES };
+        let word = if field == entry::BYTES { word << 20 } else { *word };
+        file.write_all_at(&word.to_le_bytes(), layout.entry_at(index) + field).unwrap();
+    }
+    for number in 0..40 {
+        assert!(!check(&region, number), "{number} cannot be where its entry says");
+    }
+    let audit = region.audit().unwrap();
+    assert!(audit.is_sound() && audit.ready == 0, "{audit:?}");
+    store(&region, 7);
+    assert!(check(&region, 7));
 }
 
 #[test]
