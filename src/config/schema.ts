@@ -94,7 +94,7 @@ export const SCHEMA: Schema = {
     fields: {
       enabled: {
         kind: boolean,
-        doc: "Store attention KV as INT8, one scale per head vector: about half the bytes of bf16, and nearly the same values. `false` stores it, and recurrent state, exactly as the engine holds it. The two never share blocks.",
+        doc: "Store attention KV as INT8, one scale per head vector: about half the bytes of bf16, and nearly the same values; `tierkv fidelity` says how near with your model. `false` stores it, and recurrent state, exactly as the engine holds it. The two never share blocks.",
         fallback: () => true,
         fallbackText: "`true`",
         example: "true",
