@@ -15,7 +15,7 @@ import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { describe } from "./commands/explain.ts";
 import { findings } from "./findings.ts";
-import { SidecarLink } from "./sidecar-link.ts";
+import type { SidecarLink } from "./sidecar-link.ts";
 
 const HERE: Address = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
 
@@ -77,7 +77,9 @@ function addressOf(config: Config, text: string): Address {
 function linked(config: Config): PageSource {
   const { socket } = config.sidecar;
   const ask = async <T>(question: (link: SidecarLink) => Promise<T>): Promise<T> => {
-    const link = new SidecarLink(socket);
+    // Loaded here: `tierkv sidecar` must be able to say that the core is missing.
+    const { SidecarLink: Link } = await import("./sidecar-link.ts");
+    const link = new Link(socket);
     try {
       await link.hello(STATUS_TIMEOUT_MS);
       return await question(link);
