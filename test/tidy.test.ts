@@ -8,7 +8,6 @@ import { IMPORT_RULES } from "./tidy/imports.ts";
 import { PYTHON_RULES } from "./tidy/python.ts";
 import { SHAPE_RULES } from "./tidy/shape.ts";
 import { fromExample, readSources } from "./tidy/sources.ts";
-import { WAIT_RULES } from "./tidy/waits.ts";
 import { WORD_RULES } from "./tidy/words.ts";
 
 const RULES = [
@@ -17,7 +16,6 @@ const RULES = [
   ...WORD_RULES,
   ...PYTHON_RULES,
   ...DOC_RULES,
-  ...WAIT_RULES,
   ...FORBIDDEN_RULES,
   ...FAULT_RULES,
   ...FAILPOINT_RULES,

@@ -222,7 +222,7 @@ test("status tells what there is", async () => {
     version: coreInfo().version,
     pid: process.pid,
     socket: socketPath,
-    vaults: { kv: null, ssm: null },
+    vaults: { kv: [], ssm: [] },
     engines: [
       {
         id: engine.id,

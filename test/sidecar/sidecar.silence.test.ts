@@ -32,7 +32,6 @@ import {
   SOON_MS,
   until,
 } from "../support/vaults.ts";
-import { WAITS_ACROSS } from "../tidy/waits.ts";
 
 vi.mock("../../src/limits-again.ts", async (load) => ({
   ...(await load<object>()),
@@ -56,13 +55,6 @@ const PAGE = 8192;
 /** What each call is given; the peers below never answer. */
 const MS = 1_000;
 const never = (): void => {};
-
-/** Waits that were seen to end. */
-const seen = new Set<string>();
-
-function ended(path: string, ...whats: string[]): void {
-  for (const what of whats) seen.add(`src/${path}: ${what}`);
-}
 
 /** Takes connections and says nothing. */
 async function openMute(): Promise<{ address: string; connections(): number }> {
@@ -106,12 +98,8 @@ test("a vault whose machine takes connections and says nothing", async () => {
     expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
     expect(client.health(MS)).rejects.toMatchObject(late),
   ]);
-  ended("client/session.ts", "this.direct", "work", "this.#greeted", "this.#sayHello");
-  ended("client/session.ts", "channel.unary");
-  ended("client/vault-client.ts", "this.#session.direct");
   const asked = { name: "mute", address: mute.address, security: null, timeoutMs: MS };
   await expect(askOnce(asked, vaultService.Peers, {})).rejects.toMatchObject(late);
-  ended("client/ask.ts", "channel.unary");
 });
 
 test("a probe that nobody answers is followed by the next", async () => {
@@ -126,7 +114,6 @@ test("a probe that nobody answers is followed by the next", async () => {
   const failure = new TierkvError("SYSTEM", { reason: "it said nothing" });
   for (let failed = 0; failed < 5; failed += 1) breaker.failed(failure);
   await until(() => probes === 3, "the third probe");
-  ended("client/breaker.ts", "this.#options.probe");
 });
 
 test("a vault that says hello and nothing else", async () => {
@@ -141,9 +128,6 @@ test("a vault that says hello and nothing else", async () => {
     expect(client.report(NAMESPACE, KEYS, "a test", MS)).rejects.toMatchObject(late),
     expect(client.stats(MS)).rejects.toMatchObject(late),
   ]);
-  ended("client/store-call.ts", "Promise.race", "ended");
-  ended("client/vault-client.ts", "attempt.channel.unary", "Promise.all", "channel.unary");
-  ended("client/vault-client.ts", "storeBatch", "runFetch", "this.#session.call");
 });
 
 test("a vault that wants records and takes none", async () => {
@@ -162,7 +146,6 @@ test("a vault that wants records and takes none", async () => {
   );
   const large = makeRecords(1, { payloadBytes: 32 * MIB });
   await expect(client.store(NAMESPACE, "kv", large, SOON_MS)).rejects.toBeInstanceOf(TierkvError);
-  ended("client/store-call.ts", "writer.write");
 });
 
 async function openSilentLanes(
@@ -185,13 +168,9 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
     landing.catch(never),
     expect(client.storeEncoded(NAMESPACE, "kv", pages.encode(), MS)).rejects.toMatchObject(late),
   ]);
-  ended("client/lanes.ts", "this.#run", "Promise");
-  ended("client/vault-client.ts", "attempt.lanes.lookup");
   const { client: other } = await openSilentLanes((socket) => void socket.resume());
   await other.hello(SOON_MS);
   expect(other.lanes).not.toBe("up");
-  ended("client/lanes.ts", "Promise.race");
-  ended("client/session.ts", "this.#lanes.offer", "this.hello");
 });
 
 test("lanes that broke at a vault that has fallen silent are not waited for, and what was stored goes another way", async () => {
@@ -217,8 +196,6 @@ test("lanes that broke at a vault that has fallen silent are not waited for, and
     late,
   );
   await until(() => hellos >= 3, "the second attempt to bring them back");
-  ended("client/lanes.ts", "this.#options.renew");
-  ended("client/vault-client.ts", "this.store");
 });
 
 const present = (_call: unknown, done: (error: null, reply: object) => void): void =>
@@ -239,10 +216,6 @@ test("a sidecar whose vault says nothing to look-ups, and one whose vault brings
     const { placed } = await engine.done(engine.prefetch(hashes));
     expect(placed.get(0) ?? []).toEqual([]);
   }
-  ended("sidecar/restore/lookup.ts", "Promise.all", "gate.lookup");
-  ended("sidecar/restore/restore.ts", "lookUp");
-  ended("sidecar/vaults/vaults.ts", "Promise", "this.#client.lookup");
-  ended("sidecar/restore/fetcher.ts", "client.land", "client.fetch");
 });
 
 test("a sidecar whose vault takes no saves lets them go, and the engine, and itself", async () => {
@@ -252,20 +225,14 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
     () => sidecar.counters.get("dropped_vault_deadline") === 4,
     "the saves to be dropped",
   );
-  ended("sidecar/save/store-queue.ts", "this.#send", "this.#client.storeEncoded");
   const way = new RightOfWay();
   way.begin();
   await way.whenFree(10);
   expect(way.isFree).toBe(false);
-  ended("sidecar/save/store-queue.ts", "this.#way.whenFree");
   engine.save(makeBlocks("b", 4, PAGE));
   engine.close();
   await until(() => sidecar.status().engines.length === 0, "the engine to have left");
-  ended("sidecar/engine/engine.ts", "Promise.all");
-  ended("sidecar/engine/seat.ts", "Promise.all");
   await sidecar.close();
-  ended("sidecar/sidecar.ts", "saver.drain");
-  ended("sidecar/shim-server.ts", "Promise");
 });
 
 test("a canary whose vault says nothing, and one whose vault takes nothing, come round again", async () => {
@@ -285,8 +252,6 @@ test("a canary whose vault says nothing, and one whose vault takes nothing, come
     expect(counters.get("canary_wrong")).toBe(0);
     expect(counters.get("canary_missing") > 0).toBe(handlers !== SILENT);
   }
-  ended("sidecar/vaults/canary.ts", "this.#checkAll", "this.#check", "this.#fetch");
-  ended("sidecar/vaults/canary.ts", "client.store", "client.fetch");
 });
 
 test("copies are looked at again where a vault does not say whether it holds them, what room it has, or that it took them", async () => {
@@ -297,8 +262,6 @@ test("copies are looked at again where a vault does not say whether it holds the
     const looks = closeAfterTest(openReoffer(client));
     await until(() => looks.count() >= 3, "the third look");
   }
-  ended("sidecar/save/reoffer.ts", "this.#look", "this.#ask", "client.lookup", "this.#offerAll");
-  ended("sidecar/save/reoffer.ts", "roomOf", "client.stats", "this.#offer", "Promise.all");
 });
 
 /** A logger that only counts what was given up, which is told at level debug. */
@@ -325,8 +288,6 @@ test("orphans whose vault says nothing when it is asked or told of them are let 
     await until(() => errors() === 1, "the call to be given up");
     expect(counters.get("orphans_demoted")).toBe(0);
   }
-  ended("sidecar/restore/orphans.ts", "asked.lookup", "told.demote");
-  ended("sidecar/vaults/vaults.ts", "this.#client.demote");
 });
 
 test("superseded states whose vault says nothing when it is told of them are let go", async () => {
@@ -342,7 +303,6 @@ test("superseded states whose vault says nothing when it is told of them are let
   superseded.note(toNamespace(NAMESPACE), [group], answer, 2 * 16);
   await until(() => errors() === 1, "the call to be given up");
   expect(counters.get("states_superseded")).toBe(0);
-  ended("sidecar/restore/superseded.ts", "told.demote");
 });
 
 test("a vault that never says whether it flushed is asked again, and left", async () => {
@@ -366,9 +326,6 @@ test("a vault that never says whether it flushed is asked again, and left", asyn
   const said = { client: "a", name: "a", blocks: 0, bytes: 0, saves: 0, leaving: false };
   const watched = client.watch(said, MS, new AbortController().signal);
   await expect(watched).rejects.toMatchObject(late);
-  ended("client/vault-client.ts", "this.#session.listen");
-  ended("sidecar/vaults/flushes.ts", "Promise.all", "this.#call", "this.#client.watch");
-  ended("sidecar/sidecar.ts", "flushes.close");
 });
 
 test("a sidecar that is told of a flush and says nothing keeps it from ending for a while", async () => {
@@ -379,8 +336,6 @@ test("a sidecar that is told of a flush and says nothing keeps it from ending fo
   await until(async () => (await admin.flush(null, SOON_MS)).sidecars.length === 1, "the sidecar");
   await watched;
   expect((await admin.flush(null, SOON_MS)).sidecars).toMatchObject([{ confirmed: false }]);
-  ended("vault/flush.ts", "vault.watchers.tell");
-  ended("vault/watchers.ts", "Promise");
 });
 
 test("a reader that takes nothing of what a vault sends it", async () => {
@@ -392,9 +347,4 @@ test("a reader that takes nothing of what a vault sends it", async () => {
   await firstMessage(reader);
   reader.on("error", never);
   await until(() => vault.counters.get("fetches_ended_early") === 1, "the vault to give up");
-  ended("vault/fetch-call.ts", "sendPlan", "writer.write");
-});
-
-test("every wait of sidecar and vault for another process was seen to end", () => {
-  expect([...seen].toSorted()).toEqual([...WAITS_ACROSS].toSorted());
 });
