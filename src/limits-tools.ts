@@ -34,3 +34,21 @@ export const FIDELITY_REQUEST_MS = 300_000;
 export const FIDELITY_SAVE_MS = 300_000;
 export const FIDELITY_POLL_MS = 250;
 export const FIDELITY_QUIET_POLLS = 4;
+
+// Plan: what a vault of some size would hold, and give back.
+/** A config.json is a few kB. */
+export const PLAN_CONFIG_BYTES_MAX = 1_048_576;
+/** Of one request of a trace: 8 million tokens in Mooncake's blocks. */
+export const PLAN_REQUEST_BLOCKS_MAX = 16_384;
+export const PLAN_LINE_CHARS_MAX = 1_048_576;
+/** Different blocks of a trace: about 600 MB of memory. */
+export const PLAN_TRACE_BLOCKS_MAX = 4_194_304;
+/** Rates that --links takes at once: columns of a table. */
+export const PLAN_LINKS_MAX = 4;
+
+/** A command that goes on for longer shows how far it is. */
+export const PROGRESS_AFTER_MS = 2_000;
+export const PROGRESS_EVERY_MS = 200;
+
+/** systemd waits so long for a process to drain (TimeoutStopSec), and a little more. */
+export const SERVICE_CALL_MS = 45_000;

@@ -78,6 +78,8 @@ export interface BenchOptions {
   tokens: number;
   /** KV of one token in the engine, all layers. */
   tokenBytes: number;
+  /** After each round; `done` of `rounds`. */
+  onRound?: (done: number) => void;
 }
 
 export async function benchVault(
@@ -101,7 +103,7 @@ export async function benchVault(
     result.lookupMs = await lookups(client);
     const count = await blockCount(client, options.bytes);
     set = await BenchSet.open(count, classes[0], { codec: byClass[classes[0]], fidelity });
-    await new Rounds(client, set, result).run(options.rounds);
+    await new Rounds(client, set, result).run(options.rounds, options.onRound);
     if (classes[0] === "kv") result.prompt = promptCost(result, options);
   } catch (error) {
     result.error = toTierkvError(error).message;
@@ -188,10 +190,13 @@ class Rounds {
   }
 
   /** All four in every round, so that what slows the machine for a while slows all of them; the first round is for nothing. */
-  async run(rounds: number): Promise<void> {
+  async run(rounds: number, onRound: (done: number) => void = () => {}): Promise<void> {
     const pageBytes = this.#set.count * BENCH_PAGE_BYTES;
     const rates: Rates = { plainFrom: [], plainTo: [], restore: [], save: [] };
-    for (let round = 0; round <= rounds; round += 1) await this.#round(round > 0 ? rates : null);
+    for (let round = 0; round <= rounds; round += 1) {
+      await this.#round(round > 0 ? rates : null);
+      onRound(round);
+    }
     const result = this.#result;
     const pagesOver = pageBytes / this.#wireBytes;
     const hasPlain = rates.plainFrom.length > 0;

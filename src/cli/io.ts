@@ -7,6 +7,8 @@ export interface Io {
   out(line: string): void;
   /** One line that is not a result. */
   err(line: string): void;
+  /** How far it is: in place of the line before, on a terminal only; empty: the line goes. */
+  progress(line: string): void;
   /** Whether there is a person to ask. */
   isInteractive: boolean;
   /** Whether results go to a terminal, where they are read and not kept. */
@@ -22,12 +24,23 @@ export function processIo(): Io {
   return {
     out: (line) => void process.stdout.write(`${line}\n`),
     err: (line) => void process.stderr.write(`${line}\n`),
+    progress: showProgress,
     isInteractive: process.stdin.isTTY && process.stderr.isTTY,
     isTerminal: process.stdout.isTTY,
     readAll,
     ask: askPerson,
     env: process.env,
   };
+}
+
+const LINE_START = "\r";
+const CLEAR_LINE = "\u001B[K";
+
+function showProgress(line: string): void {
+  const { stderr } = process;
+  if (!stderr.isTTY) return;
+  // A line that wraps cannot be taken back.
+  stderr.write(`${LINE_START}${line.slice(0, Math.max(0, stderr.columns - 1))}${CLEAR_LINE}`);
 }
 
 async function askPerson(question: string): Promise<string> {

@@ -18,6 +18,7 @@ import { addGateway } from "./commands/gateway.ts";
 import { addInvite } from "./commands/invite.ts";
 import { addJoin } from "./commands/join.ts";
 import { addPeers, addRevoke } from "./commands/peers.ts";
+import { addPlan } from "./commands/plan.ts";
 import { addSidecar } from "./commands/sidecar.ts";
 import { addStatus } from "./commands/status.ts";
 import { addTop } from "./commands/top.ts";
@@ -116,6 +117,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addStatus,
     addTop,
     addExplain,
+    addPlan,
     addBench,
     addChaos,
     addDoctor,

@@ -69,6 +69,7 @@ async function refusal(argv: readonly string[]): Promise<string> {
   const io = {
     out: (): void => {},
     err: (line: string): void => void err.push(line),
+    progress: (): void => {},
     isInteractive: false,
     isTerminal: false,
     readAll: () => Promise.resolve(""),

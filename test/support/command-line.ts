@@ -33,6 +33,7 @@ export async function runInside(
   const io: Io = {
     out: (line) => void out.push(`${line}\n`),
     err: (line) => void err.push(`${line}\n`),
+    progress: () => {},
     isInteractive: outside.answer !== undefined,
     isTerminal: outside.isTerminal ?? false,
     readAll: (charsMax) => Promise.resolve((outside.input ?? "").slice(0, charsMax + 1)),

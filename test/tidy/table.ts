@@ -73,6 +73,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   }),
   exposition: room({ types: ["sidecar", "wire"] }),
   page: room({ types: ["sidecar"], packages: ["uplot"] }),
+  plan: room({ offline: true }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
     rooms: [
@@ -85,6 +86,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "sidecar",
       "exposition",
       "page",
+      "plan",
       "demo",
       "gateway",
     ],

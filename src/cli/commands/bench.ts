@@ -11,6 +11,7 @@ import {
 } from "../../limits.ts";
 import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
+import { Progress } from "../progress.ts";
 import { VAULT_ROLES, vaultTargets } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
@@ -88,13 +89,21 @@ async function bench(call: Call<BenchFlags>): Promise<number> {
   const { inspect, troubleOf } = await import("../inspect.ts");
   const seen = await inspect(config);
   const results: VaultBench[] = [];
+  const progress = new Progress(call.io);
   // One after another: they may share a link.
-  for (const target of targets) {
+  for (const [at, target] of targets.entries()) {
     const trouble = troubleOf(seen, target.address);
+    const onRound = (done: number): void => {
+      const all = options.rounds * targets.length;
+      progress.at(at * options.rounds + done, all, `measuring ${target.address}`);
+    };
     results.push(
-      trouble === null ? await benchVault(target, config, options) : unmeasured(target, trouble),
+      trouble === null
+        ? await benchVault(target, config, { ...options, onRound })
+        : unmeasured(target, trouble),
     );
   }
+  progress.end();
   const isOk = results.every(({ error }) => error === null);
   call.print({ ok: isOk, config: config.path, targets: results }, results.flatMap(describe));
   return isOk ? EXIT_OK : EXIT_DOWN;

@@ -6,6 +6,7 @@ import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
+import { Progress } from "../progress.ts";
 import { vaultTargets } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
 
@@ -48,7 +49,9 @@ async function doctor(call: Call): Promise<number> {
   const { inspect } = await import("../inspect.ts");
   const seen = await inspect(config);
   const found = findings(seen);
-  const { vaults, links } = await measure(seen);
+  const progress = new Progress(call.io);
+  const { vaults, links } = await measure(seen, progress);
+  progress.end();
   const outlooks = (seen.sidecar?.engines ?? []).map(({ id, model, forecast }) => {
     return { engine: id, model, prompts: outlook(forecast, links) };
   });
@@ -67,17 +70,22 @@ const NO_ENGINE =
   "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.";
 
 /** Each vault that answers, one after another: they may share a link. What does not answer is among the findings. */
-async function measure({
-  config,
-  targets,
-}: Seen): Promise<{ vaults: VaultBench[]; links: LinkPaces }> {
+async function measure(
+  { config, targets }: Seen,
+  progress: Progress,
+): Promise<{ vaults: VaultBench[]; links: LinkPaces }> {
   const { benchVault } = await import("../bench-vault.ts");
   const vaults: VaultBench[] = [];
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
-  for (const target of vaultTargets(config).filter(({ address }) => up.has(address))) {
-    const bench = await benchVault(target, config, options);
+  const measured = vaultTargets(config).filter(({ address }) => up.has(address));
+  for (const [at, target] of measured.entries()) {
+    const onRound = (done: number): void => {
+      const all = DOCTOR_ROUNDS * measured.length;
+      progress.at(at * DOCTOR_ROUNDS + done, all, `measuring ${target.address}`);
+    };
+    const bench = await benchVault(target, config, { ...options, onRound });
     vaults.push(bench);
     if (bench.restore === null) continue;
     const questionMs = bench.lookupMs?.median ?? bench.callMs?.median ?? 0;

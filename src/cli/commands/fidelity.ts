@@ -17,6 +17,7 @@ import type { Call, Registrar } from "../call.ts";
 import type { Answered } from "../engine-asker.ts";
 import { likeness } from "../likeness.ts";
 import type { Likeness } from "../likeness.ts";
+import { Progress } from "../progress.ts";
 import type { SidecarLink } from "../sidecar-link.ts";
 import { showShare, table } from "../text.ts";
 
@@ -62,15 +63,25 @@ async function fidelity(call: Call<FidelityFlags>): Promise<number> {
     const model = await engine.model();
     const computed: Answered[] = [];
     const own: Answered[] = [];
+    const restored: Answered[] = [];
+    const progress = new Progress(call.io);
     // Each twice in a row, because a small cache does not keep all of them.
+    const answered = (what: string): void => {
+      const done = computed.length + own.length + restored.length;
+      progress.at(done, 3 * prompts.length, what);
+    };
     for (const prompt of prompts) {
       computed.push(await engine.answer(model, prompt));
       own.push(await engine.answer(model, prompt));
+      answered("computed, and from the engine's own cache");
     }
     await untilSaved(link);
     await engine.emptyCache();
-    const restored: Answered[] = [];
-    for (const prompt of prompts) restored.push(await engine.answer(model, prompt));
+    for (const prompt of prompts) {
+      restored.push(await engine.answer(model, prompt));
+      answered("restored");
+    }
+    progress.end();
     const { kvCodec } = await statusOf(link);
     const result = judge(computed, own, restored);
     call.print({ model, codec: kvCodec, ...result }, describe(model, kvCodec, result));

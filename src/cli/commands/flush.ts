@@ -5,11 +5,13 @@ import type { Namespace, RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import type { Config } from "../../config/config.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
+import { PROGRESS_EVERY_MS } from "../../limits-tools.ts";
 import { FLUSH_TIMEOUT_MS } from "../../limits.ts";
 import { createLogger } from "../../log.ts";
 import { tenantOf } from "../../tenant.ts";
 import type { FlushedSidecar } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
+import { Progress } from "../progress.ts";
 import { VAULT_ROLES, vaultTargets } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
 import { showBytes } from "../text.ts";
@@ -43,7 +45,8 @@ export function addFlush({ program, action }: Registrar): void {
     .option("--yes", "do not ask")
     .addHelpText(
       "after",
-      "\nWhere [sidecar] record_keys is set, flush by tenant from a machine that has the keys: only they give its name.\n" +
+      "\nWhere [sidecar] record_keys is set, flush by tenant from a machine that has\n" +
+        "the keys: only they give its name.\n" +
         "\nExample:\n  tierkv flush --target kv_cold --yes",
     )
     .action(action(flush));
@@ -62,14 +65,23 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
   const logger = createLogger("flush", {
     level: config.log.level === "debug" ? "debug" : "silent",
   });
+  const progress = new Progress(call.io);
+  let done = 0;
+  const ticker = setInterval(
+    () => progress.at(done, targets.length, "vaults, and the sidecars that hold copies"),
+    PROGRESS_EVERY_MS,
+  );
   const results = await Promise.all(
-    targets.map((target) => {
+    targets.map(async (target) => {
       const { address, classes } = target;
       const security = securityFor(config, target, logger);
       const client = new VaultClient({ address, name: classes[0], logger, lanes: 0, security });
-      return flushOne(client, target, scope, security !== null);
+      const flushed = await flushOne(client, target, scope, security !== null);
+      done += 1;
+      return flushed;
     }),
-  );
+  ).finally(() => clearInterval(ticker));
+  progress.end();
   const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
   const lines = results.flatMap(describe);
   if (scope.tenant !== 0 && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);

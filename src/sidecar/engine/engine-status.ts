@@ -1,6 +1,6 @@
 // Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
 import type { Arena } from "../../arena/arena.ts";
-import type { Forecast } from "../restore/pacer.ts";
+import type { Footprint, Forecast } from "../restore/pacer.ts";
 import type { NamingState } from "../socket/messages.ts";
 import type { Seat } from "./seat.ts";
 
@@ -22,6 +22,8 @@ export interface EngineStatus {
   fetches: number;
   /** Prompts of growing length, up to the longest it takes; empty before the arena is there. */
   forecast: Forecast[];
+  /** null: the arena is not there yet. */
+  footprint: Footprint | null;
   arena: {
     bytes: number;
     slotBytes: number;

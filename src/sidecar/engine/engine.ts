@@ -280,6 +280,7 @@ export class Engine {
       retainedBlocks: stage?.shelf.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
       forecast: stage?.pacer.forecast(this.#maxModelLen) ?? [],
+      footprint: stage?.pacer.footprint() ?? null,
       arena: stage === null ? null : arenaStatusOf(stage.arena, this.#ranks),
     };
   }

@@ -26,6 +26,14 @@ export interface Forecast {
   wireBytes: Record<RecordClass, number>;
 }
 
+/** What vaults keep, in record bytes. */
+export interface Footprint {
+  /** Of each token, in all groups that keep tokens. */
+  tokenBytes: number;
+  /** Of each boundary, in all groups that keep states. */
+  stateBytes: number;
+}
+
 export interface PacerOptions {
   pace: EnginePace;
   links: Links;
@@ -232,6 +240,18 @@ export class Pacer {
     const lengths = all.filter((tokens) => tokens < maxModelLen);
     if (lengths.length < all.length) lengths.push(maxModelLen);
     return lengths.map((tokens) => this.#forecastOf(tokens));
+  }
+
+  footprint(): Footprint {
+    const { pace, groups, shapeOf, blockBytes } = this.#options;
+    const footprint = { tokenBytes: 0, stateBytes: 0 };
+    for (const group of groups()) {
+      const { tokens, class: recordClass } = shapeOf(group);
+      const bytes = pace.wireBytes(blockBytes(group));
+      if (recordClass === "ssm") footprint.stateBytes += bytes;
+      else footprint.tokenBytes += bytes / tokens;
+    }
+    return footprint;
   }
 
   #forecastOf(tokens: number): Forecast {

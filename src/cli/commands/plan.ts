@@ -1,0 +1,238 @@
+// Owns `tierkv plan`: what a model's prompts weigh, what vaults of some size hold, and what a trace says they would bring back.
+import { readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { Option } from "commander";
+import { TierkvError } from "../../errors.ts";
+import { PLAN_CONFIG_BYTES_MAX } from "../../limits-tools.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { readModel } from "../../plan/model.ts";
+import type { ModelShape, ValueBytes } from "../../plan/model.ts";
+import { TRACE_BLOCK_TOKENS } from "../../plan/trace.ts";
+import {
+  engineBytes,
+  interpolated,
+  restoredBytes,
+  storedBytesPerToken,
+  travelS,
+} from "../../plan/weight.ts";
+import type { EngineStatus } from "../../sidecar/engine/engine-status.ts";
+import type { SidecarStatus } from "../../sidecar/status.ts";
+import type { Call, Registrar } from "../call.ts";
+import { countOf, forecastTrace, linksOf, sizeOf } from "../plan-inputs.ts";
+import {
+  describeForecast,
+  describeModel,
+  describePrompts,
+  describeReuse,
+  describeVaults,
+  reuseRows,
+} from "../plan-view.ts";
+import type { PromptRow, VaultRow, Weigher } from "../plan-view.ts";
+import { Progress } from "../progress.ts";
+
+const EXIT_OK = 0;
+const EXIT_NO_ENGINE = 1;
+const GB = 1e9;
+const VAULTS_DEFAULT = [8, 16, 32, 64, 128, 256, 512, 1024].map((size) => size * GB);
+const PROMPTS = [4096, 32_768, 131_072];
+const VALUE_BYTES: Readonly<Record<string, ValueBytes>> = { fp8: 1, bf16: 2, f32: 4 };
+
+interface PlanFlags {
+  model?: string;
+  socket?: string;
+  kvDtype?: string;
+  vault?: string;
+  links?: string;
+  prefill?: string;
+  trace?: string;
+  blockTokens?: string;
+  engineCache?: string;
+}
+
+export function addPlan({ program, action }: Registrar): void {
+  program
+    .command("plan")
+    .summary("forecast what a vault of some size would hold and save")
+    .description(
+      "With --model: from the model's config.json, what a token and whole prompts weigh, how long they travel, and how many\n" +
+        "tokens vaults hold. Without it: the same of the engines that are connected to the sidecar of this machine, and which\n" +
+        "vault would have held the blocks that they asked for again. With --trace: hit rate and seconds saved by vault size,\n" +
+        "as a memory that drops the longest unused. Nothing is started and nothing is stored.",
+    )
+    .option("--model <path>", "config.json of a Hugging Face model, or the folder it lies in")
+    .option("--socket <path>", "instead of [sidecar] socket, where --model is not given")
+    .addOption(
+      new Option(
+        "--kv-dtype <type>",
+        "values in the engine, where config.json does not say",
+      ).choices(Object.keys(VALUE_BYTES)),
+    )
+    .option("--vault <size>", "one vault size, like 24GB, instead of a table of them")
+    .option("--links <rates>", "Gb/s to reckon with (default: 1,10)")
+    .option("--prefill <rate>", "prompt tokens per second that the engine computes")
+    .option("--trace <file>", "requests in Mooncake's format, one JSON object a line")
+    .option("--block-tokens <n>", `tokens of a block of the trace (default: ${TRACE_BLOCK_TOKENS})`)
+    .option("--engine-cache <size>", "KV cache of the engine itself, whose hits need no vault")
+    .addHelpText(
+      "after",
+      "\nExample:\n  tierkv plan --model config.json --trace requests.jsonl --prefill 8000",
+    )
+    .action(action(plan));
+}
+
+async function plan(call: Call<PlanFlags>): Promise<number> {
+  const { options } = call;
+  const config = call.loadConfig();
+  const links = linksOf(options.links);
+  const pace = options.prefill === undefined ? null : countOf("--prefill", options.prefill);
+  const linear = pace === null ? null : (tokens: number): number => tokens / pace;
+  const isRunning = options.model === undefined;
+  const status = isRunning ? await ask(options.socket ?? config.sidecar.socket) : null;
+  const weighers =
+    status === null
+      ? [ofModel(shapeOf(options, config.turboQuant.enabled), linear)]
+      : status.engines.flatMap((engine) => ofEngine(engine, linear));
+  const models: Planned[] = [];
+  for (const weigher of weighers) models.push(await planFor(call, weigher, links));
+  const reuse = status === null ? null : reuseRows(status.reuse);
+  const lines = [
+    ...models.flatMap((model) => model.lines),
+    ...(weighers.length === 0 ? [NO_ENGINE] : []),
+    ...(status === null || reuse === null ? [] : describeReuse(reuse, status.reuse)),
+  ];
+  call.print({ linksBitsPerS: links, models: models.map(({ result }) => result), reuse }, lines);
+  return weighers.length === 0 ? EXIT_NO_ENGINE : EXIT_OK;
+}
+
+interface Planned {
+  result: object;
+  lines: string[];
+}
+
+async function planFor(
+  call: Call<PlanFlags>,
+  weigher: Weigher,
+  links: readonly number[],
+): Promise<Planned> {
+  const { vault } = call.options;
+  const bytes = vault === undefined ? VAULTS_DEFAULT : [sizeOf("--vault", vault)];
+  const { name, tokenBytes, stateBytes, shape } = weigher;
+  const prompts = PROMPTS.map((tokens) => promptRow(weigher, tokens, links));
+  const vaults = bytes.map((size) => ({ bytes: size, tokens: size / tokenBytes }));
+  const forecast = await forecastOf(call, weigher, vaults, links);
+  return {
+    result: { name, tokenBytes, stateBytes, shape, prompts, vaults, forecast },
+    lines: [
+      ...describeModel(weigher),
+      ...describePrompts(prompts, links),
+      ...(forecast === null
+        ? describeVaults(vaults)
+        : describeForecast(forecast, vaults, links, tokenBytes)),
+    ],
+  };
+}
+
+const NO_ENGINE = "No engine is connected to the sidecar: start one, or name a model with --model.";
+
+async function ask(socket: string): Promise<SidecarStatus> {
+  const { SidecarLink } = await import("../sidecar-link.ts");
+  const link = new SidecarLink(socket);
+  try {
+    await link.hello(STATUS_TIMEOUT_MS);
+    return (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+  } finally {
+    link.close();
+  }
+}
+
+function shapeOf({ model = "", kvDtype }: PlanFlags, isInt8: boolean): ModelShape {
+  const isFolder = statSync(model, { throwIfNoEntry: false })?.isDirectory() === true;
+  const path = isFolder ? join(model, "config.json") : model;
+  const valueBytes = kvDtype === undefined ? null : (VALUE_BYTES[kvDtype] ?? null);
+  return readModel(readConfig(path), path, { valueBytes, isInt8 });
+}
+
+function readConfig(path: string): string {
+  const fix = "name the config.json of a Hugging Face model";
+  const size = statSync(path, { throwIfNoEntry: false })?.size;
+  if (size === undefined) {
+    throw new TierkvError("CONFIG_UNREADABLE", { path, reason: "it does not exist", fix });
+  }
+  if (size > PLAN_CONFIG_BYTES_MAX) {
+    throw new TierkvError("CONFIG_UNREADABLE", { path, reason: `it has ${size} bytes`, fix });
+  }
+  return readFileSync(path, "utf8");
+}
+
+function ofModel(shape: ModelShape, computeS: Weigher["computeS"]): Weigher {
+  return {
+    name: shape.name,
+    shape,
+    tokenBytes: storedBytesPerToken(shape),
+    stateBytes: shape.states?.bytes ?? 0,
+    engineBytes: (tokens) => engineBytes(shape, tokens),
+    restoredBytes: (tokens) => restoredBytes(shape, tokens),
+    computeS,
+  };
+}
+
+/** None before its arena is there. */
+function ofEngine(engine: EngineStatus, linear: Weigher["computeS"]): Weigher[] {
+  const { model, footprint, forecast } = engine;
+  if (footprint === null) return [];
+  const wire = forecast.map(({ tokens, wireBytes: { kv, ssm } }) => ({ tokens, value: kv + ssm }));
+  const computed = forecast.flatMap(({ tokens, computeMs }) =>
+    computeMs === null ? [] : [{ tokens, value: computeMs / 1000 }],
+  );
+  return [
+    {
+      name: model,
+      shape: null,
+      tokenBytes: footprint.tokenBytes,
+      stateBytes: footprint.stateBytes,
+      engineBytes: () => null,
+      restoredBytes: interpolated(wire),
+      computeS: linear ?? (computed.length === 0 ? null : interpolated(computed)),
+    },
+  ];
+}
+
+function promptRow(weigher: Weigher, tokens: number, links: readonly number[]): PromptRow {
+  const wireBytes = weigher.restoredBytes(tokens);
+  return {
+    tokens,
+    engineBytes: weigher.engineBytes(tokens),
+    wireBytes,
+    seconds: links.map((link) => travelS(wireBytes, link)),
+    computeS: weigher.computeS?.(tokens) ?? null,
+  };
+}
+
+async function forecastOf(
+  call: Call<PlanFlags>,
+  weigher: Weigher,
+  vaults: readonly VaultRow[],
+  links: readonly number[],
+): Promise<Awaited<ReturnType<typeof forecastTrace>> | null> {
+  const { trace, blockTokens, engineCache } = call.options;
+  if (trace === undefined) return null;
+  const { shape, restoredBytes: wire, computeS } = weigher;
+  // An engine that says what it stores does not say what its own cache holds.
+  const perToken = shape === null ? null : weigher.engineBytes(1);
+  if (engineCache !== undefined && perToken === null) {
+    const reason = "--engine-cache: needs --model, which says what a token weighs in the engine";
+    throw new TierkvError("USAGE", { reason });
+  }
+  const own = engineCache === undefined ? 0 : sizeOf("--engine-cache", engineCache);
+  return await forecastTrace(
+    trace,
+    {
+      blockTokens: countOf("--block-tokens", blockTokens ?? String(TRACE_BLOCK_TOKENS)),
+      sizes: [...vaults.map(({ tokens }) => tokens), Infinity],
+      engineTokens: perToken === null ? 0 : own / perToken,
+      computeS,
+      restoreS: links.map((link) => (tokens: number) => travelS(wire(tokens), link)),
+    },
+    new Progress(call.io),
+  );
+}

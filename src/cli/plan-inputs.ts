@@ -1,0 +1,87 @@
+// Owns what `tierkv plan` is told: sizes, links, and a trace that is read line by line.
+import { createReadStream, statSync } from "node:fs";
+import type { ReadStream } from "node:fs";
+import { bytes } from "../config/kinds.ts";
+import { TierkvError } from "../errors.ts";
+import { PLAN_LINE_CHARS_MAX, PLAN_LINKS_MAX } from "../limits-tools.ts";
+import { VAULT_BYTES_MAX, VAULT_BYTES_MIN } from "../limits.ts";
+import { Forecaster } from "../plan/forecast.ts";
+import type { ForecastOptions, TraceForecast } from "../plan/forecast.ts";
+import { readRequest } from "../plan/trace.ts";
+import type { Progress } from "./progress.ts";
+import { showBytes } from "./text.ts";
+
+const GBIT = 1e9;
+const LINKS_DEFAULT = "1,10";
+
+const usage = (reason: string): TierkvError => new TierkvError("USAGE", { reason });
+
+/** Bytes of an option such as `--vault 24GB`. */
+export function sizeOf(option: string, text: string): number {
+  const parsed = bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX).parse(text, option);
+  if ("value" in parsed) return parsed.value;
+  throw usage(`${option} ${text.slice(0, 40)}: expected a size like 24GB or 24GiB`);
+}
+
+/** A whole number above 0. */
+export function countOf(option: string, text: string): number {
+  const value = Number(text);
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  throw usage(`${option} ${text.slice(0, 40)}: expected a whole number above 0`);
+}
+
+/** Bits per second of each of `1,10` (Gb/s). */
+export function linksOf(text: string = LINKS_DEFAULT): number[] {
+  const rates = text.split(",").map(Number);
+  const isGood = rates.every((rate) => rate > 0 && Number.isFinite(rate));
+  if (isGood && rates.length <= PLAN_LINKS_MAX) return rates.map((rate) => rate * GBIT);
+  const most = `at most ${PLAN_LINKS_MAX}`;
+  throw usage(`--links ${text.slice(0, 40)}: expected Gb/s like 1,10, ${most}`);
+}
+
+export const showLink = (bitsPerS: number): string => `${bitsPerS / GBIT} Gb/s`;
+
+/** Forecasts from the trace at `path`. */
+export async function forecastTrace(
+  path: string,
+  options: ForecastOptions,
+  progress: Progress,
+): Promise<TraceForecast> {
+  const forecaster = new Forecaster(options);
+  let number = 0;
+  for await (const line of linesOf(path, progress)) {
+    number += 1;
+    const request = readRequest(line, `${path}:${number}`);
+    if (request !== null) forecaster.take(request);
+  }
+  progress.end();
+  const result = forecaster.result();
+  if (result.requests > 0) return result;
+  throw unreadable(path, "it has no request");
+}
+
+function unreadable(path: string, reason: string): TierkvError {
+  const fix = "name a trace of lines {timestamp, input_length, output_length, hash_ids}";
+  return new TierkvError("CONFIG_UNREADABLE", { path, reason, fix });
+}
+
+async function* linesOf(path: string, progress: Progress): AsyncGenerator<string> {
+  const all = statSync(path, { throwIfNoEntry: false })?.size;
+  if (all === undefined) throw unreadable(path, "it does not exist");
+  let rest = "";
+  const file: ReadStream = createReadStream(path, { encoding: "utf8" });
+  for await (const chunk of file as AsyncIterable<string>) {
+    const lines = (rest + chunk).split("\n");
+    rest = lines.pop() ?? "";
+    if (rest.length > PLAN_LINE_CHARS_MAX) {
+      throw unreadable(path, `a line has more than ${PLAN_LINE_CHARS_MAX} characters`);
+    }
+    yield* lines;
+    progress.at(
+      file.bytesRead,
+      all,
+      `${showBytes(file.bytesRead)} of ${showBytes(all)} of the trace`,
+    );
+  }
+  yield rest;
+}

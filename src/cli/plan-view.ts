@@ -1,0 +1,161 @@
+// Owns what `tierkv plan` shows: a token, prompts, vaults, and what a trace or a running sidecar says of them.
+import type { TraceForecast } from "../plan/forecast.ts";
+import type { ModelShape } from "../plan/model.ts";
+import type { ReuseStatus } from "../sidecar/trace/reuse.ts";
+import { showLink } from "./plan-inputs.ts";
+import { showBytes, showMs, showShare, table } from "./text.ts";
+
+/** One model, from its config.json or as a running engine has it. */
+export interface Weigher {
+  name: string;
+  /** null: a running engine, which is known by what it stores. */
+  shape: ModelShape | null;
+  /** What a vault keeps of each token. */
+  tokenBytes: number;
+  /** What a vault keeps of each boundary; 0: no recurrent states. */
+  stateBytes: number;
+  engineBytes(tokens: number): number | null;
+  restoredBytes(tokens: number): number;
+  /** null: not known. */
+  computeS: ((tokens: number) => number) | null;
+}
+
+export interface PromptRow {
+  tokens: number;
+  engineBytes: number | null;
+  wireBytes: number;
+  /** For each link. */
+  seconds: number[];
+  computeS: number | null;
+}
+
+export interface VaultRow {
+  bytes: number;
+  tokens: number;
+}
+
+export interface ReuseRow {
+  bytes: number;
+  /** Of the blocks that were asked for again, those with no more stored in between. */
+  share: number;
+}
+
+const KIB = 1024;
+const NONE = "-";
+
+/** Small enough that kB and KiB, which others use, are told apart. */
+const showToken = (bytes: number): string =>
+  `${showBytes(bytes)} (${(bytes / KIB).toFixed(1)} KiB)`;
+
+export function describeModel({ name, shape, tokenBytes, stateBytes }: Weigher): string[] {
+  const inVault = `${showToken(tokenBytes)} in a vault`;
+  const boundary =
+    stateBytes === 0
+      ? []
+      : [`  each boundary kept: ${showBytes(stateBytes)} of recurrent states in a vault`];
+  if (shape === null) return [`${name}: a running engine`, `  a token: ${inVault}`, ...boundary];
+  const { full, windows, states, attention, valueBytes } = shape;
+  const kind = attention === "latent" ? " of latent attention (MLA)" : "";
+  const parts = [
+    ...(full.layers > 0 ? [`${full.layers} full layers${kind}`] : []),
+    ...(windows === null ? [] : [`${windows.layers} layers with a window of ${windows.tokens}`]),
+    ...(states === null ? [] : [`${states.layers} layers with a recurrent state`]),
+  ];
+  const engine = full.engineBytes + (windows?.engineBytes ?? 0);
+  const ofWindows = windows === null ? "" : `, ${showToken(full.engineBytes)} beyond the window`;
+  return [
+    `${name}: ${parts.join(", ")}; ${8 * valueBytes}-bit values`,
+    `  a token: ${showToken(engine)} in the engine${ofWindows}; ${inVault}`,
+    ...boundary,
+  ];
+}
+
+export function describePrompts(rows: readonly PromptRow[], links: readonly number[]): string[] {
+  const hasEngine = rows.some(({ engineBytes }) => engineBytes !== null);
+  const hasPace = rows.some(({ computeS }) => computeS !== null);
+  const head = [
+    "prompt",
+    ...(hasEngine ? ["in the engine"] : []),
+    "to restore",
+    ...links.map((link) => `at ${showLink(link)}`),
+    ...(hasPace ? ["computed"] : []),
+  ];
+  const cells = rows.map((row) => [
+    String(row.tokens),
+    ...(hasEngine ? [row.engineBytes === null ? NONE : showBytes(row.engineBytes)] : []),
+    showBytes(row.wireBytes),
+    ...row.seconds.map((seconds) => showMs(seconds * 1000)),
+    ...(hasPace ? [row.computeS === null ? NONE : showMs(row.computeS * 1000)] : []),
+  ]);
+  return table([head, ...cells]).map((line) => `  ${line}`);
+}
+
+/** So many tokens are said to fit in prompts of this length. */
+const PROMPT_TOKENS = 32_000;
+
+export function describeVaults(rows: readonly VaultRow[]): string[] {
+  const head = ["vault", "holds tokens", `prompts of ${PROMPT_TOKENS}`];
+  const cells = rows.map(({ bytes, tokens }) => [
+    showBytes(bytes),
+    String(Math.floor(tokens)),
+    String(Math.floor(tokens / PROMPT_TOKENS)),
+  ]);
+  return table([head, ...cells]).map((line) => `  ${line}`);
+}
+
+/** `vaults` in the order of the forecast, without the last, which is endless. */
+export function describeForecast(
+  forecast: TraceForecast,
+  vaults: readonly VaultRow[],
+  links: readonly number[],
+  tokenBytes: number,
+): string[] {
+  const { requests, tokens, distinctTokens, engineHitTokens, sizes } = forecast;
+  const all = `${showBytes(distinctTokens * tokenBytes)} for all of it`;
+  const own =
+    engineHitTokens === 0
+      ? []
+      : [
+          `  ${showShare(engineHitTokens / tokens)} of the prompt tokens come from the engine itself`,
+        ];
+  const hasPace = sizes.some(({ savedS }) => savedS !== null);
+  const saves = hasPace ? links.map((link) => `saves at ${showLink(link)}`) : [];
+  const cells = sizes.map(({ hitTokens, savedS }, at) => [
+    vaults[at] === undefined ? "endless" : showBytes(vaults[at].bytes),
+    showShare(hitTokens / tokens),
+    String(hitTokens),
+    ...(savedS ?? []).map((seconds) => showMs(seconds * 1000)),
+  ]);
+  return [
+    `  ${requests} requests, ${tokens} prompt tokens, ${distinctTokens} of them different: ${all}`,
+    ...own,
+    ...table([["vault", "hit rate", "tokens restored", ...saves], ...cells]).map(
+      (line) => `  ${line}`,
+    ),
+    ...(hasPace ? [] : ["  Seconds saved: add --prefill with the engine's tokens per second."]),
+  ];
+}
+
+/** What a sidecar has seen, by the bounds of its histogram; none: no block was asked for again. */
+export function reuseRows({ storedBytes: { held, gone } }: ReuseStatus): ReuseRow[] {
+  const all = held.count + gone.count;
+  if (all === 0) return [];
+  let within = 0;
+  return held.bounds.map((bytes, at) => {
+    within += (held.counts[at] ?? 0) + (gone.counts[at] ?? 0);
+    return { bytes, share: within / all };
+  });
+}
+
+export function describeReuse(rows: readonly ReuseRow[], { storedBytes }: ReuseStatus): string[] {
+  const { held, gone } = storedBytes;
+  const all = held.count + gone.count;
+  if (rows.length === 0) return ["No block was asked for twice yet: use the engine for a while."];
+  const most = rows.findIndex(({ share }) => share >= 1);
+  const shown = most < 0 ? rows : rows.slice(0, most + 1);
+  const cells = shown.map(({ bytes, share }) => [showBytes(bytes), showShare(share)]);
+  return [
+    `Of ${all} blocks that were asked for again (a sample), ${held.count} were still held. A vault brings back:`,
+    ...table([["vault", "of them"], ...cells]).map((line) => `  ${line}`),
+  ];
+}

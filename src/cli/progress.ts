@@ -1,0 +1,46 @@
+// Owns how far a command is that takes longer than two seconds: one line on a terminal's stderr, gone when it ends.
+import { PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../limits-tools.ts";
+import { nowMs } from "../time.ts";
+import type { Io } from "./io.ts";
+import { showMs } from "./text.ts";
+
+const BAR_CHARS = 24;
+
+/** Costs one look at the clock where there is nothing to show. */
+export class Progress {
+  readonly #io: Pick<Io, "progress">;
+  readonly #now: () => number;
+  readonly #startedMs: number;
+  #shownMs = -Infinity;
+  #isShown = false;
+
+  constructor(io: Pick<Io, "progress">, now: () => number = nowMs) {
+    this.#io = io;
+    this.#now = now;
+    this.#startedMs = now();
+  }
+
+  /** `done` of `all` parts; `what` is being done now. */
+  at(done: number, all: number, what: string): void {
+    const ms = this.#now();
+    const isEarly = ms - this.#startedMs < PROGRESS_AFTER_MS;
+    if (isEarly || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
+    this.#shownMs = ms;
+    this.#isShown = true;
+    this.#io.progress(progressLine(done, all, what, ms - this.#startedMs));
+  }
+
+  end(): void {
+    if (this.#isShown) this.#io.progress("");
+    this.#isShown = false;
+  }
+}
+
+/** Exported for its test. */
+export function progressLine(done: number, all: number, what: string, ms: number): string {
+  const share = all > 0 ? Math.min(1, done / all) : 0;
+  const full = Math.round(share * BAR_CHARS);
+  const bar = "#".repeat(full) + "-".repeat(BAR_CHARS - full);
+  const rest = share > 0 ? `, ${showMs((ms / share) * (1 - share))} left` : "";
+  return `[${bar}] ${Math.floor(share * 100)} %${rest}  ${what}`;
+}

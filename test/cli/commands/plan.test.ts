@@ -1,0 +1,108 @@
+// Owns the proof that `tierkv plan` says what a model weighs, what a trace would bring back, and what a real sidecar has seen.
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { beforeEach, expect, test } from "vitest";
+import { runInside } from "../../support/command-line.ts";
+import { openRestored } from "../../support/pages.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+
+const LLAMA_8B = {
+  _name_or_path: "meta-llama/Llama-3.1-8B",
+  model_type: "llama",
+  num_hidden_layers: 32,
+  hidden_size: 4096,
+  num_attention_heads: 32,
+  num_key_value_heads: 8,
+};
+
+let dir = "";
+
+beforeEach(() => {
+  dir = join(testDirectory(), "model");
+  mkdirSync(dir, { recursive: true });
+  writeFileSync(join(dir, "config.json"), JSON.stringify(LLAMA_8B));
+  writeFileSync(join(dir, "exact.toml"), "turbo_quant = false\n");
+});
+
+const exact = (...args: string[]): string[] => [
+  "plan",
+  "--config",
+  join(dir, "exact.toml"),
+  "--model",
+  dir,
+  ...args,
+];
+
+test("a model from its folder: a token, prompts, their travel, and what vaults hold", async () => {
+  const { exitCode, stdout } = await runInside(exact());
+  expect(exitCode).toBe(0);
+  expect(stdout).toContain("meta-llama/Llama-3.1-8B: 32 full layers; 16-bit values");
+  expect(stdout).toContain(
+    "a token: 131 kB (128.0 KiB) in the engine; 131 kB (128.0 KiB) in a vault",
+  );
+  // 131,072 tokens of 131,072 bytes: 17.2 GB, 137.4 Gbit.
+  expect(stdout).toMatch(/131072 +17\.2 GB +17\.2 GB +2\.3 min +14 s/);
+  expect(stdout).toMatch(/8\.0 GB +61035 +1\n/);
+  const int8 = await runInside(["plan", "--model", join(dir, "config.json"), "--vault", "24GB"]);
+  expect(int8.stdout).toMatch(/24\.0 GB +360576 +11\n$/);
+});
+
+test("a trace: hit rate by vault size, and seconds saved where the engine's pace is given", async () => {
+  const trace = join(dir, "trace.jsonl");
+  const ids = Array.from({ length: 20 }, (_, at) => at);
+  const request = (hash_ids: number[]): string =>
+    JSON.stringify({ timestamp: 0, input_length: 10_240, output_length: 1, hash_ids });
+  const other = request(ids.map((id) => 1000 + id));
+  writeFileSync(trace, [request(ids), other, request(ids), ""].join("\n"));
+  const args = exact("--trace", trace, "--prefill", "1000", "--vault", "1GiB", "--json");
+  const { stdout } = await runInside(args);
+  const { models } = JSON.parse(stdout) as {
+    models: { forecast: { sizes: { hitTokens: number; savedS: number[] }[] } }[];
+  };
+  const [small, endless] = models[0]!.forecast.sizes;
+  // 1 GiB holds 8192 tokens; all that was asked since takes 20,480.
+  expect(small).toEqual({ hitTokens: 0, savedS: [0, 0] });
+  expect(endless?.hitTokens).toBe(10_240);
+  const travelS = (10_240 * 131_072 * 8) / 1e9;
+  expect(endless?.savedS[0]).toBe(0);
+  expect(endless?.savedS[1]).toBeCloseTo(10.24 - travelS / 10, 9);
+  const shown = await runInside(exact("--trace", trace));
+  expect(shown.stdout).toContain("3 requests, 30720 prompt tokens, 20480 of them different");
+  expect(shown.stdout).toMatch(/endless +33\.3 % +10240/);
+  expect(shown.stdout).toContain("add --prefill");
+});
+
+test("a running engine: what it stores a token, what its prompts cost, and the blocks it asked for again", async () => {
+  const { sidecar } = await openRestored();
+  const { exitCode, stdout } = await runInside(["plan", "--socket", sidecar.socketPath, "--json"]);
+  expect(exitCode).toBe(0);
+  const result = JSON.parse(stdout) as {
+    models: { name: string; tokenBytes: number; prompts: { tokens: number; computeS: number }[] }[];
+    reuse: { share: number }[];
+  };
+  const { footprint, model } = sidecar.status().engines[0]!;
+  expect(result.models[0]).toMatchObject({ name: model, tokenBytes: footprint!.tokenBytes });
+  expect(footprint!.tokenBytes).toBeGreaterThan(0);
+  // The scene's engine computes a token a second.
+  expect(result.models[0]!.prompts[0]!.computeS).toBeGreaterThan(4000);
+  const shown = await runInside(["plan", "--socket", sidecar.socketPath]);
+  expect(shown.stdout).toContain(`${model}: a running engine`);
+});
+
+test.each([
+  [["--links", "fast"], "--links fast: expected Gb/s like 1,10"],
+  [["--vault", "much"], "--vault much: expected a size like 24GB"],
+  [["--prefill", "-1"], "--prefill -1: expected a whole number above 0"],
+  [["--trace", "/no/such.jsonl"], "/no/such.jsonl: cannot be read: it does not exist"],
+])("%j is refused in one line", async (more, reason) => {
+  const { exitCode, stdout, stderr } = await runInside(exact(...more));
+  expect([exitCode, stdout]).toEqual([2, ""]);
+  expect(stderr).toMatch(/^tierkv: [^\n]+\n$/);
+  expect(stderr).toContain(reason);
+});
+
+test("without a sidecar and without a model it says what is missing", async () => {
+  const { exitCode, stderr } = await runInside(["plan", "--socket", join(dir, "no.sock")]);
+  expect(exitCode).toBe(1);
+  expect(stderr).toContain("SIDECAR_DOWN");
+});
