@@ -19,9 +19,11 @@ import { addInvite } from "./commands/invite.ts";
 import { addJoin } from "./commands/join.ts";
 import { addPeers, addRevoke } from "./commands/peers.ts";
 import { addPlan } from "./commands/plan.ts";
+import { addService } from "./commands/service.ts";
 import { addSidecar } from "./commands/sidecar.ts";
 import { addStatus } from "./commands/status.ts";
 import { addTop } from "./commands/top.ts";
+import { addUninstall } from "./commands/uninstall.ts";
 import { addVault } from "./commands/vault.ts";
 import type { Io } from "./io.ts";
 
@@ -125,6 +127,8 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addFlush,
     addConfig,
     addCerts,
+    addService,
+    addUninstall,
     addDemo,
     addVersion,
   ])

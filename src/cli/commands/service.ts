@@ -1,0 +1,223 @@
+// Owns `tierkv service`: a vault or a sidecar that this machine starts by itself, and is told to forget again.
+import { existsSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { homedir } from "node:os";
+import { dirname, join } from "node:path";
+import { Argument, Option } from "commander";
+import type { Command } from "commander";
+import type { Environment } from "../../config/field.ts";
+import { makeDirectory } from "../../directory.ts";
+import { TierkvError } from "../../errors.ts";
+import type { Call, Registrar } from "../call.ts";
+import {
+  forgetCommands,
+  runAll,
+  startCommands,
+  stateOf,
+  stopCommands,
+} from "../service-manager.ts";
+import { SERVICES, servicePath, serviceText } from "../service-units.ts";
+import type { Manager, Scope, Service, ServiceName } from "../service-units.ts";
+import { vaultClass } from "../targets.ts";
+import { table } from "../text.ts";
+
+const EXIT_OK = 0;
+const EXIT_NONE = 1;
+
+interface ServiceFlags {
+  system?: true;
+  user?: true;
+  runAs?: string;
+  dryRun?: true;
+  start: boolean;
+}
+
+export function addService({ program, action }: Registrar): void {
+  const service = program
+    .command("service")
+    .summary("let this machine start a vault or a sidecar by itself")
+    .description(
+      "Writes a systemd unit, or on a Mac a launchd property list, with as few rights as the process needs, and starts it. The\n" +
+        "configuration that is in force here is the service's. Without --system and --user: the whole machine's where root asks,\n" +
+        "else this user's.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv service install vault --dry-run");
+  scoped(service.command("install"))
+    .summary("write the service and start it")
+    .option("--run-as <user>", "whose process it is, with --system (a vault: a user of its own)")
+    .option("--no-start", "write the file only")
+    .addHelpText("after", "\nExample:\n  tierkv service install sidecar --user --dry-run")
+    .action(action(install));
+  scoped(service.command("uninstall"))
+    .summary("stop the service and remove its file; records and configuration stay")
+    .addHelpText("after", "\nExample:\n  tierkv service uninstall vault")
+    .action(action(uninstall));
+  service
+    .command("status")
+    .summary("show the services of this machine and of this user")
+    .addHelpText("after", "\nExample:\n  tierkv service status")
+    .action(action(status));
+}
+
+function scoped(command: Command): Command {
+  return command
+    .addArgument(new Argument("<service>", "which one").choices(SERVICES))
+    .addOption(new Option("--system", "of the whole machine; needs root").conflicts("user"))
+    .option(
+      "--user",
+      "of this user, who must be logged in, or lingering (`loginctl enable-linger`)",
+    )
+    .option("--dry-run", "say what would be done");
+}
+
+const MANAGERS: Readonly<Record<string, Manager>> = { linux: "systemd", darwin: "launchd" };
+
+function managerHere(): Manager {
+  const manager = MANAGERS[process.platform];
+  if (manager !== undefined) return manager;
+  const reason = `${process.platform} has neither systemd nor launchd: start \`tierkv vault\` with what it has`;
+  throw new TierkvError("SYSTEM", { reason });
+}
+
+const uid = (): number => process.getuid?.() ?? 0;
+const homeOf = (env: Environment): string => env["HOME"] ?? homedir();
+const configHome = (env: Environment): string => {
+  const named = env["XDG_CONFIG_HOME"] ?? "";
+  return named === "" ? join(homeOf(env), ".config") : named;
+};
+
+function scopeOf({ system, user }: ServiceFlags): Scope {
+  return system === true || (user !== true && uid() === 0) ? "system" : "user";
+}
+
+function install(call: Call<ServiceFlags>): Promise<number> {
+  const { options, io } = call;
+  const service = planned(call);
+  const path = servicePath(service, configHome(io.env));
+  const text = serviceText(service);
+  const commands = options.start ? startCommands(service, path, uid()) : [];
+  const shown = commands.map((words) => words.join(" "));
+  if (options.dryRun === true) {
+    call.print({ path, text, commands: shown }, [
+      `# ${path}`,
+      ...text.trimEnd().split("\n"),
+      ...shown,
+    ]);
+    return Promise.resolve(EXIT_OK);
+  }
+  makeDirectory(dirname(path));
+  writeFileSync(path, text, { mode: 0o644 });
+  runAll(commands);
+  const state = options.start ? `, ${stateOf(service, uid())}` : "";
+  call.print({ path, commands: shown }, [`${path}: written${state}`, ...advice(service)]);
+  return Promise.resolve(EXIT_OK);
+}
+
+function advice({ name, scope }: Service): string[] {
+  const linger = "it runs while you are logged in; `loginctl enable-linger` lets it go on";
+  const user = scope === "user" && process.platform === "linux" ? [linger] : [];
+  return name === "vault" ? [...user, "`tierkv status` says how it is"] : user;
+}
+
+/** Throws where the configuration is not that of such a process, or where it could not read the program. */
+function planned(call: Call<ServiceFlags>): Service {
+  const { options, io } = call;
+  const name = call.args[0] as ServiceName;
+  const scope = scopeOf(options);
+  const manager = managerHere();
+  const config = call.loadConfig();
+  if (name === "vault") vaultClass(config);
+  else if (manager === "launchd") {
+    const reason = "a sidecar needs Linux: engines on a Mac share no memory with it";
+    throw new TierkvError("USAGE", { reason });
+  }
+  if (options.runAs !== undefined && scope === "user") {
+    throw new TierkvError("USAGE", { reason: "--run-as: goes with --system" });
+  }
+  const command = [process.execPath, realpathSync(process.argv[1] ?? "")];
+  const home = homeOf(io.env);
+  const runAs =
+    options.runAs ?? (scope === "system" && name === "sidecar" ? invoker(io.env) : null);
+  const service = { name, scope, manager, command, config: config.path, runAs, home };
+  if (scope === "system" && runAs === null) checkReach([...command, config.path ?? ""]);
+  return service;
+}
+
+/** Who called `sudo`, because the engine is his; else root. */
+const invoker = (env: Environment): string => env["SUDO_USER"] ?? "root";
+
+/** A vault of the machine sees no home: what it is to run and read must lie elsewhere. */
+export function checkReach(paths: readonly string[]): void {
+  const hidden = paths.find((path) => /^\/(?:home|root|run\/user)\//.test(path));
+  if (hidden === undefined) return;
+  const fix = "install tierKV and keep its configuration below /opt, /usr/local or /etc";
+  const reason = `${hidden}: a service of the machine does not see home folders; ${fix}, or add --user`;
+  throw new TierkvError("SYSTEM", { reason });
+}
+
+function uninstall(call: Call<ServiceFlags>): Promise<number> {
+  const name = call.args[0] as ServiceName;
+  const scope = scopeOf(call.options);
+  const removed = removeService(call, { name, scope, manager: managerHere() });
+  call.print(removed, removed.lines);
+  return Promise.resolve(removed.isThere ? EXIT_OK : EXIT_NONE);
+}
+
+/** Also what `tierkv uninstall` does. */
+export function removeService(
+  { io, options }: Call<{ dryRun?: true }>,
+  which: Pick<Service, "name" | "scope" | "manager">,
+): { path: string; isThere: boolean; commands: string[]; lines: string[] } {
+  const path = servicePath({ ...which, home: homeOf(io.env) }, configHome(io.env));
+  const isThere = existsSync(path);
+  if (!isThere) return { path, isThere, commands: [], lines: [`${path}: there is none`] };
+  const before = stopCommands(which, uid());
+  const after = forgetCommands(which);
+  const commands = [...before, ["rm", path], ...after].map((words) => words.join(" "));
+  if (options.dryRun === true) return { path, isThere, commands, lines: commands };
+  const trouble = stop(before);
+  rmSync(path);
+  stop(after);
+  const said = trouble === null ? [] : [`${trouble}: end its process yourself`];
+  return { path, isThere, commands, lines: [`${path}: removed`, ...said] };
+}
+
+/** A manager that is not there must not keep a file from going. */
+function stop(commands: readonly string[][]): string | null {
+  try {
+    runAll(commands);
+    return null;
+  } catch (error) {
+    return error instanceof Error ? error.message : String(error);
+  }
+}
+
+export interface FoundService {
+  name: ServiceName;
+  scope: Scope;
+  manager: Manager;
+  path: string;
+}
+
+/** Whose file is there. */
+export function installed(env: Environment): FoundService[] {
+  const manager = managerHere();
+  const all = SERVICES.flatMap((name) =>
+    (["system", "user"] as const).map((scope) => {
+      const path = servicePath({ name, scope, manager, home: homeOf(env) }, configHome(env));
+      return { name, scope, manager, path };
+    }),
+  );
+  return all.filter(({ path }) => existsSync(path));
+}
+
+function status(call: Call): Promise<number> {
+  const services = installed(call.io.env).map((found) => ({
+    ...found,
+    state: stateOf(found, uid()),
+  }));
+  const rows = services.map(({ name, scope, state, path }) => [name, scope, state, path]);
+  const none = "no service is installed: `tierkv service install vault` makes one";
+  const lines = rows.length === 0 ? [none] : table([["service", "of", "state", "file"], ...rows]);
+  call.print({ services }, lines);
+  return Promise.resolve(services.length === 0 ? EXIT_NONE : EXIT_OK);
+}

@@ -1,0 +1,131 @@
+// Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it.
+import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
+import { homedir } from "node:os";
+import { dirname, join } from "node:path";
+import type { Config } from "../../config/config.ts";
+import type { Environment } from "../../config/field.ts";
+import { TierkvError, toTierkvError } from "../../errors.ts";
+import type { Call, Registrar } from "../call.ts";
+import { installed, removeService } from "./service.ts";
+
+const EXIT_OK = 0;
+const EXIT_KEPT = 1;
+
+interface UninstallFlags {
+  user?: true;
+  purge?: true;
+  dryRun?: true;
+  yes?: true;
+}
+
+export function addUninstall({ program, action }: Registrar): void {
+  program
+    .command("uninstall")
+    .summary("take services, and with --purge all that is kept, off this machine")
+    .description(
+      "Stops and removes the services of this user, and of the machine where root asks. With --purge also records on disk,\n" +
+        "certificates, tokens, credentials, digests of weights, sockets, and configuration files in tierKV's own folders. It asks\n" +
+        "before. The package itself goes by `pip uninstall tierkv` or `npm uninstall -g tierkv`.",
+    )
+    .option("--purge", "records, secrets and configuration, too")
+    .option("--user", "only this user's, where root asks")
+    .option("--dry-run", "say what would go")
+    .option("--yes", "do not ask")
+    .addHelpText("after", "\nExample:\n  tierkv uninstall --purge --dry-run")
+    .action(action(uninstall));
+}
+
+async function uninstall(call: Call<UninstallFlags>): Promise<number> {
+  const { options, io } = call;
+  const isMachine = process.getuid?.() === 0 && options.user !== true;
+  const services = installed(io.env).filter(({ scope }) => isMachine || scope === "user");
+  const kept = options.purge === true ? ownPaths(call.loadConfig(), io.env, isMachine) : [];
+  const paths = [...services.map(({ path }) => path), ...kept];
+  if (paths.length === 0) {
+    call.print({ removed: [], failed: [] }, ["there is nothing of tierKV here but the program"]);
+    return EXIT_OK;
+  }
+  if (options.dryRun === true) {
+    call.print({ paths }, paths);
+    return EXIT_OK;
+  }
+  if (options.yes !== true && !(await isConfirmed(call, paths))) {
+    call.print({ removed: [], failed: [] }, ["nothing was removed"]);
+    return EXIT_KEPT;
+  }
+  const lines = services.flatMap((service) => removeService(call, service).lines);
+  const failed: string[] = [];
+  for (const path of kept) {
+    const trouble = remove(path);
+    lines.push(`${path}: ${trouble ?? "removed"}`);
+    if (trouble !== null) failed.push(path);
+  }
+  call.print({ removed: paths.filter((path) => !failed.includes(path)), failed }, lines);
+  return failed.length === 0 ? EXIT_OK : EXIT_KEPT;
+}
+
+async function isConfirmed({ io }: Call, paths: readonly string[]): Promise<boolean> {
+  if (!io.isInteractive) {
+    const reason = "uninstall asks before it removes, and there is no terminal: add --yes";
+    throw new TierkvError("USAGE", { reason });
+  }
+  for (const path of paths) io.err(path);
+  return /^y(es)?$/i.test(await io.ask("Remove all of these? [y/N]"));
+}
+
+const OWN_NAME = "tierkv";
+/** What tierKV writes into folders that were configured, where others may keep things, too. */
+const DATA_FILES = /^(?:[0-9a-f-]+\.seg|tombstones(?:\.new)?|models\.json(?:\.new)?|lock)$/;
+const STATE_FILES =
+  /^(?:vault\.pem|tokens|members\.json|audit\.jsonl|invitation|flushes-.+\.json)$/;
+const JOINED_FILES = /^(?:vault\.pem|token)$/;
+
+/** What is there: whole folders at the usual places, and our own files where a configuration names another folder. */
+function ownPaths(config: Config, env: Environment, isMachine: boolean): string[] {
+  const home = env["HOME"] ?? homedir();
+  const under = (name: string, fallback: string): string => {
+    const named = env[name] ?? "";
+    return join(named === "" ? join(home, fallback) : named, OWN_NAME);
+  };
+  const runtime = env["XDG_RUNTIME_DIR"] ?? "";
+  const usual = [
+    under("XDG_STATE_HOME", ".local/state"),
+    under("XDG_CONFIG_HOME", ".config"),
+    ...(runtime === "" ? [] : [join(runtime, OWN_NAME)]),
+    ...(isMachine ? ["/var/lib/tierkv", "/var/lib/private/tierkv", "/etc/tierkv"] : []),
+  ];
+  const { dataDir, stateDir } = config.vault;
+  const { credentials } = config.cluster;
+  const files = [
+    ...matching(stateDir, STATE_FILES),
+    ...(dataDir === null ? [] : matching(dataDir, DATA_FILES)),
+    ...entries(credentials).flatMap((name) => matching(join(credentials, name), JOINED_FILES)),
+  ];
+  const isApart = (file: string): boolean => !usual.some((folder) => file.startsWith(`${folder}/`));
+  return [...usual.filter(isThere), ...new Set(files.filter(isApart))];
+}
+
+const matching = (folder: string, names: RegExp): string[] =>
+  entries(folder)
+    .filter((name) => names.test(name))
+    .map((name) => join(folder, name));
+
+function entries(folder: string): string[] {
+  const isFolder = lstatSync(folder, { throwIfNoEntry: false })?.isDirectory() === true;
+  return isFolder ? readdirSync(folder) : [];
+}
+
+const isThere = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false }) !== undefined;
+
+/** null: it is gone. A folder that is left empty goes, too. */
+function remove(path: string): string | null {
+  try {
+    const isFile = !lstatSync(path).isDirectory();
+    rmSync(path, { recursive: true, force: true });
+    const folder = dirname(path);
+    if (isFile && readdirSync(folder).length === 0) rmdirSync(folder);
+    return null;
+  } catch (error) {
+    return toTierkvError(error).message;
+  }
+}

@@ -1,0 +1,181 @@
+// Owns the texts of services: systemd units and launchd property lists, of which those in deploy/ are made, too.
+import { join } from "node:path";
+
+export const SERVICES = ["vault", "sidecar"] as const;
+export type ServiceName = (typeof SERVICES)[number];
+export type Scope = "system" | "user";
+export type Manager = "systemd" | "launchd";
+
+export interface Service {
+  name: ServiceName;
+  scope: Scope;
+  manager: Manager;
+  /** What runs `tierkv`, as absolute paths. */
+  command: readonly string[];
+  /** Absolute; null: where the program looks by itself. */
+  config: string | null;
+  /** Whose process it is; null: the owner's in scope `user`, a user that systemd makes up in scope `system`. */
+  runAs: string | null;
+  home: string;
+}
+
+type Lines = readonly string[];
+
+const SUMMARY: Readonly<Record<ServiceName, string>> = {
+  vault: "tierKV vault: keeps KV-cache records for vLLM engines",
+  sidecar: "tierKV sidecar: hands KV-cache blocks of the local vLLM engines to the vaults",
+};
+
+/** What a user's manager can do without privileges of its own. */
+const HARDENED: Lines = [
+  "UMask=0077",
+  "LimitCORE=0",
+  "LockPersonality=yes",
+  "NoNewPrivileges=yes",
+  "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+  "RestrictRealtime=yes",
+  "RestrictSUIDSGID=yes",
+  "SystemCallArchitectures=native",
+];
+
+/** More of it for the system's manager, of whatever user; no MemoryDenyWriteExecute, because V8 compiles. */
+const HARDENED_SYSTEM: Lines = [
+  ...HARDENED,
+  "CapabilityBoundingSet=",
+  "PrivateDevices=yes",
+  "ProtectClock=yes",
+  "ProtectControlGroups=yes",
+  "ProtectHostname=yes",
+  "ProtectKernelLogs=yes",
+  "ProtectKernelModules=yes",
+  "ProtectKernelTunables=yes",
+  "RestrictNamespaces=yes",
+  "SystemCallFilter=@system-service",
+  "SystemCallErrorNumber=EPERM",
+];
+
+/** A vault needs nothing of this machine but its own state, its port, and what it has for data. */
+const VAULT_SYSTEM: Lines = [
+  "DynamicUser=yes",
+  '# For [vault] data_dir = "/var/lib/tierkv", and what the vault keeps secret (state_dir).',
+  "StateDirectory=tierkv",
+  "StateDirectoryMode=0700",
+  "LimitNOFILE=65536",
+  "PrivateTmp=yes",
+  "ProtectHome=yes",
+  "ProtectProc=invisible",
+  "ProtectSystem=strict",
+  ...HARDENED_SYSTEM,
+];
+
+export const unitName = (name: ServiceName): string => `tierkv-${name}.service`;
+export const label = (name: ServiceName): string => `tierkv.${name}`;
+
+/** Where the manager reads it. `env` as of the process. */
+export function servicePath(
+  { name, scope, manager, home }: Pick<Service, "name" | "scope" | "manager" | "home">,
+  configHome: string,
+): string {
+  if (manager === "launchd") {
+    const folder =
+      scope === "system" ? "/Library/LaunchDaemons" : join(home, "Library/LaunchAgents");
+    return join(folder, `${label(name)}.plist`);
+  }
+  const folder = scope === "system" ? "/etc/systemd/system" : join(configHome, "systemd", "user");
+  return join(folder, unitName(name));
+}
+
+export function serviceText(service: Service): string {
+  return service.manager === "systemd" ? unitOf(service) : propertyList(service);
+}
+
+function words({ command, name, config }: Service): string[] {
+  return [...command, name, ...(config === null ? [] : ["--config", config])];
+}
+
+function unitOf(service: Service): string {
+  const { name, scope, runAs, home } = service;
+  const isSystem = scope === "system";
+  const start = words(service).map((word) => unitWord(word, isSystem ? null : home));
+  const network = ["Wants=network-online.target", "After=network-online.target"];
+  const user = runAs === null ? [] : [`User=${runAs}`];
+  const own = !isSystem
+    ? HARDENED
+    : name === "vault" && runAs === null
+      ? VAULT_SYSTEM
+      : HARDENED_SYSTEM;
+  const lines = [
+    "# Made by `tierkv service install`.",
+    "[Unit]",
+    `Description=${SUMMARY[name]}`,
+    ...(isSystem ? network : []),
+    "",
+    "[Service]",
+    `ExecStart=${start.join(" ")}`,
+    "Restart=on-failure",
+    "RestartSec=2",
+    "# SIGTERM drains and exits 0.",
+    "TimeoutStopSec=30",
+    ...user,
+    ...own,
+    "",
+    "[Install]",
+    `WantedBy=${isSystem ? "multi-user.target" : "default.target"}`,
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
+/** As systemd reads a word: % and $ stand for themselves, quotes where there is white space; a home as %h. */
+function unitWord(word: string, home: string | null): string {
+  const isAtHome = home !== null && word.startsWith(`${home}/`);
+  const rest = isAtHome ? word.slice(home.length) : word;
+  const plain = rest.replaceAll("%", "%%").replaceAll("$", "$$$$").replaceAll(/["\\]/g, "\\$&");
+  const whole = isAtHome ? `%h${plain}` : plain;
+  return /[\s"'\\;]/.test(whole) ? `"${whole}"` : whole;
+}
+
+function propertyList(service: Service): string {
+  const { name, scope, runAs, home } = service;
+  const log = join(
+    scope === "system" ? "/Library/Logs" : join(home, "Library/Logs"),
+    `tierkv-${name}.log`,
+  );
+  const strings = words(service).map((word) => `    ${string(word)}`);
+  const user = runAs === null ? [] : ["  <key>UserName</key>", `  ${string(runAs)}`];
+  const lines = [
+    '<?xml version="1.0" encoding="UTF-8"?>',
+    "<!-- Made by `tierkv service install`. -->",
+    '<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">',
+    '<plist version="1.0">',
+    "<dict>",
+    "  <key>Label</key>",
+    `  ${string(label(name))}`,
+    "  <key>ProgramArguments</key>",
+    "  <array>",
+    ...strings,
+    "  </array>",
+    ...user,
+    "  <key>RunAtLoad</key>",
+    "  <true/>",
+    "  <key>KeepAlive</key>",
+    "  <dict>",
+    "    <key>SuccessfulExit</key>",
+    "    <false/>",
+    "  </dict>",
+    "  <key>Umask</key>",
+    "  <integer>63</integer>",
+    "  <key>ExitTimeOut</key>",
+    "  <integer>30</integer>",
+    "  <key>StandardErrorPath</key>",
+    `  ${string(log)}`,
+    "</dict>",
+    "</plist>",
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
+const ENTITIES: Readonly<Record<string, string>> = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
+
+function string(text: string): string {
+  return `<string>${text.replaceAll(/[&<>]/g, (sign) => ENTITIES[sign] ?? sign)}</string>`;
+}

@@ -1,0 +1,102 @@
+// Owns the proof that services are written where their manager looks, are found and removed again, and that a purge takes what is ours.
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { beforeEach, describe, expect, test } from "vitest";
+import { checkReach } from "../../../src/cli/commands/service.ts";
+import { runInside } from "../../support/command-line.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+
+let home = "";
+let config = "";
+let unit = "";
+
+beforeEach(() => {
+  home = join(testDirectory(), "home");
+  config = join(home, ".config", "tierkv", "tierkv.toml");
+  unit = join(home, ".config", "systemd", "user", "tierkv-vault.service");
+  write(config, '[cluster]\nrole = "kv_cold"\n');
+});
+
+function write(path: string, text = "x"): string {
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, text);
+  return path;
+}
+
+const run = (...args: string[]): ReturnType<typeof runInside> =>
+  runInside([...args, "--config", config], { env: { HOME: home } });
+
+describe.skipIf(process.platform !== "linux")("on Linux", () => {
+  test("a dry run shows file and commands and writes nothing", async () => {
+    const { exitCode, stdout } = await run("service", "install", "vault", "--user", "--dry-run");
+    expect(exitCode).toBe(0);
+    expect(stdout).toContain(`# ${unit}\n`);
+    expect(stdout).toMatch(
+      /^ExecStart=\/\S+ \/\S+ vault --config %h\/\.config\/tierkv\/tierkv\.toml$/m,
+    );
+    expect(stdout).toContain("systemctl --user daemon-reload\n");
+    expect(stdout).toContain("systemctl --user enable --now tierkv-vault.service\n");
+    expect(existsSync(unit)).toBe(false);
+  });
+
+  test("a service is written, found, and removed once", async () => {
+    expect((await run("service", "status")).exitCode).toBe(1);
+    const installed = await run("service", "install", "vault", "--user", "--no-start");
+    expect(installed.stdout).toContain(`${unit}: written\n`);
+    expect(readFileSync(unit, "utf8")).toContain("NoNewPrivileges=yes");
+    const found = await run("service", "status", "--json");
+    const { services } = JSON.parse(found.stdout) as { services: { name: string; path: string }[] };
+    expect(services).toMatchObject([{ name: "vault", scope: "user", path: unit }]);
+    expect((await run("service", "uninstall", "vault", "--user", "--dry-run")).stdout).toContain(
+      `rm ${unit}`,
+    );
+    expect(existsSync(unit)).toBe(true);
+    expect((await run("service", "uninstall", "vault", "--user")).exitCode).toBe(0);
+    expect(existsSync(unit)).toBe(false);
+    expect((await run("service", "uninstall", "vault", "--user")).exitCode).toBe(1);
+  });
+
+  test("a machine that is no vault gets no vault's service", async () => {
+    writeFileSync(config, '[cluster]\nrole = "inference"\n');
+    const { exitCode, stderr } = await run("service", "install", "vault", "--user");
+    expect([exitCode, existsSync(unit)]).toEqual([2, false]);
+    expect(stderr).toContain('[cluster] role = "inference": a vault holds one class of records');
+  });
+
+  test("a service of the machine must see its program and its configuration", () => {
+    checkReach(["/usr/bin/node", "/opt/tierkv/bin/tierkv.js", "/etc/tierkv/tierkv.toml"]);
+    for (const path of ["/root/tierkv.toml", "/home/a/.venv/bin/node"]) {
+      expect(() => checkReach(["/usr/bin/node", path])).toThrow(
+        `${path}: a service of the machine`,
+      );
+    }
+  });
+});
+
+test("a purge takes whole folders of ours, our own files elsewhere, and nothing besides", async () => {
+  const data = join(home, "disk");
+  const state = join(home, "secrets");
+  const vault = `[vault]\ndata_dir = "${data}"\nstate_dir = "${state}"\n`;
+  writeFileSync(config, `[cluster]\nrole = "kv_cold"\n${vault}`);
+  const gone = [
+    write(join(data, "0-1-2.seg")),
+    write(join(data, "tombstones")),
+    write(join(state, "members.json")),
+    write(join(home, ".local", "state", "tierkv", "weights.json")),
+    config,
+  ];
+  const kept = [
+    write(join(data, "photo.jpg")),
+    write(join(state, "id_rsa")),
+    write(join(home, ".config", "other")),
+  ];
+  const dry = await run("uninstall", "--user", "--purge", "--dry-run");
+  expect(dry.stdout).toContain("members.json");
+  const asked = await run("uninstall", "--user", "--purge");
+  expect([asked.exitCode, asked.stderr]).toEqual([2, expect.stringContaining("add --yes")]);
+  expect(gone.every((path) => existsSync(path))).toBe(true);
+  const { exitCode, stdout } = await run("uninstall", "--user", "--purge", "--yes");
+  expect([exitCode, gone.filter((path) => existsSync(path))]).toEqual([0, []]);
+  expect(kept.filter((path) => !existsSync(path))).toEqual([]);
+  expect(stdout).not.toContain("photo.jpg");
+});
