@@ -1,4 +1,5 @@
 // Owns the program as packages carry it: JavaScript in few files without node_modules, the native core's loader, and the licences of all.
+import { execFileSync } from "node:child_process";
 import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -7,6 +8,15 @@ import { at } from "../.ci/lib/paths.js";
 import { licences } from "./licences.js";
 
 const require = createRequire(import.meta.url);
+
+/** What shells and man read, laid out as below a prefix. */
+export const SHARE = "share";
+const COMPLETIONS = {
+  bash: "bash-completion/completions/tierkv",
+  zsh: "zsh/site-functions/_tierkv",
+  fish: "fish/vendor_completions.d/tierkv.fish",
+};
+export const MANUALS = "man/man1";
 
 /** Piscina starts this file from beside its own, by name. */
 const POOL_WORKER = "worker";
@@ -34,6 +44,7 @@ export async function writeProgram(folder) {
   for (const path of COPIED) copy(path, join(folder, path));
   copy("crates/node/index.js", join(folder, "core", "index.js"));
   writePage(join(folder, "page"));
+  writeShare(join(folder, SHARE));
   const inputs = {
     "cli/main": at("dist/cli/main.js"),
     "codec/worker": at("dist/codec/worker.js"),
@@ -48,6 +59,16 @@ export async function writeProgram(folder) {
   write(join(folder, "THIRD-PARTY.txt"), licences([...bundled, CHARTS].sort()));
   copy("LICENSE", join(folder, "LICENSE"));
   return bundled;
+}
+
+/** Both say what this very program's commands are. */
+function writeShare(folder) {
+  const tierkv = (...args) =>
+    execFileSync(process.execPath, [at("bin/tierkv.js"), ...args], { encoding: "utf8" });
+  tierkv("man", "--folder", join(folder, MANUALS));
+  for (const [shell, path] of Object.entries(COMPLETIONS)) {
+    write(join(folder, path), tierkv("completion", shell));
+  }
 }
 
 /** Files for browsers, and beside them those of the library that draws. */

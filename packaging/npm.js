@@ -5,12 +5,14 @@ import {
   mkdirSync,
   mkdtempSync,
   readFileSync,
+  readdirSync,
   rmSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
+import { MANUALS, SHARE } from "./bundle.js";
 import { call } from "./call.js";
 import { addonName } from "./targets.js";
 
@@ -31,7 +33,10 @@ export function makeProgramPackage({ targets, program, folder, manifest }) {
     const own = JSON.parse(readFileSync(join(program, "package.json"), "utf8"));
     const { version } = manifest;
     const platforms = targets.map(({ name }) => [`tierkv-${name}`, version]);
-    return { ...own, ...shared(manifest), optionalDependencies: Object.fromEntries(platforms) };
+    const pages = readdirSync(join(stage, SHARE, MANUALS)).sort();
+    const man = pages.map((name) => `./${SHARE}/${MANUALS}/${name}`);
+    const optionalDependencies = Object.fromEntries(platforms);
+    return { ...own, ...shared(manifest), man, optionalDependencies };
   });
 }
 

@@ -1,6 +1,7 @@
 """Owns the tag of the wheel: nothing in it is of one Python, but its native core is of one platform."""
 
 import os
+from pathlib import Path
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -20,4 +21,14 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", os.environ["TIERKV_WHEEL_PLATFORM"]
 
 
-setup(distclass=Platform, cmdclass={"bdist_wheel": PlatformWheel})
+FOLDERS = [path for path in Path("share").rglob("*") if path.is_dir()]
+
+setup(
+    distclass=Platform,
+    cmdclass={"bdist_wheel": PlatformWheel},
+    # Manual pages and completion, below the environment's prefix.
+    data_files=[
+        (str(folder), sorted(str(path) for path in folder.iterdir() if path.is_file()))
+        for folder in sorted(FOLDERS)
+    ],
+)

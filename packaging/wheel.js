@@ -1,8 +1,9 @@
 // Owns the wheel: the shim, and inside it the program with its native core, for one platform.
-import { copyFileSync, cpSync, mkdtempSync, rmSync } from "node:fs";
+import { copyFileSync, cpSync, mkdtempSync, renameSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
+import { SHARE } from "./bundle.js";
 import { call } from "./call.js";
 import { addonName } from "./targets.js";
 
@@ -20,6 +21,8 @@ export function makeWheel({ target, program, addon, folder, python }) {
     copyFileSync(at("LICENSE"), join(stage, "LICENSE"));
     const inside = join(stage, "tierkv", "_program");
     cpSync(program, inside, { recursive: true });
+    // Where pip puts them, man and the shells of the environment look.
+    renameSync(join(inside, SHARE), join(stage, SHARE));
     copyFileSync(addon, join(inside, "core", addonName(target)));
     const args = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"];
     const env = { ...process.env, TIERKV_WHEEL_PLATFORM: target.wheel, SOURCE_DATE_EPOCH: EPOCH };

@@ -5,9 +5,11 @@ import { printable } from "../printable.ts";
 import { packageVersion } from "../version.ts";
 import { Call } from "./call.ts";
 import type { CommonOptions, Registrar, Run } from "./call.ts";
+import { oneParagraph } from "./command-tree.ts";
 import { addBench } from "./commands/bench.ts";
 import { addCerts } from "./commands/certs.ts";
 import { addChaos } from "./commands/chaos.ts";
+import { addCompletion, addMan } from "./commands/completion.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
 import { addDoctor } from "./commands/doctor.ts";
@@ -29,6 +31,8 @@ import type { Io } from "./io.ts";
 
 const EXIT_OK = 0;
 const EXIT_USAGE = 2;
+/** What every terminal has. */
+const HELP_COLUMNS = 80;
 
 /** What is done with a command that was understood; a test may do something else. */
 type Perform = <Options extends object>(run: Run<Options>, call: Call<Options>) => Promise<number>;
@@ -93,7 +97,11 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     .option("--json", "results as JSON, for machines")
     .helpOption("-h, --help", "show help")
     .helpCommand("help [command]", "show help, of all or of one command")
-    .configureHelp({ showGlobalOptions: true })
+    .configureHelp({
+      showGlobalOptions: true,
+      helpWidth: HELP_COLUMNS,
+      commandDescription: (command) => oneParagraph(command.description()),
+    })
     .configureOutput({
       writeOut: (text) => io.out(text.trimEnd()),
       writeErr: (text) => io.err(text.trimEnd()),
@@ -129,6 +137,8 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addCerts,
     addService,
     addUninstall,
+    addCompletion,
+    addMan,
     addDemo,
     addVersion,
   ])

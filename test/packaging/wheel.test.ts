@@ -1,7 +1,7 @@
 // Owns the proof that a wheel is whole: installed where nothing of the checkout is found, it serves a vault that gives records back.
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -61,6 +61,17 @@ test("the command of the installed wheel is this release, and names its licences
   expect(files).toContain("tierkv/_program/THIRD-PARTY.txt");
   expect(files).toContain("tierkv/connectors/vllm/connector.py");
   expect(files).not.toMatch(/node_modules|lab\/|tests\//);
+});
+
+test("manual pages and completion lie where man and shells look", () => {
+  const share = join(venv, "share");
+  const page = readFileSync(join(share, "man", "man1", "tierkv-vault.1"), "utf8");
+  expect(page).toContain("tierkv\\-vault \\- serve a vault on this machine");
+  const script = join(share, "bash-completion", "completions", "tierkv");
+  const code = `source ${script}; COMP_WORDS=(tierkv va); COMP_CWORD=1; _tierkv; echo $COMPREPLY`;
+  expect(run("bash", ["-c", code])).toBe("vault\n");
+  expect(readdirSync(join(share, "zsh", "site-functions"))).toEqual(["_tierkv"]);
+  expect(readdirSync(join(share, "fish", "vendor_completions.d"))).toEqual(["tierkv.fish"]);
 });
 
 test("what a wheel may weigh", () => {
