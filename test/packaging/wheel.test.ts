@@ -74,6 +74,15 @@ test("manual pages and completion lie where man and shells look", () => {
   expect(readdirSync(join(share, "fish", "vendor_completions.d"))).toEqual(["tierkv.fish"]);
 });
 
+test("unpacked as the images have it, it runs", () => {
+  const image = join(base, "image");
+  const python = join(venv, "bin", "python");
+  run(python, ["-m", "zipfile", "-e", join(release, named(".whl")), image]);
+  const program = join(image, "tierkv", "_program", "bin", "tierkv.js");
+  const config = join(ROOT, "deploy", "docker", "vault.toml");
+  expect(run(process.execPath, [program, "config", "check", "--config", config])).toContain("good");
+});
+
 test("what a wheel may weigh", () => {
   const wheel = execFileSync("stat", ["-c", "%s", join(release, named(".whl"))], {
     encoding: "utf8",
