@@ -192,6 +192,10 @@ export const NIGHTLY = [
       ["loom", "npm", ["run", "test:loom"]],
     ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
+  {
+    name: "chart",
+    checks: [["helm", process.execPath, [at(".ci", "helm.js")]]].map(command(NIGHTLY_TIMEOUT_MS)),
+  },
   { name: "Node", checks: [onNode(22), onNode(24)].map(command(NIGHTLY_TIMEOUT_MS)) },
   {
     ...pytest("releases", NIGHTLY_TIMEOUT_MS, "test/engine/test_releases.py"),

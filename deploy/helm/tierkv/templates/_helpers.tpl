@@ -1,0 +1,87 @@
+{{- define "tierkv.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{/* Of one part: (list . "vault"). */}}
+{{- define "tierkv.selector" -}}
+app.kubernetes.io/name: tierkv
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "tierkv.labels" -}}
+{{ include "tierkv.selector" . }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version }}
+{{- end }}
+
+{{- define "tierkv.image" -}}
+{{- $images := (index . 0).Values.images -}}
+image: {{ printf "%s:%s" (index $images (index . 1)) ($images.tag | default (index . 0).Chart.AppVersion) | quote }}
+imagePullPolicy: {{ $images.pullPolicy }}
+{{- end }}
+
+{{- define "tierkv.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.user }}
+runAsGroup: {{ .Values.user }}
+fsGroup: {{ .Values.user }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "tierkv.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "tierkv.accessName" -}}
+{{ .Values.access.existingSecret | default (printf "%s-access" (include "tierkv.name" .)) }}
+{{- end }}
+
+{{/* Where each vault is found, as its certificate names it. */}}
+{{- define "tierkv.vaults" -}}
+{{- $name := include "tierkv.name" . -}}
+{{- $all := list -}}
+{{- range $at := until (int .Values.vault.replicas) -}}
+{{- $all = append $all (printf "%s-vault-%d.%s-vault.%s.svc:50051" $name $at $name $.Release.Namespace) -}}
+{{- end -}}
+{{ $all | toJson }}
+{{- end }}
+
+{{- define "tierkv.engines" -}}
+{{- $name := include "tierkv.name" . -}}
+{{- $all := list -}}
+{{- range $at := until (int .Values.engine.replicas) -}}
+{{- $all = append $all (printf "%s-engine-%d.%s-engine.%s.svc:8000" $name $at $name $.Release.Namespace) -}}
+{{- end -}}
+{{ $all | toJson }}
+{{- end }}
+
+{{/* tierKV reads secrets only where they are its user's alone; a mounted Secret is root's and its group's. */}}
+{{- define "tierkv.accessContainer" -}}
+- name: access
+  {{- include "tierkv.image" (list . "vault") | nindent 2 }}
+  command: [sh, -c, "umask 077 && cp -L /mounted/* /run/access/"]
+  securityContext:
+    {{- include "tierkv.containerSecurity" . | nindent 4 }}
+  resources:
+    requests: { cpu: 10m, memory: 16Mi }
+    limits: { memory: 64Mi }
+  volumeMounts:
+    - { name: mounted, mountPath: /mounted, readOnly: true }
+    - { name: access, mountPath: /run/access }
+{{- end }}
+
+{{- define "tierkv.accessVolumes" -}}
+- name: mounted
+  secret:
+    secretName: {{ include "tierkv.accessName" . }}
+    defaultMode: 0440
+- name: access
+  emptyDir: { medium: Memory, sizeLimit: 1Mi }
+{{- end }}

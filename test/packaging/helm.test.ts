@@ -1,0 +1,271 @@
+// Owns the proof that the chart is whole: its values, its schema and its templates agree; where helm is, what it renders starts and is closed to strangers.
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, describe, expect, test } from "vitest";
+import { parse, parseAllDocuments } from "yaml";
+import { loadConfig } from "../../src/config/load.ts";
+import { Program, runInside, runProgram } from "../support/command-line.ts";
+
+const ROOT = fileURLToPath(new URL("../..", import.meta.url));
+const CHART = join(ROOT, "deploy", "helm", "tierkv");
+/** `node .ci/helm.js` brings one. */
+const HELM = process.env["TIERKV_TEST_HELM"] ?? "helm";
+const TIMEOUT_MS = 60_000;
+const read = (path: string): string => readFileSync(join(CHART, path), "utf8");
+
+type Json = Record<string, unknown>;
+
+const VALUES = parse(read("values.yaml")) as Json;
+const SCHEMA = JSON.parse(read("values.schema.json")) as Json;
+const TEMPLATES = readdirSync(join(CHART, "templates")).map((name) => read(`templates/${name}`));
+
+const dir = mkdtempSync(join(tmpdir(), "tierkv-helm-"));
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const isPart = (value: unknown): value is Json =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** `vault.replicas` and its like; what is a free map ends there. */
+function leaves(value: Json, isEnd: (path: string) => boolean, path = ""): string[] {
+  return Object.entries(value).flatMap(([key, inner]) => {
+    const at = path === "" ? key : `${path}.${key}`;
+    return isPart(inner) && !isEnd(at) ? leaves(inner, isEnd, at) : [at];
+  });
+}
+
+const FREE = new Set([
+  "vault.nodeSelector",
+  "engine.nodeSelector",
+  "engine.devices",
+  "monitoring.labels",
+]);
+const LEAVES = leaves(VALUES, (path) => FREE.has(path));
+
+test("the chart is this release's, and brings the dashboards along", () => {
+  const { version } = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8")) as Json;
+  expect(parse(read("Chart.yaml"))).toMatchObject({ version, appVersion: version });
+  expect(readdirSync(join(CHART, "dashboards"))).toContain("operator.json");
+});
+
+test("templates use every value and none that is not there", () => {
+  const text = TEMPLATES.join("\n");
+  const used = [...text.matchAll(/\.Values\.([\w.]+)/g)].map(([, path = ""]) => path);
+  const isKnown = (path: string): boolean =>
+    LEAVES.some((leaf) => leaf === path || leaf.startsWith(`${path}.`));
+  expect(used.filter((path) => !isKnown(path))).toEqual([]);
+  // Images are picked by the part's name.
+  const isUsed = (leaf: string): boolean => used.includes(leaf) || leaf.startsWith("images.");
+  expect(LEAVES.filter((leaf) => !isUsed(leaf))).toEqual([]);
+});
+
+test("the schema knows every value, and no other", () => {
+  const known = (schema: Json, path = ""): string[] =>
+    Object.entries((schema["properties"] ?? {}) as Record<string, Json>).flatMap(([key, inner]) => {
+      const at = path === "" ? key : `${path}.${key}`;
+      return inner["properties"] === undefined ? [at] : known(inner, at);
+    });
+  const others = known(SCHEMA).filter((path) => path !== "global");
+  expect(others.toSorted()).toEqual(LEAVES.toSorted());
+});
+
+function hasHelm(): boolean {
+  try {
+    execFileSync(HELM, ["version"], { stdio: "pipe" });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+const env = { ...process.env, HELM_CACHE_HOME: dir, HELM_CONFIG_HOME: dir, HELM_DATA_HOME: dir };
+/** A helm that go made does not know which cluster it is for. */
+const KUBE = ["--kube-version", "1.31.0"];
+
+function helm(...args: string[]): string {
+  const stdio = ["ignore", "pipe", "pipe"] as ["ignore", "pipe", "pipe"];
+  return execFileSync(HELM, args, {
+    cwd: CHART,
+    env,
+    encoding: "utf8",
+    stdio,
+    timeout: TIMEOUT_MS,
+  });
+}
+
+interface Container {
+  name: string;
+  image: string;
+  args?: string[];
+  restartPolicy?: string;
+  securityContext: Json;
+  resources: { limits: Json };
+  volumeMounts: { name: string; mountPath: string }[];
+}
+
+interface Pod {
+  securityContext: Json;
+  initContainers?: Container[];
+  containers: Container[];
+  volumes: { name: string; configMap?: { name: string }; emptyDir?: Json }[];
+}
+
+interface Rendered {
+  kind: string;
+  metadata: { name: string; labels: Json };
+  data?: Record<string, string>;
+  stringData?: Record<string, string>;
+  spec: {
+    selector?: { matchLabels?: Json };
+    template?: { metadata: { labels: Json }; spec: Pod };
+    volumeClaimTemplates?: { metadata: { name: string } }[];
+  };
+}
+
+const render = (...set: string[]): Rendered[] =>
+  parseAllDocuments(helm("template", "x", ".", ...KUBE, ...set.flatMap((one) => ["--set", one])))
+    .map((document) => document.toJS() as Rendered | null)
+    .filter((document) => document !== null);
+
+const workloads = (all: readonly Rendered[]): Rendered[] =>
+  all.filter(({ spec }) => spec?.template !== undefined);
+
+const named = (all: readonly Rendered[], kind: string, name: string): Rendered =>
+  all.find((one) => one.kind === kind && one.metadata.name === name)!;
+
+describe.skipIf(!hasHelm())("rendered by helm", () => {
+  const everything = ["monitoring.serviceMonitor=true", "monitoring.dashboards=true"];
+
+  test("lint has no complaint, also of other shapes", () => {
+    for (const set of ["vault.diskGiB=0", "engine.enabled=false", "vault.antiAffinity=required"]) {
+      expect(helm("lint", "--strict", ".", ...KUBE, "--set", set)).toContain("0 chart(s) failed");
+    }
+  });
+
+  test.each(["vault.replicas=17", "vault.memory=1", "images.pullPolicy=Sometimes"])(
+    "%s is refused",
+    (set) => {
+      expect(() => render(set)).toThrow(/values don't meet the specifications/);
+    },
+  );
+
+  test("nothing runs as root, writes to its image or takes memory without a limit", () => {
+    const all = workloads(render(...everything));
+    expect(all.map(({ metadata: { name } }) => name).toSorted()).toEqual([
+      "x-tierkv-engine",
+      "x-tierkv-gateway",
+      "x-tierkv-vault",
+    ]);
+    for (const { spec } of all) {
+      const pod = spec.template!.spec;
+      expect(pod.securityContext).toMatchObject({ runAsNonRoot: true, runAsUser: 10_001 });
+      expect(spec.template!.metadata.labels).toMatchObject(spec.selector!.matchLabels!);
+      for (const container of [...(pod.initContainers ?? []), ...pod.containers]) {
+        const { securityContext, resources, name } = container;
+        expect(securityContext).toMatchObject({ allowPrivilegeEscalation: false });
+        // vLLM's image keeps files of its own beside it.
+        if (name !== "engine") expect(securityContext["readOnlyRootFilesystem"]).toBe(true);
+        expect(resources.limits["memory"]).toMatch(/^\d+[GM]i$/);
+        const volumes = [
+          ...pod.volumes,
+          ...(spec.volumeClaimTemplates ?? []).map((c) => c.metadata),
+        ];
+        const known = volumes.map((volume) => volume.name);
+        expect(container.volumeMounts.filter((mount) => !known.includes(mount.name))).toEqual([]);
+      }
+    }
+  });
+
+  test("engine and sidecar share the socket's folder, and the arena is in both limits", () => {
+    const all = render("engine.arenaGiB=8", "engine.memoryGiB=32", "engine.shmGiB=2");
+    const pod = named(all, "StatefulSet", "x-tierkv-engine").spec.template!.spec;
+    const sidecar = pod.initContainers!.find(({ name }) => name === "sidecar")!;
+    const [engine] = pod.containers;
+    expect(sidecar.restartPolicy).toBe("Always");
+    const shared = (container: Container): string =>
+      container.volumeMounts.find(({ name }) => name === "socket")!.mountPath;
+    expect(shared(sidecar)).toBe(shared(engine!));
+    expect(sidecar.resources.limits["memory"]).toBe("9Gi");
+    expect(engine!.resources.limits["memory"]).toBe("42Gi");
+  });
+
+  test("every configuration and every command line is one that the program takes", async () => {
+    const all = render("vault.replicas=3", "engine.replicas=2");
+    for (const { metadata, data } of all.filter(({ kind }) => kind === "ConfigMap")) {
+      const path = join(dir, `${metadata.name}.toml`);
+      writeFileSync(path, data?.["tierkv.toml"] ?? "");
+      expect(loadConfig(path, {}).path).toBe(path);
+    }
+    const toml = named(all, "ConfigMap", "x-tierkv-engine").data!["tierkv.toml"]!;
+    expect(loadConfig(join(dir, "x-tierkv-engine.toml"), {}).cluster.kvCold).toHaveLength(3);
+    expect(toml).toContain("x-tierkv-vault-2.x-tierkv-vault.default.svc:50051");
+    const gateway = loadConfig(join(dir, "x-tierkv-gateway.toml"), {});
+    expect(gateway.gateway.engines).toHaveLength(2);
+    const own = workloads(all).flatMap(({ spec }) => {
+      const { initContainers = [], containers } = spec.template!.spec;
+      return [...initContainers, ...containers].filter(({ image }) => !image.includes("engine"));
+    });
+    for (const { args } of own.filter((container) => container.args !== undefined)) {
+      const { exitCode } = await runInside([...args!, "--help"]);
+      expect([args, exitCode]).toEqual([args, 0]);
+    }
+  });
+
+  test(
+    "vault and sidecar start as rendered: the chart's own certificate and token open the vault, and no other",
+    async () => {
+      const all = render();
+      const access = named(all, "Secret", "x-tierkv-access").stringData!;
+      const place = (text: string): string => text.replaceAll(/"\/(var|run)\//g, `"${dir}/$1/`);
+      const write = (path: string, text: string, mode = 0o600): string => {
+        mkdirSync(dirname(join(dir, path)), { recursive: true, mode: 0o700 });
+        writeFileSync(join(dir, path), text, { mode });
+        return join(dir, path);
+      };
+      for (const [name, text] of Object.entries(access)) write(`run/access/${name}`, text);
+      const tomlOf = (name: string): string =>
+        place(named(all, "ConfigMap", name).data!["tierkv.toml"]!)
+          .replaceAll(/0\.0\.0\.0:\d+/g, "127.0.0.1:0")
+          .replace("16GiB", "32MiB")
+          .replace("89GiB", "64MiB");
+      const vault = new Program([
+        "vault",
+        "--json",
+        "--config",
+        write("v.toml", tomlOf("x-tierkv-vault")),
+      ]);
+      try {
+        const { address, class: recordClass } = await vault.firstResult();
+        expect(recordClass).toBe("both");
+        const toml = tomlOf("x-tierkv-engine").replaceAll(
+          /^(kv|ssm)_cold = .*$/gm,
+          `$1_cold = ["${String(address)}"]`,
+        );
+        const sidecar = new Program(["sidecar", "--json", "--config", write("s.toml", toml)]);
+        try {
+          expect(await sidecar.firstResult()).toMatchObject({ event: "ready" });
+          const status = await runProgram(["status", "--json", "--config", join(dir, "s.toml")]);
+          expect([status.exitCode, status.stdout]).toEqual([
+            0,
+            expect.stringContaining('"ok":true'),
+          ]);
+          write("run/access/token", "another-token-that-nobody-knows-0123456789\n");
+          const refused = await runProgram(["status", "--json", "--config", join(dir, "s.toml")]);
+          expect([refused.exitCode, refused.stdout]).toEqual([
+            1,
+            expect.stringContaining("does not let this machine in"),
+          ]);
+        } finally {
+          sidecar.signal("SIGTERM");
+          await sidecar.ended();
+        }
+      } finally {
+        vault.signal("SIGTERM");
+        await vault.ended();
+      }
+    },
+    TIMEOUT_MS,
+  );
+});
