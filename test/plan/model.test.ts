@@ -108,7 +108,7 @@ test.each([
   ["Llama 3.1 70B", LLAMA_70B, 320],
   ["Qwen3 30B A3B", QWEN3_30B, 96],
   ["DeepSeek V3", DEEPSEEK_V3, 68.625],
-])("%s keeps %#: so many KiB a token in full layers alone", (_name, config, kib) => {
+])("%s: its own figure, in full layers alone", (_name, config, kib) => {
   const shape = read(config);
   expect(shape.full.engineBytes).toBe(kib * KIB);
   expect([shape.windows, shape.states]).toEqual([null, null]);
