@@ -70,6 +70,9 @@ const STRANGE = [
   "swa_num_key_value_heads",
 ];
 
+/** vLLM keeps the recurrent states of these as float32 where config.json does not say. */
+const WIDE_STATES = /^(?:qwen3_5|nemotron_h)/;
+
 type Kind = "full" | "window" | "state" | "nothing";
 
 /** Says what a model keeps; throws with the key that is not understood. `path` is for messages. */
@@ -196,7 +199,9 @@ function attentionBytes(
 function stateBytes(model: Fields): number {
   const convolution = 2;
   const types = ["mamba_ssm_dtype", "mamba_ssm_cache_dtype"].map((key) => model.text(key));
-  const recurrent = types.includes("float32") ? 4 : 2;
+  const said = types.find((type) => type !== null);
+  const isWide = WIDE_STATES.test(model.text("model_type") ?? "");
+  const recurrent = (said ?? (isWide ? "float32" : "")) === "float32" ? 4 : 2;
   const values = model.number("linear_num_value_heads");
   if (values !== null) {
     const keyDim = model.need("linear_key_head_dim");

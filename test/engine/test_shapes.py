@@ -46,6 +46,16 @@ def check_pages(restored: dict[str, dict[str, str]], saved: dict[str, dict[str, 
         assert pages.items() <= saved[group].items()
 
 
+def check_plan(cluster: Cluster, model: str, shape: Shape) -> None:
+    """`tierkv plan` says of the model's config.json what it says of its engine, but for headers of records."""
+    (running,) = cluster.command("plan")[1]["models"]
+    cache = shape.options.get("kv_cache_dtype")
+    dtype = [] if cache is None else ["--kv-dtype", cache]
+    (read,) = cluster.command("plan", "--model", model, *dtype)[1]["models"]
+    assert running["tokenBytes"] == pytest.approx(read["tokenBytes"], rel=0.03)
+    assert running["stateBytes"] == pytest.approx(read["stateBytes"], rel=0.03)
+
+
 def texts_of(step: int) -> list[list[int]]:
     """Prompts that end one token below, at and above a boundary, and well within a block."""
     return [prompt(800 + more, 3 * step + more) for more in (-1, 0, 1, step // 2)]
@@ -61,6 +71,7 @@ def test_what_one_engine_saved_every_engine_restores(
     with start() as engine:
         facts = engine.call("facts")
         assert set(facts["groups"]) == shape.groups
+        check_plan(cluster, models.path(shape.spec), shape)
         step = facts["step"]
         texts = texts_of(step)
         cold = [ask(engine, text) for text in texts]

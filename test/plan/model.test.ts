@@ -139,12 +139,12 @@ test("Qwen3-Next: a quarter attends, the others have a state", () => {
   expect(restoredBytes(shape, 1000)).toBe(1000 * 24_576 + 36 * layer);
 });
 
-test("Mamba 2 layers by their pattern; a float32 state weighs twice as much", () => {
+test("Mamba 2 layers by their pattern; states are float32 where nothing else is said", () => {
   const layer = 3 * (128 * 64 + 2 * 8 * 128) * 2;
   const state = 128 * 64 * 128;
-  expect(read(NEMOTRON_H).states).toEqual({ layers: 3, bytes: 3 * (layer + state * 2) });
-  const wide = read({ ...NEMOTRON_H, mamba_ssm_cache_dtype: "float32" });
-  expect(wide.states?.bytes).toBe(3 * (layer + state * 4));
+  expect(read(NEMOTRON_H).states).toEqual({ layers: 3, bytes: 3 * (layer + state * 4) });
+  const narrow = read({ ...NEMOTRON_H, mamba_ssm_cache_dtype: "bfloat16" });
+  expect(narrow.states?.bytes).toBe(3 * (layer + state * 2));
   expect(read(NEMOTRON_H).full.layers).toBe(1);
 });
 
