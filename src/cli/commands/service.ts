@@ -145,12 +145,12 @@ function planned(call: Call<ServiceFlags>): Service {
 /** Who called `sudo`, because the engine is his; else root. */
 const invoker = (env: Environment): string => env["SUDO_USER"] ?? "root";
 
-/** A vault of the machine sees no home: what it is to run and read must lie elsewhere. */
+/** A vault of the machine sees no home, and a /tmp of its own: what it is to run and read must lie elsewhere. */
 export function checkReach(paths: readonly string[]): void {
-  const hidden = paths.find((path) => /^\/(?:home|root|run\/user)\//.test(path));
+  const hidden = paths.find((path) => /^\/(?:home|root|run\/user|tmp|var\/tmp)\//.test(path));
   if (hidden === undefined) return;
   const fix = "install tierKV and keep its configuration below /opt, /usr/local or /etc";
-  const reason = `${hidden}: a service of the machine does not see home folders; ${fix}, or add --user`;
+  const reason = `${hidden}: a service of the machine sees neither home folders nor /tmp; ${fix}, or add --user`;
   throw new TierkvError("SYSTEM", { reason });
 }
 

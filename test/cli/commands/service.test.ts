@@ -65,7 +65,7 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
 
   test("a service of the machine must see its program and its configuration", () => {
     checkReach(["/usr/bin/node", "/opt/tierkv/bin/tierkv.js", "/etc/tierkv/tierkv.toml"]);
-    for (const path of ["/run/user/7/tierkv.toml", "/home/a/.venv/bin/node"]) {
+    for (const path of ["/run/user/7/tierkv.toml", "/tmp/tierkv.toml", "/home/a/.venv/bin/node"]) {
       expect(() => checkReach(["/usr/bin/node", path])).toThrow(
         `${path}: a service of the machine`,
       );
