@@ -1,12 +1,12 @@
 // Owns the figures of small questions: 2,000 keys over a lane and through gRPC, half of them there, and one turn to a sidecar.
 import { once } from "node:events";
 import { connect } from "node:net";
-import { countBits, ItemStatus } from "../dist/block.js";
+import { countBits } from "../dist/block.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
 import { encodeFrame, FrameDecoder } from "../dist/sidecar/socket/frames.js";
 import { LOCAL_PROTOCOL } from "../dist/sidecar/socket/hello.js";
-import { digest, records } from "./lib/blocks.js";
+import { digest, records, storeAll } from "./lib/blocks.js";
 import { describe, interleaved, quantile, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 
@@ -38,8 +38,7 @@ export async function run({ isQuick }) {
     await turn(local, { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" }, "welcome");
     const items = records(NAMESPACE, "lookup", KEYS, 64);
     const stored = items.filter((_item, index) => index % 2 === 0);
-    const statuses = await lane.store(NAMESPACE, "kv", stored, CALL_MS);
-    if (statuses.some((status) => status !== ItemStatus.ACCEPTED)) throw new Error("not stored");
+    await storeAll(lane, NAMESPACE, stored, CALL_MS);
     if (lane.lanes !== "up") throw new Error("the lanes are not up");
     const keys = Buffer.concat(items.map(({ key }) => key));
     const measures = {

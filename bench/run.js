@@ -18,7 +18,6 @@ const NAMES = [
   "disk",
   "lanes",
   "tls",
-  "transfer",
   "sidecar",
   "lookup",
   "slow-peer",

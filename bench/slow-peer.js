@@ -69,7 +69,7 @@ function newClient(address) {
 
 async function fill(client, set) {
   const items = set.encode(0, set.count);
-  const { statuses } = await client.storeEncoded(set.namespace, "kv", items, CALL_MS);
+  const statuses = await client.store(set.namespace, items, CALL_MS);
   for (const { record } of items) record.drop();
   if (statuses.some((status) => status !== 1)) throw new Error("not stored");
 }

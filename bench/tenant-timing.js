@@ -1,8 +1,8 @@
 // Owns the figure of what the time of an answer tells one tenant of another's prompts.
-import { countBits, ItemStatus, packKeys } from "../dist/block.js";
+import { countBits, packKeys } from "../dist/block.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
-import { chain, digest, records } from "./lib/blocks.js";
+import { chain, digest, records, storeAll } from "./lib/blocks.js";
 import { auc, describe } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 
@@ -28,8 +28,7 @@ const keysOf = (salt, prompt) =>
 async function fill(client) {
   for (let prompt = 0; prompt < PROMPTS; prompt += 2) {
     const items = records(NAMESPACE, nameOf("theirs", prompt), BLOCKS, PAYLOAD_BYTES);
-    const statuses = await client.store(NAMESPACE, "kv", items, CALL_MS);
-    if (statuses.some((status) => status !== ItemStatus.ACCEPTED)) throw new Error("not stored");
+    await storeAll(client, NAMESPACE, items, CALL_MS);
   }
 }
 

@@ -111,7 +111,6 @@ const CATALOGUE = {
     "vault at {address} is configured as the {name} vault but holds {actual} records; {fix}",
   ],
   VAULT_BROKEN: ["data", "{name} vault at {address}: {call} broke off: {reason}"],
-  WRONG_CLASS: ["setup", "this vault holds {actual} records, asked for {asked}; {fix}"],
   VERSION_MISMATCH: [
     "setup",
     "no common protocol: {peer} speaks {theirs}, this side speaks {ours}; install the same release on both",
@@ -133,6 +132,10 @@ const CATALOGUE = {
   RECORD_UNOPENED: ["data", "{reason}"],
   NO_MEMORY: ["busy", "{reason}"],
   LANE_FAILED: ["down", "{reason}"],
+  LANES_UNREACHABLE: [
+    "down",
+    "{name} vault at {address}: no record gets there, because no lane can be opened: {reason}; `tierkv doctor` says what stands between",
+  ],
 
   // Time, load and the rest.
   DEADLINE: ["late", "{what} took longer than {timeoutMs} ms"],

@@ -1,7 +1,7 @@
 // Owns failpoints: named places where a test makes a step fail or wait, or ends the process; none is armed unless TIERKV_FAILPOINTS says so at start.
 import { TierkvError } from "./errors.ts";
 import type { Logger } from "./log.ts";
-import { sleep, sleepNow } from "./time.ts";
+import { sleep } from "./time.ts";
 
 export const FAILPOINTS_VARIABLE = "TIERKV_FAILPOINTS";
 
@@ -13,13 +13,6 @@ export const FAILPOINTS = {
   "sidecar.restore.found": "what the vaults hold is known; nothing is decided or fetched",
   "sidecar.fetch.begun": "slots are taken for blocks; no vault is asked for them",
   "sidecar.fetch.landed": "records lie verified and decoded in their slots; nobody is told",
-  "vault.lookup.found": "what is held is known; it is not answered",
-  "vault.store.reserved": "room is reserved for an offer; it is not answered",
-  "vault.store.accepted": "a record is verified and can be looked up; it is not answered",
-  "vault.store.syncing":
-    "records can be looked up and are not known to be durable; they are not answered",
-  "vault.fetch.pinned": "records are pinned; no byte of them is sent",
-  "vault.fetch.sending": "a part of a fetch is sent, more may follow",
 } as const;
 
 export type Failpoint = keyof typeof FAILPOINTS;
@@ -48,7 +41,6 @@ export function armedFailpoints(): number {
 }
 
 export interface Circumstances {
-  process: "sidecar" | "vault";
   /** TIERKV_FAILPOINTS: `name=3*off->1*return;name=sleep(50)`. */
   text: string | undefined;
   /** Whether another machine is served, or asked. */
@@ -56,14 +48,14 @@ export interface Circumstances {
   logger: Logger;
 }
 
-/** Arms those of this process, loudly. Throws FAILPOINTS for what it does not know, and where other machines would suffer from it. */
-export function armFailpoints({ process: own, text, isOnNetwork, logger }: Circumstances): void {
+/** Arms those of a sidecar, loudly. Throws FAILPOINTS for what it does not know, and where other machines would suffer from it. */
+export function armFailpoints({ text, isOnNetwork, logger }: Circumstances): void {
   if (text === undefined || text === "") return;
   const all = parseFailpoints(text);
   if (isOnNetwork) {
     throw refusal(text, "this process serves other machines, or uses theirs", FIX_UNSET);
   }
-  armed = new Map([...all].filter(([name]) => name.startsWith(`${own}.`)));
+  armed = new Map([...all].filter(([name]) => !name.startsWith(SHIM_PREFIX)));
   acting = logger;
   logger.error(
     { failpoints: text },
@@ -107,13 +99,6 @@ export async function failpoint(name: Failpoint): Promise<void> {
   if (armed.size === 0) return;
   const ms = strike(name);
   if (ms > 0) await sleep(ms);
-}
-
-/** Stands where a step cannot wait: then the whole thread does. Throws FAILPOINT when it is to fail. */
-export function failpointNow(name: Failpoint): void {
-  if (armed.size === 0) return;
-  const ms = strike(name);
-  if (ms > 0) sleepNow(ms);
 }
 
 /** How long to wait; throws, or ends the process as a crash does, when it is the turn of that. */

@@ -14,30 +14,15 @@ export const PROTOCOL_MAX = 1;
 export const RECORD_BYTES_MAX: number = 256 * MIB;
 /** One gRPC message; the gRPC default, so that any client can talk to a vault. */
 export const MESSAGE_BYTES_MAX: number = 4 * MIB;
-/** Record bytes per message: large enough to amortise framing, small enough to cancel within one. */
-export const CHUNK_BYTES: number = 1 * MIB;
-/** What a plan may ask for instead; a chunk and its piece headers fit one message. */
-export const CHUNK_BYTES_MIN: number = 64 * KIB;
-export const CHUNK_BYTES_MAX: number = 3 * MIB;
-/** What one piece costs besides its bytes, rounded up: counted, so that many tiny pieces still fit one message. */
-export const PIECE_OVERHEAD_BYTES = 48;
-/** A chunk with less room than this is sent: no crumbs of large records. */
-export const PIECE_BYTES_MIN: number = 4 * KIB;
-/** HTTP/2 receive window of a client: 25 Gb/s over 1 ms, and no more left to arrive after a cancel. */
+/** HTTP/2 receive window of a client. */
 export const FLOW_WINDOW_BYTES: number = 4 * MIB;
-/** Messages of one stream that are handed to gRPC and not yet sent: one on the wire, one being made. */
-export const WRITE_AHEAD = 2;
-/** Record bytes one Store call may offer; one record of the largest size always fits. */
-export const STORE_CALL_BYTES_MAX: number = RECORD_BYTES_MAX;
-/** Record bytes a client puts into one Store call, so that a broken call loses little. */
-export const STORE_BATCH_BYTES: number = 64 * MIB;
-/** Share of a vault's budget that records under way may reserve (and one full Store call at least). */
+/** Share of a vault's budget that records under way may reserve (and one of the largest at least). */
 export const RESERVED_SHARE_MAX = 0.5;
 /** One frame of the local socket: keys and slot numbers only, payload lies in the arena. */
 export const FRAME_BYTES_MAX: number = 4 * MIB;
 
 // Counts.
-/** Keys of one Lookup, Store offer or Fetch: a 64k-token prompt in blocks of 16. */
+/** Keys of one Lookup: a 64k-token prompt in blocks of 16. */
 export const KEYS_MAX = 4096;
 /** Engines connected to one sidecar, each with one scheduler and its workers. */
 export const SHIM_CONNECTIONS_MAX = 256;
@@ -57,7 +42,7 @@ export const GUEST_IDLE_BYTES_MAX: number = 64 * KIB;
 /** Calls that one connection may give up before they are answered: at once, and in a second. A client has CLIENT_CALLS_MAX open. */
 export const GUEST_RESETS_MAX = 256;
 export const GUEST_RESETS_PER_S = 128;
-/** Store, Fetch and Watch calls one vault serves at the same time, over all connections. */
+/** Streamed calls one vault serves at the same time, over all connections. */
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */
 export const CLIENT_CALLS_MAX = 64;
@@ -73,19 +58,13 @@ export const GROUPS_MAX = 64;
 /** Worker ranks of one engine. */
 export const WORLD_MAX = 64;
 
-/** Records of a fetch that are read from disk ahead of being sent, and how many of them one thread reads. */
-export const LOAD_WINDOW_KEYS = 32;
-export const LOAD_TASK_KEYS = 8;
-
 // Waits, in ms.
 /** A new connection must say hello within this time. */
 export const HELLO_TIMEOUT_MS = 2_000;
 /** Any unary call to a vault that names no deadline of its own. */
 export const CALL_TIMEOUT_MS = 2_000;
-/** A Store stream that brings no byte for this long is ended and its reservations are freed; a call whose first message does not come, too. */
-export const STORE_IDLE_MS = 10_000;
-/** A peer that takes no message of a stream for this long is given up. */
-export const STREAM_STALL_MS = 10_000;
+/** A call whose first message does not come for this long is ended. */
+export const CALL_IDLE_MS = 10_000;
 /** A vault ends any streamed call after this time, whatever deadline the client set. */
 export const STREAM_MS_MAX = 300_000;
 /** Pings find a dead peer: one this often, with this long to answer, for the answer queues behind records under way. */
@@ -158,6 +137,8 @@ export const BENCH_CALL_MS = 60_000;
 export const BENCH_SAMPLES = 50;
 /** Keys of one look-up: a prompt of 32,000 tokens in blocks of 16. */
 export const BENCH_LOOKUP_KEYS = 2000;
+/** Plain bytes travel in chunks of this length; `LANE_CHUNK_BYTES` of the core. */
+export const PROBE_CHUNK_BYTES: number = 1 * MIB;
 /** MiB of plain bytes that say how much a round may move; and at most in a round. */
 export const BENCH_PROBE_CHUNKS = 8;
 export const BENCH_PROBE_CHUNKS_MAX = 256;
@@ -173,8 +154,8 @@ export const BENCH_VAULT_SHARE = 0.125;
 export const BENCH_TOKENS_DEFAULT = 32_768;
 export const BENCH_TOKEN_BYTES_DEFAULT = 147_456;
 
-// Lanes: connections beside gRPC on which records travel; their own limits stand in crates/core/src/limits.rs.
-/** Lanes to one vault: as many as there are processors for bring what is fetched, LANES_STORING_MAX carry what is stored. 0: records travel over gRPC. */
+// Lanes: connections on which records travel; their own limits stand in crates/core/src/limits.rs.
+/** Lanes to one vault: as many as there are processors for bring what is fetched, LANES_STORING_MAX carry what is stored. */
 export const LANES_DEFAULT = 4;
 export const LANES_MAX = 8;
 /** Memory that no record of a vault needed for this long is the system's again. */
@@ -186,7 +167,13 @@ export const RATE_SAMPLE_MS = 1_000;
 export const DISK_WATCH_MS = 500;
 /** A first call waits this long for lanes that are being opened; a refused connection is heard of at once. */
 export const LANES_OPEN_WAIT_MS = 500;
-/** Pause before broken lanes are opened again: the first and the longest, each jittered down to its half. */
+/** Lanes that held are opened again after this time, jittered down to its half: a fetch that broke off goes on before it counts as stalled. */
+export const LANES_AGAIN_MS = 50;
+/** A request waits this long for lanes that broke. */
+export const LANES_BACK_MS = 2_000;
+/** After so many attempts in a row that failed, nobody waits for lanes, and the vault counts as down for records. */
+export const LANES_FAILURES_MAX = 3;
+/** Pause before other broken lanes are opened again: the first and the longest, each jittered down to its half. */
 export const LANES_PAUSE_MIN_MS = 1_000;
 export const LANES_PAUSE_MAX_MS = 60_000;
 /** How often the progress of a request on the lanes is read. */
@@ -395,6 +382,3 @@ export const EXPLAIN_MAX = 256;
 export const FATES_MAX = 65_536;
 /** Restores hold saves back on the link for at most this long at a time. */
 export const SAVE_HOLD_MS_MAX = 2_000;
-
-/** Loads from disk at a time for calls over gRPC: half of the threads that Node has for all its background work. */
-export const DISK_LOADS_MAX = 2;

@@ -22,11 +22,6 @@ export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   }
 }
 
-/** Keeps the whole thread from doing anything for `ms`: for tests of what stands still. */
-export function sleepNow(ms: number): void {
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
-}
-
 /** Lets the event loop serve what waits, then goes on. */
 export function yieldToLoop(): Promise<void> {
   return new Promise((resolve) => {

@@ -11,11 +11,7 @@ const VALUES = { ...limits };
 
 test.each<[inner: keyof typeof limits, outer: keyof typeof limits]>([
   ["PROTOCOL_MIN", "PROTOCOL_MAX"],
-  ["CHUNK_BYTES_MIN", "CHUNK_BYTES"],
-  ["CHUNK_BYTES", "CHUNK_BYTES_MAX"],
-  ["CHUNK_BYTES_MAX", "MESSAGE_BYTES_MAX"],
   ["FRAME_BYTES_MAX", "FRAMES_OUT_BYTES_MAX"],
-  ["RECORD_BYTES_MAX", "STORE_CALL_BYTES_MAX"],
   ["CLIENT_CALLS_MAX", "STREAMS_MAX"],
   ["VAULT_DRAIN_MS", "DRAIN_TIMEOUT_MS"],
   ["SAVE_DRAIN_MS", "DRAIN_TIMEOUT_MS"],
@@ -26,12 +22,8 @@ test.each<[inner: keyof typeof limits, outer: keyof typeof limits]>([
   ["VAULT_BYTES_MIN", "VAULT_BYTES_MAX"],
   ["PROBE_MIN_MS", "PROBE_MAX_MS"],
   ["RECONNECT_MIN_MS", "RECONNECT_MAX_MS"],
+  ["LANES_AGAIN_MS", "RESTORE_STALL_MS_DEFAULT"],
+  ["LANES_PAUSE_MIN_MS", "LANES_BACK_MS"],
 ])("%s is within %s", (inner, outer) => {
   expect(VALUES[inner]).toBeLessThanOrEqual(VALUES[outer]);
-});
-
-test("a chunk and the headers of its pieces fit one message", () => {
-  const pieces = Math.ceil(limits.CHUNK_BYTES_MAX / limits.PIECE_BYTES_MIN);
-  const bytes = limits.CHUNK_BYTES_MAX + pieces * limits.PIECE_OVERHEAD_BYTES;
-  expect(bytes).toBeLessThan(limits.MESSAGE_BYTES_MAX);
 });

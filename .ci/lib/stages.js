@@ -151,20 +151,6 @@ const onNode = (major) => [
 
 /** What takes too long for every change (`npm run test:nightly`). */
 export const NIGHTLY = [
-  // The same without lanes: a peer that has none is served as well.
-  {
-    ...vitest("grpc", VITEST_TIMEOUT_MS, [
-      "test/client",
-      "test/sidecar",
-      "test/vault",
-      // Whole programs, whose lanes are not the test's to turn off, and peers that are given no record.
-      ...["*.kill", "*.overload", "*.silence", "breaker"].flatMap((name) => [
-        "--exclude",
-        `**/${name}.test.ts`,
-      ]),
-    ]),
-    env: { TIERKV_TEST_LANES: "off" },
-  },
   {
     ...vitest("seen", VITEST_TIMEOUT_MS, [
       "test/page",

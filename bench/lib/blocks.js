@@ -1,7 +1,7 @@
 // Owns the bytes the benches move: bf16 numbers that look random, hashes of a chain, and whole records of them.
 import { createHash } from "node:crypto";
-import { packKeys } from "../../dist/block.js";
-import { writeRecord } from "../../dist/native.js";
+import { ItemStatus, packKeys } from "../../dist/block.js";
+import { outboxDrop, outboxPut, writeRecord } from "../../dist/native.js";
 
 /** Sixteen bits each: any sign and mantissa, magnitude 0.5 to 2, so that every codec takes them for numbers. */
 const BF16_MASK = 0x80ff_80ff;
@@ -58,4 +58,15 @@ export function records(namespace, name, count, payloadBytes) {
     const record = writeRecord({ ...OPAQUE, ...ONE_SHARD, ...lengths, ...identity }, payload);
     return { key: packKeys(hash, 0, 0), record };
   });
+}
+
+/** Stores records of `records`. Throws unless all are taken. */
+export async function storeAll(client, namespace, items, timeoutMs) {
+  const outgoing = items.map(({ key, record }) => ({
+    key,
+    record: { id: outboxPut(record), isDraft: false, make: async () => {} },
+  }));
+  const statuses = await client.store(namespace, outgoing, timeoutMs);
+  for (const { record } of outgoing) outboxDrop(record.id);
+  if (statuses.some((status) => status !== ItemStatus.ACCEPTED)) throw new Error("not stored");
 }

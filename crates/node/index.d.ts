@@ -139,8 +139,6 @@ export interface DoorOptions {
   address: string
   maxRecordBytes: number
   maxReservedBytes: number
-  /** False: records travel over gRPC only. */
-  hasLanes: boolean
   /** Absent: in the clear. */
   tls?: LaneServerTls
   /** Connections that were let in, and those of one address. */
@@ -223,15 +221,6 @@ export interface GeometryInfo {
   recordBytesMax: number
 }
 
-/** Gives it up; idempotent. */
-export declare function inboxAbort(inboxId: number): void
-
-/** Checks everything and decodes into the slot; the inbox is gone afterwards, whatever the outcome. */
-export declare function inboxFinish(inboxId: number): RecordHeader
-
-/** Takes the next piece; true when the record is complete. */
-export declare function inboxWrite(inboxId: number, offset: number, data: Uint8Array): boolean
-
 /** What a client trusts and proves; texts in PEM. */
 export interface LaneClientTls {
   /** Authorities, or the very certificate of the vault. */
@@ -294,23 +283,17 @@ export declare function lockFile(path: string): number | null
 /** Makes a key and a certificate for it, signed by the issuer, or by the key itself. */
 export declare function makeCertificate(options: CertificateOptions, issuer?: CertificateIssuer | undefined | null): CertifiedKey
 
-/** Opens the way for one record into a leased slot; returns the inbox id. */
-export declare function openInbox(arenaId: number, slot: number, generation: number, geometryId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: number): number
-
-/** Gives a record up; its memory goes when the last view has. Idempotent. */
+/** Gives a record up; its memory goes when no lane sends it any more. Idempotent. */
 export declare function outboxDrop(recordId: number): void
 
-/** Makes drafts, in any thread. What cannot be made any more stays as it is. */
-export declare function outboxMake(recordIds: Uint32Array): void
+/** Makes drafts, in any thread; per draft the length of its record. What cannot be made any more stays as it is: 0. */
+export declare function outboxMake(recordIds: Uint32Array): Float64Array
 
-/** A view of a record that was made, without a copy; it keeps the memory. */
-export declare function outboxView(recordId: number): Buffer
+/** A record that was made elsewhere, sealed where records are; returns its id. Whether it is sound is not asked. */
+export declare function outboxPut(record: Uint8Array): number
 
 /** The user at the other end of a connected Unix socket; null where the system does not tell. */
 export declare function peerUid(fd: number): number | null
-
-/** A part of a pinned record, without a copy (unless very many are out). Its bytes stay, also after `unpin`. */
-export declare function pinSlice(pinId: number, offset: number, length: number): Buffer
 
 /** Starts to allocate and touch the slots in the background; once only. */
 export declare function prefaultArena(id: number): void
@@ -380,14 +363,8 @@ export declare function releaseSlot(id: number, slot: number, generation: number
  */
 export declare function sendArena(fd: number, arena: number, frame: Uint8Array): number
 
-/** Gives the reservation back; idempotent. */
-export declare function storeAbort(reservationId: number): void
-
-/** The same, once those that are on their way have arrived or failed. */
-export declare function storeAwaitDurable(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Uint8Array>
-
-/** Checks the record whole; returns its `ItemStatus` number. The reservation is gone afterwards. */
-export declare function storeCommit(reservationId: number): number
+/** Whether a leased slot begins with these bytes. */
+export declare function slotHolds(id: number, slot: number, generation: number, bytes: Uint8Array): boolean
 
 /**
  * Records that nobody can use as things are go first, with `unused_only` those that nobody has used; how many of these do now and
@@ -463,9 +440,6 @@ export interface StoreFlushed {
 /** What was made before flush `number` is refused from now on. */
 export declare function storeForgetFlushes(id: number, number: number): void
 
-/** Pins records, reading those that are on disk only; per key: pin id (0 = missing), record length. */
-export declare function storeLoad(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Float64Array>
-
 /** Which keys can be fetched: a bitmap, least significant bit first. */
 export declare function storeLookup(id: number, namespace: Uint8Array, packed: Uint8Array): Buffer
 
@@ -484,25 +458,8 @@ export interface StoreOptions {
   disk?: StoreDiskOptions
 }
 
-/** Pins records that are in memory; per key: pin id (0 = not there), record length. */
-export declare function storePin(id: number, namespace: Uint8Array, packed: Uint8Array): Float64Array
-
 /** Checks stored records again, in both tiers; bad copies are removed; per key an `ItemStatus` number. */
 export declare function storeRecheck(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Uint8Array>
-
-/** The answer to an offer, one entry per key. */
-export interface StoreReservations {
-  /** 0: not wanted. */
-  reservations: Uint32Array
-  /** `ItemStatus` numbers. */
-  statuses: Uint8Array
-}
-
-/**
- * Put-if-absent of many keys: reserves room for each wanted record, on the account (below 2^16) of a credential, for the tenant
- * that its holder names (0: none). `known`: the last flush that their maker knew of.
- */
-export declare function storeReserve(id: number, namespace: Uint8Array, packed: Uint8Array, recordBytes: Float64Array, account: number, tenant: number, known: number): StoreReservations
 
 /** Its numbers now. */
 export declare function storeStats(id: number): StoreStats
@@ -524,17 +481,11 @@ export interface StoreStats {
 /** Gives the system the memory that no record needed since the last time. */
 export declare function storeTrim(id: number): Promise<void>
 
-/** Takes the next piece of a reserved record; true when it is complete. */
-export declare function storeWrite(reservationId: number, offset: number, data: Uint8Array): boolean
-
 /** Removes arena files that no process holds; returns how many. */
 export declare function sweepArenaDir(dir: string): number
 
 /** Gives the lock free and removes its file; idempotent. */
 export declare function unlockFile(id: number): void
-
-/** Ends a pin; idempotent. */
-export declare function unpin(pinId: number): void
 
 /** Writes a file there in one step, over what was there. */
 export declare function writeOwnFile(folder: string, name: string, bytes: Uint8Array): void

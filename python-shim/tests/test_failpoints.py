@@ -128,7 +128,7 @@ def test_a_crash_is_one(name: str) -> None:
 
 def test_none_is_armed_without_a_word_of_it() -> None:
     assert (
-        failpoint.arm(None) == failpoint.arm("") == failpoint.arm("vault.fetch.pinned=abort") == 0
+        failpoint.arm(None) == failpoint.arm("") == failpoint.arm("sidecar.fetch.begun=abort") == 0
     )
     assert not failpoint.fails("shim.load.copy")
 

@@ -12,6 +12,7 @@ import {
 import type { Namespace, RecordClass } from "../block.ts";
 import type { LandingPlan } from "../client/lanes.ts";
 import { OutboxRecord } from "../codec/record.ts";
+import type { MakeDrafts } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";
 import { draftSlots, geometryInfo, registerGeometry, outboxMake } from "../native.ts";
 import type { Geometry } from "../native.ts";
@@ -94,7 +95,10 @@ export class BenchSet {
       items,
     );
     const ids = Uint32Array.from(items, (_, index) => pairs[index * 2] ?? 0);
-    const make = (): Promise<void> => Promise.resolve(outboxMake(ids));
+    const make: MakeDrafts = () => {
+      const lengths = outboxMake(ids);
+      return Promise.resolve(new Map([...ids].map((id, index) => [id, lengths[index] ?? 0])));
+    };
     return items.map((_, index) => ({
       key: keys.subarray(index * PACKED_KEY_BYTES, (index + 1) * PACKED_KEY_BYTES),
       record: new OutboxRecord(ids[index] ?? 0, pairs[index * 2 + 1] ?? 0, make),

@@ -12,9 +12,9 @@ import {
   BENCH_SAMPLES,
   BENCH_VAULT_SHARE,
   CALL_TIMEOUT_MS,
-  CHUNK_BYTES,
   FETCH_WINDOW_BYTES,
   FETCHES_IN_FLIGHT_MAX,
+  PROBE_CHUNK_BYTES,
   SAVE_BATCH_BYTES,
   STORES_IN_FLIGHT_MAX,
 } from "../limits.ts";
@@ -36,8 +36,8 @@ export interface Spread {
 export interface RecordRate {
   /** Record bytes. */
   wire: Spread;
-  /** Those over what plain bytes made in the same round; null: there are no lanes. */
-  ofPlain: Spread | null;
+  /** Those over what plain bytes made in the same round. */
+  ofPlain: Spread;
   /** Bytes of the engine's pages. */
   pages: Spread;
 }
@@ -54,7 +54,6 @@ export interface VaultBench {
   target: string;
   address: string;
   error: string | null;
-  /** 0: records travel over gRPC. */
   lanes: number;
   codec: CodecName;
   /** An empty call over gRPC. */
@@ -98,7 +97,7 @@ export async function benchVault(
   let set: BenchSet | null = null;
   try {
     await client.hello(CALL_TIMEOUT_MS);
-    result.lanes = client.lanes === "up" ? lanes : 0;
+    result.lanes = lanes;
     result.callMs = spread(await samples(BENCH_SAMPLES, () => client.health(BENCH_CALL_MS)));
     result.lookupMs = await lookups(client);
     const count = await blockCount(client, options.bytes);
@@ -164,7 +163,7 @@ async function lookups(client: VaultClient): Promise<Spread> {
 async function blockCount(client: VaultClient, bytesMax: number): Promise<number> {
   const { maxBytes } = await client.stats(BENCH_CALL_MS);
   const probed = await client.probe(BENCH_PROBE_CHUNKS, false, BENCH_CALL_MS);
-  const inTime = probed === null ? bytesMax : (probed.bytes / probed.ms) * BENCH_ROUND_MS;
+  const inTime = (probed.bytes / probed.ms) * BENCH_ROUND_MS;
   const bytes = Math.min(bytesMax, maxBytes * BENCH_VAULT_SHARE, inTime);
   return Math.max(1, Math.floor(bytes / BENCH_PAGE_BYTES));
 }
@@ -199,11 +198,10 @@ class Rounds {
     }
     const result = this.#result;
     const pagesOver = pageBytes / this.#wireBytes;
-    const hasPlain = rates.plainFrom.length > 0;
     result.setBytes = pageBytes;
-    result.plain = hasPlain ? { from: spread(rates.plainFrom), to: spread(rates.plainTo) } : null;
-    result.restore = recordRate(rates.restore, hasPlain ? rates.plainFrom : null, pagesOver);
-    result.save = recordRate(rates.save, hasPlain ? rates.plainTo : null, pagesOver);
+    result.plain = { from: spread(rates.plainFrom), to: spread(rates.plainTo) };
+    result.restore = recordRate(rates.restore, rates.plainFrom, pagesOver);
+    result.save = recordRate(rates.save, rates.plainTo, pagesOver);
   }
 
   async #round(rates: Rates | null): Promise<void> {
@@ -211,33 +209,31 @@ class Rounds {
     set.renew();
     await this.#client.measure(set.namespace, BENCH_CALL_MS);
     const saveMs = await timedMs(() => this.#save());
-    const chunks = Math.ceil(this.#wireBytes / CHUNK_BYTES);
+    const chunks = Math.ceil(this.#wireBytes / PROBE_CHUNK_BYTES);
     const [from, to] = [await this.#plain(chunks, false), await this.#plain(chunks, true)];
     const restoreMs = await timedMs(() => this.#restore());
     await this.#client.measure(set.namespace, BENCH_CALL_MS, true);
     if (rates === null) return;
     rates.save.push((this.#wireBytes / saveMs) * 1e3);
     rates.restore.push((this.#wireBytes / restoreMs) * 1e3);
-    if (from === null || to === null) return;
     rates.plainFrom.push(from);
     rates.plainTo.push(to);
   }
 
-  async #plain(chunks: number, isToVault: boolean): Promise<number | null> {
+  async #plain(chunks: number, isToVault: boolean): Promise<number> {
     const count = Math.min(chunks, BENCH_PROBE_CHUNKS_MAX);
     const probed = await this.#client.probe(count, isToVault, BENCH_CALL_MS);
-    return probed === null ? null : (probed.bytes / probed.ms) * 1e3;
+    return (probed.bytes / probed.ms) * 1e3;
   }
 
   async #save(): Promise<void> {
-    const { namespace, recordClass, count } = this.#set;
+    const { namespace, count } = this.#set;
     const perBatch = Math.max(1, Math.floor(SAVE_BATCH_BYTES / BENCH_PAGE_BYTES));
     let wireBytes = 0;
     await inTurns(count, perBatch, STORES_IN_FLIGHT_MAX, async (from, to) => {
       const items = this.#set.drafts(from, to);
       try {
-        const call = this.#client.storeEncoded(namespace, recordClass, items, BENCH_CALL_MS);
-        check((await call).statuses, this.#result, "Store");
+        check(await this.#client.store(namespace, items, BENCH_CALL_MS), this.#result, "Store");
         for (const { record } of items) wireBytes += record.bytes;
       } finally {
         for (const { record } of items) record.drop();
@@ -252,22 +248,8 @@ class Rounds {
     const call = { deadlineMs: BENCH_CALL_MS, onProgress: (): void => {} };
     await inTurns(set.count, perWindow, FETCHES_IN_FLIGHT_MAX, async (from, to) => {
       const { statuses } = await this.#client.land(set.namespace, set.plan(from, to), call);
-      if (statuses.includes(ItemStatus.INCOMPLETE)) await this.#receive(set.keys(from, to));
-      else check([...statuses] as ItemStatus[], this.#result, "Fetch");
+      check([...statuses] as ItemStatus[], this.#result, "Fetch");
     });
-  }
-
-  /** Over gRPC: received, not decoded. */
-  async #receive(keys: Buffer): Promise<void> {
-    const { namespace, recordClass } = this.#set;
-    const missing: ItemStatus[] = [];
-    const sink = {
-      piece: (): void => {},
-      missing: (_item: number, status: ItemStatus): void => void missing.push(status),
-    };
-    const runs = [{ recordClass, group: 0, keys }];
-    await this.#client.fetch(namespace, runs, sink, { deadlineMs: BENCH_CALL_MS });
-    check(missing, this.#result, "Fetch");
   }
 }
 
@@ -303,11 +285,11 @@ function check(
   throw new TierkvError("VAULT_REFUSED", { name: target, address, call, reason });
 }
 
-function recordRate(wire: number[], plain: number[] | null, pagesOver: number): RecordRate {
-  const ratios = plain?.map((rate, round) => (wire[round] ?? Number.NaN) / rate) ?? null;
+function recordRate(wire: number[], plain: number[], pagesOver: number): RecordRate {
+  const ratios = plain.map((rate, round) => (wire[round] ?? Number.NaN) / rate);
   return {
     wire: spread(wire),
-    ofPlain: ratios === null ? null : spread(ratios),
+    ofPlain: spread(ratios),
     pages: spread(wire.map((rate) => rate * pagesOver)),
   };
 }

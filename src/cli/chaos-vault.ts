@@ -1,10 +1,8 @@
 // Owns what `tierkv chaos` does to one vault: faults that harm nobody else, on records of its own, and what was seen of the contract.
 import { connect } from "node:net";
 import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../block.ts";
-import type { RecordClass } from "../block.ts";
-import { ownRecords } from "../client/own-records.ts";
+import type { Namespace, RecordClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
-import type { StoreItem } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
 import {
@@ -16,6 +14,8 @@ import {
   CHAOS_SILENT_PEERS,
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
+import { OwnRecords } from "../sidecar/vaults/own-records.ts";
+import type { OwnCall, OwnRecord } from "../sidecar/vaults/own-records.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 
@@ -40,7 +40,7 @@ export interface ChaosOptions {
 
 /** All rows in order; cleans up whatever happens. Throws when the vault cannot be reached to begin with. */
 export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
-  const run = new ChaosRun(options);
+  const run = await ChaosRun.open(options);
   try {
     return await run.all();
   } finally {
@@ -51,17 +51,30 @@ export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
 class ChaosRun {
   readonly #options: ChaosOptions;
   readonly #client: VaultClient;
-  readonly #namespace = measuringNamespace();
-  readonly #items: readonly StoreItem[];
-  readonly #spare: readonly StoreItem[];
+  readonly #namespace: Namespace;
+  readonly #records: OwnRecords;
+  readonly #spare: OwnRecords;
+  readonly #call: OwnCall;
 
-  constructor(options: ChaosOptions) {
+  static async open(options: ChaosOptions): Promise<ChaosRun> {
+    const namespace = measuringNamespace();
+    const make = (): Promise<OwnRecords> =>
+      OwnRecords.open(namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
+    return new ChaosRun(options, namespace, await make(), await make());
+  }
+
+  private constructor(
+    options: ChaosOptions,
+    namespace: Namespace,
+    records: OwnRecords,
+    spare: OwnRecords,
+  ) {
     this.#options = options;
-    this.#client = new VaultClient({ ...options, lanes: 0 });
-    const make = (): StoreItem[] =>
-      ownRecords(this.#namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
-    this.#items = make();
-    this.#spare = make();
+    this.#client = new VaultClient(options);
+    this.#namespace = namespace;
+    this.#records = records;
+    this.#spare = spare;
+    this.#call = { client: this.#client, deadlineMs: CHAOS_CALL_MS };
   }
 
   async all(): Promise<ChaosRow[]> {
@@ -88,6 +101,8 @@ class ChaosRun {
     // What could not be dropped, the vault drops by itself.
     await this.#client.measure(this.#namespace, CHAOS_CALL_MS, true).catch(() => {});
     this.#client.close();
+    this.#records.close();
+    this.#spare.close();
   }
 
   /** A step that fails is a row that does not hold. */
@@ -101,8 +116,8 @@ class ChaosRun {
   }
 
   async #wholeSet(when: string): Promise<Look> {
-    await this.#store(this.#items);
-    const good = await this.#sound(this.#items);
+    await this.#records.store(this.#call);
+    const good = await this.#sound(this.#records);
     return {
       did: `${CHAOS_RECORDS} records stored and fetched, ${when}`,
       expected: "all come back byte for byte",
@@ -112,26 +127,25 @@ class ChaosRun {
   }
 
   #flippedBit(): Promise<Look> {
-    const [item] = this.#spare;
-    const record = Buffer.from(item?.record ?? []);
+    const record = Buffer.from(this.#spare.all[0]?.record ?? []);
     record.writeUInt8((record.at(-1) ?? 0) ^ 1, record.length - 1);
     return this.#refused("a record stored with one bit flipped", record, ItemStatus.BAD_RECORD);
   }
 
   #cutShort(): Promise<Look> {
-    const record = (this.#spare[0]?.record ?? Buffer.alloc(0)).subarray(0, -8);
+    const record = (this.#spare.all[0]?.record ?? Buffer.alloc(0)).subarray(0, -8);
     return this.#refused("a record stored without its end", record, ItemStatus.BAD_RECORD);
   }
 
   #wrongKey(): Promise<Look> {
-    const record = this.#spare[1]?.record ?? Buffer.alloc(0);
+    const record = this.#spare.all[1]?.record ?? Buffer.alloc(0);
     return this.#refused("a sound record stored under another's key", record, ItemStatus.WRONG_KEY);
   }
 
   /** Offers `record` under the first spare key. */
   async #refused(did: string, record: Buffer, expected: ItemStatus): Promise<Look> {
-    const key = this.#spare[0]?.key ?? Buffer.alloc(0);
-    const [status] = await this.#store([{ key, record }]);
+    const key = this.#spare.all[0]?.key ?? Buffer.alloc(0);
+    const [status] = await this.#spare.store(this.#call, [{ key, record }]);
     const held = await this.#client.lookup(this.#namespace, key, CHAOS_CALL_MS);
     const isHeld = leadingBits(held, 1) > 0;
     return {
@@ -143,7 +157,7 @@ class ChaosRun {
   }
 
   async #sameAgain(): Promise<Look> {
-    const statuses = await this.#store(this.#items);
+    const statuses = await this.#records.store(this.#call);
     const present = statuses.filter((status) => status === ItemStatus.PRESENT).length;
     return {
       did: "all records stored a second time",
@@ -154,7 +168,7 @@ class ChaosRun {
   }
 
   async #otherNamespace(): Promise<Look> {
-    const keys = keysOf(this.#items);
+    const keys = keysOf(this.#records.all);
     const held = await this.#client.lookup(measuringNamespace(), keys, CHAOS_CALL_MS);
     const hits = held.reduce((sum, byte) => sum + (byte === 0 ? 0 : 1), 0);
     return {
@@ -167,10 +181,10 @@ class ChaosRun {
 
   /** Another client goes in the middle of a store. */
   async #brokenOff(): Promise<Look> {
-    const other = new VaultClient({ ...this.#options, lanes: 0 });
+    const other = new VaultClient(this.#options);
     await other.hello(CHAOS_CALL_MS);
     const { reservedBytes: before } = await this.#client.stats(CHAOS_CALL_MS);
-    const storing = other.store(this.#namespace, this.#options.name, this.#spare, CHAOS_CALL_MS);
+    const storing = this.#spare.store({ ...this.#call, client: other });
     const ended = storing.then(
       () => "it was through already",
       () => "broken off",
@@ -208,7 +222,7 @@ class ChaosRun {
       connect(at).on("error", () => {}),
     );
     try {
-      const good = await this.#sound(this.#items);
+      const good = await this.#sound(this.#records);
       return {
         did: `${CHAOS_SILENT_PEERS} connections that say nothing`,
         expected: "others are served",
@@ -223,7 +237,7 @@ class ChaosRun {
   async #flushed(): Promise<Look> {
     const [did, expected] = ["its own records dropped", "none is held"];
     await this.#client.measure(this.#namespace, CHAOS_CALL_MS, true);
-    const keys = keysOf(this.#items);
+    const keys = keysOf(this.#records.all);
     const held = await this.#client.lookup(this.#namespace, keys, CHAOS_CALL_MS);
     const isGone = held.every((byte) => byte === 0);
     return {
@@ -234,30 +248,14 @@ class ChaosRun {
     };
   }
 
-  #store(items: readonly StoreItem[]): Promise<ItemStatus[]> {
-    return this.#client.store(this.#namespace, this.#options.name, items, CHAOS_CALL_MS);
-  }
-
   /** How many come back as they are; -1: one came otherwise. Missing ones are no fault where `mayLack`. */
-  async #sound(items: readonly StoreItem[], mayLack = false): Promise<number> {
-    const parts = items.map((): Buffer[] => []);
-    const sink = {
-      piece: (item: number, _offset: number, _bytes: number, data: Buffer): void =>
-        void parts[item]?.push(Buffer.from(data)),
-      missing: (): void => {},
-    };
-    const runs = [{ recordClass: this.#options.name, group: 0, keys: keysOf(items) }];
-    await this.#client.fetch(this.#namespace, runs, sink, { deadlineMs: CHAOS_CALL_MS });
-    let sound = 0;
-    for (const [at, { record }] of items.entries()) {
-      const got = Buffer.concat(parts[at] ?? []);
-      if (got.equals(record)) sound += 1;
-      else if (got.length > 0 || !mayLack) return -1;
-    }
-    return sound;
+  async #sound(records: OwnRecords, mayLack = false): Promise<number> {
+    const returned = await records.fetch(this.#call);
+    const isWrong = returned.some((one) => one === "other" || (one === "none" && !mayLack));
+    return isWrong ? -1 : returned.filter((one) => one === "same").length;
   }
 }
 
-function keysOf(items: readonly StoreItem[]): Buffer {
+function keysOf(items: readonly OwnRecord[]): Buffer {
   return Buffer.concat(items.map(({ key }) => key));
 }

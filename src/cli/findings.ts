@@ -80,9 +80,11 @@ function unreachable({ targets }: Seen): Finding[] {
 }
 
 /** Of both classes, with its name. */
-function vaultsOf(sidecar: Seen["sidecar"]): { name: string; address: string; state: string }[] {
+function vaultsOf(
+  sidecar: Seen["sidecar"],
+): { name: string; address: string; state: string; lanes: string }[] {
   return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
-    vaults.map(({ address, state }) => ({ name, address, state })),
+    vaults.map(({ address, state, lanes }) => ({ name, address, state, lanes })),
   );
 }
 
@@ -101,12 +103,21 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
   });
 }
 
-function lanesUnreachable({ targets }: Seen): Finding[] {
-  return targets.flatMap(({ target, address, laneTrouble }) => {
+function lanesUnreachable({ sidecar, targets }: Seen): Finding[] {
+  const own = targets.flatMap(({ target, address, laneTrouble }) => {
     if (laneTrouble === null) return [];
     const what = `${target} at ${address}: records cannot travel on its lanes`;
     return [problem("lanes_unreachable", `${what}: ${laneTrouble}`)];
   });
+  const seen = vaultsOf(sidecar).flatMap(({ name, address, state, lanes }) => {
+    const isTold = targets.some(
+      (target) => target.address === address && target.laneTrouble !== null,
+    );
+    if (isTold || state !== "up" || lanes !== "broken") return [];
+    const what = `${name} vault at ${address} answers the sidecar, but its lanes are down, so that no record gets there`;
+    return [problem("lanes_unreachable", `${what}: see the sidecar's log for the reason`)];
+  });
+  return [...own, ...seen];
 }
 
 function quarantined({ sidecar }: Seen): Finding[] {

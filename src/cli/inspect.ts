@@ -23,7 +23,7 @@ export interface TargetStatus {
   reachable: boolean;
   /** Not asked, because it would have been in the clear or without its credentials. */
   refused: boolean;
-  /** A vault: why its lanes are of no use; null: they are, or it offers none. */
+  /** A vault: why its lanes are of no use; null: they are. */
   laneTrouble: string | null;
   rttMsP50: number | null;
   rttMsP99: number | null;

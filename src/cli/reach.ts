@@ -51,7 +51,7 @@ export async function greet(client: Greeter, isTls: boolean): Promise<HelloReply
   }
 }
 
-/** Why records cannot travel on the lanes that a vault has offered, in words; null: they can, or it offers none. */
+/** Why records cannot travel on the lanes of a vault, in words; null: they can. */
 export async function laneTrouble(
   client: Pick<Greeter, "address" | "lanes">,
 ): Promise<string | null> {

@@ -1,6 +1,6 @@
-// Owns one gRPC channel to a vault: calls as promises and streams, each with a deadline and a signal.
+// Owns one gRPC channel to a vault: calls as promises, each with a deadline and a signal.
 import { Client, connectivityState } from "@grpc/grpc-js";
-import type { ClientDuplexStream, ClientReadableStream, MethodDefinition } from "@grpc/grpc-js";
+import type { MethodDefinition } from "@grpc/grpc-js";
 import { wallClockMs } from "../time.ts";
 import { channelOptions } from "../wire/options.ts";
 import { callMetadata, channelCredentials, securityOptions } from "../wire/security.ts";
@@ -48,36 +48,6 @@ export class VaultChannel {
     });
   }
 
-  serverStream<Request, Reply>(
-    method: MethodDefinition<Request, Reply>,
-    request: Request,
-    options: CallOptions,
-  ): ClientReadableStream<Reply> {
-    const call = this.#client.makeServerStreamRequest(
-      method.path,
-      method.requestSerialize,
-      method.responseDeserialize,
-      request,
-      callMetadata(this.#security),
-      deadlineOf(options),
-    );
-    return bindSignal(call, options.signal);
-  }
-
-  duplex<Request, Reply>(
-    method: MethodDefinition<Request, Reply>,
-    options: CallOptions,
-  ): ClientDuplexStream<Request, Reply> {
-    const call = this.#client.makeBidiStreamRequest(
-      method.path,
-      method.requestSerialize,
-      method.responseDeserialize,
-      callMetadata(this.#security),
-      deadlineOf(options),
-    );
-    return bindSignal(call, options.signal);
-  }
-
   /** Calls back once when the connection that is up now is gone; at once when none is up. */
   onceDisconnected(listener: () => void): void {
     const channel = this.#client.getChannel();
@@ -96,16 +66,6 @@ export class VaultChannel {
 
 function deadlineOf({ timeoutMs }: CallOptions): { deadline: number } {
   return { deadline: wallClockMs() + timeoutMs };
-}
-
-function bindSignal<Call extends ClientReadableStream<unknown>>(
-  call: Call,
-  signal: AbortSignal,
-): Call {
-  const cancel = (): void => call.cancel();
-  call.once("status", () => signal.removeEventListener("abort", cancel));
-  cancelOn(signal, cancel);
-  return call;
 }
 
 function cancelOn(signal: AbortSignal, cancel: () => void): void {

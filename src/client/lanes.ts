@@ -2,6 +2,9 @@
 import { ItemStatus } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
+  LANES_AGAIN_MS,
+  LANES_BACK_MS,
+  LANES_FAILURES_MAX,
   LANES_OPEN_WAIT_MS,
   LANES_PAUSE_MAX_MS,
   LANES_PAUSE_MIN_MS,
@@ -28,14 +31,14 @@ import type { Retries } from "./retries.ts";
 export interface LanesOptions {
   /** The vault's one port, or its socket. */
   address: string;
-  /** How many; 0: none. */
+  /** How many; 0: none, for who moves no records. */
   count: number;
   /** For the log. */
   label: string;
   logger: Logger;
   /** Whom to trust on them; absent: they are in clear. */
   tls?: LaneClientTls | undefined;
-  /** What fails here may be tried again over gRPC, as far as this goes. */
+  /** What fails here may be tried again, as far as this goes. */
   retries: Retries;
   /** Says hello again: every session needs a token of its own. */
   renew(): Promise<unknown>;
@@ -60,6 +63,8 @@ export interface Settled {
   bytes: number;
   /** Why the first bad record was refused here. */
   reason: string | null;
+  /** The lanes broke: what is INCOMPLETE may be tried on new ones. Nothing writes to a slot of it any more. */
+  isBroken: boolean;
 }
 
 /** Bytes that are no record, and how long they took. */
@@ -73,8 +78,12 @@ export interface RequestOptions extends CallOptions {
   onProgress(bytes: number): void;
   /** The error when time runs out. */
   late(): Error;
-  /** The error when it failed, and nothing may be tried a second time for now; null: it never is. */
-  spent: (() => Error) | null;
+  /** The error when it failed, and nothing may be tried a second time for now. */
+  spent(): Error;
+  /** The error when the vault took the request, and refuses it. */
+  refused(reason: string): Error;
+  /** The error when there are no lanes. */
+  unreachable(reason: string): Error;
 }
 
 interface Outcome {
@@ -83,7 +92,9 @@ interface Outcome {
   bytes: number;
 }
 
-/** none: not offered, or not wanted · opening · up · broken: will be tried again. */
+const NOTHING = Buffer.alloc(0);
+
+/** none: not tried yet, or not wanted · opening · up · broken: will be tried again. */
 export type LanesState = "none" | "opening" | "up" | "broken";
 
 export class Lanes {
@@ -94,9 +105,14 @@ export class Lanes {
   #id: number | null = null;
   #pauseMs = LANES_PAUSE_MIN_MS;
   #breaks = 0;
+  /** Attempts in a row that ended before the lanes were up. */
+  #failures = 0;
+  /** When they came up last. */
+  #upMs = 0;
+  /** Why they are not up. */
+  #reason = "they were not opened yet";
   #isRenewing = false;
-  #isToldNone = false;
-  #onSettled: () => void = () => {};
+  readonly #waiting = new Set<() => void>();
 
   constructor(options: LanesOptions) {
     this.#options = options;
@@ -111,19 +127,18 @@ export class Lanes {
     return this.#breaks;
   }
 
+  /** Opening them has failed again and again, while the vault answers: no record gets through. */
+  get isUnreachable(): boolean {
+    return this.#failures >= LANES_FAILURES_MAX;
+  }
+
   /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
   async offer({ laneToken }: HelloReply): Promise<void> {
     const { count, address } = this.#options;
     const isIdle = this.#state === "none" || this.#state === "broken";
     if (count === 0 || !isIdle || this.#closing.signal.aborted) return;
-    if (laneToken.length === 0) {
-      this.#tellNone();
-      return;
-    }
     this.#state = "opening";
-    const settled = new Promise<void>((resolve) => {
-      this.#onSettled = resolve;
-    });
+    const settled = this.#changed();
     try {
       const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
         if (this.#id === id) this.#hear(request, error, data, bytes);
@@ -137,14 +152,15 @@ export class Lanes {
     await Promise.race([settled, quietSleep(LANES_OPEN_WAIT_MS, this.#closing.signal)]);
   }
 
-  /** Bitmap over the packed keys; null when the lanes are of no use. Rejects when the call is given up. */
+  /** Bitmap over the packed keys; null when the lanes are of no use now. Rejects when the call is given up. */
   async lookup(namespace: Buffer, keys: Buffer, options: RequestOptions): Promise<Buffer | null> {
-    const begin = (id: number): number => lanesLookup(id, namespace, keys);
-    const outcome = await this.#run(begin, options);
+    const id = this.#id;
+    if (this.#state !== "up" || id === null) return null;
+    const outcome = await this.#ask(id, () => lanesLookup(id, namespace, keys), options);
     return outcome === null || outcome.error !== null ? null : outcome.data;
   }
 
-  /** Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up. */
+  /** Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up, or there are no lanes. */
   async fetch(namespace: Buffer, plan: LandingPlan, options: RequestOptions): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
     const begin = (id: number): number =>
@@ -152,7 +168,7 @@ export class Lanes {
     return settledOf(await this.#run(begin, options), geometries.length);
   }
 
-  /** Records of the native outbox, put-if-absent. Rejects when the call is given up. */
+  /** Records of the native outbox, put-if-absent. Rejects when the call is given up, or there are no lanes. */
   async store(
     namespace: Buffer,
     keys: Buffer,
@@ -165,12 +181,12 @@ export class Lanes {
     return settledOf(await this.#run(begin, options), records.length);
   }
 
-  /** `chunks` MiB of bytes that are no record; null when the lanes are of no use. Rejects when the call is given up. */
-  async probe(chunks: number, isToVault: boolean, options: RequestOptions): Promise<Probed | null> {
+  /** `chunks` MiB of bytes that are no record. Rejects when the call is given up, or there are no lanes. */
+  async probe(chunks: number, isToVault: boolean, options: RequestOptions): Promise<Probed> {
     const begunMs = nowMs();
-    const outcome = await this.#run((id) => lanesProbe(id, chunks, isToVault), options);
-    if (outcome === null || outcome.error !== null) return null;
-    return { bytes: outcome.bytes, ms: nowMs() - begunMs };
+    const { error, bytes } = await this.#run((id) => lanesProbe(id, chunks, isToVault), options);
+    if (error !== null) throw options.refused(error.message);
+    return { bytes, ms: nowMs() - begunMs };
   }
 
   /** Ends them for good. Idempotent. */
@@ -178,21 +194,66 @@ export class Lanes {
     this.#closing.abort();
     this.#end();
     this.#state = "none";
-    this.#onSettled();
+    this.#tell();
   }
 
-  /** null: not up, or more is open than they take. */
-  async #run(begin: (id: number) => number, options: RequestOptions): Promise<Outcome | null> {
-    const id = this.#id;
+  /** A request on lanes that are up, or come up soon. An outcome with an error: they broke. */
+  async #run(begin: (id: number) => number, options: RequestOptions): Promise<Outcome> {
+    const endMs = nowMs() + options.timeoutMs;
+    for (;;) {
+      const id = await this.#ready(options, endMs);
+      const left = { ...options, timeoutMs: Math.max(0, endMs - nowMs()) };
+      const outcome = await this.#ask(id, () => begin(id), left);
+      const refusal = outcome?.error?.code === "NO_MEMORY" ? outcome.error : null;
+      if (refusal !== null) throw options.refused(refusal.message);
+      if (outcome !== null) return outcome;
+      // They have ended, and that is about to be heard.
+      await this.#waitUntil(endMs, options.signal);
+    }
+  }
+
+  /** Lanes that are up. What broke just now is back soon; what cannot be opened again and again is not waited for. */
+  async #ready({ signal, unreachable, late }: RequestOptions, endMs: number): Promise<number> {
+    const backMs = nowMs() + LANES_BACK_MS;
+    for (;;) {
+      if (signal.aborted) throw signal.reason;
+      if (this.#state === "up" && this.#id !== null) return this.#id;
+      const isHopeless = this.#options.count === 0 || this.isUnreachable || nowMs() > backMs;
+      if (isHopeless) throw unreachable(this.#reason);
+      if (nowMs() > endMs) throw late();
+      await this.#waitUntil(Math.min(backMs, endMs), signal);
+    }
+  }
+
+  /** The next change of state, or the end of the wait. */
+  async #waitUntil(endMs: number, signal: AbortSignal): Promise<void> {
+    const over = new AbortController();
+    const ms = Math.max(1, endMs - nowMs() + 1);
+    const any = AbortSignal.any([signal, over.signal]);
+    await Promise.race([this.#changed(), quietSleep(ms, any)]);
+    over.abort();
+  }
+
+  #changed(): Promise<void> {
+    return new Promise((resolve) => this.#waiting.add(resolve));
+  }
+
+  #tell(): void {
+    for (const resolve of this.#waiting) resolve();
+    this.#waiting.clear();
+  }
+
+  /** null: the lanes have ended. An outcome with NO_MEMORY: one side takes no more. Rejects when it is given up, or failed once too often. */
+  async #ask(id: number, begin: () => number, options: RequestOptions): Promise<Outcome | null> {
     const { signal, timeoutMs, onProgress } = options;
     if (signal.aborted) throw signal.reason;
-    if (this.#state !== "up" || id === null) return null;
     let request: number;
     try {
-      request = begin(id);
+      request = begin();
     } catch (error) {
-      this.#options.logger.debug({ err: error }, "a request did not get onto the lanes");
-      return null;
+      const { code, message } = toTierkvError(error);
+      if (code === "LANE_FAILED" || code === "UNKNOWN_ID") return null;
+      return { error: new TierkvError("NO_MEMORY", { reason: message }), data: NOTHING, bytes: 0 };
     }
     let isLate = false;
     // Lanes that were closed have given it up already.
@@ -220,11 +281,11 @@ export class Lanes {
     }
   }
 
-  /** What failed is tried again elsewhere, while there are tokens for it. */
+  /** What failed is tried again, while there are tokens for it. */
   #account({ error }: Outcome, { spent }: RequestOptions): void {
     const { retries } = this.#options;
-    if (error === null) retries.answered();
-    else if (spent !== null && !retries.take()) throw spent();
+    if (error?.code !== "LANE_FAILED") retries.answered();
+    else if (!retries.take()) throw spent();
   }
 
   #hear(request: number, text: string | null, data: Buffer, bytes: number): void {
@@ -235,52 +296,53 @@ export class Lanes {
       resolve?.({ error, data, bytes });
     } else if (error === null) {
       this.#state = "up";
+      this.#upMs = nowMs();
+      this.#failures = 0;
       this.#pauseMs = LANES_PAUSE_MIN_MS;
       const { label, count, logger } = this.#options;
       logger.debug({ vault: label, lanes: count }, "lanes are up");
-      this.#onSettled();
+      this.#tell();
     } else {
       this.#broke(error.message);
     }
   }
 
-  #tellNone(): void {
-    if (this.#isToldNone) return;
-    this.#isToldNone = true;
-    const { label, logger } = this.#options;
-    logger.info({ vault: label }, "the vault offers no lanes: records travel over gRPC");
-  }
-
   #broke(reason: string): void {
     const { label, logger } = this.#options;
-    const wasTold = this.#state === "opening" && this.#breaks > 0;
+    const wasUp = this.#state === "up";
+    const wasTold = !wasUp && this.#breaks > 0;
     this.#end();
     if (this.#closing.signal.aborted) return;
     this.#breaks += 1;
+    this.#reason = reason;
+    if (!wasUp) this.#failures += 1;
     this.#state = "broken";
-    const words = "lanes are down: records travel over gRPC until they are back";
+    const words = "lanes are down: no record travels until they are back";
     if (wasTold) logger.debug({ vault: label, reason }, words);
     else logger.warn({ vault: label, reason }, words);
-    this.#onSettled();
-    void this.#renewLater();
+    this.#tell();
+    // What held for a while is opened again at once; what breaks again and again, or never opens, is not.
+    const isSoon = wasUp && nowMs() - this.#upMs > LANES_PAUSE_MIN_MS;
+    void this.#renewLater(isSoon ? LANES_AGAIN_MS : this.#pauseMs);
   }
 
   #end(): void {
     if (this.#id !== null) lanesClose(this.#id);
     this.#id = null;
     const lost = new TierkvError("LANE_FAILED", { reason: "the lanes were closed" });
-    for (const resolve of this.#open.values())
-      resolve({ error: lost, data: Buffer.alloc(0), bytes: 0 });
+    for (const resolve of this.#open.values()) resolve({ error: lost, data: NOTHING, bytes: 0 });
     this.#open.clear();
   }
 
   /** Until a hello brings them back, or we are closed. */
-  async #renewLater(): Promise<void> {
+  async #renewLater(firstMs: number): Promise<void> {
     if (this.#isRenewing) return;
     this.#isRenewing = true;
     const { signal } = this.#closing;
+    let ms = firstMs;
     while (this.#state === "broken" && !signal.aborted) {
-      await quietSleep(jitterMs(this.#pauseMs / 2, this.#pauseMs), signal);
+      await quietSleep(jitterMs(ms / 2, ms), signal);
+      ms = this.#pauseMs;
       this.#pauseMs = Math.min(this.#pauseMs * 2, LANES_PAUSE_MAX_MS);
       // A vault that does not answer is the breaker's business; a hello that is answered brings the lanes along.
       if (this.#state === "broken" && !signal.aborted) await this.#options.renew().catch(() => {});
@@ -289,16 +351,12 @@ export class Lanes {
   }
 }
 
-function settledOf(outcome: Outcome | null, items: number): Settled {
+function settledOf({ error, data, bytes }: Outcome, items: number): Settled {
   const statuses = new Uint8Array(items).fill(ItemStatus.INCOMPLETE);
-  if (outcome === null) return { statuses, bytes: 0, reason: null };
-  if (outcome.data.length === items) statuses.set(outcome.data);
-  const isBad = outcome.error?.code === "BAD_RECORD";
-  return {
-    statuses,
-    bytes: outcome.bytes,
-    reason: isBad ? (outcome.error?.message ?? null) : null,
-  };
+  if (data.length === items) statuses.set(data);
+  const isBad = error?.code === "BAD_RECORD";
+  const reason = isBad ? (error?.message ?? null) : null;
+  return { statuses, bytes, reason, isBroken: error !== null && !isBad };
 }
 
 /** Tells of bytes as they add up; each once. */

@@ -28,7 +28,7 @@ export interface VaultClientOptions {
   /** The class of records this vault must hold. */
   name: RecordClass;
   logger: Logger;
-  /** Connections for records beside gRPC; 0: none. */
+  /** Connections on which records travel; 0: none, for who moves no records. */
   lanes?: number;
   /** null: in the clear. */
   security?: ChannelSecurity | null;
@@ -108,9 +108,10 @@ export class VaultSession {
     return this.#options.refusal === undefined ? this.#breaker.state : "refused";
   }
 
-  /** Nobody is to ask the vault. */
+  /** Nobody is to ask the vault: it does not answer, or no record gets to it. */
   get isOpen(): boolean {
-    return this.#breaker.isOpen || this.#options.refusal !== undefined;
+    const isRefused = this.#options.refusal !== undefined;
+    return this.#breaker.isOpen || isRefused || this.#lanes.isUnreachable;
   }
 
   get lanesState(): LanesState {
@@ -271,6 +272,8 @@ export class VaultSession {
           const reason = "too much failed lately for a second try";
           return new TierkvError("VAULT_BUSY", { ...context, reason });
         },
+        refused: (reason) => new TierkvError("VAULT_BUSY", { ...context, reason }),
+        unreachable: (reason) => new TierkvError("LANES_UNREACHABLE", { ...context, reason }),
       }),
       onProgress,
       broken: (reason) => new TierkvError("VAULT_BROKEN", { ...context, reason }),

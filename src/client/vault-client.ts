@@ -1,69 +1,37 @@
 // Owns the calls a program makes to one vault: each bounded, split to the vault's limits, and checked on arrival.
-import { classNumber, ItemStatus, keyCount } from "../block.ts";
+import { classNumber, ItemStatus, keyAt, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import {
-  CHUNK_BYTES,
-  DEMOTE_KEYS_MAX,
-  MADE_NOW,
-  REPORT_KEYS_MAX,
-  STORE_BATCH_BYTES,
-} from "../limits.ts";
-import { nowMs } from "../time.ts";
+import { DEMOTE_KEYS_MAX, MADE_NOW, REPORT_KEYS_MAX } from "../limits.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
 import type { VaultState } from "./breaker.ts";
-import { runFetch } from "./fetch-call.ts";
-import { FetchLedger } from "./fetch-ledger.ts";
-import type { FetchSink } from "./fetch-ledger.ts";
 import type { FlushFeed } from "./flush-feed.ts";
 import type { LandingPlan, LanesState, Probed, Settled } from "./lanes.ts";
 import { VaultSession } from "./session.ts";
 import type { Attempt, VaultClientOptions } from "./session.ts";
-import { splitBatch, splitKeys, splitPlan } from "./split.ts";
-import { runStore } from "./store-call.ts";
+import { splitKeys } from "./split.ts";
 
-/** One record to store: its packed key (36 bytes) and its bytes, which are only read. */
+/** One record of the native outbox to store. */
 export interface StoreItem {
+  /** Packed, 36 bytes. */
   key: Buffer;
-  record: Buffer;
-}
-
-/** One record in the native outbox; its bytes are looked at only where there are no lanes, or a lane could not make it. */
-export interface EncodedItem {
-  key: Buffer;
-  record: { readonly id: number; readonly bytes: number; view(): Promise<Buffer> };
-}
-
-/** null: it cannot be made any more. */
-function viewed(items: readonly EncodedItem[]): Promise<(StoreItem | null)[]> {
-  const view = ({ key, record }: EncodedItem): Promise<StoreItem | null> =>
-    record.view().then(
-      (bytes) => ({ key, record: bytes }),
-      () => null,
-    );
-  return Promise.all(items.map(view));
-}
-
-/** Keys of one class and group, in need order. */
-export interface FetchRun {
-  recordClass: RecordClass;
-  group: number;
-  /** Packed, 36 bytes each. */
-  keys: Buffer;
+  /** `make`: of a draft that no lane could make as it was announced. */
+  record: { readonly id: number; readonly isDraft: boolean; make(): Promise<void> };
 }
 
 export interface FetchOptions {
   deadlineMs: number;
-  /** Ends the fetch; the sink hears nothing more after it fired. */
   signal?: AbortSignal;
+  /** So many bytes have arrived since the last time. */
+  onProgress(bytes: number): void;
 }
 
 /**
  * One per vault address; connects with the first call, greets after every connect. Every call ends within its `deadlineMs`
  * (a duration) and rejects only with coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED, VAULT_BUSY, VAULT_BROKEN,
- * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, CANCELLED, CLOSED; with its `refusal` where it has one.
+ * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, LANES_UNREACHABLE, CANCELLED, CLOSED; with its `refusal` where it has one.
  */
 export class VaultClient {
   /** The class of records this vault must hold. */
@@ -81,12 +49,12 @@ export class VaultClient {
     return this.#session.state;
   }
 
-  /** Its breaker is open: calls fail at once. */
+  /** Nobody is to ask it: its breaker is open, so that calls fail at once, or no lane can be opened. */
   get isOpen(): boolean {
     return this.#session.isOpen;
   }
 
-  /** Whether records travel on lanes; else they travel over gRPC. */
+  /** What records travel on; without them none does. */
   get lanes(): LanesState {
     return this.#session.lanesState;
   }
@@ -144,10 +112,12 @@ export class VaultClient {
     });
   }
 
-  /** Put-if-absent, on the account of `tenant`, of what was made knowing of flushes up to `flushed`; one status per item. What was accepted before a failure stays in the vault, so trying again is safe. */
+  /**
+   * Put-if-absent, on the account of `tenant`, of what was made knowing of flushes up to `flushed`; one status per item,
+   * INCOMPLETE where a record can no longer be made. What was accepted before a failure stays in the vault.
+   */
   store(
     namespace: Buffer,
-    recordClass: RecordClass,
     items: readonly StoreItem[],
     deadlineMs: number,
     tenant = 0,
@@ -155,103 +125,52 @@ export class VaultClient {
   ): Promise<ItemStatus[]> {
     return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
       checkMayStore(vault);
-      const isSmall = (item: StoreItem): boolean => item.record.length <= vault.maxRecordBytes;
-      const batches = splitBatch(
-        items.filter(isSmall),
-        (item) => item.record.length,
-        vault.maxKeys,
-        STORE_BATCH_BYTES,
-      );
-      const stored: ItemStatus[] = [];
-      for (const batch of batches) {
-        stored.push(
-          ...(await storeBatch(attempt, { namespace, recordClass, tenant, flushed }, batch)),
-        );
+      const statuses = items.map((): ItemStatus => ItemStatus.INCOMPLETE);
+      let left = [...items.keys()];
+      while (left.length > 0) {
+        const batch = left.flatMap((index) => items[index] ?? []);
+        const keys = Buffer.concat(batch.map(({ key }) => key));
+        const ids = Uint32Array.from(batch, ({ record }) => record.id);
+        const options = attempt.laneOptions();
+        const settled = await attempt.lanes.store(namespace, keys, ids, options, tenant, flushed);
+        for (const [at, index] of left.entries()) {
+          statuses[index] = settled.statuses[at] as ItemStatus;
+        }
+        left = left.filter((index) => statuses[index] === ItemStatus.INCOMPLETE);
+        // Lanes that hold could not make it of the length it was announced with: it is made first then.
+        if (!settled.isBroken) left = await made(items, left);
       }
-      return items.map((item) =>
-        isSmall(item) ? (stored.shift() ?? ItemStatus.INCOMPLETE) : ItemStatus.TOO_LARGE,
-      );
+      return statuses;
     });
   }
 
   /**
-   * Brings records straight into leased slots: ACCEPTED is verified and decoded. INCOMPLETE stays what the lanes could
-   * not bring: `fetch` can. After a rejection no slot is written that is leased again.
+   * Brings records straight into leased slots: ACCEPTED is verified and decoded. INCOMPLETE: its lease has ended. After a
+   * rejection no slot is written that is leased again.
    */
   land(
     namespace: Buffer,
     plan: LandingPlan,
-    { deadlineMs, signal, onProgress }: FetchOptions & { onProgress(bytes: number): void },
+    { deadlineMs, signal, onProgress }: FetchOptions,
   ): Promise<Settled> {
-    const work = (attempt: Attempt): Promise<Settled> =>
-      attempt.lanes.fetch(namespace, plan, attempt.laneOptions(onProgress));
-    return this.#session.call("Fetch", deadlineMs, work, signal);
-  }
-
-  /** As `store`, for records of the native outbox. Over the lanes where they are up: `isOverLanes` says so. */
-  async storeEncoded(
-    namespace: Buffer,
-    recordClass: RecordClass,
-    items: readonly EncodedItem[],
-    deadlineMs: number,
-    tenant = 0,
-    flushed: number = MADE_NOW,
-  ): Promise<{ statuses: ItemStatus[]; isOverLanes: boolean }> {
-    const endMs = nowMs() + deadlineMs;
-    const { statuses } = await this.#session.call("Store", deadlineMs, (attempt, vault) => {
-      checkMayStore(vault);
-      return attempt.lanes.store(
-        namespace,
-        Buffer.concat(items.map(({ key }) => key)),
-        Uint32Array.from(items, ({ record }) => record.id),
-        attempt.laneOptions(),
-        tenant,
-        flushed,
-      );
-    });
-    const settled = [...statuses] as ItemStatus[];
-    const rest = [...settled.keys()].filter((index) => settled[index] === ItemStatus.INCOMPLETE);
-    if (rest.length === 0) return { statuses: settled, isOverLanes: true };
-    const left = await viewed(rest.flatMap((index) => items[index] ?? []));
-    const there = rest.filter((_index, at) => left[at] !== null);
-    const records = left.filter((item) => item !== null);
-    const leftMs = Math.max(0, endMs - nowMs());
-    const stored = await this.store(namespace, recordClass, records, leftMs, tenant, flushed);
-    for (const [at, index] of there.entries()) {
-      settled[index] = stored[at] ?? ItemStatus.INCOMPLETE;
-    }
-    return { statuses: settled, isOverLanes: false };
-  }
-
-  /**
-   * Brings a whole prefix, in need order. Each item ends exactly once at the sink: with its last piece, or with `missing`;
-   * also when the fetch fails (INCOMPLETE), but not after the sink threw or the signal fired. Bytes are not yet verified.
-   */
-  async fetch(
-    namespace: Buffer,
-    runs: readonly FetchRun[],
-    sink: FetchSink,
-    { deadlineMs, signal }: FetchOptions,
-  ): Promise<void> {
-    const segments = runs.map((run) => ({ ...run, recordClass: classNumber(run.recordClass) }));
-    const items = segments.reduce((sum, segment) => sum + keyCount(segment.keys), 0);
-    const ledger = new FetchLedger(items, sink);
-    const work = async (attempt: Attempt, vault: m.HelloReply): Promise<void> => {
-      ledger.begin(vault.maxRecordBytes, attempt.broken);
-      for (const part of splitPlan(segments, vault.maxKeys)) {
-        const plan = { namespace, segments: part.segments, chunkBytes: CHUNK_BYTES };
-        const { firstItem } = part;
-        const options = { ...attempt.options(), firstItem, onProgress: attempt.onProgress };
-        await runFetch(attempt.channel, plan, ledger, options);
+    const work = async (attempt: Attempt): Promise<Settled> => {
+      const fetch = (part: LandingPlan): Promise<Settled> =>
+        attempt.lanes.fetch(namespace, part, attempt.laneOptions(onProgress));
+      const all = await fetch(plan);
+      for (let isBroken = all.isBroken; isBroken;) {
+        const left = [...all.statuses.keys()].filter(
+          (index) => all.statuses[index] === ItemStatus.INCOMPLETE,
+        );
+        if (left.length === 0) break;
+        const more = await fetch(partOf(plan, left));
+        for (const [at, index] of left.entries()) all.statuses[index] = more.statuses[at] ?? 0;
+        all.bytes += more.bytes;
+        all.reason ??= more.reason;
+        isBroken = more.isBroken;
       }
-      if (!ledger.isComplete) throw attempt.broken("the vault left items of the plan unanswered");
+      return all;
     };
-    try {
-      await this.#session.call("Fetch", deadlineMs, work, signal);
-    } catch (error) {
-      if (signal?.aborted !== true) ledger.closeOpen(ItemStatus.INCOMPLETE);
-      throw error;
-    }
+    return this.#session.call("Fetch", deadlineMs, work, signal);
   }
 
   /** Says that records did not verify here; the vault checks its own copies: QUARANTINED, PRESENT (good there) or MISSING. */
@@ -290,11 +209,11 @@ export class VaultClient {
 
   /**
    * Moves `chunks` MiB (at most 256) that are no record over the lanes, from the vault or to it, and keeps none of them: what
-   * the way there alone carries. null: there are no lanes.
+   * the way there alone carries.
    */
-  probe(chunks: number, isToVault: boolean, deadlineMs: number): Promise<Probed | null> {
+  probe(chunks: number, isToVault: boolean, deadlineMs: number): Promise<Probed> {
     return this.#session.call("Probe", deadlineMs, (attempt) =>
-      attempt.lanes.probe(chunks, isToVault, { ...attempt.laneOptions(), spent: null }),
+      attempt.lanes.probe(chunks, isToVault, attempt.laneOptions()),
     );
   }
 
@@ -380,21 +299,24 @@ function checkMayStore({ readOnly }: m.HelloReply): void {
     throw new TierkvError("ROLE_MISSING", { role: "read", call: "Store", needed: "write" });
 }
 
-function storeBatch(
-  attempt: Attempt,
-  whose: { namespace: Buffer; recordClass: RecordClass; tenant: number; flushed: number },
-  batch: readonly StoreItem[],
-): Promise<ItemStatus[]> {
-  const { onProgress, broken } = attempt;
-  const { namespace, recordClass, tenant, flushed } = whose;
-  const offer = {
-    namespace,
-    tenant,
-    flushed,
-    keys: Buffer.concat(batch.map((item) => item.key)),
-    recordBytes: batch.map((item) => item.record.length),
-    recordClass: classNumber(recordClass),
+/** Those of the items `left` that are made now; what is no draft, or stays one, will not be. */
+async function made(items: readonly StoreItem[], left: readonly number[]): Promise<number[]> {
+  const drafts = left.flatMap((index) => {
+    const record = items[index]?.record;
+    return record?.isDraft === true ? [{ index, record }] : [];
+  });
+  await Promise.allSettled(drafts.map(({ record }) => record.make()));
+  return drafts.flatMap(({ index, record }) => (record.isDraft ? [] : [index]));
+}
+
+/** Of these items alone. */
+function partOf(plan: LandingPlan, items: readonly number[]): LandingPlan {
+  return {
+    ...plan,
+    keys: Buffer.concat(items.map((item) => keyAt(plan.keys, item))),
+    geometries: Uint32Array.from(items, (item) => plan.geometries[item] ?? 0),
+    leases: Uint32Array.from(
+      items.flatMap((item) => [...plan.leases.subarray(item * 2, item * 2 + 2)]),
+    ),
   };
-  const records = batch.map((item) => item.record);
-  return runStore(attempt.channel, offer, records, { ...attempt.options(), onProgress, broken });
 }

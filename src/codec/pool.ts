@@ -6,6 +6,7 @@ import { ENCODE_NICE, ENCODE_QUEUE_MAX, ENCODE_THREADS_MAX, ENCODE_TIMEOUT_MS } 
 import { draftSlots } from "../native.ts";
 import { withDeadline } from "../time.ts";
 import { OutboxRecord } from "./record.ts";
+import type { MakeDrafts } from "./record.ts";
 import { nativeItems } from "./task.ts";
 import type { EncodeTask } from "./task.ts";
 
@@ -13,10 +14,10 @@ import type { EncodeTask } from "./task.ts";
 const WORKER_FILE: string = new URL("../../dist/codec/worker.js", import.meta.url).href;
 
 export class EncodePool {
-  readonly #piscina: Piscina<EncodeTask | Uint32Array, Float64Array | undefined>;
+  readonly #piscina: Piscina<EncodeTask | Uint32Array, Float64Array>;
 
   constructor(threads: number = defaultThreads()) {
-    this.#piscina = new Piscina<EncodeTask | Uint32Array, Float64Array | undefined>({
+    this.#piscina = new Piscina<EncodeTask | Uint32Array, Float64Array>({
       filename: WORKER_FILE,
       minThreads: threads,
       maxThreads: threads,
@@ -41,23 +42,24 @@ export class EncodePool {
     }
   }
 
-  /** The same records at once: a lane makes each as it sends it, a thread of ours all of them once one is viewed. */
+  /** The same records at once: a lane makes each as it sends it, a thread of ours all that are left once one is to be made. */
   draft(task: EncodeTask): OutboxRecord[] {
     const { arena, geometry, codec, fidelity, namespace } = task;
-    let made: Promise<void> | null = null;
-    const make = (): Promise<void> => (made ??= this.#make(records.map(({ id }) => id)));
+    let made: ReturnType<MakeDrafts> | null = null;
+    const make: MakeDrafts = () => (made ??= this.#make(records.map(({ id }) => id)));
     const items = nativeItems(task);
     const pairs = draftSlots(arena, geometry, codec, fidelity, Buffer.from(namespace), items);
     const records = toRecords(pairs, make);
     return records;
   }
 
-  async #make(ids: readonly number[]): Promise<void> {
+  async #make(ids: readonly number[]): Promise<ReadonlyMap<number, number>> {
     const run = this.#begin(Uint32Array.from(ids), "make");
-    await withDeadline(run, ENCODE_TIMEOUT_MS, "making records");
+    const lengths = await withDeadline(run, ENCODE_TIMEOUT_MS, "making records");
+    return new Map(ids.map((id, index) => [id, lengths[index] ?? 0]));
   }
 
-  #begin(task: EncodeTask | Uint32Array, name: string): Promise<Float64Array | undefined> {
+  #begin(task: EncodeTask | Uint32Array, name: string): Promise<Float64Array> {
     if (this.#piscina.queueSize >= ENCODE_QUEUE_MAX) {
       throw new TierkvError("OVERLOAD", {
         what: "encode tasks waiting",
@@ -73,10 +75,7 @@ export class EncodePool {
   }
 }
 
-function toRecords(
-  pairs: Float64Array = new Float64Array(),
-  make: (() => Promise<void>) | null,
-): OutboxRecord[] {
+function toRecords(pairs: Float64Array, make: MakeDrafts | null): OutboxRecord[] {
   return Array.from(
     { length: pairs.length / 2 },
     (_, index) => new OutboxRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0, make),

@@ -1,31 +1,40 @@
 // Owns one record of the native outbox as JavaScript names it: made, or a draft that who sends it makes.
-import { outboxDrop, outboxView } from "../native.ts";
+import { outboxDrop } from "../native.ts";
+
+/** Makes drafts together: by record, its length, 0 where it cannot be made any more. */
+export type MakeDrafts = () => Promise<ReadonlyMap<number, number>>;
 
 /** It must be dropped, whatever became of it. */
 export class OutboxRecord {
   /** In the native outbox. */
   readonly id: number;
   #bytes: number;
-  readonly #make: (() => Promise<void>) | null;
+  #make: MakeDrafts | null;
 
-  /** `make`: of a draft, whose slot must stay leased until it is dropped; called as often as it is viewed. */
-  constructor(id: number, bytes: number, make: (() => Promise<void>) | null) {
+  /** `make`: of a draft, whose slot must stay leased until it is dropped. */
+  constructor(id: number, bytes: number, make: MakeDrafts | null) {
     this.id = id;
     this.#bytes = bytes;
     this.#make = make;
   }
 
-  /** Its length; a draft's may turn out to be another one when it is viewed. */
+  /** Its length; a draft's may turn out to be another one when it is made. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** The record's bytes, not copied; valid also after drop() for as long as the view is held. Throws where it cannot be made. */
-  async view(): Promise<Buffer> {
-    await this.#make?.();
-    const view = outboxView(this.id);
-    this.#bytes = view.length;
-    return view;
+  /** Who sends it makes it. */
+  get isDraft(): boolean {
+    return this.#make !== null;
+  }
+
+  /** Of a draft that could not be sent as it was announced, because the codec has no codes for what it holds. What cannot be made stays a draft. */
+  async make(): Promise<void> {
+    const lengths = await this.#make?.();
+    const bytes = lengths?.get(this.id) ?? 0;
+    if (bytes === 0) return;
+    this.#bytes = bytes;
+    this.#make = null;
   }
 
   drop(): void {

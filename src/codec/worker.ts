@@ -12,9 +12,9 @@ export function encode(task: EncodeTask): Float64Array {
   );
 }
 
-/** Makes drafts of the native outbox. */
-export function make(records: Uint32Array): void {
-  coded(() => outboxMake(records));
+/** Makes drafts of the native outbox; per record its length, 0 where it cannot be made any more. */
+export function make(records: Uint32Array): Float64Array {
+  return coded(() => outboxMake(records));
 }
 
 /** Only the message of an error survives the way between threads. */

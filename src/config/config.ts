@@ -84,7 +84,7 @@ export interface SidecarConfig {
   readonly idleExitS: number;
   /** 0: no canaries. */
   readonly canaryS: number;
-  /** Lanes to each vault; 0: records travel over gRPC. */
+  /** Lanes to each vault. */
   readonly lanes: number;
   /** The file with the keys that records are sealed with; null: they are not. */
   readonly recordKeys: string | null;

@@ -228,8 +228,8 @@ export const SCHEMA: Schema = {
         example: String(CANARY_INTERVAL_MS / 1000),
       },
       lanes: {
-        kind: integer(0, LANES_MAX),
-        doc: "Connections to each vault on which records travel, beside the one for everything else; `0`: none, records share that one.",
+        kind: integer(1, LANES_MAX),
+        doc: "Connections to each vault on which records travel, beside the one for everything else.",
         fallback: () => LANES_DEFAULT,
         fallbackText: `\`${LANES_DEFAULT}\``,
         example: String(LANES_DEFAULT),

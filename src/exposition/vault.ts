@@ -1,11 +1,10 @@
 // Owns what a vault shows to Prometheus.
-import { armedFailpoints } from "../failpoint.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { counterFamilies } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
 import { VAULT_HELP } from "./help.ts";
 import { processFamilies } from "./process.ts";
-import { FAILPOINTS_HELP, gauge } from "./text.ts";
+import { gauge } from "./text.ts";
 import type { Family } from "./text.ts";
 
 const GROUPED: readonly CounterFamily[] = [
@@ -34,7 +33,6 @@ export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] 
       { labels: { version: stats.version }, value: 1 },
     ]),
     gauge(`${OWN}_uptime_seconds`, "Since the start.", stats.uptimeMs / 1000),
-    gauge(`${OWN}_failpoints`, FAILPOINTS_HELP, armedFailpoints()),
     gauge(`${OWN}_bytes_max`, "Ceiling of each tier.", tiers(stats.maxBytes, disk?.maxBytes)),
     gauge(`${OWN}_bytes_used`, "In use in each tier.", tiers(stats.usedBytes, disk?.usedBytes)),
     gauge(

@@ -19,7 +19,7 @@ import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 export interface VaultStatus {
   address: string;
   state: string;
-  /** up: records travel on lanes; else over gRPC. */
+  /** up: records travel; else none does. */
   lanes: string;
   /** What it said of itself; null: it has not answered, or nobody had looked before. */
   seen: VaultSeen | null;

@@ -7,21 +7,15 @@ import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { isLocal } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
-import {
-  RECORD_BYTES_MAX,
-  RESERVED_SHARE_MAX,
-  STORE_CALL_BYTES_MAX,
-  VAULT_DRAIN_MS,
-} from "../limits.ts";
+import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
 import type { StoreDiskOptions } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
-import { boundedVaultService } from "../wire/crowded.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
-import { healthService } from "../wire/service.ts";
+import { healthService, vaultService } from "../wire/service.ts";
 import { VaultDoor } from "./access/door.ts";
 import type { ListenAddress } from "./access/door.ts";
 import { Guests } from "./access/guests.ts";
@@ -29,7 +23,6 @@ import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
 import { DiskWatch } from "./disk-watch.ts";
-import { fetchHandler } from "./fetch-call.ts";
 import { FlushLog } from "./flush-log.ts";
 import { flush, recallFlushes } from "./flush.ts";
 import { Gate } from "./gate.ts";
@@ -41,7 +34,6 @@ import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
 import { Rates } from "./rates.ts";
 import { SpareTrim } from "./spares.ts";
-import { storeHandler } from "./store-call.ts";
 import { OpenStreams } from "./streams.ts";
 import {
   countsOf,
@@ -72,8 +64,6 @@ export interface VaultOptions {
     readonly maxBytes: number;
     /** What each tenant keeps; none: they are not told apart. */
     readonly tenantBytes?: number | null;
-    /** Whether records travel on lanes; false: over gRPC only. */
-    readonly lanes?: boolean;
     readonly disk?: VaultDisk | null;
     /** Where flushes are remembered by a vault without a disk; null: they are not, over a restart. */
     readonly flushFile?: string | null;
@@ -120,7 +110,6 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   try {
     door = await VaultDoor.open(config.listen, {
       ...vault,
-      hasLanes: config.lanes ?? true,
       onSocket: (socket) => {
         guests.greet(socket);
         injector.injectConnection(socket);
@@ -201,7 +190,7 @@ function newContext(options: VaultOptions): VaultContext {
     version: core.version,
     recordVersion: core.recordVersion,
     maxRecordBytes,
-    maxReservedBytes: Math.max(maxBytes * RESERVED_SHARE_MAX, STORE_CALL_BYTES_MAX),
+    maxReservedBytes: Math.max(maxBytes * RESERVED_SHARE_MAX, RECORD_BYTES_MAX),
     startedMs: nowMs(),
     counters,
     logger,
@@ -237,12 +226,10 @@ function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Ga
   const server = new Server({ ...serverOptions(), interceptors });
   passUnknown(server);
   server.addService(
-    { ...boundedVaultService() },
+    { ...vaultService },
     {
       Hello: unary(vault, "Hello", hello),
       Lookup: unary(vault, "Lookup", lookup),
-      Store: storeHandler(vault),
-      Fetch: fetchHandler(vault),
       Report: unaryLater(vault, "Report", report),
       Stats: unary(vault, "Stats", stats),
       Flush: unaryLater(vault, "Flush", flush),

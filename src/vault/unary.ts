@@ -10,9 +10,7 @@ import {
 } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import { failpointNow } from "../failpoint.ts";
 import {
-  CHUNK_BYTES,
   DEMOTE_KEYS_MAX,
   KEYS_MAX,
   PROTOCOL_MAX,
@@ -107,9 +105,8 @@ export function hello(
     recordClass: vaultClassNumber(vault.recordClass),
     epoch: vault.epoch,
     maxRecordBytes: vault.maxRecordBytes,
-    maxChunkBytes: CHUNK_BYTES,
     maxKeys: KEYS_MAX,
-    laneToken: door?.hasLanes === true ? door.admit(mayStore, account) : Buffer.alloc(0),
+    laneToken: door?.admit(mayStore, account) ?? Buffer.alloc(0),
     readOnly: !mayStore,
     flushes: vault.flushes.since(request.flushed),
   };
@@ -122,7 +119,6 @@ function range(first: number, last: number): string {
 export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupReply {
   const { namespace, keys, count } = checkKeys(request.namespace, request.keys);
   const present = storeLookup(vault.store, namespace, keys);
-  failpointNow("vault.lookup.found");
   const durable = request.askDurable ? storeDurable(vault.store, namespace, keys) : NOTHING;
   // The hit rate is that of engines.
   if (isMeasuring(namespace)) return { present, durable: Buffer.from(durable) };

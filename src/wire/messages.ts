@@ -1,6 +1,4 @@
 // Owns the TypeScript shapes of every message in proto/tierkv.proto and proto/health.proto; that file says what each field means.
-import type { RecordClassNumber } from "../block.ts";
-
 // 64-bit fields are numbers (exact below 2^53), enums are their numbers, bytes are Buffers.
 
 export interface HelloRequest {
@@ -60,7 +58,6 @@ export interface HelloReply {
   recordClass: number;
   epoch: number;
   maxRecordBytes: number;
-  maxChunkBytes: number;
   maxKeys: number;
   laneToken: Buffer;
   readOnly: boolean;
@@ -76,72 +73,6 @@ export interface LookupRequest {
 export interface LookupReply {
   present: Buffer;
   durable: Buffer;
-}
-
-/** What a peer sent too much of in one message, of which nothing was read. */
-export interface Crowded {
-  crowd?: string;
-}
-
-/** Exactly one of the two is set. */
-export interface StoreRequest extends Crowded {
-  offer?: StoreOffer;
-  chunk?: Chunk;
-}
-
-export interface StoreOffer {
-  namespace: Buffer;
-  keys: Buffer;
-  recordBytes: number[];
-  recordClass: number;
-  /** 0: nobody in particular. */
-  tenant: number;
-  /** The last flush that the records' maker knew of. */
-  flushed: number;
-}
-
-/** Exactly one of the two is set. */
-export interface StoreReply {
-  wanted?: StoreWanted;
-  result?: StoreResult;
-}
-
-export interface StoreWanted {
-  wanted: Buffer;
-  statuses: number[];
-}
-
-export interface StoreResult {
-  item: number;
-  status: number;
-}
-
-export interface FetchPlan extends Crowded {
-  namespace: Buffer;
-  segments: FetchSegment[];
-  chunkBytes: number;
-}
-
-export interface FetchSegment {
-  recordClass: RecordClassNumber;
-  group: number;
-  keys: Buffer;
-}
-
-export interface FetchChunk {
-  chunk?: Chunk;
-}
-
-export interface Chunk {
-  pieces: Piece[];
-}
-
-export interface Piece {
-  item: number;
-  offset: number;
-  recordBytes: number;
-  data: Buffer;
-  status: number;
 }
 
 export interface ReportRequest {
@@ -168,7 +99,7 @@ export interface StatsReply {
   namespaces: number;
   counters: Record<string, number>;
   disk?: DiskStats | null;
-  /** Connections open on which records travel beside gRPC. */
+  /** Connections open on which records travel. */
   lanes: number;
   outBytesPerS: number;
   inBytesPerS: number;

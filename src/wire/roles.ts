@@ -9,13 +9,11 @@ export const REDEEM_PATH: string = vaultService.Redeem.path;
 const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem">, Role>> = {
   Hello: "read",
   Lookup: "read",
-  Fetch: "read",
   // The vault looks for itself before it drops anything.
   Report: "read",
   Stats: "read",
   // Who may read holds copies, and must hear of flushes.
   Watch: "read",
-  Store: "write",
   Name: "write",
   Demote: "write",
   // Only namespaces that no engine can have.

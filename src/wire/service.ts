@@ -15,8 +15,6 @@ const loaded = loadSync(
 export interface VaultService {
   Hello: MethodDefinition<m.HelloRequest, m.HelloReply>;
   Lookup: MethodDefinition<m.LookupRequest, m.LookupReply>;
-  Store: MethodDefinition<m.StoreRequest, m.StoreReply>;
-  Fetch: MethodDefinition<m.FetchPlan, m.FetchChunk>;
   Report: MethodDefinition<m.ReportRequest, m.ReportReply>;
   Stats: MethodDefinition<m.StatsRequest, m.StatsReply>;
   Flush: MethodDefinition<m.FlushRequest, m.FlushReply>;

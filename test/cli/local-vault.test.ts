@@ -10,15 +10,7 @@ import { nowMs } from "../../src/time.ts";
 import { processesWith } from "../support/processes.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
-import {
-  closeAfterTest,
-  KeepingSink,
-  logger,
-  MIB,
-  openClient,
-  SOON_MS,
-  until,
-} from "../support/vaults.ts";
+import { closeAfterTest, logger, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 interface TestLocalVault {
   dir: string;
@@ -52,13 +44,11 @@ test("records of both classes come back from one vault on a private socket", asy
   for (const name of ["kv", "ssm"] as const) {
     const client = openClient({ address }, name);
     const records = makeRecords(5, { recordClass: name, group: name === "kv" ? 0 : 1 });
-    const statuses = await client.store(NAMESPACE, name, records, SOON_MS);
+    const statuses = await client.put(NAMESPACE, records, SOON_MS);
     expect(statuses).toEqual(records.map(() => ItemStatus.ACCEPTED));
-    const sink = new KeepingSink();
-    const runs = [{ recordClass: name, group: name === "kv" ? 0 : 1, keys: keysOf(records) }];
-    await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+    const fetched = await client.take(NAMESPACE, keysOf(records), SOON_MS);
     for (const [item, { record }] of records.entries())
-      expect(sink.records.get(item)?.equals(record)).toBe(true);
+      expect(fetched.records.get(item)?.equals(record)).toBe(true);
     const { recordClass, maxBytes } = await client.stats(SOON_MS);
     expect([recordClass, maxBytes]).toEqual([0, 32 * MIB]);
   }

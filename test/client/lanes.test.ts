@@ -1,13 +1,13 @@
-// Owns the proof of a client's lanes: records pass JavaScript by, what breaks goes on over gRPC, and no request hangs.
+// Owns the proof of a client's lanes: records pass JavaScript by, what breaks goes on over new lanes, and no request hangs.
 import { describe, expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { openFront, lanePeer, Pages } from "../support/lanes.ts";
-import { noise, NAMESPACE, makeRecords, keysOf } from "../support/records.ts";
+import { noise, NAMESPACE } from "../support/records.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-const { ACCEPTED, INCOMPLETE } = ItemStatus;
+const { ACCEPTED } = ItemStatus;
 const CALL = { deadlineMs: SOON_MS, onProgress: (): void => {} };
 
 function land(client: VaultClient, pages: Pages, options = {}): Promise<number[]> {
@@ -16,11 +16,10 @@ function land(client: VaultClient, pages: Pages, options = {}): Promise<number[]
 }
 
 test("records are stored and land in slots, byte for byte", async () => {
-  const vault = await openVault({ lanes: true });
+  const vault = await openVault();
   const client = openClient(vault);
   const pages = await Pages.open(5, 4096 * 400);
-  const stored = await client.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
-  expect(stored).toEqual({ statuses: [1, 1, 1, 1, 1], isOverLanes: true });
+  expect(await client.store(NAMESPACE, pages.encode(), SOON_MS)).toEqual([1, 1, 1, 1, 1]);
   expect(client.lanes).toBe("up");
   expect(await land(client, pages)).toEqual([1, 1, 1, 1, 1]);
   for (let index = 0; index < 5; index += 1) {
@@ -30,59 +29,88 @@ test("records are stored and land in slots, byte for byte", async () => {
   expect(vault.counters.get("fetched")).toBe(5);
 });
 
-test("both ways bring the same records", async () => {
-  const client = openClient(await openVault({ lanes: true }));
-  const records = makeRecords(3, { payloadBytes: 4096 });
-  await client.store(NAMESPACE, "kv", records, SOON_MS);
-  const pages = await Pages.open(4, 4096);
-  expect(await land(client, pages)).toEqual([ACCEPTED, ACCEPTED, ACCEPTED, ItemStatus.MISSING]);
-  expect(pages.landed(2).equals(noise(4096, 2))).toBe(true);
-  expect([...(await client.lookup(NAMESPACE, keysOf(records), SOON_MS))]).toEqual([0b111]);
-});
-
 describe("without lanes", () => {
-  test.each([
-    ["offered", { lanes: false }, {}],
-    ["wanted", { lanes: true }, { lanes: 0 }],
-  ])("none are %s: everything goes over gRPC", async (_name, offered, wanted) => {
-    const client = openClient(await openVault(offered), "kv", wanted);
+  const refusing = { laneToken: Buffer.alloc(32, 1) };
+  const Lookup = (_call: unknown, done: (error: null, reply: unknown) => void): void =>
+    done(null, { present: Buffer.from([0b11]) });
+
+  test("no record travels, which says so; look-ups do", async () => {
+    const client = openClient(await openFakeVault({ Lookup }, refusing));
     const pages = await Pages.open(2, 4096);
-    expect(await land(client, pages)).toEqual([INCOMPLETE, INCOMPLETE]);
-    const stored = await client.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
-    expect(stored).toEqual({ statuses: [1, 1], isOverLanes: false });
+    const none = {
+      code: "LANES_UNREACHABLE",
+      message: expect.stringContaining("doctor") as string,
+    };
+    await expect(land(client, pages)).rejects.toMatchObject(none);
+    await expect(client.store(NAMESPACE, pages.encode(), SOON_MS)).rejects.toMatchObject(none);
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
-    expect(client.lanes).toBe("none");
+    expect([client.lanes, client.state]).toEqual(["broken", "up"]);
   });
 
-  test("they are refused: the same, and calls do not wait for them", async () => {
-    const peer = lanePeer(() => {});
-    const present = Buffer.from([0b1]);
-    const Lookup = (_call: unknown, done: (error: null, reply: unknown) => void): void =>
-      done(null, { present });
-    const refused = { laneToken: peer.laneToken };
-    const client = openClient(await openFakeVault({ Lookup }, refused));
-    expect([...(await client.lookup(NAMESPACE, keysOf(makeRecords(1)), SOON_MS))]).toEqual([1]);
-    expect(client.lanes).toBe("broken");
+  test("that cannot be opened again and again, nobody asks the vault", async () => {
+    const client = openClient(await openFakeVault({ Lookup }, refusing));
+    await client.hello(SOON_MS);
+    expect(client.isOpen).toBe(false);
+    await until(() => client.isOpen, "the vault to count as down for records");
+    expect(client.state).toBe("up");
+    const pages = await Pages.open(1, 4096);
+    await expect(land(client, pages)).rejects.toMatchObject({ code: "LANES_UNREACHABLE" });
   });
 });
 
 describe("lanes that break", () => {
-  test("the call goes on over gRPC, and they come back", async () => {
-    const vault = await openVault({ lanes: true });
+  test("between calls come back, and the next call waits for them", async () => {
+    const vault = await openVault();
     const pages = await Pages.open(2, 4096);
-    await openClient(vault).storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+    await openClient(vault).store(NAMESPACE, pages.encode(), SOON_MS);
     const front = await openFront(vault);
     const client = openClient(front);
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
     front.relay.cut();
     await until(() => client.lanes === "broken", "the break to be noticed");
-    expect(await land(client, pages)).toEqual([INCOMPLETE, INCOMPLETE]);
+    // Meanwhile look-ups go over gRPC, where this front knows of nothing.
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0]);
-    await until(() => client.lanes === "up", "the lanes to come back");
     expect(await land(client, pages)).toEqual([ACCEPTED, ACCEPTED]);
+    expect(client.lanes).toBe("up");
   });
 
-  test("in the middle of a fetch: its items are left to gRPC at once", async () => {
+  test("in the middle of a fetch: what is left comes over new ones", async () => {
+    const vault = await openVault();
+    const pages = await Pages.open(8, MIB);
+    await openClient(vault).store(NAMESPACE, pages.encode(), SOON_MS);
+    const front = await openFront(vault, { bytesPerTick: 64 * 1024 });
+    const client = openClient(front);
+    let [arrived, cuts] = [0, 0];
+    const onProgress = (bytes: number): void => {
+      arrived += bytes;
+      if (arrived < MIB || cuts > 0) return;
+      cuts += 1;
+      front.relay.cut();
+    };
+    expect(await land(client, pages, { onProgress })).toEqual(Array(8).fill(ACCEPTED));
+    expect([cuts, client.retries.taken]).toEqual([1, 1]);
+    for (let index = 0; index < 8; index += 1) {
+      expect(pages.landed(index).equals(noise(pages.bytes, index))).toBe(true);
+    }
+  });
+
+  test("in the middle of a store: what is left goes over new ones", async () => {
+    const vault = await openVault();
+    const front = await openFront(vault);
+    const client = openClient(front);
+    await client.hello(SOON_MS);
+    const pages = await Pages.open(8, MIB);
+    const storing = client.store(NAMESPACE, pages.encode(), SOON_MS);
+    await until(() => vault.stats().reservedBytes > 0, "the offer");
+    front.relay.cut();
+    const { PRESENT } = ItemStatus;
+    const statuses = await storing;
+    expect(statuses.every((status) => status === ACCEPTED || status === PRESENT)).toBe(true);
+    expect(vault.stats().records).toBe(8);
+    expect(client.retries.taken).toBe(1);
+  });
+
+  test("again and again: the call ends with the budget for second tries", async () => {
     const client = openClient(
       await openFakeVault(
         {},
@@ -90,17 +118,20 @@ describe("lanes that break", () => {
       ),
     );
     const pages = await Pages.open(2, 4096);
-    expect(await land(client, pages)).toEqual([INCOMPLETE, INCOMPLETE]);
-    await until(() => client.lanes === "broken", "the break to be noticed");
+    const options = { deadlineMs: 4_000 };
+    await expect(land(client, pages, options)).rejects.toMatchObject({
+      code: expect.stringMatching(/VAULT_DEADLINE|VAULT_BUSY|LANES_UNREACHABLE/) as string,
+    });
+    expect(client.retries.taken).toBeGreaterThan(0);
   });
 });
 
 test("F4 a vault that trickles holds up nobody else", async () => {
-  const [fast, slow] = [await openVault({ lanes: true }), await openVault({ lanes: true })];
+  const [fast, slow] = [await openVault(), await openVault()];
   const pages = await Pages.open(2, MIB);
-  await openClient(slow).storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  await openClient(slow).store(NAMESPACE, pages.encode(), SOON_MS);
   const other = openClient(fast);
-  await other.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  await other.store(NAMESPACE, pages.encode(), SOON_MS);
   const front = await openFront(slow, { bytesPerTick: 100 });
   const late = openClient(front);
   const [slowPages, controller] = [await Pages.open(2, MIB), new AbortController()];
@@ -150,10 +181,10 @@ describe("a vault that is silent on its lanes", () => {
 });
 
 test("no record byte enters the JavaScript heap while a gigabyte is restored", async () => {
-  const client = openClient(await openVault({ lanes: true, maxBytes: 256 * MIB }));
+  const client = openClient(await openVault({ maxBytes: 256 * MIB }));
   const pages = await Pages.open(64, MIB);
   for (const item of pages.encode()) {
-    await client.storeEncoded(NAMESPACE, "kv", [item], SOON_MS);
+    await client.store(NAMESPACE, [item], SOON_MS);
   }
   await land(client, pages);
   const inHeap = (): number => {

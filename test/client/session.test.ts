@@ -1,10 +1,9 @@
 // Owns the proof that a vault that comes back is said to have what its disk holds, or nothing.
 import { expect, test } from "vitest";
-import { ownRecords } from "../../src/client/own-records.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
 import { splitAddress } from "../../src/hosts.ts";
 import { createLogger } from "../../src/log.ts";
-import { NAMESPACE } from "../support/records.ts";
+import { TestClient } from "../support/record-client.ts";
+import { makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, MIB, openVault, SOON_MS, until } from "../support/vaults.ts";
 
@@ -20,8 +19,8 @@ test.each([
   const logger = createLogger("test", { level: "info", tty: false, destination });
   const first = await openVault(options);
   const { address } = first;
-  const client = closeAfterTest(new VaultClient({ address, name: "kv", logger }));
-  await client.store(NAMESPACE, "kv", ownRecords(NAMESPACE, "kv", 3, 1_000), SOON_MS);
+  const client = closeAfterTest(new TestClient({ address, name: "kv", logger }));
+  await client.put(NAMESPACE, makeRecords(3), SOON_MS);
   if (hasDisk) await until(() => first.stats().disk?.durableRecords === 3, "the disk");
   await first.close();
   const { port } = splitAddress(address);

@@ -1,17 +1,15 @@
 // Owns the tests of the vault client against dead, silent, restarted, foreign and lying vaults.
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { CLIENT_CALLS_MAX, PROBE_MAX_MS } from "../../src/limits.ts";
-import { openFakeVault, sends } from "../support/fake-vault.ts";
-import { pieceOf } from "../support/raw-calls.ts";
+import { openFakeVault } from "../support/fake-vault.ts";
+import { Pages } from "../support/lanes.ts";
 import { keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
 import { openRelay, openSilentPeer } from "../support/tcp-relay.ts";
-import { KeepingSink, logger, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { logger, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 const KEY = makeRecord(0).key;
-const RUN = { recordClass: "kv", group: 0, keys: KEY } as const;
 
 function coded(code: string, text = ""): Record<string, unknown> {
   return { name: "TierkvError", code, message: expect.stringContaining(text) };
@@ -42,23 +40,20 @@ describe("a vault that is not there", () => {
     await expect(client.lookup(NAMESPACE, KEY, 200)).rejects.toMatchObject(
       coded("VAULT_DEADLINE", "Lookup took longer than 200 ms"),
     );
-    const sink = new KeepingSink();
-    const fetching = client.fetch(NAMESPACE, [RUN], sink, { deadlineMs: 200 });
-    await expect(fetching).rejects.toMatchObject(coded("VAULT_DEADLINE"));
+    await expect(client.take(NAMESPACE, KEY, 200)).rejects.toMatchObject(coded("VAULT_DEADLINE"));
     expect(performance.now() - startMs).toBeLessThan(SOON_MS / 2);
-    expect(sink.missed).toEqual(new Map([[0, ItemStatus.INCOMPLETE]]));
 
     expect(client.state).toBe("down");
-    const store = client.store(NAMESPACE, "kv", makeRecords(1), SOON_MS);
+    const store = client.put(NAMESPACE, makeRecords(1), SOON_MS);
     await expect(store).rejects.toMatchObject(coded("VAULT_DOWN", "until a probe succeeds"));
     expect(await timed(client.stats(SOON_MS))).toBeLessThan(1_000);
     await expect(client.hello(100)).rejects.toMatchObject(coded("VAULT_DEADLINE", "Hello"));
   });
 
   test("a connection that is cut between calls is made again, with a new greeting", async () => {
-    const vault = await openVault({ lanes: false });
+    const vault = await openVault();
     const relay = await openRelay(vault);
-    const client = openClient(relay);
+    const client = openClient(relay, "kv", { lanes: 0 });
     await client.lookup(NAMESPACE, KEY, SOON_MS);
     await client.lookup(NAMESPACE, KEY, SOON_MS);
     expect(vault.counters.get("hellos")).toBe(1);
@@ -80,7 +75,7 @@ describe("a vault that restarts", () => {
     const vault = await openVault();
     const port = Number(vault.address.split(":")[1]);
     const client = openClient(vault);
-    await client.store(NAMESPACE, "kv", [makeRecord(0)], SOON_MS);
+    await client.put(NAMESPACE, [makeRecord(0)], SOON_MS);
     const before = client.epoch;
     expect(client.state).toBe("up");
     await vault.close();
@@ -100,28 +95,21 @@ describe("a vault that restarts", () => {
     expect(client.epoch).not.toBe(before);
   });
 
-  test("F1 during a fetch: a coded error, and the sink hears of every item", async () => {
+  test("F1 during a fetch: a coded error, and the vault notices", async () => {
     const vault = await openVault();
     const relay = await openRelay(vault);
     const client = openClient(relay);
     const records = makeRecords(30, { payloadBytes: 1_000_000 });
-    await client.store(NAMESPACE, "kv", records, SOON_MS);
-    const sink = new KeepingSink();
-    const cutting = {
-      piece: (...args: Parameters<KeepingSink["piece"]>) => {
-        sink.piece(...args);
-        if (sink.records.size === 2) relay.cut();
-      },
-      missing: sink.missing.bind(sink),
+    await client.put(NAMESPACE, records, SOON_MS);
+    let arrived = 0;
+    const onProgress = (bytes: number): void => {
+      arrived += bytes;
+      if (arrived > 0) void relay.close();
     };
-    const runs = [{ ...RUN, keys: keysOf(records) }];
-    const fetching = client.fetch(NAMESPACE, runs, cutting, { deadlineMs: SOON_MS });
-    await expect(fetching).rejects.toMatchObject(coded("VAULT_DOWN"));
-    expect(sink.records.size).toBeGreaterThanOrEqual(2);
-    expect(sink.records.size).toBeLessThan(30);
-    expect(sink.records.size + sink.missed.size).toBe(30);
-    expect(new Set(sink.missed.values())).toEqual(new Set([ItemStatus.INCOMPLETE]));
-    await until(() => vault.counters.get("fetches_ended_early") === 1, "the vault to notice");
+    const fetching = client.take(NAMESPACE, keysOf(records), SOON_MS, onProgress);
+    await expect(fetching).rejects.toMatchObject(coded("LANES_UNREACHABLE"));
+    expect(arrived).toBeGreaterThan(0);
+    await until(() => vault.stats().lanes === 0, "the vault to notice");
   });
 });
 
@@ -147,23 +135,6 @@ describe("a vault that does not fit", () => {
 });
 
 describe("a vault that lies", () => {
-  const bytes = Buffer.alloc(100, 7);
-
-  test.each([
-    ["an item nobody asked for", [pieceOf(5, bytes)], "item 5 which was not asked for"],
-    ["a gap", [pieceOf(0, bytes, 0, 10), pieceOf(0, bytes, 20, 10)], "expected 10"],
-    ["the same bytes twice", [pieceOf(0, bytes, 0, 10), pieceOf(0, bytes, 0, 10)], "expected 10"],
-    ["a record above its own limit", [{ ...pieceOf(0, bytes), recordBytes: 2e6 }], "2000000 bytes"],
-    ["half a record", [pieceOf(0, bytes, 0, 10)], "left items of the plan unanswered"],
-    ["nothing at all", [], "left items of the plan unanswered"],
-  ])("%s ends the fetch with VAULT_BROKEN and the item INCOMPLETE", async (_name, pieces, text) => {
-    const client = openClient(await openFakeVault(sends(...pieces)));
-    const sink = new KeepingSink();
-    const fetching = client.fetch(NAMESPACE, [RUN], sink, { deadlineMs: SOON_MS });
-    await expect(fetching).rejects.toMatchObject(coded("VAULT_BROKEN", text));
-    expect(sink.missed).toEqual(new Map([[0, ItemStatus.INCOMPLETE]]));
-  });
-
   test("a bitmap of the wrong length is refused", async () => {
     const Lookup = (_call: unknown, done: (error: null, reply: unknown) => void): void =>
       done(null, { present: Buffer.alloc(9) });
@@ -171,42 +142,6 @@ describe("a vault that lies", () => {
     await expect(client.lookup(NAMESPACE, KEY, SOON_MS)).rejects.toMatchObject(
       coded("VAULT_BROKEN", "bitmap of 9 bytes for 1 keys"),
     );
-  });
-
-  test("a store that ends before it said what it wants is VAULT_BROKEN, never a hang", async () => {
-    const Store = (call: { resume(): void; end(): void }): void => {
-      call.resume();
-      call.end();
-    };
-    const client = openClient(await openFakeVault({ Store }));
-    const storing = client.store(NAMESPACE, "kv", makeRecords(1), SOON_MS);
-    await expect(storing).rejects.toMatchObject(coded("VAULT_BROKEN", "ended before all was sent"));
-  });
-
-  test("wanted items without a result are INCOMPLETE", async () => {
-    const Store = (call: {
-      on(event: string, listener: () => void): void;
-      write(message: unknown): void;
-      end(): void;
-    }): void => {
-      call.on("data", () => {});
-      call.on("end", () => call.end());
-      call.write({ wanted: { wanted: Buffer.from([1]), statuses: [0] } });
-    };
-    const client = openClient(await openFakeVault({ Store }));
-    expect(await client.store(NAMESPACE, "kv", makeRecords(1), SOON_MS)).toEqual([
-      ItemStatus.INCOMPLETE,
-    ]);
-  });
-
-  test("a vault that never takes the records is left at the deadline", async () => {
-    const Store = (call: { write(message: unknown): void }): void => {
-      call.write({ wanted: { wanted: Buffer.from([1]), statuses: [0] } });
-    };
-    const client = openClient(await openFakeVault({ Store }));
-    const records = makeRecords(1, { payloadBytes: 900_000 });
-    const storing = client.store(NAMESPACE, "kv", records, 300);
-    await expect(storing).rejects.toMatchObject(coded("VAULT_DEADLINE", "Store took longer"));
   });
 });
 
@@ -234,11 +169,11 @@ describe("the client's own bounds", () => {
 
   test("a signal that fired before the call cancels it", async () => {
     const client = openClient(await openVault());
-    const options = { deadlineMs: SOON_MS, signal: AbortSignal.abort() };
-    const sink = new KeepingSink();
-    await expect(client.fetch(NAMESPACE, [RUN], sink, options)).rejects.toMatchObject(
+    const options = { deadlineMs: SOON_MS, signal: AbortSignal.abort(), onProgress: () => {} };
+    const pages = await Pages.open(1, 4096);
+    await expect(client.land(NAMESPACE, pages.plan(), options)).rejects.toMatchObject(
       coded("CANCELLED"),
     );
-    expect(sink.order).toEqual([]);
+    expect(pages.landed(0)).toEqual(Buffer.alloc(4096));
   });
 });

@@ -2,17 +2,16 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { isTierkvError } from "../../src/errors.ts";
-import {
-  encodeSlots,
-  inboxFinish,
-  inboxWrite,
-  openInbox,
-  outboxDrop,
-  outboxView,
-  registerGeometry,
-} from "../../src/native.ts";
+import { encodeSlots, outboxDrop, registerGeometry } from "../../src/native.ts";
 import type { Geometry, RecordHeader } from "../../src/native.ts";
-import { parseRecordHeader, readSlot, writeSlot, verifyRecord } from "../support/native.ts";
+import {
+  landRecord,
+  outboxView,
+  parseRecordHeader,
+  readSlot,
+  verifyRecord,
+  writeSlot,
+} from "../support/native.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 
 type HeaderJson = Omit<RecordHeader, "namespace" | "blockHash" | "parentHash"> &
@@ -106,19 +105,8 @@ test.each(manifest.records)("$page becomes $record and comes back", async (golde
     const { slot, generation } = leaseOne(arena);
     writeSlot(arena, slot, Buffer.alloc(4096, 0xee));
     const key = packedKey(wanted(golden.header));
-    const inbox = openInbox(
-      arena,
-      slot,
-      generation,
-      geometry,
-      fidelity,
-      namespace,
-      key,
-      record.length,
-    );
-    expect(inboxWrite(inbox, 0, record.subarray(0, 100))).toBe(false);
-    expect(inboxWrite(inbox, 100, record.subarray(100))).toBe(true);
-    expect(inboxFinish(inbox)).toEqual(wanted(golden.header));
+    const place = [arena, slot, generation, geometry, fidelity, namespace] as const;
+    expect(landRecord(...place, key, record, 100)).toEqual(wanted(golden.header));
     const restored = readSlot(arena, slot);
     const changed = decoded.filter((byte, at) => restored[at] !== byte && restored[at] !== 0xee);
     expect(changed, "every byte is the page's, or padding that was left alone").toHaveLength(0);

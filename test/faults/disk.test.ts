@@ -2,10 +2,10 @@
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
-import { ownRecords } from "../../src/client/own-records.ts";
 import type { DiskStats } from "../../src/wire/messages.ts";
-import { OTHER_NAMESPACE } from "../support/records.ts";
-import { KeepingSink, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
+import { rawRecords } from "../support/raw-calls.ts";
+import { makeRecord, OTHER_NAMESPACE } from "../support/records.ts";
+import { MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 import { HungDisk, threadsAtDisk, whyNoFreezing, whyNoStalling } from "./lib/hung-disk.ts";
 import { KillableVault } from "./lib/killable.ts";
 import { COARSE } from "./lib/load.ts";
@@ -53,11 +53,8 @@ async function networkLives({ stand, vault }: Scene): Promise<void> {
   const held = await client.lookup(namespace, Buffer.concat(keys), SOON_MS);
   const known = keys.filter((_, index) => hasBit(held, index));
   expect(known.length).toBeGreaterThan(0);
-  const sink = new KeepingSink();
-  const runs = [{ recordClass: "kv" as const, group: 0, keys: Buffer.concat(known) }];
-  await client.fetch(namespace, runs, sink, { deadlineMs: SOON_MS });
-  expect(sink.records.size + sink.missed.size).toBe(known.length);
-  expect(sink.records.size).toBeGreaterThan(0);
+  const came = await rawRecords(vault, namespace, Buffer.concat(known));
+  expect(came.size).toBeGreaterThan(0);
   client.close();
 }
 
@@ -108,15 +105,12 @@ test("F14 a disk that gives no more reads", { timeout: TEST_MS_MAX }, async ({ s
 
 /** What needs no read of the disk goes on: look-ups, and what is stored now and comes back from memory. */
 async function others({ vault }: Scene): Promise<void> {
-  const client = openClient(vault, "kv", { lanes: 0 });
+  const client = openClient(vault);
   for (let turn = 0; turn < 5; turn += 1) {
-    const [item] = ownRecords(OTHER_NAMESPACE, "kv", 1, MIB);
-    const [status] = await client.store(OTHER_NAMESPACE, "kv", [item!], QUICK_MS);
+    const item = makeRecord(turn, { payloadBytes: MIB, namespace: OTHER_NAMESPACE });
+    const [status] = await client.put(OTHER_NAMESPACE, [item], QUICK_MS);
     expect([ItemStatus.ACCEPTED, ItemStatus.DURABLE]).toContain(status);
-    const sink = new KeepingSink();
-    const runs = [{ recordClass: "kv" as const, group: 0, keys: item!.key }];
-    await client.fetch(OTHER_NAMESPACE, runs, sink, { deadlineMs: QUICK_MS });
-    expect(sink.records.size).toBe(1);
+    expect((await client.take(OTHER_NAMESPACE, item.key, QUICK_MS)).records.size).toBe(1);
   }
   expect(threadsAtDisk(vault.pid), "the disk still hangs").toBeGreaterThan(0);
   client.close();

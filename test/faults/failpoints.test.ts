@@ -1,8 +1,7 @@
-// Owns the proof that a step which fails, waits or crashes at any failpoint of sidecar and vault costs hits and nothing else.
+// Owns the proof that a step which fails, waits or crashes at any failpoint of a sidecar costs hits and nothing else.
 import { expect, test } from "vitest";
 import { FAILPOINTS, FAILPOINTS_VARIABLE } from "../../src/failpoint.ts";
 import type { Failpoint } from "../../src/failpoint.ts";
-import { LANES_DEFAULT } from "../../src/limits.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 import { KillableSidecar, KillableVault } from "./lib/killable.ts";
 import { COARSE, Load } from "./lib/load.ts";
@@ -22,10 +21,6 @@ const PASSES: Partial<Record<Failpoint, number>> = {
   "sidecar.save.encoded": 3,
   "sidecar.save.stored": 3,
   "sidecar.restore.found": 3,
-  "vault.lookup.found": 5,
-  "vault.store.reserved": 3,
-  "vault.store.accepted": 60,
-  "vault.store.syncing": 4,
 };
 
 function script(name: Failpoint): string {
@@ -43,31 +38,23 @@ interface Scene {
   vault: KillableVault;
   sidecar: KillableSidecar;
   load: Load;
-  /** Whichever of the two has the failpoint. */
-  armed: KillableVault | KillableSidecar;
 }
 
-/** A vault's own steps are those of records over gRPC; what is stored is to survive its death. */
 async function openScene(name: Failpoint): Promise<Scene> {
-  const isVault = name.startsWith("vault.");
-  const start = { env: { [FAILPOINTS_VARIABLE]: script(name) } };
-  const vault = await KillableVault.start({
-    isDurable: name.startsWith("vault.store."),
-    ...(isVault ? start : {}),
-  });
-  const shape = { vault, lanes: isVault ? 0 : LANES_DEFAULT, ...(isVault ? {} : start) };
-  const sidecar = await KillableSidecar.start(shape);
+  const vault = await KillableVault.start({});
+  const env = { [FAILPOINTS_VARIABLE]: script(name) };
+  const sidecar = await KillableSidecar.start({ vault, env });
   const shaped = { seed: testSeed(), chains: 48, freshEvery: 2, grain: COARSE };
   const load = await Load.open(sidecar.socketPath, shaped);
   closeAfterTest({ close: () => load.stop() });
-  return { vault, sidecar, load, armed: isVault ? vault : sidecar };
+  return { vault, sidecar, load };
 }
 
 /** Waits until it has acted so; gives how many plans had brought all by then. */
-async function acted({ armed, load }: Scene, name: Failpoint, action: string): Promise<number> {
+async function acted({ sidecar, load }: Scene, name: Failpoint, action: string): Promise<number> {
   const isIt = (line: Record<string, unknown>): boolean =>
     line["failpoint"] === name && line["action"] === action;
-  await until(() => armed.log.some(isIt), `${name} to ${action} (else: void)`);
+  await until(() => sidecar.log.some(isIt), `${name} to ${action} (else: void)`);
   return load.ledger.whole;
 }
 
@@ -76,14 +63,14 @@ test.each(Object.keys(FAILPOINTS) as Failpoint[])(
   { timeout: TEST_MS_MAX },
   async (name) => {
     const scene = await openScene(name);
-    const { vault, sidecar, load, armed } = scene;
+    const { vault, sidecar, load } = scene;
     load.start();
     expect(await acted(scene, name, "return"), "whole restores before").toBeGreaterThan(FLOOR);
     await acted(scene, name, "sleep");
     await acted(scene, name, "abort");
-    expect(await armed.died()).toBe("SIGKILL");
-    await armed.startAgain();
-    if (armed === sidecar) await load.again(sidecar.socketPath);
+    expect(await sidecar.died()).toBe("SIGKILL");
+    await sidecar.startAgain();
+    await load.again(sidecar.socketPath);
     const restored = async (): Promise<number> =>
       (await sidecar.status()).counters["blocks_restored_vault"] ?? 0;
     const atStart = await restored();

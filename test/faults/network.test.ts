@@ -66,11 +66,9 @@ const CASES: readonly Case[] = [
   },
 ];
 
-describe.each(["lanes", "gRPC"])("records over %s", (way) => {
-  const vault = way === "gRPC" ? { lanes: false } : {};
-
+describe("records on lanes", () => {
   test.each(CASES)("$title", async ({ faults, acted }) => {
-    const stand = await openStand({ vault });
+    const stand = await openStand();
     const { weather, load, proxy } = stand;
     const hasActed = (): boolean =>
       Object.entries(acted).every(([name, least]) => weather.counts[name as never] >= least);

@@ -77,7 +77,7 @@ const ROWS: readonly Row[] = [
       inject: async () => {
         const client = openClient(stand.vault);
         const wrong = makeRecords(20).map(({ key }) => ({ key, record: makeRecord(99).record }));
-        await client.store(NAMESPACE, "kv", wrong, SOON_MS);
+        await client.put(NAMESPACE, wrong, SOON_MS);
         client.close();
       },
       acted: async () => (await vaultCount(stand, "refused_wrong_key")) >= 20,
@@ -99,7 +99,7 @@ const ROWS: readonly Row[] = [
       inject: async () => {
         const clients = [openClient(stand.vault), openClient(stand.vault)];
         const records = makeRecords(200);
-        await Promise.all(clients.map((client) => client.store(NAMESPACE, "kv", records, SOON_MS)));
+        await Promise.all(clients.map((client) => client.put(NAMESPACE, records, SOON_MS)));
         for (const client of clients) client.close();
       },
       acted: async () => (await vaultCount(stand, "present")) > 0,
@@ -150,9 +150,9 @@ const ROWS: readonly Row[] = [
       return {
         inject: async () => {
           client.sendBytes(Buffer.from("ffffff7f", "hex"));
-          const vault = openClient(stand.vault, "kv", { lanes: 0 });
+          const vault = openClient(stand.vault);
           const huge = [{ key: makeRecord(1).key, record: Buffer.alloc(80 * MIB) }];
-          const [status] = await vault.store(NAMESPACE, "kv", huge, SOON_MS);
+          const [status] = await vault.put(NAMESPACE, huge, SOON_MS);
           isRefused = status === ItemStatus.TOO_LARGE || status === ItemStatus.OVER_BUDGET;
           vault.close();
         },

@@ -92,7 +92,7 @@ export const FAULTS: readonly FaultRow[] = [
   row("F11", "right checksum under the wrong key", "identity lies in the checked header: a miss", [
     ROWS,
     "test/sidecar/restore/restore.faults.test.ts",
-    "test/vault/store.test.ts",
+    "test/vault/server.stores.test.ts",
   ]),
   row(
     "F12",
@@ -126,7 +126,7 @@ export const FAULTS: readonly FaultRow[] = [
     [
       "test/faults/memory.test.ts",
       "test/cli/oom.test.ts",
-      "test/vault/store.test.ts",
+      "test/vault/server.stores.test.ts",
       "test/cli/local-vault.test.ts",
     ],
   ),
@@ -207,13 +207,13 @@ export const FAULTS: readonly FaultRow[] = [
   ]),
   row("F29", "two engines store the same key", "the first is kept, the other sends nothing", [
     ROWS,
-    "test/vault/store.test.ts",
+    "test/vault/server.stores.test.ts",
   ]),
   row(
     "F30",
     "eviction while it is read",
     "pins hold what is being sent; who comes later sees a miss",
-    [ROWS, "test/vault/fetch.test.ts", "test/sidecar/restore/restore.faults.test.ts"],
+    [ROWS, "test/sidecar/restore/restore.faults.test.ts"],
   ),
   row(
     "F31",
@@ -260,10 +260,9 @@ export const FAULTS: readonly FaultRow[] = [
   row("F37", "huge requests", "refused before anything is allocated, with the limit", [
     ROWS,
     "test/vault/server.overload.test.ts",
-    "test/vault/server.crowded.test.ts",
     "test/sidecar/sidecar.overload.test.ts",
     "test/vault/unary.test.ts",
-    "test/vault/store.test.ts",
+    "test/vault/server.stores.test.ts",
   ]),
   row(
     "F38",

@@ -2,6 +2,7 @@
 import { expect, test, vi } from "vitest";
 import type * as Limits from "../../src/limits.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
+import { lanePeer, onlyLookups } from "../support/lanes.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
 import { openSidecar } from "../support/sidecars.ts";
 import { openClient, until } from "../support/vaults.ts";
@@ -15,15 +16,8 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
   STORE_TIMEOUT_MS: 600_000,
 }));
 
-/** Takes every offer and never says a word; holds nothing. */
-const silentAboutStores = {
-  Store: (): void => {},
-  Lookup: (_call: unknown, done: (error: null, reply: unknown) => void): void =>
-    done(null, { present: Buffer.alloc(1) }),
-};
-
 test("F32 a full queue sheds saves, the deepest first, by reason; a restore is answered beside it", async () => {
-  const vault = await openFakeVault(silentAboutStores);
+  const vault = await openFakeVault({}, lanePeer(onlyLookups(0)));
   const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
   const engine = await FakeEngine.start(sidecar.socketPath);
   const count = (name: string): number => sidecar.counters.get(`dropped_${name}`);
@@ -31,9 +25,6 @@ test("F32 a full queue sheds saves, the deepest first, by reason; a restore is a
   // Two are on their way, six wait.
   engine.save(deep.slice(8, 16));
   await until(() => sidecar.status().saves.queuedBlocks === 8, "a full queue");
-  // Encoded, a block gives its slot back.
-  const leased = (): number => sidecar.status().engines[0]!.arena!.leasedSlots;
-  await until(() => leased() === engine.workers[0]!.credits.length, "all of it to be encoded");
   engine.save(deep.slice(16));
   await until(() => count("queue_full") === 8, "deeper ones to be turned away");
   expect(count("shed")).toBe(0);

@@ -15,16 +15,14 @@ import { Canary } from "../../src/sidecar/vaults/canary.ts";
 import { RightOfWay } from "../../src/sidecar/vaults/right-of-way.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { absent, openReoffer, roomy } from "../support/copies.ts";
-import { openFakeVault, sends } from "../support/fake-vault.ts";
-import { lanePeer, Pages } from "../support/lanes.ts";
-import { firstMessage, rawFetch } from "../support/raw-calls.ts";
+import { openFakeVault } from "../support/fake-vault.ts";
+import { lanePeer, onlyLookups, Pages, statusOf } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
 import { ALL_ANSWERED, gatesOf, openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
 import {
   closeAfterTest,
-  KeepingSink,
   logger,
   MIB,
   openClient,
@@ -40,7 +38,6 @@ vi.mock("../../src/limits-again.ts", async (load) => ({
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
-  STREAM_STALL_MS: 1_000,
   CANARY_CALL_MS: 300,
   CALL_TIMEOUT_MS: 1_000,
   ORPHAN_WAIT_MS: 10,
@@ -75,8 +72,6 @@ async function openMute(): Promise<{ address: string; connections(): number }> {
 /** A vault that says hello, and what `handlers` say. */
 const SILENT = {
   Lookup: never,
-  Store: never,
-  Fetch: never,
   Report: never,
   Stats: never,
   Flush: never,
@@ -88,7 +83,6 @@ const SILENT = {
 const late = { code: "VAULT_DEADLINE" };
 const RECORDS = makeRecords(1);
 const KEYS = keysOf(RECORDS);
-const RUNS = [{ recordClass: "kv" as const, group: 0, keys: KEYS }];
 
 test("a vault whose machine takes connections and says nothing", async () => {
   const mute = await openMute();
@@ -119,33 +113,12 @@ test("a probe that nobody answers is followed by the next", async () => {
 test("a vault that says hello and nothing else", async () => {
   const client = openClient(await openFakeVault(SILENT));
   await client.hello(SOON_MS);
-  const fetched = client.fetch(NAMESPACE, RUNS, new KeepingSink(), { deadlineMs: MS });
   await Promise.all([
     expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
     expect(client.durable(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
-    expect(client.store(NAMESPACE, "kv", RECORDS, MS)).rejects.toMatchObject(late),
-    expect(fetched).rejects.toMatchObject(late),
     expect(client.report(NAMESPACE, KEYS, "a test", MS)).rejects.toMatchObject(late),
     expect(client.stats(MS)).rejects.toMatchObject(late),
   ]);
-});
-
-test("a vault that wants records and takes none", async () => {
-  const Store = (call: {
-    once(event: "data", then: () => void): void;
-    write(reply: object): void;
-    pause(): void;
-  }): void => {
-    call.once("data", () => {
-      call.pause();
-      call.write({ wanted: { wanted: Buffer.from([1]), statuses: [0] } });
-    });
-  };
-  const client = openClient(
-    await openFakeVault({ ...SILENT, Store }, { maxRecordBytes: 64 * MIB }),
-  );
-  const large = makeRecords(1, { payloadBytes: 32 * MIB });
-  await expect(client.store(NAMESPACE, "kv", large, SOON_MS)).rejects.toBeInstanceOf(TierkvError);
 });
 
 async function openSilentLanes(
@@ -166,53 +139,46 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
     expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
     // Given up by its own time, or with the lanes when another one is.
     landing.catch(never),
-    expect(client.storeEncoded(NAMESPACE, "kv", pages.encode(), MS)).rejects.toMatchObject(late),
+    expect(client.store(NAMESPACE, pages.encode(), MS)).rejects.toMatchObject(late),
   ]);
   const { client: other } = await openSilentLanes((socket) => void socket.resume());
   await other.hello(SOON_MS);
   expect(other.lanes).not.toBe("up");
 });
 
-test("lanes that broke at a vault that has fallen silent are not waited for, and what was stored goes another way", async () => {
+test("lanes that broke at a vault that has fallen silent are waited for as long as the call may take, and no longer", async () => {
   const peer = lanePeer((socket) => socket.destroy());
   let hellos = 0;
   const { laneToken, onLane } = peer;
   const reply = { protocol: 1, recordClass: 1, epoch: 1, maxKeys: 4096, laneToken };
   const Hello = (_call: unknown, done: (error: null, reply: object) => void): void => {
     hellos += 1;
-    if (hellos === 1)
-      done(null, {
-        version: "9",
-        recordVersion: 1,
-        maxRecordBytes: MIB,
-        maxChunkBytes: MIB,
-        ...reply,
-      });
+    if (hellos === 1) done(null, { version: "9", recordVersion: 1, maxRecordBytes: MIB, ...reply });
   };
   const client = openClient(await openFakeVault({ ...SILENT, Hello }, { onLane }));
   await client.hello(SOON_MS);
   const pages = await Pages.open(1, PAGE);
-  await expect(client.storeEncoded(NAMESPACE, "kv", pages.encode(), MS)).rejects.toMatchObject(
-    late,
-  );
+  await expect(client.store(NAMESPACE, pages.encode(), MS)).rejects.toMatchObject(late);
   await until(() => hellos >= 3, "the second attempt to bring them back");
 });
 
-const present = (_call: unknown, done: (error: null, reply: object) => void): void =>
-  done(null, { present: Buffer.from([0xff]) });
+/** Lanes that answer look-ups with these bits, and nothing else. */
+const lookupsOnly = (bits: number): ReturnType<typeof lanePeer> => lanePeer(onlyLookups(bits));
 
 async function openPatient(
   handlers: object,
+  lanes: object = lanePeer(never),
 ): Promise<{ sidecar: TestSidecar; engine: FakeEngine }> {
-  const vaults = { kv: openClient(await openFakeVault({ ...SILENT, ...handlers })), ssm: null };
+  const vault = await openFakeVault({ ...SILENT, ...handlers }, lanes);
+  const vaults = { kv: openClient(vault), ssm: null };
   const sidecar = await openSidecar({ vaults, waitMs: 2 * MS, stallMs: MS, when: "always" });
   return { sidecar, engine: await FakeEngine.start(sidecar.socketPath) };
 }
 
 test("a sidecar whose vault says nothing to look-ups, and one whose vault brings nothing", async () => {
   const hashes = hashesOf(makeBlocks("a", 4, PAGE));
-  for (const handlers of [{}, { Lookup: present }]) {
-    const { engine } = await openPatient(handlers);
+  for (const lanes of [lanePeer(never), lookupsOnly(0xff)]) {
+    const { engine } = await openPatient({}, lanes);
     const { placed } = await engine.done(engine.prefetch(hashes));
     expect(placed.get(0) ?? []).toEqual([]);
   }
@@ -236,28 +202,32 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
 });
 
 test("a canary whose vault says nothing, and one whose vault takes nothing, come round again", async () => {
-  const missing = { item: 0, offset: 0, recordBytes: 0, data: Buffer.alloc(0), status: 3 };
-  for (const handlers of [SILENT, { ...SILENT, ...sends(missing) }]) {
+  const gone = lanePeer((socket, data) => void socket.write(statusOf(data)));
+  for (const lanes of [lanePeer(never), gone]) {
     let turns = 0;
     const isIdle = (): boolean => {
       turns += 1;
       return true;
     };
-    const vaults = { kv: [openClient(await openFakeVault(handlers))], ssm: [] };
+    const vaults = { kv: [openClient(await openFakeVault(SILENT, lanes))], ssm: [] };
     const counters = newSidecarCounters();
     closeAfterTest(
       new Canary({ intervalMs: 20, vaults, isIdle, onQuarantine: never, counters, logger }),
     );
     await until(() => turns >= 3, "the third turn");
     expect(counters.get("canary_wrong")).toBe(0);
-    expect(counters.get("canary_missing") > 0).toBe(handlers !== SILENT);
+    expect(counters.get("canary_missing") > 0).toBe(lanes === gone);
   }
 });
 
 test("copies are looked at again where a vault does not say whether it holds them, what room it has, or that it took them", async () => {
-  const said = [SILENT, { ...SILENT, Lookup: absent }, { ...SILENT, Lookup: absent, Stats: roomy }];
-  for (const handlers of said) {
-    const client = openClient(await openFakeVault(handlers));
+  const said: [object, object][] = [
+    [SILENT, lanePeer(never)],
+    [SILENT, lookupsOnly(0)],
+    [{ ...SILENT, Stats: roomy }, lookupsOnly(0)],
+  ];
+  for (const [handlers, lanes] of said) {
+    const client = openClient(await openFakeVault(handlers as never, lanes));
     await client.hello(SOON_MS);
     const looks = closeAfterTest(openReoffer(client));
     await until(() => looks.count() >= 3, "the third look");
@@ -336,15 +306,4 @@ test("a sidecar that is told of a flush and says nothing keeps it from ending fo
   await until(async () => (await admin.flush(null, SOON_MS)).sidecars.length === 1, "the sidecar");
   await watched;
   expect((await admin.flush(null, SOON_MS)).sidecars).toMatchObject([{ confirmed: false }]);
-});
-
-test("a reader that takes nothing of what a vault sends it", async () => {
-  const vault = await openVault();
-  const records = makeRecords(40, { payloadBytes: MIB });
-  await openClient(vault).store(NAMESPACE, "kv", records, SOON_MS);
-  const segments = [{ recordClass: 1 as const, group: 0, keys: keysOf(records) }];
-  const reader = rawFetch(vault, { segments });
-  await firstMessage(reader);
-  reader.on("error", never);
-  await until(() => vault.counters.get("fetches_ended_early") === 1, "the vault to give up");
 });

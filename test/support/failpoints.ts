@@ -16,7 +16,7 @@ export interface FailpointTable {
 export const FAILPOINT_TABLES: Readonly<Record<"ts" | "python" | "rust", FailpointTable>> = {
   ts: {
     path: "src/failpoint.ts",
-    entry: /^ {2}"((?:sidecar|vault)\.[\w.]+)":\s+"([^"]+)",$/gm,
+    entry: /^ {2}"(sidecar\.[\w.]+)":\s+"([^"]+)",$/gm,
     where: /^src\/.*\.ts$/,
     call: /\bfailpoint(?:Now)?\("([^"]+)"\)/g,
     driver: { path: "test/faults/failpoints.test.ts", over: "test.each(Object.keys(FAILPOINTS)" },

@@ -5,7 +5,7 @@ import type { AddressInfo, Socket } from "node:net";
 import { Server, ServerCredentials } from "@grpc/grpc-js";
 import type { UntypedServiceImplementation } from "@grpc/grpc-js";
 import { KEYS_MAX } from "../../src/limits.ts";
-import type { HelloReply, Piece } from "../../src/wire/messages.ts";
+import type { HelloReply } from "../../src/wire/messages.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { closeAfterTest } from "./vaults.ts";
 
@@ -16,7 +16,6 @@ export const HELLO: HelloReply = {
   recordClass: 1,
   epoch: 1,
   maxRecordBytes: 1_000_000,
-  maxChunkBytes: 1_000_000,
   maxKeys: KEYS_MAX,
   laneToken: Buffer.alloc(0),
   readOnly: false,
@@ -62,14 +61,4 @@ export async function openFakeVault(
       for (const socket of sockets) socket.destroy();
     },
   });
-}
-
-/** A Fetch that sends these pieces, one chunk each, and ends well. */
-export function sends(...pieces: Piece[]): UntypedServiceImplementation {
-  return {
-    Fetch: (call: { write(message: unknown): void; end(): void }) => {
-      for (const piece of pieces) call.write({ chunk: { pieces: [piece] } });
-      call.end();
-    },
-  };
 }

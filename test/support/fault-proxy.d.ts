@@ -2,28 +2,27 @@
 
 /** Which faults to act. `...At` counts chunks of the chosen direction from when the faults were set; 0 = never. */
 export interface Faults {
-  /** Chunks of which call are counted and damaged: what a vault sends (fetch) or what a client sends (store). */
+  /** Which chunks are counted and damaged: what a vault sends (fetch) or what a client sends (store). */
   direction: "fetch" | "store";
   /** Flips one payload bit in every N-th chunk. */
   corruptEvery: number;
   /** Flips one payload bit in the N-th chunk. */
   corruptAt: number;
-  /** Swaps the item numbers of two whole records in the N-th chunk. */
+  /** Swaps the item numbers of the N-th chunk, a whole record, and of the next that is one. */
   swapAt: number;
   /** Resets every client connection instead of passing on the N-th chunk. */
   dropAt: number;
-  /** Swallows the N-th chunk and all that follows on its stream. */
+  /** Swallows the N-th chunk and all that follows on its lane. */
   hangAt: number;
-  /** Waits before every chunk and every unary call. */
+  /** Waits before every chunk, and before whatever a client asks. */
   delayMs: number;
-  /** Lets so many record bytes pass per second, both directions and all streams together; 0: all. */
+  /** Lets so many record bytes pass per second, both directions and all lanes together; 0: all. */
   bytesPerSecond: number;
 }
 
 /** What really happened: a test asserts these, so that a fault that did not act cannot pass. */
 export interface FaultCounts {
   connections: number;
-  calls: number;
   chunks: number;
   corrupted: number;
   swapped: number;

@@ -1,23 +1,17 @@
-// Owns a gRPC relay between a client and a vault that damages, drops, delays or hangs what passes; also a command of its own.
+// Owns a relay between a client and a vault that damages, drops, delays or hangs the records on their lanes; also a command of its own.
 import { once } from "node:events";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
-import { fileURLToPath, pathToFileURL } from "node:url";
+import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { Client, credentials, Metadata, Server, ServerCredentials, status } from "@grpc/grpc-js";
-import { loadSync } from "@grpc/proto-loader";
 
-const PROTO_DIR = new URL("../../proto/", import.meta.url);
-const protos = loadSync(
-  ["tierkv.proto", "health.proto"].map((name) => fileURLToPath(new URL(name, PROTO_DIR))),
-  { longs: Number, defaults: true },
-);
-const SERVICES = ["tierkv.v1.Vault", "grpc.health.v1.Health"].map((name) => protos[name]);
-const LIMITS = {
-  "grpc.max_receive_message_length": 8 << 20,
-  "grpc.max_send_message_length": 8 << 20,
-};
+/** docs/protocol.md, section 7. */
+const MAGIC = "TKVL";
+const HEADER_BYTES = 40;
+const CHECKED_BYTES = 36;
+const AT = { kind: 5, item: 12, recordBytes: 24, bodyBytes: 32 };
+const CHUNK = 6;
 
 const NO_FAULTS = {
   direction: "fetch",
@@ -31,7 +25,6 @@ const NO_FAULTS = {
 };
 const NO_COUNTS = {
   connections: 0,
-  calls: 0,
   chunks: 0,
   corrupted: 0,
   swapped: 0,
@@ -43,13 +36,7 @@ const NO_COUNTS = {
 /** Listens and relays until closed. Types and the meaning of every fault: fault-proxy.d.ts. */
 export async function startFaultProxy({ target, listen = "127.0.0.1:0", faults = {} }) {
   const relay = new Relay(target, faults);
-  const server = new Server({ ...LIMITS, "grpc.enable_channelz": 0 });
-  for (const service of SERVICES) server.addService(service, relay.handlers(service));
-  const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
-  const listener = createServer((socket) => {
-    relay.adopt(socket);
-    injector.injectConnection(socket);
-  });
+  const listener = createServer((socket) => relay.adopt(socket));
   const [host, port] = listen.split(":");
   listener.listen(Number(port), host);
   await once(listener, "listening");
@@ -58,9 +45,9 @@ export async function startFaultProxy({ target, listen = "127.0.0.1:0", faults =
     counts: () => ({ ...relay.counts }),
     set: (change) => relay.set(change),
     close: async () => {
+      if (!listener.listening) return;
       listener.close();
-      relay.close();
-      server.forceShutdown();
+      relay.dropAll();
       await once(listener, "close");
     },
   };
@@ -69,150 +56,145 @@ export async function startFaultProxy({ target, listen = "127.0.0.1:0", faults =
 class Relay {
   counts = { ...NO_COUNTS };
   #faults;
-  #client;
+  #target;
   #sockets = new Set();
+  /** Those of which a direction hangs. */
+  #hung = new Set();
   /** Chunks seen since the faults were set: `...At` counts these. */
   #chunk = 0;
   #freeAtMs = 0;
-  #isClosed = false;
+  /** A whole record that waits for another one to be taken for. */
+  #swapping = null;
 
   constructor(target, faults) {
+    this.#target = target;
     this.set(faults);
-    this.#client = new Client(target, credentials.createInsecure(), {
-      ...LIMITS,
-      "grpc.use_local_subchannel_pool": 1,
-      "grpc.max_reconnect_backoff_ms": 200,
-    });
   }
 
   set(change) {
     this.#faults = { ...NO_FAULTS, ...change };
     this.#chunk = 0;
     this.#freeAtMs = 0;
+    // What was swallowed is not there any more.
+    for (const socket of this.#hung) socket.resetAndDestroy();
+    this.#hung.clear();
   }
 
-  adopt(socket) {
+  adopt(client) {
     this.counts.connections += 1;
-    this.#sockets.add(socket);
-    socket.once("close", () => this.#sockets.delete(socket));
-  }
-
-  close() {
-    this.#isClosed = true;
-    this.#dropAll();
-    this.#client.close();
-  }
-
-  handlers(service) {
-    return Object.fromEntries(
-      Object.entries(service).map(([name, method]) => [name, this.#handler(method)]),
-    );
-  }
-
-  #handler(method) {
-    if (method.requestStream) return (call) => this.#relayDuplex(method, call);
-    if (method.responseStream) return (call) => this.#relayServerStream(method, call);
-    return (call, callback) => this.#relayUnary(method, call, callback);
-  }
-
-  async #relayUnary(method, call, callback) {
-    this.counts.calls += 1;
-    await this.#delay();
-    if (this.#isClosed) return;
-    const upstream = this.#client.makeUnaryRequest(
-      method.path,
-      method.requestSerialize,
-      method.responseDeserialize,
-      call.request,
-      new Metadata(),
-      { deadline: call.getDeadline() },
-      (error, reply) => callback(error === null ? null : statusOf(error), reply),
-    );
-    call.once("cancelled", () => upstream.cancel());
-  }
-
-  #relayServerStream(method, call) {
-    this.counts.calls += 1;
-    const upstream = this.#client.makeServerStreamRequest(
-      method.path,
-      method.requestSerialize,
-      method.responseDeserialize,
-      call.request,
-      new Metadata(),
-      { deadline: call.getDeadline() },
-    );
-    this.#pipe(upstream, call, "fetch");
-    upstream.on("error", (error) => call.emit("error", statusOf(error)));
-    call.once("cancelled", () => upstream.cancel());
-  }
-
-  #relayDuplex(method, call) {
-    this.counts.calls += 1;
-    const upstream = this.#client.makeBidiStreamRequest(
-      method.path,
-      method.requestSerialize,
-      method.responseDeserialize,
-      new Metadata(),
-      { deadline: call.getDeadline() },
-    );
-    this.#pipe(upstream, call, "answers");
-    this.#pipe(call, upstream, "store");
-    upstream.on("error", (error) => call.emit("error", statusOf(error)));
-    call.once("cancelled", () => upstream.cancel());
-  }
-
-  /** One message after another from `from` to `to`: a stopped reader stops the sender, a swallowed message everything. */
-  #pipe(from, to, direction) {
-    // The end may be announced while the last message is still held back.
-    let isPassing = false;
-    let isEnded = false;
-    from.on("data", (message) => {
-      from.pause();
-      isPassing = true;
-      void this.#pass(message, direction).then((goesOn) => {
-        if (!goesOn) return;
-        isPassing = false;
-        if (to.write(message)) from.resume();
-        else to.once("drain", () => from.resume());
-        if (isEnded) to.end();
+    const [host, port] = this.#target.split(":");
+    const vault = connect(Number(port), host);
+    for (const socket of [client, vault]) {
+      socket.setNoDelay(true);
+      this.#sockets.add(socket);
+      socket.on("error", () => {});
+      socket.once("close", () => {
+        this.#sockets.delete(socket);
+        client.destroy();
+        vault.destroy();
       });
-    });
-    from.on("end", () => {
-      isEnded = true;
-      if (!isPassing) to.end();
-    });
+    }
+    this.#pipe(client, vault, "store");
+    this.#pipe(vault, client, "fetch");
   }
 
-  /** False when the message must not be passed on. */
-  async #pass(message, direction) {
-    if (!message.chunk) return true;
-    await this.#carry(message.chunk.pieces);
-    if (direction !== this.#faults.direction) return true;
+  dropAll() {
+    for (const socket of this.#sockets) socket.resetAndDestroy();
+  }
+
+  /** Frame by frame on a lane, as it comes on other connections: a stopped reader stops the sender. */
+  #pipe(from, to, direction) {
+    let rest = Buffer.alloc(0);
+    let isLane = null;
+    let isHung = false;
+    let passing = Promise.resolve();
+    const write = async (bytes) => {
+      if (!to.destroyed && !to.write(bytes))
+        await Promise.race([once(to, "drain"), once(to, "close")]);
+    };
+    const take = async (data) => {
+      rest = Buffer.concat([rest, data]);
+      // A vault speaks second, in the words of its client.
+      isLane ??= rest.subarray(0, MAGIC.length).toString("latin1") === MAGIC;
+      if (!isLane) {
+        if (direction === "store") await this.#delay();
+        await write(rest);
+        rest = Buffer.alloc(0);
+        return;
+      }
+      while (!isHung && rest.length >= HEADER_BYTES) {
+        const end = HEADER_BYTES + rest.readUInt32LE(AT.bodyBytes);
+        if (rest.length < end) return;
+        const frame = Buffer.from(rest.subarray(0, end));
+        rest = rest.subarray(end);
+        const frames = await this.#pass(frame, direction);
+        isHung = frames === null;
+        if (isHung) this.#hung.add(from);
+        for (const one of frames ?? []) await write(one);
+      }
+    };
+    from.on("data", (data) => {
+      from.pause();
+      passing = passing
+        .then(() => take(data))
+        .then(() => from.resume())
+        .catch(() => {});
+    });
+    from.on("end", () => void passing.then(() => to.end()));
+  }
+
+  /** What is passed on instead of a frame; null: nothing more. */
+  async #pass(frame, direction) {
+    const isChunk = frame[AT.kind] === CHUNK;
+    if (!isChunk) {
+      if (direction === "store") await this.#delay();
+      return [frame];
+    }
+    await this.#carry(frame.length);
+    if (direction !== this.#faults.direction) return [frame];
     this.counts.chunks += 1;
     this.#chunk += 1;
-    await this.#delay();
+    const number = this.#chunk;
     const { corruptEvery, corruptAt, swapAt, dropAt, hangAt } = this.#faults;
-    const { pieces } = message.chunk;
-    const isDue = corruptEvery > 0 && this.#chunk % corruptEvery === 0;
-    if (isDue || this.#chunk === corruptAt) this.counts.corrupted += flipByte(pieces);
-    if (this.#chunk === swapAt) this.counts.swapped += swapRecords(pieces);
-    if (this.#chunk === dropAt) {
+    await this.#delay();
+    const isDue = corruptEvery > 0 && number % corruptEvery === 0;
+    if (isDue || number === corruptAt) {
+      // Payload, never a header.
+      frame[frame.length - 1] ^= 1;
+      this.counts.corrupted += 1;
+    }
+    if (number === dropAt) {
       this.counts.dropped += 1;
-      this.#dropAll();
-      return false;
+      this.dropAll();
+      return null;
     }
-    if (this.#chunk === hangAt) {
+    if (number === hangAt) {
       this.counts.hung += 1;
-      return false;
+      return null;
     }
-    return true;
+    return this.#swapped(frame, number === swapAt);
   }
 
-  /** A link of so many bytes per second, shared by all streams. */
-  async #carry(pieces) {
+  /** Gives two whole records each other's item number: right checksums, wrong keys. */
+  #swapped(frame, isDue) {
+    const isWhole =
+      frame.readUInt32LE(AT.bodyBytes) === Number(frame.readBigUInt64LE(AT.recordBytes));
+    if (!isWhole || (!isDue && this.#swapping === null)) return [frame];
+    const other = this.#swapping;
+    this.#swapping = frame;
+    if (other === null) return [];
+    this.#swapping = null;
+    const [a, b] = [frame.readUInt32LE(AT.item), other.readUInt32LE(AT.item)];
+    setItem(frame, b);
+    setItem(other, a);
+    this.counts.swapped += 2;
+    return [other, frame];
+  }
+
+  /** A link of so many bytes per second, shared by all lanes. */
+  async #carry(bytes) {
     const { bytesPerSecond } = this.#faults;
     if (bytesPerSecond === 0) return;
-    const bytes = pieces.reduce((sum, { data }) => sum + data.length, 0);
     const nowMs = performance.now();
     this.#freeAtMs = Math.max(this.#freeAtMs, nowMs) + (bytes / bytesPerSecond) * 1000;
     // What is still on its way keeps nobody from ending.
@@ -224,33 +206,20 @@ class Relay {
     this.counts.delayed += 1;
     await delay(this.#faults.delayMs);
   }
+}
 
-  #dropAll() {
-    for (const socket of this.#sockets) socket.resetAndDestroy();
+function setItem(frame, item) {
+  frame.writeUInt32LE(item, AT.item);
+  frame.writeUInt32LE(crc32c(frame.subarray(0, CHECKED_BYTES)), CHECKED_BYTES);
+}
+
+function crc32c(bytes) {
+  let crc = 0xff_ff_ff_ff;
+  for (const byte of bytes) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit += 1) crc = crc & 1 ? (crc >>> 1) ^ 0x82_f6_3b_78 : crc >>> 1;
   }
-}
-
-function statusOf(error) {
-  return { code: error.code ?? status.UNKNOWN, details: error.details ?? error.message };
-}
-
-/** Flips one bit in the last byte of the longest piece: payload, never a header. Returns how many bytes it changed. */
-function flipByte(pieces) {
-  const piece = pieces.toSorted((a, b) => b.data.length - a.data.length)[0];
-  if (piece === undefined || piece.data.length === 0) return 0;
-  // A copy: the buffer may be shared with whoever sent it.
-  piece.data = Buffer.from(piece.data);
-  piece.data[piece.data.length - 1] ^= 1;
-  return 1;
-}
-
-/** Gives two whole records of one chunk each other's item number: right checksums, wrong keys. */
-function swapRecords(pieces) {
-  const isWhole = ({ data, recordBytes }) => data.length > 0 && data.length === recordBytes;
-  const [a, b] = pieces.filter(isWhole);
-  if (a === undefined || b === undefined) return 0;
-  [a.item, b.item] = [b.item, a.item];
-  return 2;
+  return (crc ^ 0xff_ff_ff_ff) >>> 0;
 }
 
 const USAGE = `usage: node test/support/fault-proxy.js --target HOST:PORT [--listen 127.0.0.1:0] [--direction fetch|store]

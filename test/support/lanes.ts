@@ -1,9 +1,9 @@
 // Owns peers for lane tests: a page set in an arena to store and land, lanes by hand, and a vault whose lanes pass a relay.
 import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
-import { packKeys } from "../../src/block.ts";
+import { ItemStatus, packKeys } from "../../src/block.ts";
 import type { LandingPlan } from "../../src/client/lanes.ts";
-import type { EncodedItem } from "../../src/client/vault-client.ts";
+import type { StoreItem } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import { encodeSlots, registerGeometry } from "../../src/native.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
@@ -60,7 +60,7 @@ export class Pages {
   }
 
   /** Records of all blocks in the native outbox; dropped after the test. */
-  encode(): EncodedItem[] {
+  encode(): StoreItem[] {
     const items = Array.from({ length: this.count }, (_, index) => ({
       slot: this.#leases[index * 2]!,
       generation: this.#leases[index * 2 + 1]!,
@@ -98,26 +98,55 @@ export class Pages {
 const FRAME_BYTES = 40;
 const TOKEN_BYTES = 32;
 
-/** A frame's header without a body: welcome is kind 2. */
-function header(kind: number): Buffer {
-  const frame = Buffer.alloc(FRAME_BYTES);
-  frame.write("TKVL\u0001", "latin1");
-  frame[5] = kind;
-  frame.writeUInt32LE(crc32c(frame.subarray(0, 36)), 36);
-  return frame;
+/** A frame from a vault: welcome is kind 2, found 4. */
+function frame(kind: number, request = 0, body: Buffer = Buffer.alloc(0), code = 0): Buffer {
+  const header = Buffer.alloc(FRAME_BYTES);
+  header.write("TKVL\u0001", "latin1");
+  header[5] = kind;
+  header.writeUInt16LE(code, 6);
+  header.writeUInt32LE(request, 8);
+  header.writeUInt32LE(body.length, 32);
+  header.writeUInt32LE(crc32c(header.subarray(0, 36)), 36);
+  return Buffer.concat([header, body]);
+}
+
+const LOOKUP = 3;
+const FETCH = 5;
+
+/** What a vault says to a fetch of one record that it does not hold; nothing to anything else. */
+export function statusOf(data: Buffer): Buffer {
+  if (data[5] !== FETCH) return Buffer.alloc(0);
+  return frame(7, data.readUInt32LE(8), Buffer.alloc(0), ItemStatus.MISSING);
+}
+
+/** For `lanePeer`: a vault that answers look-ups with the same bits for all, and takes everything else without a word. */
+export function onlyLookups(bits: number): (socket: Socket, data: Buffer) => void {
+  const rests = new Map<Socket, Buffer>();
+  return (socket, data) => {
+    let rest = Buffer.concat([rests.get(socket) ?? Buffer.alloc(0), data]);
+    while (rest.length >= FRAME_BYTES) {
+      const end = FRAME_BYTES + rest.readUInt32LE(32);
+      if (rest.length < end) break;
+      const keys = (end - FRAME_BYTES - 32) / 36;
+      if (rest[5] === LOOKUP)
+        socket.write(frame(4, rest.readUInt32LE(8), Buffer.alloc(Math.ceil(keys / 8), bits)));
+      rest = rest.subarray(end);
+    }
+    rests.set(socket, rest);
+  };
 }
 
 /** For a fake vault: takes lanes, welcomes each, and passes on what comes then. */
 export function lanePeer(
-  onData: (socket: Socket) => void,
+  onData: (socket: Socket, data: Buffer) => void,
 ): Required<Pick<FakeHello, "laneToken" | "onLane">> {
   const onLane = (socket: Socket): void => {
     let got = 0;
     socket.on("data", (data) => {
       if (got < FRAME_BYTES + TOKEN_BYTES && got + data.length >= FRAME_BYTES + TOKEN_BYTES) {
-        socket.write(header(2));
+        socket.write(frame(2));
       } else if (got >= FRAME_BYTES + TOKEN_BYTES) {
-        onData(socket);
+        onData(socket, data);
       }
       got += data.length;
     });

@@ -18,6 +18,20 @@ interface TestExports {
   /** Records and bytes. */
   inboxStatus: () => [number, number];
   outboxStatus: () => [number, number];
+  outboxView: (record: number) => Buffer;
+  landRecord: (
+    arena: number,
+    slot: number,
+    generation: number,
+    geometry: number,
+    fidelity: number,
+    namespace: Uint8Array,
+    packed: Uint8Array,
+    record: Uint8Array,
+    step: number,
+  ) => RecordHeader;
+  storePut: (id: number, namespace: Uint8Array, packed: Uint8Array, record: Uint8Array) => number;
+  forgeRecord: (id: number, namespace: Uint8Array, packed: Uint8Array) => void;
   parseRecordHeader: (bytes: Uint8Array) => RecordHeader;
   verifyRecord: (bytes: Uint8Array) => RecordHeader;
   crc32c: (bytes: Uint8Array) => number;
@@ -66,6 +80,10 @@ export function outboxStatus(): MemoryStatus {
   return { records, bytes };
 }
 
+export const outboxView: TestExports["outboxView"] = coded("outboxView");
+export const landRecord: TestExports["landRecord"] = coded("landRecord");
+export const storePut: TestExports["storePut"] = coded("storePut");
+export const forgeRecord: TestExports["forgeRecord"] = coded("forgeRecord");
 export const parseRecordHeader: TestExports["parseRecordHeader"] = coded("parseRecordHeader");
 export const verifyRecord: TestExports["verifyRecord"] = coded("verifyRecord");
 export const crc32c: TestExports["crc32c"] = coded("crc32c");

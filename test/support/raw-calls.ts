@@ -1,19 +1,27 @@
-// Owns gRPC calls without our client's manners, to see what a vault does with a peer that has none.
-import type { ClientDuplexStream, ClientReadableStream, ServiceError } from "@grpc/grpc-js";
+// Owns calls and a lane without our client's manners, to see what a vault does with a peer that has none.
+import { connect } from "node:net";
+import type { Socket } from "node:net";
 import { VaultChannel } from "../../src/client/channel.ts";
-import { MADE_NOW } from "../../src/limits.ts";
-import type {
-  FetchChunk,
-  FetchPlan,
-  Piece,
-  StoreOffer,
-  StoreReply,
-  StoreRequest,
-} from "../../src/wire/messages.ts";
+import { MADE_NOW, PROTOCOL_MAX, PROTOCOL_MIN } from "../../src/limits.ts";
 import { vaultService } from "../../src/wire/service.ts";
-import { keysOf, NAMESPACE } from "./records.ts";
+import { crc32c } from "./native.ts";
+import { NAMESPACE } from "./records.ts";
 import type { TestRecord } from "./records.ts";
 import { closeAfterTest, SOON_MS, until } from "./vaults.ts";
+
+const HEADER_BYTES = 40;
+const CHECKED_BYTES = 36;
+export const KINDS = {
+  hello: 1,
+  welcome: 2,
+  fetch: 5,
+  chunk: 6,
+  status: 7,
+  cancel: 8,
+  offer: 9,
+} as const;
+const WANTED = 10;
+const ERROR = 11;
 
 const NEVER = new AbortController().signal;
 
@@ -21,90 +29,158 @@ export function openChannel(vault: { address: string }): VaultChannel {
   return closeAfterTest(new VaultChannel(vault.address));
 }
 
-/** One Store call: what came back, and how it ended. */
-export class RawStore {
-  readonly call: ClientDuplexStream<StoreRequest, StoreReply>;
-  readonly replies: StoreReply[] = [];
-  error: ServiceError | null = null;
-  isOver = false;
-
-  constructor(vault: { address: string }, timeoutMs: number = SOON_MS) {
-    const options = { timeoutMs, signal: NEVER };
-    this.call = openChannel(vault).duplex(vaultService.Store, options);
-    closeAfterTest({ close: () => this.call.cancel() });
-    this.call.on("data", (reply: StoreReply) => this.replies.push(reply));
-    this.call.on("error", (error: ServiceError) => {
-      this.error = error;
-      this.isOver = true;
-    });
-    this.call.on("end", () => {
-      this.isOver = true;
-    });
-  }
-
-  offer(records: readonly TestRecord[], change: Partial<StoreOffer> = {}): void {
-    const recordBytes = records.map(({ record }) => record.length);
-    const offer = {
-      namespace: NAMESPACE,
-      keys: keysOf(records),
-      recordBytes,
-      recordClass: 1,
-      tenant: 0,
-      flushed: MADE_NOW,
-    };
-    this.call.write({ offer: { ...offer, ...change } });
-  }
-
-  pieces(...pieces: Piece[]): void {
-    this.call.write({ chunk: { pieces } });
-  }
-
-  async wanted(): Promise<void> {
-    await until(() => this.replies.length > 0 || this.isOver, "an answer to the offer");
-    if (this.error !== null) throw this.error;
-  }
-
-  /** Half-closes and returns the status of each item that got a result. */
-  async finish(): Promise<Map<number, number>> {
-    this.call.end();
-    await until(() => this.isOver, "the end of the Store call");
-    if (this.error !== null) throw this.error;
-    const results = this.replies.flatMap(({ result }) => (result === undefined ? [] : [result]));
-    return new Map(results.map(({ item, status }) => [item, status]));
-  }
-
-  async failure(): Promise<ServiceError> {
-    await until(() => this.isOver, "the end of the Store call");
-    if (this.error === null) throw new Error("the call ended well");
-    return this.error;
-  }
-}
-
-/** A whole record, or `length` bytes of it from `offset` on, as one piece. */
-export function pieceOf(item: number, record: Buffer, offset = 0, length = record.length): Piece {
-  const data = record.subarray(offset, offset + length);
-  return { item, offset, recordBytes: record.length, data, status: 0 };
-}
-
-export function rawFetch(
-  vault: { address: string },
-  plan: Partial<FetchPlan>,
-): ClientReadableStream<FetchChunk> {
-  const request = { namespace: NAMESPACE, segments: [], chunkBytes: 0, ...plan };
+/** One that opens a lane, once. */
+export async function laneToken(channel: VaultChannel): Promise<Buffer> {
+  const versions = { protocolMin: PROTOCOL_MIN, protocolMax: PROTOCOL_MAX };
+  const request = { ...versions, clientVersion: "t", clientName: "t", flushed: 0 };
   const options = { timeoutMs: SOON_MS, signal: NEVER };
-  const call = openChannel(vault).serverStream(vaultService.Fetch, request, options);
-  closeAfterTest({ close: () => call.cancel() });
-  return call;
+  const { laneToken: token } = await channel.unary(vaultService.Hello, request, options);
+  return token;
 }
 
-/** Resolves when `call` has brought its first message, and stops it there: gRPC buffers without bound before a first read. */
-export function firstMessage<Message>(call: ClientReadableStream<Message>): Promise<Message> {
-  return new Promise((resolve, reject) => {
-    call.once("error", reject);
-    call.once("data", (message: Message) => {
-      call.pause();
-      call.off("error", reject);
-      resolve(message);
+export interface FrameFields {
+  request?: number;
+  /** Of a hello: how many lanes there will be. */
+  code?: number;
+  item?: number;
+  offset?: number;
+  recordBytes?: number;
+}
+
+export function laneFrame(
+  kind: keyof typeof KINDS,
+  body: Buffer,
+  fields: FrameFields = {},
+): Buffer {
+  const { request = 0, code = 0, item = 0, offset = 0, recordBytes = 0 } = fields;
+  const header = Buffer.alloc(HEADER_BYTES);
+  header.write("TKVL\u0001", "latin1");
+  header[5] = KINDS[kind];
+  header.writeUInt16LE(code, 6);
+  header.writeUInt32LE(request, 8);
+  header.writeUInt32LE(item, 12);
+  header.writeBigUInt64LE(BigInt(offset), 16);
+  header.writeBigUInt64LE(BigInt(recordBytes), 24);
+  header.writeUInt32LE(body.length, 32);
+  header.writeUInt32LE(crc32c(header.subarray(0, CHECKED_BYTES)), CHECKED_BYTES);
+  return Buffer.concat([header, body]);
+}
+
+/** Records of one offer, or of one fetch, on a session of one lane. */
+export class RawLane {
+  readonly socket: Socket;
+  /** By item: what became of it. */
+  readonly statuses = new Map<number, number>();
+  /** By item: bytes that came. */
+  readonly records = new Map<number, Buffer>();
+  /** Bytes of records. */
+  got = 0;
+  /** What the vault said of an offer; null: nothing yet. */
+  wanted: number[] | null = null;
+  /** Why the session ended. */
+  error: string | null = null;
+  isOver = false;
+  #rest: Buffer = Buffer.alloc(0);
+
+  /** `reads`: false: what comes is left where it is. */
+  static async open(vault: { address: string }, reads = true): Promise<RawLane> {
+    const token = await laneToken(openChannel(vault));
+    const [host = "", port = ""] = vault.address.split(":");
+    const socket = connect(Number(port), host);
+    closeAfterTest({ close: () => socket.destroy() });
+    socket.write(laneFrame("hello", token, { code: 1 }));
+    const lane = new RawLane(socket);
+    await until(() => lane.#isWelcome || lane.isOver, "a welcome");
+    if (!reads) socket.pause();
+    return lane;
+  }
+
+  #isWelcome = false;
+
+  private constructor(socket: Socket) {
+    this.socket = socket;
+    socket.on("error", () => {});
+    socket.on("close", () => (this.isOver = true));
+    socket.on("data", (data: Buffer) => this.#take(data));
+  }
+
+  offer(
+    records: readonly TestRecord[],
+    lengths = records.map(({ record }) => record.length),
+    namespace = NAMESPACE,
+  ): void {
+    const items = records.map(({ key }, at) => {
+      const length = Buffer.alloc(8);
+      length.writeBigUInt64LE(BigInt(lengths[at] ?? 0));
+      return Buffer.concat([key, length]);
     });
-  });
+    const body = Buffer.concat([namespace, ...items]);
+    this.socket.write(laneFrame("offer", body, { request: 1, recordBytes: MADE_NOW }));
+  }
+
+  /** `length` bytes of a record from `offset` on, as one chunk. */
+  chunk(item: number, record: Buffer, offset = 0, length = record.length - offset): void {
+    const body = record.subarray(offset, offset + length);
+    const fields = { request: 1, item, offset, recordBytes: record.length };
+    this.socket.write(laneFrame("chunk", body, fields));
+  }
+
+  cancel(): void {
+    this.socket.write(laneFrame("cancel", Buffer.alloc(0), { request: 1 }));
+  }
+
+  fetch(namespace: Buffer, keys: Buffer): void {
+    this.socket.write(laneFrame("fetch", Buffer.concat([namespace, keys]), { request: 1 }));
+  }
+
+  async offered(): Promise<number[]> {
+    await until(() => this.wanted !== null || this.isOver, "an answer to the offer");
+    return this.wanted ?? [];
+  }
+
+  async settled(count: number): Promise<Map<number, number>> {
+    await until(() => this.statuses.size >= count || this.isOver, "what became of the records");
+    return this.statuses;
+  }
+
+  #take(data: Buffer): void {
+    this.#rest = Buffer.concat([this.#rest, data]);
+    for (;;) {
+      if (this.#rest.length < HEADER_BYTES) return;
+      const end = HEADER_BYTES + this.#rest.readUInt32LE(32);
+      if (this.#rest.length < end) return;
+      this.#frame(this.#rest.subarray(0, HEADER_BYTES), this.#rest.subarray(HEADER_BYTES, end));
+      this.#rest = this.#rest.subarray(end);
+    }
+  }
+
+  #frame(header: Buffer, body: Buffer): void {
+    const [kind, code, item] = [header[5], header.readUInt16LE(6), header.readUInt32LE(12)];
+    if (kind === KINDS.welcome) this.#isWelcome = true;
+    if (kind === KINDS.status) this.statuses.set(item, code);
+    if (kind === WANTED) this.wanted = [...body];
+    if (kind === ERROR) this.error = body.toString();
+    if (kind !== KINDS.chunk) return;
+    const record = this.records.get(item) ?? Buffer.alloc(Number(header.readBigUInt64LE(24)));
+    body.copy(record, Number(header.readBigUInt64LE(16)));
+    this.got += body.length;
+    this.records.set(item, record);
+  }
+}
+
+/** Whole records as they lie in a vault, also such as no `makeRecord` made. */
+export async function rawRecords(
+  vault: { address: string },
+  namespace: Buffer,
+  keys: Buffer,
+): Promise<Map<number, Buffer>> {
+  const lane = await RawLane.open(vault);
+  lane.fetch(namespace, keys);
+  const isWhole = (): boolean => {
+    const bytes = [...lane.records.values()].reduce((sum, record) => sum + record.length, 0);
+    return lane.records.size + lane.statuses.size === keys.length / 36 && lane.got === bytes;
+  };
+  await until(() => isWhole() || lane.isOver, "all records");
+  lane.socket.destroy();
+  return lane.records;
 }

@@ -63,7 +63,18 @@ export function makeRecord(index: number, shape: RecordShape = {}): TestRecord {
     },
     noise(payloadBytes, index),
   );
-  return { key: packKeys(blockHash, group, shard), record };
+  const key = packKeys(blockHash, group, shard);
+  headers.set(nameOf(namespace, key), Buffer.from(record.subarray(0, HEADER_BYTES)));
+  return { key, record };
+}
+
+const headers = new Map<string, Buffer>();
+const nameOf = (namespace: Buffer, key: Buffer): string =>
+  namespace.toString("latin1") + key.toString("latin1");
+
+/** Of the record that was made last under this key; null: none was. */
+export function headerOf(namespace: Buffer, key: Buffer): Buffer | null {
+  return headers.get(nameOf(namespace, key)) ?? null;
 }
 
 export function makeRecords(count: number, shape: RecordShape = {}): TestRecord[] {

@@ -25,7 +25,7 @@ export async function openScene(
   options: TestSidecarOptions & { vaultBytes?: number } = {},
   shape: EngineShape = {},
 ): Promise<Scene> {
-  const vault = await openVault({ lanes: false, maxBytes: options.vaultBytes ?? 64 * MIB });
+  const vault = await openVault({ maxBytes: options.vaultBytes ?? 64 * MIB });
   const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
   const sidecar = await openSidecar({ vaults: { kv: openClient(proxy), ssm: null }, ...options });
   return { vault, proxy, sidecar, engine: await FakeEngine.start(sidecar.socketPath, shape) };

@@ -15,7 +15,7 @@ import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
 import type { VaultClients } from "../../src/sidecar/vaults/pools.ts";
 import { openGates, openLinks } from "../../src/sidecar/vaults/vaults.ts";
 import type { LookupGates } from "../../src/sidecar/vaults/vaults.ts";
-import { corruptRecord } from "./native.ts";
+import { corruptRecord, forgeRecord } from "./native.ts";
 import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
 
@@ -161,10 +161,19 @@ export const ALL_ANSWERED: Pick<LookupAnswer, "owners" | "silent"> = {
 
 /** Flips a byte of a record in whichever vault of this process holds it. Throws when none does. */
 export function corruptStored(namespace: Buffer, key: Buffer, offset: number): void {
+  inSomeStore((store) => corruptRecord(store, namespace, key, offset));
+}
+
+/** Gives a record other bytes, with checksums that hold, in whichever vault of this process holds it. */
+export function forgeStored(namespace: Buffer, key: Buffer): void {
+  inSomeStore((store) => forgeRecord(store, namespace, key));
+}
+
+function inSomeStore(work: (store: number) => void): void {
   // Ids of stores are small numbers, given one after another.
   for (let store = 1; store < 10_000; store += 1) {
     try {
-      corruptRecord(store, namespace, key, offset);
+      work(store);
       return;
     } catch {
       // Closed, or without that record: the next one.

@@ -1,19 +1,16 @@
 // Owns real vaults and clients for tests: port 0, closed after each test, and nothing left behind.
 import { afterEach } from "vitest";
-import type { ItemStatus, RecordClass, VaultClass } from "../../src/block.ts";
-import type { FetchSink } from "../../src/client/fetch-ledger.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
+import type { RecordClass, VaultClass } from "../../src/block.ts";
 import { createLogger } from "../../src/log.ts";
 import type { VaultCounter } from "../../src/metrics.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { RunningVault, VaultDisk } from "../../src/vault/server.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
+import { TestClient } from "./record-client.ts";
 
 export const logger = createLogger("test", { level: "silent" });
 export const MIB: number = 1024 * 1024;
-/** Every suite must pass with records on lanes, and with a vault that offers none. */
-const LANES: boolean = process.env["TIERKV_TEST_LANES"] !== "off";
 /** A deadline that only a hung test reaches. */
 export const SOON_MS = 40_000;
 
@@ -30,7 +27,7 @@ afterEach(async () => {
 });
 
 export interface TestVault extends RunningVault {
-  /** What it has counted, over gRPC and on lanes. */
+  /** What it has counted. */
   counters: { get(name: VaultCounter): number };
 }
 
@@ -41,8 +38,6 @@ export interface TestVaultOptions {
   disk?: VaultDisk;
   /** 0: the system chooses. */
   port?: number;
-  /** false: none are offered. */
-  lanes?: boolean;
   /** null: flushes are forgotten with the process. */
   flushFile?: string | null;
 }
@@ -53,7 +48,6 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     maxBytes = 64 * MIB,
     tenantBytes = null,
     port = 0,
-    lanes = LANES,
     disk = null,
     flushFile = null,
   } = options;
@@ -63,7 +57,6 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
       listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` },
       maxBytes,
       tenantBytes,
-      lanes,
       disk,
       flushFile,
     },
@@ -84,35 +77,8 @@ export function openClient(
   vault: { address: string },
   name: RecordClass = "kv",
   options: { lanes?: number; security?: ChannelSecurity } = {},
-): VaultClient {
-  return closeAfterTest(new VaultClient({ address: vault.address, name, logger, ...options }));
-}
-
-/** A sink that keeps everything in order. */
-export class KeepingSink implements FetchSink {
-  readonly records = new Map<number, Buffer>();
-  readonly missed = new Map<number, ItemStatus>();
-  /** Items in the order in which they ended. */
-  readonly order: number[] = [];
-  readonly #parts = new Map<number, Buffer[]>();
-
-  piece(item: number, offset: number, recordBytes: number, data: Buffer): void {
-    const parts = this.#parts.get(item) ?? [];
-    this.#parts.set(item, [...parts, Buffer.from(data)]);
-    if (offset + data.length < recordBytes) return;
-    this.records.set(item, Buffer.concat(this.#parts.get(item) ?? []));
-    this.order.push(item);
-  }
-
-  missing(item: number, status: ItemStatus): void {
-    this.missed.set(item, status);
-    this.order.push(item);
-  }
-
-  /** Items of which some bytes came. */
-  get started(): number {
-    return this.#parts.size;
-  }
+): TestClient {
+  return closeAfterTest(new TestClient({ address: vault.address, name, logger, ...options }));
 }
 
 /** Polls until `isTrue`, at most SOON_MS. */

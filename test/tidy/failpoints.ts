@@ -35,15 +35,18 @@ export const FAILPOINT_RULES: readonly Rule[] = [
       Object.values(FAILPOINT_TABLES).flatMap((table) => breachesOf(table, sources)),
     examples: [
       {
-        [SAMPLE]: '  "vault.a": "here",\n',
+        [SAMPLE]: '  "sidecar.a": "here",\n',
         [DRIVER]: "test.each(Object.keys(FAILPOINTS)",
       },
       {
-        [SAMPLE]: '  "vault.a": "here",\n',
-        "src/vault/a.ts": 'failpointNow("vault.a");\nawait failpoint("vault.b");\n',
+        [SAMPLE]: '  "sidecar.a": "here",\n',
+        "src/sidecar/a.ts": 'await failpoint("sidecar.a");\nawait failpoint("sidecar.b");\n',
         [DRIVER]: "test.each(Object.keys(FAILPOINTS)",
       },
-      { [SAMPLE]: '  "vault.a": "here",\n', "src/vault/a.ts": 'failpointNow("vault.a");\n' },
+      {
+        [SAMPLE]: '  "sidecar.a": "here",\n',
+        "src/sidecar/a.ts": 'await failpoint("sidecar.a");\n',
+      },
       { [SAMPLE]: "nothing", [DRIVER]: "test.each(Object.keys(FAILPOINTS)" },
     ],
   },

@@ -3,7 +3,6 @@ import { spawnSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, expect, test, vi } from "vitest";
-import { ownRecords } from "../../src/client/own-records.ts";
 import { createLogger } from "../../src/log.ts";
 import { storeDiskStats } from "../../src/native.ts";
 import type * as Native from "../../src/native.ts";
@@ -11,7 +10,7 @@ import type { StoreDiskStats } from "../../src/native.ts";
 import { DiskWatch } from "../../src/vault/disk-watch.ts";
 import { KillableVault } from "../faults/lib/killable.ts";
 import { runInside } from "../support/command-line.ts";
-import { NAMESPACE } from "../support/records.ts";
+import { makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
@@ -92,8 +91,8 @@ test("F12 of a disk that is full the log names errno and path, status is not ok,
   const said = (part: string): Record<string, unknown> | undefined =>
     vault.log.find(({ msg }) => String(msg).includes(part));
   await until(() => said("recovered 0 records") !== undefined, "the start");
-  const client = openClient(vault, "kv", { lanes: 0 });
-  await client.store(NAMESPACE, "kv", ownRecords(NAMESPACE, "kv", 12, MIB), SOON_MS);
+  const client = openClient(vault);
+  await client.put(NAMESPACE, makeRecords(12, { payloadBytes: MIB }), SOON_MS);
   await until(() => said("the disk takes no more records") !== undefined, "the error");
   expect(said("the disk takes no more records")).toMatchObject({
     level: "error",

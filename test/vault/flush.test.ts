@@ -187,18 +187,18 @@ test("a draining vault holds no call", async () => {
   await vault.close();
 });
 
-test("what was made before a flush that takes it is refused, over gRPC and on lanes, whole or in the middle", async () => {
+test("what was made before a flush that takes it is refused, whole or in the middle", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const pages = await Pages.open(2, 8192);
   const { number } = await client.flush(null, SOON_MS);
   const store = (flushed: number, namespace = NAMESPACE): Promise<number[]> =>
-    client.store(namespace, "kv", makeRecords(1, { namespace }), SOON_MS, 0, flushed);
+    client.put(namespace, makeRecords(1, { namespace }), SOON_MS, 0, flushed);
   expect(await store(number - 1)).toEqual([ItemStatus.FLUSHED]);
   expect(await store(0)).toEqual([ItemStatus.FLUSHED]);
   expect(await store(number)).toEqual([ItemStatus.ACCEPTED]);
-  const encoded = async (flushed: number): Promise<number[]> =>
-    (await client.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS, 0, flushed)).statuses;
+  const encoded = (flushed: number): Promise<number[]> =>
+    client.store(NAMESPACE, pages.encode(), SOON_MS, 0, flushed);
   const [there, gone] = await encoded(number - 1);
   expect(gone).toBe(ItemStatus.FLUSHED);
   // Over gRPC alone it is refused before anybody looks whether it is there.
@@ -222,7 +222,7 @@ test("a vault that was restarted in between refuses what was made before, and te
     const away = openClient(vault);
     await away.hello(SOON_MS);
     const admin = openClient(vault);
-    await admin.store(NAMESPACE, "kv", makeRecords(2), SOON_MS);
+    await admin.put(NAMESPACE, makeRecords(2), SOON_MS);
     const { number } = await admin.flush(NAMESPACE, SOON_MS);
     await vault.close();
     vault = await openVault({ ...where, port });
@@ -237,7 +237,7 @@ test("a vault that was restarted in between refuses what was made before, and te
     );
     expect(told).toEqual([[expect.objectContaining({ number, namespaces: [NAMESPACE] })]]);
     const records = makeRecords(1);
-    const stored = await away.store(NAMESPACE, "kv", records, SOON_MS, 0, number - 1);
+    const stored = await away.put(NAMESPACE, records, SOON_MS, 0, number - 1);
     expect(stored).toEqual([ItemStatus.FLUSHED]);
     expect([...(await away.lookup(NAMESPACE, keysOf(makeRecords(2)), SOON_MS))]).toEqual([0]);
     await vault.close();
@@ -247,7 +247,7 @@ test("a vault that was restarted in between refuses what was made before, and te
 test("a flush that was begun and not ended is ended by the next start", async () => {
   const disk = { dataDir: dir, diskBytes: 64 * MIB, durability: "sync" as const, diskTtlS: null };
   const first = await openVault({ disk });
-  await openClient(first).store(NAMESPACE, "kv", makeRecords(3), SOON_MS);
+  await openClient(first).put(NAMESPACE, makeRecords(3), SOON_MS);
   await first.close();
   // As after a kill between the two steps.
   new FlushLog(join(dir, "flushes.json"), logger).begin({ ...EVERY, namespaces: [A] });
@@ -270,9 +270,9 @@ test("F70 a tenant goes alone: from memory and disk, over a restart, and what it
     const admin = openClient(vault);
     const all = makeRecords(7);
     const own = all.slice(0, 3);
-    await admin.store(NAMESPACE, "kv", own, SOON_MS, TENANT);
-    await admin.store(NAMESPACE, "kv", all.slice(3, 6), SOON_MS, TENANT - 1);
-    await admin.store(NAMESPACE, "kv", all.slice(6), SOON_MS);
+    await admin.put(NAMESPACE, own, SOON_MS, TENANT);
+    await admin.put(NAMESPACE, all.slice(3, 6), SOON_MS, TENANT - 1);
+    await admin.put(NAMESPACE, all.slice(6), SOON_MS);
     const keys = keysOf(all);
     const flush = async (...by: [Buffer | null, ("kv" | "ssm")?, string?]): Promise<number> => {
       const [namespace, recordClass = null, model = null] = by;
@@ -312,7 +312,7 @@ test("F70 a tenant goes alone: from memory and disk, over a restart, and what it
     await until(async () => (await away.stats(SOON_MS)).disk?.recovering !== true, "its disk");
     expect([...(await away.lookup(NAMESPACE, keys, SOON_MS))]).toEqual([held]);
     const again = (tenant: number, flushed: number): Promise<number[]> =>
-      away.store(NAMESPACE, "kv", own.slice(0, 1), SOON_MS, tenant, flushed);
+      away.put(NAMESPACE, own.slice(0, 1), SOON_MS, tenant, flushed);
     expect(await again(TENANT, number - 1)).toEqual([ItemStatus.FLUSHED]);
     expect(await again(TENANT - 1, number - 1)).toEqual([stored]);
     await vault.close();

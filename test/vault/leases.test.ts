@@ -3,9 +3,8 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { measuringNamespace, toNamespace } from "../../src/block.ts";
-import { ownRecords } from "../../src/client/own-records.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
 import { Program } from "../support/command-line.ts";
+import type { TestClient } from "../support/record-client.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
@@ -16,16 +15,16 @@ vi.mock("../../src/limits-tools.ts", async (original) => ({
   MEASURES_MAX: 4,
 }));
 
-async function storeFor(client: VaultClient, namespace: Buffer): Promise<Buffer> {
-  const items = ownRecords(namespace, "kv", 4, 1_000);
-  await client.store(namespace, "kv", items, SOON_MS);
+async function storeFor(client: TestClient, namespace: Buffer): Promise<Buffer> {
+  const items = makeRecords(4, { namespace });
+  await client.put(namespace, items, SOON_MS);
   return Buffer.concat(items.map(({ key }) => key));
 }
 
 test("records of a lease that nobody ends go after it, those of engines stay", async () => {
   const vault = await openVault();
   const client = openClient(vault);
-  await client.store(NAMESPACE, "kv", makeRecords(3), SOON_MS);
+  await client.put(NAMESPACE, makeRecords(3), SOON_MS);
   const measured = measuringNamespace();
   await client.measure(measured, SOON_MS);
   await storeFor(client, measured);
@@ -76,7 +75,7 @@ test("records on disk whose vault was stopped before the lease ended go with the
 });
 
 test("F64 a bench that was killed leaves nothing behind", async () => {
-  const vault = await openVault({ lanes: true, maxBytes: 192 * MIB });
+  const vault = await openVault({ maxBytes: 192 * MIB });
   const config = join(testDirectory(), "tierkv.toml");
   writeFileSync(config, `[cluster]\nkv_cold = "${vault.address}"\n`);
   const bench = new Program(["bench", "--rounds", "100", "--config", config]);
@@ -87,14 +86,14 @@ test("F64 a bench that was killed leaves nothing behind", async () => {
 });
 
 test.each([
-  ["lanes", true],
-  ["gRPC", false],
-] as const)(
+  ["lanes", {}],
+  ["gRPC", { lanes: 0 }],
+])(
   "the hit rate is that of engines: measuring look-ups over %s do not count",
-  async (_way, lanes) => {
-    const vault = await openVault({ lanes });
-    const client = openClient(vault);
-    await client.store(NAMESPACE, "kv", makeRecords(3), SOON_MS);
+  async (_way, options) => {
+    const vault = await openVault();
+    const client = openClient(vault, "kv", options);
+    await openClient(vault).put(NAMESPACE, makeRecords(3), SOON_MS);
     await client.lookup(NAMESPACE, keysOf(makeRecords(3)), SOON_MS);
     await client.lookup(measuringNamespace(), keysOf(makeRecords(8)), SOON_MS);
     const counts = vault.counts();

@@ -49,7 +49,7 @@ test("a model is flushed in all its namespaces, and no other is", async () => {
   const first = await openVault({ disk });
   const client = openClient(first);
   for (const [index, namespace] of shapes.entries()) {
-    await client.store(namespace, "kv", makeRecords(3, { namespace }), SOON_MS);
+    await client.put(namespace, makeRecords(3, { namespace }), SOON_MS);
     await client.nameModel(namespace, index < 2 ? "one" : "other", SOON_MS);
   }
   await first.close();

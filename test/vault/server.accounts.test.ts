@@ -3,11 +3,11 @@ import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { hasBit } from "../../src/block.ts";
 import { askOnce } from "../../src/client/ask.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { VaultDisk } from "../../src/vault/server.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import type { ClosedVault } from "../support/closed-vaults.ts";
+import type { TestClient } from "../support/record-client.ts";
 import { makeRecord, NAMESPACE } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
@@ -34,19 +34,19 @@ async function machine(vault: ClosedVault): Promise<string> {
   return (await askOnce(asked(vault, secret), vaultService.Redeem, joined)).token;
 }
 
-const clientOf = (vault: ClosedVault, token: string): VaultClient =>
-  openClient(vault, "kv", { security: shown(vault, token), lanes: 0 });
+const clientOf = (vault: ClosedVault, token: string): TestClient =>
+  openClient(vault, "kv", { security: shown(vault, token) });
 
-async function hits(client: VaultClient): Promise<number> {
+async function hits(client: TestClient): Promise<number> {
   const keys = Buffer.concat(KEPT.map(({ key }) => key));
   const present = await client.lookup(NAMESPACE, keys, SOON_MS);
   return KEPT.filter((_, at) => hasBit(present, at)).length;
 }
 
 /** Twice what the vault holds, each record under another name; `after` every few of them. */
-async function flood(client: VaultClient, after: () => Promise<void>): Promise<void> {
+async function flood(client: TestClient, after: () => Promise<void>): Promise<void> {
   for (let salt = 1; salt <= SALTS; salt += 1) {
-    await client.store(NAMESPACE, "kv", records(1000 + salt, 1), SOON_MS, salt * 2 ** 20);
+    await client.put(NAMESPACE, records(1000 + salt, 1), SOON_MS, salt * 2 ** 20);
     if (salt % 32 === 0) await after();
   }
 }
@@ -56,14 +56,14 @@ describe(`${SALTS} made-up names of one credential`, () => {
     const vault = await openClosedVault({}, { maxBytes: 32 * MIB, tenantBytes: TENANT_BYTES });
     const [flooder, victim] = [await machine(vault), await machine(vault)];
     const victims = clientOf(vault, victim);
-    await victims.store(NAMESPACE, "kv", KEPT, SOON_MS, 77);
+    await victims.put(NAMESPACE, KEPT, SOON_MS, 77);
     expect(await hits(victims)).toBe(KEPT.length);
     await flood(clientOf(vault, flooder), () => Promise.resolve());
     expect(vault.stats().counters["evicted"]).toBeGreaterThan(SALTS / 2);
     expect(await hits(victims)).toBe(KEPT.length);
     // The same flood by the victim itself: its names are tenants as before, and all within their quota.
     for (let salt = 1; salt <= SALTS; salt += 1)
-      await victims.store(NAMESPACE, "kv", records(5000 + salt, 1), SOON_MS, salt * 2 ** 20);
+      await victims.put(NAMESPACE, records(5000 + salt, 1), SOON_MS, salt * 2 ** 20);
     expect(await hits(victims)).toBeLessThan(KEPT.length);
   });
 
@@ -81,7 +81,7 @@ describe(`${SALTS} made-up names of one credential`, () => {
     const isWritten = (): Promise<void> =>
       until(async () => (await victims.stats(SOON_MS)).disk!.queuedRecords === 0, "the disk");
     for (let from = 0; from < KEPT.length; from += 24) {
-      await victims.store(NAMESPACE, "kv", KEPT.slice(from, from + 24), SOON_MS, 77);
+      await victims.put(NAMESPACE, KEPT.slice(from, from + 24), SOON_MS, 77);
       await isWritten();
     }
     await flood(clientOf(vault, flooder), isWritten);

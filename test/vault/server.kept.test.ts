@@ -1,13 +1,14 @@
 // Owns the proof that hundreds of lanes with open fetches, whose answers nobody reads, cost a real vault little memory and others nothing.
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
 import { KEYS_MAX, LANES_MAX } from "../../src/limits.ts";
 import { ELSEWHERE, residentBytes } from "../support/crowd.ts";
-import { laneFrame, silentLanes } from "../support/lane-wires.ts";
+import { silentLanes } from "../support/lane-wires.ts";
+import { laneFrame } from "../support/raw-calls.ts";
+import type { TestClient } from "../support/record-client.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { startVaultProcess } from "../support/vault-process.ts";
-import { KeepingSink, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
+import { MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 /** From each of two addresses; with those of the honest clients as many as a vault takes. */
 const LANES = 240;
@@ -25,11 +26,9 @@ const TEST_MS_MAX = 180_000;
 
 const RECORDS = makeRecords(4, { payloadBytes: 4 * MIB });
 
-async function visit(client: VaultClient): Promise<void> {
-  const sink = new KeepingSink();
-  const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(RECORDS.slice(0, 1)) }];
-  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
-  expect(sink.records.get(0)?.equals(RECORDS[0]!.record)).toBe(true);
+async function visit(client: TestClient): Promise<void> {
+  const { records } = await client.take(NAMESPACE, keysOf(RECORDS.slice(0, 1)), SOON_MS);
+  expect(records.get(0)?.equals(RECORDS[0]!.record)).toBe(true);
 }
 
 function flood(): Buffer {
@@ -37,10 +36,12 @@ function flood(): Buffer {
   const body = (keys: number): Buffer =>
     Buffer.concat([NAMESPACE, ...Array<Buffer>(keys).fill(key)]);
   const whole = body(KEYS_MAX);
-  const asks = Array.from({ length: FETCHES }, (_, index) => laneFrame("fetch", 2 + index, whole));
-  const again = laneFrame("fetch", 1, body(0));
+  const asks = Array.from({ length: FETCHES }, (_, index) =>
+    laneFrame("fetch", whole, { request: 2 + index }),
+  );
+  const again = laneFrame("fetch", body(0), { request: 1 });
   return Buffer.concat([
-    laneFrame("fetch", 1, body(OWN_KEYS)),
+    laneFrame("fetch", body(OWN_KEYS), { request: 1 }),
     ...asks,
     ...Array<Buffer>(AGAIN).fill(again),
   ]);
@@ -51,7 +52,7 @@ test(
   async () => {
     const vault = await startVaultProcess();
     const client = openClient(vault);
-    const statuses = await client.store(NAMESPACE, "kv", RECORDS, SOON_MS);
+    const statuses = await client.put(NAMESPACE, RECORDS, SOON_MS);
     expect(new Set(statuses)).toEqual(new Set([ItemStatus.ACCEPTED]));
     await visit(client);
     const before = residentBytes(vault.pid);

@@ -4,12 +4,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { hasBit, ItemStatus } from "../../src/block.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
 import { isTierkvError } from "../../src/errors.ts";
 import { Program } from "../support/command-line.ts";
+import { TestClient } from "../support/record-client.ts";
 import { keysOf, makeRecord, NAMESPACE } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";
-import { closeAfterTest, KeepingSink, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
 
 const KILLS = 20;
 const BATCH = 6;
@@ -34,11 +34,11 @@ function recordAt(index: number): TestRecord {
 
 class KilledVault {
   readonly program: Program;
-  readonly client: VaultClient;
+  readonly client: TestClient;
 
   private constructor(program: Program, address: string) {
     this.program = program;
-    this.client = closeAfterTest(new VaultClient({ address, name: "kv", logger }));
+    this.client = closeAfterTest(new TestClient({ address, name: "kv", logger }));
   }
 
   static async start(config: string): Promise<KilledVault> {
@@ -56,7 +56,7 @@ class KilledVault {
 }
 
 /** Bytes that wait for the disk; none was turned away. */
-async function queued(client: VaultClient): Promise<number> {
+async function queued(client: TestClient): Promise<number> {
   const { disk, counters } = await client.stats(SOON_MS);
   expect(counters["disk_skipped"]).toBe(0);
   return disk?.queuedBytes ?? 0;
@@ -77,13 +77,13 @@ class Ledger {
   #syncedAt = 0;
 
   /** Stores until the vault is gone. */
-  async load(client: VaultClient): Promise<never> {
+  async load(client: TestClient): Promise<never> {
     for (;;) {
       await until(async () => (await queued(client)) < QUEUED_MAX, "the disk to keep up");
       const indices = Array.from({ length: BATCH }, () => this.sent++);
       const records = indices.map(recordAt);
       const sentAt = ++this.#clock;
-      const statuses = await client.store(NAMESPACE, "kv", records, SOON_MS);
+      const statuses = await client.put(NAMESPACE, records, SOON_MS);
       const takenAt = ++this.#clock;
       for (const [at, index] of indices.entries()) {
         const isTaken = statuses[at] === ItemStatus.ACCEPTED || statuses[at] === ItemStatus.DURABLE;
@@ -100,7 +100,7 @@ class Ledger {
   }
 
   /** Reads what was stored before, until the vault is gone. */
-  async read(client: VaultClient): Promise<never> {
+  async read(client: TestClient): Promise<never> {
     for (let turn = 0; ; turn += 1) {
       const first = (turn * 37) % Math.max(1, this.sent - BATCH);
       await this.#fetch(
@@ -123,7 +123,7 @@ class Ledger {
   }
 
   /** How many of the durable and of the sealed ones are not served, and how many are served at all. */
-  async check(client: VaultClient): Promise<{ lost: number; sealedLost: number; served: number }> {
+  async check(client: TestClient): Promise<{ lost: number; sealedLost: number; served: number }> {
     const served = await this.#fetch(client, [...Array(this.sent).keys()]);
     const without = (indices: Set<number>): number =>
       [...indices].filter((index) => !served.has(index)).length;
@@ -134,14 +134,12 @@ class Ledger {
     };
   }
 
-  async #fetch(client: VaultClient, indices: readonly number[]): Promise<Set<number>> {
+  async #fetch(client: TestClient, indices: readonly number[]): Promise<Set<number>> {
     const records = indices.map(recordAt);
-    const sink = new KeepingSink();
-    const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(records) }];
-    await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
-    const wrong = [...sink.records].filter(([at, bytes]) => !bytes.equals(records[at]!.record));
+    const fetched = await client.take(NAMESPACE, keysOf(records), SOON_MS);
+    const wrong = [...fetched.records].filter(([at, bytes]) => !bytes.equals(records[at]!.record));
     this.wrong += wrong.length;
-    return new Set([...sink.records.keys()].map((at) => indices[at]!));
+    return new Set([...fetched.records.keys()].map((at) => indices[at]!));
   }
 }
 

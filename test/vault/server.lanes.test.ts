@@ -1,7 +1,6 @@
 // Owns the proof that a closed vault's lanes are behind the same TLS, and that on them, too, who may only read stores nothing.
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
 import { LANES_DEFAULT } from "../../src/limits.ts";
 import { lanesClose, lanesOpen } from "../../src/native.ts";
 import type { Role } from "../../src/roles.ts";
@@ -11,33 +10,31 @@ import { vaultService } from "../../src/wire/service.ts";
 import { certificate, openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import type { ClosedVault } from "../support/closed-vaults.ts";
 import { Pages } from "../support/lanes.ts";
+import { TestClient } from "../support/record-client.ts";
 import { keysOf, makeRecords, NAMESPACE, noise } from "../support/records.ts";
-import { closeAfterTest, KeepingSink, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, logger, MIB, SOON_MS, until } from "../support/vaults.ts";
 
 function clientOf(
   vault: ClosedVault,
   security: ChannelSecurity,
   lanes = LANES_DEFAULT,
-): VaultClient {
+): TestClient {
   const { address } = vault;
-  return closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes, security }));
+  return closeAfterTest(new TestClient({ address, name: "kv", logger, lanes, security }));
 }
 
 const PAGE_BYTES = 128 * 1024;
-const RUN = { recordClass: "kv" as const, group: 0 };
 
-async function roundTrip(client: VaultClient): Promise<number> {
+async function roundTrip(client: TestClient): Promise<number> {
   const records = makeRecords(3, { payloadBytes: 100_000 });
-  const statuses = await client.store(NAMESPACE, "kv", records, SOON_MS);
+  const statuses = await client.put(NAMESPACE, records, SOON_MS);
   expect(new Set(statuses)).toEqual(new Set([1]));
-  const sink = new KeepingSink();
-  const runs = [{ ...RUN, keys: keysOf(records) }];
-  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+  const fetched = await client.take(NAMESPACE, keysOf(records), SOON_MS);
   for (const isToVault of [false, true]) {
     const probed = await client.probe(2, isToVault, SOON_MS);
-    expect(probed?.bytes).toBe(2 * MIB);
+    expect(probed.bytes).toBe(2 * MIB);
   }
-  return sink.records.size;
+  return fetched.records.size;
 }
 
 test("records travel there and back on lanes, with a token", async () => {
@@ -84,7 +81,7 @@ test("who may only read reads what others wrote, over lanes, and offers nothing"
   const vault = await openClosedVault();
   const pages = await Pages.open(3, PAGE_BYTES);
   const writer = clientOf(vault, shown(vault, TOKENS.write));
-  await writer.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  await writer.store(NAMESPACE, pages.encode(), SOON_MS);
   const reader = clientOf(vault, shown(vault, TOKENS.read));
   await reader.hello(SOON_MS);
   const options = { deadlineMs: SOON_MS, onProgress: () => {} };
@@ -92,9 +89,9 @@ test("who may only read reads what others wrote, over lanes, and offers nothing"
   expect([[...statuses], reader.lanes, reader.isReadOnly]).toEqual([[1, 1, 1], "up", true]);
   expect(pages.landed(2)).toEqual(noise(PAGE_BYTES, 2));
   const { counters } = vault.stats();
-  const offer = reader.store(NAMESPACE, "kv", makeRecords(1), SOON_MS);
+  const offer = reader.put(NAMESPACE, makeRecords(1), SOON_MS);
   await expect(offer).rejects.toMatchObject({ code: "ROLE_MISSING" });
-  const encoded = reader.storeEncoded(NAMESPACE, "kv", pages.encode(), SOON_MS);
+  const encoded = reader.store(NAMESPACE, pages.encode(), SOON_MS);
   await expect(encoded).rejects.toMatchObject({ code: "ROLE_MISSING" });
   expect(vault.stats().counters).toEqual(counters);
 });

@@ -3,7 +3,6 @@ import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ServiceError } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
 import { KEYS_MAX, VAULT_PEER_WAITING_MAX } from "../../src/limits.ts";
 import {
   CALL_HEADERS,
@@ -17,10 +16,11 @@ import {
   residentBytes,
 } from "../support/crowd.ts";
 import type { Manner } from "../support/crowd.ts";
+import type { TestClient } from "../support/record-client.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { startVaultProcess, VAULT_BYTES } from "../support/vault-process.ts";
 import type { Place } from "../support/vault-process.ts";
-import { closeAfterTest, KeepingSink, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 /** TIERKV_TEST_CONNECTIONS: how many; ten thousand in a long run (goal G16). */
 const CONNECTIONS = Number(process.env["TIERKV_TEST_CONNECTIONS"] ?? 1_000);
@@ -33,13 +33,11 @@ const TEST_MS_MAX = 120_000;
 const RECORDS = makeRecords(8, { payloadBytes: MIB / 4 });
 
 /** One look-up and one fetch of all records, each of which must be right. */
-async function visit(client: VaultClient): Promise<void> {
+async function visit(client: TestClient): Promise<void> {
   expect([...(await client.lookup(NAMESPACE, keysOf(RECORDS), SOON_MS))]).toEqual([0xff]);
-  const sink = new KeepingSink();
-  const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(RECORDS) }];
-  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+  const { records } = await client.take(NAMESPACE, keysOf(RECORDS), SOON_MS);
   for (const [index, { record }] of RECORDS.entries()) {
-    expect(sink.records.get(index)?.equals(record)).toBe(true);
+    expect(records.get(index)?.equals(record)).toBe(true);
   }
 }
 
@@ -53,9 +51,9 @@ const p99 = (times: number[]): number =>
   Math.round(times.sort((a, b) => a - b)[Math.floor(times.length * 0.99)] ?? 0);
 
 /** A client that has stored the records and is at home, and the vault's memory then. */
-async function settle(vault: Place): Promise<{ client: VaultClient; before: number }> {
+async function settle(vault: Place): Promise<{ client: TestClient; before: number }> {
   const client = openClient(vault);
-  const statuses = await client.store(NAMESPACE, "kv", RECORDS, SOON_MS);
+  const statuses = await client.put(NAMESPACE, RECORDS, SOON_MS);
   expect(statuses).toEqual(RECORDS.map(() => ItemStatus.ACCEPTED));
   for (let round = 0; round < 10; round += 1) await visit(client);
   return { client, before: residentBytes(vault.pid) };

@@ -32,14 +32,14 @@ describe("quotas", () => {
     const client = openClient(vault);
     // Less than its quota, index and headers included.
     const kept = records(0, 80);
-    const stored = await client.store(NAMESPACE, "kv", kept, SOON_MS, VICTIM);
+    const stored = await client.put(NAMESPACE, kept, SOON_MS, VICTIM);
     expect(new Set(stored)).toEqual(new Set([ItemStatus.ACCEPTED]));
     // Four times what the vault holds, in turns.
     let accepted = 0;
     for (let round = 0; round < 16; round += 1) {
       const floods = FLOODERS.map((tenant) => {
         const flood = records(1000 + (round * FLOODERS.length + tenant) * 32, 32);
-        return client.store(NAMESPACE, "kv", flood, SOON_MS, tenant);
+        return client.put(NAMESPACE, flood, SOON_MS, tenant);
       });
       const statuses = (await Promise.all(floods)).flat();
       accepted += statuses.filter((status) => status === ItemStatus.ACCEPTED).length;
@@ -66,7 +66,7 @@ test("what a tenant keeps of a disk outlives floods, and a restart between them"
   const flood = async (client: ReturnType<typeof openClient>, from: number): Promise<void> => {
     for (let round = 0; round < 32; round += 1) {
       const some = records(from + round * 32, 32);
-      await client.store(NAMESPACE, "kv", some, SOON_MS, FLOODERS[round % FLOODERS.length]);
+      await client.put(NAMESPACE, some, SOON_MS, FLOODERS[round % FLOODERS.length]);
       await isWritten(client);
     }
   };
@@ -77,7 +77,7 @@ test("what a tenant keeps of a disk outlives floods, and a restart between them"
     const client = openClient(vault);
     await until(async () => !(await client.stats(SOON_MS)).disk!.recovering, "the disk to be read");
     if (from === 10_000) {
-      await client.store(NAMESPACE, "kv", kept, SOON_MS, VICTIM);
+      await client.put(NAMESPACE, kept, SOON_MS, VICTIM);
       await isWritten(client);
     }
     expect(await hits(client, kept)).toBe(kept.length);
@@ -98,7 +98,7 @@ test(`${PROBES} guesses of another tenant's keys find nothing`, async () => {
   const vault = await openVault({ maxBytes: 16 * MIB });
   const client = openClient(vault);
   const held = Array.from({ length: 500 }, (_, index) => makeRecord(index));
-  await client.store(NAMESPACE, "kv", held, SOON_MS, VICTIM);
+  await client.put(NAMESPACE, held, SOON_MS, VICTIM);
   expect(await hits(client, held)).toBe(held.length);
   // As near as can be, and each another one: one bit of a hash, of the group or of the shard, later two.
   const guess = (probe: number): Buffer => {

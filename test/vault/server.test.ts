@@ -2,7 +2,6 @@
 import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { status as GrpcStatus } from "@grpc/grpc-js";
 import { describe, expect, test, vi } from "vitest";
 import type * as Limits from "../../src/limits.ts";
 import { VAULT_DRAIN_MS } from "../../src/limits.ts";
@@ -11,16 +10,16 @@ import { newVaultCounters } from "../../src/metrics.ts";
 import type { ListenAddress } from "../../src/vault/access/door.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { RunningVault } from "../../src/vault/server.ts";
-import { RawStore } from "../support/raw-calls.ts";
+import { RawLane } from "../support/raw-calls.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import {
   closeAfterTest,
-  KeepingSink,
   logger,
   MIB,
   openClient,
   openVault,
   SOON_MS,
+  until,
 } from "../support/vaults.ts";
 
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
@@ -67,7 +66,7 @@ describe("start", () => {
     const vault = await start({ host: "", port: 0, text });
     expect(vault.address).toBe(text);
     const client = openClient(vault);
-    expect(await client.store(NAMESPACE, "kv", makeRecords(2), SOON_MS)).toEqual([1, 1]);
+    expect(await client.put(NAMESPACE, makeRecords(2), SOON_MS)).toEqual([1, 1]);
     expect(statSync(join(dir, "vault.sock")).mode & 0o777).toBe(0o600);
     await expect(start({ host: "", port: 0, text })).rejects.toMatchObject({
       code: "ADDRESS_IN_USE",
@@ -97,19 +96,13 @@ describe("stop", () => {
     const vault = await openVault();
     const client = openClient(vault);
     const records = makeRecords(20, { payloadBytes: MIB });
-    await client.store(NAMESPACE, "kv", records, SOON_MS);
-    const sink = new KeepingSink();
+    await client.put(NAMESPACE, records, SOON_MS);
     const closing: Promise<void>[] = [];
-    const watching = {
-      piece: (...args: Parameters<KeepingSink["piece"]>) => {
-        sink.piece(...args);
-        if (closing.length === 0) closing.push(vault.close(), vault.close());
-      },
-      missing: sink.missing.bind(sink),
+    const onProgress = (): void => {
+      if (closing.length === 0) closing.push(vault.close(), vault.close());
     };
-    const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(records) }];
-    await client.fetch(NAMESPACE, runs, watching, { deadlineMs: SOON_MS });
-    expect(sink.records.size).toBe(20);
+    const fetched = await client.take(NAMESPACE, keysOf(records), SOON_MS, onProgress);
+    expect(fetched.records.size).toBe(20);
     expect(closing).toHaveLength(2);
     await Promise.all(closing);
     await expect(openClient(vault).hello(SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
@@ -119,15 +112,15 @@ describe("stop", () => {
 
   test("cuts off a call that does not end, within its time", async () => {
     const vault = await openVault();
-    const raw = new RawStore(vault);
+    const raw = await RawLane.open(vault);
     raw.offer(makeRecords(1));
-    await raw.wanted();
+    await raw.offered();
     const startMs = performance.now();
     await vault.close();
     const tookMs = performance.now() - startMs;
     expect(tookMs).toBeGreaterThan(VAULT_DRAIN_MS - 50);
     expect(tookMs).toBeLessThan(VAULT_DRAIN_MS + 1_000);
-    expect((await raw.failure()).code).toBe(GrpcStatus.UNAVAILABLE);
+    await until(() => raw.isOver, "the end of the lane");
   });
 
   test("with idle clients connected it stops at once", async () => {

@@ -1,18 +1,11 @@
 // Owns the proof that memory which a vault keeps for its next records is the system's again once nobody needs it.
 import { setImmediate } from "node:timers/promises";
 import { afterEach, expect, test, vi } from "vitest";
-import { MADE_NOW, SPARE_TRIM_MS } from "../../src/limits.ts";
-import {
-  closeStore,
-  createStore,
-  storeCommit,
-  storeFlush,
-  storeReserve,
-  storeStats,
-  storeWrite,
-} from "../../src/native.ts";
+import { SPARE_TRIM_MS } from "../../src/limits.ts";
+import { closeStore, createStore, storeFlush, storeStats } from "../../src/native.ts";
 import type * as Native from "../../src/native.ts";
 import { SpareTrim } from "../../src/vault/spares.ts";
+import { storePut } from "../support/native.ts";
 import { makeRecord, NAMESPACE } from "../support/records.ts";
 import { logger } from "../support/vaults.ts";
 
@@ -39,18 +32,7 @@ test("what no record took for as long as that is given back, and no sooner", asy
   const store = createStore({ maxBytes: 8 * MIB, maxRecordBytes: MIB, recordClass: 1 });
   for (const index of [1, 2, 3]) {
     const { key, record } = makeRecord(index, { payloadBytes: 900_000 });
-    const lengths = Float64Array.of(record.length);
-    const [reservation = 0] = storeReserve(
-      store,
-      NAMESPACE,
-      key,
-      lengths,
-      0,
-      0,
-      MADE_NOW,
-    ).reservations;
-    storeWrite(reservation, 0, record);
-    expect(storeCommit(reservation)).toBe(1);
+    expect(storePut(store, NAMESPACE, key, record)).toBe(1);
   }
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   const trim = new SpareTrim(store, logger);

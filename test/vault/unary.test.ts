@@ -1,4 +1,5 @@
 // Owns the tests of the one-question calls: hello, look-up, report, demote, stats, flush, health.
+import { Client, credentials } from "@grpc/grpc-js";
 import { describe, expect, test, vi } from "vitest";
 import { countBits, hasBit, ItemStatus } from "../../src/block.ts";
 import { DEMOTE_KEYS_MAX, KEYS_MAX, PROTOCOL_MAX } from "../../src/limits.ts";
@@ -17,7 +18,7 @@ import {
   NAMESPACE,
   OTHER_NAMESPACE,
 } from "../support/records.ts";
-import { KeepingSink, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 /** The native store that was opened last: a test reaches behind the vault's back with it. */
 const lastStore = vi.hoisted(() => ({ id: 0 }));
@@ -84,7 +85,7 @@ describe("look-up", () => {
     const vault = await openVault();
     const client = openClient(vault);
     const held = makeRecords(3);
-    await client.store(NAMESPACE, "kv", held, SOON_MS);
+    await client.put(NAMESPACE, held, SOON_MS);
     const keys = Buffer.alloc(10_000 * 36);
     for (let index = 0; index < 10_000; index += 1) keys.writeUInt32LE(index + 1, index * 36);
     const places = [0, 4095, 9999];
@@ -101,7 +102,7 @@ describe("look-up", () => {
 
   test("another namespace, group or shard is another key", async () => {
     const client = openClient(await openVault());
-    await client.store(NAMESPACE, "kv", [makeRecord(0)], SOON_MS);
+    await client.put(NAMESPACE, [makeRecord(0)], SOON_MS);
     const keys = keysOf([makeRecord(0), makeRecord(0, { group: 1 }), makeRecord(0, { shard: 1 })]);
     expect([...(await client.lookup(NAMESPACE, keys, SOON_MS))]).toEqual([1]);
     expect([...(await client.lookup(OTHER_NAMESPACE, keys, SOON_MS))]).toEqual([0]);
@@ -120,7 +121,7 @@ describe("report", () => {
   test("quarantines a bad copy, keeps a good one, and says which is which", async () => {
     const client = openClient(await openVault());
     const records = makeRecords(3);
-    await client.store(NAMESPACE, "kv", records, SOON_MS);
+    await client.put(NAMESPACE, records, SOON_MS);
     corruptRecord(lastStore.id, NAMESPACE, records[1]!.key, HEADER_BYTES + 5);
     const keys = keysOf([...records, makeRecord(9)]);
     const { QUARANTINED, PRESENT, MISSING } = ItemStatus;
@@ -134,14 +135,14 @@ describe("report", () => {
     const { counters } = await client.stats(SOON_MS);
     expect(counters).toMatchObject({ reports: 1, reported: 4, quarantined: 1 });
     // The quarantined key can be stored again.
-    expect(await client.store(NAMESPACE, "kv", [records[1]!], SOON_MS)).toEqual([1]);
+    expect(await client.put(NAMESPACE, [records[1]!], SOON_MS)).toEqual([1]);
   });
 
   test("of many keys goes in bounded calls", async () => {
     const vault = await openVault();
     const client = openClient(vault);
     const records = makeRecords(150, { payloadBytes: 10 });
-    await client.store(NAMESPACE, "kv", records, SOON_MS);
+    await client.put(NAMESPACE, records, SOON_MS);
     const statuses = await client.report(NAMESPACE, keysOf(records), "a test", SOON_MS);
     expect(statuses).toEqual(records.map(() => ItemStatus.PRESENT));
     expect(vault.counters.get("reports")).toBe(3);
@@ -152,7 +153,7 @@ describe("demote", () => {
   test("says how many go first now, removes nothing, and counts", async () => {
     const client = openClient(await openVault());
     const records = makeRecords(3);
-    await client.store(NAMESPACE, "kv", records, SOON_MS);
+    await client.put(NAMESPACE, records, SOON_MS);
     const keys = keysOf([...records, makeRecord(9)]);
     expect(await client.demote(NAMESPACE, keys, SOON_MS)).toBe(3);
     expect(await client.demote(NAMESPACE, keys, SOON_MS)).toBe(0);
@@ -165,16 +166,16 @@ describe("demote", () => {
     const client = openClient(await openVault({ maxBytes: 24 * MIB }));
     const [first, ...others] = makeRecords(60, { payloadBytes: MIB });
     let stored = 1;
-    await client.store(NAMESPACE, "kv", [first!], SOON_MS);
+    await client.put(NAMESPACE, [first!], SOON_MS);
     const evicted = async (): Promise<number> =>
       (await client.stats(SOON_MS)).counters["evicted"] ?? 0;
     while ((await evicted()) === 0) {
-      await client.store(NAMESPACE, "kv", [others[stored]!], SOON_MS);
+      await client.put(NAMESPACE, [others[stored]!], SOON_MS);
       stored += 1;
     }
     const newest = others[stored - 1]!;
     expect(await client.demote(NAMESPACE, newest.key, SOON_MS)).toBe(1);
-    await client.store(NAMESPACE, "kv", [others[stored]!], SOON_MS);
+    await client.put(NAMESPACE, [others[stored]!], SOON_MS);
     expect(await evicted()).toBe(2);
     expect([...(await client.lookup(NAMESPACE, newest.key, SOON_MS))]).toEqual([0]);
   });
@@ -196,11 +197,9 @@ describe("stats and flush", () => {
   test("stats count real memory and every outcome", async () => {
     const client = openClient(await openVault());
     const records = makeRecords(5, { payloadBytes: 100_000 });
-    await client.store(NAMESPACE, "kv", records, SOON_MS);
-    await client.store(NAMESPACE, "kv", records.slice(0, 2), SOON_MS);
-    const sink = new KeepingSink();
-    const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(records) }];
-    await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
+    await client.put(NAMESPACE, records, SOON_MS);
+    await client.put(NAMESPACE, records.slice(0, 2), SOON_MS);
+    await client.take(NAMESPACE, keysOf(records), SOON_MS);
     const stats = await client.stats(SOON_MS);
     expect(stats).toMatchObject({ recordClass: 1, records: 5, namespaces: 1, reservedBytes: 0 });
     expect(stats.epoch).toBe(client.epoch);
@@ -220,8 +219,8 @@ describe("stats and flush", () => {
     const client = openClient(await openVault());
     const a = makeRecords(3);
     const b = makeRecords(4, { namespace: OTHER_NAMESPACE });
-    await client.store(NAMESPACE, "kv", a, SOON_MS);
-    await client.store(OTHER_NAMESPACE, "kv", b, SOON_MS);
+    await client.put(NAMESPACE, a, SOON_MS);
+    await client.put(OTHER_NAMESPACE, b, SOON_MS);
     expect((await client.stats(SOON_MS)).namespaces).toBe(2);
     expect(await client.flush(NAMESPACE, SOON_MS)).toMatchObject({ records: 3 });
     expect([...(await client.lookup(NAMESPACE, keysOf(a), SOON_MS))]).toEqual([0]);
@@ -235,7 +234,7 @@ describe("stats and flush", () => {
   test("a namespace of the wrong length is refused and nothing is dropped", async () => {
     const vault = await openVault();
     const client = openClient(vault);
-    await client.store(NAMESPACE, "kv", makeRecords(1), SOON_MS);
+    await client.put(NAMESPACE, makeRecords(1), SOON_MS);
     await expect(client.flush(Buffer.alloc(31), SOON_MS)).rejects.toMatchObject({
       code: "VAULT_REFUSED",
       message: expect.stringContaining("31 bytes") as string,
@@ -260,7 +259,11 @@ describe("health", () => {
 
   test("a watcher is told when the vault stops", async () => {
     const vault = await openVault();
-    const call = openChannel(vault).serverStream(healthService.Watch, { service: "" }, OPTIONS);
+    const { path, requestSerialize, responseDeserialize } = healthService.Watch;
+    const raw = closeAfterTest(new Client(vault.address, credentials.createInsecure()));
+    const call = raw.makeServerStreamRequest(path, requestSerialize, responseDeserialize, {
+      service: "",
+    });
     const seen: number[] = [];
     let isOver = false;
     call.on("data", ({ status }: { status: number }) => seen.push(status));

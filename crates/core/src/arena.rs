@@ -145,7 +145,7 @@ impl Arena {
         Ok(SlotAccess { arena: Arc::clone(self), slot: lease.slot })
     }
 
-    /// A copy of a slot, leased or not: for tests.
+    /// A copy of a slot, leased or not.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` when there is no such slot yet.

@@ -66,9 +66,6 @@ pub const STORE_LOOKUP_KEYS: usize = 256;
 /// Objects of one kind that JavaScript may hold open: reservations, pins, records in the outbox.
 pub const IDS_MAX: usize = 1 << 20;
 
-/// Parts of stored records on their way out that JavaScript has not collected yet; beyond it they are copied.
-pub const VIEWED_BYTES_MAX: usize = 256 * MIB;
-
 /// Record bytes of one chunk, and of one turn of a lane: large enough to amortise framing, small enough to
 /// cancel within one.
 pub const LANE_CHUNK_BYTES: usize = MIB;

@@ -1,4 +1,4 @@
-//! Owns who holds a record: the store, pins, and views on their way out.
+//! Owns who holds a record: the store, and pins.
 
 mod allocation;
 mod block;
@@ -8,15 +8,13 @@ mod model;
 pub mod pages;
 mod spares;
 
-use std::ops::{Deref, Range};
-use std::sync::atomic::AtomicUsize;
+use std::ops::Deref;
 
 pub(crate) use self::block::Shape;
 use self::block::{Block, Shared};
 pub(crate) use self::budget::Budget;
 use self::budget::Claim;
 pub use self::budget::ENTRY_BYTES;
-use crate::limits::VIEWED_BYTES_MAX;
 use crate::sync::Ordering;
 
 /// In a record's count of holders: the store, which is one ...
@@ -120,16 +118,6 @@ impl Pin {
     pub(crate) fn is_of(&self, record: &Stored) -> bool {
         self.0.is(&record.0)
     }
-
-    /// A part of the record for whoever sends it; `None` outside of the record, or when too much is out already.
-    #[must_use]
-    pub fn view(&self, range: Range<usize>) -> Option<View> {
-        let bytes = self.get(range.clone())?.len();
-        let taken = VIEWED_BYTES.fetch_update(Ordering::AcqRel, Ordering::Acquire, |viewed| {
-            Some(viewed + bytes).filter(|viewed| *viewed <= VIEWED_BYTES_MAX)
-        });
-        taken.ok().map(|_| View { record: self.0.clone(), range })
-    }
 }
 
 impl Clone for Pin {
@@ -161,28 +149,4 @@ impl Drop for Pin {
 
 fn charge(record: &Shared) -> u64 {
     record.allocated_bytes() + ENTRY_BYTES
-}
-
-static VIEWED_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// A part of a record on its way out. It keeps the bytes, but pins nothing and is not under the budget:
-/// a garbage collector decides when it goes, and must not decide what a store can take.
-#[derive(Debug)]
-pub struct View {
-    record: Shared,
-    range: Range<usize>,
-}
-
-impl Deref for View {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.record[self.range.clone()]
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        VIEWED_BYTES.fetch_sub(self.range.len(), Ordering::AcqRel);
-    }
 }

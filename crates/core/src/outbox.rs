@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::limits::{OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
 use crate::pool::{Pool, PooledBuffer};
-use crate::record::{HEADER_BYTES, Hash, Header};
+use crate::record::{self, HEADER_BYTES, Hash, Header};
 use crate::seal::{RecordKeys, SEALED_AROUND};
 use crate::slots::Lease;
 
@@ -85,6 +85,21 @@ impl Outbox {
         }
         let raw = self.record(&slot, geometry, (Codec::Raw, fidelity), identity)?;
         Ok(raw.expect("raw takes any page"))
+    }
+
+    /// Takes a record that was made elsewhere; seals it where records are sealed. Whether it is sound is not asked.
+    ///
+    /// # Errors
+    /// `NO_MEMORY` at the limit.
+    pub fn put(&self, plain: &[u8]) -> Result<PooledBuffer> {
+        let keys = self.keys.get().zip(record::parse(plain).ok());
+        let (before, behind) = keys.as_ref().map_or((0, 0), |_| SEALED_AROUND);
+        let mut record = self.pool.take(before + plain.len() + behind)?;
+        record[before..before + plain.len()].copy_from_slice(plain);
+        if let Some((keys, parsed)) = keys {
+            keys.seal(&mut record, &parsed.header)?;
+        }
+        Ok(record)
     }
 
     /// Bytes that sealing puts before and behind a record.

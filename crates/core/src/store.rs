@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 pub use crate::key::{MEASURING_NAMESPACE, RecordKey, Scope};
 use crate::limits::{STORE_BYTES_MIN, STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
 use crate::memory::{Budget, Reserved, Shape};
-pub use crate::memory::{ENTRY_BYTES, Pin, Stored, View};
+pub use crate::memory::{ENTRY_BYTES, Pin, Stored};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES};
 pub use crate::tenant::{salt_of, tenant_of};
 
@@ -267,12 +267,22 @@ impl Store {
 
     /// Flips the lowest bit of one byte of a stored record, for tests; false when there is none.
     pub fn corrupt(&self, key: &RecordKey, offset: usize) -> bool {
-        let mut state = self.state();
-        let Some(record) = state.policy.peek(key).filter(|record| offset < record.len()) else {
-            return false;
+        let mut is_there = false;
+        let flip = |bytes: &mut [u8]| {
+            if let Some(byte) = bytes.get_mut(offset) {
+                *byte ^= 1;
+                is_there = true;
+            }
         };
+        self.tamper(key, flip) && is_there
+    }
+
+    /// Changes a stored record, for tests; false when there is none.
+    pub fn tamper(&self, key: &RecordKey, change: impl FnOnce(&mut [u8])) -> bool {
+        let mut state = self.state();
+        let Some(record) = state.policy.peek(key) else { return false };
         let (mut bytes, tenant) = (record.to_vec(), record.tenant());
-        bytes[offset] ^= 1;
+        change(&mut bytes);
         state.policy.remove(key);
         let Some(shape) = Shape::of_record(bytes.len()) else { return false };
         let Some((mut memory, aside)) = state.set_aside(&self.budget, shape, tenant) else {

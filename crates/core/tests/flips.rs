@@ -98,11 +98,8 @@ fn f9_a_bit_flipped_on_the_wire_is_found_before_a_slot_is_anyones() {
     let lease = arena.slots().lease(1, 1)[0];
     let receive = |bytes: &[u8]| {
         let wanted = Wanted { fidelity: 0, namespace: key.namespace, packed_key };
-        let mut arrival = inbox.open(&arena, lease, &geometry, wanted, bytes.len() as u64).unwrap();
-        for (at, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
-            arrival.write((at * PIECE_BYTES) as u64, piece).unwrap();
-        }
-        arrival.finish().map_err(|error| error.to_string())
+        let landing = inbox.land(&arena, lease, &geometry, wanted, bytes.len() as u64).unwrap();
+        Arc::new(landing).take(bytes, PIECE_BYTES).map_err(|error| error.to_string())
     };
     let mut bytes = noisy();
     receive(&bytes).unwrap();

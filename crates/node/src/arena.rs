@@ -100,6 +100,16 @@ pub fn release_slot(id: u32, slot: u32, generation: u32) -> napi::Result<bool> {
     run(|| ARENAS.get(id)?.slots().release(Lease { slot, generation }))
 }
 
+/// Whether a leased slot begins with these bytes.
+#[napi]
+pub fn slot_holds(id: u32, slot: u32, generation: u32, bytes: &[u8]) -> napi::Result<bool> {
+    run(|| {
+        let arena = ARENAS.get(id)?;
+        let _leased = arena.access(Lease { slot, generation })?;
+        Ok(arena.peek(slot)?.starts_with(bytes))
+    })
+}
+
 /// Passes a lease to another owner.
 #[napi]
 pub fn chown_slot(id: u32, slot: u32, generation: u32, owner: u32) -> napi::Result<()> {

@@ -41,8 +41,6 @@ pub struct DoorOptions {
     pub address: String,
     pub max_record_bytes: f64,
     pub max_reserved_bytes: f64,
-    /// False: records travel over gRPC only.
-    pub has_lanes: bool,
     /// Absent: in the clear.
     pub tls: Option<LaneServerTls>,
     /// Connections that were let in, and those of one address.
@@ -126,7 +124,7 @@ pub fn door_open(
         },
     )?;
     run(|| {
-        let DoorOptions { address, has_lanes, tls, .. } = &options;
+        let DoorOptions { address, tls, .. } = &options;
         let max_record_bytes = count("maxRecordBytes", options.max_record_bytes)?;
         let max_reserved_bytes = count("maxReservedBytes", options.max_reserved_bytes)?;
         let tls = tls.as_ref().map(LaneServerTls::build).transpose()?;
@@ -141,8 +139,8 @@ pub fn door_open(
         };
         let served = Options { tls, ..Options::new(max_record_bytes, max_reserved_bytes) };
         let lanes = Arc::new(Server::new(STORES.get(store_id)?, served));
-        let offered = has_lanes.then(|| Arc::clone(&lanes));
-        let door = Door::open(at, offered, Some(Arc::new(JavaScript { tell, passing })))?;
+        let door =
+            Door::open(at, Some(Arc::clone(&lanes)), Some(Arc::new(JavaScript { tell, passing })))?;
         let port = door.port();
         Ok(DoorInfo { id: DOORS.insert(Arc::new(Vault { door, lanes }))?, port })
     })

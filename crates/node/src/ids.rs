@@ -67,11 +67,6 @@ impl<T> Ids<T> {
         self.table().objects.remove(&id)
     }
 
-    /// Takes the object of `id` out.
-    pub fn take(&self, id: u32) -> Result<T> {
-        self.remove(id).ok_or_else(|| self.unknown(id))
-    }
-
     /// How many there are.
     #[cfg(feature = "test-exports")]
     pub fn len(&self) -> usize {

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use napi::Env;
 use napi::bindgen_prelude::{BufferSlice, Float64Array};
 use napi_derive::napi;
 use tierkv_core::codec::Codec;
@@ -65,21 +64,29 @@ pub fn draft_slots(
     })
 }
 
-/// Makes drafts, in any thread. What cannot be made any more stays as it is.
+/// Makes drafts, in any thread; per draft the length of its record. What cannot be made any more stays as it is: 0.
 #[napi]
-pub fn outbox_make(record_ids: &[u32]) -> napi::Result<()> {
-    run(|| {
-        for id in record_ids {
-            // Who has dropped it wants it no more.
-            let Ok(Content::Draft(draft)) = RECORDS.get(*id) else { continue };
-            let Ok(record) = draft.make() else { continue };
-            let _ = RECORDS.with(*id, |content| {
-                *content = Content::Made(Arc::new(record));
-                Ok(())
-            });
-        }
+pub fn outbox_make(record_ids: &[u32]) -> napi::Result<Float64Array> {
+    run(|| Ok(record_ids.iter().map(|id| made(*id).map_or(0.0, size)).collect::<Vec<f64>>().into()))
+}
+
+/// The length of what a draft was made.
+fn made(id: u32) -> Option<usize> {
+    // Who has dropped it wants it no more.
+    let Content::Draft(draft) = RECORDS.get(id).ok()? else { return None };
+    let record = draft.make().ok()?;
+    let length = record.len();
+    let put = RECORDS.with(id, |content| {
+        *content = Content::Made(Arc::new(record));
         Ok(())
-    })
+    });
+    put.ok().map(|()| length)
+}
+
+/// A record that was made elsewhere, sealed where records are; returns its id. Whether it is sound is not asked.
+#[napi]
+pub fn outbox_put(record: &[u8]) -> napi::Result<u32> {
+    run(|| RECORDS.insert(Content::Made(Arc::new(OUTBOX.put(record)?))))
 }
 
 fn drafts(
@@ -116,21 +123,7 @@ fn insert(records: Vec<Content>) -> Result<Float64Array> {
     Ok(ids.zip(lengths).flat_map(pair).collect::<Vec<f64>>().into())
 }
 
-/// A view of a record that was made, without a copy; it keeps the memory.
-#[napi]
-pub fn outbox_view(env: &Env, record_id: u32) -> napi::Result<BufferSlice<'_>> {
-    let record = run(|| match RECORDS.get(record_id)? {
-        Content::Made(record) => Ok(record),
-        Content::Draft(_) => {
-            Err(Error::bad_argument(format!("outbox record {record_id} was not made")))
-        }
-    })?;
-    let (start, bytes) = (record.bytes().as_ptr().cast_mut(), record.bytes().len());
-    // SAFETY: the memory lives as long as `record`, which the finalizer owns; nobody writes it any more.
-    unsafe { BufferSlice::from_external(env, start, bytes, record, |_env, record| drop(record)) }
-}
-
-/// Gives a record up; its memory goes when the last view has. Idempotent.
+/// Gives a record up; its memory goes when no lane sends it any more. Idempotent.
 #[napi]
 pub fn outbox_drop(record_id: u32) -> napi::Result<()> {
     run(|| {

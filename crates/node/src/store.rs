@@ -3,21 +3,17 @@
 use std::sync::Arc;
 
 use napi::Env;
-use napi::bindgen_prelude::{AsyncTask, BufferSlice, Float64Array, Uint32Array};
+use napi::bindgen_prelude::{AsyncTask, BufferSlice};
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::record::{Hash, PACKED_KEY_BYTES};
-use tierkv_core::store::{
-    ItemStatus, Offer, Options, Pin, RecordKey, Reservation, Store, tenant_of,
-};
+use tierkv_core::store::{Options, RecordKey, Store};
 
 use crate::ids::Ids;
-use crate::skin::{account_of, count, hash, number, run, size};
+use crate::skin::{count, hash, number, run};
 use crate::store_disk::{Background, StoreDiskOptions};
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");
-static RESERVATIONS: Ids<Reservation> = Ids::new("reservation");
-pub(crate) static PINS: Ids<Pin> = Ids::new("pin");
 
 /// What a store is made of.
 #[napi(object)]
@@ -30,15 +26,6 @@ pub struct StoreOptions {
     pub tenant_bytes: Option<f64>,
     /// Where records are kept on disk, too.
     pub disk: Option<StoreDiskOptions>,
-}
-
-/// The answer to an offer, one entry per key.
-#[napi(object)]
-pub struct StoreReservations {
-    /// 0: not wanted.
-    pub reservations: Uint32Array,
-    /// `ItemStatus` numbers.
-    pub statuses: napi::bindgen_prelude::Uint8Array,
 }
 
 /// How a store is doing.
@@ -133,130 +120,6 @@ pub(crate) fn bitmap(bits: &[bool]) -> Vec<u8> {
         bits.iter().enumerate().fold(0, |byte, (index, bit)| byte | u8::from(*bit) << index)
     };
     bits.chunks(8).map(byte).collect()
-}
-
-/// Put-if-absent of many keys: reserves room for each wanted record, on the account (below 2^16) of a credential, for the tenant
-/// that its holder names (0: none). `known`: the last flush that their maker knew of.
-#[napi]
-pub fn store_reserve(
-    id: u32,
-    namespace: &[u8],
-    packed: &[u8],
-    record_bytes: &[f64],
-    account: u32,
-    tenant: f64,
-    known: f64,
-) -> napi::Result<StoreReservations> {
-    run(|| {
-        let store = STORES.get(id)?;
-        let tenant = tenant_of(account_of(account)?, count("tenant", tenant)?);
-        let known = count("known", known)?;
-        let keys = keys(namespace, packed)?;
-        if keys.len() != record_bytes.len() {
-            return Err(Error::bad_argument(format!(
-                "recordBytes has {} entries for {} keys",
-                record_bytes.len(),
-                keys.len()
-            )));
-        }
-        let lengths = record_bytes.iter().map(|bytes| count("recordBytes", *bytes));
-        let lengths = lengths.collect::<Result<Vec<_>>>()?;
-        let mut wanted = Vec::new();
-        let mut statuses = Vec::with_capacity(lengths.len());
-        for (key, bytes) in keys.zip(lengths) {
-            statuses.push(match store.reserve_since(known, tenant, key, bytes) {
-                Offer::Wanted(reservation) => {
-                    wanted.push(reservation);
-                    ItemStatus::Unspecified as u8
-                }
-                Offer::Refused(status) => status as u8,
-            });
-        }
-        let mut ids = RESERVATIONS.insert_all(wanted)?.into_iter();
-        let is_wanted = |status: &u8| *status == ItemStatus::Unspecified as u8;
-        let id = |status| if is_wanted(status) { ids.next().unwrap_or(0) } else { 0 };
-        let reservations: Vec<u32> = statuses.iter().map(id).collect();
-        Ok(StoreReservations { reservations: reservations.into(), statuses: statuses.into() })
-    })
-}
-
-/// Takes the next piece of a reserved record; true when it is complete.
-#[napi]
-pub fn store_write(reservation_id: u32, offset: f64, data: &[u8]) -> napi::Result<bool> {
-    run(|| {
-        let offset = count("offset", offset)?;
-        RESERVATIONS.with(reservation_id, |reservation| reservation.write(offset, data))
-    })
-}
-
-/// Checks the record whole; returns its `ItemStatus` number. The reservation is gone afterwards.
-#[napi]
-pub fn store_commit(reservation_id: u32) -> napi::Result<u32> {
-    run(|| Ok(RESERVATIONS.take(reservation_id)?.commit() as u32))
-}
-
-/// Gives the reservation back; idempotent.
-#[napi]
-pub fn store_abort(reservation_id: u32) -> napi::Result<()> {
-    run(|| {
-        RESERVATIONS.remove(reservation_id);
-        Ok(())
-    })
-}
-
-/// Pins records that are in memory; per key: pin id (0 = not there), record length.
-#[napi]
-pub fn store_pin(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Float64Array> {
-    run(|| {
-        let store = STORES.get(id)?;
-        let pins = keys(namespace, packed)?.map(|key| store.pin_resident(&key)).collect();
-        Ok(pin_pairs(pins)?.into())
-    })
-}
-
-/// Gives pins their ids; per pin: id (0 = none), record length.
-pub(crate) fn pin_pairs(pins: Vec<Option<Pin>>) -> Result<Vec<f64>> {
-    let lengths: Vec<usize> =
-        pins.iter().map(|pin| pin.as_deref().map_or(0, <[u8]>::len)).collect();
-    let mut ids = PINS.insert_all(pins.into_iter().flatten().collect())?.into_iter();
-    let mut id = |length| if length > 0 { ids.next().unwrap_or(0) } else { 0 };
-    Ok(lengths.into_iter().flat_map(|length| [f64::from(id(length)), size(length)]).collect())
-}
-
-/// A part of a pinned record, without a copy (unless very many are out). Its bytes stay, also after `unpin`.
-#[napi]
-pub fn pin_slice(
-    env: &Env,
-    pin_id: u32,
-    offset: f64,
-    length: f64,
-) -> napi::Result<BufferSlice<'_>> {
-    let (pin, range) = run(|| {
-        let pin = PINS.get(pin_id)?;
-        let start = count("offset", offset)?;
-        let end = start + count("length", length)?;
-        if end > pin.len() as u64 {
-            let text = format!("{start}..{end} of a record of {} bytes", pin.len());
-            return Err(Error::bad_argument(text));
-        }
-        let index = |at| usize::try_from(at).expect("within a record in memory");
-        Ok((pin, index(start)..index(end)))
-    })?;
-    let Some(view) = pin.view(range.clone()) else {
-        return BufferSlice::copy_from(env, &pin[range]);
-    };
-    let (start, bytes) = (view.as_ptr().cast_mut(), view.len());
-    // SAFETY: the memory lives as long as `view`, which the finalizer owns; a stored record is never written.
-    unsafe { BufferSlice::from_external(env, start, bytes, view, |_env, view| drop(view)) }
-}
-
-/// Ends a pin; idempotent.
-#[napi]
-pub fn unpin(pin_id: u32) -> napi::Result<()> {
-    run(|| {
-        PINS.remove(pin_id);
-        Ok(())
-    })
 }
 
 /// Its numbers now.

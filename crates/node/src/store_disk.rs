@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use napi::bindgen_prelude::{AsyncTask, Float64Array, ToNapiValue, TypeName, Uint8Array};
+use napi::bindgen_prelude::{AsyncTask, ToNapiValue, TypeName, Uint8Array};
 use napi::{Env, Task};
 use napi_derive::napi;
 use tierkv_core::disk::{DiskOptions, Durability};
 use tierkv_core::error::{Error, Result};
-use tierkv_core::store::{Flushed, Pin, RecordKey, Scope, Store, salt_of, tenant_of};
+use tierkv_core::store::{Flushed, RecordKey, Scope, Store, salt_of, tenant_of};
 
 use crate::skin::{count, hash, number, run};
-use crate::store::{STORES, bitmap, keys, pin_pairs};
+use crate::store::{STORES, bitmap, keys};
 
 /// What a durable tier is made of.
 #[napi(object)]
@@ -134,36 +134,11 @@ fn asked(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<(Arc<Store>, 
     run(|| Ok((STORES.get(id)?, keys(namespace, packed)?.collect())))
 }
 
-/// Pins records, reading those that are on disk only; per key: pin id (0 = missing), record length.
-#[napi(ts_return_type = "Promise<Float64Array>")]
-pub fn store_load(
-    id: u32,
-    namespace: &[u8],
-    packed: &[u8],
-) -> napi::Result<AsyncTask<Background<Vec<f64>, Float64Array>>> {
-    let (store, keys) = asked(id, namespace, packed)?;
-    Ok(Background::start(move || {
-        let pins: Vec<Option<Pin>> = keys.iter().map(|key| store.pin(key)).collect();
-        pin_pairs(pins)
-    }))
-}
-
 /// Which records survive a power failure now: a bitmap, least significant bit first.
 #[napi]
 pub fn store_durable(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Uint8Array> {
     let (store, keys) = asked(id, namespace, packed)?;
     run(|| Ok(bitmap(&store.are_durable(&keys)).into()))
-}
-
-/// The same, once those that are on their way have arrived or failed.
-#[napi(ts_return_type = "Promise<Uint8Array>")]
-pub fn store_await_durable(
-    id: u32,
-    namespace: &[u8],
-    packed: &[u8],
-) -> napi::Result<AsyncTask<Background<Vec<u8>, Uint8Array>>> {
-    let (store, keys) = asked(id, namespace, packed)?;
-    Ok(Background::start(move || Ok(bitmap(&store.wait_durable(&keys)))))
 }
 
 /// Checks stored records again, in both tiers; bad copies are removed; per key an `ItemStatus` number.

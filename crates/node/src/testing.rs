@@ -3,16 +3,21 @@
 //! Absent from a build without the feature `test-exports`, and from `index.d.ts` in any: `test/support/native.ts`
 //! declares the types.
 
+use std::sync::Arc;
+
 use napi::Env;
 use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;
 use tierkv_core::crc32c as checksum;
 use tierkv_core::error::Error;
+use tierkv_core::inbox::Wanted;
+use tierkv_core::lane::client::Content;
 use tierkv_core::record;
 use tierkv_core::slots::Lease;
-use tierkv_core::store::RecordKey;
+use tierkv_core::store::{MADE_NOW, Offer, RecordKey};
 
 use crate::arena::ARENAS;
+use crate::geometry::GEOMETRIES;
 use crate::inbox::INBOX;
 use crate::outbox::{OUTBOX, RECORDS};
 use crate::record::RecordHeader;
@@ -32,6 +37,73 @@ pub fn inbox_status() -> napi::Result<Vec<f64>> {
 #[napi(skip_typescript)]
 pub fn outbox_status() -> napi::Result<Vec<f64>> {
     run(|| Ok(vec![size(RECORDS.len()), size(OUTBOX.live().1)]))
+}
+
+/// A copy of a record that was made.
+#[napi(skip_typescript)]
+pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
+    run(|| match RECORDS.get(record_id)? {
+        Content::Made(record) => Ok(record.bytes().to_vec().into()),
+        Content::Draft(_) => Err(Error::bad_argument("a draft has no bytes")),
+    })
+}
+
+/// Takes a record into a leased slot, as a lane does, in pieces of `step` bytes.
+#[napi(skip_typescript)]
+pub fn land_record<'env>(
+    env: &'env Env,
+    id: u32,
+    slot: u32,
+    generation: u32,
+    geometry_id: u32,
+    fidelity: u8,
+    namespace: &[u8],
+    packed: &[u8],
+    record: &[u8],
+    step: u32,
+) -> napi::Result<RecordHeader<'env>> {
+    let header = run(|| {
+        let wanted = Wanted {
+            fidelity,
+            namespace: hash("namespace", namespace)?,
+            packed_key: packed_key(packed)?,
+        };
+        let lease = Lease { slot, generation };
+        let (arena, geometry) = (ARENAS.get(id)?, GEOMETRIES.get(geometry_id)?);
+        let landing = INBOX.land(&arena, lease, &geometry, wanted, record.len() as u64)?;
+        Arc::new(landing).take(record, step as usize)
+    })?;
+    RecordHeader::new(env, &header)
+}
+
+/// Stores a record; returns its `ItemStatus` number.
+#[napi(skip_typescript)]
+pub fn store_put(id: u32, namespace: &[u8], packed: &[u8], record: &[u8]) -> napi::Result<u32> {
+    run(|| {
+        let key = RecordKey::from_packed(hash("namespace", namespace)?, &packed_key(packed)?);
+        match STORES.get(id)?.reserve_since(MADE_NOW, 0, key, record.len() as u64) {
+            Offer::Refused(status) => Ok(status as u32),
+            Offer::Wanted(mut reservation) => {
+                reservation.write(0, record)?;
+                Ok(reservation.commit() as u32)
+            }
+        }
+    })
+}
+
+/// Puts other bytes into a stored record, with checksums that hold.
+#[napi(skip_typescript)]
+pub fn forge_record(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<()> {
+    run(|| {
+        let key = RecordKey::from_packed(hash("namespace", namespace)?, &packed_key(packed)?);
+        let is_there = STORES.get(id)?.tamper(&key, |record| {
+            let Ok(parsed) = record::parse(record) else { return };
+            let (head, payload) = record.split_at_mut(record::HEADER_BYTES);
+            payload[7] ^= 1;
+            head.copy_from_slice(&parsed.header.encode(checksum::checksum(payload)));
+        });
+        if is_there { Ok(()) } else { Err(Error::bad_argument("no such record")) }
+    })
 }
 
 /// Reads and checks the header that `bytes` starts with.

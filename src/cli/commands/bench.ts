@@ -111,12 +111,11 @@ async function bench(call: Call<BenchFlags>): Promise<number> {
 
 function describe(result: VaultBench): string[] {
   const { target, address, lanes, error, rounds, setBytes } = result;
-  const way = lanes === 0 ? "no lanes, records travel over gRPC" : `${lanes} lanes`;
   const head = `${target} at ${address}`;
   if (error !== null) return [`${head}: ${error}`];
   const moved = `medians of ${rounds} rounds of ${showBytes(setBytes ?? 0)} of pages, with their range`;
   return [
-    `${head}: ${way}; ${moved}`,
+    `${head}: ${lanes} lanes; ${moved}`,
     ...table(rows(result)).map((line) => `  ${line}`),
     ...cost(result),
   ];
@@ -130,7 +129,6 @@ function rows({
   restore,
   save,
   codec,
-  lanes,
 }: VaultBench): string[][] {
   const lines: string[][] = [];
   const add = (
@@ -146,8 +144,7 @@ function rows({
   add(`look-up of ${lookupKeys} keys`, lookupMs, showMs);
   add("plain bytes from the vault", plain?.from, showRate);
   add("plain bytes to the vault", plain?.to, showRate);
-  const checked = lanes === 0 ? "received" : "checked and decoded";
-  add(`restore, ${codec} records, ${checked}`, restore?.wire, showRate, besides(restore));
+  add(`restore, ${codec} records, checked and decoded`, restore?.wire, showRate, besides(restore));
   add(`save, encoded as ${codec}, accepted`, save?.wire, showRate, besides(save));
   return lines;
 }
@@ -155,9 +152,7 @@ function rows({
 function besides(rate: RecordRate | null): string {
   if (rate === null) return "";
   const pages = `${showRate(rate.pages.median)} of pages`;
-  return rate.ofPlain === null
-    ? pages
-    : `${rate.ofPlain.median.toFixed(2)} of plain bytes, ${pages}`;
+  return `${rate.ofPlain.median.toFixed(2)} of plain bytes, ${pages}`;
 }
 
 function cost({ prompt }: VaultBench): string[] {

@@ -62,7 +62,6 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
   await loadRecordKeys(config);
   const logger = call.createLogger("sidecar", config);
   armFailpoints({
-    process: "sidecar",
     text: call.io.env[FAILPOINTS_VARIABLE],
     isOnNetwork: [...config.cluster.kvCold, ...config.cluster.ssmCold].some(
       (vault) => !isLocal(vault),

@@ -3,8 +3,7 @@ import { totalmem } from "node:os";
 import { Option } from "commander";
 import type { Override } from "../../config/override.ts";
 import type { Family } from "../../exposition/text.ts";
-import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
-import { isLocal, splitAddress } from "../../hosts.ts";
+import { splitAddress } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import { INVITATION_S_DEFAULT } from "../../limits-access.ts";
 import { newVaultCounters } from "../../metrics.ts";
@@ -51,12 +50,6 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const recordClass = vaultClass(config);
   checkOpenFiles();
   const logger = call.createLogger("vault", config);
-  armFailpoints({
-    process: "vault",
-    text: call.io.env[FAILPOINTS_VARIABLE],
-    isOnNetwork: !isLocal(config.vault.listen),
-    logger,
-  });
   const maxBytes = vaultBudget(config.vault.maxBytes);
   const disk = vaultDisk(config.vault);
   if (maxBytes > totalmem()) {

@@ -1,8 +1,6 @@
 // Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
-import { PACKED_KEY_BYTES, packKey } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
-import type { FetchSink } from "../../client/fetch-ledger.ts";
-import type { FetchRun, VaultClient } from "../../client/vault-client.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
 import type { EnginePace } from "../../cost/engine-pace.ts";
 import type { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -222,29 +220,21 @@ export class Fetcher {
 
   /** True when it was given up, or broke; never rejects. */
   async #run({ client, link }: Lane, window: Window, blocks: readonly Block[]): Promise<boolean> {
-    const { callMs, counters, logger, shards } = this.#options;
+    const { callMs, counters, logger } = this.#options;
     const stopWatch = this.#watch(window);
     try {
       const [first] = blocks;
       if (first === undefined) return false;
-      const endMs = nowMs() + callMs;
-      const call = { deadlineMs: callMs, signal: window.signal };
-      const { namespace } = first;
-      const moved = (bytes: number): void => link.down.moved(bytes);
       const onProgress = (bytes: number): void => {
         window.touch();
-        moved(bytes);
+        link.down.moved(bytes);
       };
+      const call = { deadlineMs: callMs, signal: window.signal, onProgress };
       await failpoint("sidecar.fetch.begun");
-      const landed = await client.land(namespace, window.landingPlan(), { ...call, onProgress });
+      const landed = await client.land(first.namespace, window.landingPlan(), call);
       await failpoint("sidecar.fetch.landed");
-      const left = window.settle(landed);
-      counters.add(left.length === 0 ? "fetches_lanes" : "fetches_grpc");
-      if (left.length > 0) {
-        const sink = sinkOf(window, left, moved);
-        const rest = { ...call, deadlineMs: Math.max(0, endMs - nowMs()) };
-        await client.fetch(namespace, runsOf(blocks, shards, left), sink, rest);
-      }
+      window.settle(landed);
+      counters.add("fetches");
       this.#learnBytes(blocks, window.bytes);
       for (const block of blocks) if (block.state === "placed") block.noteHeld(client.epoch);
       window.finish("end_of_hit");
@@ -301,39 +291,4 @@ function newLanes(clients: readonly VaultClient[], links: readonly Link[]): Lane
     if (link === undefined) return [];
     return [{ client, link, queue: [], head: 0, windows: new Set<Window>(), pendingBytes: 0 }];
   });
-}
-
-/** Of the items `left`: neighbours of one group form one run; item i is block i / shards, shard i % shards. */
-function runsOf(blocks: readonly Block[], shards: number, left: readonly number[]): FetchRun[] {
-  const runs: { recordClass: RecordClass; group: number; keys: Buffer[] }[] = [];
-  for (const item of left) {
-    const block = blocks[Math.floor(item / shards)];
-    if (block === undefined) continue;
-    const { group, recordClass, hashes, index } = block;
-    let run = runs.at(-1);
-    if (run?.group !== group) {
-      run = { recordClass, group, keys: [] };
-      runs.push(run);
-    }
-    const key = Buffer.allocUnsafe(PACKED_KEY_BYTES);
-    packKey(key, 0, hashes, index, group, item % shards);
-    run.keys.push(key);
-  }
-  return runs.map((run) => ({ ...run, keys: Buffer.concat(run.keys) }));
-}
-
-/** The window, for a call that numbers only the items `left`. */
-function sinkOf(
-  window: Window,
-  left: readonly number[],
-  moved: (bytes: number) => void,
-): FetchSink {
-  const at = (item: number): number => left[item] ?? -1;
-  return {
-    piece: (item, offset, recordBytes, data) => {
-      moved(data.length);
-      window.piece(at(item), offset, recordBytes, data);
-    },
-    missing: (item, status) => window.missing(at(item), status),
-  };
 }

@@ -1,9 +1,7 @@
-// Owns the receiving of one Fetch call: pieces into inboxes, every record verified and decoded into its slot before its block counts as placed.
+// Owns one Fetch call: which records it brings into which slots, and what became of each block.
 import { ItemStatus, PACKED_KEY_BYTES, packKey } from "../../block.ts";
-import type { FetchSink } from "../../client/fetch-ledger.ts";
 import type { LandingPlan, Settled } from "../../client/lanes.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { inboxAbort, inboxFinish, inboxWrite, openInbox } from "../../native.ts";
+import { TierkvError } from "../../errors.ts";
 import { nowMs } from "../../time.ts";
 import type { Block, Shelf } from "../slots/shelf.ts";
 import type { DoneReason } from "../socket/messages.ts";
@@ -21,12 +19,10 @@ export interface WindowOptions {
   onBadRecord(key: Buffer, error: TierkvError): void;
 }
 
-export class Window implements FetchSink {
+export class Window {
   readonly #options: WindowOptions;
   /** Item i of the call: block i / shards, shard i % shards. One byte each: 1 = verified, in its slot. */
   readonly #isDone: Uint8Array;
-  /** Items in the middle of arriving in pieces. */
-  readonly #inboxes = new Map<number, number>();
   readonly #controller = new AbortController();
   /** When the last byte came. */
   lastMs: number = nowMs();
@@ -48,7 +44,7 @@ export class Window implements FetchSink {
     return this.#isOver;
   }
 
-  /** What the whole call is to bring, for lanes that put it where it belongs. */
+  /** What the whole call is to bring, and where to. */
   landingPlan(): LandingPlan {
     const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
     const count = this.#isDone.length;
@@ -74,51 +70,26 @@ export class Window implements FetchSink {
     this.lastMs = nowMs();
   }
 
-  /** What the lanes brought. Returns the items that they did not: those may still come in pieces. */
-  settle({ statuses, bytes, reason }: Settled): number[] {
-    this.#count(bytes);
-    const left: number[] = [];
+  /** What was brought; verified and decoded is what was ACCEPTED. */
+  settle({ statuses, bytes, reason }: Settled): void {
+    this.bytes += bytes;
+    this.#options.onBytes(bytes);
     for (let item = 0; item < statuses.length; item += 1) {
       const status = statuses[item];
       const block = this.#openBlock(item);
       if (block === null) continue;
       if (status === ItemStatus.ACCEPTED) this.#done(item, block);
-      else if (status === ItemStatus.INCOMPLETE) left.push(item);
       else if (status === ItemStatus.OVER_BUDGET) this.#fail(block, "overload");
+      else if (status === ItemStatus.INCOMPLETE) this.#fail(block, "vault_down");
       else if (status === ItemStatus.BAD_RECORD) {
         const error = new TierkvError("BAD_RECORD", { reason: reason ?? "it is not sound" });
-        this.#refuse(item, block, error);
-      } else this.missing(item, ItemStatus.MISSING);
+        this.#options.onBadRecord(keyOf(block, item % this.#options.shards), error);
+        this.#fail(block, "bad_record");
+      } else {
+        // The vault has dropped it since the look-up.
+        this.#fail(block, "end_of_hit");
+      }
     }
-    return left.filter((item) => this.#openBlock(item) !== null);
-  }
-
-  piece(item: number, offset: number, recordBytes: number, data: Buffer): void {
-    this.lastMs = nowMs();
-    this.#count(data.length);
-    const block = this.#openBlock(item);
-    if (block === null) return;
-    try {
-      const inbox = this.#inboxes.get(item) ?? this.#openInbox(item, block, recordBytes);
-      if (!inboxWrite(inbox, offset, data)) return;
-      this.#inboxes.delete(item);
-      inboxFinish(inbox);
-    } catch (caught) {
-      const error = toTierkvError(caught);
-      // Sealed with another key: nothing that the vault could know, and nothing to us.
-      if (error.code === "RECORD_UNOPENED") this.missing(item, ItemStatus.MISSING);
-      else this.#refuse(item, block, error);
-      return;
-    }
-    this.#done(item, block);
-  }
-
-  missing(item: number, status: ItemStatus): void {
-    this.lastMs = nowMs();
-    const block = this.#openBlock(item);
-    // INCOMPLETE: the call broke off. Anything else: the vault has dropped it since the look-up.
-    const reason = status === ItemStatus.INCOMPLETE ? "vault_down" : "end_of_hit";
-    if (block !== null) this.#fail(block, reason);
   }
 
   /** Gives the call up as soon as nobody wants what is left of it. */
@@ -141,11 +112,6 @@ export class Window implements FetchSink {
     this.#controller.abort();
   }
 
-  #count(bytes: number): void {
-    this.bytes += bytes;
-    this.#options.onBytes(bytes);
-  }
-
   #done(item: number, block: Block): void {
     const { shards, shelf } = this.#options;
     this.#isDone[item] = 1;
@@ -161,40 +127,10 @@ export class Window implements FetchSink {
     return block;
   }
 
-  #openInbox(item: number, block: Block, recordBytes: number): number {
-    const { arena, fidelity, geometryOf, shards } = this.#options;
-    const shard = item % shards;
-    const pair = (block.leaseAt + shard) * 2;
-    const inbox = openInbox(
-      arena,
-      block.leases[pair] ?? 0,
-      block.leases[pair + 1] ?? 0,
-      geometryOf(block.group, shard),
-      fidelity,
-      block.namespace,
-      keyOf(block, shard),
-      recordBytes,
-    );
-    this.#inboxes.set(item, inbox);
-    return inbox;
-  }
-
-  #refuse(item: number, block: Block, error: TierkvError): void {
-    const isOurs = error.code === "NO_MEMORY";
-    if (!isOurs) this.#options.onBadRecord(keyOf(block, item % this.#options.shards), error);
-    this.#fail(block, isOurs ? "overload" : "bad_record");
-  }
-
   /** The whole block fails, also its other shards. */
   #fail(block: Block, reason: DoneReason): void {
     if (block.state !== "fetching") return;
-    const { blocks, shards, shelf } = this.#options;
-    for (const [item, inbox] of this.#inboxes) {
-      if (blocks[Math.floor(item / shards)] !== block) continue;
-      inboxAbort(inbox);
-      this.#inboxes.delete(item);
-    }
-    shelf.fail(block, reason);
+    this.#options.shelf.fail(block, reason);
   }
 }
 

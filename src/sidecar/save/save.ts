@@ -239,7 +239,27 @@ export class Saver {
     if (!isWorth) return "slow_link";
     if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;
     // The deepest block goes first: it is of no use without those before it.
-    return store.shedDeeperThan(endTokens, source.sourceBytes) ? null : "queue_full";
+    const bytes = source.sourceBytes;
+    const isShed = store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);
+    return isShed ? null : "queue_full";
+  }
+
+  /** Drops the deepest of the blocks that wait in their slots, where it is deeper and no smaller; false: there is none. */
+  #shed(store: StoreQueue, endTokens: number, bytes: number): boolean {
+    const lanes = [...this.#lanes].filter((lane) => lane.store === store);
+    const waiting = lanes.flatMap((lane) => lane.pending.map((next) => ({ lane, next })));
+    const [deepest] = waiting
+      .filter(
+        ({ lane, next }) => next.item.endTokens > endTokens && lane.source.sourceBytes >= bytes,
+      )
+      .toSorted((a, b) => b.next.item.endTokens - a.next.item.endTokens);
+    if (deepest === undefined) return false;
+    const { lane, next } = deepest;
+    lane.pending.splice(lane.pending.indexOf(next), 1);
+    this.#dropped(lane.source, next.namespace, next.item.hash, "shed");
+    lane.source.finish(next.item.slot, next.item.generation);
+    this.#forget(lane.source, next.key);
+    return true;
   }
 
   #pumpAll(): void {
@@ -255,9 +275,8 @@ export class Saver {
   #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const { source, store } = lane;
-    const { makesDrafts } = store;
-    const isDraft = makesDrafts && store.hasRoom && !this.#drafting.has(store);
-    if (makesDrafts && !isDraft && !this.#mayEncode(lane)) return;
+    const isDraft = store.hasRoom && !this.#drafting.has(store);
+    if (!isDraft && !this.#mayEncode(lane)) return;
     lane.isBusy = true;
     if (isDraft) this.#drafting.add(store);
     if (this.#lanes.delete(lane)) this.#lanes.add(lane);

@@ -106,11 +106,6 @@ export class StoreQueue {
     return gone.length;
   }
 
-  /** Lanes make drafts as they send them. */
-  get makesDrafts(): boolean {
-    return this.#client.lanes === "up";
-  }
-
   /** What is added now is sent now. */
   get hasRoom(): boolean {
     return this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length === 0;
@@ -220,16 +215,15 @@ export class StoreQueue {
       if (first === undefined) return;
       const { namespace, tenant, flushed } = first;
       await failpoint("sidecar.save.encoded");
-      const { statuses, isOverLanes } = await this.#client.storeEncoded(
+      const statuses = await this.#client.store(
         namespace,
-        this.#client.name,
         batch,
         STORE_TIMEOUT_MS,
         tenant,
         flushed,
       );
       await failpoint("sidecar.save.stored");
-      this.#counters.add(isOverLanes ? "stores_lanes" : "stores_grpc");
+      this.#counters.add("stores");
       for (const [index, record] of batch.entries()) {
         if (this.#count(record, statuses[index])) held.add(record);
       }

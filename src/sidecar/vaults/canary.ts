@@ -1,8 +1,7 @@
 // Owns the canary of each vault: small records of the sidecar's own, fetched again now and then; a wrong one quarantines the vault.
 import { HASH_BYTES } from "../../block.ts";
-import type { RecordClass, ItemStatus } from "../../block.ts";
-import { ownRecords } from "../../client/own-records.ts";
-import type { StoreItem, VaultClient } from "../../client/vault-client.ts";
+import type { RecordClass } from "../../block.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
 import {
   CANARY_CALL_MS,
   CANARY_PAYLOAD_BYTES,
@@ -12,6 +11,7 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, randomToken, sleep } from "../../time.ts";
+import { OwnRecords } from "./own-records.ts";
 import type { VaultClients } from "./pools.ts";
 
 export interface CanaryOptions {
@@ -32,15 +32,13 @@ export class Canary {
   readonly #closing = new AbortController();
   /** In a namespace that nobody else has, so that nobody else can have stored other bytes there. */
   readonly #namespace = randomToken(HASH_BYTES);
-  readonly #records: Record<RecordClass, readonly StoreItem[]>;
+  /** Made with the first check. */
+  readonly #records = new Map<RecordClass, OwnRecords>();
   readonly #quarantinedAtMs = new Map<VaultClient, number>();
   #turn = 0;
 
   constructor(options: CanaryOptions) {
     this.#options = options;
-    const make = (name: RecordClass): StoreItem[] =>
-      ownRecords(this.#namespace, name, CANARY_RECORDS, CANARY_PAYLOAD_BYTES);
-    this.#records = { kv: make("kv"), ssm: make("ssm") };
     // Ends by itself, on close.
     if (options.intervalMs > 0) void this.#run();
   }
@@ -60,6 +58,7 @@ export class Canary {
         // Closed.
       }
     }
+    for (const records of this.#records.values()) records.close();
   }
 
   async #checkAll(): Promise<void> {
@@ -85,35 +84,26 @@ export class Canary {
   }
 
   async #check(client: VaultClient): Promise<void> {
-    const records = this.#records[client.name];
-    const expected = records[this.#turn % records.length];
+    const records = await this.#recordsOf(client.name);
+    const expected = records.all[this.#turn % records.all.length];
     if (expected === undefined) return;
     const { counters } = this.#options;
-    const got = await this.#fetch(client, expected.key);
+    const call = { client, deadlineMs: CANARY_CALL_MS, signal: this.#closing.signal };
+    const [returned] = await records.fetch(call, [expected]);
     counters.add("canary_checks");
-    if (got === null) {
-      counters.add("canary_missing");
-      await client.store(this.#namespace, client.name, records, CANARY_CALL_MS);
-    } else if (!got.equals(expected.record)) {
-      this.#quarantine(client);
-    }
+    if (returned === "other") this.#quarantine(client);
+    if (returned !== "none") return;
+    counters.add("canary_missing");
+    await records.store(call);
   }
 
-  /** The record's bytes as they came; null: the vault does not hold it. */
-  async #fetch(client: VaultClient, key: Buffer): Promise<Buffer | null> {
-    const parts: Buffer[] = [];
-    let missed: ItemStatus | null = null;
-    const sink = {
-      piece: (_item: number, _offset: number, _bytes: number, data: Buffer): void =>
-        void parts.push(Buffer.from(data)),
-      missing: (_item: number, status: ItemStatus): void => {
-        missed = status;
-      },
-    };
-    const runs = [{ recordClass: client.name, group: 0, keys: key }];
-    const deadline = { deadlineMs: CANARY_CALL_MS, signal: this.#closing.signal };
-    await client.fetch(this.#namespace, runs, sink, deadline);
-    return missed === null ? Buffer.concat(parts) : null;
+  async #recordsOf(name: RecordClass): Promise<OwnRecords> {
+    const known = this.#records.get(name);
+    if (known !== undefined) return known;
+    const space = this.#namespace;
+    const made = await OwnRecords.open(space, name, CANARY_RECORDS, CANARY_PAYLOAD_BYTES);
+    this.#records.set(name, made);
+    return made;
   }
 
   #quarantine(client: VaultClient): void {

@@ -47,8 +47,6 @@ export interface Behind {
   store: number;
   maxRecordBytes: number;
   maxReservedBytes: number;
-  /** Whether records travel on lanes. */
-  hasLanes: boolean;
   /** Takes a connection of gRPC; over TLS when its handshake is done. */
   onSocket(socket: Socket): void;
   /** null: in the clear. */
@@ -60,7 +58,6 @@ export interface Behind {
 export class VaultDoor {
   /** The real one: with the port the system chose for port 0. */
   readonly address: string;
-  readonly hasLanes: boolean;
   readonly #id: number;
   readonly #arrivals: Arrivals;
   readonly #stopListening: () => Promise<void>;
@@ -78,7 +75,7 @@ export class VaultDoor {
     if (!isUnix(at)) {
       const { id, port } = openTcp(at, open);
       const host = hostText(at.host);
-      return new VaultDoor(id, `${host}:${port}`, arrivals, behind.hasLanes, async () => {});
+      return new VaultDoor(id, `${host}:${port}`, arrivals, async () => {});
     }
     let id = 0;
     const listener = {
@@ -93,20 +90,18 @@ export class VaultDoor {
     const path = at.text.slice(UNIX_PREFIX.length);
     const whenTaken = "stop that vault, or set another [vault] listen";
     const stop = await listenOn(listener, { path, key: "[vault] listen", whenTaken });
-    return new VaultDoor(id, at.text, arrivals, behind.hasLanes, stop);
+    return new VaultDoor(id, at.text, arrivals, stop);
   }
 
   private constructor(
     id: number,
     address: string,
     arrivals: Arrivals,
-    hasLanes: boolean,
     stopListening: () => Promise<void>,
   ) {
     this.#id = id;
     this.address = address;
     this.#arrivals = arrivals;
-    this.hasLanes = hasLanes;
     this.#stopListening = stopListening;
   }
 
@@ -257,12 +252,11 @@ function newHandshakes(security: VaultSecurity, { onSocket, gate }: Behind): Tls
 }
 
 function optionsOf({ security, ...behind }: Behind, address: string): DoorOptions {
-  const { maxRecordBytes, maxReservedBytes, hasLanes } = behind;
+  const { maxRecordBytes, maxReservedBytes } = behind;
   return {
     address,
     maxRecordBytes,
     maxReservedBytes,
-    hasLanes,
     ...(security === null ? {} : { tls: laneTls(security) }),
     settledMax: VAULT_CONNECTIONS_MAX,
     settledEachMax: VAULT_PEER_CONNECTIONS_MAX,

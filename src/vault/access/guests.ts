@@ -7,7 +7,7 @@ import {
   GUEST_RESETS_MAX,
   GUEST_RESETS_PER_S,
   GUEST_SWEEP_MS,
-  STORE_IDLE_MS,
+  CALL_IDLE_MS,
 } from "../../limits.ts";
 import { nowMs } from "../../time.ts";
 import { wasReset } from "./refusals.ts";
@@ -113,7 +113,7 @@ export class Guests {
       const { socket, openCalls, calls } = guest;
       const bytes = socket.bytesRead - guest.bytesRead;
       const [oldest] = guest.unheard;
-      const isSilent = oldest !== undefined && nowMs() - oldest.sinceMs > STORE_IDLE_MS;
+      const isSilent = oldest !== undefined && nowMs() - oldest.sinceMs > CALL_IDLE_MS;
       const isNoise = calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
       if (isSilent || isNoise) this.#refuse(socket);
       // What was sent by those under way is theirs, also when they end before the next sweep.

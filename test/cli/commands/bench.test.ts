@@ -51,7 +51,7 @@ const positive = expect.objectContaining({ median: expect.any(Number) as number 
 
 describe("a vault", () => {
   test("with lanes: link, look-ups, records both ways and a prompt; nothing of it stays", async () => {
-    const vault = await openVault({ lanes: true, maxBytes: 192 * MIB });
+    const vault = await openVault({ maxBytes: 192 * MIB });
     const [seen] = await benchJson(`[cluster]\nkv_cold = "${vault.address}"\n`);
     expect(seen).toMatchObject({ error: null, lanes: LANES_DEFAULT, codec: "int8", rounds: 2 });
     expect(seen).toMatchObject({ callMs: positive, lookupMs: positive });
@@ -76,15 +76,8 @@ describe("a vault", () => {
     await until(async () => (await recordsShown()) === 0, "status shows that nothing stays");
   });
 
-  test("without lanes: the same over gRPC, and no plain bytes to compare with", async () => {
-    const vault = await openVault({ lanes: false, maxBytes: 192 * MIB });
-    const [seen] = await benchJson(`[cluster]\nkv_cold = "${vault.address}"\n`);
-    expect(seen).toMatchObject({ error: null, lanes: 0, plain: null, restore: { ofPlain: null } });
-    expect(vault.counters.get("fetched")).toBeGreaterThan(0);
-  });
-
   test("of recurrent state moves raw records and reckons with no prompt", async () => {
-    const vault = await openVault({ lanes: true, recordClass: "ssm", maxBytes: 192 * MIB });
+    const vault = await openVault({ recordClass: "ssm", maxBytes: 192 * MIB });
     const [seen] = await benchJson(`[cluster]\nssm_cold = "${vault.address}"\n`);
     expect(seen).toMatchObject({ error: null, target: "ssm_cold", codec: "raw", prompt: null });
     expect(seen?.restore?.ofPlain?.min).toBeGreaterThan(0);
@@ -92,7 +85,7 @@ describe("a vault", () => {
 });
 
 test("people read rates, ratios and the cost of a prompt; a vault that is down is named", async () => {
-  const vault = await openVault({ lanes: true, maxBytes: 192 * MIB });
+  const vault = await openVault({ maxBytes: 192 * MIB });
   const path = config(`[cluster]\nkv_cold = "${vault.address}"\nssm_cold = "127.0.0.1:1"\n`);
   const { exitCode, stdout } = await runInside(["bench", ...FEW, "--config", path]);
   expect(exitCode).toBe(1);

@@ -28,7 +28,7 @@ async function chaos(
 test("a sound vault holds every row and is left as it was", async () => {
   const vault = await openVault();
   const others = makeRecords(4);
-  await openClient(vault).store(NAMESPACE, "kv", others, SOON_MS);
+  await openClient(vault).put(NAMESPACE, others, SOON_MS);
   const { exitCode, result } = await chaos(vault.address);
   const [{ rows } = { rows: [] }] = result.targets;
   expect(rows.filter(({ ok }) => !ok)).toEqual([]);
@@ -41,7 +41,7 @@ test("a sound vault holds every row and is left as it was", async () => {
 });
 
 test("a vault whose bytes are damaged on the way is found out", async () => {
-  const vault = await openVault({ lanes: false });
+  const vault = await openVault();
   const faults = { direction: "fetch", corruptEvery: 1 } as const;
   const proxy = closeAfterTest(await startFaultProxy({ target: vault.address, faults }));
   const { exitCode, result } = await chaos(proxy.address);

@@ -128,8 +128,8 @@ test("a vault that is not configured cannot be flushed", async () => {
 test("a tenant goes by its cache_salt, and who names another is told that nothing was found", async () => {
   const client = openClient(vault);
   const records = makeRecords(4);
-  await client.store(NAMESPACE, "kv", records.slice(0, 3), SOON_MS, tenantOf("a"));
-  await client.store(NAMESPACE, "kv", records.slice(3), SOON_MS, tenantOf("b"));
+  await client.put(NAMESPACE, records.slice(0, 3), SOON_MS, tenantOf("a"));
+  await client.put(NAMESPACE, records.slice(3), SOON_MS, tenantOf("b"));
   const drop = async (salt: string): Promise<string> =>
     (await runInside(flush("--yes", "--target", "kv_cold", "--tenant", salt))).stdout;
   expect(await drop("c")).toMatch(/ 0 records dropped[^]*nothing of this tenant was found/);

@@ -176,8 +176,6 @@ class Cluster:
         vault = f"127.0.0.1:{free_port()}" if beside is None else beside.vault_address
         self.vault_address: str = vault
         front = f"127.0.0.1:{free_port()}" if with_proxy else vault
-        # Lanes would pass the proxy by, and its faults with it.
-        lanes = 0 if with_proxy else lanes
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
             f'listen = "{vault}"\nmax_bytes = "{vault_bytes}"\n'

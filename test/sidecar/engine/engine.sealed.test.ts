@@ -1,7 +1,6 @@
 // Owns the proof that where a sidecar has record keys a vault keeps what it cannot read, and engines notice nothing.
 import { beforeAll, expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../../src/block.ts";
-import { LANES_DEFAULT } from "../../../src/limits.ts";
 import {
   recordKeysNamespace,
   recordKeysSet,
@@ -9,6 +8,7 @@ import {
   recordKeysTenant,
   writeRecord,
 } from "../../../src/native.ts";
+import { RawLane, rawRecords } from "../../support/raw-calls.ts";
 import { noise } from "../../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import { openSidecar } from "../../support/sidecars.ts";
@@ -21,79 +21,61 @@ const COUNT = 12;
 
 beforeAll(() => recordKeysSet(Buffer.from("5a".repeat(32))));
 
-test.each([
-  ["lanes", LANES_DEFAULT],
-  ["gRPC", 0],
-])(
-  "blocks come back over %s, and the vault has neither them nor their namespace",
-  async (_way, lanes) => {
-    const vault = await openVault({ lanes: true });
-    const client = openClient(vault, "kv", { lanes });
-    const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
-    const engine = await FakeEngine.start(sidecar.socketPath);
-    const blocks = makeBlocks("sealed", COUNT, PAGE);
-    engine.save(blocks);
-    await until(() => sidecar.counters.get("blocks_saved") === COUNT, "the saves");
-    const sealed = PAGE + HEADER_BYTES + SEALED_EXTRA_BYTES;
-    expect(sidecar.counters.get("bytes_sent")).toBe(COUNT * sealed);
+test("blocks come back, and the vault has neither them nor their namespace", async () => {
+  const vault = await openVault();
+  const client = openClient(vault);
+  const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  const blocks = makeBlocks("sealed", COUNT, PAGE);
+  engine.save(blocks);
+  await until(() => sidecar.counters.get("blocks_saved") === COUNT, "the saves");
+  const sealed = PAGE + HEADER_BYTES + SEALED_EXTRA_BYTES;
+  expect(sidecar.counters.get("bytes_sent")).toBe(COUNT * sealed);
 
-    const plan = engine.prefetch(hashesOf(blocks));
-    const view = await engine.done(plan);
-    expect(view.reason).toBe("complete");
-    for (const [at, block] of blocks.entries()) expect(engine.holds(view, at, block)).toBe(true);
-    expect(sidecar.counters.get("bytes_fetched")).toBe(COUNT * sealed);
-    expect(sidecar.status().counters["records_unopened"]).toBe(0);
+  const plan = engine.prefetch(hashesOf(blocks));
+  const view = await engine.done(plan);
+  expect(view.reason).toBe("complete");
+  for (const [at, block] of blocks.entries()) expect(engine.holds(view, at, block)).toBe(true);
+  expect(sidecar.counters.get("bytes_fetched")).toBe(COUNT * sealed);
+  expect(sidecar.status().counters["records_unopened"]).toBe(0);
 
-    // What the vault holds, asked by its own names.
-    const keys = packKeys(hashesOf(blocks), 0, 0);
-    const held = await client.lookup(engine.namespace, keys, SOON_MS);
-    expect(blocks.some((_, at) => hasBit(held, at))).toBe(false);
-    const name = recordKeysNamespace(engine.namespace);
-    const named = await client.lookup(name, keys, SOON_MS);
-    expect(blocks.every((_, at) => hasBit(named, at))).toBe(true);
-    const pieces: Buffer[] = [];
-    const run = { recordClass: "kv" as const, group: 0, keys: keys.subarray(0, 36) };
-    const sink = {
-      piece: (_item: number, _offset: number, _bytes: number, data: Buffer): void => {
-        pieces.push(Buffer.from(data));
-      },
-      missing: (): void => {},
-    };
-    await client.fetch(name, [run], sink, { deadlineMs: SOON_MS });
-    const record = Buffer.concat(pieces);
-    expect(record.length).toBe(sealed);
-    expect(record.subarray(HEADER_BYTES, HEADER_BYTES + 4).toString()).toBe("TKVS");
-    expect(record.includes(engine.namespace)).toBe(false);
-    expect(record.includes(blocks[0]!.pages[0]!.subarray(100, 116))).toBe(false);
-  },
-);
+  // What the vault holds, asked by its own names.
+  const keys = packKeys(hashesOf(blocks), 0, 0);
+  const held = await client.lookup(engine.namespace, keys, SOON_MS);
+  expect(blocks.some((_, at) => hasBit(held, at))).toBe(false);
+  const name = recordKeysNamespace(engine.namespace);
+  const named = await client.lookup(name, keys, SOON_MS);
+  expect(blocks.every((_, at) => hasBit(named, at))).toBe(true);
+  const record = (await rawRecords(vault, name, keys.subarray(0, 36))).get(0)!;
+  expect(record.length).toBe(sealed);
+  expect(record.subarray(HEADER_BYTES, HEADER_BYTES + 4).toString()).toBe("TKVS");
+  expect(record.includes(engine.namespace)).toBe(false);
+  expect(record.includes(blocks[0]!.pages[0]!.subarray(100, 116))).toBe(false);
+});
 
-test.each([
-  ["lanes", LANES_DEFAULT],
-  ["gRPC", 0],
-])(
-  "what no key opens is a miss over %s, counted, and the vault is not blamed",
-  async (_way, lanes) => {
-    const vault = await openVault({ lanes: true });
-    const client = openClient(vault, "kv", { lanes });
-    const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
-    const engine = await FakeEngine.start(sidecar.socketPath);
-    const [block] = makeBlocks("forged", 1, PAGE);
-    const namespace = recordKeysNamespace(engine.namespace);
-    // Of the right length, with sound checksums, and sealed by nobody.
-    const payload = noise(PAGE + SEALED_EXTRA_BYTES, 1);
-    const record = opaque({ namespace, blockHash: block!.hash }, payload);
-    const item = { key: packKeys(block!.hash, 0, 0), record };
-    expect(await client.store(namespace, "kv", [item], SOON_MS)).toEqual([ItemStatus.ACCEPTED]);
-    const before = recordKeysStatus().unopened;
-    const view = await engine.done(engine.prefetch(block!.hash));
-    expect(view.reason).toBe("end_of_hit");
-    expect(view.placed.size).toBe(0);
-    expect(sidecar.status().counters["records_unopened"]).toBe(before + 1);
-    expect(sidecar.counters.get("bad_records")).toBe(0);
-    expect(vault.counters.get("reports")).toBe(0);
-  },
-);
+test("what no key opens is a miss, counted, and the vault is not blamed", async () => {
+  const vault = await openVault();
+  const client = openClient(vault);
+  const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  const [block] = makeBlocks("forged", 1, PAGE);
+  const namespace = recordKeysNamespace(engine.namespace);
+  // Of the right length, with sound checksums, and sealed by nobody.
+  const payload = noise(PAGE + SEALED_EXTRA_BYTES, 1);
+  const record = opaque({ namespace, blockHash: block!.hash }, payload);
+  const lane = await RawLane.open(vault);
+  lane.offer([{ key: packKeys(block!.hash, 0, 0), record }], [record.length], namespace);
+  await lane.offered();
+  lane.chunk(0, record);
+  expect(await lane.settled(1)).toEqual(new Map([[0, ItemStatus.ACCEPTED]]));
+  const before = recordKeysStatus().unopened;
+  const view = await engine.done(engine.prefetch(block!.hash));
+  expect(view.reason).toBe("end_of_hit");
+  expect(view.placed.size).toBe(0);
+  expect(sidecar.status().counters["records_unopened"]).toBe(before + 1);
+  expect(sidecar.counters.get("bad_records")).toBe(0);
+  expect(vault.counters.get("reports")).toBe(0);
+});
 
 function opaque(identity: { namespace: Buffer; blockHash: Buffer }, payload: Buffer): Buffer {
   const shape = { codec: 0, recordClass: 1, fidelity: 0, layout: 1, group: 0, shard: 0 };
@@ -104,7 +86,7 @@ function opaque(identity: { namespace: Buffer; blockHash: Buffer }, payload: Buf
 }
 
 test("a tenant is flushed by the name that the keys give it, in the vault and in the arena", async () => {
-  const vault = await openVault({ lanes: true });
+  const vault = await openVault();
   const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
   const engine = await FakeEngine.start(sidecar.socketPath);
   engine.tenant = 7;

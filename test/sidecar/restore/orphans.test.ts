@@ -97,7 +97,7 @@ test("a gap that was filled meanwhile is none, and a vault that did not answer s
   const { kv, ssm, counters, gates, orphans, vaults } = await openOrphans();
   // The second block of this prompt is the first of these records: it is there when the gap is looked at again.
   const [filled] = makeRecords(1);
-  await vaults.kv.store(NAMESPACE, "kv", [filled!], SOON_MS);
+  await vaults.kv.put(NAMESPACE, [filled!], SOON_MS);
   const { groups, answer } = found(4, [0]);
   for (const group of groups) filled!.key.copy(group.hashes, HASH_BYTES, 0, HASH_BYTES);
   orphans.note(SPACE, groups, { ...answer, silent: new Set(gates.kv) });
@@ -109,7 +109,7 @@ test("a gap that was filled meanwhile is none, and a vault that did not answer s
   // Another one whose gap stays comes later, and is the only one that is said.
   const other = found(4, [0, 1], "other");
   const state = makeRecord(0, { recordClass: "ssm", group: 1 });
-  await vaults.ssm.store(NAMESPACE, "ssm", [state], SOON_MS);
+  await vaults.ssm.put(NAMESPACE, [state], SOON_MS);
   for (const group of other.groups) state.key.copy(group.hashes, 3 * HASH_BYTES, 0, HASH_BYTES);
   orphans.note(SPACE, other.groups, other.answer);
   await until(() => ssm.counters.get("demoted") === 1, "the hint");

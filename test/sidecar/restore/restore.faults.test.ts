@@ -2,7 +2,6 @@
 import { describe, expect, test, vi } from "vitest";
 import { countBits, packKeys } from "../../../src/block.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
-import type { Faults } from "../../support/fault-proxy.js";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { corruptStored } from "../../support/sidecars.ts";
@@ -71,35 +70,46 @@ describe("bad records", () => {
 });
 
 describe("vaults that fail", () => {
-  test.each<[string, Partial<Faults>]>([
-    ["hangs", { hangAt: 6 }],
-    ["resets the connection", { dropAt: 6 }],
-  ])(
-    "a vault that %s during a fetch ends the plan long before its deadline",
-    async (_name, faults) => {
-      const scene = await openScene({ stallMs: 1000 }, { groups: [makeGroup({ layers: 64 })] });
-      const { engine, proxy } = scene;
-      const page = 64 * 4096;
-      const blocks = makeBlocks("stall", 20, page);
-      await saveAll(scene, blocks);
-      proxy.set(faults);
-      const startMs = performance.now();
-      const plan = engine.prefetch(hashesOf(blocks));
-      const view = await engine.done(plan);
-      expect(performance.now() - startMs).toBeLessThan(5000);
-      expect(proxy.counts().hung + proxy.counts().dropped).toBe(1);
-      expect(view.reason).toBe("vault_down");
-      // What came before is good.
-      const count = view.placed.get(0)?.length ?? 0;
-      expect(count).toBeGreaterThan(0);
-      expect(count).toBeLessThan(20);
-      for (let index = 0; index < count; index += 1) {
-        expect(engine.holds(view, index, blocks[index]!)).toBe(true);
-      }
-      engine.release(plan);
-      await expectNoLeak(scene);
-    },
-  );
+  test("a vault that hangs during a fetch ends the plan long before its deadline", async () => {
+    const scene = await openScene({ stallMs: 1000 }, { groups: [makeGroup({ layers: 64 })] });
+    const { engine, proxy } = scene;
+    const page = 64 * 4096;
+    const blocks = makeBlocks("stall", 20, page);
+    await saveAll(scene, blocks);
+    proxy.set({ hangAt: 6 });
+    const startMs = performance.now();
+    const plan = engine.prefetch(hashesOf(blocks));
+    const view = await engine.done(plan);
+    expect(performance.now() - startMs).toBeLessThan(5000);
+    expect(proxy.counts().hung).toBe(1);
+    expect(view.reason).toBe("vault_down");
+    // What came before is good.
+    const count = view.placed.get(0)?.length ?? 0;
+    expect(count).toBeGreaterThan(0);
+    expect(count).toBeLessThan(20);
+    for (let index = 0; index < count; index += 1) {
+      expect(engine.holds(view, index, blocks[index]!)).toBe(true);
+    }
+    engine.release(plan);
+    await expectNoLeak(scene);
+  });
+
+  test("a vault that resets its connections during a fetch: the rest comes over new lanes", async () => {
+    const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
+    const { engine, proxy, sidecar } = scene;
+    const blocks = makeBlocks("reset", 20, 64 * 4096);
+    await saveAll(scene, blocks);
+    proxy.set({ dropAt: 6 });
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(proxy.counts().dropped).toBe(1);
+    expect(view.reason).toBe("complete");
+    for (const [index, block] of blocks.entries()) {
+      expect(engine.holds(view, index, block)).toBe(true);
+    }
+    expect(sidecar.counters.get("vault_errors")).toBe(0);
+    engine.release(view.plan);
+    await expectNoLeak(scene);
+  });
 
   test("a slow vault: the plan ends at its deadline with what came", async () => {
     const scene = await openScene(
@@ -109,13 +119,13 @@ describe("vaults that fail", () => {
     const { engine, proxy } = scene;
     const blocks = makeBlocks("slow", 40, 64 * 4096);
     await saveAll(scene, blocks);
-    proxy.set({ delayMs: 400 });
+    proxy.set({ delayMs: 100 });
     const startMs = performance.now();
     const plan = engine.prefetch(hashesOf(blocks));
     const view = await engine.done(plan);
     expect(performance.now() - startMs).toBeLessThan(4000);
     expect(view.reason).toBe("deadline");
-    expect(view.placed.get(0)!.length).toBeLessThan(40);
+    expect((view.placed.get(0) ?? []).length).toBeLessThan(40);
     engine.release(plan);
     await expectNoLeak(scene);
   });

@@ -3,9 +3,10 @@ import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/block.ts";
 import type * as Limits from "../../../src/limits.ts";
 import { ATTENTION, openHybrid, STATES } from "../../support/hybrids.ts";
+import { rawRecords } from "../../support/raw-calls.ts";
 import { makeBlocks } from "../../support/shim-client.ts";
 import type { Block } from "../../support/shim-client.ts";
-import { KeepingSink, openClient, SOON_MS, until } from "../../support/vaults.ts";
+import { until } from "../../support/vaults.ts";
 
 vi.mock("../../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
@@ -46,9 +47,7 @@ test("the states before the deepest boundary go first, but those restored to bef
 test("a state that others fetched from the vault is left alone", async () => {
   const { engine, blocks, ssm, ask, isTold } = await openTalk(3, 4, 7);
   const keys = packKeys(blocks[3]!.hash, STATES, 0);
-  const runs = [{ recordClass: "ssm" as const, group: STATES, keys }];
-  const sink = new KeepingSink();
-  await openClient(ssm, "ssm").fetch(engine.namespace, runs, sink, { deadlineMs: SOON_MS });
+  expect((await rawRecords(ssm, engine.namespace, keys)).size).toBe(1);
   await ask(blocks);
   await isTold(1);
   expect(ssm.counters.get("demotes")).toBe(1);

@@ -1,16 +1,17 @@
 // Owns the proof that what an arena still holds comes back to a vault that lost or evicted it: all of it, once, slowly, and nothing that was flushed.
 import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/block.ts";
-import { ownRecords } from "../../../src/client/own-records.ts";
-import type { VaultClient } from "../../../src/client/vault-client.ts";
 import { AGAIN_BYTES_PER_S } from "../../../src/limits-again.ts";
 import type * as Again from "../../../src/limits-again.ts";
 import type * as Limits from "../../../src/limits.ts";
 import { RightOfWay } from "../../../src/sidecar/vaults/right-of-way.ts";
 import { sleep } from "../../../src/time.ts";
-import { absent, openReoffer } from "../../support/copies.ts";
+import { openReoffer } from "../../support/copies.ts";
 import { openFakeVault } from "../../support/fake-vault.ts";
-import { digest } from "../../support/records.ts";
+import { lanePeer, onlyLookups } from "../../support/lanes.ts";
+import { rawRecords } from "../../support/raw-calls.ts";
+import type { TestClient } from "../../support/record-client.ts";
+import { digest, makeRecords } from "../../support/records.ts";
 import { saveAll } from "../../support/scene.ts";
 import type { Saving } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
@@ -19,7 +20,6 @@ import { openSidecar } from "../../support/sidecars.ts";
 import type { TestSidecarOptions } from "../../support/sidecars.ts";
 import {
   closeAfterTest,
-  KeepingSink,
   MIB,
   openClient,
   openVault,
@@ -46,9 +46,11 @@ const PAGE = LAYERS * 4096;
 const GROUPS = [makeGroup({ layers: LAYERS })];
 /** Several looks. */
 const LOOKS_MS = 500;
+/** A frame on a lane. */
+const OFFER = 9;
 
 interface Host extends Saving {
-  client: VaultClient;
+  client: TestClient;
 }
 
 async function openHost(
@@ -84,11 +86,9 @@ async function restart(vault: TestVault): Promise<TestVault> {
 }
 
 async function records({ client, engine }: Host, blocks: readonly Block[]): Promise<Buffer[]> {
-  const sink = new KeepingSink();
   const keys = packKeys(hashesOf(blocks), 0, 0);
-  const runs = [{ recordClass: "kv" as const, group: 0, keys }];
-  await client.fetch(engine.namespace, runs, sink, { deadlineMs: SOON_MS });
-  return blocks.map((_, index) => sink.records.get(index) ?? Buffer.alloc(0));
+  const came = await rawRecords(client, engine.namespace, keys);
+  return blocks.map((_, index) => came.get(index) ?? Buffer.alloc(0));
 }
 
 /** Share of the blocks that a new engine of a new sidecar restores, with the right bytes. */
@@ -143,8 +143,9 @@ test("F67 what a full vault evicted is offered again, once per use", async () =>
   const flood = async (): Promise<void> => {
     await client.demote(engine.namespace, keys, SOON_MS);
     for (let turn = 0; turn < 16 && (await held()) > 0; turn += 1) {
-      const items = ownRecords(digest("flood"), "kv", 64, MIB / 16);
-      await client.store(digest("flood"), "kv", items, SOON_MS);
+      const namespace = digest(`flood ${turn}`);
+      const items = makeRecords(64, { payloadBytes: MIB / 16, namespace });
+      await client.put(namespace, items, SOON_MS);
     }
   };
   // Nothing is offered while something is restored: else the flood would never have them all.
@@ -253,10 +254,12 @@ test("nothing is offered to a vault that still reads its disk: it may well hold 
   let stores = 0;
   const Stats = (_call: unknown, done: (error: null, reply: object) => void): void =>
     done(null, { maxBytes: MIB, disk: { recovering } });
-  const Store = (): void => {
-    stores += 1;
-  };
-  const client = openClient(await openFakeVault({ Lookup: absent, Stats, Store }));
+  const lookups = onlyLookups(0);
+  const lanes = lanePeer((socket, data) => {
+    if (data[5] === OFFER) stores += 1;
+    lookups(socket, data);
+  });
+  const client = openClient(await openFakeVault({ Stats }, lanes));
   await client.hello(SOON_MS);
   const looks = closeAfterTest(openReoffer(client));
   await until(() => looks.count() >= 3, "the third look");

@@ -26,7 +26,7 @@ const NAMESPACE = toNamespace(digest("namespace of the drafts"));
 
 /** An engine whose vault has its lanes up before anything is saved. */
 async function openWarm(options: TestSidecarOptions = {}): Promise<Saving> {
-  const vault = await openVault({ lanes: true });
+  const vault = await openVault();
   const vaults = { kv: openClient(vault), ssm: null };
   const sidecar = await openSidecar({ vaults, ...options });
   const engine = await FakeEngine.start(sidecar.socketPath);
@@ -101,7 +101,6 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   const store = {
     isDown: false,
     isReadOnly: false,
-    makesDrafts: true,
     turnBytes: SAVE_BATCH_BYTES,
     get hasRoom() {
       return vault.hasRoom;

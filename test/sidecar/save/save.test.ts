@@ -74,7 +74,7 @@ describe("drops", () => {
   });
 
   test("a vault that is down: without encoding, and again once it is back", async () => {
-    const vault = await openVault({ lanes: false });
+    const vault = await openVault();
     const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
     const client = openClient(proxy);
     const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
@@ -212,7 +212,7 @@ describe("a stopping sidecar", () => {
   });
 
   test("does not wait longer than its limit for a vault that hangs", async () => {
-    const vault = await openVault({ lanes: false });
+    const vault = await openVault();
     const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
     const sidecar = await openSidecar({ vaults: { kv: openClient(proxy), ssm: null } });
     const engine = await FakeEngine.start(sidecar.socketPath);

@@ -18,12 +18,12 @@ test("what waits goes with its tenant's flush, and another's is sent", async () 
   const sent: number[] = [];
   let answer = (): void => {};
   const answered = new Promise<void>((resolve) => (answer = resolve));
-  const storeEncoded = async (...call: unknown[]): Promise<object> => {
-    sent.push(call[4] as number);
+  const store = async (...call: unknown[]): Promise<object> => {
+    sent.push(call[3] as number);
     await answered;
-    return { statuses: [], isOverLanes: false };
+    return [];
   };
-  const client = { name: "kv", storeEncoded } as unknown as VaultClient;
+  const client = { name: "kv", store } as unknown as VaultClient;
   const counters = newSidecarCounters();
   const link = openLinks({ kv: [client], ssm: [] }).kv[0]!;
   const common = { way: new RightOfWay(), fates: new Fates(), counters, logger };

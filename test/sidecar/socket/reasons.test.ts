@@ -120,10 +120,7 @@ const CAUSES: Record<string, () => Promise<Account>> = {
   },
   async dropped_flushed() {
     const { sidecar, kv } = await withVault();
-    vi.spyOn(kv, "storeEncoded").mockResolvedValue({
-      statuses: [12, 12, 12, 12],
-      isOverLanes: true,
-    });
+    vi.spyOn(kv, "store").mockResolvedValue([12, 12, 12, 12]);
     const engine = await FakeEngine.start(sidecar.socketPath, { engine: "writer" });
     engine.save(makeBlocks("chain", 4, PAGE));
     await until(() => sidecar.counters.get("dropped_flushed") === 4, "the refusals");
@@ -157,7 +154,7 @@ const CAUSES: Record<string, () => Promise<Account>> = {
   async dropped_vault_denied() {
     const { sidecar, kv } = await withVault();
     const denied = { name: "kv", address: "x", call: "Store", reason: "role read" };
-    vi.spyOn(kv, "storeEncoded").mockRejectedValue(new TierkvError("VAULT_DENIED", denied));
+    vi.spyOn(kv, "store").mockRejectedValue(new TierkvError("VAULT_DENIED", denied));
     const engine = await FakeEngine.start(sidecar.socketPath, { engine: "writer" });
     engine.save(makeBlocks("chain", 4, PAGE));
     await until(() => sidecar.counters.get("dropped_vault_denied") === 4, "the refusals");

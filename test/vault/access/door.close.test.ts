@@ -36,7 +36,6 @@ test("what the core still hands on after the door was closed is dropped", async 
       store,
       maxRecordBytes: MIB,
       maxReservedBytes: MIB,
-      hasLanes: true,
       onSocket: (socket) => came.push(socket),
       security: null,
       gate: null,

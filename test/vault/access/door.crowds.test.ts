@@ -4,11 +4,10 @@ import type { Socket } from "node:net";
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../../src/block.ts";
 import { splitAddress } from "../../../src/hosts.ts";
-import { LANES_DEFAULT } from "../../../src/limits.ts";
 import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
 import type { ClosedVault } from "../../support/closed-vaults.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
-import { closeAfterTest, KeepingSink, openClient, SOON_MS, until } from "../../support/vaults.ts";
+import { closeAfterTest, openClient, SOON_MS, until } from "../../support/vaults.ts";
 
 const VISITS = 100;
 /** Who is turned away comes again after this time. */
@@ -49,14 +48,15 @@ function besiege(vault: ClosedVault, from: readonly string[], each: number): () 
 const RECORDS = makeRecords(1, { payloadBytes: 1000 });
 
 /** A client of its own comes in, and reads a record. */
-async function enter(vault: ClosedVault, lanes: number): Promise<void> {
-  const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read), lanes });
+async function enter(vault: ClosedVault, way: "lanes" | "gRPC"): Promise<void> {
+  const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read) });
   await client.hello(SOON_MS);
-  if (lanes > 0) await until(() => client.lanes === "up", "its lanes");
-  const sink = new KeepingSink();
-  const runs = [{ recordClass: "kv" as const, group: 0, keys: keysOf(RECORDS) }];
-  await client.fetch(NAMESPACE, runs, sink, { deadlineMs: SOON_MS });
-  expect(sink.records.get(0)?.equals(RECORDS[0]!.record)).toBe(true);
+  if (way === "gRPC") {
+    expect((await client.stats(SOON_MS)).records).toBe(1);
+  } else {
+    const { records } = await client.take(NAMESPACE, keysOf(RECORDS), SOON_MS);
+    expect(records.get(0)?.equals(RECORDS[0]!.record)).toBe(true);
+  }
   client.close();
 }
 
@@ -67,15 +67,15 @@ test.each<[string, readonly string[], number]>([
   "F36 beside silent connections, %s, 100 of 100 with a token come in",
   async (_name, from, each) => {
     const vault = await openClosedVault();
-    const writer = openClient(vault, "kv", { security: shown(vault, TOKENS.write), lanes: 0 });
-    const statuses = await writer.store(NAMESPACE, "kv", RECORDS, SOON_MS);
+    const writer = openClient(vault, "kv", { security: shown(vault, TOKENS.write) });
+    const statuses = await writer.put(NAMESPACE, RECORDS, SOON_MS);
     expect(statuses).toEqual([ItemStatus.ACCEPTED]);
     const open = besiege(vault, from, each);
     await until(() => open() >= Math.min(64, each), "the crowd to be there");
     const times: number[] = [];
     for (let visit = 0; visit < VISITS; visit += 1) {
       const begunMs = performance.now();
-      await enter(vault, visit % 2 === 0 ? LANES_DEFAULT : 0);
+      await enter(vault, visit % 2 === 0 ? "lanes" : "gRPC");
       times.push(performance.now() - begunMs);
     }
     times.sort((a, b) => a - b);

@@ -144,6 +144,20 @@ impl Landing {
         self.record_bytes
     }
 
+    /// A whole record, in pieces of `step` bytes. Returns its header.
+    ///
+    /// # Errors
+    /// As `piece`, and `BAD_RECORD` or `RECORD_UNOPENED` where it is not the record that was asked for.
+    pub fn take(self: &Arc<Self>, record: &[u8], step: usize) -> Result<Header> {
+        let mut whole = None;
+        for (index, bytes) in record.chunks(step.max(1)).enumerate() {
+            let mut piece = self.piece((index * step) as u64, bytes.len())?;
+            piece.fill(bytes);
+            whole = piece.finish()?;
+        }
+        whole.ok_or_else(|| Error::bad_record("it is not whole"))
+    }
+
     /// The place of `bytes` bytes at `offset`, for one receiver alone.
     ///
     /// # Errors

@@ -108,6 +108,17 @@ impl Piece {
         }
     }
 
+    /// Takes bytes that are there already.
+    pub(super) fn fill(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let place = self.spare(bytes.len());
+            let count = place.len();
+            place.copy_from_slice(&bytes[..count]);
+            self.advance(count);
+            bytes = &bytes[count..];
+        }
+    }
+
     fn scatter(&mut self) {
         let Some(window) = &self.window else { return };
         let end = self.at - HEADER_BYTES;

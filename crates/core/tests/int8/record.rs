@@ -60,9 +60,8 @@ impl Bench {
         let wanted = Wanted { fidelity: 2, namespace: [1; 32], packed_key };
         let bytes = record.len() as u64;
         let inbox = Inbox::default();
-        let mut arrival = inbox.open(&self.arena, self.lease, &self.geometry, wanted, bytes)?;
-        arrival.write(0, record)?;
-        arrival.finish()
+        let landing = inbox.land(&self.arena, self.lease, &self.geometry, wanted, bytes)?;
+        Arc::new(landing).take(record, record.len())
     }
 
     fn slot(&self) -> Vec<u8> {

@@ -269,12 +269,11 @@ impl Engine {
         let bytes = made.bytes();
         let wanted =
             Wanted { fidelity: codec.id(), namespace: NAMESPACE, packed_key: record.packed_key };
-        let mut arrival = self
+        let landing = self
             .inbox
-            .open(&self.arena, lease, &self.geometry, wanted, bytes.len() as u64)
+            .land(&self.arena, lease, &self.geometry, wanted, bytes.len() as u64)
             .unwrap();
-        arrival.write(0, bytes).unwrap();
-        arrival.finish().unwrap();
+        Arc::new(landing).take(bytes, bytes.len()).unwrap();
         let page = self.arena.peek(lease.slot).unwrap();
         self.arena.slots().release(lease).unwrap();
         page

@@ -35,7 +35,14 @@ pub struct State {
     pub rests: BTreeSet<usize>,
     pub requests: BTreeMap<u32, Open>,
     pub last: u32,
+    /// Chunks that are being received.
+    pub landing: usize,
+    /// A break that nobody was told of yet.
+    ended: Option<Ended>,
 }
+
+/// Why the lanes ended, and what was open.
+pub type Ended = (Error, BTreeMap<u32, Open>);
 
 /// A request without an outcome.
 pub struct Open {
@@ -45,6 +52,17 @@ pub struct Open {
 }
 
 impl State {
+    /// Ends everything; `take_ended` says so.
+    pub fn close(&mut self, error: &Error) {
+        self.closed = Some(error.clone());
+        self.ended = Some((error.clone(), std::mem::take(&mut self.requests)));
+    }
+
+    /// A break, once no chunk is being received any more.
+    pub fn take_ended(&mut self) -> Option<Ended> {
+        if self.landing > 0 { None } else { self.ended.take() }
+    }
+
     pub fn check(&self) -> Result<()> {
         self.closed.clone().map_or(Ok(()), Err)
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::dial::{dial_lane, refused};
 use super::fetching::FetchRequest;
-use super::requests::{Open, Request, State, fetching};
+use super::requests::{Ended, Open, Request, State, fetching};
 use super::sender::Out;
 use super::{Options, Outcome, Sink, cancel_frame};
 use crate::error::{Code, Error, Result};
@@ -154,22 +154,28 @@ impl Session {
 
     /// Ends all lanes; idempotent.
     pub fn close(&self, error: &Error) {
-        let (lanes, requests) = {
+        let (lanes, ended) = {
             let mut state = self.state();
             if state.closed.is_some() {
                 return;
             }
-            state.closed = Some(error.clone());
-            (std::mem::take(&mut state.lanes), std::mem::take(&mut state.requests))
+            state.close(error);
+            (std::mem::take(&mut state.lanes), state.take_ended())
         };
         self.wake.notify_all();
         for lane in lanes {
             lane.shutdown();
         }
+        self.tell_ended(ended);
+    }
+
+    /// What is told of a break: nothing writes to a slot of these requests any more, so that they may be tried again.
+    fn tell_ended(&self, ended: Option<Ended>) {
+        let Some((error, requests)) = ended else { return };
         for (id, open) in requests {
             (self.sink)(id, Outcome::Failed(error.clone(), open.request.give_up()));
         }
-        (self.sink)(0, Outcome::Down(error.clone()));
+        (self.sink)(0, Outcome::Down(error));
     }
 
     /// The session ends with whatever ends one half of a lane, even with a panic.
@@ -199,6 +205,7 @@ impl Session {
     /// Bytes of a record, straight to where they belong.
     fn chunk(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
         let bytes = frame.bytes as usize;
+        let _landing = LandingPiece::begin(self);
         let Some(fetch) = self.fetch(frame.request) else {
             // Of a probe, or given up: what was under way still arrives.
             reader.skip(bytes, self, &|| self.hear())?;
@@ -281,6 +288,8 @@ impl Session {
         if frame.request == 0 {
             return Err(error);
         }
+        // The lanes hold: to ask for the same at once is of no use.
+        let error = Error::new(Code::NoMemory, error.text);
         let open = self.state().requests.remove(&frame.request);
         let outcome = open.map(|open| Outcome::Failed(error, open.request.give_up()));
         self.tell(frame.request, outcome);
@@ -313,6 +322,27 @@ impl Session {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A chunk on its way into a slot. A break is told of when there is none.
+struct LandingPiece<'a>(&'a Session);
+
+impl<'a> LandingPiece<'a> {
+    fn begin(session: &'a Session) -> Self {
+        session.state().landing += 1;
+        Self(session)
+    }
+}
+
+impl Drop for LandingPiece<'_> {
+    fn drop(&mut self) {
+        let ended = {
+            let mut state = self.0.state();
+            state.landing -= 1;
+            state.take_ended()
+        };
+        self.0.tell_ended(ended);
     }
 }
 

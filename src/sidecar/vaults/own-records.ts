@@ -1,0 +1,127 @@
+// Owns records that hold no model's blocks: random bytes under random names, to put a vault to the test with.
+import { Arena, SIDECAR_OWNER } from "../../arena/arena.ts";
+import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../../block.ts";
+import type { RecordClass } from "../../block.ts";
+import type { StoreItem, VaultClient } from "../../client/vault-client.ts";
+import { OutboxRecord } from "../../codec/record.ts";
+import { ARENA_POLL_MS } from "../../limits.ts";
+import {
+  dropGeometry,
+  geometryInfo,
+  outboxPut,
+  registerGeometry,
+  slotHolds,
+  writeRecord,
+} from "../../native.ts";
+import { randomToken, sleep } from "../../time.ts";
+
+/** An opaque page. */
+const SHAPE = { group: 0, layout: 1, dtype: 0, tokens: 1, layers: 1, heads: 0, dimK: 0, dimV: 0 };
+const PLACES = { keyOffset: 0, valueOffset: 0, headStride: 0, tokenStride: 0 };
+const IDENTITY = { codec: 0, fidelity: 0, shard: 0, shardCount: 1, parts: 0, endTokens: 1 };
+
+export interface OwnRecord {
+  /** Packed. */
+  key: Buffer;
+  record: Buffer;
+  payload: Buffer;
+}
+
+export interface OwnCall {
+  client: VaultClient;
+  deadlineMs: number;
+  signal?: AbortSignal;
+}
+
+/** What a vault gave back of a record. */
+export type Returned = "same" | "other" | "none";
+
+/** Sound opaque records of group 0, shard 0; nobody else can have stored other bytes under their keys. */
+export class OwnRecords {
+  readonly all: readonly OwnRecord[];
+  readonly #namespace: Buffer;
+  readonly #arena: Arena;
+  readonly #geometry: number;
+  readonly #leases: Uint32Array;
+
+  /** Resolves when the memory to fetch them into is there. */
+  static async open(
+    namespace: Buffer,
+    recordClass: RecordClass,
+    count: number,
+    payloadBytes: number,
+  ): Promise<OwnRecords> {
+    const page = { ...SHAPE, recordClass: classNumber(recordClass) };
+    const geometry = registerGeometry({ ...page, ...PLACES, layerBytes: payloadBytes });
+    const { slotBytes } = geometryInfo(geometry);
+    const arena = new Arena({ slotBytes, slotCount: count, dir: null });
+    while (arena.status().touchedSlots < count) await sleep(ARENA_POLL_MS);
+    const all = Array.from({ length: count }, () => {
+      const blockHash = randomToken(HASH_BYTES);
+      const payload = randomToken(payloadBytes);
+      const bytes = { payloadBytes, sourceBytes: payloadBytes };
+      const names = { namespace, blockHash, parentHash: Buffer.alloc(HASH_BYTES) };
+      const record = writeRecord({ ...page, ...IDENTITY, ...bytes, ...names }, payload);
+      return { key: packKeys(blockHash, 0, 0), record, payload };
+    });
+    return new OwnRecords(namespace, all, arena, geometry);
+  }
+
+  private constructor(
+    namespace: Buffer,
+    all: readonly OwnRecord[],
+    arena: Arena,
+    geometry: number,
+  ) {
+    this.#namespace = namespace;
+    this.all = all;
+    this.#arena = arena;
+    this.#geometry = geometry;
+    this.#leases = arena.lease(SIDECAR_OWNER, arena.slotCount);
+  }
+
+  /** Offers them, or whatever is given in their place. */
+  async store(
+    { client, deadlineMs }: OwnCall,
+    records: readonly Pick<OwnRecord, "key" | "record">[] = this.all,
+  ): Promise<ItemStatus[]> {
+    const items: (StoreItem & { record: OutboxRecord })[] = [];
+    try {
+      for (const { key, record } of records) {
+        items.push({ key, record: new OutboxRecord(outboxPut(record), record.length, null) });
+      }
+      return await client.store(this.#namespace, items, deadlineMs);
+    } finally {
+      for (const { record } of items) record.drop();
+    }
+  }
+
+  /** Fetches some of them again. */
+  async fetch(
+    { client, ...call }: OwnCall,
+    records: readonly OwnRecord[] = this.all,
+  ): Promise<Returned[]> {
+    const plan = {
+      arena: this.#arena.id,
+      fidelity: 0,
+      keys: Buffer.concat(records.map(({ key }) => key)),
+      geometries: new Uint32Array(records.length).fill(this.#geometry),
+      leases: this.#leases.subarray(0, records.length * 2),
+    };
+    const { statuses } = await client.land(this.#namespace, plan, {
+      ...call,
+      onProgress: () => {},
+    });
+    return records.map(({ payload }, at) => {
+      if (statuses[at] === ItemStatus.BAD_RECORD) return "other";
+      if (statuses[at] !== ItemStatus.ACCEPTED) return "none";
+      const [slot = 0, generation = 0] = this.#leases.subarray(at * 2);
+      return slotHolds(this.#arena.id, slot, generation, payload) ? "same" : "other";
+    });
+  }
+
+  close(): void {
+    this.#arena.close();
+    dropGeometry(this.#geometry);
+  }
+}

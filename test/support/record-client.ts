@@ -1,0 +1,108 @@
+// Owns a client for tests that moves whole records: given as bytes, and back as bytes, over lanes like any others.
+import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
+import { ItemStatus, keyAt, keyCount } from "../../src/block.ts";
+import { VaultClient } from "../../src/client/vault-client.ts";
+import { OutboxRecord } from "../../src/codec/record.ts";
+import { MADE_NOW } from "../../src/limits.ts";
+import { dropGeometry, outboxPut, registerGeometry } from "../../src/native.ts";
+import { sleep } from "../../src/time.ts";
+import { parseRecordHeader, readSlot } from "./native.ts";
+import { headerOf } from "./records.ts";
+import type { TestRecord } from "./records.ts";
+
+const PAGE = 4096;
+
+/** What came of a fetch, item by item. */
+export class Fetched {
+  readonly records = new Map<number, Buffer>();
+  /** Those that did not come, and why. */
+  readonly missed = new Map<number, ItemStatus>();
+}
+
+export class TestClient extends VaultClient {
+  /** Offers records, sound or not. */
+  async put(
+    namespace: Buffer,
+    records: readonly TestRecord[],
+    deadlineMs: number,
+    tenant = 0,
+    flushed: number = MADE_NOW,
+  ): Promise<ItemStatus[]> {
+    const items = records.map(({ key, record }) => ({
+      key,
+      record: new OutboxRecord(outboxPut(record), record.length, null),
+    }));
+    try {
+      return await this.store(namespace, items, deadlineMs, tenant, flushed);
+    } finally {
+      for (const { record } of items) record.drop();
+    }
+  }
+
+  /** Fetches records of this process' `makeRecord`: the payload is what came, the header what it was checked against. */
+  async take(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    onProgress: (bytes: number) => void = () => {},
+  ): Promise<Fetched> {
+    const count = keyCount(keys);
+    const fetched = new Fetched();
+    if (count === 0) return fetched;
+    const headers = Array.from({ length: count }, (_, item) =>
+      headerOf(namespace, keyAt(keys, item)),
+    );
+    const shapes = headers.map((header) => shapeOf(header));
+    const geometries = shapes.map(({ geometry }) => geometry);
+    const slotBytes = Math.ceil(Math.max(...shapes.map(({ bytes }) => bytes)) / PAGE) * PAGE;
+    const arena = new Arena({ slotBytes, slotCount: count, dir: null });
+    try {
+      while (arena.status().touchedSlots < count) await sleep(1);
+      const leases = arena.lease(SIDECAR_OWNER, count);
+      const plan = {
+        arena: arena.id,
+        fidelity: 0,
+        keys,
+        geometries: Uint32Array.from(geometries),
+        leases,
+      };
+      const { statuses } = await this.land(namespace, plan, { deadlineMs, onProgress });
+      for (const [item, status] of statuses.entries()) {
+        const header = headers[item];
+        if (status !== ItemStatus.ACCEPTED || header === null || header === undefined) {
+          fetched.missed.set(item, status as ItemStatus);
+          continue;
+        }
+        const payload = readSlot(arena.id, leases[item * 2] ?? 0).subarray(0, shapes[item]?.bytes);
+        fetched.records.set(item, Buffer.concat([header, payload]));
+      }
+      return fetched;
+    } finally {
+      arena.close();
+      for (const geometry of geometries) dropGeometry(geometry);
+    }
+  }
+}
+
+/** Of what nobody made, any shape will do. */
+function shapeOf(header: Buffer | null): { geometry: number; bytes: number } {
+  const parsed = header === null ? null : parseRecordHeader(header);
+  const bytes = parsed?.payloadBytes ?? PAGE;
+  const geometry = registerGeometry({
+    group: parsed?.group ?? 0,
+    recordClass: parsed?.recordClass ?? 1,
+    layout: 1,
+    dtype: 0,
+    tokens: parsed?.tokens ?? 16,
+    layers: 1,
+    heads: 0,
+    dimK: 0,
+    dimV: 0,
+    layerBytes: bytes,
+    keyOffset: 0,
+    valueOffset: 0,
+    headStride: 0,
+    tokenStride: 0,
+  });
+  return { geometry, bytes };
+}
