@@ -257,7 +257,7 @@ fn only_lengths_and_slots_that_can_be_are_opened() {
     assert_eq!(open(stale, &bench.geometry, longest).code, Code::BadArgument);
     let large = Spec { layers: 3, ..spec() };
     let large = Arc::new(Geometry::new(large).unwrap());
-    let error = open(lease, &large, longest);
+    let error = open(lease, &large, large.record_bytes_max() as u64);
     assert!(error.text.contains("does not fit the arena's slots"), "{error}");
 
     let codec = (Codec::Raw, 0);

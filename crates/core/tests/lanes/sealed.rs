@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use tierkv_core::codec::Codec;
-use tierkv_core::inbox::Wanted;
 use tierkv_core::lane::client::Outcome;
 use tierkv_core::record;
 use tierkv_core::seal::RecordKeys;
 
-use super::stand::{
-    ACCEPTED, BAD, Engine, Lanes, MISSING, NAMESPACE, Shape, Vault, bytes_of, key, outgoing,
-};
+use super::stand::{ACCEPTED, BAD, Engine, Lanes, MISSING, Shape, Vault, bytes_of, outgoing};
 use super::wires::vault_by_hand;
 
 pub fn keys(digit: &str) -> Arc<RecordKeys> {
