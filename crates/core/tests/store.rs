@@ -225,19 +225,6 @@ fn a_pinned_record_that_is_flushed_keeps_its_memory_and_its_count() {
 }
 
 #[test]
-fn a_view_outlives_its_pin_and_holds_no_room() {
-    let store = store();
-    put(&store, key(1), &record(&key(1), RECORD));
-    let pin = store.pin(&key(1)).unwrap();
-    let view = pin.view(100..RECORD).unwrap();
-    assert!(pin.view(0..RECORD + 1).is_none(), "not beyond the record");
-    drop(pin);
-    store.flush(Scope::default());
-    assert_eq!(store.stats().used_bytes, 0);
-    assert_eq!(&*view, &record(&key(1), RECORD)[100..]);
-}
-
-#[test]
 fn a_bad_record_is_quarantined_and_a_good_one_stays() {
     let store = store();
     for number in 0..3 {

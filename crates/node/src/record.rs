@@ -7,7 +7,7 @@ use tierkv_core::crc32c as checksum;
 use tierkv_core::error::Result;
 use tierkv_core::record::Header;
 
-use crate::skin::{count, hash, number, run};
+use crate::skin::{count, hash, run};
 
 /// A record's header; docs/protocol.md section 1 says what each field means.
 #[napi(object)]
@@ -34,33 +34,7 @@ pub struct RecordHeader<'env> {
     pub parent_hash: BufferSlice<'env>,
 }
 
-impl<'env> RecordHeader<'env> {
-    /// The transfer object of a core header.
-    pub fn new(env: &'env Env, header: &Header) -> napi::Result<Self> {
-        Ok(Self {
-            codec: header.codec,
-            record_class: header.record_class,
-            fidelity: header.fidelity,
-            layout: header.layout,
-            group: header.group,
-            shard: header.shard,
-            shard_count: header.shard_count,
-            dtype: header.dtype,
-            parts: header.parts,
-            tokens: header.tokens,
-            layers: header.layers,
-            heads: header.heads,
-            dim_k: header.dim_k,
-            dim_v: header.dim_v,
-            end_tokens: number(header.end_tokens),
-            payload_bytes: number(header.payload_bytes),
-            source_bytes: number(header.source_bytes),
-            namespace: BufferSlice::copy_from(env, header.namespace)?,
-            block_hash: BufferSlice::copy_from(env, header.block_hash)?,
-            parent_hash: BufferSlice::copy_from(env, header.parent_hash)?,
-        })
-    }
-
+impl RecordHeader<'_> {
     fn to_core(&self) -> Result<Header> {
         Ok(Header {
             codec: self.codec,

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use napi::Status;
 use tierkv_core::error::{Error, Result};
-use tierkv_core::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
+use tierkv_core::record::{HASH_BYTES, Hash};
 
 /// Largest integer that a JavaScript number holds exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
@@ -44,16 +44,6 @@ pub fn size(value: usize) -> f64 {
 pub fn hash(name: &str, bytes: &[u8]) -> Result<Hash> {
     bytes.try_into().map_err(|_| {
         Error::bad_argument(format!("{name} has {} bytes: it must have {HASH_BYTES}", bytes.len()))
-    })
-}
-
-/// One packed key.
-pub fn packed_key(bytes: &[u8]) -> Result<[u8; PACKED_KEY_BYTES]> {
-    bytes.try_into().map_err(|_| {
-        Error::bad_argument(format!(
-            "packedKey has {} bytes: it must have {PACKED_KEY_BYTES}",
-            bytes.len()
-        ))
     })
 }
 

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use napi::Env;
-use napi::bindgen_prelude::Buffer;
+use napi::bindgen_prelude::{Buffer, BufferSlice};
 use napi_derive::napi;
 use tierkv_core::crc32c as checksum;
-use tierkv_core::error::Error;
+use tierkv_core::error::{Error, Result};
 use tierkv_core::inbox::Wanted;
 use tierkv_core::lane::client::Content;
-use tierkv_core::record;
+use tierkv_core::record::{self, Header, PACKED_KEY_BYTES};
 use tierkv_core::slots::Lease;
 use tierkv_core::store::{MADE_NOW, Offer, RecordKey};
 
@@ -21,7 +21,7 @@ use crate::geometry::GEOMETRIES;
 use crate::inbox::INBOX;
 use crate::outbox::{OUTBOX, RECORDS};
 use crate::record::RecordHeader;
-use crate::skin::{count, hash, packed_key, run, size};
+use crate::skin::{count, hash, number, run, size};
 use crate::store::STORES;
 
 /// Records in the middle of arriving, and their bytes.
@@ -49,6 +49,7 @@ pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
 }
 
 /// Takes a record into a leased slot, as a lane does, in pieces of `step` bytes.
+#[allow(clippy::too_many_arguments, reason = "flat, as JavaScript has it")]
 #[napi(skip_typescript)]
 pub fn land_record<'env>(
     env: &'env Env,
@@ -73,7 +74,7 @@ pub fn land_record<'env>(
         let landing = INBOX.land(&arena, lease, &geometry, wanted, record.len() as u64)?;
         Arc::new(landing).take(record, step as usize)
     })?;
-    RecordHeader::new(env, &header)
+    header_object(env, &header)
 }
 
 /// Stores a record; returns its `ItemStatus` number.
@@ -110,14 +111,14 @@ pub fn forge_record(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<()
 #[napi(skip_typescript)]
 pub fn parse_record_header<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
     let parsed = run(|| Ok(record::parse(bytes)?))?;
-    RecordHeader::new(env, &parsed.header)
+    header_object(env, &parsed.header)
 }
 
 /// Reads and checks a whole record, payload included.
 #[napi(skip_typescript)]
 pub fn verify_record<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
     let header = run(|| Ok(record::verify(bytes)?))?;
-    RecordHeader::new(env, &header)
+    header_object(env, &header)
 }
 
 /// The CRC32C of `bytes`.
@@ -156,5 +157,41 @@ pub fn corrupt_record(id: u32, namespace: &[u8], packed: &[u8], offset: f64) -> 
             return Ok(());
         }
         Err(Error::bad_argument(format!("no such record, or it has no byte {offset}")))
+    })
+}
+
+/// The transfer object of a core header.
+fn header_object<'env>(env: &'env Env, header: &Header) -> napi::Result<RecordHeader<'env>> {
+    Ok(RecordHeader {
+        codec: header.codec,
+        record_class: header.record_class,
+        fidelity: header.fidelity,
+        layout: header.layout,
+        group: header.group,
+        shard: header.shard,
+        shard_count: header.shard_count,
+        dtype: header.dtype,
+        parts: header.parts,
+        tokens: header.tokens,
+        layers: header.layers,
+        heads: header.heads,
+        dim_k: header.dim_k,
+        dim_v: header.dim_v,
+        end_tokens: number(header.end_tokens),
+        payload_bytes: number(header.payload_bytes),
+        source_bytes: number(header.source_bytes),
+        namespace: BufferSlice::copy_from(env, header.namespace)?,
+        block_hash: BufferSlice::copy_from(env, header.block_hash)?,
+        parent_hash: BufferSlice::copy_from(env, header.parent_hash)?,
+    })
+}
+
+/// One packed key.
+fn packed_key(bytes: &[u8]) -> Result<[u8; PACKED_KEY_BYTES]> {
+    bytes.try_into().map_err(|_| {
+        Error::bad_argument(format!(
+            "packedKey has {} bytes: it must have {PACKED_KEY_BYTES}",
+            bytes.len()
+        ))
     })
 }

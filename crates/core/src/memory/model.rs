@@ -48,9 +48,8 @@ fn passed_on_while_evicted() {
         let second = Pin::clone(&first);
         let passing = thread::spawn(move || drop(Pin::clone(&first)));
         let reader = thread::spawn(move || {
-            let view = second.view(0..10).expect("little is viewed");
+            assert_eq!(second.len(), RECORD);
             drop(second);
-            assert_eq!(view.len(), 10);
         });
         drop(record);
         passing.join().expect("passes");
