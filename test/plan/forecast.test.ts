@@ -1,21 +1,12 @@
 // Owns the proof that forecasts are what a replay of the same requests through the real store gives, within 10 points of hit rate.
 import { readFileSync } from "node:fs";
 import { afterEach, describe, expect, test } from "vitest";
-import { MADE_NOW } from "../../src/limits.ts";
-import {
-  closeStore,
-  createStore,
-  storeCommit,
-  storeLookup,
-  storePin,
-  storeReserve,
-  storeWrite,
-  unpin,
-} from "../../src/native.ts";
+import { closeStore, createStore, storeLookup } from "../../src/native.ts";
 import { Forecaster } from "../../src/plan/forecast.ts";
 import type { ForecastOptions, TraceForecast } from "../../src/plan/forecast.ts";
 import { readRequest, TRACE_BLOCK_TOKENS } from "../../src/plan/trace.ts";
 import type { TracedRequest } from "../../src/plan/trace.ts";
+import { storePut, storeTouch } from "../support/native.ts";
 import { HEADER_BYTES, NAMESPACE, keysOf, makeRecord } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";
 
@@ -101,28 +92,12 @@ function replay(requests: readonly TracedRequest[], maxBytes: number): number {
     const held = storeLookup(store, NAMESPACE, keys);
     let count = 0;
     while (count < blocks.length && ((held[count >> 3] ?? 0) >> (count & 7)) % 2 === 1) count += 1;
-    if (count > 0) fetchAll(store, keysOf(records.slice(0, count)));
-    storeAll(store, records);
+    if (count > 0) storeTouch(store, NAMESPACE, keysOf(records.slice(0, count)));
+    for (const { key, record } of records) storePut(store, NAMESPACE, key, record);
     all += tokens;
     hits += Math.min(tokens, count * TRACE_BLOCK_TOKENS);
   }
   return hits / all;
-}
-
-function fetchAll(store: number, keys: Buffer): void {
-  const pins = storePin(store, NAMESPACE, keys);
-  for (let at = 0; at < pins.length; at += 2) if (pins[at] !== 0) unpin(pins[at] ?? 0);
-}
-
-function storeAll(store: number, records: readonly TestRecord[]): void {
-  const lengths = Float64Array.from(records, ({ record }) => record.length);
-  const keys = keysOf(records);
-  const { reservations } = storeReserve(store, NAMESPACE, keys, lengths, 0, 0, MADE_NOW);
-  for (const [at, reservation] of reservations.entries()) {
-    if (reservation === 0) continue;
-    storeWrite(reservation, 0, records[at]?.record ?? Buffer.alloc(0));
-    storeCommit(reservation);
-  }
 }
 
 describe.each([

@@ -31,6 +31,7 @@ interface TestExports {
     step: number,
   ) => RecordHeader;
   storePut: (id: number, namespace: Uint8Array, packed: Uint8Array, record: Uint8Array) => number;
+  storeTouch: (id: number, namespace: Uint8Array, packed: Uint8Array) => void;
   forgeRecord: (id: number, namespace: Uint8Array, packed: Uint8Array) => void;
   parseRecordHeader: (bytes: Uint8Array) => RecordHeader;
   verifyRecord: (bytes: Uint8Array) => RecordHeader;
@@ -83,6 +84,7 @@ export function outboxStatus(): MemoryStatus {
 export const outboxView: TestExports["outboxView"] = coded("outboxView");
 export const landRecord: TestExports["landRecord"] = coded("landRecord");
 export const storePut: TestExports["storePut"] = coded("storePut");
+export const storeTouch: TestExports["storeTouch"] = coded("storeTouch");
 export const forgeRecord: TestExports["forgeRecord"] = coded("forgeRecord");
 export const parseRecordHeader: TestExports["parseRecordHeader"] = coded("parseRecordHeader");
 export const verifyRecord: TestExports["verifyRecord"] = coded("verifyRecord");

@@ -22,7 +22,7 @@ use crate::inbox::INBOX;
 use crate::outbox::{OUTBOX, RECORDS};
 use crate::record::RecordHeader;
 use crate::skin::{count, hash, number, run, size};
-use crate::store::STORES;
+use crate::store::{STORES, keys};
 
 /// Records in the middle of arriving, and their bytes.
 #[napi(skip_typescript)]
@@ -89,6 +89,18 @@ pub fn store_put(id: u32, namespace: &[u8], packed: &[u8], record: &[u8]) -> nap
                 Ok(reservation.commit() as u32)
             }
         }
+    })
+}
+
+/// Fetches records without moving them: what a fetch does to their standing.
+#[napi(skip_typescript)]
+pub fn store_touch(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<()> {
+    run(|| {
+        let store = STORES.get(id)?;
+        for key in keys(namespace, packed)? {
+            drop(store.pin(&key));
+        }
+        Ok(())
     })
 }
 
