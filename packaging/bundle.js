@@ -33,7 +33,13 @@ const COMMONJS_NAMES = [
 ].join("\n");
 
 /** Files of a package beside the bundle: from the repository, by the name that the program knows. */
-const COPIED = ["bin/tierkv.js", "proto/tierkv.proto", "proto/health.proto", "tierkv.toml.example"];
+const COPIED = [
+  "bin/tierkv.js",
+  "proto/tierkv.proto",
+  "proto/health.proto",
+  "proto/ext_proc.proto",
+  "tierkv.toml.example",
+];
 
 /**
  * Writes the program into `folder`: `bin/`, `dist/`, `proto/`, `core/` and `package.json`. The native addon is not among it.

@@ -80,8 +80,19 @@ export const GATEWAY_TIE_MS = 2;
 export const GATEWAY_SIDE_CONNECTIONS = 16;
 /** Before an engine's own pace is known. */
 export const GATEWAY_PREFILL_TOKENS_PER_S = 10_000;
+/** Before an engine's pulls from vaults are known: this, and this share of what computing the same tokens takes. */
+export const GATEWAY_PULL_MS_MIN = 1;
+export const GATEWAY_PULL_SHARE = 0.5;
 /** API keys of the gateway, and characters of a name or tenant. */
 export const GATEWAY_KEYS_MAX = 2_048;
 export const GATEWAY_KEY_WORD_CHARS_MAX = 64;
 /** To ask every engine once, also one that takes a connection and says nothing, and to listen. */
 export const GATEWAY_START_MS = 30_000;
+/** How often a name of engines is resolved again. */
+export const GATEWAY_DISCOVER_MS = 5_000;
+/** How long that may take. */
+export const GATEWAY_RESOLVE_MS = 10_000;
+/** One event of an engine's stream, where the gateway reads it: for `/generate`. */
+export const GATEWAY_EVENT_TEXT_MAX: number = MIB;
+/** A body goes back to Envoy in pieces of this: below the 64 KiB after which it stops to read. */
+export const GATEWAY_PIECE_BYTES: number = 62 * KIB;

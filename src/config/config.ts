@@ -126,6 +126,16 @@ export interface GatewayConfig {
   /** Whether that may be an address that other machines reach. */
   readonly lan: boolean;
   readonly engines: readonly Address[];
+  /** A name whose addresses are engines, too; null: none. */
+  readonly discover: Address | null;
+  /** The port at which each of them publishes its events; null: at none. */
+  readonly discoverEvents: number | null;
+  /** The port at which each of them replays these; null: at none. */
+  readonly discoverReplays: number | null;
+  /** Whether the API by sequences is served, and engines may register. */
+  readonly sequences: boolean;
+  /** Where Envoy asks for an engine; null: nowhere. */
+  readonly extProc: Address | null;
   /** The file with the digests of API keys; null: everybody may. */
   readonly keys: string | null;
   /** null: plain HTTP. */

@@ -1,4 +1,5 @@
 // Owns the rules between keys; each names the key to change and how.
+import { isIP } from "node:net";
 import { isLocal } from "../hosts.ts";
 import type { Config } from "./config.ts";
 
@@ -55,6 +56,28 @@ const servedHere: Rule = ({ gateway: { listen, lan, keys, tlsCert } }) =>
         reason: "other machines can reach it without a key, or in the clear",
         fix: `write listen = "127.0.0.1:${listen.port}", set keys and tls_cert, or lan = true where only trusted machines reach it`,
       };
+
+const pickedHere: Rule = ({ gateway: { extProc, lan } }) =>
+  extProc === null || isLocal(extProc) || lan
+    ? null
+    : {
+        code: "CONFIG_CONFLICT",
+        path: ["gateway", "ext_proc"],
+        reason: "other machines can reach it, and prompts pass in the clear",
+        fix: `write ext_proc = "127.0.0.1:${extProc.port}", or lan = true where only trusted machines reach it`,
+      };
+
+/** Envoy resolves no names in the header that says where a request goes. */
+const pickedByNumber: Rule = ({ gateway: { extProc, engines } }) => {
+  const named = engines.find(({ host }) => isIP(host) === 0);
+  if (extProc === null || named === undefined) return null;
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["gateway", "engines"],
+    reason: `with ext_proc Envoy is told addresses, and ${named.text} is a name`,
+    fix: "write the IP addresses of engines",
+  };
+};
 
 const shownHere: Rule = ({ sidecar }) => {
   const { pageListen, pageTlsCert, pageToken } = sidecar;
@@ -138,6 +161,8 @@ const RULES: readonly Rule[] = [
   scrapedHere("vault"),
   scrapedHere("sidecar"),
   servedHere,
+  pickedHere,
+  pickedByNumber,
   shownHere,
   pageHasItsKey,
   oneForEachEngine("events"),

@@ -14,6 +14,7 @@ import type { Field } from "./field.ts";
 import { addresses, boolean, choice, integer, path, tcpOnly } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 
+const PORT_MAX = 65_535;
 const LISTEN = { host: "127.0.0.1", port: 8100, text: "127.0.0.1:8100" };
 
 export const GATEWAY: {
@@ -22,6 +23,11 @@ export const GATEWAY: {
     listen: Field<GatewayConfig["listen"]>;
     lan: Field<GatewayConfig["lan"]>;
     engines: Field<GatewayConfig["engines"]>;
+    discover: Field<GatewayConfig["discover"]>;
+    discover_events: Field<GatewayConfig["discoverEvents"]>;
+    discover_replays: Field<GatewayConfig["discoverReplays"]>;
+    sequences: Field<GatewayConfig["sequences"]>;
+    ext_proc: Field<GatewayConfig["extProc"]>;
     keys: Field<GatewayConfig["keys"]>;
     tls_cert: Field<GatewayConfig["tlsCert"]>;
     tls_key: Field<GatewayConfig["tlsKey"]>;
@@ -56,6 +62,41 @@ export const GATEWAY: {
       fallback: () => [],
       fallbackText: "none: `tierkv gateway` says so and ends",
       example: '["127.0.0.1:8000", "127.0.0.1:8001"]',
+    },
+    discover: {
+      kind: tcpOnly("vllm:8000", 1),
+      doc: "A name, such as that of a headless service, whose addresses are engines, too. It is resolved again every 5 s: engines come and go with their addresses.",
+      fallback: () => null,
+      fallbackText: "none: `engines` are all there are",
+      example: '"vllm.default.svc:8000"',
+    },
+    discover_events: {
+      kind: integer(1, PORT_MAX),
+      doc: "The port at which each engine behind `discover` publishes its KV-cache events.",
+      fallback: () => null,
+      fallbackText: "none: what they hold is not known",
+      example: "5557",
+    },
+    discover_replays: {
+      kind: integer(1, PORT_MAX),
+      doc: "The port at which each of them replays these.",
+      fallback: () => null,
+      fallbackText: "none: after a gap the gateway begins anew with what comes",
+      example: "5558",
+    },
+    sequences: {
+      kind: boolean,
+      doc: "Whether a second API is served, by sequences: `POST /generate` streams from the engine that owns `seq_id` on the hash ring, `GET /route/SEQ` says which one that is, and engines come and go by `POST /register` and `/deregister` (`worker_id`, `address`). Whoever may use the gateway may register.",
+      fallback: () => false,
+      fallbackText: "`false`",
+      example: "true",
+    },
+    ext_proc: {
+      kind: tcpOnly("127.0.0.1:9002", 0),
+      doc: "Where Envoy asks which engine a request goes to (`ext_proc`, as an endpoint picker of the Gateway API Inference Extension). Other machines only with `lan`: it speaks no TLS.",
+      fallback: () => null,
+      fallbackText: "none: Envoy is not answered",
+      example: '"127.0.0.1:9002"',
     },
     keys: {
       kind: path(PATH_BYTES_MAX),

@@ -5,7 +5,7 @@ import { toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import { GATEWAY_CONTROL_MS } from "../limits-gateway.ts";
 import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
-import type { EngineStatus } from "./engines/engine.ts";
+import type { Engine, EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import type { EventFeed } from "./events/feed.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
@@ -13,7 +13,7 @@ import type { BlockIndex } from "./index/index-of-blocks.ts";
 /** What the commands look at. */
 export interface Controlled {
   fleet: Fleet;
-  feeds: readonly EventFeed[];
+  feedOf: (engine: Engine) => EventFeed | null;
   index: BlockIndex;
 }
 
@@ -21,6 +21,8 @@ export interface Controlled {
 export interface ShownEngine extends EngineStatus {
   events: EventFeed["state"] | null;
   blocks: number;
+  /** Of vaults, as it told. */
+  vaultBlocks: number;
 }
 
 /** `GET /status`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
@@ -68,10 +70,11 @@ function answer(request: IncomingMessage, response: ServerResponse, controlled: 
   }
 }
 
-function shown({ fleet, feeds, index }: Controlled): ShownEngine[] {
-  return fleet.engines.map((engine, at) => ({
+function shown({ fleet, feedOf, index }: Controlled): ShownEngine[] {
+  return fleet.engines.map((engine) => ({
     ...engine.status(),
-    events: feeds[at]?.state ?? null,
-    blocks: index.blocks(at),
+    events: feedOf(engine)?.state ?? null,
+    blocks: index.blocks(engine.slot),
+    vaultBlocks: index.blocks(engine.slot, "vault"),
   }));
 }

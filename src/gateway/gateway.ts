@@ -1,16 +1,23 @@
 // Owns the gateway as a whole: engines, their events, figures, the address for clients and the socket for its own commands, put together.
 import type { GatewayConfig, Preset } from "../config/config.ts";
 import type { Running } from "../lifecycle.ts";
+import { GATEWAY_ENGINES_MAX } from "../limits-gateway.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
+import type { FeedOf } from "./counts/figures.ts";
+import { Discovery } from "./engines/discovery.ts";
+import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
-import { EventFeed } from "./events/feed.ts";
+import { BodyBudget } from "./front/body.ts";
 import { Keys } from "./front/keys.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
+import { startPicker } from "./picker/picker.ts";
+import { Roster } from "./roster.ts";
+import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
 
@@ -18,38 +25,106 @@ export interface RunningGateway extends Running {
   /** `http://host:port`, with the real port. */
   readonly url: string;
   readonly preset: Preset;
+  /** Where Envoy asks, with the real port; null: nowhere. */
+  readonly extProc: string | null;
 }
 
 /** Serves until closed. Every engine was asked once before it listens. */
 export async function startGateway(config: GatewayConfig, logger: Logger): Promise<RunningGateway> {
-  const { engines, inFlightMax, waitMs, tokenizeMs, listen } = config;
   const keys = config.keys === null ? null : Keys.read(config.keys);
   const tls = tlsOf(config);
-  const names = engines.map(({ text }) => text);
-  const fleet = new Fleet({ engines: names, inFlightMax, waitMs, logger });
-  const index = new BlockIndex(engines.length);
-  const feeds = feedsOf(config, index, logger);
-  const figures = new Figures(fleet, feeds, index);
-  const preset = presetOf(config.preset, feeds.length > 0);
-  const tokenizer = new Tokenizer(tokenizeMs);
-  const router = new Router({ preset, fleet, index, tokenizer });
-  await fleet.start();
-  for (const feed of feeds) feed.start();
-  const open: Running[] = [fleet, { close: () => Promise.resolve(closeAll(feeds)) }];
+  const parts = partsOf(config, logger);
+  const { fleet, roster, figures, router, index, feedOf, preset } = parts;
+  const open: Running[] = [];
   const close = async (): Promise<void> => {
     for (let running = open.pop(); running !== undefined; running = open.pop()) {
       await running.close();
     }
   };
   try {
-    open.push(await startControl(config.socket, { fleet, feeds, index }));
-    const front: Front = await startFront({ listen, keys, tls, fleet, figures, router });
+    open.push(fleet);
+    await fleet.start();
+    open.push(roster);
+    open.push(...(await startFollowing(config, parts, logger)));
+    open.push(await startControl(config.socket, { fleet, feedOf, index }));
+    const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
+    const registry = config.sequences ? roster : null;
+    const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
     open.push(front);
-    return { url: front.url, preset, close };
+    const extProc = config.extProc && (await startPicker(config.extProc.text, serving));
+    if (extProc !== null) open.push(extProc);
+    return { url: front.url, preset, extProc: extProc?.address ?? null, close };
   } catch (error) {
     await close();
     throw error;
   }
+}
+
+interface Parts {
+  fleet: Fleet;
+  roster: Roster;
+  index: BlockIndex;
+  figures: Figures;
+  feedOf: FeedOf;
+  router: Router;
+  preset: Preset;
+}
+
+function partsOf(config: GatewayConfig, logger: Logger): Parts {
+  const { inFlightMax, waitMs, tokenizeMs } = config;
+  const engines = config.engines.map(({ text }) => text);
+  const fleet = new Fleet({ engines, inFlightMax, waitMs, logger });
+  const isOpen = config.sequences || config.discover !== null;
+  const index = new BlockIndex(isOpen ? GATEWAY_ENGINES_MAX : engines.length);
+  const onGone = ({ name }: Engine): void => void figures.forget(name);
+  const roster = new Roster({ fleet, index, logger, onGone });
+  const feedOf: FeedOf = (engine) => roster.feedOf(engine);
+  const figures = new Figures(fleet, feedOf, index);
+  const hasEvents = config.events.length > 0 || config.discoverEvents !== null;
+  const preset = presetOf(config.preset, hasEvents);
+  const router = new Router({ preset, fleet, index, tokenizer: new Tokenizer(tokenizeMs) });
+  return { fleet, roster, index, figures, feedOf, router, preset };
+}
+
+/** Events of the engines that are listed, and the engines behind a name with theirs. */
+async function startFollowing(
+  config: GatewayConfig,
+  { fleet, roster }: Parts,
+  logger: Logger,
+): Promise<Running[]> {
+  for (const [at, { text: events }] of config.events.entries()) {
+    const engine = fleet.engines[at];
+    const replays = config.replays[at]?.text ?? null;
+    if (engine !== undefined) roster.follow(engine, { events, replays });
+  }
+  const discovery = discoveryOf(config, roster, fleet, logger);
+  if (discovery === null) return [];
+  await discovery.start();
+  return [discovery];
+}
+
+function discoveryOf(
+  { discover, discoverEvents, discoverReplays }: GatewayConfig,
+  roster: Roster,
+  fleet: Fleet,
+  logger: Logger,
+): Discovery | null {
+  if (discover === null) return null;
+  const { host, port } = discover;
+  const publishing = (found: string): Publishing | null => {
+    if (discoverEvents === null) return null;
+    const replays = discoverReplays === null ? null : `${found}:${discoverReplays}`;
+    return { events: `${found}:${discoverEvents}`, replays };
+  };
+  return new Discovery({
+    host,
+    logger,
+    onFound: (found) => void roster.add(`${found}:${port}`, undefined, publishing(found)),
+    onGone(gone) {
+      const engine = fleet.engines.find(({ name }) => name === `${gone}:${port}`);
+      if (engine !== undefined) roster.remove(engine);
+    },
+  });
 }
 
 function tlsOf({ tlsCert, tlsKey }: GatewayConfig): { cert: string; key: string } | null {
@@ -58,28 +133,4 @@ function tlsOf({ tlsCert, tlsKey }: GatewayConfig): { cert: string; key: string 
     cert: readPublic(tlsCert, "[gateway] tls_cert"),
     key: readPrivate(tlsKey, "[gateway] tls_key"),
   };
-}
-
-function feedsOf(
-  { events, replays }: GatewayConfig,
-  index: BlockIndex,
-  logger: Logger,
-): EventFeed[] {
-  return events.map(
-    ({ text }, at) =>
-      new EventFeed({
-        events: text,
-        replays: replays[at]?.text ?? null,
-        logger,
-        sink: {
-          apply: (event) => index.apply(at, event),
-          clear: () => index.clear(at),
-          trust: (isTrusted) => index.trust(at, isTrusted),
-        },
-      }),
-  );
-}
-
-function closeAll(feeds: readonly EventFeed[]): void {
-  for (const feed of feeds) feed.close();
 }

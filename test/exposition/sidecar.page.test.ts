@@ -10,12 +10,12 @@ import { testDirectory } from "../support/sidecars.ts";
 import { openVault } from "../support/vaults.ts";
 
 async function gatewayRows(): Promise<Row[]> {
-  const engine = { name: "e", isUp: true, inFlight: 0 };
+  const engine = { name: "e", slot: 0, isUp: true, inFlight: 0 };
   const fleet = { engines: [engine], waiting: 0 } as unknown as ConstructorParameters<
     typeof Figures
   >[0];
   const index = { blocks: () => 0 } as unknown as ConstructorParameters<typeof Figures>[2];
-  const figures = new Figures(fleet, [], index);
+  const figures = new Figures(fleet, () => null, index);
   figures.began("e", 200, 1);
   figures.refused("r");
   figures.retried("e");

@@ -19,6 +19,7 @@ export interface Scene {
   engines: SimEngine[];
   url: string;
   socket: string;
+  extProc: string | null;
   close(): Promise<void>;
 }
 
@@ -34,6 +35,11 @@ export async function gatewayBefore(
   const config: GatewayConfig = {
     listen: { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
     lan: false,
+    discover: null,
+    discoverEvents: null,
+    discoverReplays: null,
+    sequences: false,
+    extProc: null,
     keys: null,
     tlsCert: null,
     tlsKey: null,
@@ -55,7 +61,13 @@ export async function gatewayBefore(
   });
   const gateway = await startGateway(config, SILENT);
   started = gateway;
-  return { engines, url: gateway.url, socket, close: () => gateway.close() };
+  return {
+    engines,
+    url: gateway.url,
+    extProc: gateway.extProc,
+    socket,
+    close: () => gateway.close(),
+  };
 }
 
 const addressOf = (text: string): Address => ({ ...splitAddress(text), text });

@@ -106,6 +106,11 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
     gateway: {
       listen,
       lan: false,
+      discover: null,
+      discoverEvents: null,
+      discoverReplays: null,
+      sequences: false,
+      extProc: null,
       keys: null,
       tlsCert: null,
       tlsKey: null,

@@ -33,6 +33,8 @@ export class SimEngine {
   /** Completions are held until it resolves. */
   gate: Promise<void> = Promise.resolve();
   isHealthy = true;
+  /** Its events have the form of the API, with texts `t0 `, `t1 ` and their ids. */
+  hasChoices = false;
   /** Questions for the tokens of a prompt. */
   tokenized = 0;
   /** Takes what each completion leaves in the cache. */
@@ -116,7 +118,9 @@ export class SimEngine {
 
   async #stream(response: ServerResponse, fault: Fault): Promise<void> {
     for (let token = 0; token < this.tokens; token += 1) {
-      const event = `data: {"engine":"${this.name}","token":${token}}\n\n`;
+      const plain = `{"engine":"${this.name}","token":${token}}`;
+      const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
+      const event = `data: ${this.hasChoices ? choice : plain}\n\n`;
       const isBreaking = fault.startsWith("break") && token === 2;
       const text = isBreaking && fault === "break-mid-event" ? event.slice(0, 12) : event;
       await new Promise((resolve) => {
@@ -129,7 +133,8 @@ export class SimEngine {
   }
 }
 
-function tokensOf(prompt: string | readonly number[]): number[] {
+/** A token for each character. */
+export function tokensOf(prompt: string | readonly number[]): number[] {
   if (typeof prompt !== "string") return [...prompt];
   return Array.from(prompt, (character) => character.codePointAt(0)!);
 }

@@ -109,6 +109,26 @@ export class SimPublisher {
     if (events.length > 0) await this.publish(events, isLost);
   }
 
+  /** Says of a prompt's blocks that a vault holds them, or that none does any more. */
+  async tellVault(tokens: readonly number[], isHeld = true): Promise<void> {
+    const events: Wire[] = [];
+    let parent: bigint | null = null;
+    for (let at = 0; at + this.blockSize <= tokens.length; at += this.blockSize) {
+      const own = tokens.slice(at, at + this.blockSize);
+      const hash = this.#hashOf(parent, own, null);
+      const where = { medium: "STORAGE", group_idx: 0, locality: "REMOTE", ownership: "tierkv" };
+      const held = { parent_block_hash: parent, token_ids: own, block_size: this.blockSize };
+      events.push({
+        type: isHeld ? "BlockStored" : "BlockRemoved",
+        block_hashes: [hash],
+        ...(isHeld ? held : {}),
+        ...where,
+      });
+      parent = hash;
+    }
+    await this.publish(events);
+  }
+
   async clear(isLost = false): Promise<void> {
     this.blocks.clear();
     await this.publish([{ type: "AllBlocksCleared" }], isLost);

@@ -67,9 +67,9 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     packages: ["@msgpack/msgpack"],
   }),
   gateway: room({
-    rooms: ["cost", "pool"],
+    rooms: ["cost", "pool", "wire"],
     types: ["config"],
-    packages: ["undici", "prom-client", "@msgpack/msgpack"],
+    packages: ["undici", "prom-client", "@msgpack/msgpack", GRPC],
   }),
   exposition: room({ types: ["sidecar", "wire"] }),
   page: room({ types: ["sidecar"], packages: ["uplot"] }),
@@ -114,6 +114,7 @@ export const GATEWAY_ROOMS: readonly string[] = [
   "score",
   "counts",
   "front",
+  "picker",
 ];
 
 /** Modules of the Rust core, lowest first: each may use only those before it. */

@@ -14,6 +14,10 @@ import {
 import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 
+interface ServeOptions {
+  extProc?: string;
+}
+
 interface DrainOptions {
   wait?: true;
 }
@@ -26,6 +30,10 @@ export function addGateway({ program, action }: Registrar): void {
       "Serves the OpenAI API of all engines in [gateway] engines on one address: each request goes to the engine that the\n" +
         "preset puts first, answers pass byte for byte, and a request whose engine fails before its first byte goes to the\n" +
         "next. /v1/models shows the models of all; /health and /metrics are the gateway's own.",
+    )
+    .option(
+      "--ext-proc <address>",
+      "also tell Envoy at this address where requests go ([gateway] ext_proc)",
     )
     .addHelpText("after", "\nExample:\n  tierkv gateway --config /etc/tierkv/tierkv.toml")
     .action(action(serve));
@@ -48,9 +56,12 @@ export function addGateway({ program, action }: Registrar): void {
     .action(action(undrain));
 }
 
-async function serve(call: Call): Promise<number> {
-  const config = call.loadConfig();
-  if (config.gateway.engines.length === 0) throw noEngines(config);
+async function serve(call: Call<ServeOptions>): Promise<number> {
+  const { extProc: text } = call.options;
+  const where = { option: "--ext-proc", section: "gateway", name: "ext_proc" };
+  const config = call.loadConfig(text === undefined ? [] : [{ ...where, text }]);
+  const { engines: listed, discover, sequences } = config.gateway;
+  if (listed.length === 0 && discover === null && !sequences) throw noEngines(config);
   const { checkOpenFiles } = await import("../conditions.ts");
   checkOpenFiles();
   const logger = call.createLogger("gateway", config);
@@ -64,10 +75,11 @@ async function serve(call: Call): Promise<number> {
       timeoutMs: GATEWAY_START_MS,
       run: async () => {
         const gateway = await startGateway(config.gateway, logger);
-        const { url, preset } = gateway;
+        const { url, preset, extProc } = gateway;
         const { engines } = config.gateway;
-        logger.info({ url, preset, engines: engines.map(({ text }) => text) }, "gateway ready");
-        if (call.isJson) call.print({ event: "ready", url }, []);
+        const names = engines.map((engine) => engine.text);
+        logger.info({ url, preset, extProc, engines: names }, "gateway ready");
+        if (call.isJson) call.print({ event: "ready", url, extProc }, []);
         return gateway;
       },
     },
@@ -125,6 +137,7 @@ function show({ engine, state, reason, inFlight, models }: EngineStatus): string
 }
 
 function showWhole(engine: ShownEngine): string {
-  const { events, blocks } = engine;
-  return events === null ? show(engine) : `${show(engine)}  events: ${events}, ${blocks} blocks`;
+  const { events, blocks, vaultBlocks } = engine;
+  if (events === null) return show(engine);
+  return `${show(engine)}  events: ${events}, ${blocks} blocks, ${vaultBlocks} in vaults`;
 }

@@ -7,6 +7,8 @@ import type { BlockIndex } from "../index/index-of-blocks.ts";
 
 const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 
+export type FeedOf = (engine: Engine) => EventFeed | null;
+
 export class Figures {
   readonly #registry = new Registry();
   readonly #requests: Counter<"engine" | "code">;
@@ -17,7 +19,7 @@ export class Figures {
   readonly #firstByte: Histogram<"engine">;
 
   /** What stands in `fleet` is read when it is scraped. */
-  constructor(fleet: Fleet, feeds: readonly EventFeed[], index: BlockIndex) {
+  constructor(fleet: Fleet, feedOf: FeedOf, index: BlockIndex) {
     const registers = [this.#registry];
     const counter = <Label extends string>(
       name: string,
@@ -56,7 +58,7 @@ export class Figures {
       buckets: SECONDS,
       registers,
     });
-    for (const gauge of gaugesOf(fleet, feeds, index)) this.#registry.registerMetric(gauge);
+    for (const gauge of gaugesOf(fleet, feedOf, index)) this.#registry.registerMetric(gauge);
   }
 
   began(engine: string, code: number, seconds: number): void {
@@ -80,6 +82,15 @@ export class Figures {
     this.#gone.inc();
   }
 
+  /** An engine that left is shown no more: names that come and go would add up. */
+  async forget(engine: string): Promise<void> {
+    for (const counter of [this.#requests, this.#retries, this.#broken]) {
+      const { values } = await counter.get();
+      for (const { labels } of values) if (labels.engine === engine) counter.remove(labels);
+    }
+    this.#firstByte.remove({ engine });
+  }
+
   get contentType(): string {
     return this.#registry.contentType;
   }
@@ -91,11 +102,11 @@ export class Figures {
 }
 
 /** Read when they are scraped. */
-function gaugesOf(fleet: Fleet, feeds: readonly EventFeed[], index: BlockIndex): Gauge<"engine">[] {
+function gaugesOf(fleet: Fleet, feedOf: FeedOf, index: BlockIndex): Gauge[] {
   const perEngine = (
     name: string,
     help: string,
-    valueOf: (engine: Engine, at: number) => number,
+    valueOf: (engine: Engine) => number,
   ): Gauge<"engine"> =>
     new Gauge({
       name,
@@ -103,9 +114,9 @@ function gaugesOf(fleet: Fleet, feeds: readonly EventFeed[], index: BlockIndex):
       labelNames: ["engine"],
       registers: [],
       collect(): void {
-        for (const [at, engine] of fleet.engines.entries()) {
-          this.set({ engine: engine.name }, valueOf(engine, at));
-        }
+        // One that left is shown no more.
+        this.reset();
+        for (const engine of fleet.engines) this.set({ engine: engine.name }, valueOf(engine));
       },
     });
   return [
@@ -120,11 +131,9 @@ function gaugesOf(fleet: Fleet, feeds: readonly EventFeed[], index: BlockIndex):
     perEngine(
       "tierkv_gateway_events_live",
       "1 where nothing is missing in the engine's KV-cache events.",
-      (_engine, at) => (feeds[at]?.state === "live" ? 1 : 0),
+      (engine) => (feedOf(engine)?.state === "live" ? 1 : 0),
     ),
-    perEngine("tierkv_gateway_indexed_blocks", "Blocks that the engine told of.", (_engine, at) =>
-      index.blocks(at),
-    ),
+    blocksGauge(fleet, index),
     new Gauge<"engine">({
       name: "tierkv_gateway_waiting",
       help: "Requests that wait for an engine with room.",
@@ -134,4 +143,21 @@ function gaugesOf(fleet: Fleet, feeds: readonly EventFeed[], index: BlockIndex):
       },
     }),
   ];
+}
+
+function blocksGauge(fleet: Fleet, index: BlockIndex): Gauge {
+  return new Gauge({
+    name: "tierkv_gateway_indexed_blocks",
+    help: "Blocks that the engine told of: `tier` is `gpu` (its own memory) or `vault`.",
+    labelNames: ["engine", "tier"],
+    registers: [],
+    collect(): void {
+      this.reset();
+      for (const { name, slot } of fleet.engines) {
+        for (const tier of ["gpu", "vault"] as const) {
+          this.set({ engine: name, tier }, index.blocks(slot, tier));
+        }
+      }
+    },
+  });
 }

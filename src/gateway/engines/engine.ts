@@ -28,6 +28,10 @@ export interface EngineStatus {
 export class Engine {
   /** `host:port`. */
   readonly name: string;
+  /** Places it on the hash ring: what it registered as, else its name. */
+  readonly id: string;
+  /** Its place in tables of engines; free again once it was removed. */
+  readonly slot: number;
   readonly pool: Pool;
   readonly #inFlightMax: number;
   #down: string | null = "not asked yet";
@@ -35,8 +39,10 @@ export class Engine {
   isDraining = false;
   inFlight = 0;
 
-  constructor(name: string, inFlightMax: number) {
+  constructor(name: string, inFlightMax: number, slot = 0, id: string = name) {
     this.name = name;
+    this.slot = slot;
+    this.id = id;
     this.#inFlightMax = inFlightMax;
     this.pool = new Pool(`http://${name}`, {
       connections: inFlightMax + GATEWAY_SIDE_CONNECTIONS,

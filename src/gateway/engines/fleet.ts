@@ -1,6 +1,6 @@
 // Owns all engines: which may take a request, and the requests that wait until one has room.
 import { TierkvError } from "../../errors.ts";
-import { GATEWAY_WAITING_MAX } from "../../limits-gateway.ts";
+import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits-gateway.ts";
 import type { Logger } from "../../log.ts";
 import { Engine } from "./engine.ts";
 import type { EngineStatus, Model } from "./engine.ts";
@@ -27,18 +27,57 @@ interface Waiter {
 }
 
 export class Fleet {
-  readonly engines: readonly Engine[];
-  readonly #watches: ReadonlyMap<Engine, Health>;
+  readonly #options: FleetOptions;
+  readonly #engines: Engine[] = [];
+  readonly #watches = new Map<Engine, Health>();
   readonly #waitMs: number;
   readonly #waiting = new Set<Waiter>();
 
-  constructor({ engines, inFlightMax, waitMs, logger }: FleetOptions) {
-    this.engines = engines.map((name) => new Engine(name, inFlightMax));
-    this.#waitMs = waitMs;
+  /** Raised when an engine came or went. */
+  generation = 0;
+
+  constructor(options: FleetOptions) {
+    this.#options = options;
+    this.#waitMs = options.waitMs;
+    for (const name of options.engines) this.#place(name, name);
+  }
+
+  get engines(): readonly Engine[] {
+    return this.#engines;
+  }
+
+  /** One more engine, which gets requests once it answers; null: there are GATEWAY_ENGINES_MAX. */
+  add(name: string, id: string = name): Engine | null {
+    if (this.#engines.length >= GATEWAY_ENGINES_MAX) return null;
+    const engine = this.#place(name, id);
+    void this.#watches.get(engine)?.start();
+    return engine;
+  }
+
+  /** It gets no more requests; those it has are finished. */
+  async remove(engine: Engine): Promise<void> {
+    const at = this.#engines.indexOf(engine);
+    if (at < 0) return;
+    this.#engines.splice(at, 1);
+    this.generation += 1;
+    const watch = this.#watches.get(engine);
+    this.#watches.delete(engine);
+    this.#wake();
+    await watch?.close();
+    await engine.pool.close();
+  }
+
+  #place(name: string, id: string): Engine {
+    const { inFlightMax, logger } = this.#options;
+    const taken = new Set(this.#engines.map(({ slot }) => slot));
+    let slot = 0;
+    while (taken.has(slot)) slot += 1;
+    const engine = new Engine(name, inFlightMax, slot, id);
     const onChange = (): void => this.#wake();
-    this.#watches = new Map(
-      this.engines.map((engine) => [engine, new Health({ engine, logger, onChange })]),
-    );
+    this.#engines.push(engine);
+    this.#watches.set(engine, new Health({ engine, logger, onChange }));
+    this.generation += 1;
+    return engine;
   }
 
   get waiting(): number {

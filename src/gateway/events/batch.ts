@@ -10,16 +10,26 @@ export interface StoredBlock {
   extra: readonly string[];
 }
 
+/** Where blocks lie: in the engine's own memory, or in vaults that it may pull them from. */
+export type Tier = "gpu" | "vault";
+
 export type KvEvent =
   | {
       kind: "stored";
+      tier: Tier;
       parent: bigint | null;
       blockSize: number;
       blocks: StoredBlock[];
       group: number;
     }
-  | { kind: "removed"; hashes: bigint[]; group: number }
+  | { kind: "removed"; tier: Tier; hashes: bigint[]; group: number }
   | { kind: "cleared" };
+
+/** By vLLM's word; what lies elsewhere, such as in an engine's own offload, is not told by when it is gone. */
+const TIERS: ReadonlyMap<unknown, Tier> = new Map([
+  ["GPU", "gpu"],
+  ["STORAGE", "vault"],
+]);
 
 /** Fields in the order of the positional form, behind the tag. */
 const FIELDS: Readonly<Record<string, readonly string[]>> = {
@@ -48,7 +58,7 @@ const WHOLE: ReadonlySet<unknown> = new Set([
   "sink_full_attention",
 ]);
 
-/** Events of the GPU in the order they happened; throws for what is no batch. Unknown events and other media are left out. */
+/** Events of GPU and vaults in the order they happened; throws for what is no batch. Unknown events and other media are left out. */
 export function readBatch(payload: Uint8Array): KvEvent[] {
   const batch = decode(payload, { useBigInt64: true });
   if (!Array.isArray(batch) || !Array.isArray(batch[1])) throw new Error("no batch of events");
@@ -60,13 +70,13 @@ function readEvent(event: unknown): KvEvent[] {
   if (fields === null) return [];
   const { type } = fields;
   if (type === "AllBlocksCleared") return [{ kind: "cleared" }];
-  const { medium } = fields;
-  if (medium !== undefined && medium !== null && medium !== "GPU") return [];
+  const tier = TIERS.get(fields["medium"] ?? "GPU");
+  if (tier === undefined) return [];
   const hashes = listOf(fields["block_hashes"]).map(hashOf);
   const group = typeof fields["group_idx"] === "number" ? fields["group_idx"] : 0;
-  if (type === "BlockRemoved") return [{ kind: "removed", hashes, group }];
+  if (type === "BlockRemoved") return [{ kind: "removed", tier, hashes, group }];
   if (type !== "BlockStored" || !WHOLE.has(fields["kv_cache_spec_kind"])) return [];
-  return [storedOf(fields, hashes, group)];
+  return [storedOf(fields, tier, hashes, group)];
 }
 
 function fieldsOf(event: unknown): Record<string, unknown> | null {
@@ -79,7 +89,12 @@ function fieldsOf(event: unknown): Record<string, unknown> | null {
   return typeof event === "object" && event !== null ? { ...event } : null;
 }
 
-function storedOf(fields: Record<string, unknown>, hashes: bigint[], group: number): KvEvent {
+function storedOf(
+  fields: Record<string, unknown>,
+  tier: Tier,
+  hashes: bigint[],
+  group: number,
+): KvEvent {
   const blockSize = Number(fields["block_size"]);
   const tokens = listOf(fields["token_ids"]).map(Number);
   if (!(blockSize > 0) || tokens.length !== blockSize * hashes.length) {
@@ -98,7 +113,7 @@ function storedOf(fields: Record<string, unknown>, hashes: bigint[], group: numb
     };
   });
   const above = parent === null || parent === undefined ? null : hashOf(parent);
-  return { kind: "stored", parent: above, blockSize, blocks, group };
+  return { kind: "stored", tier, parent: above, blockSize, blocks, group };
 }
 
 /** Strings and numbers of a nested list, in order. */

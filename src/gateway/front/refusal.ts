@@ -35,18 +35,21 @@ export function errorBody(reason: Refused): string {
   return JSON.stringify({ error: { message, type, param: null, code } });
 }
 
+/** Headers of such an answer. */
+export function headersOf(reason: Refused): Record<string, string> {
+  const code = statusOf(reason);
+  return {
+    "content-type": "application/json",
+    ...(code === 429 || code === 503 ? { "retry-after": String(GATEWAY_RETRY_AFTER_S) } : {}),
+    ...(code === 401 ? { "www-authenticate": "Bearer" } : {}),
+  };
+}
+
 /** Answers with an error; a body that was not read ends the connection. */
 export function refuse(response: ServerResponse, reason: Refused): void {
-  const code = statusOf(reason);
-  const again =
-    code === 429 || code === 503 ? { "retry-after": String(GATEWAY_RETRY_AFTER_S) } : {};
   const isUnread = !response.req.complete;
-  response.writeHead(code, {
-    "content-type": "application/json",
-    ...again,
-    ...(code === 401 ? { "www-authenticate": "Bearer" } : {}),
-    ...(isUnread ? { connection: "close" } : {}),
-  });
+  const closing = isUnread ? { connection: "close" } : {};
+  response.writeHead(statusOf(reason), { ...headersOf(reason), ...closing });
   response.end(errorBody(reason), () => {
     if (isUnread) response.req.socket.destroySoon();
   });

@@ -12,21 +12,21 @@ import {
   GATEWAY_REQUEST_MS,
 } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
-import { sessionOf } from "../score/ring.ts";
-import { BodyBudget, modelOf, parseBody, readBody } from "./body.ts";
+import { readBody } from "./body.ts";
+import type { BodyBudget } from "./body.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding } from "./forward.ts";
-import { withTenant } from "./keys.ts";
-import type { KeyHolder, Keys } from "./keys.ts";
+import type { Keys } from "./keys.ts";
+import { holderOf, readingOf } from "./reading.ts";
+import type { Holder } from "./reading.ts";
 import { refuse } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
+import { answerSequence } from "./sequences.ts";
+import type { Registry } from "./sequences.ts";
 
 /** What clients of an engine call; the rest (`/sleep`, `/reset_prefix_cache`, ...) is for who runs one engine. */
-const PASSED =
+export const PASSED: RegExp =
   /^\/(?:v1\/|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
-
-/** Where nobody is asked for a key. */
-const ANYBODY = Symbol("anybody");
 
 export interface FrontOptions extends Forwarding {
   listen: { readonly host: string; readonly port: number };
@@ -34,6 +34,9 @@ export interface FrontOptions extends Forwarding {
   keys: Keys | null;
   /** PEM; null: no TLS. */
   tls: { readonly cert: string; readonly key: string } | null;
+  budget: BodyBudget;
+  /** null: the API by sequences is not served. */
+  registry: Registry | null;
 }
 
 export interface Front extends Running {
@@ -43,7 +46,7 @@ export interface Front extends Running {
 
 /** Serves until closed; open answers are finished then, for GATEWAY_DRAIN_MS. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
 export async function startFront(options: FrontOptions): Promise<Front> {
-  const budget = new BodyBudget();
+  const { budget } = options;
   const state = { isClosing: false };
   const limits = {
     maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
@@ -85,9 +88,10 @@ async function answer(
   const path = (request.url ?? "/").replace(/\?.*$/, "");
   const isGet = request.method === "GET";
   if (isGet && path === "/health") return sayHealth(response, options);
-  const holder = options.keys === null ? ANYBODY : options.keys.holderOf(request.headers);
+  const holder = holderOf(options.keys, request.headers);
   if (holder === null) return refuseCounted(response, "no_key", options);
-  if (isGet && (await answerOurselves(path, response, options))) return;
+  const isOurs = isGet && (await answerOurselves(path, response, options));
+  if (isOurs || (await answerSequences(request, response, { path, holder }, options))) return;
   if (!PASSED.test(path)) return refuseCounted(response, "no_path", options);
   const bytes = await readBody(request, budget);
   if (bytes === "gone") return options.figures.gone();
@@ -102,9 +106,22 @@ async function answer(
   }
 }
 
+/** False: such paths are not served. */
+async function answerSequences(
+  request: IncomingMessage,
+  response: ServerResponse,
+  { path, holder }: { path: string; holder: Holder },
+  options: FrontOptions,
+): Promise<boolean> {
+  const { registry } = options;
+  if (registry === null) return false;
+  const tenant = typeof holder === "symbol" ? null : holder.tenant;
+  return answerSequence(request, response, path, { ...options, registry, tenant });
+}
+
 interface Arrived {
   bytes: Buffer;
-  holder: KeyHolder | typeof ANYBODY;
+  holder: Holder;
   path: string;
   arrivedMs: number;
 }
@@ -115,16 +132,14 @@ async function pass(
   { bytes, holder, path, arrivedMs }: Arrived,
   options: FrontOptions,
 ): Promise<void> {
-  const type = request.headers["content-type"];
-  const given = { bytes, parsed: parseBody(bytes, type) };
-  const body = holder === ANYBODY ? given : withTenant(given, holder, type);
-  if (body === null) return refuseCounted(response, "no_json", options);
-  const model = modelOf(body.parsed);
-  const session = sessionOf(request.headers, body.parsed);
-  const choice = await options.router.choose({ path, body: body.parsed, model, session });
-  const ownHeaders = holder === ANYBODY ? [] : ["authorization"];
-  const about = { model, choice, ownHeaders, arrivedMs };
-  await forward({ request, response, body: body.bytes, ...about }, options);
+  const reading = readingOf(bytes, path, request.headers, holder);
+  if (reading === null) return refuseCounted(response, "no_json", options);
+  const { asked, ownHeaders, bytes: body } = reading;
+  const choice = await options.router.choose(asked);
+  await forward(
+    { request, response, body, model: asked.model, choice, ownHeaders, arrivedMs },
+    options,
+  );
 }
 
 function sayHealth(response: ServerResponse, { fleet }: Forwarding): void {

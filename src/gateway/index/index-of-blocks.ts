@@ -1,18 +1,25 @@
 // Owns which engine holds which block, as its events tell: never a block that an engine has told of removing, bounded by dropping the oldest.
 import { GATEWAY_INDEX_BLOCKS_MAX, GATEWAY_SPECULATION_MS } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
-import type { KvEvent } from "../events/batch.ts";
+import type { KvEvent, Tier } from "../events/batch.ts";
 import { nameOf, ROOT } from "./chain.ts";
 import type { BlockName } from "./chain.ts";
+
+/** What one engine told of one tier. */
+interface Shelf {
+  /** Its own name of a block to ours, oldest first. */
+  names: Map<bigint, BlockName>;
+  /** Groups of which blocks were stored: a removal in another says nothing. */
+  groups: Set<number>;
+}
 
 /** What one engine told. */
 interface Holding {
   /** Bit of this engine. */
   bit: number;
-  /** Its own name of a block to ours, oldest first. */
-  names: Map<bigint, BlockName>;
-  /** Groups of which blocks were stored: a removal in another says nothing. */
-  groups: Set<number>;
+  shelves: Readonly<Record<Tier, Shelf>>;
+  /** It told of a vault since its events are followed: so it can pull. */
+  pulls: boolean;
   blockSize: number | null;
   /** Events whose parent was not known: their blocks cannot be named. */
   orphans: number;
@@ -25,7 +32,11 @@ interface Guess {
 }
 
 export class BlockIndex {
-  readonly #bits = new Map<BlockName, number>();
+  /** Engines that told of a block, by tier. */
+  readonly #bits: Readonly<Record<Tier, Map<BlockName, number>>> = {
+    gpu: new Map(),
+    vault: new Map(),
+  };
   readonly #holdings: readonly Holding[];
   readonly #blocksMax: number;
   /** Blocks of requests that were just sent: their events come with the engine's next step. */
@@ -35,17 +46,17 @@ export class BlockIndex {
     this.#blocksMax = Math.max(1, Math.floor(blocksMax / Math.max(1, engines)));
     this.#holdings = Array.from({ length: engines }, (_none, at) => ({
       bit: 2 ** at,
-      names: new Map(),
-      groups: new Set(),
+      shelves: { gpu: newShelf(), vault: newShelf() },
+      pulls: false,
       blockSize: null,
       orphans: 0,
       isTrusted: false,
     }));
   }
 
-  /** Blocks an engine is known to hold. */
-  blocks(engine: number): number {
-    return this.#of(engine).names.size;
+  /** Blocks that an engine told of. */
+  blocks(engine: number, tier: Tier = "gpu"): number {
+    return this.#of(engine).shelves[tier].names.size;
   }
 
   orphans(engine: number): number {
@@ -65,16 +76,18 @@ export class BlockIndex {
 
   apply(engine: number, event: KvEvent): void {
     const holding = this.#of(engine);
-    if (event.kind === "cleared") this.clear(engine);
-    else if (event.kind === "removed") remove(holding, event, (name) => this.#drop(holding, name));
+    // An engine that empties its own memory says nothing of vaults.
+    if (event.kind === "cleared") this.#empty(holding, "gpu");
+    else if (event.kind === "removed") this.#remove(holding, event);
     else this.#store(holding, event);
   }
 
+  /** Nothing that it told is believed any more. */
   clear(engine: number): void {
     const holding = this.#of(engine);
-    for (const name of holding.names.values()) this.#drop(holding, name);
-    holding.names.clear();
-    holding.groups.clear();
+    this.#empty(holding, "gpu");
+    this.#empty(holding, "vault");
+    holding.pulls = false;
   }
 
   /** These blocks of a prompt are computed there now, or will be in a moment. */
@@ -93,7 +106,7 @@ export class BlockIndex {
     }
   }
 
-  /** How many blocks from the first on each engine holds. */
+  /** How many blocks from the first on each engine holds itself. */
   prefixes(names: readonly BlockName[]): number[] {
     const found = this.#holdings.map(() => 0);
     const note = (engines: number, depth: number): void => {
@@ -102,17 +115,47 @@ export class BlockIndex {
       }
     };
     const now = nowMs();
-    let trusted = 0;
-    for (const { bit, isTrusted } of this.#holdings) if (isTrusted) trusted |= bit;
+    const trusted = this.#trusted(() => true);
+    const { gpu } = this.#bits;
     let holders = -1;
     for (const [depth, name] of names.entries()) {
-      const next = holders & (((this.#bits.get(name) ?? 0) & trusted) | this.#guessed(name, now));
+      const next = holders & (((gpu.get(name) ?? 0) & trusted) | this.#guessed(name, now));
       if (next !== holders) note(holders & ~next, depth);
       holders = next;
       if (holders === 0) return found;
     }
     note(holders, names.length);
     return found;
+  }
+
+  /**
+   * How many blocks from the first on each engine has once it pulled what vaults hold behind its own (`held`, by engine). What
+   * one of the `peers`, engines of the same model, told of a vault can be pulled by each that told of a vault itself.
+   */
+  reach(
+    names: readonly BlockName[],
+    held: readonly number[],
+    peers: ReadonlySet<number>,
+  ): number[] {
+    const pullers = this.#holdings.map(({ pulls }, engine) => pulls && peers.has(engine));
+    const from = Math.min(names.length, ...held.filter((_depth, engine) => pullers[engine]));
+    const tellers = this.#trusted((engine) => peers.has(engine));
+    const { vault } = this.#bits;
+    /** Where the run of blocks in vaults ends, by the block it is looked at from. */
+    const ends = new Map<number, number>([[names.length, names.length]]);
+    for (let at = names.length - 1; at >= from; at -= 1) {
+      const isThere = ((vault.get(names[at] ?? 0) ?? 0) & tellers) !== 0;
+      ends.set(at, isThere ? (ends.get(at + 1) ?? at) : at);
+    }
+    return held.map((depth, engine) => (pullers[engine] ? (ends.get(depth) ?? depth) : depth));
+  }
+
+  #trusted(isMeant: (engine: number) => boolean): number {
+    let bits = 0;
+    for (const [engine, { bit, isTrusted }] of this.#holdings.entries()) {
+      if (isTrusted && isMeant(engine)) bits |= bit;
+    }
+    return bits;
   }
 
   #guessed(name: BlockName, now: number): number {
@@ -122,35 +165,63 @@ export class BlockIndex {
   }
 
   #store(holding: Holding, event: Extract<KvEvent, { kind: "stored" }>): void {
-    let parent = event.parent === null ? ROOT : holding.names.get(event.parent);
+    const { gpu, vault } = holding.shelves;
+    const { tier } = event;
+    let parent =
+      event.parent === null ? ROOT : (gpu.names.get(event.parent) ?? vault.names.get(event.parent));
+    if (tier === "vault") holding.pulls = true;
     if (parent === undefined) {
       holding.orphans += 1;
       return;
     }
+    const { names, groups } = holding.shelves[tier];
+    const bits = this.#bits[tier];
     holding.blockSize = event.blockSize;
-    holding.groups.add(event.group);
+    groups.add(event.group);
     for (const { hash, tokens, extra } of event.blocks) {
       parent = nameOf(parent, tokens, extra);
-      const before = holding.names.get(hash);
-      if (before !== undefined && before !== parent) this.#drop(holding, before);
-      holding.names.set(hash, parent);
-      this.#bits.set(parent, (this.#bits.get(parent) ?? 0) | holding.bit);
+      const before = names.get(hash);
+      if (before !== undefined && before !== parent) this.#drop(holding, tier, before);
+      names.set(hash, parent);
+      bits.set(parent, (bits.get(parent) ?? 0) | holding.bit);
     }
-    this.#makeRoom(holding);
+    this.#makeRoom(holding, tier);
   }
 
-  #makeRoom(holding: Holding): void {
-    for (const [hash, name] of holding.names) {
-      if (holding.names.size <= this.#blocksMax) return;
-      holding.names.delete(hash);
-      this.#drop(holding, name);
+  #remove(holding: Holding, event: Extract<KvEvent, { kind: "removed" }>): void {
+    const { tier } = event;
+    const { names, groups } = holding.shelves[tier];
+    if (!groups.has(event.group)) return;
+    for (const hash of event.hashes) {
+      const name = names.get(hash);
+      if (name === undefined) continue;
+      names.delete(hash);
+      this.#drop(holding, tier, name);
     }
   }
 
-  #drop(holding: Holding, name: BlockName): void {
-    const bits = (this.#bits.get(name) ?? 0) & ~holding.bit;
-    if (bits === 0) this.#bits.delete(name);
-    else this.#bits.set(name, bits);
+  #empty(holding: Holding, tier: Tier): void {
+    const { names, groups } = holding.shelves[tier];
+    for (const name of names.values()) this.#drop(holding, tier, name);
+    names.clear();
+    groups.clear();
+  }
+
+  /** Both tiers together have a bound, and the one that grows gives way. */
+  #makeRoom({ bit, shelves }: Holding, tier: Tier): void {
+    const { names } = shelves[tier];
+    for (const [hash, name] of names) {
+      if (shelves.gpu.names.size + shelves.vault.names.size <= this.#blocksMax) return;
+      names.delete(hash);
+      this.#drop({ bit }, tier, name);
+    }
+  }
+
+  #drop({ bit }: Pick<Holding, "bit">, tier: Tier, name: BlockName): void {
+    const all = this.#bits[tier];
+    const bits = (all.get(name) ?? 0) & ~bit;
+    if (bits === 0) all.delete(name);
+    else all.set(name, bits);
   }
 
   #of(engine: number): Holding {
@@ -160,16 +231,6 @@ export class BlockIndex {
   }
 }
 
-function remove(
-  holding: Holding,
-  event: Extract<KvEvent, { kind: "removed" }>,
-  drop: (name: BlockName) => void,
-): void {
-  if (!holding.groups.has(event.group)) return;
-  for (const hash of event.hashes) {
-    const name = holding.names.get(hash);
-    if (name === undefined) continue;
-    holding.names.delete(hash);
-    drop(name);
-  }
+function newShelf(): Shelf {
+  return { names: new Map(), groups: new Set() };
 }

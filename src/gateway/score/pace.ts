@@ -1,12 +1,32 @@
-// Owns what is known of one engine's time to a first token: what computing prompts takes there, and what waits before a new one.
+// Owns what is known of one engine's time to a first token: what computing prompts and pulling them from vaults take there, and what waits.
+import { Fit } from "../../cost/fit.ts";
 import { Prefill } from "../../cost/prefill.ts";
-import { GATEWAY_PREFILL_TOKENS_PER_S } from "../../limits-gateway.ts";
+import {
+  GATEWAY_PREFILL_TOKENS_PER_S,
+  GATEWAY_PULL_MS_MIN,
+  GATEWAY_PULL_SHARE,
+} from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
+
+/** Tokens of a prompt: all, those in the engine's own cache from the first on, and those there with vaults' behind them. */
+export interface Span {
+  tokens: number;
+  held: number;
+  reach: number;
+}
+
+/** How a prompt comes to its first token at one engine. */
+export interface Way {
+  /** Tokens that are pulled from vaults; the rest behind them is computed. */
+  pulled: number;
+  /** Milliseconds until computing begins: what was sent before is computed, and what is pulled is there. */
+  waitMs: number;
+  computeMs: number;
+}
 
 /** A prompt that the engine has not begun to answer. */
 export interface Computing {
-  from: number;
-  to: number;
+  span: Span;
   sentMs: number;
   /** When it should be done, after all that was sent before. */
   doneMs: number;
@@ -17,6 +37,8 @@ export interface Computing {
 /** Learns from answers that are streamed; counts what is sent at once, so that a burst sees itself. */
 export class Pace {
   readonly #prefill = new Prefill();
+  /** Seconds by [1, tokens] that vaults gave, whether the engine pulled them or found computing quicker. */
+  readonly #pull = new Fit(2, 0);
   readonly #open = new Set<Computing>();
 
   /** Prompts that are computed or wait for it. */
@@ -37,12 +59,33 @@ export class Pace {
     return 1000 * (seconds ?? (to - from) / GATEWAY_PREFILL_TOKENS_PER_S);
   }
 
-  sent(from: number, to: number): Computing {
-    const now = nowMs();
+  /** Milliseconds to pull the tokens from..to. Before it was measured it is hoped to win, so that it is tried. */
+  pullMs(from: number, to: number): number {
+    const seconds = this.#pull.predict([1, to - from]);
+    if (seconds !== null) return 1000 * seconds;
+    return GATEWAY_PULL_MS_MIN + GATEWAY_PULL_SHARE * this.computeMs(from, to);
+  }
+
+  /** What costs least: computing behind its own cache, or pulling first. `behind`: prompts that computing delays, too. */
+  wayOf({ tokens, held, reach }: Span, behind = 0): Way {
+    const queueMs = this.queueMs();
+    const alone = { pulled: 0, waitMs: queueMs, computeMs: this.computeMs(held, tokens) };
+    if (reach <= held) return alone;
+    const pulling = {
+      pulled: reach - held,
+      // Other prompts are computed while its blocks come.
+      waitMs: Math.max(queueMs, this.pullMs(held, reach)),
+      computeMs: this.computeMs(reach, tokens),
+    };
+    return costOf(pulling, behind) < costOf(alone, behind) ? pulling : alone;
+  }
+
+  sent(span: Span): Computing {
+    const sentMs = nowMs();
     const isAlone = this.#open.size === 0;
     for (const other of this.#open) other.isAlone = false;
-    const doneMs = now + this.queueMs(now) + this.computeMs(from, to);
-    const computing = { from, to, sentMs: now, doneMs, isAlone };
+    const { waitMs, computeMs } = this.wayOf(span);
+    const computing = { span, sentMs, doneMs: sentMs + waitMs + computeMs, isAlone };
     this.#open.add(computing);
     return computing;
   }
@@ -50,13 +93,26 @@ export class Pace {
   /** `isMeasured`: the answer's first byte came with its first token. */
   begun(computing: Computing, isMeasured: boolean): void {
     this.left(computing);
-    const { from, to, sentMs, isAlone } = computing;
+    const { span, sentMs, isAlone } = computing;
+    const { tokens, held, reach } = span;
     if (!isMeasured || !isAlone) return;
-    const attended = (to * to - from * from) / 2;
-    this.#prefill.learn({ tokens: to - from, attended, seconds: (nowMs() - sentMs) / 1000 });
+    const seconds = (nowMs() - sentMs) / 1000;
+    if (reach === held) {
+      const attended = (tokens * tokens - held * held) / 2;
+      this.#prefill.learn({ tokens: tokens - held, attended, seconds });
+      return;
+    }
+    const computeS = this.#prefill.seconds(reach, tokens);
+    if (computeS === null) return;
+    this.#pull.add([1, reach - held], Math.max(seconds - computeS, GATEWAY_PULL_MS_MIN / 1000));
   }
 
   left(computing: Computing): void {
     this.#open.delete(computing);
   }
+}
+
+/** Milliseconds until the first token, and those that others wait longer. */
+export function costOf({ waitMs, computeMs }: Way, behind = 0): number {
+  return waitMs + computeMs * (1 + behind);
 }

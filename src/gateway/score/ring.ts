@@ -3,12 +3,12 @@ import { Ring } from "../../pool/ring.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 
-/** Positions of all engines, made once: an engine that is away keeps its own, and its sessions return to it. */
+/** Positions of all engines: one that is away keeps its own, and its sessions return to it. */
 export class SessionRing {
   readonly #ring: Ring<Engine>;
 
   constructor(engines: readonly Engine[]) {
-    this.#ring = new Ring(engines.map((engine) => ({ name: engine.name, node: engine })));
+    this.#ring = new Ring(engines.map((engine) => ({ name: engine.id, node: engine })));
   }
 
   /** The session's owner first, then who would own it without that one, and so on. */

@@ -7,8 +7,8 @@ import type { BlockName } from "../index/chain.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
 import { promptOf } from "../tokens/tokenizer.ts";
 import type { Prompt, Tokenizer } from "../tokens/tokenizer.ts";
-import { Pace } from "./pace.ts";
-import type { Computing } from "./pace.ts";
+import { costOf, Pace } from "./pace.ts";
+import type { Computing, Span } from "./pace.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
 import { SessionRing } from "./ring.ts";
 
@@ -46,24 +46,27 @@ export interface RouterOptions {
 
 interface Known {
   tokens: number;
-  /** Of the prompt, from the first on, by engine. */
-  hits: ReadonlyMap<Engine, number>;
+  /** By engine; one that is not there has nothing that is known. */
+  spans: ReadonlyMap<Engine, Span>;
   /** By the size of a block. */
   names: ReadonlyMap<number, readonly BlockName[]>;
 }
 
-const NOTHING: Known = { tokens: 0, hits: new Map(), names: new Map() };
+const NOTHING: Known = { tokens: 0, spans: new Map(), names: new Map() };
+
+const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
+  spans.get(engine) ?? { tokens, held: 0, reach: 0 };
 
 export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
-  readonly #ring: SessionRing;
-  readonly #paces: ReadonlyMap<Engine, Pace>;
+  readonly #paces = new WeakMap<Engine, Pace>();
+  #ring = new SessionRing([]);
+  /** Of the fleet, when the ring was made. */
+  #ringOf = 0;
 
   constructor(options: RouterOptions) {
     this.#options = options;
-    this.#ring = new SessionRing(options.fleet.engines);
-    this.#paces = new Map(options.fleet.engines.map((engine) => [engine, new Pace()]));
   }
 
   async choose(asked: Asked): Promise<Choice> {
@@ -76,6 +79,20 @@ export class Router {
     };
   }
 
+  /** The engines of a session, its owner on the ring first. */
+  orderOf(session: string): Order {
+    const { fleet } = this.#options;
+    if (this.#ringOf !== fleet.generation) this.#ring = new SessionRing(fleet.engines);
+    this.#ringOf = fleet.generation;
+    return this.#ring.orderOf(session);
+  }
+
+  #paceOf(engine: Engine): Pace {
+    const pace = this.#paces.get(engine) ?? new Pace();
+    this.#paces.set(engine, pace);
+    return pace;
+  }
+
   #orderOf(known: Known, session: string | null): Order {
     const { preset } = this.#options;
     switch (preset) {
@@ -84,15 +101,15 @@ export class Router {
       case "least-load":
         return leastLoad;
       case "ring":
-        return session === null ? leastLoad : this.#ring.orderOf(session);
+        return session === null ? leastLoad : this.orderOf(session);
       case "prefix-weighted":
         return known.tokens === 0
           ? leastLoad
-          : prefixWeighted((engine) => (known.hits.get(engine) ?? 0) / known.tokens);
+          : prefixWeighted((engine) => spanAt(known, engine).held / known.tokens);
       case "earliest-token":
         return soonest(
           (engine) => this.#costMs(engine, known),
-          (engine) => known.hits.get(engine) ?? 0,
+          (engine) => spanAt(known, engine).held,
         );
       default:
         return preset satisfies never;
@@ -104,39 +121,31 @@ export class Router {
    * wait now on average. A busy fleet so spares work, where each request alone would flee to the shortest queue.
    */
   #costMs(engine: Engine, known: Known): number {
-    const pace = this.#paces.get(engine);
-    if (pace === undefined) return 0;
+    const { engines } = this.#options.fleet;
     let prompts = 0;
-    for (const each of this.#paces.values()) prompts += each.prompts;
-    const behind = prompts / this.#paces.size;
-    const computeMs = pace.computeMs(known.hits.get(engine) ?? 0, known.tokens);
-    return pace.queueMs() + computeMs * (1 + behind);
-  }
-
-  #predictMs(engine: Engine, { tokens, hits }: Known): number {
-    const pace = this.#paces.get(engine);
-    if (pace === undefined) return 0;
-    return pace.queueMs() + pace.computeMs(hits.get(engine) ?? 0, tokens);
+    for (const each of engines) prompts += this.#paceOf(each).prompts;
+    const behind = prompts / Math.max(1, engines.length);
+    return costOf(this.#paceOf(engine).wayOf(spanAt(known, engine), behind), behind);
   }
 
   #send(engine: Engine, known: Known): Sent {
-    const { preset, fleet, index } = this.#options;
-    const at = fleet.engines.indexOf(engine);
-    const hit = known.hits.get(engine) ?? 0;
-    const predictedMs = this.#predictMs(engine, known);
-    const size = index.blockSize(at);
-    if (size !== null) index.guess(at, known.names.get(size) ?? []);
-    const pace = this.#paces.get(engine);
-    const computing: Computing | undefined =
-      known.tokens === 0 ? undefined : pace?.sent(hit, known.tokens);
+    const { preset, index } = this.#options;
+    const { slot } = engine;
+    const span = spanAt(known, engine);
+    const pace = this.#paceOf(engine);
+    const way = pace.wayOf(span);
+    const size = index.blockSize(slot);
+    if (size !== null) index.guess(slot, known.names.get(size) ?? []);
+    const computing: Computing | null = known.tokens === 0 ? null : pace.sent(span);
     const told = {
-      "x-tierkv-hit-tokens": `${hit}/${known.tokens}`,
-      "x-tierkv-predicted-ttft-ms": predictedMs.toFixed(1),
+      "x-tierkv-hit-tokens": `${span.held}/${known.tokens}`,
+      "x-tierkv-vault-tokens": String(way.pulled),
+      "x-tierkv-predicted-ttft-ms": costOf(way).toFixed(1),
     };
     return {
-      begun: (isStream) => computing && pace?.begun(computing, isStream),
-      ended: () => computing && pace?.left(computing),
-      receipt: { "x-tierkv-preset": preset, ...(computing === undefined ? {} : told) },
+      begun: (isStream) => computing && pace.begun(computing, isStream),
+      ended: () => computing && pace.left(computing),
+      receipt: { "x-tierkv-preset": preset, ...(computing === null ? {} : told) },
     };
   }
 
@@ -157,25 +166,31 @@ export class Router {
     );
     const everywhere = adapter === undefined ? [] : [adapter.id];
     const names = new Map<number, readonly BlockName[]>();
-    const hits = new Map<Engine, number>();
-    for (const [at, engine] of fleet.engines.entries()) {
-      const size = index.blockSize(at);
+    const spans = new Map<Engine, Span>();
+    const sizeOf = ({ slot }: Engine): number | null => index.blockSize(slot);
+    for (const size of new Set(fleet.engines.map(sizeOf))) {
       if (size === null) continue;
-      const own = names.get(size) ?? namesOf(tokens, size, everywhere, prompt.salt);
-      if (!names.has(size)) names.set(size, own);
-      hits.set(engine, 0);
-    }
-    for (const [size, own] of names) {
-      for (const [at, blocks] of index.prefixes(own).entries()) {
-        const engine = fleet.engines[at];
-        // The last token is always computed, and with it its block.
-        const most = Math.floor((tokens.length - 1) / size);
-        if (engine !== undefined && index.blockSize(at) === size) {
-          hits.set(engine, Math.min(blocks, most) * size);
-        }
+      const engines = fleet.engines.filter((engine) => sizeOf(engine) === size);
+      const own = namesOf(tokens, size, everywhere, prompt.salt);
+      names.set(size, own);
+      const held = index.prefixes(own);
+      // Blocks of one size and model: what one of these engines saved, another can pull.
+      const peers = new Set(
+        engines.filter((engine) => engine.serves(prompt.model)).map(({ slot }) => slot),
+      );
+      const reach = index.reach(own, held, peers);
+      // The last token is always computed, and with it its block.
+      const most = Math.floor((tokens.length - 1) / size);
+      for (const engine of engines) {
+        const tokensOf = (blocks = 0): number => Math.min(blocks, most) * size;
+        spans.set(engine, {
+          tokens: tokens.length,
+          held: tokensOf(held[engine.slot]),
+          reach: tokensOf(reach[engine.slot]),
+        });
       }
     }
-    return { tokens: tokens.length, hits, names };
+    return { tokens: tokens.length, spans, names };
   }
 }
 

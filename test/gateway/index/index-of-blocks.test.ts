@@ -1,17 +1,31 @@
 // Owns the proof of the index's own rules: unknown parents, windows, its bound, and guesses.
 import { expect, test } from "vitest";
-import type { KvEvent } from "../../../src/gateway/events/batch.ts";
+import type { KvEvent, Tier } from "../../../src/gateway/events/batch.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 
-const stored = (hash: bigint, parent: bigint | null, tokens: number[], group = 0): KvEvent => ({
+const stored = (
+  hash: bigint,
+  parent: bigint | null,
+  tokens: number[],
+  group = 0,
+  tier: Tier = "gpu",
+): KvEvent => ({
   kind: "stored",
+  tier,
   parent,
   blockSize: 2,
   blocks: [{ hash, tokens, extra: [] }],
   group,
 });
-const removed = (hash: bigint, group = 0): KvEvent => ({ kind: "removed", hashes: [hash], group });
+const removed = (hash: bigint, group = 0, tier: Tier = "gpu"): KvEvent => ({
+  kind: "removed",
+  tier,
+  hashes: [hash],
+  group,
+});
+const vaulted = (hash: bigint, parent: bigint | null, tokens: number[]): KvEvent =>
+  stored(hash, parent, tokens, 0, "vault");
 const NAMES = namesOf([1, 2, 3, 4, 5, 6], 2, [], null);
 
 function index(engines = 2, blocksMax = 100): BlockIndex {
@@ -83,4 +97,50 @@ test("what was just sent is believed for a while, also without trust", () => {
   const known = new BlockIndex(2);
   known.guess(1, NAMES);
   expect(known.prefixes(NAMES)).toEqual([0, 3]);
+});
+
+const ALL: ReadonlySet<number> = new Set([0, 1, 2]);
+const reach = (known: BlockIndex, peers = ALL): number[] =>
+  known.reach(NAMES, known.prefixes(NAMES), peers);
+
+test("an engine that told of vaults can pull what another one saved, behind its own blocks", () => {
+  const known = index(3);
+  known.apply(0, vaulted(1n, null, [1, 2]));
+  known.apply(0, vaulted(2n, 1n, [3, 4]));
+  expect([known.prefixes(NAMES), reach(known)]).toEqual([
+    [0, 0, 0],
+    [2, 0, 0],
+  ]);
+  known.apply(1, stored(7n, null, [1, 2]));
+  expect(reach(known)).toEqual([2, 1, 0]);
+  known.apply(1, vaulted(9n, null, [8, 8]));
+  expect(reach(known)).toEqual([2, 2, 0]);
+  // Engines of another model have nothing for each other.
+  expect(reach(known, new Set([1, 2]))).toEqual([0, 1, 0]);
+  known.apply(1, stored(8n, 7n, [3, 4]));
+  known.apply(0, vaulted(3n, 2n, [5, 6]));
+  known.apply(0, removed(1n, 0, "vault"));
+  // What lies before its own blocks' end need not be in a vault.
+  expect(reach(known)).toEqual([0, 3, 0]);
+});
+
+test("an engine that empties its memory leaves what vaults hold; one whose events are lost can pull nothing", () => {
+  const known = index(3);
+  for (const event of [stored(1n, null, [1, 2]), vaulted(1n, null, [1, 2])]) known.apply(0, event);
+  known.apply(0, { kind: "cleared" });
+  expect([known.blocks(0), known.blocks(0, "vault")]).toEqual([0, 1]);
+  expect(reach(known)).toEqual([1, 0, 0]);
+  known.apply(1, vaulted(9n, null, [8, 8]));
+  known.trust(0, false);
+  expect(reach(known)).toEqual([0, 0, 0]);
+  known.trust(0, true);
+  known.clear(1);
+  expect(reach(known)).toEqual([1, 0, 0]);
+});
+
+test("blocks in vaults and its own share an engine's bound", () => {
+  const known = index(2, 6);
+  known.apply(0, vaulted(100n, null, [1, 2]));
+  for (let n = 0; n < 10; n += 1) known.apply(0, stored(BigInt(n), null, [n, n]));
+  expect([known.blocks(0), known.blocks(0, "vault")]).toEqual([2, 1]);
 });

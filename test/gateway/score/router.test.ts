@@ -3,6 +3,7 @@ import { expect, onTestFinished, test } from "vitest";
 import type { Preset } from "../../../src/config/config.ts";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
+import { tokensOf } from "../../support/sim-engine.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
 interface Known extends Scene {
@@ -10,23 +11,25 @@ interface Known extends Scene {
   ask(prompt: string, more?: object): Promise<Answer & { by: string; hit: string }>;
 }
 
-/** Two engines that publish what completions leave in their caches. */
-async function knowing(preset: Preset | null): Promise<Known> {
-  const publishers = [
-    await new SimPublisher({ blockSize: 16 }).start(),
-    await new SimPublisher({ blockSize: 16 }).start(),
-  ];
+/** Engines that publish what completions leave in their caches. */
+async function knowing(preset: Preset | null, count = 2): Promise<Known> {
+  const publishers = await Promise.all(
+    Array.from({ length: count }, () => new SimPublisher({ blockSize: 16 }).start()),
+  );
   onTestFinished(() => {
     for (const publisher of publishers) publisher.stop();
   });
-  const scene = await gatewayBefore([["m"], ["m"]], { preset }, publishers);
+  const scene = await gatewayBefore(
+    publishers.map(() => ["m"]),
+    { preset },
+    publishers,
+  );
   for (const [at, engine] of scene.engines.entries()) {
     engine.onPrompt = (tokens) => publishers[at]!.take(tokens);
   }
-  await until(async () => (await call(scene.url, "/metrics")).text.split("_live{").length === 3);
   await until(async () => {
     const { text } = await call(scene.url, "/metrics");
-    return [...text.matchAll(/events_live\{.*\} 1$/gm)].length === 2;
+    return [...text.matchAll(/events_live\{.*\} 1$/gm)].length === count;
   });
   const ask = async (prompt: string, more: object = {}): ReturnType<Known["ask"]> => {
     const body = JSON.stringify({ model: "m", prompt, stream: true, ...more });
@@ -45,7 +48,9 @@ async function heard({ url, publishers }: Known): Promise<void> {
   await until(async () => {
     for (const publisher of publishers) await publisher.publish([]);
     const metrics = (await call(url, "/metrics")).text;
-    const blocks = [...metrics.matchAll(/indexed_blocks\{.*\} (\d+)$/gm)].map(([, n]) => Number(n));
+    const blocks = [...metrics.matchAll(/indexed_blocks\{.*gpu.*\} (\d+)$/gm)].map(([, n]) =>
+      Number(n),
+    );
     return publishers.every((publisher, at) => publisher.blocks.size === blocks[at]);
   });
 }
@@ -155,4 +160,43 @@ test("an engine whose events are lost is not trusted with what it held", async (
   // What was just sent there is still believed for a moment; then nothing is.
   await until(async () => (await known.ask(`${text("ab")}.`)).hit === "0/801");
   await known.publishers[at]!.start();
+});
+
+/** Until the gateway has heard of so many blocks in vaults, by engine. */
+const vaulted = ({ url }: Known, blocks: number[]): Promise<void> =>
+  until(async () => {
+    const { text: metrics } = await call(url, "/metrics");
+    const told = [...metrics.matchAll(/indexed_blocks\{.*vault.*\} (\d+)$/gm)];
+    return told.map(([, n]) => Number(n)).join() === blocks.join();
+  });
+
+test("earliest-token: where the holder is busy, one that can pull from a vault comes before one that computes", async () => {
+  const known = await knowing("earliest-token", 3);
+  const [first, second] = [text("ab"), text("cd")];
+  const [holder] = known.engines;
+  const [holds, pulls] = known.publishers;
+  for (const prompt of [first, second]) {
+    await holds!.take(tokensOf(prompt));
+    await holds!.tellVault(tokensOf(prompt));
+  }
+  await vaulted(known, [100, 0, 0]);
+  await pulls!.tellVault(tokensOf(text("other")));
+  await vaulted(known, [100, 50, 0]);
+  await heard(known);
+  let open: () => void = () => {};
+  holder!.gate = new Promise((resolve) => (open = resolve));
+  const long = known.ask(first + text("long", 20_000));
+  await until(() => holder!.asked.length === 1);
+
+  const pulled = await known.ask(`${first}!`);
+  expect(pulled.by).toBe(known.engines[1]!.name);
+  expect([pulled.hit, pulled.headers["x-tierkv-vault-tokens"]]).toEqual(["0/801", "800"]);
+  // What no vault holds any more is computed.
+  await holds!.tellVault(tokensOf(second), false);
+  await vaulted(known, [50, 50, 0]);
+  const computed = await known.ask(`${second}!`);
+  expect(computed.by).not.toBe(holder!.name);
+  expect([computed.hit, computed.headers["x-tierkv-vault-tokens"]]).toEqual(["0/801", "0"]);
+  open();
+  expect((await long).by).toBe(holder!.name);
 });

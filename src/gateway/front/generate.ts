@@ -1,0 +1,186 @@
+// Owns `POST /generate`: one sequence at its owner's `/v1/completions`, told token by token; never a whole answer made of a part.
+import { randomUUID } from "node:crypto";
+import { once } from "node:events";
+import type { ServerResponse } from "node:http";
+import type { Dispatcher } from "undici";
+import {
+  GATEWAY_CLIENT_STALL_MS,
+  GATEWAY_EVENT_TEXT_MAX,
+  GATEWAY_TRIES_MAX,
+} from "../../limits-gateway.ts";
+import { nowMs } from "../../time.ts";
+import type { Engine } from "../engines/engine.ts";
+import type { Forwarding } from "./forward.ts";
+import { refuse } from "./refusal.ts";
+import type { Refused } from "./refusal.ts";
+
+interface Told {
+  text: string;
+  ids: readonly number[];
+}
+
+export interface Generating extends Forwarding {
+  /** What its blocks are salted with; null: nothing. */
+  tenant: string | null;
+}
+
+/** What is said of one sequence so far. */
+interface Telling {
+  response: ServerResponse;
+  sequence: string;
+  prompt: string;
+  arrivedMs: number;
+  text: string;
+  tokens: number;
+}
+
+/** Answers one request. Never throws. */
+export async function generate(
+  response: ServerResponse,
+  asked: Readonly<Record<string, unknown>>,
+  to: Generating,
+): Promise<void> {
+  const { fleet, figures, router } = to;
+  const { prompt, seq_id: given, model_name: wanted } = asked;
+  if (typeof prompt !== "string") return shed(response, "no_json", to);
+  const sequence = typeof given === "string" && given !== "" ? given : randomUUID();
+  const model = typeof wanted === "string" ? wanted : null;
+  const telling = { response, sequence, prompt, arrivedMs: nowMs(), text: "", tokens: 0 };
+  const left = new AbortController();
+  response.once("close", () => left.abort());
+  if (response.destroyed) left.abort();
+  const order = router.orderOf(sequence);
+  const tried = new Set<Engine>();
+  for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
+    const engine = await fleet.enter(model, order, left.signal, tried);
+    if (engine === "gone") return figures.gone();
+    if (typeof engine === "string") return shed(response, tries === 1 ? engine : "failed", to);
+    tried.add(engine);
+    const isOver = await tell(telling, asked, engine, to, left.signal);
+    fleet.leave(engine);
+    if (isOver) return;
+    figures.retried(engine.name);
+  }
+  shed(response, "failed", to);
+}
+
+/** False: nothing was said, and another engine may be asked. */
+async function tell(
+  telling: Telling,
+  asked: Readonly<Record<string, unknown>>,
+  engine: Engine,
+  { fleet, figures, tenant }: Generating,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { response } = telling;
+  try {
+    const answer = await ask(engine, { ...asked, tenant }, signal);
+    if (answer.statusCode !== 200) {
+      const text = await answer.body.text();
+      if (answer.statusCode >= 500) throw new Error(`it answers ${answer.statusCode}`);
+      response.writeHead(answer.statusCode, { "content-type": "application/json" }).end(text);
+      return true;
+    }
+    for await (const told of eventsOf(answer)) await say(telling, told, engine, figures);
+  } catch (error) {
+    if (signal.aborted) {
+      figures.gone();
+      return true;
+    }
+    fleet.suspect(engine, error);
+    if (!response.headersSent) return false;
+    figures.broken(engine.name);
+    response.end(event({ type: "error", error: "the worker broke off" }));
+    return true;
+  }
+  begin(telling, engine, figures);
+  const { sequence: seq_id, text: generated_text, tokens: tokens_generated } = telling;
+  response.end(event({ type: "done", seq_id, generated_text, tokens_generated }));
+  return true;
+}
+
+function ask(
+  engine: Engine,
+  { prompt, model_name, max_tokens, temperature, tenant }: Readonly<Record<string, unknown>>,
+  signal: AbortSignal,
+): Promise<Dispatcher.ResponseData> {
+  const model = model_name ?? engine.models[0]?.id;
+  const salt = tenant === null ? {} : { cache_salt: tenant };
+  const how = { stream: true, return_token_ids: true };
+  const body = { model, prompt, max_tokens, temperature, ...how, ...salt };
+  return engine.pool.request({
+    method: "POST",
+    path: "/v1/completions",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  });
+}
+
+/** Until `[DONE]`; throws where the answer ends before. */
+async function* eventsOf({ body }: Dispatcher.ResponseData): AsyncGenerator<Told> {
+  let pending = "";
+  for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
+    pending += chunk;
+    if (pending.length > GATEWAY_EVENT_TEXT_MAX) throw new Error("an event without an end");
+    const events = pending.split("\n\n");
+    pending = events.pop() ?? "";
+    for (const text of events) {
+      const data = text.replace(/^data: /, "");
+      if (data === "[DONE]") return;
+      yield toldIn(data);
+    }
+  }
+  throw new Error("the answer has no end");
+}
+
+function toldIn(data: string): Told {
+  const parsed = JSON.parse(data) as { error?: unknown; choices?: unknown };
+  if (parsed.error !== undefined) throw new Error("the engine tells of an error");
+  const [choice] = (Array.isArray(parsed.choices) ? parsed.choices : []) as Record<
+    string,
+    unknown
+  >[];
+  const { text, token_ids: ids } = choice ?? {};
+  return {
+    text: typeof text === "string" ? text : "",
+    ids: Array.isArray(ids) ? ids.filter((id): id is number => typeof id === "number") : [],
+  };
+}
+
+async function say(
+  telling: Telling,
+  { text, ids }: Told,
+  engine: Engine,
+  figures: Forwarding["figures"],
+): Promise<void> {
+  if (text === "" && ids.length === 0) return;
+  begin(telling, engine, figures);
+  const { response } = telling;
+  telling.text += text;
+  telling.tokens += Math.max(1, ids.length);
+  if (response.write(event({ type: "token", token: text, token_id: ids[0] ?? null }))) return;
+  await once(response, "drain", { signal: AbortSignal.timeout(GATEWAY_CLIENT_STALL_MS) });
+}
+
+/** The head, and who is answered: right before the first token. */
+function begin(
+  { response, sequence, prompt, arrivedMs }: Telling,
+  engine: Engine,
+  figures: Forwarding["figures"],
+): void {
+  if (response.headersSent) return;
+  figures.began(engine.name, 200, (nowMs() - arrivedMs) / 1000);
+  response.writeHead(200, {
+    "content-type": "text/event-stream; charset=utf-8",
+    "x-gateway-destination-endpoint-served": engine.name,
+  });
+  response.write(event({ type: "start", seq_id: sequence, prompt, worker_id: engine.id }));
+}
+
+function shed(response: ServerResponse, reason: Refused, { figures }: Forwarding): void {
+  figures.refused(reason);
+  refuse(response, reason);
+}
+
+const event = (what: object): string => `data: ${JSON.stringify(what)}\n\n`;

@@ -1,0 +1,39 @@
+// Owns what a request asks for: its body as an engine will get it, its model and session, and the headers that were for the gateway.
+import type { IncomingHttpHeaders } from "node:http";
+import { sessionOf } from "../score/ring.ts";
+import type { Asked } from "../score/router.ts";
+import { modelOf, parseBody } from "./body.ts";
+import { withTenant } from "./keys.ts";
+import type { KeyHolder, Keys } from "./keys.ts";
+
+/** Where nobody is asked for a key. */
+const ANYBODY: unique symbol = Symbol("anybody");
+
+export type Holder = KeyHolder | typeof ANYBODY;
+
+export interface Reading {
+  bytes: Buffer;
+  asked: Asked;
+  ownHeaders: readonly string[];
+}
+
+/** null: no key that we know. */
+export function holderOf(keys: Keys | null, headers: IncomingHttpHeaders): Holder | null {
+  return keys === null ? ANYBODY : keys.holderOf(headers);
+}
+
+/** null: a body whose tenant cannot be set, because it is no JSON object. */
+export function readingOf(
+  bytes: Buffer,
+  path: string,
+  headers: IncomingHttpHeaders,
+  holder: Holder,
+): Reading | null {
+  const type = headers["content-type"];
+  const given = { bytes, parsed: parseBody(bytes, type) };
+  const body = holder === ANYBODY ? given : withTenant(given, holder, type);
+  if (body === null) return null;
+  const { parsed } = body;
+  const asked = { path, body: parsed, model: modelOf(parsed), session: sessionOf(headers, parsed) };
+  return { bytes: body.bytes, asked, ownHeaders: holder === ANYBODY ? [] : ["authorization"] };
+}

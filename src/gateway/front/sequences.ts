@@ -1,0 +1,125 @@
+// Owns the second API, by sequences: workers register, `/route` says who owns a sequence, and `/generate` streams from that worker.
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Engine } from "../engines/engine.ts";
+import { readBody } from "./body.ts";
+import type { BodyBudget } from "./body.ts";
+import type { Forwarding } from "./forward.ts";
+import { generate } from "./generate.ts";
+import { refuse } from "./refusal.ts";
+
+/** Engines that come and go by their own word. */
+export interface Registry {
+  /** null: there is no room for one more. */
+  add(name: string, id: string): Engine | null;
+  remove(engine: Engine): void;
+}
+
+export interface SequenceOptions extends Forwarding {
+  registry: Registry;
+  budget: BodyBudget;
+  /** Whose blocks may be shared; null: those of all without a tenant. */
+  tenant: string | null;
+}
+
+/** False: the path is none of these. */
+export async function answerSequence(
+  request: IncomingMessage,
+  response: ServerResponse,
+  path: string,
+  options: SequenceOptions,
+): Promise<boolean> {
+  if (request.method === "GET") return answerQuestion(response, path, options);
+  if (path !== "/register" && path !== "/deregister" && path !== "/generate") return false;
+  const body = await readBody(request, options.budget);
+  if (body === "gone") {
+    options.figures.gone();
+    return true;
+  }
+  if (typeof body === "string") {
+    options.figures.refused(body);
+    refuse(response, body);
+    return true;
+  }
+  try {
+    const asked = fieldsOf(body);
+    if (path === "/generate") await generate(response, asked, options);
+    else change(response, path, asked, options);
+  } finally {
+    options.budget.give(body.length);
+  }
+  return true;
+}
+
+function answerQuestion(
+  response: ServerResponse,
+  path: string,
+  { router, fleet }: SequenceOptions,
+): boolean {
+  const told = (engine: Engine): object => ({ address: `http://${engine.name}` });
+  if (path === "/workers") {
+    const workers: Record<string, object> = {};
+    for (const engine of fleet.engines) workers[engine.id] = told(engine);
+    say(response, 200, workers);
+    return true;
+  }
+  if (!path.startsWith("/route/")) return false;
+  const able = fleet.engines.filter((engine) => engine.takes(null));
+  const [owner] = router.orderOf(decoded(path.slice("/route/".length)))(able);
+  if (owner === undefined) say(response, 200, { error: "No workers available" });
+  else say(response, 200, { worker_id: owner.id, ...told(owner) });
+  return true;
+}
+
+function change(
+  response: ServerResponse,
+  path: string,
+  { worker_id: id, address }: Readonly<Record<string, unknown>>,
+  { fleet, registry }: SequenceOptions,
+): void {
+  if (typeof id !== "string" || id === "") return lacks(response, "worker_id");
+  const known = fleet.engines.find((engine) => engine.id === id);
+  if (path === "/deregister") {
+    if (known === undefined) return say(response, 200, { error: "worker not found" });
+    registry.remove(known);
+    return say(response, 200, { message: `Worker ${id} deregistered.` });
+  }
+  const name = nameOf(address);
+  if (name === null) return lacks(response, "address, such as http://10.0.0.2:8000");
+  // It came back elsewhere.
+  if (known !== undefined && known.name !== name) registry.remove(known);
+  if (registry.add(name, id) === null) return say(response, 429, { error: "too many workers" });
+  return say(response, 200, { message: `Worker ${id} registered.` });
+}
+
+/** `host:port` of an address `http://host:port`; null: it is none. */
+function nameOf(address: unknown): string | null {
+  if (typeof address !== "string" || !URL.canParse(address)) return null;
+  const { protocol, hostname, port } = new URL(address);
+  return protocol === "http:" ? `${hostname}:${port === "" ? "80" : port}` : null;
+}
+
+function fieldsOf(body: Buffer): Readonly<Record<string, unknown>> {
+  try {
+    const parsed: unknown = JSON.parse(body.toString("utf8"));
+    return typeof parsed === "object" && parsed !== null ? { ...parsed } : {};
+  } catch {
+    return {};
+  }
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function lacks(response: ServerResponse, field: string): void {
+  say(response, 422, { detail: `the body lacks ${field}` });
+}
+
+function say(response: ServerResponse, code: number, what: object): void {
+  response.writeHead(code, { "content-type": "application/json" });
+  response.end(JSON.stringify(what));
+}

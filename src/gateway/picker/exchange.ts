@@ -1,0 +1,214 @@
+// Owns one request that Envoy asks about: its head and body in, the engine or a refusal out, its answer watched until the end.
+import type { ServerDuplexStream } from "@grpc/grpc-js";
+import { GATEWAY_BODY_BYTES_MAX, GATEWAY_PIECE_BYTES } from "../../limits-gateway.ts";
+import { nowMs } from "../../time.ts";
+import { headersSet } from "../../wire/ext-proc.ts";
+import type {
+  HeaderValue,
+  HttpBody,
+  HttpHeaders,
+  ProcessingRequest,
+  ProcessingResponse,
+  Struct,
+} from "../../wire/ext-proc.ts";
+import type { Engine } from "../engines/engine.ts";
+import type { BodyBudget } from "../front/body.ts";
+import type { Forwarding } from "../front/forward.ts";
+import type { Keys } from "../front/keys.ts";
+import { holderOf, readingOf } from "../front/reading.ts";
+import type { Reading } from "../front/reading.ts";
+import { errorBody, headersOf, statusOf } from "../front/refusal.ts";
+import type { Refused } from "../front/refusal.ts";
+import { PASSED } from "../front/server.ts";
+import type { Sent } from "../score/router.ts";
+
+export type Call = ServerDuplexStream<ProcessingRequest, ProcessingResponse>;
+
+export interface Picking extends Forwarding {
+  keys: Keys | null;
+  budget: BodyBudget;
+}
+
+/** As the Inference Extension names it, in the request's headers and in the metadata of Envoy's balancers. */
+const DESTINATION = "x-gateway-destination-endpoint";
+const METADATA = "envoy.lb";
+
+/** From Envoy's first message on; ends with its stream. */
+export class Exchange {
+  readonly #call: Call;
+  readonly #to: Picking;
+  readonly #left = new AbortController();
+  readonly #arrivedMs: number = nowMs();
+  #headers: Readonly<Record<string, string>> = {};
+  readonly #chunks: Buffer[] = [];
+  #bytes = 0;
+  #isDecided = false;
+  #engine: Engine | null = null;
+  #sent: Sent | null = null;
+  #code = 0;
+  #isBegun = false;
+  #isEvents = false;
+
+  constructor(call: Call, to: Picking) {
+    this.#call = call;
+    this.#to = to;
+    call.on("data", (message: ProcessingRequest) => this.#take(message));
+    call.on("end", () => {
+      this.#end();
+      call.end();
+    });
+    call.on("cancelled", () => this.#end()).on("error", () => this.#end());
+  }
+
+  #take(message: ProcessingRequest): void {
+    if (message.requestHeaders) this.#takeHead(message.requestHeaders);
+    else if (message.requestBody) this.#takeBody(message.requestBody);
+    else if (message.requestTrailers) this.#decide(true);
+    else if (message.responseHeaders) this.#takeAnswer(message.responseHeaders);
+    else if (message.responseBody) this.#passAnswer(message.responseBody);
+    else if (message.responseTrailers) this.#write({ responseTrailers: {} });
+  }
+
+  #takeHead(head: HttpHeaders): void {
+    this.#headers = headersIn(head);
+    if (head.endOfStream === true) this.#decide(false);
+  }
+
+  #takeBody({ body, endOfStream }: HttpBody): void {
+    if (this.#isDecided) return;
+    if (body !== undefined && body.length > 0) {
+      if (this.#bytes + body.length > GATEWAY_BODY_BYTES_MAX) return this.#refuse("large");
+      if (!this.#to.budget.take(body.length)) return this.#refuse("full");
+      this.#bytes += body.length;
+      this.#chunks.push(body);
+    }
+    if (endOfStream === true) this.#decide(false);
+  }
+
+  /** The whole request is here; `hasTrailers`: its body ends with them. */
+  #decide(hasTrailers: boolean): void {
+    if (this.#isDecided) return;
+    this.#isDecided = true;
+    const path = (this.#headers[":path"] ?? "/").replace(/\?.*$/, "");
+    const holder = holderOf(this.#to.keys, this.#headers);
+    if (holder === null) return this.#refuse("no_key");
+    if (!PASSED.test(path)) return this.#refuse("no_path");
+    const hasBody = this.#chunks.length > 0;
+    const reading = readingOf(Buffer.concat(this.#chunks), path, this.#headers, holder);
+    if (reading === null) return this.#refuse("no_json");
+    void this.#choose(reading, hasBody, hasTrailers).catch(() => this.#refuse("no_json"));
+  }
+
+  async #choose(reading: Reading, hasBody: boolean, hasTrailers: boolean): Promise<void> {
+    const { router, fleet } = this.#to;
+    const { signal } = this.#left;
+    const { asked, bytes, ownHeaders } = reading;
+    const choice = await router.choose(asked);
+    const engine = await fleet.enter(asked.model, choice.order, signal);
+    if (engine === "gone") return;
+    if (typeof engine === "string") return this.#refuse(engine);
+    // It left in the very moment.
+    if (signal.aborted) return fleet.leave(engine);
+    this.#engine = engine;
+    this.#sent = choice.send(engine);
+    this.#giveBack();
+    this.#write({
+      requestHeaders: {
+        response: {
+          headerMutation: {
+            ...headersSet({ [DESTINATION]: engine.name }),
+            removeHeaders: [...ownHeaders, "content-length"],
+          },
+        },
+      },
+      dynamicMetadata: metadataOf(engine.name),
+    });
+    if (hasBody) this.#sendBody(bytes, hasTrailers);
+    if (hasTrailers) this.#write({ requestTrailers: {} });
+  }
+
+  #sendBody(bytes: Buffer, hasTrailers: boolean): void {
+    for (let at = 0; at < bytes.length; at += GATEWAY_PIECE_BYTES) {
+      const isLast = at + GATEWAY_PIECE_BYTES >= bytes.length;
+      const body = bytes.subarray(at, at + GATEWAY_PIECE_BYTES);
+      const streamedResponse = { body, endOfStream: isLast && !hasTrailers };
+      this.#write({ requestBody: { response: { bodyMutation: { streamedResponse } } } });
+    }
+  }
+
+  #takeAnswer(head: HttpHeaders): void {
+    const headers = headersIn(head);
+    this.#code = Number(headers[":status"] ?? 0);
+    this.#isEvents = (headers["content-type"] ?? "").startsWith("text/event-stream");
+    if (this.#engine !== null && this.#code >= 502 && this.#code <= 504) {
+      this.#to.fleet.suspect(this.#engine, null);
+    }
+    const told = {
+      [`${DESTINATION}-served`]: this.#engine?.name ?? "",
+      ...this.#sent?.receipt,
+    };
+    this.#write({ responseHeaders: { response: { headerMutation: headersSet(told) } } });
+    if (head.endOfStream === true) this.#begin();
+  }
+
+  /** As it came: an answer is passed through only so that its first token and its end are seen. */
+  #passAnswer({ body = Buffer.alloc(0), endOfStream = false }: HttpBody): void {
+    if (body.length > 0) this.#begin();
+    const streamedResponse = { body, endOfStream };
+    this.#write({ responseBody: { response: { bodyMutation: { streamedResponse } } } });
+  }
+
+  #begin(): void {
+    if (this.#isBegun || this.#engine === null) return;
+    this.#isBegun = true;
+    this.#sent?.begun(this.#isEvents);
+    this.#to.figures.began(this.#engine.name, this.#code, (nowMs() - this.#arrivedMs) / 1000);
+  }
+
+  #refuse(reason: Refused): void {
+    this.#isDecided = true;
+    this.#giveBack();
+    this.#to.figures.refused(reason);
+    this.#write({
+      immediateResponse: {
+        status: { code: statusOf(reason) },
+        headers: headersSet(headersOf(reason)),
+        body: Buffer.from(errorBody(reason)),
+        details: reason,
+      },
+    });
+  }
+
+  /** Envoy reads no faster than the client does: then nothing more of the engine's answer is taken from it. */
+  #write(message: ProcessingResponse): void {
+    if (this.#left.signal.aborted || this.#call.write(message)) return;
+    this.#call.pause();
+    this.#call.once("drain", () => this.#call.resume());
+  }
+
+  #giveBack(): void {
+    this.#to.budget.give(this.#bytes);
+    this.#bytes = 0;
+    this.#chunks.length = 0;
+  }
+
+  #end(): void {
+    if (this.#left.signal.aborted) return;
+    this.#left.abort();
+    this.#giveBack();
+    this.#sent?.ended();
+    if (this.#engine !== null) this.#to.fleet.leave(this.#engine);
+  }
+}
+
+/** Names are in lower case as they come. */
+function headersIn({ headers }: HttpHeaders): Record<string, string> {
+  const valueOf = ({ value, rawValue }: HeaderValue): string =>
+    rawValue !== undefined && rawValue.length > 0 ? rawValue.toString("latin1") : (value ?? "");
+  return Object.fromEntries((headers?.headers ?? []).map((one) => [one.key, valueOf(one)]));
+}
+
+function metadataOf(engine: string): Struct {
+  const inner: Struct = { fields: { [DESTINATION]: { stringValue: engine } } };
+  return { fields: { [METADATA]: { structValue: inner } } };
+}

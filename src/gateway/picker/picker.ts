@@ -1,0 +1,54 @@
+// Owns the address at which Envoy asks for an engine: the endpoint picker of the Gateway API Inference Extension.
+import { Server, ServerCredentials } from "@grpc/grpc-js";
+import { TierkvError } from "../../errors.ts";
+import { splitAddress } from "../../hosts.ts";
+import type { Running } from "../../lifecycle.ts";
+import { GATEWAY_CONNECTIONS_MAX, GATEWAY_DRAIN_MS } from "../../limits-gateway.ts";
+import { extProcService } from "../../wire/ext-proc.ts";
+import { serverOptions } from "../../wire/options.ts";
+import { Exchange } from "./exchange.ts";
+import type { Call, Picking } from "./exchange.ts";
+
+export interface RunningPicker extends Running {
+  /** `host:port`, with the real port. */
+  readonly address: string;
+}
+
+/** Serves until closed; requests that are under way are finished then, for GATEWAY_DRAIN_MS. Throws LISTEN_FAILED. */
+export async function startPicker(listen: string, picking: Picking): Promise<RunningPicker> {
+  const server = new Server({
+    ...serverOptions(),
+    "grpc.max_concurrent_streams": GATEWAY_CONNECTIONS_MAX,
+  });
+  server.addService(
+    { Process: extProcService.Process },
+    { Process: (call: Call) => void new Exchange(call, picking) },
+  );
+  const port = await bound(server, listen);
+  const { host } = splitAddress(listen);
+  return {
+    address: `${host.includes(":") ? `[${host}]` : host}:${port}`,
+    close: () => closed(server),
+  };
+}
+
+function bound(server: Server, listen: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    server.bindAsync(listen, ServerCredentials.createInsecure(), (error, port) => {
+      if (error === null) return resolve(port);
+      const fix = "set --ext-proc to a free address of this machine";
+      const given = { address: listen, reason: error.message, fix };
+      reject(new TierkvError("LISTEN_FAILED", given, { cause: error }));
+    });
+  });
+}
+
+function closed(server: Server): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => server.forceShutdown(), GATEWAY_DRAIN_MS);
+    server.tryShutdown(() => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
+}

@@ -1,0 +1,77 @@
+// Owns which engines there are while the gateway runs: each with the events it publishes, from its coming to its going.
+import type { Logger } from "../log.ts";
+import type { Engine } from "./engines/engine.ts";
+import type { Fleet } from "./engines/fleet.ts";
+import { EventFeed } from "./events/feed.ts";
+import type { BlockIndex } from "./index/index-of-blocks.ts";
+
+export interface RosterOptions {
+  fleet: Fleet;
+  index: BlockIndex;
+  logger: Logger;
+  onGone(engine: Engine): void;
+}
+
+/** Where an engine publishes its events, `host:port`. */
+export interface Publishing {
+  events: string;
+  replays: string | null;
+}
+
+export class Roster {
+  readonly #options: RosterOptions;
+  readonly #feeds = new Map<Engine, EventFeed>();
+
+  constructor(options: RosterOptions) {
+    this.#options = options;
+  }
+
+  /** null: it publishes nothing to us. */
+  feedOf(engine: Engine): EventFeed | null {
+    return this.#feeds.get(engine) ?? null;
+  }
+
+  follow(engine: Engine, { events, replays }: Publishing): void {
+    const { index, logger } = this.#options;
+    const { slot } = engine;
+    const feed = new EventFeed({
+      events,
+      replays,
+      logger,
+      sink: {
+        apply: (event) => index.apply(slot, event),
+        clear: () => index.clear(slot),
+        trust: (isTrusted) => index.trust(slot, isTrusted),
+      },
+    });
+    this.#feeds.set(engine, feed);
+    feed.start();
+  }
+
+  /** null: there is no room for one more. One that is there already is taken as it is. */
+  add(name: string, id: string = name, publishing: Publishing | null = null): Engine | null {
+    const { fleet, logger } = this.#options;
+    const known = fleet.engines.find((engine) => engine.name === name && engine.id === id);
+    if (known !== undefined) return known;
+    const engine = fleet.add(name, id);
+    if (engine === null) logger.warn({ engine: name }, "no room for one more engine");
+    else if (publishing !== null) this.follow(engine, publishing);
+    return engine;
+  }
+
+  /** What it has is finished. */
+  remove(engine: Engine): void {
+    const { fleet, index, logger, onGone } = this.#options;
+    this.#feeds.get(engine)?.close();
+    this.#feeds.delete(engine);
+    index.trust(engine.slot, false);
+    index.clear(engine.slot);
+    onGone(engine);
+    fleet.remove(engine).catch((error: unknown) => logger.warn({ err: error }, "an engine left"));
+  }
+
+  close(): Promise<void> {
+    for (const feed of this.#feeds.values()) feed.close();
+    return Promise.resolve();
+  }
+}

@@ -1,0 +1,87 @@
+// Owns the service by which Envoy asks where a request goes: proto/ext_proc.proto, and the shapes of its messages.
+import { fileURLToPath } from "node:url";
+import type { MethodDefinition } from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+
+export interface HeaderValue {
+  key: string;
+  value?: string;
+  rawValue?: Buffer;
+}
+
+export interface HttpHeaders {
+  headers?: { headers?: HeaderValue[] };
+  endOfStream?: boolean;
+}
+
+export interface HttpBody {
+  body?: Buffer;
+  endOfStream?: boolean;
+}
+
+/** One of these is set. */
+export interface ProcessingRequest {
+  requestHeaders?: HttpHeaders;
+  responseHeaders?: HttpHeaders;
+  requestBody?: HttpBody;
+  responseBody?: HttpBody;
+  requestTrailers?: object;
+  responseTrailers?: object;
+}
+
+interface HeaderMutation {
+  setHeaders?: { header: HeaderValue; appendAction: number }[];
+  removeHeaders?: string[];
+}
+
+interface CommonResponse {
+  response: {
+    headerMutation?: HeaderMutation;
+    bodyMutation?: { streamedResponse: HttpBody };
+  };
+}
+
+/** Of protobuf's Struct: texts and structs alone. */
+export interface Struct {
+  fields: Record<string, { stringValue: string } | { structValue: Struct }>;
+}
+
+/** One of these is set, besides the metadata. */
+export interface ProcessingResponse {
+  requestHeaders?: CommonResponse;
+  responseHeaders?: CommonResponse;
+  requestBody?: CommonResponse;
+  responseBody?: CommonResponse;
+  requestTrailers?: object;
+  responseTrailers?: object;
+  immediateResponse?: {
+    status: { code: number };
+    headers: HeaderMutation;
+    body: Buffer;
+    details: string;
+  };
+  dynamicMetadata?: Struct;
+}
+
+const OVERWRITE = 2;
+
+/** Sets headers of a request or an answer, whatever was there. */
+export function headersSet(headers: Readonly<Record<string, string>>): HeaderMutation {
+  return {
+    setHeaders: Object.entries(headers).map(([key, value]) => ({
+      header: { key, rawValue: Buffer.from(value) },
+      appendAction: OVERWRITE,
+    })),
+  };
+}
+
+export interface ExtProcService {
+  Process: MethodDefinition<ProcessingRequest, ProcessingResponse>;
+}
+
+const PROTO = new URL("../../proto/ext_proc.proto", import.meta.url);
+
+export const extProcService: ExtProcService = loadSync(fileURLToPath(PROTO), {
+  oneofs: false,
+  defaults: false,
+})["envoy.service.ext_proc.v3.ExternalProcessor"] as unknown as ExtProcService;
