@@ -155,6 +155,7 @@ export const NIGHTLY = [
     ...vitest("seen", VITEST_TIMEOUT_MS, [
       "test/page",
       "test/exposition/sidecar.dashboards.test.ts",
+      "test/gateway",
     ]),
     env: { TIERKV_TEST_LONG: "on" },
   },

@@ -50,9 +50,10 @@ export async function startGateway(config: GatewayConfig, logger: Logger): Promi
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
-    open.push(front);
+    const serves: Running[] = [front];
+    open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });
     const extProc = config.extProc && (await startPicker(config.extProc.text, serving));
-    if (extProc !== null) open.push(extProc);
+    if (extProc !== null) serves.push(extProc);
     return { url: front.url, preset, extProc: extProc?.address ?? null, close };
   } catch (error) {
     await close();

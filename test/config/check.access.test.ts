@@ -32,6 +32,20 @@ testRefusals({
     "[gateway] listen",
     "set keys and tls_cert",
   ),
+  "Envoy's questions from other machines": bad(
+    '[gateway]\next_proc = "0.0.0.0:9002"',
+    2,
+    "CONFIG_CONFLICT",
+    "[gateway] ext_proc",
+    'write ext_proc = "127.0.0.1:9002", or lan = true',
+  ),
+  "names of engines, where Envoy wants addresses": bad(
+    '[gateway]\next_proc = "127.0.0.1:9002"\nengines = ["127.0.0.1:8000", "vllm:8000"]',
+    3,
+    "CONFIG_CONFLICT",
+    "vllm:8000 is a name",
+    "write the IP addresses of engines",
+  ),
   "more events than engines": bad(
     '[gateway]\nengines = ["10.0.0.1:8000"]\nevents = ["10.0.0.1:1", "10.0.0.1:2"]',
     3,

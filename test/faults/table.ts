@@ -17,9 +17,8 @@ const ROWS = "test/faults/rows.test.ts";
 const RUST = "crates/core/tests/";
 const SHIM = "python-shim/tests/";
 
-/** What a later system brings; no part of it is here. */
-const GATEWAY = { open: "concerns the gateway, which is not built" };
-const RING = { open: "concerns the ring of several vaults, which is not built" };
+/** Why no other load is needed. */
+const OWN_LOAD = { unloaded: "is a load of its own, before simulated engines" };
 /** Why load would prove nothing. */
 const BY_NAME = { unloaded: "settled by the names of things, whatever the traffic" };
 
@@ -241,7 +240,13 @@ export const FAULTS: readonly FaultRow[] = [
     ["test/client/breaker.jitter.test.ts", "test/client/breaker.test.ts"],
     { unloaded: "a matter of chance, drawn many times, not of traffic" },
   ),
-  row("F35", "the ring changes", "no wrong owner answers", [], RING),
+  row(
+    "F35",
+    "the ring changes",
+    "no wrong owner answers",
+    ["test/gateway/front/sequences.test.ts"],
+    BY_NAME,
+  ),
   row(
     "F36",
     "many connections, slow senders, silent sockets",
@@ -324,8 +329,20 @@ export const FAULTS: readonly FaultRow[] = [
     "drains within its time, ends with 0; the second ends it at once",
     [PROCESSES, "test/cli/main.test.ts", "test/lifecycle.test.ts"],
   ),
-  row("F46", "a gateway's backend dies in mid-stream", "a clean end", [], GATEWAY),
-  row("F47", "a wrong stream of KV events", "routing gets worse, never wrong", [], GATEWAY),
+  row(
+    "F46",
+    "a gateway's backend dies in mid-stream",
+    "an error event or a broken connection, never a part that looks whole",
+    ["test/gateway/front/forward.deaths.test.ts"],
+    OWN_LOAD,
+  ),
+  row(
+    "F47",
+    "a wrong stream of KV events",
+    "routing gets worse, never wrong",
+    ["test/gateway/events/feed.test.ts"],
+    OWN_LOAD,
+  ),
   row(
     "F48",
     "weights are replaced in a running engine",

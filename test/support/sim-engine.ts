@@ -32,6 +32,8 @@ export class SimEngine {
   tokens = 5;
   /** Completions are held until it resolves. */
   gate: Promise<void> = Promise.resolve();
+  /** A stream waits behind its first events. */
+  hold: { after: number; until: Promise<void> } | null = null;
   isHealthy = true;
   /** Its events have the form of the API, with texts `t0 `, `t1 ` and their ids. */
   hasChoices = false;
@@ -118,6 +120,7 @@ export class SimEngine {
 
   async #stream(response: ServerResponse, fault: Fault): Promise<void> {
     for (let token = 0; token < this.tokens; token += 1) {
+      if (token === this.hold?.after) await this.hold.until;
       const plain = `{"engine":"${this.name}","token":${token}}`;
       const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
       const event = `data: ${this.hasChoices ? choice : plain}\n\n`;

@@ -1,0 +1,139 @@
+// Owns the proof of the endpoint picker as Envoy speaks to it: what is answered, in which order, and what is given back.
+import { Client, credentials } from "@grpc/grpc-js";
+import { expect, onTestFinished, test } from "vitest";
+import { extProcService } from "../../../src/wire/ext-proc.ts";
+import type {
+  HttpHeaders,
+  ProcessingRequest,
+  ProcessingResponse,
+} from "../../../src/wire/ext-proc.ts";
+import { call, gatewayBefore, until } from "../../support/gateways.ts";
+import type { Scene } from "../../support/gateways.ts";
+
+const ADDRESS = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
+const DESTINATION = "x-gateway-destination-endpoint";
+
+interface Spoken {
+  say(message: ProcessingRequest): void;
+  /** Answers so far. */
+  heard: ProcessingResponse[];
+  end(): void;
+  cancel(): void;
+}
+
+function speakTo({ extProc }: Scene): Spoken {
+  const client = new Client(extProc!, credentials.createInsecure());
+  const { path, requestSerialize, responseDeserialize } = extProcService.Process;
+  const stream = client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize);
+  const heard: ProcessingResponse[] = [];
+  stream.on("data", (message: ProcessingResponse) => heard.push(message)).on("error", () => {});
+  onTestFinished(() => {
+    stream.cancel();
+    client.close();
+  });
+  return {
+    heard,
+    say: (message) => stream.write(message),
+    end: () => stream.end(),
+    cancel: () => stream.cancel(),
+  };
+}
+
+const headers = (given: Record<string, string>): HttpHeaders => ({
+  headers: {
+    headers: Object.entries(given).map(([key, value]) => ({ key, rawValue: Buffer.from(value) })),
+  },
+});
+const HEAD = headers({
+  ":method": "POST",
+  ":path": "/v1/completions",
+  "content-type": "application/json",
+});
+
+const set = (message: ProcessingResponse | undefined): Record<string, string> => {
+  const { response } = message?.requestHeaders ?? message?.responseHeaders ?? { response: {} };
+  const all = response.headerMutation?.setHeaders ?? [];
+  return Object.fromEntries(all.map(({ header }) => [header.key, String(header.rawValue)]));
+};
+
+const inFlight = async ({ url }: Scene): Promise<number> => {
+  const { text } = await call(url, "/metrics");
+  return [...text.matchAll(/in_flight\{.*\} (\d+)$/gm)].reduce((sum, [, n]) => sum + Number(n), 0);
+};
+
+test("head, then the body as it came in pieces; the answer passes, and its end frees the engine", async () => {
+  const scene = await gatewayBefore([["a"], ["b"]], { extProc: ADDRESS });
+  const spoken = speakTo(scene);
+  const body = JSON.stringify({ model: "b", prompt: "x".repeat(200_000) });
+  spoken.say({ requestHeaders: HEAD });
+  for (let at = 0; at < body.length; at += 50_000) {
+    spoken.say({ requestBody: { body: Buffer.from(body.slice(at, at + 50_000)) } });
+  }
+  spoken.say({ requestBody: { endOfStream: true } });
+  const lastOf = (message?: ProcessingResponse): unknown =>
+    message?.requestBody?.response.bodyMutation?.streamedResponse.endOfStream;
+  await until(() => lastOf(spoken.heard.at(-1)) === true);
+  const [first, ...rest] = spoken.heard;
+  const { name } = scene.engines[1]!;
+  expect(set(first)).toEqual({ [DESTINATION]: name });
+  const inner = { fields: { [DESTINATION]: { stringValue: name } } };
+  expect(first!.dynamicMetadata).toMatchObject({ fields: { "envoy.lb": { structValue: inner } } });
+  const pieces = rest.map(
+    (one) => one.requestBody!.response.bodyMutation!.streamedResponse.body ?? Buffer.alloc(0),
+  );
+  expect(Buffer.concat(pieces).toString() === body).toBe(true);
+  expect(rest.slice(0, -1).some((one) => lastOf(one) === true)).toBe(false);
+  expect(await inFlight(scene)).toBe(1);
+
+  spoken.heard.length = 0;
+  spoken.say({
+    responseHeaders: headers({ ":status": "200", "content-type": "text/event-stream" }),
+  });
+  spoken.say({ responseBody: { body: Buffer.from("data: 1\n\n") } });
+  spoken.say({ responseBody: { body: Buffer.from("data: 2\n\n"), endOfStream: true } });
+  await until(() => spoken.heard.length === 3);
+  expect(set(spoken.heard[0])).toMatchObject({ [`${DESTINATION}-served`]: name });
+  expect(
+    spoken.heard.slice(1).map((one) => one.responseBody!.response.bodyMutation!.streamedResponse),
+  ).toMatchObject([
+    { body: Buffer.from("data: 1\n\n") },
+    { body: Buffer.from("data: 2\n\n"), endOfStream: true },
+  ]);
+  spoken.end();
+  await until(async () => (await inFlight(scene)) === 0);
+});
+
+test("where all engines are full: 429 at once; a client that leaves while it waits frees its place", async () => {
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, inFlightMax: 1, waitMs: 0 });
+  const body = { body: Buffer.from('{"model":"m"}'), endOfStream: true };
+  const one = speakTo(scene);
+  one.say({ requestHeaders: HEAD });
+  one.say({ requestBody: body });
+  await until(() => one.heard.length === 2);
+  const other = speakTo(scene);
+  other.say({ requestHeaders: HEAD });
+  other.say({ requestBody: body });
+  await until(() => other.heard.length === 1);
+  const refused = other.heard[0]!.immediateResponse!;
+  expect(refused.status.code).toBe(429);
+  expect(JSON.parse(String(refused.body))).toMatchObject({ error: { code: 429 } });
+  expect(refused.headers.setHeaders!.map(({ header }) => header.key)).toContain("retry-after");
+  one.cancel();
+  await until(async () => (await inFlight(scene)) === 0);
+});
+
+test("a request without a body is sent somewhere, and one with trailers ends with them", async () => {
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS });
+  const bare = speakTo(scene);
+  bare.say({ requestHeaders: { ...HEAD, endOfStream: true } });
+  await until(() => bare.heard.length === 1);
+  expect(set(bare.heard[0])[DESTINATION]).toBe(scene.engines[0]!.name);
+  const trailing = speakTo(scene);
+  trailing.say({ requestHeaders: HEAD });
+  trailing.say({ requestBody: { body: Buffer.from('{"model":"m"}') } });
+  trailing.say({ requestTrailers: {} });
+  await until(() => trailing.heard.length === 3);
+  const { streamedResponse } = trailing.heard[1]!.requestBody!.response.bodyMutation!;
+  expect(streamedResponse.endOfStream ?? false).toBe(false);
+  expect(trailing.heard[2]!.requestTrailers).toBeDefined();
+});
