@@ -88,6 +88,11 @@ export const GATEWAY_KEYS_MAX = 2_048;
 export const GATEWAY_KEY_WORD_CHARS_MAX = 64;
 /** To ask every engine once, also one that takes a connection and says nothing, and to listen. */
 export const GATEWAY_START_MS = 30_000;
+/** Decisions that `tierkv gateway explain` can show, and characters of a request's id in them. */
+export const GATEWAY_DECISIONS_KEPT_MAX = 1_024;
+export const GATEWAY_REQUEST_ID_CHARS_MAX = 128;
+/** Those that it shows where no request is named. */
+export const GATEWAY_DECISIONS_SHOWN = 10;
 /** How often a name of engines is resolved again. */
 export const GATEWAY_DISCOVER_MS = 5_000;
 /** How long that may take. */

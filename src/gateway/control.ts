@@ -3,18 +3,24 @@ import { createServer } from "node:http";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
-import { GATEWAY_CONTROL_MS } from "../limits-gateway.ts";
+import {
+  GATEWAY_CONTROL_MS,
+  GATEWAY_DECISIONS_KEPT_MAX,
+  GATEWAY_DECISIONS_SHOWN,
+} from "../limits-gateway.ts";
 import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
 import type { Engine, EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import type { EventFeed } from "./events/feed.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
+import type { Decisions } from "./score/decisions.ts";
 
 /** What the commands look at. */
 export interface Controlled {
   fleet: Fleet;
   feedOf: (engine: Engine) => EventFeed | null;
   index: BlockIndex;
+  decisions: Decisions;
 }
 
 /** One engine, with what is known of its blocks: `events` is null where it publishes none to us. */
@@ -25,7 +31,7 @@ export interface ShownEngine extends EngineStatus {
   vaultBlocks: number;
 }
 
-/** `GET /status`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
+/** `GET /status`, `GET /decisions?id=BEGINNING`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
 export async function startControl(path: string, controlled: Controlled): Promise<Running> {
   const server = createServer({ requestTimeout: GATEWAY_CONTROL_MS }, (request, response) =>
     answer(request, response, controlled),
@@ -47,28 +53,38 @@ export async function startControl(path: string, controlled: Controlled): Promis
 }
 
 function answer(request: IncomingMessage, response: ServerResponse, controlled: Controlled): void {
-  const { fleet } = controlled;
   request.resume();
   const { pathname, searchParams } = new URL(request.url ?? "/", "http://gateway");
   const say = (code: number, what: object): void => {
     response.writeHead(code, { "content-type": "application/json", connection: "close" });
     response.end(JSON.stringify(what));
   };
+  const action = ACTIONS.get(`${request.method} ${pathname}`);
+  if (action === undefined) return say(404, { error: `one of ${[...ACTIONS.keys()].join(", ")}` });
   try {
-    const name = searchParams.get("engine") ?? "";
-    if (request.method === "GET" && pathname === "/status") {
-      say(200, { engines: shown(controlled), waiting: fleet.waiting });
-    } else if (request.method === "POST" && pathname === "/drain") {
-      say(200, fleet.drain(name, true));
-    } else if (request.method === "POST" && pathname === "/undrain") {
-      say(200, fleet.drain(name, false));
-    } else {
-      say(404, { error: "GET /status, POST /drain or POST /undrain" });
-    }
+    say(200, action(controlled, searchParams));
   } catch (error) {
     say(400, { error: toTierkvError(error).message });
   }
 }
+
+const nameIn = (asked: URLSearchParams): string => asked.get("engine") ?? "";
+
+type Action = (of: Controlled, asked: URLSearchParams) => object;
+
+const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
+  ["GET /status", (of) => ({ engines: shown(of), waiting: of.fleet.waiting })],
+  [
+    "GET /decisions",
+    ({ decisions }, asked) => {
+      const id = asked.get("id") ?? "";
+      const most = id === "" ? GATEWAY_DECISIONS_SHOWN : GATEWAY_DECISIONS_KEPT_MAX;
+      return { requests: decisions.latest(id, most) };
+    },
+  ],
+  ["POST /drain", ({ fleet }, asked) => fleet.drain(nameIn(asked), true)],
+  ["POST /undrain", ({ fleet }, asked) => fleet.drain(nameIn(asked), false)],
+]);
 
 function shown({ fleet, feedOf, index }: Controlled): ShownEngine[] {
   return fleet.engines.map((engine) => ({

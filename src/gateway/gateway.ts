@@ -46,7 +46,9 @@ export async function startGateway(config: GatewayConfig, logger: Logger): Promi
     await fleet.start();
     open.push(roster);
     open.push(...(await startFollowing(config, parts, logger)));
-    open.push(await startControl(config.socket, { fleet, feedOf, index }));
+    open.push(
+      await startControl(config.socket, { fleet, feedOf, index, decisions: router.decisions }),
+    );
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });

@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join, dirname } from "node:path";
 import { expect, test } from "vitest";
 import { runInside } from "../support/command-line.ts";
-import { complete, gatewayBefore, until } from "../support/gateways.ts";
+import { call, complete, gatewayBefore, until } from "../support/gateways.ts";
 
 test("a drained engine finishes what it has and gets nothing new, until it is taken back", async () => {
   const { engines, url, socket } = await gatewayBefore([["m"], ["m"]]);
@@ -46,4 +46,38 @@ test("without a gateway the command says what to start", async () => {
   const { exitCode, stderr } = await runInside(["--config", config, "gateway", "status"]);
   expect(exitCode).toBe(1);
   expect(stderr).toContain("start it with `tierkv gateway` (GATEWAY_DOWN)");
+});
+
+test("what was decided for a request is shown by its id, for people and as JSON", async () => {
+  const { url, socket, engines } = await gatewayBefore([["m"]], { preset: "earliest-token" });
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  const cli = (...argv: string[]): ReturnType<typeof runInside> =>
+    runInside(["--config", config, "gateway", "explain", ...argv]);
+  expect((await cli()).exitCode).toBe(1);
+  const tokens = Array.from({ length: 64 }, (_none, at) => at);
+  const body = JSON.stringify({ model: "m", prompt: tokens, stream: true });
+  for (const id of ["chat-1", "chat-2", "other"]) {
+    await call(url, "/v1/completions", { body, headers: { "x-request-id": id } });
+  }
+  await complete(url, false);
+  const { exitCode, stdout } = await cli("chat", "--json");
+  expect(exitCode).toBe(0);
+  const { requests } = JSON.parse(stdout) as { requests: Record<string, unknown>[] };
+  expect(requests.map(({ id }) => id)).toEqual(["chat-2", "chat-1"]);
+  const { name } = engines[0]!;
+  expect(requests[0]).toMatchObject({
+    engine: name,
+    model: "m",
+    tokens: 64,
+    reason: "computed",
+    candidates: [{ engine: name, held: 0, pulled: 0 }],
+  });
+  expect(requests[0]!["measuredMs"]).toBeGreaterThan(0);
+  const lines = (await cli()).stdout.split("\n");
+  expect(lines[0]).toMatch(/^\(no id\) \(m, /);
+  expect(lines[1]).toContain(`${name}: load; prompt not known`);
+  expect(lines.join("\n")).toContain("own 0, vault 0, computed 64;");
+  const missing = await cli("none");
+  expect([missing.exitCode, missing.stdout]).toEqual([1, expect.stringContaining('"none"')]);
 });

@@ -4,6 +4,7 @@ import { placeOf } from "../../config/load.ts";
 import { TierkvError } from "../../errors.ts";
 import type { ShownEngine } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
+import type { Decision } from "../../gateway/score/decisions.ts";
 import { isLocal } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import {
@@ -13,6 +14,9 @@ import {
 } from "../../limits-gateway.ts";
 import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
+import { showMs } from "../text.ts";
+
+const EXIT_UNKNOWN = 1;
 
 interface ServeOptions {
   extProc?: string;
@@ -42,6 +46,16 @@ export function addGateway({ program, action }: Registrar): void {
     .summary("show the engines behind the gateway of this user")
     .addHelpText("after", "\nExample:\n  tierkv gateway status")
     .action(action(status));
+  gateway
+    .command("explain")
+    .argument("[request]", "its x-request-id, or the beginning; without it, the latest requests")
+    .summary("show which engine a request went to, and why")
+    .description(
+      "Shows of recent requests what each engine held of the prompt or could pull from a vault, what was predicted for\n" +
+        "it, and how long the first token took. Exit code 1 when none of that name is remembered.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv gateway explain chat-1234")
+    .action(action(explain));
   gateway
     .command("drain <engine>")
     .summary("send an engine no more requests")
@@ -108,6 +122,34 @@ async function status(call: Call): Promise<number> {
   };
   call.print(found, [...found.engines.map(showWhole), `waiting: ${found.waiting}`]);
   return 0;
+}
+
+async function explain(call: Call): Promise<number> {
+  const { askGateway } = await import("../gateway-link.ts");
+  const { socket } = call.loadConfig().gateway;
+  const [id = ""] = call.args;
+  const path = `/decisions?id=${encodeURIComponent(id)}`;
+  const found = (await askGateway(socket, "GET", path)) as { requests: Decision[] };
+  const none = `the gateway remembers no request "${id}"`;
+  const lines = found.requests.flatMap(describe);
+  call.print(found, lines.length === 0 ? [none] : lines);
+  return lines.length === 0 ? EXIT_UNKNOWN : 0;
+}
+
+function describe(decision: Decision): string[] {
+  const { id, at, model, engine, reason, tokens, candidates, predictedMs, measuredMs } = decision;
+  const ms = (value: number | null): string => (value === null ? "-" : showMs(value));
+  const head = `${id === "" ? "(no id)" : id} (${model ?? "no model"}, ${new Date(at).toISOString()})`;
+  const times = `first token predicted ${ms(predictedMs)}, measured ${ms(measuredMs)}`;
+  return [
+    head,
+    `  ${engine}: ${reason}; ${tokens === 0 ? "prompt not known" : `${tokens} tokens`}; ${times}`,
+    ...candidates.map(
+      (one) =>
+        `    ${one.engine}  own ${one.held}, vault ${one.pulled}, computed ${tokens - one.held - one.pulled};` +
+        ` waits ${ms(one.waitMs)}, computes ${ms(one.computeMs)}`,
+    ),
+  ];
 }
 
 async function drain(call: Call<DrainOptions>): Promise<number> {

@@ -34,6 +34,8 @@ export function readingOf(
   const body = holder === ANYBODY ? given : withTenant(given, holder, type);
   if (body === null) return null;
   const { parsed } = body;
-  const asked = { path, body: parsed, model: modelOf(parsed), session: sessionOf(headers, parsed) };
+  const id = String(headers["x-request-id"] ?? "");
+  const session = sessionOf(headers, parsed);
+  const asked = { id, path, body: parsed, model: modelOf(parsed), session };
   return { bytes: body.bytes, asked, ownHeaders: holder === ANYBODY ? [] : ["authorization"] };
 }

@@ -1,5 +1,6 @@
 // Owns the decision for one request: which tokens it has, which engines hold them, and the order of engines that follows.
 import type { Preset } from "../../config/config.ts";
+import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet, Order } from "../engines/fleet.ts";
 import { namesOf } from "../index/chain.ts";
@@ -7,13 +8,17 @@ import type { BlockName } from "../index/chain.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
 import { promptOf } from "../tokens/tokenizer.ts";
 import type { Prompt, Tokenizer } from "../tokens/tokenizer.ts";
+import { Decisions } from "./decisions.ts";
+import type { Candidate, Decision, Reason } from "./decisions.ts";
 import { costOf, Pace } from "./pace.ts";
-import type { Computing, Span } from "./pace.ts";
+import type { Computing, Span, Way } from "./pace.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
 import { SessionRing } from "./ring.ts";
 
 /** What of a request the decision stands on. */
 export interface Asked {
+  /** `x-request-id`; empty: it has none. */
+  id: string;
   path: string;
   /** The body, parsed; null: it is no JSON. */
   body: unknown;
@@ -61,6 +66,7 @@ export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
   readonly #paces = new WeakMap<Engine, Pace>();
+  readonly decisions: Decisions = new Decisions();
   #ring = new SessionRing([]);
   /** Of the fleet, when the ring was made. */
   #ringOf = 0;
@@ -75,7 +81,7 @@ export class Router {
     const known = looks ? await this.#know(asked) : NOTHING;
     return {
       order: this.#orderOf(known, asked.session),
-      send: (engine) => this.#send(engine, known),
+      send: (engine) => this.#send(engine, known, asked),
     };
   }
 
@@ -128,12 +134,14 @@ export class Router {
     return costOf(this.#paceOf(engine).wayOf(spanAt(known, engine), behind), behind);
   }
 
-  #send(engine: Engine, known: Known): Sent {
+  #send(engine: Engine, known: Known, asked: Asked): Sent {
     const { preset, index } = this.#options;
     const { slot } = engine;
     const span = spanAt(known, engine);
     const pace = this.#paceOf(engine);
     const way = pace.wayOf(span);
+    const sentMs = nowMs();
+    const decision = this.decisions.add(this.#decisionOf(engine, known, asked, way));
     const size = index.blockSize(slot);
     if (size !== null) index.guess(slot, known.names.get(size) ?? []);
     const computing: Computing | null = known.tokens === 0 ? null : pace.sent(span);
@@ -143,10 +151,41 @@ export class Router {
       "x-tierkv-predicted-ttft-ms": costOf(way).toFixed(1),
     };
     return {
-      begun: (isStream) => computing && pace.begun(computing, isStream),
+      begun(isStream) {
+        if (isStream) decision.measuredMs = nowMs() - sentMs;
+        if (computing !== null) pace.begun(computing, isStream);
+      },
       ended: () => computing && pace.left(computing),
-      receipt: { "x-tierkv-preset": preset, ...(computing === null ? {} : told) },
+      receipt: {
+        "x-tierkv-preset": preset,
+        "x-tierkv-reason": decision.reason,
+        ...(computing === null ? {} : told),
+      },
     };
+  }
+
+  #decisionOf(engine: Engine, known: Known, { id, model, session }: Asked, way: Way): Decision {
+    const { preset, fleet } = this.#options;
+    const { tokens } = known;
+    const able = fleet.engines.filter((other) => other !== engine && other.takes(model));
+    const candidates = tokens === 0 ? [] : [engine, ...able];
+    return {
+      id,
+      at: wallClockMs(),
+      model,
+      tokens,
+      engine: engine.name,
+      reason: reasonOf(preset, known, spanAt(known, engine), way, session),
+      candidates: candidates.map((one) => this.#candidate(one, known)),
+      predictedMs: tokens === 0 ? null : costOf(way),
+      measuredMs: null,
+    };
+  }
+
+  #candidate(engine: Engine, known: Known): Candidate {
+    const span = spanAt(known, engine);
+    const { pulled, waitMs, computeMs } = this.#paceOf(engine).wayOf(span);
+    return { engine: engine.name, held: span.held, pulled, waitMs, computeMs };
   }
 
   async #know({ path, body, model }: Asked): Promise<Known> {
@@ -192,6 +231,20 @@ export class Router {
     }
     return { tokens: tokens.length, spans, names };
   }
+}
+
+function reasonOf(
+  preset: Preset,
+  { tokens }: Known,
+  { held }: Span,
+  { pulled }: Way,
+  session: string | null,
+): Reason {
+  if (preset === "round-robin") return "turn";
+  if (preset === "ring" && session !== null) return "session";
+  if (tokens === 0) return "load";
+  if (pulled > 0) return "vault";
+  return held > 0 ? "held" : "computed";
 }
 
 /** Which preset holds where none is named. */

@@ -191,6 +191,7 @@ test("earliest-token: where the holder is busy, one that can pull from a vault c
   const pulled = await known.ask(`${first}!`);
   expect(pulled.by).toBe(known.engines[1]!.name);
   expect([pulled.hit, pulled.headers["x-tierkv-vault-tokens"]]).toEqual(["0/801", "800"]);
+  expect(pulled.headers["x-tierkv-reason"]).toBe("vault");
   // What no vault holds any more is computed.
   await holds!.tellVault(tokensOf(second), false);
   await vaulted(known, [50, 50, 0]);
