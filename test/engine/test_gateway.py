@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.engine import CALL_S
 from harness.models import PLAIN, Models, prompt
-from harness.processes import Process, free_port, wait_until
+from harness.processes import ROOT, Process, free_port, wait_until
 from harness.server import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from harness.processes import Cluster
 
 BLOCK = 32
 #: Of `--num-gpu-blocks-override 32`: three prompts fit, more push others out.
@@ -61,8 +65,12 @@ class Gateway:
         served = headers["x-gateway-destination-endpoint-served"]
         return served, believed, details.get("cached_tokens") or 0
 
+    def command(self, *arguments: str) -> None:
+        argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
+        subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
+
     def metric(self, name: str) -> list[float]:
-        """Of each engine."""
+        """Of each engine, and of each tier where there are such."""
         with urllib.request.urlopen(f"{self._url}/metrics", timeout=CALL_S) as response:
             lines = response.read().decode().splitlines()
         return [float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{")]
@@ -117,3 +125,62 @@ def test_what_is_believed_of_engines_is_what_they_reuse(folder: Path, models: Mo
             served, _, _ = gateway.complete(model, prompt(720 + seed, TOKENS))
             assert served == f"127.0.0.1:{servers[1].port}"
         wait_until(lambda: gateway.metric("tierkv_gateway_engine_up") == [0, 1], "one is away")
+
+
+@pytest.mark.nightly
+def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
+    folder: Path, models: Models, new_cluster: Callable[..., Cluster]
+) -> None:
+    place = folder / "pulls"
+    place.mkdir()
+    model = models.path(PLAIN)
+    cluster = new_cluster()
+    events = [(free_port(), free_port()) for _ in range(2)]
+    transfer = ["--kv-transfer-config", json.dumps(cluster.transfer_config)]
+    servers = [
+        Server([*line_of(*ports), *transfer], model, place / f"server{at}.log", {})
+        for at, ports in enumerate(events)
+    ]
+    names = [f"127.0.0.1:{server.port}" for server in servers]
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server)
+        cluster.wait_restoring(2)
+        gateway = Gateway(place, servers, events)
+        stack.callback(gateway.process.end)
+        wait_until(
+            lambda: gateway.metric("tierkv_gateway_events_live") == [1, 1], "events are live"
+        )
+
+        def vaulted(at: int, blocks: int) -> None:
+            """An engine publishes with a step, so it is given some."""
+
+            def is_told() -> bool:
+                servers[at].complete([1, 2, 3])
+                return gateway.metric("tierkv_gateway_indexed_blocks")[2 * at + 1] >= blocks
+
+            wait_until(is_told, f"{blocks} blocks of engine {at} lie in a vault")
+
+        text = prompt(730, TOKENS)
+        servers[0].complete(text)
+        vaulted(0, 9)
+        # The second engine has told of a vault, too, and of nothing of this prompt.
+        servers[1].complete(prompt(731, TOKENS))
+        vaulted(1, 9)
+        gateway.command("drain", names[0])
+        body = {"model": model, "prompt": text, "max_tokens": 2, "ignore_eos": True}
+        answer, headers = gateway.ask("/v1/completions", body)
+        assert headers["x-gateway-destination-endpoint-served"] == names[1]
+        assert headers["x-tierkv-hit-tokens"] == f"0/{TOKENS}"
+        assert headers["x-tierkv-vault-tokens"] == "288"
+        assert headers["x-tierkv-reason"] == "vault"
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 288
+        # Once no vault holds it, it is not believed any more.
+        assert cluster.command("flush", "--yes")[0] == 0
+        wait_until(
+            lambda: (
+                bool(servers[1].complete([1, 2, 3]))
+                and gateway.metric("tierkv_gateway_indexed_blocks")[3] == 0
+            ),
+            "what was flushed is withdrawn",
+        )
