@@ -114,17 +114,18 @@ function stream(url, events, agent) {
 function fleetOf(preset, engines = 4) {
   const made = Array.from(
     { length: engines },
-    (_none, at) => new Engine(`127.0.0.1:${at + 1}`, 64),
+    (_none, at) => new Engine(`127.0.0.1:${at + 1}`, 64, at),
   );
   for (const engine of made) engine.setUp([{ id: "m" }]);
   const index = new BlockIndex(engines);
-  const fleet = { engines: made };
-  const router = new Router({ preset, fleet, index, tokenizer: new Tokenizer(1000) });
+  const fleet = { engines: made, generation: 1 };
+  const router = new Router({ preset, fleet, index, tokenizer: new Tokenizer(1000), ttftMs: null });
   for (let at = 0; at < engines; at += 1) index.trust(at, true);
   return { made, index, router };
 }
 
 const asked = (tokens) => ({
+  id: "",
   path: "/v1/completions",
   body: { model: "m", prompt: tokens },
   model: "m",
@@ -181,14 +182,21 @@ class Cache {
       this.#held.set(text, hash);
       if (known === undefined) {
         const blocks = [{ hash, tokens: own, extra: [] }];
-        this.index.apply(this.at, { kind: "stored", parent, blockSize: BLOCK, blocks, group: 0 });
+        this.index.apply(this.at, {
+          kind: "stored",
+          tier: "gpu",
+          parent,
+          blockSize: BLOCK,
+          blocks,
+          group: 0,
+        });
       }
       parent = hash;
     }
     for (const [text, hash] of this.#held) {
       if (this.#held.size <= this.blocksMax) break;
       this.#held.delete(text);
-      this.index.apply(this.at, { kind: "removed", hashes: [hash], group: 0 });
+      this.index.apply(this.at, { kind: "removed", tier: "gpu", hashes: [hash], group: 0 });
     }
     return hits;
   }

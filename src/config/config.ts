@@ -151,6 +151,8 @@ export interface GatewayConfig {
   readonly inFlightMax: number;
   /** How long a request waits for an engine with room. */
   readonly waitMs: number;
+  /** How late a first token may be predicted to come; null: as late as it is. */
+  readonly ttftMs: number | null;
   /** How long turning a prompt into tokens may hold its request. */
   readonly tokenizeMs: number;
   readonly socket: string;

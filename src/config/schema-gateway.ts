@@ -36,6 +36,7 @@ export const GATEWAY: {
     preset: Field<GatewayConfig["preset"]>;
     in_flight_max: Field<GatewayConfig["inFlightMax"]>;
     wait_ms: Field<GatewayConfig["waitMs"]>;
+    ttft_ms: Field<GatewayConfig["ttftMs"]>;
     tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
     socket: Field<GatewayConfig["socket"]>;
   };
@@ -153,6 +154,13 @@ export const GATEWAY: {
       fallback: () => GATEWAY_WAIT_MS_DEFAULT,
       fallbackText: `\`${GATEWAY_WAIT_MS_DEFAULT}\``,
       example: String(GATEWAY_WAIT_MS_DEFAULT),
+    },
+    ttft_ms: {
+      kind: integer(1, GATEWAY_WAIT_MS_MAX, "ms"),
+      doc: "A request whose first token is predicted to come later than this at every engine is answered 429 with `Retry-After` at once, so that those that were taken stay within it. With presets that look at no prompt, what waits counts alone.",
+      fallback: () => null,
+      fallbackText: "none: requests are taken while there is room",
+      example: "2000",
     },
     tokenize_ms: {
       kind: integer(0, GATEWAY_WAIT_MS_MAX, "ms"),

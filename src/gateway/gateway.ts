@@ -74,7 +74,7 @@ interface Parts {
 }
 
 function partsOf(config: GatewayConfig, logger: Logger): Parts {
-  const { inFlightMax, waitMs, tokenizeMs } = config;
+  const { inFlightMax, waitMs, tokenizeMs, ttftMs } = config;
   const engines = config.engines.map(({ text }) => text);
   const fleet = new Fleet({ engines, inFlightMax, waitMs, logger });
   const isOpen = config.sequences || config.discover !== null;
@@ -85,7 +85,8 @@ function partsOf(config: GatewayConfig, logger: Logger): Parts {
   const figures = new Figures(fleet, feedOf, index);
   const hasEvents = config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
-  const router = new Router({ preset, fleet, index, tokenizer: new Tokenizer(tokenizeMs) });
+  const tokenizer = new Tokenizer(tokenizeMs);
+  const router = new Router({ preset, fleet, index, tokenizer, ttftMs });
   return { fleet, roster, index, figures, feedOf, router, preset };
 }
 

@@ -49,6 +49,7 @@ export async function gatewayBefore(
     preset: "round-robin",
     inFlightMax: 256,
     waitMs: 10_000,
+    ttftMs: null,
     tokenizeMs: 60_000,
     socket,
     ...given,

@@ -120,6 +120,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       preset: "least-load",
       inFlightMax: 1,
       waitMs: 0,
+      ttftMs: null,
       tokenizeMs: 0,
       socket: "/nonexistent",
     },

@@ -39,7 +39,7 @@ export class Engine {
   isDraining = false;
   inFlight = 0;
 
-  constructor(name: string, inFlightMax: number, slot = 0, id: string = name) {
+  constructor(name: string, inFlightMax: number, slot: number, id: string = name) {
     this.name = name;
     this.slot = slot;
     this.id = id;

@@ -8,6 +8,7 @@ import type { BodyFailure } from "./body.ts";
 export type Refused =
   | Exclude<Shed | BodyFailure, "gone">
   | "failed"
+  | "late"
   | "no_path"
   | "no_key"
   | "no_json";
@@ -20,6 +21,7 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
   large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],
   full: [429, "OverloadedError", "the gateway holds too many request bodies"],
   queue_full: [429, "OverloadedError", "too many requests wait for an engine"],
+  late: [429, "OverloadedError", "the first token would come later than it may"],
   waited: [429, "OverloadedError", "no engine had room in time"],
   no_engine: [503, "ServiceUnavailableError", "no engine of this model answers"],
   failed: [502, "BadGatewayError", "the engine broke off before its answer began"],

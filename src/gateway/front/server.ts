@@ -136,6 +136,7 @@ async function pass(
   if (reading === null) return refuseCounted(response, "no_json", options);
   const { asked, ownHeaders, bytes: body } = reading;
   const choice = await options.router.choose(asked);
+  if (choice.isLate) return refuseCounted(response, "late", options);
   await forward(
     { request, response, body, model: asked.model, choice, ownHeaders, arrivedMs },
     options,

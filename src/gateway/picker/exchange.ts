@@ -104,6 +104,7 @@ export class Exchange {
     const { signal } = this.#left;
     const { asked, bytes, ownHeaders } = reading;
     const choice = await router.choose(asked);
+    if (choice.isLate) return this.#refuse("late");
     const engine = await fleet.enter(asked.model, choice.order, signal);
     if (engine === "gone") return;
     if (typeof engine === "string") return this.#refuse(engine);

@@ -38,6 +38,8 @@ export interface Sent {
 
 /** How one request chooses, and what is to be known once it has. */
 export interface Choice {
+  /** Even where it would come earliest, its first token is predicted to come later than it may. */
+  isLate: boolean;
   order: Order;
   send(engine: Engine): Sent;
 }
@@ -47,6 +49,8 @@ export interface RouterOptions {
   fleet: Fleet;
   index: BlockIndex;
   tokenizer: Tokenizer;
+  /** How late a first token may come; null: as late as it does. */
+  ttftMs: number | null;
 }
 
 interface Known {
@@ -80,9 +84,20 @@ export class Router {
     const looks = preset === "earliest-token" || preset === "prefix-weighted";
     const known = looks ? await this.#know(asked) : NOTHING;
     return {
+      isLate: this.#isLate(known, asked.model),
       order: this.#orderOf(known, asked.session),
       send: (engine) => this.#send(engine, known, asked),
     };
+  }
+
+  #isLate(known: Known, model: string | null): boolean {
+    const { ttftMs, fleet } = this.#options;
+    const able = fleet.engines.filter((engine) => engine.takes(model));
+    if (ttftMs === null || able.length === 0) return false;
+    return able.every((engine) => {
+      const way = this.#paceOf(engine).wayOf(spanAt(known, engine));
+      return costOf(way) > ttftMs;
+    });
   }
 
   /** The engines of a session, its owner on the ring first. */

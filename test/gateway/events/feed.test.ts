@@ -129,7 +129,7 @@ test("an engine that starts anew holds nothing of before, and is followed again"
 
 const SEED = Number(process.env["TIERKV_TEST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
 
-test(`F47: nothing is believed that is not held, through loss and clears (seed ${SEED})`, async () => {
+test(`F47 nothing is believed that is not held, through loss and clears (seed ${SEED})`, async () => {
   let state = SEED >>> 0 || 1;
   const die = (sides: number): number => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;

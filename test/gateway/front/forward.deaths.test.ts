@@ -72,7 +72,7 @@ async function kill(
 }
 
 test(
-  `F46: ${KILLS} engines killed in mid-stream: each stream is whole, ends with an error, or breaks`,
+  `F46 ${KILLS} engines killed in mid-stream: each stream is whole, ends with an error, or breaks`,
   async () => {
     const models = Array.from({ length: PAIRS }, (_none, at) => `m${at}`);
     const served = models.flatMap((model) => [[model], [model]]);

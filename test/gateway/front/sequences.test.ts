@@ -74,7 +74,7 @@ const eventsOf = ({ text }: Answer): Record<string, unknown>[] =>
     .filter((event) => event !== "")
     .map((event) => JSON.parse(event.replace(/^data: /, "")) as Record<string, unknown>);
 
-test("F35: owners are those of the published ring, also once a worker has left; it moves its own alone", async () => {
+test("F35 owners are those of the published ring, also once a worker has left; it moves its own alone", async () => {
   const { url, byId } = await workers(4);
   const ids = [...byId.keys()];
   const sequences = Array.from({ length: 200 }, (_none, at) => `seq-${at}`);

@@ -12,7 +12,11 @@ interface Known extends Scene {
 }
 
 /** Engines that publish what completions leave in their caches. */
-async function knowing(preset: Preset | null, count = 2): Promise<Known> {
+async function knowing(
+  preset: Preset | null,
+  count = 2,
+  ttftMs: number | null = null,
+): Promise<Known> {
   const publishers = await Promise.all(
     Array.from({ length: count }, () => new SimPublisher({ blockSize: 16 }).start()),
   );
@@ -21,7 +25,7 @@ async function knowing(preset: Preset | null, count = 2): Promise<Known> {
   });
   const scene = await gatewayBefore(
     publishers.map(() => ["m"]),
-    { preset },
+    { preset, ttftMs },
     publishers,
   );
   for (const [at, engine] of scene.engines.entries()) {
@@ -200,4 +204,23 @@ test("earliest-token: where the holder is busy, one that can pull from a vault c
   expect([computed.hit, computed.headers["x-tierkv-vault-tokens"]]).toEqual(["0/801", "0"]);
   open();
   expect((await long).by).toBe(holder!.name);
+});
+
+test("with ttft_ms: a prompt that would be answered too late everywhere is shed, a short one is taken", async () => {
+  const known = await knowing("earliest-token", 1, 3000);
+  const [engine] = known.engines;
+  await known.ask(text("ab"));
+  await heard(known);
+  let open: () => void = () => {};
+  engine!.gate = new Promise((resolve) => (open = resolve));
+  // Two seconds each, at the pace that is assumed of an engine.
+  const first = known.ask(text("long", 20_000));
+  await until(() => engine!.asked.length === 2);
+  const late = await known.ask(text("gnol", 20_000));
+  expect([late.code, late.headers["retry-after"]]).toEqual([429, "1"]);
+  expect((await call(known.url, "/metrics")).text).toContain('refused_total{reason="late"} 1');
+  const short = known.ask(text("cd"));
+  await until(() => engine!.asked.length === 3);
+  open();
+  expect([(await first).code, (await short).code]).toEqual([200, 200]);
 });
