@@ -169,7 +169,8 @@ export class Fleet {
     const able = this.engines.filter((engine) => engine.takes(model) && !not.has(engine));
     if (able.length === 0) {
       const isKnown = model === null || this.engines.some((engine) => engine.serves(model));
-      const isSure = this.engines.every(({ isUp }) => isUp);
+      // Where engines come and go, none at all says nothing of models.
+      const isSure = this.engines.length > 0 && this.engines.every(({ isUp }) => isUp);
       return isKnown || !isSure ? "no_engine" : "no_model";
     }
     const [first] = order(able.filter(({ hasRoom }) => hasRoom));
