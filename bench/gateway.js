@@ -119,7 +119,14 @@ function fleetOf(preset, engines = 4) {
   for (const engine of made) engine.setUp([{ id: "m" }]);
   const index = new BlockIndex(engines);
   const fleet = { engines: made, generation: 1 };
-  const router = new Router({ preset, fleet, index, tokenizer: new Tokenizer(1000), ttftMs: null });
+  const router = new Router({
+    preset,
+    fleet,
+    index,
+    tokenizer: new Tokenizer(1000),
+    ttftMs: null,
+    prefillTokens: 1e9,
+  });
   for (let at = 0; at < engines; at += 1) index.trust(at, true);
   return { made, index, router };
 }

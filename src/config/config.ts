@@ -134,6 +134,10 @@ export interface GatewayConfig {
   readonly discoverReplays: number | null;
   /** Whether the API by sequences is served, and engines may register. */
   readonly sequences: boolean;
+  /** Those of the engines that compute prompts for the others. */
+  readonly prefill: readonly Address[];
+  /** Fewest tokens that they compute. */
+  readonly prefillTokens: number;
   /** Where Envoy asks for an engine; null: nowhere. */
   readonly extProc: Address | null;
   /** The file with the digests of API keys; null: everybody may. */

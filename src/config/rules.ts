@@ -79,6 +79,18 @@ const pickedByNumber: Rule = ({ gateway: { extProc, engines } }) => {
   };
 };
 
+const helpersAreEngines: Rule = ({ gateway: { prefill, engines } }) => {
+  const known = new Set(engines.map(({ text }) => text));
+  const other = prefill.find(({ text }) => !known.has(text));
+  if (other === undefined) return null;
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["gateway", "prefill"],
+    reason: `${other.text} is none of engines`,
+    fix: "add it to engines, or remove it from prefill",
+  };
+};
+
 const shownHere: Rule = ({ sidecar }) => {
   const { pageListen, pageTlsCert, pageToken } = sidecar;
   if (pageListen === null || isLocal(pageListen)) return null;
@@ -163,6 +175,7 @@ const RULES: readonly Rule[] = [
   servedHere,
   pickedHere,
   pickedByNumber,
+  helpersAreEngines,
   shownHere,
   pageHasItsKey,
   oneForEachEngine("events"),

@@ -3,6 +3,8 @@ import {
   GATEWAY_ENGINES_MAX,
   GATEWAY_IN_FLIGHT_DEFAULT,
   GATEWAY_IN_FLIGHT_MAX,
+  GATEWAY_PREFILL_TOKENS_DEFAULT,
+  GATEWAY_PREFILL_TOKENS_MAX,
   GATEWAY_TOKENIZE_MS,
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
@@ -27,6 +29,8 @@ export const GATEWAY: {
     discover_events: Field<GatewayConfig["discoverEvents"]>;
     discover_replays: Field<GatewayConfig["discoverReplays"]>;
     sequences: Field<GatewayConfig["sequences"]>;
+    prefill: Field<GatewayConfig["prefill"]>;
+    prefill_tokens: Field<GatewayConfig["prefillTokens"]>;
     ext_proc: Field<GatewayConfig["extProc"]>;
     keys: Field<GatewayConfig["keys"]>;
     tls_cert: Field<GatewayConfig["tlsCert"]>;
@@ -91,6 +95,20 @@ export const GATEWAY: {
       fallback: () => false,
       fallbackText: "`false`",
       example: "true",
+    },
+    prefill: {
+      kind: addresses("127.0.0.1:8001", GATEWAY_ENGINES_MAX),
+      doc: "Those of `engines` that compute prompts for the others, and answer nobody: a long prompt goes there first where it is answered earlier so, and is then pulled from a vault. With `events`.",
+      fallback: () => [],
+      fallbackText: "none: each engine computes what it answers",
+      example: '["127.0.0.1:8001"]',
+    },
+    prefill_tokens: {
+      kind: integer(1, GATEWAY_PREFILL_TOKENS_MAX, "tokens"),
+      doc: "Fewest tokens, of those that are held nowhere, for which that is done.",
+      fallback: () => GATEWAY_PREFILL_TOKENS_DEFAULT,
+      fallbackText: `\`${GATEWAY_PREFILL_TOKENS_DEFAULT}\``,
+      example: String(GATEWAY_PREFILL_TOKENS_DEFAULT),
     },
     ext_proc: {
       kind: tcpOnly("127.0.0.1:9002", 0),

@@ -74,9 +74,10 @@ interface Parts {
 }
 
 function partsOf(config: GatewayConfig, logger: Logger): Parts {
-  const { inFlightMax, waitMs, tokenizeMs, ttftMs } = config;
+  const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens } = config;
   const engines = config.engines.map(({ text }) => text);
-  const fleet = new Fleet({ engines, inFlightMax, waitMs, logger });
+  const prefill = new Set(config.prefill.map(({ text }) => text));
+  const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, logger });
   const isOpen = config.sequences || config.discover !== null;
   const index = new BlockIndex(isOpen ? GATEWAY_ENGINES_MAX : engines.length);
   const onGone = ({ name }: Engine): void => void figures.forget(name);
@@ -86,7 +87,7 @@ function partsOf(config: GatewayConfig, logger: Logger): Parts {
   const hasEvents = config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
   const tokenizer = new Tokenizer(tokenizeMs);
-  const router = new Router({ preset, fleet, index, tokenizer, ttftMs });
+  const router = new Router({ preset, fleet, index, tokenizer, ttftMs, prefillTokens });
   return { fleet, roster, index, figures, feedOf, router, preset };
 }
 

@@ -46,6 +46,13 @@ testRefusals({
     "vllm:8000 is a name",
     "write the IP addresses of engines",
   ),
+  "an engine for prompts that is none of engines": bad(
+    '[gateway]\nengines = ["127.0.0.1:8000"]\nprefill = ["127.0.0.1:8001"]',
+    3,
+    "CONFIG_CONFLICT",
+    "127.0.0.1:8001 is none of engines",
+    "add it to engines",
+  ),
   "more events than engines": bad(
     '[gateway]\nengines = ["10.0.0.1:8000"]\nevents = ["10.0.0.1:1", "10.0.0.1:2"]',
     3,

@@ -28,6 +28,7 @@ export async function gatewayBefore(
   models: readonly (readonly string[])[],
   given: Partial<GatewayConfig> = {},
   publishers: readonly SimPublisher[] = [],
+  prefill: readonly number[] = [],
 ): Promise<Scene> {
   const engines = models.map((names) => new SimEngine(names));
   for (const engine of engines) await engine.start();
@@ -50,6 +51,8 @@ export async function gatewayBefore(
     inFlightMax: 256,
     waitMs: 10_000,
     ttftMs: null,
+    prefill: prefill.map((at) => addressOf(engines[at]!.name)),
+    prefillTokens: 2048,
     tokenizeMs: 60_000,
     socket,
     ...given,

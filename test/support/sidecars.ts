@@ -121,6 +121,8 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       inFlightMax: 1,
       waitMs: 0,
       ttftMs: null,
+      prefill: [],
+      prefillTokens: 2048,
       tokenizeMs: 0,
       socket: "/nonexistent",
     },

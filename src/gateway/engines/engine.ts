@@ -37,6 +37,8 @@ export class Engine {
   #down: string | null = "not asked yet";
   #models: ReadonlyMap<string, Model> = new Map();
   isDraining = false;
+  /** It computes prompts for others, and answers nobody. */
+  isPrefill = false;
   inFlight = 0;
 
   constructor(name: string, inFlightMax: number, slot: number, id: string = name) {
@@ -74,6 +76,15 @@ export class Engine {
 
   /** Whether requests for this model may be sent here; null: for any. */
   takes(model: string | null): boolean {
+    return !this.isPrefill && this.#mayTake(model);
+  }
+
+  /** Whether prompts for this model may be computed here for others. */
+  prefills(model: string): boolean {
+    return this.isPrefill && this.hasRoom && this.#mayTake(model);
+  }
+
+  #mayTake(model: string | null): boolean {
     return this.isUp && !this.isDraining && (model === null || this.#models.has(model));
   }
 

@@ -11,6 +11,8 @@ export type Shed = "no_model" | "no_engine" | "queue_full" | "waited" | "gone";
 
 export interface FleetOptions {
   engines: readonly string[];
+  /** Those of them that compute prompts for the others. */
+  prefill?: ReadonlySet<string>;
   inFlightMax: number;
   waitMs: number;
   logger: Logger;
@@ -68,11 +70,12 @@ export class Fleet {
   }
 
   #place(name: string, id: string): Engine {
-    const { inFlightMax, logger } = this.#options;
+    const { inFlightMax, logger, prefill } = this.#options;
     const taken = new Set(this.#engines.map(({ slot }) => slot));
     let slot = 0;
     while (taken.has(slot)) slot += 1;
     const engine = new Engine(name, inFlightMax, slot, id);
+    engine.isPrefill = prefill?.has(name) === true;
     const onChange = (): void => this.#wake();
     this.#engines.push(engine);
     this.#watches.set(engine, new Health({ engine, logger, onChange }));

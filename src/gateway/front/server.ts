@@ -12,6 +12,7 @@ import {
   GATEWAY_REQUEST_MS,
 } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
+import { computeAhead } from "./ahead.ts";
 import { readBody } from "./body.ts";
 import type { BodyBudget } from "./body.ts";
 import { forward } from "./forward.ts";
@@ -135,8 +136,13 @@ async function pass(
   const reading = readingOf(bytes, path, request.headers, holder);
   if (reading === null) return refuseCounted(response, "no_json", options);
   const { asked, ownHeaders, bytes: body } = reading;
-  const choice = await options.router.choose(asked);
+  let choice = await options.router.choose(asked);
   if (choice.isLate) return refuseCounted(response, "late", options);
+  if (choice.ahead !== null && typeof asked.body === "object" && asked.body !== null) {
+    const computed = { request, response, body: asked.body, path, ownHeaders };
+    await computeAhead(computed, choice.ahead, options.fleet);
+    choice = await options.router.choose(asked);
+  }
   await forward(
     { request, response, body, model: asked.model, choice, ownHeaders, arrivedMs },
     options,
@@ -144,7 +150,7 @@ async function pass(
 }
 
 function sayHealth(response: ServerResponse, { fleet }: Forwarding): void {
-  const isServing = fleet.engines.some(({ isUp, isDraining }) => isUp && !isDraining);
+  const isServing = fleet.engines.some((engine) => engine.takes(null));
   response.writeHead(isServing ? 200 : 503).end();
 }
 

@@ -1,5 +1,7 @@
 // Owns the decision for one request: which tokens it has, which engines hold them, and the order of engines that follows.
 import type { Preset } from "../../config/config.ts";
+import { Average } from "../../cost/average.ts";
+import { GATEWAY_SAVED_SMOOTHING } from "../../limits-gateway.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet, Order } from "../engines/fleet.ts";
@@ -36,10 +38,25 @@ export interface Sent {
   receipt: Readonly<Record<string, string>>;
 }
 
+/** A prompt that one engine computes and another one answers. */
+export interface Ahead {
+  engine: Engine;
+  /** It is computed there now. */
+  send(): Computing;
+  /** It was computed, or never will be. */
+  done(computing: Computing, isComputed: boolean): void;
+  /** Whether an engine that answers can pull it, as far as is known. */
+  isSaved(): boolean;
+  /** How long that took after it was computed. */
+  saved(ms: number): void;
+}
+
 /** How one request chooses, and what is to be known once it has. */
 export interface Choice {
   /** Even where it would come earliest, its first token is predicted to come later than it may. */
   isLate: boolean;
+  /** Where its prompt is computed first, because it answers earlier so; null: where it is answered. */
+  ahead: Ahead | null;
   order: Order;
   send(engine: Engine): Sent;
 }
@@ -51,6 +68,8 @@ export interface RouterOptions {
   tokenizer: Tokenizer;
   /** How late a first token may come; null: as late as it does. */
   ttftMs: number | null;
+  /** Fewest tokens that one engine computes for another. */
+  prefillTokens: number;
 }
 
 interface Known {
@@ -59,9 +78,16 @@ interface Known {
   spans: ReadonlyMap<Engine, Span>;
   /** By the size of a block. */
   names: ReadonlyMap<number, readonly BlockName[]>;
+  /** The same, from what is known then. */
+  again(): Known;
 }
 
-const NOTHING: Known = { tokens: 0, spans: new Map(), names: new Map() };
+const NOTHING: Known = {
+  tokens: 0,
+  spans: new Map(),
+  names: new Map(),
+  again: () => NOTHING,
+};
 
 const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
   spans.get(engine) ?? { tokens, held: 0, reach: 0 };
@@ -71,6 +97,8 @@ export class Router {
   readonly #turns = roundRobin();
   readonly #paces = new WeakMap<Engine, Pace>();
   readonly decisions: Decisions = new Decisions();
+  /** Milliseconds from a prompt's end at one engine until another one can pull it. */
+  readonly #savedMs = new Average(GATEWAY_SAVED_SMOOTHING);
   #ring = new SessionRing([]);
   /** Of the fleet, when the ring was made. */
   #ringOf = 0;
@@ -85,6 +113,7 @@ export class Router {
     const known = looks ? await this.#know(asked) : NOTHING;
     return {
       isLate: this.#isLate(known, asked.model),
+      ahead: this.#aheadOf(known, asked.model),
       order: this.#orderOf(known, asked.session),
       send: (engine) => this.#send(engine, known, asked),
     };
@@ -98,6 +127,51 @@ export class Router {
       const way = this.#paceOf(engine).wayOf(spanAt(known, engine));
       return costOf(way) > ttftMs;
     });
+  }
+
+  /**
+   * Computing elsewhere goes on while prompts wait where it is answered: it wins where that is long, or where the other
+   * engine is the faster one.
+   */
+  #aheadOf(known: Known, model: string | null): Ahead | null {
+    const { fleet, index, prefillTokens } = this.#options;
+    if (model === null || known.tokens < prefillTokens) return null;
+    const sooner = soonest(
+      (engine) => this.#costMs(engine, known),
+      () => 0,
+    );
+    const [first] = sooner(fleet.engines.filter((engine) => engine.takes(model)));
+    const [helper] = sooner(fleet.engines.filter((engine) => engine.prefills(model)));
+    if (first === undefined || helper === undefined) return null;
+    const span = spanAt(known, first);
+    if (known.tokens - span.reach < prefillTokens) return null;
+    const pace = this.#paceOf(first);
+    const whole = wholeBlocks(known.tokens, index.blockSize(first.slot) ?? 1);
+    const thereMs = costOf(this.#paceOf(helper).wayOf(spanAt(known, helper)));
+    const readyMs = thereMs + (this.#savedMs.mean ?? 0) + pace.pullMs(span.held, whole);
+    const splitMs = Math.max(readyMs, pace.queueMs()) + pace.computeMs(whole, known.tokens);
+    return splitMs < costOf(pace.wayOf(span)) ? this.#ahead(helper, known) : null;
+  }
+
+  #ahead(engine: Engine, known: Known): Ahead {
+    const { fleet, index } = this.#options;
+    const pace = this.#paceOf(engine);
+    return {
+      engine,
+      send: () => pace.sent(spanAt(known, engine)),
+      done(computing, isComputed) {
+        if (isComputed) pace.begun(computing, true);
+        else pace.left(computing);
+      },
+      isSaved() {
+        const now = known.again();
+        return fleet.engines.some((one) => {
+          const whole = wholeBlocks(known.tokens, index.blockSize(one.slot) ?? 1);
+          return !one.isPrefill && spanAt(now, one).reach >= whole;
+        });
+      },
+      saved: (ms) => this.#savedMs.add(ms),
+    };
   }
 
   /** The engines of a session, its owner on the ring first. */
@@ -233,8 +307,7 @@ export class Router {
         engines.filter((engine) => engine.serves(prompt.model)).map(({ slot }) => slot),
       );
       const reach = index.reach(own, held, peers);
-      // The last token is always computed, and with it its block.
-      const most = Math.floor((tokens.length - 1) / size);
+      const most = wholeBlocks(tokens.length, size) / size;
       for (const engine of engines) {
         const tokensOf = (blocks = 0): number => Math.min(blocks, most) * size;
         spans.set(engine, {
@@ -244,7 +317,8 @@ export class Router {
         });
       }
     }
-    return { tokens: tokens.length, spans, names };
+    const again = (): Known => this.#held(prompt, tokens, asker);
+    return { tokens: tokens.length, spans, names, again };
   }
 }
 
@@ -261,6 +335,10 @@ function reasonOf(
   if (pulled > 0) return "vault";
   return held > 0 ? "held" : "computed";
 }
+
+/** Tokens of a prompt that can be held: the last one is always computed, and with it its block. */
+const wholeBlocks = (tokens: number, size: number): number =>
+  Math.floor((tokens - 1) / size) * size;
 
 /** Which preset holds where none is named. */
 export function presetOf(preset: Preset | null, hasEvents: boolean): Preset {
