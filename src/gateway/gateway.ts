@@ -15,7 +15,8 @@ import { Keys } from "./front/keys.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
-import { startPicker } from "./picker/picker.ts";
+import type { Picking } from "./picker/exchange.ts";
+import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
 import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
@@ -54,13 +55,19 @@ export async function startGateway(config: GatewayConfig, logger: Logger): Promi
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
     const serves: Running[] = [front];
     open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });
-    const extProc = config.extProc && (await startPicker(config.extProc.text, serving));
+    const extProc = config.extProc && (await pickerAt(config.extProc.text, serving));
     if (extProc !== null) serves.push(extProc);
     return { url: front.url, preset, extProc: extProc?.address ?? null, close };
   } catch (error) {
     await close();
     throw error;
   }
+}
+
+/** gRPC is loaded where Envoy asks, and nowhere else. */
+async function pickerAt(listen: string, picking: Picking): Promise<RunningPicker> {
+  const { startPicker } = await import("./picker/picker.ts");
+  return startPicker(listen, picking);
 }
 
 interface Parts {
