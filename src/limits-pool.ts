@@ -2,7 +2,16 @@
 
 /** Vaults of one class. */
 export const POOL_VAULTS_MAX = 16;
-/** Positions on the hash ring of a node of weight 1. */
+/** Positions on the hash ring of a node. */
 export const RING_NODES = 100;
+/** Evenly spread places of the ring by which shares of unlike vaults are evened out, and how often. */
+export const RING_SAMPLES = 4096;
+export const RING_TURNS = 12;
 /** Consecutive blocks of a prompt that lie on one vault. */
 export const RUN_BLOCKS = 16;
+/** Capacities count in steps of this many to the factor two: what memory happens to be free at a start moves little. */
+export const CAPACITY_STEPS = 8;
+/** How long the owner before a change is asked, too, in ms. */
+export const VIEW_KEPT_MS = 3_600_000;
+/** Runs that the shown share of a vault is counted from. */
+export const SHARE_SAMPLES = 4096;

@@ -84,6 +84,7 @@ export class VaultSession {
   /** The vault's answer on the connection that is up; null: greet first. */
   #vault: HelloReply | null = null;
   #epoch: number | null = null;
+  #capacityBytes: number | null = null;
   #isClosed = false;
 
   constructor(options: VaultClientOptions) {
@@ -130,6 +131,10 @@ export class VaultSession {
 
   get epoch(): number | null {
     return this.#epoch;
+  }
+
+  get capacityBytes(): number | null {
+    return this.#capacityBytes;
   }
 
   /** Greets, whatever the breaker says. */
@@ -298,6 +303,7 @@ export class VaultSession {
       void this.#tellReturn(channel);
     }
     this.#epoch = reply.epoch;
+    this.#capacityBytes = reply.capacityBytes;
     this.flushes.take(reply.flushes, reply.epoch);
     if (channel === this.#channel) {
       this.#vault = reply;

@@ -74,6 +74,11 @@ export class VaultClient {
     return this.#session.epoch;
   }
 
+  /** What the last hello said; null before the first. */
+  get capacityBytes(): number | null {
+    return this.#session.capacityBytes;
+  }
+
   /** What the vault flushed. */
   get flushes(): FlushFeed {
     return this.#session.flushes;

@@ -10,6 +10,7 @@ export class OutboxRecord {
   readonly id: number;
   #bytes: number;
   #make: MakeDrafts | null;
+  #users = 1;
 
   /** `make`: of a draft, whose slot must stay leased until it is dropped. */
   constructor(id: number, bytes: number, make: MakeDrafts | null) {
@@ -37,7 +38,13 @@ export class OutboxRecord {
     this.#make = null;
   }
 
+  /** Somebody more sends it, and drops it, too. */
+  keep(): void {
+    this.#users += 1;
+  }
+
   drop(): void {
-    outboxDrop(this.id);
+    this.#users -= 1;
+    if (this.#users === 0) outboxDrop(this.id);
   }
 }

@@ -16,6 +16,8 @@ export interface ClusterConfig {
   /** The vaults of each class; empty: none. */
   readonly kvCold: readonly Address[];
   readonly ssmCold: readonly Address[];
+  /** Whether each record lies on two vaults of a pool. */
+  readonly redundancy: "none" | "copies:2";
   /** What `tierkv join` stores: certificate and token of each vault. */
   readonly credentials: string;
   /** What opens vaults that were not joined. null: none. */

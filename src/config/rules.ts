@@ -167,7 +167,18 @@ const trustHasAnAnchor: Rule = ({ cluster }) => {
   };
 };
 
+const twoCopiesHaveTwoPlaces: Rule = ({ cluster: { redundancy, kvCold, ssmCold } }) =>
+  redundancy === "none" || Math.max(kvCold.length, ssmCold.length) > 1
+    ? null
+    : {
+        code: "CONFIG_CONFLICT",
+        path: ["cluster", "redundancy"],
+        reason: "two copies need two vaults of a class, and there is at most one",
+        fix: 'write several addresses in kv_cold, or redundancy = "none"',
+      };
+
 const RULES: readonly Rule[] = [
+  twoCopiesHaveTwoPlaces,
   stallIsWithinWait,
   diskHasAPlace,
   scrapedHere("vault"),

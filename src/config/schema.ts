@@ -86,6 +86,13 @@ export const SCHEMA: Schema = {
         example: '"192.168.1.11:50051"',
         isShown: true,
       },
+      redundancy: {
+        kind: choice(["none", "copies:2"]),
+        doc: "What a pool of vaults does against the loss of one. `none`: each record lies on one of them, and what a lost vault held is computed again. `copies:2`: on two of them, and a restore goes on with the other; the pool holds half as much. All machines that share the vaults write the same.",
+        fallback: () => "none",
+        fallbackText: '`"none"`',
+        example: '"none"',
+      },
       ...CLUSTER_ACCESS,
     },
   },

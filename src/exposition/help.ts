@@ -26,6 +26,12 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   copies_missing: "Blocks in arenas that their vault was found not to hold.",
   copies_offered: "Of those, the ones that were offered again and are held now.",
   copies_sent_bytes: "Record bytes of blocks that were offered again.",
+  replicas_saved: "Second copies that another vault took.",
+  replicas_present: "Second copies that another vault had already.",
+  replicas_sent_bytes: "Record bytes of second copies.",
+  replicas_dropped:
+    "Second copies that were given up: no other vault was up, or saves needed the room.",
+  blocks_turned: "Blocks that one vault did not give and another was asked for.",
   bad_records: "Records from vaults that did not verify.",
   records_unopened: "Sealed records that none of this machine's keys opens.",
   fetch_stalls: "Fetches given up because no byte arrived for [restore] stall_ms.",

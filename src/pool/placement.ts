@@ -1,49 +1,88 @@
-// Owns which vault of a pool holds a block: runs of consecutive blocks by the hash of their first, the next live one where the owner is down.
+// Owns which vaults of a pool hold a block: runs of consecutive blocks by the hash of their first, the next live ones where the owner is down.
 import { HASH_BYTES } from "../block.ts";
-import { RUN_BLOCKS } from "../limits-pool.ts";
+import { RUN_BLOCKS, SHARE_SAMPLES } from "../limits-pool.ts";
 import { Ring } from "./ring.ts";
+
+/** Stands for a vault where there is none: above POOL_SEATS_MAX. */
+export const NO_VAULT = 0xff;
 
 /** Index of the first block of the run that block `index` of a prompt lies in. */
 export function anchorOf(index: number): number {
   return index - (index % RUN_BLOCKS);
 }
 
+/** Where a block lies, and where its second copy does. */
+export interface Home {
+  owner: number;
+  second: number;
+}
+
+/** By block of a prompt. */
+export interface Homes {
+  owners: Uint8Array;
+  /** NO_VAULT: there is none. */
+  seconds: Uint8Array;
+}
+
 /** The vaults of one class, by their place in the list that was given. */
 export class Placement {
-  readonly #count: number;
+  readonly #members: readonly { name: string; node: number; weight: number }[];
   readonly #ring: Ring<number>;
 
-  /** `names`: the same on every machine, in any order. */
-  constructor(names: readonly string[]) {
-    this.#count = names.length;
+  /** `names`: the same on every machine, in any order; `weights`: their shares, 0 for one that owns nothing. */
+  constructor(names: readonly string[], weights: readonly number[] = names.map(() => 1)) {
+    this.#members = names
+      .map((name, node) => ({ name, node, weight: weights[node] ?? 0 }))
+      .filter(({ weight }) => weight > 0);
     // A vault alone owns everything without a ring.
-    const shared = names.length > 1 ? names : [];
-    this.#ring = new Ring(shared.map((name, node) => ({ name, node })));
+    this.#ring = new Ring(this.#isAlone ? [] : this.#members);
+  }
+
+  get #isAlone(): boolean {
+    return this.#members.length <= 1;
   }
 
   /**
-   * Who owns the run whose first block has this hash. The next one in the order of the ring where that one `isDown`, so that
-   * all who know that it is agree; the owner itself where all are.
+   * Who holds the run whose first block has this hash: the owner, and the one that would own it next. Those that are down
+   * (`isDown`) are passed over, so that all who know that they are agree; the owner itself where all are.
    */
-  ownerOf(anchor: Buffer, isDown: (vault: number) => boolean): number {
-    if (this.#count <= 1) return 0;
-    let owner: number | null = null;
+  homeOf(anchor: Buffer, isDown: (vault: number) => boolean): Home {
+    if (this.#isAlone) return { owner: this.#members[0]?.node ?? 0, second: NO_VAULT };
+    let [home, owner, second] = [NO_VAULT, NO_VAULT, NO_VAULT];
     for (const vault of this.#ring.ownersOf(anchor)) {
-      if (!isDown(vault)) return vault;
-      owner ??= vault;
+      if (home === NO_VAULT) home = vault;
+      if (isDown(vault)) continue;
+      if (owner !== NO_VAULT) {
+        second = vault;
+        break;
+      }
+      owner = vault;
     }
-    return owner ?? 0;
+    return { owner: owner === NO_VAULT ? home : owner, second };
   }
 
-  /** Owners of the blocks of a prompt, from its first one on. `isAlone`: each is placed by its own hash, because it is needed alone. */
-  ownersOf(hashes: Buffer, isAlone: boolean, isDown: (vault: number) => boolean): Uint8Array {
-    const owners = new Uint8Array(hashes.length / HASH_BYTES);
-    if (this.#count <= 1) return owners;
+  /** Of the blocks of a prompt, from its first one on. `isAlone`: each is placed by its own hash, because it is needed alone. */
+  homesOf(hashes: Buffer, isAlone: boolean, isDown: (vault: number) => boolean): Homes {
+    const count = hashes.length / HASH_BYTES;
+    const owners = new Uint8Array(count);
+    const seconds = new Uint8Array(count);
     const run = isAlone ? 1 : RUN_BLOCKS;
-    for (let first = 0; first < owners.length; first += run) {
+    for (let first = 0; first < count; first += run) {
       const anchor = hashes.subarray(first * HASH_BYTES, (first + 1) * HASH_BYTES);
-      owners.fill(this.ownerOf(anchor, isDown), first, first + run);
+      const { owner, second } = this.homeOf(anchor, isDown);
+      owners.fill(owner, first, first + run);
+      seconds.fill(second, first, first + run);
     }
-    return owners;
+    return { owners, seconds };
+  }
+
+  /** By vault: about which share of all runs it owns, from samples. */
+  shares(): Map<number, number> {
+    const counts = new Map(this.#members.map(({ node }) => [node, 0]));
+    for (let sample = 0; sample < SHARE_SAMPLES; sample += 1) {
+      const { owner } = this.homeOf(Buffer.from(`share-${sample}`), () => false);
+      counts.set(owner, (counts.get(owner) ?? 0) + 1);
+    }
+    return new Map([...counts].map(([vault, count]) => [vault, count / SHARE_SAMPLES]));
   }
 }

@@ -113,9 +113,10 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   };
 }
 
-function openCommon({ vaults, counters, logger }: SidecarOptions, ledger: Ledger): Common {
+function openCommon(options: SidecarOptions, ledger: Ledger): Common {
+  const { config, vaults, counters, logger } = options;
   return {
-    pools: openPools(vaults),
+    pools: openPools(vaults, config.cluster.redundancy === "copies:2"),
     links: openLinks(vaults),
     way: new RightOfWay(),
     fates: new Fates(),

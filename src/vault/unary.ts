@@ -109,7 +109,13 @@ export function hello(
     laneToken: door?.admit(mayStore, account) ?? Buffer.alloc(0),
     readOnly: !mayStore,
     flushes: vault.flushes.since(request.flushed),
+    capacityBytes: capacityOf(vault),
   };
+}
+
+/** Of its larger tier: what is in memory is on the disk, too. */
+function capacityOf({ store }: VaultContext): number {
+  return Math.max(storeStats(store).maxBytes, storeDiskStats(store)?.maxBytes ?? 0);
 }
 
 function range(first: number, last: number): string {

@@ -62,6 +62,7 @@ export interface HelloReply {
   laneToken: Buffer;
   readOnly: boolean;
   flushes: FlushNews | null;
+  capacityBytes: number;
 }
 
 export interface LookupRequest {

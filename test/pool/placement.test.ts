@@ -26,14 +26,14 @@ test("all blocks of a run lie where its first one says, whatever part of the pro
     fc.property(pool, ({ names, seed, blocks }) => {
       const placement = new Placement(names);
       const hashes = hashesOf(seed, blocks);
-      const owners = placement.ownersOf(hashes, false, nobody);
+      const owners = placement.homesOf(hashes, false, nobody).owners;
       for (const [at, owner] of owners.entries()) {
-        expect(owner).toBe(placement.ownerOf(hashAt(hashes, anchorOf(at)), nobody));
+        expect(owner).toBe(placement.homeOf(hashAt(hashes, anchorOf(at)), nobody).owner);
         expect(Math.floor(anchorOf(at) / RUN_BLOCKS)).toBe(Math.floor(at / RUN_BLOCKS));
       }
-      const alone = placement.ownersOf(hashes, true, nobody);
+      const alone = placement.homesOf(hashes, true, nobody).owners;
       for (const [at, owner] of alone.entries()) {
-        expect(owner).toBe(placement.ownerOf(hashAt(hashes, at), nobody));
+        expect(owner).toBe(placement.homeOf(hashAt(hashes, at), nobody).owner);
       }
     }),
   );
@@ -45,7 +45,7 @@ test("a list in another order names the same vaults", () => {
       const other = names.toReversed();
       const hashes = hashesOf(seed, blocks);
       const named = (list: readonly string[]): (string | undefined)[] =>
-        [...new Placement(list).ownersOf(hashes, false, nobody)].map((owner) => list[owner]);
+        [...new Placement(list).homesOf(hashes, false, nobody).owners].map((owner) => list[owner]);
       expect(named(other)).toEqual(named(names));
     }),
   );
@@ -57,19 +57,19 @@ test("what a vault that is down owns goes to others, and nothing else moves", ()
       const placement = new Placement(names);
       const down = which % names.length;
       const hashes = hashesOf(seed, blocks);
-      const before = placement.ownersOf(hashes, false, nobody);
-      const after = placement.ownersOf(hashes, false, (vault) => vault === down);
+      const before = placement.homesOf(hashes, false, nobody).owners;
+      const after = placement.homesOf(hashes, false, (vault) => vault === down).owners;
       for (const [at, owner] of before.entries()) {
         if (owner === down) expect(after[at]).not.toBe(down);
         else expect(after[at]).toBe(owner);
       }
-      expect([...placement.ownersOf(hashes, false, () => true)]).toEqual([...before]);
+      expect([...placement.homesOf(hashes, false, () => true).owners]).toEqual([...before]);
     }),
   );
 });
 
 test("a vault alone owns everything, and nothing is hashed for it", () => {
   const placement = new Placement(["a:1"]);
-  expect([...placement.ownersOf(hashesOf(1, 40), false, nobody)]).toEqual(Array(40).fill(0));
-  expect(placement.ownerOf(Buffer.alloc(HASH_BYTES), () => true)).toBe(0);
+  expect([...placement.homesOf(hashesOf(1, 40), false, nobody).owners]).toEqual(Array(40).fill(0));
+  expect(placement.homeOf(Buffer.alloc(HASH_BYTES), () => true).owner).toBe(0);
 });

@@ -53,12 +53,44 @@ test.each([4, 8])(
   },
 );
 
-test("a node of twice the weight owns about twice the names", () => {
-  const ring = new Ring([
-    { name: "a", node: "a", weight: 2 },
-    { name: "b", node: "b" },
-  ]);
-  const share = IDS.filter((id) => ownerOf(ring, id) === "a").length / IDS.length;
-  expect(share).toBeGreaterThan(0.57);
-  expect(share).toBeLessThan(0.77);
+/** Unlike nodes, as capacities are. */
+const unlike = fc.array(fc.constantFrom(4, 8, 16, 24, 32, 64), { minLength: 3, maxLength: 7 });
+const weighted = (weights: readonly number[]): Ring<number> =>
+  new Ring(weights.map((weight, node) => ({ name: namesOf(7)[node]!, node, weight })));
+const ownersOf = (ring: Ring<number>, ids: readonly string[] = IDS): number[] =>
+  ids.map((id) => [...ring.ownersOf(id)][0]!);
+/** Chance alone parts the 5,000 by some points where a node is small. */
+const MANY = Array.from({ length: 30_000 }, (_none, at) => `run-${at}`);
+
+test("nodes of unlike weights are filled alike, within 10 points where they are half full on average", () => {
+  fc.assert(
+    fc.property(unlike, (weights) => {
+      fc.pre(new Set(weights).size > 1);
+      const total = weights.reduce((sum, weight) => sum + weight, 0);
+      const owners = ownersOf(weighted(weights), MANY);
+      const fills = weights.map((weight, node) => {
+        const share = owners.filter((owner) => owner === node).length / MANY.length;
+        return (0.5 * share * total) / weight;
+      });
+      expect(Math.max(...fills) - Math.min(...fills)).toBeLessThan(0.1);
+    }),
+    { numRuns: 8, seed: 22 },
+  );
+});
+
+test("weights that are alike, whatever they are, give the ring without weights", () => {
+  expect(ownersOf(weighted([8, 8, 8]))).toEqual(ownersOf(weighted([1, 1, 1])));
+});
+
+test("of unlike nodes one that comes takes its share, and all that moves is 3 points more at most", () => {
+  fc.assert(
+    fc.property(unlike, (weights) => {
+      fc.pre(new Set(weights).size > 1 && weights.length < 7);
+      const [before, after] = [ownersOf(weighted(weights)), ownersOf(weighted([...weights, 16]))];
+      const moved = IDS.filter((_id, at) => before[at] !== after[at]).length / IDS.length;
+      const share = 16 / (weights.reduce((sum, weight) => sum + weight, 0) + 16);
+      expect(moved).toBeLessThan(share + 0.03);
+    }),
+    { numRuns: 8, seed: 22 },
+  );
 });

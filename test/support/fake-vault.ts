@@ -20,6 +20,7 @@ export const HELLO: HelloReply = {
   laneToken: Buffer.alloc(0),
   readOnly: false,
   flushes: null,
+  capacityBytes: 0,
 };
 
 /** A hello, and who takes the lanes that come. */

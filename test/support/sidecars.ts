@@ -33,6 +33,7 @@ export interface TestSidecarOptions {
   waitMs?: number;
   stallMs?: number;
   when?: "faster" | "always";
+  redundancy?: "none" | "copies:2";
   /** Whether attention KV is stored as INT8; what most tests compare is bytes, so it is off. */
   int8?: boolean;
   kvDim?: number | null;
@@ -55,6 +56,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       role: "inference",
       kvCold: [],
       ssmCold: [],
+      redundancy: options.redundancy ?? "none",
       credentials: "/nonexistent",
       tlsCa: null,
       tlsCert: null,
@@ -162,8 +164,9 @@ export function gatesOf(given: NonNullable<TestSidecarOptions["vaults"]>): Looku
 }
 
 /** Of an answer of vaults that hold a block each alone, and said so. */
-export const ALL_ANSWERED: Pick<LookupAnswer, "owners" | "silent"> = {
+export const ALL_ANSWERED: Pick<LookupAnswer, "owners" | "seconds" | "silent"> = {
   owners: [],
+  seconds: [],
   silent: new Set(),
 };
 

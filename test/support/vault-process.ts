@@ -14,13 +14,14 @@ export interface Place {
   readonly port: number;
 }
 
-export async function startVaultProcess(): Promise<Place> {
+/** `port`: where one was before; 0: anywhere. */
+export async function startVaultProcess(port = 0, maxBytes = VAULT_BYTES): Promise<Place> {
   const config = join(testDirectory(), "vault.toml");
-  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:0"\nmax_bytes = "${VAULT_BYTES / MIB}MiB"\n`;
+  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:${port}"\nmax_bytes = "${maxBytes / MIB}MiB"\n`;
   writeFileSync(config, text);
   const program = new Program(["vault", "--json", "--config", config]);
   closeAfterTest({ close: () => program.signal("SIGKILL") });
   const address = String((await program.firstResult())["address"]);
-  const [host = "", port] = address.split(":");
-  return { pid: program.process.pid!, address, host, port: Number(port) };
+  const [host = "", own] = address.split(":");
+  return { pid: program.process.pid!, address, host, port: Number(own) };
 }

@@ -20,7 +20,7 @@ export interface AuditContext {
 }
 
 /** What is asked for is no prompt, so its places do not say which vault of a pool holds it: each is asked. */
-const ALONE = { ownersOf: () => new Uint8Array(0) };
+const ALONE = { placesOf: () => ({ owners: new Uint8Array(0), others: [] }) };
 
 /** The answer, which never fails. A vault that does not answer holds nothing, nor does a name that is not believed. */
 export async function audit({ n, groups }: Audit, context: AuditContext): Promise<SidecarMessage> {

@@ -68,7 +68,7 @@ function firstOf({ from, tail }: Asked, end: number): number {
 
 function wishOf(
   group: Asked,
-  { keys, owners }: LookupAnswer,
+  { keys, owners, seconds }: LookupAnswer,
   index: number,
   tokens: number,
   cut: Wish["cut"],
@@ -81,6 +81,7 @@ function wishOf(
     first,
     keys: (keys[index] ?? []).slice(first, end),
     owners: (owners[index] ?? NO_OWNERS).subarray(first, end),
+    seconds: (seconds[index] ?? NO_OWNERS).subarray(first, end),
     hashes: group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES),
     parent:
       first === 0 ? NO_PARENT : group.hashes.subarray((first - 1) * HASH_BYTES, first * HASH_BYTES),

@@ -16,6 +16,7 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime, nowMs } from "../../time.ts";
 import type { Block, Shelf } from "../slots/shelf.ts";
+import type { DoneReason } from "../socket/messages.ts";
 import type { VaultClients } from "../vaults/pools.ts";
 import type { RightOfWay } from "../vaults/right-of-way.ts";
 import type { Links } from "../vaults/vaults.ts";
@@ -92,7 +93,7 @@ export class Fetcher {
     // Plans that came and went while a call hung leave blocks behind that are gone.
     if (lane.queue.length > this.#options.shelf.capacity * 2) {
       const left = lane.queue.slice(lane.head);
-      lane.queue = left.filter(({ state }) => state === "wanted");
+      lane.queue = left.filter((block) => this.#isWanted(block, lane));
       lane.pendingBytes -= this.#bytesOf(left) - this.#bytesOf(lane.queue);
       lane.head = 0;
     }
@@ -158,7 +159,7 @@ export class Fetcher {
     let bytes = 0;
     for (; lane.head < lane.queue.length; lane.head += 1) {
       const block = lane.queue[lane.head];
-      if (block?.state !== "wanted") {
+      if (block === undefined || !this.#isWanted(block, lane)) {
         lane.pendingBytes -= block === undefined ? 0 : this.#bytes(block);
         continue;
       }
@@ -186,6 +187,7 @@ export class Fetcher {
       shelf,
       geometryOf,
       onBytes: (count) => counters.add("bytes_fetched", count),
+      mayTurn: (block, reason) => this.#turn(block, reason),
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
     lane.windows.add(window);
@@ -200,6 +202,26 @@ export class Fetcher {
       this.#busy.end();
       this.#pumpSoon();
     });
+  }
+
+  /** It may have turned to another one meanwhile. */
+  #isWanted({ state, recordClass, owner }: Block, lane: Lane): boolean {
+    return state === "wanted" && this.#lanes[recordClass][owner] === lane;
+  }
+
+  /** What one vault does not give is asked of the other that has it. */
+  #turn(block: Block, reason: DoneReason): boolean {
+    if (!TURN_AFTER.has(reason) || this.#isClosed || !this.#options.shelf.turn(block)) return false;
+    this.#options.counters.add("blocks_turned");
+    this.add(block);
+    return true;
+  }
+
+  /** So is what has not been asked of a vault that brings nothing. */
+  #turnWaiting(lane: Lane): void {
+    for (const block of lane.queue.slice(lane.head)) {
+      if (this.#isWanted(block, lane)) this.#turn(block, "vault_down");
+    }
   }
 
   #bytesOf(blocks: readonly Block[]): number {
@@ -219,9 +241,10 @@ export class Fetcher {
   }
 
   /** True when it was given up, or broke; never rejects. */
-  async #run({ client, link }: Lane, window: Window, blocks: readonly Block[]): Promise<boolean> {
+  async #run(lane: Lane, window: Window, blocks: readonly Block[]): Promise<boolean> {
+    const { client, link } = lane;
     const { callMs, counters, logger } = this.#options;
-    const stopWatch = this.#watch(window);
+    const stopWatch = this.#watch(lane, window);
     try {
       const [first] = blocks;
       if (first === undefined) return false;
@@ -245,6 +268,7 @@ export class Fetcher {
         logger.debug({ err: toTierkvError(error), vault: client.address }, "fetch failed");
       }
       window.end("vault_down");
+      if (client.isOpen) this.#turnWaiting(lane);
       return true;
     } finally {
       stopWatch();
@@ -257,13 +281,14 @@ export class Fetcher {
     this.#options.pace.fetched(bytes, this.#bytesOf(blocks));
   }
 
-  #watch(window: Window): () => void {
+  #watch(lane: Lane, window: Window): () => void {
     const { stallMs, counters, logger } = this.#options;
     const check = (): void => {
       if (window.isOver || nowMs() - window.lastMs <= stallMs) return;
       counters.add("fetch_stalls");
       logger.debug({ stallMs }, "fetch given up: no byte came");
       window.end("vault_down");
+      this.#turnWaiting(lane);
     };
     // After the next poll: when the loop itself was late, bytes may be waiting to be read.
     const timer = setInterval(() => setImmediate(check), Math.max(1, stallMs / 4));
@@ -284,6 +309,9 @@ export class Fetcher {
       .catch((failure: unknown) => logger.debug({ err: failure }, "the report did not arrive"));
   }
 }
+
+/** Not where time is up, or nobody wants it. */
+const TURN_AFTER: ReadonlySet<DoneReason> = new Set(["vault_down", "end_of_hit", "bad_record"]);
 
 function newLanes(clients: readonly VaultClient[], links: readonly Link[]): Lane[] {
   return clients.flatMap((client, at) => {

@@ -13,12 +13,13 @@ import { toTierkvError } from "../../errors.ts";
 import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import { NO_VAULT } from "../../pool/placement.ts";
 import { yieldToLoop } from "../../time.ts";
-import { blockKeys } from "../slots/shelf.ts";
+import { blockKeys } from "../slots/block-keys.ts";
 import type { BlockRun, Shelf } from "../slots/shelf.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { Fates } from "../trace/fates.ts";
-import type { Pool, Pools } from "../vaults/pools.ts";
+import type { Places, Pool, Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 
 export interface LookupGroup {
@@ -35,6 +36,8 @@ export interface LookupAnswer {
   held: Buffer[];
   /** By group and block: which vault of the class it lies on; beyond the end: 0. */
   owners: Uint8Array[];
+  /** The same: which other one has it, or is to have it; NO_VAULT, or beyond the end: none. */
+  seconds: Uint8Array[];
   /** Vaults that were asked and did not answer; what they hold counts as not held. */
   silent: ReadonlySet<LookupGate>;
 }
@@ -44,7 +47,7 @@ export interface LookupContext {
   shards: number;
   /** null: the engine has no arena yet. */
   shelf: Shelf | null;
-  pools: Readonly<Record<RecordClass, Pick<Pool, "ownersOf">>>;
+  pools: Readonly<Record<RecordClass, Pick<Pool, "placesOf">>>;
   gates: LookupGates;
   /** False once nobody waits for the answer. */
   isWanted(): boolean;
@@ -57,6 +60,8 @@ export interface LookupContext {
 interface Asked {
   group: LookupGroup;
   held: Buffer;
+  /** What this vault alone holds of it. */
+  said: Buffer;
   indexes: number[];
 }
 
@@ -66,31 +71,84 @@ export async function lookUp(
 ): Promise<LookupAnswer> {
   const held = groups.map(({ hashes }) => newBitmap(hashes.length / HASH_BYTES));
   const keys: string[][] = groups.map(() => []);
-  const owners = groups.map((group) => context.pools[group.class].ownersOf(group.hashes));
+  const places = groups.map((group) => context.pools[group.class].placesOf(group.hashes));
   const open = new Map<LookupGate, Asked[]>();
   let seen = 0;
   for (const [groupIndex, group] of groups.entries()) {
     const keyOf = blockKeys(context.namespace, group.group, group.hashes);
     const bitmap = held[groupIndex] ?? newBitmap(0);
     const asked = openQuestions(group, bitmap, context.gates, open);
+    const { owners, others } = places[groupIndex] ?? NOWHERE;
     for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
       const key = keyOf(index);
       keys[groupIndex]?.push(key);
       if (context.shelf?.isPlaced(key) === true) setBit(bitmap, index);
-      else asked[owners[groupIndex]?.[index] ?? 0]?.indexes.push(index);
+      else {
+        asked[owners[index] ?? 0]?.indexes.push(index);
+        for (const list of others) asked[list[index] ?? NO_VAULT]?.indexes.push(index);
+      }
       seen += 1;
       if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
     }
   }
   const silent = new Set<LookupGate>();
-  await Promise.all(
-    [...open].map(([gate, asked]) =>
-      askVault(gate, asked, context).then((isAnswered) => isAnswered || silent.add(gate)),
-    ),
-  );
+  const asks = [...open].map(async ([gate, asked]) => {
+    if (!(await askVault(gate, asked, context))) silent.add(gate);
+  });
+  const isDouble = places.some(({ others }) => others.length > 0);
+  // What lies on two vaults need not wait for the slower one.
+  await (isDouble ? untilAnswered(asks, () => isAllHeld(groups, held)) : Promise.all(asks));
   context.counters.add("lookup_keys", seen);
   context.counters.add("lookup_hits", countHits(groups, held));
-  return { keys, held, owners, silent };
+  const found = groups.map((group, at) => whereFound(group, places[at] ?? NOWHERE, context, open));
+  const owners = found.map((group) => group.owners);
+  return { keys, held, owners, seconds: found.map(({ seconds }) => seconds), silent };
+}
+
+const NONE_SAID = Buffer.alloc(0);
+const NOWHERE: Places = { owners: new Uint8Array(0), others: [] };
+
+/** Resolves when all have answered, or when what is known by then is enough. None of `asks` rejects. */
+function untilAnswered(asks: readonly Promise<void>[], isEnough: () => boolean): Promise<void> {
+  return new Promise((resolve) => {
+    const check = (): void => {
+      if (isEnough()) resolve();
+    };
+    for (const ask of asks) void ask.then(check);
+    void Promise.all(asks).then(() => resolve());
+  });
+}
+
+function isAllHeld(groups: readonly LookupGroup[], held: readonly Buffer[]): boolean {
+  return groups.every(({ hashes }, at) => {
+    const count = hashes.length / HASH_BYTES;
+    return countBits(held[at] ?? newBitmap(0), count) === count;
+  });
+}
+
+/** Each block's vault: of those that said they have it, or are to have it, the likeliest; and the next one of them. */
+function whereFound(
+  group: LookupGroup,
+  { owners, others }: Places,
+  { gates }: LookupContext,
+  open: ReadonlyMap<LookupGate, readonly Asked[]>,
+): { owners: Uint8Array; seconds: Uint8Array } {
+  if (others.length === 0) return { owners, seconds: others[0] ?? NOWHERE.owners };
+  const said = gates[group.class].map(
+    (gate) => open.get(gate)?.find((asked) => asked.group === group)?.said ?? newBitmap(0),
+  );
+  const seconds = new Uint8Array(owners.length).fill(NO_VAULT);
+  const lists = [owners, ...others];
+  const found = owners.map((owner, index) => {
+    const on = lists.flatMap((list) => (list[index] === NO_VAULT ? [] : (list[index] ?? [])));
+    const isSaid = (vault: number): boolean => hasBit(said[vault] ?? NONE_SAID, index);
+    const best = on.find(isSaid) ?? owner;
+    const rest = on.filter((vault) => vault !== best);
+    // What lies with an owner of before is to come to the one of today.
+    seconds[index] = (best === owner ? (rest.find(isSaid) ?? rest[0]) : owner) ?? NO_VAULT;
+    return best;
+  });
+  return { owners: found, seconds };
 }
 
 /** A list for each vault of the group's class, by its place. */
@@ -101,7 +159,7 @@ function openQuestions(
   open: Map<LookupGate, Asked[]>,
 ): Asked[] {
   return gates[group.class].map((gate) => {
-    const asked: Asked = { group, held, indexes: [] };
+    const asked: Asked = { group, held, said: Buffer.alloc(held.length), indexes: [] };
     const others = open.get(gate);
     if (others === undefined) open.set(gate, [asked]);
     else others.push(asked);
@@ -129,7 +187,7 @@ export function whyMissing(
 ): string | null {
   const miss = firstMiss(groups, held);
   const troubleAt = (group: LookupGroup, index: number): MissReason | null => {
-    const home = pools[group.class].homeOf(group.hashes, index);
+    const home = pools[group.class].ownerInPeace(group.hashes, index);
     return troubleOf(gates[group.class][home], silent);
   };
   const step = Math.max(...groups.map((group) => group.tokens));
@@ -215,11 +273,13 @@ export function copyRun(
 ): BlockRun {
   const { group, recordClass, hashes, first, tenant } = run;
   const owners = run.owners.slice(index, index + HASHES_PER_COPY);
+  const seconds = (run.seconds ?? run.owners.subarray(0, 0)).slice(index, index + HASHES_PER_COPY);
   const end = (index + HASHES_PER_COPY) * HASH_BYTES;
   const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
   const parent = Buffer.from(index === 0 ? run.parent : hashAt({ hashes }, index - 1));
   const at = first + index;
-  return { namespace, recordClass, group, hashes: copy, parent, first: at, tenant, owners };
+  const placed = { first: at, tenant, owners, seconds };
+  return { namespace, recordClass, group, hashes: copy, parent, ...placed };
 }
 
 /** Sets the bits of what the vault holds; false when it did not answer. */
@@ -236,11 +296,14 @@ async function askVault(
     const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
     if (present === null) return false;
     let at = 0;
-    for (const { held, indexes } of asked) {
+    for (const { held, said, indexes } of asked) {
       for (const index of indexes) {
         let found = 0;
         while (found < shards && hasBit(present, at + found)) found += 1;
-        if (found === shards) setBit(held, index);
+        if (found === shards) {
+          setBit(held, index);
+          setBit(said, index);
+        }
         at += shards;
       }
     }

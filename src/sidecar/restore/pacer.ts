@@ -6,7 +6,7 @@ import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../../limits-cost.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits.ts";
-import { blockKey } from "../slots/shelf.ts";
+import { blockKey } from "../slots/block-keys.ts";
 import type { Shelf } from "../slots/shelf.ts";
 import type { PrefetchGroup } from "../socket/messages.ts";
 import type { Links } from "../vaults/vaults.ts";
@@ -142,7 +142,8 @@ export class Pacer {
       const count = Math.max(0, end - wish.first);
       const hashes = wish.hashes.subarray(0, count * HASH_BYTES);
       const owners = wish.owners.subarray(0, count);
-      return { ...wish, keys: wish.keys.slice(0, count), hashes, owners, cut: "slower" };
+      const seconds = wish.seconds.subarray(0, count);
+      return { ...wish, keys: wish.keys.slice(0, count), hashes, owners, seconds, cut: "slower" };
     });
   }
 

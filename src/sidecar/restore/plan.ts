@@ -19,6 +19,8 @@ export interface Wish {
   tenant: number;
   /** By block: which vault of the class it lies on; beyond the end: 0. */
   owners: Uint8Array;
+  /** By block: which other vault has it, or is to have it. */
+  seconds: Uint8Array;
   /** Why it is shorter than what was asked; null when it is not. */
   cut: DoneReason | null;
 }
@@ -85,6 +87,16 @@ export class Plan {
   get blockCount(): number {
     return this.runs.reduce((sum, run) => sum + run.length, 0);
   }
+}
+
+/** A plan is told of them: later ones share them. Returns how many were shared before. */
+export function share(blocks: readonly Block[]): number {
+  let before = 0;
+  for (const block of blocks) {
+    if (block.isShared) before += 1;
+    block.isShared = true;
+  }
+  return before;
 }
 
 /** The blocks of one wish, each used by this plan until the plan is released or the run is cut before them. */

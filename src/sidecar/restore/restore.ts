@@ -14,7 +14,6 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
-import { share } from "../slots/shelf.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Fates } from "../trace/fates.ts";
@@ -30,7 +29,7 @@ import { Hints } from "./hints.ts";
 import { tryLink } from "./link-trial.ts";
 import { copyRun, lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
-import { doneReason, Plan, Run } from "./plan.ts";
+import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
 
 export interface RestorerOptions {

@@ -15,6 +15,8 @@ export interface WindowOptions {
   /** Native geometry of one group on one rank. */
   geometryOf(group: number, shard: number): number;
   onBytes(count: number): void;
+  /** Whether a block that did not come may come from elsewhere: then it is nobody's business here any more. */
+  mayTurn(block: Block, reason: DoneReason): boolean;
   /** A record did not verify; `key` is its packed key. */
   onBadRecord(key: Buffer, error: TierkvError): void;
 }
@@ -123,14 +125,17 @@ export class Window {
   /** The block of an item that may still come. */
   #openBlock(item: number): Block | null {
     const block = this.#options.blocks[Math.floor(item / this.#options.shards)];
-    if (block?.state !== "fetching" || this.#isDone[item] !== 0 || this.#isOver) return null;
+    if (block?.state !== "fetching" || block.call !== this) return null;
+    if (this.#isDone[item] !== 0 || this.#isOver) return null;
     return block;
   }
 
   /** The whole block fails, also its other shards. */
   #fail(block: Block, reason: DoneReason): void {
-    if (block.state !== "fetching") return;
-    this.#options.shelf.fail(block, reason);
+    // One that has turned to another vault is of another call.
+    if (block.state !== "fetching" || block.call !== this) return;
+    const { shelf, mayTurn } = this.#options;
+    if (!mayTurn(block, reason)) shelf.fail(block, reason);
   }
 }
 

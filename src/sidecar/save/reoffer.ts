@@ -20,6 +20,7 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, sleep } from "../../time.ts";
 import { hashAt } from "../restore/lookup.ts";
 import type { Group } from "../slots/groups.ts";
+import type { Holding } from "../slots/holding.ts";
 import type { Block, Shelf } from "../slots/shelf.ts";
 import type { VaultClients } from "../vaults/pools.ts";
 import type { Codecs } from "./codecs.ts";
@@ -105,7 +106,7 @@ export class Reoffer {
       if (!copies.isWorthSaving()) continue;
       const { shelf, namespace, shards } = copies;
       const doubted = [...shelf.copies(look.client.name, namespace)]
-        .filter((block) => block.owner === look.vault && isDoubted(block, look.epoch))
+        .filter((block) => isDoubted(holdingOf(block, look), look.epoch))
         .toSorted((a, b) => endTokens(a, copies) - endTokens(b, copies));
       const most = Math.max(1, Math.floor(AGAIN_KEYS / shards));
       for (let at = 0; at < doubted.length; at += most) {
@@ -118,10 +119,11 @@ export class Reoffer {
 
   /** Asks the vault; those it does not hold. */
   async #ask(
-    { client, epoch }: Look,
+    look: Look,
     { namespace, shards }: Copies,
     blocks: readonly Block[],
   ): Promise<Block[]> {
+    const { client, epoch } = look;
     const keys = Buffer.allocUnsafe(blocks.length * shards * PACKED_KEY_BYTES);
     let at = 0;
     for (const { hashes, index, group } of blocks) {
@@ -134,7 +136,7 @@ export class Reoffer {
     for (const [index, block] of blocks.entries()) {
       let held = 0;
       while (held < shards && hasBit(present, index * shards + held)) held += 1;
-      if (held === shards) block.noteHeld(epoch);
+      if (held === shards) holdingOf(block, look)?.noteHeld(epoch);
       else missing.push(block);
     }
     return missing;
@@ -143,7 +145,7 @@ export class Reoffer {
   /** False when the look is over. */
   async #offerAll(look: Look, copies: Copies, missing: readonly Block[]): Promise<boolean> {
     this.#options.counters.add("copies_missing", missing.length);
-    const left = missing.filter(({ offeredEpoch }) => offeredEpoch !== look.epoch);
+    const left = missing.filter((block) => holdingOf(block, look)?.offeredEpoch !== look.epoch);
     while (left.length > 0) {
       if (!this.#mayGoOn(look)) return false;
       look.room ??= await roomOf(look.client);
@@ -203,9 +205,10 @@ export class Reoffer {
     }
     await Promise.all(ends);
     for (const [block, count] of held) {
-      if (count < copies.shards) continue;
-      block.noteHeld(look.epoch);
-      block.offeredEpoch = look.epoch;
+      const holding = holdingOf(block, look);
+      if (count < copies.shards || holding === null) continue;
+      holding.noteHeld(look.epoch);
+      holding.offeredEpoch = look.epoch;
       counters.add("copies_offered");
     }
     return bytes;
@@ -241,9 +244,16 @@ export class Reoffer {
 
 const NO_BLOCK = { group: 0, recordClass: "kv" } as const;
 
+/** What is known of it at this vault; null: it is neither the one that gave it nor the other that is to have it. */
+function holdingOf(block: Block, { vault }: Pick<Look, "vault">): Holding | null {
+  if (block.owner === vault) return block;
+  return block.second?.vault === vault ? block.second : null;
+}
+
 /** Nobody knows whether the vault of this epoch holds it. */
-function isDoubted({ heldEpoch, heldMs }: Block, epoch: number): boolean {
-  return heldEpoch !== epoch || nowMs() - heldMs > AGAIN_ASK_MS;
+function isDoubted(holding: Holding | null, epoch: number): boolean {
+  if (holding === null) return false;
+  return holding.heldEpoch !== epoch || nowMs() - holding.heldMs > AGAIN_ASK_MS;
 }
 
 function endTokens({ at, group }: Block, { groupAt }: Copies): number {
@@ -268,7 +278,8 @@ async function roomOf(client: VaultClient): Promise<NonNullable<Look["room"]>> {
  * Takes the next blocks of one group and account off `left`, as many as one call carries. What went with the vault's memory gets
  * room that is free: what came there since is newer. What the vault evicted may displace a little, once per use.
  */
-function takeBatch(left: Block[], { epoch, room, store }: Look, copies: Copies): Block[] {
+function takeBatch(left: Block[], look: Look, copies: Copies): Block[] {
+  const { epoch, room, store } = look;
   const batch: Block[] = [];
   let total = 0;
   for (let next = left[0]; next !== undefined && room !== null; next = left[0]) {
@@ -278,7 +289,8 @@ function takeBatch(left: Block[], { epoch, room, store }: Look, copies: Copies):
     const isFull = total + bytes > store.turnBytes || batch.length === SAVE_BATCH_ITEMS;
     if (batch.length > 0 && (isOther || isFull)) break;
     left.shift();
-    const from = next.heldEpoch === epoch && room.free < bytes ? "evicted" : "free";
+    const from =
+      holdingOf(next, look)?.heldEpoch === epoch && room.free < bytes ? "evicted" : "free";
     if (room[from] < bytes) continue;
     room[from] -= bytes;
     total += bytes;

@@ -62,6 +62,8 @@ interface Pending {
   namespace: Namespace;
   /** The last flush of the vault when the engine handed it over. */
   flushed: number;
+  /** Who gets the second copy, and the last flush of that vault; null: nobody. */
+  second: { store: StoreQueue; flushed: number } | null;
 }
 
 /** Blocks of one source on their way to one vault. */
@@ -122,7 +124,7 @@ export class Saver {
     let dropped = 0;
     for (const item of items) {
       const key = namespace === null ? null : saveKey(namespace, source, item);
-      const store = this.#storeOf(source, item);
+      const { store, second } = this.#homeOf(source, item);
       const reason = this.#refusal(source, store, namespace, key, item, isWorth);
       if (reason !== null || key === null || namespace === null || store === undefined) {
         this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
@@ -134,16 +136,26 @@ export class Saver {
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(item) };
       const { flushed } = store;
-      this.#laneOf(source, store).pending.push({ item: own, key, namespace, flushed });
+      this.#laneOf(source, store).pending.push({ item: own, key, namespace, flushed, second });
     }
     if (dropped > 0) source.onBatch();
     for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
   }
 
-  /** The vault that the block is placed on; undefined: there is none of its class. */
-  #storeOf({ recordClass }: SaveSource, { hash, anchor }: SaveItem): StoreQueue | undefined {
-    const { stores, pools } = this.#options;
-    return stores[recordClass][pools[recordClass].ownerOf(hash, anchor)];
+  /** The vault that the block is placed on (undefined: there is none of its class), and that of its second copy. */
+  #homeOf(
+    { recordClass }: SaveSource,
+    { hash, anchor }: SaveItem,
+  ): { store: StoreQueue | undefined; second: Pending["second"] } {
+    const { stores, pools, counters } = this.#options;
+    const home = pools[recordClass].homeOf(hash, anchor);
+    const store = stores[recordClass][home.owner];
+    if (!pools[recordClass].isDouble) return { store, second: null };
+    const other = stores[recordClass][home.second];
+    if (other !== undefined) return { store, second: { store: other, flushed: other.flushed } };
+    // One vault alone is up.
+    counters.add("replicas_dropped");
+    return { store, second: null };
   }
 
   /**
@@ -238,6 +250,10 @@ export class Saver {
     if (this.#inFlight.has(key)) return "duplicate";
     if (!isWorth) return "slow_link";
     if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;
+    for (const other of this.#stores) {
+      while (this.#bytes + source.sourceBytes > SAVE_QUEUE_BYTES_MAX && other.shedReplica());
+    }
+    if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;
     // The deepest block goes first: it is of no use without those before it.
     const bytes = source.sourceBytes;
     const isShed = store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);
@@ -275,8 +291,10 @@ export class Saver {
   #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const { source, store } = lane;
-    const isDraft = store.hasRoom && !this.#drafting.has(store);
-    if (!isDraft && !this.#mayEncode(lane)) return;
+    // A record that is sent twice is made once.
+    const { isDouble } = this.#options.pools[source.recordClass];
+    const isDraft = !isDouble && store.hasRoom && !this.#drafting.has(store);
+    if (!isDouble && !isDraft && !this.#mayEncode(lane)) return;
     lane.isBusy = true;
     if (isDraft) this.#drafting.add(store);
     if (this.#lanes.delete(lane)) this.#lanes.add(lane);
@@ -346,7 +364,7 @@ export class Saver {
   ): void {
     const { group, shard, sourceBytes } = source;
     const outgoing: OutgoingRecord[] = [];
-    for (const [index, { item, key, namespace, flushed }] of batch.entries()) {
+    for (const [index, { item, key, namespace, flushed, second }] of batch.entries()) {
       const record = records[index];
       if (record === undefined) {
         this.#options.counters.add("dropped_encode_failed");
@@ -355,12 +373,18 @@ export class Saver {
       }
       const packed = packKeys(item.hash, group, shard);
       const { endTokens, tenant } = item;
+      const named = { namespace, tenant, key: packed, endTokens, record, sourceBytes };
       const onRecordEnd = (): void => {
         this.#forget(source, key);
         onEnd();
       };
-      const named = { namespace, tenant, flushed, key: packed, endTokens };
-      outgoing.push({ ...named, record, sourceBytes, onEnd: onRecordEnd });
+      if (second === null) {
+        outgoing.push({ ...named, flushed, onEnd: onRecordEnd });
+        continue;
+      }
+      record.keep();
+      const replica = { ...named, flushed: second.flushed, isReplica: true, onEnd: onRecordEnd };
+      outgoing.push({ ...named, flushed, onEnd: () => second.store.add([replica]) });
     }
     store.add(outgoing);
   }

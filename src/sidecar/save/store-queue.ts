@@ -35,6 +35,8 @@ export interface OutgoingRecord {
   endTokens: number;
   /** The vault lost it, and an arena still held it. */
   isAgain?: boolean;
+  /** It was sent to its owner: the second copy goes when nothing else does, and is the first to be given up. */
+  isReplica?: boolean;
   /** Stored or dropped; `isHeld`: the vault said that it has it. */
   onEnd(isHeld: boolean): void;
 }
@@ -57,6 +59,7 @@ export class StoreQueue {
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
   readonly #waiting: OutgoingRecord[] = [];
+  readonly #replicas: OutgoingRecord[] = [];
   /** By namespace: its model, and the epoch of the vault that was told. */
   readonly #models = new Map<string, { model: string; epoch: number | null }>();
   readonly #busy: BusyTime;
@@ -94,16 +97,15 @@ export class StoreQueue {
 
   /** Drops records that wait and that `takes` names; how many. */
   flush(takes: Takes): number {
-    const gone = this.#waiting.filter(({ namespace, tenant }) => takes(namespace, tenant));
-    const left = this.#waiting.filter(({ namespace, tenant }) => !takes(namespace, tenant));
-    this.#waiting.splice(0, this.#waiting.length, ...left);
-    for (const outgoing of gone) {
-      this.#counters.add("dropped_flushed");
-      this.#fates.dropped(outgoing.namespace, ...nameOf(outgoing), "flushed");
-      outgoing.record.drop();
-      outgoing.onEnd(false);
+    let count = 0;
+    for (const list of [this.#waiting, this.#replicas]) {
+      const gone = list.filter(({ namespace, tenant }) => takes(namespace, tenant));
+      const left = list.filter(({ namespace, tenant }) => !takes(namespace, tenant));
+      list.splice(0, list.length, ...left);
+      for (const outgoing of gone) this.#giveUp(outgoing, "flushed");
+      count += gone.length;
     }
-    return gone.length;
+    return count;
   }
 
   /** What is added now is sent now. */
@@ -143,8 +145,24 @@ export class StoreQueue {
   }
 
   add(records: readonly OutgoingRecord[]): void {
-    this.#waiting.push(...records);
+    for (const record of records) {
+      if (record.isReplica === true) this.#replicas.push(record);
+      else this.#waiting.push(record);
+    }
     this.#pump();
+  }
+
+  /** Gives up the copy that waits last; false where none waits. */
+  shedReplica(): boolean {
+    const last = this.#replicas.pop();
+    if (last !== undefined) this.#giveUp(last, "shed");
+    return last !== undefined;
+  }
+
+  #giveUp(outgoing: OutgoingRecord, reason: string): void {
+    this.#countDropped(outgoing, reason);
+    outgoing.record.drop();
+    outgoing.onEnd(false);
   }
 
   /** Drops waiting records of `bytes` decoded bytes that are deeper in their prompts; false, and none, without enough. */
@@ -155,15 +173,17 @@ export class StoreQueue {
     }, null);
     if (deepest === null || deepest.sourceBytes < bytes) return false;
     this.#waiting.splice(this.#waiting.indexOf(deepest), 1);
-    this.#counters.add("dropped_shed");
-    this.#fates.dropped(deepest.namespace, ...nameOf(deepest), "shed");
-    deepest.record.drop();
-    deepest.onEnd(false);
+    this.#giveUp(deepest, "shed");
     return true;
   }
 
+  /** A copy goes alone: what is saved meanwhile finds a way. */
+  get #mayTake(): boolean {
+    return this.#waiting.length > 0 || (this.#replicas.length > 0 && this.#inFlight === 0);
+  }
+
   #pump(): void {
-    while (this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length > 0) {
+    while (this.#inFlight < STORES_IN_FLIGHT_MAX && this.#mayTake) {
       this.#inFlight += 1;
       this.#busy.begin();
       void this.#sendNext().finally(() => {
@@ -192,11 +212,12 @@ export class StoreQueue {
   }
 
   #takeBatch(): OutgoingRecord[] {
-    const [first] = this.#waiting;
+    const list = this.#waiting.length > 0 ? this.#waiting : this.#replicas;
+    const [first] = list;
     const most = this.turnBytes;
     let bytes = 0;
     let count = 0;
-    for (const { namespace, tenant, flushed, record } of this.#waiting) {
+    for (const { namespace, tenant, flushed, record } of list) {
       bytes += record.bytes;
       const isFull = bytes > most || count === SAVE_BATCH_ITEMS;
       const isOther =
@@ -204,7 +225,7 @@ export class StoreQueue {
       if (count > 0 && (isFull || isOther)) break;
       count += 1;
     }
-    return this.#waiting.splice(0, count);
+    return list.splice(0, count);
   }
 
   /** Never rejects; the records are dropped whatever happens. */
@@ -230,11 +251,8 @@ export class StoreQueue {
       this.#tellModel(namespace);
     } catch (error) {
       const { code } = toTierkvError(error);
-      for (const record of batch) {
-        this.#fates.dropped(record.namespace, ...nameOf(record), code.toLowerCase());
-      }
       this.#counters.add("vault_errors");
-      this.#counters.add(`dropped_${code.toLowerCase()}`, batch.length);
+      for (const record of batch) this.#countDropped(record, code.toLowerCase());
       this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
     } finally {
       for (const outgoing of batch) {
@@ -246,11 +264,14 @@ export class StoreQueue {
 
   /** Whether the vault holds it. */
   #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
-    const { record, sourceBytes, namespace, isAgain } = outgoing;
+    const { record, sourceBytes, namespace, isAgain, isReplica } = outgoing;
     const what = statusName(status ?? ItemStatus.UNSPECIFIED);
     if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
       if (isAgain === true) {
         this.#counters.add("copies_sent_bytes", record.bytes);
+      } else if (isReplica === true) {
+        this.#counters.add("replicas_saved");
+        this.#counters.add("replicas_sent_bytes", record.bytes);
       } else {
         this.#counters.add("blocks_saved");
         this.#counters.add("bytes_saved", sourceBytes);
@@ -261,13 +282,22 @@ export class StoreQueue {
       return true;
     }
     if (status === ItemStatus.PRESENT) {
-      this.#counters.add("saves_present");
+      this.#counters.add(isReplica === true ? "replicas_present" : "saves_present");
       this.#fates.stored(namespace, ...nameOf(outgoing));
       return true;
     }
-    this.#counters.add(`dropped_${what}`);
-    this.#fates.dropped(namespace, ...nameOf(outgoing), what);
+    this.#countDropped(outgoing, what);
     return false;
+  }
+
+  /** What became of a block is what became of it at its owner. */
+  #countDropped(outgoing: OutgoingRecord, why: string): void {
+    if (outgoing.isReplica === true) {
+      this.#counters.add("replicas_dropped");
+      return;
+    }
+    this.#counters.add(`dropped_${why}`);
+    this.#fates.dropped(outgoing.namespace, ...nameOf(outgoing), why);
   }
 }
 

@@ -1,11 +1,11 @@
 // Owns the blocks that lie in an engine's arena, or are on their way: who shares them, which slots they have, which go first when room is short.
 import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena, Leases } from "../../arena/arena.ts";
-import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import { nowMs } from "../../time.ts";
+import { NO_VAULT } from "../../pool/placement.ts";
 import type { DoneReason } from "../socket/messages.ts";
+import { Holding } from "./holding.ts";
 
 /** Names blocks of one group within their namespace; shards do not count, a block is all of them. */
 export interface BlockRun {
@@ -22,6 +22,8 @@ export interface BlockRun {
   readonly tenant: number;
   /** By block: which vault of the class it lies on; beyond the end: 0. */
   readonly owners: Uint8Array;
+  /** By block: which other vault has it, or is to have it, or NO_VAULT; left out: none has. */
+  readonly seconds?: Uint8Array;
 }
 
 /** A use of a block by one plan. Told when the block's state changes. */
@@ -35,7 +37,7 @@ const NO_LEASES: Leases = new Uint32Array(0);
 export type BlockState = "wanted" | "fetching" | "placed" | "gone";
 
 /** One of thousands that a restore touches: every field is there from the start, and nothing is allocated beside it. */
-export class Block {
+export class Block extends Holding {
   readonly key: string;
   readonly namespace: Buffer;
   readonly recordClass: RecordClass;
@@ -57,16 +59,18 @@ export class Block {
   isShared = false;
   /** A record is being made of its bytes: it keeps its slots and its turn. */
   isLent = false;
-  /** Epoch of the vault that said last that it holds the block, and when; null: it never did. */
-  heldEpoch: number | null = null;
-  heldMs = 0;
-  /** Epoch in which the vault took it a second time, since its last use. */
-  offeredEpoch: number | null = null;
+  /** The other vault that has it, or is to have it. */
+  readonly second: Holding | null;
+  /** It is fetched from the other vault, because the first did not give it. */
+  hasTurned = false;
   /** Most blocks have one. */
   user: BlockUser | null = null;
   others: Set<BlockUser> | null = null;
 
   constructor(key: string, run: BlockRun, index: number) {
+    super(run.owners[index] ?? 0);
+    const second = run.seconds?.[index] ?? NO_VAULT;
+    this.second = second === NO_VAULT ? null : new Holding(second);
     this.key = key;
     this.namespace = run.namespace;
     this.recordClass = run.recordClass;
@@ -81,15 +85,27 @@ export class Block {
     return this.run.first + this.index;
   }
 
-  /** Which vault of its class it lies on. */
+  /** Which vault of its class it is fetched from. */
   get owner(): number {
-    return this.run.owners[this.index] ?? 0;
+    return this.vault;
   }
 
-  /** What its vault said just now, or has just given. */
-  noteHeld(epoch: number | null): void {
-    this.heldEpoch = epoch;
-    this.heldMs = nowMs();
+  /** It may still come from another vault, and somebody wants it. */
+  get mayTurn(): boolean {
+    const isOpen = this.state === "wanted" || this.state === "fetching";
+    return (
+      isOpen && this.second !== null && !this.hasTurned && !this.isFlushed && this.user !== null
+    );
+  }
+
+  /** From now on it is wanted from the other vault. */
+  turn(): void {
+    const other = this.second?.vault ?? this.vault;
+    this.second?.moveTo(this.vault);
+    this.moveTo(other);
+    this.hasTurned = true;
+    this.state = "wanted";
+    this.call = null;
   }
 
   get userCount(): number {
@@ -126,31 +142,6 @@ export interface ShelfOptions {
   onUnwanted(block: Block): void;
   /** A block more may be taken than before. */
   onRoom(): void;
-}
-
-export function blockKey(namespace: Buffer, group: number, hash: Buffer): string {
-  return blockKeys(namespace, group, hash)(0);
-}
-
-/** Keys of one group's blocks by index, from hashes of 32 bytes each: what all have in common is made once. */
-export function blockKeys(
-  namespace: Buffer,
-  group: number,
-  hashes: Buffer,
-): (index: number) => string {
-  const all = hashes.toString("latin1");
-  const tail = `${namespace.toString("latin1")}${group}`;
-  return (index) => all.slice(index * HASH_BYTES, (index + 1) * HASH_BYTES) + tail;
-}
-
-/** A plan is told of them: later ones share them. Returns how many were shared before. */
-export function share(blocks: readonly Block[]): number {
-  let before = 0;
-  for (const block of blocks) {
-    if (block.isShared) before += 1;
-    block.isShared = true;
-  }
-  return before;
 }
 
 export class Shelf {
@@ -220,6 +211,7 @@ export class Shelf {
     } else {
       this.#idle.delete(key);
       block.offeredEpoch = null;
+      if (block.second !== null) block.second.offeredEpoch = null;
     }
     block.addUser(user);
     return block;
@@ -332,6 +324,14 @@ export class Shelf {
     block.tellUsers();
   }
 
+  /** The block is wanted from the other vault that may have it; false where none may, or nobody wants it. Its slots return. */
+  turn(block: Block): boolean {
+    if (!block.mayTurn) return false;
+    this.#freeSlots(block);
+    block.turn();
+    return true;
+  }
+
   /** The block will not come; its slots return. */
   fail(block: Block, reason: DoneReason): void {
     if (block.state === "gone") return;
@@ -382,6 +382,10 @@ export class Shelf {
     if (this.#isIdle(block)) this.#idle.delete(block.key);
     block.state = "gone";
     block.call = null;
+    this.#freeSlots(block);
+  }
+
+  #freeSlots(block: Block): void {
     if (block.leases.length === 0) return;
     const { arena, shards } = this.#options;
     arena.releaseAll(block.leases, block.leaseAt, shards);

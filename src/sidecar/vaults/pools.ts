@@ -2,24 +2,42 @@
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
-import { anchorOf, Placement } from "../../pool/placement.ts";
+import { CAPACITY_STEPS, VIEW_KEPT_MS } from "../../limits-pool.ts";
+import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
+import type { Home } from "../../pool/placement.ts";
+import { nowMs } from "../../time.ts";
 
 /** Of each class, in the order of the configuration; empty: its look-ups miss and its saves are dropped, counted. */
 export type VaultClients = Readonly<Record<RecordClass, readonly VaultClient[]>>;
 
+/** By block of a prompt; beyond the end: vault 0, and no other. */
+export interface Places {
+  owners: Uint8Array;
+  /** Where else a block may lie, by block; NO_VAULT: nowhere. The most likely list first. */
+  others: readonly Uint8Array[];
+}
+
 /** Of a vault alone: owner 0 of everything. */
-const ALONE = new Uint8Array(0);
+const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
 export class Pool {
   readonly #clients: readonly VaultClient[];
-  readonly #placement: Placement;
   /** A state is needed alone, a block of attention with those before it. */
   readonly #isAlone: boolean;
+  readonly #isDouble: boolean;
+  #weights: readonly number[];
+  #placement: Placement;
+  #shares: Map<number, number> | null = null;
+  /** What was true before the last change: machines that see it later, or saw it sooner, are understood. */
+  #before: { placement: Placement; untilMs: number } | null = null;
   readonly #isDown = (vault: number): boolean => this.#clients[vault]?.isOpen ?? true;
 
-  constructor(recordClass: RecordClass, clients: readonly VaultClient[]) {
+  /** `isDouble`: each record lies on two of them. */
+  constructor(recordClass: RecordClass, clients: readonly VaultClient[], isDouble = false) {
     this.#clients = clients;
     this.#isAlone = recordClass === "ssm";
+    this.#isDouble = isDouble;
+    this.#weights = clients.map(() => 1);
     this.#placement = new Placement(clients.map(({ address }) => address));
   }
 
@@ -27,27 +45,90 @@ export class Pool {
     return this.#clients.length;
   }
 
-  /** By block of a prompt, whose hashes are given from its first block on; beyond its end: 0. */
-  ownersOf(hashes: Buffer): Uint8Array {
-    if (this.count <= 1) return ALONE;
-    return this.#placement.ownersOf(hashes, this.#isAlone, this.#isDown);
+  /** Records are stored twice. */
+  get isDouble(): boolean {
+    return this.#isDouble && this.count > 1;
   }
 
-  /** Of one block; `anchor`: hash of the first one of its run. */
-  ownerOf(hash: Buffer, anchor: Buffer): number {
-    return this.#placement.ownerOf(this.#isAlone ? hash : anchor, this.#isDown);
+  /** Of the blocks of a prompt, whose hashes are given from its first block on. */
+  placesOf(hashes: Buffer): Places {
+    if (this.count <= 1) return ALONE;
+    this.#look();
+    const { owners, seconds } = this.#placement.homesOf(hashes, this.#isAlone, this.#isDown);
+    const others = this.isDouble ? [seconds] : [];
+    const before = this.#placementBefore();
+    if (before === null) return { owners, others };
+    const old = before.homesOf(hashes, this.#isAlone, this.#isDown).owners;
+    for (const [index, vault] of old.entries()) {
+      const isKnown = vault === owners[index] || others.some((list) => list[index] === vault);
+      if (isKnown || this.#isDown(vault)) old[index] = NO_VAULT;
+    }
+    return { owners, others: [...others, old] };
+  }
+
+  /** Of one block that is to be stored; `anchor`: hash of the first one of its run. */
+  homeOf(hash: Buffer, anchor: Buffer): Home {
+    this.#look();
+    const home = this.#placement.homeOf(this.#isAlone ? hash : anchor, this.#isDown);
+    return this.isDouble ? home : { ...home, second: NO_VAULT };
   }
 
   /** Where block `index` of a prompt lies while all vaults are up. */
-  homeOf(hashes: Buffer, index: number): number {
+  ownerInPeace(hashes: Buffer, index: number): number {
     const at = this.#isAlone ? index : anchorOf(index);
     const anchor = hashes.subarray(at * HASH_BYTES, (at + 1) * HASH_BYTES);
-    return this.#placement.ownerOf(anchor, () => false);
+    return this.#placement.homeOf(anchor, () => false).owner;
   }
+
+  /** About which share of all runs a vault owns. */
+  shareOf(vault: number): number {
+    this.#look();
+    this.#shares ??= this.#placement.shares();
+    return this.#shares.get(vault) ?? 0;
+  }
+
+  /** Takes in what vaults have said of their capacity since. */
+  #look(): void {
+    if (this.count <= 1) return;
+    const weights = weightsOf(this.#clients);
+    if (weights === null || weights.every((weight, vault) => weight === this.#weights[vault])) {
+      return;
+    }
+    this.#before = { placement: this.#placement, untilMs: nowMs() + VIEW_KEPT_MS };
+    this.#weights = weights;
+    const names = this.#clients.map(({ address }) => address);
+    this.#placement = new Placement(names, weights);
+    this.#shares = null;
+  }
+
+  #placementBefore(): Placement | null {
+    if (this.#before !== null && nowMs() > this.#before.untilMs) this.#before = null;
+    return this.#before?.placement ?? null;
+  }
+}
+
+/**
+ * Alike until each vault that is up has said its capacity: every sidecar begins with that view, and goes on from it to the same one.
+ * One that is down weighs as others do on average, which is of no account: what it would own lies elsewhere.
+ */
+function weightsOf(clients: readonly VaultClient[]): number[] | null {
+  if (clients.some(({ capacityBytes, isOpen }) => capacityBytes === null && !isOpen)) return null;
+  const known = clients.map(({ capacityBytes }) => stepOf(capacityBytes ?? 0));
+  const said = known.filter((weight) => weight > 0);
+  if (said.length === 0 || said.every((weight) => weight === said[0])) return clients.map(() => 1);
+  const average = said.reduce((sum, weight) => sum + weight, 0) / said.length;
+  return known.map((weight) => (weight > 0 ? weight : average));
+}
+
+/** In GiB. */
+function stepOf(bytes: number): number {
+  if (bytes <= 0) return 0;
+  const steps = Math.round(Math.log2(bytes / 2 ** 30) * CAPACITY_STEPS);
+  return 2 ** (steps / CAPACITY_STEPS);
 }
 
 export type Pools = Readonly<Record<RecordClass, Pool>>;
 
-export function openPools(vaults: VaultClients): Pools {
-  return { kv: new Pool("kv", vaults.kv), ssm: new Pool("ssm", vaults.ssm) };
+export function openPools(vaults: VaultClients, isDouble = false): Pools {
+  return { kv: new Pool("kv", vaults.kv, isDouble), ssm: new Pool("ssm", vaults.ssm, isDouble) };
 }

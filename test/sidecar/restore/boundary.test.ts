@@ -33,7 +33,7 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
   const keys = cases.map((of) => Array.from(of.held, (_, index) => `${index}`));
   return chooseBoundary(
     groups,
-    { keys, held, owners: [], silent: new Set(isVaultDown ? [{} as LookupGate] : []) },
+    { keys, held, owners: [], seconds: [], silent: new Set(isVaultDown ? [{} as LookupGate] : []) },
     capacity,
   );
 }

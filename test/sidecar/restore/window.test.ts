@@ -4,7 +4,8 @@ import { Arena } from "../../../src/arena/arena.ts";
 import { ItemStatus } from "../../../src/block.ts";
 import { registerGeometry } from "../../../src/native.ts";
 import { Window } from "../../../src/sidecar/restore/window.ts";
-import { blockKey, Shelf } from "../../../src/sidecar/slots/shelf.ts";
+import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
+import { Shelf } from "../../../src/sidecar/slots/shelf.ts";
 import type { Block } from "../../../src/sidecar/slots/shelf.ts";
 import { digest, makeRecord, NAMESPACE } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
@@ -59,6 +60,7 @@ beforeEach(async () => {
     shelf,
     geometryOf: () => geometry,
     onBytes: () => {},
+    mayTurn: () => false,
     onBadRecord: (key) => bad.push(key),
   });
 });

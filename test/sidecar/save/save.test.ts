@@ -181,6 +181,7 @@ describe("drops", () => {
       makesDrafts: false,
       whenRoom: () => {},
       add: () => {},
+      shedReplica: nothingWaits,
       shedDeeperThan: nothingWaits,
     } as unknown as StoreQueue;
     const stores = { kv: [store], ssm: [] };

@@ -1,10 +1,12 @@
-// Owns the proof that of the records which wait to be sent a flush takes those it names, and the others are sent.
+// Owns the proof that of the records which wait to be sent a flush takes those it names, and second copies go last and are given up first.
 import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { VaultClient } from "../../../src/client/vault-client.ts";
 import type { OutboxRecord } from "../../../src/codec/record.ts";
 import { STORES_IN_FLIGHT_MAX } from "../../../src/limits.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
+import type { SidecarCounters } from "../../../src/metrics.ts";
+import type { OutgoingRecord } from "../../../src/sidecar/save/store-queue.ts";
 import { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import { Fates } from "../../../src/sidecar/trace/fates.ts";
 import { RightOfWay } from "../../../src/sidecar/vaults/right-of-way.ts";
@@ -14,7 +16,19 @@ import { logger, until } from "../../support/vaults.ts";
 
 const [GONE, KEPT] = [5, 6];
 
-test("what waits goes with its tenant's flush, and another's is sent", async () => {
+interface Scene {
+  queue: StoreQueue;
+  counters: SidecarCounters;
+  /** By tenant, which names a record here. */
+  sent: number[];
+  dropped: number[];
+  ended: number[];
+  record(tenant: number): OutgoingRecord;
+  /** Lets the calls under way, and all that follow, come back. */
+  answer(): void;
+}
+
+function open(): Scene {
   const sent: number[] = [];
   let answer = (): void => {};
   const answered = new Promise<void>((resolve) => (answer = resolve));
@@ -29,7 +43,7 @@ test("what waits goes with its tenant's flush, and another's is sent", async () 
   const common = { way: new RightOfWay(), fates: new Fates(), counters, logger };
   const queue = new StoreQueue({ client, link, ...common });
   const [dropped, ended]: [number[], number[]] = [[], []];
-  const record = (tenant: number) => ({
+  const record = (tenant: number): OutgoingRecord => ({
     namespace: toNamespace(NAMESPACE),
     tenant,
     flushed: 0,
@@ -39,6 +53,11 @@ test("what waits goes with its tenant's flush, and another's is sent", async () 
     endTokens: 16,
     onEnd: () => ended.push(tenant),
   });
+  return { queue, counters, sent, dropped, ended, record, answer: () => answer() };
+}
+
+test("what waits goes with its tenant's flush, and another's is sent", async () => {
+  const { queue, counters, sent, dropped, ended, record, answer } = open();
   // As many as fill all calls, and two that wait.
   const first = Array.from({ length: STORES_IN_FLIGHT_MAX }, (_, at) => 10 + at);
   queue.add([...first, GONE, KEPT].map(record));
@@ -49,4 +68,22 @@ test("what waits goes with its tenant's flush, and another's is sent", async () 
   answer();
   await until(() => ended.length === STORES_IN_FLIGHT_MAX + 2, "the others");
   expect(sent).toEqual([...first, KEPT]);
+});
+
+test("second copies are sent once no save waits, one call at a time, and are given up first", async () => {
+  const { queue, counters, sent, dropped, ended, record, answer } = open();
+  const copy = (tenant: number): OutgoingRecord => ({ ...record(tenant), isReplica: true });
+  queue.add([copy(1)]);
+  await until(() => sent.length === 1, "the first copy");
+  queue.add([copy(2), copy(3), copy(4)]);
+  expect(queue.hasRoom).toBe(true);
+  queue.add([record(10), record(11)]);
+  await until(() => sent.length === STORES_IN_FLIGHT_MAX, "a save beside it");
+  expect(queue.shedReplica()).toBe(true);
+  expect([dropped, ended]).toEqual([[4], [4]]);
+  expect(counters.get("replicas_dropped")).toBe(1);
+  answer();
+  await until(() => ended.length === 6, "all others");
+  expect(sent).toEqual([1, 10, 11, 2, 3]);
+  expect(queue.shedReplica()).toBe(false);
 });

@@ -1,7 +1,8 @@
 // Owns the proof of the shelf's book-keeping: who shares a block, what gives way first, and that saves keep their share.
 import { beforeEach, expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
-import { blockKey, Shelf } from "../../../src/sidecar/slots/shelf.ts";
+import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
+import { Shelf } from "../../../src/sidecar/slots/shelf.ts";
 import type { Block } from "../../../src/sidecar/slots/shelf.ts";
 import { digest } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";

@@ -1,0 +1,121 @@
+// Owns the proof that sidecars which hear of capacities at different times come to the same owners, and find meanwhile what the other stored.
+import { createHash } from "node:crypto";
+import { expect, test, vi } from "vitest";
+import { HASH_BYTES } from "../../../src/block.ts";
+import type { VaultClient } from "../../../src/client/vault-client.ts";
+import { RUN_BLOCKS, VIEW_KEPT_MS } from "../../../src/limits-pool.ts";
+import { NO_VAULT } from "../../../src/pool/placement.ts";
+import { Pool } from "../../../src/sidecar/vaults/pools.ts";
+import type { Places } from "../../../src/sidecar/vaults/pools.ts";
+import { closeAfterTest, openClient, openVault, MIB, SOON_MS } from "../../support/vaults.ts";
+
+interface Said {
+  address: string;
+  isOpen: boolean;
+  capacityBytes: number | null;
+}
+
+const GIB = 2 ** 30;
+const BLOCKS = 200 * RUN_BLOCKS;
+const HASHES = Buffer.concat(
+  Array.from({ length: BLOCKS }, (_none, at) => createHash("sha256").update(`${at}`).digest()),
+);
+const silent = (count: number): Said[] =>
+  Array.from({ length: count }, (_none, at) => ({
+    address: `10.0.0.${at}:50051`,
+    isOpen: false,
+    capacityBytes: null,
+  }));
+const poolOf = (vaults: readonly Said[], isDouble = false): Pool =>
+  new Pool("kv", vaults as unknown as VaultClient[], isDouble);
+const ownersOf = (pool: Pool): number[] => [...pool.placesOf(HASHES).owners];
+/** Every vault that is asked for a block. */
+const askedOf = ({ owners, others }: Places, at: number): (number | undefined)[] => [
+  owners[at],
+  ...others.map((list) => list[at]).filter((vault) => vault !== NO_VAULT),
+];
+
+test("until every vault has said its capacity all count alike; then shares are as capacities are", () => {
+  const vaults = silent(3);
+  const pool = poolOf(vaults);
+  const alike = ownersOf(pool);
+  vaults[0]!.capacityBytes = 64 * GIB;
+  vaults[1]!.capacityBytes = 16 * GIB;
+  expect(ownersOf(pool)).toEqual(alike);
+  vaults[2]!.capacityBytes = 16 * GIB;
+  expect(pool.shareOf(0)).toBeCloseTo(4 / 6, 1);
+  expect(pool.shareOf(1)).toBeCloseTo(1 / 6, 1);
+  expect(ownersOf(pool)).not.toEqual(alike);
+});
+
+test("what one sidecar stored before it heard, another finds that has heard, and the other way round", () => {
+  const vaults = silent(3);
+  const [early, late] = [poolOf(vaults), poolOf(vaults)];
+  const before = ownersOf(early);
+  for (const [at, vault] of vaults.entries()) vault.capacityBytes = (1 + at) * 8 * GIB;
+  const places = late.placesOf(HASHES);
+  for (const [at, owner] of before.entries()) expect(askedOf(places, at)).toContain(owner);
+  const now = early.placesOf(HASHES);
+  expect([...now.owners]).toEqual([...places.owners]);
+  // Most blocks stay where they were, and are asked of one vault.
+  const moved = before.filter((owner, at) => owner !== places.owners[at]).length;
+  expect(askedTwice(places)).toBe(moved);
+  expect(moved / BLOCKS).toBeLessThan(0.5);
+});
+
+const askedTwice = (places: Places): number =>
+  Array.from({ length: BLOCKS }, (_none, at) => askedOf(places, at)).filter(
+    ({ length }) => length > 1,
+  ).length;
+
+test("the owner of before is asked for an hour, and not while it is down", () => {
+  const vaults = silent(3);
+  const pool = poolOf(vaults);
+  ownersOf(pool);
+  for (const [at, vault] of vaults.entries()) vault.capacityBytes = (1 + at) * 8 * GIB;
+  expect(askedTwice(pool.placesOf(HASHES))).toBeGreaterThan(0);
+  vaults[0]!.isOpen = true;
+  const places = pool.placesOf(HASHES);
+  for (let at = 0; at < BLOCKS; at += 1) expect(askedOf(places, at)).not.toContain(0);
+  vaults[0]!.isOpen = false;
+  const clock = vi.spyOn(performance, "now");
+  closeAfterTest({ close: () => clock.mockRestore() });
+  clock.mockReturnValue(performance.timeOrigin + VIEW_KEPT_MS * 2);
+  expect(askedTwice(pool.placesOf(HASHES))).toBe(0);
+});
+
+test("one that is down and unknown does not keep the others from their shares, and changes none of theirs", () => {
+  const vaults = silent(4);
+  const pool = poolOf(vaults);
+  for (const at of [0, 1, 2]) vaults[at]!.capacityBytes = (1 + at) * 8 * GIB;
+  vaults[3]!.isOpen = true;
+  const without = poolOf(vaults.slice(0, 3));
+  ownersOf(without);
+  const [owners, others] = [ownersOf(pool), ownersOf(without)];
+  const same = owners.filter((owner, at) => owner === others[at]).length;
+  expect(same / BLOCKS).toBeGreaterThan(0.97);
+});
+
+test("with two copies owner and second are two vaults that are up, for as long as there are two", () => {
+  const vaults = silent(3);
+  const pool = poolOf(vaults, true);
+  const seconds = (): Uint8Array => pool.placesOf(HASHES).others[0]!;
+  const owners = ownersOf(pool);
+  for (const [at, second] of seconds().entries()) expect(second).not.toBe(owners[at]);
+  const anchor = HASHES.subarray(0, HASH_BYTES);
+  const home = pool.homeOf(anchor, anchor);
+  expect([home.owner, home.second]).toEqual([owners[0], seconds()[0]]);
+  vaults[owners[0]!]!.isOpen = true;
+  // What had the second copy is asked first now.
+  expect(pool.homeOf(anchor, anchor).owner).toBe(home.second);
+  for (const vault of vaults) vault.isOpen = vault !== vaults[home.second];
+  expect(pool.homeOf(anchor, anchor)).toEqual({ owner: home.second, second: NO_VAULT });
+});
+
+test("a vault names the capacity of its larger tier at hello", async () => {
+  const vault = await openVault({ maxBytes: 48 * MIB });
+  const client = openClient(vault);
+  expect(client.capacityBytes).toBeNull();
+  await client.hello(SOON_MS);
+  expect(client.capacityBytes).toBe(48 * MIB);
+});
