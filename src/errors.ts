@@ -57,6 +57,7 @@ const KINDS: Readonly<Record<ErrorKindName, ErrorKind>> = {
 const CATALOGUE = {
   // Asked or configured wrongly.
   USAGE: ["user", "{reason}"],
+  NAMES_UNRESOLVED: ["down", "{address} stands for no vault: {reason}; {fix}"],
   CONFIG_UNREADABLE: ["user", "{path}: cannot be read: {reason}; {fix}"],
   CONFIG_SYNTAX: ["user", "{where}: not valid TOML: {reason}"],
   CONFIG_UNKNOWN_KEY: ["user", "{where}: {key} = {value}: unknown key; {fix}"],

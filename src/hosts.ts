@@ -10,6 +10,18 @@ export function splitAddress(address: string): { host: string; port: number } {
   return { host, port: Number(address.slice(colon + 1)) };
 }
 
+const NAMES_PREFIX = "dns:";
+
+/** True of an address that stands for all that a name is resolved to. */
+export function isNames(address: string): boolean {
+  return address.startsWith(NAMES_PREFIX);
+}
+
+/** What such an address says behind its prefix. */
+export function namesIn(address: string): string {
+  return address.slice(NAMES_PREFIX.length);
+}
+
 /** True when only this machine can connect: a Unix socket or the loopback. */
 export function isLocal(at: { readonly host: string; readonly text: string }): boolean {
   const { host, text } = at;

@@ -15,3 +15,11 @@ export const CAPACITY_STEPS = 8;
 export const VIEW_KEPT_MS = 3_600_000;
 /** Runs that the shown share of a vault is counted from. */
 export const SHARE_SAMPLES = 4096;
+/** Vaults of one class that belong to a pool or have left it; below NO_VAULT. */
+export const POOL_SEATS_MAX = 64;
+/** One question to a DNS server, and how often it is asked. */
+export const DNS_TIMEOUT_MS = 1_500;
+export const DNS_TRIES = 2;
+/** How often names are resolved again, and how long that may take, in ms. */
+export const MEMBERS_EVERY_MS = 10_000;
+export const MEMBERS_TIMEOUT_MS = 8_000;

@@ -51,7 +51,7 @@ export function keepJoined(config: Config, address: string, caPem: string, token
 /** As `securityFor`, for a process that goes on without this vault: what is wrong stands in `refusal`, and nothing is sent. */
 export function accessTo(
   config: Config,
-  target: Pick<VaultTarget, "address" | "isOwn">,
+  target: Pick<VaultTarget, "address" | "isOwn" | "serverName">,
   logger: Logger,
 ): Pick<VaultClientOptions, "security" | "refusal"> {
   try {
@@ -70,7 +70,7 @@ export function accessTo(
  */
 export function securityFor(
   config: Config,
-  { address, isOwn }: Pick<VaultTarget, "address" | "isOwn">,
+  { address, isOwn, serverName }: Pick<VaultTarget, "address" | "isOwn" | "serverName">,
   logger: Logger,
 ): ChannelSecurity | null {
   if (address.startsWith(UNIX_PREFIX)) {
@@ -81,7 +81,8 @@ export function securityFor(
   }
   const files = joinedFiles(config, address);
   if (isJoined(config, address)) return joined(files, address);
-  if (config.cluster.tlsCa !== null) return configured(config, config.cluster.tlsCa, address);
+  const { tlsCa } = config.cluster;
+  if (tlsCa !== null) return configured(config, tlsCa, serverName ?? splitAddress(address).host);
   if (isOwn) return isClosed(config.vault) ? ownVault(config, address, logger) : null;
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);
@@ -126,13 +127,13 @@ function namesIn(folder: string): string[] {
   }
 }
 
-function configured({ cluster }: Config, tlsCa: string, address: string): ChannelSecurity {
+function configured({ cluster }: Config, tlsCa: string, serverName: string): ChannelSecurity {
   const { tlsCert, tlsKey, token } = cluster;
   const certPem = tlsCert === null ? null : Buffer.from(readPublic(tlsCert, "[cluster] tls_cert"));
   if (certPem !== null && tlsCert !== null) checkValidity(tlsCert, certPem);
   return {
     caPem: Buffer.from(readPublic(tlsCa, "[cluster] tls_ca")),
-    serverName: splitAddress(address).host,
+    serverName,
     certPem,
     keyPem: tlsKey === null ? null : Buffer.from(readPrivate(tlsKey, "[cluster] tls_key")),
     token: token === null ? (): null => null : tokenFile(token, "[cluster] token"),

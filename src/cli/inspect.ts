@@ -13,7 +13,7 @@ import type { DiskStats } from "../wire/messages.ts";
 import { securityFor } from "./credentials.ts";
 import { greet, laneTrouble } from "./reach.ts";
 import { SidecarLink } from "./sidecar-link.ts";
-import { vaultTargets } from "./targets.ts";
+import { allTargets } from "./targets.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
 
 /** One target as shown; null where it is down or the value does not apply. */
@@ -73,7 +73,7 @@ export async function inspect(config: Config): Promise<Seen> {
   const isEngineHost = config.cluster.role === "inference";
   const [own, ...vaults] = await Promise.all([
     isEngineHost ? inspectSidecar(config) : null,
-    ...vaultTargets(config).map((target) => inspectVault(target, config)),
+    ...(await allTargets(config)).map((target) => inspectVault(target, config)),
   ]);
   const targets = own === null ? vaults : [own.target, ...vaults];
   return { config, targets, sidecar: own?.status ?? null };

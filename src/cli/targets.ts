@@ -3,6 +3,9 @@ import type { RecordClass, VaultClass } from "../block.ts";
 import type { Address, Config, Role } from "../config/config.ts";
 import { placeOf } from "../config/load.ts";
 import { TierkvError } from "../errors.ts";
+import { isNames } from "../hosts.ts";
+import { addressesOf, systemResolver } from "./names.ts";
+import type { Resolving } from "./names.ts";
 
 export type VaultRole = Exclude<Role, "inference">;
 export const VAULT_ROLES: readonly VaultRole[] = ["kv_cold", "ssm_cold", "cold"];
@@ -17,6 +20,8 @@ export interface VaultTarget {
   address: string;
   /** Whether it is the vault that this machine's configuration starts. */
   isOwn: boolean;
+  /** Whom its certificate names where that is not the host of its address. */
+  serverName?: string;
 }
 
 const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
@@ -39,17 +44,45 @@ export function vaultClass(config: Config): VaultClass {
   });
 }
 
-/** Every vault this machine knows: the configured addresses, and its own where it is a vault or has no other. */
+/**
+ * Every vault this machine knows: the configured addresses, and its own where it is a vault or has no other. Not those behind
+ * names, which come and go.
+ */
 export function vaultTargets(config: Config): VaultTarget[] {
-  const { cluster } = config;
-  const configured = [
-    ...cluster.kvCold.map((address) => target("kv_cold", address)),
-    ...cluster.ssmCold.map((address) => target("ssm_cold", address)),
-  ];
+  const configured = configuredOf(config)
+    .filter(({ address }) => !isNames(address.text))
+    .map(({ role, address }) => target(role, address));
   const own = ownTarget(config).filter(({ classes }) =>
     classes.every((name) => configured.every((other) => !other.classes.includes(name))),
   );
   return [...configured, ...own];
+}
+
+function configuredOf({ cluster }: Config): { role: "kv_cold" | "ssm_cold"; address: Address }[] {
+  return [
+    ...cluster.kvCold.map((address) => ({ role: "kv_cold" as const, address })),
+    ...cluster.ssmCold.map((address) => ({ role: "ssm_cold" as const, address })),
+  ];
+}
+
+/** The vaults behind names, as these are resolved now. Throws NAMES_UNRESOLVED. */
+export async function namedTargets(
+  config: Config,
+  resolver: Resolving = systemResolver(),
+): Promise<VaultTarget[]> {
+  const named = configuredOf(config).filter(({ address }) => isNames(address.text));
+  const targets = named.map(async ({ role, address }) => {
+    const { host, port } = address;
+    const texts = await addressesOf(address, resolver);
+    const found = texts.map((text) => target(role, { host, port, text }));
+    return port === 0 ? found : found.map((one) => ({ ...one, serverName: host }));
+  });
+  return (await Promise.all(targets)).flat();
+}
+
+/** Every vault that there is now. Throws NAMES_UNRESOLVED. */
+export async function allTargets(config: Config): Promise<VaultTarget[]> {
+  return [...vaultTargets(config), ...(await namedTargets(config))];
 }
 
 /** Where the sidecar's own vault listens; null where vaults are configured or the machine is one. */

@@ -2,6 +2,7 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { isNames, namesIn } from "../hosts.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../limits.ts";
 import type { Address } from "./config.ts";
 import { nearest } from "./nearest.ts";
@@ -146,9 +147,26 @@ export function addresses(sample: string, countMax: number): Kind<readonly Addre
   return listOf(tcpOnly(sample, 1), sample, countMax);
 }
 
+/** An address to connect to, or a name that stands for several: `dns:host:port`, or `dns:name` of SRV records. */
+function vaultAddress(): Kind<Address> {
+  const one = address("connect");
+  return {
+    describe:
+      '`"host:port"`, `"unix:/path"`, `"dns:host:port"` (all its addresses) or `"dns:name"` (its SRV records)',
+    parse(raw, key) {
+      if (typeof raw !== "string" || !isNames(raw)) return one.parse(raw, key);
+      const name = namesIn(raw);
+      const fix = `write ${key} = "dns:vaults.example:50051", or "dns:_tierkv._tcp.example" for SRV records`;
+      if (isHost(name)) return { value: { host: name, port: 0, text: raw } };
+      const parsed = tcpAddress(name, 1, fix);
+      return "value" in parsed ? { value: { ...parsed.value, text: raw } } : parsed;
+    },
+  };
+}
+
 /** Addresses to connect to: one, or a list of different ones. */
 export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
-  const one = address("connect");
+  const one = vaultAddress();
   const list = listOf(one, CONNECT_SAMPLE, countMax);
   return {
     describe: `${one.describe}, or a list of them, at most ${countMax}`,

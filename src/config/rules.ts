@@ -1,6 +1,6 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal } from "../hosts.ts";
+import { isLocal, isNames } from "../hosts.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
@@ -168,7 +168,9 @@ const trustHasAnAnchor: Rule = ({ cluster }) => {
 };
 
 const twoCopiesHaveTwoPlaces: Rule = ({ cluster: { redundancy, kvCold, ssmCold } }) =>
-  redundancy === "none" || Math.max(kvCold.length, ssmCold.length) > 1
+  redundancy === "none" ||
+  Math.max(kvCold.length, ssmCold.length) > 1 ||
+  [...kvCold, ...ssmCold].some(({ text }) => isNames(text))
     ? null
     : {
         code: "CONFIG_CONFLICT",

@@ -2,6 +2,7 @@
 import { statfsSync } from "node:fs";
 import { availableMemory } from "node:process";
 import type { RecordClass } from "../block.ts";
+import type { VaultClient } from "../client/vault-client.ts";
 import { EncodePool } from "../codec/pool.ts";
 import type { Config } from "../config/config.ts";
 import type { Running } from "../lifecycle.ts";
@@ -31,14 +32,17 @@ import { openPools } from "./vaults/pools.ts";
 import type { Pools, VaultClients } from "./vaults/pools.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
 import { RightOfWay } from "./vaults/right-of-way.ts";
+import { Seats } from "./vaults/seats.ts";
+import type { MemberSource } from "./vaults/seats.ts";
 import { VaultWatch } from "./vaults/vault-watch.ts";
-import { openGates, openLinks } from "./vaults/vaults.ts";
-import type { Links } from "./vaults/vaults.ts";
+import type { Links, LookupGates } from "./vaults/vaults.ts";
 
 export interface SidecarOptions {
   config: Config;
   /** Belong to the caller, who closes them after the sidecar. */
   vaults: VaultClients;
+  /** Who belongs to the pools from time to time; null, or left out: those vaults, always. */
+  members?: MemberSource | null;
   logger: Logger;
   counters: SidecarCounters;
 }
@@ -56,12 +60,14 @@ export interface RunningSidecar extends Running {
 
 /** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its place is unfit. */
 export async function startSidecar(options: SidecarOptions): Promise<RunningSidecar> {
-  const { config, vaults, counters, logger } = options;
+  const { config, counters, logger } = options;
   const { socket, arenaDir } = config.sidecar;
   const startedMs = nowMs();
   const pool = new EncodePool();
   const ledger = new Ledger(config.ledger.watts);
   const common = openCommon(options, ledger);
+  const { seats } = common;
+  const vaults = seats.clients;
   const watch = new VaultWatch(vaults);
   const stores = openStores(options, common);
   const saver = newSaver(options, common, pool, stores);
@@ -95,12 +101,22 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     throw error;
   }
   const idle = startIdleWork(options, common, { pool, stores, saver, server });
+  seats.follow((client, seat) => {
+    const { name } = client;
+    const store = openStore(options, common, client, seat);
+    if (store === undefined) return;
+    for (const other of stores[name]) store.learnFrom(other);
+    stores[name][seat] = store;
+    saver.watch(store);
+    flushes.add(client);
+  });
   let closing: Promise<void> | null = null;
   const close = async (): Promise<void> => {
     idle.close();
     await server.close();
     await saver.drain();
     await flushes.close();
+    seats.close();
     await pool.close();
   };
   return {
@@ -114,10 +130,16 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
 }
 
 function openCommon(options: SidecarOptions, ledger: Ledger): Common {
-  const { config, vaults, counters, logger } = options;
+  const { config, vaults, members = null, counters, logger } = options;
+  const seats = new Seats({ vaults, source: members, logger });
   return {
-    pools: openPools(vaults, config.cluster.redundancy === "copies:2"),
-    links: openLinks(vaults),
+    seats,
+    pools: openPools(seats.clients, {
+      isDouble: config.cluster.redundancy === "copies:2",
+      isMember: (client) => seats.isMember(client),
+    }),
+    links: seats.links,
+    gates: seats.gates,
     way: new RightOfWay(),
     fates: new Fates(),
     quarantine: new Quarantine(),
@@ -131,8 +153,10 @@ const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as cons
 
 /** What all engines share. */
 interface Common {
+  seats: Seats;
   pools: Pools;
   links: Links;
+  gates: LookupGates;
   way: RightOfWay;
   fates: Fates;
   quarantine: Quarantine;
@@ -140,11 +164,11 @@ interface Common {
   reuse: Reuse;
 }
 
-type Stores = Readonly<Record<RecordClass, readonly StoreQueue[]>>;
+type Stores = Readonly<Record<RecordClass, StoreQueue[]>>;
 
 /** What goes on while nothing else does: canaries, and offering again. */
 function startIdleWork(
-  { config, vaults, counters, logger }: SidecarOptions,
+  { config, counters, logger }: SidecarOptions,
   common: Common,
   {
     pool,
@@ -155,14 +179,15 @@ function startIdleWork(
 ): { close(): void } {
   const canary = new Canary({
     intervalMs: config.sidecar.canaryS * 1000,
-    vaults,
+    vaults: common.seats.clients,
     isIdle: () => common.way.isFree && saver.queuedBlocks === 0,
     onQuarantine: (recordClass) => server.forget(recordClass),
     counters,
     logger,
   });
   const reoffer = new Reoffer({
-    vaults,
+    vaults: common.seats.clients,
+    isMember: (client) => common.seats.isMember(client),
     stores,
     pool,
     codecs: chooseCodecs(config.turboQuant),
@@ -179,15 +204,22 @@ function startIdleWork(
   };
 }
 
-function openStores({ vaults, counters, logger }: SidecarOptions, common: Common): Stores {
-  const { way, fates } = common;
+function openStores(options: SidecarOptions, common: Common): Stores {
   const open = (recordClass: RecordClass): StoreQueue[] =>
-    vaults[recordClass].flatMap((client, at) => {
-      const link = common.links[recordClass][at];
-      if (link === undefined) return [];
-      return [new StoreQueue({ client, link, way, fates, counters, logger })];
-    });
+    common.seats.clients[recordClass].flatMap(
+      (client, seat) => openStore(options, common, client, seat) ?? [],
+    );
   return { kv: open("kv"), ssm: open("ssm") };
+}
+
+function openStore(
+  { counters, logger }: SidecarOptions,
+  { links, way, fates }: Common,
+  client: VaultClient,
+  seat: number,
+): StoreQueue | undefined {
+  const link = links[client.name][seat];
+  return link && new StoreQueue({ client, link, way, fates, counters, logger });
 }
 
 function newSaver(
@@ -247,7 +279,7 @@ function freeBytes(arenaDir: string | null): number {
 }
 
 function engineOptions(options: SidecarOptions, common: Common, saver: Saver): EngineOptions {
-  const { config, vaults, counters, logger } = options;
+  const { config, counters, logger } = options;
   const { enabled, kvDim } = config.turboQuant;
   return {
     arenaBytesMax: config.sidecar.arenaBytes,
@@ -257,9 +289,8 @@ function engineOptions(options: SidecarOptions, common: Common, saver: Saver): E
     fidelity: chooseCodecs(config.turboQuant).fidelity,
     waitMs: config.restore.waitMs,
     stallMs: config.restore.stallMs,
-    vaults,
+    vaults: common.seats.clients,
     ...common,
-    gates: openGates(vaults, common.links),
     isAlways: config.restore.when === "always",
     saver,
     counters,

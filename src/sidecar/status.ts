@@ -13,7 +13,7 @@ import type { Saver } from "./save/save.ts";
 import type { Account, Decisions } from "./trace/decisions.ts";
 import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
 import type { Reuse, ReuseStatus } from "./trace/reuse.ts";
-import type { VaultClients } from "./vaults/pools.ts";
+import type { Pool, Pools, VaultClients } from "./vaults/pools.ts";
 import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 
 export interface VaultStatus {
@@ -21,6 +21,8 @@ export interface VaultStatus {
   state: string;
   /** up: records travel; else none does. */
   lanes: string;
+  /** About which part of its class's blocks it owns; 0: it has left the pool. */
+  share: number;
   /** What it said of itself; null: it has not answered, or nobody had looked before. */
   seen: VaultSeen | null;
 }
@@ -58,6 +60,7 @@ export interface StatusSources {
   config: Config;
   startedMs: number;
   vaults: VaultClients;
+  pools: Pools;
   saver: Saver;
   counters: SidecarCounters;
   ledger: Ledger;
@@ -67,7 +70,7 @@ export interface StatusSources {
 }
 
 export function describeSidecar(sources: StatusSources, engines: EngineStatus[]): SidecarStatus {
-  const { config, startedMs, vaults, saver, counters, watch } = sources;
+  const { config, startedMs, vaults, pools, saver, counters, watch } = sources;
   const arenas = engines.flatMap(({ arena }) => (arena === null ? [] : [arena]));
   const sum = (of: (arena: (typeof arenas)[number]) => number): number =>
     arenas.reduce((total, arena) => total + of(arena), 0);
@@ -83,8 +86,8 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     slots: sum(({ slotCount }) => slotCount),
     slotsFree: sum(({ freeSlots }) => freeSlots),
     vaults: {
-      kv: vaults.kv.map((client) => describeVault(client, watch.seen(client))),
-      ssm: vaults.ssm.map((client) => describeVault(client, watch.seen(client))),
+      kv: describeVaults(vaults.kv, pools.kv, watch),
+      ssm: describeVaults(vaults.ssm, pools.ssm, watch),
     },
     kvCodec: chooseCodecs(config.turboQuant).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
@@ -96,6 +99,13 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
   };
 }
 
-function describeVault(client: VaultClient, seen: VaultSeen | null): VaultStatus {
-  return { address: client.address, state: client.state, lanes: client.lanes, seen };
+function describeVaults(
+  clients: readonly VaultClient[],
+  pool: Pool,
+  watch: VaultWatch,
+): VaultStatus[] {
+  return clients.map((client, vault) => {
+    const { address, state, lanes } = client;
+    return { address, state, lanes, share: pool.shareOf(vault), seen: watch.seen(client) };
+  });
 }

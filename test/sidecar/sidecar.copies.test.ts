@@ -90,7 +90,7 @@ test.each([
   async ({ fault, signal, stallMs }) => {
     const scene = await open(fault, { stallMs });
     const { vaults, sidecar, engine, blocks } = scene;
-    const text = "sidecar.fetch.begun=3*sleep(400)";
+    const text = "sidecar.fetch.begun=sleep(400)";
     armFailpoints({ process: "sidecar", text, isOnNetwork: false, logger });
     const plan = engine.prefetch(hashesOf(blocks));
     // Known to be held, and not asked for yet.

@@ -13,6 +13,7 @@ import type { LookupAnswer } from "../../src/sidecar/restore/lookup.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
 import type { VaultClients } from "../../src/sidecar/vaults/pools.ts";
+import type { MemberSource } from "../../src/sidecar/vaults/seats.ts";
 import { openGates, openLinks } from "../../src/sidecar/vaults/vaults.ts";
 import type { LookupGates } from "../../src/sidecar/vaults/vaults.ts";
 import { corruptRecord, forgeRecord } from "./native.ts";
@@ -38,6 +39,7 @@ export interface TestSidecarOptions {
   int8?: boolean;
   kvDim?: number | null;
   logger?: Logger;
+  members?: MemberSource;
   /** One of a class, several, or none. */
   vaults?: Record<RecordClass, VaultClient | readonly VaultClient[] | null>;
 }
@@ -143,6 +145,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
   const sidecar = await startSidecar({
     config: testConfig({ ...options, socket }),
     vaults: clientsOf(options.vaults ?? { kv: null, ssm: null }),
+    members: options.members ?? null,
     logger: options.logger ?? logger,
     counters,
   });

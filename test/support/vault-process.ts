@@ -15,9 +15,9 @@ export interface Place {
 }
 
 /** `port`: where one was before; 0: anywhere. */
-export async function startVaultProcess(port = 0, maxBytes = VAULT_BYTES): Promise<Place> {
+export async function startVaultProcess(port = 0, at = "127.0.0.1"): Promise<Place> {
   const config = join(testDirectory(), "vault.toml");
-  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:${port}"\nmax_bytes = "${maxBytes / MIB}MiB"\n`;
+  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "${at}:${port}"\nmax_bytes = "${VAULT_BYTES / MIB}MiB"\n`;
   writeFileSync(config, text);
   const program = new Program(["vault", "--json", "--config", config]);
   closeAfterTest({ close: () => program.signal("SIGKILL") });

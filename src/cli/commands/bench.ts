@@ -12,7 +12,7 @@ import {
 import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";
-import { VAULT_ROLES, vaultTargets } from "../targets.ts";
+import { VAULT_ROLES, allTargets } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
 
@@ -78,7 +78,8 @@ function whole(flags: string, text: string, least: number, most: number): Option
 async function bench(call: Call<BenchFlags>): Promise<number> {
   const config = call.loadConfig();
   const { target: only, ...options } = call.options;
-  const targets = vaultTargets(config).filter(({ role }) => only === undefined || role === only);
+  const all = await allTargets(config);
+  const targets = all.filter(({ role }) => only === undefined || role === only);
   if (targets.length === 0) {
     const key = only ?? VAULT_ROLES.join(" or ");
     throw new TierkvError("USAGE", {

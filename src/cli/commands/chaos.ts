@@ -4,7 +4,7 @@ import { TierkvError, toTierkvError } from "../../errors.ts";
 import { createLogger } from "../../log.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { ChaosRow } from "../chaos-vault.ts";
-import { VAULT_ROLES, vaultTargets } from "../targets.ts";
+import { VAULT_ROLES, allTargets } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { table } from "../text.ts";
 
@@ -39,7 +39,8 @@ export function addChaos({ program, action }: Registrar): void {
 async function chaos(call: Call<ChaosFlags>): Promise<number> {
   const config = call.loadConfig();
   const { target: only } = call.options;
-  const targets = vaultTargets(config).filter(({ role }) => only === undefined || role === only);
+  const all = await allTargets(config);
+  const targets = all.filter(({ role }) => only === undefined || role === only);
   if (targets.length === 0) {
     const key = only ?? VAULT_ROLES.join(" or ");
     const reason = `no vault to try: write [cluster] ${key} = "host:port"`;

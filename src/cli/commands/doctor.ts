@@ -7,7 +7,7 @@ import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { Progress } from "../progress.ts";
-import { vaultTargets } from "../targets.ts";
+import { allTargets } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
 
 const EXIT_OK = 0;
@@ -79,7 +79,7 @@ async function measure(
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
-  const measured = vaultTargets(config).filter(({ address }) => up.has(address));
+  const measured = (await allTargets(config)).filter(({ address }) => up.has(address));
   for (const [at, target] of measured.entries()) {
     const onRound = (done: number): void => {
       const all = DOCTOR_ROUNDS * measured.length;

@@ -12,7 +12,7 @@ import { tenantOf } from "../../tenant.ts";
 import type { FlushedSidecar } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";
-import { VAULT_ROLES, vaultTargets } from "../targets.ts";
+import { VAULT_ROLES, allTargets } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
 import { showBytes } from "../text.ts";
 
@@ -54,7 +54,7 @@ export function addFlush({ program, action }: Registrar): void {
 
 async function flush(call: Call<FlushOptions>): Promise<number> {
   const config = call.loadConfig();
-  const targets = chosen(vaultTargets(config), call.options.target);
+  const targets = chosen(await allTargets(config), call.options.target);
   const scope = await scopeOf(call.options, config);
   if (call.options.yes !== true && !(await confirmed(call, targets, scope))) {
     call.print({ flushed: [] }, ["nothing was dropped"]);

@@ -4,7 +4,7 @@ import type { VaultClient } from "../../client/vault-client.ts";
 import type { Config } from "../../config/config.ts";
 import type { Family } from "../../exposition/text.ts";
 import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
-import { isLocal } from "../../hosts.ts";
+import { isLocal, isNames } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
 import { IDLE_POLL_MS } from "../../limits.ts";
@@ -12,6 +12,7 @@ import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
+import type { MemberSource } from "../../sidecar/vaults/seats.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
@@ -19,7 +20,8 @@ import { localVaultBudget } from "../memory.ts";
 import { goBeforeEngines } from "../oom.ts";
 import { startOwnPage } from "../page.ts";
 import { startScrape } from "../scrape.ts";
-import { localVaultAddress, vaultTargets } from "../targets.ts";
+import { localVaultAddress, namedTargets, vaultTargets } from "../targets.ts";
+import type { VaultTarget } from "../targets.ts";
 
 interface SidecarOptions {
   socket?: string;
@@ -75,7 +77,10 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
       const parts = await makeParts(config, logger);
       const running = await start(parts);
       if (exitWhenIdle === true) abortWhenIdle(parts, config.sidecar.idleExitS, idle);
+      const { kvCold, ssmCold } = config.cluster;
+      const names = [...kvCold, ...ssmCold].filter(({ text }) => isNames(text));
       const vaults = vaultTargets(config).map(({ name, address }) => `${name} ${address}`);
+      vaults.push(...names.map(({ text }) => text));
       const serving = { socket: config.sidecar.socket, vaults: vaults.join(", ") };
       logger.info(serving, "sidecar ready");
       if (call.isJson) call.print({ event: "ready", socket: serving.socket }, []);
@@ -110,6 +115,7 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
     });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
+  const members = await membersOf(config, logger);
   const clients: Running = {
     close(): Promise<void> {
       for (const client of [...vaults.kv, ...vaults.ssm]) client.close();
@@ -119,7 +125,7 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const parts: Parts = {
     clients,
     localVault: makeLocalVault(config, logger, counters),
-    startSidecar: () => startSidecar({ config, vaults, logger, counters }),
+    startSidecar: () => startSidecar({ config, vaults, members, logger, counters }),
     startScrape: () => {
       const read = (): Family[] =>
         parts.sidecar === null ? [] : sidecarFamilies(parts.sidecar.status());
@@ -130,6 +136,30 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
     sidecar: null,
   };
   return parts;
+}
+
+/** null: there are no names, so nobody comes or goes. */
+async function membersOf(config: Config, logger: Logger): Promise<MemberSource | null> {
+  const all = [...config.cluster.kvCold, ...config.cluster.ssmCold];
+  if (!all.some(({ text }) => isNames(text))) return null;
+  const { VaultClient } = await import("../../client/vault-client.ts");
+  const { accessTo } = await import("../credentials.ts");
+  const targets = new Map<string, VaultTarget>();
+  return {
+    async list() {
+      const now = [...vaultTargets(config), ...(await namedTargets(config))];
+      targets.clear();
+      for (const target of now) targets.set(target.address, target);
+      const of = (name: RecordClass): string[] =>
+        now.filter(({ classes }) => classes.includes(name)).map(({ address }) => address);
+      return { kv: of("kv"), ssm: of("ssm") };
+    },
+    connect(name, address) {
+      const target = targets.get(address) ?? { address, isOwn: false };
+      const { lanes } = config.sidecar;
+      return new VaultClient({ address, name, logger, lanes, ...accessTo(config, target, logger) });
+    },
+  };
 }
 
 function makeLocalVault(

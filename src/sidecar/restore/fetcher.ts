@@ -55,7 +55,12 @@ interface Lane {
 
 export class Fetcher {
   readonly #options: FetcherOptions;
-  readonly #lanes: Readonly<Record<RecordClass, readonly Lane[]>>;
+  /** By class and vault; another vault that takes a seat gets another one. */
+  readonly #lanes: Readonly<Record<RecordClass, Map<number, Lane>>> = {
+    kv: new Map(),
+    ssm: new Map(),
+  };
+  readonly #left = new Set<Lane>();
   readonly #blockBytes = new Map<number, number>();
   readonly #busy: BusyTime;
   #isPumping = false;
@@ -63,8 +68,6 @@ export class Fetcher {
 
   constructor(options: FetcherOptions) {
     this.#options = options;
-    const { vaults, links } = options;
-    this.#lanes = { kv: newLanes(vaults.kv, links.kv), ssm: newLanes(vaults.ssm, links.ssm) };
     this.#busy = new BusyTime((us) => options.counters.add("fetch_busy_us", us));
   }
 
@@ -74,16 +77,35 @@ export class Fetcher {
 
   /** Largest wire bytes of a vault that wait or are on their way. */
   pendingBytes(recordClass: RecordClass, vault: number): number {
-    return this.#lanes[recordClass][vault]?.pendingBytes ?? 0;
+    return this.#lanes[recordClass].get(vault)?.pendingBytes ?? 0;
   }
 
   get #all(): Lane[] {
-    return [...this.#lanes.kv, ...this.#lanes.ssm];
+    return [...this.#lanes.kv.values(), ...this.#lanes.ssm.values(), ...this.#left];
+  }
+
+  #laneOf({ recordClass, owner }: Block): Lane | undefined {
+    const client = this.#options.vaults[recordClass][owner];
+    const link = this.#options.links[recordClass][owner];
+    const lanes = this.#lanes[recordClass];
+    const known = lanes.get(owner);
+    if (known?.client === client) return known;
+    for (const lane of this.#left) if (lane.windows.size === 0) this.#left.delete(lane);
+    if (known !== undefined) {
+      // The one that had the seat is closed: what waited for it will not come.
+      const waiting = known.queue.splice(known.head);
+      for (const block of waiting) this.#options.shelf.fail(block, "vault_down");
+      this.#left.add(known);
+    }
+    if (client === undefined || link === undefined) return undefined;
+    const lane = { client, link, queue: [], head: 0, windows: new Set<Window>(), pendingBytes: 0 };
+    lanes.set(owner, lane);
+    return lane;
   }
 
   /** Queues a wanted block behind those added before. */
   add(block: Block): void {
-    const lane = this.#lanes[block.recordClass][block.owner];
+    const lane = this.#laneOf(block);
     if (lane === undefined) {
       this.#options.shelf.fail(block, "end_of_hit");
       return;
@@ -206,7 +228,7 @@ export class Fetcher {
 
   /** It may have turned to another one meanwhile. */
   #isWanted({ state, recordClass, owner }: Block, lane: Lane): boolean {
-    return state === "wanted" && this.#lanes[recordClass][owner] === lane;
+    return state === "wanted" && this.#lanes[recordClass].get(owner) === lane;
   }
 
   /** What one vault does not give is asked of the other that has it. */
@@ -312,11 +334,3 @@ export class Fetcher {
 
 /** Not where time is up, or nobody wants it. */
 const TURN_AFTER: ReadonlySet<DoneReason> = new Set(["vault_down", "end_of_hit", "bad_record"]);
-
-function newLanes(clients: readonly VaultClient[], links: readonly Link[]): Lane[] {
-  return clients.flatMap((client, at) => {
-    const link = links[at];
-    if (link === undefined) return [];
-    return [{ client, link, queue: [], head: 0, windows: new Set<Window>(), pendingBytes: 0 }];
-  });
-}

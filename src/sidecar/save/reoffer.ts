@@ -39,6 +39,8 @@ export interface Copies {
 
 export interface ReofferOptions {
   vaults: VaultClients;
+  /** False for one that has left its pool: nothing is offered to it. */
+  isMember(client: VaultClient): boolean;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   pool: EncodePool;
   codecs: Codecs;
@@ -85,6 +87,7 @@ export class Reoffer {
       for (const [vault, client] of [...kv.entries(), ...ssm.entries()]) {
         const store = this.#options.stores[client.name][vault];
         if (store === undefined || client.epoch === null) continue;
+        if (!this.#options.isMember(client)) continue;
         const look = { vault, client, store, epoch: client.epoch, room: null };
         await this.#look(look).catch((error: unknown) => {
           if (signal.aborted) return;

@@ -92,7 +92,12 @@ export class Saver {
 
   constructor(options: SaverOptions) {
     this.#options = options;
-    for (const store of this.#stores) store.whenRoom(() => this.#pumpAll());
+    for (const store of this.#stores) this.watch(store);
+  }
+
+  /** A way to a vault, also one that comes later. */
+  watch(store: StoreQueue): void {
+    store.whenRoom(() => this.#pumpAll());
   }
 
   get #stores(): StoreQueue[] {

@@ -133,6 +133,11 @@ export class StoreQueue {
     }
   }
 
+  /** What another one has been told of models. */
+  learnFrom(other: StoreQueue): void {
+    for (const [key, { model }] of other.#models) this.#models.set(key, { model, epoch: null });
+  }
+
   /** Nobody waits for it, and a vault of an older release refuses: then only flushing by model misses. */
   #tellModel(namespace: Namespace): void {
     const named = this.#models.get(namespace.toString("latin1"));

@@ -42,33 +42,46 @@ interface Dropped {
 export class Flushes {
   readonly #options: FlushesOptions;
   readonly #closing = new AbortController();
-  readonly #watches: Watch[] = [];
+  readonly #watches = new Map<VaultClient, Watch>();
+  #isBegun = false;
 
   constructor(options: FlushesOptions) {
     this.#options = options;
     const { kv, ssm } = options.vaults;
-    for (const vaults of [kv, ssm]) {
-      for (const [vault, client] of vaults.entries()) {
-        this.#watches.push(this.#open(client, vaults.length > 1 ? vault : null));
-      }
+    for (const client of [...kv, ...ssm]) this.add(client);
+  }
+
+  /** A vault more, and none that is not among the vaults any more. */
+  add(client: VaultClient): void {
+    const { kv, ssm } = this.#options.vaults;
+    for (const [known, watch] of this.#watches) {
+      if (kv.includes(known) || ssm.includes(known)) continue;
+      watch.end();
+      this.#watches.delete(known);
     }
+    const watch = this.#open(client);
+    this.#watches.set(client, watch);
+    if (this.#isBegun) watch.begin(this.#closing.signal);
   }
 
   /** There are copies to drop from now on: vaults are asked of flushes. Idempotent. */
   begin(): void {
-    for (const watch of this.#watches) watch.begin(this.#closing.signal);
+    this.#isBegun = true;
+    for (const watch of this.#watches.values()) watch.begin(this.#closing.signal);
   }
 
   /** Asks no more, and says so to the vaults. */
   async close(): Promise<void> {
     this.#closing.abort();
-    await Promise.all(this.#watches.map((watch) => watch.leave()));
+    await Promise.all([...this.#watches.values()].map((watch) => watch.leave()));
   }
 
-  /** `vault`: its place among several of its class. */
-  #open(client: VaultClient, vault: number | null): Watch {
-    const { socket, logger } = this.#options;
+  #open(client: VaultClient): Watch {
+    const { socket, logger, vaults } = this.#options;
     const { name } = client;
+    /** Its place among several of its class; null: it is alone. */
+    const vault = (): number | null =>
+      vaults[name].length > 1 ? vaults[name].indexOf(client) : null;
     const watch = new Watch(client, `${hostname()}:${socket} (${name})`, logger);
     let known: number | null = null;
     client.flushes.listen({
@@ -77,7 +90,7 @@ export class Flushes {
         known = epoch;
       },
       // What one of several has forgotten says nothing of the others; a flush that is named was sent to all of them.
-      onFlush: (scopes) => watch.drop(this.#flush(name, scopes, scopes === null ? vault : null)),
+      onFlush: (scopes) => watch.drop(this.#flush(name, scopes, scopes === null ? vault() : null)),
     });
     return watch;
   }
@@ -149,6 +162,7 @@ class Watch {
   readonly #logger: Logger;
   #unsaid: Dropped = { blocks: 0, bytes: 0, saves: 0 };
   #running: Promise<void> | null = null;
+  readonly #ending = new AbortController();
   /** The vault knows this sidecar. */
   #isKnown = false;
 
@@ -159,7 +173,11 @@ class Watch {
   }
 
   begin(signal: AbortSignal): void {
-    this.#running ??= this.#run(signal);
+    this.#running ??= this.#run(AbortSignal.any([signal, this.#ending.signal]));
+  }
+
+  end(): void {
+    this.#ending.abort();
   }
 
   /** To be said with the next call. */

@@ -20,11 +20,22 @@ export interface Places {
 /** Of a vault alone: owner 0 of everything. */
 const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
+export interface PoolOptions {
+  /** May grow. */
+  clients: readonly VaultClient[];
+  /** Each record lies on two of them. */
+  isDouble?: boolean;
+  /** False for one that has left: nothing is stored there any more. */
+  isMember?(client: VaultClient): boolean;
+}
+
 export class Pool {
   readonly #clients: readonly VaultClient[];
+  readonly #isMember: (client: VaultClient) => boolean;
   /** A state is needed alone, a block of attention with those before it. */
   readonly #isAlone: boolean;
   readonly #isDouble: boolean;
+  #names: readonly string[];
   #weights: readonly number[];
   #placement: Placement;
   #shares: Map<number, number> | null = null;
@@ -32,13 +43,15 @@ export class Pool {
   #before: { placement: Placement; untilMs: number } | null = null;
   readonly #isDown = (vault: number): boolean => this.#clients[vault]?.isOpen ?? true;
 
-  /** `isDouble`: each record lies on two of them. */
-  constructor(recordClass: RecordClass, clients: readonly VaultClient[], isDouble = false) {
+  constructor(recordClass: RecordClass, options: PoolOptions) {
+    const { clients, isDouble = false, isMember = (): boolean => true } = options;
     this.#clients = clients;
+    this.#isMember = isMember;
     this.#isAlone = recordClass === "ssm";
     this.#isDouble = isDouble;
+    this.#names = clients.map(({ address }) => address);
     this.#weights = clients.map(() => 1);
-    this.#placement = new Placement(clients.map(({ address }) => address));
+    this.#placement = new Placement(this.#names);
   }
 
   get count(): number {
@@ -89,35 +102,51 @@ export class Pool {
 
   /** Takes in what vaults have said of their capacity since. */
   #look(): void {
-    if (this.count <= 1) return;
-    const weights = weightsOf(this.#clients);
-    if (weights === null || weights.every((weight, vault) => weight === this.#weights[vault])) {
-      return;
-    }
-    this.#before = { placement: this.#placement, untilMs: nowMs() + VIEW_KEPT_MS };
-    this.#weights = weights;
     const names = this.#clients.map(({ address }) => address);
+    const weights = this.#weightsNow();
+    const isSame = names.every(
+      (name, vault) => name === this.#names[vault] && weights[vault] === this.#weights[vault],
+    );
+    if (isSame) return;
+    // A seat that is another's now says nothing of who had it.
+    const old = this.#names.map((name, vault) =>
+      name === names[vault] ? this.#weights[vault] : 0,
+    );
+    if (old.some((weight) => weight !== undefined && weight > 0)) {
+      const placement = new Placement(
+        this.#names,
+        old.map((weight = 0) => weight),
+      );
+      this.#before = { placement, untilMs: nowMs() + VIEW_KEPT_MS };
+    }
+    this.#names = names;
+    this.#weights = weights;
     this.#placement = new Placement(names, weights);
     this.#shares = null;
+  }
+
+  /**
+   * Alike until each member that is up has said its capacity: every sidecar begins with that view, and goes on from it to the same one.
+   * One that is down weighs as others do on average, which is of no account: what it would own lies elsewhere.
+   */
+  #weightsNow(): number[] {
+    const isIn = this.#clients.map((client) => this.#isMember(client));
+    const alike = isIn.map(Number);
+    const isUnsaid = ({ capacityBytes, isOpen }: VaultClient): boolean =>
+      capacityBytes === null && !isOpen;
+    if (this.#clients.some((client, vault) => isIn[vault] === true && isUnsaid(client)))
+      return alike;
+    const steps = this.#clients.map(({ capacityBytes }) => stepOf(capacityBytes ?? 0));
+    const said = steps.filter((step, vault) => step > 0 && isIn[vault] === true);
+    if (said.every((step) => step === said[0])) return alike;
+    const average = said.reduce((sum, step) => sum + step, 0) / said.length;
+    return steps.map((step, vault) => (isIn[vault] === true ? step || average : 0));
   }
 
   #placementBefore(): Placement | null {
     if (this.#before !== null && nowMs() > this.#before.untilMs) this.#before = null;
     return this.#before?.placement ?? null;
   }
-}
-
-/**
- * Alike until each vault that is up has said its capacity: every sidecar begins with that view, and goes on from it to the same one.
- * One that is down weighs as others do on average, which is of no account: what it would own lies elsewhere.
- */
-function weightsOf(clients: readonly VaultClient[]): number[] | null {
-  if (clients.some(({ capacityBytes, isOpen }) => capacityBytes === null && !isOpen)) return null;
-  const known = clients.map(({ capacityBytes }) => stepOf(capacityBytes ?? 0));
-  const said = known.filter((weight) => weight > 0);
-  if (said.length === 0 || said.every((weight) => weight === said[0])) return clients.map(() => 1);
-  const average = said.reduce((sum, weight) => sum + weight, 0) / said.length;
-  return known.map((weight) => (weight > 0 ? weight : average));
 }
 
 /** In GiB. */
@@ -129,6 +158,9 @@ function stepOf(bytes: number): number {
 
 export type Pools = Readonly<Record<RecordClass, Pool>>;
 
-export function openPools(vaults: VaultClients, isDouble = false): Pools {
-  return { kv: new Pool("kv", vaults.kv, isDouble), ssm: new Pool("ssm", vaults.ssm, isDouble) };
+export function openPools(vaults: VaultClients, options: Omit<PoolOptions, "clients"> = {}): Pools {
+  return {
+    kv: new Pool("kv", { ...options, clients: vaults.kv }),
+    ssm: new Pool("ssm", { ...options, clients: vaults.ssm }),
+  };
 }

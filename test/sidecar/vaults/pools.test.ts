@@ -27,7 +27,7 @@ const silent = (count: number): Said[] =>
     capacityBytes: null,
   }));
 const poolOf = (vaults: readonly Said[], isDouble = false): Pool =>
-  new Pool("kv", vaults as unknown as VaultClient[], isDouble);
+  new Pool("kv", { clients: vaults as unknown as VaultClient[], isDouble });
 const ownersOf = (pool: Pool): number[] => [...pool.placesOf(HASHES).owners];
 /** Every vault that is asked for a block. */
 const askedOf = ({ owners, others }: Places, at: number): (number | undefined)[] => [

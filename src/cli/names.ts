@@ -1,0 +1,58 @@
+// Owns names that stand for the vaults of a pool: `dns:host:port` for all addresses of a host, `dns:name` for what SRV records say.
+import { Resolver } from "node:dns/promises";
+import { isIPv6 } from "node:net";
+import type { Address } from "../config/config.ts";
+import { TierkvError } from "../errors.ts";
+import { isNames } from "../hosts.ts";
+import { DNS_TIMEOUT_MS, DNS_TRIES } from "../limits-pool.ts";
+
+/** What of a resolver is used. */
+export type Resolving = Pick<Resolver, "resolve4" | "resolve6" | "resolveSrv">;
+
+const NOTHING: ReadonlySet<string> = new Set(["ENODATA", "ENOTFOUND"]);
+
+export function systemResolver(): Resolving {
+  return new Resolver({ timeout: DNS_TIMEOUT_MS, tries: DNS_TRIES });
+}
+
+/** The addresses that a configured one stands for now, in a fixed order: itself where it is none of names. Throws NAMES_UNRESOLVED. */
+export async function addressesOf(
+  { host, port, text }: Address,
+  resolver: Resolving,
+): Promise<string[]> {
+  if (!isNames(text)) return [text];
+  try {
+    const found = port === 0 ? await services(host, resolver) : await hosts(host, port, resolver);
+    if (found.length > 0) return found.toSorted();
+  } catch (error) {
+    throw unresolved(text, error instanceof Error ? error.message : String(error));
+  }
+  const kind = port === 0 ? "SRV" : "A or AAAA";
+  throw unresolved(text, `it has no ${kind} records`);
+}
+
+async function services(name: string, resolver: Resolving): Promise<string[]> {
+  const records = await orNone(resolver.resolveSrv(name));
+  return records.map(({ name: host, port }) => `${host.replace(/\.$/, "")}:${port}`);
+}
+
+async function hosts(name: string, port: number, resolver: Resolving): Promise<string[]> {
+  const all = await Promise.all([orNone(resolver.resolve4(name)), orNone(resolver.resolve6(name))]);
+  return all.flat().map((host) => (isIPv6(host) ? `[${host}]:${port}` : `${host}:${port}`));
+}
+
+/** That there are none of one kind is an answer. */
+async function orNone<Record>(asked: Promise<Record[]>): Promise<Record[]> {
+  try {
+    return await asked;
+  } catch (error) {
+    const code = error instanceof Error && "code" in error ? String(error.code) : "";
+    if (NOTHING.has(code)) return [];
+    throw error;
+  }
+}
+
+function unresolved(address: string, reason: string): TierkvError {
+  const fix = "ask for it with `dig`, and write the whole name";
+  return new TierkvError("NAMES_UNRESOLVED", { address, reason, fix });
+}

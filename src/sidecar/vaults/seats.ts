@@ -1,0 +1,144 @@
+// Owns the seats of the pools: which vaults belong to them now, which have left and are asked for a while, and who takes a seat.
+import type { RecordClass } from "../../block.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import { Link } from "../../cost/link.ts";
+import { toTierkvError } from "../../errors.ts";
+import {
+  MEMBERS_EVERY_MS,
+  MEMBERS_TIMEOUT_MS,
+  POOL_SEATS_MAX,
+  POOL_VAULTS_MAX,
+  VIEW_KEPT_MS,
+} from "../../limits-pool.ts";
+import type { Logger } from "../../log.ts";
+import { nowMs, sleep, withDeadline } from "../../time.ts";
+import type { VaultClients } from "./pools.ts";
+import { LookupGate, openGates, openLinks } from "./vaults.ts";
+
+/** Where lists of members come from. */
+export interface MemberSource {
+  /** The addresses of all vaults of each class, now. An empty list: nothing is known, and who was a member stays one. */
+  list(): Promise<Record<RecordClass, readonly string[]>>;
+  connect(recordClass: RecordClass, address: string): VaultClient;
+}
+
+export interface SeatsOptions {
+  /** Those that are known from the start. */
+  vaults: VaultClients;
+  /** null: they are all there ever are. */
+  source: MemberSource | null;
+  logger: Logger;
+}
+
+/** The lists of clients, links and gates are one for all: who holds one sees newcomers. */
+export class Seats {
+  readonly #options: SeatsOptions;
+  readonly clients: Record<RecordClass, VaultClient[]>;
+  readonly links: Record<RecordClass, Link[]>;
+  readonly gates: Record<RecordClass, LookupGate[]>;
+  /** When those left that did. */
+  readonly #leftMs = new Map<VaultClient, number>();
+  readonly #own = new Set<VaultClient>();
+  readonly #closing = new AbortController();
+  #onSeat: (client: VaultClient, seat: number) => void = () => {};
+
+  constructor(options: SeatsOptions) {
+    this.#options = options;
+    const { vaults } = options;
+    this.clients = { kv: [...vaults.kv], ssm: [...vaults.ssm] };
+    const links = openLinks(vaults);
+    this.links = { kv: [...links.kv], ssm: [...links.ssm] };
+    const gates = openGates(vaults, links);
+    this.gates = { kv: [...gates.kv], ssm: [...gates.ssm] };
+  }
+
+  /** It belongs to its pool; else it is only asked for what it may still hold. */
+  isMember(client: VaultClient): boolean {
+    return !this.#leftMs.has(client);
+  }
+
+  /** Follows the source until closed. `onSeat`: somebody took a seat, which may have been another's before. */
+  follow(onSeat: (client: VaultClient, seat: number) => void): void {
+    this.#onSeat = onSeat;
+    const { source } = this.#options;
+    if (source !== null) void this.#run(source);
+  }
+
+  close(): void {
+    this.#closing.abort();
+    for (const client of this.#own) client.close();
+  }
+
+  async #run(source: MemberSource): Promise<void> {
+    const { signal } = this.#closing;
+    while (!signal.aborted) {
+      try {
+        const lists = await withDeadline(source.list(), MEMBERS_TIMEOUT_MS, "a list of vaults");
+        for (const of of ["kv", "ssm"] as const)
+          if (lists[of].length > 0) this.#take(of, lists[of]);
+      } catch (error) {
+        const err = toTierkvError(error);
+        this.#options.logger.warn({ err }, "the vaults of the pool are those that were known");
+      }
+      await sleep(MEMBERS_EVERY_MS, signal).catch(() => {});
+    }
+  }
+
+  #take(recordClass: RecordClass, given: readonly string[]): void {
+    const { logger } = this.#options;
+    const all = [...new Set(given)].toSorted();
+    const list = new Set(all.slice(0, POOL_VAULTS_MAX));
+    if (all.length > list.size) {
+      const left = all.length - list.size;
+      logger.warn({ class: recordClass, left }, `a pool has ${POOL_VAULTS_MAX} vaults at most`);
+    }
+    const seated = this.clients[recordClass];
+    for (const client of seated) {
+      if (list.delete(client.address)) {
+        if (this.#leftMs.delete(client)) this.#say(client, "vault has come back to the pool");
+      } else if (this.isMember(client)) {
+        this.#leftMs.set(client, nowMs());
+        this.#say(client, "vault has left the pool; it is asked for what it holds for a while");
+      }
+    }
+    for (const address of list) this.#seat(recordClass, address);
+    this.#clear();
+  }
+
+  #seat(recordClass: RecordClass, address: string): void {
+    const { source } = this.#options;
+    const seat = this.#freeSeat(recordClass);
+    if (source === null || seat === null) return;
+    this.clients[recordClass][seat]?.close();
+    const client = source.connect(recordClass, address);
+    const link = new Link();
+    this.#own.add(client);
+    this.clients[recordClass][seat] = client;
+    this.links[recordClass][seat] = link;
+    this.gates[recordClass][seat] = new LookupGate(client, link);
+    this.#onSeat(client, seat);
+    this.#say(client, "vault has joined the pool");
+  }
+
+  /** A new one while there are any; then that of who left first. */
+  #freeSeat(recordClass: RecordClass): number | null {
+    const seated = this.clients[recordClass];
+    if (seated.length < POOL_SEATS_MAX) return seated.length;
+    const left = [...this.#leftMs.keys()].find((client) => client.name === recordClass);
+    if (left === undefined) return null;
+    this.#leftMs.delete(left);
+    this.#own.delete(left);
+    return seated.indexOf(left);
+  }
+
+  /** Who left long ago is not asked any more. */
+  #clear(): void {
+    for (const [client, leftMs] of this.#leftMs) {
+      if (nowMs() - leftMs > VIEW_KEPT_MS) client.close();
+    }
+  }
+
+  #say({ address, name }: VaultClient, what: string): void {
+    this.#options.logger.info({ vault: address, class: name }, what);
+  }
+}

@@ -1,0 +1,79 @@
+// Owns the proof that names stand for the vaults that a DNS server says, and that a name without any is named.
+import { expect, test } from "vitest";
+import { addressesOf } from "../../src/cli/names.ts";
+import { namedTargets } from "../../src/cli/targets.ts";
+import { checkConfig } from "../../src/config/check.ts";
+import type { Address } from "../../src/config/config.ts";
+import { startDnsServer } from "../support/dns-server.ts";
+
+const at = (host: string, port: number): Address => ({
+  host,
+  port,
+  text: port === 0 ? `dns:${host}` : `dns:${host}:${port}`,
+});
+
+test("a name with a port stands for all its addresses, one without for its services, another for itself", async () => {
+  const { names, resolver } = await startDnsServer();
+  names.set("vaults.example", ["10.0.0.9", "10.0.0.10"]);
+  names.set("_kv._tcp.example", ["vault-1.example:50052", "vault-0.example:50051"]);
+  expect(await addressesOf(at("vaults.example", 50051), resolver)).toEqual([
+    "10.0.0.10:50051",
+    "10.0.0.9:50051",
+  ]);
+  expect(await addressesOf(at("_kv._tcp.example", 0), resolver)).toEqual([
+    "vault-0.example:50051",
+    "vault-1.example:50052",
+  ]);
+  const plain = { host: "a", port: 1, text: "a:1" };
+  expect(await addressesOf(plain, resolver)).toEqual(["a:1"]);
+});
+
+test("a name without records, and a server that is silent, are an error that names the address", async () => {
+  const server = await startDnsServer();
+  const { names, resolver } = server;
+  names.set("empty.example", []);
+  for (const name of ["empty.example", "unknown.example"]) {
+    const asked = addressesOf(at(name, 50051), resolver);
+    await expect(asked).rejects.toThrow(
+      `dns:${name}:50051 stands for no vault: it has no A or AAAA`,
+    );
+  }
+  server.close();
+  await expect(addressesOf(at("empty.example", 1), resolver)).rejects.toThrow(
+    /dns:empty.example:1/,
+  );
+});
+
+const parse = (value: string): ReturnType<typeof checkConfig> =>
+  checkConfig(`[cluster]\nkv_cold = ${value}\nredundancy = "copies:2"`, null, {});
+
+test("the vaults behind a configured name are targets, and its certificate names the name", async () => {
+  const { names, resolver } = await startDnsServer();
+  names.set("vaults.example", ["10.0.0.9"]);
+  names.set("srv.example", ["vault-0.example:50051"]);
+  const { config } = parse('["a:1", "dns:vaults.example:50051", "dns:srv.example"]');
+  const found = await namedTargets(config!, resolver);
+  expect(found.map(({ address, serverName = "its host" }) => [address, serverName])).toEqual([
+    ["10.0.0.9:50051", "vaults.example"],
+    ["vault-0.example:50051", "its host"],
+  ]);
+});
+
+test.each(['"dns:"', '"dns:a b:1"', '"dns:host:0"', '"dns:10.0.0.256:1"'])(
+  "%s is refused with key, value and what to write",
+  (value) => {
+    const { config, problems } = parse(value);
+    expect(config).toBeNull();
+    expect(problems[0]!.message).toContain("kv_cold");
+    expect(problems[0]!.message).toContain("dns:vaults.example:50051");
+  },
+);
+
+test("two copies with one vault, and a redundancy that is none of those, are refused with what to write", () => {
+  const messageOf = (toml: string): string => checkConfig(toml, null, {}).problems[0]!.message;
+  const one = messageOf('[cluster]\nkv_cold = "a:1"\nredundancy = "copies:2"');
+  expect(one).toContain("redundancy");
+  expect(one).toContain("write several addresses in kv_cold");
+  const odd = messageOf('[cluster]\nkv_cold = ["a:1", "b:1"]\nredundancy = "parity"');
+  expect(odd).toMatch(/redundancy.*parity.*copies:2/);
+});
