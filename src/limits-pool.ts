@@ -13,6 +13,8 @@ export const RUN_BLOCKS = 16;
 export const CAPACITY_STEPS = 8;
 /** How long the owner before a change is asked, too, in ms. */
 export const VIEW_KEPT_MS = 3_600_000;
+/** Where all that is asked for is known to be held, vaults that have not answered get this long, and as long as it took, in ms. */
+export const LOOKUP_GRACE_MS = 5;
 /** Runs that the shown share of a vault is counted from. */
 export const SHARE_SAMPLES = 4096;
 /** Vaults of one class that belong to a pool or have left it; below NO_VAULT. */

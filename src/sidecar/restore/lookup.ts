@@ -10,11 +10,12 @@ import {
 } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
+import { LOOKUP_GRACE_MS } from "../../limits-pool.ts";
 import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
-import { yieldToLoop } from "../../time.ts";
+import { nowMs, yieldToLoop } from "../../time.ts";
 import { blockKeys } from "../slots/block-keys.ts";
 import type { BlockRun, Shelf } from "../slots/shelf.ts";
 import type { MissReason } from "../socket/reasons.ts";
@@ -108,14 +109,23 @@ export async function lookUp(
 const NONE_SAID = Buffer.alloc(0);
 const NOWHERE: Places = { owners: new Uint8Array(0), others: [] };
 
-/** Resolves when all have answered, or when what is known by then is enough. None of `asks` rejects. */
+/**
+ * Resolves when all have answered; where what is known by then is enough, the others get as long again, so that an owner that is a
+ * little slower keeps its part. None of `asks` rejects.
+ */
 function untilAnswered(asks: readonly Promise<void>[], isEnough: () => boolean): Promise<void> {
+  const startedMs = nowMs();
   return new Promise((resolve) => {
+    let timer: NodeJS.Timeout | undefined;
     const check = (): void => {
-      if (isEnough()) resolve();
+      if (timer !== undefined || !isEnough()) return;
+      timer = setTimeout(resolve, Math.max(LOOKUP_GRACE_MS, nowMs() - startedMs));
     };
     for (const ask of asks) void ask.then(check);
-    void Promise.all(asks).then(() => resolve());
+    void Promise.all(asks).then(() => {
+      clearTimeout(timer);
+      resolve();
+    });
   });
 }
 
