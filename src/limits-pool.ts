@@ -25,3 +25,5 @@ export const DNS_TRIES = 2;
 /** How often names are resolved again, and how long that may take, in ms. */
 export const MEMBERS_EVERY_MS = 10_000;
 export const MEMBERS_TIMEOUT_MS = 8_000;
+/** How long a command waits for vaults to say how full they are, in ms. */
+export const VAULTS_SEEN_MS = 1_500;

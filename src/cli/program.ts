@@ -27,6 +27,7 @@ import { addStatus } from "./commands/status.ts";
 import { addTop } from "./commands/top.ts";
 import { addUninstall } from "./commands/uninstall.ts";
 import { addVault } from "./commands/vault.ts";
+import { addVaults } from "./commands/vaults.ts";
 import type { Io } from "./io.ts";
 
 const EXIT_OK = 0;
@@ -126,6 +127,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addGateway,
     addStatus,
     addTop,
+    addVaults,
     addExplain,
     addPlan,
     addBench,

@@ -68,6 +68,11 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
       "1 while records travel on lanes.",
       ofVaults(status, ({ lanes }) => lanes),
     ),
+    gauge(
+      `${own}_vault_share`,
+      "About which part of its class's blocks a vault owns; 0: it has left the pool.",
+      sharesOf(status),
+    ),
     ...Object.entries(status.times).map(([name, times]) =>
       histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, [{ of: times }]),
     ),
@@ -130,6 +135,12 @@ function reuseFamilies({ reuse }: SidecarStatus): Family[] {
       outcomes(reuse.storedBytes),
     ),
   ];
+}
+
+function sharesOf({ vaults }: SidecarStatus): Sample[] {
+  return Object.entries(vaults).flatMap(([name, all]) =>
+    all.map(({ address, share }) => ({ labels: { class: name, address }, value: share })),
+  );
 }
 
 function ofVaults(

@@ -20,6 +20,8 @@ const COMMANDS = [
   "vault",
   "sidecar",
   "status",
+  "vaults",
+  "vaults ls",
   "explain",
   "doctor",
   "chaos",
