@@ -15,6 +15,7 @@ const NAMES = [
   "codec",
   "hit-ratio",
   "pool-hit-ratio",
+  "sim",
   "disk",
   "lanes",
   "tls",

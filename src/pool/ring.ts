@@ -1,5 +1,5 @@
 // Owns the hash ring: who owns a name, the same on every machine that knows the same nodes, with little moved when one comes or goes.
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 import { RING_NODES, RING_SAMPLES, RING_TURNS } from "../limits-pool.ts";
 
 export interface RingNode<Node> {
@@ -12,7 +12,7 @@ export interface RingNode<Node> {
 
 /** Whole digests: the published ring whose owners these are compares all 128 bits. In hex, because texts compare fast. */
 function placeOf(name: string | Buffer): string {
-  return createHash("md5").update(name).digest("hex");
+  return hash("md5", name, "hex");
 }
 
 const placesOf = (name: string): string[] =>
@@ -82,40 +82,50 @@ class Weighted<Node> {
 
   /** Not yet divided. */
   wayFrom(place: number): number {
-    const next = this.#places[after(this.#places, place)];
-    return next === undefined ? DISTANCES + (this.#places[0] ?? 0) - place : next - place;
+    return this.#wayTo(after(this.#places, place), place);
+  }
+
+  /** The same of many places, in ascending order. */
+  waysFrom(places: Float64Array): Float64Array {
+    let next = 0;
+    return places.map((place) => {
+      while ((this.#places[next] ?? DISTANCES) <= place) next += 1;
+      return this.#wayTo(next, place);
+    });
+  }
+
+  #wayTo(next: number, place: number): number {
+    const found = this.#places[next];
+    return found === undefined ? DISTANCES + (this.#places[0] ?? 0) - place : found - place;
   }
 }
 
 /** A hundred positions leave shares a tenth off: corrected until those of evenly spread places are as the weights are. */
 function evenOut<Node>(nodes: readonly Weighted<Node>[]): void {
   const total = nodes.reduce((sum, { weight }) => sum + weight, 0);
-  const ways = Array.from({ length: RING_SAMPLES }, (_none, at) => {
-    const place = ((at + 0.5) / RING_SAMPLES) * DISTANCES;
-    return nodes.map((node) => node.wayFrom(place));
-  });
+  const places = Float64Array.from({ length: RING_SAMPLES }, (_none, at) => at + 0.5);
+  const ways = nodes.map((node) =>
+    node.waysFrom(places.map((at) => (at / RING_SAMPLES) * DISTANCES)),
+  );
   for (let turn = 0; turn < RING_TURNS; turn += 1) {
-    const counts = nodes.map(() => 0);
-    for (const way of ways) {
-      let best = 0;
-      for (let at = 1; at < nodes.length; at += 1) {
-        if (pulled(way, nodes, at) < pulled(way, nodes, best)) best = at;
+    const best = new Float64Array(RING_SAMPLES).fill(Number.POSITIVE_INFINITY);
+    const owner = new Uint32Array(RING_SAMPLES);
+    for (const [number, node] of nodes.entries()) {
+      const [own, { pull }] = [ways[number] ?? best, node];
+      for (let at = 0; at < RING_SAMPLES; at += 1) {
+        const way = (own[at] ?? 0) / pull;
+        if (way >= (best[at] ?? 0)) continue;
+        best[at] = way;
+        owner[at] = number;
       }
-      counts[best] = (counts[best] ?? 0) + 1;
     }
-    for (const [at, node] of nodes.entries()) {
-      const share = Math.max(1, counts[at] ?? 0) / RING_SAMPLES;
+    const counts = new Float64Array(nodes.length);
+    for (const number of owner) counts[number] = (counts[number] ?? 0) + 1;
+    for (const [number, node] of nodes.entries()) {
+      const share = Math.max(1, counts[number] ?? 0) / RING_SAMPLES;
       node.pull *= node.weight / total / share;
     }
   }
-}
-
-function pulled<Node>(
-  ways: readonly number[],
-  nodes: readonly Weighted<Node>[],
-  at: number,
-): number {
-  return (ways[at] ?? 0) / (nodes[at]?.pull ?? 1);
 }
 
 function nearestFirst<Node>(nodes: readonly Weighted<Node>[], place: string): Node[] {
