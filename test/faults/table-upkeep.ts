@@ -1,4 +1,4 @@
-// Owns the faults of upkeep: flushes, copies that are offered again, sizes, leases, credentials.
+// Owns the faults of upkeep: flushes, copies that are offered again, sizes, leases, credentials, pools with two copies.
 import { AT_START, row } from "./row.ts";
 import type { FaultRow } from "./row.ts";
 
@@ -7,6 +7,8 @@ const FLUSHED = { unloaded: "is driven beside restores and saves of its own" };
 const AGAIN = { unloaded: "happens only while nothing else goes on" };
 const MEASURED = { unloaded: "concerns records that no engine can name" };
 const REVOKED = { unloaded: "is driven with calls and lanes of two machines of its own" };
+
+const POOLED = { unloaded: "is driven with whole prompts of a pool of three processes" };
 
 export const UPKEEP: readonly FaultRow[] = [
   row(
@@ -90,5 +92,19 @@ export const UPKEEP: readonly FaultRow[] = [
       "test/engine/test_again.py",
     ],
     FLUSHED,
+  ),
+  row(
+    "F71",
+    "a vault of a pool is killed or hangs while each record lies on two, also in mid-restore",
+    "the other copy is found and fetched, and nothing is computed again; with one copy, what the dead one held",
+    ["test/sidecar/sidecar.copies.test.ts"],
+    POOLED,
+  ),
+  row(
+    "F72",
+    "a vault of such a pool comes back empty",
+    "it is offered what arenas hold of it, as owner and as second",
+    ["test/sidecar/sidecar.copies.test.ts"],
+    POOLED,
   ),
 ];

@@ -242,9 +242,9 @@ export const FAULTS: readonly FaultRow[] = [
   ),
   row(
     "F35",
-    "the ring changes",
-    "no wrong owner answers",
-    ["test/gateway/front/sequences.test.ts"],
+    "the ring changes: engines or vaults come and go",
+    "no wrong owner answers; vaults that owned a block before are asked, too, and what arenas hold moves to its owner",
+    ["test/gateway/front/sequences.test.ts", "test/sidecar/sidecar.members.test.ts"],
     BY_NAME,
   ),
   row(

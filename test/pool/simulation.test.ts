@@ -32,7 +32,7 @@ test(
     const seen = sum((one) => one.found + one.fresh + one.evicted + one.lost + one.elsewhere);
     expect(seen).toBe(runs);
     // Hosts that hear of changes at different times miss a little of what is held, and nothing while all see the same.
-    expect(sum(({ elsewhere }) => elsewhere) / runs).toBeLessThan(0.02);
+    expect(sum(({ elsewhere }) => elsewhere) / runs).toBeLessThan(0.007);
     expect(sum(({ settledElsewhere }) => settledElsewhere)).toBe(0);
     const again = [0, SEEDS / 2, SEEDS - 1];
     expect(again.map((at) => runSeed(first + at, PARTS))).toEqual(again.map((at) => all[at]));
