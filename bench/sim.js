@@ -18,13 +18,13 @@ const ENGINES = 200;
 /** A list of members is asked for every ten seconds. */
 const LIST_EVERY_S = 10;
 
-export async function run({ quick = false } = {}) {
-  return {
+export function run({ isQuick: quick }) {
+  return Promise.resolve({
     figures: [
       ...worlds(quick ? QUICK_SEEDS : SEEDS),
       ...SIZES.flatMap((size) => scale(size, quick)),
     ],
-  };
+  });
 }
 
 function worlds(seeds) {

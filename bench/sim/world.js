@@ -1,4 +1,4 @@
-// Owns one simulated world: engines that see a pool through the real placement, vaults that come, go, forget and evict, and a ledger of every run.
+// Owns one simulated world: hosts that see a pool through the real placement, vaults that come, go, forget and evict, and a ledger of every run.
 import { createHash, hash } from "node:crypto";
 import { chanceOf } from "./chance.js";
 
@@ -6,10 +6,13 @@ const HASH_BYTES = 32;
 const REQUESTS = 40;
 const DOCUMENTS = 6;
 const RUNS_MAX = 6;
-const ENGINES = 2;
+const HOSTS = 2;
+const VAULTS_MAX = 7;
 const GIB = 2 ** 30;
 /** One world in so many has vaults of unlike capacity, and one in so many has vaults that are full. */
 const [UNLIKE_EVERY, FULL_EVERY] = [8, 3];
+/** One request in so many meets an event, and one host in so many hears its news meanwhile, or probes who is down. */
+const [EVENT_EVERY, NEWS_EVERY, PROBE_EVERY] = [20, 4, 4];
 
 /** What one vault holds: runs, the least recently used first. */
 class Vault {
@@ -78,111 +81,140 @@ class Host {
   probe() {
     for (const client of this.clients) if (client.isOpen) this.reaches(client);
   }
-}
 
-/** A prompt: a document's first runs, and some of its own. */
-function promptOf(chance, seed, runBlocks) {
-  const document = Math.floor(chance.next() ** 2 * DOCUMENTS);
-  const shared = 1 + chance.below(RUNS_MAX);
-  const runs = Array.from({ length: shared }, (_none, at) => `${seed}:${document}:${at}`);
-  if (chance.below(3) === 0) runs.push(`${seed}:once:${chance.next()}`);
-  const hashes = Buffer.alloc(runs.length * runBlocks * HASH_BYTES);
-  for (const [at, run] of runs.entries()) {
-    hash("sha256", run, "buffer").copy(hashes, at * runBlocks * HASH_BYTES);
+  /** It knows the pool as it is. */
+  knows(vaults) {
+    return (
+      vaults.every((vault) => this.members.has(vault) === vault.isMember) &&
+      this.clients.every((client) => client.isOpen === !client.vault.isUp)
+    );
   }
-  return { runs, hashes };
 }
 
-/**
- * Runs one seed. `parts`: the real Pool, NO_VAULT and RUN_BLOCKS. Misses by cause: `fresh` was never stored, `evicted` and `lost` are with
- * no vault any more, `elsewhere` lies on a vault that this host did not ask, because hosts saw the pool differently.
- */
-export function runSeed(seed, parts) {
-  const { NO_VAULT, RUN_BLOCKS } = parts;
-  const chance = chanceOf(seed);
-  const isDouble = chance.below(2) === 1;
-  const isUnlike = chance.below(UNLIKE_EVERY) === 0;
-  const runsMax = chance.below(FULL_EVERY) === 0 ? 8 : Infinity;
-  const newVault = (at) =>
-    new Vault(`v${seed}-${at}:50051`, (isUnlike ? 8 * (1 + chance.below(4)) : 16) * GIB, runsMax);
-  const vaults = Array.from({ length: 3 + chance.below(3) }, (_none, at) => newVault(at));
-  const hosts = Array.from({ length: ENGINES }, () => new Host(vaults, isDouble, parts));
-  const misses = { fresh: 0, evicted: 0, lost: 0, elsewhere: 0, settledElsewhere: 0 };
-  const counts = { seed, isDouble, runs: 0, found: 0, ...misses, losses: 0, asked: 0, events: 0 };
-  const stored = new Set();
-  const evicted = new Set();
-  /** From which request on all hosts see the pool as it is. */
-  let settledFrom = 0;
-  const trace = createHash("sha256");
+class World {
+  constructor(seed, parts) {
+    this.seed = seed;
+    this.parts = parts;
+    const chance = chanceOf(seed);
+    this.chance = chance;
+    const isDouble = chance.below(2) === 1;
+    this.isUnlike = chance.below(UNLIKE_EVERY) === 0;
+    this.runsMax = chance.below(FULL_EVERY) === 0 ? 8 : Infinity;
+    this.vaults = [];
+    for (let left = 3 + chance.below(3); left > 0; left -= 1) this.addVault();
+    this.hosts = Array.from({ length: HOSTS }, () => new Host(this.vaults, isDouble, parts));
+    this.stored = new Set();
+    this.evicted = new Set();
+    /** Nothing has happened so far that hosts could have seen differently. */
+    this.isCalm = true;
+    const misses = { fresh: 0, evicted: 0, lost: 0, elsewhere: 0, calmElsewhere: 0 };
+    this.counts = { seed, isDouble, runs: 0, found: 0, ...misses, losses: 0, asked: 0, events: 0 };
+  }
 
-  const happen = (request) => {
-    const event = chance.below(4);
+  addVault() {
+    const capacity = (this.isUnlike ? 8 * (1 + this.chance.below(4)) : 16) * GIB;
+    const name = `v${this.seed}-${this.vaults.length}:50051`;
+    this.vaults.push(new Vault(name, capacity, this.runsMax));
+  }
+
+  /** One vault is lost in a world at most: copies are for one loss. */
+  happen() {
+    const { chance, vaults, counts } = this;
     const up = vaults.filter(({ isUp, isMember }) => isUp && isMember);
-    if (event === 0 && up.length > 2) {
-      // One at a time: copies are for one loss.
-      if (counts.losses === 0) {
-        const vault = chance.pick(up);
-        vault.isUp = false;
-        vault.runs.clear();
-        counts.losses += 1;
-      }
+    const event = chance.below(4);
+    if (event === 0 && counts.losses === 0) {
+      const vault = chance.pick(up);
+      vault.isUp = false;
+      vault.runs.clear();
+      counts.losses += 1;
     } else if (event === 1) {
       for (const vault of vaults) vault.isUp = true;
-    } else if (event === 2 && vaults.length < 7) {
-      vaults.push(newVault(vaults.length));
+    } else if (event === 2 && vaults.length < VAULTS_MAX) {
+      this.addVault();
     } else if (up.length > 3) {
       chance.pick(up).isMember = false;
     }
     counts.events += 1;
-    settledFrom = Infinity;
-    trace.update(`${request}e${event}`);
-  };
+    this.isCalm = false;
+  }
 
-  for (let request = 0; request < REQUESTS; request += 1) {
-    if (chance.below(20) === 0) happen(request);
-    // News arrives sooner here, later there.
-    for (const host of hosts) if (chance.below(4) === 0) host.hear(vaults);
+  /** A prompt: a document's first runs, and sometimes one that never comes again. */
+  prompt() {
+    const { chance, seed, parts } = this;
+    const document = Math.floor(chance.next() ** 2 * DOCUMENTS);
+    const shared = 1 + chance.below(RUNS_MAX);
+    const runs = Array.from({ length: shared }, (_none, at) => `${seed}:${document}:${at}`);
+    if (chance.below(3) === 0) runs.push(`${seed}:once:${chance.next()}`);
+    const hashes = Buffer.alloc(runs.length * parts.RUN_BLOCKS * HASH_BYTES);
+    for (const [at, run] of runs.entries()) {
+      hash("sha256", run, "buffer").copy(hashes, at * parts.RUN_BLOCKS * HASH_BYTES);
+    }
+    return { runs, hashes };
+  }
+
+  step() {
+    const { chance, vaults, hosts } = this;
+    if (chance.below(EVENT_EVERY) === 0) this.happen();
+    for (const host of hosts) if (chance.below(NEWS_EVERY) === 0) host.hear(vaults);
     const host = chance.pick(hosts);
-    if (chance.below(4) === 0) host.probe();
-    const areAlike = hosts.every(
-      (one) =>
-        vaults.every((vault) => one.members.has(vault) === vault.isMember) &&
-        one.clients.every((client) => client.isOpen === !client.vault.isUp),
-    );
-    if (!areAlike) settledFrom = Infinity;
-    else if (settledFrom === Infinity) settledFrom = request;
-    const { runs, hashes } = promptOf(chance, seed, RUN_BLOCKS);
+    if (chance.below(PROBE_EVERY) === 0) host.probe();
+    this.isCalm &&= hosts.every((one) => one.knows(vaults));
+    const { runs, hashes } = this.prompt();
     const places = host.pool.placesOf(hashes);
     let isHole = false;
     for (const [at, run] of runs.entries()) {
-      const index = at * RUN_BLOCKS;
-      const asked = [places.owners[index], ...places.others.map((list) => list[index])];
-      const clients = asked.filter((seat) => seat !== NO_VAULT).map((seat) => host.clients[seat]);
-      counts.asked += clients.length;
-      const holder = clients.find((client) => host.reaches(client) && client.vault.has(run));
-      counts.runs += 1;
-      if (holder !== undefined) {
-        holder.vault.touch(run);
-        counts.found += 1;
-      } else if (!stored.has(run)) counts.fresh += 1;
-      else if (vaults.some((vault) => vault.has(run))) {
-        counts.elsewhere += 1;
-        if (settledFrom === 0) counts.settledElsewhere += 1;
-      } else if (evicted.has(run)) counts.evicted += 1;
-      else counts.lost += 1;
-      isHole ||= holder === undefined;
-      // What is not held is computed, and saved; a prefix cache takes nothing behind a hole from vaults.
-      if (!isHole) continue;
-      const anchor = hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-      const home = host.pool.homeOf(anchor, anchor);
-      for (const seat of [home.owner, home.second]) {
-        const client = host.clients[seat];
-        if (client === undefined || !host.reaches(client)) continue;
-        for (const gone of client.vault.keep(run)) evicted.add(gone);
-        stored.add(run);
-      }
+      isHole = !this.restore(host, places, at, run) || isHole;
+      // Behind a hole nothing is restored: it is computed and saved.
+      if (isHole) this.save(host, hashes, at, run);
     }
-    trace.update(`${counts.found},${counts.elsewhere},${counts.lost};`);
   }
-  return { ...counts, digest: trace.digest("hex") };
+
+  restore(host, { owners, others }, at, run) {
+    const { counts, parts } = this;
+    const index = at * parts.RUN_BLOCKS;
+    const seats = [owners[index], ...others.map((list) => list[index])];
+    const clients = seats
+      .filter((seat) => seat !== parts.NO_VAULT)
+      .map((seat) => host.clients[seat]);
+    counts.asked += clients.length;
+    counts.runs += 1;
+    const holder = clients.find((client) => host.reaches(client) && client.vault.has(run));
+    holder?.vault.touch(run);
+    counts[holder === undefined ? this.causeOf(run) : "found"] += 1;
+    return holder !== undefined;
+  }
+
+  causeOf(run) {
+    if (!this.stored.has(run)) return "fresh";
+    if (this.vaults.some((vault) => vault.has(run))) {
+      if (this.isCalm) this.counts.calmElsewhere += 1;
+      return "elsewhere";
+    }
+    return this.evicted.has(run) ? "evicted" : "lost";
+  }
+
+  save(host, hashes, at, run) {
+    const index = at * this.parts.RUN_BLOCKS;
+    const anchor = hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
+    const { owner, second } = host.pool.homeOf(anchor, anchor);
+    for (const client of [host.clients[owner], host.clients[second]]) {
+      if (client === undefined || !host.reaches(client)) continue;
+      for (const gone of client.vault.keep(run)) this.evicted.add(gone);
+      this.stored.add(run);
+    }
+  }
+}
+
+/**
+ * Runs one seed. `parts`: the real Pool, NO_VAULT and RUN_BLOCKS. Misses by cause: `fresh` was never stored, `evicted` and `lost` are
+ * with no vault any more, `elsewhere` lies on a vault that this host did not ask, because hosts saw the pool differently.
+ */
+export function runSeed(seed, parts) {
+  const world = new World(seed, parts);
+  const trace = createHash("sha256");
+  for (let request = 0; request < REQUESTS; request += 1) {
+    world.step();
+    trace.update(JSON.stringify(world.counts));
+  }
+  return { ...world.counts, digest: trace.digest("hex") };
 }

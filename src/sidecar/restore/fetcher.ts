@@ -90,11 +90,11 @@ export class Fetcher {
     const lanes = this.#lanes[recordClass];
     const known = lanes.get(owner);
     if (known?.client === client) return known;
-    for (const lane of this.#left) if (lane.windows.size === 0) this.#left.delete(lane);
+    for (const gone of this.#left) if (gone.windows.size === 0) this.#left.delete(gone);
     if (known !== undefined) {
       // The one that had the seat is closed: what waited for it will not come.
       const waiting = known.queue.splice(known.head);
-      for (const block of waiting) this.#options.shelf.fail(block, "vault_down");
+      for (const one of waiting) this.#options.shelf.fail(one, "vault_down");
       this.#left.add(known);
     }
     if (client === undefined || link === undefined) return undefined;
@@ -115,7 +115,7 @@ export class Fetcher {
     // Plans that came and went while a call hung leave blocks behind that are gone.
     if (lane.queue.length > this.#options.shelf.capacity * 2) {
       const left = lane.queue.slice(lane.head);
-      lane.queue = left.filter((block) => this.#isWanted(block, lane));
+      lane.queue = left.filter((other) => this.#isWanted(other, lane));
       lane.pendingBytes -= this.#bytesOf(left) - this.#bytesOf(lane.queue);
       lane.head = 0;
     }

@@ -71,39 +71,55 @@ export async function lookUp(
   context: LookupContext,
 ): Promise<LookupAnswer> {
   const held = groups.map(({ hashes }) => newBitmap(hashes.length / HASH_BYTES));
-  const keys: string[][] = groups.map(() => []);
   const places = groups.map((group) => context.pools[group.class].placesOf(group.hashes));
-  const open = new Map<LookupGate, Asked[]>();
-  let seen = 0;
-  for (const [groupIndex, group] of groups.entries()) {
-    const keyOf = blockKeys(context.namespace, group.group, group.hashes);
-    const bitmap = held[groupIndex] ?? newBitmap(0);
-    const asked = openQuestions(group, bitmap, context.gates, open);
-    const { owners, others } = places[groupIndex] ?? NOWHERE;
-    for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
-      const key = keyOf(index);
-      keys[groupIndex]?.push(key);
-      if (context.shelf?.isPlaced(key) === true) setBit(bitmap, index);
-      else {
-        asked[owners[index] ?? 0]?.indexes.push(index);
-        for (const list of others) asked[list[index] ?? NO_VAULT]?.indexes.push(index);
-      }
-      seen += 1;
-      if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
-    }
-  }
+  const { keys, open, seen } = await openQuestions(groups, held, places, context);
   const silent = new Set<LookupGate>();
   const asks = [...open].map(async ([gate, asked]) => {
     if (!(await askVault(gate, asked, context))) silent.add(gate);
   });
+  // What may lie on two vaults need not wait for the slower one.
   const isDouble = places.some(({ others }) => others.length > 0);
-  // What lies on two vaults need not wait for the slower one.
   await (isDouble ? untilAnswered(asks, () => isAllHeld(groups, held)) : Promise.all(asks));
   context.counters.add("lookup_keys", seen);
   context.counters.add("lookup_hits", countHits(groups, held));
   const found = groups.map((group, at) => whereFound(group, places[at] ?? NOWHERE, context, open));
   const owners = found.map((group) => group.owners);
   return { keys, held, owners, seconds: found.map(({ seconds }) => seconds), silent };
+}
+
+interface Questions {
+  keys: string[][];
+  /** For each vault that is asked. */
+  open: Map<LookupGate, Asked[]>;
+  /** Keys in all. */
+  seen: number;
+}
+
+/** What the arena does not hold goes to the vaults that may. */
+async function openQuestions(
+  groups: readonly LookupGroup[],
+  held: readonly Buffer[],
+  places: readonly Places[],
+  { namespace, shelf, gates }: LookupContext,
+): Promise<Questions> {
+  const keys: string[][] = groups.map(() => []);
+  const open = new Map<LookupGate, Asked[]>();
+  let seen = 0;
+  for (const [groupIndex, group] of groups.entries()) {
+    const keyOf = blockKeys(namespace, group.group, group.hashes);
+    const bitmap = held[groupIndex] ?? newBitmap(0);
+    const asked = newQuestions(group, bitmap, gates, open);
+    const of = places[groupIndex] ?? NOWHERE;
+    for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
+      const key = keyOf(index);
+      keys[groupIndex]?.push(key);
+      if (shelf?.isPlaced(key) === true) setBit(bitmap, index);
+      else putTo(asked, of, index);
+      seen += 1;
+      if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+    }
+  }
+  return { keys, open, seen };
 }
 
 const NONE_SAID = Buffer.alloc(0);
@@ -161,8 +177,13 @@ function whereFound(
   return { owners: found, seconds };
 }
 
+function putTo(asked: readonly Asked[], { owners, others }: Places, index: number): void {
+  asked[owners[index] ?? 0]?.indexes.push(index);
+  for (const list of others) asked[list[index] ?? NO_VAULT]?.indexes.push(index);
+}
+
 /** A list for each vault of the group's class, by its place. */
-function openQuestions(
+function newQuestions(
   group: LookupGroup,
   held: Buffer,
   gates: LookupGates,

@@ -269,6 +269,11 @@ function bytesOf({ group }: Block, { shards, groupAt }: Copies): number {
   return bytes;
 }
 
+/** It was there in this life of the vault. */
+function wasEvicted(block: Block, look: Look): boolean {
+  return holdingOf(block, look)?.heldEpoch === look.epoch;
+}
+
 async function roomOf(client: VaultClient): Promise<NonNullable<Look["room"]>> {
   const { maxBytes, usedBytes, reservedBytes, disk } = await client.stats(CALL_TIMEOUT_MS);
   // What it does not know yet it may well have.
@@ -282,7 +287,7 @@ async function roomOf(client: VaultClient): Promise<NonNullable<Look["room"]>> {
  * room that is free: what came there since is newer. What the vault evicted may displace a little, once per use.
  */
 function takeBatch(left: Block[], look: Look, copies: Copies): Block[] {
-  const { epoch, room, store } = look;
+  const { room, store } = look;
   const batch: Block[] = [];
   let total = 0;
   for (let next = left[0]; next !== undefined && room !== null; next = left[0]) {
@@ -292,8 +297,7 @@ function takeBatch(left: Block[], look: Look, copies: Copies): Block[] {
     const isFull = total + bytes > store.turnBytes || batch.length === SAVE_BATCH_ITEMS;
     if (batch.length > 0 && (isOther || isFull)) break;
     left.shift();
-    const from =
-      holdingOf(next, look)?.heldEpoch === epoch && room.free < bytes ? "evicted" : "free";
+    const from = wasEvicted(next, look) && room.free < bytes ? "evicted" : "free";
     if (room[from] < bytes) continue;
     room[from] -= bytes;
     total += bytes;

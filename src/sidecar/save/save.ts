@@ -11,7 +11,6 @@ import { failpoint } from "../../failpoint.ts";
 import {
   SAVE_AHEAD_BYTES_MAX,
   SAVE_BATCH_BYTES,
-  SAVE_BATCH_ITEMS,
   SAVE_DRAIN_MS,
   SAVE_QUEUE_BYTES_MAX,
 } from "../../limits.ts";
@@ -23,6 +22,8 @@ import type { Fates } from "../trace/fates.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Codecs } from "./codecs.ts";
+import { takeBatch } from "./pending.ts";
+import type { Pending } from "./pending.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** Where blocks come from: one group of one rank of one engine. */
@@ -54,16 +55,6 @@ export interface SaverOptions {
   quarantine: Quarantine;
   counters: SidecarCounters;
   logger: Logger;
-}
-
-interface Pending {
-  item: SaveItem;
-  key: string;
-  namespace: Namespace;
-  /** The last flush of the vault when the engine handed it over. */
-  flushed: number;
-  /** Who gets the second copy, and the last flush of that vault; null: nobody. */
-  second: { store: StoreQueue; flushed: number } | null;
 }
 
 /** Blocks of one source on their way to one vault. */
@@ -254,15 +245,15 @@ export class Saver {
     if (store.isReadOnly) return "read_only";
     if (this.#inFlight.has(key)) return "duplicate";
     if (!isWorth) return "slow_link";
-    if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;
-    for (const other of this.#stores) {
-      while (this.#bytes + source.sourceBytes > SAVE_QUEUE_BYTES_MAX && other.shedReplica());
-    }
-    if (this.#bytes + source.sourceBytes <= SAVE_QUEUE_BYTES_MAX) return null;
-    // The deepest block goes first: it is of no use without those before it.
-    const bytes = source.sourceBytes;
-    const isShed = store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);
-    return isShed ? null : "queue_full";
+    return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";
+  }
+
+  /** Second copies go first, then the deepest block: it is of no use without those before it. */
+  #hasRoomFor(bytes: number, store: StoreQueue, endTokens: number): boolean {
+    const isFull = (): boolean => this.#bytes + bytes > SAVE_QUEUE_BYTES_MAX;
+    for (const other of this.#stores) while (isFull() && other.shedReplica());
+    if (!isFull()) return true;
+    return store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);
   }
 
   /** Drops the deepest of the blocks that wait in their slots, where it is deeper and no smaller; false: there is none. */
@@ -400,20 +391,6 @@ export class Saver {
 }
 
 const SETTLE_POLL_MS = 5;
-
-/** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */
-function takeBatch(pending: Pending[], blockBytes: number, bytes: number): Pending[] {
-  const [first] = pending;
-  const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(bytes / blockBytes)));
-  let count = 0;
-  const isOfFirst = ({ namespace, item }: Pending): boolean =>
-    namespace === first?.namespace && item.tenant === first.item.tenant;
-  for (const next of pending) {
-    if (count === most || !isOfFirst(next)) break;
-    count += 1;
-  }
-  return pending.splice(0, count);
-}
 
 function saveKey(namespace: Namespace, source: SaveSource, { hash }: SaveItem): string {
   return `${source.group}:${source.shard}:${hash.toString("latin1")}${namespace.toString("latin1")}`;

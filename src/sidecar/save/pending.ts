@@ -1,0 +1,29 @@
+// Owns blocks that wait in their slots to become records, and how many of them are taken at once.
+import type { Namespace } from "../../block.ts";
+import { SAVE_BATCH_ITEMS } from "../../limits.ts";
+import type { SaveItem } from "../socket/messages.ts";
+import type { StoreQueue } from "./store-queue.ts";
+
+export interface Pending {
+  item: SaveItem;
+  key: string;
+  namespace: Namespace;
+  /** The last flush of the vault when the engine handed it over. */
+  flushed: number;
+  /** Who gets the second copy, and the last flush of that vault; null: nobody. */
+  second: { store: StoreQueue; flushed: number } | null;
+}
+
+/** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */
+export function takeBatch(pending: Pending[], blockBytes: number, bytes: number): Pending[] {
+  const [first] = pending;
+  const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(bytes / blockBytes)));
+  let count = 0;
+  const isOfFirst = ({ namespace, item }: Pending): boolean =>
+    namespace === first?.namespace && item.tenant === first.item.tenant;
+  for (const next of pending) {
+    if (count === most || !isOfFirst(next)) break;
+    count += 1;
+  }
+  return pending.splice(0, count);
+}
