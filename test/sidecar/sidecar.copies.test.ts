@@ -30,9 +30,9 @@ const BLOCKS = 12 * RUN_BLOCKS + 5;
 const LONG = { maxModelLen: 16 * BLOCKS };
 const COPIES = { when: "always", waitMs: 30_000, redundancy: "copies:2" } as const;
 
-const disarm = (): void =>
-  armFailpoints({ process: "sidecar", text: undefined, isOnNetwork: false, logger });
-afterEach(disarm);
+const arm = (action: string): void =>
+  armFailpoints({ text: `sidecar.fetch.begun=${action}`, isOnNetwork: false, logger });
+afterEach(() => arm("off"));
 
 interface Scene {
   vaults: Place[];
@@ -96,8 +96,7 @@ test.each([
   async ({ fault, signal, stallMs }) => {
     const scene = await open(fault, { stallMs });
     const { vaults, sidecar, engine, blocks } = scene;
-    const text = "sidecar.fetch.begun=sleep(400)";
-    armFailpoints({ process: "sidecar", text, isOnNetwork: false, logger });
+    arm("sleep(400)");
     const plan = engine.prefetch(hashesOf(blocks));
     // Known to be held, and not asked for yet.
     await until(() => sidecar.counters.get("lookup_hits") === BLOCKS, "the look-up");

@@ -1,4 +1,4 @@
-// Owns blocks that wait in their slots to become records, and how many of them are taken at once.
+// Owns blocks that wait in their slots to become records: how they are named, and how many of them are taken at once.
 import type { Namespace } from "../../block.ts";
 import { SAVE_BATCH_ITEMS } from "../../limits.ts";
 import type { SaveItem } from "../socket/messages.ts";
@@ -26,4 +26,17 @@ export function takeBatch(pending: Pending[], blockBytes: number, bytes: number)
     count += 1;
   }
   return pending.splice(0, count);
+}
+
+export function saveKey(
+  namespace: Namespace,
+  { group, shard }: { group: number; shard: number },
+  { hash }: SaveItem,
+): string {
+  return `${group}:${shard}:${hash.toString("latin1")}${namespace.toString("latin1")}`;
+}
+
+/** The hashes outlive the frame they came in. */
+export function ownHashes({ hash, parent }: SaveItem): Pick<SaveItem, "hash" | "parent"> {
+  return { hash: Buffer.from(hash), parent: Buffer.from(parent) };
 }

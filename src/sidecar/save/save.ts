@@ -22,7 +22,7 @@ import type { Fates } from "../trace/fates.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Codecs } from "./codecs.ts";
-import { takeBatch } from "./pending.ts";
+import { ownHashes, saveKey, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
@@ -391,12 +391,3 @@ export class Saver {
 }
 
 const SETTLE_POLL_MS = 5;
-
-function saveKey(namespace: Namespace, source: SaveSource, { hash }: SaveItem): string {
-  return `${source.group}:${source.shard}:${hash.toString("latin1")}${namespace.toString("latin1")}`;
-}
-
-/** The hashes outlive the frame they came in. */
-function ownHashes({ hash, parent }: SaveItem): Pick<SaveItem, "hash" | "parent"> {
-  return { hash: Buffer.from(hash), parent: Buffer.from(parent) };
-}
