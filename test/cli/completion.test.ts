@@ -28,7 +28,7 @@ function completed(...words: string[]): string[] {
 }
 
 test("commands, also those below others", () => {
-  expect(completed("va")).toEqual(["vault"]);
+  expect(completed("va")).toEqual(["vault", "vaults"]);
   expect(completed("gateway", "d")).toEqual(["drain"]);
   expect(completed("service", "uninstall", "v")).toEqual(["vault"]);
   expect(completed("help", "x")).toEqual([]);

@@ -78,8 +78,8 @@ function whole(flags: string, text: string, least: number, most: number): Option
 async function bench(call: Call<BenchFlags>): Promise<number> {
   const config = call.loadConfig();
   const { target: only, ...options } = call.options;
-  const all = await allTargets(config);
-  const targets = all.filter(({ role }) => only === undefined || role === only);
+  const found = await allTargets(config);
+  const targets = found.filter(({ role }) => only === undefined || role === only);
   if (targets.length === 0) {
     const key = only ?? VAULT_ROLES.join(" or ");
     throw new TierkvError("USAGE", {
