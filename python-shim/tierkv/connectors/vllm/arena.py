@@ -1,17 +1,13 @@
 """Maps the sidecar's arena into the worker and shows its slots as tensors."""
 
 import ctypes
-import fcntl
-import mmap
-import os
-import stat
 import threading
 
 import torch
 
 from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.mapping import map_arena
 
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since 5.14
 
 
@@ -28,14 +24,7 @@ class Arena:
         self.arena_id = arena_id
         self.slot_bytes = slot_bytes
         self.slot_count = slot_count
-        if slot_bytes <= 0 or slot_count <= 0 or slot_bytes * slot_count > size:
-            raise OSError(
-                f"arena {arena_id}: {slot_count} slots of {slot_bytes} bytes do not fit {size} bytes"
-            )
-        if fd is None:
-            raise OSError(f"arena {arena_id} came without its descriptor")
-        _check(arena_id, fd, size)
-        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._map = map_arena(arena_id, fd, size, slot_bytes, slot_count)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     def slot(self, number: int) -> torch.Tensor:
@@ -59,17 +48,6 @@ class Arena:
             length = min(limits.POPULATE_STEP_BYTES, size - offset)
             if madvise(start + offset, length, _MADV_POPULATE_WRITE) != 0:
                 return  # an older kernel: the first copies pay the page faults instead
-
-
-def _check(arena_id: int, fd: int, size: int) -> None:
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
-        raise OSError(f"arena {arena_id} is no shared memory of user {os.geteuid()}")
-    if found.st_size < size:
-        raise OSError(f"arena {arena_id} has {found.st_size} bytes, the sidecar promised {size}")
-    # Without a name it is a memfd; one with a name is the sidecar's own file ([sidecar] arena_dir), mode 0600.
-    if found.st_nlink == 0 and fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-        raise OSError(f"arena {arena_id} is not sealed: it could shrink while the engine reads it")
 
 
 class ArenaShelf:

@@ -105,3 +105,19 @@ AUDIT_BLOCKS_MAX: Final = 4096
 AUDITS_UNHELD_MAX: Final = 30
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4
+#: Tokens of one block of mlx-lm's caches; its own grow by as many.
+MLX_CHUNK_TOKENS: Final = 256
+#: Tokens that are computed in one step where states must be saved at a boundary; whole chunks.
+MLX_PREFILL_TOKENS: Final = 2048
+#: The longest prompt that the sidecar plans an arena for.
+MLX_PROMPT_TOKENS: Final = 32_768
+#: Levels of a model's modules.
+MLX_MODULE_DEPTH_MAX: Final = 64
+#: Blocks that are known to be in a vault, so that they are not offered again.
+MLX_KNOWN_BLOCKS_MAX: Final = 65_536
+#: How long a save waits for a free slot, seconds; then the rest of the prompt is dropped.
+MLX_SLOT_WAIT_S: Final = 1.0
+#: How much longer than the sidecar's own deadline its answer is waited for, seconds.
+MLX_PLAN_MARGIN_S: Final = 0.5
+#: Pause between two looks at whether an engine can restore, seconds.
+MLX_POLL_S: Final = 0.05

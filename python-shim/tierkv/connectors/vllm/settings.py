@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tierkv.connectors.vllm.states import FORMS, Form
+from tierkv.connectors.vllm.forms import FORMS, Form
 
 
 @dataclass(frozen=True)

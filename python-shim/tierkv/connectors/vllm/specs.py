@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.states import Form, StatePart, state_parts
+from tierkv.connectors.vllm.forms import Form
+from tierkv.connectors.vllm.states import StatePart, state_parts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
-Form = Literal["raw", "bf16", "int8"]
-#: What `[turbo_quant] states` may say.
-FORMS: Final[tuple[Form, ...]] = ("raw", "bf16", "int8")
+from tierkv.connectors.vllm.forms import Form
+
 _CODE_MAX: Final = 127
 #: What each form takes; a state in another dtype stays as it is.
 _TAKES: Final[dict[Form, tuple[torch.dtype, ...]]] = {
