@@ -166,35 +166,51 @@ const engine = {
   },
 };
 
-/** One more vLLM release: nothing but the engine, which shares its large files with the other environments. */
-const engineOf = (release) => ({
-  name: `vLLM ${release}`,
-  stampPath: () => join(releaseVenv(release), STAMP),
-  inputs: () => digest([at("python-shim", "releases", `${release}.txt`)]),
+/** One more environment: nothing but an engine, which shares its large files with the others. */
+const environment = ({ name, step, folder, lock, module }) => ({
+  name,
+  stampPath: () => join(folder, STAMP),
+  inputs: () => digest([at(lock)]),
   intact: () =>
-    works(join(releaseVenv(release), "bin", "python"), [
+    works(join(folder, "bin", "python"), [
       "-c",
-      "import importlib.util as u; assert u.find_spec('vllm')",
+      `import importlib.util as u; assert u.find_spec('${module}')`,
     ]),
   async build(line, python) {
-    const step = `vllm-${release}`;
-    const folder = releaseVenv(release);
     await command(step, line, python.path, ["-m", "venv", "--clear", "--without-pip", folder]);
     const env = { VIRTUAL_ENV: folder, UV_NO_CONFIG: "1" };
-    const lock = `python-shim/releases/${release}.txt`;
     await command(step, line, join(VENV_BIN, "uv"), ["pip", "sync", lock], { env });
   },
+});
+
+const engineOf = (release) =>
+  environment({
+    name: `vLLM ${release}`,
+    step: `vllm-${release}`,
+    folder: releaseVenv(release),
+    lock: `python-shim/releases/${release}.txt`,
+    module: "vllm",
+  });
+
+/** For test/engine/test_mlx.py, which the nightly run has. */
+const mlx = environment({
+  name: "mlx-lm",
+  step: "mlx",
+  folder: releaseVenv("mlx"),
+  lock: "python-shim/mlx-lock.txt",
+  module: "mlx_lm",
 });
 
 const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.intact();
 
 async function main() {
   const startedMs = Date.now();
-  const releases = process.argv.includes("--every-release") ? olderReleases() : [OLDEST_RELEASE];
+  const isNightly = process.argv.includes("--every-release");
+  const releases = isNightly ? olderReleases() : [OLDEST_RELEASE];
   // vLLM's CPU build is for the demo and tests: gigabytes that a vault or an engine's machine does not need.
   const engines = process.argv.includes("--without-engine")
     ? []
-    : [engine, ...releases.map(engineOf)];
+    : [engine, ...releases.map(engineOf), ...(isNightly ? [mlx] : [])];
   const steps = [nodeModules, nativeCore, typescript, ...engines];
   if (steps.every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);

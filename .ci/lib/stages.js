@@ -136,6 +136,10 @@ const LONG = ["combinations", "int8", "pressure", "ranks", "shapes", "talk"].map
   (name) => `test/engine/test_${name}.py`,
 );
 
+/** What has no vLLM. */
+const MLX = ["test/engine/test_mlx.py", "test/engine/test_exo.py"];
+const WITHOUT_MLX = MLX.map((path) => `--ignore=${path}`);
+
 /** docs/compatibility.md is made from the outcomes. */
 const RECORD = { TIERKV_TEST_RECORD: at("test", "engine", "results.json") };
 
@@ -188,12 +192,14 @@ export const NIGHTLY = [
     ...pytest("releases", NIGHTLY_TIMEOUT_MS, "test/engine/test_releases.py"),
     env: { ...RECORD, TIERKV_TEST_RELEASES: [...olderReleases(), NEWEST_RELEASE].join(",") },
   },
+  // In an environment of its own, and EXO's where TIERKV_TEST_EXO names a checkout with its .venv.
+  { ...pytest("mlx", NIGHTLY_TIMEOUT_MS, ...MLX), env: RECORD },
   {
-    ...pytest("newest release", NIGHTLY_TIMEOUT_MS, "test/engine"),
+    ...pytest("newest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...WITHOUT_MLX),
     env: { ...RECORD, TIERKV_TEST_RELEASES: NEWEST_RELEASE },
   },
   {
-    ...pytest("oldest release", NIGHTLY_TIMEOUT_MS, "test/engine"),
+    ...pytest("oldest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...WITHOUT_MLX),
     env: { ...RECORD, TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_ENGINE: OLDEST_RELEASE },
   },
   {

@@ -18,6 +18,7 @@ test("a line without an outcome, or skipped, is not run, one that failed says so
   expect(renderCompatibilityPage({})).toContain(
     "| two tensor-parallel ranks | not run | not run | not run | not run | not run |",
   );
+  expect(renderCompatibilityPage({})).toContain("| KVCache (Llama) | not run |");
   const page = renderCompatibilityPage({
     "0.31.0": { [proof]: "skipped" },
     "0.32.0": { [proof]: "failed" },

@@ -92,6 +92,7 @@ def release_engines(
 
 
 _OUTCOMES: dict[str, str] = {}
+_WITHOUT_VLLM = ("test_mlx.py", "test_exo.py")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -111,7 +112,7 @@ def _record(name: str) -> None:
         return
     path = Path(record)
     known = json.loads(path.read_text()) if path.exists() else {}
-    outcomes = known.setdefault(MAIN, {})
+    outcomes = known.setdefault("mlx-lm" if name.startswith(_WITHOUT_VLLM) else MAIN, {})
     # The short form skips what the long one ran.
     if _OUTCOMES[name] != "skipped" or name not in outcomes:
         outcomes[name] = _OUTCOMES[name]

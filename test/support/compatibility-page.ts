@@ -162,6 +162,39 @@ function cell(line: Line, release: Release, results: Results): string {
   return ended === "passed" ? "yes" : ended;
 }
 
+const KEPT = "test_mlx.py::test_a_new_process_restores_what_a_killed_one_has_kept";
+const STRANGER = "test_mlx.py::test_other_weights_and_other_orders_share_nothing";
+
+/** Without vLLM: what is kept, and the test that proves it. */
+const MLX_LINES: readonly (readonly [string, string])[] = [
+  ["KVCache (Llama)", `${KEPT}[llama]`],
+  ["QuantizedKVCache (Llama, 8 bits)", `${KEPT}[quantised]`],
+  ["RotatingKVCache (Llama, `max_kv_size`)", `${KEPT}[rotating]`],
+  ["RotatingKVCache and KVCache (Gemma 3)", `${KEPT}[window]`],
+  ["ArraysCache and KVCache (Qwen3-Next, GDN)", `${KEPT}[hybrid]`],
+  ["CacheList of ArraysCache and KVCache (Falcon H1)", `${KEPT}[list]`],
+  ["other weights, and prompts in another order: nothing shared", `${STRANGER}[llama]`],
+  ["the same with sliding windows", `${STRANGER}[window]`],
+  [
+    "`python -m tierkv.mlx.server`, killed and started again",
+    "test_mlx.py::test_a_server_that_is_started_again_goes_on_where_the_killed_one_was",
+  ],
+  [
+    "EXO's `KVPrefixCache`, from its source at commit b5375f8",
+    "test_exo.py::test_exo_restores_what_another_process_of_it_has_kept",
+  ],
+];
+
+function mlxTable(results: Results): string {
+  const ends = results["mlx-lm"] ?? {};
+  const rows = MLX_LINES.map(([what, proof]) => {
+    const ended = ends[proof];
+    if (ended === undefined || ended === "skipped") return `| ${what} | not run |`;
+    return `| ${what} | ${ended === "passed" ? "yes" : ended} |`;
+  });
+  return ["| mlx 0.32.4, mlx-lm 0.32.2, Linux on a CPU | |", "| --- | --- |", ...rows].join("\n");
+}
+
 export function renderCompatibilityPage(results: Results): string {
   const head = ["model runner V1", ...RELEASES];
   const rows = LINES.map((line) => [
@@ -172,7 +205,15 @@ export function renderCompatibilityPage(results: Results): string {
   return `${INTRODUCTION}
 ${table.map((row) => `| ${row.join(" | ")} |`).join("\n")}
 
-${REASONS}`;
+${REASONS}
+## mlx-lm and EXO
+
+${mlxTable(results)}
+
+"yes" means: kept by a process that is then killed, restored by the next one, at least 0.9 of the prompt, logits bit for bit those of its own prompt cache
+([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (the sidecar runs on Linux), models split over machines (nothing is kept of them), EXO as a whole: its Rust
+part and its fork of mlx-lm cannot be installed here, so its real class ran with PyPI's mlx-lm in an environment of Python 3.13.
+`;
 }
 
 const INTRODUCTION = `# Models and releases

@@ -201,11 +201,14 @@ export const TEST_FOLDERS: readonly string[] = [
 /** Python: what the files below a folder may import besides the standard library and our own package. */
 export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   "python-shim/tierkv/connectors/": ["msgspec", "torch", "vllm"],
+  "python-shim/tierkv/mlx/": ["msgspec", "mlx", "mlx_lm", "numpy"],
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };
 
-/** The Python files that know vLLM's releases apart: the branches, and the probe that names them. */
+/** The Python files that know releases apart: of vLLM the branches and the probe that names them, of mlx-lm and EXO a check. */
 export const PYTHON_COMPAT: readonly string[] = [
   "python-shim/tierkv/connectors/vllm/compat.py",
   "python-shim/tierkv/connectors/vllm/contract.py",
+  "python-shim/tierkv/mlx/exo.py",
+  "python-shim/tierkv/mlx/naming.py",
 ];

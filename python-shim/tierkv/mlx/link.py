@@ -1,0 +1,339 @@
+"""Owns the two connections of one engine that has no vLLM: its name, its slots, its questions and what it saves."""
+
+import logging
+import os
+import struct
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from mmap import mmap
+from typing import Any, Final
+
+import tierkv
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.autostart import Autostart
+from tierkv.connectors.vllm.channel import Channel
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.mapping import map_arena
+from tierkv.connectors.vllm.settings import Settings
+
+log = logging.getLogger("tierkv.shim")
+
+_PAIR: Final = struct.Struct("<II")
+_SLOT: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One group of a question: hashes of its blocks in the order of the prompt."""
+
+    group: int
+    record_class: str
+    hashes: Sequence[bytes]
+
+
+@dataclass
+class Plan:
+    """What the sidecar has said about one question. `slots`: by group, of each placed block by its index."""
+
+    number: int
+    req: str
+    held: dict[int, bytes] = field(default_factory=dict)
+    tokens: int = 0
+    slots: dict[int, dict[int, int]] = field(default_factory=dict)
+    reason: str = ""
+
+    def is_held(self, group: int, index: int) -> bool:
+        """Tell whether a vault or the sidecar holds a block."""
+        bits = self.held.get(group, b"")
+        return index // 8 < len(bits) and bits[index // 8] >> (index % 8) & 1 == 1
+
+
+@dataclass(frozen=True)
+class Save:
+    """One block in a slot that the engine has filled."""
+
+    slot: int
+    generation: int
+    group: int
+    block_hash: bytes
+    parent: bytes
+    end_tokens: int
+    anchor: bytes
+
+    def row(self) -> list[Any]:
+        """Give the row of a `save` frame; nobody's tenant."""
+        named = [self.group, self.block_hash, self.parent, self.end_tokens, 0, self.anchor]
+        return [self.slot, self.generation, *named]
+
+
+class _Side:
+    """One connection, which tells the link what it hears."""
+
+    def __init__(self, link: "Link", role: str) -> None:
+        self._link = link
+        self.role = role
+
+    def on_open(self, welcome: Frame) -> None:
+        """As the channel's listener."""
+        self._link.hear_open(self.role, welcome)
+
+    def on_frame(self, frame: Frame) -> None:
+        """As the channel's listener."""
+        self._link.hear(frame)
+
+    def on_close(self) -> None:
+        """As the channel's listener."""
+        self._link.hear_close()
+
+
+class Link:
+    """`name` gives the namespace for a fidelity, empty while it is not known; `register` is the worker's frame.
+
+    `reports` gives what is new for `counts` frames, and `opened` hears that a sidecar is there that knows nothing yet.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        software: str,
+        register: Frame,
+        *,
+        name: Callable[[int], tuple[bytes, dict[str, str]]],
+        reports: Callable[[], Frame],
+        opened: Callable[[], None],
+    ) -> None:
+        self.counters = Counters()
+        self._register = register
+        self._name = name
+        self._reports = reports
+        self._opened = opened
+        self._changed = threading.Condition()
+        self._fidelity = 0
+        self._wait_s = limits.WAIT_MS_DEFAULT / 1000
+        self._connection = self._named_on = 0
+        self._arena_id = 0
+        self._slot_bytes = 0
+        self._memory: mmap | None = None
+        self._free: deque[tuple[int, int]] = deque()
+        self._is_on = False
+        self._plans: dict[int, Plan] = {}
+        self._last_plan = 0
+        autostart = Autostart(settings) if settings.autostart else None
+        self._autostart = autostart
+        hello: Frame = {"t": "hello", "protocol": limits.LOCAL_PROTOCOL, "rank": 0, "world": 1}
+        hello |= {"shards": 1, "engine": f"mlx-{uuid.uuid4()}", "pid": os.getpid()}
+        hello |= {"shim": tierkv.__version__, "vllm": software}
+        self._scheduler = Channel(
+            settings.socket,
+            {**hello, "role": "scheduler"},
+            _Side(self, "scheduler"),
+            self.counters.take_changes,
+            autostart.attempt if autostart is not None else lambda: None,
+            reports=self._report,
+        )
+        self._worker = Channel(
+            settings.socket, {**hello, "role": "worker"}, _Side(self, "worker"), dict
+        )
+
+    def start(self) -> None:
+        """Connect in the background, and go on trying."""
+        self._scheduler.start()
+        self._worker.start()
+
+    def close(self) -> None:
+        """End both connections."""
+        self._scheduler.close()
+        self._worker.close()
+
+    # --- the helper threads ---------------------------------------------------------------------
+
+    def hear_open(self, role: str, welcome: Frame) -> None:
+        """Take a welcome: the worker describes its blocks, the scheduler names itself when it can."""
+        if role == "worker":
+            self._worker.send(self._register)
+            return
+        if self._autostart is not None:
+            self._autostart.served()
+        self._opened()
+        with self._changed:
+            self._fidelity = welcome["fidelity"]
+            self._wait_s = welcome["wait_ms"] / 1000
+            self._connection += 1
+            self._changed.notify_all()
+
+    def hear(self, frame: Frame) -> None:
+        """Take a frame of either connection. A `reclaim` is not followed: every plan is being read, and over soon."""
+        with self._changed:
+            kind = frame["t"]
+            if kind == "arena":
+                self._map(frame)
+            elif kind == "credits" and frame["arena"] == self._arena_id:
+                self._free.extend(_PAIR.iter_unpack(frame["slots"]))
+            elif kind == "restore":
+                self._is_on = bool(frame["on"])
+            elif kind in ("held", "placed", "done"):
+                self._hear_of_plan(frame)
+            self._changed.notify_all()
+
+    def hear_close(self) -> None:
+        """Forget what a connection's end makes void; a plan under way is over."""
+        with self._changed:
+            self._is_on = False
+            self._free.clear()
+            for plan in self._plans.values():
+                plan.reason = plan.reason or "closed"
+                plan.slots.clear()
+            self._changed.notify_all()
+
+    def _report(self) -> Frame:
+        """Give what is new, and the name as soon as there is one, whether or not anybody asks for blocks."""
+        self.name()
+        return self._reports()
+
+    def _map(self, frame: Frame) -> None:
+        self._free.clear()
+        self._memory = None
+        arena, size, slot_bytes = frame["arena"], frame["bytes"], frame["slot_bytes"]
+        try:
+            self._memory = map_arena(arena, frame["fd"], size, slot_bytes, frame["slot_count"])
+        except OSError as error:
+            self.counters.add("arena_map_failed")
+            log.warning("tierKV: %s; no block is saved or restored", error)
+            self._worker.send({"t": "unmapped", "arena": arena, "reason": str(error)})
+            return
+        self._arena_id, self._slot_bytes = arena, slot_bytes
+        self._worker.send({"t": "mapped", "arena": arena})
+
+    def _hear_of_plan(self, frame: Frame) -> None:
+        plan = self._plans.get(frame["plan"])
+        if plan is None:
+            return
+        if frame["t"] == "held":
+            plan.held = {group["group"]: bytes(group["held"]) for group in frame["groups"]}
+            plan.tokens = frame["tokens"]
+        elif frame["t"] == "placed":
+            placed = plan.slots.setdefault(frame["group"], {})
+            for at, (slot,) in enumerate(_SLOT.iter_unpack(frame["slots"])):
+                placed[frame["first"] + at] = slot
+        else:
+            plan.reason = frame["reason"]
+
+    # --- the engine's thread ---------------------------------------------------------------------
+
+    def name(self) -> bytes:
+        """Give the namespace that the sidecar knows; empty where there is none, or no sidecar."""
+        with self._changed:
+            connection, fidelity = self._connection, self._fidelity
+            named = self._named_on == connection
+        digest, parts = self._name(fidelity)
+        if not connection or not digest or not self._scheduler.is_up:
+            return b""
+        if not named:
+            frame = {"t": "namespace", "namespace": digest, "model": self._register["model"]}
+            if not self._scheduler.send({**frame, "parts": parts}):
+                return b""
+            with self._changed:
+                self._named_on = connection
+        return digest
+
+    def wait_until_on(self, timeout_s: float) -> bool:
+        """Wait until blocks can be restored and saved."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self.name():
+                with self._changed:
+                    if self._is_on:
+                        return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            with self._changed:
+                self._changed.wait(min(left, limits.MLX_POLL_S))
+
+    def ask(self, groups: Sequence[Asked]) -> Plan | None:
+        """Look blocks up and have them fetched; None without a sidecar, a name or an answer in time.
+
+        Waits for as long as the sidecar itself gives a restore. The caller ends every plan by `release`.
+        """
+        if not self.name():
+            self.counters.add("misses_not_named")
+            return None
+        with self._changed:
+            if not self._is_on:
+                self.counters.add("misses_not_ready")
+                return None
+            self._last_plan += 1
+            plan = Plan(self._last_plan, f"mlx-{self._last_plan}")
+            self._plans[plan.number] = plan
+        frame: Frame = {"t": "prefetch", "req": plan.req, "plan": plan.number}
+        frame["groups"] = [
+            {"group": g.group, "class": g.record_class, "hashes": b"".join(g.hashes), "from": 0}
+            for g in groups
+        ]
+        if not self._scheduler.send(frame):
+            plan.reason = "closed"
+        with self._changed:
+            patience_s = self._wait_s + limits.MLX_PLAN_MARGIN_S
+            if not self._changed.wait_for(lambda: plan.reason, patience_s):
+                self._scheduler.suspect()
+        if plan.reason and plan.reason != "closed":
+            return plan
+        self.counters.add("misses_no_answer")
+        self.release(plan, 0, 0.0)
+        return None
+
+    def release(self, plan: Plan, tokens: int, load_s: float) -> None:
+        """Give a plan's slots back, and say what was loaded from them."""
+        with self._changed:
+            self._release(plan.number, tokens, load_s)
+
+    def _release(self, number: int, tokens: int = 0, load_s: float = 0.0) -> None:
+        plan = self._plans.pop(number, None)
+        if plan is None:
+            return
+        plan.slots.clear()
+        plan.reason = plan.reason or "closed"
+        frame: Frame = {"t": "release", "req": plan.req, "plan": number}
+        if tokens:
+            frame |= {"tokens": tokens, "load_us": int(load_s * 1e6)}
+        self._scheduler.send(frame)
+
+    def read(self, plan: Plan, group: int, indices: range) -> list[memoryview] | None:
+        """Give the slots of a plan's blocks; None where one is not placed. They hold until the plan is released."""
+        with self._changed:
+            placed = plan.slots.get(group, {})
+            memory = self._memory
+            if memory is None or any(index not in placed for index in indices):
+                return None
+            return [self._view(memory, placed[index]) for index in indices]
+
+    def take(self, patience_s: float) -> tuple[int, int, memoryview] | None:
+        """Give a free slot with its generation, after `patience_s` at most; None where none came."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or not self._is_on, patience_s)
+            if not self._free or self._memory is None:
+                return None
+            slot, generation = self._free.popleft()
+            return slot, generation, self._view(self._memory, slot)
+
+    def give_back(self, slot: int, generation: int) -> None:
+        """Hand an unused slot back."""
+        with self._changed:
+            arena = self._arena_id
+        self._worker.send({"t": "return", "arena": arena, "slots": _PAIR.pack(slot, generation)})
+
+    def save(self, name: bytes, saves: Sequence[Save]) -> None:
+        """Hand filled slots over."""
+        with self._changed:
+            arena = self._arena_id
+        items = [save.row() for save in saves]
+        self._worker.send({"t": "save", "arena": arena, "namespace": name, "items": items})
+
+    def _view(self, memory: mmap, slot: int) -> memoryview:
+        start = slot * self._slot_bytes
+        return memoryview(memory)[start : start + self._slot_bytes]

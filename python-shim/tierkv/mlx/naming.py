@@ -1,0 +1,116 @@
+"""Owns the namespace of an engine of mlx-lm: closed by default, made in the background, void when weights change."""
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Final
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from tierkv.connectors.vllm import digests, limits
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.mlx.form import ModelForm, UnnameableError
+from tierkv.mlx.kinds import Group
+
+log = logging.getLogger("tierkv.shim")
+
+#: Raised when the meaning of a stored block changes without any ingredient changing.
+_EPOCH: Final = "1"
+
+
+def versions() -> dict[str, str]:
+    """Give the releases that compute the values."""
+    return {name: metadata.version(name) for name in ("mlx", "mlx-lm")}
+
+
+class Naming:
+    """`refused` says why there will be no name; empty as long as there may be one."""
+
+    def __init__(self, model: nn.Module, groups: Sequence[Group]) -> None:
+        self.refused = ""
+        self.weights = ""
+        self._model = model
+        self._told: Frame = {}
+        self._done = self._total = 0
+        described = json.dumps([group.describe() for group in groups], sort_keys=True)
+        self._parts = {
+            "kv_format_epoch": _EPOCH,
+            "engine": "mlx-lm",
+            "chunk_tokens": str(limits.MLX_CHUNK_TOKENS),
+            "groups": hashlib.sha256(described.encode()).hexdigest(),
+            "device": f"{mx.default_device().type} {platform.machine()} {platform.system()}",
+            "environment": json.dumps(
+                sorted(item for item in os.environ.items() if item[0].startswith("MLX_"))
+            ),
+            **versions(),
+        }
+        try:
+            form = ModelForm(model)
+        except UnnameableError as error:
+            self._refuse(f"the model has no name: {error}")
+            return
+        # Evaluated here: another thread only reads bytes that are there.
+        mx.eval([array for _, array in form.arrays])
+        self._seen = self._arrays()
+        self._total = form.total_bytes
+        self._thread = threading.Thread(
+            target=self._run, args=(form,), name="tierkv-naming", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, form: ModelForm) -> None:
+        digests.lower_priority()
+        try:
+            self.weights = f"memory:{form.digest(self._hear)}"
+        except Exception as error:  # nobody waits for this thread: it must end with an answer
+            log.exception("tierKV: the model cannot be read")
+            self._refuse(f"the model cannot be read ({error!r})")
+
+    def _hear(self, done: int) -> None:
+        self._done = done
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        log.warning("tierKV: nothing is kept or restored: %s", why)
+
+    def _arrays(self) -> list[int]:
+        return [id(array) for _, array in tree_flatten(self._model.parameters())]
+
+    def check(self) -> None:
+        """Look whether the model still has the weights that were named; once it has not, it has no name."""
+        if not self.refused and self._arrays() != self._seen:
+            self._refuse("weights were replaced after they were named; make a new Tier")
+
+    def name(self, fidelity: int) -> tuple[bytes, dict[str, str]]:
+        """Give the namespace for a fidelity of the sidecar, and its ingredients; empty while it is not known."""
+        if not self.weights or self.refused:
+            return b"", {}
+        parts = {**self._parts, "weights": self.weights, "fidelity": str(fidelity)}
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).digest(), parts
+
+    def forget(self) -> None:
+        """Hear of a sidecar that has been told nothing."""
+        self._told = {}
+
+    def report(self) -> Frame:
+        """Give how far the name is, where that is new, as a `counts` frame has it."""
+        percent = 100 if self.weights else min(99, self._done * 100 // max(1, self._total))
+        refused = self.refused[: limits.REFUSAL_TEXT_MAX]
+        now: Frame = {"naming": {"percent": percent, "refused": refused}}
+        if now == self._told:
+            return {}
+        self._told = now
+        return now
+
+
+def software() -> str:
+    """Say what runs, for a person."""
+    return " ".join(f"{name} {version}" for name, version in versions().items())

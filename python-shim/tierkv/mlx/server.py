@@ -1,0 +1,80 @@
+"""mlx-lm's server, its prompt cache continued in vaults: `python -m tierkv.mlx.server`, with its arguments."""
+
+import logging
+from functools import partial
+from typing import Any
+
+from mlx_lm import server
+from mlx_lm.models.cache import LRUPromptCache
+
+from tierkv.mlx.tier import Tier
+
+log = logging.getLogger("tierkv.shim")
+
+
+class TieredPromptCache(LRUPromptCache):
+    """The server's own cache, which is asked first; what it has not is restored, and what it is given is kept."""
+
+    def __init__(self, provider: Any, *args: Any, **kwargs: Any) -> None:
+        """`provider`: the server's model, which may be another one at each request."""
+        super().__init__(*args, **kwargs)
+        self._provider = provider
+        self._tier: Tier | None = None
+        self._tier_of: Any = None
+
+    def fetch_nearest_cache(self, model: Any, tokens: list[Any]) -> tuple[Any, list[Any]]:
+        """Give the longer of what is here and what can be restored, and the tokens left to compute."""
+        cache, rest = super().fetch_nearest_cache(model, tokens)
+        tier = self._current(model)
+        if tier is None:
+            return cache, rest
+        done = len(tokens) - len(rest)
+        found = tier.restore(tokens, own=done)
+        if found is not None:
+            cache, done = found
+        if tier.needs_boundaries:
+            cache = tier.new_cache() if cache is None else cache
+            done = tier.prefill(tokens, cache, done)
+        return cache, tokens[done:]
+
+    def insert_cache(
+        self, model: Any, tokens: list[Any], prompt_cache: list[Any], **more: Any
+    ) -> None:
+        """Keep it here and in the vaults."""
+        tier = self._current(model)
+        if tier is not None:
+            tier.keep(tokens, prompt_cache)
+        super().insert_cache(model, tokens, prompt_cache, **more)
+
+    def _current(self, key: Any) -> Tier | None:
+        """Give the tier of the model that the server has; none with a draft model, whose cache stands beside."""
+        if key != self._provider.model_key:
+            return None
+        if self._tier_of != key:
+            if self._tier is not None:
+                self._tier.close()
+            self._tier_of, self._tier = key, None
+            if self._provider.draft_model is not None:
+                log.warning("tierKV: off: with a draft model nothing is kept or restored")
+            else:
+                self._tier = Tier(self._provider.model, label=str(key[0]))
+        return self._tier
+
+
+def run(host: str, port: int, model_provider: Any, **more: Any) -> None:
+    """Serve as mlx-lm does, with this cache in the place of its own."""
+    server.LRUPromptCache = partial(TieredPromptCache, model_provider)
+    _RUN(host, port, model_provider, **more)
+
+
+_RUN = server.run
+
+
+def main() -> None:
+    """Become the server."""
+    server.run = run
+    server.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""mlx-lm through sidecar and vaults: what one process has kept, the next restores, bit for bit; nobody else does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.mlx import MlxProgram, MlxServer
+from harness.models import PLAIN, Models
+from harness.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.processes import Cluster
+
+pytestmark = pytest.mark.nightly
+
+CHUNK = 256
+CHUNKS = 5
+TEXT = list(range(CHUNKS + 1))
+#: A little more than five chunks: 1280 of these can be restored.
+TOKENS = CHUNKS * CHUNK + 20
+#: Groups that are saved at every chunk, and those saved at the last boundary only.
+SHAPES = {
+    "llama": (1, 0),
+    "quantised": (1, 0),
+    "rotating": (0, 1),
+    "window": (1, 1),
+    "hybrid": (1, 1),
+    "list": (1, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster(with_ssm=True)
+
+
+@pytest.fixture
+def start(folder: Path, cluster: Cluster) -> Iterator[Callable[..., MlxProgram]]:
+    """Starts programs that end with the test."""
+    made: list[MlxProgram] = []
+
+    def begin(shape: str, name: str, **options: int) -> MlxProgram:
+        made.append(MlxProgram(folder, f"{shape}-{name}", shape, cluster, **options))
+        ready = made[-1].start()
+        assert ready == {"ready": True, "refused": ""}
+        return made[-1]
+
+    yield begin
+    for program in made:
+        program.end()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_new_process_restores_what_a_killed_one_has_kept(
+    shape: str, start: Callable[..., MlxProgram], cluster: Cluster
+) -> None:
+    rows, states = SHAPES[shape]
+    before = cluster.saved()
+    first = start(shape, "first")
+    own = first.run(TEXT, TOKENS)
+    assert own["restored"] == 0
+    cluster.wait_saved(before + rows * CHUNKS + states)
+    first.kill()
+    second = start(shape, "second")
+    again = second.run(TEXT, TOKENS)
+    assert again["restored"] == CHUNKS * CHUNK >= 0.9 * TOKENS
+    assert (again["logits"], again["tokens"]) == (own["logits"], own["tokens"])
+    assert again["counters"].get("dropped_save_no_slot", 0) == 0
+
+
+@pytest.mark.parametrize("shape", ["llama", "window"])
+def test_other_weights_and_other_orders_share_nothing(
+    shape: str, start: Callable[..., MlxProgram], cluster: Cluster
+) -> None:
+    rows, states = SHAPES[shape]
+    before = cluster.saved()
+    text = list(range(100, 100 + CHUNKS + 1))
+    first = start(shape, "kept")
+    own = first.run(text, TOKENS)
+    cluster.wait_saved(before + rows * CHUNKS + states)
+    swapped = first.run([text[1], text[0], *text[2:]], TOKENS)
+    assert swapped["restored"] == 0
+    later = first.run([text[0], text[2], text[1], *text[3:]], TOKENS)
+    # Of a model with a window nothing is kept between the places where computing stopped.
+    assert later["restored"] == (CHUNK if shape == "llama" else 0)
+    stranger = start(shape, "stranger", seed=2)
+    assert stranger.run(text, TOKENS)["restored"] == 0
+    # The comparison sees a difference: with keys in another order the logits are others.
+    spoiled = start(shape, "spoiled").run(text, TOKENS, spoil=True)
+    assert spoiled["restored"] == CHUNKS * CHUNK
+    assert spoiled["logits"] != own["logits"]
+
+
+def test_weights_that_are_replaced_have_no_name(start: Callable[..., MlxProgram]) -> None:
+    program = start("llama", "trained")
+    program.order("change_weights")
+    answer = program.run(list(range(200, 203)), 2 * CHUNK + 20)
+    assert "weights were replaced" in answer["refused"]
+    assert (answer["restored"], answer["kept"]) == (0, 0)
+    assert len(answer["tokens"]) == 6
+
+
+def test_without_a_sidecar_it_computes_on(
+    start: Callable[..., MlxProgram], cluster: Cluster
+) -> None:
+    program = start("llama", "alone")
+    text = list(range(300, 303))
+    own = program.run(text, 2 * CHUNK + 20)
+    cluster.sidecar.kill()
+    answer = program.run(text, 2 * CHUNK + 20)
+    assert answer["restored"] == 0
+    assert answer["tokens"] == own["tokens"]
+    cluster.sidecar.start()
+    cluster.wait_restoring()
+    assert program.run(text, 2 * CHUNK + 20)["restored"] == 2 * CHUNK
+
+
+def test_a_server_that_is_started_again_goes_on_where_the_killed_one_was(
+    cluster: Cluster, models: Models, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERKV_CONFIG", str(cluster.config_path))
+    text = "".join(chr(97 + (at * at // 7) % 26) for at in range(3 * CHUNK + 20))
+    before = cluster.saved()
+    answers = []
+    for name in ("server-1", "server-2"):
+        server = MlxServer(folder, name, models.path(PLAIN))
+        server.start()
+        try:
+            # The model is named in the background: a short prompt brings it, and computes nothing of the other.
+            server.complete("hello")
+            cluster.wait_restoring()
+            answers.append(server.complete(text))
+            cluster.wait_saved(before + 3)
+        finally:
+            server.kill()
+        wait_until(lambda: not cluster.status()["engines"], "the sidecar has seen it go")
+    first, second = answers
+    assert (first["cached"], second["cached"]) == (0, 3 * CHUNK)
+    assert second["text"] == first["text"]
+    assert second["cached"] >= 0.9 * second["tokens"]
