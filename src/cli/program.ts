@@ -13,6 +13,7 @@ import { addCompletion, addMan } from "./commands/completion.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
 import { addDoctor } from "./commands/doctor.ts";
+import { addExo } from "./commands/exo.ts";
 import { addExplain } from "./commands/explain.ts";
 import { addFidelity } from "./commands/fidelity.ts";
 import { addFlush } from "./commands/flush.ts";
@@ -142,6 +143,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addCompletion,
     addMan,
     addDemo,
+    addExo,
     addVersion,
   ])
     add({ program, action });

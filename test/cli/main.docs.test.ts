@@ -30,10 +30,11 @@ const COMMANDS = [
   "completion",
   "man",
   "demo",
+  "exo",
   "version",
 ];
 /** Shown without the command behind them. */
-const GROUPS = ["config", "certs", "service"];
+const GROUPS = ["config", "certs", "service", "exo"];
 
 function pages(): string[] {
   const below = (folder: string): string[] =>
