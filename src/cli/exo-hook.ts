@@ -22,7 +22,9 @@ export function hookPath(path: string): string {
   );
   for (const place of places) {
     const lib = join(place, "lib");
-    const pythons = existsSync(lib) ? readdirSync(lib).filter((name) => /^python3/.test(name)) : [];
+    const pythons = existsSync(lib)
+      ? readdirSync(lib).filter((name) => name.startsWith("python3"))
+      : [];
     const found = pythons.map((name) => join(lib, name, "site-packages")).filter(existsSync);
     if (found[0] !== undefined) return join(found[0], NAME);
   }

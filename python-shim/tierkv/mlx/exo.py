@@ -1,7 +1,6 @@
 """Continues EXO's `KVPrefixCache` in vaults, its source as it is: wraps three methods when they are as known."""
 
 import functools
-import importlib
 import inspect
 import logging
 from types import ModuleType
@@ -90,8 +89,9 @@ class _Keeper:
                 self._tier.close()
             self._model = model
             # Not before: a version of EXO that is not known loads nothing of ours.
-            tier = importlib.import_module("tierkv.mlx.tier").Tier
-            self._tier = tier(model, lambda: self._module.make_kv_cache(model))
+            from tierkv.mlx.tier import Tier  # noqa: PLC0415
+
+            self._tier = Tier(model, lambda: self._module.make_kv_cache(model))
         return self._tier
 
     @property

@@ -3,7 +3,6 @@
 Run by path from a `.pth` file, so it imports nothing of ours before that, and adds nothing to `sys.path`.
 """
 
-import importlib
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -42,7 +41,9 @@ class _Continued(Loader):
         self._loader.exec_module(module)
         try:
             _own_package()
-            importlib.import_module("tierkv.mlx.exo").install(module)
+            from tierkv.mlx.exo import install  # noqa: PLC0415 - not before EXO itself
+
+            install(module)
         except Exception as error:  # noqa: BLE001 - EXO starts without us
             sys.stderr.write(f"tierKV: off: it cannot be loaded into EXO: {error!r}\n")
 
