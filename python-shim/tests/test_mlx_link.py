@@ -127,12 +127,12 @@ def test_it_restores_from_the_slots_that_were_placed_and_gives_them_back(bench: 
 def test_a_filled_slot_is_handed_over_and_none_is_used_twice(bench: Bench) -> None:
     bench.come_up()
     taken = [bench.link.take(10.0) for _ in range(2)]
-    assert [found[:2] for found in taken if found is not None] == [(0, 5), (1, 6)]
+    first, second = (found for found in taken if found is not None)
+    assert [(slot.number, slot.generation) for slot in (first, second)] == [(0, 5), (1, 6)]
     assert bench.link.take(0.0) is None
-    assert taken[1] is not None
-    taken[1][2][:4] = b"mine"
-    bench.link.save(NAME, [Save(1, 6, 0, HASHES[1], HASHES[0], 512, HASHES[0])])
-    bench.link.give_back(0, 5)
+    second.view[:4] = b"mine"
+    bench.link.save(NAME, [Save(second, 0, HASHES[1], HASHES[0], 512, HASHES[0])])
+    bench.link.give_back(first)
     (saved,) = bench.sidecar.expect("save")
     row = [1, 6, 0, HASHES[1], HASHES[0], 512, 0, HASHES[0]]
     assert (saved["arena"], saved["namespace"], saved["items"]) == (ARENA, NAME, [row])
@@ -151,6 +151,19 @@ def test_a_connection_that_ends_voids_slots_and_ends_the_question(bench: Bench) 
     wait_until(lambda: bench.opened == 2, "it has come back")
     # A sidecar that has come back is told the name though nobody asks for blocks.
     bench.sidecar.expect("namespace", 2)
+
+
+def test_a_slot_of_an_arena_that_has_gone_is_never_handed_over_as_one_of_the_next(
+    bench: Bench,
+) -> None:
+    bench.come_up()
+    slot = bench.link.take(10.0)
+    assert slot is not None
+    frame = {key: value for key, value in bench.arena.frame(ARENA + 1).items() if key != "fd"}
+    bench.to("worker", frame, bench.arena.fd)
+    bench.sidecar.expect("mapped", 2)
+    bench.link.save(NAME, [Save(slot, 0, HASHES[0], bytes(32), 256, HASHES[0])])
+    assert bench.sidecar.expect("save")[0]["arena"] == ARENA
 
 
 def test_without_a_name_nothing_is_asked(bench: Bench) -> None:

@@ -95,6 +95,16 @@ def test_other_weights_and_other_orders_share_nothing(
     assert spoiled["logits"] != own["logits"]
 
 
+def test_a_state_that_has_seen_more_than_the_tokens_is_not_kept_for_them(
+    start: Callable[..., MlxProgram],
+) -> None:
+    program = start("hybrid", "ahead")
+    # With five answers it is whole chunks; mlx-lm has computed one token more by then.
+    answer = program.run(list(range(400, 403)), 3 * CHUNK - 5)
+    assert answer["kept"] == 0
+    assert answer["counters"]["bytes_offered"] > 0
+
+
 def test_weights_that_are_replaced_have_no_name(start: Callable[..., MlxProgram]) -> None:
     program = start("llama", "trained")
     program.order("change_weights")
@@ -117,6 +127,36 @@ def test_without_a_sidecar_it_computes_on(
     cluster.sidecar.start()
     cluster.wait_restoring()
     assert program.run(text, 2 * CHUNK + 20)["restored"] == 2 * CHUNK
+
+
+def test_a_process_that_holds_int8_never_becomes_an_exact_one(
+    new_cluster: Callable[..., Cluster], folder: Path
+) -> None:
+    lossy = new_cluster(int8=True)
+    text, tokens = list(range(500, 503)), 2 * CHUNK + 20
+    first = MlxProgram(folder, "int8-first", "llama", lossy)
+    first.start()
+    assert first.run(text, tokens)["kept"] == 2
+    lossy.wait_saved(2)
+    first.kill()
+    second = MlxProgram(folder, "int8-second", "llama", lossy)
+    second.start()
+    assert second.run(text, tokens)["restored"] == 2 * CHUNK
+    lossy.sidecar.stop()
+    config = lossy.config_path.read_text()
+    lossy.config_path.write_text(config.replace("enabled = true", "enabled = false"))
+    lossy.sidecar.start()
+    wait_until(lambda: lossy.status()["engines"], "it is there again")
+    told = wait_until(
+        lambda: [
+            e["naming"]["refused"] for e in lossy.status()["engines"] if e["naming"]["refused"]
+        ],
+        "it has no name any more",
+    )
+    assert "fidelity 0" in told[0]
+    assert second.run(text, tokens)["kept"] == 0
+    assert lossy.saved() == 0
+    second.end()
 
 
 def test_a_server_that_is_started_again_goes_on_where_the_killed_one_was(

@@ -54,11 +54,20 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Slot:
+    """A free slot that may be filled; its number means nothing in another arena."""
+
+    arena: int
+    number: int
+    generation: int
+    view: memoryview
+
+
+@dataclass(frozen=True)
 class Save:
     """One block in a slot that the engine has filled."""
 
-    slot: int
-    generation: int
+    slot: Slot
     group: int
     block_hash: bytes
     parent: bytes
@@ -68,7 +77,7 @@ class Save:
     def row(self) -> list[Any]:
         """Give the row of a `save` frame; nobody's tenant."""
         named = [self.group, self.block_hash, self.parent, self.end_tokens, 0, self.anchor]
-        return [self.slot, self.generation, *named]
+        return [self.slot.number, self.slot.generation, *named]
 
 
 class _Side:
@@ -312,27 +321,25 @@ class Link:
                 return None
             return [self._view(memory, placed[index]) for index in indices]
 
-    def take(self, patience_s: float) -> tuple[int, int, memoryview] | None:
-        """Give a free slot with its generation, after `patience_s` at most; None where none came."""
+    def take(self, patience_s: float) -> Slot | None:
+        """Give a free slot, after `patience_s` at most; None where none came."""
         with self._changed:
             self._changed.wait_for(lambda: self._free or not self._is_on, patience_s)
             if not self._free or self._memory is None:
                 return None
-            slot, generation = self._free.popleft()
-            return slot, generation, self._view(self._memory, slot)
+            number, generation = self._free.popleft()
+            return Slot(self._arena_id, number, generation, self._view(self._memory, number))
 
-    def give_back(self, slot: int, generation: int) -> None:
+    def give_back(self, slot: Slot) -> None:
         """Hand an unused slot back."""
-        with self._changed:
-            arena = self._arena_id
-        self._worker.send({"t": "return", "arena": arena, "slots": _PAIR.pack(slot, generation)})
+        pair = _PAIR.pack(slot.number, slot.generation)
+        self._worker.send({"t": "return", "arena": slot.arena, "slots": pair})
 
     def save(self, name: bytes, saves: Sequence[Save]) -> None:
-        """Hand filled slots over."""
-        with self._changed:
-            arena = self._arena_id
-        items = [save.row() for save in saves]
-        self._worker.send({"t": "save", "arena": arena, "namespace": name, "items": items})
+        """Hand filled slots over; those of an arena that has gone meanwhile are dropped by the sidecar."""
+        for arena in dict.fromkeys(save.slot.arena for save in saves):
+            items = [save.row() for save in saves if save.slot.arena == arena]
+            self._worker.send({"t": "save", "arena": arena, "namespace": name, "items": items})
 
     def _view(self, memory: mmap, slot: int) -> memoryview:
         start = slot * self._slot_bytes

@@ -38,6 +38,7 @@ class Naming:
         self.weights = ""
         self._model = model
         self._told: Frame = {}
+        self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
         self._done = self._total = 0
         described = json.dumps([group.describe() for group in groups], sort_keys=True)
         self._parts = {
@@ -92,6 +93,14 @@ class Naming:
         """Give the namespace for a fidelity of the sidecar, and its ingredients; empty while it is not known."""
         if not self.weights or self.refused:
             return b"", {}
+        # What was restored lossily is computed on with, here and in caches of others.
+        if self._lossy_past not in (0, fidelity):
+            self._refuse(
+                f"the sidecar now stores with fidelity {fidelity}, this process holds blocks of fidelity "
+                f"{self._lossy_past}; start it again"
+            )
+            return b"", {}
+        self._lossy_past = fidelity
         parts = {**self._parts, "weights": self.weights, "fidelity": str(fidelity)}
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).digest(), parts

@@ -63,6 +63,10 @@ class Tier:
         except (kinds.RefusedKindError, kinds.ChangedShapeError) as error:
             self._refuse(str(error))
             return
+        except Exception as error:  # a model that takes more than tokens
+            log.exception("tierKV: a model's caches cannot be seen")
+            self._refuse(f"it does not compute a token alone ({error!r})")
+            return
         naming = self._naming = Naming(model, self._groups)
         if naming.refused:
             return
@@ -221,7 +225,8 @@ class Tier:
         """
         seen = kinds.tokens_in(cache)
         covered = len(tokens) if seen is None else min(seen, len(tokens))
-        if self.needs_boundaries and (covered % _TOKENS or covered != len(tokens)):
+        # mlx-lm computes one token ahead: states that have seen it are not those of `tokens`.
+        if self.needs_boundaries and (seen != len(tokens) or covered % _TOKENS):
             return 0
         return self.keep_states(tokens[:covered], cache, cache, covered, extras)
 
@@ -277,17 +282,16 @@ class Tier:
             taken = link.take(limits.MLX_SLOT_WAIT_S)
             if taken is None:
                 break
-            slot, generation, view = taken
             try:
-                room = np.frombuffer(view, np.uint8)[: group.block_bytes]
+                room = np.frombuffer(taken.view, np.uint8)[: group.block_bytes]
                 kinds.fill(group, leaves, (at + 1) * _TOKENS, room)
             except BaseException:
-                link.give_back(slot, generation)
+                link.give_back(taken)
                 raise
             anchor = hashes[at - at % limits.RUN_BLOCKS]
             parent = hashes[at - 1] if at else _NO_PARENT
             named = (group.index, hashes[at], parent, (at + 1) * _TOKENS, anchor)
-            saves.append(Save(slot, generation, *named))
+            saves.append(Save(taken, *named))
             self._remember(group.index, hashes[at])
             link.counters.add("bytes_offered", group.block_bytes)
         return saves
