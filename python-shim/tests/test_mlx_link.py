@@ -13,7 +13,7 @@ from tierkv.connectors.vllm.settings import Settings
 from tierkv.mlx import exo
 from tierkv.mlx.link import Asked, Link, Plan, Save
 
-from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
+from .support.sidecar import WELCOME, FakeArena, FakeSidecar, pairs, wait_until
 
 NAME = b"n" * 32
 HASHES = [bytes([number]) * 32 for number in (1, 2, 3)]
@@ -25,7 +25,8 @@ class Bench:
     """A link and the sidecar it speaks with."""
 
     def __init__(self, path: str) -> None:
-        self.sidecar = FakeSidecar(path)
+        # Longer than a test waits: what ends a question here is not its time.
+        self.sidecar = FakeSidecar(path, {**WELCOME, "wait_ms": 60_000})
         self.arena = FakeArena(4096, 4)
         self.name = NAME
         settings = Settings(path, "test", autostart=False)
