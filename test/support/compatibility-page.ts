@@ -173,6 +173,10 @@ const MLX_LINES: readonly (readonly [string, string])[] = [
   ["RotatingKVCache and KVCache (Gemma 3)", `${KEPT}[window]`],
   ["ArraysCache and KVCache (Qwen3-Next, GDN)", `${KEPT}[hybrid]`],
   ["CacheList of ArraysCache and KVCache (Falcon H1)", `${KEPT}[list]`],
+  [
+    "KVCache in INT8: within a process that never becomes an exact one",
+    "test_mlx.py::test_a_process_that_holds_int8_never_becomes_an_exact_one",
+  ],
   ["other weights, and prompts in another order: nothing shared", `${STRANGER}[llama]`],
   ["the same with sliding windows", `${STRANGER}[window]`],
   [
@@ -210,7 +214,7 @@ ${REASONS}
 
 ${mlxTable(results)}
 
-"yes" means: kept by a process that is then killed, restored by the next one, at least 0.9 of the prompt, logits bit for bit those of its own prompt cache
+"yes" means: kept by a process that is then killed, restored by the next one, at least 0.9 of the prompt, logits bit for bit those of its own prompt cache (INT8 apart)
 ([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (the sidecar runs on Linux), models split over machines (nothing is kept of them), EXO as a whole: its Rust
 part and its fork of mlx-lm cannot be installed here, so its real class ran with PyPI's mlx-lm in an environment of Python 3.13.
 `;
