@@ -2,6 +2,9 @@
 
 use crate::header::{CLASS_KV, Header};
 
+/// bf16, as in the record header.
+const DTYPE_BF16: u8 = 1;
+
 /// Length of an INT8 scale, a bf16 number.
 pub const SCALE_BYTES: usize = 2;
 
@@ -10,8 +13,12 @@ pub const SCALE_BYTES: usize = 2;
 pub enum Codec {
     /// The block's elements as they are.
     Raw,
+    /// The block's bf16 elements, their exponents in three bits where they can be.
+    Lossless,
     /// A code of eight bits for each element, a scale for each head vector.
     Int8,
+    /// The same after a Hadamard turn of K.
+    Int8Had,
 }
 
 /// What of a block the length of its payload follows from.
@@ -29,7 +36,7 @@ pub struct Block {
 
 impl Codec {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Raw, Self::Int8];
+    pub const ALL: [Self; 4] = [Self::Raw, Self::Lossless, Self::Int8, Self::Int8Had];
 
     /// The codec of an id as it stands in a record, if this version knows it.
     #[must_use]
@@ -42,29 +49,52 @@ impl Codec {
     pub fn id(self) -> u8 {
         match self {
             Self::Raw => 0,
+            Self::Lossless => 1,
             Self::Int8 => 2,
+            Self::Int8Had => 3,
         }
     }
 
-    /// Whether its records may stand in a namespace of this fidelity: only exact ones in an exact one.
+    /// Whether its records may stand in a namespace of this fidelity: only exact ones in an exact one. Raw ones
+    /// stand in any: they are what a lossy codec has no codes for.
     #[must_use]
     pub fn fits_fidelity(self, fidelity: u8) -> bool {
         match self {
             Self::Raw => true,
-            Self::Int8 => fidelity == self.id(),
+            Self::Lossless => fidelity == 0,
+            Self::Int8 | Self::Int8Had => fidelity == self.id(),
         }
     }
 
-    /// Length of the payload; `None` where the codec does not take such a block.
+    /// Whether the length of a payload depends on what the block holds, too.
+    #[must_use]
+    pub fn is_variable(self) -> bool {
+        self == Self::Lossless
+    }
+
+    /// Length of the payload, of the longest one where they differ; `None` where the codec does not take such a block.
     #[must_use]
     pub fn payload_bytes(self, block: &Block) -> Option<u64> {
+        let is_vectors = block.record_class == CLASS_KV && block.vectors > 0;
         match self {
             Self::Raw => Some(block.source_bytes),
-            Self::Int8 if block.record_class != CLASS_KV || block.vectors == 0 => None,
-            Self::Int8 => {
+            // One that saves nothing is a raw one.
+            Self::Lossless if is_vectors && block.dtype == DTYPE_BF16 => {
+                block.source_bytes.checked_sub(1).filter(|bytes| *bytes > 0)
+            }
+            Self::Int8 | Self::Int8Had if is_vectors => {
                 let codes = block.source_bytes / Header::element_bytes(block.dtype)?;
                 block.vectors.checked_mul(SCALE_BYTES as u64)?.checked_add(codes)
             }
+            Self::Lossless | Self::Int8 | Self::Int8Had => None,
         }
+    }
+
+    /// Whether a payload of this block can be so long.
+    #[must_use]
+    pub fn has_payload_of(self, block: &Block, bytes: u64) -> bool {
+        self.payload_bytes(block).is_some_and(|longest| {
+            bytes == longest || (self.is_variable() && (1..longest).contains(&bytes))
+        })
     }
 }

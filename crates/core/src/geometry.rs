@@ -53,6 +53,8 @@ pub(crate) struct HeadRows {
     pub token_stride: usize,
     /// Bytes of one head vector.
     pub vector_bytes: usize,
+    /// K, or what stands for both; else V.
+    pub is_key: bool,
 }
 
 /// A page shape whose every run is known to lie inside the page.
@@ -136,18 +138,28 @@ impl Geometry {
         self.source_bytes
     }
 
-    /// Length of a payload of this geometry; `None` where the codec does not take such a block.
+    /// Length of a payload of this geometry, of the longest where they differ; `None` where the codec does not take
+    /// such a block.
     #[must_use]
     pub fn payload_bytes(&self, codec: Codec) -> Option<usize> {
+        codec.payload_bytes(&self.block()).map(index)
+    }
+
+    /// Whether a payload of this geometry can be so long.
+    #[must_use]
+    pub fn has_payload_of(&self, codec: Codec, bytes: usize) -> bool {
+        codec.has_payload_of(&self.block(), bytes as u64)
+    }
+
+    fn block(&self) -> Block {
         let per_layer: usize =
             self.vectors.iter().map(|part| part.outer.count * part.inner.count).sum();
-        let block = Block {
+        Block {
             record_class: self.spec.record_class,
             dtype: self.spec.dtype,
             source_bytes: self.source_bytes as u64,
             vectors: per_layer as u64 * u64::from(self.spec.layers),
-        };
-        codec.payload_bytes(&block).map(index)
+        }
     }
 
     /// Length of the longest record of this geometry, whatever the codec.
@@ -196,16 +208,16 @@ impl Geometry {
     /// The same from the layer of that number on.
     pub(crate) fn heads_from(&self, layer: usize) -> impl Iterator<Item = HeadRows> {
         let layers = (layer * self.layer_bytes..self.page_bytes).step_by(self.layer_bytes);
-        layers.flat_map(|layer| self.vectors.iter().map(move |part| (layer, part))).flat_map(
-            |(layer, part)| {
-                (0..part.outer.count).map(move |head| HeadRows {
-                    offset: layer + part.offset + head * part.outer.stride,
-                    tokens: part.inner.count,
-                    token_stride: part.inner.stride,
-                    vector_bytes: part.run_bytes,
-                })
-            },
-        )
+        let parts = |layer| self.vectors.iter().enumerate().map(move |part| (layer, part));
+        layers.flat_map(parts).flat_map(|(layer, (number, part))| {
+            (0..part.outer.count).map(move |head| HeadRows {
+                is_key: number == 0,
+                offset: layer + part.offset + head * part.outer.stride,
+                tokens: part.inner.count,
+                token_stride: part.inner.stride,
+                vector_bytes: part.run_bytes,
+            })
+        })
     }
 
     /// Visits every run (offset in the page, bytes) in canonical order: layer, part, head, token.

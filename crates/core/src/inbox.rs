@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 pub use landing::Landing;
 pub use piece::Piece;
 
-use crate::codec::int8::BadScale;
+use crate::codec::BadPayload;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::limits::{INBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
@@ -65,8 +65,8 @@ impl Inbox {
     }
 }
 
-fn bad_scale(_: BadScale) -> Error {
-    Error::bad_record("a scale is neither zero nor a positive normal number")
+fn refused(why: BadPayload) -> Error {
+    Error::bad_record(why.to_string())
 }
 
 /// Whether a sound record is the one that was asked for, and of the engine's geometry.

@@ -60,7 +60,7 @@ impl Outbox {
     }
 
     /// Encodes a leased slot: page to payload in one pass, then the header. A page that the codec does
-    /// not take (opaque, recurrent state) or has no codes for (inf, NaN) becomes a raw record, which its
+    /// not take (opaque, recurrent state), has no codes for (inf, NaN) or makes no shorter becomes a raw record, which its
     /// header says.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Outbox {
         self.keys.get().map_or((0, 0), |_| SEALED_AROUND)
     }
 
-    /// `None` where the codec does not take the page. The slot must hold the geometry's page.
+    /// `None` where the codec does not take the page, or saves nothing. The slot must hold the geometry's page.
     fn record(
         &self,
         slot: &SlotAccess,
@@ -123,12 +123,13 @@ impl Outbox {
         let mut record = self.pool.take(before + HEADER_BYTES + payload_bytes + behind)?;
         let plain = before..before + HEADER_BYTES + payload_bytes;
         let (head, payload) = record[plain].split_at_mut(HEADER_BYTES);
-        let header = header_of(geometry, (codec, fidelity), payload.len() as u64, identity);
         // SAFETY: the slot holds the page (checked by the caller); payload is our own memory.
-        let Ok(checksum) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
+        let Ok(made) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
             return Ok(None);
         };
-        head.copy_from_slice(&header.encode(checksum));
+        let header = header_of(geometry, (codec, fidelity), made.bytes as u64, identity);
+        head.copy_from_slice(&header.encode(made.checksum));
+        record.shorten(before + HEADER_BYTES + made.bytes + behind);
         if let Some(keys) = keys {
             keys.seal(&mut record, &header)?;
         }
@@ -145,7 +146,7 @@ fn check((codec, fidelity): (Codec, u8), identity: &Identity) -> Result<()> {
     }
     if !codec.fits_fidelity(fidelity) {
         return Err(Error::bad_argument(format!(
-            "codec {} is lossy, and fidelity {fidelity} is not its own",
+            "codec {}: fidelity {fidelity} is not its own",
             codec.id()
         )));
     }

@@ -52,7 +52,7 @@ impl Pool {
             reused
         };
         if let Some(buffer) = reused.or_else(|| Buffer::new(bytes)) {
-            return Ok(PooledBuffer { buffer, pool: Arc::clone(self) });
+            return Ok(PooledBuffer { buffer, bytes, pool: Arc::clone(self) });
         }
         let mut state = self.state();
         state.live_bytes -= bytes;
@@ -181,20 +181,29 @@ impl Drop for Mapped {
 #[derive(Debug)]
 pub struct PooledBuffer {
     buffer: Buffer,
+    /// How much of it is shown.
+    bytes: usize,
     pool: Arc<Pool>,
+}
+
+impl PooledBuffer {
+    /// Shows no more than its first `bytes` bytes. What it counts for stays.
+    pub fn shorten(&mut self, bytes: usize) {
+        self.bytes = self.bytes.min(bytes);
+    }
 }
 
 impl Deref for PooledBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.buffer
+        &self.buffer[..self.bytes]
     }
 }
 
 impl DerefMut for PooledBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer
+        &mut self.buffer[..self.bytes]
     }
 }
 

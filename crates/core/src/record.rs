@@ -114,8 +114,8 @@ fn has_possible_geometry(header: &Header, codec: Codec) -> bool {
     } else {
         header.source_bytes >= 1 && header.source_bytes.is_multiple_of(u64::from(header.layers))
     };
-    let payload_bytes = codec.payload_bytes(&block_of(header));
-    counted && shaped && sized && payload_bytes == Some(header.payload_bytes)
+    let has_length = codec.has_payload_of(&block_of(header), header.payload_bytes);
+    counted && shaped && sized && has_length
 }
 
 fn block_of(header: &Header) -> Block {

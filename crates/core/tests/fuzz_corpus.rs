@@ -5,6 +5,8 @@
 #[expect(dead_code, reason = "nobody dials from here")]
 #[path = "support/certificates.rs"]
 mod certificates;
+#[path = "support/payloads.rs"]
+mod payloads;
 #[expect(dead_code, reason = "nothing is put here")]
 #[path = "support/records.rs"]
 mod records;

@@ -3,7 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "a test may panic")]
 
 use proptest::prelude::*;
-use tierkv_core::codec::Codec;
+use tierkv_core::codec::{Codec, Encoded};
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::record::{CLASS_KV, HEADER_BYTES, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
 
@@ -85,8 +85,9 @@ proptest! {
             (0..geometry.page_bytes()).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect();
         let mut payload = vec![0; geometry.source_bytes()];
         // SAFETY: page and payload are vectors of the lengths that the geometry says.
-        let checksum = unsafe { Codec::Raw.encode(&geometry, page.as_ptr(), &mut payload) };
-        prop_assert_eq!(checksum, Ok(tierkv_core::crc32c::checksum(&payload)));
+        let made = unsafe { Codec::Raw.encode(&geometry, page.as_ptr(), &mut payload) };
+        let (bytes, checksum) = (payload.len(), tierkv_core::crc32c::checksum(&payload));
+        prop_assert_eq!(made, Ok(Encoded { bytes, checksum }));
 
         let mut back = vec![0xEE; geometry.page_bytes()];
         // SAFETY: as above.

@@ -3,6 +3,8 @@
 
 #[path = "../../core/tests/support/certificates.rs"]
 pub mod certificates;
+#[path = "../../core/tests/support/payloads.rs"]
+pub mod payloads;
 #[path = "../../core/tests/support/records.rs"]
 pub mod records;
 #[path = "../../core/tests/support/secured.rs"]

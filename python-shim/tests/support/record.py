@@ -11,7 +11,10 @@ _CHECKED_BYTES = 188
 # Magic to reserved, then the two checksums.
 _LAYOUT = struct.Struct("<4sHHBBBBHHHBBIIIIIQQQ32s32s32s24sII")
 
-_RAW, _INT8 = 0, 2
+_RAW, _LOSSLESS, _INT8, _INT8_HAD = range(4)
+_BF16 = 1
+#: Of the namespaces that a codec's records may stand in; raw ones stand in any.
+_FIDELITY = {_LOSSLESS: 0, _INT8: _INT8, _INT8_HAD: _INT8_HAD}
 _CLASSES = {1, 2}
 _KV = 1
 _CANONICAL, _OPAQUE = 0, 1
@@ -109,11 +112,11 @@ def _parse(data: bytes) -> tuple[RecordHeader, int]:
         ("version", version == 1),
         ("header_bytes", header_bytes == HEADER_BYTES),
         ("header_checksum", crc32c(head[:_CHECKED_BYTES]) == checksum),
-        ("codec", header.codec in (_RAW, _INT8)),
+        ("codec", header.codec in (_RAW, _LOSSLESS, _INT8, _INT8_HAD)),
         ("class", header.record_class in _CLASSES),
         ("layout", header.layout in (_CANONICAL, _OPAQUE)),
         ("dtype", header.dtype in _ELEMENT_BYTES),
-        ("fidelity", header.codec in (_RAW, header.fidelity)),
+        ("fidelity", header.codec == _RAW or header.fidelity == _FIDELITY.get(header.codec)),
         ("geometry", header.dtype in _ELEMENT_BYTES and _is_possible(header)),
         ("reserved", not any(reserved)),
     )
@@ -143,8 +146,11 @@ def _is_possible(header: RecordHeader) -> bool:
     elements = vectors * (header.dim_k + header.dim_v)
     if elements * _ELEMENT_BYTES[header.dtype] != header.source_bytes:
         return False
-    # Codec 2: a scale of two bytes per vector, a code of one byte per element; attention only.
-    quantised = vectors * header.parts * 2 + elements
-    return header.codec == _RAW or (
-        header.record_class == _KV and header.payload_bytes == quantised
-    )
+    if header.codec == _RAW:
+        return True
+    if header.record_class != _KV:
+        return False
+    if header.codec == _LOSSLESS:
+        return header.dtype == _BF16 and 1 <= header.payload_bytes < header.source_bytes
+    # Codecs 2 and 3: a scale of two bytes per vector, a code of one byte per element.
+    return header.payload_bytes == vectors * header.parts * 2 + elements

@@ -10,9 +10,12 @@ mod trip;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+use tierkv_core::codec::Codec;
 use tierkv_core::codec::int8::Isa;
 
 use speed::{Case, Figures};
+
+const LOSSY: [Codec; 2] = [Codec::Int8, Codec::Int8Had];
 
 fn main() -> io::Result<()> {
     let options: Vec<String> = std::env::args().skip(1).collect();
@@ -21,7 +24,7 @@ fn main() -> io::Result<()> {
         Isa::all().into_iter().find(|isa| isa.name() == name).unwrap_or_else(Isa::best)
     });
     let figures: Vec<(Case, Figures)> =
-        Case::ALL.iter().map(|case| (*case, speed::measure(isa, case))).collect();
+        Case::all().into_iter().map(|case| (case, speed::measure(isa, &case))).collect();
     let report = if options.iter().any(|option| option == "--json") {
         json(isa, &figures)
     } else {
@@ -32,7 +35,7 @@ fn main() -> io::Result<()> {
 
 fn text(isa: Isa, figures: &[(Case, Figures)]) -> String {
     let mut out = format!(
-        "codec int8, {}, one core, {} MiB of source, median of {} rounds\n",
+        "codecs, {}, one core, {} MiB of source, median of {} rounds\n",
         isa.name(),
         speed::SET_BYTES >> 20,
         speed::ROUNDS
@@ -40,7 +43,8 @@ fn text(isa: Isa, figures: &[(Case, Figures)]) -> String {
     for (case, figures) in figures {
         let _ = writeln!(
             out,
-            "  {:<22} memcpy {:5.2} GB/s   encode {:5.2} GB/s = {:.2} x   decode {:5.2} GB/s = {:.2} x",
+            "  {:<8}  {:<22} memcpy {:5.2} GB/s   encode {:5.2} GB/s = {:.2} x   decode {:5.2} GB/s = {:.2} x",
+            case.codec_name(),
             case.name,
             figures.memcpy_gbps,
             figures.encode_gbps,
@@ -49,10 +53,16 @@ fn text(isa: Isa, figures: &[(Case, Figures)]) -> String {
             figures.decode_over_memcpy
         );
     }
-    let _ =
-        writeln!(out, "  bytes of bf16 over bytes of int8, head dim 128: {:.3}", fidelity::ratio());
-    for (spread, db) in fidelity::all() {
-        let _ = writeln!(out, "  true SNR, bf16, head dim 128, {:<12} {db:.1} dB", spread.name());
+    for codec in [Codec::Int8, Codec::Lossless] {
+        let ratio = fidelity::ratio(codec);
+        let _ = writeln!(out, "  bytes of bf16 over bytes of {codec:?}, head dim 128: {ratio:.3}");
+    }
+    for codec in LOSSY {
+        for (spread, db) in fidelity::all(codec) {
+            let name = spread.name();
+            let _ =
+                writeln!(out, "  true SNR, {codec:?}, bf16, head dim 128, {name:<12} {db:.1} dB");
+        }
     }
     out
 }
@@ -62,8 +72,9 @@ fn json(isa: Isa, figures: &[(Case, Figures)]) -> String {
         .iter()
         .map(|(case, figures)| {
             format!(
-                "{{\"case\":\"{}\",\"memcpyGbps\":{:.3},\"encodeGbps\":{:.3},\"encodeOverMemcpy\":{:.3},\
+                "{{\"codec\":\"{}\",\"case\":\"{}\",\"memcpyGbps\":{:.3},\"encodeGbps\":{:.3},\"encodeOverMemcpy\":{:.3},\
                  \"decodeGbps\":{:.3},\"decodeOverMemcpy\":{:.3}}}",
+                case.codec_name(),
                 case.name,
                 figures.memcpy_gbps,
                 figures.encode_gbps,
@@ -73,16 +84,21 @@ fn json(isa: Isa, figures: &[(Case, Figures)]) -> String {
             )
         })
         .collect();
-    let snr: Vec<String> =
-        fidelity::all().map(|(spread, db)| format!("\"{}\":{db:.2}", spread.name())).collect();
+    let snr = LOSSY.map(|codec| {
+        let each =
+            fidelity::all(codec).map(|(spread, db)| format!("\"{}\":{db:.2}", spread.name()));
+        each.collect::<Vec<_>>().join(",")
+    });
     format!(
-        "{{\"codec\":\"int8\",\"isa\":\"{}\",\"setBytes\":{},\"rounds\":{},\"cases\":[{}],\"snrDb\":{{{}}},\
-         \"bf16OverInt8\":{:.4}}}\n",
+        "{{\"isa\":\"{}\",\"setBytes\":{},\"rounds\":{},\"cases\":[{}],\"snrDb\":{{{}}},\
+         \"snrTurnedDb\":{{{}}},\"bf16OverInt8\":{:.4},\"bf16OverLossless\":{:.4}}}\n",
         isa.name(),
         speed::SET_BYTES,
         speed::ROUNDS,
         cases.join(","),
-        snr.join(","),
-        fidelity::ratio()
+        snr[0],
+        snr[1],
+        fidelity::ratio(Codec::Int8),
+        fidelity::ratio(Codec::Lossless)
     )
 }

@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use tierkv_core::codec::Codec;
 use tierkv_core::codec::int8::{self, Isa};
+use tierkv_core::codec::lossless;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::record::{CLASS_KV, LAYOUT_CANONICAL};
 
-use crate::data::Random;
+use crate::data::{Spread, bf16};
 
 /// Source bytes of one round: far beyond any cache.
 pub const SET_BYTES: usize = 256 << 20;
@@ -23,18 +24,31 @@ const ALIGN: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
+    pub codec: Codec,
     dim: u32,
     /// K and V of a token side by side, heads outside; else K and V in halves, heads inside.
     side_by_side: bool,
 }
 
 impl Case {
-    pub const ALL: [Self; 4] = [
-        Self { name: "bf16 64 K|V rows", dim: 64, side_by_side: true },
-        Self { name: "bf16 96 K|V rows", dim: 96, side_by_side: true },
-        Self { name: "bf16 128 K|V rows", dim: 128, side_by_side: true },
-        Self { name: "bf16 128 tokens first", dim: 128, side_by_side: false },
-    ];
+    pub fn all() -> Vec<Self> {
+        let case = |codec, name, dim, side_by_side| Self { name, codec, dim, side_by_side };
+        let codecs = [Codec::Int8, Codec::Int8Had, Codec::Lossless];
+        let both = codecs.into_iter().flat_map(|codec| {
+            [case(codec, "bf16 64 K|V rows", 64, true), case(codec, "bf16 128 K|V rows", 128, true)]
+        });
+        let odd = case(Codec::Int8, "bf16 96 K|V rows", 96, true);
+        both.chain([odd, case(Codec::Int8, "bf16 128 tokens first", 128, false)]).collect()
+    }
+
+    pub fn codec_name(&self) -> &'static str {
+        match self.codec {
+            Codec::Raw => "raw",
+            Codec::Lossless => "lossless",
+            Codec::Int8 => "int8",
+            Codec::Int8Had => "int8-had",
+        }
+    }
 
     /// Pages of about 2 MiB, as of a model of some billion parameters.
     fn geometry(&self) -> Geometry {
@@ -96,12 +110,14 @@ impl Memory {
 pub fn measure(isa: Isa, case: &Case) -> Figures {
     let geometry = case.geometry();
     let page_bytes = geometry.page_bytes();
-    let payload_bytes = geometry.payload_bytes(Codec::Int8).expect("int8 takes kv pages");
+    let payload_bytes = geometry.payload_bytes(case.codec).expect("all take kv pages");
+    let coder = (isa, case.codec);
     let pages = SET_BYTES / page_bytes;
     let mut source = Memory::new(SET_BYTES);
     let mut target = Memory::new(SET_BYTES);
     let mut payloads = Memory::new(pages * payload_bytes);
     fill(source.get(0, SET_BYTES));
+    let mut lengths = vec![payload_bytes; pages];
     let gigabytes = |seconds: f64| float(pages * page_bytes) / seconds / 1e9;
     let mut rounds = Vec::new();
     for _ in 0..=ROUNDS {
@@ -109,21 +125,33 @@ pub fn measure(isa: Isa, case: &Case) -> Figures {
         let memcpy = seconds(|| target.get(0, whole).copy_from_slice(source.get(0, whole)));
         black_box(target.get(0, 1));
         let encode = seconds(|| {
-            for page in 0..pages {
+            for (page, length) in lengths.iter_mut().enumerate() {
                 let payload = payloads.get(page * payload_bytes, payload_bytes);
                 let from = source.get(page * page_bytes, page_bytes).as_ptr();
-                // SAFETY: a whole page is readable, and payloads are other memory.
-                let checksum = unsafe { int8::encode(isa, &geometry, from, payload) };
-                black_box(checksum).expect("all elements are finite");
+                if case.codec == Codec::Lossless {
+                    // SAFETY: a whole page is readable, and payloads are other memory.
+                    let made = unsafe { lossless::encode(&geometry, from, payload) };
+                    *length = black_box(made).expect("such values take less").0;
+                } else {
+                    // SAFETY: as above.
+                    let checksum = unsafe { int8::encode(coder, &geometry, from, payload) };
+                    black_box(checksum).expect("all elements are finite");
+                }
             }
         });
         let decode = seconds(|| {
-            for page in 0..pages {
-                let payload = payloads.get(page * payload_bytes, payload_bytes);
+            for (page, length) in lengths.iter().enumerate() {
+                let payload = payloads.get(page * payload_bytes, *length);
                 let to = target.get(page * page_bytes, page_bytes).as_mut_ptr();
-                // SAFETY: a whole page is writable, and payloads are other memory.
-                let decoded = unsafe { int8::decode(isa, &geometry, payload, to) };
-                decoded.expect("all scales are sound");
+                if case.codec == Codec::Lossless {
+                    // SAFETY: a whole page is writable, and payloads are other memory.
+                    let decoded = unsafe { lossless::decode(&geometry, payload, to) };
+                    decoded.expect("all codes are sound");
+                } else {
+                    // SAFETY: as above.
+                    let decoded = unsafe { int8::decode(coder, &geometry, payload, to) };
+                    decoded.expect("all scales are sound");
+                }
             }
         });
         black_box(target.get(0, 1));
@@ -140,12 +168,11 @@ pub fn measure(isa: Isa, case: &Case) -> Figures {
     }
 }
 
-/// bf16 numbers of both signs between 2^-8 and 2.
+/// The same few thousand head vectors again and again.
 fn fill(bytes: &mut [u8]) {
-    let mut random = Random::new(1);
-    for eight in bytes.chunks_exact_mut(8) {
-        let bits = random.bits() & 0x83ff_83ff_83ff_83ff | 0x3c00_3c00_3c00_3c00;
-        eight.copy_from_slice(&bits.to_le_bytes());
+    let vectors = bf16(Spread::KeyLike, 4096, 128);
+    for part in bytes.chunks_mut(vectors.len()) {
+        part.copy_from_slice(&vectors[..part.len()]);
     }
 }
 

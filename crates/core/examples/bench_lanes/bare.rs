@@ -36,6 +36,7 @@ impl Bare<'_> {
                 match self.codec {
                     Codec::Raw => receive_raw(stream, *page),
                     Codec::Int8 => receive_int8(stream, self.geometry, *page, &mut window),
+                    Codec::Lossless | Codec::Int8Had => unreachable!("no loop of its own"),
                 }
             }
         });
@@ -99,7 +100,7 @@ fn receive_raw(stream: &mut TcpStream, page: Span) {
 fn receive_int8(stream: &mut TcpStream, geometry: &Geometry, page: Span, window: &mut [u8]) {
     let group_bytes = int8::group_bytes_max(geometry);
     let step = window.len() / group_bytes * group_bytes;
-    let spans = Spans::new(Isa::best(), geometry, page.place);
+    let spans = Spans::new((Isa::best(), Codec::Int8), geometry, page.place);
     let payload_bytes = geometry.payload_bytes(Codec::Int8).unwrap();
     let mut checksum = 0;
     for at in (0..payload_bytes).step_by(step) {

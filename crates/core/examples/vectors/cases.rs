@@ -8,7 +8,8 @@ use tierkv_core::record::{
     CLASS_KV, CLASS_SSM, HEADER_BYTES, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE, Refusal,
 };
 
-use super::int8;
+use super::misplaced::{misplaced, unlikely};
+use super::{int8, lossless};
 
 /// A page as an engine holds it, and the record that it becomes.
 pub struct Golden {
@@ -167,18 +168,40 @@ fn payload_of(spec: &Spec, page: &[u8]) -> Vec<u8> {
 }
 
 /// A block in a lossy namespace, quantised.
-fn golden_int8(seed: u64, name: &'static str, spec: Spec) -> Golden {
-    let raw = golden(seed, name, spec, |header| (header.codec, header.fidelity) = (2, 2));
+fn golden_int8(seed: u64, name: &'static str, codec: u8, spec: Spec) -> Golden {
+    let raw = golden(seed, name, spec, |header| (header.codec, header.fidelity) = (codec, codec));
     let Golden { spec, mut header, mut page, .. } = raw;
     let vectors = vectors_of(&spec);
     int8::tame(spec.dtype, &mut page, &vectors);
-    let (payload, decoded) = int8::encode(spec.dtype, &page, &vectors, spec.tokens as usize);
+    let heads = spec.heads as usize;
+    let is_key = |number: usize| spec.dim_v == 0 || (number / heads).is_multiple_of(2);
+    let is_turned = |number| codec == 3 && is_key(number);
+    let (payload, decoded) =
+        int8::encode(spec.dtype, &page, &vectors, spec.tokens as usize, is_turned);
     header.payload_bytes = payload.len() as u64;
     let record = record_of(&header, &payload);
     Golden { name, spec, header, page, record, decoded: Some(decoded) }
 }
 
-fn record_of(header: &Header, payload: &[u8]) -> Vec<u8> {
+/// A block whose exponents take less: of one head most, of one few, of the others all.
+fn golden_lossless(seed: u64, name: &'static str, spec: Spec) -> Golden {
+    let Golden { spec, mut header, mut page, .. } =
+        golden(seed, name, spec, |header| header.codec = 1);
+    let vectors = vectors_of(&spec);
+    let tokens = spec.tokens as usize;
+    let untouched = page.clone();
+    int8::tame(spec.dtype, &mut page, &vectors);
+    for vector in vectors[tokens..2 * tokens].iter().step_by(5) {
+        let two = vector.start..vector.start + 4;
+        page[two.clone()].copy_from_slice(&untouched[two]);
+    }
+    let payload = lossless::encode(&page, &vectors, tokens);
+    header.payload_bytes = payload.len() as u64;
+    let record = record_of(&header, &payload);
+    Golden { name, spec, header, page, record, decoded: None }
+}
+
+pub fn record_of(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&header.encode(crc32c::checksum(payload)), payload].concat()
 }
 
@@ -213,9 +236,13 @@ pub fn goldens() -> Vec<Golden> {
             header.shard = 1;
             header.shard_count = 2;
         }),
-        golden_int8(90, "int8-bf16", side_by_side(&canonical(1, [5, 2, 2], [33, 18]))),
-        golden_int8(100, "int8-fp16", tokens_first(&canonical(2, [3, 1, 3], [40, 40]), 6)),
-        golden_int8(110, "int8-f32", heads_first(&canonical(3, [9, 1, 1], [70, 0]))),
+        golden_int8(90, "int8-bf16", 2, side_by_side(&canonical(1, [5, 2, 2], [33, 18]))),
+        golden_int8(100, "int8-fp16", 2, tokens_first(&canonical(2, [3, 1, 3], [40, 40]), 6)),
+        golden_int8(110, "int8-f32", 2, heads_first(&canonical(3, [9, 1, 1], [70, 0]))),
+        golden_int8(120, "int8-had-bf16", 3, side_by_side(&canonical(1, [5, 2, 2], [32, 18]))),
+        golden_int8(130, "int8-had-fp16", 3, tokens_first(&canonical(2, [3, 1, 3], [40, 40]), 6)),
+        golden_int8(140, "int8-had-f32", 3, heads_first(&canonical(3, [9, 1, 1], [70, 0]))),
+        golden_lossless(150, "lossless", side_by_side(&canonical(1, [8, 1, 2], [24, 16]))),
     ]
 }
 
@@ -229,10 +256,12 @@ pub fn refusals() -> Vec<Refused> {
     refused.extend(contradictions(smallest, opaque));
     let int8 = cases.iter().find(|golden| golden.name == "int8-bf16").expect("it is there");
     refused.extend(misplaced(int8, opaque));
+    let lossless = cases.iter().find(|golden| golden.name == "lossless").expect("it is there");
+    refused.extend(unlikely(int8, lossless));
     refused
 }
 
-fn refuse(name: impl Into<String>, refusal: Refusal, bytes: Vec<u8>) -> Refused {
+pub fn refuse(name: impl Into<String>, refusal: Refusal, bytes: Vec<u8>) -> Refused {
     Refused { name: name.into(), refusal, bytes }
 }
 
@@ -283,25 +312,6 @@ fn foreign(golden: &Golden) -> Vec<Refused> {
         refuse("dtype-4", Refusal::Dtype, patched(18, 4)),
         refuse("reserved-first", Refusal::Reserved, patched(160, 1)),
         refuse("reserved-last", Refusal::Reserved, patched(183, 0x80)),
-    ]
-}
-
-/// Records of codec 2 where none may be.
-fn misplaced(int8: &Golden, opaque: &Golden) -> Vec<Refused> {
-    let edited = |name: &str, refusal, golden: &Golden, edit: &dyn Fn(&mut Header)| {
-        let mut header = Header { codec: 2, fidelity: 2, ..golden.header.clone() };
-        edit(&mut header);
-        refuse(name, refusal, record_of(&header, &golden.record[HEADER_BYTES..]))
-    };
-    vec![
-        edited("int8-exact", Refusal::Fidelity, int8, &|header| header.fidelity = 0),
-        edited("int8-other-fidelity", Refusal::Fidelity, int8, &|header| header.fidelity = 3),
-        edited("int8-state", Refusal::Geometry, int8, &|header| header.record_class = CLASS_SSM),
-        edited("int8-opaque", Refusal::Geometry, opaque, &|_| ()),
-        edited("int8-as-long-as-raw", Refusal::Geometry, int8, &|header| {
-            header.payload_bytes = header.source_bytes;
-        }),
-        edited("int8-said-to-be-raw", Refusal::Geometry, int8, &|header| header.codec = 0),
     ]
 }
 

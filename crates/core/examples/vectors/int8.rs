@@ -1,4 +1,4 @@
-//! Owns the golden int8 blocks, worked out as the protocol words them, in double precision: not the core's own way.
+//! Owns the golden int8 blocks, turned ones among them, worked out as the protocol words them, in double precision: not the core's own way.
 
 use std::ops::Range;
 
@@ -75,38 +75,76 @@ pub fn tame(code: u8, page: &mut [u8], vectors: &[Range<usize>]) {
     }
 }
 
-/// The payload of a page, and the page that comes of it; `tokens` vectors belong to one head.
+/// The payload of a page, and the page that comes of it; `tokens` vectors belong to one head. `is_turned` says of
+/// the number of a head whether it is K that is turned.
 pub fn encode(
     code: u8,
     page: &[u8],
     vectors: &[Range<usize>],
     tokens: usize,
+    is_turned: impl Fn(usize) -> bool,
 ) -> (Vec<u8>, Vec<u8>) {
     let (source, bf16) = (dtype(code), dtype(1));
     let (mut payload, mut decoded) = (Vec::new(), page.to_vec());
-    for head in vectors.chunks(tokens) {
+    for (number, head) in vectors.chunks(tokens).enumerate() {
         let mut codes = Vec::new();
         for vector in head {
             let elements = page[vector.clone()].chunks_exact(source.bytes);
-            let values: Vec<f64> = elements.map(|bytes| source.value(read(bytes))).collect();
+            let mut values: Vec<f64> = elements.map(|bytes| source.value(read(bytes))).collect();
+            let block = if is_turned(number) { block_of(values.len()) } else { 1 };
+            for block in values.chunks_mut(block) {
+                turn_into(block);
+            }
             let absmax = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
             let smallest = 2_f64.powi(-126);
             let scale = if absmax == 0.0 { 0.0 } else { (absmax / 127.0).max(smallest) };
             let scale_bits = bf16.nearest(scale);
             let scale = bf16.value(scale_bits);
             payload.extend(&scale_bits.to_le_bytes()[..2]);
-            for (value, target) in
-                values.iter().zip(decoded[vector.clone()].chunks_exact_mut(source.bytes))
+            let quotient = |value: &f64| if absmax == 0.0 { 0.0 } else { value / scale };
+            let rounded: Vec<f64> =
+                values.iter().map(|value| quotient(value).round_ties_even()).collect();
+            #[expect(clippy::cast_possible_truncation, reason = "within -127..=127")]
+            codes.extend(rounded.iter().map(|code| (*code as i8).cast_unsigned()));
+            let sums: Vec<f64> = rounded.chunks(block).flat_map(turned).collect();
+            for (sum, target) in
+                sums.iter().zip(decoded[vector.clone()].chunks_exact_mut(source.bytes))
             {
-                let quotient = if absmax == 0.0 { 0.0 } else { value / scale };
-                #[expect(clippy::cast_possible_truncation, reason = "within -127..=127")]
-                let code = quotient.round_ties_even() as i8;
-                codes.push(code.cast_unsigned());
-                let bits = source.nearest(f64::from(code) * scale);
+                let bits = source.nearest(sum * scale);
                 target.copy_from_slice(&bits.to_le_bytes()[..source.bytes]);
             }
         }
         payload.extend(codes);
     }
     (payload, decoded)
+}
+
+/// The largest power of two that divides the length, 256 at most.
+fn block_of(length: usize) -> usize {
+    (0..=8)
+        .map(|power| 1 << power)
+        .filter(|block| length.is_multiple_of(*block))
+        .max()
+        .expect("1 does")
+}
+
+/// The share of each value in a turn of so many, in float32 as the protocol has it.
+#[expect(clippy::cast_possible_truncation, reason = "float32 is what is asked for")]
+fn turn_into(values: &mut [f64]) {
+    let length = f64::from(u16::try_from(values.len()).expect("a block"));
+    let single: Vec<f32> = values.iter().map(|value| (value / length) as f32).collect();
+    for (value, turned) in values.iter_mut().zip(turned(&single)) {
+        *value = turned.into();
+    }
+}
+
+/// Sums of the two halves, turned, and then their differences, turned.
+fn turned<N: Copy + std::ops::Add<Output = N> + std::ops::Sub<Output = N>>(values: &[N]) -> Vec<N> {
+    if values.len() == 1 {
+        return values.to_vec();
+    }
+    let (low, high) = values.split_at(values.len() / 2);
+    let sums: Vec<N> = low.iter().zip(high).map(|(low, high)| *low + *high).collect();
+    let differences: Vec<N> = low.iter().zip(high).map(|(low, high)| *low - *high).collect();
+    [turned(&sums), turned(&differences)].concat()
 }

@@ -3,6 +3,8 @@
 mod cases;
 mod files;
 mod int8;
+mod lossless;
+mod misplaced;
 
 use std::path::PathBuf;
 

@@ -1,19 +1,52 @@
 //! Owns the way from a page to a payload and back, by codec.
 
 pub mod int8;
+pub mod lossless;
 pub(crate) mod raw;
+
+use std::fmt;
 
 pub use crate::codec_id::{Block, Codec};
 use crate::geometry::Geometry;
 
-use self::int8::{BadScale, Isa, NotFinite};
+use self::int8::Isa;
+
+/// The codec has no codes for what the page holds, or saves nothing with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unfit;
+
+/// No writer of the codec made this payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadPayload {
+    /// A scale that is neither zero nor a positive normal number.
+    Scale,
+    /// Not what codec 1 writes.
+    Lossless,
+}
+
+impl fmt::Display for BadPayload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scale => "a scale is neither zero nor a positive normal number",
+            Self::Lossless => "its payload is not one of its codec",
+        })
+    }
+}
+
+/// A payload that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encoded {
+    /// Its length.
+    pub bytes: usize,
+    /// Its CRC32C.
+    pub checksum: u32,
+}
 
 impl Codec {
-    /// Encodes the page at `page` into `payload` in one pass and returns the payload's CRC32C.
+    /// Encodes the page at `page` into `payload`, or its start where lengths differ, in one pass.
     ///
     /// # Errors
-    /// `NotFinite` where the codec has no code for an element; `payload` then holds nothing of use.
-    /// Raw takes everything.
+    /// `Unfit`; `payload` then holds nothing of use. Raw takes everything.
     ///
     /// # Safety
     /// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`.
@@ -25,39 +58,61 @@ impl Codec {
         geometry: &Geometry,
         page: *const u8,
         payload: &mut [u8],
-    ) -> Result<u32, NotFinite> {
+    ) -> Result<Encoded, Unfit> {
+        assert_eq!(Some(payload.len()), geometry.payload_bytes(self), "payload fits the geometry");
+        let bytes = payload.len();
         match self {
-            // SAFETY: the caller's promise is the callee's.
-            Self::Raw => Ok(unsafe { raw::gather(geometry, page, payload) }),
-            // SAFETY: as above.
-            Self::Int8 => unsafe { int8::encode(Isa::best(), geometry, page, payload) },
+            Self::Raw => {
+                // SAFETY: the caller's promise is the callee's.
+                let checksum = unsafe { raw::gather(geometry, page, payload) };
+                Ok(Encoded { bytes, checksum })
+            }
+            Self::Lossless => {
+                // SAFETY: as above; only bf16 has such a payload.
+                let made = unsafe { lossless::encode(geometry, page, payload) };
+                made.map(|(bytes, checksum)| Encoded { bytes, checksum }).map_err(|_| Unfit)
+            }
+            Self::Int8 | Self::Int8Had => {
+                // SAFETY: as above.
+                let made = unsafe { int8::encode((Isa::best(), self), geometry, page, payload) };
+                made.map(|checksum| Encoded { bytes, checksum }).map_err(|_| Unfit)
+            }
         }
     }
 
     /// Decodes `payload` into the page at `page` in one pass; padding of the page is left alone.
     ///
     /// # Errors
-    /// `BadScale` where no writer of this codec made the payload; the page is untouched then.
+    /// `BadPayload` where no writer of this codec made the payload; what the page holds is of no use then.
     ///
     /// # Safety
     /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`.
     ///
     /// # Panics
-    /// If `payload` is not `geometry.payload_bytes(self)` long.
+    /// If no payload of this geometry and codec is so long.
     pub unsafe fn decode(
         self,
         geometry: &Geometry,
         payload: &[u8],
         page: *mut u8,
-    ) -> Result<(), BadScale> {
+    ) -> Result<(), BadPayload> {
+        assert!(geometry.has_payload_of(self, payload.len()), "payload fits the geometry");
         match self {
             Self::Raw => {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { raw::scatter(geometry, payload, page) };
                 Ok(())
             }
-            // SAFETY: as above.
-            Self::Int8 => unsafe { int8::decode(Isa::best(), geometry, payload, page) },
+            Self::Lossless => {
+                // SAFETY: as above; only bf16 has such a payload.
+                let done = unsafe { lossless::decode(geometry, payload, page) };
+                done.map_err(|_| BadPayload::Lossless)
+            }
+            Self::Int8 | Self::Int8Had => {
+                // SAFETY: as above.
+                let done = unsafe { int8::decode((Isa::best(), self), geometry, payload, page) };
+                done.map_err(|_| BadPayload::Scale)
+            }
         }
     }
 }

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::piece::{Edge, Piece};
-use super::{Inbox, Wanted, bad_scale, check_identity};
+use super::{Inbox, Wanted, check_identity, refused};
 use crate::arena::{Arena, SlotAccess};
-use crate::codec::Codec;
 use crate::codec::int8::{self, Isa, Spans};
+use crate::codec::{BadPayload, Codec};
 use crate::crc32c;
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint;
@@ -28,8 +28,8 @@ pub(super) enum Way {
     Scattered,
     /// Decoded group by group; a group is never longer than this.
     Decoded(Spans, usize),
-    /// Kept until all is there: nothing of it is believed before.
-    Sealed,
+    /// Kept until all is there: nothing of it can be decoded before, or is believed.
+    Kept,
 }
 
 /// One record on its way into a slot. Nothing may use the slot's bytes before the last piece has said that
@@ -55,8 +55,8 @@ struct Pieces {
     done_bytes: usize,
     /// Parts of groups that lie across two pieces.
     edges: Vec<Edge>,
-    /// Sealed parts, and where each stands in the payload.
-    sealed: Vec<(usize, PooledBuffer)>,
+    /// Parts that are kept, and where each stands in the payload.
+    kept: Vec<(usize, PooledBuffer)>,
     is_bad: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Arrived<'a> {
     pub checksum: u32,
     pub edges: Vec<Edge>,
     /// What was kept of it, and where that stands in the payload.
-    pub sealed: Option<(usize, PooledBuffer)>,
+    pub kept: Option<(usize, PooledBuffer)>,
     pub is_bad: bool,
 }
 
@@ -96,8 +96,12 @@ impl Inbox {
         let record_bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
         let keys = self.keys.get().cloned();
         let payload_bytes = record_bytes.checked_sub(HEADER_BYTES + self.extra_bytes());
-        let of_this_length = |codec: &Codec| geometry.payload_bytes(*codec) == payload_bytes;
-        let known = payload_bytes.and_then(|_| Codec::ALL.into_iter().find(of_this_length));
+        let known = payload_bytes.and_then(|bytes| {
+            let mut codecs = Codec::ALL.into_iter();
+            codecs.find(|codec| {
+                codec.fits_fidelity(wanted.fidelity) && geometry.has_payload_of(*codec, bytes)
+            })
+        });
         let codec = known.ok_or_else(|| {
             Error::bad_record(format!(
                 "a record of {record_bytes} bytes: no codec makes such a one of this geometry"
@@ -106,11 +110,12 @@ impl Inbox {
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
         let way = match codec {
-            _ if keys.is_some() => Way::Sealed,
+            _ if keys.is_some() => Way::Kept,
+            Codec::Lossless => Way::Kept,
             Codec::Raw if geometry.is_canonical() => Way::InPlace,
             Codec::Raw => Way::Scattered,
-            Codec::Int8 => {
-                let spans = Spans::new(Isa::best(), geometry, slot.as_ptr());
+            Codec::Int8 | Codec::Int8Had => {
+                let spans = Spans::new((Isa::best(), codec), geometry, slot.as_ptr());
                 Way::Decoded(spans, int8::group_bytes_max(geometry))
             }
         };
@@ -120,7 +125,7 @@ impl Inbox {
             done: Vec::new(),
             done_bytes: 0,
             edges: Vec::new(),
-            sealed: Vec::new(),
+            kept: Vec::new(),
             is_bad: false,
         };
         Ok(Landing {
@@ -182,7 +187,7 @@ impl Landing {
     /// before left.
     pub(super) fn window_bytes(&self, payload_bytes: usize) -> usize {
         match self.way {
-            Way::Sealed => payload_bytes,
+            Way::Kept => payload_bytes,
             Way::InPlace => 0,
             Way::Scattered => LANE_STEP_BYTES,
             Way::Decoded(_, group_bytes) => LANE_STEP_BYTES + group_bytes,
@@ -199,7 +204,7 @@ impl Landing {
         }
         pieces.is_bad |= arrived.is_bad;
         pieces.edges.extend(arrived.edges);
-        pieces.sealed.extend(arrived.sealed);
+        pieces.kept.extend(arrived.kept);
         pieces.done_bytes += end - start;
         pieces.done.push(Done { range: start..end, checksum: arrived.checksum });
         if pieces.done_bytes < self.record_bytes {
@@ -221,44 +226,52 @@ impl Landing {
         });
         let header = record::check(&pieces.header, self.record_bytes as u64, checksum)?;
         if let Some(keys) = &self.keys {
-            return self.unseal(keys, pieces);
+            let mut payload = self.joined(pieces)?;
+            let (header, place) = keys.open(&pieces.header, &mut payload)?;
+            self.check(&header)?;
+            self.decode(&payload[place])?;
+            return Ok(header);
         }
-        check_identity(&self.wanted, &self.geometry, &header)?;
-        if header.codec != self.codec.id() {
-            return Err(Error::bad_record("its length is not one of its codec"));
-        }
+        self.check(&header)?;
         if pieces.is_bad {
-            return Err(bad_scale(int8::BadScale));
+            return Err(refused(BadPayload::Scale));
         }
-        if let Way::Decoded(spans, _) = self.way {
-            self.decode_edges(spans, &mut pieces.edges)?;
+        match self.way {
+            Way::Decoded(spans, _) => self.decode_edges(spans, &mut pieces.edges)?,
+            Way::Kept => self.decode(&self.joined(pieces)?)?,
+            Way::InPlace | Way::Scattered => {}
         }
         Ok(header)
     }
 
-    /// Opens what all pieces have brought, and decodes it.
-    fn unseal(&self, keys: &RecordKeys, pieces: &mut Pieces) -> Result<Header> {
-        pieces.sealed.sort_unstable_by_key(|(at, _)| *at);
-        let mut parts = std::mem::take(&mut pieces.sealed).into_iter();
-        let mut payload = match (parts.next(), parts.len()) {
-            (Some((_, whole)), 0) => whole,
+    fn check(&self, header: &Header) -> Result<()> {
+        check_identity(&self.wanted, &self.geometry, header)?;
+        if header.codec == self.codec.id() {
+            return Ok(());
+        }
+        Err(Error::bad_record("its length is not one of its codec"))
+    }
+
+    /// The whole payload, of what all pieces have brought.
+    fn joined(&self, pieces: &mut Pieces) -> Result<PooledBuffer> {
+        pieces.kept.sort_unstable_by_key(|(at, _)| *at);
+        let mut parts = std::mem::take(&mut pieces.kept).into_iter();
+        match (parts.next(), parts.len()) {
+            (Some((_, whole)), 0) => Ok(whole),
             (first, _) => {
                 let mut whole = self.pool.take(self.record_bytes - HEADER_BYTES)?;
                 for (at, part) in first.into_iter().chain(parts) {
                     whole[at..at + part.len()].copy_from_slice(&part);
                 }
-                whole
+                Ok(whole)
             }
-        };
-        let (header, place) = keys.open(&pieces.header, &mut payload)?;
-        check_identity(&self.wanted, &self.geometry, &header)?;
-        if header.codec != self.codec.id() {
-            return Err(Error::bad_record("its length is not one of its codec"));
         }
+    }
+
+    fn decode(&self, payload: &[u8]) -> Result<()> {
         let page = self.slot.as_ptr();
         // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives; the payload is our own memory.
-        unsafe { self.codec.decode(&self.geometry, &payload[place], page) }.map_err(bad_scale)?;
-        Ok(header)
+        unsafe { self.codec.decode(&self.geometry, payload, page) }.map_err(refused)
     }
 
     /// Pieces decode the groups that lie whole within them; of those across two they have kept their parts.
@@ -278,7 +291,7 @@ impl Landing {
             // SAFETY: the group's bytes stand there, and are nobody else's; the slot holds the page (checked at
             // opening) while `self.slot` lives.
             unsafe { spans.decode(&self.geometry, payload, group, self.slot.as_ptr()) }
-                .map_err(bad_scale)?;
+                .map_err(|_| refused(BadPayload::Scale))?;
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Piece {
         self.checksum = crc32c::append(before, filled);
         self.at += bytes;
         match self.landing.way {
-            Way::InPlace | Way::Sealed => {}
+            Way::InPlace | Way::Kept => {}
             Way::Scattered => self.scatter(),
             Way::Decoded(spans, _) => self.decode(spans),
         }
@@ -166,9 +166,9 @@ impl Piece {
         {
             self.edges.push(Edge { at: self.base, bytes: window[..end - self.base].to_vec() });
         }
-        let is_sealed = matches!(self.landing.way, Way::Sealed);
+        let is_kept = matches!(self.landing.way, Way::Kept);
         self.landing.arrived(Arrived {
-            sealed: self.window.take_if(|_| is_sealed).map(|window| (self.base, window)),
+            kept: self.window.take_if(|_| is_kept).map(|window| (self.base, window)),
             range: self.range.clone(),
             header: &self.header,
             checksum: self.checksum,

@@ -50,7 +50,7 @@ impl Outbox {
 }
 
 impl Draft {
-    /// The length of the record, unless the codec has no codes for what the page holds (inf, NaN).
+    /// The length of the record, unless the codec has no codes for what the page holds (inf, NaN); the most where lengths differ.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length

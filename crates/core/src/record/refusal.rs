@@ -25,7 +25,7 @@ pub enum Refusal {
     Layout,
     /// A source dtype this reader does not know.
     Dtype,
-    /// A lossy codec in a namespace of another fidelity.
+    /// A codec in a namespace of another fidelity.
     Fidelity,
     /// Counts, dims and lengths that contradict each other.
     Geometry,
@@ -70,7 +70,7 @@ impl Refusal {
             Self::Class => "class is neither kv nor ssm",
             Self::Layout => "layout is neither canonical nor opaque",
             Self::Dtype => "source dtype is unknown",
-            Self::Fidelity => "a lossy codec in a namespace of another fidelity",
+            Self::Fidelity => "a codec in a namespace of another fidelity",
             Self::Geometry => "counts, dims and lengths contradict each other",
             Self::Reserved => "reserved bytes are not zero",
             Self::Length => "length is not header plus payload",

@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tierkv_core::codec::Codec;
 use tierkv_core::codec::int8::Isa;
 
 use super::trip::{decode, element_bytes, encode, plain};
@@ -43,9 +44,10 @@ struct Trip {
 /// One head vector through the codec.
 fn trip(dtype: u8, vector: &[u8]) -> Trip {
     let geometry = plain(dtype, vector.len() / element_bytes(dtype), 1);
-    let (payload, _) = encode(Isa::best(), &geometry, vector).expect("all is finite");
+    let (payload, _) =
+        encode((Isa::best(), Codec::Int8), &geometry, vector).expect("all is finite");
     let mut bytes = vec![0; vector.len()];
-    decode(Isa::best(), &geometry, &payload, &mut bytes);
+    decode((Isa::best(), Codec::Int8), &geometry, &payload, &mut bytes);
     let (scale, codes) = payload.split_at(2);
     Trip {
         source: values(dtype, vector),

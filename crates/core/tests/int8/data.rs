@@ -1,5 +1,6 @@
 //! Owns the synthetic head vectors that figures are given for, the same on every machine.
 
+use tierkv_core::codec::Codec;
 use tierkv_core::codec::int8::Isa;
 
 use super::trip::{BF16, decode, encode, plain};
@@ -78,6 +79,13 @@ impl Spread {
     }
 }
 
+/// `vectors` head vectors of `dim` bf16 elements, one after another.
+pub fn bf16(spread: Spread, vectors: usize, dim: usize) -> Vec<u8> {
+    // bf16 is the upper half of float32.
+    let halves = spread.elements(vectors, dim).into_iter().map(f32::to_le_bytes);
+    halves.flat_map(|bytes| bytes.into_iter().skip(2)).collect()
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "synthetic data loses nothing by it")]
 fn narrow(value: f64) -> f32 {
     value as f32
@@ -85,15 +93,13 @@ fn narrow(value: f64) -> f32 {
 
 /// What is left of bf16 head vectors of 128 elements: power of the signal over power of the error in
 /// dB, the true ratio, not the peak one.
-pub fn snr_db(spread: Spread) -> f64 {
+pub fn snr_db(codec: Codec, spread: Spread) -> f64 {
     let (dim, vectors) = (128, 4096);
-    // bf16 is the upper half of float32.
-    let halves = spread.elements(vectors, dim).into_iter().map(f32::to_le_bytes);
-    let page: Vec<u8> = halves.flat_map(|bytes| bytes.into_iter().skip(2)).collect();
+    let page = bf16(spread, vectors, dim);
     let geometry = plain(BF16, dim, vectors);
-    let (payload, _) = encode(Isa::best(), &geometry, &page).expect("all is finite");
+    let (payload, _) = encode((Isa::best(), codec), &geometry, &page).expect("all is finite");
     let mut decoded = vec![0; page.len()];
-    decode(Isa::best(), &geometry, &payload, &mut decoded);
+    decode((Isa::best(), codec), &geometry, &payload, &mut decoded);
     let values = |bytes: &[u8]| -> Vec<f64> {
         let halves = bytes.chunks_exact(2);
         halves.map(|half| f32::from_le_bytes([0, 0, half[0], half[1]]).into()).collect()

@@ -1,5 +1,6 @@
 //! Owns the proof that every instruction set here gives the bytes that the portable kernels give.
 
+use tierkv_core::codec::Codec;
 use tierkv_core::codec::int8::{self, BadScale, Isa, NotFinite};
 use tierkv_core::crc32c;
 use tierkv_core::geometry::{Geometry, Spec};
@@ -7,6 +8,7 @@ use tierkv_core::geometry::{Geometry, Spec};
 use super::data::Random;
 use super::trip::{decode, element_bytes, encode, plain};
 
+const CODECS: [Codec; 2] = [Codec::Int8, Codec::Int8Had];
 const DTYPES: [u8; 3] = [1, 2, 3];
 /// Whole steps of every kernel, and every kind of rest after them.
 const DIMS: [u32; 20] =
@@ -85,16 +87,17 @@ fn page(spec: &Spec, mut element: impl FnMut() -> u32) -> Vec<u8> {
     page
 }
 
-fn assert_same_everywhere(geometry: &Geometry, page: &[u8], what: &str) {
-    let (wanted, checksum) = encode(Isa::PORTABLE, geometry, page).expect("all is finite");
+fn assert_same_everywhere(codec: Codec, geometry: &Geometry, page: &[u8], what: &str) {
+    let portable = (Isa::PORTABLE, codec);
+    let (wanted, checksum) = encode(portable, geometry, page).expect("all is finite");
     assert_eq!(checksum, crc32c::checksum(&wanted), "{what}");
     let mut wanted_page = vec![0xEE; page.len()];
-    decode(Isa::PORTABLE, geometry, &wanted, &mut wanted_page);
+    decode(portable, geometry, &wanted, &mut wanted_page);
     for isa in Isa::all() {
-        let (payload, same_checksum) = encode(isa, geometry, page).expect("all is finite");
+        let (payload, same_checksum) = encode((isa, codec), geometry, page).expect("all is finite");
         assert!(payload == wanted && same_checksum == checksum, "{} encodes {what}", isa.name());
         let mut decoded = vec![0xEE; page.len()];
-        decode(isa, geometry, &wanted, &mut decoded);
+        decode((isa, codec), geometry, &wanted, &mut decoded);
         assert!(decoded == wanted_page, "{} decodes {what}", isa.name());
     }
 }
@@ -111,16 +114,19 @@ fn every_isa_gives_the_same_bytes_and_leaves_padding_alone() {
                 let spec = spec(dtype, dim, DIMS[DIMS.len() - 1 - index], 19, pad);
                 let page = page(&spec, || element(dtype, kind, &mut random));
                 let geometry = Geometry::new(spec.clone()).expect("a sound shape");
-                let what = format!("dtype {dtype}, dim {dim}, pad {pad}, kind {kind}");
-                assert_same_everywhere(&geometry, &page, &what);
+                for codec in CODECS {
+                    let what = format!("{codec:?}, dtype {dtype}, dim {dim}, pad {pad}, {kind}");
+                    assert_same_everywhere(codec, &geometry, &page, &what);
 
-                let mut decoded = page.clone();
-                let (payload, _) = encode(Isa::best(), &geometry, &page).expect("all is finite");
-                decode(Isa::best(), &geometry, &payload, &mut decoded);
-                for place in places(&spec) {
-                    decoded[place..place + element_bytes(dtype)].fill(0xEE);
+                    let best = (Isa::best(), codec);
+                    let mut decoded = page.clone();
+                    let (payload, _) = encode(best, &geometry, &page).expect("all is finite");
+                    decode(best, &geometry, &payload, &mut decoded);
+                    for place in places(&spec) {
+                        decoded[place..place + element_bytes(dtype)].fill(0xEE);
+                    }
+                    assert!(decoded.iter().all(|byte| *byte == 0xEE), "{what}: padding");
                 }
-                assert!(decoded.iter().all(|byte| *byte == 0xEE), "{what}: padding");
             }
         }
     }
@@ -136,20 +142,28 @@ fn what_goes_past_the_cache_arrives() {
             let geometry = Geometry::new(spec.clone()).expect("a sound shape");
             assert!(geometry.source_bytes() >= 128 << 10, "large enough");
             let page = page(&spec, || element(dtype, 1, &mut random));
-            let (payload, checksum) = encode(Isa::best(), &geometry, &page).expect("all is finite");
-            assert_eq!(checksum, crc32c::checksum(&payload), "taken in spans");
-            let mut wanted = vec![0; page.len()];
-            decode(Isa::PORTABLE, &geometry, &payload, &mut wanted);
-            let mut memory = vec![0; page.len() + 128];
-            let start = memory.as_ptr().align_offset(64);
-            for isa in Isa::all() {
-                for shift in [0, 2] {
-                    let target = &mut memory[start + shift..][..page.len()];
-                    target.fill(0xEE);
-                    decode(isa, &geometry, &payload, target);
-                    assert!(target == wanted, "{}: dtype {dtype}, dim {dim}", isa.name());
-                }
+            for codec in CODECS {
+                let what = format!("{codec:?}, dtype {dtype}, dim {dim}");
+                assert_streams(codec, &geometry, &page, &what);
             }
+        }
+    }
+}
+
+fn assert_streams(codec: Codec, geometry: &Geometry, page: &[u8], what: &str) {
+    let encoded = encode((Isa::best(), codec), geometry, page);
+    let (payload, checksum) = encoded.expect("all is finite");
+    assert_eq!(checksum, crc32c::checksum(&payload), "taken in spans");
+    let mut wanted = vec![0; page.len()];
+    decode((Isa::PORTABLE, codec), geometry, &payload, &mut wanted);
+    let mut memory = vec![0; page.len() + 128];
+    let start = memory.as_ptr().align_offset(64);
+    for isa in Isa::all() {
+        for shift in [0, 2] {
+            let target = &mut memory[start + shift..][..page.len()];
+            target.fill(0xEE);
+            decode((isa, codec), geometry, &payload, target);
+            assert!(target == wanted, "{}: {what}", isa.name());
         }
     }
 }
@@ -168,14 +182,18 @@ fn an_inf_or_nan_anywhere_is_told() {
                     let element = *place..place + element_bytes(dtype);
                     let before = page[element.clone()].to_vec();
                     page[element.clone()].copy_from_slice(&bits.to_le_bytes()[..before.len()]);
-                    for isa in Isa::all() {
-                        let encoded = encode(isa, &geometry, &page);
+                    for (isa, codec) in
+                        Isa::all().into_iter().flat_map(|isa| CODECS.map(|c| (isa, c)))
+                    {
+                        let encoded = encode((isa, codec), &geometry, &page);
                         assert_eq!(encoded, Err(NotFinite), "{}: at {place}", isa.name());
                     }
                     page[element].copy_from_slice(&before);
                 }
             }
-            assert!(encode(Isa::best(), &geometry, &page).is_ok());
+            for codec in CODECS {
+                assert!(encode((Isa::best(), codec), &geometry, &page).is_ok());
+            }
         }
     }
 }
@@ -183,7 +201,7 @@ fn an_inf_or_nan_anywhere_is_told() {
 /// Every scale a payload can hold with every code, -128 among them, which no writer makes.
 #[test]
 fn every_scale_with_every_code_decodes_alike_or_is_refused() {
-    for dtype in DTYPES {
+    for (codec, dtype) in CODECS.into_iter().flat_map(|codec| DTYPES.map(|dtype| (codec, dtype))) {
         let geometry = plain(dtype, 256, 1);
         let mut payload = vec![0; 2];
         payload.extend(0..=u8::MAX);
@@ -193,17 +211,18 @@ fn every_scale_with_every_code_decodes_alike_or_is_refused() {
             let mut wanted = vec![0; geometry.page_bytes()];
             for isa in Isa::all() {
                 let mut page = vec![0; geometry.page_bytes()];
+                let at = page.as_mut_ptr();
                 // SAFETY: the page is as long as the geometry says; payload is another vector.
-                let outcome = unsafe { int8::decode(isa, &geometry, &payload, page.as_mut_ptr()) };
+                let outcome = unsafe { int8::decode((isa, codec), &geometry, &payload, at) };
                 assert_eq!(outcome, if sound { Ok(()) } else { Err(BadScale) }, "{scale:#x}");
                 if isa == Isa::PORTABLE {
                     wanted = page;
                 } else {
-                    assert!(page == wanted, "{}: dtype {dtype}, scale {scale:#x}", isa.name());
+                    assert!(page == wanted, "{}: {codec:?}, {dtype}, {scale:#x}", isa.name());
                 }
             }
-            let finite = encode(Isa::PORTABLE, &geometry, &wanted).is_ok();
-            assert!(finite, "dtype {dtype}, scale {scale:#x} never becomes inf");
+            let finite = encode((Isa::PORTABLE, Codec::Int8), &geometry, &wanted).is_ok();
+            assert!(finite, "{codec:?}, dtype {dtype}, scale {scale:#x} never becomes inf");
         }
     }
 }

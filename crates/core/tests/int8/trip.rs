@@ -35,19 +35,23 @@ pub fn plain(dtype: u8, dim: usize, vectors: usize) -> Geometry {
 }
 
 /// The payload of a page, and its checksum.
-pub fn encode(isa: Isa, geometry: &Geometry, page: &[u8]) -> Result<(Vec<u8>, u32), NotFinite> {
+pub fn encode(
+    coder: (Isa, Codec),
+    geometry: &Geometry,
+    page: &[u8],
+) -> Result<(Vec<u8>, u32), NotFinite> {
     assert_eq!(page.len(), geometry.page_bytes());
-    let payload_bytes = geometry.payload_bytes(Codec::Int8).expect("int8 takes kv pages");
+    let payload_bytes = geometry.payload_bytes(coder.1).expect("int8 takes kv pages");
     let mut payload = vec![0; payload_bytes];
     // SAFETY: the page is as long as the geometry says; payload is another vector.
-    let checksum = unsafe { int8::encode(isa, geometry, page.as_ptr(), &mut payload) }?;
+    let checksum = unsafe { int8::encode(coder, geometry, page.as_ptr(), &mut payload) }?;
     Ok((payload, checksum))
 }
 
 /// Writes the page of a payload whose scales are sound.
-pub fn decode(isa: Isa, geometry: &Geometry, payload: &[u8], page: &mut [u8]) {
+pub fn decode(coder: (Isa, Codec), geometry: &Geometry, payload: &[u8], page: &mut [u8]) {
     assert_eq!(page.len(), geometry.page_bytes());
     // SAFETY: the page is as long as the geometry says; payload is another vector.
-    let decoded = unsafe { int8::decode(isa, geometry, payload, page.as_mut_ptr()) };
+    let decoded = unsafe { int8::decode(coder, geometry, payload, page.as_mut_ptr()) };
     decoded.expect("all scales are sound");
 }

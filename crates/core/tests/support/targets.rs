@@ -1,4 +1,4 @@
-//! Owns what fuzzing runs on any bytes: frames, records, segments, and the index against a plain map; secured.rs has what is under keys.
+//! Owns what fuzzing runs on any bytes: frames, records, segments, and the index against a plain map; payloads.rs has codecs, secured.rs what is under keys.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
@@ -19,6 +19,7 @@ use tierkv_core::memory::pages::PAGE;
 use tierkv_core::record::{self, HEADER_BYTES};
 use tierkv_core::store::{RecordKey, Scope};
 
+use super::payloads::payload;
 use super::records::key;
 use super::secured::{sealed, tls};
 use super::segments::{Bytes, NAME, segment as build};
@@ -27,9 +28,10 @@ use super::segments::{Bytes, NAME, segment as build};
 pub type Target = fn(&[u8]);
 
 /// All of them, by name.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("frame", frame),
     ("record", record),
+    ("payload", payload),
     ("segment", segment),
     ("index", index),
     ("tls", tls),

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use super::portable;
 use super::scale::{BF16, F16, F32};
+use super::turn::{self, Turn};
 use crate::codec_id::SCALE_BYTES;
 
 #[cfg(target_arch = "x86_64")]
@@ -90,6 +91,27 @@ impl Isa {
             BF16 => self.kernels_of::<BF16>(),
             F16 => self.kernels_of::<F16>(),
             _ => self.kernels_of::<F32>(),
+        }
+    }
+
+    pub(super) fn turn(self, dtype: u8) -> Turn {
+        match dtype {
+            BF16 => self.turn_of::<BF16>(),
+            F16 => self.turn_of::<F16>(),
+            _ => self.turn_of::<F32>(),
+        }
+    }
+
+    fn turn_of<const D: u8>(self) -> Turn {
+        match self.0 {
+            // Every 64-bit Arm processor has NEON, which the compiler uses as it is.
+            #[cfg(target_arch = "aarch64")]
+            Name::Neon => turn::portable::<D>(),
+            Name::Portable => turn::portable::<D>(),
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx2 => turn::avx2::turn::<D>(),
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx512 | Name::Avx512Bf16 => turn::avx512::turn::<D>(),
         }
     }
 

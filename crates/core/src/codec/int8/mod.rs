@@ -1,4 +1,4 @@
-//! Owns codec 2, int8: head vectors of a strided page to scales and codes and back, in one pass each way.
+//! Owns codecs 2 and 3, int8 without and with a turn of K: head vectors of a strided page to scales and codes and back, in one pass each way.
 //!
 //! The rule, the layout of the payload and the error bound stand in docs/protocol.md, section 1.
 
@@ -15,6 +15,9 @@ mod kernels;
 mod neon;
 mod portable;
 mod scale;
+mod turn;
+#[cfg(target_arch = "x86_64")]
+mod turn_avx2;
 
 use std::ops::Range;
 
@@ -48,15 +51,16 @@ pub struct BadScale;
 /// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`.
 ///
 /// # Panics
-/// If `payload` is not as long as codec 2 makes it for this geometry.
+/// If `payload` is not as long as these codecs make it for this geometry.
 pub unsafe fn encode(
-    isa: Isa,
+    way: (Isa, Codec),
     geometry: &Geometry,
     page: *const u8,
     payload: &mut [u8],
 ) -> Result<u32, NotFinite> {
     check_length(geometry, payload);
-    let kernels = isa.kernels(geometry.spec().dtype);
+    let dtype = geometry.spec().dtype;
+    let kernels = way.0.kernels(dtype);
     let (mut checksum, mut checked) = (0, 0);
     let mut groups = groups(geometry).peekable();
     while let Some(group) = groups.next() {
@@ -64,8 +68,14 @@ pub unsafe fn encode(
         let (at, next) = (page.wrapping_add(group.page_at), page.wrapping_add(next));
         let (scales, codes) = payload[group.payload()].split_at_mut(group.tokens * SCALE_BYTES);
         let (scales, _) = scales.as_chunks_mut();
-        // SAFETY: a validated geometry has all its rows inside the page, which is readable.
-        if !unsafe { (kernels.encode)(at, group.rows(), next, scales, codes) } {
+        let is_finite = if group.is_turned(way.1) {
+            // SAFETY: a validated geometry has all its rows inside the page, which is readable.
+            unsafe { turn::encode((way.0, dtype), at, group.rows(), scales, codes) }
+        } else {
+            // SAFETY: as above.
+            unsafe { (kernels.encode)(at, group.rows(), next, scales, codes) }
+        };
+        if !is_finite {
             return Err(NotFinite);
         }
         let end = group.payload().end;
@@ -86,15 +96,15 @@ pub unsafe fn encode(
 /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`.
 ///
 /// # Panics
-/// If `payload` is not as long as codec 2 makes it for this geometry.
+/// If `payload` is not as long as these codecs make it for this geometry.
 pub unsafe fn decode(
-    isa: Isa,
+    way: (Isa, Codec),
     geometry: &Geometry,
     payload: &[u8],
     page: *mut u8,
 ) -> Result<(), BadScale> {
     check_length(geometry, payload);
-    let spans = Spans::new(isa, geometry, page);
+    let spans = Spans::new(way, geometry, page);
     // SAFETY: the caller's promise is the callee's.
     unsafe { spans.decode(geometry, payload.as_ptr(), 0..payload.len(), page) }.map(|_| ())
 }
@@ -103,14 +113,15 @@ pub unsafe fn decode(
 #[derive(Debug, Clone, Copy)]
 pub struct Spans {
     isa: Isa,
+    codec: Codec,
     stream: bool,
 }
 
 impl Spans {
     /// For the page at `page`, which is not touched.
     #[must_use]
-    pub fn new(isa: Isa, geometry: &Geometry, page: *const u8) -> Self {
-        Self { isa, stream: streams(geometry, page) }
+    pub fn new((isa, codec): (Isa, Codec), geometry: &Geometry, page: *const u8) -> Self {
+        Self { isa, codec, stream: streams(geometry, page) }
     }
 
     /// Decodes every group that lies whole within `span` of the payload; returns where the last one ends
@@ -131,6 +142,8 @@ impl Spans {
     ) -> Result<usize, BadScale> {
         let dtype = geometry.spec().dtype;
         let (kernels, careful) = (self.isa.kernels(dtype), Isa::PORTABLE.kernels(dtype));
+        let turn = self.isa.turn(dtype);
+        let mut sums = Vec::new();
         let mut end = span.start;
         for group in groups_from(geometry, span.start) {
             let lies = group.payload();
@@ -143,6 +156,16 @@ impl Spans {
             let bytes = unsafe { std::slice::from_raw_parts(start, lies.len()) };
             let (scales, codes) = bytes.split_at(group.tokens * SCALE_BYTES);
             let (scales, _) = scales.as_chunks();
+            let at = page.wrapping_add(group.page_at);
+            if group.is_turned(self.codec) {
+                if !scales.iter().all(|scale| scale::is_possible(*scale)) {
+                    return Err(BadScale);
+                }
+                sums.resize(group.dim, 0);
+                // SAFETY: a validated geometry has all its rows inside the page, which is writable.
+                unsafe { (turn.back)(scales, codes, at, group.rows(), &mut sums) };
+                continue;
+            }
             let kernels = if scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
                 kernels
             } else if scales.iter().all(|scale| scale::is_possible(*scale)) {
@@ -150,9 +173,7 @@ impl Spans {
             } else {
                 return Err(BadScale);
             };
-            let at = page.wrapping_add(group.page_at);
-            // SAFETY: a validated geometry has all its rows inside the page, which is writable; `stream`
-            // was chosen for rows of whole cache lines.
+            // SAFETY: as above; `stream` was chosen for rows of whole cache lines.
             unsafe { (kernels.decode)(scales, codes, at, group.rows(), self.stream) };
         }
         if self.stream {
@@ -190,9 +211,15 @@ struct Group {
     tokens: usize,
     stride: usize,
     dim: usize,
+    is_key: bool,
 }
 
 impl Group {
+    /// Whether its vectors are turned before they are coded. A turn of one element is none.
+    fn is_turned(&self, codec: Codec) -> bool {
+        codec == Codec::Int8Had && self.is_key && turn::block_of(self.dim) > 1
+    }
+
     /// Where its scales and codes lie.
     fn payload(&self) -> Range<usize> {
         self.payload_at..self.payload_at + self.tokens * (SCALE_BYTES + self.dim)
@@ -220,6 +247,7 @@ fn groups_from(geometry: &Geometry, payload_at: usize) -> impl Iterator<Item = G
             tokens: head.tokens,
             stride: head.token_stride,
             dim: head.vector_bytes / element_bytes,
+            is_key: head.is_key,
         };
         *end = group.payload().end;
         Some(group)

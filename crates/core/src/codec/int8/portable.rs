@@ -90,8 +90,12 @@ fn code_of(quotient: f32) -> u8 {
     code
 }
 
+/// The bits of an element.
+///
+/// # Safety
+/// It is readable.
 #[inline]
-unsafe fn load<const D: u8>(row: *const u8, index: usize) -> u32 {
+pub unsafe fn load<const D: u8>(row: *const u8, index: usize) -> u32 {
     let at = row.wrapping_add(index * element_bytes(D));
     if element_bytes(D) == 4 {
         // SAFETY: the caller's element is readable; no alignment is asked for.
@@ -102,8 +106,12 @@ unsafe fn load<const D: u8>(row: *const u8, index: usize) -> u32 {
     }
 }
 
+/// Writes an element.
+///
+/// # Safety
+/// It is writable.
 #[inline]
-unsafe fn store<const D: u8>(row: *mut u8, index: usize, bits: u32) {
+pub unsafe fn store<const D: u8>(row: *mut u8, index: usize, bits: u32) {
     let at = row.wrapping_add(index * element_bytes(D));
     let bytes @ [low, high, ..] = bits.to_le_bytes();
     if element_bytes(D) == 4 {

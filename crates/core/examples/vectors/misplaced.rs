@@ -1,0 +1,49 @@
+//! Owns the records of a codec where none of it may be.
+
+use tierkv_core::record::{CLASS_SSM, HEADER_BYTES, Header, Refusal};
+
+use super::cases::{Golden, Refused, record_of, refuse};
+
+/// Records of codec 2 where none may be.
+pub fn misplaced(int8: &Golden, opaque: &Golden) -> Vec<Refused> {
+    let edited = |name: &str, refusal, golden: &Golden, edit: &dyn Fn(&mut Header)| {
+        let mut header = Header { codec: 2, fidelity: 2, ..golden.header.clone() };
+        edit(&mut header);
+        refuse(name, refusal, record_of(&header, &golden.record[HEADER_BYTES..]))
+    };
+    vec![
+        edited("int8-exact", Refusal::Fidelity, int8, &|header| header.fidelity = 0),
+        edited("int8-other-fidelity", Refusal::Fidelity, int8, &|header| header.fidelity = 3),
+        edited("int8-state", Refusal::Geometry, int8, &|header| header.record_class = CLASS_SSM),
+        edited("int8-opaque", Refusal::Geometry, opaque, &|_| ()),
+        edited("int8-as-long-as-raw", Refusal::Geometry, int8, &|header| {
+            header.payload_bytes = header.source_bytes;
+        }),
+        edited("int8-said-to-be-raw", Refusal::Geometry, int8, &|header| header.codec = 0),
+    ]
+}
+
+/// Records of codecs 1 and 3 where none may be.
+pub fn unlikely(int8: &Golden, lossless: &Golden) -> Vec<Refused> {
+    let edited = |name: &str, refusal, golden: &Golden, edit: &dyn Fn(&mut Header)| {
+        let mut header = golden.header.clone();
+        edit(&mut header);
+        refuse(name, refusal, record_of(&header, &golden.record[HEADER_BYTES..]))
+    };
+    vec![
+        edited("int8-said-to-be-turned", Refusal::Fidelity, int8, &|header| header.codec = 3),
+        edited("turned-exact", Refusal::Fidelity, int8, &|header| {
+            (header.codec, header.fidelity) = (3, 0);
+        }),
+        edited("lossless-of-a-lossy-namespace", Refusal::Fidelity, lossless, &|header| {
+            header.fidelity = 2;
+        }),
+        edited("lossless-fp16", Refusal::Geometry, lossless, &|header| header.dtype = 2),
+        edited("lossless-as-long-as-raw", Refusal::Geometry, lossless, &|header| {
+            header.payload_bytes = header.source_bytes;
+        }),
+        edited("lossless-without-bytes", Refusal::Geometry, lossless, &|header| {
+            header.payload_bytes = 0;
+        }),
+    ]
+}
