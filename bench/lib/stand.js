@@ -133,7 +133,7 @@ export class Stand {
     const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\n`;
     const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
     return this.#config(
-      [cluster, sidecar, `[turbo_quant]\nenabled = ${int8}\n`, restore].join("\n"),
+      [cluster, sidecar, `[codec]\nkv = "${int8 ? "int8" : "raw"}"\n`, restore].join("\n"),
     );
   }
 

@@ -91,7 +91,7 @@ export async function benchVault(
   const { lanes } = config.sidecar;
   const security = securityFor(config, target, logger);
   const client = new VaultClient({ address, name: classes[0], logger, lanes, security });
-  const { byClass, fidelity, kvName } = chooseCodecs(config.turboQuant);
+  const { byClass, fidelity, kvName } = chooseCodecs(config);
   const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };
   let set: BenchSet | null = null;

@@ -32,8 +32,16 @@ export interface ClusterConfig {
 /** The form in which recurrent states are stored. */
 export type StateForm = "raw" | "bf16" | "int8";
 
+/** How attention KV is stored; `auto` follows `[turbo_quant] enabled`. */
+export type KvCodec = "auto" | "raw" | "lossless" | "int8" | "int8-had";
+
+export interface CodecConfig {
+  readonly kv: KvCodec;
+}
+
 export interface TurboQuantConfig {
-  readonly enabled: boolean;
+  /** null: as `[codec] kv` says. */
+  readonly enabled: boolean | null;
   /** Checked against the engine's head dim; null: the engine's is taken. */
   readonly kvDim: number | null;
   readonly states: StateForm;
@@ -179,6 +187,7 @@ export interface Config {
   readonly path: string | null;
   readonly cluster: ClusterConfig;
   readonly turboQuant: TurboQuantConfig;
+  readonly codec: CodecConfig;
   readonly vault: VaultConfig;
   readonly sidecar: SidecarConfig;
   readonly restore: RestoreConfig;

@@ -22,6 +22,18 @@ const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
       }
     : null;
 
+const EXACT_CODECS: ReadonlySet<string> = new Set(["raw", "lossless"]);
+
+const codecIsOfItsKind: Rule = ({ codec: { kv }, turboQuant: { enabled } }) => {
+  if (kv === "auto" || enabled === null || EXACT_CODECS.has(kv) !== enabled) return null;
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["codec", "kv"],
+    reason: `[turbo_quant] enabled = ${enabled} asks for ${enabled ? "fewer bytes, nearly the same" : "exact blocks"}, and this codec is ${enabled ? "exact" : "not exact"}`,
+    fix: `remove [turbo_quant] enabled, or write kv = ${enabled ? '"int8-had" or "int8"' : '"raw" or "lossless"'}`,
+  };
+};
+
 /** Only what was written can conflict; durability has a default. */
 const diskHasAPlace: Rule = ({ vault: { dataDir, diskBytes, diskTtlS } }) => {
   if (dataDir !== null || (diskBytes === null && diskTtlS === null)) return null;
@@ -182,6 +194,7 @@ const twoCopiesHaveTwoPlaces: Rule = ({ cluster: { redundancy, kvCold, ssmCold }
 const RULES: readonly Rule[] = [
   twoCopiesHaveTwoPlaces,
   stallIsWithinWait,
+  codecIsOfItsKind,
   diskHasAPlace,
   scrapedHere("vault"),
   scrapedHere("sidecar"),

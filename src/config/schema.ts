@@ -101,9 +101,9 @@ export const SCHEMA: Schema = {
     fields: {
       enabled: {
         kind: boolean,
-        doc: "Store attention KV as INT8, one scale per head vector: about half the bytes of bf16, and nearly the same values; `tierkv fidelity` says how near with your model. `false` stores it, and recurrent state, exactly as the engine holds it. The two never share blocks.",
-        fallback: () => true,
-        fallbackText: "`true`",
+        doc: "`true`: attention KV takes about half the bytes of bf16 and comes back nearly the same; `tierkv fidelity` says how near with your model. `false`: it, and recurrent state, come back bit for bit. The two never share blocks. `[codec] kv` says which codec of the two kinds; a contradiction is refused.",
+        fallback: () => null,
+        fallbackText: "`true`, unless `[codec] kv` is exact",
         example: "true",
         isShown: true,
       },
@@ -116,10 +116,22 @@ export const SCHEMA: Schema = {
       },
       states: {
         kind: choice(["raw", "bf16", "int8"]),
-        doc: "How the recurrent states of hybrid models are stored, where `enabled` is true. `raw`: exactly. `bf16`: float32 states in half the bytes, about 55 dB of signal to noise. `int8`: float32 states in about a quarter, 16-bit ones in half of the bytes, one scale per vector, 41 to 44 dB. An error in a state is carried on to every later token. The engine reads this key; engines of different forms never share blocks.",
+        doc: "How the recurrent states of hybrid models are stored, where `enabled` is not `false`. `raw`: exactly. `bf16`: float32 states in half the bytes, about 55 dB of signal to noise. `int8`: float32 states in about a quarter, 16-bit ones in half of the bytes, one scale per vector, 41 to 44 dB. An error in a state is carried on to every later token. The engine reads this key; engines of different forms never share blocks.",
         fallback: () => "raw",
         fallbackText: '`"raw"`',
         example: '"bf16"',
+      },
+    },
+  },
+  codec: {
+    doc: "The codec of attention KV, for who wants another than `[turbo_quant] enabled` gives.",
+    fields: {
+      kv: {
+        kind: choice(["auto", "raw", "lossless", "int8", "int8-had"]),
+        doc: "`raw`: as the engine holds it. `lossless`: bit for bit, too, in about 0.7 of the bytes where the engine computes in bfloat16, for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: the same after a Hadamard turn of K, which spreads the outlier channels that large models have. `auto`: `int8-had`, or `raw` with `[turbo_quant] enabled = false`. Engines share blocks where both are exact, or both have the same lossy codec.",
+        fallback: () => "auto",
+        fallbackText: '`"auto"`',
+        example: '"int8-had"',
       },
     },
   },

@@ -190,7 +190,7 @@ function startIdleWork(
     isMember: (client) => common.seats.isMember(client),
     stores,
     pool,
-    codecs: chooseCodecs(config.turboQuant),
+    codecs: chooseCodecs(config),
     copies: () => server.copies(),
     isIdle: () => common.way.isFree && saver.queuedBlocks === 0,
     counters,
@@ -233,7 +233,7 @@ function newSaver(
     pool,
     pools,
     stores,
-    codecs: chooseCodecs(config.turboQuant),
+    codecs: chooseCodecs(config),
     fates,
     quarantine,
     counters,
@@ -258,7 +258,7 @@ function newServer(
       t: "welcome",
       protocol: LOCAL_PROTOCOL,
       sidecar: coreInfo().version,
-      fidelity: chooseCodecs(config.turboQuant).fidelity,
+      fidelity: chooseCodecs(config).fidelity,
       wait_ms: waitMs,
       stall_ms: stallMs,
       verify_every: VERIFY_EVERY[verify],
@@ -280,13 +280,13 @@ function freeBytes(arenaDir: string | null): number {
 
 function engineOptions(options: SidecarOptions, common: Common, saver: Saver): EngineOptions {
   const { config, counters, logger } = options;
-  const { enabled, kvDim } = config.turboQuant;
+  const codecs = chooseCodecs(config);
   return {
     arenaBytesMax: config.sidecar.arenaBytes,
     arenaDir: config.sidecar.arenaDir,
     freeBytes: () => freeBytes(config.sidecar.arenaDir),
-    kvDim: enabled ? kvDim : null,
-    fidelity: chooseCodecs(config.turboQuant).fidelity,
+    kvDim: codecs.isLossy ? config.turboQuant.kvDim : null,
+    fidelity: codecs.fidelity,
     waitMs: config.restore.waitMs,
     stallMs: config.restore.stallMs,
     vaults: common.seats.clients,

@@ -89,7 +89,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
       kv: describeVaults(vaults.kv, pools.kv, watch),
       ssm: describeVaults(vaults.ssm, pools.ssm, watch),
     },
-    kvCodec: chooseCodecs(config.turboQuant).kvName,
+    kvCodec: chooseCodecs(config).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
     counters: { ...counters.snapshot(), records_unopened: recordKeysStatus().unopened },
     times: counters.times(),

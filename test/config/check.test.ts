@@ -92,7 +92,8 @@ test("an empty file means the defaults, each key of the schema among them", () =
   const config = accept("");
   expect(config).toMatchObject({
     cluster: { role: "inference", kvCold: [], ssmCold: [] },
-    turboQuant: { enabled: true, kvDim: null, states: "raw" },
+    turboQuant: { enabled: null, kvDim: null, states: "raw" },
+    codec: { kv: "auto" },
     vault: { maxBytes: null },
     sidecar: {
       arenaBytes: 4 * 1024 ** 3,

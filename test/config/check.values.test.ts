@@ -31,6 +31,20 @@ testRefusals({
     '"fe80::1"',
     'write kv_cold = "[fe80::1]:50051"',
   ),
+  "an exact codec where fewer bytes are asked for": bad(
+    'turbo_quant = true\n[codec]\nkv = "lossless"',
+    3,
+    "CONFIG_CONFLICT",
+    "[turbo_quant] enabled = true",
+    'write kv = "int8-had" or "int8"',
+  ),
+  "a lossy codec where exact blocks are asked for": bad(
+    '[turbo_quant]\nenabled = false\n[codec]\nkv = "int8"',
+    4,
+    "CONFIG_CONFLICT",
+    "[turbo_quant] enabled = false",
+    'write kv = "raw" or "lossless"',
+  ),
   "an address with a scheme": bad(
     '[cluster]\nkv_cold = "http://vault:50051/x"',
     2,

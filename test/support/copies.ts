@@ -46,7 +46,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
     isMember: () => true,
     stores: { kv: [new StoreQueue({ client, link: links.kv[0]!, ...common })], ssm: [] },
     pool: pool as unknown as EncodePool,
-    codecs: chooseCodecs({ enabled: false }),
+    codecs: chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
     copies: () => {
       looks += 1;
       return [

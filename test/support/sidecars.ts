@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { RecordClass } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
-import type { Config } from "../../src/config/config.ts";
+import type { Config, KvCodec } from "../../src/config/config.ts";
 import { CANARY_INTERVAL_MS, LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
@@ -37,6 +37,8 @@ export interface TestSidecarOptions {
   redundancy?: "none" | "copies:2";
   /** Whether attention KV is stored as INT8; what most tests compare is bytes, so it is off. */
   int8?: boolean;
+  /** Instead of `int8`. */
+  kv?: KvCodec;
   kvDim?: number | null;
   logger?: Logger;
   members?: MemberSource;
@@ -66,7 +68,8 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       token: null,
       insecureLan: false,
     },
-    turboQuant: { enabled: options.int8 ?? kvDim !== null, kvDim, states: "raw" },
+    turboQuant: { enabled: null, kvDim, states: "raw" },
+    codec: { kv: options.kv ?? ((options.int8 ?? kvDim !== null) ? "int8" : "raw") },
     vault: {
       listen,
       maxBytes: 64 * MIB,

@@ -16,6 +16,7 @@ import {
   travelS,
 } from "../../plan/weight.ts";
 import type { EngineStatus } from "../../sidecar/engine/engine-status.ts";
+import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
 import type { Call, Registrar } from "../call.ts";
 import { countOf, forecastTrace, linksOf, sizeOf } from "../plan-inputs.ts";
@@ -90,7 +91,7 @@ async function plan(call: Call<PlanFlags>): Promise<number> {
   const status = isRunning ? await ask(options.socket ?? config.sidecar.socket) : null;
   const weighers =
     status === null
-      ? [ofModel(shapeOf(options, config.turboQuant.enabled), linear)]
+      ? [ofModel(shapeOf(options, chooseCodecs(config).isLossy), linear)]
       : status.engines.flatMap((engine) => ofEngine(engine, linear));
   const models: Planned[] = [];
   for (const weigher of weighers) models.push(await planFor(call, weigher, links));

@@ -1,14 +1,18 @@
 // Owns which codec a class of records is encoded with, and the fidelity that the choice gives a namespace.
 import type { RecordClass } from "../../block.ts";
-import type { TurboQuantConfig } from "../../config/config.ts";
-
-/** Codec ids of the record header, docs/protocol.md section 1. */
-const CODEC_RAW = 0;
-const CODEC_INT8 = 2;
+import type { CodecConfig, KvCodec, TurboQuantConfig } from "../../config/config.ts";
 
 /** As `tierkv status` shows it. */
-export type CodecName = "raw" | "int8";
-/** Fidelity of records that decode to the very bytes of the engine. */
+export type CodecName = Exclude<KvCodec, "auto">;
+
+/** Codec ids of the record header, docs/protocol.md section 1. */
+const CODEC_IDS: Readonly<Record<CodecName, number>> = {
+  raw: 0,
+  lossless: 1,
+  int8: 2,
+  "int8-had": 3,
+};
+/** Of namespaces whose records decode to the very bytes of the engine, whichever codec made them. */
 const FIDELITY_EXACT = 0;
 
 export interface Codecs {
@@ -17,11 +21,32 @@ export interface Codecs {
   readonly fidelity: number;
   /** How attention KV is stored. */
   readonly kvName: CodecName;
+  /** Whether attention KV comes back as other bytes. */
+  readonly isLossy: boolean;
+  /** Whether the length of a record is known only once it is made: no draft of it can be sent. */
+  readonly isVariable: Readonly<Record<RecordClass, boolean>>;
+}
+
+interface Choice {
+  codec: CodecConfig;
+  turboQuant: Pick<TurboQuantConfig, "enabled">;
 }
 
 /** Recurrent state is raw here: where it is to take another form, the engine's pages have it already (`states`). */
-export function chooseCodecs({ enabled }: Pick<TurboQuantConfig, "enabled">): Codecs {
-  return enabled
-    ? { byClass: { kv: CODEC_INT8, ssm: CODEC_RAW }, fidelity: CODEC_INT8, kvName: "int8" }
-    : { byClass: { kv: CODEC_RAW, ssm: CODEC_RAW }, fidelity: FIDELITY_EXACT, kvName: "raw" };
+export function chooseCodecs({ codec, turboQuant }: Choice): Codecs {
+  const kvName = codec.kv === "auto" ? automatic(turboQuant.enabled ?? true) : codec.kv;
+  const id = CODEC_IDS[kvName];
+  const isLossy = kvName === "int8" || kvName === "int8-had";
+  return {
+    byClass: { kv: id, ssm: CODEC_IDS.raw },
+    fidelity: isLossy ? id : FIDELITY_EXACT,
+    kvName,
+    isLossy,
+    isVariable: { kv: kvName === "lossless", ssm: false },
+  };
+}
+
+/** Decision 0078: the turn is never worse, and its time is less than what the smallest link needs. */
+function automatic(isLossy: boolean): CodecName {
+  return isLossy ? "int8-had" : "raw";
 }

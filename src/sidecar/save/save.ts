@@ -287,10 +287,11 @@ export class Saver {
   #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const { source, store } = lane;
-    // A record that is sent twice is made once.
-    const { isDouble } = this.#options.pools[source.recordClass];
-    const isDraft = !isDouble && store.hasRoom && !this.#drafting.has(store);
-    if (!isDouble && !isDraft && !this.#mayEncode(lane)) return;
+    // A record that is sent twice is made once, and one of varying length is made before it is sent.
+    const { pools, codecs } = this.#options;
+    const isMadeAhead = pools[source.recordClass].isDouble || codecs.isVariable[source.recordClass];
+    const isDraft = !isMadeAhead && store.hasRoom && !this.#drafting.has(store);
+    if (!isMadeAhead && !isDraft && !this.#mayEncode(lane)) return;
     lane.isBusy = true;
     if (isDraft) this.#drafting.add(store);
     if (this.#lanes.delete(lane)) this.#lanes.add(lane);

@@ -164,6 +164,7 @@ class Cluster:
         when: str = "always",
         with_proxy: bool = False,
         int8: bool = False,
+        kv: str | None = None,
         states: str = "raw",
         verify: str = "off",
         lanes: int = 4,
@@ -186,11 +187,13 @@ class Cluster:
             f'[cluster]\nrole = "ssm_cold"\n[vault]\ninsecure_lan = true\n'
             f'listen = "{ssm_address}"\nmax_bytes = "{vault_bytes}"\n'
         )
+        codec = kv or ("int8" if int8 else "raw")
         ssm = f'ssm_cold = "{ssm_address}"\n' if with_ssm else ""
         self.config_path = folder / "tierkv.toml"
         self.config_path.write_text(
             f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n{ssm}'
-            f'[turbo_quant]\nenabled = {str(int8).lower()}\nstates = "{states}"\n'
+            f'[turbo_quant]\nenabled = {str(codec.startswith("int8")).lower()}\nstates = "{states}"\n'
+            f'[codec]\nkv = "{codec}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             # What a vault holds and fetches is counted by the tests: nothing of the sidecar's own among it.
             f"lanes = {lanes}\ncanary_s = 0\n"

@@ -1,5 +1,7 @@
-// Owns the proof that the configured codec is what reaches the vault: attention as INT8, state and what has no codes as they are.
+// Owns the proof that the configured codec is what reaches the vault: attention as INT8, turned or not, or in less without loss; state and what has no codes as they are.
 import { expect, test } from "vitest";
+import type { KvCodec } from "../../../src/config/config.ts";
+import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { openStack } from "../../support/sidecars.ts";
@@ -10,6 +12,8 @@ const HEADER = 192;
 const DIM = 32;
 const VECTORS = 2 * 2 * 16 * 2;
 const PAGE = VECTORS * DIM * 2;
+/** For each head of K and V in each layer: the first exponent, and 177 bytes for 128 elements. */
+const LOSSLESS = 2 * 2 * 2 * (1 + ((16 * DIM) / 128) * 177);
 const INT8_RECORD = HEADER + VECTORS * (2 + DIM);
 
 /** Clears the exponent's highest bit of every bf16: no inf, no NaN, nothing above 2. */
@@ -27,25 +31,73 @@ function vectors(page: Buffer): Float32Array[] {
   );
 }
 
-test("attention goes and comes back as INT8, each element within a step of its vector's scale", async () => {
-  const scene = await openScene({ int8: true });
+test.each<[enabled: boolean | null, kv: KvCodec, name: string, id: number, fidelity: number]>([
+  [null, "auto", "int8-had", 3, 3],
+  [true, "auto", "int8-had", 3, 3],
+  [false, "auto", "raw", 0, 0],
+  [null, "raw", "raw", 0, 0],
+  [null, "lossless", "lossless", 1, 0],
+  [false, "lossless", "lossless", 1, 0],
+  [true, "int8", "int8", 2, 2],
+  [null, "int8-had", "int8-had", 3, 3],
+])("enabled = %s with kv = %s is %s", (enabled, kv, kvName, id, fidelity) => {
+  const chosen = chooseCodecs({ codec: { kv }, turboQuant: { enabled } });
+  expect(chosen).toMatchObject({ kvName, fidelity, byClass: { kv: id, ssm: 0 } });
+});
+
+/** Powers of the elements of a vector, and of what is wrong with them. */
+function squares(values: Iterable<number>): number {
+  return [...values].reduce((sum, value) => sum + value ** 2, 0);
+}
+
+test.each(["int8", "int8-had"] as const)(
+  "attention goes and comes back as %s, each vector within its bound",
+  async (kv) => {
+    const scene = await openScene({ kv });
+    const { engine, sidecar } = scene;
+    const blocks = makeBlocks(kv, 3, PAGE);
+    for (const { pages } of blocks) pages.forEach(makeFinite);
+    await saveAll(scene, blocks);
+    expect(sidecar.counters.get("bytes_sent")).toBe(3 * INT8_RECORD);
+    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    expect(view.reason).toBe("complete");
+    for (const [index, block] of blocks.entries()) {
+      expect(engine.holds(view, index, block)).toBe(false);
+      const slot = view.placed.get(0)![index]!;
+      const restored = vectors(engine.workers[0]!.readSlot(slot, PAGE));
+      for (const [at, original] of vectors(block.pages[0]!).entries()) {
+        const errors = original.map((x, i) => x - restored[at]![i]!);
+        const step = (Math.max(...original.map(Math.abs)) / 127) * (1 + 2 ** -8) * (1 + 2 ** -14);
+        // A turn spreads errors over the vector; it changes no sum of squares.
+        if (kv === "int8") expect(Math.max(...errors.map(Math.abs))).toBeLessThanOrEqual(step);
+        expect(squares(errors)).toBeLessThanOrEqual(DIM * step ** 2);
+      }
+    }
+    engine.release(view.plan);
+    await expectNoLeak(scene);
+  },
+);
+
+/** Leaves two exponents to every bf16. */
+function makeCalm(page: Buffer): void {
+  for (let at = 1; at < page.length; at += 2) page[at] = (page[at]! & 0x80) | 0x3f;
+}
+
+test("lossless blocks take fewer bytes and come back bit for bit, noise as it is", async () => {
+  const scene = await openScene({ kv: "lossless" });
   const { engine, sidecar } = scene;
-  const blocks = makeBlocks("int8", 3, PAGE);
-  for (const { pages } of blocks) pages.forEach(makeFinite);
+  const blocks = makeBlocks("lossless", 4, PAGE);
+  for (const { pages } of blocks.slice(1)) pages.forEach(makeCalm);
+  const names = ["bytes_sent", "blocks_encoded_ahead"] as const;
+  const before = names.map((name) => sidecar.counters.get(name));
   await saveAll(scene, blocks);
-  expect(sidecar.counters.get("bytes_sent")).toBe(3 * INT8_RECORD);
+  const [sent, ahead] = names.map((name, at) => sidecar.counters.get(name) - before[at]!);
+  expect(sent).toBe(4 * HEADER + PAGE + 3 * LOSSLESS);
+  expect(ahead, "none as a draft").toBe(4);
   const view = await engine.done(engine.prefetch(hashesOf(blocks)));
   expect(view.reason).toBe("complete");
   for (const [index, block] of blocks.entries()) {
-    expect(engine.holds(view, index, block)).toBe(false);
-    const slot = view.placed.get(0)![index]!;
-    const restored = vectors(engine.workers[0]!.readSlot(slot, PAGE));
-    for (const [at, original] of vectors(block.pages[0]!).entries()) {
-      const absmax = Math.max(...original.map(Math.abs));
-      const step = (absmax / 127) * (1 + 2 ** -8) * (1 + 2 ** -14);
-      const error = Math.max(...original.map((x, i) => Math.abs(x - restored[at]![i]!)));
-      expect(error).toBeLessThanOrEqual(step);
-    }
+    expect(engine.holds(view, index, block)).toBe(true);
   }
   engine.release(view.plan);
   await expectNoLeak(scene);

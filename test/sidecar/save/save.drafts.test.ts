@@ -121,7 +121,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
     pool,
     pools: openPools({ kv: [], ssm: [] }),
     stores: { kv: [store], ssm: [] },
-    codecs: chooseCodecs({ enabled: false }),
+    codecs: chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
   };
   const counters = newSidecarCounters();
   const saver = new Saver({

@@ -186,7 +186,7 @@ describe("drops", () => {
     } as unknown as StoreQueue;
     const stores = { kv: [store], ssm: [] };
     const pools = openPools({ kv: [], ssm: [] });
-    const codecs = chooseCodecs({ enabled: false });
+    const codecs = chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } });
     const fates = new Fates();
     const quarantine = new Quarantine();
     const saver = new Saver({ pool, pools, stores, codecs, fates, quarantine, counters, logger });
