@@ -1,7 +1,7 @@
-"""Owns the comparison of codecs for K and V on the trained model: what each would cost, before any is built.
+"""Owns the comparison of codecs for K and V on the trained model: what each costs, and what others would.
 
 K and V of prompts are coded and decoded, and the probabilities of the text's continuation compared with those
-without.
+without. Codecs that tierKV has are its own, by way of crates/core/examples/through_codec.rs.
 `.venv/bin/python bench/fidelity/ladder.py` prints the table of docs/fidelity.md.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
-MODEL = Path(__file__).resolve().parent / "model"
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "bench" / "fidelity" / "model"
 DIM, CONTEXT, CONTINUED, TURNS = 64, 192, 64, 11
+#: Tokens of a block, and ids of dtypes (docs/protocol.md, section 1).
+BLOCK, BF16, FLOAT32 = 16, 1, 3
 #: Channels whose K is made larger, with their partners of the rotation, and how much; Q is made smaller by as much.
 OUTLIERS, OUTLIER_SCALE = (5, 5 + DIM // 2, 19, 19 + DIM // 2), 16.0
 #: Best levels for a normal distribution in 4 bits (Max 1960), the positive half.
@@ -28,6 +32,86 @@ LEVELS = (0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733)
 GROUP = 32
 
 Codec = Callable[[torch.Tensor], torch.Tensor]
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Stored:
+    """A codec of tierKV's: blocks of K and V go through the core and come back."""
+
+    def __init__(self, codec: int, dtype: int = FLOAT32) -> None:
+        self._codec, self._dtype = codec, dtype
+        self._pipe: subprocess.Popen[bytes] | None = None
+        self.elements = self.payload_bytes = 0
+
+    def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
+        both = torch.stack([k, v]).squeeze(1)
+        blocks = both.unflatten(2, (-1, BLOCK)).permute(2, 0, 1, 3, 4)
+        back = torch.stack([self._through(block.contiguous()) for block in blocks])
+        k, v = back.permute(1, 2, 0, 3, 4).flatten(2, 3).unsqueeze(1)
+        return k, v
+
+    def _through(self, block: torch.Tensor) -> torch.Tensor:
+        stored = block.bfloat16() if self._dtype == BF16 else block
+        page = stored.view(torch.uint8).numpy().tobytes()
+        pipe = self._pipe or self._open(block.shape[1])
+        assert pipe.stdin is not None and pipe.stdout is not None
+        pipe.stdin.write(page)
+        pipe.stdin.flush()
+        self.payload_bytes += int.from_bytes(pipe.stdout.read(8), "little")
+        self.elements += block.numel()
+        back = torch.frombuffer(bytearray(pipe.stdout.read(len(page))), dtype=stored.dtype)
+        return back.view(block.shape).float()
+
+    def _open(self, heads: int) -> subprocess.Popen[bytes]:
+        program = ROOT / "crates" / "target" / "debug" / "examples" / "through_codec"
+        numbers = [str(number) for number in (self._codec, self._dtype, BLOCK, heads, DIM)]
+        self._pipe = subprocess.Popen(
+            [program, *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self._pipe
+
+    def close(self) -> None:
+        if self._pipe is not None and self._pipe.stdin is not None:
+            self._pipe.stdin.close()
+            self._pipe.wait()
+
+
+class Tried:
+    """A codec that tierKV does not have, of `bits` a number."""
+
+    def __init__(self, k: Codec, v: Codec, bits: float) -> None:
+        self._k, self._v, self._bits = k, v, bits
+        self.elements = 0
+
+    @property
+    def payload_bytes(self) -> float:
+        return self.elements * self._bits / 8
+
+    def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
+        self.elements += k.numel() + v.numel()
+        return self._k(k), self._v(v)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class Outliers:
+    """As if the model had channels of large K: the same function with other numbers. Synthetic."""
+
+    def __init__(self, code: Stored) -> None:
+        self._code = code
+        self._scale = torch.ones(DIM)
+        self._scale[list(OUTLIERS)] = OUTLIER_SCALE
+
+    elements = property(lambda self: self._code.elements)
+    payload_bytes = property(lambda self: self._code.payload_bytes)
+
+    def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
+        k, v = self._code(k * self._scale, v)
+        return k / self._scale, v
+
+    def close(self) -> None:
+        self._code.close()
 
 
 def scaled(bits: int, group: int = DIM) -> Codec:
@@ -65,24 +149,22 @@ def turned(code: Codec) -> Codec:
     return lambda x: code(x @ TURN) @ TURN
 
 
-def with_outliers(code: Codec) -> Codec:
-    """As if the model had channels of large K: the same function with other numbers. Synthetic."""
-    scale = torch.ones(DIM)
-    scale[list(OUTLIERS)] = OUTLIER_SCALE
-    return lambda x: code(x * scale) / scale
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    return x.bfloat16().float()
 
 
-#: Name, codec of K, codec of V, bits a number.
 INT8, INT4 = scaled(8), scaled(4, GROUP)
-LADDER: list[tuple[str, Codec, Codec, float]] = [
-    ("bf16", lambda x: x.bfloat16().float(), lambda x: x.bfloat16().float(), 16),
-    ("int8", INT8, INT8, 8 + 16 / DIM),
-    ("int8-had", turned(INT8), INT8, 8 + 16 / DIM),
-    ("k8v4", INT8, INT4, (8 + 16 / DIM + 4 + 16 / GROUP) / 2),
-    ("int4", INT4, INT4, 4 + 16 / GROUP),
-    ("int4-had", turned(lloyd_max), turned(lloyd_max), 4 + 16 / DIM),
-    ("int8, outliers", with_outliers(INT8), INT8, 8 + 16 / DIM),
-    ("int8-had, outliers", with_outliers(turned(INT8)), INT8, 8 + 16 / DIM),
+LADDER: list[tuple[str, Stored | Tried | Outliers]] = [
+    ("bf16", Tried(rounded, rounded, 16)),
+    ("lossless", Stored(1, BF16)),
+    ("int8", Stored(2)),
+    ("int8-had", Stored(3)),
+    ("k8v4", Tried(INT8, INT4, (8 + 16 / DIM + 4 + 16 / GROUP) / 2)),
+    ("int4", Tried(INT4, INT4, 4 + 16 / GROUP)),
+    ("int4-had", Tried(turned(lloyd_max), turned(lloyd_max), 4 + 16 / DIM)),
+    ("lossless, outliers", Outliers(Stored(1, BF16))),
+    ("int8, outliers", Outliers(Stored(2))),
+    ("int8-had, outliers", Outliers(Stored(3))),
 ]
 
 
@@ -138,14 +220,16 @@ def measure(model: torch.nn.Module, prompts: list[torch.Tensor]) -> tuple[list[R
     for prompt in prompts:
         context, rest, text = prompt[:CONTEXT], prompt[CONTEXT:-1], prompt[CONTEXT + 1 :]
         exact = go_on(model, context, rest, leave)
-        for row, (_, code_k, code_v, _) in zip(rows, LADDER, strict=True):
+        for row, (_, codec) in zip(rows, LADDER, strict=True):
 
             def code(
-                cache: DynamicCache, row: Row = row, k: Codec = code_k, v: Codec = code_v
+                cache: DynamicCache,
+                row: Row = row,
+                through: Callable[[torch.Tensor, torch.Tensor], Pair] = codec,
             ) -> None:
                 for layer in cache.layers:
                     before = layer.keys, layer.values
-                    layer.keys, layer.values = k(layer.keys), v(layer.values)
+                    layer.keys, layer.values = through(*before)
                     row.add_values("k", before[0], layer.keys)
                     row.add_values("v", before[1], layer.values)
                     for values in before if row is rows[0] else ():
@@ -158,8 +242,8 @@ def measure(model: torch.nn.Module, prompts: list[torch.Tensor]) -> tuple[list[R
 
 
 @torch.no_grad()
-def drift(model: torch.nn.Module, texts: list[torch.Tensor]) -> list[float]:
-    """Mean divergence of each turn, computed on what INT8 left of all before it, and then coded itself."""
+def drift(model: torch.nn.Module, texts: list[torch.Tensor], codec: Stored) -> list[float]:
+    """Mean divergence of each turn, computed on what the codec left of all before it, and then coded itself."""
     sums = [0.0] * TURNS
     for text in texts:
         exact, lossy = DynamicCache(), DynamicCache()
@@ -170,7 +254,8 @@ def drift(model: torch.nn.Module, texts: list[torch.Tensor]) -> list[float]:
             )
             sums[turn] += float((ours.exp() * (ours - theirs)).sum(-1).mean()) / len(texts)
             for layer in lossy.layers:
-                layer.keys, layer.values = INT8(layer.keys), INT8(layer.values)
+                layer.keys, layer.values = codec(layer.keys, layer.values)
+    codec.close()
     return sums
 
 
@@ -196,19 +281,27 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=50)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    build = ["cargo", "build", "-p", "tierkv-core", "--example", "through_codec"]
+    subprocess.run(build, cwd=ROOT / "crates", check=True)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     rows, entropy = measure(model, held_out(options.prompts, CONTEXT + CONTINUED + 1))
     print(
         "| codec | smaller than bf16 | SNR of K, dB | of V | KLD mean | p99.9 | PPL change | top-1 |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for row, (name, _, _, bits) in zip(rows, LADDER, strict=True):
-        print("| " + " | ".join([name, f"{16 / bits:.2f}", *row.cells()]) + " |")
+    for row, (name, codec) in zip(rows, LADDER, strict=True):
+        smaller = 2 * codec.elements / codec.payload_bytes
+        print("| " + " | ".join([name, f"{smaller:.2f}", *row.cells()]) + " |")
+        codec.close()
     print(
         f"\nexponents: {entropy:.2f} bits; sign and fraction as they are: {16 / (8 + entropy):.2f} times smaller"
     )
-    turns = drift(model, held_out(options.prompts, TURNS * CONTINUED))
-    print("\nint8, KLD mean by turns restored: " + ", ".join(f"{turn:.1e}" for turn in turns))
+    texts = held_out(options.prompts, TURNS * CONTINUED)
+    for name, number in (("int8", 2), ("int8-had", 3)):
+        turns = drift(model, texts, Stored(number))
+        print(
+            f"\n{name}, KLD mean by turns restored: " + ", ".join(f"{turn:.1e}" for turn in turns)
+        )
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ _, WITH_VAULTS = launch_lines(ROOT / "README.md")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("codec", ["raw", "int8"])
+@pytest.mark.parametrize("codec", ["raw", "int8-had"])
 def test_the_command_measures_what_restored_blocks_change(
     codec: str, new_cluster: Callable[..., Cluster], record_property: Callable[[str, Any], None]
 ) -> None:
-    cluster = new_cluster(int8=codec == "int8")
+    cluster = new_cluster(kv=codec)
     line = [word.replace("/path/to/tierkv.toml", str(cluster.config_path)) for word in WITH_VAULTS]
     log = cluster.folder / "server.log"
     text = ROOT / "python-shim" / "tierkv" / "connectors" / "vllm" / "scheduler.py"
