@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,12 @@ class Spec:
     max_position: int = 4096
     window: int = 64
     """Tokens a sliding-window layer sees; families without such layers ignore it."""
+    global_every: int = 2
+    """Of those families: every n-th layer sees the whole prompt."""
+    state_keys: int = 0
+    state_values: int = 0
+    state_dim: int = 0
+    """Heads and width of recurrent layers; 0: as those of attention. Families without such layers ignore them."""
 
     @property
     def mlp(self) -> int:
@@ -165,26 +171,31 @@ def _as_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Writes one checkpoint and prints one JSON line: path, parameters, seconds."""
+    from lab.geometries import GEOMETRIES  # noqa: PLC0415  # it imports this file
+
     parser = argparse.ArgumentParser(
         prog="python -m lab.checkpoint",
         description="Writes a seeded random model that a real vLLM serves.",
         epilog="example: python -m lab.checkpoint --out /tmp/model --seed 1 --layers 12",
     )
     parser.add_argument("--out", required=True, type=Path, help="folder to write")
+    text = "a published model's KV; other options change it"
+    parser.add_argument("--geometry", choices=tuple(GEOMETRIES), help=text)
     for field in fields(Spec):
         choices = {"kind": KINDS, "dtype": tuple(DTYPES)}.get(field.name)
         parser.add_argument(
             f"--{field.name.replace('_', '-')}",
             type=str if choices else int,
             choices=choices,
-            default=field.default,
+            default=argparse.SUPPRESS,
             help=f"default {field.default}",
         )
     options = vars(parser.parse_args(argv))
     directory: Path = options.pop("out")
+    base = GEOMETRIES.get(options.pop("geometry"), Spec())
     started = time.monotonic()
     try:
-        parameters = write_checkpoint(directory, Spec(**options))
+        parameters = write_checkpoint(directory, replace(base, **options))
     except (ValueError, OSError) as error:
         sys.stderr.write(f"checkpoint not written to {directory}: {error}\n")
         return 1

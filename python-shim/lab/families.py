@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 #: Of Qwen3.5: every n-th layer is attention, the others keep a recurrent state.
 ATTENTION_EVERY = 4
 CONV_KERNEL = 4
-#: Of Gemma 3: every n-th layer sees the whole prompt.
-GLOBAL_EVERY = 2
 #: Of DeepSeek-V2: the latent vector of a token, and its part that carries the position.
 LATENT_DIM = 512
 ROPE_DIM = 64
@@ -61,19 +59,29 @@ def is_recurrent(layer: int) -> bool:
     return (layer + 1) % ATTENTION_EVERY != 0
 
 
+def _state(spec: Spec) -> tuple[int, int, int]:
+    """Key heads, value heads and width of a recurrent layer."""
+    return (
+        spec.state_keys or spec.kv_heads,
+        spec.state_values or spec.heads,
+        spec.state_dim or spec.head_dim,
+    )
+
+
 def _hybrid_layer(spec: Spec, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "input_layernorm", (spec.hidden,)
     if is_recurrent(layer):
-        keys, values = spec.kv_heads * spec.head_dim, spec.heads * spec.head_dim
-        yield "linear_attn.dt_bias", (spec.heads,)
-        yield "linear_attn.A_log", (spec.heads,)
+        key_heads, value_heads, dim = _state(spec)
+        keys, values = key_heads * dim, value_heads * dim
+        yield "linear_attn.dt_bias", (value_heads,)
+        yield "linear_attn.A_log", (value_heads,)
         yield "linear_attn.conv1d", (2 * keys + values, 1, CONV_KERNEL)
-        yield "linear_attn.norm", (spec.head_dim,)
+        yield "linear_attn.norm", (dim,)
         yield "linear_attn.out_proj", (spec.hidden, values)
         yield "linear_attn.in_proj_qkv", (2 * keys + values, spec.hidden)
         yield "linear_attn.in_proj_z", (values, spec.hidden)
-        yield "linear_attn.in_proj_b", (spec.heads, spec.hidden)
-        yield "linear_attn.in_proj_a", (spec.heads, spec.hidden)
+        yield "linear_attn.in_proj_b", (value_heads, spec.hidden)
+        yield "linear_attn.in_proj_a", (value_heads, spec.hidden)
     else:
         yield from _attention(spec, normed=True, gated=True)
     yield "post_attention_layernorm", (spec.hidden,)
@@ -82,12 +90,13 @@ def _hybrid_layer(spec: Spec, layer: int) -> Iterator[tuple[str, tuple[int, ...]
 
 def _hybrid_config(spec: Spec) -> dict[str, Any]:
     kinds = ("full_attention", "linear_attention")
+    key_heads, value_heads, dim = _state(spec)
     return {
         "layer_types": [kinds[is_recurrent(layer)] for layer in range(spec.layers)],
-        "linear_num_key_heads": spec.kv_heads,
-        "linear_num_value_heads": spec.heads,
-        "linear_key_head_dim": spec.head_dim,
-        "linear_value_head_dim": spec.head_dim,
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": value_heads,
+        "linear_key_head_dim": dim,
+        "linear_value_head_dim": dim,
         "linear_conv_kernel_dim": CONV_KERNEL,
         "rope_parameters": {
             "rope_type": "default",
@@ -109,7 +118,7 @@ def _window_layer(spec: Spec, _: int) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _window_config(spec: Spec) -> dict[str, Any]:
     kinds = ("sliding_attention", "full_attention")
     return {
-        "layer_types": [kinds[(n + 1) % GLOBAL_EVERY == 0] for n in range(spec.layers)],
+        "layer_types": [kinds[(n + 1) % spec.global_every == 0] for n in range(spec.layers)],
         "sliding_window": spec.window,
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": spec.head_dim,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import pytest
-from lab.checkpoint import DTYPES, KINDS, Spec, main, tensor_shapes, write_checkpoint
+from lab.checkpoint import DTYPES, KINDS, Spec, config, main, tensor_shapes, write_checkpoint
+from lab.geometries import GEOMETRIES
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
@@ -57,6 +59,41 @@ def test_the_dtypes_hold_the_same_numbers_rounded_to_nearest(tmp_path: Path) -> 
     assert exact.bfloat16().equal(rounded)  # type: ignore[attr-defined]
 
 
+#: Bytes of KV a token, and how many layers see the whole prompt, as the models' own configurations give them.
+PUBLISHED = {
+    "llama-3.1-8b": (131_072, 32),
+    "llama-3.1-70b": (327_680, 80),
+    "qwen3-30b-a3b-dense": (98_304, 48),
+    "gpt-oss-120b-as-gemma3": (73_728, 18),
+    "deepseek-v3": (70_272, 61),
+    "qwen3.5-9b": (32_768, 8),
+    "gemma-3-27b": (507_904, 10),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_a_named_geometry_keeps_what_the_published_model_keeps(name: str) -> None:
+    spec = GEOMETRIES[name]
+    made = config(spec)
+    kinds = made.get("layer_types", ["full_attention"] * spec.layers)
+    keeps = [kind for kind in kinds if kind != "linear_attention"]
+    each = 2 * spec.kv_heads * spec.head_dim
+    if "kv_lora_rank" in made:
+        each = made["kv_lora_rank"] + made["qk_rope_head_dim"]
+    assert (2 * each * len(keeps), kinds.count("full_attention")) == PUBLISHED[name]
+    # Thin: no more weights than a test can make in a second or two.
+    assert sum(prod(shape) for _, shape in tensor_shapes(spec)) < 80_000_000
+
+
+def test_recurrent_layers_have_heads_of_their_own() -> None:
+    spec = GEOMETRIES["qwen3.5-9b"]
+    shapes = dict(tensor_shapes(spec))
+    assert shapes["model.layers.0.linear_attn.A_log"] == (32,)
+    assert shapes["model.layers.0.linear_attn.conv1d.weight"] == ((2 * 16 + 32) * 128, 1, 4)
+    made = config(spec)
+    assert made["linear_num_value_heads"] * made["linear_value_head_dim"] ** 2 == 32 * 128 * 128
+
+
 def test_one_byte_of_text_is_one_token_and_every_id_decodes(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, SMALL)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -94,5 +131,8 @@ def test_the_command_writes_and_reports_one_line(
     report = json.loads(capsys.readouterr().out)
     assert report["path"] == str(tmp_path / "m")
     assert report["parameters"] > 0
+    assert main(["--out", str(tmp_path / "g"), "--geometry", "llama-3.1-8b"]) == 0
+    assert json.loads((tmp_path / "g" / "config.json").read_text())["num_hidden_layers"] == 32
+    capsys.readouterr()
     assert main(["--out", str(tmp_path / "n"), "--vocab", "10"]) == 1
     assert "vocab is 10" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from lab.checkpoint import Spec, write_checkpoint
+from lab.geometries import GEOMETRIES
 from safetensors.numpy import save_file
 
 if TYPE_CHECKING:
@@ -20,17 +21,8 @@ PLAIN = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, 
 #: Three layers with a recurrent state and one with attention.
 HYBRID = Spec(kind="qwen3_5", hidden=128, layers=4, heads=4, kv_heads=2, head_dim=64, vocab=512)
 
-#: What Llama-3.1-8B keeps of a token, 128 KiB (32 layers of 8 heads of 128 in bfloat16), with next to no compute.
-LLAMA_8B = Spec(
-    layers=32,
-    hidden=64,
-    heads=8,
-    kv_heads=8,
-    head_dim=128,
-    intermediate=128,
-    vocab=512,
-    max_position=32768,
-)
+#: What Llama-3.1-8B keeps of a token, 128 KiB, with next to no compute.
+LLAMA_8B = GEOMETRIES["llama-3.1-8b"]
 
 
 class Models:
