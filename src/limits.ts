@@ -192,10 +192,11 @@ export const DISK_BYTES_MAX: number = 65_536 * GIB;
 export const DISK_FREE_SHARE = 0.5;
 /** Time to live of records on disk, at most: ten years. */
 export const DISK_TTL_S_MAX = 315_360_000;
-/** Shared memory of one engine: least, most, and its ceiling by default; the real size follows from the engine's cache. */
+/** Shared memory of one engine: least, most, and what a ceiling that is not set allows at least: that share of the free memory where it is more. */
 export const ARENA_BYTES_MIN: number = 16 * MIB;
 export const ARENA_BYTES_MAX: number = 1024 * GIB;
 export const ARENA_BYTES_DEFAULT: number = 4 * GIB;
+export const ARENA_FREE_SHARE = 0.25;
 /** How long a request waits for its blocks: in all, without anything new arriving, and the most that may be set. */
 export const RESTORE_WAIT_MS_DEFAULT = 5_000;
 export const RESTORE_STALL_MS_DEFAULT = 400;
@@ -256,8 +257,8 @@ export const SOCKET_PROBE_MS = 1_000;
 export const SHIM_COUNTERS_MAX = 128;
 
 // Sidecar: arena and credits.
-/** Slots of the smallest useful arena; below it the engine is refused. */
-export const ARENA_SLOTS_MIN = 64;
+/** Slots of the smallest useful arena; below it the engine is refused. Blocks of hybrid models have tens of MiB. */
+export const ARENA_SLOTS_MIN = 16;
 export const ARENA_SLOTS_MAX = 1_048_576;
 /** How often the progress of touching a new arena is read. */
 export const ARENA_POLL_MS = 20;
@@ -265,7 +266,7 @@ export const ARENA_POLL_MS = 20;
 export const PASS_RETRY_MS = 10;
 /** Slots that must be touched, beside the saves' share, before restores start. */
 export const RESTORE_SLOTS_MIN = 16;
-/** Bytes one worker may have in slots for saves: two steps of 64 MiB, one being copied, one being encoded. */
+/** Bytes one worker may have in slots for saves: two steps of 64 MiB, one being copied, one being encoded; more where a step computes more. */
 export const SAVE_CREDIT_BYTES: number = 128 * MIB;
 export const SAVE_CREDITS_MIN = 4;
 export const SAVE_CREDITS_MAX = 4096;
@@ -275,7 +276,7 @@ export const CREDIT_REGRANT_MS = 1_000;
 // Sidecar: saves.
 /** Items of one `save` frame. */
 export const SAVE_ITEMS_MAX = 4096;
-/** Saves between the engine and the vault, all engines together; what comes above it is dropped. */
+/** Saves between the engine and the vault, all engines together, or what their slots for saves hold where that is more; what comes above it is dropped. */
 export const SAVE_QUEUE_BYTES_MAX: number = 512 * MIB;
 /** Saves between the engine and the vault above which nothing more is encoded ahead of the lanes: blocks wait in the engine's own cache instead. */
 export const SAVE_AHEAD_BYTES_MAX: number = SAVE_QUEUE_BYTES_MAX / 2;
@@ -292,7 +293,6 @@ export const ENCODE_QUEUE_MAX = 256;
 export const ENCODE_TIMEOUT_MS = 10_000;
 /** A stopping sidecar, and a leaving engine, finish saves for at most this time. */
 export const SAVE_DRAIN_MS = 2_000;
-
 /** Namespaces whose model a sidecar tells its vaults. */
 export const NAMESPACES_NAMED_MAX = 1024;
 

@@ -10,6 +10,7 @@ export const SIDECAR_COUNTERS = [
   "arenas_unmapped",
   "prefetch_requests",
   "plans_cut",
+  "plans_beyond_arena",
   "lookup_keys",
   "lookup_hits",
   "blocks_restored_vault",

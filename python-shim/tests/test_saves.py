@@ -158,6 +158,15 @@ def test_a_step_copies_at_most_the_cap_and_the_rest_follows() -> None:
     assert [bench.places() for _ in range(4)] == [[1, 2], [3, 4], [5], []]
 
 
+def test_a_step_may_copy_as_much_as_it_computes() -> None:
+    group = half_a_step()
+    bench = Bench(group=group)
+    bench.choose(Request("r", 20), 20)
+    computed = 3 * group.block_tokens
+    assert [item.block_id for item in bench.planner.next_step(computed)[1]] == [1, 2, 3]
+    assert bench.places() == [4, 5]
+
+
 def test_what_waits_holds_no_reference_and_is_found_where_it_lies_by_then() -> None:
     bench, request = Bench(group=half_a_step()), Request("r", 20)
     bench.choose(request, 20)
@@ -207,7 +216,8 @@ def test_in_a_window_a_lost_block_costs_only_itself() -> None:
     assert bench.places() == [1, 2]
     del bench.pool.cached[request.block_hashes[2]]
     assert bench.places() == [4, 5]
-    assert bench.counters.get("dropped_save_evicted") == 1
+    assert bench.counters.get("dropped_save_out_of_window") == 1
+    assert bench.counters.get("dropped_save_evicted") == 0
 
 
 def test_f32_no_more_waits_than_the_engines_cache_can_hold() -> None:

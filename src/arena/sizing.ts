@@ -1,7 +1,9 @@
 // Owns the size of an arena: how many slots of how many bytes an engine gets, and how many of them saves may take.
 import { TierkvError } from "../errors.ts";
 import {
+  ARENA_BYTES_DEFAULT,
   ARENA_BYTES_MIN,
+  ARENA_FREE_SHARE,
   ARENA_SLOTS_MAX,
   ARENA_SLOTS_MIN,
   SAVE_CREDIT_BYTES,
@@ -17,6 +19,8 @@ export interface BlockShape {
   bytes: number;
   /** Tokens per block. */
   tokens: number;
+  /** How many of its last blocks a restore needs; 0: all of them. */
+  tail: number;
 }
 
 export interface ArenaNeeds {
@@ -24,8 +28,10 @@ export interface ArenaNeeds {
   /** Per rank, per group. */
   ranks: readonly (readonly BlockShape[])[];
   maxModelLen: number;
-  /** What the configuration allows. */
-  bytesMax: number;
+  /** Tokens that the engine computes in one step, at most. */
+  stepTokens: number;
+  /** What the configuration allows; null: it does not say. */
+  bytesMax: number | null;
   /** Memory the machine has left now. */
   freeBytes: number;
 }
@@ -37,42 +43,69 @@ export interface ArenaPlan {
   saveSlots: number;
 }
 
+/** The most that an engine's arena may take where the configuration does not say. */
+export function arenaCeiling(freeBytes: number): number {
+  return Math.max(ARENA_BYTES_DEFAULT, Math.floor(freeBytes * ARENA_FREE_SHARE));
+}
+
 /**
- * Room for two prompts of the longest kind on all groups and ranks (one being loaded while one arrives), plus the
- * saves' own share, so that neither starves the other; within the configured ceiling and half of the free memory.
- * Throws ENGINE_REFUSED when not even ARENA_SLOTS_MIN slots fit.
+ * Room for two restores of the longest prompt on all groups and ranks (one being loaded while one arrives), plus the
+ * saves' own share, so that neither starves the other; within the ceiling and half of the free memory. Saves have what a
+ * step computes, up to an eighth of the arena; what they have anyway, SAVE_CREDIT_BYTES, up to a quarter.
+ * Throws ENGINE_REFUSED when not even the fewest useful slots fit. The formula stands in docs/how-to/sizes.md.
  */
 export function planArena(needs: ArenaNeeds): ArenaPlan {
   const shapes = needs.ranks.flat();
   const world = needs.ranks.length;
   const slotBytes = roundUp(Math.max(...shapes.map((shape) => shape.bytes)), PAGE_BYTES);
-  const prompt = shapes.reduce((sum, { tokens }) => sum + Math.ceil(needs.maxModelLen / tokens), 0);
-
-  const saveWanted = clamp(
-    Math.min(Math.ceil(SAVE_CREDIT_BYTES / slotBytes), Math.ceil((prompt * 2) / world)),
-    SAVE_CREDITS_MIN,
-    SAVE_CREDITS_MAX,
+  const prompt = shapes.reduce((sum, shape) => sum + restoredBlocks(shape, needs.maxModelLen), 0);
+  const step = Math.max(
+    ...needs.ranks.map((groups) =>
+      groups.reduce((sum, { tokens }) => sum + Math.ceil(needs.stepTokens / tokens), 0),
+    ),
   );
+
+  const bounded = (slots: number): number =>
+    clamp(Math.min(slots, Math.ceil((prompt * 2) / world)), SAVE_CREDITS_MIN, SAVE_CREDITS_MAX);
+  const saveUsual = bounded(Math.ceil(SAVE_CREDIT_BYTES / slotBytes));
+  const saveWanted = Math.max(saveUsual, bounded(step));
   const wanted = Math.max(
     prompt * 2 + saveWanted * world,
     Math.ceil(ARENA_BYTES_MIN / slotBytes),
     ARENA_SLOTS_MIN,
   );
-  const allowed = Math.floor(Math.min(needs.bytesMax, needs.freeBytes / 2) / slotBytes);
-  if (allowed < Math.max(ARENA_SLOTS_MIN, world * SAVE_CREDITS_MIN * 2)) {
-    throw tooSmall(needs, slotBytes, allowed);
-  }
+  const bytesMax = needs.bytesMax ?? arenaCeiling(needs.freeBytes);
+  const allowed = Math.floor(Math.min(bytesMax, needs.freeBytes / 2) / slotBytes);
+  const least = Math.max(ARENA_SLOTS_MIN, world * SAVE_CREDITS_MIN * 2);
+  if (allowed < least) throw tooSmall(needs, slotBytes, allowed, least);
   const slotCount = Math.min(wanted, allowed, ARENA_SLOTS_MAX);
-  const share = Math.floor(slotCount / 4 / world);
-  return {
-    slotBytes,
-    slotCount,
-    saveSlots: Math.max(SAVE_CREDITS_MIN, Math.min(saveWanted, share)),
-  };
+  const perRank = slotCount / world;
+  const saveSlots = Math.max(
+    SAVE_CREDITS_MIN,
+    Math.min(saveUsual, Math.floor(perRank / 4)),
+    Math.min(saveWanted, Math.floor(perRank / 8)),
+  );
+  return { slotBytes, slotCount, saveSlots };
 }
 
-function tooSmall(needs: ArenaNeeds, slotBytes: number, allowed: number): TierkvError {
-  const isConfig = needs.bytesMax <= needs.freeBytes / 2;
+/** Bytes of an arena in which so many slots are left for restores, whatever saves take of it. */
+export function arenaBytesFor(restoreSlots: number, slotBytes: number): number {
+  return Math.ceil((restoreSlots * 4) / 3) * slotBytes;
+}
+
+/** Blocks of a group that a restore of so many tokens needs. */
+function restoredBlocks({ tokens, tail }: BlockShape, promptTokens: number): number {
+  const all = Math.ceil(promptTokens / tokens);
+  return tail === 0 ? all : Math.min(tail, all);
+}
+
+function tooSmall(
+  needs: ArenaNeeds,
+  slotBytes: number,
+  allowed: number,
+  least: number,
+): TierkvError {
+  const isConfig = needs.bytesMax !== null && needs.bytesMax <= needs.freeBytes / 2;
   return new TierkvError("ENGINE_REFUSED", {
     engine: needs.engine,
     reason:
@@ -80,7 +113,7 @@ function tooSmall(needs: ArenaNeeds, slotBytes: number, allowed: number): Tierkv
       (isConfig
         ? `[sidecar] arena_bytes = ${needs.bytesMax}`
         : `half of the ${needs.freeBytes} bytes of free memory`) +
-      `, at least ${ARENA_SLOTS_MIN} are needed`,
+      `, at least ${least} are needed`,
     fix: isConfig ? "raise [sidecar] arena_bytes" : "free some memory",
   });
 }

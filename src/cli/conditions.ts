@@ -6,7 +6,7 @@ import { placeOf } from "../config/load.ts";
 import { makeDirectory } from "../directory.ts";
 import type { ErrorDetails } from "../errors.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
-import { ARENA_BYTES_DEFAULT, ARENA_BYTES_MIN, OPEN_FILES_MIN } from "../limits.ts";
+import { ARENA_BYTES_MIN, OPEN_FILES_MIN } from "../limits.ts";
 import { readPrivate } from "../private-file.ts";
 
 const LIMITS = "/proc/self/limits";
@@ -33,8 +33,7 @@ function readLimits(): string | null {
 /** What an arena needs of the machine. Throws CONFIG_BAD_VALUE for a ceiling above its memory or an unfit directory. */
 export function checkArena(config: Config, memoryBytes: number = totalmem()): void {
   const { arenaBytes, arenaDir } = config.sidecar;
-  // The default is a ceiling that a small machine need not reach.
-  if (arenaBytes > Math.max(memoryBytes, ARENA_BYTES_DEFAULT)) {
+  if (arenaBytes !== null && arenaBytes > memoryBytes) {
     throw new TierkvError("CONFIG_BAD_VALUE", {
       ...describe(config, "arena_bytes", String(arenaBytes)),
       reason: `this machine has ${memoryBytes} bytes of memory`,

@@ -1,5 +1,7 @@
 // Owns what is wrong with a running set-up, as `tierkv status` and `tierkv doctor` say it before anything else.
+import { arenaBytesFor } from "../arena/sizing.ts";
 import type { Seen } from "./inspect.ts";
+import { showBytes } from "./text.ts";
 
 export interface Finding {
   /** One word for machines. */
@@ -22,6 +24,7 @@ const CHECKS: readonly Check[] = [
   lanesUnreachable,
   quarantined,
   diskFailing,
+  arenaSmall,
   amxTiles,
 ];
 
@@ -133,6 +136,20 @@ function diskFailing({ targets }: Seen): Finding[] {
     if (disk?.failing !== true) return [];
     const what = `${target} at ${address}: its disk takes no more records, memory serves on`;
     return [problem("disk_failing", `${what}; see the vault's log for the error and the path`)];
+  });
+}
+
+/** Of what it cannot hold at once only the beginning is restored. */
+function arenaSmall({ sidecar }: Seen): Finding[] {
+  return (sidecar?.engines ?? []).flatMap(({ id, model, forecast, arena }) => {
+    const longest = forecast.at(-1);
+    if (longest === undefined || arena === null || arena.longestTokens >= longest.tokens) return [];
+    const { slotBytes, slotCount, saveSlots, longestTokens } = arena;
+    const has = showBytes((slotCount - saveSlots) * slotBytes);
+    const takes = `${longest.tokens} tokens take ${showBytes(longest.slots * slotBytes)} of shared memory, and restores have ${has}`;
+    const what = `engine ${id} (${model}) restores of prompts beyond ${longestTokens} tokens only the beginning`;
+    const fix = `set [sidecar] arena_bytes = ${arenaBytesFor(longest.slots, slotBytes)}, where twice that is free`;
+    return [{ code: "arena_small", severity: "note", text: `${what}: ${takes}; ${fix}` }];
   });
 }
 

@@ -84,8 +84,8 @@ export interface VaultConfig {
 
 export interface SidecarConfig {
   readonly socket: string;
-  /** Ceiling of one engine's arena. */
-  readonly arenaBytes: number;
+  /** Ceiling of one engine's arena; null: it follows from the memory that is free. */
+  readonly arenaBytes: number | null;
   /** null: a sealed memfd. */
   readonly arenaDir: string | null;
   /** Whether an engine starts the sidecar when nothing answers on the socket. Read by the shim. */

@@ -213,9 +213,9 @@ export const SCHEMA: Schema = {
       },
       arena_bytes: {
         kind: bytes(ARENA_BYTES_MIN, ARENA_BYTES_MAX),
-        doc: "The most shared memory one engine gets; the size itself follows from the engine's cache.",
-        fallback: () => ARENA_BYTES_DEFAULT,
-        fallbackText: `\`"${showBytes(ARENA_BYTES_DEFAULT).replace(" ", "")}"\``,
+        doc: "The most shared memory one engine gets. It takes what two of the longest prompts and one step of saves need, and never more than half of the memory that is free. Of a prompt that it cannot hold only the beginning is restored; `tierkv doctor` says what it holds.",
+        fallback: () => null,
+        fallbackText: `a quarter of the memory free when the engine comes, at least ${showBytes(ARENA_BYTES_DEFAULT)}`,
         example: '"4GiB"',
       },
       arena_dir: {

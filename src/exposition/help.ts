@@ -9,6 +9,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   peers_refused: "Connections to the local socket that were turned away.",
   arenas_unmapped: "Workers that could not map their engine's shared memory.",
   prefetch_requests: "Requests whose blocks an engine asked for.",
+  plans_beyond_arena:
+    "Of those, the ones of which only the beginning could be restored, because shared memory cannot hold what is held of them.",
   plans_cut:
     "Of those, the ones of which only the beginning was looked up, because they were too long.",
   lookup_keys: "Blocks of engines' requests that were looked up in memory and vaults.",

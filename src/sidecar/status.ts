@@ -37,8 +37,8 @@ export interface SidecarStatus {
   engines: EngineStatus[];
   /** Shared memory of all engines. */
   arenaBytes: number;
-  /** Ceiling of one engine's arena. */
-  arenaBytesMax: number;
+  /** Ceiling of one engine's arena as configured; null: it follows from the memory that is free. */
+  arenaBytesMax: number | null;
   /** Of all engines. */
   slots: number;
   slotsFree: number;
@@ -46,7 +46,7 @@ export interface SidecarStatus {
   vaults: Record<RecordClass, VaultStatus[]>;
   /** How attention KV is stored. */
   kvCodec: CodecName;
-  saves: { queuedBlocks: number; queuedBytes: number };
+  saves: { queuedBlocks: number; queuedBytes: number; bytesMax: number };
   counters: Record<string, number>;
   /** What the parts of requests took. */
   times: Record<SidecarTime, HistogramSnapshot>;
@@ -90,7 +90,11 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
       ssm: describeVaults(vaults.ssm, pools.ssm, watch),
     },
     kvCodec: chooseCodecs(config).kvName,
-    saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
+    saves: {
+      queuedBlocks: saver.queuedBlocks,
+      queuedBytes: saver.queuedBytes,
+      bytesMax: saver.bytesMax,
+    },
     counters: { ...counters.snapshot(), records_unopened: recordKeysStatus().unopened },
     times: counters.times(),
     ledger: sources.ledger.status(),

@@ -96,7 +96,7 @@ test("an empty file means the defaults, each key of the schema among them", () =
     codec: { kv: "auto" },
     vault: { maxBytes: null },
     sidecar: {
-      arenaBytes: 4 * 1024 ** 3,
+      arenaBytes: null,
       arenaDir: null,
       autostart: true,
       canaryS: 60,

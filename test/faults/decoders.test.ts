@@ -22,6 +22,7 @@ const REGISTER: Frame = {
   t: "register",
   model: "test/model",
   max_model_len: 512,
+  step_tokens: 512,
   kv_blocks: 100,
   groups: [makeGroup()],
 };

@@ -292,6 +292,7 @@ export class FakeEngine {
         t: "register",
         model: "test/model",
         max_model_len: shape.maxModelLen ?? 512,
+        step_tokens: 512,
         kv_blocks: 100,
         groups: this.groups,
       });
@@ -392,9 +393,6 @@ function toNumbers(bytes: Uint8Array): number[] {
 }
 
 export function toPairs(bytes: Uint8Array): [number, number][] {
-  const numbers = toNumbers(bytes);
-  return Array.from({ length: numbers.length / 2 }, (_, index) => [
-    numbers[index * 2]!,
-    numbers[index * 2 + 1]!,
-  ]);
+  const list = toNumbers(bytes);
+  return Array.from({ length: list.length / 2 }, (_, at) => [list[at * 2]!, list[at * 2 + 1]!]);
 }

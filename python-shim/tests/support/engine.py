@@ -103,6 +103,7 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
     """The parts of VllmConfig the shim reads; tests change them in place."""
     hf = {"hidden_size": 8, "rope_theta": 1e4, "_name_or_path": str(model)}
     return SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=128),
         model_config=SimpleNamespace(
             model=str(model),
             revision=None,

@@ -2,6 +2,7 @@
 import type { RecordClass } from "../../block.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
 import type { Forecast } from "../../sidecar/restore/pacer.ts";
+import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
@@ -30,6 +31,8 @@ export function addDoctor({ program, action }: Registrar): void {
 /** What the links to all vaults of a class do with records, checked and decoded. */
 export interface LinkPace {
   bytesPerS: number;
+  /** Bytes of the engine's pages that are stored; null: not measured. */
+  savesPerS: number | null;
   questionMs: number;
 }
 
@@ -52,14 +55,19 @@ async function doctor(call: Call): Promise<number> {
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(seen, progress);
   progress.end();
-  const outlooks = (seen.sidecar?.engines ?? []).map(({ id, model, forecast }) => {
-    return { engine: id, model, prompts: outlook(forecast, links) };
+  const rate = links.kv?.savesPerS ?? null;
+  const outlooks = (seen.sidecar?.engines ?? []).map((one) => {
+    const { id, model, forecast } = one;
+    return { engine: id, model, prompts: outlook(forecast, links), allows: allowanceOf(one, rate) };
   });
   const helps = outlooks.some(({ prompts }) => prompts.some(({ gain }) => (gain ?? 0) > 1));
   const lines = [
     ...describeFindings(found),
     ...vaults.map(describeVault),
-    ...outlooks.flatMap(({ engine, model, prompts }) => describe(`${model} (${engine})`, prompts)),
+    ...outlooks.flatMap(({ engine, model, prompts, allows }) => [
+      ...describe(`${model} (${engine})`, prompts),
+      ...(allows === null ? [] : describeAllowance(allows)).map((line) => `  ${line}`),
+    ]),
     ...(outlooks.length === 0 ? [NO_ENGINE] : []),
   ];
   call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
@@ -87,18 +95,35 @@ async function measure(
     };
     const bench = await benchVault(target, config, { ...options, onRound });
     vaults.push(bench);
-    if (bench.restore === null) continue;
-    const questionMs = bench.lookupMs?.median ?? bench.callMs?.median ?? 0;
+    const pace = paceOf(bench);
+    if (pace === null) continue;
     for (const recordClass of target.classes) {
-      const others = links[recordClass];
-      // All vaults of a class send at once, and all are asked at once.
-      links[recordClass] = {
-        bytesPerS: bench.restore.wire.median + (others?.bytesPerS ?? 0),
-        questionMs: Math.max(questionMs, others?.questionMs ?? 0),
-      };
+      links[recordClass] = together(links[recordClass], pace);
     }
   }
   return { vaults, links };
+}
+
+/** null: nothing came back. */
+function paceOf({ restore, save, lookupMs, callMs }: VaultBench): LinkPace | null {
+  if (restore === null) return null;
+  const questionMs = lookupMs?.median ?? callMs?.median ?? 0;
+  return {
+    bytesPerS: restore.wire.median,
+    savesPerS: save === null ? null : save.pages.median,
+    questionMs,
+  };
+}
+
+/** All vaults of a class send and take at once, and all are asked at once. */
+function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
+  if (others === undefined) return pace;
+  const { bytesPerS, savesPerS, questionMs } = others;
+  return {
+    bytesPerS: bytesPerS + pace.bytesPerS,
+    savesPerS: savesPerS === null ? pace.savesPerS : savesPerS + (pace.savesPerS ?? 0),
+    questionMs: Math.max(questionMs, pace.questionMs),
+  };
 }
 
 /** Prompts that all measured vaults can bring. */

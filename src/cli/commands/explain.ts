@@ -60,6 +60,9 @@ export function describe(account: Account): string[] {
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);
+  if (account.roomTokens !== null) {
+    lines.push(`  room:    shared memory holds ${account.roomTokens} of them: ${ROOM_FIX}`);
+  }
   lines.push(
     `  fetch:   ${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}; ended ${account.end ?? "not yet"}` +
       `, placed up to ${account.placedTokens ?? 0}`,
@@ -69,6 +72,8 @@ export function describe(account: Account): string[] {
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
 }
+
+const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 
 const showSaved = (ms: number): string =>
   ms < 0 ? `nothing: computing would have been ${showMs(-ms)} faster` : showMs(ms);

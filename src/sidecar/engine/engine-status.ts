@@ -1,7 +1,8 @@
 // Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
-import type { Arena } from "../../arena/arena.ts";
+import type { Stage } from "../restore/ground.ts";
 import type { Footprint, Forecast } from "../restore/pacer.ts";
 import type { NamingState } from "../socket/messages.ts";
+import type { BlockKind } from "./ranks.ts";
 import type { Seat } from "./seat.ts";
 
 export interface EngineStatus {
@@ -24,10 +25,18 @@ export interface EngineStatus {
   forecast: Forecast[];
   /** null: the arena is not there yet. */
   footprint: Footprint | null;
+  /** Tokens that one of its steps computes, at most. */
+  stepTokens: number;
+  /** Its blocks by group; empty before the arena is there. */
+  groups: BlockKind[];
   arena: {
     bytes: number;
     slotBytes: number;
     slotCount: number;
+    /** Of them, all workers together, those that saves may fill; restores have the others. */
+    saveSlots: number;
+    /** Tokens of the longest prompt that is restored whole. */
+    longestTokens: number;
     touchedSlots: number;
     freeSlots: number;
     leasedSlots: number;
@@ -36,11 +45,18 @@ export interface EngineStatus {
   } | null;
 }
 
-export function arenaStatusOf(arena: Arena, seats: Iterable<Seat>): EngineStatus["arena"] {
+export function arenaStatusOf(
+  { arena, shelf, pacer }: Stage,
+  seats: Iterable<Seat>,
+  maxModelLen: number,
+): EngineStatus["arena"] {
   const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
   const { bytes } = arena;
+  const { saveSlots } = shelf;
+  const longestTokens = pacer.longestIn(slotCount - saveSlots, maxModelLen);
   const unmapped = [...seats].flatMap(({ rank, unmapped: reason }) =>
     reason === null ? [] : [{ rank, reason }],
   );
-  return { bytes, slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots, unmapped };
+  const own = { bytes, slotBytes, slotCount, saveSlots, longestTokens };
+  return { ...own, touchedSlots, freeSlots, leasedSlots, unmapped };
 }

@@ -40,7 +40,7 @@ import { Ranks } from "./ranks.ts";
 import { Seat } from "./seat.ts";
 
 export interface EngineOptions {
-  arenaBytesMax: number;
+  arenaBytesMax: number | null;
   arenaDir: string | null;
   freeBytes(): number;
   /** Checked against the engine's head dim; null: not checked. */
@@ -86,7 +86,7 @@ export class Engine {
   #stage: Stage | null = null;
   #model = "";
   #tokensMin = 0;
-  #maxModelLen = 0;
+  #lengths: Pick<Register, "maxModelLen" | "stepTokens"> = { maxModelLen: 0, stepTokens: 0 };
   readonly #hasAmxTiles: boolean;
   #isRestoring = false;
   #isRetired = false;
@@ -260,7 +260,7 @@ export class Engine {
       shards: this.shards,
       namespace,
       groupAt: (group, shard) => this.#ranks.groupAt(group, shard),
-      isWorthSaving: () => stage.pacer.isWorthSaving(this.#maxModelLen),
+      isWorthSaving: () => stage.pacer.isWorthSaving(this.#lengths.maxModelLen),
     };
   }
 
@@ -279,9 +279,11 @@ export class Engine {
       plans: this.#restorer.planCount,
       retainedBlocks: stage?.shelf.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
-      forecast: stage?.pacer.forecast(this.#maxModelLen) ?? [],
+      forecast: stage?.pacer.forecast(this.#lengths.maxModelLen) ?? [],
       footprint: stage?.pacer.footprint() ?? null,
-      arena: stage === null ? null : arenaStatusOf(stage.arena, this.#ranks),
+      stepTokens: this.#lengths.stepTokens,
+      groups: stage === null ? [] : this.#ranks.kinds(),
+      arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen),
     };
   }
 
@@ -290,17 +292,18 @@ export class Engine {
     if (seat.groups !== null) throw this.#ranks.taken(`rank ${seat.rank} has registered and`);
     const groups = registerGroups(message.groups, { engine: this.id, kvDim });
     this.#model = message.model;
-    this.#maxModelLen = message.maxModelLen;
-    if (this.#ranks.register(seat, groups)) this.#openStage(message.maxModelLen);
+    this.#lengths = message;
+    if (this.#ranks.register(seat, groups)) this.#openStage(message);
   }
 
   /** All ranks have registered: makes the arena and offers it to them. */
-  #openStage(maxModelLen: number): void {
+  #openStage({ maxModelLen, stepTokens }: Register): void {
     const { arenaBytesMax, arenaDir, freeBytes } = this.#options;
     const plan = planArena({
       engine: this.id,
       ranks: this.#ranks.slotNeeds(),
       maxModelLen,
+      stepTokens,
       bytesMax: arenaBytesMax,
       freeBytes: freeBytes(),
     });

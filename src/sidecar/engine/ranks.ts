@@ -1,11 +1,23 @@
 // Owns the worker ranks of one engine as a whole: who has come, whether they agree, and what their groups add up to.
 import type { BlockShape } from "../../arena/sizing.ts";
+import type { RecordClass } from "../../block.ts";
 import { TierkvError } from "../../errors.ts";
 import { groupsDiffer } from "../slots/groups.ts";
 import type { Group, Groups } from "../slots/groups.ts";
 import type { Hello } from "../socket/hello.ts";
 import type { GroupSpec, PrefetchGroup } from "../socket/messages.ts";
 import type { Seat } from "./seat.ts";
+
+/** Blocks of one group, all shards together. */
+export interface BlockKind {
+  group: number;
+  class: RecordClass;
+  /** Per block. */
+  tokens: number;
+  /** How many of its last blocks a restore needs; 0: all of them. */
+  tail: number;
+  bytes: number;
+}
 
 export class Ranks implements Iterable<Seat> {
   readonly #engine: string;
@@ -89,11 +101,20 @@ export class Ranks implements Iterable<Seat> {
   /** What a slot of each rank has to hold. */
   slotNeeds(): BlockShape[][] {
     return [...this].map(({ groups }) =>
-      [...(groups ?? NO_GROUPS).values()].map(({ slotBytes, spec: { tokens } }) => ({
+      [...(groups ?? NO_GROUPS).values()].map(({ slotBytes, spec: { tokens, tail } }) => ({
         bytes: slotBytes,
         tokens,
+        tail,
       })),
     );
+  }
+
+  /** What its blocks are; none before a rank has registered. */
+  kinds(): BlockKind[] {
+    return this.groupIds().map((group) => {
+      const { class: recordClass, tokens, tail } = this.sizes.shapeOf(group);
+      return { group, class: recordClass, tokens, tail, bytes: this.sizes.sourceBytes(group) };
+    });
   }
 
   groupIds(): number[] {

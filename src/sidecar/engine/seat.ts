@@ -27,6 +27,8 @@ export class Seat {
   #groups: Groups | null = null;
   #credits: Credits | null = null;
   #arenaId = 0;
+  /** What its slots for saves hold. */
+  #saveBytes = 0;
   readonly #sources = new Map<number, SaveSource>();
   isMapped = false;
   /** Why the worker cannot use the arena; null: it has not said so. */
@@ -57,8 +59,10 @@ export class Seat {
 
   /** The engine's arena is there: saves can flow once it is mapped and touched. `wireId` is its id on the wire. */
   seatAt(arena: Arena, wireId: number, saveSlots: number, isWorthSaving: () => boolean): void {
-    const { connection, shard, shardCount } = this.#options;
+    const { connection, shard, shardCount, saver } = this.#options;
     this.#arenaId = wireId;
+    this.#saveBytes = saveSlots * arena.slotBytes;
+    saver.makeRoom(this.#saveBytes);
     this.unmapped = null;
     const credits = new Credits(arena, connection.id, saveSlots, (leases) =>
       connection.send({ t: "credits", arena: wireId, slots: slotBytes(leases) }),
@@ -140,6 +144,8 @@ export class Seat {
     await Promise.all(
       [...this.#sources.values()].map((source) => this.#options.saver.settle(source)),
     );
+    this.#options.saver.makeRoom(-this.#saveBytes);
+    this.#saveBytes = 0;
     if (this.#groups !== null) dropGroups(this.#groups);
     this.#groups = null;
   }

@@ -15,6 +15,8 @@ export interface GroupShape {
 export interface Boundary {
   /** Prompt tokens before it; where nothing can be restored, those the engine has itself. */
   tokens: number;
+  /** What is held reaches so far: further where `capacity` is too small for it. */
+  heldTokens: number;
   /** Per group, in the order asked, the blocks to fetch. */
   wishes: Wish[];
 }
@@ -40,19 +42,18 @@ export function chooseBoundary(
       const end = at / group.tokens;
       return (reach[index]?.[end] ?? end) <= firstOf(group, end);
     });
-  const needed = (at: number): number =>
-    groups.reduce((sum, group) => sum + at / group.tokens - firstOf(group, at / group.tokens), 0);
-
   let held = asked;
   while (held > start && !isHeld(held)) held -= step;
   held = Math.max(held, start);
   let tokens = held;
-  while (tokens > start && (needed(tokens) > capacity || !isHeld(tokens))) tokens -= step;
+  while (tokens > start && (blocksNeeded(groups, tokens) > capacity || !isHeld(tokens)))
+    tokens -= step;
   tokens = Math.max(tokens, start);
 
   const cut = cutReason(tokens, held, asked, answer.silent.size > 0);
   return {
     tokens,
+    heldTokens: held,
     wishes: groups.map((group, index) => wishOf(group, answer, index, tokens, cut)),
   };
 }
@@ -60,6 +61,14 @@ export function chooseBoundary(
 const NONE = Buffer.alloc(0);
 const NO_OWNERS = new Uint8Array(0);
 const NO_PARENT = Buffer.alloc(HASH_BYTES);
+
+/** Blocks of all groups that a restore up to a boundary takes. */
+export function blocksNeeded(groups: readonly Asked[], at: number): number {
+  return groups.reduce(
+    (sum, group) => sum + at / group.tokens - firstOf(group, at / group.tokens),
+    0,
+  );
+}
 
 /** First block that is needed for a boundary at block `end`. */
 function firstOf({ from, tail }: Asked, end: number): number {

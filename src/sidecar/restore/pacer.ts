@@ -24,6 +24,8 @@ export interface Forecast {
   loadMs: number;
   /** Bytes a vault would send of each class. */
   wireBytes: Record<RecordClass, number>;
+  /** Slots of the arena that its restore takes. */
+  slots: number;
 }
 
 /** What vaults keep, in record bytes. */
@@ -260,7 +262,7 @@ export class Pacer {
     const step = Math.max(1, ...groups().map((group) => shapeOf(group).tokens));
     // One token at least is computed.
     const boundary = Math.floor((tokens - 1) / step) * step;
-    const { missing, loadBytes } = this.#bytesOf(boundary);
+    const { missing, loadBytes, slots } = this.#bytesOf(boundary);
     const ms = (seconds: number | null): number | null => (seconds === null ? null : seconds * 1e3);
     const wireBytes = (bytes: Float64Array): number =>
       pace.wireBytes(bytes.reduce((sum, of) => sum + of, 0));
@@ -270,14 +272,26 @@ export class Pacer {
       restMs: ms(pace.prefill.seconds(boundary, tokens)),
       loadMs: pace.loadS(loadBytes) * 1000,
       wireBytes: { kv: wireBytes(missing.kv), ssm: wireBytes(missing.ssm) },
+      slots,
     };
   }
 
-  /** Largest wire bytes, and decoded ones, of all that a prompt of that length needs: as much of each vault. */
-  #bytesOf(promptTokens: number): { missing: Bytes; loadBytes: number } {
-    const { groups, shapeOf, sourceBytes, blockBytes } = this.#options;
+  /** Tokens of the longest prompt, up to `most`, whose restore takes no more than so many slots. */
+  longestIn(slots: number, most: number): number {
+    let [fits, beyond] = [0, most + 1];
+    while (beyond - fits > 1) {
+      const middle = Math.floor((fits + beyond) / 2);
+      if (this.#bytesOf(middle).slots <= slots) fits = middle;
+      else beyond = middle;
+    }
+    return fits;
+  }
+
+  /** Largest wire bytes, decoded ones and slots of all that a prompt of that length needs: as much of each vault. */
+  #bytesOf(promptTokens: number): { missing: Bytes; loadBytes: number; slots: number } {
+    const { groups, shapeOf, shards, sourceBytes, blockBytes } = this.#options;
     const missing = this.#noBytes();
-    let loadBytes = 0;
+    let [loadBytes, slots] = [0, 0];
     for (const group of groups()) {
       const { tokens, tail, class: recordClass } = shapeOf(group);
       const whole = Math.floor(promptTokens / tokens);
@@ -287,8 +301,9 @@ export class Pacer {
         of[vault] = bytes + (blocks * blockBytes(group)) / of.length;
       }
       loadBytes += blocks * sourceBytes(group);
+      slots += blocks * shards;
     }
-    return { missing, loadBytes };
+    return { missing, loadBytes, slots };
   }
 
   /** Why a link must be tried beside the request: nothing has been fetched over it for a while. */

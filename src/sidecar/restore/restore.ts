@@ -22,7 +22,7 @@ import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { LookupGates } from "../vaults/vaults.ts";
 import { Admission } from "./admission.ts";
-import { chooseBoundary, cutToKeys } from "./boundary.ts";
+import { chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
 import type { Ground } from "./ground.ts";
 import { Hints } from "./hints.ts";
@@ -31,6 +31,7 @@ import { copyRun, lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
+import { TooLong } from "./too-long.ts";
 
 export interface RestorerOptions {
   engine: string;
@@ -51,12 +52,12 @@ export interface RestorerOptions {
 export class Restorer {
   readonly #options: RestorerOptions;
   readonly #hints: Hints;
+  readonly #tooLong: TooLong;
   readonly #admission: Admission;
   readonly #plans = new Map<number, Plan>();
   readonly #changed = new Set<Plan>();
   #ground: Ground | null = null;
   #isFlushing = false;
-  #isCutSaid = false;
   #openKeys = 0;
   #ticker: NodeJS.Timeout | undefined;
   /** null until the scheduler has computed it; nothing can be looked up before. */
@@ -65,6 +66,7 @@ export class Restorer {
   constructor(options: RestorerOptions) {
     this.#options = options;
     this.#hints = new Hints(options);
+    this.#tooLong = new TooLong(options);
     this.#admission = new Admission({
       plans: () => this.#plans.values(),
       begin: (plan, ground) => this.#begin(plan, ground),
@@ -93,7 +95,7 @@ export class Restorer {
   prefetch(question: Prefetch): void {
     const { counters, shards, waitMs } = this.#options;
     counters.add("prefetch_requests");
-    const message = this.#cut(question);
+    const message = this.#tooLong.cut(question, this.#ground);
     const { req, plan: number, groups } = message;
     if (this.#plans.has(number)) {
       throw new TierkvError("BAD_FRAME", {
@@ -119,25 +121,6 @@ export class Restorer {
       this.#logFailure(error);
       this.#finish(plan, "vault_down");
     });
-  }
-
-  /** Of a prompt with more keys than a plan may have, the beginning. Without ground nothing is restored anyway. */
-  #cut(message: Prefetch): Prefetch {
-    const { shards, counters, engine, logger } = this.#options;
-    const ground = this.#ground;
-    const most = Math.floor(PLAN_KEYS_MAX / shards);
-    const asked = message.groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0);
-    if (ground === null || asked <= most) return message;
-    const groups = cutToKeys(message.groups, (group) => ground.shapeOf(group).tokens, most);
-    const { end: tokens } = ground.pacer.spanOf(message.groups);
-    const { end: keptTokens } = ground.pacer.spanOf(groups);
-    counters.add("plans_cut");
-    if (!this.#isCutSaid) {
-      this.#isCutSaid = true;
-      const what = { engine, tokens, keptTokens, keysMax: PLAN_KEYS_MAX };
-      logger.warn(what, "of a prompt of more keys than a plan may have the beginning is looked up");
-    }
-    return { ...message, groups, beyond: message.beyond + tokens - keptTokens };
   }
 
   #newPlan({ req, plan: number, groups, beyond }: Prefetch, openKeys: number): Plan {
@@ -237,6 +220,7 @@ export class Restorer {
     const boundary = chooseBoundary(asked, answer, ground.shelf.capacityInTime);
     this.#hints.note(namespace, asked, answer, boundary.tokens);
     this.#account(plan, asked, answer, boundary);
+    this.#tooLong.weighRoom(plan, asked, boundary, ground);
     plan.case.decided(ground.pacer.decide(plan, boundary));
     const { tokens } = plan;
     const computeS = ground.pacer.computeS({ start: plan.span.start, end: tokens });
@@ -267,7 +251,12 @@ export class Restorer {
     return false;
   }
 
-  #account(plan: Plan, asked: readonly Asked[], answer: LookupAnswer, { tokens }: Boundary): void {
+  #account(
+    plan: Plan,
+    asked: readonly Asked[],
+    answer: LookupAnswer,
+    { heldTokens: tokens }: Boundary,
+  ): void {
     for (const [at, group] of asked.entries()) {
       const held = answer.held[at];
       if (held === undefined || plan.namespace === null || answer.silent.size > 0) continue;

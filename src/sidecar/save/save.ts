@@ -80,6 +80,8 @@ export class Saver {
   readonly #drafting = new Set<StoreQueue>();
   /** Decoded bytes of everything in flight. */
   #bytes = 0;
+  /** What the engines' slots for saves hold. */
+  #slotBytes = 0;
 
   constructor(options: SaverOptions) {
     this.#options = options;
@@ -94,6 +96,16 @@ export class Saver {
   get #stores(): StoreQueue[] {
     const { kv, ssm } = this.#options.stores;
     return [...kv, ...ssm];
+  }
+
+  /** An engine has come with slots for so many bytes of saves, or has gone: what it was given slots for is never too much. */
+  makeRoom(bytes: number): void {
+    this.#slotBytes += bytes;
+  }
+
+  /** Above it saves are dropped. */
+  get bytesMax(): number {
+    return Math.max(SAVE_QUEUE_BYTES_MAX, this.#slotBytes + SAVE_AHEAD_BYTES_MAX);
   }
 
   get queuedBytes(): number {
@@ -250,7 +262,7 @@ export class Saver {
 
   /** Second copies go first, then the deepest block: it is of no use without those before it. */
   #hasRoomFor(bytes: number, store: StoreQueue, endTokens: number): boolean {
-    const isFull = (): boolean => this.#bytes + bytes > SAVE_QUEUE_BYTES_MAX;
+    const isFull = (): boolean => this.#bytes + bytes > this.bytesMax;
     for (const other of this.#stores) while (isFull() && other.shedReplica());
     if (!isFull()) return true;
     return store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);

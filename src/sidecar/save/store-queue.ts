@@ -50,7 +50,7 @@ export interface StoreQueueOptions {
   logger: Logger;
 }
 
-/** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX at a time. */
+/** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX, or what slots hold, at a time. */
 export class StoreQueue {
   readonly #client: VaultClient;
   readonly #link: Link;

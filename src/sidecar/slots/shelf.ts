@@ -164,6 +164,14 @@ export class Shelf {
     return this.#options.shards;
   }
 
+  get slotBytes(): number {
+    return this.#options.arena.slotBytes;
+  }
+
+  get saveSlots(): number {
+    return this.#options.saveSlots;
+  }
+
   /** Blocks the restore side may have in the arena at all, as far as it is touched. */
   get capacity(): number {
     const { shards, saveSlots } = this.#options;

@@ -43,6 +43,8 @@ export interface Register {
   t: "register";
   model: string;
   maxModelLen: number;
+  /** Tokens that one step computes, at most. */
+  stepTokens: number;
   kvBlocks: number;
   groups: GroupSpec[];
 }
@@ -276,6 +278,7 @@ function parseRegister(message: Reader): Register {
     t: "register",
     model: message.name("model"),
     maxModelLen: message.u32("max_model_len", 1),
+    stepTokens: message.u32("step_tokens", 1),
     kvBlocks: message.u32("kv_blocks", 1),
     groups: message.maps("groups", 1, GROUPS_MAX).map(parseGroup),
   };

@@ -29,6 +29,8 @@ export interface Account {
   /** Behind those asked for: the prompt is longer than one look-up takes. */
   beyondTokens: number;
   heldTokens: number | null;
+  /** Where the room that shared memory has ends before that; null: it does not. */
+  roomTokens: number | null;
   chosenTokens: number | null;
   placedTokens: number | null;
   loadedTokens: number | null;
@@ -56,6 +58,7 @@ function blank(engine: string, req: string): Account {
     askedTokens: 0,
     beyondTokens: 0,
     heldTokens: null,
+    roomTokens: null,
     chosenTokens: null,
     placedTokens: null,
     loadedTokens: null,
@@ -165,6 +168,11 @@ export class Case {
     this.#counters.took("lookup", lookupMs);
     this.account.miss = miss;
     if (miss !== null) this.#counters.add(`miss_${miss}`);
+  }
+
+  /** The arena, empty, could not hold more. */
+  roomEnds(tokens: number): void {
+    this.account.roomTokens = tokens;
   }
 
   decided({ tokens, choice, why, cost, recomputeS }: Decision): void {

@@ -2,6 +2,8 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { describeAllowance } from "../../../src/cli/allowance.ts";
+import type { Allowance } from "../../../src/cli/allowance.ts";
 import { describe as verdict, outlook } from "../../../src/cli/commands/doctor.ts";
 import type { Forecast } from "../../../src/sidecar/restore/pacer.ts";
 import { runInside } from "../../support/command-line.ts";
@@ -12,10 +14,10 @@ import { openClient, openVault, until } from "../../support/vaults.ts";
 /** 1 ms per 100 tokens, 10 kB per token. */
 const FORECAST: Forecast[] = [1000, 10_000].map((tokens) => {
   const wireBytes = { kv: tokens * 1e4, ssm: 0 };
-  return { tokens, computeMs: tokens / 100, restMs: 2, loadMs: 1, wireBytes };
+  return { tokens, computeMs: tokens / 100, restMs: 2, loadMs: 1, wireBytes, slots: tokens / 100 };
 });
-const link = (bytesPerS: number): { kv: { bytesPerS: number; questionMs: number } } => {
-  return { kv: { bytesPerS, questionMs: 1 } };
+const link = (bytesPerS: number): Parameters<typeof outlook>[1] => {
+  return { kv: { bytesPerS, savesPerS: null, questionMs: 1 } };
 };
 
 test("a fast link helps, a slow one does not, and both are said", () => {
@@ -46,10 +48,13 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   const { exitCode, stdout } = await runInside(["doctor", "--json", "--config", config]);
   const { helps, engines } = JSON.parse(stdout) as {
     helps: boolean;
-    engines: { prompts: { tokens: number; computeMs: number; restoreMs: number }[] }[];
+    engines: {
+      prompts: { tokens: number; computeMs: number; restoreMs: number }[];
+      allows: Allowance;
+    }[];
   };
   expect([exitCode, helps]).toEqual([0, true]);
-  const { prompts } = engines[0]!;
+  const { prompts, allows } = engines[0]!;
   expect(prompts.map(({ tokens }) => tokens)).toEqual([1024, 2048, 3000]);
   // Steps of up to 128 tokens at 0.1 ms a token: what lies behind the last boundary of 16 is computed all the same.
   const [{ computeMs, restMs } = { computeMs: 0, restMs: 0 }] =
@@ -58,4 +63,17 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   expect(restMs).toBeGreaterThan(1);
   expect(restMs).toBeLessThan(computeMs! / 10);
   expect(prompts[0]!.restoreMs).toBeGreaterThan(restMs!);
+  // 187 blocks of 2 layers of 4 KiB; a step of 512 tokens has 32.
+  const { arena } = sidecar.status().engines[0]!;
+  const promptBytes = 187 * 8192;
+  expect(allows).toMatchObject({ promptTokens: 3000, promptBytes, stepBytes: 32 * 8192 });
+  expect(allows).toMatchObject({ arenaBytes: arena!.bytes, wholeTokens: 3000 });
+  expect(allows.prompts).toBeCloseTo((arena!.slotCount - arena!.saveSlots) / 187, 6);
+  expect(allows.saveS).toBeGreaterThan(0);
+  const text = describeAllowance(allows).join("\n");
+  expect(text).toMatch(/a prompt of 3000 tokens is 1.5 MB: saved in \d.* m?s at /);
+  expect(text).toMatch(/shared memory of 16.8 MB holds \d+\.\d of them, beside \d.* for saves/);
+  const few = { ...allows, prompts: 0.5, wholeTokens: 1500, saveS: null };
+  expect(describeAllowance(few)[0]).toBe("a prompt of 3000 tokens is 1.5 MB");
+  expect(describeAllowance(few)[1]).toContain("restores the first 1500 tokens of them");
 });

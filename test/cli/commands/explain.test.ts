@@ -16,6 +16,7 @@ const ACCOUNT: Account = {
   askedTokens: 320,
   beyondTokens: 0,
   heldTokens: 160,
+  roomTokens: null,
   chosenTokens: 160,
   placedTokens: 160,
   loadedTokens: 160,
@@ -41,6 +42,13 @@ test("a prompt that is longer than one look-up takes says how much was left out"
   expect(explained(ACCOUNT).join("\n")).not.toContain("beyond");
   const text = explained({ ...ACCOUNT, beyondTokens: 64 }).join("\n");
   expect(text).toContain("64 more tokens are beyond what one look-up takes");
+});
+
+test("what shared memory cannot hold is said with the key to set", () => {
+  expect(explained(ACCOUNT).join("\n")).not.toContain("room:");
+  const text = explained({ ...ACCOUNT, roomTokens: 96 }).join("\n");
+  expect(text).toContain("room:    shared memory holds 96 of them");
+  expect(text).toContain("[sidecar] arena_bytes");
 });
 
 test("a request the sidecar does not know is said to be unknown", async () => {

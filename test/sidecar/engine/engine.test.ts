@@ -20,7 +20,14 @@ async function refusal(client: ShimClient): Promise<string> {
 }
 
 function register(groups: readonly object[]): Record<string, unknown> {
-  return { t: "register", model: "test/model", max_model_len: 512, kv_blocks: 100, groups };
+  return {
+    t: "register",
+    model: "test/model",
+    max_model_len: 512,
+    step_tokens: 512,
+    kv_blocks: 100,
+    groups,
+  };
 }
 
 describe("coming up", () => {

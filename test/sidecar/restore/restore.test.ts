@@ -158,20 +158,6 @@ describe("no room", () => {
     await expectNoLeak(scene);
   });
 
-  test("a prompt larger than the arena gets the prefix that fits", async () => {
-    const scene = await openScene(SMALL, BIG);
-    const { engine } = scene;
-    const blocks = makeBlocks("long", 60, page);
-    await saveAll(scene, blocks);
-    const plan = engine.prefetch(hashesOf(blocks));
-    const view = await engine.done(plan);
-    expect(view.reason).toBe("no_slot");
-    expect(view.placed.get(0)!.length).toBeGreaterThan(40);
-    expect(engine.holds(view, 40, blocks[40]!)).toBe(true);
-    engine.release(plan);
-    await expectNoLeak(scene);
-  });
-
   test("saves go on while restores hold all they may", async () => {
     const scene = await openScene(SMALL, BIG);
     const { engine } = scene;

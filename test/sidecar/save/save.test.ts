@@ -169,7 +169,12 @@ describe("drops", () => {
     await expectCreditsBack(sidecar, engine);
   });
 
-  test("F32 more bytes than may wait at once", () => {
+  test("F32 more bytes than may wait at once", () => takesOfSix(0, 4));
+
+  test("no block that there was a slot for", () => takesOfSix(1, 6));
+
+  /** Six blocks of a quarter of the queue each, with slots for so much of the queue. */
+  function takesOfSix(slotShare: number, taken: number): void {
     const counters = newSidecarCounters();
     const finished: number[] = [];
     const source = saveSource(SAVE_QUEUE_BYTES_MAX / 4, finished);
@@ -193,11 +198,14 @@ describe("drops", () => {
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
       return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0, anchor: hash };
     });
+    saver.makeRoom(slotShare * SAVE_QUEUE_BYTES_MAX);
     saver.accept(source, toNamespace(Buffer.alloc(32)), items);
-    expect(counters.get("dropped_queue_full")).toBe(2);
-    expect(finished).toEqual([4, 5]);
-    expect(saver.queuedBytes).toBe(SAVE_QUEUE_BYTES_MAX);
-  });
+    expect(counters.get("dropped_queue_full")).toBe(6 - taken);
+    expect(finished).toEqual([4, 5].slice(taken - 4));
+    expect(saver.queuedBytes).toBe((taken / 4) * SAVE_QUEUE_BYTES_MAX);
+    saver.makeRoom(-slotShare * SAVE_QUEUE_BYTES_MAX);
+    expect(saver.bytesMax).toBe(SAVE_QUEUE_BYTES_MAX);
+  }
 });
 
 describe("a stopping sidecar", () => {

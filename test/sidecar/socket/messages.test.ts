@@ -12,6 +12,7 @@ const GOOD: Record<string, Record<string, unknown>> = {
     t: "register",
     model: "test/model",
     max_model_len: 4096,
+    step_tokens: 2048,
     kv_blocks: 100,
     groups: [makeGroup()],
   },

@@ -16,7 +16,7 @@ PLAN_HASHES_MAX: Final = (FRAME_BYTES_MAX - 64 * 1024) // 32
 SEND_QUEUE_FRAMES_MAX: Final = 4096
 #: Bytes waiting to be written to the sidecar.
 SEND_QUEUE_BYTES_MAX: Final = 32 * MIB
-#: Page bytes copied for saves in one engine step, per rank.
+#: Page bytes copied for saves in one engine step, per rank; or as many as the step computes, where that is more.
 SAVE_BYTES_PER_STEP_MAX: Final = 64 * MIB
 #: Page bytes copied for restores in one engine step, per rank.
 LOAD_BYTES_PER_STEP_MAX: Final = 64 * MIB

@@ -43,6 +43,7 @@ class Naming:
         self._told = _UNTOLD
         self._said_refused = False
         self._logged_at = 0.0
+        self._logged_percent = -1
 
     def renew(self, generation: str) -> None:
         """Take the name of a later generation of weights; the sidecar hears it with the next use."""
@@ -103,8 +104,9 @@ class Naming:
         if now == self._told:
             return {}
         is_due = time.monotonic() - self._logged_at > limits.NAMING_LOG_EVERY_S
-        if not self.refused and (is_due or percent == 100):
-            self._logged_at = time.monotonic()
+        is_news = percent != self._logged_percent
+        if not self.refused and is_news and (is_due or percent == 100):
+            self._logged_at, self._logged_percent = time.monotonic(), percent
             log.info("tierKV: naming: %d %%", percent)
         self._told = now
         return now

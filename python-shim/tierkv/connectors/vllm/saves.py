@@ -70,6 +70,7 @@ class SavePlanner:
         self.has_states = bool(self._states)
         self._block_bytes = {group.index: group.block_bytes for group in grid.groups}
         self._tails = {group.index: group.tail for group in grid.groups}
+        self._token_bytes = sum(group.block_bytes / group.block_tokens for group in self._attention)
         self._world = world
         self._counters = counters
         self._saw = saw
@@ -191,9 +192,10 @@ class SavePlanner:
             anchor=self._grid.block_hash(request, group, index - index % limits.RUN_BLOCKS),
         )
 
-    def next_step(self) -> tuple[int, list[SaveItem]]:
+    def next_step(self, computed: int = 0) -> tuple[int, list[SaveItem]]:
         """Give this step's ticket and its share of the chosen blocks: every state, then blocks as slots are free.
 
+        `computed`: tokens of this step; it may copy as much as it computes, so that a long step is no narrow pass.
         `commit` follows, or `take_back`.
         """
         if not self._waiting and not self._now:
@@ -204,7 +206,7 @@ class SavePlanner:
         for waiting in states:
             self._hold(ticket, waiting, waiting.item.block_id)
         items = [waiting.item for waiting in states]
-        room = limits.SAVE_BYTES_PER_STEP_MAX
+        room = max(limits.SAVE_BYTES_PER_STEP_MAX, computed * self._token_bytes)
         looked_at = 0
         while self._waiting and looked_at < limits.SAVE_ITEMS_PER_STEP_MAX:
             if self._slots is not None and len(items) >= self._slots:
@@ -260,10 +262,15 @@ class SavePlanner:
         return item if block_id == item.block_id else item.at(block_id)
 
     def _lose(self, waiting: _Waiting) -> None:
-        """Count a block whose place vLLM has given away; behind it nothing is of use where all before are needed."""
-        self._counters.add("dropped_save_evicted")
+        """Count a block whose place vLLM has given away; behind it nothing is of use where all before are needed.
+
+        vLLM keeps few blocks that a window has passed: no restore of the whole prompt needs the others.
+        """
         if self._tails[waiting.item.group] == 0:
+            self._counters.add("dropped_save_evicted")
             waiting.cursor.cut.add(waiting.item.group)
+        else:
+            self._counters.add("dropped_save_out_of_window")
 
     def hear(self, receipts: StepReceipts) -> None:
         """Take the workers' receipts: tickets that ranks are done with, items they refused, slots they have left."""

@@ -297,7 +297,7 @@ class SchedulerShim:
         else:
             self._offers.choose(scheduler_output, self._tables)
         tokens, attended = prompt_work(scheduled, self._requests)
-        ticket, saves = self._saves.next_step()
+        ticket, saves = self._saves.next_step(sum(scheduled.values()))
         if saves and self._channel.is_up:
             self._name_ourselves()  # the sidecar drops saves of an engine without a name
         return StepMetadata(

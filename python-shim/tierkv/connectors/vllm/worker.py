@@ -114,6 +114,7 @@ class WorkerShim:
                 "t": "register",
                 "model": str(model.model),
                 "max_model_len": int(model.max_model_len),
+                "step_tokens": int(self._config.scheduler_config.max_num_batched_tokens),
                 "kv_blocks": self._num_blocks,
                 "groups": [group.registration() for group in self._groups.values()],
             }

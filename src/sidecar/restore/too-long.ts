@@ -1,0 +1,63 @@
+// Owns what becomes of prompts that are too long: cut to the keys that a plan may have, and said where shared memory ends before them.
+import { arenaBytesFor } from "../../arena/sizing.ts";
+import { HASH_BYTES } from "../../block.ts";
+import { PLAN_KEYS_MAX } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import type { Prefetch } from "../socket/messages.ts";
+import { blocksNeeded, cutToKeys } from "./boundary.ts";
+import type { Asked, Boundary } from "./boundary.ts";
+import type { Ground } from "./ground.ts";
+import type { Plan } from "./plan.ts";
+
+export interface TooLongOptions {
+  engine: string;
+  shards: number;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** Of one engine; each case is logged once. */
+export class TooLong {
+  readonly #options: TooLongOptions;
+  #isCutSaid = false;
+  #isRoomSaid = false;
+
+  constructor(options: TooLongOptions) {
+    this.#options = options;
+  }
+
+  /** Of a prompt with more keys than a plan may have, the beginning. Without ground nothing is restored anyway. */
+  cut(message: Prefetch, ground: Ground | null): Prefetch {
+    const { shards, counters, engine, logger } = this.#options;
+    const most = Math.floor(PLAN_KEYS_MAX / shards);
+    const asked = message.groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0);
+    if (ground === null || asked <= most) return message;
+    const groups = cutToKeys(message.groups, (group) => ground.shapeOf(group).tokens, most);
+    const { end: tokens } = ground.pacer.spanOf(message.groups);
+    const { end: keptTokens } = ground.pacer.spanOf(groups);
+    counters.add("plans_cut");
+    if (!this.#isCutSaid) {
+      this.#isCutSaid = true;
+      const what = { engine, tokens, keptTokens, keysMax: PLAN_KEYS_MAX };
+      logger.warn(what, "of a prompt of more keys than a plan may have the beginning is looked up");
+    }
+    return { ...message, groups, beyond: message.beyond + tokens - keptTokens };
+  }
+
+  /** vLLM asks once, and is answered from what is placed: what the arena cannot hold at once is computed. */
+  weighRoom(plan: Plan, asked: readonly Asked[], boundary: Boundary, { shelf }: Ground): void {
+    const { tokens, heldTokens } = boundary;
+    if (tokens >= heldTokens) return;
+    const { counters, engine, logger, shards } = this.#options;
+    counters.add("plans_beyond_arena");
+    plan.case.roomEnds(tokens);
+    if (this.#isRoomSaid) return;
+    this.#isRoomSaid = true;
+    const arenaBytes = arenaBytesFor(blocksNeeded(asked, heldTokens) * shards, shelf.slotBytes);
+    logger.warn(
+      { engine, heldTokens, restoredTokens: tokens, arenaBytes },
+      `of a prompt that shared memory cannot hold the beginning is restored; [sidecar] arena_bytes = ${arenaBytes} holds it`,
+    );
+  }
+}
