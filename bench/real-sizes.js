@@ -1,4 +1,5 @@
 // Owns the figures of prompts of real models' KV: how much of them is saved on the first visit, restored, and how soon.
+import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/demo/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
@@ -9,43 +10,57 @@ const SCRIPT = fileURLToPath(new URL("./real_sizes.py", import.meta.url));
 const TIMEOUT_MS = 900_000;
 const GIB = 2 ** 30;
 const KIB = 2 ** 10;
-/** KV as published, next to no compute. */
-const THIN = { kind: "llama", hidden: 64, intermediate: 128, vocab: 512, "max-position": 32_768 };
-const MODELS = {
-  "Llama-3.1-8B": { layers: 32, heads: 8, "kv-heads": 8, "head-dim": 128, seed: 1 },
-  "Llama-3.1-70B": { layers: 80, heads: 8, "kv-heads": 8, "head-dim": 128, seed: 1 },
+/** By name in python-shim/lab/geometries.py: KV of a token, all layers; of states the bytes of a few more tokens. */
+const TOKEN_BYTES = {
+  "llama-3.1-8b": 128 * KIB,
+  "llama-3.1-70b": 320 * KIB,
+  "qwen3-30b-a3b-dense": 96 * KIB,
+  "gpt-oss-120b-as-gemma3": 72 * KIB,
+  "deepseek-v3": 69 * KIB,
+  "qwen3.5-9b": 160 * KIB,
+  "gemma-3-27b": 496 * KIB,
 };
-const TOKEN_BYTES = { "Llama-3.1-8B": 128 * KIB, "Llama-3.1-70B": 320 * KIB };
-const LONG = { prompts: 1, tokens: 16_387 };
-const EIGHT = { prompts: 8, tokens: 2051 };
+/** Shared memory that holds the whole restore beside saves, as src/arena/sizing.ts shares it out. */
+const WHOLE_ARENA = 4 / 3;
+const SHORT = { prompts: 1, tokens: 2051, chunk: 1024 };
 const CASES = [
-  { name: "Llama-3.1-8B", chunk: 2048, ...LONG },
-  { name: "Llama-3.1-8B", chunk: 8192, ...LONG },
-  { name: "Llama-3.1-8B", chunk: 2048, ...EIGHT },
-  { name: "Llama-3.1-70B", chunk: 2048, ...LONG },
-  { name: "Llama-3.1-70B", chunk: 8192, ...LONG },
+  { name: "llama-3.1-8b", prompts: 1, tokens: 8195, chunk: 2048 },
+  { name: "llama-3.1-8b", prompts: 1, tokens: 16_387, chunk: 8192 },
+  { name: "llama-3.1-8b", prompts: 8, tokens: 2051, chunk: 2048 },
+  { name: "llama-3.1-70b", prompts: 1, tokens: 8195, chunk: 8192, arenaBytes: GIB },
+  ...Object.keys(TOKEN_BYTES)
+    .filter((name) => name !== "llama-3.1-8b")
+    .map((name) => ({ name, ...SHORT })),
 ];
-const QUICK = [{ name: "Llama-3.1-8B", chunk: 2048, prompts: 1, tokens: 2051 }];
+const QUICK = [{ name: "llama-3.1-8b", ...SHORT }];
 const WHOLE = { on: "ratio", least: 0.99 };
 const OVER_OWN_HIT = "an answer from the engine's own cache";
 
 export const title = "Prompts with the KV of published models (thin compute, over the loopback)";
 
-export async function run({ isQuick, say }) {
+/** What `--geometry` may name. */
+export const geometries = Object.keys(TOKEN_BYTES);
+
+export async function run({ isQuick, geometry, say }) {
   const figures = [];
   const cells = [];
-  for (const one of isQuick ? QUICK : CASES) {
-    const { name, chunk, prompts, tokens } = one;
+  for (const one of casesOf(geometry, isQuick)) {
+    const { name, chunk, prompts, tokens, arenaBytes } = one;
+    if (name === "deepseek-v3" && !hasAmx()) {
+      say(`${name}: vLLM caches MLA on a CPU only with AMX`);
+      continue;
+    }
     say(`${name}: ${prompts} x ${tokens} tokens, chunks of ${chunk}`);
     const measured = await measure(one);
-    const label = `${name}, ${prompts} x ${Math.round(tokens / 1024)}k tokens, chunk ${chunk}`;
+    const where = arenaBytes === undefined ? "" : `, arena of ${arenaBytes / GIB} GiB`;
+    const label = `${name}, ${prompts} x ${Math.round(tokens / 1024)}k tokens, chunk ${chunk}${where}`;
     cells.push({ ...one, ...measured });
-    figures.push(...figuresOf(label, measured, prompts * tokens * TOKEN_BYTES[name]));
+    figures.push(...figuresOf(label, measured, one));
   }
   const lost = cells.filter(({ counters }) => Object.keys(counters).length > 0);
   const differ = cells.filter(({ same }) => !same).length;
   const notes = [
-    "saved: of the full blocks, once nothing more was sent; restored: of the tokens in full blocks, after the engine's own cache was emptied",
+    "saved: of the full blocks of attention, on the first visit; restored: of the tokens that an answer from the engine's own cache took from it, or of those an arena given as smaller holds",
     `first tokens that differ from the cold ones: ${differ} of ${cells.length} cases (raw records)`,
     ...lost.map(
       (cell) => `lost in ${cell.name}, chunk ${cell.chunk}: ${JSON.stringify(cell.counters)}`,
@@ -54,36 +69,53 @@ export async function run({ isQuick, say }) {
   return { figures, notes, cells };
 }
 
-async function measure({ name, chunk, prompts, tokens }) {
+function casesOf(geometry, isQuick) {
+  if (geometry !== undefined) return [{ name: geometry, ...SHORT }];
+  return isQuick ? QUICK : CASES;
+}
+
+function hasAmx() {
+  return /\bamx_tile\b/.test(readFileSync("/proc/cpuinfo", "latin1"));
+}
+
+async function measure({ name, chunk, prompts, tokens, arenaBytes: given }) {
   const stand = new Stand();
   try {
     const { cores } = thisMachine();
-    const model = await stand.makeModel({ ...THIN, ...MODELS[name], dtype: "bfloat16" });
+    const model = await stand.makeModel({ geometry: name });
     const bytes = prompts * tokens * TOKEN_BYTES[name];
     const kvBytes = Math.ceil(bytes * 1.1) + GIB / 4;
-    const address = await stand.vault(Math.ceil(bytes * 1.1) + GIB / 4);
-    const options = { arenaBytes: GIB, int8: false };
-    const { socket } = await stand.sidecar(address, options);
+    const address = await stand.vault(kvBytes, null, "cold");
+    const arenaBytes = given ?? Math.ceil(kvBytes * WHOLE_ARENA);
+    const { socket } = await stand.sidecar(address, { arenaBytes, int8: false, ssmCold: address });
+    // Where there are states, vLLM makes attention blocks as large as they are.
+    const fixedBlocks = name.startsWith("qwen3.5") ? 0 : 1;
     const flags = { model, socket, "kv-bytes": kvBytes, chunk, prompts, tokens };
-    const args = Object.entries(flags).flatMap(([flag, value]) => [`--${flag}`, String(value)]);
-    // A process of its own: an engine in the caller's process takes no steps for saves once its requests have ended.
-    const env = { ...engineEnvironment(cores), VLLM_ENABLE_V1_MULTIPROCESSING: "1" };
-    return await stand.python([SCRIPT, ...args], { env, timeoutMs: TIMEOUT_MS });
+    const args = Object.entries({ ...flags, "fixed-blocks": fixedBlocks });
+    const options = { env: engineEnvironment(cores), timeoutMs: TIMEOUT_MS };
+    return await stand.python(
+      [SCRIPT, ...args.flatMap(([of, at]) => [`--${of}`, `${at}`])],
+      options,
+    );
   } finally {
     await stand.close();
   }
 }
 
-function figuresOf(label, measured, bytes) {
-  const { blocks, saved, savedSeconds, cold, own, restored, cached } = measured;
+function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
+  const { blocks, states, saved, savedSeconds, cold, own, restored, cached, longest } = measured;
+  const bytes = prompts * tokens * TOKEN_BYTES[name];
   const ms = (seconds) => seconds * 1e3;
+  const block = tokens / (blocks / prompts);
+  const most =
+    arenaBytes === undefined ? cached[1] : Math.min(cached[1], longest - (longest % block));
   return [
     describe({
       name: `${label}: saved`,
       unit: "blocks",
       value: saved,
       ratio: saved / blocks,
-      of: "all",
+      of: states === 0 ? "all" : "all of attention",
       floor: WHOLE,
       note: `the last one ${savedSeconds.toFixed(1)} s after the answer, ${(bytes / 1e9).toFixed(1)} GB in all`,
     }),
@@ -91,8 +123,8 @@ function figuresOf(label, measured, bytes) {
       name: `${label}: restored`,
       unit: "tokens",
       value: cached[2],
-      ratio: cached[2] / cached[1],
-      of: "own cache's",
+      ratio: cached[2] / most,
+      of: arenaBytes === undefined ? "own cache's" : "what the arena holds",
       floor: WHOLE,
     }),
     describe({ name: `${label}: first token, computed`, unit: "ms", value: ms(cold) }),

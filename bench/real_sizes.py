@@ -1,6 +1,6 @@
 """Owns the measuring of prompts of a published KV geometry: how much is saved on the first visit, and what comes back.
 
-Prints one JSON line: blocks, how many were saved and restored, seconds of each visit, and counters of what was lost.
+Prints one JSON line: blocks, how many were saved, tokens restored, seconds of each visit, counters of what was lost.
 """
 
 from __future__ import annotations
@@ -17,29 +17,22 @@ from vllm import LLM, SamplingParams
 
 BLOCK_TOKENS = 128
 VOCAB = 512
-#: Saves are done when as long nothing more is sent, s.
-QUIET_S = 3.0
 SAVED_S = 180.0
 
 
-def counters_of(socket: str) -> dict[str, int]:
-    """Give the sidecar's counters."""
-    counters: dict[str, int] = status_of(socket)["counters"]
-    return counters
-
-
-def wait_saved(socket: str, blocks: int) -> tuple[int, float]:
-    """Wait until all blocks are stored, or nothing moves any more; give how many were, and seconds until the last."""
-    began = moved = time.monotonic()
-    saved = -1
-    while time.monotonic() - moved < QUIET_S and time.monotonic() - began < SAVED_S:
-        now = counters_of(socket)["blocks_saved"]
-        if now != saved:
-            saved, moved = now, time.monotonic()
-        if saved >= blocks:
+def saves(engine: LLM, socket: str) -> tuple[int, float]:
+    """Step as a server does until nothing waits to be saved; give how many blocks are stored, and the seconds."""
+    connector = engine.llm_engine.engine_core.engine_core.scheduler.connector
+    began = time.monotonic()
+    while time.monotonic() - began < SAVED_S:
+        if connector.has_pending_push_work():
+            engine.llm_engine.step()
+            continue
+        status = status_of(socket)
+        if status["saves"]["queuedBlocks"] == 0:
             break
-        time.sleep(0.05)
-    return saved, moved - began
+        time.sleep(0.02)
+    return int(status_of(socket)["counters"]["blocks_saved"]), time.monotonic() - began
 
 
 def visit(engine: LLM, prompts: list[list[int]]) -> dict[str, Any]:
@@ -65,6 +58,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, required=True)
     parser.add_argument("--prompts", type=int, required=True)
     parser.add_argument("--tokens", type=int, required=True)
+    parser.add_argument("--fixed-blocks", type=int, required=True)
     options = parser.parse_args()
     transfer = {
         "kv_connector": "TierKVConnector",
@@ -78,27 +72,35 @@ def main() -> None:
         max_model_len=options.tokens + 64,
         max_num_batched_tokens=options.chunk,
         kv_cache_memory_bytes=options.kv_bytes,
-        block_size=BLOCK_TOKENS,
+        block_size=BLOCK_TOKENS if options.fixed_blocks else None,
         enforce_eager=True,
         enable_prefix_caching=True,
         skip_tokenizer_init=True,
+        distributed_executor_backend="uni",
         kv_transfer_config=transfer,
     )
     draw = random.Random(1)
     warm = [draw.choices(range(VOCAB), k=BLOCK_TOKENS * 4 + 3)]
     visit(engine, warm)
-    warm_saved, _ = wait_saved(options.socket, 4)
+    warm_saved, _ = saves(engine, options.socket)
     prompts = [draw.choices(range(VOCAB), k=options.tokens) for _ in range(options.prompts)]
-    blocks = options.prompts * ((options.tokens - 1) // BLOCK_TOKENS)
     cold = visit(engine, prompts)
-    saved, saved_s = wait_saved(options.socket, warm_saved + blocks)
+    saved, saved_s = saves(engine, options.socket)
     own = visit(engine, prompts)
     engine.reset_prefix_cache()
     restored = visit(engine, prompts)
-    counters = counters_of(options.socket)
+    status = status_of(options.socket)
+    (seen,) = status["engines"]
+    # Of states there are as many as vLLM hands over.
+    kept = [of["tokens"] for of in seen["groups"] if of["class"] == "kv"]
+    blocks = options.prompts * sum((options.tokens - 1) // tokens for tokens in kept)
+    states = sum(of["class"] == "ssm" for of in seen["groups"])
     result = {
         "blocks": blocks,
+        "states": states,
         "saved": saved - warm_saved,
+        "longest": seen["arena"]["longestTokens"],
+        "arenaBytes": seen["arena"]["bytes"],
         "savedSeconds": saved_s,
         "cold": cold["seconds"],
         "own": own["seconds"],
@@ -106,7 +108,7 @@ def main() -> None:
         "cached": [cold["cached"], own["cached"], restored["cached"]],
         "same": restored["tokens"] == cold["tokens"],
         "counters": {
-            name: count for name, count in counters.items() if "dropped" in name and count
+            name: count for name, count in status["counters"].items() if "dropped" in name and count
         },
     }
     engine.llm_engine.engine_core.shutdown()  # prints as it ends, and the result is the last line

@@ -5,6 +5,8 @@ import { missingFromSetup } from "./lib/paths.js";
 const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [--save]
 
   --only    run only these benches; of one that has parts, all of them or NAME:PART
+  --geometry NAME
+            real-sizes: one published KV geometry at a short prompt, by its name in python-shim/lab/geometries.py
   --quick   smaller sets and fewer rounds: for trying, not for quoting
   --json    results as one JSON object on stdout, progress on stderr
   --save    write the results into bench/results: a file per bench, and the page of them all
@@ -51,7 +53,8 @@ function readOptions() {
   const options = { quick: boolean, json: boolean, save: boolean, help: boolean };
   let values;
   try {
-    ({ values } = parseArgs({ options: { ...options, only: { type: "string" } } }));
+    const text = { type: "string" };
+    ({ values } = parseArgs({ options: { ...options, only: text, geometry: text } }));
   } catch (error) {
     throw new UsageError(error.message);
   }
@@ -62,8 +65,8 @@ function readOptions() {
   if (unknown.length > 0) {
     throw new UsageError(`--only ${unknown.join(",")}: there are ${NAMES.join(", ")}`);
   }
-  if (values.save && values.quick) {
-    throw new UsageError("--save wants figures that may be quoted: leave --quick out");
+  if (values.save && (values.quick || values.geometry !== undefined)) {
+    throw new UsageError("--save wants all figures, as they may be quoted: leave the rest out");
   }
   return { ...values, names };
 }
@@ -71,7 +74,7 @@ function readOptions() {
 const note = (text) => process.stderr.write(`${text}\n`);
 
 /** One bench; never throws: a crash is part of the result. */
-async function runOne(name, isQuick) {
+async function runOne(name, { quick: isQuick, geometry }) {
   const [file, part] = name.split(":");
   const bench = await import(`./${file}.js`);
   const startedMs = performance.now();
@@ -79,7 +82,12 @@ async function runOne(name, isQuick) {
   note(`== ${name}`);
   let result;
   try {
-    result = await bench.run({ isQuick, say, part });
+    if (geometry !== undefined && bench.geometries?.includes(geometry) !== true) {
+      throw new Error(
+        `--geometry ${geometry}: there are ${bench.geometries?.join(", ") ?? "none"}`,
+      );
+    }
+    result = await bench.run({ isQuick, geometry, say, part });
   } catch (error) {
     note(error.stack);
     result = { figures: [], error: error.message };
@@ -107,7 +115,7 @@ async function main() {
   note(machineLine(machine));
   const results = [];
   for (const name of options.names) {
-    const result = await runOne(name, options.quick);
+    const result = await runOne(name, options);
     results.push(result);
     if (!options.json) process.stdout.write(`\n${textLines(result).join("\n")}\n\n`);
   }

@@ -53,21 +53,21 @@ export class Stand {
     return join(this.dir, name);
   }
 
-  /** A vault of attention KV, here or inside a Network; resolves to its address. */
-  async vault(maxBytes, network = null) {
+  /** A vault of attention KV (`cold`: and of states), here or inside a Network; resolves to its address. */
+  async vault(maxBytes, network = null, role = "kv_cold") {
     const host = network?.host ?? "127.0.0.1";
     // The network is one of the bench alone, in a namespace of its own.
     const vault = `[vault]\nlisten = "${host}:0"\nmax_bytes = ${maxBytes}\ninsecure_lan = true\n`;
-    const config = this.#config(`[cluster]\nrole = "kv_cold"\n\n${vault}`);
+    const config = this.#config(`[cluster]\nrole = "${role}"\n\n${vault}`);
     const inside = network === null ? [] : ["ip", "netns", "exec", network.netns];
     const { address } = await this.#serve("vault", ["vault"], config, inside);
     return address;
   }
 
   /** A sidecar in front of that vault; `int8`: with compression, as configured. */
-  async sidecar(kvCold, { arenaBytes, int8, restore = RESTORE }) {
+  async sidecar(kvCold, { arenaBytes, int8, restore = RESTORE, ssmCold = null }) {
     const socket = this.path(`sidecar-${this.#files}.sock`);
-    const config = this.#sidecarConfig({ kvCold, socket, arenaBytes, int8, restore });
+    const config = this.#sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, int8, restore });
     const { pid } = await this.#serve("sidecar", ["sidecar"], config);
     return { socket, pid, config };
   }
@@ -129,8 +129,9 @@ export class Stand {
     rmSync(this.dir, { recursive: true, force: true });
   }
 
-  #sidecarConfig({ kvCold, socket, arenaBytes, int8, restore }) {
-    const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\n`;
+  #sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, int8, restore }) {
+    const ssm = ssmCold === null ? "" : `ssm_cold = "${ssmCold}"\n`;
+    const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\n${ssm}`;
     const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
     return this.#config(
       [cluster, sidecar, `[codec]\nkv = "${int8 ? "int8" : "raw"}"\n`, restore].join("\n"),

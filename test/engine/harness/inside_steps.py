@@ -26,10 +26,11 @@ MOMENTS: dict[str, Callable[[Host], bool]] = {
         for request in host.scheduler.running
     ),
     "saving": lambda host: any(state.cursor.next_block for state in host.shim._requests.values()),
+    "saved": lambda host: not host.shim._saves._waiting and not host.shim._saves.holds_blocks,
     "up": lambda host: host.shim._channel.is_up and host.shim._book.restore_on,
     "down": lambda host: not host.shim._channel.is_up,
 }
-STEPPED = ("loading", "running", "saving")
+STEPPED = ("loading", "running", "saving", "saved")
 
 
 def begin(
