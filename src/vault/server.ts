@@ -190,7 +190,7 @@ function newContext(options: VaultOptions): VaultContext {
     version: core.version,
     recordVersion: core.recordVersion,
     maxRecordBytes,
-    maxReservedBytes: Math.max(maxBytes * RESERVED_SHARE_MAX, RECORD_BYTES_MAX),
+    maxReservedBytes: Math.max(Math.floor(maxBytes * RESERVED_SHARE_MAX), RECORD_BYTES_MAX),
     startedMs: nowMs(),
     counters,
     logger,

@@ -76,6 +76,11 @@ describe("start", () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
+  test("any number of bytes is a budget, an odd one too", async () => {
+    const { address } = await openVault({ maxBytes: 600 * MIB + 1 });
+    expect(address).toMatch(/:\d+$/);
+  });
+
   test("an address that others can reach is refused without TLS, unless it is wanted so, and then warned about", async () => {
     const lines: string[] = [];
     const write = (line: string): void => void lines.push(line);

@@ -159,7 +159,7 @@ describe("what is refused", () => {
     const { socketPath } = await openSidecar({ arenaBytes: 16 * MIB });
     const worker = new FakeWorker(socketPath, 0, []);
     worker.send(helloFrame({}));
-    worker.send(register([makeGroup({ layers: 80 })]));
+    worker.send(register([makeGroup({ layers: 300 })]));
     const message = await refusal(worker);
     expect(message).toContain("[sidecar] arena_bytes = 16777216");
     expect(message).toContain("raise [sidecar] arena_bytes");
