@@ -60,7 +60,8 @@ export async function run({ isQuick, geometry, say }) {
   const lost = cells.filter(({ counters }) => Object.keys(counters).length > 0);
   const differ = cells.filter(({ same }) => !same).length;
   const notes = [
-    "saved: of the full blocks of attention, on the first visit; restored: of the tokens that an answer from the engine's own cache took from it, or of those an arena given as smaller holds",
+    "saved: of the full blocks, on the first visit, where all layers are of full attention; vLLM keeps few of the blocks that a window has passed, and states as it hands them over",
+    "restored: of the tokens that an answer from the engine's own cache took from it, or of those an arena given as smaller holds",
     `first tokens that differ from the cold ones: ${differ} of ${cells.length} cases (raw records)`,
     ...lost.map(
       (cell) => `lost in ${cell.name}, chunk ${cell.chunk}: ${JSON.stringify(cell.counters)}`,
@@ -103,7 +104,7 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given }) {
 }
 
 function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
-  const { blocks, states, saved, savedSeconds, cold, own, restored, cached, longest } = measured;
+  const { blocks, plain, saved, savedSeconds, cold, own, restored, cached, longest } = measured;
   const bytes = prompts * tokens * TOKEN_BYTES[name];
   const ms = (seconds) => seconds * 1e3;
   const block = tokens / (blocks / prompts);
@@ -114,9 +115,7 @@ function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
       name: `${label}: saved`,
       unit: "blocks",
       value: saved,
-      ratio: saved / blocks,
-      of: states === 0 ? "all" : "all of attention",
-      floor: WHOLE,
+      ...(plain ? { ratio: saved / blocks, of: "all", floor: WHOLE } : {}),
       note: `the last one ${savedSeconds.toFixed(1)} s after the answer, ${(bytes / 1e9).toFixed(1)} GB in all`,
     }),
     describe({

@@ -94,10 +94,10 @@ def main() -> None:
     # Of states there are as many as vLLM hands over.
     kept = [of["tokens"] for of in seen["groups"] if of["class"] == "kv"]
     blocks = options.prompts * sum((options.tokens - 1) // tokens for tokens in kept)
-    states = sum(of["class"] == "ssm" for of in seen["groups"])
+    is_plain = all(of["class"] == "kv" and of["tail"] == 0 for of in seen["groups"])
     result = {
         "blocks": blocks,
-        "states": states,
+        "plain": is_plain,
         "saved": saved - warm_saved,
         "longest": seen["arena"]["longestTokens"],
         "arenaBytes": seen["arena"]["bytes"],

@@ -88,7 +88,8 @@ export class Shim {
     shim.scheduler.send({ ...hello, ...versions, role: "scheduler" });
     shim.scheduler.send({ t: "namespace", namespace, model: "bench", parts: {} });
     shim.worker.send({ ...hello, ...versions, role: "worker" });
-    const model = { model: "bench", max_model_len: maxModelLen, kv_blocks: KV_BLOCKS };
+    const lengths = { max_model_len: maxModelLen, step_tokens: maxModelLen };
+    const model = { model: "bench", ...lengths, kv_blocks: KV_BLOCKS };
     shim.worker.send({ t: "register", ...model, groups: [group] });
     shim.isRestoring = false;
     await shim.#until(() => shim.isRestoring && shim.#credits.length > 0);

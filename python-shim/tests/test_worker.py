@@ -120,6 +120,7 @@ def test_the_first_word_is_what_the_engine_holds(bench: Bench) -> None:
     (register,) = bench.fake.expect("register")
     assert register["groups"] == [GROUP.registration()]
     assert (register["kv_blocks"], register["max_model_len"]) == (BLOCKS, 256)
+    assert register["step_tokens"] == 128
     (hello,) = bench.fake.hellos
     assert (hello["role"], hello["rank"], hello["world"]) == ("worker", 0, 1)
 

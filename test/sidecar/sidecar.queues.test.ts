@@ -12,6 +12,8 @@ const PAGE = 8192;
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   SAVE_QUEUE_BYTES_MAX: 8 * 8192,
+  // Else the queue takes what slots hold.
+  SAVE_AHEAD_BYTES_MAX: -Infinity,
   SAVE_BATCH_ITEMS: 1,
   STORE_TIMEOUT_MS: 600_000,
 }));

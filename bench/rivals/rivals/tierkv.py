@@ -98,7 +98,9 @@ class TierKv(Rival):
         self.scheduler.send(name)
         self.worker = Connection(self.socket_path)
         self.worker.send(hello | {"role": "worker"})
-        register = {"model": "bench", "max_model_len": setup.blocks * TOKENS, "kv_blocks": 1024}
+        tokens = setup.blocks * TOKENS
+        register = {"model": "bench", "max_model_len": tokens, "step_tokens": tokens}
+        register["kv_blocks"] = 1024
         self.worker.send({"t": "register", **register, "groups": groups(setup.block_bytes)})
         self.arena, self.memory = {}, None
         self.credits: list[tuple[int, int]] = []

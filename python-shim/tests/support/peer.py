@@ -85,7 +85,8 @@ def main() -> None:
     worker.wait("welcome")
     named = {"t": "namespace", "namespace": NAMESPACE, "model": "peer", "parts": {}}
     scheduler.channel.send(named)
-    shape = {"model": "peer", "max_model_len": 512, "kv_blocks": 100, "groups": [GROUP]}
+    lengths = {"max_model_len": 512, "step_tokens": 512}
+    shape = {"model": "peer", **lengths, "kv_blocks": 100, "groups": [GROUP]}
     worker.channel.send({"t": "register", **shape})
     frame = worker.wait("arena")
     worker.channel.send({"t": "mapped", "arena": frame["arena"]})
