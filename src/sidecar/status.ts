@@ -46,7 +46,7 @@ export interface SidecarStatus {
   vaults: Record<RecordClass, VaultStatus[]>;
   /** How attention KV is stored. */
   kvCodec: CodecName;
-  saves: { queuedBlocks: number; queuedBytes: number; bytesMax: number };
+  saves: { queuedBlocks: number; queuedBytes: number };
   counters: Record<string, number>;
   /** What the parts of requests took. */
   times: Record<SidecarTime, HistogramSnapshot>;
@@ -90,11 +90,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
       ssm: describeVaults(vaults.ssm, pools.ssm, watch),
     },
     kvCodec: chooseCodecs(config).kvName,
-    saves: {
-      queuedBlocks: saver.queuedBlocks,
-      queuedBytes: saver.queuedBytes,
-      bytesMax: saver.bytesMax,
-    },
+    saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
     counters: { ...counters.snapshot(), records_unopened: recordKeysStatus().unopened },
     times: counters.times(),
     ledger: sources.ledger.status(),
