@@ -53,10 +53,21 @@ export function arenaStatusOf(
   const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
   const { bytes } = arena;
   const { saveSlots } = shelf;
-  const longestTokens = pacer.longestIn(slotCount - saveSlots, maxModelLen);
+  const longestTokens = longestIn(pacer, slotCount - saveSlots, maxModelLen);
   const unmapped = [...seats].flatMap(({ rank, unmapped: reason }) =>
     reason === null ? [] : [{ rank, reason }],
   );
   const own = { bytes, slotBytes, slotCount, saveSlots, longestTokens };
   return { ...own, touchedSlots, freeSlots, leasedSlots, unmapped };
+}
+
+/** Tokens of the longest prompt, up to `most`, whose restore takes no more than so many slots. */
+function longestIn(pacer: Stage["pacer"], slots: number, most: number): number {
+  let [fits, beyond] = [0, most + 1];
+  while (beyond - fits > 1) {
+    const middle = Math.floor((fits + beyond) / 2);
+    if (pacer.slotsOf(middle) <= slots) fits = middle;
+    else beyond = middle;
+  }
+  return fits;
 }

@@ -288,9 +288,8 @@ export class Engine {
   }
 
   #register(seat: Seat, message: Register): void {
-    const { kvDim } = this.#options;
     if (seat.groups !== null) throw this.#ranks.taken(`rank ${seat.rank} has registered and`);
-    const groups = registerGroups(message.groups, { engine: this.id, kvDim });
+    const groups = registerGroups(message.groups, { engine: this.id, kvDim: this.#options.kvDim });
     this.#model = message.model;
     this.#lengths = message;
     if (this.#ranks.register(seat, groups)) this.#openStage(message);

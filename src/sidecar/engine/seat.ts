@@ -62,7 +62,7 @@ export class Seat {
     const { connection, shard, shardCount, saver } = this.#options;
     this.#arenaId = wireId;
     this.#saveBytes = saveSlots * arena.slotBytes;
-    saver.makeRoom(this.#saveBytes);
+    saver.room.add(this.#saveBytes);
     this.unmapped = null;
     const credits = new Credits(arena, connection.id, saveSlots, (leases) =>
       connection.send({ t: "credits", arena: wireId, slots: slotBytes(leases) }),
@@ -144,7 +144,7 @@ export class Seat {
     await Promise.all(
       [...this.#sources.values()].map((source) => this.#options.saver.settle(source)),
     );
-    this.#options.saver.makeRoom(-this.#saveBytes);
+    this.#options.saver.room.add(-this.#saveBytes);
     this.#saveBytes = 0;
     if (this.#groups !== null) dropGroups(this.#groups);
     this.#groups = null;

@@ -276,15 +276,9 @@ export class Pacer {
     };
   }
 
-  /** Tokens of the longest prompt, up to `most`, whose restore takes no more than so many slots. */
-  longestIn(slots: number, most: number): number {
-    let [fits, beyond] = [0, most + 1];
-    while (beyond - fits > 1) {
-      const middle = Math.floor((fits + beyond) / 2);
-      if (this.#bytesOf(middle).slots <= slots) fits = middle;
-      else beyond = middle;
-    }
-    return fits;
+  /** Slots of the arena that a restore of so many tokens takes. */
+  slotsOf(tokens: number): number {
+    return this.#bytesOf(tokens).slots;
   }
 
   /** Largest wire bytes, decoded ones and slots of all that a prompt of that length needs: as much of each vault. */

@@ -12,7 +12,6 @@ import {
   SAVE_AHEAD_BYTES_MAX,
   SAVE_BATCH_BYTES,
   SAVE_DRAIN_MS,
-  SAVE_QUEUE_BYTES_MAX,
 } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
@@ -24,6 +23,7 @@ import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Codecs } from "./codecs.ts";
 import { ownHashes, saveKey, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
+import { SaveRoom } from "./room.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** Where blocks come from: one group of one rank of one engine. */
@@ -70,6 +70,7 @@ interface Lane {
 }
 
 export class Saver {
+  readonly room: SaveRoom = new SaveRoom();
   readonly #options: SaverOptions;
   /** Who had a turn longest ago first. */
   readonly #lanes = new Set<Lane>();
@@ -80,8 +81,6 @@ export class Saver {
   readonly #drafting = new Set<StoreQueue>();
   /** Decoded bytes of everything in flight. */
   #bytes = 0;
-  /** What the engines' slots for saves hold. */
-  #slotBytes = 0;
 
   constructor(options: SaverOptions) {
     this.#options = options;
@@ -96,16 +95,6 @@ export class Saver {
   get #stores(): StoreQueue[] {
     const { kv, ssm } = this.#options.stores;
     return [...kv, ...ssm];
-  }
-
-  /** An engine has come with slots for so many bytes of saves, or has gone: what it was given slots for is never too much. */
-  makeRoom(bytes: number): void {
-    this.#slotBytes += bytes;
-  }
-
-  /** Above it saves are dropped. */
-  get bytesMax(): number {
-    return Math.max(SAVE_QUEUE_BYTES_MAX, this.#slotBytes + SAVE_AHEAD_BYTES_MAX);
   }
 
   get queuedBytes(): number {
@@ -262,7 +251,7 @@ export class Saver {
 
   /** Second copies go first, then the deepest block: it is of no use without those before it. */
   #hasRoomFor(bytes: number, store: StoreQueue, endTokens: number): boolean {
-    const isFull = (): boolean => this.#bytes + bytes > this.bytesMax;
+    const isFull = (): boolean => this.#bytes + bytes > this.room.bytesMax;
     for (const other of this.#stores) while (isFull() && other.shedReplica());
     if (!isFull()) return true;
     return store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);

@@ -198,13 +198,13 @@ describe("drops", () => {
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
       return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0, anchor: hash };
     });
-    saver.makeRoom(slotShare * SAVE_QUEUE_BYTES_MAX);
+    saver.room.add(slotShare * SAVE_QUEUE_BYTES_MAX);
     saver.accept(source, toNamespace(Buffer.alloc(32)), items);
     expect(counters.get("dropped_queue_full")).toBe(6 - taken);
     expect(finished).toEqual([4, 5].slice(taken - 4));
     expect(saver.queuedBytes).toBe((taken / 4) * SAVE_QUEUE_BYTES_MAX);
-    saver.makeRoom(-slotShare * SAVE_QUEUE_BYTES_MAX);
-    expect(saver.bytesMax).toBe(SAVE_QUEUE_BYTES_MAX);
+    saver.room.add(-slotShare * SAVE_QUEUE_BYTES_MAX);
+    expect(saver.room.bytesMax).toBe(SAVE_QUEUE_BYTES_MAX);
   }
 });
 
