@@ -282,7 +282,7 @@ export class Engine {
       forecast: stage?.pacer.forecast(this.#lengths.maxModelLen) ?? [],
       footprint: stage?.pacer.footprint() ?? null,
       stepTokens: this.#lengths.stepTokens,
-      groups: stage === null ? [] : this.#ranks.kinds(),
+      groups: this.#ranks.kinds(),
       arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen),
     };
   }

@@ -109,8 +109,10 @@ export class Ranks implements Iterable<Seat> {
     );
   }
 
-  /** What its blocks are; none before a rank has registered. */
+  /** What its blocks are; none before all ranks have registered, or after one has left. */
   kinds(): BlockKind[] {
+    const isWhole = this.count === this.#world && [...this].every(({ groups }) => groups !== null);
+    if (!isWhole) return [];
     return this.groupIds().map((group) => {
       const { class: recordClass, tokens, tail } = this.sizes.shapeOf(group);
       return { group, class: recordClass, tokens, tail, bytes: this.sizes.sourceBytes(group) };
