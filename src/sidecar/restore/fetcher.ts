@@ -15,7 +15,8 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime, nowMs } from "../../time.ts";
-import type { Block, Shelf } from "../slots/shelf.ts";
+import type { Block } from "../slots/block.ts";
+import type { Shelf } from "../slots/shelf.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { VaultClients } from "../vaults/pools.ts";
 import type { RightOfWay } from "../vaults/right-of-way.ts";

@@ -2,7 +2,8 @@
 import type { Namespace } from "../../block.ts";
 import { LINK_TURN_BYTES_MIN } from "../../limits-cost.ts";
 import { HASHES_PER_COPY } from "../../limits.ts";
-import type { Block, BlockUser, Shelf } from "../slots/shelf.ts";
+import type { Block, BlockUser } from "../slots/block.ts";
+import type { Shelf } from "../slots/shelf.ts";
 import type { Ground } from "./ground.ts";
 import { copyRun } from "./lookup.ts";
 import type { Wish } from "./plan.ts";

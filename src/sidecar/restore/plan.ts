@@ -1,6 +1,7 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
 import type { Namespace, RecordClass } from "../../block.ts";
-import type { Block, BlockUser, Shelf } from "../slots/shelf.ts";
+import type { Block, BlockUser } from "../slots/block.ts";
+import type { Shelf } from "../slots/shelf.ts";
 import { slotBytes } from "../socket/messages.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { Case } from "../trace/decisions.ts";

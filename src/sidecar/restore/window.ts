@@ -3,7 +3,8 @@ import { ItemStatus, PACKED_KEY_BYTES, packKey } from "../../block.ts";
 import type { LandingPlan, Settled } from "../../client/lanes.ts";
 import { TierkvError } from "../../errors.ts";
 import { nowMs } from "../../time.ts";
-import type { Block, Shelf } from "../slots/shelf.ts";
+import type { Block } from "../slots/block.ts";
+import type { Shelf } from "../slots/shelf.ts";
 import type { DoneReason } from "../socket/messages.ts";
 
 export interface WindowOptions {

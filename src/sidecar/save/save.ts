@@ -8,11 +8,7 @@ import { packBlocks } from "../../codec/task.ts";
 import type { EncodeTask } from "../../codec/task.ts";
 import { toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
-import {
-  SAVE_AHEAD_BYTES_MAX,
-  SAVE_BATCH_BYTES,
-  SAVE_DRAIN_MS,
-} from "../../limits.ts";
+import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, sleep } from "../../time.ts";

@@ -5,8 +5,8 @@ import { ItemStatus } from "../../../src/block.ts";
 import { registerGeometry } from "../../../src/native.ts";
 import { Window } from "../../../src/sidecar/restore/window.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
+import type { Block } from "../../../src/sidecar/slots/block.ts";
 import { Shelf } from "../../../src/sidecar/slots/shelf.ts";
-import type { Block } from "../../../src/sidecar/slots/shelf.ts";
 import { digest, makeRecord, NAMESPACE } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 

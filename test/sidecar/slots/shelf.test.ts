@@ -2,8 +2,8 @@
 import { beforeEach, expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
+import type { Block } from "../../../src/sidecar/slots/block.ts";
 import { Shelf } from "../../../src/sidecar/slots/shelf.ts";
-import type { Block } from "../../../src/sidecar/slots/shelf.ts";
 import { digest } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
