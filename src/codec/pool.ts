@@ -13,6 +13,12 @@ import type { EncodeTask } from "./task.ts";
 // The built file, also when the sources are run: a worker thread of Node 20 cannot read TypeScript.
 const WORKER_FILE: string = new URL("../../dist/codec/worker.js", import.meta.url).href;
 
+// Piscina tries require() before import(); a thread that ends while it requires an ES module takes the process with it (IsGraphAsync).
+const NO_REQUIRE = "--no-experimental-require-module";
+const WORKER_ARGV: string[] = process.allowedNodeEnvironmentFlags.has(NO_REQUIRE)
+  ? [NO_REQUIRE]
+  : [];
+
 export class EncodePool {
   readonly #piscina: Piscina<EncodeTask | Uint32Array, Float64Array>;
 
@@ -23,6 +29,7 @@ export class EncodePool {
       maxThreads: threads,
       maxQueue: ENCODE_QUEUE_MAX,
       niceIncrement: ENCODE_NICE,
+      execArgv: WORKER_ARGV,
       // Waiting on shared memory would keep a thread from its other messages; a task is milliseconds long.
       atomics: "disabled",
     });

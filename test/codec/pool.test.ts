@@ -1,5 +1,7 @@
 // Owns the proof that blocks are encoded on a worker thread by descriptor, and that failures come back coded.
+import { execFile } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
+import { promisify } from "node:util";
 import { expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { toNamespace } from "../../src/block.ts";
@@ -160,3 +162,20 @@ function nicenesses(): Map<string, number> {
   }
   return found;
 }
+
+// The built pool in a process of its own, because what this is about ends the process. Without the flag about one run in three dies.
+test("a pool may be closed at any moment while its threads load", async () => {
+  const built = new URL("../../dist/codec/pool.js", import.meta.url).href;
+  const script = `
+    const { EncodePool } = await import(${JSON.stringify(built)});
+    const { setTimeout: pause } = await import("node:timers/promises");
+    await Promise.all(Array.from({ length: 60 }, async (_, index) => {
+      const pool = new EncodePool(1);
+      await pause(40 + index * 25);
+      await pool.close();
+    }));
+    console.log("closed");`;
+  const args = ["--input-type=module", "-e", script];
+  const { stdout } = await promisify(execFile)(process.execPath, args);
+  expect(stdout).toBe("closed\n");
+});
