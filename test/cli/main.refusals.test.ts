@@ -259,7 +259,7 @@ describe("the machine", () => {
       ? ["--role", "cold", "--listen", "127.0.0.1:0", "--insecure-lan"]
       : ["--socket", `${dir}/s`];
     const run = program([command, ...args], { under: UNDER_FEW_FILES ?? [] });
-    const says = ["the limit is 64, at least 256 are needed", "`ulimit -n 1024`"];
+    const says = ["the limit is 192, at least 256 are needed", "`ulimit -n 1024`"];
     await check(run, refused(1, "OPEN_FILES", ...says));
   });
 

@@ -18,8 +18,8 @@ export const UNDER_PERMISSIONS: Under = IS_ROOT
   ? usable(["setpriv", "--bounding-set=-dac_override,-dac_read_search"])
   : [];
 
-/** At most 64 open files. */
-export const UNDER_FEW_FILES: Under = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"];
+/** Fewer open files than are needed, and enough to load the program. */
+export const UNDER_FEW_FILES: Under = ["sh", "-c", 'ulimit -n 192 && exec "$@"', "sh"];
 
 /** With a file system of 1 MiB at `dir`, for this program alone. */
 export function underSmallDisk(dir: string): Under {

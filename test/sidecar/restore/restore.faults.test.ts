@@ -2,10 +2,17 @@
 import { describe, expect, test, vi } from "vitest";
 import { countBits, packKeys } from "../../../src/block.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
+import type * as Limits from "../../../src/limits.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { corruptStored } from "../../support/sidecars.ts";
 import { openClient, until } from "../../support/vaults.ts";
+
+// Small windows, so that a fetch of few MiB is several of them however fast this machine is.
+vi.mock("../../../src/limits.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  FETCH_WINDOW_BYTES: 2 ** 20,
+}));
 
 const PAGE = 8192;
 

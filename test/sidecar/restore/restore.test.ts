@@ -1,7 +1,8 @@
 // Owns the proof of plans: blocks are shared, come prefix first, wait for room in order, and end when they are given up.
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { countBits } from "../../../src/block.ts";
 import { FRAME_BYTES_MAX, PLAN_KEYS_MAX } from "../../../src/limits.ts";
+import type * as Limits from "../../../src/limits.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import {
@@ -14,6 +15,12 @@ import {
 } from "../../support/shim-client.ts";
 import type { TestSidecar } from "../../support/sidecars.ts";
 import { MIB, until } from "../../support/vaults.ts";
+
+// Small windows, so that a fetch of few MiB is several of them however fast this machine is.
+vi.mock("../../../src/limits.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  FETCH_WINDOW_BYTES: 2 ** 20,
+}));
 
 const PAGE = 8192;
 const RECORD = PAGE + 192;

@@ -13,6 +13,8 @@ import { logger, MIB, openClient, openVault, SOON_MS, until } from "../../suppor
 
 vi.mock("../../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
+  // Small windows, so that a fetch of few MiB is several of them however fast this machine is.
+  FETCH_WINDOW_BYTES: 2 ** 20,
   WATCH_PAUSE_MS: 20,
   FLUSH_CONFIRM_MS: 500,
 }));
