@@ -167,7 +167,6 @@ class Cluster:
         kv: str | None = None,
         states: str = "raw",
         verify: str = "off",
-        lanes: int = 4,
         on_disk: bool = False,
         beside: Cluster | None = None,
         with_ssm: bool = False,
@@ -196,7 +195,7 @@ class Cluster:
             f'[codec]\nkv = "{codec}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             # What a vault holds and fetches is counted by the tests: nothing of the sidecar's own among it.
-            f"lanes = {lanes}\ncanary_s = 0\n"
+            "lanes = 4\ncanary_s = 0\n"
             f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
             # How many tokens come back is counted, too.
             f'verify = "{verify}"\n'
