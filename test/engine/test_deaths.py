@@ -61,7 +61,7 @@ def wait_up(cluster: Cluster) -> None:
     """Until the sidecar asks the vault again, over lanes."""
 
     def is_up() -> bool:
-        vault = cluster.status()["vaults"]["kv"]
+        (vault,) = cluster.status()["vaults"]["kv"]
         return bool(vault["state"] == "up" and vault["lanes"] == "up")
 
     wait_until(is_up, "the sidecar has found the vault again")
