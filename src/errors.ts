@@ -77,6 +77,7 @@ const CATALOGUE = {
   START_TIMEOUT: ["setup", "start step `{step}` did not end within {timeoutMs} ms"],
   OPEN_FILES: ["setup", "open files: the limit is {limit}, at least {needed} are needed; {fix}"],
   LOCAL_VAULT: ["setup", "the vault of this machine did not start: {reason}"],
+  SHARED_REGION: ["setup", "{key} = {value}: {reason}"],
   ARENA_FAILED: ["setup", "shared memory: {reason}"],
   DISK_FAILED: ["setup", "the vault's disk: {reason}"],
   SYSTEM: ["setup", "{reason}"],

@@ -2,6 +2,12 @@
 import { isIPv4 } from "node:net";
 
 const UNIX_PREFIX = "unix:";
+const SHARED_PREFIX = "shm:";
+
+/** Where memory of this machine lies that an address names; null: it names something else. */
+export function sharedPath(address: string): string | null {
+  return address.startsWith(SHARED_PREFIX) ? address.slice(SHARED_PREFIX.length) : null;
+}
 
 /** Of `host:port`; the brackets of an IPv6 address are no part of the host. */
 export function splitAddress(address: string): { host: string; port: number } {
@@ -22,9 +28,9 @@ export function namesIn(address: string): string {
   return address.slice(NAMES_PREFIX.length);
 }
 
-/** True when only this machine can connect: a Unix socket or the loopback. */
+/** True when only this machine can connect: a Unix socket, shared memory or the loopback. */
 export function isLocal(at: { readonly host: string; readonly text: string }): boolean {
   const { host, text } = at;
-  if (text.startsWith(UNIX_PREFIX)) return true;
+  if (text.startsWith(UNIX_PREFIX) || sharedPath(text) !== null) return true;
   return host === "localhost" || host === "::1" || (isIPv4(host) && host.startsWith("127."));
 }

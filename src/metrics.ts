@@ -15,6 +15,7 @@ export const SIDECAR_COUNTERS = [
   "lookup_hits",
   "blocks_restored_vault",
   "blocks_restored_local",
+  "blocks_restored_shared",
   "bytes_restored",
   "bytes_fetched",
   "blocks_encoded_ahead",

@@ -4,11 +4,12 @@ import { isLocal } from "../src/hosts.ts";
 
 const isLocalHost = (host: string): boolean => isLocal({ host, text: `${host}:1` });
 
-test("the loopback and Unix sockets are this machine's alone", () => {
+test("the loopback, Unix sockets and shared memory are this machine's alone", () => {
   for (const host of ["127.0.0.1", "127.9.8.7", "localhost", "::1"]) {
     expect(isLocalHost(host), host).toBe(true);
   }
   expect(isLocal({ host: "", text: "unix:/run/tierkv.sock" })).toBe(true);
+  expect(isLocal({ host: "", text: "shm:/dev/shm/x" })).toBe(true);
 });
 
 test("a name that looks like a loopback address is none", () => {

@@ -363,6 +363,56 @@ export declare function releaseSlot(id: number, slot: number, generation: number
  */
 export declare function sendArena(fd: number, arena: number, frame: Uint8Array): number
 
+/** Gives a request up: nothing of it is begun any more. */
+export declare function shmCancel(id: number, request: number): void
+
+/** Looks at records that somebody could not use; those that are not sound go (10, quarantined). */
+export declare function shmCheck(id: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/** Leaves it; idempotent. What is under way ends first. */
+export declare function shmClose(id: number): void
+
+/** Brings records into leased slots, verified and decoded; as `lanesFetch`. */
+export declare function shmFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
+
+/** How full it is: `numbers` are the last flush, records, bytes used, bytes at most, evicted records, processes that joined. */
+export declare function shmFill(id: number): number
+
+/** Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all). `numbers` are the flush, records and bytes. */
+export declare function shmFlush(id: number, namespace: Uint8Array | undefined | null, recordClass: number, tenant: number): number
+
+/** A region that was opened. */
+export interface ShmInfo {
+  id: number
+  /** Another number: another region. */
+  epoch: number
+  /** Its last flush; 0: none. */
+  flush: number
+}
+
+/** Asks which of the packed keys it holds; returns the request's number. */
+export declare function shmLookup(id: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/**
+ * The flushes after `known`, and what the dead held is freed. `numbers[1]` is 0 where some are not remembered. `data`: 50 bytes
+ * each: number and tenant (8 bytes each), class, whether a namespace is named, and that (32).
+ */
+export declare function shmNews(id: number, known: number): number
+
+/**
+ * Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
+ * region of another size is refused. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
+ * the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
+ * look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
+ */
+export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): ShmInfo
+
+/** Bytes that were moved for a request; null when it has its outcome. */
+export declare function shmProgress(id: number, request: number): number | null
+
+/** Stores records of the outbox; a draft is made in the region itself. As `lanesStore`, and all are of one class. */
+export declare function shmStore(id: number, recordClass: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
+
 /** Whether a leased slot begins with these bytes. */
 export declare function slotHolds(id: number, slot: number, generation: number, bytes: Uint8Array): boolean
 

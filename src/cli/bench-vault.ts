@@ -1,6 +1,6 @@
 // Owns what `tierkv bench` measures at one vault: the bare link, look-ups, records there and back, and what a prompt would cost.
 import { ItemStatus, measuringNamespace, statusName } from "../block.ts";
-import { VaultClient } from "../client/vault-client.ts";
+import type { Tier, Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
@@ -23,8 +23,8 @@ import { chooseCodecs } from "../sidecar/save/codecs.ts";
 import type { CodecName } from "../sidecar/save/codecs.ts";
 import { nowMs, randomToken } from "../time.ts";
 import { BENCH_BLOCK_TOKENS, BENCH_PAGE_BYTES, BenchSet } from "./bench-set.ts";
-import { securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
+import { linkTo } from "./vault-link.ts";
 
 export interface Spread {
   median: number;
@@ -36,8 +36,8 @@ export interface Spread {
 export interface RecordRate {
   /** Record bytes. */
   wire: Spread;
-  /** Those over what plain bytes made in the same round. */
-  ofPlain: Spread;
+  /** Those over what plain bytes made in the same round; null: nothing travels. */
+  ofPlain: Spread | null;
   /** Bytes of the engine's pages. */
   pages: Spread;
 }
@@ -54,6 +54,8 @@ export interface VaultBench {
   target: string;
   address: string;
   error: string | null;
+  tier: Tier;
+  /** 0: nothing travels. */
   lanes: number;
   codec: CodecName;
   /** An empty call over gRPC. */
@@ -89,15 +91,15 @@ export async function benchVault(
   const { address, classes, name } = target;
   const logger = createLogger("bench", { level: "silent" });
   const { lanes } = config.sidecar;
-  const security = securityFor(config, target, logger);
-  const client = new VaultClient({ address, name: classes[0], logger, lanes, security });
+  const { client } = linkTo(config, target, logger, lanes);
   const { byClass, fidelity, kvName } = chooseCodecs(config);
   const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };
   let set: BenchSet | null = null;
   try {
     await client.hello(CALL_TIMEOUT_MS);
-    result.lanes = lanes;
+    result.lanes = client.tier === "vault" ? lanes : 0;
+    result.tier = client.tier;
     result.callMs = spread(await samples(BENCH_SAMPLES, () => client.health(BENCH_CALL_MS)));
     result.lookupMs = await lookups(client);
     const count = await blockCount(client, options.bytes);
@@ -125,6 +127,7 @@ function blank(target: string, address: string, codec: CodecName): VaultBench {
     target,
     address,
     error: null,
+    tier: "vault",
     lanes: 0,
     codec,
     callMs: null,
@@ -153,17 +156,17 @@ async function timedMs(work: () => Promise<unknown>): Promise<number> {
   return nowMs() - begunMs;
 }
 
-async function lookups(client: VaultClient): Promise<Spread> {
+async function lookups(client: Vault): Promise<Spread> {
   const namespace = measuringNamespace();
   const keys = randomToken(36 * BENCH_LOOKUP_KEYS);
   return spread(await samples(BENCH_SAMPLES, () => client.lookup(namespace, keys, BENCH_CALL_MS)));
 }
 
 /** As many as a vault has room for without much ado, and a round takes about BENCH_ROUND_MS for. */
-async function blockCount(client: VaultClient, bytesMax: number): Promise<number> {
+async function blockCount(client: Vault, bytesMax: number): Promise<number> {
   const { maxBytes } = await client.stats(BENCH_CALL_MS);
   const probed = await client.probe(BENCH_PROBE_CHUNKS, false, BENCH_CALL_MS);
-  const inTime = (probed.bytes / probed.ms) * BENCH_ROUND_MS;
+  const inTime = probed === null ? bytesMax : (probed.bytes / probed.ms) * BENCH_ROUND_MS;
   const bytes = Math.min(bytesMax, maxBytes * BENCH_VAULT_SHARE, inTime);
   return Math.max(1, Math.floor(bytes / BENCH_PAGE_BYTES));
 }
@@ -177,12 +180,12 @@ interface Rates {
 }
 
 class Rounds {
-  readonly #client: VaultClient;
+  readonly #client: Vault;
   readonly #set: BenchSet;
   readonly #result: VaultBench;
   #wireBytes = 0;
 
-  constructor(client: VaultClient, set: BenchSet, result: VaultBench) {
+  constructor(client: Vault, set: BenchSet, result: VaultBench) {
     this.#client = client;
     this.#set = set;
     this.#result = result;
@@ -198,10 +201,11 @@ class Rounds {
     }
     const result = this.#result;
     const pagesOver = pageBytes / this.#wireBytes;
+    const hasPlain = rates.plainFrom.length > 0;
     result.setBytes = pageBytes;
-    result.plain = { from: spread(rates.plainFrom), to: spread(rates.plainTo) };
-    result.restore = recordRate(rates.restore, rates.plainFrom, pagesOver);
-    result.save = recordRate(rates.save, rates.plainTo, pagesOver);
+    result.plain = hasPlain ? { from: spread(rates.plainFrom), to: spread(rates.plainTo) } : null;
+    result.restore = recordRate(rates.restore, hasPlain ? rates.plainFrom : null, pagesOver);
+    result.save = recordRate(rates.save, hasPlain ? rates.plainTo : null, pagesOver);
   }
 
   async #round(rates: Rates | null): Promise<void> {
@@ -216,14 +220,15 @@ class Rounds {
     if (rates === null) return;
     rates.save.push((this.#wireBytes / saveMs) * 1e3);
     rates.restore.push((this.#wireBytes / restoreMs) * 1e3);
+    if (from === null || to === null) return;
     rates.plainFrom.push(from);
     rates.plainTo.push(to);
   }
 
-  async #plain(chunks: number, isToVault: boolean): Promise<number> {
+  async #plain(chunks: number, isToVault: boolean): Promise<number | null> {
     const count = Math.min(chunks, BENCH_PROBE_CHUNKS_MAX);
     const probed = await this.#client.probe(count, isToVault, BENCH_CALL_MS);
-    return (probed.bytes / probed.ms) * 1e3;
+    return probed === null ? null : (probed.bytes / probed.ms) * 1e3;
   }
 
   async #save(): Promise<void> {
@@ -285,11 +290,11 @@ function check(
   throw new TierkvError("VAULT_REFUSED", { name: target, address, call, reason });
 }
 
-function recordRate(wire: number[], plain: number[], pagesOver: number): RecordRate {
-  const ratios = plain.map((rate, round) => (wire[round] ?? Number.NaN) / rate);
+function recordRate(wire: number[], plain: number[] | null, pagesOver: number): RecordRate {
+  const ratios = plain?.map((rate, round) => (wire[round] ?? Number.NaN) / rate) ?? null;
   return {
     wire: spread(wire),
-    ofPlain: spread(ratios),
+    ofPlain: ratios === null ? null : spread(ratios),
     pages: spread(wire.map((rate) => rate * pagesOver)),
   };
 }

@@ -1,20 +1,21 @@
 // Owns what `tierkv status` finds out about each target: whether it answers, how fast, and what it says of itself.
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
-import { VaultClient } from "../client/vault-client.ts";
+import type { Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
+import { sharedPath } from "../hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
 import type { CodecName } from "../sidecar/save/codecs.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";
-import { securityFor } from "./credentials.ts";
 import { greet, laneTrouble } from "./reach.ts";
 import { SidecarLink } from "./sidecar-link.ts";
 import { allTargets } from "./targets.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
+import { linkTo } from "./vault-link.ts";
 
 /** One target as shown; null where it is down or the value does not apply. */
 export interface TargetStatus {
@@ -86,15 +87,14 @@ export function troubleOf({ targets }: Seen, address: string): string | null {
 }
 
 async function inspectVault(target: VaultTarget, config: Config): Promise<TargetStatus> {
-  const { name, classes, address } = target;
+  const { name, address } = target;
   const logger = createLogger("status", { level: "silent" });
-  let client: VaultClient | null = null;
+  let client: Vault | null = null;
   try {
-    const security = securityFor(config, target, logger);
-    client = new VaultClient({ address, name: classes[0], logger, lanes: 1, security });
-    const opened = client;
-    await greet(client, security !== null);
-    const rtt = await roundTrips(() => opened.health(STATUS_TIMEOUT_MS));
+    const link = linkTo(config, target, logger, 1);
+    ({ client } = link);
+    await greet(link.client, link.isTls);
+    const rtt = await roundTrips(() => link.client.health(STATUS_TIMEOUT_MS));
     const stats = await client.stats(STATUS_TIMEOUT_MS);
     return {
       ...blank(name, address),
@@ -118,7 +118,8 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
     };
   } catch (error) {
     const { message } = toTierkvError(error);
-    return { ...blank(name, address), refused: client === null, error: message };
+    const refused = client === null && sharedPath(address) === null;
+    return { ...blank(name, address), refused, error: message };
   } finally {
     client?.close();
   }

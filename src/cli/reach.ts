@@ -12,7 +12,6 @@ import {
   REACH_HELLO_MS,
 } from "../limits-tools.ts";
 import { nowMs, sleep } from "../time.ts";
-import type { HelloReply } from "../wire/messages.ts";
 
 export type Verdict = "refused" | "no answer" | "TLS" | "not a vault";
 
@@ -27,7 +26,7 @@ interface Greeter {
   readonly name: string;
   readonly address: string;
   readonly lanes: LanesState;
-  hello(deadlineMs: number): Promise<HelloReply>;
+  hello(deadlineMs: number): Promise<unknown>;
 }
 
 const UNIX_PREFIX = "unix:";
@@ -39,9 +38,9 @@ const TLS_ALERT = 0x15;
 const UNIMPLEMENTED = 12;
 
 /** The hello, within 5 s. Throws VAULT_UNREACHED with the diagnosis where nothing that could be a vault answers, else what it answered. */
-export async function greet(client: Greeter, isTls: boolean): Promise<HelloReply> {
+export async function greet(client: Greeter, isTls: boolean): Promise<void> {
   try {
-    return await client.hello(REACH_HELLO_MS);
+    await client.hello(REACH_HELLO_MS);
   } catch (error) {
     const known = toTierkvError(error);
     const found = await explain(known, client.address, isTls);

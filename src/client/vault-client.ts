@@ -34,6 +34,7 @@ export interface FetchOptions {
  * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, LANES_UNREACHABLE, CANCELLED, CLOSED; with its `refusal` where it has one.
  */
 export class VaultClient {
+  readonly tier = "vault";
   /** The class of records this vault must hold. */
   readonly name: RecordClass;
   readonly address: string;

@@ -2,7 +2,8 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { isNames, namesIn } from "../hosts.ts";
+import { isNames, namesIn, sharedPath } from "../hosts.ts";
+import { SHARED_PATH_BYTES_MAX } from "../limits-shared.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../limits.ts";
 import type { Address } from "./config.ts";
 import { nearest } from "./nearest.ts";
@@ -166,7 +167,14 @@ function vaultAddress(): Kind<Address> {
 
 /** Addresses to connect to: one, or a list of different ones. */
 export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
-  const one = vaultAddress();
+  const remote = vaultAddress();
+  const one: Kind<Address> = {
+    describe: `${remote.describe}, or \`"shm:/path"\``,
+    parse(raw, key) {
+      const isShared = typeof raw === "string" && sharedPath(raw) !== null;
+      return isShared ? sharedAddress(raw, key) : remote.parse(raw, key);
+    },
+  };
   const list = listOf(one, CONNECT_SAMPLE, countMax);
   return {
     describe: `${one.describe}, or a list of them, at most ${countMax}`,
@@ -215,6 +223,20 @@ function tcpAddress(raw: string, portMin: number, fix: string): Parsed<Address> 
 }
 
 const UNIX_PREFIX = "unix:";
+
+/** Memory that the sidecars of this machine share. */
+function sharedAddress(raw: string, key: string): Parsed<Address> {
+  const file = sharedPath(raw) ?? "";
+  const bytesMax = SHARED_PATH_BYTES_MAX;
+  if (process.platform !== "linux") {
+    return badValue("shared memory needs Linux", `write ${key} = "${CONNECT_SAMPLE}"`);
+  }
+  if (!/^\/[^\0]+$/.test(file) || Buffer.byteLength(file) > bytesMax) {
+    const fix = `write ${key} = "shm:/dev/shm/tierkv"`;
+    return badValue(`not an absolute path of at most ${bytesMax} bytes behind shm:`, fix);
+  }
+  return { value: { host: "", port: 0, text: raw } };
+}
 
 function unixAddress(raw: string, key: string): Parsed<Address> {
   const file = raw.slice(UNIX_PREFIX.length);

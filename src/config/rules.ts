@@ -1,6 +1,6 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal, isNames } from "../hosts.ts";
+import { isLocal, isNames, sharedPath } from "../hosts.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
@@ -167,6 +167,21 @@ const openOrClosed: Rule = ({ vault }) => {
   };
 };
 
+/** One of several would hold a part of each prompt that no other machine reaches. */
+const sharedIsAlone =
+  (name: "kvCold" | "ssmCold"): Rule =>
+  ({ cluster }) => {
+    const shared = cluster[name].find(({ text }) => sharedPath(text) !== null);
+    if (shared === undefined || cluster[name].length === 1) return null;
+    const key = name === "kvCold" ? "kv_cold" : "ssm_cold";
+    return {
+      code: "CONFIG_CONFLICT",
+      path: ["cluster", key],
+      reason: "shared memory is no member of a pool, of which each holds a part of every prompt",
+      fix: `write ${key} = "${shared.text}" alone, or leave it out of the list`,
+    };
+  };
+
 const trustHasAnAnchor: Rule = ({ cluster }) => {
   const { tlsCa, tlsCert, token } = cluster;
   if (tlsCa !== null || (tlsCert ?? token) === null) return null;
@@ -210,6 +225,8 @@ const RULES: readonly Rule[] = [
   certificateHasKey("cluster"),
   certificateHasKey("gateway"),
   openOrClosed,
+  sharedIsAlone("kvCold"),
+  sharedIsAlone("ssmCold"),
   trustHasAnAnchor,
 ];
 

@@ -1,6 +1,6 @@
 // Owns what a sidecar shows to Prometheus.
 import { armedFailpoints } from "../failpoint.ts";
-import type { SidecarStatus } from "../sidecar/status.ts";
+import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import type { ByOutcome } from "../sidecar/trace/reuse.ts";
 import { counterFamilies, histogramFamily } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
@@ -66,7 +66,7 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
     gauge(
       `${own}_vault_lanes_up`,
       "1 while records travel on lanes.",
-      ofVaults(status, ({ lanes }) => lanes),
+      ofVaults(status, ({ tier, lanes }) => (tier === "shared" ? null : lanes)),
     ),
     gauge(
       `${own}_vault_share`,
@@ -145,13 +145,14 @@ function sharesOf({ vaults }: SidecarStatus): Sample[] {
 
 function ofVaults(
   { vaults }: SidecarStatus,
-  stateOf: (vault: { state: string; lanes: string }) => string | null,
+  stateOf: (vault: VaultStatus) => string | null,
 ): Sample[] {
   return Object.entries(vaults).flatMap(([name, all]) =>
     all.flatMap((vault) => {
       const state = stateOf(vault);
       if (state === null) return [];
-      return [{ labels: { class: name, address: vault.address }, value: state === "up" ? 1 : 0 }];
+      const { address, tier } = vault;
+      return [{ labels: { class: name, tier, address }, value: state === "up" ? 1 : 0 }];
     }),
   );
 }

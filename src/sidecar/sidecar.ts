@@ -2,7 +2,7 @@
 import { statfsSync } from "node:fs";
 import { availableMemory } from "node:process";
 import type { RecordClass } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
+import type { Vault } from "../client/vault.ts";
 import { EncodePool } from "../codec/pool.ts";
 import type { Config } from "../config/config.ts";
 import type { Running } from "../lifecycle.ts";
@@ -215,7 +215,7 @@ function openStores(options: SidecarOptions, common: Common): Stores {
 function openStore(
   { counters, logger }: SidecarOptions,
   { links, way, fates }: Common,
-  client: VaultClient,
+  client: Vault,
   seat: number,
 ): StoreQueue | undefined {
   const link = links[client.name][seat];

@@ -1,6 +1,6 @@
 // Owns what a sidecar says of itself: the shape that `tierkv status` and tests read.
 import type { RecordClass } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
+import type { Tier, Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { RESTORES_SHOWN_MAX } from "../limits-seen.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
@@ -18,8 +18,10 @@ import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 
 export interface VaultStatus {
   address: string;
+  /** vault: a process that answers · shared: memory that the sidecars of this machine map. */
+  tier: Tier;
   state: string;
-  /** up: records travel; else none does. */
+  /** shared: nothing travels. up: records travel; else none does. */
   lanes: string;
   /** About which part of its class's blocks it owns; 0: it has left the pool. */
   share: number;
@@ -99,13 +101,10 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
   };
 }
 
-function describeVaults(
-  clients: readonly VaultClient[],
-  pool: Pool,
-  watch: VaultWatch,
-): VaultStatus[] {
+function describeVaults(clients: readonly Vault[], pool: Pool, watch: VaultWatch): VaultStatus[] {
   return clients.map((client, vault) => {
-    const { address, state, lanes } = client;
-    return { address, state, lanes, share: pool.shareOf(vault), seen: watch.seen(client) };
+    const { address, tier, state } = client;
+    const lanes = tier === "shared" ? tier : client.lanes;
+    return { address, tier, state, lanes, share: pool.shareOf(vault), seen: watch.seen(client) };
   });
 }

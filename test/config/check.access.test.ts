@@ -80,6 +80,20 @@ testRefusals({
     "CONFIG_BAD_VALUE",
     "10.0.0.1:8000 stands there twice",
   ),
+  "shared memory without a path": bad(
+    '[cluster]\nkv_cold = "shm:tierkv"',
+    2,
+    "CONFIG_BAD_VALUE",
+    "not an absolute path of at most 4096 bytes behind shm:",
+    'write kv_cold = "shm:/dev/shm/tierkv"',
+  ),
+  "shared memory among vaults": bad(
+    '[cluster]\nssm_cold = ["a:1", "shm:/dev/shm/x"]',
+    2,
+    "CONFIG_CONFLICT",
+    "is no member of a pool",
+    'write ssm_cold = "shm:/dev/shm/x" alone',
+  ),
   "a vault's certificate without its key": bad(
     '[vault]\ntls_cert = "/c.pem"',
     2,

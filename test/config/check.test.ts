@@ -127,6 +127,16 @@ test("the result is frozen to its leaves", () => {
   expect(() => Object.assign(config, { path: "x" })).toThrow(TypeError);
 });
 
+test("shared memory is named by its path", () => {
+  const { cluster } = accept(
+    '[cluster]\nkv_cold = "shm:/dev/shm/x"\nssm_cold = ["shm:/dev/shm/x"]',
+  );
+  expect([...cluster.kvCold, ...cluster.ssmCold].map(({ text }) => text)).toEqual([
+    "shm:/dev/shm/x",
+    "shm:/dev/shm/x",
+  ]);
+});
+
 test("several vaults of a class are a list of different addresses", () => {
   const { cluster } = accept(`[cluster]\nkv_cold = ["a:1", "unix:/run/b"]\nssm_cold = []`);
   expect(cluster.kvCold.map(({ text }) => text)).toEqual(["a:1", "unix:/run/b"]);

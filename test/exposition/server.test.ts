@@ -115,7 +115,7 @@ test("what was saved, restored, decided and missed is what can be scraped", asyn
     ['tierkv_sidecar_misses_total{reason="never_stored"}', 1],
     ['tierkv_sidecar_decisions_total{decision="loaded_always"}', 1],
     ['tierkv_sidecar_restores_ended_total{reason="end_of_hit"}', 1],
-    [`tierkv_sidecar_vault_up{class="kv",address="${address}"}`, 1],
+    [`tierkv_sidecar_vault_up{class="kv",tier="vault",address="${address}"}`, 1],
     ["tierkv_sidecar_fetch_seconds_count", 1],
     ['tierkv_sidecar_fetch_seconds_bucket{le="+Inf"}', 1],
   ];

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { RecordClass } from "../../src/block.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
+import type { Vault } from "../../src/client/vault.ts";
 import type { Config, KvCodec } from "../../src/config/config.ts";
 import { CANARY_INTERVAL_MS, LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
@@ -43,7 +43,7 @@ export interface TestSidecarOptions {
   logger?: Logger;
   members?: MemberSource;
   /** One of a class, several, or none. */
-  vaults?: Record<RecordClass, VaultClient | readonly VaultClient[] | null>;
+  vaults?: Record<RecordClass, Vault | readonly Vault[] | null>;
 }
 
 /** As the sidecar takes them. */

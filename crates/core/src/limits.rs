@@ -237,3 +237,12 @@ pub const DISK_SCRUB_BYTES: u64 = 4 * MIB as u64;
 
 /// Steps of the time to live after which a segment is closed: a record outlives its time by none of them.
 pub const DISK_TTL_STEPS: u32 = 8;
+
+/// Threads that move records between a shared region and arenas: one is bound by its own copying, more by the memory.
+pub const SHM_THREADS_MAX: usize = 4;
+
+/// Requests that wait for a shared region's threads; what is above waits where it came from.
+pub const SHM_REQUESTS_MAX: usize = 1024;
+
+/// Chunks of a shared region: a record wastes half of one, and each costs 256 bytes of index.
+pub const SHM_CHUNK_BYTES: u64 = 16 * KIB as u64;

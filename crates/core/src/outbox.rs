@@ -107,33 +107,76 @@ impl Outbox {
         self.keys.get().map_or((0, 0), |_| SEALED_AROUND)
     }
 
+    /// As `encode`, in memory of the caller's; false where the record has another length.
+    ///
+    /// # Errors
+    /// As `encode`.
+    fn encode_in(
+        &self,
+        arena: &Arc<Arena>,
+        lease: Lease,
+        geometry: &Geometry,
+        (codec, fidelity): (Codec, u8),
+        identity: &Identity,
+        record: &mut [u8],
+    ) -> Result<bool> {
+        check((codec, fidelity), identity)?;
+        let slot = arena.access(lease)?;
+        check_fits(geometry, slot.bytes())?;
+        let codec = geometry.payload_bytes(codec).map_or(Codec::Raw, |_| codec);
+        let payload_bytes = geometry.payload_bytes(codec).expect("raw takes any page");
+        let (before, behind) = self.around();
+        if record.len() != before + HEADER_BYTES + payload_bytes + behind {
+            return Ok(false);
+        }
+        let filled = self.fill(&slot, geometry, (codec, fidelity), identity, record)?;
+        Ok(filled == Some(record.len()))
+    }
+
     /// `None` where the codec does not take the page, or saves nothing. The slot must hold the geometry's page.
     fn record(
         &self,
         slot: &SlotAccess,
         geometry: &Geometry,
-        (codec, fidelity): (Codec, u8),
+        codec: (Codec, u8),
         identity: &Identity,
     ) -> Result<Option<PooledBuffer>> {
-        let Some(payload_bytes) = geometry.payload_bytes(codec) else {
+        let Some(payload_bytes) = geometry.payload_bytes(codec.0) else {
             return Ok(None);
         };
-        let keys = self.keys.get();
         let (before, behind) = self.around();
         let mut record = self.pool.take(before + HEADER_BYTES + payload_bytes + behind)?;
-        let plain = before..before + HEADER_BYTES + payload_bytes;
+        let filled = self.fill(slot, geometry, codec, identity, &mut record)?;
+        Ok(filled.map(|bytes| {
+            record.shorten(bytes);
+            record
+        }))
+    }
+
+    /// Bytes of the record that was made at the front of `record`, which is as long as the codec's longest; `None` where the codec has
+    /// no codes for what the page holds, or saves nothing.
+    fn fill(
+        &self,
+        slot: &SlotAccess,
+        geometry: &Geometry,
+        (codec, fidelity): (Codec, u8),
+        identity: &Identity,
+        record: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let (before, behind) = self.around();
+        let plain = before..record.len() - behind;
         let (head, payload) = record[plain].split_at_mut(HEADER_BYTES);
-        // SAFETY: the slot holds the page (checked by the caller); payload is our own memory.
+        // SAFETY: the slot holds the page (checked by the caller); payload is the caller's own memory.
         let Ok(made) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
             return Ok(None);
         };
         let header = header_of(geometry, (codec, fidelity), made.bytes as u64, identity);
         head.copy_from_slice(&header.encode(made.checksum));
-        record.shorten(before + HEADER_BYTES + made.bytes + behind);
-        if let Some(keys) = keys {
-            keys.seal(&mut record, &header)?;
+        let bytes = before + HEADER_BYTES + made.bytes + behind;
+        if let Some(keys) = self.keys.get() {
+            keys.seal(&mut record[..bytes], &header)?;
         }
-        Ok(Some(record))
+        Ok(Some(bytes))
     }
 }
 

@@ -93,34 +93,42 @@ pub fn lanes_fetch(
     leases: &[u32],
 ) -> napi::Result<u32> {
     run(|| {
-        let keys = keys(packed)?;
-        let (leases, rest) = leases.as_chunks::<2>();
-        if keys.len() != geometries.len() || keys.len() != leases.len() || !rest.is_empty() {
-            let text = format!(
-                "{} keys, {} geometries, {} leases: one of each",
-                keys.len(),
-                geometries.len(),
-                leases.len()
-            );
-            return Err(Error::bad_argument(text));
-        }
-        let mut items = Vec::with_capacity(keys.len());
-        for ((packed_key, geometry), [slot, generation]) in keys.iter().zip(geometries).zip(leases)
-        {
-            let lease = Lease { slot: *slot, generation: *generation };
-            items.push(Target {
-                packed_key: *packed_key,
-                lease,
-                geometry: GEOMETRIES.get(*geometry)?,
-            });
-        }
-        LANES.get(id)?.fetch(Targets {
-            namespace: hash("namespace", namespace)?,
-            fidelity,
-            arena: ARENAS.get(arena_id)?,
-            inbox: Arc::clone(&INBOX),
-            items,
-        })
+        let targets = targets(arena_id, fidelity, namespace, packed, geometries, leases)?;
+        LANES.get(id)?.fetch(targets)
+    })
+}
+
+/// Where records are to land.
+pub fn targets(
+    arena_id: u32,
+    fidelity: u8,
+    namespace: &[u8],
+    packed: &[u8],
+    geometries: &[u32],
+    leases: &[u32],
+) -> Result<Targets> {
+    let keys = keys(packed)?;
+    let (leases, rest) = leases.as_chunks::<2>();
+    if keys.len() != geometries.len() || keys.len() != leases.len() || !rest.is_empty() {
+        let text = format!(
+            "{} keys, {} geometries, {} leases: one of each",
+            keys.len(),
+            geometries.len(),
+            leases.len()
+        );
+        return Err(Error::bad_argument(text));
+    }
+    let mut items = Vec::with_capacity(keys.len());
+    for ((packed_key, geometry), [slot, generation]) in keys.iter().zip(geometries).zip(leases) {
+        let lease = Lease { slot: *slot, generation: *generation };
+        items.push(Target { packed_key: *packed_key, lease, geometry: GEOMETRIES.get(*geometry)? });
+    }
+    Ok(Targets {
+        namespace: hash("namespace", namespace)?,
+        fidelity,
+        arena: ARENAS.get(arena_id)?,
+        inbox: Arc::clone(&INBOX),
+        items,
     })
 }
 
@@ -137,17 +145,22 @@ pub fn lanes_store(
 ) -> napi::Result<u32> {
     run(|| {
         let (tenant, known) = (count("tenant", tenant)?, count("known", known)?);
-        let keys = keys(packed)?;
-        if keys.len() != records.len() {
-            let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
-            return Err(Error::bad_argument(text));
-        }
-        let outgoing = |(packed_key, record): (&[u8; PACKED_KEY_BYTES], &u32)| {
-            Ok(Outgoing { packed_key: *packed_key, content: RECORDS.get(*record)? })
-        };
-        let records = keys.iter().zip(records).map(outgoing).collect::<Result<Vec<_>>>()?;
+        let records = outgoing(packed, records)?;
         LANES.get(id)?.store_for(tenant, known, &hash("namespace", namespace)?, records)
     })
+}
+
+/// Records of the outbox, with their keys.
+pub fn outgoing(packed: &[u8], records: &[u32]) -> Result<Vec<Outgoing>> {
+    let keys = keys(packed)?;
+    if keys.len() != records.len() {
+        let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
+        return Err(Error::bad_argument(text));
+    }
+    let outgoing = |(packed_key, record): (&[u8; PACKED_KEY_BYTES], &u32)| {
+        Ok(Outgoing { packed_key: *packed_key, content: RECORDS.get(*record)? })
+    };
+    keys.iter().zip(records).map(outgoing).collect()
 }
 
 /// Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number.
@@ -180,7 +193,8 @@ pub fn lanes_close(id: u32) -> napi::Result<()> {
     })
 }
 
-fn keys(packed: &[u8]) -> Result<&[[u8; PACKED_KEY_BYTES]]> {
+/// Packed keys.
+pub fn keys(packed: &[u8]) -> Result<&[[u8; PACKED_KEY_BYTES]]> {
     let (keys, rest) = packed.as_chunks::<PACKED_KEY_BYTES>();
     if rest.is_empty() {
         return Ok(keys);

@@ -19,6 +19,8 @@ mod outbox;
 mod peer;
 mod record;
 mod seal;
+#[cfg(target_os = "linux")]
+mod shm;
 mod skin;
 mod store;
 mod store_disk;

@@ -18,6 +18,7 @@ mod measure {
 
     use tierkv_core::error::Result;
     use tierkv_core::key::RecordKey;
+    use tierkv_shm::flushes::Label;
     use tierkv_shm::mapping::{Mapping, Options, open};
     use tierkv_shm::region::{Offer, Region};
     use tierkv_shm::visibility::Coherence;
@@ -46,7 +47,9 @@ mod measure {
     fn store_all(region: &Region<Mapping>, bytes: &[u8]) -> Result<()> {
         for (number, bytes) in (0..RECORDS).zip(bytes.chunks(RECORD_BYTES)) {
             region.remove(&key(number))?;
-            if let Offer::Wanted(reservation) = region.reserve(&key(number), bytes.len() as u64)? {
+            if let Offer::Wanted(reservation) =
+                region.reserve(&key(number), bytes.len() as u64, Label::default())?
+            {
                 reservation.write(0, bytes)?;
                 reservation.publish()?;
             }

@@ -19,6 +19,18 @@ pub const LOCK_AT: u64 = SUPERBLOCK_BYTES;
 pub const HAND_AT: u64 = LOCK_AT + LOCK_BYTES;
 /// Where the search for free chunks goes on.
 pub const NEXT_AT: u64 = HAND_AT + 8;
+/// Records that gave way to others, since the region was made.
+pub const EVICTED_AT: u64 = NEXT_AT + 8;
+/// Records that it holds, those on their way among them.
+pub const RECORDS_AT: u64 = EVICTED_AT + 8;
+/// Chunks of all of them.
+pub const USED_AT: u64 = RECORDS_AT + 8;
+/// The number of the last flush.
+pub const FLUSH_AT: u64 = HAND_AT + LINE_BYTES;
+/// The last flushes; number N stands at place N modulo their count.
+pub const FLUSHES_AT: u64 = FLUSH_AT + LINE_BYTES;
+/// How many are remembered; what was made before all of them is not stored any more.
+pub const FLUSHES_MAX: u64 = 32;
 /// One line per process that joined: 0, or its turn.
 pub const MEMBERS_AT: u64 = LOCK_AT + 4096;
 /// How many processes may join; an entry has a bit for each.
@@ -50,6 +62,10 @@ pub mod entry {
     pub const VISITED: u64 = 40;
     /// Group, and shard in the upper half.
     pub const PLACE: u64 = 48;
+    /// Its tenant, and its class above [`CLASS_SHIFT`].
+    pub const LABEL: u64 = 56;
+    /// Tenants have 48 bits.
+    pub const CLASS_SHIFT: u32 = 56;
     /// Namespace, then block hash.
     pub const HASHES: u64 = 64;
 
@@ -61,14 +77,34 @@ pub mod entry {
     pub const FILLING: u64 = 2;
     /// Can be looked up.
     pub const READY: u64 = 3;
+    /// Cannot be looked up any more; somebody still reads it, and frees it in the end.
+    pub const DOOMED: u64 = 4;
+}
+
+/// The fields of a remembered flush, as offsets from its start; one line.
+pub mod flush {
+    /// Its number.
+    pub const NUMBER: u64 = 0;
+    /// The class (0: both) and the bits below.
+    pub const WHAT: u64 = 8;
+    /// Only this namespace.
+    pub const HAS_NAMESPACE: u64 = 1 << 8;
+    /// Only this tenant.
+    pub const HAS_TENANT: u64 = 1 << 9;
+    /// The tenant.
+    pub const TENANT: u64 = 16;
+    /// The namespace.
+    pub const NAMESPACE: u64 = 24;
 }
 
 const _: () = {
-    assert!(entry::PLACE + 8 <= LINE_BYTES, "what changes lies in one line");
+    assert!(entry::LABEL + 8 <= LINE_BYTES, "what changes lies in one line");
     assert!(entry::HASHES == LINE_BYTES, "the hashes have the other one");
     assert!(entry::HASHES + 64 == ENTRY_BYTES, "two hashes of 32 bytes fill it");
     assert!(MEMBERS_MAX == u64::BITS as u64, "a member is a bit of PINS");
-    assert!(NEXT_AT + 8 <= MEMBERS_AT, "the page of the lock holds it");
+    assert!(USED_AT + 8 <= FLUSH_AT, "what changes with an entry lies in one line");
+    assert!(FLUSHES_AT + FLUSHES_MAX * LINE_BYTES <= MEMBERS_AT, "the page of the lock holds them");
+    assert!(flush::NAMESPACE + 32 <= LINE_BYTES, "a flush lies in one line");
     assert!(MEMBERS_AT == 8192 && BITMAP_AT == 12_288, "as test readers have them");
     assert!(size_of::<usize>() == 8, "offsets are addresses' distances");
 };

@@ -1,11 +1,17 @@
 //! Owns the list of modules of the shared region: records in memory that several processes map, without a network between them.
 
+#[cfg(target_os = "linux")]
+pub mod desk;
+pub mod flushes;
+mod held;
 pub mod layout;
 #[cfg(target_os = "linux")]
 mod lines;
 #[cfg(target_os = "linux")]
 pub mod mapping;
 mod members;
+#[cfg(target_os = "linux")]
+mod moves;
 pub mod region;
 mod table;
 pub mod visibility;

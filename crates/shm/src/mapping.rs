@@ -22,7 +22,7 @@ const _: () = assert!(size_of::<libc::pthread_mutex_t>() as u64 <= LOCK_BYTES);
 /// How a region is made, and how this process maps it.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Most bytes of a region that is made.
+    /// Most bytes of a region that is made; 0: none is.
     pub max_bytes: u64,
     /// Its chunks.
     pub chunk_bytes: u64,
@@ -72,6 +72,12 @@ pub fn map(path: &Path, options: &Options) -> Result<(Mapping, u64)> {
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) if options.max_bytes == 0 => {
+            return Err(failed(
+                path.display(),
+                "there is no region: a sidecar that names it makes it",
+            ));
+        }
         Err(Errno::NOENT) => {
             create(path, options)?;
             rustix::fs::open(path, flags, Mode::empty())
@@ -89,6 +95,9 @@ fn check_file(path: &Path, fd: &OwnedFd) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(|errno| failed(path.display(), errno))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(failed(path.display(), "this is no regular file"));
+    }
+    if stat.st_nlink > 1 {
+        return Err(failed(path.display(), "it has another name, too: remove one of them"));
     }
     if stat.st_mode & 0o077 != 0 {
         return Err(failed(path.display(), "others may open it: chmod 600, or remove it"));
@@ -150,6 +159,18 @@ impl Mapping {
         // The index is shared memory: what stands there is not believed.
         let at = usize::try_from(at).ok().filter(|_| inside).expect("within the region");
         self.start.cast::<u8>().wrapping_add(at)
+    }
+
+    /// A part of it, for who has it alone.
+    pub(crate) fn memory(&self, at: u64, bytes: u64) -> *mut [u8] {
+        let length = usize::try_from(bytes).unwrap_or_default();
+        std::ptr::slice_from_raw_parts_mut(self.at(at, bytes), length)
+    }
+
+    /// Tells regions apart that had one name after another: its file's number.
+    #[must_use]
+    pub fn file_number(&self) -> u64 {
+        rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_ino)
     }
 
     fn word_at(&self, at: u64) -> &AtomicU64 {

@@ -2,7 +2,7 @@
 
 use tierkv_core::error::{Code, Error, Result};
 
-use crate::layout::{LINE_BYTES, MEMBERS_AT, MEMBERS_MAX, entry};
+use crate::layout::{LINE_BYTES, MEMBERS_AT, MEMBERS_MAX, RECORDS_AT, USED_AT, entry};
 use crate::table::Table;
 use crate::visibility::Fabric;
 
@@ -40,16 +40,31 @@ impl<F: Fabric> Table<'_, F> {
         }
     }
 
+    /// Gives a member's place up, with all that it holds.
+    pub fn leave(&self, me: u64) {
+        self.bury(1 << me);
+        self.seen.set(Self::member_at(me), 0);
+    }
+
+    /// How many have joined.
+    pub fn joined(&self) -> u64 {
+        let has_joined = |member: &u64| self.seen.word(Self::member_at(*member)) != 0;
+        (0..MEMBERS_MAX).filter(has_joined).count() as u64
+    }
+
     fn bury(&self, dead: u64) {
         for index in 0..self.layout.entries {
             match self.state(index) {
                 entry::FILLING if dead >> self.field(index, entry::OWNER) & 1 == 1 => {
                     self.drop_entry(index);
                 }
-                entry::READY => {
+                state @ (entry::READY | entry::DOOMED) => {
                     let pins = self.field(index, entry::PINS);
                     if pins & dead != 0 {
                         self.set_field(index, entry::PINS, pins & !dead);
+                    }
+                    if state == entry::DOOMED && pins & !dead == 0 {
+                        self.drop_entry(index);
                     }
                 }
                 _ => {}
@@ -64,15 +79,20 @@ impl<F: Fabric> Table<'_, F> {
         for word in 0..self.bitmap_words() {
             self.set_bitmap_word(word, 0);
         }
+        let (mut records, mut used) = (0, 0);
         for index in 0..self.layout.entries {
             if !self.is_used(index) {
                 continue;
             }
             if self.is_possible(index) {
                 self.mark(index, true);
+                records += 1;
+                used += self.chunks(index).1;
             } else {
                 self.drop_entry(index);
             }
         }
+        self.seen.set(RECORDS_AT, records);
+        self.seen.set(USED_AT, used);
     }
 }

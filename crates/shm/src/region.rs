@@ -7,16 +7,18 @@ use tierkv_core::error::{Error, Result};
 use tierkv_core::key::RecordKey;
 use tierkv_core::record;
 
-use crate::layout::{FIELDS_BYTES, Layout, entry};
+use crate::flushes::{Label, News, Scope};
+pub use crate::held::{Pinned, Reservation};
+use crate::layout::{EVICTED_AT, FIELDS_BYTES, FLUSH_AT, Layout, RECORDS_AT, USED_AT, entry};
 pub use crate::table::Audit;
 use crate::table::{Table, Words};
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
 /// One process's view of a region that it has joined.
 pub struct Region<F: Fabric> {
-    fabric: F,
+    pub(crate) fabric: F,
     layout: Layout,
-    member: u64,
+    pub(crate) member: u64,
     /// Entries that this process reads, with how many of its readers: an entry has one bit for all of them.
     pins: Mutex<HashMap<u64, u32>>,
 }
@@ -46,8 +48,25 @@ pub enum Put {
     Full,
 }
 
+/// How full a region is, as its counts say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Records, those on their way among them.
+    pub records: u64,
+    /// Their chunks, in bytes.
+    pub used_bytes: u64,
+    /// All chunks, in bytes.
+    pub max_bytes: u64,
+    /// Records that gave way to others since the region was made.
+    pub evicted: u64,
+    /// Processes that joined.
+    pub members: u64,
+    /// The number of the last flush.
+    pub flush: u64,
+}
+
 /// The lock is held while it lives.
-struct Locked<'a, F: Fabric>(Table<'a, F>);
+pub(crate) struct Locked<'a, F: Fabric>(pub Table<'a, F>);
 
 impl<F: Fabric> Drop for Locked<'_, F> {
     fn drop(&mut self) {
@@ -81,7 +100,7 @@ impl<F: Fabric> Region<F> {
         &self.fabric
     }
 
-    fn locked(&self) -> Result<Locked<'_, F>> {
+    pub(crate) fn locked(&self) -> Result<Locked<'_, F>> {
         let last = self.fabric.lock()?;
         let table = Table::new(&self.fabric, &self.layout);
         if last == LastOwner::Died {
@@ -92,7 +111,7 @@ impl<F: Fabric> Region<F> {
         Ok(Locked(table))
     }
 
-    fn pins(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
+    pub(crate) fn pins(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,7 +135,8 @@ impl<F: Fabric> Region<F> {
         if !key.is_of(&header) {
             return Err(Error::bad_record("not stored: it is the record of another key"));
         }
-        match self.reserve(key, bytes.len() as u64)? {
+        let label = Label { record_class: header.record_class, ..Label::default() };
+        match self.reserve(key, bytes.len() as u64, label)? {
             Offer::Wanted(reservation) => {
                 reservation.write(0, bytes)?;
                 reservation.publish()?;
@@ -131,12 +151,12 @@ impl<F: Fabric> Region<F> {
     ///
     /// # Errors
     /// When the lock is lost.
-    pub fn reserve(&self, key: &RecordKey, bytes: u64) -> Result<Offer<'_, F>> {
+    pub fn reserve(&self, key: &RecordKey, bytes: u64, label: Label) -> Result<Offer<'_, F>> {
         if bytes == 0 || bytes.div_ceil(self.layout.chunk_bytes) > self.layout.chunks {
             return Ok(Offer::TooLarge);
         }
-        let (locked, key) = (self.locked()?, Words::of(key));
-        let table = &locked.0;
+        let (locked, name) = (self.locked()?, *key);
+        let (table, key) = (&locked.0, Words::of(key));
         let state = |found: Option<u64>| found.map(|index| table.state(index));
         let mut found = state(table.probe(&key).found);
         if found == Some(entry::FILLING) {
@@ -149,7 +169,7 @@ impl<F: Fabric> Region<F> {
             Some(_) => return Ok(Offer::Filling),
             None => {}
         }
-        let insert = || table.insert(&key, bytes, self.member);
+        let insert = || table.insert(&key, bytes, label.word(), self.member);
         let Some(index) = insert().or_else(|| {
             table.sweep(self.member);
             insert()
@@ -157,7 +177,8 @@ impl<F: Fabric> Region<F> {
             return Ok(Offer::Full);
         };
         let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
-        Ok(Offer::Wanted(Reservation { region: self, index, at, bytes, open: true }))
+        let reservation = Reservation { region: self, name, label, index, at, bytes, open: true };
+        Ok(Offer::Wanted(reservation))
     }
 
     /// Keeps a record where it is, for reading.
@@ -186,6 +207,69 @@ impl<F: Fabric> Region<F> {
             ready(table, self.member, key).filter(|index| table.field(*index, entry::PINS) == 0);
         index.inspect(|index| table.drop_entry(*index));
         Ok(index.is_some())
+    }
+
+    /// Takes a record away that was found not to be sound; who reads it still may.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn discard(&self, key: &RecordKey) -> Result<bool> {
+        let locked = self.locked()?;
+        let index = ready(&locked.0, self.member, key);
+        index.inspect(|index| locked.0.doom(*index));
+        Ok(index.is_some())
+    }
+
+    /// Takes all records of a scope away, and remembers that; the flush's number, how many there were, and their bytes.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn flush(&self, scope: &Scope) -> Result<(u64, u64, u64)> {
+        Ok(self.locked()?.0.flush(scope))
+    }
+
+    /// The flushes after `known`, once what dead members hold is freed.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn news(&self, known: u64) -> Result<News> {
+        let locked = self.locked()?;
+        locked.0.sweep(self.member);
+        Ok(locked.0.news(known))
+    }
+
+    /// The number of the last flush.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn last_flush(&self) -> Result<u64> {
+        Ok(self.locked()?.0.seen.word(FLUSH_AT))
+    }
+
+    /// How full it is.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn fill(&self) -> Result<Fill> {
+        let locked = self.locked()?;
+        let table = &locked.0;
+        Ok(Fill {
+            records: table.seen.word(RECORDS_AT),
+            used_bytes: table.seen.word(USED_AT) * self.layout.chunk_bytes,
+            max_bytes: self.layout.chunks * self.layout.chunk_bytes,
+            evicted: table.seen.word(EVICTED_AT),
+            members: table.joined(),
+            flush: table.seen.word(FLUSH_AT),
+        })
+    }
+
+    /// Frees what this member holds, so that nobody has to find it dead. It must do nothing afterwards.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn leave(&self) -> Result<()> {
+        self.locked()?.0.leave(self.member);
+        Ok(())
     }
 
     /// Frees what dead members hold.
@@ -219,95 +303,4 @@ fn ready<F: Fabric>(table: &Table<'_, F>, me: u64, key: &RecordKey) -> Option<u6
         table.set_field(index, entry::VISITED, 1);
     }
     Some(index)
-}
-
-/// Room for one record, given back unless it is published.
-pub struct Reservation<'a, F: Fabric> {
-    region: &'a Region<F>,
-    index: u64,
-    at: u64,
-    bytes: u64,
-    open: bool,
-}
-
-impl<F: Fabric> Reservation<'_, F> {
-    /// Copies a part of the record to its place.
-    ///
-    /// # Errors
-    /// `BAD_ARGUMENT` when it does not fit.
-    pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
-        check_range(self.bytes, from, bytes.len() as u64)?;
-        Seen(&self.region.fabric).payload_in(self.at + from, bytes);
-        Ok(())
-    }
-
-    /// Lets others look it up: its bytes are in memory first.
-    ///
-    /// # Errors
-    /// When the lock is lost.
-    pub fn publish(mut self) -> Result<()> {
-        Seen(&self.region.fabric).fence(Rule::PayloadFence);
-        let locked = self.region.locked()?;
-        locked.0.set_field(self.index, entry::STATE, entry::READY);
-        self.open = false;
-        Ok(())
-    }
-}
-
-impl<F: Fabric> Drop for Reservation<'_, F> {
-    fn drop(&mut self) {
-        if self.open
-            && let Ok(locked) = self.region.locked()
-        {
-            locked.0.drop_entry(self.index);
-        }
-    }
-}
-
-/// A record that stays where it is while this lives.
-pub struct Pinned<'a, F: Fabric> {
-    region: &'a Region<F>,
-    index: u64,
-    at: u64,
-    bytes: u64,
-}
-
-impl<F: Fabric> Pinned<'_, F> {
-    /// Its length.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Copies a part of it.
-    ///
-    /// # Errors
-    /// `BAD_ARGUMENT` when it is shorter.
-    pub fn read(&self, from: u64, bytes: &mut [u8]) -> Result<()> {
-        check_range(self.bytes, from, bytes.len() as u64)?;
-        Seen(&self.region.fabric).payload_out(self.at + from, bytes);
-        Ok(())
-    }
-}
-
-impl<F: Fabric> Drop for Pinned<'_, F> {
-    fn drop(&mut self) {
-        let Ok(locked) = self.region.locked() else { return };
-        let mut pins = self.region.pins();
-        let readers = pins.get(&self.index).copied().unwrap_or(1) - 1;
-        if readers > 0 {
-            pins.insert(self.index, readers);
-            return;
-        }
-        pins.remove(&self.index);
-        let others = locked.0.field(self.index, entry::PINS) & !(1 << self.region.member);
-        locked.0.set_field(self.index, entry::PINS, others);
-    }
-}
-
-fn check_range(bytes: u64, from: u64, count: u64) -> Result<()> {
-    if from.checked_add(count).is_some_and(|end| end <= bytes) {
-        return Ok(());
-    }
-    Err(Error::bad_argument(format!("bytes {from} to {from} + {count} of a record of {bytes}")))
 }

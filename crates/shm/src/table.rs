@@ -2,7 +2,7 @@
 
 use tierkv_core::key::RecordKey;
 
-use crate::layout::{BITMAP_AT, HAND_AT, Layout, NEXT_AT, entry};
+use crate::layout::{BITMAP_AT, EVICTED_AT, HAND_AT, Layout, NEXT_AT, RECORDS_AT, USED_AT, entry};
 use crate::visibility::{Fabric, Seen};
 
 const WORD_BITS: u64 = u64::BITS as u64;
@@ -63,7 +63,7 @@ impl<'a, F: Fabric> Table<'a, F> {
     }
 
     pub fn is_used(&self, index: u64) -> bool {
-        matches!(self.state(index), entry::FILLING | entry::READY)
+        matches!(self.state(index), entry::FILLING | entry::READY | entry::DOOMED)
     }
 
     fn has_key(&self, index: u64, key: &Words) -> bool {
@@ -96,7 +96,7 @@ impl<'a, F: Fabric> Table<'a, F> {
     }
 
     /// Sets chunks aside for a key that is not there, evicting others as needed; `None`: nothing more can be evicted.
-    pub fn insert(&self, key: &Words, bytes: u64, owner: u64) -> Option<u64> {
+    pub fn insert(&self, key: &Words, bytes: u64, label: u64, owner: u64) -> Option<u64> {
         let count = self.chunks_of(bytes);
         let chunk = self.find(count).or_else(|| self.evict_for(count))?;
         // Evicting changes where probes end.
@@ -108,6 +108,7 @@ impl<'a, F: Fabric> Table<'a, F> {
             (entry::OWNER, owner),
             (entry::VISITED, 0),
             (entry::PLACE, key.place),
+            (entry::LABEL, label),
         ] {
             self.set_field(index, field, word);
         }
@@ -115,6 +116,8 @@ impl<'a, F: Fabric> Table<'a, F> {
             self.set_field(index, entry::HASHES + at * 8, *word);
         }
         self.mark(index, true);
+        self.count(RECORDS_AT, 1, true);
+        self.count(USED_AT, count, true);
         self.seen.set(NEXT_AT, chunk + count);
         self.set_field(index, entry::STATE, entry::FILLING);
         Some(index)
@@ -124,6 +127,8 @@ impl<'a, F: Fabric> Table<'a, F> {
     pub fn drop_entry(&self, index: u64) {
         self.set_field(index, entry::STATE, entry::GONE);
         self.mark(index, false);
+        self.count(RECORDS_AT, 1, false);
+        self.count(USED_AT, self.chunks(index).1, false);
         let mut last = index;
         if self.state(self.next(index)) != entry::EMPTY {
             return;
@@ -132,6 +137,21 @@ impl<'a, F: Fabric> Table<'a, F> {
         while self.state(last) == entry::GONE {
             self.set_field(last, entry::STATE, entry::EMPTY);
             last = last.wrapping_sub(1) & (self.layout.entries - 1);
+        }
+    }
+
+    /// Adds to a count, or takes from it: they say how full it is, and nothing is decided by them. A repair counts anew.
+    pub fn count(&self, at: u64, by: u64, more: bool) {
+        let before = self.seen.word(at);
+        self.seen.set(at, if more { before.wrapping_add(by) } else { before.saturating_sub(by) });
+    }
+
+    /// Takes an entry away from those who look up; who reads it last frees it.
+    pub fn doom(&self, index: u64) {
+        if self.field(index, entry::PINS) == 0 {
+            self.drop_entry(index);
+        } else {
+            self.set_field(index, entry::STATE, entry::DOOMED);
         }
     }
 
@@ -234,6 +254,7 @@ impl<'a, F: Fabric> Table<'a, F> {
             self.seen.set(HAND_AT, hand);
             let chunks = self.chunks(index);
             self.drop_entry(index);
+            self.count(EVICTED_AT, 1, true);
             return Some(chunks);
         }
         None
@@ -244,9 +265,9 @@ impl<'a, F: Fabric> Table<'a, F> {
         let mut audit = Audit::default();
         let mut marked = vec![false; usize::try_from(self.layout.chunks).unwrap_or_default()];
         for index in (0..self.layout.entries).filter(|index| self.is_used(*index)) {
-            let ready = self.state(index) == entry::READY;
-            audit.ready += u64::from(ready);
-            audit.filling += u64::from(!ready);
+            let state = self.state(index);
+            audit.ready += u64::from(state == entry::READY);
+            audit.filling += u64::from(state == entry::FILLING);
             audit.pinned += u64::from(self.field(index, entry::PINS) != 0);
             audit.hidden += u64::from(self.probe(&self.key(index)).found != Some(index));
             let (chunk, count) = self.chunks(index);

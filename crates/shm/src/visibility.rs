@@ -123,6 +123,14 @@ impl<F: Fabric> Seen<'_, F> {
         }
     }
 
+    /// Bytes of a payload were written in place.
+    #[cfg(target_os = "linux")]
+    pub fn payload_made(&self, at: u64, bytes: u64) {
+        if self.by_hand() {
+            self.0.write_back(Rule::PayloadWriteBack, at, bytes);
+        }
+    }
+
     /// Reads bytes of a payload that is pinned.
     pub fn payload_out(&self, at: u64, bytes: &mut [u8]) {
         if self.by_hand() {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use content::{content, key, read};
 use random::Random;
 use sim::{Crashed, Side, World};
+use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::Layout;
 use tierkv_shm::region::{Offer, Pinned, Region, Reservation};
 use tierkv_shm::visibility::{RULES, Rule};
@@ -79,7 +80,10 @@ impl Run {
                     return;
                 }
                 let bytes = content(number, BYTES_MAX);
-                let offer = node.region.reserve(&key(number), bytes.len() as u64).unwrap();
+                let offer = node
+                    .region
+                    .reserve(&key(number), bytes.len() as u64, Label::default())
+                    .unwrap();
                 if let Offer::Wanted(reservation) = offer {
                     reservation.write(0, &bytes).unwrap();
                     node.filling = Some((number, reservation));
@@ -143,13 +147,13 @@ fn dies(seed: u64, without: Option<Rule>) -> bool {
         let numbers = [0, 6, 12, 18];
         let store = |number: u64| {
             let bytes = content(number, BYTES_MAX);
-            let offer = region.reserve(&key(number), bytes.len() as u64).unwrap();
+            let offer = region.reserve(&key(number), bytes.len() as u64, Label::default()).unwrap();
             let Offer::Wanted(reservation) = offer else { panic!("there is room") };
             reservation.write(0, &bytes).unwrap();
             reservation
         };
         catch_unwind(AssertUnwindSafe(|| {
-            numbers[..3].iter().for_each(|number| store(*number).publish().unwrap());
+            numbers[..3].iter().for_each(|number| _ = store(*number).publish().unwrap());
             region.remove(&key(6)).unwrap();
             let reservation = store(18);
             region.fabric().die_after(Some(steps));

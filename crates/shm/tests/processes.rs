@@ -21,6 +21,7 @@ use content::{content, key, read};
 use dying::Dying;
 use random::Random;
 use tierkv_core::record;
+use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::{BITMAP_AT, LOCK_AT, entry};
 use tierkv_shm::mapping::{Mapping, Options, map, open};
 use tierkv_shm::region::{Offer, Put, Region};
@@ -91,7 +92,7 @@ fn child() {
 
 fn store<F: Fabric>(region: &Region<F>, number: u64) {
     let bytes = content(number, BYTES_MAX);
-    let offer = region.reserve(&key(number), bytes.len() as u64).unwrap();
+    let offer = region.reserve(&key(number), bytes.len() as u64, Label::default()).unwrap();
     let Offer::Wanted(reservation) = offer else { return };
     let (first, second) = bytes.split_at(bytes.len() / 3);
     reservation.write(0, first).unwrap();
@@ -116,7 +117,7 @@ fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64) {
             8..15 => _ = check(region, number),
             15 => _ = region.remove(&key(number)).unwrap(),
             // Given up.
-            16 => drop(region.reserve(&key(number), 5000).unwrap()),
+            16 => drop(region.reserve(&key(number), 5000, Label::default()).unwrap()),
             _ => {
                 let keys: Vec<_> = (number..number + 8).map(key).collect();
                 region.look_up(&keys).unwrap();
@@ -132,7 +133,7 @@ fn go_through_everything<F: Fabric>(region: &Region<F>) {
     }
     assert!(check(region, 1059));
     let _pinned = region.pin(&key(1058)).unwrap();
-    drop(region.reserve(&key(2000), 5000).unwrap());
+    drop(region.reserve(&key(2000), 5000, Label::default()).unwrap());
     region.remove(&key(1059)).unwrap();
     region.sweep().unwrap();
 }
@@ -194,6 +195,12 @@ fn a_region_that_is_not_ours_is_refused_by_name() {
     let refusal = || open(&name.0, &OPTIONS).err().expect("refused").text;
     drop(name.open());
     let file = File::options().read(true).write(true).open(&name.0).unwrap();
+    let other = Name(name.0.with_extension("other"));
+    std::fs::hard_link(&name.0, &other.0).unwrap();
+    assert!(refusal().contains("another name"));
+    remove_file(&other.0).unwrap();
+    std::os::unix::fs::symlink(&name.0, &other.0).unwrap();
+    assert!(open(&other.0, &OPTIONS).is_err(), "a link is not followed");
     set_permissions(&name.0, Permissions::from_mode(0o640)).unwrap();
     assert!(refusal().contains("chmod 600"));
     set_permissions(&name.0, Permissions::from_mode(0o600)).unwrap();

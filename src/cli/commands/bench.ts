@@ -111,15 +111,19 @@ async function bench(call: Call<BenchFlags>): Promise<number> {
 }
 
 function describe(result: VaultBench): string[] {
-  const { target, address, lanes, error, rounds, setBytes } = result;
+  const { target, address, error, rounds, setBytes } = result;
   const head = `${target} at ${address}`;
   if (error !== null) return [`${head}: ${error}`];
   const moved = `medians of ${rounds} rounds of ${showBytes(setBytes ?? 0)} of pages, with their range`;
   return [
-    `${head}: ${lanes} lanes; ${moved}`,
+    `${head}: ${wayOf(result)}; ${moved}`,
     ...table(rows(result)).map((line) => `  ${line}`),
     ...cost(result),
   ];
+}
+
+function wayOf({ tier, lanes }: VaultBench): string {
+  return tier === "shared" ? "shared memory" : `${lanes} lanes`;
 }
 
 function rows({
@@ -153,7 +157,9 @@ function rows({
 function besides(rate: RecordRate | null): string {
   if (rate === null) return "";
   const pages = `${showRate(rate.pages.median)} of pages`;
-  return `${rate.ofPlain.median.toFixed(2)} of plain bytes, ${pages}`;
+  return rate.ofPlain === null
+    ? pages
+    : `${rate.ofPlain.median.toFixed(2)} of plain bytes, ${pages}`;
 }
 
 function cost({ prompt }: VaultBench): string[] {

@@ -1,6 +1,7 @@
 // Owns `tierkv chaos`: faults that harm nobody else against the configured vaults, and the contract row by row.
 import { Option } from "commander";
 import { TierkvError, toTierkvError } from "../../errors.ts";
+import { sharedPath } from "../../hosts.ts";
 import { createLogger } from "../../log.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { ChaosRow } from "../chaos-vault.ts";
@@ -39,7 +40,8 @@ export function addChaos({ program, action }: Registrar): void {
 async function chaos(call: Call<ChaosFlags>): Promise<number> {
   const config = call.loadConfig();
   const { target: only } = call.options;
-  const all = await allTargets(config);
+  // Memory that is shared has no network and no process of its own to try.
+  const all = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
   const targets = all.filter(({ role }) => only === undefined || role === only);
   if (targets.length === 0) {
     const key = only ?? VAULT_ROLES.join(" or ");

@@ -65,7 +65,7 @@ export function describe(account: Account): string[] {
   }
   lines.push(
     `  fetch:   ${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}; ended ${account.end ?? "not yet"}` +
-      `, placed up to ${account.placedTokens ?? 0}`,
+      `, ${placed(account)}`,
     `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
@@ -79,3 +79,8 @@ const showSaved = (ms: number): string =>
   ms < 0 ? `nothing: computing would have been ${showMs(-ms)} faster` : showMs(ms);
 
 const shown = (ms: number | null): string => (ms === null ? "-" : showMs(ms));
+
+function placed({ placedTokens, fetched: { shared } }: Account): string {
+  const upTo = `placed up to ${placedTokens ?? 0}`;
+  return shared === 0 ? upTo : `${upTo}, ${shared} blocks from shared memory`;
+}

@@ -2,7 +2,7 @@
 import { Option } from "commander";
 import { toNamespace } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import type { Config } from "../../config/config.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { PROGRESS_EVERY_MS } from "../../limits-tools.ts";
@@ -60,8 +60,7 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
     call.print({ flushed: [] }, ["nothing was dropped"]);
     return 1;
   }
-  const { VaultClient } = await import("../../client/vault-client.ts");
-  const { securityFor } = await import("../credentials.ts");
+  const { linkTo } = await import("../vault-link.ts");
   const logger = createLogger("flush", {
     level: config.log.level === "debug" ? "debug" : "silent",
   });
@@ -73,10 +72,8 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
   );
   const results = await Promise.all(
     targets.map(async (target) => {
-      const { address, classes } = target;
-      const security = securityFor(config, target, logger);
-      const client = new VaultClient({ address, name: classes[0], logger, lanes: 0, security });
-      const flushed = await flushOne(client, target, scope, security !== null);
+      const { client, isTls } = linkTo(config, target, logger, 0);
+      const flushed = await flushOne(client, target, scope, isTls);
       done += 1;
       return flushed;
     }),
@@ -169,7 +166,7 @@ interface Flushed {
 }
 
 async function flushOne(
-  client: VaultClient,
+  client: Vault,
   { name, address }: VaultTarget,
   { namespace, recordClass, model, tenant }: Scope,
   isTls: boolean,

@@ -1,10 +1,10 @@
 // Owns `tierkv sidecar`: serves the engines of this machine until it is told to stop, or nobody needs it any more.
 import type { RecordClass } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import type { Config } from "../../config/config.ts";
 import type { Family } from "../../exposition/text.ts";
 import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
-import { isLocal, isNames } from "../../hosts.ts";
+import { isLocal, isNames, sharedPath } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
 import { IDLE_POLL_MS } from "../../limits.ts";
@@ -102,16 +102,23 @@ interface Parts {
 
 async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { VaultClient } = await import("../../client/vault-client.ts");
+  const { SharedVault } = await import("../../client/shared-vault.ts");
   const { accessTo } = await import("../credentials.ts");
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
-  const connect = (name: RecordClass): VaultClient[] => {
+  const connect = (name: RecordClass): Vault[] => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
     return targets.map((target) => {
+      const { address } = target;
+      if (sharedPath(address) !== null) {
+        const { maxBytes } = config.vault;
+        const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
+        return new SharedVault({ address, name, logger, ...size });
+      }
       const { lanes } = config.sidecar;
       const access = accessTo(config, target, logger);
-      return new VaultClient({ address: target.address, name, logger, lanes, ...access });
+      return new VaultClient({ address, name, logger, lanes, ...access });
     });
   };
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };

@@ -71,7 +71,10 @@ function remark(status: TargetStatus): string[] {
   }
   if (engines === null || counters === null) return [];
   const count = (name: string): number => counters[name] ?? 0;
-  const restored = count("blocks_restored_vault") + count("blocks_restored_local");
+  const restored =
+    count("blocks_restored_vault") +
+    count("blocks_restored_shared") +
+    count("blocks_restored_local");
   const sizes = `${showBytes(count("bytes_saved"))} as ${showBytes(count("bytes_sent"))} of ${kvCodec}`;
   const saved = `${count("blocks_saved")} blocks saved (${sizes})`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;

@@ -1,6 +1,6 @@
 // Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
 import type { RecordClass } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import type { EnginePace } from "../../cost/engine-pace.ts";
 import type { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -45,7 +45,7 @@ export interface FetcherOptions {
 
 /** Wanted blocks of one vault, oldest first; those nobody wants any more are skipped when met. */
 interface Lane {
-  readonly client: VaultClient;
+  readonly client: Vault;
   readonly link: Link;
   queue: Block[];
   head: number;
@@ -318,7 +318,7 @@ export class Fetcher {
     return () => clearInterval(timer);
   }
 
-  #report(client: VaultClient, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
+  #report(client: Vault, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
     const { counters, logger } = this.#options;
     counters.add("bad_records");
     logger.warn(

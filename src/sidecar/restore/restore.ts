@@ -337,11 +337,14 @@ export class Restorer {
   }
 
   #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
-    const { counters, send } = this.#options;
+    const { counters, gates, send } = this.#options;
     const local = share(blocks);
     send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local });
     counters.add("blocks_restored_local", local);
-    counters.add("blocks_restored_vault", blocks.length - local);
+    const [{ recordClass } = { recordClass: "kv" as const }] = blocks;
+    const tier = gates[recordClass][0]?.tier ?? "vault";
+    counters.add(`blocks_restored_${tier}`, blocks.length - local);
+    plan.case.placed(tier, blocks.length - local);
     counters.add("bytes_restored", blocks.length * (this.#ground?.sourceBytes(group) ?? 0));
   }
 

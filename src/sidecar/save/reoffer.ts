@@ -1,7 +1,7 @@
 // Owns the offering again of what a vault lost or evicted and an arena still holds: asked while nothing else goes on, prefix first, bounded.
 import { hasBit, PACKED_KEY_BYTES, packKey, packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
 import { packBlocks } from "../../codec/task.ts";
@@ -41,7 +41,7 @@ export interface Copies {
 export interface ReofferOptions {
   vaults: VaultClients;
   /** False for one that has left its pool: nothing is offered to it. */
-  isMember(client: VaultClient): boolean;
+  isMember(client: Vault): boolean;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   pool: EncodePool;
   codecs: Codecs;
@@ -57,7 +57,7 @@ export interface ReofferOptions {
 interface Look {
   /** Its place among those of its class. */
   readonly vault: number;
-  readonly client: VaultClient;
+  readonly client: Vault;
   readonly store: StoreQueue;
   readonly epoch: number;
   /** Bytes that may still be offered: where the vault has room, and in place of others. null: not known yet. */
@@ -275,7 +275,7 @@ function wasEvicted(block: Block, look: Look): boolean {
   return holdingOf(block, look)?.heldEpoch === look.epoch;
 }
 
-async function roomOf(client: VaultClient): Promise<NonNullable<Look["room"]>> {
+async function roomOf(client: Vault): Promise<NonNullable<Look["room"]>> {
   const { maxBytes, usedBytes, reservedBytes, disk } = await client.stats(CALL_TIMEOUT_MS);
   // What it does not know yet it may well have.
   if (disk?.recovering === true) return { free: 0, evicted: 0 };

@@ -2,7 +2,7 @@
 import { HASH_BYTES, ItemStatus, statusName } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
 import type { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -42,7 +42,7 @@ export interface OutgoingRecord {
 }
 
 export interface StoreQueueOptions {
-  client: VaultClient;
+  client: Vault;
   link: Link;
   way: RightOfWay;
   fates: Fates;
@@ -52,7 +52,7 @@ export interface StoreQueueOptions {
 
 /** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX, or what slots hold, at a time. */
 export class StoreQueue {
-  readonly #client: VaultClient;
+  readonly #client: Vault;
   readonly #link: Link;
   readonly #way: RightOfWay;
   readonly #fates: Fates;

@@ -1,4 +1,5 @@
 // Owns the accounts of recent requests: what was looked up and found, what was decided and why, what was predicted and what it took.
+import type { Tier } from "../../client/vault.ts";
 import type { Choice, Decision } from "../../cost/engine-pace.ts";
 import { DECISIONS_MAX } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
@@ -33,6 +34,8 @@ export interface Account {
   roomTokens: number | null;
   chosenTokens: number | null;
   placedTokens: number | null;
+  /** Blocks that came from each tier, and not out of the arena. */
+  fetched: Record<Tier, number>;
   loadedTokens: number | null;
   /** unasked: its engine did not ask for it. */
   choice: Choice | "undecided" | "unasked";
@@ -61,6 +64,7 @@ function blank(engine: string, req: string): Account {
     roomTokens: null,
     chosenTokens: null,
     placedTokens: null,
+    fetched: { vault: 0, shared: 0 },
     loadedTokens: null,
     choice: "undecided",
     why: "",
@@ -186,6 +190,11 @@ export class Case {
     account.predicted.compute = ms(cost?.computeS);
     account.predicted.recompute = ms(recomputeS);
     this.#counters.add(`decided_${choice}_${why}`);
+  }
+
+  /** Blocks lie in the arena now that came from there. */
+  placed(tier: Tier, blocks: number): void {
+    this.account.fetched[tier] += blocks;
   }
 
   /** Nothing more will be placed. */

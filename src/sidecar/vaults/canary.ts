@@ -2,6 +2,7 @@
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
+import { isRemote } from "../../client/vault.ts";
 import {
   CANARY_CALL_MS,
   CANARY_PAYLOAD_BYTES,
@@ -17,6 +18,7 @@ import type { VaultClients } from "./pools.ts";
 export interface CanaryOptions {
   /** 0: nothing is ever checked. */
   intervalMs: number;
+  /** Memory that this process maps is no other party: its records are checked when they are read. */
   vaults: VaultClients;
   /** Nothing is restored or saved just now. */
   isIdle(): boolean;
@@ -64,7 +66,7 @@ export class Canary {
   async #checkAll(): Promise<void> {
     this.#turn += 1;
     const { kv, ssm } = this.#options.vaults;
-    for (const client of [...kv, ...ssm]) {
+    for (const client of [...kv, ...ssm].filter(isRemote)) {
       this.#release(client);
       if (client.isOpen || client.isReadOnly) continue;
       try {

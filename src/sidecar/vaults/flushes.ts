@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { className } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { FlushedScope, Takes } from "../../client/flush-feed.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import { isTierkvError, toTierkvError } from "../../errors.ts";
 import { FLUSH_LEAVE_MS, WATCH_PAUSE_MS, WATCH_TIMEOUT_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
@@ -42,7 +42,7 @@ interface Dropped {
 export class Flushes {
   readonly #options: FlushesOptions;
   readonly #closing = new AbortController();
-  readonly #watches = new Map<VaultClient, Watch>();
+  readonly #watches = new Map<Vault, Watch>();
   #isBegun = false;
 
   constructor(options: FlushesOptions) {
@@ -52,7 +52,7 @@ export class Flushes {
   }
 
   /** A vault more, and none that is not among the vaults any more. */
-  add(client: VaultClient): void {
+  add(client: Vault): void {
     const { kv, ssm } = this.#options.vaults;
     for (const [known, watch] of this.#watches) {
       if (kv.includes(known) || ssm.includes(known)) continue;
@@ -76,7 +76,7 @@ export class Flushes {
     await Promise.all([...this.#watches.values()].map((watch) => watch.leave()));
   }
 
-  #open(client: VaultClient): Watch {
+  #open(client: Vault): Watch {
     const { socket, logger, vaults } = this.#options;
     const { name } = client;
     /** Its place among several of its class; null: it is alone. */
@@ -156,7 +156,7 @@ function takesOf(
 
 /** The held call to one vault. */
 class Watch {
-  readonly #client: VaultClient;
+  readonly #client: Vault;
   readonly #id = randomId(16);
   readonly #name: string;
   readonly #logger: Logger;
@@ -166,7 +166,7 @@ class Watch {
   /** The vault knows this sidecar. */
   #isKnown = false;
 
-  constructor(client: VaultClient, name: string, logger: Logger) {
+  constructor(client: Vault, name: string, logger: Logger) {
     this.#client = client;
     this.#name = name;
     this.#logger = logger;

@@ -1,14 +1,14 @@
 // Owns which of its class's vaults a block lies on, as this sidecar sees them: placed by the ring, passed on while the owner is down.
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import { CAPACITY_STEPS, VIEW_KEPT_MS } from "../../limits-pool.ts";
 import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
 import type { Home } from "../../pool/placement.ts";
 import { nowMs } from "../../time.ts";
 
 /** Of each class, in the order of the configuration; empty: its look-ups miss and its saves are dropped, counted. */
-export type VaultClients = Readonly<Record<RecordClass, readonly VaultClient[]>>;
+export type VaultClients = Readonly<Record<RecordClass, readonly Vault[]>>;
 
 /** By block of a prompt; beyond the end: vault 0, and no other. */
 export interface Places {
@@ -22,16 +22,16 @@ const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
 export interface PoolOptions {
   /** May grow. */
-  clients: readonly VaultClient[];
+  clients: readonly Vault[];
   /** Each record lies on two of them. */
   isDouble?: boolean;
   /** False for one that has left: nothing is stored there any more. */
-  isMember?(client: VaultClient): boolean;
+  isMember?(client: Vault): boolean;
 }
 
 export class Pool {
-  readonly #clients: readonly VaultClient[];
-  readonly #isMember: (client: VaultClient) => boolean;
+  readonly #clients: readonly Vault[];
+  readonly #isMember: (client: Vault) => boolean;
   /** A state is needed alone, a block of attention with those before it. */
   readonly #isAlone: boolean;
   readonly #isDouble: boolean;
@@ -132,7 +132,7 @@ export class Pool {
   #weightsNow(): number[] {
     const isIn = this.#clients.map((client) => this.#isMember(client));
     const alike = isIn.map(Number);
-    const isUnsaid = ({ capacityBytes, isOpen }: VaultClient): boolean =>
+    const isUnsaid = ({ capacityBytes, isOpen }: Vault): boolean =>
       capacityBytes === null && !isOpen;
     if (this.#clients.some((client, vault) => isIn[vault] === true && isUnsaid(client)))
       return alike;

@@ -1,6 +1,6 @@
 // Owns the seats of the pools: which vaults belong to them now, which have left and are asked for a while, and who takes a seat.
 import type { RecordClass } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
 import {
@@ -19,7 +19,7 @@ import { LookupGate, openGates, openLinks } from "./vaults.ts";
 export interface MemberSource {
   /** The addresses of all vaults of each class, now. An empty list: nothing is known, and who was a member stays one. */
   list(): Promise<Record<RecordClass, readonly string[]>>;
-  connect(recordClass: RecordClass, address: string): VaultClient;
+  connect(recordClass: RecordClass, address: string): Vault;
 }
 
 export interface SeatsOptions {
@@ -33,14 +33,14 @@ export interface SeatsOptions {
 /** The lists of clients, links and gates are one for all: who holds one sees newcomers. */
 export class Seats {
   readonly #options: SeatsOptions;
-  readonly clients: Record<RecordClass, VaultClient[]>;
+  readonly clients: Record<RecordClass, Vault[]>;
   readonly links: Record<RecordClass, Link[]>;
   readonly gates: Record<RecordClass, LookupGate[]>;
   /** When those left that did. */
-  readonly #leftMs = new Map<VaultClient, number>();
-  readonly #own = new Set<VaultClient>();
+  readonly #leftMs = new Map<Vault, number>();
+  readonly #own = new Set<Vault>();
   readonly #closing = new AbortController();
-  #onSeat: (client: VaultClient, seat: number) => void = () => {};
+  #onSeat: (client: Vault, seat: number) => void = () => {};
 
   constructor(options: SeatsOptions) {
     this.#options = options;
@@ -53,12 +53,12 @@ export class Seats {
   }
 
   /** It belongs to its pool; else it is only asked for what it may still hold. */
-  isMember(client: VaultClient): boolean {
+  isMember(client: Vault): boolean {
     return !this.#leftMs.has(client);
   }
 
   /** Follows the source until closed. `onSeat`: somebody took a seat, which may have been another's before. */
-  follow(onSeat: (client: VaultClient, seat: number) => void): void {
+  follow(onSeat: (client: Vault, seat: number) => void): void {
     this.#onSeat = onSeat;
     const { source } = this.#options;
     if (source !== null) void this.#run(source);
@@ -138,7 +138,7 @@ export class Seats {
     }
   }
 
-  #say({ address, name }: VaultClient, what: string): void {
+  #say({ address, name }: Vault, what: string): void {
     this.#options.logger.info({ vault: address, class: name }, what);
   }
 }

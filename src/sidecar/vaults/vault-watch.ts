@@ -1,5 +1,5 @@
 // Owns what vaults say of themselves, for people who look: asked while somebody does, and never on the way of a request.
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Vault } from "../../client/vault.ts";
 import { VAULT_SEEN_MS } from "../../limits-seen.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
 import { nowMs } from "../../time.ts";
@@ -25,7 +25,7 @@ export interface VaultSeen {
 
 export class VaultWatch {
   readonly #vaults: VaultClients;
-  readonly #seen = new Map<VaultClient, VaultSeen>();
+  readonly #seen = new Map<Vault, VaultSeen>();
   #askedMs: number | null = null;
 
   constructor(vaults: VaultClients) {
@@ -33,7 +33,7 @@ export class VaultWatch {
   }
 
   /** The latest answer of a vault; null: it has not answered, or was not asked. */
-  seen(client: VaultClient): VaultSeen | null {
+  seen(client: Vault): VaultSeen | null {
     return this.#seen.get(client) ?? null;
   }
 
@@ -44,7 +44,7 @@ export class VaultWatch {
     for (const client of [...this.#vaults.kv, ...this.#vaults.ssm]) void this.#ask(client);
   }
 
-  async #ask(client: VaultClient): Promise<void> {
+  async #ask(client: Vault): Promise<void> {
     try {
       this.#seen.set(client, await seenOf(client));
     } catch {
@@ -54,7 +54,7 @@ export class VaultWatch {
   }
 }
 
-async function seenOf(client: VaultClient): Promise<VaultSeen> {
+async function seenOf(client: Vault): Promise<VaultSeen> {
   const startMs = nowMs();
   const stats = await client.stats(STATUS_TIMEOUT_MS);
   const { usedBytes, maxBytes, records, counters, lanes, outBytesPerS, inBytesPerS, disk } = stats;

@@ -1,6 +1,6 @@
 // Owns the sidecar's ways to its vaults: what is known of each link, and a turnstile before the look-ups of each vault.
 import type { Namespace, RecordClass } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { Tier, Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
 import { CALL_TIMEOUT_MS, LOOKUPS_IN_FLIGHT_MAX } from "../../limits.ts";
@@ -9,20 +9,24 @@ import type { VaultClients } from "./pools.ts";
 
 /** Lets a burst of look-ups through a few at a time: the client refuses calls above its own limit. */
 export class LookupGate {
-  readonly #client: VaultClient;
+  readonly #client: Vault;
   readonly #link: Link;
   readonly #waiting: (() => void)[] = [];
   #inFlight = 0;
   /** Of the vault that takes no hints: one of an older release, or one where we may not write. */
   #mutedEpoch: number | null = null;
 
-  constructor(client: VaultClient, link: Link) {
+  constructor(client: Vault, link: Link) {
     this.#client = client;
     this.#link = link;
   }
 
-  get state(): VaultClient["state"] {
+  get state(): Vault["state"] {
     return this.#client.state;
+  }
+
+  get tier(): Tier {
+    return this.#client.tier;
   }
 
   get address(): string {

@@ -19,6 +19,7 @@ const ACCOUNT: Account = {
   roomTokens: null,
   chosenTokens: 160,
   placedTokens: 160,
+  fetched: { vault: 10, shared: 0 },
   loadedTokens: 160,
   choice: "loaded",
   why: "cheaper",
@@ -35,6 +36,9 @@ test("an account in words names what was found, decided and missed", () => {
   expect(text).toContain("loaded up to 160: restoring answers first");
   expect(text).toContain("4.20 ms, predicted 4.00 ms");
   expect(text).toContain("saved:   15.2 ms");
+  expect(text).not.toContain("shared memory");
+  const shared = { ...ACCOUNT, fetched: { vault: 0, shared: 10 } };
+  expect(explained(shared).join("\n")).toContain("placed up to 160, 10 blocks from shared memory");
   expect(explained({ ...ACCOUNT, saved: -3 }).join("\n")).toContain("3.00 ms faster");
 });
 

@@ -41,7 +41,15 @@ test("three vaults, one of four times the size and one that is down: shares, fil
 });
 
 test("one that has left says so, and without any the exit code is 1", async () => {
-  const row = { class: "kv", address: "a:1", state: "up", lanes: "up", share: 0, seen: null };
+  const row = {
+    class: "kv",
+    address: "a:1",
+    tier: "vault" as const,
+    state: "up",
+    lanes: "up",
+    share: 0,
+    seen: null,
+  };
   expect(shown([row])[1]).toMatch(/^kv +a:1 +up +left +-/);
   const sidecar = await openSidecar();
   const { exitCode, stdout } = await runInside([

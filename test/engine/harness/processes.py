@@ -150,7 +150,8 @@ def free_port() -> int:
 class Cluster:
     """One vault for KV, optionally behind a fault proxy, one for states where asked, and one sidecar.
 
-    Their configuration lies in `folder`. With `beside`, the sidecar uses that cluster's vault and has none.
+    Their configuration lies in `folder`. With `beside`, the sidecar uses that cluster's vault and has none. With
+    `region`, it uses that memory, and there is no vault.
     """
 
     def __init__(
@@ -170,12 +171,16 @@ class Cluster:
         on_disk: bool = False,
         beside: Cluster | None = None,
         with_ssm: bool = False,
+        region: Path | None = None,
     ) -> None:
         self.folder = folder
         self.socket = str(folder / "run" / "s.sock")
         vault = f"127.0.0.1:{free_port()}" if beside is None else beside.vault_address
         self.vault_address: str = vault
         front = f"127.0.0.1:{free_port()}" if with_proxy else vault
+        if region is not None:
+            front = f"shm:{region}"
+        self.has_vault = region is None
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
             f'listen = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
@@ -196,7 +201,8 @@ class Cluster:
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             # What a vault holds and fetches is counted by the tests: nothing of the sidecar's own among it.
             "lanes = 4\ncanary_s = 0\n"
-            f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
+            + ("" if region is None else f'[vault]\nmax_bytes = "{vault_bytes}"\n')
+            + f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
             # How many tokens come back is counted, too.
             f'verify = "{verify}"\n'
         )
@@ -213,7 +219,7 @@ class Cluster:
         return Process(command, argv, self.folder / f"{config.removesuffix('.toml')}.log")
 
     def start(self) -> None:
-        if not self.vault.is_running:
+        if self.has_vault and not self.vault.is_running:
             self.vault.start()
         if self.ssm is not None:
             self.ssm.start()

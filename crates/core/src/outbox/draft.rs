@@ -64,6 +64,19 @@ impl Draft {
         self.outbox.encode(&self.arena, self.lease, &self.geometry, self.codec, &self.identity)
     }
 
+    /// Makes the record in memory of `length` bytes that others may see; false where that cannot be: it has another length, or
+    /// would stand there in the clear before it is sealed.
+    ///
+    /// # Errors
+    /// As `Outbox::encode`.
+    pub fn make_in(&self, record: &mut [u8]) -> Result<bool> {
+        if self.outbox.keys.get().is_some() {
+            return Ok(false);
+        }
+        let Self { outbox, arena, lease, geometry, codec, identity, .. } = self;
+        outbox.encode_in(arena, *lease, geometry, *codec, identity, record)
+    }
+
     /// Makes the record for somebody who was told its length.
     ///
     /// # Errors

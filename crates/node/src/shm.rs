@@ -1,0 +1,220 @@
+//! Owns the skin over a shared region: requests by descriptor, one call into JavaScript for each outcome.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use napi::bindgen_prelude::{Buffer, FnArgs, Function};
+use napi::threadsafe_function::{
+    ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
+};
+use napi_derive::napi;
+use tierkv_core::error::{Error, Result};
+use tierkv_core::key::RecordKey;
+use tierkv_shm::desk::{Answer, Desk, Outcome, Work};
+use tierkv_shm::flushes::{Label, News, Scope};
+
+use crate::ids::Ids;
+use crate::lane_client::{keys, outgoing, targets};
+use crate::skin::{count, hash, number, run};
+
+static REGIONS: Ids<Arc<Desk>> = Ids::new("shared region");
+
+/// Request, its error or null, what came back (statuses, a bitmap or flushes), numbers: the last flush first.
+type Told = FnArgs<(u32, Option<String>, Buffer, Vec<f64>)>;
+
+struct Event(u32, Outcome);
+
+impl Event {
+    fn told(self) -> Told {
+        let Self(request, outcome) = self;
+        let (error, data, numbers) = match outcome {
+            Err(error) => (Some(error.to_string()), Vec::new(), Vec::new()),
+            Ok((answer, flush)) => {
+                let (error, data, mut numbers) = parts(answer);
+                numbers.insert(0, flush);
+                (error, data, numbers)
+            }
+        };
+        let numbers = numbers.into_iter().map(number).collect();
+        (request, error, data.into(), numbers).into()
+    }
+}
+
+fn parts(answer: Answer) -> (Option<String>, Vec<u8>, Vec<u64>) {
+    match answer {
+        Answer::Found(bitmap) => (None, bitmap, Vec::new()),
+        Answer::Done(statuses, bytes, reason) => {
+            (reason.map(|reason| Error::bad_record(reason).to_string()), statuses, vec![bytes])
+        }
+        Answer::Flushed(records, bytes) => (None, Vec::new(), vec![records, bytes]),
+        Answer::News(News { flushes, .. }) => {
+            let is_whole = u64::from(flushes.is_some());
+            let flushes = flushes.unwrap_or_default();
+            (None, flushes.iter().flat_map(packed_flush).collect(), vec![is_whole])
+        }
+        Answer::Fill(fill) => {
+            let numbers = [fill.records, fill.used_bytes, fill.max_bytes, fill.evicted];
+            (None, Vec::new(), [&numbers[..], &[fill.members]].concat())
+        }
+    }
+}
+
+/// Number and tenant (8 bytes each, little-endian), class, whether it names a namespace, and that.
+fn packed_flush((number, scope): &(u64, Scope)) -> Vec<u8> {
+    let mut packed = Vec::new();
+    packed.extend_from_slice(&number.to_le_bytes());
+    packed.extend_from_slice(&scope.tenant.unwrap_or_default().to_le_bytes());
+    packed.push(scope.record_class.unwrap_or_default());
+    packed.push(u8::from(scope.namespace.is_some()));
+    packed.extend_from_slice(&scope.namespace.unwrap_or_default());
+    packed
+}
+
+/// A region that was opened.
+#[napi(object)]
+pub struct ShmInfo {
+    pub id: u32,
+    /// Another number: another region.
+    pub epoch: f64,
+    /// Its last flush; 0: none.
+    pub flush: f64,
+}
+
+/// Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
+/// region of another size is refused. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
+/// the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
+/// look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
+#[napi(
+    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
+)]
+pub fn shm_open(
+    path: String,
+    max_bytes: f64,
+    must_fit: bool,
+    on_outcome: Function<'_, Told, ()>,
+) -> napi::Result<ShmInfo> {
+    let tell: ThreadsafeFunction<Event, (), Told, napi::Status, false, true> = on_outcome
+        .build_threadsafe_function::<Event>()
+        .weak::<true>()
+        .build_callback(|context: ThreadsafeCallContext<Event>| Ok(context.value.told()))?;
+    run(|| {
+        let sink = move |request, outcome| {
+            // Where JavaScript is gone, nobody waits.
+            tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
+        };
+        let max_bytes = count("maxBytes", max_bytes)?;
+        let desk = Desk::open(Path::new(&path), max_bytes, must_fit, Arc::new(sink))?;
+        let (epoch, flush) = (number(desk.epoch()), number(desk.last_flush()?));
+        Ok(ShmInfo { id: REGIONS.insert(Arc::new(desk))?, epoch, flush })
+    })
+}
+
+fn begin(id: u32, work: impl FnOnce() -> Result<Work>) -> napi::Result<u32> {
+    run(|| REGIONS.get(id)?.begin(work()?))
+}
+
+fn record_keys(namespace: &[u8], packed: &[u8]) -> Result<Vec<RecordKey>> {
+    let namespace = hash("namespace", namespace)?;
+    Ok(keys(packed)?.iter().map(|packed| RecordKey::from_packed(namespace, packed)).collect())
+}
+
+/// Asks which of the packed keys it holds; returns the request's number.
+#[napi]
+pub fn shm_lookup(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
+    begin(id, || Ok(Work::LookUp(record_keys(namespace, packed)?)))
+}
+
+/// Brings records into leased slots, verified and decoded; as `lanesFetch`.
+#[napi]
+pub fn shm_fetch(
+    id: u32,
+    arena_id: u32,
+    fidelity: u8,
+    namespace: &[u8],
+    packed: &[u8],
+    geometries: &[u32],
+    leases: &[u32],
+) -> napi::Result<u32> {
+    begin(id, || {
+        Ok(Work::Fetch(targets(arena_id, fidelity, namespace, packed, geometries, leases)?))
+    })
+}
+
+/// Stores records of the outbox; a draft is made in the region itself. As `lanesStore`, and all are of one class.
+#[napi]
+pub fn shm_store(
+    id: u32,
+    record_class: u8,
+    namespace: &[u8],
+    packed: &[u8],
+    records: &[u32],
+    tenant: f64,
+    known: f64,
+) -> napi::Result<u32> {
+    begin(id, || {
+        let (tenant, known) = (count("tenant", tenant)?, count("known", known)?);
+        let label = Label { record_class, tenant, known };
+        Ok(Work::Store(label, hash("namespace", namespace)?, outgoing(packed, records)?))
+    })
+}
+
+/// Looks at records that somebody could not use; those that are not sound go (10, quarantined).
+#[napi]
+pub fn shm_check(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
+    begin(id, || Ok(Work::Check(record_keys(namespace, packed)?)))
+}
+
+/// Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all). `numbers` are the flush, records and bytes.
+#[napi]
+pub fn shm_flush(
+    id: u32,
+    namespace: Option<&[u8]>,
+    record_class: u8,
+    tenant: f64,
+) -> napi::Result<u32> {
+    begin(id, || {
+        let tenant = count("tenant", tenant)?;
+        Ok(Work::Flush(Scope {
+            namespace: namespace.map(|namespace| hash("namespace", namespace)).transpose()?,
+            record_class: (record_class != 0).then_some(record_class),
+            tenant: (tenant != 0).then_some(tenant),
+        }))
+    })
+}
+
+/// The flushes after `known`, and what the dead held is freed. `numbers[1]` is 0 where some are not remembered. `data`: 50 bytes
+/// each: number and tenant (8 bytes each), class, whether a namespace is named, and that (32).
+#[napi]
+pub fn shm_news(id: u32, known: f64) -> napi::Result<u32> {
+    begin(id, || Ok(Work::News(count("known", known)?)))
+}
+
+/// How full it is: `numbers` are the last flush, records, bytes used, bytes at most, evicted records, processes that joined.
+#[napi]
+pub fn shm_fill(id: u32) -> napi::Result<u32> {
+    begin(id, || Ok(Work::Fill))
+}
+
+/// Gives a request up: nothing of it is begun any more.
+#[napi]
+pub fn shm_cancel(id: u32, request: u32) -> napi::Result<()> {
+    run(|| {
+        REGIONS.get(id)?.cancel(request);
+        Ok(())
+    })
+}
+
+/// Bytes that were moved for a request; null when it has its outcome.
+#[napi(ts_return_type = "number | null")]
+pub fn shm_progress(id: u32, request: u32) -> napi::Result<Option<f64>> {
+    run(|| Ok(REGIONS.get(id)?.progress(request).map(number)))
+}
+
+/// Leaves it; idempotent. What is under way ends first.
+#[napi]
+pub fn shm_close(id: u32) -> napi::Result<()> {
+    run(|| {
+        REGIONS.remove(id);
+        Ok(())
+    })
+}

@@ -1,0 +1,305 @@
+//! Owns the threads that work on a region for a program that must not wait: requests in, one outcome for each.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, available_parallelism};
+
+use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::key::RecordKey;
+use tierkv_core::lane::client::{Outgoing, Targets};
+use tierkv_core::limits::{SHM_CHUNK_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX};
+use tierkv_core::record::Hash;
+use tierkv_core::store::ItemStatus;
+
+use crate::flushes::{Label, News, Scope};
+use crate::layout::Layout;
+use crate::mapping::{self, Mapping, Options};
+use crate::moves;
+use crate::region::{Fill, Region};
+use crate::visibility::Coherence;
+
+/// What a request is to do.
+pub enum Work {
+    /// Which of these can be read now.
+    LookUp(Vec<RecordKey>),
+    /// Records into slots.
+    Fetch(Targets),
+    /// Records out of slots, put-if-absent.
+    Store(Label, Hash, Vec<Outgoing>),
+    /// Records that somebody could not use.
+    Check(Vec<RecordKey>),
+    /// All records of a scope away.
+    Flush(Scope),
+    /// The flushes after this one.
+    News(u64),
+    /// How full it is.
+    Fill,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Answer {
+    /// Bitmap over the keys.
+    Found(Vec<u8>),
+    /// One `ItemStatus` number per item, bytes that were moved, and why the first bad record was refused.
+    Done(Vec<u8>, u64, Option<String>),
+    /// Records and bytes that are gone.
+    Flushed(u64, u64),
+    /// The flushes.
+    News(News),
+    /// How full it is.
+    Fill(Fill),
+}
+
+/// The outcome of a request, and the last flush at that time.
+pub type Outcome = Result<(Answer, u64)>;
+
+/// Told of every outcome, from a thread of the desk: it must not wait.
+pub type Sink = Arc<dyn Fn(u32, Outcome) + Send + Sync>;
+
+struct Job {
+    request: u32,
+    work: Work,
+    open: Arc<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    is_cancelled: AtomicBool,
+    bytes: AtomicU64,
+}
+
+struct Shared {
+    region: Region<Mapping>,
+    sink: Sink,
+    open: Mutex<HashMap<u32, Arc<Open>>>,
+}
+
+/// A region, joined, with its threads. They end once the desk is dropped and what was begun is done.
+pub struct Desk {
+    shared: Arc<Shared>,
+    /// For what is short, so that it does not wait behind what is long.
+    short: SyncSender<Job>,
+    long: SyncSender<Job>,
+    next: AtomicU32,
+}
+
+impl Desk {
+    /// Opens and joins the region at `path`; makes it first where there is none, with at most `max_bytes` (0: not). `must_fit`: one
+    /// that has another size than that would give is refused.
+    ///
+    /// # Errors
+    /// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes, `NO_MEMORY` without threads.
+    pub fn open(path: &Path, max_bytes: u64, must_fit: bool, sink: Sink) -> Result<Self> {
+        let coherence = Coherence::Hardware;
+        let chunk_bytes = SHM_CHUNK_BYTES;
+        let region =
+            mapping::open(path, &Options { max_bytes, chunk_bytes, coherence, address: 0 })?;
+        if must_fit {
+            check_size(path, region.layout(), &Layout::cut(max_bytes, chunk_bytes)?)?;
+        }
+        let shared = Arc::new(Shared { region, sink, open: Mutex::default() });
+        let half = available_parallelism().map_or(1, |cores| cores.get() / 2);
+        let short = start(&shared, 1)?;
+        let long = start(&shared, half.clamp(1, SHM_THREADS_MAX))?;
+        Ok(Self { shared, short, long, next: AtomicU32::new(1) })
+    }
+
+    /// Begins a request; its number. The outcome may come before.
+    ///
+    /// # Errors
+    /// `NO_MEMORY` where too many wait.
+    pub fn begin(&self, work: Work) -> Result<u32> {
+        let request = self.next.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::<Open>::default();
+        self.shared.open().insert(request, Arc::clone(&open));
+        let queue = match work {
+            Work::Fetch(_) | Work::Store(..) | Work::Check(_) => &self.long,
+            _ => &self.short,
+        };
+        queue.try_send(Job { request, work, open }).map_err(|refused| {
+            self.shared.open().remove(&request);
+            let why = match refused {
+                TrySendError::Full(_) => "as many wait as may",
+                TrySendError::Disconnected(_) => "its threads have ended",
+            };
+            Error::new(Code::NoMemory, format!("a request to the shared region: {why}"))
+        })?;
+        Ok(request)
+    }
+
+    /// Nothing of a request is begun any more; what is under way ends as it would.
+    pub fn cancel(&self, request: u32) {
+        if let Some(open) = self.shared.open().get(&request) {
+            open.is_cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that were moved for a request; `None` when it has its outcome.
+    #[must_use]
+    pub fn progress(&self, request: u32) -> Option<u64> {
+        self.shared.open().get(&request).map(|open| open.bytes.load(Ordering::Relaxed))
+    }
+
+    /// The last flush, before anything was asked.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn last_flush(&self) -> Result<u64> {
+        self.shared.region.last_flush()
+    }
+
+    /// Tells regions apart that had one name after another.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.shared.region.fabric().file_number()
+    }
+}
+
+fn check_size(path: &Path, is: &Layout, wanted: &Layout) -> Result<()> {
+    if is == wanted {
+        return Ok(());
+    }
+    let text = format!(
+        "{}: the region has {} bytes in chunks of {}, the configuration gives {} in chunks of {}: remove the file once nobody uses it, or write no size",
+        path.display(),
+        is.region_bytes,
+        is.chunk_bytes,
+        wanted.region_bytes,
+        wanted.chunk_bytes
+    );
+    Err(Error::new(Code::ArenaFailed, text))
+}
+
+fn start(shared: &Arc<Shared>, threads: usize) -> Result<SyncSender<Job>> {
+    let (queue, jobs) = sync_channel(SHM_REQUESTS_MAX);
+    let jobs = Arc::new(Mutex::new(jobs));
+    for _ in 0..threads {
+        let (shared, jobs) = (Arc::clone(shared), Arc::clone(&jobs));
+        Builder::new()
+            .name("tierkv-shm".to_owned())
+            .spawn(move || shared.serve(&jobs))
+            .map_err(|error| Error::new(Code::NoMemory, format!("a thread: {error}")))?;
+    }
+    Ok(queue)
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, HashMap<u32, Arc<Open>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, jobs: &Mutex<Receiver<Job>>) {
+        loop {
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(Job { request, work, open }) = job else { return };
+            // Damage in the index that no check saw costs a request, not the thread.
+            let done = catch_unwind(AssertUnwindSafe(|| self.run(work, &open)));
+            let outcome = done.unwrap_or_else(|_| {
+                Err(Error::new(Code::ArenaFailed, "the shared region is damaged: remove its file"))
+            });
+            self.open().remove(&request);
+            (self.sink)(request, outcome);
+        }
+    }
+
+    fn run(&self, work: Work, open: &Open) -> Outcome {
+        let region = &self.region;
+        let answer = match work {
+            Work::LookUp(keys) => {
+                let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
+                for (index, found) in region.look_up(&keys)?.into_iter().enumerate() {
+                    bitmap[index / 8] |= u8::from(found) << (index % 8);
+                }
+                Answer::Found(bitmap)
+            }
+            Work::Fetch(targets) => self.fetch(&targets, open)?,
+            Work::Store(label, namespace, records) => {
+                self.store(label, namespace, &records, open)?
+            }
+            Work::Check(keys) => {
+                let statuses = keys.iter().map(|key| Ok(moves::check(region, key)? as u8));
+                Answer::Done(statuses.collect::<Result<_>>()?, 0, None)
+            }
+            Work::Flush(scope) => {
+                let (number, records, bytes) = region.flush(&scope)?;
+                return Ok((Answer::Flushed(records, bytes), number));
+            }
+            Work::News(known) => {
+                let news = region.news(known)?;
+                let number = news.number;
+                return Ok((Answer::News(news), number));
+            }
+            Work::Fill => Answer::Fill(region.fill()?),
+        };
+        Ok((answer, region.last_flush()?))
+    }
+
+    fn fetch(&self, targets: &Targets, open: &Open) -> Result<Answer> {
+        let mut reason = None;
+        let statuses = each(&targets.items, open, |target| {
+            match moves::fetch(&self.region, targets, target) {
+                Ok(Some(bytes)) => Ok((ItemStatus::Accepted, bytes)),
+                Ok(None) => Ok((ItemStatus::Missing, 0)),
+                Err(error) if error.code == Code::ArenaFailed => Err(error),
+                Err(error) => {
+                    let status = moves::status_of(&error);
+                    if status == ItemStatus::BadRecord {
+                        reason.get_or_insert(error.text);
+                    }
+                    Ok((status, 0))
+                }
+            }
+        })?;
+        Ok(Answer::Done(statuses, open.bytes.load(Ordering::Relaxed), reason))
+    }
+
+    fn store(
+        &self,
+        label: Label,
+        namespace: Hash,
+        records: &[Outgoing],
+        open: &Open,
+    ) -> Result<Answer> {
+        let statuses = each(records, open, |Outgoing { packed_key, content }| {
+            let key = RecordKey::from_packed(namespace, packed_key);
+            match moves::store(&self.region, &key, content, label) {
+                Err(error) if error.code == Code::ArenaFailed => Err(error),
+                // A draft whose slot is gone.
+                Err(_) => Ok((ItemStatus::Incomplete, 0)),
+                stored => stored,
+            }
+        })?;
+        Ok(Answer::Done(statuses, open.bytes.load(Ordering::Relaxed), None))
+    }
+}
+
+/// Works on one item after another, until the request is given up.
+fn each<T>(
+    items: &[T],
+    open: &Open,
+    mut work: impl FnMut(&T) -> Result<(ItemStatus, u64)>,
+) -> Result<Vec<u8>> {
+    let mut statuses = Vec::with_capacity(items.len());
+    for item in items {
+        if open.is_cancelled.load(Ordering::Relaxed) {
+            statuses.push(ItemStatus::Incomplete as u8);
+            continue;
+        }
+        let (status, bytes) = work(item)?;
+        open.bytes.fetch_add(bytes, Ordering::Relaxed);
+        statuses.push(status as u8);
+    }
+    Ok(statuses)
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The last one: nothing of this process is under way. Without the lock others find it dead.
+        let _ = self.region.leave();
+    }
+}

@@ -1,0 +1,150 @@
+//! Owns the flushes of a region: what they take, which are remembered, and what was made before one and is not to come after it.
+
+use tierkv_core::key::RecordKey;
+use tierkv_core::record::{CLASS_KV, Hash};
+use tierkv_core::store::MADE_NOW;
+
+use crate::layout::{FLUSH_AT, FLUSHES_AT, FLUSHES_MAX, LINE_BYTES, entry, flush};
+use crate::table::Table;
+use crate::visibility::Fabric;
+
+/// Whose a record is, and what its maker knew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// 1 kv, 2 ssm.
+    pub record_class: u8,
+    /// 48 bits; 0: nobody in particular.
+    pub tenant: u64,
+    /// The last flush that its maker knew of.
+    pub known: u64,
+}
+
+impl Default for Label {
+    /// Attention KV that nobody in particular made now.
+    fn default() -> Self {
+        Self { record_class: CLASS_KV, tenant: 0, known: MADE_NOW }
+    }
+}
+
+impl Label {
+    pub(crate) fn word(self) -> u64 {
+        u64::from(self.record_class) << entry::CLASS_SHIFT
+            | self.tenant & ((1 << entry::CLASS_SHIFT) - 1)
+    }
+}
+
+/// What a flush takes; `None` stands for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scope {
+    /// The namespace.
+    pub namespace: Option<Hash>,
+    /// The class.
+    pub record_class: Option<u8>,
+    /// Whose.
+    pub tenant: Option<u64>,
+}
+
+impl Scope {
+    fn takes(&self, namespace: &Hash, record_class: u8, tenant: u64) -> bool {
+        self.namespace.is_none_or(|named| named == *namespace)
+            && self.record_class.is_none_or(|class| class == record_class)
+            && self.tenant.is_none_or(|whose| whose == tenant)
+    }
+}
+
+/// What flushes there were.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    /// Of the last one; 0: none.
+    pub number: u64,
+    /// Those asked for; `None`: some of them are not remembered any more.
+    pub flushes: Option<Vec<(u64, Scope)>>,
+}
+
+impl<F: Fabric> Table<'_, F> {
+    fn flush_at(number: u64) -> u64 {
+        FLUSHES_AT + number % FLUSHES_MAX * LINE_BYTES
+    }
+
+    /// Forgets what a scope takes and remembers that; its number, and how many records and bytes there were.
+    pub fn flush(&self, scope: &Scope) -> (u64, u64, u64) {
+        let number = self.seen.word(FLUSH_AT) + 1;
+        let at = Self::flush_at(number);
+        // A half-written one is not taken for any.
+        self.seen.set(at + flush::NUMBER, 0);
+        self.seen.set(at + flush::WHAT, what(scope));
+        self.seen.set(at + flush::TENANT, scope.tenant.unwrap_or_default());
+        let namespace = scope.namespace.unwrap_or_default();
+        for (place, word) in (0..).zip(namespace.as_chunks::<8>().0) {
+            self.seen.set(at + flush::NAMESPACE + place * 8, u64::from_le_bytes(*word));
+        }
+        self.seen.set(at + flush::NUMBER, number);
+        let (mut records, mut bytes) = (0, 0);
+        for index in 0..self.layout.entries {
+            if self.state(index) != entry::READY || !self.is_taken(scope, index) {
+                continue;
+            }
+            records += 1;
+            bytes += self.field(index, entry::BYTES);
+            self.doom(index);
+        }
+        // Only now it is one: who dies before has promised nothing.
+        self.seen.set(FLUSH_AT, number);
+        (number, records, bytes)
+    }
+
+    fn is_taken(&self, scope: &Scope, index: u64) -> bool {
+        let mut namespace = Hash::default();
+        for (at, bytes) in (0..).zip(namespace.as_chunks_mut::<8>().0) {
+            *bytes = self.field(index, entry::HASHES + at * 8).to_le_bytes();
+        }
+        let label = self.field(index, entry::LABEL);
+        let class = u8::try_from(label >> entry::CLASS_SHIFT).unwrap_or_default();
+        scope.takes(&namespace, class, label & ((1 << entry::CLASS_SHIFT) - 1))
+    }
+
+    /// The flushes after `known`.
+    pub fn news(&self, known: u64) -> News {
+        let number = self.seen.word(FLUSH_AT);
+        // Ends at the first that is forgotten.
+        let flushes = (known.saturating_add(1)..=number)
+            .map(|number| Some((number, self.remembered(number)?)))
+            .collect();
+        News { number, flushes }
+    }
+
+    fn remembered(&self, number: u64) -> Option<Scope> {
+        let at = Self::flush_at(number);
+        if self.seen.word(at + flush::NUMBER) != number {
+            return None;
+        }
+        let what = self.seen.word(at + flush::WHAT);
+        let mut namespace = Hash::default();
+        for (place, bytes) in (0..).zip(namespace.as_chunks_mut::<8>().0) {
+            *bytes = self.seen.word(at + flush::NAMESPACE + place * 8).to_le_bytes();
+        }
+        let class = what.to_le_bytes()[0];
+        let tenant = self.seen.word(at + flush::TENANT);
+        Some(Scope {
+            namespace: (what & flush::HAS_NAMESPACE != 0).then_some(namespace),
+            record_class: (class != 0).then_some(class),
+            tenant: (what & flush::HAS_TENANT != 0).then_some(tenant),
+        })
+    }
+
+    /// Whether a record belongs to a flush that its maker did not know of, or may.
+    pub fn is_late(&self, key: &RecordKey, label: Label) -> bool {
+        let takes = |scope: &Scope| scope.takes(&key.namespace, label.record_class, label.tenant);
+        match self.news(label.known).flushes {
+            Some(flushes) => flushes.iter().any(|(_, scope)| takes(scope)),
+            None => true,
+        }
+    }
+}
+
+fn what(scope: &Scope) -> u64 {
+    let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+    u64::from(scope.record_class.unwrap_or_default())
+        | bit(scope.namespace.is_some(), flush::HAS_NAMESPACE)
+        | bit(scope.tenant.is_some(), flush::HAS_TENANT)
+}

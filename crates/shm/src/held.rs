@@ -1,0 +1,122 @@
+//! Owns what a process holds of a region: room for one record until it is published, or a record that stays while it is read.
+
+use tierkv_core::error::{Error, Result};
+use tierkv_core::key::RecordKey;
+
+use crate::flushes::Label;
+use crate::layout::entry;
+use crate::region::Region;
+use crate::visibility::{Fabric, Rule, Seen};
+
+/// Room for one record, given back unless it is published.
+pub struct Reservation<'a, F: Fabric> {
+    pub(crate) region: &'a Region<F>,
+    pub(crate) name: RecordKey,
+    pub(crate) label: Label,
+    pub(crate) index: u64,
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) open: bool,
+}
+
+impl<F: Fabric> Reservation<'_, F> {
+    /// Copies a part of the record to its place.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` when it does not fit.
+    pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
+        check_range(self.bytes, from, bytes.len() as u64)?;
+        Seen(&self.region.fabric).payload_in(self.at + from, bytes);
+        Ok(())
+    }
+
+    /// Lets others look it up: its bytes are in memory first. False: it was flushed meanwhile.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn publish(mut self) -> Result<bool> {
+        Seen(&self.region.fabric).fence(Rule::PayloadFence);
+        let locked = self.region.locked()?;
+        self.open = false;
+        if locked.0.is_late(&self.name, self.label) {
+            locked.0.drop_entry(self.index);
+            return Ok(false);
+        }
+        locked.0.set_field(self.index, entry::STATE, entry::READY);
+        Ok(true)
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Reservation<'_, crate::mapping::Mapping> {
+    /// Lets `work` make the record where it is to stand.
+    pub fn make<T>(&mut self, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        let memory = self.region.fabric.memory(self.at, self.bytes);
+        // SAFETY: within the mapping; who reserved it is the only one to read or write there until it is published.
+        let made = work(unsafe { &mut *memory });
+        Seen(&self.region.fabric).payload_made(self.at, self.bytes);
+        made
+    }
+}
+
+impl<F: Fabric> Drop for Reservation<'_, F> {
+    fn drop(&mut self) {
+        if self.open
+            && let Ok(locked) = self.region.locked()
+        {
+            locked.0.drop_entry(self.index);
+        }
+    }
+}
+
+/// A record that stays where it is while this lives.
+pub struct Pinned<'a, F: Fabric> {
+    pub(crate) region: &'a Region<F>,
+    pub(crate) index: u64,
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+}
+
+impl<F: Fabric> Pinned<'_, F> {
+    /// Its length.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies a part of it.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` when it is shorter.
+    pub fn read(&self, from: u64, bytes: &mut [u8]) -> Result<()> {
+        check_range(self.bytes, from, bytes.len() as u64)?;
+        Seen(&self.region.fabric).payload_out(self.at + from, bytes);
+        Ok(())
+    }
+}
+
+impl<F: Fabric> Drop for Pinned<'_, F> {
+    fn drop(&mut self) {
+        let Ok(locked) = self.region.locked() else { return };
+        let mut pins = self.region.pins();
+        let readers = pins.get(&self.index).copied().unwrap_or(1) - 1;
+        if readers > 0 {
+            pins.insert(self.index, readers);
+            return;
+        }
+        pins.remove(&self.index);
+        let table = &locked.0;
+        let others = table.field(self.index, entry::PINS) & !(1 << self.region.member);
+        table.set_field(self.index, entry::PINS, others);
+        if others == 0 && table.state(self.index) == entry::DOOMED {
+            table.drop_entry(self.index);
+        }
+    }
+}
+
+fn check_range(bytes: u64, from: u64, count: u64) -> Result<()> {
+    if from.checked_add(count).is_some_and(|end| end <= bytes) {
+        return Ok(());
+    }
+    Err(Error::bad_argument(format!("bytes {from} to {from} + {count} of a record of {bytes}")))
+}

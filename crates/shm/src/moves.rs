@@ -1,0 +1,119 @@
+//! Owns what passes between a region and an arena: a record is made in the region itself, and decoded out of it into its slot.
+
+use std::sync::Arc;
+
+use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::inbox::Wanted;
+use tierkv_core::key::RecordKey;
+use tierkv_core::lane::client::{Content, Target, Targets};
+use tierkv_core::lane::wire::Bytes;
+use tierkv_core::limits::LANE_STEP_BYTES;
+use tierkv_core::record::{self, Progress};
+use tierkv_core::store::ItemStatus;
+
+use crate::flushes::Label;
+use crate::mapping::Mapping;
+use crate::region::{Offer, Region, Reservation};
+
+/// Verifies a record and decodes it into its slot; how many bytes it had.
+pub fn fetch(region: &Region<Mapping>, targets: &Targets, target: &Target) -> Result<Option<u64>> {
+    let Targets { namespace, fidelity, arena, inbox, .. } = targets;
+    let Target { packed_key, lease, geometry } = target;
+    let key = RecordKey::from_packed(*namespace, packed_key);
+    let Some(pinned) = region.pin(&key)? else { return Ok(None) };
+    let wanted = Wanted { fidelity: *fidelity, namespace: *namespace, packed_key: *packed_key };
+    let bytes = pinned.bytes();
+    let landing = Arc::new(inbox.land(arena, *lease, geometry, wanted, bytes)?);
+    let mut piece = landing.piece(0, landing.record_bytes())?;
+    let mut at = 0;
+    while piece.rest() > 0 {
+        // A step at a time: what was copied is checked and decoded while it is in the cache.
+        let place = piece.spare(LANE_STEP_BYTES);
+        let count = place.len();
+        pinned.read(at, place)?;
+        piece.advance(count);
+        at += count as u64;
+    }
+    piece.finish()?;
+    Ok(Some(bytes))
+}
+
+/// What `fetch` says as an item's status.
+pub fn status_of(error: &Error) -> ItemStatus {
+    match error.code {
+        Code::BadRecord => ItemStatus::BadRecord,
+        Code::NoMemory => ItemStatus::OverBudget,
+        // Of no use to us, and sound for all that is known.
+        Code::RecordUnopened => ItemStatus::Missing,
+        // A lease that has ended meanwhile: nobody wants it.
+        _ => ItemStatus::Incomplete,
+    }
+}
+
+/// Stores a record, made where it is to stand if that can be; how many bytes it has.
+pub fn store(
+    region: &Region<Mapping>,
+    key: &RecordKey,
+    content: &Content,
+    label: Label,
+) -> Result<(ItemStatus, u64)> {
+    if let Content::Draft(draft) = content {
+        let bytes = draft.length() as u64;
+        let mut reservation = match offered(region.reserve(key, bytes, label)?) {
+            Ok(reservation) => reservation,
+            Err(status) => return Ok((status, 0)),
+        };
+        if reservation.make(|memory| draft.make_in(memory))? {
+            return Ok((published(reservation)?, bytes));
+        }
+    }
+    let made: Arc<dyn Bytes> = match content {
+        Content::Made(made) => Arc::clone(made),
+        Content::Draft(draft) => Arc::new(draft.make()?),
+    };
+    let bytes = made.bytes();
+    let reservation = match offered(region.reserve(key, bytes.len() as u64, label)?) {
+        Ok(reservation) => reservation,
+        Err(status) => return Ok((status, 0)),
+    };
+    reservation.write(0, bytes)?;
+    Ok((published(reservation)?, bytes.len() as u64))
+}
+
+fn published(reservation: Reservation<'_, Mapping>) -> Result<ItemStatus> {
+    Ok(if reservation.publish()? { ItemStatus::Accepted } else { ItemStatus::Flushed })
+}
+
+fn offered(offer: Offer<'_, Mapping>) -> std::result::Result<Reservation<'_, Mapping>, ItemStatus> {
+    match offer {
+        Offer::Wanted(reservation) => Ok(reservation),
+        Offer::Present | Offer::Filling => Err(ItemStatus::Present),
+        Offer::TooLarge => Err(ItemStatus::TooLarge),
+        Offer::Full => Err(ItemStatus::OverBudget),
+    }
+}
+
+/// Looks at a record that somebody could not use: one that is not sound goes.
+pub fn check(region: &Region<Mapping>, key: &RecordKey) -> Result<ItemStatus> {
+    let Some(pinned) = region.pin(key)? else { return Ok(ItemStatus::Missing) };
+    let mut progress = Progress::new(usize::try_from(pinned.bytes()).unwrap_or(usize::MAX));
+    let mut window = vec![0; LANE_STEP_BYTES];
+    let mut head = Vec::new();
+    let mut at = 0;
+    while at < pinned.bytes() {
+        let count = (pinned.bytes() - at).min(LANE_STEP_BYTES as u64);
+        let part = &mut window[..usize::try_from(count).unwrap_or_default()];
+        pinned.read(at, part)?;
+        progress.accept(at, part)?;
+        if at == 0 {
+            head = part.to_vec();
+        }
+        at += count;
+    }
+    let sound = record::check(&head, pinned.bytes(), progress.checksum());
+    if sound.is_ok_and(|header| key.is_of(&header)) {
+        return Ok(ItemStatus::Present);
+    }
+    region.discard(key)?;
+    Ok(ItemStatus::Quarantined)
+}

@@ -1,0 +1,106 @@
+// Owns the requests to one shared region: a promise for each, which ends in time whatever becomes of the region.
+import { toTierkvError } from "../errors.ts";
+import type { TierkvError } from "../errors.ts";
+import { LANES_POLL_MS } from "../limits.ts";
+import { shmCancel, shmClose, shmOpen, shmProgress } from "../native.ts";
+
+/** What came of a request. */
+export interface Outcome {
+  /** Statuses, a bitmap or flushes. */
+  data: Buffer;
+  /** The region's last flush, then what the request gives. */
+  numbers: readonly number[];
+  /** Why the first bad record was refused. */
+  reason: string | null;
+}
+
+export interface RunOptions {
+  timeoutMs: number;
+  /** Any of them gives it up. */
+  signals: readonly AbortSignal[];
+  /** So many bytes were moved since the last time. */
+  onProgress?: ((bytes: number) => void) | undefined;
+  /** The error when time runs out. */
+  late(): TierkvError;
+}
+
+interface Waiting {
+  resolve(outcome: Outcome): void;
+  reject(error: Error): void;
+}
+
+export class Region {
+  /** Another number: another region. */
+  readonly epoch: number;
+  /** Its last flush when it was opened. */
+  readonly flush: number;
+  readonly #id: number;
+  readonly #waiting = new Map<number, Waiting>();
+
+  /** Makes one of at most `maxBytes` where there is none; 0: makes none. Throws ARENA_FAILED for what is no fit region. */
+  constructor(path: string, maxBytes: number, mustFit: boolean) {
+    const hear = (request: number, error: string | null, data: Buffer, numbers: number[]): void =>
+      this.#hear(request, error, data, numbers);
+    const { id, epoch, flush } = shmOpen(path, maxBytes, mustFit, hear);
+    this.#id = id;
+    this.epoch = epoch;
+    this.flush = flush;
+  }
+
+  /** Rejects when it failed, when time runs out and when the signal fires; slots are safe then: only who leases one writes it. */
+  async run(begin: (id: number) => number, options: RunOptions): Promise<Outcome> {
+    const { timeoutMs, signals, onProgress, late } = options;
+    for (const signal of signals) if (signal.aborted) throw signal.reason;
+    const id = this.#id;
+    const request = begin(id);
+    let told = 0;
+    const tell = (bytes: number): void => {
+      onProgress?.(bytes - told);
+      told = bytes;
+    };
+    let giveUp = (_reason: Error): void => {};
+    const onAbort = (): void => giveUp(toTierkvError(reasonOf(signals)));
+    const timer = setTimeout(() => giveUp(late()), timeoutMs);
+    const poll =
+      onProgress === undefined
+        ? undefined
+        : setInterval(() => tell(Math.max(told, shmProgress(id, request) ?? told)), LANES_POLL_MS);
+    for (const signal of signals) signal.addEventListener("abort", onAbort, { once: true });
+    try {
+      const outcome = await new Promise<Outcome>((resolve, reject) => {
+        this.#waiting.set(request, { resolve, reject });
+        giveUp = (reason) => {
+          this.#waiting.delete(request);
+          shmCancel(id, request);
+          reject(reason);
+        };
+      });
+      if (onProgress !== undefined) tell(Math.max(told, outcome.numbers[1] ?? 0));
+      return outcome;
+    } finally {
+      clearTimeout(timer);
+      clearInterval(poll);
+      for (const signal of signals) signal.removeEventListener("abort", onAbort);
+    }
+  }
+
+  /** Leaves it once what is under way is done. */
+  close(): void {
+    shmClose(this.#id);
+  }
+
+  #hear(request: number, text: string | null, data: Buffer, numbers: readonly number[]): void {
+    const waiting = this.#waiting.get(request);
+    this.#waiting.delete(request);
+    const error = text === null ? null : toTierkvError(new Error(text));
+    if (error === null || error.code === "BAD_RECORD") {
+      waiting?.resolve({ data, numbers, reason: error?.message ?? null });
+    } else {
+      waiting?.reject(error);
+    }
+  }
+}
+
+function reasonOf(signals: readonly AbortSignal[]): unknown {
+  return signals.find(({ aborted }) => aborted)?.reason;
+}

@@ -1,0 +1,388 @@
+// Owns a vault that is memory of this machine: the same calls as to one over the network, and no byte on a socket.
+import { setMaxListeners } from "node:events";
+import { stat } from "node:fs/promises";
+import { classNumber, countBits, keyCount } from "../block.ts";
+import type { ItemStatus, RecordClass } from "../block.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { sharedPath } from "../hosts.ts";
+import { SHARED_NEWS_MS } from "../limits-shared.ts";
+import { CALL_TIMEOUT_MS, CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, MADE_NOW } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import { shmCheck, shmFetch, shmFill, shmFlush, shmLookup, shmNews, shmStore } from "../native.ts";
+import { nowMs, sleep } from "../time.ts";
+import { packageVersion } from "../version.ts";
+import type { FlushedScope, FlushNews, FlushReply, StatsReply } from "../wire/messages.ts";
+import { Breaker } from "./breaker.ts";
+import type { VaultState } from "./breaker.ts";
+import { FlushFeed } from "./flush-feed.ts";
+import type { LandingPlan, LanesState, Settled } from "./lanes.ts";
+import { Region } from "./region.ts";
+import type { Outcome } from "./region.ts";
+import type { StoreItem } from "./vault-client.ts";
+
+export interface SharedVaultOptions {
+  /** `shm:/path`. */
+  address: string;
+  /** The class of records that is stored here. */
+  name: RecordClass;
+  /** Of a region that is made; 0: none is. */
+  maxBytes: number;
+  /** A region of another size is refused. */
+  mustFit: boolean;
+  logger: Logger;
+}
+
+interface CallOptions {
+  deadlineMs: number;
+  signal?: AbortSignal | undefined;
+  onProgress?: (bytes: number) => void;
+}
+
+/** Every call ends within its `deadlineMs` and rejects only with coded errors, as those of VaultClient. */
+export class SharedVault {
+  readonly tier = "shared";
+  readonly name: RecordClass;
+  readonly address: string;
+  readonly flushes: FlushFeed = new FlushFeed();
+  readonly isReadOnly = false;
+  readonly #path: string;
+  readonly #region: Region;
+  readonly #breaker: Breaker;
+  readonly #closing = new AbortController();
+  readonly #logger: Logger;
+  #calls = 0;
+  #isLostTold = false;
+  /** Keys asked for and found, bytes out and in, of this process. */
+  readonly #counts = { lookup_keys: 0, lookup_hits: 0, fetched_bytes: 0, stored_bytes: 0 };
+  #seen = { atMs: nowMs(), out: 0, in: 0 };
+
+  /** Opens the region, and makes it where there is none. Throws SHARED_REGION for what is not a fit one. */
+  constructor({ address, name, maxBytes, mustFit, logger }: SharedVaultOptions) {
+    this.address = address;
+    this.name = name;
+    this.#logger = logger;
+    this.#path = sharedPath(address) ?? "";
+    this.#region = openRegion(this.#path, address, name, maxBytes, mustFit);
+    // Each call that is open listens.
+    setMaxListeners(0, this.#closing.signal);
+    const { flush } = this.#region;
+    // Nothing of before can be here.
+    this.flushes.hear({ number: flush, everything: true, flushes: [] });
+    this.#breaker = new Breaker({
+      probe: () => this.#probe(),
+      onChange: (state, reason) => {
+        const vault = `${name} vault at ${address}`;
+        if (this.#breaker.isOpen) logger.warn({ vault, reason }, `shared memory is ${state}`);
+        else logger.info({ vault }, `shared memory is ${state}`);
+      },
+    });
+    this.#breaker.succeeded();
+  }
+
+  get state(): VaultState {
+    return this.#breaker.state;
+  }
+
+  get isOpen(): boolean {
+    return this.#breaker.isOpen;
+  }
+
+  /** Its threads make drafts, as lanes do. */
+  get lanes(): LanesState {
+    return "up";
+  }
+
+  get retries(): { taken: number; refused: number } {
+    return { taken: 0, refused: 0 };
+  }
+
+  get epoch(): number {
+    return this.#region.epoch;
+  }
+
+  /** null: it is no member of a pool, where capacity says who owns what. */
+  get capacityBytes(): number | null {
+    return null;
+  }
+
+  /** Bitmap over `keys` (packed): what can be read now. */
+  async lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+    const begin = (id: number): number => shmLookup(id, namespace, keys);
+    const { data } = await this.#call("Lookup", { deadlineMs }, begin);
+    this.#counts.lookup_keys += keyCount(keys);
+    this.#counts.lookup_hits += countBits(data, keyCount(keys));
+    return data;
+  }
+
+  /** Brings records straight into leased slots: ACCEPTED is verified and decoded. */
+  async land(namespace: Buffer, plan: LandingPlan, options: CallOptions): Promise<Settled> {
+    const { arena, fidelity, keys, geometries, leases } = plan;
+    const begin = (id: number): number =>
+      shmFetch(id, arena, fidelity, namespace, keys, geometries, leases);
+    const { data, numbers, reason } = await this.#call("Fetch", options, begin);
+    const bytes = numbers[1] ?? 0;
+    this.#counts.fetched_bytes += bytes;
+    return { statuses: new Uint8Array(data), bytes, reason, isBroken: false };
+  }
+
+  /** Put-if-absent, on the account of `tenant`; drafts are made where they are to stand. */
+  async store(
+    namespace: Buffer,
+    items: readonly StoreItem[],
+    deadlineMs: number,
+    tenant = 0,
+    flushed: number = MADE_NOW,
+  ): Promise<ItemStatus[]> {
+    const keys = Buffer.concat(items.map(({ key }) => key));
+    const records = Uint32Array.from(items, ({ record }) => record.id);
+    const begin = (id: number): number =>
+      shmStore(id, classNumber(this.name), namespace, keys, records, tenant, flushed);
+    const { data, numbers } = await this.#call("Store", { deadlineMs }, begin);
+    this.#counts.stored_bytes += numbers[1] ?? 0;
+    return [...data] as ItemStatus[];
+  }
+
+  /** Says that records did not verify here: those that are not sound go (QUARANTINED). */
+  async report(
+    namespace: Buffer,
+    keys: Buffer,
+    _reason: string,
+    deadlineMs: number,
+  ): Promise<ItemStatus[]> {
+    const begin = (id: number): number => shmCheck(id, namespace, keys);
+    const { data } = await this.#call("Report", { deadlineMs }, begin);
+    return [...data] as ItemStatus[];
+  }
+
+  /** Nothing is moved: who was asked for lately stays, whatever anybody says. */
+  demote(): Promise<number> {
+    return Promise.resolve(0);
+  }
+
+  /** Records of a model are flushed by their namespace. */
+  nameModel(): Promise<Record<string, never>> {
+    return Promise.resolve({});
+  }
+
+  /** Whether it is in order. */
+  async hello(deadlineMs: number): Promise<void> {
+    await this.#call("Hello", { deadlineMs }, shmFill);
+  }
+
+  async health(deadlineMs: number): Promise<boolean> {
+    await this.hello(deadlineMs);
+    return true;
+  }
+
+  /** null: there is no way that plain bytes could take alone. */
+  probe(): Promise<null> {
+    return Promise.resolve(null);
+  }
+
+  /** Drops what is measured, at its end. */
+  async measure(namespace: Buffer, deadlineMs: number, isEnd = false): Promise<void> {
+    if (isEnd) await this.flush(namespace, deadlineMs);
+  }
+
+  /** Counts of look-ups and bytes are those of this process. */
+  async stats(deadlineMs: number): Promise<StatsReply> {
+    const { numbers } = await this.#call("Stats", { deadlineMs }, shmFill);
+    const [, records = 0, usedBytes = 0, maxBytes = 0, evicted = 0, members = 0] = numbers;
+    const { fetched_bytes: out, stored_bytes: into } = this.#counts;
+    const before = this.#seen;
+    this.#seen = { atMs: nowMs(), out, in: into };
+    const perS = (bytes: number): number =>
+      Math.round((bytes / Math.max(1, this.#seen.atMs - before.atMs)) * 1000);
+    return {
+      version: packageVersion(),
+      recordClass: classNumber(this.name),
+      epoch: this.epoch,
+      uptimeMs: 0,
+      maxBytes,
+      usedBytes,
+      reservedBytes: 0,
+      records,
+      namespaces: 0,
+      counters: { ...this.#counts, evicted, members },
+      disk: null,
+      lanes: 0,
+      outBytesPerS: perS(out - before.out),
+      inBytesPerS: perS(into - before.in),
+      spareBytes: 0,
+    };
+  }
+
+  /** Drops the records of one namespace (null: of all), one class (null: of both) and one tenant (0: of all). */
+  async flush(
+    namespace: Buffer | null,
+    deadlineMs: number,
+    recordClass: RecordClass | null = null,
+    model: string | null = null,
+    tenant = 0,
+  ): Promise<FlushReply> {
+    if (model !== null) {
+      const reason = "shared memory does not know models: flush by --namespace, or everything";
+      throw new TierkvError("VAULT_REFUSED", { ...this.#context("Flush", deadlineMs), reason });
+    }
+    const wanted = recordClass === null ? 0 : classNumber(recordClass);
+    const begin = (id: number): number => shmFlush(id, namespace, wanted, tenant);
+    const { numbers } = await this.#call("Flush", { deadlineMs }, begin);
+    const [number = 0, records = 0, bytes = 0] = numbers;
+    return { records, bytes, diskBytes: 0, volatile: false, number, sidecars: [] };
+  }
+
+  /** Waits until somebody flushes something, or for a while; by then `flushes` has heard of it. */
+  async watch(
+    { leaving }: { leaving: boolean },
+    deadlineMs: number,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { number } = this.flushes;
+    const endMs = nowMs() + deadlineMs;
+    while (!leaving && nowMs() < endMs && this.flushes.number === number) {
+      await sleep(SHARED_NEWS_MS, signal);
+      await this.#hearNews(signal);
+      await this.#tellLost();
+    }
+  }
+
+  /** Leaves the region. Idempotent. */
+  close(): void {
+    if (this.#closing.signal.aborted) return;
+    this.#closing.abort(this.#closedError());
+    this.#breaker.close();
+    this.#region.close();
+  }
+
+  async #call(
+    call: string,
+    { deadlineMs, signal, onProgress }: CallOptions,
+    begin: (id: number) => number,
+  ): Promise<Outcome> {
+    const context = this.#context(call, deadlineMs);
+    if (this.#closing.signal.aborted) throw this.#closedError();
+    if (this.isOpen) {
+      const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
+      throw new TierkvError("VAULT_DOWN", { ...context, reason });
+    }
+    if (this.#calls >= CLIENT_CALLS_MAX) {
+      const reason = `${this.#calls} calls are under way, the limit is ${CLIENT_CALLS_MAX}`;
+      throw new TierkvError("VAULT_BUSY", { ...context, reason });
+    }
+    this.#calls += 1;
+    try {
+      const outcome = await this.#run(context, begin, deadlineMs, signal, onProgress);
+      this.#breaker.succeeded();
+      // A flush is heard of before what was answered after it.
+      if (call !== "Flush" && outcome.numbers[0] !== this.flushes.number) {
+        await this.#hearNews(signal);
+      }
+      return outcome;
+    } catch (error) {
+      const known = toTierkvError(error);
+      if (COUNTS_AGAINST_REGION.has(known.code) && signal?.aborted !== true) {
+        this.#breaker.failed(known);
+      }
+      throw known;
+    } finally {
+      this.#calls -= 1;
+    }
+  }
+
+  async #run(
+    context: Context,
+    begin: (id: number) => number,
+    timeoutMs: number,
+    signal: AbortSignal | undefined,
+    onProgress?: (bytes: number) => void,
+  ): Promise<Outcome> {
+    const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
+    const late = (): TierkvError => new TierkvError("VAULT_DEADLINE", context);
+    try {
+      return await this.#region.run(begin, { timeoutMs, signals, onProgress, late });
+    } catch (error) {
+      const known = toTierkvError(error);
+      const reason = known.message;
+      if (known.code === "NO_MEMORY") throw new TierkvError("VAULT_BUSY", { ...context, reason });
+      if (known.code === "ARENA_FAILED")
+        throw new TierkvError("VAULT_BROKEN", { ...context, reason });
+      throw known;
+    }
+  }
+
+  async #hearNews(signal?: AbortSignal): Promise<void> {
+    const context = this.#context("Watch", CALL_TIMEOUT_MS);
+    const begin = (id: number): number => shmNews(id, this.flushes.number);
+    this.flushes.hear(newsOf(await this.#run(context, begin, CALL_TIMEOUT_MS, signal)));
+  }
+
+  async #probe(): Promise<void> {
+    await this.#run(this.#context("Stats", HELLO_TIMEOUT_MS), shmFill, HELLO_TIMEOUT_MS, undefined);
+  }
+
+  /** A file that was removed goes on serving those who have it mapped, and nobody who comes later. */
+  async #tellLost(): Promise<void> {
+    if (this.#isLostTold) return;
+    const number = await stat(this.#path).then(
+      ({ ino }) => ino,
+      () => null,
+    );
+    if (number === this.epoch) return;
+    this.#isLostTold = true;
+    const vault = this.address;
+    this.#logger.warn({ vault }, "the region's file was removed or replaced: restart this sidecar");
+  }
+
+  #context(call: string, timeoutMs: number): Context {
+    return { name: this.name, address: this.address, call, timeoutMs };
+  }
+
+  #closedError(): TierkvError {
+    return new TierkvError("CLOSED", { what: `the client of the ${this.name} vault` });
+  }
+}
+
+const COUNTS_AGAINST_REGION: ReadonlySet<string> = new Set(["VAULT_DEADLINE", "VAULT_BROKEN"]);
+
+interface Context {
+  [name: string]: string | number;
+  name: string;
+  address: string;
+  call: string;
+  timeoutMs: number;
+}
+
+function openRegion(
+  path: string,
+  address: string,
+  name: RecordClass,
+  maxBytes: number,
+  mustFit: boolean,
+): Region {
+  try {
+    return new Region(path, maxBytes, mustFit);
+  } catch (error) {
+    const { message: reason } = toTierkvError(error);
+    const key = `[cluster] ${name}_cold`;
+    throw new TierkvError("SHARED_REGION", { key, value: JSON.stringify(address), reason });
+  }
+}
+
+const FLUSH_BYTES = 50;
+
+/** Each: number and tenant (8 bytes), class, whether a namespace is named, and that. */
+function newsOf({ data, numbers }: Outcome): FlushNews {
+  const flushes: FlushedScope[] = [];
+  for (let at = 0; at < data.length; at += FLUSH_BYTES) {
+    const everyNamespace = data[at + 17] === 0;
+    flushes.push({
+      number: Number(data.readBigUInt64LE(at)),
+      tenant: Number(data.readBigUInt64LE(at + 8)),
+      recordClass: data[at + 16] ?? 0,
+      everyNamespace,
+      namespaces: everyNamespace ? [] : [Buffer.from(data.subarray(at + 18, at + FLUSH_BYTES))],
+      model: "",
+    });
+  }
+  return { number: numbers[0] ?? 0, everything: numbers[1] === 0, flushes };
+}

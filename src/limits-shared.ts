@@ -1,0 +1,6 @@
+// Owns the limits of memory that the sidecars of a machine share.
+
+/** How often a sidecar asks for flushes by others, and frees what dead ones held. */
+export const SHARED_NEWS_MS = 500;
+/** Longest path of a region. */
+export const SHARED_PATH_BYTES_MAX = 4096;

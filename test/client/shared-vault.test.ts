@@ -1,0 +1,62 @@
+// Owns the proof that a region whose lock nobody gives up costs calls their time and nothing else, until its owner is gone.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { rmSync, writeFileSync } from "node:fs";
+import { setImmediate as turn } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { createLogger } from "../../src/log.ts";
+import { openShared, pathOf, regionAddress } from "../support/regions.ts";
+import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
+
+/** Takes the lock of a region, in the page behind its superblock, and keeps it. */
+const HOLDER = `
+import ctypes, mmap, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+memory = mmap.mmap(fd, os.fstat(fd).st_size)
+at = ctypes.addressof(ctypes.c_char.from_buffer(memory, 4096))
+print(ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(at)), flush=True)
+time.sleep(600)
+`;
+
+const [NAMESPACE, KEY] = [Buffer.alloc(32, 1), Buffer.alloc(36, 2)];
+const SHORT_MS = 100;
+
+test("while another process keeps the lock calls end in time and turns go on; once it is killed all is well", async () => {
+  const address = regionAddress();
+  const vault = openShared(address);
+  const holder = spawn("python3", ["-c", HOLDER, pathOf(address)]);
+  closeAfterTest({ close: () => holder.kill("SIGKILL") });
+  const [said] = (await once(holder.stdout, "data")) as [Buffer];
+  expect(String(said).trim()).toBe("0");
+  let turns = 0;
+  const late = expect(vault.lookup(NAMESPACE, KEY, SHORT_MS)).rejects.toMatchObject({
+    code: "VAULT_DEADLINE",
+  });
+  for (; turns < 3; turns += 1) await turn();
+  await late;
+  while (!vault.isOpen) {
+    await expect(vault.lookup(NAMESPACE, KEY, SHORT_MS)).rejects.toThrow(/took longer/);
+  }
+  expect(vault.state).toBe("down");
+  await expect(vault.lookup(NAMESPACE, KEY, SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
+  holder.kill("SIGKILL");
+  await until(() => vault.state === "up", "the region to answer again");
+  expect([...(await vault.lookup(NAMESPACE, KEY, SOON_MS))]).toEqual([0]);
+});
+
+test("a file that was replaced is told of once, and serves those who have it", async () => {
+  const address = regionAddress();
+  const warned: string[] = [];
+  const destination = { write: (line: string): void => void warned.push(line) };
+  const logger = createLogger("test", { level: "warn", tty: false, destination });
+  const vault = openShared(address, "kv", { logger });
+  rmSync(pathOf(address));
+  writeFileSync(pathOf(address), "");
+  const end = new AbortController();
+  const watch = vault.watch({ leaving: false }, SOON_MS, end.signal).catch(() => {});
+  await until(() => warned.length > 0, "a warning");
+  end.abort();
+  await watch;
+  expect(warned).toEqual([expect.stringContaining("restart this sidecar")]);
+  expect([...(await vault.lookup(NAMESPACE, KEY, SOON_MS))]).toEqual([0]);
+});
