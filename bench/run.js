@@ -20,6 +20,7 @@ const NAMES = [
   "sim",
   "disk",
   "lanes",
+  "shm",
   "tls",
   "sidecar",
   "lookup",
