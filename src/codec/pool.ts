@@ -13,7 +13,7 @@ import type { EncodeTask } from "./task.ts";
 // The built file, also when the sources are run: a worker thread of Node 20 cannot read TypeScript.
 const WORKER_FILE: string = new URL("../../dist/codec/worker.js", import.meta.url).href;
 
-// Piscina tries require() before import(); a thread that ends while it requires an ES module takes the process with it (IsGraphAsync).
+// Piscina requires a file before it imports it, and Node dies where a thread ends while it requires an ES module (IsGraphAsync).
 const NO_REQUIRE = "--no-experimental-require-module";
 const WORKER_ARGV: string[] = process.allowedNodeEnvironmentFlags.has(NO_REQUIRE)
   ? [NO_REQUIRE]
