@@ -7,6 +7,7 @@ import { BenchSet } from "../../src/cli/bench-set.ts";
 import { SidecarLink } from "../../src/cli/sidecar-link.ts";
 import type { KvCodec } from "../../src/config/config.ts";
 import type { SidecarStatus } from "../../src/sidecar/status.ts";
+import { sleep } from "../../src/time.ts";
 import { Program, runInside } from "../support/command-line.ts";
 import {
   damageAll,
@@ -79,6 +80,19 @@ function descriptorBytes(pid: number): number {
   );
 }
 
+/** The same once the process has read its own files, which encode threads do after it is ready. */
+async function settledBytes(pid: number): Promise<number> {
+  let bytes = descriptorBytes(pid);
+  const isSettled = async (): Promise<boolean> => {
+    const before = bytes;
+    await sleep(100);
+    bytes = descriptorBytes(pid);
+    return bytes - before < PAGE / 2;
+  };
+  await until(isSettled, "the sidecar to have started");
+  return bytes;
+}
+
 /** Sockets of a process that speak to anybody but over a Unix socket. */
 function networkSockets(pid: number): string[] {
   const tables = ["tcp", "tcp6", "udp", "udp6"].map((name) =>
@@ -121,12 +135,12 @@ test("one sidecar saves, another restores the same bytes, and none of them passe
   await until(async () => (await statusOf(first)).counters["blocks_saved"] === CHAIN, "the saves");
 
   const reader = await FakeEngine.start(second.socket, { engine: "B" });
-  const before = descriptorBytes(pid);
+  const before = await settledBytes(pid);
   const view = await restored(reader, blocks);
   const passed = descriptorBytes(pid) - before;
   expect([view.reason, placedOf(view)]).toEqual(["complete", CHAIN]);
-  // Hashes and slot numbers do; blocks are ten times as much.
-  expect(passed).toBeLessThan((CHAIN * PAGE) / 10);
+  // Hashes and slot numbers do; as INT8 the blocks would be more than half of their pages.
+  expect(passed).toBeLessThan((CHAIN * PAGE) / 2);
   expect(networkSockets(pid)).toEqual([]);
 
   const { vaults, counters } = await statusOf(second);
