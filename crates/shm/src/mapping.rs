@@ -100,7 +100,7 @@ fn check_file(path: &Path, fd: &OwnedFd) -> Result<u64> {
         return Err(failed(path.display(), "it has another name, too: remove one of them"));
     }
     if stat.st_mode & 0o077 != 0 {
-        return Err(failed(path.display(), "others may open it: chmod 600, or remove it"));
+        return Err(failed(path.display(), "others may open it: chmod 600, or name another"));
     }
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(failed(path.display(), "it belongs to another user"));
