@@ -93,7 +93,9 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given }) {
     const fixedBlocks = name.startsWith("qwen3.5") ? 0 : 1;
     const flags = { model, socket, "kv-bytes": kvBytes, chunk, prompts, tokens };
     const args = Object.entries({ ...flags, "fixed-blocks": fixedBlocks });
-    const options = { env: engineEnvironment(cores), timeoutMs: TIMEOUT_MS };
+    // vLLM prefers its variable over `kv_cache_memory_bytes`.
+    const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(cores);
+    const options = { env, timeoutMs: TIMEOUT_MS };
     return await stand.python(
       [SCRIPT, ...args.flatMap(([of, at]) => [`--${of}`, `${at}`])],
       options,
