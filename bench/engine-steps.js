@@ -36,7 +36,7 @@ export async function run({ isQuick, say, part }) {
     // The budgets of every installation: a stopped sidecar costs what it costs there.
     const options = {
       arenaBytes: GIB,
-      int8: true,
+      codec: "int8",
       restore: '[restore]\nwhen = "always"\n',
     };
     const sidecar = await stand.sidecar(address, options);

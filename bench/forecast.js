@@ -24,7 +24,7 @@ export async function run({ isQuick, say }) {
     const { dtype, cores } = thisMachine();
     const shape = { ...MODEL, seed: 1, vocab: 1024, dtype, "max-position": MODEL_LEN };
     const model = await stand.makeModel(shape);
-    const options = { arenaBytes: GIB, int8: true, restore: "" };
+    const options = { arenaBytes: GIB, codec: "int8", restore: "" };
     const { socket, config } = await stand.sidecar(await stand.vault(2 * GIB), options);
     say("an engine: prompts computed and restored, before and after its forecast");
     const flags = {

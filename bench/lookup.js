@@ -32,7 +32,7 @@ export async function run({ isQuick }) {
   const logger = createLogger("bench", { level: "silent" });
   const lane = new VaultClient({ address, name: "kv", logger });
   const grpc = new VaultClient({ address, name: "kv", logger, lanes: 0 });
-  const { socket } = await stand.sidecar(address, { arenaBytes: 64 * MIB, int8: true });
+  const { socket } = await stand.sidecar(address, { arenaBytes: 64 * MIB, codec: "int8" });
   const [local, echo] = [connect(socket), connect(await stand.echo())];
   try {
     await turn(local, { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" }, "welcome");

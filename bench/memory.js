@@ -29,7 +29,7 @@ export async function run({ isQuick, say }) {
   const stand = new Stand();
   try {
     const address = await stand.vault(VAULT_BYTES);
-    const { socket } = await stand.sidecar(address, { arenaBytes: ARENA_BYTES, int8: false });
+    const { socket } = await stand.sidecar(address, { arenaBytes: ARENA_BYTES, codec: "raw" });
     const link = new SidecarLink(socket);
     const logger = createLogger("bench", { level: "silent" });
     const vault = new VaultClient({ address, name: "kv", logger });

@@ -53,7 +53,7 @@ export async function run({ isQuick, say, part }) {
     const shape = { ...MODEL, seed: 1, vocab: 1024, dtype, "max-position": MODEL_LEN };
     const model = await stand.makeModel(shape);
     const address = await stand.vault(2 * GIB, network);
-    const options = { arenaBytes: GIB, int8: true, restore: "" };
+    const options = { arenaBytes: GIB, codec: "int8", restore: "" };
     const { socket, config } = await stand.sidecar(address, options);
     const { netns, here, there } = network;
     const { rounds, ...asked } = isQuick ? { ...PARTS[part], rounds: QUICK } : PARTS[part];

@@ -88,7 +88,7 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given }) {
     const kvBytes = Math.ceil(bytes * 1.1) + GIB / 4;
     const address = await stand.vault(kvBytes, null, "cold");
     const arenaBytes = given ?? Math.ceil(kvBytes * WHOLE_ARENA);
-    const { socket } = await stand.sidecar(address, { arenaBytes, int8: false, ssmCold: address });
+    const { socket } = await stand.sidecar(address, { arenaBytes, codec: "raw", ssmCold: address });
     // Where there are states, vLLM makes attention blocks as large as they are.
     const fixedBlocks = name.startsWith("qwen3.5") ? 0 : 1;
     const flags = { model, socket, "kv-bytes": kvBytes, chunk, prompts, tokens };

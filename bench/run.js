@@ -35,6 +35,7 @@ const NAMES = [
   "forecast",
   "naming",
   "real-sizes",
+  "conversations",
   "never-slower:open",
   "never-slower:gigabit",
   "never-slower:100",

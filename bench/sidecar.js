@@ -62,8 +62,8 @@ class Bench {
     const bench = new Bench();
     Object.assign(bench, options, { stand, yardstick });
     const address = await stand.vault(options.setBytes * 3);
-    const int8 = options.codec === "int8";
-    const sidecar = await stand.sidecar(address, { arenaBytes: ARENA_BYTES, int8 });
+    const { codec } = options;
+    const sidecar = await stand.sidecar(address, { arenaBytes: ARENA_BYTES, codec });
     bench.socket = sidecar.socket;
     const logger = createLogger("bench", { level: "silent" });
     bench.vault = new VaultClient({ address, name: "kv", logger });

@@ -64,10 +64,10 @@ export class Stand {
     return address;
   }
 
-  /** A sidecar in front of that vault; `int8`: with compression, as configured. */
-  async sidecar(kvCold, { arenaBytes, int8, restore = RESTORE, ssmCold = null }) {
+  /** A sidecar in front of that vault; `codec`: as `[codec] kv` names it. */
+  async sidecar(kvCold, { arenaBytes, codec, restore = RESTORE, ssmCold = null }) {
     const socket = this.path(`sidecar-${this.#files}.sock`);
-    const config = this.#sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, int8, restore });
+    const config = this.#sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, codec, restore });
     const { pid } = await this.#serve("sidecar", ["sidecar"], config);
     return { socket, pid, config };
   }
@@ -129,13 +129,11 @@ export class Stand {
     rmSync(this.dir, { recursive: true, force: true });
   }
 
-  #sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, int8, restore }) {
+  #sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, codec, restore }) {
     const ssm = ssmCold === null ? "" : `ssm_cold = "${ssmCold}"\n`;
     const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\n${ssm}`;
     const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
-    return this.#config(
-      [cluster, sidecar, `[codec]\nkv = "${int8 ? "int8" : "raw"}"\n`, restore].join("\n"),
-    );
+    return this.#config([cluster, sidecar, `[codec]\nkv = "${codec}"\n`, restore].join("\n"));
   }
 
   #config(text) {

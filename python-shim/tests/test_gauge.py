@@ -1,5 +1,6 @@
 """What the shim measures for the cost model: steps by their work, loads by their time, and short prompts left alone."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,10 @@ from .test_worker import Bench as WorkerBench
 @pytest.fixture(autouse=True)
 def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
+
+
+#: How long the engine of a test has no room.
+FULL_S = 0.05
 
 
 class Clock:
@@ -94,6 +99,26 @@ def test_a_release_says_what_was_loaded_and_an_unused_plan_says_nothing(socket_p
         loaded, dropped = bench.fake.expect("release", 2)
         assert (loaded["tokens"], loaded["load_us"] >= 0) == (2 * BLOCK_TOKENS, True)
         assert "tokens" not in dropped
+        bench.shim.shutdown()
+
+
+def test_waiting_for_room_in_the_engine_is_no_part_of_a_load(socket_path: str) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        bench = Bench(socket_path, sidecar)
+        request = bench.new(Request("r", 3 * BLOCK_TOKENS))
+        prefetch = bench.prefetch()
+        bench.held(prefetch, 0, 1)
+        bench.place(prefetch, 0, 7, 8)
+        bench.done(prefetch)
+        bench.answer(request)  # and vLLM has no room
+        time.sleep(FULL_S)
+        began = time.monotonic()
+        tokens, _ = bench.answer(request)
+        bench.admit(request, [1, 2, 3], tokens or 0)
+        bench.finish_load("r")
+        taken_us = (time.monotonic() - began) * 1e6
+        (loaded,) = bench.fake.expect("release", 1)
+        assert loaded["load_us"] <= taken_us
         bench.shim.shutdown()
 
 

@@ -1,6 +1,7 @@
 """What the scheduler side keeps of a request between its arrival and its end."""
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,8 +36,9 @@ def is_cacheable(request: Any) -> bool:
 class RequestState:
     """One request; `offer` is what vLLM may be about to admit: its plan and the tokens before it.
 
-    `unasked`: why no plan was opened at its arrival; `host_tokens`: of its last admission, those no vault had to bring;
-    `is_capped`: its client allows fewer tokens than could be restored.
+    `refused_at_s`: when vLLM asked again, because it had no room for what was offered; `unasked`: why no plan was
+    opened at its arrival; `host_tokens`: of its last admission, those no vault had to bring; `is_capped`: its client
+    allows fewer tokens than could be restored.
     """
 
     request: Any
@@ -44,6 +46,7 @@ class RequestState:
     plan: Plan | None = None
     cursor: SaveCursor = field(default_factory=SaveCursor)
     first_ask_s: float | None = None
+    refused_at_s: float = 0.0
     gave_up: bool = False
     is_missed: bool = False
     plans_opened: int = 0
@@ -102,9 +105,17 @@ class RequestState:
             return self.unasked or "no_sidecar"
         return "" if self.given.tokens else "deadline"
 
+    def asks(self) -> None:
+        """Forget what was offered before; the time that vLLM had no room for it is no part of a load."""
+        if self.offer is not None:
+            self.refused_at_s = time.monotonic()
+        self.offer = None
+
     def answered(self) -> float | None:
         """Forget one admission's asking; gives when it began, if it was asked at all."""
         asked_at_s, self.first_ask_s = self.first_ask_s, None
+        if asked_at_s is not None:
+            asked_at_s = max(asked_at_s, self.refused_at_s)
         self.gave_up = self.is_missed = False
         self.plans_opened = 0
         return asked_at_s

@@ -196,7 +196,7 @@ class SchedulerShim:
         state = self._requests.get(request.request_id)
         if state is None or request.skip_reading_prefix_cache:
             return _NOTHING
-        state.offer = None
+        state.asks()
         start = num_computed_tokens
         wanted = state.most(self._grid, start) - start
         if wanted <= 0 or state.gave_up or not self._channel.is_up:

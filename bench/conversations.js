@@ -1,0 +1,131 @@
+// Owns the figures of many conversations on one engine whose cache holds a tenth of them: hits and throughput, beside vLLM alone and its own offloading.
+import { fileURLToPath } from "node:url";
+import { thisMachine } from "../dist/demo/machine.js";
+import { engineEnvironment } from "./lib/engine.js";
+import { describe } from "./lib/figures.js";
+import { Stand } from "./lib/stand.js";
+
+const SCRIPT = fileURLToPath(new URL("./conversations.py", import.meta.url));
+const HERE = fileURLToPath(new URL(".", import.meta.url));
+const TIMEOUT_MS = 1_200_000;
+const GIB = 2 ** 30;
+/** Llama-3.1-8B's KV of a token, all layers. */
+const TOKEN_BYTES = 128 * 2 ** 10;
+const GEOMETRY = "llama-3.1-8b";
+/** Computing short turns takes about as long as restoring them, long ones far longer: attention is quadratic. */
+const LOADS = [
+  { conversations: 32, turns: 4, asked: 112, answered: 16 },
+  { conversations: 16, turns: 4, asked: 1008, answered: 16, pays: true },
+];
+const QUICK = [{ conversations: 12, turns: 2, asked: 112, answered: 16 }];
+const ENGINE_SHARE = 0.1;
+const ROOM = 1.2;
+const ARENA_BYTES = 1.5 * GIB;
+const ALONE = "vLLM alone";
+const IDEAL = "a cache of everything";
+
+export const title =
+  "Conversations on one engine with a cache of a tenth of them (Llama-3.1-8B's KV, thin compute)";
+
+export async function run({ isQuick, say }) {
+  const parts = [];
+  for (const load of isQuick ? QUICK : LOADS) parts.push(await runLoad(load, say));
+  return {
+    figures: parts.flatMap(({ figures }) => figures),
+    notes: [
+      ...parts.flatMap(({ notes }) => notes),
+      "all of a round are asked at once in random order; vLLM's offloading copies within the step here, because vLLM has a worker for GPUs only",
+    ],
+    cells: parts.flatMap(({ cells }) => cells),
+  };
+}
+
+async function runLoad(load, say) {
+  const { conversations, turns, asked, answered, pays = false } = load;
+  const turn = asked + answered;
+  const workingSet = conversations * turns * turn * TOKEN_BYTES;
+  const kvBytes = Math.ceil(workingSet * ENGINE_SHARE);
+  const held = Math.ceil(workingSet * ROOM);
+  const cases = [
+    { name: IDEAL, kvBytes: held },
+    { name: ALONE, kvBytes },
+    { name: "vLLM's offloading to host memory", kvBytes, offloadBytes: held },
+    { name: "tierKV, raw", kvBytes, vaultBytes: held, codec: "raw" },
+    { name: "tierKV, as installed", kvBytes, vaultBytes: held, codec: "int8-had" },
+  ];
+  const label = `${conversations} of ${turns} turns of ${turn} tokens`;
+  const cells = [];
+  for (const one of cases) {
+    say(`${label}: ${one.name}`);
+    cells.push({ load: label, name: one.name, ...summed(await measure(one, load)) });
+  }
+  const by = (name) => cells.find((cell) => cell.name === name);
+  const [ideal, alone] = [by(IDEAL), by(ALONE)];
+  const figures = cells.flatMap(({ name, hits, rate }) => {
+    const isOurs = name.startsWith("tierKV");
+    return [
+      describe({
+        name: `${label}, ${name}: prompt tokens not computed`,
+        unit: "%",
+        value: hits * 100,
+        ratio: hits / ideal.hits,
+        of: IDEAL,
+        ...(isOurs && pays ? { floor: { on: "ratio", least: 0.9 } } : {}),
+      }),
+      describe({
+        name: `${label}, ${name}: output`,
+        unit: "tokens/s",
+        value: rate,
+        ratio: rate / alone.rate,
+        of: ALONE,
+        ...(isOurs ? { floor: { on: "ratio", least: 1 } } : {}),
+      }),
+    ];
+  });
+  const gib = (bytes) => (bytes / GIB).toFixed(1);
+  const notes = [
+    `${label}: ${gib(workingSet)} GiB of KV, ${gib(kvBytes)} GiB in the engine`,
+    ...cells
+      .filter(({ dropped }) => Object.keys(dropped).length > 0)
+      .map(({ name, dropped }) => `dropped, ${label}, ${name}: ${JSON.stringify(dropped)}`),
+  ];
+  return { figures, notes, cells };
+}
+
+function summed({ rounds, generated, dropped }) {
+  const sum = (of) => rounds.reduce((total, round) => total + round[of], 0);
+  const seconds = sum("seconds");
+  return { hits: sum("cached") / sum("asked"), rate: generated / seconds, seconds, dropped };
+}
+
+async function measure({ kvBytes, offloadBytes, vaultBytes, codec }, load) {
+  const stand = new Stand();
+  try {
+    const { cores } = thisMachine();
+    const model = await stand.makeModel({ geometry: GEOMETRY });
+    const flags = {
+      model,
+      "kv-bytes": kvBytes,
+      conversations: load.conversations,
+      turns: load.turns,
+      "asked-tokens": load.asked,
+      "answer-tokens": load.answered,
+    };
+    if (offloadBytes !== undefined) flags["offload-bytes"] = offloadBytes;
+    if (vaultBytes !== undefined) {
+      const address = await stand.vault(vaultBytes);
+      const options = { arenaBytes: ARENA_BYTES, codec, restore: "" };
+      flags.socket = (await stand.sidecar(address, options)).socket;
+    }
+    // vLLM prefers its variable over `kv_cache_memory_bytes`.
+    const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(cores);
+    const args = Object.entries(flags).flatMap(([of, at]) => [`--${of}`, `${at}`]);
+    const path = `${HERE}:${fileURLToPath(new URL("../python-shim", import.meta.url))}`;
+    return await stand.python([SCRIPT, ...args], {
+      env: { ...env, PYTHONPATH: path },
+      timeoutMs: TIMEOUT_MS,
+    });
+  } finally {
+    await stand.close();
+  }
+}

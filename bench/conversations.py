@@ -1,0 +1,105 @@
+"""Owns the measuring of many conversations at once: asked in rounds, a turn of each in a round, in random order.
+
+Prints one JSON line: tokens asked, cached and generated, seconds, and what the sidecar counted as dropped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from typing import Any
+
+from never_slower import status_of
+from vllm import LLM, SamplingParams
+
+BLOCK_TOKENS = 32
+VOCAB = 512
+CHUNK = 2048
+SEED = 1
+
+
+def transfer_of(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Which connector the engine gets; none where it is measured alone."""
+    if options.socket is not None:
+        return {
+            "kv_connector": "TierKVConnector",
+            "kv_connector_module_path": "tierkv.connectors.vllm.connector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"socket": options.socket, "autostart": False},
+        }
+    if options.offload_bytes > 0:
+        return {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "spec_name": "CopyingSpec",
+                "spec_module_path": "cpu_offload",
+                "cpu_bytes_to_use": options.offload_bytes,
+            },
+        }
+    return None
+
+
+def main() -> None:
+    """Read the command line and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--socket")
+    parser.add_argument("--offload-bytes", type=int, default=0)
+    parser.add_argument("--kv-bytes", type=int, required=True)
+    parser.add_argument("--conversations", type=int, required=True)
+    parser.add_argument("--turns", type=int, required=True)
+    parser.add_argument("--asked-tokens", type=int, required=True)
+    parser.add_argument("--answer-tokens", type=int, required=True)
+    options = parser.parse_args()
+    longest = options.turns * (options.asked_tokens + options.answer_tokens)
+    engine = LLM(
+        model=options.model,
+        dtype="bfloat16",
+        max_model_len=longest,
+        max_num_batched_tokens=CHUNK,
+        kv_cache_memory_bytes=options.kv_bytes,
+        block_size=BLOCK_TOKENS,
+        enforce_eager=True,
+        enable_prefix_caching=True,
+        skip_tokenizer_init=True,
+        distributed_executor_backend="uni",
+        kv_transfer_config=transfer_of(options),
+    )
+    draw = random.Random(SEED)
+    params = SamplingParams(
+        temperature=0, max_tokens=options.answer_tokens, ignore_eos=True, detokenize=False
+    )
+
+    def said(tokens: int) -> list[int]:
+        return draw.choices(range(VOCAB), k=tokens)
+
+    engine.generate([{"prompt_token_ids": said(options.asked_tokens)}], params, use_tqdm=False)
+    conversations = [said(options.asked_tokens) for _ in range(options.conversations)]
+    rounds: list[dict[str, float]] = []
+    for _ in range(options.turns):
+        order = draw.sample(range(len(conversations)), k=len(conversations))
+        prompts: Any = [{"prompt_token_ids": conversations[which]} for which in order]
+        began = time.perf_counter()
+        outputs = engine.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        cached = sum(output.num_cached_tokens or 0 for output in outputs)
+        asked = sum(len(conversations[which]) for which in order)
+        rounds.append({"seconds": seconds, "cached": cached, "asked": asked})
+        for which, output in zip(order, outputs, strict=True):
+            conversations[which] += [*output.outputs[0].token_ids, *said(options.asked_tokens)]
+    counters = status_of(options.socket)["counters"] if options.socket is not None else {}
+    result = {
+        "rounds": rounds,
+        "generated": options.turns * options.conversations * options.answer_tokens,
+        "dropped": {name: count for name, count in counters.items() if "dropped" in name and count},
+    }
+    engine.llm_engine.engine_core.shutdown()  # prints as it ends, and the result is the last line
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
