@@ -299,10 +299,6 @@ export const NAMESPACES_NAMED_MAX = 1024;
 // Sidecar: restores.
 /** Plans one engine may have open; later ones are answered `overload`. */
 export const PLANS_MAX = 4096;
-/** Prompts of one engine with blocks behind a gap, or with superseded states, that are kept in mind; for how long; and junctions. */
-export const ORPHANS_MAX = 64;
-export const ORPHAN_WAIT_MS = 60_000;
-export const JUNCTIONS_MAX = 4096;
 /** Keys (hashes times ranks) of one plan; of a longer prompt the beginning is looked up. */
 export const PLAN_KEYS_MAX = 131_072;
 /** Keys of all plans of one engine that are still being looked up or wait for room. */

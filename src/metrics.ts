@@ -49,9 +49,6 @@ export const SIDECAR_COUNTERS = [
   "canary_wrong",
   "flushes",
   "flushed_blocks",
-  "orphans_found",
-  "orphans_demoted",
-  "states_superseded",
 ] as const;
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */

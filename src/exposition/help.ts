@@ -53,9 +53,6 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   canary_wrong: "Of those, the ones with other bytes: that vault is quarantined.",
   flushes: "Flushes of a vault that took something this sidecar may hold.",
   flushed_blocks: "Blocks dropped from arenas because a vault flushed them.",
-  orphans_found: "Blocks held by a vault that no prompt can reach any more.",
-  orphans_demoted: "Of those, the ones a vault was told to drop first.",
-  states_superseded: "Recurrent states that a later one of the same request made less useful.",
 };
 
 export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskCounter, string>> = {

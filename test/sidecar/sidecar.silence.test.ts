@@ -3,23 +3,20 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
 import { expect, test, vi } from "vitest";
-import { toNamespace } from "../../src/block.ts";
 import { askOnce } from "../../src/client/ask.ts";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
 import type * as Limits from "../../src/limits.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
-import { Orphans } from "../../src/sidecar/restore/orphans.ts";
-import { Superseded } from "../../src/sidecar/restore/superseded.ts";
 import { Canary } from "../../src/sidecar/vaults/canary.ts";
 import { RightOfWay } from "../../src/sidecar/vaults/right-of-way.ts";
 import { vaultService } from "../../src/wire/service.ts";
-import { absent, openReoffer, roomy } from "../support/copies.ts";
+import { openReoffer, roomy } from "../support/copies.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { lanePeer, onlyLookups, Pages, statusOf } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
-import { ALL_ANSWERED, gatesOf, openSidecar } from "../support/sidecars.ts";
+import { openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
 import {
   closeAfterTest,
@@ -40,7 +37,6 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
   STORE_TIMEOUT_MS: 1_000,
   CANARY_CALL_MS: 300,
   CALL_TIMEOUT_MS: 1_000,
-  ORPHAN_WAIT_MS: 10,
   WATCH_TIMEOUT_MS: 300,
   FLUSH_LEAVE_MS: 300,
   FLUSH_CONFIRM_MS: 300,
@@ -232,47 +228,6 @@ test("copies are looked at again where a vault does not say whether it holds the
     const looks = closeAfterTest(openReoffer(client));
     await until(() => looks.count() >= 3, "the third look");
   }
-});
-
-/** A logger that only counts what was given up, which is told at level debug. */
-function countingLogger(): { deaf: typeof logger; errors: () => number } {
-  let count = 0;
-  const debug = (): void => {
-    count += 1;
-  };
-  return { deaf: { ...logger, debug }, errors: () => count };
-}
-
-test("orphans whose vault says nothing when it is asked or told of them are let go", async () => {
-  const hashes = hashesOf(makeBlocks("a", 2, PAGE));
-  const group = { group: 0, class: "kv" as const, hashes, from: 0, tokens: 16, tail: 0 };
-  // The second block is held, the first is not.
-  const answer = { keys: [], held: [Buffer.from([2])], ...ALL_ANSWERED };
-  for (const handlers of [SILENT, { ...SILENT, Lookup: absent }]) {
-    const vaults = { kv: openClient(await openFakeVault(handlers)), ssm: null };
-    const gates = gatesOf(vaults);
-    const counters = newSidecarCounters();
-    const { deaf, errors } = countingLogger();
-    const orphans = closeAfterTest(new Orphans({ shards: 1, gates, counters, logger: deaf }));
-    orphans.note(toNamespace(NAMESPACE), [group], answer);
-    await until(() => errors() === 1, "the call to be given up");
-    expect(counters.get("orphans_demoted")).toBe(0);
-  }
-});
-
-test("superseded states whose vault says nothing when it is told of them are let go", async () => {
-  const vaults = { kv: null, ssm: openClient(await openFakeVault(SILENT), "ssm") };
-  const gates = gatesOf(vaults);
-  const counters = newSidecarCounters();
-  const { deaf, errors } = countingLogger();
-  const superseded = closeAfterTest(new Superseded({ shards: 1, gates, counters, logger: deaf }));
-  const hashes = hashesOf(makeBlocks("a", 2, PAGE));
-  const group = { group: 0, class: "ssm" as const, hashes, from: 0, tokens: 16, tail: 1 };
-  const keys = [["older", "deepest"]];
-  const answer = { keys, held: [Buffer.from([3])], ...ALL_ANSWERED };
-  superseded.note(toNamespace(NAMESPACE), [group], answer, 2 * 16);
-  await until(() => errors() === 1, "the call to be given up");
-  expect(counters.get("states_superseded")).toBe(0);
 });
 
 test("a vault that never says whether it flushed is asked again, and left", async () => {

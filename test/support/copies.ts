@@ -17,10 +17,6 @@ import { openLinks } from "../../src/sidecar/vaults/vaults.ts";
 import { makeRecords, NAMESPACE } from "./records.ts";
 import { logger, MIB } from "./vaults.ts";
 
-/** What a vault says that does not hold the one key it was asked for. */
-export const absent = (_call: unknown, done: (error: null, reply: object) => void): void =>
-  done(null, { present: Buffer.from([0]) });
-
 /** What a vault of 1 MiB says that holds nothing. */
 export const roomy = (_call: unknown, done: (error: null, reply: object) => void): void =>
   done(null, { maxBytes: MIB, usedBytes: 0, reservedBytes: 0, records: 0 });

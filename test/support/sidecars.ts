@@ -9,13 +9,10 @@ import { CANARY_INTERVAL_MS, LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
-import type { LookupAnswer } from "../../src/sidecar/restore/lookup.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
 import type { VaultClients } from "../../src/sidecar/vaults/pools.ts";
 import type { MemberSource } from "../../src/sidecar/vaults/seats.ts";
-import { openGates, openLinks } from "../../src/sidecar/vaults/vaults.ts";
-import type { LookupGates } from "../../src/sidecar/vaults/vaults.ts";
 import { corruptRecord, forgeRecord } from "./native.ts";
 import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
@@ -162,19 +159,6 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
     counters,
   });
 }
-
-/** Look-ups of vaults, without a sidecar. */
-export function gatesOf(given: NonNullable<TestSidecarOptions["vaults"]>): LookupGates {
-  const vaults = clientsOf(given);
-  return openGates(vaults, openLinks(vaults));
-}
-
-/** Of an answer of vaults that hold a block each alone, and said so. */
-export const ALL_ANSWERED: Pick<LookupAnswer, "owners" | "seconds" | "silent"> = {
-  owners: [],
-  seconds: [],
-  silent: new Set(),
-};
 
 /** Flips a byte of a record in whichever vault of this process holds it. Throws when none does. */
 export function corruptStored(namespace: Buffer, key: Buffer, offset: number): void {

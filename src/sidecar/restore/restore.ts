@@ -25,7 +25,6 @@ import { Admission } from "./admission.ts";
 import { chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
 import type { Ground } from "./ground.ts";
-import { Hints } from "./hints.ts";
 import { tryLink } from "./link-trial.ts";
 import { copyRun, lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
@@ -51,7 +50,6 @@ export interface RestorerOptions {
 
 export class Restorer {
   readonly #options: RestorerOptions;
-  readonly #hints: Hints;
   readonly #tooLong: TooLong;
   readonly #admission: Admission;
   readonly #plans = new Map<number, Plan>();
@@ -65,7 +63,6 @@ export class Restorer {
 
   constructor(options: RestorerOptions) {
     this.#options = options;
-    this.#hints = new Hints(options);
     this.#tooLong = new TooLong(options);
     this.#admission = new Admission({
       plans: () => this.#plans.values(),
@@ -170,7 +167,6 @@ export class Restorer {
   close(): void {
     this.#admission.close();
     clearInterval(this.#ticker);
-    this.#hints.close();
     for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
   }
 
@@ -218,7 +214,6 @@ export class Restorer {
       tenant,
     }));
     const boundary = chooseBoundary(asked, answer, ground.shelf.capacityInTime);
-    this.#hints.note(namespace, asked, answer, boundary.tokens);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, ground);
     plan.case.decided(ground.pacer.decide(plan, boundary));

@@ -2,8 +2,7 @@
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Tier, Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
-import { toTierkvError } from "../../errors.ts";
-import { CALL_TIMEOUT_MS, LOOKUPS_IN_FLIGHT_MAX } from "../../limits.ts";
+import { LOOKUPS_IN_FLIGHT_MAX } from "../../limits.ts";
 import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 
@@ -13,8 +12,6 @@ export class LookupGate {
   readonly #link: Link;
   readonly #waiting: (() => void)[] = [];
   #inFlight = 0;
-  /** Of the vault that takes no hints: one of an older release, or one where we may not write. */
-  #mutedEpoch: number | null = null;
 
   constructor(client: Vault, link: Link) {
     this.#client = client;
@@ -58,22 +55,6 @@ export class LookupGate {
       const next = this.#waiting.shift();
       if (next === undefined) this.#inFlight -= 1;
       else next();
-    }
-  }
-
-  /** As the client's `demote`; 0 for a vault that refused before, until it has been restarted. */
-  async demote(namespace: Namespace, keys: Buffer, unusedOnly = false): Promise<number> {
-    const { epoch } = this.#client;
-    if (epoch !== null && epoch === this.#mutedEpoch) return 0;
-    try {
-      return await this.#client.demote(namespace, keys, CALL_TIMEOUT_MS, unusedOnly);
-    } catch (error) {
-      const { code } = toTierkvError(error);
-      // The call itself may have been the one that greeted.
-      if (code === "VAULT_REFUSED" || code === "VAULT_DENIED") {
-        this.#mutedEpoch = this.#client.epoch;
-      }
-      throw error;
     }
   }
 }
