@@ -39,9 +39,6 @@ export const VAULT_PEER_WAITING_MAX = 128;
 /** How often connections are looked at, and what one may send in between outside of calls. */
 export const GUEST_SWEEP_MS = 500;
 export const GUEST_IDLE_BYTES_MAX: number = 64 * KIB;
-/** Calls that one connection may give up before they are answered: at once, and in a second. A client has CLIENT_CALLS_MAX open. */
-export const GUEST_RESETS_MAX = 256;
-export const GUEST_RESETS_PER_S = 128;
 /** Streamed calls one vault serves at the same time, over all connections. */
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */

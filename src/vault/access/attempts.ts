@@ -16,8 +16,8 @@ export class Attempts {
     return account !== undefined && settle(account) >= AUTH_FAILURES_MAX;
   }
 
-  /** Counts a failure; true when it was the last for now. */
-  failed(address: string): boolean {
+  /** Counts a failure. */
+  failed(address: string): void {
     const account = this.#accounts.get(address) ?? { failures: 0, atMs: nowMs() };
     settle(account);
     account.failures = Math.min(account.failures + 1, AUTH_FAILURES_MAX);
@@ -28,7 +28,6 @@ export class Attempts {
       const [oldest = ""] = this.#accounts.keys();
       this.#accounts.delete(oldest);
     }
-    return account.failures >= AUTH_FAILURES_MAX;
   }
 }
 

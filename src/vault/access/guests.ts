@@ -2,15 +2,8 @@
 import type { Socket } from "node:net";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { ServerInterceptor } from "@grpc/grpc-js";
-import {
-  GUEST_IDLE_BYTES_MAX,
-  GUEST_RESETS_MAX,
-  GUEST_RESETS_PER_S,
-  GUEST_SWEEP_MS,
-  CALL_IDLE_MS,
-} from "../../limits.ts";
+import { GUEST_IDLE_BYTES_MAX, GUEST_SWEEP_MS, CALL_IDLE_MS } from "../../limits.ts";
 import { nowMs } from "../../time.ts";
-import { wasReset } from "./refusals.ts";
 
 /** One connection, and what it did since the last sweep; `calls`: those that were open at any moment of that time. */
 interface Guest {
@@ -21,8 +14,6 @@ interface Guest {
   readonly unheard: Set<{ readonly sinceMs: number }>;
   openCalls: number;
   calls: number;
-  resetsLeft: number;
-  resetsAtMs: number;
   bytesRead: number;
 }
 
@@ -46,13 +37,7 @@ export class Guests {
     const { remoteAddress: host, remotePort: port } = socket;
     if (host === undefined || port === undefined) return;
     const counts = { isIn: false, openCalls: 0, calls: 0, bytesRead: 0 };
-    const resets = { resetsLeft: GUEST_RESETS_MAX, resetsAtMs: nowMs() };
-    const guest = {
-      socket,
-      unheard: new Set<{ sinceMs: number }>(),
-      ...counts,
-      ...resets,
-    };
+    const guest: Guest = { socket, unheard: new Set(), ...counts };
     const peer = `${host}:${port}`;
     this.#byPeer.set(peer, guest);
     socket.once("close", () => {
@@ -68,7 +53,6 @@ export class Guests {
       guest.calls += 1;
       const begun = { sinceMs: nowMs() };
       let isOpen = false;
-      let isAnswered = false;
       const end = (): void => {
         guest.unheard.delete(begun);
         if (isOpen) guest.openCalls -= 1;
@@ -89,14 +73,9 @@ export class Guests {
               guest.unheard.delete(begun);
               pass(message);
             },
-            // gRPC says this of every call that ends, also of one that was answered.
-            onCancel: () => {
-              if (!isAnswered || wasReset(call)) this.#reset(guest);
-              end();
-            },
+            onCancel: end,
           }),
         sendStatus: (status, next) => {
-          isAnswered = true;
           end();
           next(status);
         },
@@ -115,20 +94,14 @@ export class Guests {
       const [oldest] = guest.unheard;
       const isSilent = oldest !== undefined && nowMs() - oldest.sinceMs > CALL_IDLE_MS;
       const isNoise = calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
-      if (isSilent || isNoise) this.#refuse(socket);
+      if (isSilent || isNoise) {
+        this.#onRefused();
+        socket.destroy();
+      }
       // What was sent by those under way is theirs, also when they end before the next sweep.
       guest.calls = openCalls;
       guest.bytesRead = socket.bytesRead;
     }
-  }
-
-  /** Calls that their peer gave up: a bucket of them, which fills again. */
-  #reset(guest: Guest): void {
-    const now = nowMs();
-    const more = ((now - guest.resetsAtMs) / 1_000) * GUEST_RESETS_PER_S;
-    guest.resetsLeft = Math.min(GUEST_RESETS_MAX, guest.resetsLeft + more) - 1;
-    guest.resetsAtMs = now;
-    if (guest.resetsLeft < 0 && !guest.socket.destroyed) this.#refuse(guest.socket);
   }
 
   /** The first call of a connection takes its place. */
@@ -139,10 +112,5 @@ export class Guests {
     }
     guest.isIn = true;
     return true;
-  }
-
-  #refuse(socket: Socket): void {
-    this.#onRefused();
-    socket.destroy();
   }
 }

@@ -12,7 +12,7 @@ const PATH_CHARS_MAX = 100;
 type Refusal = Parameters<ServerInterceptingCallInterface["sendStatus"]>[0];
 
 interface Http2Call {
-  stream?: { rstCode?: number; close(code: number): void };
+  stream?: { close(code: number): void };
   /** Of a call that an interceptor has wrapped: the one inside. */
   nextCall?: Http2Call;
 }
@@ -21,11 +21,6 @@ function streamOf(call: ServerInterceptingCallInterface): Http2Call["stream"] {
   let inner = call as Http2Call;
   while (inner.stream === undefined && inner.nextCall !== undefined) inner = inner.nextCall;
   return inner.stream;
-}
-
-/** Whether its peer, or a broken connection, ended it with an error. */
-export function wasReset(call: ServerInterceptingCallInterface): boolean {
-  return (streamOf(call)?.rstCode ?? NO_ERROR) !== NO_ERROR;
 }
 
 /** Answers, and resets the stream: what its peer goes on to send is not even counted against our window. */
