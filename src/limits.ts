@@ -82,15 +82,6 @@ export const CHAOS_RECORDS = 8;
 export const CHAOS_PAYLOAD_BYTES = 65_536;
 export const CHAOS_SILENT_PEERS = 16;
 export const CHAOS_POLL_MS = 20;
-/** A vault's canary is fetched after a random time between half of this and all of it, while nothing else is; and the most that may be set. */
-export const CANARY_INTERVAL_MS = 60_000;
-export const CANARY_S_MAX = 86_400;
-export const CANARY_CALL_MS = 5_000;
-/** Records of a canary, and the bytes of each: one is fetched at a time. */
-export const CANARY_RECORDS = 4;
-export const CANARY_PAYLOAD_BYTES = 16_384;
-/** A vault whose canary came back wrong is not asked for so long; then its canary decides again. */
-export const QUARANTINE_MS = 3_600_000;
 /** Pause before a vault that is down is probed again: a random time between the two. */
 export const PROBE_MIN_MS = 500;
 export const PROBE_MAX_MS = 2_000;

@@ -44,9 +44,6 @@ export const SIDECAR_COUNTERS = [
   "audits",
   "vault_errors",
   "local_vault_restarts",
-  "canary_checks",
-  "canary_missing",
-  "canary_wrong",
   "flushes",
   "flushed_blocks",
 ] as const;

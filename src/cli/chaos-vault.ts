@@ -14,10 +14,10 @@ import {
   CHAOS_SILENT_PEERS,
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
-import { OwnRecords } from "../sidecar/vaults/own-records.ts";
-import type { OwnCall, OwnRecord } from "../sidecar/vaults/own-records.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
+import { OwnRecords } from "./own-records.ts";
+import type { OwnCall, OwnRecord } from "./own-records.ts";
 
 /** One line of the contract. */
 export interface ChaosRow {

@@ -22,7 +22,6 @@ const CHECKS: readonly Check[] = [
   unreachable,
   vaultDown,
   lanesUnreachable,
-  quarantined,
   diskFailing,
   arenaSmall,
   amxTiles,
@@ -121,14 +120,6 @@ function lanesUnreachable({ sidecar, targets }: Seen): Finding[] {
     return [problem("lanes_unreachable", `${what}: see the sidecar's log for the reason`)];
   });
   return [...own, ...seen];
-}
-
-function quarantined({ sidecar }: Seen): Finding[] {
-  return vaultsOf(sidecar).flatMap(({ name, ...vault }) => {
-    if (vault.state !== "quarantined") return [];
-    const what = `${name} vault at ${vault.address} gave back other bytes than it was given, and is QUARANTINED`;
-    return [problem("vault_quarantined", `${what}: see the sidecar's log`)];
-  });
 }
 
 function diskFailing({ targets }: Seen): Finding[] {

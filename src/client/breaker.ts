@@ -4,7 +4,7 @@ import { toTierkvError } from "../errors.ts";
 import { BREAKER_FAILURES, PROBE_MAX_MS, PROBE_MIN_MS } from "../limits.ts";
 import { jitterMs, sleep } from "../time.ts";
 
-export type VaultState = "unknown" | "up" | "down" | "quarantined";
+export type VaultState = "unknown" | "up" | "down";
 
 export interface BreakerOptions {
   /** Resolves when the vault answers. Must be bounded. */
@@ -29,7 +29,7 @@ export class Breaker {
 
   /** Nobody is to ask the vault. */
   get isOpen(): boolean {
-    return this.#state === "down" || this.#state === "quarantined";
+    return this.#state === "down";
   }
 
   /** Why it is down: the last failure in words. */
@@ -39,7 +39,6 @@ export class Breaker {
 
   succeeded(): void {
     this.#failures = 0;
-    if (this.#state === "quarantined") return;
     this.#become("up", "");
   }
 
@@ -49,15 +48,6 @@ export class Breaker {
     this.#become("down", error.message);
     // The loop ends by itself: on the first answer, or on close.
     void this.#probeUntilUp();
-  }
-
-  /** It answers, and must not be believed: no answer closes the breaker until `endQuarantine`. */
-  quarantine(reason: string): void {
-    this.#become("quarantined", reason);
-  }
-
-  endQuarantine(): void {
-    if (this.#state === "quarantined") this.#become("unknown", "");
   }
 
   close(): void {

@@ -150,8 +150,7 @@ export class VaultSession {
     parent?: AbortSignal,
   ): Promise<T> {
     if (this.#breaker.isOpen) {
-      const until = this.state === "down" ? "a probe succeeds" : "its quarantine ends";
-      const reason = `calls fail at once until ${until}; last failure: ${this.#breaker.reason}`;
+      const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
       throw new TierkvError("VAULT_DOWN", { ...this.#context(call, timeoutMs), reason });
     }
     const greetThenWork = async (attempt: Attempt): Promise<T> =>
@@ -213,22 +212,6 @@ export class VaultSession {
       parent?.removeEventListener("abort", onParent);
       this.#calls.delete(controller);
     }
-  }
-
-  /** Ends what is under way and refuses what comes: what the vault says must not be believed. */
-  quarantine(reason: string): void {
-    this.#breaker.quarantine(reason);
-    const { name, address } = this.#options;
-    const error = new TierkvError("VAULT_DOWN", {
-      name,
-      address,
-      reason: `quarantined: ${reason}`,
-    });
-    for (const controller of this.#calls) controller.abort(error);
-  }
-
-  endQuarantine(): void {
-    this.#breaker.endQuarantine();
   }
 
   /** Cancels what is under way. */

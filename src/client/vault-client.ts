@@ -284,15 +284,6 @@ export class VaultClient {
     return status === ServingStatus.SERVING;
   }
 
-  /** Every call fails from now on, those under way included, until `endQuarantine`. */
-  quarantine(reason: string): void {
-    this.#session.quarantine(reason);
-  }
-
-  endQuarantine(): void {
-    this.#session.endQuarantine();
-  }
-
   /** Cancels what is under way and lets the connection go. Idempotent. */
   close(): void {
     this.#session.close();

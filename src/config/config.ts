@@ -92,8 +92,6 @@ export interface SidecarConfig {
   readonly autostart: boolean;
   /** A sidecar started that way ends after this long without an engine. */
   readonly idleExitS: number;
-  /** 0: no canaries. */
-  readonly canaryS: number;
   /** Lanes to each vault. */
   readonly lanes: number;
   /** The file with the keys that records are sealed with; null: they are not. */

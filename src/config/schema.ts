@@ -14,8 +14,6 @@ import {
   LANES_DEFAULT,
   LANES_MAX,
   PATH_BYTES_MAX,
-  CANARY_INTERVAL_MS,
-  CANARY_S_MAX,
   RESTORE_STALL_MS_DEFAULT,
   RESTORE_WAIT_MS_DEFAULT,
   RESTORE_WAIT_MS_MAX,
@@ -238,13 +236,6 @@ export const SCHEMA: Schema = {
         fallback: () => IDLE_EXIT_S_DEFAULT,
         fallbackText: `\`${IDLE_EXIT_S_DEFAULT}\``,
         example: String(IDLE_EXIT_S_DEFAULT),
-      },
-      canary_s: {
-        kind: integer(0, CANARY_S_MAX, "s"),
-        doc: "While nothing else is under way, each vault gives back a small record of the sidecar's own about this often; one that gives back other bytes is quarantined. `0`: never.",
-        fallback: () => CANARY_INTERVAL_MS / 1000,
-        fallbackText: `\`${CANARY_INTERVAL_MS / 1000}\``,
-        example: String(CANARY_INTERVAL_MS / 1000),
       },
       lanes: {
         kind: integer(1, LANES_MAX),

@@ -48,9 +48,6 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   audits: "Questions of engines that publish events whether vaults still hold blocks.",
   vault_errors: "Calls to vaults that failed.",
   local_vault_restarts: "Times this machine's own vault was started again.",
-  canary_checks: "Records of the sidecar's own that were fetched back from a vault and compared.",
-  canary_missing: "Of those, the ones that the vault no longer held.",
-  canary_wrong: "Of those, the ones with other bytes: that vault is quarantined.",
   flushes: "Flushes of a vault that took something this sidecar may hold.",
   flushed_blocks: "Blocks dropped from arenas because a vault flushed them.",
 };

@@ -60,7 +60,7 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
     gauge(`${own}_save_queue_bytes`, "Their bytes.", saves.queuedBytes),
     gauge(
       `${own}_vault_up`,
-      "1 while a vault answers, 0 while it does not or is quarantined; absent before it was first asked.",
+      "1 while a vault answers, 0 while it does not; absent before it was first asked.",
       ofVaults(status, ({ state }) => (state === "unknown" ? null : state)),
     ),
     gauge(

@@ -99,11 +99,6 @@ export class ShimServer {
     return [...this.#engines.values()].map((engine) => engine.status());
   }
 
-  /** Blocks of a class that no plan uses are not given out again. */
-  forget(recordClass: RecordClass): void {
-    for (const engine of this.#engines.values()) engine.forget(recordClass);
-  }
-
   /** What lies in the arenas of all engines. */
   copies(): Copies[] {
     return [...this.#engines.values()].flatMap((engine) => engine.copies() ?? []);

@@ -26,7 +26,6 @@ import type { Account } from "./trace/decisions.ts";
 import { Fates } from "./trace/fates.ts";
 import { Ledger } from "./trace/ledger.ts";
 import { Reuse } from "./trace/reuse.ts";
-import { Canary } from "./vaults/canary.ts";
 import { Flushes } from "./vaults/flushes.ts";
 import { openPools } from "./vaults/pools.ts";
 import type { Pools, VaultClients } from "./vaults/pools.ts";
@@ -100,7 +99,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     await pool.close();
     throw error;
   }
-  const idle = startIdleWork(options, common, { pool, stores, saver, server });
+  const reoffer = startReoffer(options, common, { pool, stores, saver, server });
   seats.follow((client, seat) => {
     const { name } = client;
     const store = openStore(options, common, client, seat);
@@ -112,7 +111,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   });
   let closing: Promise<void> | null = null;
   const close = async (): Promise<void> => {
-    idle.close();
+    reoffer.close();
     await server.close();
     await saver.drain();
     await flushes.close();
@@ -166,8 +165,8 @@ interface Common {
 
 type Stores = Readonly<Record<RecordClass, StoreQueue[]>>;
 
-/** What goes on while nothing else does: canaries, and offering again. */
-function startIdleWork(
+/** While nothing else goes on. */
+function startReoffer(
   { config, counters, logger }: SidecarOptions,
   common: Common,
   {
@@ -176,16 +175,8 @@ function startIdleWork(
     saver,
     server,
   }: { pool: EncodePool; stores: Stores; saver: Saver; server: ShimServer },
-): { close(): void } {
-  const canary = new Canary({
-    intervalMs: config.sidecar.canaryS * 1000,
-    vaults: common.seats.clients,
-    isIdle: () => common.way.isFree && saver.queuedBlocks === 0,
-    onQuarantine: (recordClass) => server.forget(recordClass),
-    counters,
-    logger,
-  });
-  const reoffer = new Reoffer({
+): Reoffer {
+  return new Reoffer({
     vaults: common.seats.clients,
     isMember: (client) => common.seats.isMember(client),
     stores,
@@ -196,12 +187,6 @@ function startIdleWork(
     counters,
     logger,
   });
-  return {
-    close(): void {
-      canary.close();
-      reoffer.close();
-    },
-  };
 }
 
 function openStores(options: SidecarOptions, common: Common): Stores {

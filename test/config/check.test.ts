@@ -99,7 +99,6 @@ test("an empty file means the defaults, each key of the schema among them", () =
       arenaBytes: null,
       arenaDir: null,
       autostart: true,
-      canaryS: 60,
       idleExitS: 600,
     },
     restore: { waitMs: 5000, stallMs: 400, when: "faster" },

@@ -87,11 +87,6 @@ export const REPLAYS: readonly Replay[] = [
     ],
   },
   {
-    commit: "bf0f445",
-    bug: "a canary whose vault says nothing came round no more",
-    test: ["test/sidecar/sidecar.silence.test.ts", "a canary whose vault says nothing"],
-  },
-  {
     commit: "5687182",
     bug: "a name that begins with 127. passed for the loopback",
     test: ["test/hosts.test.ts", "a name that looks like a loopback address is none"],

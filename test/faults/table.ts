@@ -67,7 +67,6 @@ export const FAULTS: readonly FaultRow[] = [
       ROWS,
       "test/faults/reads.test.ts",
       "test/sidecar/restore/restore.faults.test.ts",
-      "test/sidecar/vaults/canary.test.ts",
       `${RUST}disk_damage.rs`,
       `${RUST}flips.rs`,
       `${RUST}lanes/frames.rs`,

@@ -7,26 +7,16 @@ import { askOnce } from "../../src/client/ask.ts";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
 import type * as Limits from "../../src/limits.ts";
-import { newSidecarCounters } from "../../src/metrics.ts";
-import { Canary } from "../../src/sidecar/vaults/canary.ts";
 import { RightOfWay } from "../../src/sidecar/vaults/right-of-way.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { openReoffer, roomy } from "../support/copies.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
-import { lanePeer, onlyLookups, Pages, statusOf } from "../support/lanes.ts";
+import { lanePeer, onlyLookups, Pages } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
 import { openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
-import {
-  closeAfterTest,
-  logger,
-  MIB,
-  openClient,
-  openVault,
-  SOON_MS,
-  until,
-} from "../support/vaults.ts";
+import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 vi.mock("../../src/limits-again.ts", async (load) => ({
   ...(await load<object>()),
@@ -35,7 +25,6 @@ vi.mock("../../src/limits-again.ts", async (load) => ({
 vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
-  CANARY_CALL_MS: 300,
   CALL_TIMEOUT_MS: 1_000,
   WATCH_TIMEOUT_MS: 300,
   FLUSH_LEAVE_MS: 300,
@@ -195,25 +184,6 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
   engine.close();
   await until(() => sidecar.status().engines.length === 0, "the engine to have left");
   await sidecar.close();
-});
-
-test("a canary whose vault says nothing, and one whose vault takes nothing, come round again", async () => {
-  const gone = lanePeer((socket, data) => void socket.write(statusOf(data)));
-  for (const lanes of [lanePeer(never), gone]) {
-    let turns = 0;
-    const isIdle = (): boolean => {
-      turns += 1;
-      return true;
-    };
-    const vaults = { kv: [openClient(await openFakeVault(SILENT, lanes))], ssm: [] };
-    const counters = newSidecarCounters();
-    closeAfterTest(
-      new Canary({ intervalMs: 20, vaults, isIdle, onQuarantine: never, counters, logger }),
-    );
-    await until(() => turns >= 3, "the third turn");
-    expect(counters.get("canary_wrong")).toBe(0);
-    expect(counters.get("canary_missing") > 0).toBe(lanes === gone);
-  }
 });
 
 test("copies are looked at again where a vault does not say whether it holds them, what room it has, or that it took them", async () => {

@@ -1,7 +1,7 @@
 // Owns peers for lane tests: a page set in an arena to store and land, lanes by hand, and a vault whose lanes pass a relay.
 import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
-import { ItemStatus, packKeys } from "../../src/block.ts";
+import { packKeys } from "../../src/block.ts";
 import type { LandingPlan } from "../../src/client/lanes.ts";
 import type { StoreItem } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
@@ -111,13 +111,6 @@ function frame(kind: number, request = 0, body: Buffer = Buffer.alloc(0), code =
 }
 
 const LOOKUP = 3;
-const FETCH = 5;
-
-/** What a vault says to a fetch of one record that it does not hold; nothing to anything else. */
-export function statusOf(data: Buffer): Buffer {
-  if (data[5] !== FETCH) return Buffer.alloc(0);
-  return frame(7, data.readUInt32LE(8), Buffer.alloc(0), ItemStatus.MISSING);
-}
 
 /** For `lanePeer`: a vault that answers look-ups with the same bits for all, and takes everything else without a word. */
 export function onlyLookups(bits: number): (socket: Socket, data: Buffer) => void {

@@ -32,7 +32,6 @@ interface TestExports {
   ) => RecordHeader;
   storePut: (id: number, namespace: Uint8Array, packed: Uint8Array, record: Uint8Array) => number;
   storeTouch: (id: number, namespace: Uint8Array, packed: Uint8Array) => void;
-  forgeRecord: (id: number, namespace: Uint8Array, packed: Uint8Array) => void;
   parseRecordHeader: (bytes: Uint8Array) => RecordHeader;
   verifyRecord: (bytes: Uint8Array) => RecordHeader;
   crc32c: (bytes: Uint8Array) => number;
@@ -85,7 +84,6 @@ export const outboxView: TestExports["outboxView"] = coded("outboxView");
 export const landRecord: TestExports["landRecord"] = coded("landRecord");
 export const storePut: TestExports["storePut"] = coded("storePut");
 export const storeTouch: TestExports["storeTouch"] = coded("storeTouch");
-export const forgeRecord: TestExports["forgeRecord"] = coded("forgeRecord");
 export const parseRecordHeader: TestExports["parseRecordHeader"] = coded("parseRecordHeader");
 export const verifyRecord: TestExports["verifyRecord"] = coded("verifyRecord");
 export const crc32c: TestExports["crc32c"] = coded("crc32c");

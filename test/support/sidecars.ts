@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { RecordClass } from "../../src/block.ts";
 import type { Vault } from "../../src/client/vault.ts";
 import type { Config, KvCodec } from "../../src/config/config.ts";
-import { CANARY_INTERVAL_MS, LANES_DEFAULT } from "../../src/limits.ts";
+import { LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
@@ -13,7 +13,7 @@ import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
 import type { VaultClients } from "../../src/sidecar/vaults/pools.ts";
 import type { MemberSource } from "../../src/sidecar/vaults/seats.ts";
-import { corruptRecord, forgeRecord } from "./native.ts";
+import { corruptRecord } from "./native.ts";
 import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
 
@@ -91,7 +91,6 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       arenaDir: options.arenaDir ?? null,
       autostart: false,
       idleExitS: 600,
-      canaryS: CANARY_INTERVAL_MS / 1000,
       lanes: LANES_DEFAULT,
       recordKeys: null,
       metricsListen: null,
@@ -163,11 +162,6 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
 /** Flips a byte of a record in whichever vault of this process holds it. Throws when none does. */
 export function corruptStored(namespace: Buffer, key: Buffer, offset: number): void {
   inSomeStore((store) => corruptRecord(store, namespace, key, offset));
-}
-
-/** Gives a record other bytes, with checksums that hold, in whichever vault of this process holds it. */
-export function forgeStored(namespace: Buffer, key: Buffer): void {
-  inSomeStore((store) => forgeRecord(store, namespace, key));
 }
 
 function inSomeStore(work: (store: number) => void): void {

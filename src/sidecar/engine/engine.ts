@@ -232,11 +232,6 @@ export class Engine {
     for (const connection of this.#connections) connection.close();
   }
 
-  /** As the shelf's `dropIdle`. */
-  forget(recordClass: RecordClass): void {
-    this.#stage?.shelf.dropIdle(recordClass);
-  }
-
   /** Gives nothing of a class that `takes` names out of the arena any more; what that was. */
   flush(
     recordClass: RecordClass,

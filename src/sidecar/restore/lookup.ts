@@ -258,7 +258,6 @@ function troubleOf(
   silent: ReadonlySet<LookupGate>,
 ): MissReason | null {
   if (gate === undefined) return "no_vault";
-  if (gate.state === "quarantined") return "vault_quarantined";
   if (gate.state === "refused") return "vault_refused";
   return silent.has(gate) || gate.state === "down" ? "vault_down" : null;
 }

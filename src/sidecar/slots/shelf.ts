@@ -138,14 +138,6 @@ export class Shelf {
     return count;
   }
 
-  /** Gives the slots of idle blocks of a class back: what lies in them is not to be used again. */
-  dropIdle(recordClass: RecordClass): void {
-    for (const block of this.#idle.values()) {
-      if (block.recordClass === recordClass) this.#dropIdle(block);
-    }
-    this.#options.onRoom();
-  }
-
   /** Blocks of a class and namespace that lie here, to be given out. */
   *copies(recordClass: RecordClass, namespace: Buffer): Generator<Block> {
     for (const block of this.#blocks.values()) {

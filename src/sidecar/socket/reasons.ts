@@ -29,7 +29,6 @@ const MISS_TEXTS = {
   state_not_handed_over:
     "the attention blocks are held, and the engine handed over no recurrent state at that place",
   vault_down: "the vault did not answer",
-  vault_quarantined: "the vault is quarantined, because it gave back other bytes than it was given",
   vault_refused:
     "the vault is not spoken to, because that would be in the clear or without its credentials",
   no_vault: "no vault for blocks of that class is configured",

@@ -140,11 +140,6 @@ const CAUSES: Record<string, () => Promise<Account>> = {
     );
     return await asked(await openSidecar({ vaults: { kv, ssm: null } }));
   },
-  async vault_quarantined() {
-    const { sidecar, kv } = await withVault();
-    kv.quarantine("it lies");
-    return await asked(sidecar);
-  },
   async vault_refused() {
     const refusal = new TierkvError("CREDENTIALS", { path: "x", reason: "gone", fix: "join" });
     const at = { address: "127.0.0.1:1", name: "kv", logger, lanes: 0 } as const;

@@ -1,11 +1,11 @@
 // Owns records that hold no model's blocks: random bytes under random names, to put a vault to the test with.
-import { Arena, SIDECAR_OWNER } from "../../arena/arena.ts";
-import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../../block.ts";
-import type { RecordClass } from "../../block.ts";
-import type { StoreItem } from "../../client/vault-client.ts";
-import type { Vault } from "../../client/vault.ts";
-import { OutboxRecord } from "../../codec/record.ts";
-import { ARENA_POLL_MS } from "../../limits.ts";
+import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
+import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../block.ts";
+import type { RecordClass } from "../block.ts";
+import type { StoreItem } from "../client/vault-client.ts";
+import type { Vault } from "../client/vault.ts";
+import { OutboxRecord } from "../codec/record.ts";
+import { ARENA_POLL_MS } from "../limits.ts";
 import {
   dropGeometry,
   geometryInfo,
@@ -13,8 +13,8 @@ import {
   registerGeometry,
   slotHolds,
   writeRecord,
-} from "../../native.ts";
-import { randomToken, sleep } from "../../time.ts";
+} from "../native.ts";
+import { randomToken, sleep } from "../time.ts";
 
 /** An opaque page. */
 const SHAPE = { group: 0, layout: 1, dtype: 0, tokens: 1, layers: 1, heads: 0, dimK: 0, dimV: 0 };
