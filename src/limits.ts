@@ -321,9 +321,8 @@ export const DEMO_KILL_MS = 5_000;
 export const DEMO_MODEL_MAKE_MS = 120_000;
 export const DEMO_REQUEST_TIMEOUT_MS = 300_000;
 export const DEMO_CONTROL_TIMEOUT_MS = 10_000;
-/** Saves are fire and forget: the vault is given this long in all, and this long without a new block. */
+/** Saves are fire and forget: the vault is given this long. */
 export const DEMO_SAVE_WAIT_MS = 120_000;
-export const DEMO_SAVE_QUIET_MS = 10_000;
 export const DEMO_VAULT_BYTES: number = 1 * GIB;
 export const DEMO_ARENA_BYTES: number = 1 * GIB;
 export const DEMO_MODEL_LEN_MAX = 16_384;

@@ -4,12 +4,8 @@ import { nowMs } from "../time.ts";
 import { MODEL_NAME } from "./engine.ts";
 import { showSeconds } from "./format.ts";
 import { Progress } from "./progress.ts";
-import { findProblems } from "./proof.ts";
-import { readAloud } from "./readable.ts";
-import { readingLines, readingProblems } from "./reading.ts";
-import type { Reading } from "./reading.ts";
-import { resultLines, resultObject } from "./report.ts";
-import { perform } from "./scenario.ts";
+import { problemsIn, resultLines, resultObject } from "./report.ts";
+import { perform, readAloud } from "./scenario.ts";
 import type { Outcome } from "./scenario.ts";
 import { Stage, TIERKV } from "./stage.ts";
 import { Workspace } from "./workspace.ts";
@@ -31,14 +27,7 @@ const EXIT_INTERRUPTED = 130;
 export async function runDemo(options: DemoOptions): Promise<number> {
   const progress = new Progress(process.stderr);
   const interrupt = new AbortController();
-  const workspace = await Workspace.create();
-  let stage: Stage;
-  try {
-    stage = new Stage(workspace, interrupt.signal);
-  } catch (error) {
-    workspace.remove();
-    throw error;
-  }
+  const stage = new Stage(await Workspace.create(), interrupt.signal);
   const unguard = guard(stage, interrupt, progress);
   try {
     return await play(stage, progress, interrupt.signal, options);
@@ -51,29 +40,41 @@ async function play(
   stage: Stage,
   progress: Progress,
   signal: AbortSignal,
-  options: DemoOptions,
+  { keep, json, quick }: DemoOptions,
 ): Promise<number> {
   const startedMs = nowMs();
-  const { cores, dtype } = stage.machine;
-  progress.line(`tierKV demo on ${cores.length} cores, ${dtype}; logs in ${stage.workspace.logs}`);
+  const facts = { cores: stage.machine.cores.length, dtype: stage.machine.dtype };
+  const { logs } = stage.workspace;
+  const say = (line: string): boolean => process.stdout.write(`${line}\n`);
+  progress.line(`tierKV demo on ${facts.cores} cores, ${facts.dtype}; logs in ${logs}`);
   try {
-    const scene = { stage, progress, signal, isQuick: options.quick };
+    const scene = { stage, progress, signal, isQuick: quick };
     await progress.step("start a kv vault and an ssm vault", () => stage.startVaults());
     const readings = await readAloud(scene);
     const outcome = await perform(scene);
-    const isProven = showResult(outcome, readings, { cores: cores.length, dtype }, options);
-    progress.line(
-      `${isProven ? "demo passed" : "demo FAILED"} in ${showSeconds(nowMs() - startedMs)}`,
-    );
-    if (options.keep) showWhatToTry(stage, progress, outcome);
-    else await clear(stage, progress, isProven);
+    const result = { ...outcome, readings };
+    const problems = problemsIn(result);
+    const isProven = problems.length === 0;
+    if (json) say(JSON.stringify(resultObject(result, facts)));
+    else say(["", ...resultLines(result), "", ...problems.map(notProven)].join("\n"));
+    const took = showSeconds(nowMs() - startedMs);
+    progress.line(`${isProven ? "demo passed" : "demo FAILED"} in ${took}`);
+    if (keep) showWhatToTry(stage, progress, outcome);
+    else await clear(stage, progress, !isProven);
     return isProven ? EXIT_OK : EXIT_FAILED;
   } catch (error) {
-    if (!signal.aborted) showFailure(stage, progress, error, options);
-    await clear(stage, progress, signal.aborted);
+    const { code, message } = toTierkvError(error);
+    if (!signal.aborted) {
+      for (const line of stage.logTails()) progress.line(`  ${line}`);
+      if (json) say(JSON.stringify({ ok: false, error: { code, message } }));
+      progress.line(`demo FAILED: ${message} (${code})`);
+    }
+    await clear(stage, progress, !signal.aborted);
     return signal.aborted ? EXIT_INTERRUPTED : EXIT_FAILED;
   }
 }
+
+const notProven = (problem: string): string => `NOT PROVEN: ${problem}`;
 
 /** First signal: the demo stops and cleans up. Second, or any other exit: everything is killed at once. */
 function guard(stage: Stage, interrupt: AbortController, progress: Progress): () => void {
@@ -92,59 +93,24 @@ function guard(stage: Stage, interrupt: AbortController, progress: Progress): ()
   };
 }
 
-/** Says what was measured; true when it proves the restores. */
-function showResult(
-  { trials }: Outcome,
-  readings: readonly Reading[],
-  facts: object,
-  { json }: DemoOptions,
-): boolean {
-  const problems = [...findProblems(trials), ...readingProblems(readings)];
-  const lines = json
-    ? [JSON.stringify(resultObject(trials, readings, facts))]
-    : [
-        "",
-        ...resultLines(trials),
-        ...readingLines(readings),
-        "",
-        ...problems.map((problem) => `NOT PROVEN: ${problem}`),
-      ];
-  for (const line of lines) process.stdout.write(`${line}\n`);
-  return problems.length === 0;
-}
-
-function showFailure(
-  stage: Stage,
-  progress: Progress,
-  error: unknown,
-  { json }: DemoOptions,
-): void {
-  for (const line of stage.logTails()) progress.line(`  ${line}`);
-  const { code, message } = toTierkvError(error);
-  if (json) process.stdout.write(`${JSON.stringify({ ok: false, error: { code, message } })}\n`);
-  progress.line(`demo FAILED: ${message} (${code})`);
-}
-
-/** Stops everything and looks whether it is gone. After a failure the logs stay. */
-async function clear(stage: Stage, progress: Progress, removeLogs: boolean): Promise<void> {
+/** Stops everything and looks whether it is gone. */
+async function clear(stage: Stage, progress: Progress, areLogsKept: boolean): Promise<void> {
   await progress.step("clean up", () => stage.stopAll());
   const { workspace } = stage;
-  if (removeLogs) workspace.remove();
-  else workspace.removeBulk();
-  const left = [
-    ...stage.leftovers(),
-    ...(removeLogs && workspace.isThere() ? [workspace.dir] : []),
-  ];
+  workspace.remove(areLogsKept);
+  const left = stage.running().map(({ name, pid }) => `${name} (process group ${pid ?? 0})`);
+  if (!areLogsKept && workspace.isThere()) left.push(workspace.dir);
   if (left.length > 0) return progress.line(`left behind: ${left.join(", ")}`);
-  const kept = removeLogs ? "" : `; the logs stay in ${workspace.logs}`;
+  const kept = areLogsKept ? `; the logs stay in ${workspace.logs}` : "";
   progress.line(`nothing is left behind: no process, no socket, no model${kept}`);
 }
 
 function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Outcome): void {
-  const { dir, logs } = stage.workspace;
-  const config = stage.workspace.config();
+  const { workspace } = stage;
+  const config = workspace.config();
   const body = { model: MODEL_NAME, prompt, max_tokens: 1, temperature: 0 };
-  const request = stage.writeRequest(body);
+  const request = workspace.write("request.json", JSON.stringify(body));
+  const groups = stage.running().map(({ pid }) => `-${pid ?? 0}`);
   const lines = [
     "",
     "Everything is left running. Try:",
@@ -155,9 +121,9 @@ function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Out
     `  curl -s ${engine.url}/v1/completions -H 'content-type: application/json' -d @${request} -o /dev/null -w '%{time_total} s\\n'`,
     "  # drop what the vaults hold, empty the cache again, and the same request is computed",
     `  node ${TIERKV} flush --yes --config ${config}`,
-    `  tail -f ${logs}/*.log`,
+    `  tail -f ${workspace.logs}/*.log`,
     "Stop it:",
-    `  kill -TERM -- ${stage.groups().join(" ")} && sleep 5 && rm -r ${dir}`,
+    `  kill -TERM -- ${groups.join(" ")} && sleep 5 && rm -r ${workspace.dir}`,
   ];
   for (const line of lines) progress.line(line);
 }

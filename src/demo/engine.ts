@@ -3,13 +3,12 @@ import { TierkvError } from "../errors.ts";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_START_MS,
-  DEMO_POLL_MS,
   DEMO_REQUEST_TIMEOUT_MS,
 } from "../limits.ts";
-import { nowMs, sleep } from "../time.ts";
+import { nowMs } from "../time.ts";
 import type { Machine } from "./machine.ts";
-import { Process } from "./processes.ts";
-import { SseParser } from "./sse.ts";
+import { failed, waitUntil } from "./processes.ts";
+import type { Process } from "./processes.ts";
 import type { Workspace } from "./workspace.ts";
 
 export const MODEL_NAME = "demo";
@@ -49,34 +48,19 @@ export class Engine {
   readonly url: string;
   readonly #signal: AbortSignal;
 
-  private constructor(process: Process, url: string, signal: AbortSignal) {
+  constructor(process: Process, url: string, signal: AbortSignal) {
     this.process = process;
     this.url = url;
     this.#signal = signal;
   }
 
-  /** Starts the server; it answers once `ready` returned. Throws nothing but what starting a process can. */
-  static start(
-    python: string,
-    name: string,
-    workspace: Workspace,
-    machine: Machine,
-    signal: AbortSignal,
-    model: EngineModel,
-  ): Engine {
-    const server = new Process({
-      name,
-      command: python,
-      args: serverArguments(workspace, machine, model),
-      env: serverEnvironment(workspace, machine),
-      cwd: workspace.dir,
-      logPath: workspace.log(name),
-    });
-    return new Engine(server, `http://127.0.0.1:${workspace.port}`, signal);
-  }
-
   ready(): Promise<void> {
-    return this.process.ready(() => this.#isHealthy(), DEMO_ENGINE_START_MS, this.#signal);
+    const isHealthy = (): Promise<boolean> =>
+      this.#fetch("/health", DEMO_CONTROL_TIMEOUT_MS).then(
+        () => true,
+        () => false,
+      );
+    return this.process.ready(isHealthy, DEMO_ENGINE_START_MS, this.#signal);
   }
 
   /** Streams a completion of exactly `maxTokens` greedy tokens. */
@@ -94,72 +78,64 @@ export class Engine {
     const startedMs = nowMs();
     const response = await this.#post("/v1/completions", DEMO_REQUEST_TIMEOUT_MS, body);
     const answer: Answer = { ttftMs: 0, tokenIds: [], text: "", promptTokens: 0 };
-    for await (const event of events(response)) take(answer, event, startedMs);
+    for await (const { choices, usage, error } of events(response)) {
+      if (error !== undefined) throw failed(`the engine says: ${error.message}`);
+      for (const { text, token_ids: ids } of choices) {
+        answer.text += text ?? "";
+        if (answer.tokenIds.length === 0) answer.ttftMs = nowMs() - startedMs;
+        answer.tokenIds.push(...(ids ?? []));
+      }
+      answer.promptTokens = usage?.prompt_tokens ?? answer.promptTokens;
+    }
     if (answer.tokenIds.length === maxTokens) return answer;
-    const reason = `the engine sent ${answer.tokenIds.length} of ${maxTokens} tokens`;
-    throw new TierkvError("DEMO_FAILED", { reason });
+    throw failed(`the engine sent ${answer.tokenIds.length} of ${maxTokens} tokens`);
   }
 
   /** Empties the engine's own cache; it refuses while blocks are in use, so it is asked until it has. */
   async emptyCache(): Promise<void> {
-    const startedMs = nowMs();
-    for (;;) {
+    const isEmptied = async (): Promise<boolean> => {
       const response = await this.#post("/reset_prefix_cache", DEMO_CONTROL_TIMEOUT_MS);
-      const { success } = (await response.json()) as { success?: boolean };
-      if (success === true) return;
-      if (nowMs() - startedMs > DEMO_CONTROL_TIMEOUT_MS) {
-        const reason = "the engine did not empty its cache: some of its blocks stay in use";
-        throw new TierkvError("DEMO_FAILED", { reason });
-      }
-      await sleep(DEMO_POLL_MS, this.#signal);
-    }
+      return ((await response.json()) as { success?: boolean }).success === true;
+    };
+    const reason = "the engine did not empty its cache: some of its blocks stay in use";
+    await waitUntil(isEmptied, DEMO_CONTROL_TIMEOUT_MS, reason, this.#signal);
   }
 
   async cacheHits(): Promise<CacheHits> {
-    const response = await this.#fetch("/metrics", DEMO_CONTROL_TIMEOUT_MS);
-    const text = await response.text();
+    const text = await (await this.#fetch("/metrics", DEMO_CONTROL_TIMEOUT_MS)).text();
     return {
       own: sumOfMetric(text, "vllm:prefix_cache_hits_total"),
       restored: sumOfMetric(text, "vllm:external_prefix_cache_hits_total"),
     };
   }
 
-  async #isHealthy(): Promise<boolean> {
-    try {
-      return (await this.#fetch("/health", DEMO_CONTROL_TIMEOUT_MS)).ok;
-    } catch {
-      return false;
-    }
-  }
-
-  async #post(path: string, timeoutMs: number, body?: object): Promise<Response> {
+  #post(path: string, timeoutMs: number, body: object = {}): Promise<Response> {
     const headers = { "content-type": "application/json" };
-    const content = body === undefined ? {} : { headers, body: JSON.stringify(body) };
-    const response = await this.#fetch(path, timeoutMs, { method: "POST", ...content });
-    if (response.ok) return response;
-    const said = (await response.text()).slice(0, 200);
-    throw new TierkvError("DEMO_FAILED", {
-      reason: `the engine answered ${path} with ${response.status}: ${said}`,
-    });
+    return this.#fetch(path, timeoutMs, { method: "POST", headers, body: JSON.stringify(body) });
   }
 
   async #fetch(path: string, timeoutMs: number, init: RequestInit = {}): Promise<Response> {
     const signal = AbortSignal.any([this.#signal, AbortSignal.timeout(timeoutMs)]);
-    try {
-      return await fetch(this.url + path, { ...init, signal });
-    } catch (error) {
+    const asked = fetch(this.url + path, { ...init, signal });
+    const response = await asked.catch((error: unknown) => {
       throw broken(`${path} is not answered`, error);
-    }
+    });
+    if (response.ok) return response;
+    const said = (await response.text()).slice(0, 200);
+    throw failed(`the engine answered ${path} with ${response.status}: ${said}`);
   }
 }
 
+/** What an OpenAI-style stream says: each event is one line. */
 async function* events(response: Response): AsyncGenerator<Completion> {
-  const parser = new SseParser();
   const decoder = new TextDecoder();
+  let rest = "";
   try {
     for await (const bytes of response.body ?? []) {
-      for (const event of parser.push(decoder.decode(bytes as Uint8Array, { stream: true }))) {
-        if (event !== "[DONE]") yield JSON.parse(event) as Completion;
+      const lines = (rest + decoder.decode(bytes as Uint8Array, { stream: true })).split("\n");
+      rest = lines.pop() ?? "";
+      for (const line of lines.filter((text) => text.startsWith("data: {"))) {
+        yield JSON.parse(line.slice("data: ".length)) as Completion;
       }
     }
   } catch (error) {
@@ -169,34 +145,23 @@ async function* events(response: Response): AsyncGenerator<Completion> {
 
 /** fetch hides why it failed in the cause of its error. */
 function broken(what: string, error: unknown): TierkvError {
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const cause = error instanceof Error ? (error.cause ?? error) : error;
   const reason = `the engine: ${what}: ${cause instanceof Error ? cause.message : String(cause)}`;
   return new TierkvError("DEMO_FAILED", { reason }, { cause: error });
 }
 
-function take(answer: Answer, event: Completion, startedMs: number): void {
-  if (event.error !== undefined) {
-    throw new TierkvError("DEMO_FAILED", { reason: `the engine says: ${event.error.message}` });
-  }
-  for (const { text, token_ids: ids } of event.choices) {
-    answer.text += text ?? "";
-    if (ids === undefined || ids === null || ids.length === 0) continue;
-    if (answer.tokenIds.length === 0) answer.ttftMs = nowMs() - startedMs;
-    answer.tokenIds.push(...ids);
-  }
-  answer.promptTokens = event.usage?.prompt_tokens ?? answer.promptTokens;
-}
-
 /** The sum over all labels of one counter in the Prometheus text format. */
 export function sumOfMetric(text: string, name: string): number {
-  const samples = text
-    .split("\n")
-    .filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));
+  const samples = text.split("\n").filter((line) => /^[^{ ]*/.exec(line)?.[0] === name);
   return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" ") + 1)), 0);
 }
 
 /** The connector is named as in the README: nothing here is the demo's own but size and place. */
-function serverArguments(workspace: Workspace, machine: Machine, model: EngineModel): string[] {
+export function engineArguments(
+  workspace: Workspace,
+  { dtype }: Machine,
+  model: EngineModel,
+): string[] {
   const connector = {
     kv_connector: "TierKVConnector",
     kv_connector_module_path: "tierkv.connectors.vllm.connector",
@@ -207,7 +172,7 @@ function serverArguments(workspace: Workspace, machine: Machine, model: EngineMo
     ["-m", "vllm.entrypoints.openai.api_server"],
     ["--model", model.path, "--served-model-name", MODEL_NAME],
     ["--host", "127.0.0.1", "--port", String(workspace.port)],
-    ["--dtype", machine.dtype, "--max-model-len", String(model.lengthMax)],
+    ["--dtype", dtype, "--max-model-len", String(model.lengthMax)],
     ["--max-num-seqs", "4", "--block-size", String(BLOCK_TOKENS), "--enforce-eager"],
     ["--enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"],
     ["--kv-transfer-config", JSON.stringify(connector)],
@@ -215,13 +180,13 @@ function serverArguments(workspace: Workspace, machine: Machine, model: EngineMo
   return groups.flat();
 }
 
-function serverEnvironment(workspace: Workspace, machine: Machine): NodeJS.ProcessEnv {
+export function engineEnvironment(workspace: Workspace, { cores }: Machine): NodeJS.ProcessEnv {
   return {
     ...process.env,
     // Its own cache can be emptied over HTTP only with this.
     VLLM_SERVER_DEV_MODE: "1",
     // Setting a connector changes how vLLM chooses threads; said outright, every run computes alike.
-    VLLM_CPU_OMP_THREADS_BIND: machine.cores.join(","),
+    VLLM_CPU_OMP_THREADS_BIND: cores.join(","),
     VLLM_CPU_KVCACHE_SPACE: String(KV_CACHE_GIB),
     // Block hashes start from it: without it, another engine process would look for other keys.
     PYTHONHASHSEED: "0",

@@ -15,7 +15,7 @@ export function showSeconds(ms: number): string {
 
 /** Whole numbers with a comma every three digits: 9,984. */
 export function showCount(count: number): string {
-  return String(Math.round(count)).replace(/\B(?=(\d{3})+$)/g, ",");
+  return Math.round(count).toLocaleString("en-US");
 }
 
 /** How many times faster than `baseMs`: 61x, 1.0x. */
@@ -25,20 +25,15 @@ export function showRatio(baseMs: number, ms: number): string {
 }
 
 /** Columns as wide as their widest cell; the first is left-aligned, the others right-aligned, a rule below the head. */
-export function table(rows: readonly (readonly string[])[]): string[] {
-  const [head = []] = rows;
-  const widths = head.map((_cell, column) =>
-    Math.max(...rows.map((row) => (row[column] ?? "").length)),
+export function table([head = [], ...rows]: readonly (readonly string[])[]): string[] {
+  const widths = head.map((name, at) =>
+    Math.max(name.length, ...rows.map((row) => row[at]?.length ?? 0)),
   );
-  const lines = rows.map((row) =>
+  const rule = widths.map((width) => "-".repeat(width));
+  return [head, rule, ...rows].map((row) =>
     widths
-      .map((width, column) => {
-        const cell = row[column] ?? "";
-        return column === 0 ? cell.padEnd(width) : cell.padStart(width);
-      })
+      .map((width, at) => (at === 0 ? row[at]?.padEnd(width) : row[at]?.padStart(width)))
       .join("   ")
       .trimEnd(),
   );
-  const rule = widths.map((width) => "-".repeat(width)).join("   ");
-  return [...lines.slice(0, 1), rule, ...lines.slice(1)];
 }

@@ -1,6 +1,6 @@
 // Owns the processes the demo starts: each in its own group with its own log, and gone when it is stopped.
 import { spawn } from "node:child_process";
-import { closeSync, existsSync, openSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { closeSync, existsSync, openSync, readdirSync, readFileSync } from "node:fs";
 import { TierkvError } from "../errors.ts";
 import { DEMO_KILL_MS, DEMO_LOG_TAIL_LINES, DEMO_POLL_MS } from "../limits.ts";
 import { nowMs, sleep } from "../time.ts";
@@ -10,9 +10,26 @@ export interface ProcessSpec {
   command: string;
   args: readonly string[];
   env: NodeJS.ProcessEnv;
-  /** Also how a process that left its group is found again. */
   cwd: string;
   logPath: string;
+}
+
+export function failed(reason: string): TierkvError {
+  return new TierkvError("DEMO_FAILED", { reason });
+}
+
+/** Asks until the answer is true; `failed` with `reason` when the time is over. */
+export async function waitUntil(
+  isSo: () => boolean | Promise<boolean>,
+  timeoutMs: number,
+  reason: string,
+  signal?: AbortSignal,
+): Promise<void> {
+  const startedMs = nowMs();
+  while (!(await isSo())) {
+    if (nowMs() - startedMs > timeoutMs) throw failed(reason);
+    await sleep(DEMO_POLL_MS, signal);
+  }
 }
 
 /** A started process: the leader of a group of its own, which outlives us unless it is stopped. */
@@ -22,26 +39,18 @@ export class Process {
   readonly pid: number | null;
   /** How it ended, in words; null while it runs. */
   #ended: string | null = null;
-  #isSuccess = false;
 
   constructor({ name, command, args, env, cwd, logPath }: ProcessSpec) {
     this.name = name;
     this.logPath = logPath;
+    // The log is a file and no pipe: the process must not depend on us being there.
     const log = openSync(logPath, "a", 0o600);
-    try {
-      // The log is a file and no pipe: the process must not depend on us being there.
-      const stdio = ["ignore", log, log] as const;
-      const child = spawn(command, args, { detached: true, stdio: [...stdio], env, cwd });
-      child.once("error", (error) => (this.#ended ??= error.message));
-      child.once("exit", (code, signal) => {
-        this.#isSuccess = code === 0;
-        this.#ended ??= signal === null ? `exit code ${code ?? 0}` : `signal ${signal}`;
-      });
-      child.unref();
-      this.pid = child.pid ?? null;
-    } finally {
-      closeSync(log);
-    }
+    const child = spawn(command, args, { detached: true, stdio: ["ignore", log, log], env, cwd });
+    closeSync(log);
+    child.once("error", (error) => (this.#ended ??= error.message));
+    child.once("exit", (code, signal) => (this.#ended ??= signal ?? `exit code ${code ?? 0}`));
+    child.unref();
+    this.pid = child.pid ?? null;
   }
 
   /** Waits until `isReady`; throws when the process ends first or the time is over. */
@@ -50,21 +59,17 @@ export class Process {
     timeoutMs: number,
     signal: AbortSignal,
   ): Promise<void> {
-    const startedMs = nowMs();
-    while (!(await isReady())) {
-      if (this.#ended !== null) throw this.#failed(`ended while starting (${this.#ended})`);
-      if (nowMs() - startedMs > timeoutMs) throw this.#failed(`not ready after ${timeoutMs} ms`);
-      await sleep(DEMO_POLL_MS, signal);
-    }
+    const check = async (): Promise<boolean> => {
+      if (await isReady()) return true;
+      if (this.#ended === null) return false;
+      throw failed(`the ${this.name}: ended while starting (${this.#ended})`);
+    };
+    await waitUntil(check, timeoutMs, `the ${this.name}: not ready after ${timeoutMs} ms`, signal);
   }
 
   /** Waits until the process has ended well. */
   async done(timeoutMs: number, signal: AbortSignal): Promise<void> {
-    await this.ready(() => this.#isSuccess, timeoutMs, signal);
-  }
-
-  #failed(how: string): TierkvError {
-    return new TierkvError("DEMO_FAILED", { reason: `the ${this.name}: ${how}` });
+    await this.ready(() => this.#ended === "exit code 0", timeoutMs, signal);
   }
 
   log(): string {
@@ -81,7 +86,7 @@ export class Process {
     return this.pid !== null && isGroupAlive(this.pid);
   }
 
-  /** Asks the leader to end, and after `graceMs` ends the whole group. Returns when nothing of it runs. */
+  /** Asks the leader to end, and after `graceMs` ends the whole group. */
   async stop(graceMs: number): Promise<void> {
     if (this.pid === null) return;
     trySignal(this.pid, "SIGTERM");
@@ -113,39 +118,16 @@ function trySignal(pid: number, signal: NodeJS.Signals | 0): boolean {
 function isGroupAlive(group: number): boolean {
   if (!trySignal(-group, 0)) return false;
   if (!existsSync("/proc/self/stat")) return true;
-  return processIds().some((pid) => {
+  return readdirSync("/proc").some((pid) => {
+    if (!/^\d+$/.test(pid)) return false;
     const stat = readStat(pid);
     const [state, , itsGroup] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
     return Number(itsGroup) === group && state !== "Z";
   });
 }
 
-/** Ids of the processes that work in `dir`, whatever group they are in. Empty where there is no /proc. */
-export function processesIn(dir: string): number[] {
-  return processIds().filter((pid) => {
-    const cwd = workingDir(pid);
-    return cwd === dir || cwd.startsWith(`${dir}/`) || cwd.startsWith(`${dir} (`);
-  });
-}
-
-function processIds(): number[] {
-  if (!existsSync("/proc/self/stat")) return [];
-  return readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name))
-    .map(Number);
-}
-
-/** Where a process works; a deleted directory has " (deleted)" after it. Empty when it is not ours to know. */
-function workingDir(pid: number): string {
-  try {
-    return readlinkSync(`/proc/${pid}/cwd`);
-  } catch {
-    return "";
-  }
-}
-
 /** Empty for a process that has ended. */
-function readStat(pid: number): string {
+function readStat(pid: string): string {
   try {
     return readFileSync(`/proc/${pid}/stat`, "latin1");
   } catch {

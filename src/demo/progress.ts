@@ -35,38 +35,36 @@ export class Progress {
     work: () => Promise<T>,
     { detail, result }: { detail?: () => string; result?: (value: T) => string } = {},
   ): Promise<T> {
-    const isTty = this.#screen.isTTY === true;
+    const { isTTY = false, columns = 80 } = this.#screen;
     const startedMs = nowMs();
+    const tookS = (): string => showSeconds(nowMs() - startedMs);
     const draw = (): void => {
-      const said = [showSeconds(nowMs() - startedMs), detail?.() ?? ""].filter(Boolean).join("  ");
-      if (!isTty) return this.line(`${this.#clock()}  ... ${title}: ${said}`);
+      const said = [tookS(), detail?.() ?? ""].filter(Boolean).join("  ");
+      if (!isTTY) return this.line(`${this.#clock()}  ... ${title}: ${said}`);
       const text = `${this.#clock()}  ${title} ... ${said}`;
-      this.#screen.write(ERASE_LINE + text.slice(0, (this.#screen.columns ?? 80) - 1));
+      this.#screen.write(ERASE_LINE + text.slice(0, columns - 1));
     };
-    if (isTty) draw();
+    const end = (outcome: string): void =>
+      this.line(`${isTTY ? ERASE_LINE : ""}${this.#clock()}  ${title}: ${outcome} (${tookS()})`);
+    if (isTTY) draw();
     else this.line(`${this.#clock()}  ${title}`);
-    const timer = setInterval(draw, isTty ? REDRAW_MS : DEMO_HEARTBEAT_MS);
+    const timer = setInterval(draw, isTTY ? REDRAW_MS : DEMO_HEARTBEAT_MS);
     try {
       const value = await work();
-      this.#end(title, result?.(value) ?? "done", nowMs() - startedMs);
+      end(result?.(value) ?? "done");
       return value;
     } catch (error) {
-      this.#end(title, "failed", nowMs() - startedMs);
+      end("failed");
       throw error;
     } finally {
       clearInterval(timer);
     }
   }
 
-  #end(title: string, outcome: string, tookMs: number): void {
-    if (this.#screen.isTTY === true) this.#screen.write(ERASE_LINE);
-    this.line(`${this.#clock()}  ${title}: ${outcome} (${showSeconds(tookMs)})`);
-  }
-
   /** Time since the start of the demo, as wide for the first step as for the last. */
   #clock(): string {
     const seconds = Math.floor((nowMs() - this.#startedMs) / 1000);
-    const minutes = Math.floor(seconds / 60);
-    return `[${String(minutes).padStart(2)}:${String(seconds % 60).padStart(2, "0")}]`;
+    const minutes = String(Math.floor(seconds / 60)).padStart(2);
+    return `[${minutes}:${String(seconds % 60).padStart(2, "0")}]`;
   }
 }

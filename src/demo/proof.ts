@@ -8,6 +8,7 @@ export interface Snapshot {
   engine: CacheHits;
   sidecar: Readonly<Record<string, number>>;
   vault: Readonly<Record<string, number>>;
+  vaultRecords: number;
 }
 
 export type Kind = "cold" | "own" | "restore";
@@ -66,66 +67,50 @@ export function tokensAlike({ answer }: Trial, trials: readonly Trial[]): number
 }
 
 export function hasSameTokens(trial: Trial, trials: readonly Trial[]): boolean {
-  const own = trials.find(({ kind }) => kind === "own");
-  return own !== undefined && String(own.answer.tokenIds) === String(trial.answer.tokenIds);
+  return tokensAlike(trial, trials) === trial.answer.tokenIds.length;
 }
 
 /** Everything that keeps the trials from proving the restores; empty when they prove them. */
-export function findProblems(trials: readonly Trial[]): string[] {
+export function findProblems(trials: readonly Trial[], kinds: readonly Kind[]): string[] {
   const problems = trials.flatMap((trial) =>
-    JUDGES[trial.kind](trial, trials).map((problem) => `${trial.name}: ${problem}`),
+    problemsOf(trial, trials).map((problem) => `${trial.name}: ${problem}`),
   );
-  const kinds: readonly Kind[] = ["cold", "own", "restore"];
   const missing = kinds.filter((kind) => !trials.some((trial) => trial.kind === kind));
   return [...problems, ...missing.map((kind) => `there was no ${kind} request`)];
 }
 
-type Judge = (trial: Trial, trials: readonly Trial[]) => string[];
-
-const JUDGES: Readonly<Record<Kind, Judge>> = {
-  cold: ({ moved }) =>
-    when(moved.ownTokens + moved.restoredTokens > 0, "some of its prompt was cached already"),
-  own: ({ answer, moved }) => [
-    ...when(moved.restoredTokens > 0, "the connector was asked, not the engine's own cache"),
-    ...tooFew(moved.ownTokens, answer, "came from the engine's own cache"),
-  ],
-  restore: (trial, trials) => {
-    const { answer, moved } = trial;
-    const restoredBlocks = moved.restoredTokens / BLOCK_TOKENS;
-    return [
-      ...when(moved.ownTokens > 0, `the engine's own cache still held ${moved.ownTokens} tokens`),
-      ...when(moved.localBlocks > 0, `${moved.localBlocks} blocks came from the sidecar's memory`),
-      ...tooFew(moved.restoredTokens, answer, "were restored"),
-      ...when(
-        moved.vaultBlocks < restoredBlocks,
-        `${restoredBlocks} blocks restored, but only ${moved.vaultBlocks} came from the vault`,
-      ),
-      ...when(moved.fetchedBytes === 0, "the sidecar fetched no bytes"),
-      ...when(moved.servedBytes === 0, "the vault served no bytes"),
-      ...(trial.codec === "int8" ? tooLarge(trial, trials) : otherTokens(trial, trials)),
-    ];
-  },
-};
-
-/** Exact blocks give the tokens of the engine's own. */
-const otherTokens: Judge = (trial, trials) =>
-  when(!hasSameTokens(trial, trials), "its token ids differ from those of the engine's own hit");
-
-/** INT8 may round a token differently, but must be worth it. */
-const tooLarge: Judge = ({ moved }, trials) => {
-  const exact = trials.find(({ kind, codec }) => kind === "restore" && codec === "raw");
+function problemsOf(trial: Trial, trials: readonly Trial[]): string[] {
+  const { kind, codec, answer, moved } = trial;
+  const { ownTokens, restoredTokens, vaultBlocks, localBlocks, fetchedBytes } = moved;
+  const possible = cacheableTokens(answer.promptTokens);
+  const blocks = restoredTokens / BLOCK_TOKENS;
+  const isTooFew = (tokens: number): boolean => tokens <= possible * SHARE_MIN;
+  const exact = trials.find((other) => other.kind === "restore" && other.codec === "raw");
   const exactBytes = exact?.moved.fetchedBytes ?? 0;
-  return when(
-    moved.fetchedBytes > exactBytes * INT8_BYTES_MAX,
-    `${moved.fetchedBytes} bytes came as INT8, ${exactBytes} as they are`,
-  );
-};
-
-function tooFew(tokens: number, { promptTokens }: Answer, what: string): string[] {
-  const possible = cacheableTokens(promptTokens);
-  return when(tokens <= possible * SHARE_MIN, `only ${tokens} of ${possible} tokens ${what}`);
-}
-
-function when(isProblem: boolean, problem: string): string[] {
-  return isProblem ? [problem] : [];
+  const says: Readonly<Record<Kind, readonly [boolean, string][]>> = {
+    cold: [[ownTokens + restoredTokens > 0, "some of its prompt was cached already"]],
+    own: [
+      [restoredTokens > 0, "the connector was asked, not the engine's own cache"],
+      [isTooFew(ownTokens), `only ${ownTokens} of ${possible} tokens came from its own cache`],
+    ],
+    restore: [
+      [ownTokens > 0, `the engine's own cache still held ${ownTokens} tokens`],
+      [localBlocks > 0, `${localBlocks} blocks came from the sidecar's memory`],
+      [isTooFew(restoredTokens), `only ${restoredTokens} of ${possible} tokens were restored`],
+      [
+        vaultBlocks < blocks,
+        `${blocks} blocks restored, but only ${vaultBlocks} came from the vault`,
+      ],
+      [fetchedBytes === 0, "the sidecar fetched no bytes"],
+      [moved.servedBytes === 0, "the vault served no bytes"],
+      // Exact blocks give the tokens of the engine's own; INT8 may round one differently, but must be worth it.
+      codec === "raw"
+        ? [!hasSameTokens(trial, trials), "its token ids differ from those of the engine's own hit"]
+        : [
+            fetchedBytes > exactBytes * INT8_BYTES_MAX,
+            `${fetchedBytes} bytes came as INT8, ${exactBytes} as they are`,
+          ],
+    ],
+  };
+  return says[kind].flatMap(([isProblem, problem]) => (isProblem ? [problem] : []));
 }

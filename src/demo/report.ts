@@ -1,41 +1,45 @@
-// Owns the result of the demo: the table for people, the object for machines.
+// Owns the result of the demo: the tables for people, the object for machines.
 import { showBytes, showCount, showRatio, showSeconds, table } from "./format.ts";
 import { findProblems, hasSameTokens, tokensAlike } from "./proof.ts";
 import type { Trial } from "./proof.ts";
-import { readingProblems } from "./reading.ts";
-import type { Reading } from "./reading.ts";
 
-const HEAD = [
-  "request",
-  "tokens from own cache",
-  "tokens restored",
-  "bytes moved",
-  "TTFT",
-  "vs cold",
-  "token ids",
-];
+/** Requests with a long text to a model of random weights, and those with a readable text to one that was trained. */
+export interface Result {
+  trials: readonly Trial[];
+  readings: readonly Trial[];
+}
+
+const HEAD = "request,tokens from own cache,tokens restored,bytes moved,TTFT,vs cold,token ids";
+const NAME_WIDTH = 18;
+
+export function problemsIn({ trials, readings }: Result): string[] {
+  return [
+    ...findProblems(trials, ["cold", "own", "restore"]),
+    ...findProblems(readings, ["own", "restore"]).map((problem) => `trained model, ${problem}`),
+  ];
+}
 
 /** The table, and below it what the token ids were compared with. */
-export function resultLines(trials: readonly Trial[]): string[] {
+export function resultLines({ trials, readings }: Result): string[] {
   const coldMs = coldTtftMs(trials);
-  const rows = trials.map((trial) => {
-    const { name, answer, moved } = trial;
-    return [
-      name,
-      showCount(moved.ownTokens),
-      showCount(moved.restoredTokens),
-      showBytes(moved.fetchedBytes),
-      showSeconds(answer.ttftMs),
-      showRatio(coldMs, answer.ttftMs),
-      sameTokens(trial, trials),
-    ];
-  });
+  const rows = trials.map((trial) => [
+    trial.name,
+    showCount(trial.moved.ownTokens),
+    showCount(trial.moved.restoredTokens),
+    showBytes(trial.moved.fetchedBytes),
+    showSeconds(trial.answer.ttftMs),
+    showRatio(coldMs, trial.answer.ttftMs),
+    sameTokens(trial, trials),
+  ]);
   return [
-    ...table([HEAD, ...rows]),
+    ...table([HEAD.split(","), ...rows]),
     "",
     "TTFT: time to the first token of the streamed answer. Token ids: compared with the engine's own hit, which",
     "computes the same rest of the prompt; a cold run computes it in another shape and may round differently. INT8 brings",
     "back nearly the same values; random weights decide by chance between tokens, so a trained model judges it:",
+    "",
+    `A small model that was trained (bench/fidelity) goes on with ${readings[0]?.answer.promptTokens ?? 0} tokens of Python:`,
+    ...readings.map((trial) => `  ${trial.name.padEnd(NAME_WIDTH)} ${reading(trial, readings)}`),
   ];
 }
 
@@ -45,32 +49,35 @@ function sameTokens(trial: Trial, trials: readonly Trial[]): string {
   return trial.codec === "int8" ? "see below" : "DIFFERENT";
 }
 
+/** What a person reads: the text, and how many tokens are the same. */
+function reading(trial: Trial, readings: readonly Trial[]): string {
+  const { text, tokenIds } = trial.answer;
+  if (trial.kind === "own") return JSON.stringify(text);
+  const isSame = hasSameTokens(trial, readings);
+  const alike = isSame ? "the same" : `first ${tokensAlike(trial, readings)} of`;
+  const bytes = showBytes(trial.moved.fetchedBytes);
+  return `${JSON.stringify(text)} (${alike} ${tokenIds.length} tokens, ${bytes} moved)`;
+}
+
 /** What `tierkv demo --json` prints. */
-export function resultObject(
-  trials: readonly Trial[],
-  readings: readonly Reading[],
-  facts: object,
-): object {
-  const coldMs = coldTtftMs(trials);
-  const problems = [...findProblems(trials), ...readingProblems(readings)];
-  return {
-    ok: problems.length === 0,
-    ...facts,
-    problems,
-    requests: trials.map((trial) => ({
-      name: trial.name,
-      kind: trial.kind,
-      codec: trial.codec,
-      promptTokens: trial.answer.promptTokens,
-      ttftMs: Math.round(trial.answer.ttftMs),
-      ratioToCold: coldMs / trial.answer.ttftMs,
-      isSameTokens: hasSameTokens(trial, trials),
-      tokensAlike: tokensAlike(trial, trials),
-      tokenIds: trial.answer.tokenIds,
-      ...trial.moved,
-    })),
-    readings,
-  };
+export function resultObject(result: Result, facts: object): object {
+  const problems = problemsIn(result);
+  const coldMs = coldTtftMs(result.trials);
+  const object = (trial: Trial, trials: readonly Trial[]): object => ({
+    name: trial.name,
+    kind: trial.kind,
+    codec: trial.codec,
+    ...trial.answer,
+    isSameTokens: hasSameTokens(trial, trials),
+    tokensAlike: tokensAlike(trial, trials),
+    ...trial.moved,
+  });
+  const requests = result.trials.map((trial) => ({
+    ...object(trial, result.trials),
+    ratioToCold: coldMs / trial.answer.ttftMs,
+  }));
+  const readings = result.readings.map((trial) => object(trial, result.readings));
+  return { ok: problems.length === 0, ...facts, problems, requests, readings };
 }
 
 function coldTtftMs(trials: readonly Trial[]): number {

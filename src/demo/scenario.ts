@@ -1,32 +1,40 @@
 // Owns the story the demo tells: which requests are sent in which order, and what is emptied or restarted between them.
-import { TierkvError } from "../errors.ts";
+import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { DEMO_READ_CHARS, DEMO_READ_LEN_MAX, DEMO_READ_TOKENS } from "../limits-tools.ts";
 import {
   DEMO_ANSWER_TOKENS,
   DEMO_COLD_MS,
   DEMO_COLD_QUICK_MS,
   DEMO_MODEL_LEN_MAX,
-  DEMO_POLL_MS,
   DEMO_PROMPT_CHARS_MAX,
   DEMO_PROMPT_CHARS_MIN,
-  DEMO_SAVE_QUIET_MS,
   DEMO_SAVE_WAIT_MS,
   DEMO_WARMUP_CHARS,
 } from "../limits.ts";
-import { nowMs, sleep } from "../time.ts";
-import type { Engine, EngineModel } from "./engine.ts";
+import type { Answer, Engine, EngineModel } from "./engine.ts";
 import { BLOCK_TOKENS } from "./engine.ts";
 import { showBytes, showCount, showSeconds } from "./format.ts";
+import { waitUntil } from "./processes.ts";
 import type { Process } from "./processes.ts";
 import type { Progress } from "./progress.ts";
 import { movedBetween } from "./proof.ts";
-import type { Kind, Trial } from "./proof.ts";
-import type { ModelShape, Stage, VaultState } from "./stage.ts";
-import { LONG_TEXT } from "./text.ts";
+import type { Kind, Snapshot, Trial } from "./proof.ts";
+import type { Stage } from "./stage.ts";
 import type { Codec } from "./workspace.ts";
 
-const SEED = 1;
-const FULL_MODEL = { hidden: 1024, layers: 12, heads: 16, "kv-heads": 4, "head-dim": 64 };
-const QUICK_MODEL = { hidden: 512, layers: 4, heads: 8, "kv-heads": 4, "head-dim": 64 };
+// src and dist lie equally deep.
+const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+/** "Alice's Adventures in Wonderland", the first chapter and a half (Lewis Carroll, 1865; public domain). */
+export const LONG_TEXT: string = readFileSync(at("src/demo/alice.txt"), "utf8");
+/** Python that the trained model has not seen. */
+const READABLE = at("python-shim/lab/tokenizer.py");
+const TRAINED: EngineModel = { path: at("bench/fidelity/model"), lengthMax: DEMO_READ_LEN_MAX };
+
+const FULL_MODEL = "--hidden 1024 --layers 12 --heads 16 --kv-heads 4 --head-dim 64";
+const QUICK_MODEL = "--hidden 512 --layers 4 --heads 8 --kv-heads 4 --head-dim 64";
+const EMPTY_CACHE = "empty the engine's own cache";
+const TO_INT8 = "change to a sidecar that stores INT8";
 
 export interface Scene {
   stage: Stage;
@@ -42,72 +50,67 @@ export interface Outcome {
   prompt: string;
 }
 
+/** Has the trained model read a text, restores what it computed in both ways, and stops what it started but the vaults. */
+export async function readAloud(scene: Scene): Promise<Trial[]> {
+  const { stage, progress } = scene;
+  const prompt = readFileSync(READABLE, "utf8").slice(0, DEMO_READ_CHARS);
+  const sidecar = await progress.step("start a sidecar", () => stage.startSidecar());
+  const engine = await startEngine(scene, "start vLLM with a small trained model", TRAINED);
+  const read = async (kind: Kind, name: string, codec: Codec): Promise<Trial> =>
+    send(scene, engine, { kind, name, codec, prompt, tokens: DEMO_READ_TOKENS });
+  const save = (codec: Codec): Promise<Trial> =>
+    saved(scene, engine, () => read("cold", "goes on with a text", codec));
+  await save("raw");
+  const own = await read("own", "computed", "raw");
+  await engine.emptyCache();
+  const exact = await read("restore", "restored", "raw");
+  const second = await progress.step(TO_INT8, () => stage.changeSidecar(engine, sidecar, "int8"));
+  await save("int8");
+  await engine.emptyCache();
+  const lossy = await read("restore", "restored as INT8", "int8");
+  await stop(scene, engine, second);
+  return [own, exact, lossy];
+}
+
 /** Starts all but the vaults, sends the requests, and leaves everything running. */
 export async function perform(scene: Scene): Promise<Outcome> {
-  const { stage, progress } = scene;
-  await progress.step("make a model with seeded random weights", () =>
-    stage.makeModel(modelShape(scene)),
-  );
-  const firstSidecar = await progress.step("start a sidecar", () => stage.startSidecar());
-  const first = await startEngine(scene, "start vLLM with the tierKV connector");
+  const { stage, progress, isQuick } = scene;
+  const size = isQuick ? QUICK_MODEL : FULL_MODEL;
+  const rest = `--kind llama --seed 1 --vocab 1024 --max-position ${DEMO_MODEL_LEN_MAX}`;
+  const flags = `${rest} ${size} --dtype ${stage.machine.dtype}`.split(" ");
+  await progress.step("make a model with seeded random weights", () => stage.makeModel(flags));
+  const model = { path: stage.workspace.model, lengthMax: DEMO_MODEL_LEN_MAX };
+  const sidecar = await progress.step("start a sidecar", () => stage.startSidecar());
+  const first = await startEngine(scene, "start vLLM with the tierKV connector", model);
   const prompt = await choosePrompt(scene, first);
+  const ask = (engine: Engine, kind: Kind, name: string, codec: Codec = "raw"): Promise<Trial> =>
+    send(scene, engine, { kind, name, codec, prompt, tokens: DEMO_ANSWER_TOKENS });
 
-  const before = await stage.snapshot(first);
-  const trials = [await send(scene, first, "cold", "cold", prompt)];
-  await waitUntilSaved(scene, first, before, trials[0]?.answer.promptTokens ?? 0);
-  trials.push(await send(scene, first, "own", "own hit", prompt));
-  await progress.step("empty the engine's own cache", () => first.emptyCache());
-  trials.push(await send(scene, first, "restore", "restored", prompt));
+  const trials = [await saved(scene, first, () => ask(first, "cold", "cold"))];
+  trials.push(await ask(first, "own", "own hit"));
+  await progress.step(EMPTY_CACHE, () => first.emptyCache());
+  trials.push(await ask(first, "restore", "restored"));
+  await stop(scene, first, sidecar);
 
-  await progress.step("stop the engine and the sidecar; only the vaults stay", async () => {
-    await stage.stopEngine(first);
-    await stage.stopService(firstSidecar);
-  });
-  const secondSidecar = await progress.step("start a new sidecar", () => stage.startSidecar());
-  const second = await startEngine(scene, "start a new engine");
-  await warmUp(scene, second, 2, "first use");
-  await warmUp(scene, second, 1, "restored");
-  trials.push(await send(scene, second, "restore", "restored, new engine", prompt));
-  trials.push(...(await performInt8(scene, second, secondSidecar, prompt)));
-  return { trials, engine: second, prompt };
+  const second = await progress.step("start a new sidecar", () => stage.startSidecar());
+  const engine = await startEngine(scene, "start a new engine", model);
+  await warmUp(scene, engine, 2, "first use");
+  await warmUp(scene, engine, 1, "restored");
+  trials.push(await ask(engine, "restore", "restored, new engine"));
+
+  // A sidecar that stores INT8 finds nothing that is exact: the text is computed once more.
+  await progress.step(TO_INT8, () => stage.changeSidecar(engine, second, "int8"));
+  const cold = (): Promise<Trial> => ask(engine, "cold", "cold, INT8 sidecar", "int8");
+  trials.push(await saved(scene, engine, cold));
+  await progress.step(EMPTY_CACHE, () => engine.emptyCache());
+  trials.push(await ask(engine, "restore", "restored as INT8", "int8"));
+  return { trials, engine, prompt };
 }
 
-/** The same text through a sidecar that stores INT8: it finds nothing that is exact, so the text is computed once more. */
-async function performInt8(
-  scene: Scene,
-  engine: Engine,
-  sidecar: Process,
-  prompt: string,
-): Promise<Trial[]> {
-  const { stage, progress } = scene;
-  await progress.step("change to a sidecar that stores INT8", async () => {
-    await stage.stopService(sidecar);
-    await stage.startSidecar("int8");
-    await stage.untilRestoring();
-    await engine.emptyCache();
-  });
-  const before = await stage.snapshot(engine);
-  const cold = await send(scene, engine, "cold", "cold, INT8 sidecar", prompt, "int8");
-  await waitUntilSaved(scene, engine, before, cold.answer.promptTokens);
-  await progress.step("empty the engine's own cache", () => engine.emptyCache());
-  return [cold, await send(scene, engine, "restore", "restored as INT8", prompt, "int8")];
-}
-
-function modelShape({ stage, isQuick }: Scene): ModelShape {
-  return {
-    kind: "llama",
-    seed: SEED,
-    ...(isQuick ? QUICK_MODEL : FULL_MODEL),
-    vocab: 1024,
-    dtype: stage.machine.dtype,
-    "max-position": DEMO_MODEL_LEN_MAX,
-  };
-}
-
-export async function startEngine(
+async function startEngine(
   { stage, progress }: Scene,
   title: string,
-  model?: EngineModel,
+  model: EngineModel,
 ): Promise<Engine> {
   const engine = stage.startEngine(model);
   await progress.step(title, () => engine.ready(), {
@@ -117,8 +120,15 @@ export async function startEngine(
   return engine;
 }
 
+function stop({ stage, progress }: Scene, engine: Engine, sidecar: Process): Promise<void> {
+  return progress.step("stop the engine and the sidecar; only the vaults stay", async () => {
+    await stage.stop(engine.process);
+    await stage.stop(sidecar);
+  });
+}
+
 /** What a starting engine is doing, by the last of these lines in its log. */
-const PHASES: readonly (readonly [line: string, doing: string])[] = [
+const PHASES: readonly (readonly [string, string])[] = [
   ["", "importing vLLM"],
   ["non-default args", "reading the model's configuration"],
   ["Resolved architecture", "starting the engine core"],
@@ -133,15 +143,12 @@ export function enginePhase(log: string): string {
 
 /** Warms the first engine up, and takes as much of the text as this machine computes in a time a person will wait. */
 async function choosePrompt(scene: Scene, engine: Engine): Promise<string> {
-  const { stage, isQuick } = scene;
-  const before = await stage.snapshot(engine);
-  await warmUp(scene, engine, 0, "first use");
-  const { promptTokens, ttftMs } = await warmUp(scene, engine, 1, "computed");
-  await waitUntilSaved(scene, engine, before, 2 * promptTokens);
+  await saved(scene, engine, () => warmUp(scene, engine, 0, "first use"));
+  const { answer } = await saved(scene, engine, () => warmUp(scene, engine, 1, "computed"));
   await engine.emptyCache();
   await warmUp(scene, engine, 1, "restored");
-  const targetMs = isQuick ? DEMO_COLD_QUICK_MS : DEMO_COLD_MS;
-  return LONG_TEXT.slice(0, promptChars(promptTokens, ttftMs, targetMs));
+  const targetMs = scene.isQuick ? DEMO_COLD_QUICK_MS : DEMO_COLD_MS;
+  return LONG_TEXT.slice(0, promptChars(answer.promptTokens, answer.ttftMs, targetMs));
 }
 
 /** One character is one token. */
@@ -151,73 +158,61 @@ export function promptChars(warmTokens: number, warmMs: number, targetMs: number
 }
 
 /** Sends text that no trial uses, so that neither a computed nor a restored one pays for what is done once. */
-function warmUp(
+async function warmUp(
   { progress }: Scene,
   engine: Engine,
   number: number,
   how: string,
-): ReturnType<Engine["complete"]> {
+): Promise<{ answer: Answer }> {
   const start = DEMO_PROMPT_CHARS_MAX + number * DEMO_WARMUP_CHARS;
   const text = LONG_TEXT.slice(start, start + DEMO_WARMUP_CHARS);
+  const ask = (): Promise<Answer> => engine.complete(text, 2);
   const title = `warm up with another text (${how})`;
-  return progress.step(title, () => engine.complete(text, 2), {
-    result: ({ promptTokens, ttftMs }) =>
-      `${showCount(promptTokens)} tokens in ${showSeconds(ttftMs)}`,
-  });
+  return { answer: await progress.step(title, ask, { result: showAnswer }) };
+}
+
+interface Request extends Pick<Trial, "kind" | "name" | "codec"> {
+  prompt: string;
+  tokens: number;
 }
 
 async function send(
   { stage, progress }: Scene,
   engine: Engine,
-  kind: Kind,
-  name: string,
-  prompt: string,
-  codec: Codec = "raw",
+  { prompt, tokens, ...of }: Request,
 ): Promise<Trial> {
-  const title = `send the long text (${name})`;
   const before = await stage.snapshot(engine);
-  const answer = await progress.step(title, () => engine.complete(prompt, DEMO_ANSWER_TOKENS), {
-    result: ({ promptTokens, ttftMs }) =>
-      `${showCount(promptTokens)} tokens, the first answered after ${showSeconds(ttftMs)}`,
-  });
-  const moved = movedBetween(before, await stage.snapshot(engine));
-  return { name, kind, codec, answer, moved };
+  const ask = (): Promise<Answer> => engine.complete(prompt, tokens);
+  const answer = await progress.step(`send the text (${of.name})`, ask, { result: showAnswer });
+  return { ...of, answer, moved: movedBetween(before, await stage.snapshot(engine)) };
 }
 
-/** Saves are fire and forget: waits until the vault holds the prompt's full blocks, or gets no more of them. */
-export async function waitUntilSaved(
+function showAnswer({ promptTokens, ttftMs }: Answer): string {
+  return `${showCount(promptTokens)} tokens, the first answered after ${showSeconds(ttftMs)}`;
+}
+
+/** Saves are fire and forget: sends a request, and waits until the vault holds its prompt's full blocks. */
+async function saved<Sent extends { answer: Answer }>(
   { stage, progress, signal }: Scene,
   engine: Engine,
-  before: VaultState,
-  promptTokens: number,
-): Promise<void> {
-  const wanted = Math.floor(promptTokens / BLOCK_TOKENS);
-  let held = 0;
-  let after = before;
-  const work = async (): Promise<void> => {
-    const startedMs = nowMs();
-    let grownMs = startedMs;
-    while (held < wanted) {
-      after = await stage.snapshot(engine);
-      const heldNow = after.vaultRecords - before.vaultRecords;
-      if (heldNow > held) grownMs = nowMs();
-      held = heldNow;
-      const isOver =
-        nowMs() - startedMs > DEMO_SAVE_WAIT_MS || nowMs() - grownMs > DEMO_SAVE_QUIET_MS;
-      if (isOver && held < wanted) return;
-      await sleep(DEMO_POLL_MS, signal);
-    }
+  request: () => Promise<Sent>,
+): Promise<Sent> {
+  const before = await stage.snapshot(engine);
+  const sent = await request();
+  const wanted = Math.floor(sent.answer.promptTokens / BLOCK_TOKENS);
+  let now: Snapshot = before;
+  const held = (): string =>
+    `${now.vaultRecords - before.vaultRecords} of ${wanted} blocks in the vault`;
+  const isHeld = async (): Promise<boolean> => {
+    now = await stage.snapshot(engine);
+    return now.vaultRecords - before.vaultRecords >= wanted;
   };
-  const progressText = (): string => `${held} of ${wanted} blocks in the vault`;
+  const bytes = (snapshot: Snapshot): number => snapshot.sidecar["bytes_sent"] ?? 0;
+  const reason = "not all of the prompt reached the vault; see the logs of engine and sidecar";
+  const work = (): Promise<void> => waitUntil(isHeld, DEMO_SAVE_WAIT_MS, reason, signal);
   await progress.step("wait until the vault holds it", work, {
-    detail: progressText,
-    result: () => `${progressText()}, ${showBytes(sentBytes(before, after))} sent`,
+    detail: held,
+    result: () => `${held()}, ${showBytes(bytes(now) - bytes(before))} sent`,
   });
-  if (held > 0) return;
-  const reason = "no block of the prompt reached the vault; see the logs of engine and sidecar";
-  throw new TierkvError("DEMO_FAILED", { reason });
-}
-
-function sentBytes(before: VaultState, after: VaultState): number {
-  return (after.sidecar["bytes_sent"] ?? 0) - (before.sidecar["bytes_sent"] ?? 0);
+  return sent;
 }

@@ -1,29 +1,22 @@
 // Owns everything one demo run has started: workspace, vaults, sidecar and engine, and that nothing of it is left behind.
 import { execFile } from "node:child_process";
-import { existsSync, writeFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { TierkvError } from "../errors.ts";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_STOP_MS,
-  DEMO_MODEL_LEN_MAX,
   DEMO_MODEL_MAKE_MS,
-  DEMO_POLL_MS,
   DEMO_SERVICE_START_MS,
   DEMO_SERVICE_STOP_MS,
 } from "../limits.ts";
-import { nowMs, sleep } from "../time.ts";
-import { Engine } from "./engine.ts";
+import { Engine, engineArguments, engineEnvironment } from "./engine.ts";
 import type { EngineModel } from "./engine.ts";
 import { thisMachine } from "./machine.ts";
 import type { Machine } from "./machine.ts";
-import { Process, processesIn } from "./processes.ts";
+import { failed, Process, waitUntil } from "./processes.ts";
 import type { Snapshot } from "./proof.ts";
 import type { Codec, Workspace } from "./workspace.ts";
-
-/** Arguments of `python -m lab.checkpoint`. */
-export type ModelShape = Readonly<Record<string, string | number>>;
 
 /** One target of `tierkv status --json`. */
 interface Target {
@@ -33,98 +26,83 @@ interface Target {
   counters: Record<string, number> | null;
 }
 
-const isSidecar = ({ target }: Target): boolean => target === "sidecar";
-
-export interface VaultState extends Snapshot {
-  vaultRecords: number;
-}
-
 const run = promisify(execFile);
 // src and dist lie equally deep.
-const PYTHON = fileURLToPath(new URL("../../.venv/bin/python", import.meta.url));
+const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+const PYTHON = at(".venv/bin/python");
 /** Where Python finds `lab`. */
-const SHIM = fileURLToPath(new URL("../../python-shim", import.meta.url));
-export const TIERKV: string = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
+const SHIM = at("python-shim");
+export const TIERKV: string = at("bin/tierkv.js");
 
 export class Stage {
   readonly workspace: Workspace;
   readonly machine: Machine = thisMachine();
   readonly #signal: AbortSignal;
-  /** In the order of starting. */
-  readonly #processes: Process[] = [];
-  #engines = 0;
-  #sidecars = 0;
+  /** In the order of starting, each with the time it has to stop. */
+  readonly #processes = new Map<Process, number>();
 
   constructor(workspace: Workspace, signal: AbortSignal) {
     this.workspace = workspace;
     this.#signal = signal;
     if (existsSync(PYTHON)) return;
-    const reason = `there is no Python with vLLM at ${PYTHON}; run \`npm run setup\``;
-    throw new TierkvError("DEMO_FAILED", { reason });
+    workspace.remove();
+    throw failed(`there is no Python with vLLM at ${PYTHON}; run \`npm run setup\``);
   }
 
-  async makeModel(shape: ModelShape): Promise<void> {
-    const flags = Object.entries(shape).flatMap(([name, value]) => [`--${name}`, String(value)]);
+  /** Makes a checkpoint with seeded random weights; `flags` are those of `python -m lab.checkpoint`. */
+  async makeModel(flags: readonly string[]): Promise<void> {
     const args = ["-m", "lab.checkpoint", "--out", this.workspace.model, ...flags];
-    const maker = this.#launch("model maker", PYTHON, args, SHIM);
+    const maker = this.#launch("model maker", PYTHON, args, process.env, SHIM);
     await maker.done(DEMO_MODEL_MAKE_MS, this.#signal);
   }
 
   async startVaults(): Promise<void> {
-    await Promise.all([
-      this.#serve("kv vault", "vault", this.workspace.path("kv-vault.toml")),
-      this.#serve("ssm vault", "vault", this.workspace.path("ssm-vault.toml")),
-    ]);
+    const start = (name: string): Promise<Process> =>
+      this.#serve(name, "vault", this.workspace.path(`${name}.toml`));
+    await Promise.all([start("kv-vault"), start("ssm-vault")]);
   }
 
   startSidecar(codec: Codec = "raw"): Promise<Process> {
-    this.#sidecars += 1;
-    return this.#serve(`sidecar ${this.#sidecars}`, "sidecar", this.workspace.config(codec));
-  }
-
-  /** Resolves when an engine that lost its sidecar may restore through the new one. */
-  async untilRestoring(): Promise<void> {
-    const startedMs = nowMs();
-    while ((await this.#targets()).find(isSidecar)?.restoring !== 1) {
-      if (nowMs() - startedMs > DEMO_SERVICE_START_MS) {
-        const reason = "the engine did not find the new sidecar; see its log";
-        throw new TierkvError("DEMO_FAILED", { reason });
-      }
-      await sleep(DEMO_POLL_MS, this.#signal);
-    }
+    return this.#serve("sidecar", "sidecar", this.workspace.config(codec));
   }
 
   /** Starts an engine; ready when its `ready` returned. */
-  startEngine(model?: EngineModel): Engine {
-    this.#engines += 1;
-    const name = `engine ${this.#engines}`;
-    const engine = Engine.start(
-      PYTHON,
-      name,
-      this.workspace,
-      this.machine,
-      this.#signal,
-      model ?? { path: this.workspace.model, lengthMax: DEMO_MODEL_LEN_MAX },
-    );
-    this.#processes.push(engine.process);
-    return engine;
+  startEngine(model: EngineModel): Engine {
+    const args = engineArguments(this.workspace, this.machine, model);
+    const env = engineEnvironment(this.workspace, this.machine);
+    const server = this.#launch("engine", PYTHON, args, env);
+    this.#processes.set(server, DEMO_ENGINE_STOP_MS);
+    return new Engine(server, `http://127.0.0.1:${this.workspace.port}`, this.#signal);
   }
 
-  stopEngine(engine: Engine): Promise<void> {
-    return this.#stop(engine.process, DEMO_ENGINE_STOP_MS);
+  /** Has the engine go on with a sidecar of another codec in the place of this one. */
+  async changeSidecar(engine: Engine, old: Process, codec: Codec): Promise<Process> {
+    await this.stop(old);
+    const sidecar = await this.startSidecar(codec);
+    const isRestoring = async (): Promise<boolean> =>
+      (await this.#target("sidecar"))?.restoring === 1;
+    const reason = "the engine did not find the new sidecar; see its log";
+    await waitUntil(isRestoring, DEMO_SERVICE_START_MS, reason, this.#signal);
+    await engine.emptyCache();
+    return sidecar;
   }
 
-  stopService(service: Process): Promise<void> {
-    return this.#stop(service, DEMO_SERVICE_STOP_MS);
+  async stop(started: Process): Promise<void> {
+    await started.stop(this.#processes.get(started) ?? DEMO_SERVICE_STOP_MS);
+    if (!started.isRunning()) return;
+    throw failed(`the ${started.name} cannot be stopped (process group ${started.pid ?? 0})`);
   }
 
   /** Counters of engine, sidecar and kv vault, and what the vault holds. */
-  async snapshot(engine: Engine): Promise<VaultState> {
-    const [hits, targets] = await Promise.all([engine.cacheHits(), this.#targets()]);
-    const vault = targets.find(({ target }) => target === "kv_cold");
+  async snapshot(engine: Engine): Promise<Snapshot> {
+    const [hits, sidecar, vault] = await Promise.all([
+      engine.cacheHits(),
+      this.#target("sidecar"),
+      this.#target("kv_cold"),
+    ]);
     return {
       engine: hits,
-      sidecar: targets.find(isSidecar)?.counters ?? {},
+      sidecar: sidecar?.counters ?? {},
       vault: vault?.counters ?? {},
       vaultRecords: vault?.records ?? 0,
     };
@@ -132,53 +110,34 @@ export class Stage {
 
   /** Ends everything, the last started first. */
   async stopAll(): Promise<void> {
-    for (const process of [...this.#processes].reverse()) {
-      const isEngine = process.name.startsWith("engine");
-      await process.stop(isEngine ? DEMO_ENGINE_STOP_MS : DEMO_SERVICE_STOP_MS);
-    }
+    for (const [started, graceMs] of [...this.#processes].reverse()) await started.stop(graceMs);
   }
 
   /** Ends everything at once and removes every file; for a process that is about to exit. */
   destroy(): void {
-    for (const process of this.#processes) process.kill();
+    for (const started of this.#processes.keys()) started.kill();
     this.workspace.remove();
   }
 
-  /** Processes of this run that still run, in words; also those that left their group. */
-  leftovers(): string[] {
-    const groups = this.#processes.filter((process) => process.isRunning());
-    const strays = processesIn(this.workspace.dir);
-    return [
-      ...groups.map(({ name, pid }) => `${name} (process group ${pid ?? 0})`),
-      ...strays.map((pid) => `process ${pid}`),
-    ];
+  /** What still runs. */
+  running(): Process[] {
+    return [...this.#processes.keys()].filter((started) => started.isRunning());
   }
 
   /** The ends of the logs, for a failure. */
   logTails(): string[] {
-    return this.#processes.flatMap((process) => {
-      const lines = process.tail();
-      return lines.length === 0 ? [] : [`--- ${process.name}: ${process.logPath}`, ...lines];
+    return [...this.#processes.keys()].flatMap((started) => {
+      const lines = started.tail();
+      return lines.length === 0 ? [] : [`--- ${started.name}: ${started.logPath}`, ...lines];
     });
   }
 
-  /** Ids of the process groups, as `kill` wants them. */
-  groups(): string[] {
-    return this.#processes.filter((p) => p.isRunning()).map(({ pid }) => `-${pid ?? 0}`);
-  }
-
-  /** Writes a request for curl; returns its path. */
-  writeRequest(body: object): string {
-    const path = this.workspace.path("request.json");
-    writeFileSync(path, JSON.stringify(body));
-    return path;
-  }
-
-  async #targets(): Promise<Target[]> {
+  async #target(name: string): Promise<Target | undefined> {
     const args = [TIERKV, "status", "--json", "--config", this.workspace.config()];
     const limits = { timeout: DEMO_CONTROL_TIMEOUT_MS, signal: this.#signal };
     const { stdout } = await run(process.execPath, args, limits);
-    return (JSON.parse(stdout) as { targets: Target[] }).targets;
+    const { targets } = JSON.parse(stdout) as { targets: Target[] };
+    return targets.find(({ target }) => target === name);
   }
 
   async #serve(name: string, command: string, config: string): Promise<Process> {
@@ -190,21 +149,16 @@ export class Stage {
   }
 
   #launch(
-    name: string,
+    what: string,
     command: string,
     args: readonly string[],
+    env: NodeJS.ProcessEnv = process.env,
     cwd: string = this.workspace.dir,
   ): Process {
-    const logPath = this.workspace.log(name);
-    const started = new Process({ name, command, args, env: process.env, cwd, logPath });
-    this.#processes.push(started);
+    const name = `${what} ${this.#processes.size + 1}`;
+    const logPath = this.workspace.path(`logs/${name.replaceAll(" ", "-")}.log`);
+    const started = new Process({ name, command, args, env, cwd, logPath });
+    this.#processes.set(started, DEMO_SERVICE_STOP_MS);
     return started;
-  }
-
-  async #stop(process: Process, graceMs: number): Promise<void> {
-    await process.stop(graceMs);
-    if (!process.isRunning()) return;
-    const reason = `the ${process.name} cannot be stopped (process group ${process.pid ?? 0})`;
-    throw new TierkvError("DEMO_FAILED", { reason });
   }
 }

@@ -15,69 +15,50 @@ import {
 /** How a sidecar stores attention KV. */
 export type Codec = "raw" | "int8";
 
-const CONFIG: Readonly<Record<Codec, string>> = { raw: "tierkv.toml", int8: "tierkv-int8.toml" };
-
 export class Workspace {
-  readonly dir: string;
+  readonly dir: string = mkdtempSync(join(realpathSync(tmpdir()), "tierkv-demo-"));
+  readonly logs: string = this.path("logs");
+  /** For what vLLM drops into a temporary directory. */
+  readonly temp: string = this.path("tmp");
+  readonly model: string = this.path("model");
   /** Where the engine answers. */
   readonly port: number;
 
-  private constructor(dir: string, port: number) {
-    this.dir = dir;
+  private constructor(port: number) {
     this.port = port;
     mkdirSync(this.logs);
     mkdirSync(this.temp);
     const kv = `unix:${this.path("kv.sock")}`;
     const ssm = `unix:${this.path("ssm.sock")}`;
-    this.#write("kv-vault.toml", vaultConfig("kv_cold", kv, DEMO_VAULT_BYTES));
-    this.#write("ssm-vault.toml", vaultConfig("ssm_cold", ssm, VAULT_BYTES_MIN));
+    this.write("kv-vault.toml", vaultConfig("kv_cold", kv, DEMO_VAULT_BYTES));
+    this.write("ssm-vault.toml", vaultConfig("ssm_cold", ssm, VAULT_BYTES_MIN));
     for (const codec of ["raw", "int8"] as const) {
-      this.#write(CONFIG[codec], inferenceConfig(kv, ssm, this.socket, codec));
+      this.write(`${codec}.toml`, this.#inferenceConfig(kv, ssm, codec));
     }
   }
 
   static async create(): Promise<Workspace> {
-    const port = await freePort();
-    return new Workspace(mkdtempSync(join(realpathSync(tmpdir()), "tierkv-demo-")), port);
+    return new Workspace(await freePort());
   }
 
-  get logs(): string {
-    return this.path("logs");
-  }
-
-  /** For what vLLM drops into a temporary directory. */
-  get temp(): string {
-    return this.path("tmp");
-  }
-
-  get model(): string {
-    return this.path("model");
-  }
-
-  get socket(): string {
-    return this.path("sidecar.sock");
-  }
-
-  /** The configuration of the engine's machine; both name the same socket and the same vaults. */
+  /** The configuration of the engine's machine; all name the same socket and the same vaults. */
   config(codec: Codec = "raw"): string {
-    return this.path(CONFIG[codec]);
+    return this.path(`${codec}.toml`);
   }
 
   path(name: string): string {
     return join(this.dir, name);
   }
 
-  log(name: string): string {
-    return join(this.logs, `${name.replaceAll(" ", "-")}.log`);
+  /** Returns its path. */
+  write(name: string, text: string): string {
+    writeFileSync(this.path(name), text, { mode: 0o600 });
+    return this.path(name);
   }
 
-  remove(): void {
-    rmSync(this.dir, { recursive: true, force: true });
-  }
-
-  /** Keeps what explains a failure: logs and configurations. */
-  removeBulk(): void {
-    for (const path of [this.model, this.temp, this.socket])
+  /** With `isKept` what explains a failure stays: logs and configurations. */
+  remove(isKept = false): void {
+    for (const path of isKept ? [this.model, this.temp] : [this.dir])
       rmSync(path, { recursive: true, force: true });
   }
 
@@ -85,21 +66,30 @@ export class Workspace {
     return existsSync(this.dir);
   }
 
-  #write(name: string, text: string): void {
-    writeFileSync(this.path(name), text, { mode: 0o600 });
+  #inferenceConfig(kv: string, ssm: string, codec: Codec): string {
+    return `[cluster]
+role = "inference"
+kv_cold = "${kv}"
+ssm_cold = "${ssm}"
+
+[turbo_quant]
+enabled = ${codec === "int8"}
+
+[sidecar]
+socket = ${JSON.stringify(this.path("sidecar.sock"))}
+arena_bytes = ${DEMO_ARENA_BYTES}
+autostart = false
+
+[restore]
+wait_ms = ${DEMO_RESTORE_WAIT_MS}
+stall_ms = ${DEMO_RESTORE_STALL_MS}
+when = "always"
+`;
   }
 }
 
 function vaultConfig(role: string, listen: string, maxBytes: number): string {
   return `[cluster]\nrole = "${role}"\n\n[vault]\nlisten = "${listen}"\nmax_bytes = ${maxBytes}\n`;
-}
-
-function inferenceConfig(kv: string, ssm: string, socket: string, codec: Codec): string {
-  const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kv}"\nssm_cold = "${ssm}"\n`;
-  const sidecar = `[sidecar]\nsocket = ${JSON.stringify(socket)}\narena_bytes = ${DEMO_ARENA_BYTES}\nautostart = false\n`;
-  const waits = `wait_ms = ${DEMO_RESTORE_WAIT_MS}\nstall_ms = ${DEMO_RESTORE_STALL_MS}\nwhen = "always"\n`;
-  const turboQuant = `[turbo_quant]\nenabled = ${codec === "int8"}\n`;
-  return `${cluster}\n${turboQuant}\n${sidecar}\n[restore]\n${waits}`;
 }
 
 /** A port nobody listens on. */

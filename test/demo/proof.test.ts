@@ -1,6 +1,10 @@
 // Owns the proof that the demo passes only when the counters show restores from the vault with the same tokens.
 import { expect, test } from "vitest";
-import { cacheableTokens, findProblems, movedBetween } from "../../src/demo/proof.ts";
+import {
+  cacheableTokens,
+  findProblems as problemsAmong,
+  movedBetween,
+} from "../../src/demo/proof.ts";
 import type { Kind, Moved, Snapshot, Trial } from "../../src/demo/proof.ts";
 
 const PROMPT = 10_006;
@@ -35,6 +39,9 @@ function trial(
     moved: { ...NOTHING, ...moved },
   };
 }
+
+const findProblems = (trials: readonly Trial[]): string[] =>
+  problemsAmong(trials, ["cold", "own", "restore"]);
 
 const COLD = trial("cold", {});
 const OWN = trial("own", { ownTokens: FULL });
@@ -108,11 +115,13 @@ test("what moved is the difference of the counters, a new one counted from zero"
     engine: { own: 5, restored: 10 },
     sidecar: { blocks_restored_vault: 1, bytes_fetched: 100 },
     vault: { fetched_bytes: 50 },
+    vaultRecords: 0,
   };
   const after: Snapshot = {
     engine: { own: 5, restored: 266 },
     sidecar: { blocks_restored_vault: 3, blocks_restored_local: 1, bytes_fetched: 300 },
     vault: { fetched_bytes: 250 },
+    vaultRecords: 2,
   };
   expect(movedBetween(before, after)).toEqual({
     ownTokens: 0,

@@ -1,7 +1,8 @@
 // Owns the proof of the demo's table and of its JSON.
 import { expect, test } from "vitest";
 import type { Kind, Trial } from "../../src/demo/proof.ts";
-import { resultLines, resultObject } from "../../src/demo/report.ts";
+import { problemsIn, resultLines, resultObject } from "../../src/demo/report.ts";
+import type { Codec } from "../../src/demo/workspace.ts";
 
 function trial(name: string, kind: Kind, ttftMs: number, tokens: [number, number]): Trial {
   const [ownTokens, restoredTokens] = tokens;
@@ -29,8 +30,24 @@ const TRIALS = [
   trial("restored", "restore", 250, [0, 896]),
 ];
 
+/** The trained model: a text of which 768 tokens are held, and answers to it. */
+function reading(name: string, kind: Kind, codec: Codec, tokenIds: number[]): Trial {
+  const [ownTokens, restoredTokens] = kind === "own" ? [768, 0] : [0, 768];
+  const { answer, moved } = trial(name, kind, 100, [ownTokens, restoredTokens]);
+  const fetchedBytes = codec === "int8" ? moved.fetchedBytes / 2 : moved.fetchedBytes;
+  const said = { ...answer, tokenIds, text: "return\nself", promptTokens: 790 };
+  return { name, kind, codec, answer: said, moved: { ...moved, fetchedBytes } };
+}
+
+const READINGS = [
+  reading("computed", "own", "raw", [1, 2, 3]),
+  reading("restored", "restore", "raw", [1, 2, 3]),
+  reading("restored as INT8", "restore", "int8", [1, 9, 3]),
+];
+const RESULT = { trials: TRIALS, readings: READINGS };
+
 test("the table shows what was restored, moved and won", () => {
-  const [head, rule, ...rows] = resultLines(TRIALS);
+  const [head, rule, ...rows] = resultLines(RESULT);
   expect(head).toMatch(
     /^request +tokens from own cache +tokens restored +bytes moved +TTFT +vs cold +token ids$/,
   );
@@ -43,13 +60,13 @@ test("the table shows what was restored, moved and won", () => {
 test("other token ids are shown as different", () => {
   const [cold, own, restored] = TRIALS;
   const other = { ...restored!, answer: { ...restored!.answer, tokenIds: [4, 6] } };
-  expect(resultLines([cold!, own!, other])[4]).toMatch(/DIFFERENT$/);
+  expect(resultLines({ ...RESULT, trials: [cold!, own!, other] })[4]).toMatch(/DIFFERENT$/);
   const lossy = { ...other, codec: "int8" as const };
-  expect(resultLines([cold!, own!, lossy])[4]).toMatch(/see below$/);
+  expect(resultLines({ ...RESULT, trials: [cold!, own!, lossy] })[4]).toMatch(/see below$/);
 });
 
 test("the JSON says whether it is proven, and everything that was measured", () => {
-  expect(resultObject(TRIALS, [], { dtype: "float32" })).toMatchObject({
+  expect(resultObject(RESULT, { dtype: "float32" })).toMatchObject({
     ok: true,
     dtype: "float32",
     problems: [],
@@ -59,5 +76,24 @@ test("the JSON says whether it is proven, and everything that was measured", () 
       { name: "restored", restoredTokens: 896, vaultBlocks: 7, ratioToCold: 60, tokenIds: [4, 5] },
     ],
   });
-  expect(resultObject(TRIALS.slice(0, 2), [], {})).toMatchObject({ ok: false });
+  expect(resultObject({ ...RESULT, trials: TRIALS.slice(0, 2) }, {})).toMatchObject({ ok: false });
+});
+
+test("each readable answer stands in one line with how much of it is the same", () => {
+  const lines = resultLines(RESULT).slice(-3);
+  expect(lines[0]).toBe('  computed           "return\\nself"');
+  expect(lines[1]).toMatch(/^ {2}restored +"return\\nself" \(the same 3 tokens, 9.4 MB moved\)$/);
+  expect(lines[2]).toMatch(/^ {2}restored as INT8 +"return\\nself" \(first 1 of 3 tokens, /);
+});
+
+test("of readable answers an exact one must say the same, and each must be restored", () => {
+  const [own, exact, lossy] = READINGS;
+  const differs = { ...exact!, answer: { ...exact!.answer, tokenIds: [1, 2, 4] } };
+  expect(problemsIn({ ...RESULT, readings: [own!, differs, lossy!] })).toEqual([
+    expect.stringMatching(/^trained model, restored: its token ids differ/),
+  ]);
+  const computed = { ...lossy!, moved: { ...lossy!.moved, restoredTokens: 0, vaultBlocks: 0 } };
+  expect(problemsIn({ ...RESULT, readings: [own!, exact!, computed] })).toEqual([
+    "trained model, restored as INT8: only 0 of 768 tokens were restored",
+  ]);
 });

@@ -1,7 +1,6 @@
 // Owns the proof of the demo's choices: how long the text is, and what a starting engine is said to do.
 import { expect, test } from "vitest";
-import { enginePhase, promptChars } from "../../src/demo/scenario.ts";
-import { LONG_TEXT } from "../../src/demo/text.ts";
+import { enginePhase, LONG_TEXT, promptChars } from "../../src/demo/scenario.ts";
 import {
   DEMO_PROMPT_CHARS_MAX,
   DEMO_PROMPT_CHARS_MIN,
