@@ -1,5 +1,6 @@
 // Owns what `tierkv bench` measures at one vault: the bare link, look-ups, records there and back, and what a prompt would cost.
 import { ItemStatus, measuringNamespace, statusName } from "../block.ts";
+import { isRemote } from "../client/vault.ts";
 import type { Tier, Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -98,7 +99,7 @@ export async function benchVault(
   let set: BenchSet | null = null;
   try {
     await client.hello(CALL_TIMEOUT_MS);
-    result.lanes = client.tier === "vault" ? lanes : 0;
+    result.lanes = isRemote(client) ? lanes : 0;
     result.tier = client.tier;
     result.callMs = spread(await samples(BENCH_SAMPLES, () => client.health(BENCH_CALL_MS)));
     result.lookupMs = await lookups(client);

@@ -6,3 +6,8 @@ import type { VaultClient } from "./vault-client.ts";
 export type Tier = "vault" | "shared";
 
 export type Vault = VaultClient | SharedVault;
+
+/** One whose answers come from another process. */
+export function isRemote(vault: Vault): vault is VaultClient {
+  return vault.tier === "vault";
+}
