@@ -26,6 +26,8 @@ interface Target {
   counters: Record<string, number> | null;
 }
 
+const isSidecar = ({ target }: Target): boolean => target === "sidecar";
+
 const run = promisify(execFile);
 // src and dist lie equally deep.
 const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url));
@@ -80,7 +82,7 @@ export class Stage {
     await this.stop(old);
     const sidecar = await this.startSidecar(codec);
     const isRestoring = async (): Promise<boolean> =>
-      (await this.#target("sidecar"))?.restoring === 1;
+      (await this.#targets()).find(isSidecar)?.restoring === 1;
     const reason = "the engine did not find the new sidecar; see its log";
     await waitUntil(isRestoring, DEMO_SERVICE_START_MS, reason, this.#signal);
     await engine.emptyCache();
@@ -95,14 +97,11 @@ export class Stage {
 
   /** Counters of engine, sidecar and kv vault, and what the vault holds. */
   async snapshot(engine: Engine): Promise<Snapshot> {
-    const [hits, sidecar, vault] = await Promise.all([
-      engine.cacheHits(),
-      this.#target("sidecar"),
-      this.#target("kv_cold"),
-    ]);
+    const [hits, targets] = await Promise.all([engine.cacheHits(), this.#targets()]);
+    const vault = targets.find(({ target }) => target === "kv_cold");
     return {
       engine: hits,
-      sidecar: sidecar?.counters ?? {},
+      sidecar: targets.find(isSidecar)?.counters ?? {},
       vault: vault?.counters ?? {},
       vaultRecords: vault?.records ?? 0,
     };
@@ -132,12 +131,11 @@ export class Stage {
     });
   }
 
-  async #target(name: string): Promise<Target | undefined> {
+  async #targets(): Promise<Target[]> {
     const args = [TIERKV, "status", "--json", "--config", this.workspace.config()];
     const limits = { timeout: DEMO_CONTROL_TIMEOUT_MS, signal: this.#signal };
     const { stdout } = await run(process.execPath, args, limits);
-    const { targets } = JSON.parse(stdout) as { targets: Target[] };
-    return targets.find(({ target }) => target === name);
+    return (JSON.parse(stdout) as { targets: Target[] }).targets;
   }
 
   async #serve(name: string, command: string, config: string): Promise<Process> {
