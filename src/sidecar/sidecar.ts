@@ -30,7 +30,7 @@ import { Flushes } from "./vaults/flushes.ts";
 import { openPools } from "./vaults/pools.ts";
 import type { Pools, VaultClients } from "./vaults/pools.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
-import { RightOfWay } from "./vaults/right-of-way.ts";
+import { FetchPriority } from "./vaults/fetch-priority.ts";
 import { Seats } from "./vaults/seats.ts";
 import type { MemberSource } from "./vaults/seats.ts";
 import { VaultWatch } from "./vaults/vault-watch.ts";
@@ -139,7 +139,7 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     }),
     links: seats.links,
     gates: seats.gates,
-    way: new RightOfWay(),
+    priority: new FetchPriority(),
     fates: new Fates(),
     quarantine: new Quarantine(),
     decisions: new Decisions(counters, logger, ledger),
@@ -156,7 +156,7 @@ interface Common {
   pools: Pools;
   links: Links;
   gates: LookupGates;
-  way: RightOfWay;
+  priority: FetchPriority;
   fates: Fates;
   quarantine: Quarantine;
   decisions: Decisions;
@@ -183,7 +183,7 @@ function startReoffer(
     pool,
     codecs: chooseCodecs(config),
     copies: () => server.copies(),
-    isIdle: () => common.way.isFree && saver.queuedBlocks === 0,
+    isIdle: () => common.priority.isFree && saver.queuedBlocks === 0,
     counters,
     logger,
   });
@@ -199,12 +199,12 @@ function openStores(options: SidecarOptions, common: Common): Stores {
 
 function openStore(
   { counters, logger }: SidecarOptions,
-  { links, way, fates }: Common,
+  { links, priority, fates }: Common,
   client: Vault,
   seat: number,
 ): StoreQueue | undefined {
   const link = links[client.name][seat];
-  return link && new StoreQueue({ client, link, way, fates, counters, logger });
+  return link && new StoreQueue({ client, link, priority, fates, counters, logger });
 }
 
 function newSaver(

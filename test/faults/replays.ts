@@ -53,7 +53,7 @@ export const REPLAYS: readonly Replay[] = [
     commit: "42f6860",
     bug: "a save that had waited its longest left something behind for each wait",
     test: [
-      "test/sidecar/vaults/right-of-way.test.ts",
+      "test/sidecar/vaults/fetch-priority.test.ts",
       "a save goes on after its longest wait although a restore never ends",
     ],
   },

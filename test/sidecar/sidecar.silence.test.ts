@@ -7,7 +7,7 @@ import { askOnce } from "../../src/client/ask.ts";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
 import type * as Limits from "../../src/limits.ts";
-import { RightOfWay } from "../../src/sidecar/vaults/right-of-way.ts";
+import { FetchPriority } from "../../src/sidecar/vaults/fetch-priority.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { openReoffer, roomy } from "../support/copies.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
@@ -176,10 +176,10 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
     () => sidecar.counters.get("dropped_vault_deadline") === 4,
     "the saves to be dropped",
   );
-  const way = new RightOfWay();
-  way.begin();
-  await way.whenFree(10);
-  expect(way.isFree).toBe(false);
+  const priority = new FetchPriority();
+  priority.begin();
+  await priority.whenFree(10);
+  expect(priority.isFree).toBe(false);
   engine.save(makeBlocks("b", 4, PAGE));
   engine.close();
   await until(() => sidecar.status().engines.length === 0, "the engine to have left");

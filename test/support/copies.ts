@@ -12,7 +12,7 @@ import { Block } from "../../src/sidecar/slots/block.ts";
 import type { Group } from "../../src/sidecar/slots/groups.ts";
 import type { Shelf } from "../../src/sidecar/slots/shelf.ts";
 import { Fates } from "../../src/sidecar/trace/fates.ts";
-import { RightOfWay } from "../../src/sidecar/vaults/right-of-way.ts";
+import { FetchPriority } from "../../src/sidecar/vaults/fetch-priority.ts";
 import { openLinks } from "../../src/sidecar/vaults/vaults.ts";
 import { makeRecords, NAMESPACE } from "./records.ts";
 import { logger, MIB } from "./vaults.ts";
@@ -35,7 +35,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
   const made = { id, bytes: 1, isDraft: false, make: () => Promise.resolve(), drop: () => {} };
   const pool = { encode: () => Promise.resolve([made as unknown as OutboxRecord]) };
   const group = { spec: { tokens: 16 }, geometry: 0, sourceBytes: 1, recordBytesMax: 1 };
-  const common = { way: new RightOfWay(), fates: new Fates(), counters, logger };
+  const common = { priority: new FetchPriority(), fates: new Fates(), counters, logger };
   let looks = 0;
   const reoffer = new Reoffer({
     vaults,

@@ -32,7 +32,7 @@ import type { Fates } from "../trace/fates.ts";
 import type { Reuse } from "../trace/reuse.ts";
 import type { Pools, VaultClients } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
-import type { RightOfWay } from "../vaults/right-of-way.ts";
+import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import type { Links, LookupGates } from "../vaults/vaults.ts";
 import { arenaStatusOf } from "./engine-status.ts";
 import type { EngineStatus } from "./engine-status.ts";
@@ -52,7 +52,7 @@ export interface EngineOptions {
   pools: Pools;
   gates: LookupGates;
   links: Links;
-  way: RightOfWay;
+  priority: FetchPriority;
   decisions: Decisions;
   reuse: Reuse;
   fates: Fates;

@@ -19,7 +19,7 @@ import type { Block } from "../slots/block.ts";
 import type { Shelf } from "../slots/shelf.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { VaultClients } from "../vaults/pools.ts";
-import type { RightOfWay } from "../vaults/right-of-way.ts";
+import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import type { Links } from "../vaults/vaults.ts";
 import { Window } from "./window.ts";
 
@@ -31,7 +31,7 @@ export interface FetcherOptions {
   vaults: VaultClients;
   links: Links;
   pace: EnginePace;
-  way: RightOfWay;
+  priority: FetchPriority;
   /** A call may take this long in all. */
   callMs: number;
   /** A call that brings nothing for this long is given up. */
@@ -215,13 +215,13 @@ export class Fetcher {
     });
     lane.windows.add(window);
     link.down.begin(link.questionMs(0) ?? 0);
-    this.#options.way.begin();
+    this.#options.priority.begin();
     this.#busy.begin();
     void this.#run(lane, window, blocks).then((isCut) => {
       lane.windows.delete(window);
       lane.pendingBytes -= this.#bytesOf(blocks);
       link.down.end(isCut);
-      this.#options.way.end();
+      this.#options.priority.end();
       this.#busy.end();
       this.#pumpSoon();
     });

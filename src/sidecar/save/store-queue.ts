@@ -20,7 +20,7 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime } from "../../time.ts";
 import type { Fates } from "../trace/fates.ts";
-import type { RightOfWay } from "../vaults/right-of-way.ts";
+import type { FetchPriority } from "../vaults/fetch-priority.ts";
 
 export interface OutgoingRecord {
   namespace: Namespace;
@@ -44,7 +44,7 @@ export interface OutgoingRecord {
 export interface StoreQueueOptions {
   client: Vault;
   link: Link;
-  way: RightOfWay;
+  priority: FetchPriority;
   fates: Fates;
   counters: SidecarCounters;
   logger: Logger;
@@ -54,7 +54,7 @@ export interface StoreQueueOptions {
 export class StoreQueue {
   readonly #client: Vault;
   readonly #link: Link;
-  readonly #way: RightOfWay;
+  readonly #priority: FetchPriority;
   readonly #fates: Fates;
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
@@ -66,10 +66,10 @@ export class StoreQueue {
   #inFlight = 0;
   #onRoom: () => void = () => {};
 
-  constructor({ client, link, way, fates, counters, logger }: StoreQueueOptions) {
+  constructor({ client, link, priority, fates, counters, logger }: StoreQueueOptions) {
     this.#client = client;
     this.#link = link;
-    this.#way = way;
+    this.#priority = priority;
     this.#fates = fates;
     this.#counters = counters;
     this.#logger = logger;
@@ -202,9 +202,9 @@ export class StoreQueue {
 
   /** Restores go first. What is sent at once keeps a link busy for about one turn, so that they need not wait long. */
   async #sendNext(): Promise<void> {
-    if (!this.#way.isFree) {
+    if (!this.#priority.isFree) {
       this.#counters.add("saves_held_back");
-      await this.#way.whenFree(SAVE_HOLD_MS_MAX);
+      await this.#priority.whenFree(SAVE_HOLD_MS_MAX);
     }
     const batch = this.#takeBatch();
     if (batch.length === 0) return;

@@ -4,7 +4,7 @@ import { packKeys } from "../../../src/block.ts";
 import { AGAIN_BYTES_PER_S } from "../../../src/limits-again.ts";
 import type * as Again from "../../../src/limits-again.ts";
 import type * as Limits from "../../../src/limits.ts";
-import { RightOfWay } from "../../../src/sidecar/vaults/right-of-way.ts";
+import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
 import { sleep } from "../../../src/time.ts";
 import { openReoffer } from "../../support/copies.ts";
 import { openFakeVault } from "../../support/fake-vault.ts";
@@ -149,7 +149,7 @@ test("F67 what a full vault evicted is offered again, once per use", async () =>
     }
   };
   // Nothing is offered while something is restored: else the flood would never have them all.
-  const busy = vi.spyOn(RightOfWay.prototype, "isFree", "get").mockReturnValue(false);
+  const busy = vi.spyOn(FetchPriority.prototype, "isFree", "get").mockReturnValue(false);
   closeAfterTest({ close: () => busy.mockRestore() });
   await flood();
   expect(await held()).toBe(0);

@@ -1,6 +1,6 @@
-// Owns the right of way on the links: restores go first, saves wait for them, but never for long.
+// Owns the priority of fetches on the links: saves wait while restores fetch, but never for long.
 
-export class RightOfWay {
+export class FetchPriority {
   #restores = 0;
   readonly #waiting = new Set<() => void>();
 
