@@ -1,5 +1,5 @@
 // Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
-import type { Stage } from "../restore/ground.ts";
+import type { Stage } from "../restore/arena-context.ts";
 import type { Footprint, Forecast } from "../restore/pacer.ts";
 import type { NamingState } from "../socket/messages.ts";
 import type { BlockKind } from "./ranks.ts";

@@ -2,14 +2,14 @@
 import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
 import type { Shelf } from "../slots/shelf.ts";
-import type { Ground } from "./ground.ts";
+import type { ArenaContext } from "./arena-context.ts";
 import type { Plan, Wish } from "./plan.ts";
 
 export interface AdmissionOptions {
   /** Those the scheduler has not released, the oldest first. */
   plans(): Iterable<Plan>;
   /** Takes the slots of its blocks. */
-  begin(plan: Plan, ground: Ground): Promise<void>;
+  begin(plan: Plan, context: ArenaContext): Promise<void>;
   /** The scheduler has been told of this plan's blocks and may not have used them: asks for their slots. */
   reclaim(plan: Plan): void;
   onFailure(error: unknown): void;
@@ -17,7 +17,7 @@ export interface AdmissionOptions {
 
 export class Admission {
   readonly #options: AdmissionOptions;
-  #ground: Ground | null = null;
+  #context: ArenaContext | null = null;
   #queue: Plan[] = [];
   #isAdmitting = false;
   #isAsked = false;
@@ -28,11 +28,11 @@ export class Admission {
   }
 
   /** Begins at once where the plan takes no new slot; else it waits for its turn. */
-  async enter(plan: Plan, ground: Ground): Promise<void> {
-    this.#ground = ground;
+  async enter(plan: Plan, context: ArenaContext): Promise<void> {
+    this.#context = context;
     plan.state = "queued";
-    if ((await roomNeeded(plan.wishes, ground.shelf)) === 0) {
-      await this.#options.begin(plan, ground);
+    if ((await roomNeeded(plan.wishes, context.shelf)) === 0) {
+      await this.#options.begin(plan, context);
       return;
     }
     this.#queue.push(plan);
@@ -59,17 +59,17 @@ export class Admission {
 
   /** Whole plans only: two half-placed ones would wait for each other. */
   async #admit(): Promise<void> {
-    const ground = this.#ground;
-    if (this.#isAdmitting || ground === null) return;
+    const context = this.#context;
+    if (this.#isAdmitting || context === null) return;
     this.#isAdmitting = true;
     try {
       for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
-        const short = (await roomNeeded(plan.wishes, ground.shelf)) - ground.shelf.room;
+        const short = (await roomNeeded(plan.wishes, context.shelf)) - context.shelf.room;
         if (short > 0 && !plan.isOver) {
           this.#askBack(short);
           return;
         }
-        await this.#options.begin(plan, ground);
+        await this.#options.begin(plan, context);
         this.leave(plan);
       }
     } finally {

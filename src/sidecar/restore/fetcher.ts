@@ -18,8 +18,8 @@ import { BusyTime, nowMs } from "../../time.ts";
 import type { Block } from "../slots/block.ts";
 import type { Shelf } from "../slots/shelf.ts";
 import type { DoneReason } from "../socket/messages.ts";
-import type { VaultClients } from "../vaults/pools.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
+import type { VaultClients } from "../vaults/pools.ts";
 import type { Links } from "../vaults/vaults.ts";
 import { Window } from "./window.ts";
 

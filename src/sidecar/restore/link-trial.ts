@@ -4,7 +4,7 @@ import { LINK_TURN_BYTES_MIN } from "../../limits-cost.ts";
 import { HASHES_PER_COPY } from "../../limits.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { Shelf } from "../slots/shelf.ts";
-import type { Ground } from "./ground.ts";
+import type { ArenaContext } from "./arena-context.ts";
 import { copyRun } from "./lookup.ts";
 import type { Wish } from "./plan.ts";
 
@@ -31,21 +31,25 @@ class Trial implements BlockUser {
 }
 
 /** Nobody waits for it, and it takes no room from plans; what it brings stays for the next request. */
-export function tryLink(ground: Ground, namespace: Namespace, wishes: readonly Wish[]): void {
-  const trial = new Trial(ground.shelf);
+export function tryLink(
+  context: ArenaContext,
+  namespace: Namespace,
+  wishes: readonly Wish[],
+): void {
+  const trial = new Trial(context.shelf);
   for (const wish of wishes) {
     const { recordClass, owners } = wish;
     for (const vault of owners.length === 0 ? [0] : new Set(owners)) {
-      const { pacer, fetcher } = ground;
+      const { pacer, fetcher } = context;
       if (!pacer.isStale(recordClass, vault)) continue;
       if (fetcher.pendingBytes(recordClass, vault) > 0) continue;
-      tryVault(ground, namespace, wish, vault, trial);
+      tryVault(context, namespace, wish, vault, trial);
     }
   }
 }
 
 function tryVault(
-  { shelf, fetcher, sourceBytes }: Ground,
+  { shelf, fetcher, sourceBytes }: ArenaContext,
   namespace: Namespace,
   wish: Wish,
   vault: number,

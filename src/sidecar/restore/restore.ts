@@ -22,9 +22,9 @@ import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { LookupGates } from "../vaults/vaults.ts";
 import { Admission } from "./admission.ts";
+import type { ArenaContext } from "./arena-context.ts";
 import { chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
-import type { Ground } from "./ground.ts";
 import { tryLink } from "./link-trial.ts";
 import { copyRun, lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
@@ -54,7 +54,7 @@ export class Restorer {
   readonly #admission: Admission;
   readonly #plans = new Map<number, Plan>();
   readonly #changed = new Set<Plan>();
-  #ground: Ground | null = null;
+  #context: ArenaContext | null = null;
   #isFlushing = false;
   #openKeys = 0;
   #ticker: NodeJS.Timeout | undefined;
@@ -66,7 +66,7 @@ export class Restorer {
     this.#tooLong = new TooLong(options);
     this.#admission = new Admission({
       plans: () => this.#plans.values(),
-      begin: (plan, ground) => this.#begin(plan, ground),
+      begin: (plan, context) => this.#begin(plan, context),
       reclaim: ({ req, number }) => {
         options.counters.add("reclaims");
         options.send({ t: "reclaim", req, plan: number });
@@ -80,8 +80,8 @@ export class Restorer {
   }
 
   /** All ranks have mapped the arena and slots exist. */
-  open(ground: Ground): void {
-    this.#ground = ground;
+  open(context: ArenaContext): void {
+    this.#context = context;
   }
 
   /** Blocks may be taken that could not before. */
@@ -92,7 +92,7 @@ export class Restorer {
   prefetch(question: Prefetch): void {
     const { counters, shards, waitMs } = this.#options;
     counters.add("prefetch_requests");
-    const message = this.#tooLong.cut(question, this.#ground);
+    const message = this.#tooLong.cut(question, this.#context);
     const { req, plan: number, groups } = message;
     if (this.#plans.has(number)) {
       throw new TierkvError("BAD_FRAME", {
@@ -122,7 +122,7 @@ export class Restorer {
 
   #newPlan({ req, plan: number, groups, beyond }: Prefetch, openKeys: number): Plan {
     const { decisions, engine } = this.#options;
-    const span = this.#ground?.pacer.spanOf(groups) ?? { start: 0, end: 0 };
+    const span = this.#context?.pacer.spanOf(groups) ?? { start: 0, end: 0 };
     const account = decisions.open(engine, req, number, { ...span, beyond });
     return new Plan({ req, number, openKeys, namespace: this.namespace, span, account });
   }
@@ -137,7 +137,7 @@ export class Restorer {
   }
 
   /** After the look-up: nobody waits longer than computing would take. */
-  #armAgain(plan: Plan, { pacer }: Ground, startedMs: number): void {
+  #armAgain(plan: Plan, { pacer }: ArenaContext, startedMs: number): void {
     const recomputeMs = pacer.recomputeMs(plan.span);
     if (recomputeMs === null) return;
     const { waitMs } = this.#options;
@@ -154,7 +154,7 @@ export class Restorer {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    const pacer = this.#ground?.pacer;
+    const pacer = this.#context?.pacer;
     if (tokens > 0) pacer?.loaded(plan, tokens, loadUs / 1e6);
     const prefillS = pacer?.prefillS(plan, tokens) ?? null;
     plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS);
@@ -186,7 +186,7 @@ export class Restorer {
     const answer = await lookUp(message.groups, {
       namespace,
       shards,
-      shelf: this.#ground?.shelf ?? null,
+      shelf: this.#context?.shelf ?? null,
       pools,
       gates,
       isWanted: () => !plan.isOver,
@@ -201,8 +201,8 @@ export class Restorer {
       group,
       held: answer.held[index] ?? Buffer.alloc(0),
     }));
-    const ground = this.#ground;
-    if (ground === null) {
+    const context = this.#context;
+    if (context === null) {
       this.#options.send({ t: "held", req, plan: number, groups, tokens: 0 });
       this.#finish(plan, "not_ready");
       return;
@@ -210,29 +210,29 @@ export class Restorer {
     const { tenant } = message;
     const asked = message.groups.map((group) => ({
       ...group,
-      ...ground.shapeOf(group.group),
+      ...context.shapeOf(group.group),
       tenant,
     }));
-    const boundary = chooseBoundary(asked, answer, ground.shelf.capacityInTime);
+    const boundary = chooseBoundary(asked, answer, context.shelf.capacityInTime);
     this.#account(plan, asked, answer, boundary);
-    this.#tooLong.weighRoom(plan, asked, boundary, ground);
-    plan.case.decided(ground.pacer.decide(plan, boundary));
+    this.#tooLong.weighRoom(plan, asked, boundary, context);
+    plan.case.decided(context.pacer.decide(plan, boundary));
     const { tokens } = plan;
-    const computeS = ground.pacer.computeS({ start: plan.span.start, end: tokens });
+    const computeS = context.pacer.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
     this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
     if (plan.isRefused) {
       this.#finish(plan, "slower");
-      tryLink(ground, namespace, boundary.wishes);
+      tryLink(context, namespace, boundary.wishes);
       return;
     }
-    this.#armAgain(plan, ground, startedMs);
-    await this.#admission.enter(plan, ground);
+    this.#armAgain(plan, context, startedMs);
+    await this.#admission.enter(plan, context);
   }
 
   /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
   #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
-    const pacer = this.#ground?.pacer;
+    const pacer = this.#context?.pacer;
     const mostMs = pacer?.lookupMs(plan.span, groups, plan.namespace) ?? null;
     if (mostMs === null || mostMs >= this.#options.waitMs) return true;
     if (mostMs > 0) {
@@ -265,7 +265,7 @@ export class Restorer {
   }
 
   /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */
-  async #begin(plan: Plan, { shelf, fetcher }: Ground): Promise<void> {
+  async #begin(plan: Plan, { shelf, fetcher }: ArenaContext): Promise<void> {
     const { namespace } = plan;
     if (namespace === null) return;
     let seen = 0;
@@ -300,7 +300,7 @@ export class Restorer {
     for (const plan of this.#plans.values()) {
       if (plan.state !== "fetching") continue;
       running += 1;
-      if (this.#ground?.pacer.isBetterNow(plan) === true) this.#finish(plan, "slower");
+      if (this.#context?.pacer.isBetterNow(plan) === true) this.#finish(plan, "slower");
     }
     if (running > 0) return;
     clearInterval(this.#ticker);
@@ -340,7 +340,7 @@ export class Restorer {
     const tier = gates[recordClass][0]?.tier ?? "vault";
     counters.add(`blocks_restored_${tier}`, blocks.length - local);
     plan.case.placed(tier, blocks.length - local);
-    counters.add("bytes_restored", blocks.length * (this.#ground?.sourceBytes(group) ?? 0));
+    counters.add("bytes_restored", blocks.length * (this.#context?.sourceBytes(group) ?? 0));
   }
 
   #finish(plan: Plan, reason: DoneReason): void {
@@ -352,7 +352,7 @@ export class Restorer {
       run.end(reason);
     }
     plan.state = "done";
-    plan.case.ended(reason, this.#ground?.pacer.placedTokens(plan) ?? 0);
+    plan.case.ended(reason, this.#context?.pacer.placedTokens(plan) ?? 0);
     this.#settle(plan);
     this.#options.counters.add(`plan_${reason}`);
     const { req, number, case: account } = plan;

@@ -5,9 +5,9 @@ import { PLAN_KEYS_MAX } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { Prefetch } from "../socket/messages.ts";
+import type { ArenaContext } from "./arena-context.ts";
 import { blocksNeeded, cutToKeys } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
-import type { Ground } from "./ground.ts";
 import type { Plan } from "./plan.ts";
 
 export interface TooLongOptions {
@@ -27,15 +27,15 @@ export class TooLong {
     this.#options = options;
   }
 
-  /** Of a prompt with more keys than a plan may have, the beginning. Without ground nothing is restored anyway. */
-  cut(message: Prefetch, ground: Ground | null): Prefetch {
+  /** Of a prompt with more keys than a plan may have, the beginning. Without an arena nothing is restored anyway. */
+  cut(message: Prefetch, context: ArenaContext | null): Prefetch {
     const { shards, counters, engine, logger } = this.#options;
     const most = Math.floor(PLAN_KEYS_MAX / shards);
     const asked = message.groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0);
-    if (ground === null || asked <= most) return message;
-    const groups = cutToKeys(message.groups, (group) => ground.shapeOf(group).tokens, most);
-    const { end: tokens } = ground.pacer.spanOf(message.groups);
-    const { end: keptTokens } = ground.pacer.spanOf(groups);
+    if (context === null || asked <= most) return message;
+    const groups = cutToKeys(message.groups, (group) => context.shapeOf(group).tokens, most);
+    const { end: tokens } = context.pacer.spanOf(message.groups);
+    const { end: keptTokens } = context.pacer.spanOf(groups);
     counters.add("plans_cut");
     if (!this.#isCutSaid) {
       this.#isCutSaid = true;
@@ -46,7 +46,12 @@ export class TooLong {
   }
 
   /** vLLM asks once, and is answered from what is placed: what the arena cannot hold at once is computed. */
-  weighRoom(plan: Plan, asked: readonly Asked[], boundary: Boundary, { shelf }: Ground): void {
+  weighRoom(
+    plan: Plan,
+    asked: readonly Asked[],
+    boundary: Boundary,
+    { shelf }: ArenaContext,
+  ): void {
     const { tokens, heldTokens } = boundary;
     if (tokens >= heldTokens) return;
     const { counters, engine, logger, shards } = this.#options;

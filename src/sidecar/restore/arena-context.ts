@@ -5,7 +5,7 @@ import type { GroupShape } from "./boundary.ts";
 import type { Fetcher } from "./fetcher.ts";
 import type { Pacer } from "./pacer.ts";
 
-export interface Ground {
+export interface ArenaContext {
   shelf: Shelf;
   fetcher: Fetcher;
   pacer: Pacer;
