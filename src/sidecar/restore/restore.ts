@@ -25,7 +25,7 @@ import { Admission } from "./admission.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
-import { tryLink } from "./link-trial.ts";
+import { probeLink } from "./link-probe.ts";
 import { copyRun, lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
@@ -223,7 +223,7 @@ export class Restorer {
     this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
     if (plan.isRefused) {
       this.#finish(plan, "slower");
-      tryLink(context, namespace, boundary.wishes);
+      probeLink(context, namespace, boundary.wishes);
       return;
     }
     this.#armAgain(plan, context, startedMs);

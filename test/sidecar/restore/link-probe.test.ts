@@ -13,7 +13,7 @@ const PAGE = 4096;
 const SLOW_BYTES_PER_S = 2_000;
 const FAST_BYTES_PER_S = 1_000_000_000;
 
-test("a link that recovered is tried by a request that computes, and used by those after it", async () => {
+test("a link that recovered is probed beside a request that computes, and used by those after it", async () => {
   const scene = await openScene();
   const { engine, sidecar, proxy } = scene;
   const known = makeBlocks("known", 1, PAGE);

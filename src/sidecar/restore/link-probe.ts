@@ -1,4 +1,4 @@
-// Owns the trial of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
+// Owns the probe of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
 import type { Namespace } from "../../block.ts";
 import { LINK_TURN_BYTES_MIN } from "../../limits-cost.ts";
 import { HASHES_PER_COPY } from "../../limits.ts";
@@ -9,7 +9,7 @@ import { copyRun } from "./lookup.ts";
 import type { Wish } from "./plan.ts";
 
 /** Uses blocks until they have come, or will not. */
-class Trial implements BlockUser {
+class Probe implements BlockUser {
   readonly #shelf: Shelf;
   readonly #blocks = new Set<Block>();
 
@@ -31,29 +31,29 @@ class Trial implements BlockUser {
 }
 
 /** Nobody waits for it, and it takes no room from plans; what it brings stays for the next request. */
-export function tryLink(
+export function probeLink(
   context: ArenaContext,
   namespace: Namespace,
   wishes: readonly Wish[],
 ): void {
-  const trial = new Trial(context.shelf);
+  const probe = new Probe(context.shelf);
   for (const wish of wishes) {
     const { recordClass, owners } = wish;
     for (const vault of owners.length === 0 ? [0] : new Set(owners)) {
       const { pacer, fetcher } = context;
       if (!pacer.isStale(recordClass, vault)) continue;
       if (fetcher.pendingBytes(recordClass, vault) > 0) continue;
-      tryVault(context, namespace, wish, vault, trial);
+      probeVault(context, namespace, wish, vault, probe);
     }
   }
 }
 
-function tryVault(
+function probeVault(
   { shelf, fetcher, sourceBytes }: ArenaContext,
   namespace: Namespace,
   wish: Wish,
   vault: number,
-  trial: Trial,
+  probe: Probe,
 ): void {
   let run = copyRun(namespace, wish, 0);
   let bytes = 0;
@@ -63,8 +63,8 @@ function tryVault(
     if (at === 0) run = copyRun(namespace, wish, index);
     if ((wish.owners[index] ?? 0) !== vault) continue;
     if (shelf.isPlaced(key) || shelf.isInUse(key)) continue;
-    const block = shelf.use(key, run, at, trial);
-    trial.add(block);
+    const block = shelf.use(key, run, at, probe);
+    probe.add(block);
     fetcher.add(block);
     bytes += sourceBytes(wish.group);
   }
