@@ -16,7 +16,7 @@ import type { BodyBudget } from "../front/body.ts";
 import type { Forwarding } from "../front/forward.ts";
 import type { Keys } from "../front/keys.ts";
 import { holderOf, readingOf } from "../front/reading.ts";
-import type { Reading } from "../front/reading.ts";
+import type { Holder } from "../front/reading.ts";
 import { errorBody, headersOf, statusOf } from "../front/refusal.ts";
 import type { Refused } from "../front/refusal.ts";
 import { PASSED } from "../front/server.ts";
@@ -93,15 +93,16 @@ export class Exchange {
     const holder = holderOf(this.#to.keys, this.#headers);
     if (holder === null) return this.#refuse("no_key");
     if (!PASSED.test(path)) return this.#refuse("no_path");
+    // Nested deeper than can be written again.
+    void this.#choose(path, holder, hasTrailers).catch(() => this.#refuse("no_json"));
+  }
+
+  async #choose(path: string, holder: Holder, hasTrailers: boolean): Promise<void> {
+    const { router, fleet } = this.#to;
+    const { signal } = this.#left;
     const hasBody = this.#chunks.length > 0;
     const reading = readingOf(Buffer.concat(this.#chunks), path, this.#headers, holder);
     if (reading === null) return this.#refuse("no_json");
-    void this.#choose(reading, hasBody, hasTrailers).catch(() => this.#refuse("no_json"));
-  }
-
-  async #choose(reading: Reading, hasBody: boolean, hasTrailers: boolean): Promise<void> {
-    const { router, fleet } = this.#to;
-    const { signal } = this.#left;
     const { asked, bytes, ownHeaders } = reading;
     const choice = await router.choose(asked);
     if (choice.isLate) return this.#refuse("late");

@@ -1,4 +1,8 @@
 // Owns the proof of the endpoint picker as Envoy speaks to it: what is answered, in which order, and what is given back.
+import { createHash } from "node:crypto";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { Client, credentials } from "@grpc/grpc-js";
 import { expect, onTestFinished, test } from "vitest";
 import { extProcService } from "../../../src/wire/ext-proc.ts";
@@ -136,4 +140,24 @@ test("a request without a body is sent somewhere, and one with trailers ends wit
   const { streamedResponse } = trailing.heard[1]!.requestBody!.response.bodyMutation!;
   expect(streamedResponse.endOfStream ?? false).toBe(false);
   expect(trailing.heard[2]!.requestTrailers).toBeDefined();
+});
+
+test("a body nested deeper than can be written again is refused, and the next one is served", async () => {
+  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
+  const digest = createHash("sha256").update("k-ana").digest("hex");
+  writeFileSync(keys, `ana ${digest} acme\n`, { mode: 0o600 });
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, keys });
+  const head = { ":path": "/v1/completions", "content-type": "application/json" };
+  const ask = (body: string): Spoken => {
+    const spoken = speakTo(scene);
+    spoken.say({ requestHeaders: headers({ ...head, authorization: "Bearer k-ana" }) });
+    spoken.say({ requestBody: { body: Buffer.from(body), endOfStream: true } });
+    return spoken;
+  };
+  const deep = ask(`{"model":"m","prompt":${"[".repeat(20_000)}${"]".repeat(20_000)}}`);
+  await until(() => deep.heard.length > 0);
+  expect(deep.heard[0]!.immediateResponse!.status.code).toBe(400);
+  const sound = ask('{"model":"m","prompt":"p"}');
+  await until(() => sound.heard.length === 2);
+  expect(set(sound.heard[0])[DESTINATION]).toBe(scene.engines[0]!.name);
 });
