@@ -81,7 +81,7 @@ async function tell(
       response.writeHead(answer.statusCode, { "content-type": "application/json" }).end(text);
       return true;
     }
-    for await (const told of eventsOf(answer)) await say(telling, told, engine, figures);
+    for await (const told of eventsOf(answer)) await say(telling, told, engine, figures, signal);
   } catch (error) {
     if (signal.aborted) {
       figures.gone();
@@ -153,6 +153,7 @@ async function say(
   { text, ids }: Told,
   engine: Engine,
   figures: Forwarding["figures"],
+  signal: AbortSignal,
 ): Promise<void> {
   if (text === "" && ids.length === 0) return;
   begin(telling, engine, figures);
@@ -160,7 +161,8 @@ async function say(
   telling.text += text;
   telling.tokens += Math.max(1, ids.length);
   if (response.write(event({ type: "token", token: text, token_id: ids[0] ?? null }))) return;
-  await once(response, "drain", { signal: AbortSignal.timeout(GATEWAY_CLIENT_STALL_MS) });
+  const stalled = AbortSignal.timeout(GATEWAY_CLIENT_STALL_MS);
+  await once(response, "drain", { signal: AbortSignal.any([signal, stalled]) });
 }
 
 /** The head, and who is answered: right before the first token. */
