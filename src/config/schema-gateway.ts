@@ -91,7 +91,7 @@ export const GATEWAY: {
     },
     sequences: {
       kind: boolean,
-      doc: "Whether a second API is served, by sequences: `POST /generate` streams from the engine that owns `seq_id` on the hash ring, `GET /route/SEQ` says which one that is, and engines come and go by `POST /register` and `/deregister` (`worker_id`, `address`). Whoever may use the gateway may register.",
+      doc: "Whether a second API is served, by sequences: `POST /generate` streams from the engine that owns `seq_id` on the hash ring, `GET /route/SEQ` says which one that is, and engines come and go by `POST /register` and `/deregister` (`worker_id`, `address`). Whoever may use the gateway may register, but for keys with a tenant.",
       fallback: () => false,
       fallbackText: "`false`",
       example: "true",

@@ -29,7 +29,14 @@ export async function answerSequence(
   options: SequenceOptions,
 ): Promise<boolean> {
   if (request.method === "GET") return answerQuestion(response, path, options);
-  if (path !== "/register" && path !== "/deregister" && path !== "/generate") return false;
+  const isChange = path === "/register" || path === "/deregister";
+  if (!isChange && path !== "/generate") return false;
+  // An engine is sent the prompts of all tenants, and makes their answers.
+  if (isChange && options.tenant !== null) {
+    options.figures.refused("tenant_key");
+    refuse(response, "tenant_key");
+    return true;
+  }
   const body = await readBody(request, options.budget);
   if (body === "gone") {
     options.figures.gone();

@@ -1,6 +1,10 @@
 // Owns the proof of the API by sequences: owners as on the published ring, workers that come and go, answers token by token.
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import { mkdtempSync, writeFileSync } from "node:fs";
+import { createServer, request } from "node:http";
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -182,6 +186,68 @@ test("a key's tenant salts what is generated, and nobody registers without a key
   const headers = { ...JSON_TYPE, authorization: "Bearer secret" };
   expect((await call(url, "/generate", { body, headers })).code).toBe(200);
   expect(JSON.parse(engines[0]!.asked[0]!.body)).toMatchObject({ cache_salt: "acme" });
+});
+
+test("a key with a tenant registers no engine, because it would get the prompts of all; one without does", async () => {
+  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
+  const digest = (key: string): string => createHash("sha256").update(key).digest("hex");
+  writeFileSync(keys, `ana ${digest("k-ana")} acme\nops ${digest("k-ops")}\n`, { mode: 0o600 });
+  const { url } = await gatewayBefore([["m"]], { sequences: true, keys });
+  const own = await new SimEngine(["m"]).start();
+  onTestFinished(() => own.kill().catch(() => {}));
+  const body = JSON.stringify({ worker_id: "mine", address: `http://${own.name}` });
+  const as = (key: string): object => ({ ...JSON_TYPE, authorization: `Bearer ${key}` });
+  for (const path of ["/register", "/deregister"]) {
+    const { code, text } = await call(url, path, { body, headers: { ...as("k-ana") } });
+    expect([code, text], path).toEqual([403, expect.stringContaining("tenant")]);
+  }
+  expect((await call(url, "/register", { body, headers: { ...as("k-ops") } })).code).toBe(200);
+});
+
+/** An engine that goes on for as long as it is read. */
+async function endless(): Promise<{ name: string; isStuck(): boolean }> {
+  let answer: ServerResponse | null = null;
+  const events = `data: {"choices":[{"text":"${"x".repeat(60_000)}","token_ids":[1]}]}\n\n`;
+  const server = createServer((asked, response) => {
+    if (asked.method === "GET") return void response.end('{"data":[{"id":"m"}]}');
+    answer = response.on("error", () => {});
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    const go = (): void => {
+      while (!response.destroyed && response.write(events));
+    };
+    response.on("drain", go);
+    go();
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  let before = -1;
+  const isStuck = (): boolean => {
+    const bytes = answer?.socket?.bytesWritten ?? 0;
+    const isSame = bytes === before && answer?.writableNeedDrain === true;
+    before = bytes;
+    return isSame;
+  };
+  return { name: `127.0.0.1:${(server.address() as AddressInfo).port}`, isStuck };
+}
+
+test("a client that takes nothing and leaves frees its engine at once", { timeout: 30_000 }, async () => {
+  const { url } = await gatewayBefore([], { sequences: true });
+  const engine = await endless();
+  await post(url, "/register", { worker_id: "w", address: `http://${engine.name}` });
+  await until(async () => "worker_id" in (await get(url, "/route/s")));
+  const inFlight = async (): Promise<string | undefined> =>
+    /in_flight\{.*\} (\d+)/.exec((await call(url, "/metrics")).text)?.[1];
+  const asked = request(`${url}/generate`, { method: "POST", headers: JSON_TYPE });
+  asked.on("error", () => {}).end('{"prompt":"p"}');
+  const [answer] = (await once(asked, "response")) as [IncomingMessage];
+  answer.on("error", () => {}).pause();
+  while (!engine.isStuck()) await new Promise((resolve) => setTimeout(resolve, 50));
+  expect(await inFlight()).toBe("1");
+  asked.destroy();
+  await until(async () => (await inFlight()) === "0");
 });
 
 test("it is off unless it is asked for, and a body that lacks something is told what", async () => {
