@@ -51,7 +51,8 @@ export class SharedVault {
   readonly #closing = new AbortController();
   readonly #logger: Logger;
   #calls = 0;
-  #isLostTold = false;
+  /** Its file was removed or replaced: whoever flushes the new one does not reach this one. */
+  #isLost = false;
   /** Keys asked for and found, bytes out and in, of this process. */
   readonly #counts = { lookup_keys: 0, lookup_hits: 0, fetched_bytes: 0, stored_bytes: 0 };
   #seen = { atMs: nowMs(), out: 0, in: 0 };
@@ -80,11 +81,11 @@ export class SharedVault {
   }
 
   get state(): VaultState {
-    return this.#breaker.state;
+    return this.#isLost ? "down" : this.#breaker.state;
   }
 
   get isOpen(): boolean {
-    return this.#breaker.isOpen;
+    return this.#isLost || this.#breaker.isOpen;
   }
 
   /** Its threads make drafts, as lanes do. */
@@ -239,11 +240,13 @@ export class SharedVault {
   ): Promise<void> {
     const { number } = this.flushes;
     const endMs = nowMs() + deadlineMs;
-    while (!leaving && nowMs() < endMs && this.flushes.number === number) {
+    while (!leaving && !this.#isLost && nowMs() < endMs && this.flushes.number === number) {
       await sleep(SHARED_NEWS_MS, signal);
       await this.#hearNews(signal);
-      await this.#tellLost();
+      await this.#lookForFile();
     }
+    // Nothing comes any more.
+    if (this.#isLost && !leaving) await sleep(Math.max(0, endMs - nowMs()), signal);
   }
 
   /** Leaves the region. Idempotent. */
@@ -261,6 +264,7 @@ export class SharedVault {
   ): Promise<Outcome> {
     const context = this.#context(call, deadlineMs);
     if (this.#closing.signal.aborted) throw this.#closedError();
+    if (this.#isLost) throw new TierkvError("VAULT_DOWN", { ...context, reason: LOST });
     if (this.isOpen) {
       const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
       throw new TierkvError("VAULT_DOWN", { ...context, reason });
@@ -320,17 +324,17 @@ export class SharedVault {
     await this.#run(this.#context("Stats", HELLO_TIMEOUT_MS), shmFill, HELLO_TIMEOUT_MS, undefined);
   }
 
-  /** A file that was removed goes on serving those who have it mapped, and nobody who comes later. */
-  async #tellLost(): Promise<void> {
-    if (this.#isLostTold) return;
+  /** What was flushed in a new file of that name would be served from this one: it is used no more. */
+  async #lookForFile(): Promise<void> {
     const number = await stat(this.#path).then(
       ({ ino }) => ino,
       () => null,
     );
-    if (number === this.epoch) return;
-    this.#isLostTold = true;
-    const vault = this.address;
-    this.#logger.warn({ vault }, "the region's file was removed or replaced: restart this sidecar");
+    if (this.#isLost || number === this.epoch) return;
+    this.#isLost = true;
+    this.#logger.warn({ vault: this.address }, LOST);
+    // A number that no flush has had here: copies of its records go, too.
+    this.flushes.hear({ number: this.flushes.number + 1, everything: true, flushes: [] });
   }
 
   #context(call: string, timeoutMs: number): Context {
@@ -341,6 +345,8 @@ export class SharedVault {
     return new TierkvError("CLOSED", { what: `the client of the ${this.name} vault` });
   }
 }
+
+const LOST = "the region's file was removed or replaced: restart this sidecar";
 
 const COUNTS_AGAINST_REGION: ReadonlySet<string> = new Set(["VAULT_DEADLINE", "VAULT_BROKEN"]);
 
