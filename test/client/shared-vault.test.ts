@@ -1,11 +1,15 @@
 // Owns the proof that a region whose lock nobody gives up costs calls their time and nothing else, until its owner is gone.
 import { spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";
 import { rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { setImmediate as turn } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { createLogger } from "../../src/log.ts";
+import { runProgram } from "../support/command-line.ts";
 import { openShared, pathOf, regionAddress } from "../support/regions.ts";
+import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
 
 /** Takes the lock of a region, in the page behind its superblock, and keeps it. */
@@ -18,16 +22,22 @@ print(ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(at)), flush=True)
 time.sleep(600)
 `;
 
+/** A process that has the lock of a region. */
+async function holderOf(address: string): Promise<ChildProcess> {
+  const holder = spawn("python3", ["-c", HOLDER, pathOf(address)]);
+  closeAfterTest({ close: () => holder.kill("SIGKILL") });
+  const [said] = (await once(holder.stdout, "data")) as [Buffer];
+  expect(String(said).trim()).toBe("0");
+  return holder;
+}
+
 const [NAMESPACE, KEY] = [Buffer.alloc(32, 1), Buffer.alloc(36, 2)];
 const SHORT_MS = 100;
 
 test("while another process keeps the lock calls end in time and turns go on; once it is killed all is well", async () => {
   const address = regionAddress();
   const vault = openShared(address);
-  const holder = spawn("python3", ["-c", HOLDER, pathOf(address)]);
-  closeAfterTest({ close: () => holder.kill("SIGKILL") });
-  const [said] = (await once(holder.stdout, "data")) as [Buffer];
-  expect(String(said).trim()).toBe("0");
+  const holder = await holderOf(address);
   let turns = 0;
   const late = expect(vault.lookup(NAMESPACE, KEY, SHORT_MS)).rejects.toMatchObject({
     code: "VAULT_DEADLINE",
@@ -44,19 +54,37 @@ test("while another process keeps the lock calls end in time and turns go on; on
   expect([...(await vault.lookup(NAMESPACE, KEY, SOON_MS))]).toEqual([0]);
 });
 
-test("a file that was replaced is told of once, and serves those who have it", async () => {
+test("a file that was replaced is told of once and used no more, because flushes of the new one do not reach it", async () => {
   const address = regionAddress();
   const warned: string[] = [];
   const destination = { write: (line: string): void => void warned.push(line) };
   const logger = createLogger("test", { level: "warn", tty: false, destination });
   const vault = openShared(address, "kv", { logger });
+  const flushed: unknown[] = [];
+  vault.flushes.listen({ onGreeted: () => {}, onFlush: (scopes) => void flushed.push(scopes) });
   rmSync(pathOf(address));
-  writeFileSync(pathOf(address), "");
+  const other = openShared(address);
+  await other.flush(null, SOON_MS);
   const end = new AbortController();
   const watch = vault.watch({ leaving: false }, SOON_MS, end.signal).catch(() => {});
   await until(() => warned.length > 0, "a warning");
   end.abort();
   await watch;
   expect(warned).toEqual([expect.stringContaining("restart this sidecar")]);
-  expect([...(await vault.lookup(NAMESPACE, KEY, SOON_MS))]).toEqual([0]);
+  expect(flushed).toEqual([null]);
+  expect([vault.state, other.state]).toEqual(["down", "up"]);
+  await expect(vault.lookup(NAMESPACE, KEY, SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
+});
+
+test("who opens a region while another process keeps its lock is told so, and does not wait for ever", async () => {
+  const address = regionAddress();
+  openShared(address);
+  const holder = await holderOf(address);
+  const folder = testDirectory();
+  const config = join(folder, "t.toml");
+  writeFileSync(config, `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n`, { mode: 0o600 });
+  const { exitCode, stderr } = await runProgram(["flush", "--yes", "--config", config]);
+  expect([exitCode, stderr]).toEqual([1, expect.stringMatching(/a process keeps it/)]);
+  holder.kill("SIGKILL");
+  expect(openShared(address).state).toBe("up");
 });

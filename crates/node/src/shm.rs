@@ -104,7 +104,7 @@ pub fn shm_open(
         };
         let max_bytes = count("maxBytes", max_bytes)?;
         let desk = Desk::open(Path::new(&path), max_bytes, must_fit, Arc::new(sink))?;
-        let (epoch, flush) = (number(desk.epoch()), number(desk.last_flush()?));
+        let (epoch, flush) = (number(desk.epoch()), number(desk.joined_at_flush()));
         Ok(ShmInfo { id: REGIONS.insert(Arc::new(desk))?, epoch, flush })
     })
 }

@@ -146,11 +146,9 @@ impl Desk {
     }
 
     /// The last flush, before anything was asked.
-    ///
-    /// # Errors
-    /// When the lock is lost.
-    pub fn last_flush(&self) -> Result<u64> {
-        self.shared.region.last_flush()
+    #[must_use]
+    pub fn joined_at_flush(&self) -> u64 {
+        self.shared.region.joined_at_flush()
     }
 
     /// Tells regions apart that had one name after another.

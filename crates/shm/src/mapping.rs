@@ -5,12 +5,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::limits::SHM_OPEN_LOCK_MS;
 
 use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout};
 use crate::lines;
@@ -39,6 +41,8 @@ pub struct Mapping {
     start: *mut c_void,
     bytes: usize,
     coherence: Coherence,
+    /// It has joined: who waits for the lock from now on is no thread that anybody else waits for.
+    is_joined: AtomicBool,
 }
 
 // SAFETY: the memory stays mapped as long as the value lives; words are atomics, and payloads belong to who reserved or pinned them.
@@ -56,8 +60,10 @@ fn failed(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Error 
 /// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes.
 pub fn open(path: &Path, options: &Options) -> Result<Region<Mapping>> {
     let (mapping, bytes) = map(path, options)?;
-    Region::join(mapping, bytes)
-        .map_err(|error| Error::new(error.code, format!("{}: {}", path.display(), error.text)))
+    let region = Region::join(mapping, bytes)
+        .map_err(|error| Error::new(error.code, format!("{}: {}", path.display(), error.text)))?;
+    region.fabric().is_joined.store(true, Ordering::Relaxed);
+    Ok(region)
 }
 
 /// The same without joining: the memory, and its length.
@@ -136,6 +142,16 @@ fn create(path: &Path, options: &Options) -> Result<()> {
     }
 }
 
+/// Whoever opens a region waits in person: an event loop, or somebody at a terminal.
+fn open_deadline() -> libc::timespec {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let until = now + Duration::from_millis(SHM_OPEN_LOCK_MS);
+    libc::timespec {
+        tv_sec: i64::try_from(until.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(until.subsec_nanos()),
+    }
+}
+
 impl Mapping {
     fn new(fd: OwnedFd, bytes: u64, options: &Options) -> std::result::Result<Self, Errno> {
         let bytes = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
@@ -144,7 +160,8 @@ impl Mapping {
         // SAFETY: a new mapping; the address is a hint that replaces nothing.
         let start =
             unsafe { rustix::mm::mmap(address, bytes, protection, MapFlags::SHARED, &fd, 0) }?;
-        Ok(Self { fd, start, bytes, coherence: options.coherence })
+        let is_joined = AtomicBool::new(false);
+        Ok(Self { fd, start, bytes, coherence: options.coherence, is_joined })
     }
 
     /// Where this process has it.
@@ -276,10 +293,21 @@ impl Fabric for Mapping {
     }
 
     fn lock(&self) -> Result<LastOwner> {
-        // SAFETY: initialised before the region had its name.
-        match unsafe { libc::pthread_mutex_lock(self.lock_ptr()) } {
+        let code = if self.is_joined.load(Ordering::Relaxed) {
+            // SAFETY: initialised before the region had its name.
+            unsafe { libc::pthread_mutex_lock(self.lock_ptr()) }
+        } else {
+            let until = open_deadline();
+            // SAFETY: as above; the time is our own.
+            unsafe { libc::pthread_mutex_timedlock(self.lock_ptr(), &raw const until) }
+        };
+        match code {
             0 => Ok(LastOwner::Left),
             libc::EOWNERDEAD => Ok(LastOwner::Died),
+            libc::ETIMEDOUT => Err(failed(
+                "the region's lock",
+                "a process keeps it and does not go on: end the one that is stopped",
+            )),
             code => Err(failed("the region's lock", std::io::Error::from_raw_os_error(code))),
         }
     }

@@ -18,6 +18,8 @@ use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 pub struct Region<F: Fabric> {
     pub(crate) fabric: F,
     layout: Layout,
+    /// The last flush when it was joined.
+    flushed: u64,
     pub(crate) member: u64,
     /// Entries that this process reads, with how many of its readers: an entry has one bit for all of them.
     pins: Mutex<HashMap<u64, u32>>,
@@ -84,10 +86,19 @@ impl<F: Fabric> Region<F> {
         let mut fields = [0; FIELDS_BYTES];
         Seen(&fabric).payload_out(0, &mut fields);
         let layout = Layout::from_bytes(&fields, bytes)?;
-        let mut region = Self { fabric, layout, member: u64::MAX, pins: Mutex::default() };
-        let member = region.locked()?.0.join()?;
-        region.member = member;
+        let pins = Mutex::default();
+        let mut region = Self { fabric, layout, flushed: 0, member: u64::MAX, pins };
+        let (member, flushed) = {
+            let locked = region.locked()?;
+            (locked.0.join()?, locked.0.seen.word(FLUSH_AT))
+        };
+        (region.member, region.flushed) = (member, flushed);
         Ok(region)
+    }
+
+    /// The last flush when it was joined.
+    pub fn joined_at_flush(&self) -> u64 {
+        self.flushed
     }
 
     /// What it is cut into.
