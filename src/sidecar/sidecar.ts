@@ -84,6 +84,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     socket,
     dropCopies: (recordClass, takes, vault) => server.flush(recordClass, takes, vault),
     dropSaves: (recordClass, takes, vault) => saver.flush(recordClass, takes, vault),
+    forgetLeavers: (recordClass) => seats.forgetLeavers(recordClass),
     modelOf: (recordClass, namespace) => saver.modelOf(recordClass, namespace),
     fates: common.fates,
     quarantine: common.quarantine,
@@ -136,6 +137,7 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     pools: openPools(seats.clients, {
       isDouble: config.cluster.redundancy === "copies:2",
       isMember: (client) => seats.isMember(client),
+      isForgotten: (client) => seats.isForgotten(client),
     }),
     links: seats.links,
     gates: seats.gates,

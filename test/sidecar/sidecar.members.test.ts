@@ -15,9 +15,13 @@ import { startVaultProcess } from "../support/vault-process.ts";
 import type { Place } from "../support/vault-process.ts";
 import { openClient, SOON_MS, until } from "../support/vaults.ts";
 
+const { kept } = vi.hoisted(() => ({ kept: { ms: 3_600_000 } }));
 vi.mock("../../src/limits-pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   MEMBERS_EVERY_MS: 50,
+  get VIEW_KEPT_MS() {
+    return kept.ms;
+  },
 }));
 vi.mock("../../src/limits-again.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Again>()),
@@ -101,4 +105,69 @@ test("F35 the vaults of a name come and go: nothing that is held is missed, and 
   const shares = sharesOf(sidecar);
   expect([shares["1"], shares["2"]! + shares["3"]!]).toEqual([0, 1]);
   await expectNoLeak({ engine: reader, sidecar });
+});
+
+/** A pool of two vaults, which follows `list`, with blocks on both. */
+async function following(label: string): Promise<{
+  sidecar: TestSidecar;
+  engine: FakeEngine;
+  vaults: Place[];
+  list: string[];
+  blocks: Block[];
+}> {
+  const vaults = [await startVaultProcess(), await startVaultProcess()];
+  const list = vaults.map(({ address }) => address);
+  const members: MemberSource = {
+    list: () => Promise.resolve({ kv: [...list], ssm: [] }),
+    connect: (name, at) => openClient({ address: at }, name),
+  };
+  const sidecar = await openSidecar({ when: "always", waitMs: 30_000, members });
+  const isWhole = (): boolean =>
+    sidecar.status().vaults.kv.filter(({ state }) => state === "up").length === 2;
+  const engine = await FakeEngine.start(sidecar.socketPath, LONG);
+  await until(isWhole, "the vaults");
+  const blocks = makeBlocks(label, BLOCKS, PAGE);
+  await saveAll({ engine, sidecar }, blocks);
+  return { sidecar, engine, vaults, list, blocks };
+}
+
+test("a flush reaches what a vault holds that has left: it is asked no more", async () => {
+  const { sidecar, engine, vaults, list } = await following("left");
+  // Of 12 prompts some begin on either vault.
+  const prompts = Array.from({ length: 12 }, (_none, at) => makeBlocks(`left-${at}`, 2, PAGE));
+  for (const blocks of prompts) await saveAll({ engine, sidecar }, blocks);
+  const gone = list.pop()!;
+  const shareOf = (address: string): number =>
+    sidecar.status().vaults.kv.find((vault) => vault.address === address)!.share;
+  await until(() => shareOf(gone) === 0, "the one that left");
+  const found = async (name: string): Promise<number> => {
+    const reader = await FakeEngine.start(sidecar.socketPath, { ...LONG, engine: name });
+    let count = 0;
+    for (const blocks of prompts) {
+      const view = await reader.done(reader.prefetch(hashesOf(blocks)));
+      count += view.placed.get(0)?.length ?? 0;
+      reader.release(view.plan);
+    }
+    return count;
+  };
+  expect(await found("before")).toBe(24);
+  const { sidecars } = await openClient(vaults[0]!).flush(null, SOON_MS);
+  expect(sidecars.map(({ confirmed }) => confirmed)).toEqual([true]);
+  expect(await found("after")).toBe(0);
+});
+
+test("a vault that comes back after it was asked no more is one of the pool again", async () => {
+  const { sidecar, list, blocks } = await following("back");
+  const away = list.pop()!;
+  const seen = () => sidecar.status().vaults.kv.find(({ address }) => address === away)!;
+  kept.ms = 0;
+  await until(() => seen().share === 0, "the one that left");
+  // One turn more, at which it is forgotten.
+  await new Promise((resolve) => {
+    setTimeout(resolve, 300);
+  });
+  list.push(away);
+  await until(() => seen().share > 0, "its return");
+  await until(() => seen().state === "up", "its greeting");
+  await expectAllFound(sidecar, "again", blocks);
 });

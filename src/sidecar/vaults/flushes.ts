@@ -25,6 +25,8 @@ export interface FlushesOptions {
   ): { blocks: number; bytes: number };
   /** Drops saves that wait; how many. */
   dropSaves(recordClass: RecordClass, takes: Takes, vault: number | null): number;
+  /** Vaults that have left a pool are not told of its flushes: they are not to be asked any more. */
+  forgetLeavers(recordClass: RecordClass): void;
   /** null: not known. */
   modelOf(recordClass: RecordClass, namespace: Buffer): string | null;
   fates: Fates;
@@ -106,6 +108,7 @@ export class Flushes {
       (scope) => scope.recordClass === 0 || className(scope.recordClass) === recordClass,
     );
     if (concerned.length === 0) return { blocks: 0, bytes: 0, saves: 0 };
+    if (vault === null) this.#options.forgetLeavers(recordClass);
     const takes = takesOf(concerned, (namespace) => modelOf(recordClass, namespace));
     const { blocks, bytes } = dropCopies(recordClass, takes, vault);
     const saves = dropSaves(recordClass, takes, vault);

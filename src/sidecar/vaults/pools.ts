@@ -27,6 +27,8 @@ export interface PoolOptions {
   isDouble?: boolean;
   /** False for one that has left: nothing is stored there any more. */
   isMember?(client: Vault): boolean;
+  /** True for one that has left and is not asked any more. */
+  isForgotten?(client: Vault): boolean;
 }
 
 export class Pool {
@@ -41,12 +43,17 @@ export class Pool {
   #shares: Map<number, number> | null = null;
   /** What was true before the last change: machines that see it later, or saw it sooner, are understood. */
   #before: { placement: Placement; untilMs: number } | null = null;
-  readonly #isDown = (vault: number): boolean => this.#clients[vault]?.isOpen ?? true;
+  readonly #isForgotten: (client: Vault) => boolean;
+  readonly #isDown = (vault: number): boolean => {
+    const client = this.#clients[vault];
+    return client === undefined || client.isOpen || this.#isForgotten(client);
+  };
 
   constructor(recordClass: RecordClass, options: PoolOptions) {
     const { clients, isDouble = false, isMember = (): boolean => true } = options;
     this.#clients = clients;
     this.#isMember = isMember;
+    this.#isForgotten = options.isForgotten ?? ((): boolean => false);
     this.#isAlone = recordClass === "ssm";
     this.#isDouble = isDouble;
     this.#names = clients.map(({ address }) => address);

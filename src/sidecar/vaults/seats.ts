@@ -38,6 +38,8 @@ export class Seats {
   readonly gates: Record<RecordClass, LookupGate[]>;
   /** When those left that did. */
   readonly #leftMs = new Map<Vault, number>();
+  /** Those of them that are not asked any more; closed. */
+  readonly #forgotten = new WeakSet<Vault>();
   readonly #own = new Set<Vault>();
   readonly #closing = new AbortController();
   #onSeat: (client: Vault, seat: number) => void = () => {};
@@ -55,6 +57,22 @@ export class Seats {
   /** It belongs to its pool; else it is only asked for what it may still hold. */
   isMember(client: Vault): boolean {
     return !this.#leftMs.has(client);
+  }
+
+  isForgotten(client: Vault): boolean {
+    return this.#forgotten.has(client);
+  }
+
+  /** Somebody flushed the members of a class: what others of it hold may have been meant, and they were not told. */
+  forgetLeavers(recordClass: RecordClass): void {
+    for (const client of this.#leftMs.keys()) {
+      if (client.name === recordClass) this.#forget(client);
+    }
+  }
+
+  #forget(client: Vault): void {
+    this.#forgotten.add(client);
+    client.close();
   }
 
   /** Follows the source until closed. `onSeat`: somebody took a seat, which may have been another's before. */
@@ -93,9 +111,11 @@ export class Seats {
       logger.warn({ class: recordClass, left }, `a pool has ${POOL_VAULTS_MAX} vaults at most`);
     }
     const seated = this.clients[recordClass];
-    for (const client of seated) {
+    for (const [seat, client] of seated.entries()) {
       if (list.delete(client.address)) {
-        if (this.#leftMs.delete(client)) this.#say(client, "vault has come back to the pool");
+        if (!this.#leftMs.delete(client)) continue;
+        if (this.isForgotten(client)) this.#connect(recordClass, seat, client.address);
+        else this.#say(client, "vault has come back to the pool");
       } else if (this.isMember(client)) {
         this.#leftMs.set(client, nowMs());
         this.#say(client, "vault has left the pool; it is asked for what it holds for a while");
@@ -106,10 +126,16 @@ export class Seats {
   }
 
   #seat(recordClass: RecordClass, address: string): void {
-    const { source } = this.#options;
     const seat = this.#freeSeat(recordClass);
-    if (source === null || seat === null) return;
-    this.clients[recordClass][seat]?.close();
+    if (seat !== null) this.#connect(recordClass, seat, address);
+  }
+
+  #connect(recordClass: RecordClass, seat: number, address: string): void {
+    const { source } = this.#options;
+    if (source === null) return;
+    const before = this.clients[recordClass][seat];
+    before?.close();
+    if (before !== undefined) this.#own.delete(before);
     const client = source.connect(recordClass, address);
     const link = new Link();
     this.#own.add(client);
@@ -127,14 +153,13 @@ export class Seats {
     const left = [...this.#leftMs.keys()].find((client) => client.name === recordClass);
     if (left === undefined) return null;
     this.#leftMs.delete(left);
-    this.#own.delete(left);
     return seated.indexOf(left);
   }
 
   /** Who left long ago is not asked any more. */
   #clear(): void {
     for (const [client, leftMs] of this.#leftMs) {
-      if (nowMs() - leftMs > VIEW_KEPT_MS) client.close();
+      if (nowMs() - leftMs > VIEW_KEPT_MS) this.#forget(client);
     }
   }
 
