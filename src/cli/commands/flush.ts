@@ -15,6 +15,7 @@ import { Progress } from "../progress.ts";
 import { VAULT_ROLES, allTargets } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
 import { showBytes } from "../text.ts";
+import type { VaultLink } from "../vault-link.ts";
 
 interface FlushOptions {
   target?: VaultRole;
@@ -72,8 +73,7 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
   );
   const results = await Promise.all(
     targets.map(async (target) => {
-      const { client, isTls } = linkTo(config, target, logger, 0);
-      const flushed = await flushOne(client, target, scope, isTls);
+      const flushed = await flushOne(() => linkTo(config, target, logger, 0), target, scope);
       done += 1;
       return flushed;
     }),
@@ -166,21 +166,23 @@ interface Flushed {
 }
 
 async function flushOne(
-  client: Vault,
+  link: () => VaultLink,
   { name, address }: VaultTarget,
   { namespace, recordClass, model, tenant }: Scope,
-  isTls: boolean,
 ): Promise<Flushed> {
   const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, sidecars: [] };
+  let client: Vault | null = null;
   try {
     const { greet } = await import("../reach.ts");
-    await greet(client, isTls);
+    const linked = link();
+    ({ client } = linked);
+    await greet(client, linked.isTls);
     const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant);
     return { target: name, address, ...flushed, error: null };
   } catch (error) {
     return { target: name, address, ...nothing, error: withAdvice(toTierkvError(error)) };
   } finally {
-    client.close();
+    client?.close();
   }
 }
 
@@ -203,7 +205,7 @@ function isNothing({ records, sidecars, error }: Flushed): boolean {
 
 function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;
-  if (error !== null) return [`nothing dropped: ${error}`];
+  if (error !== null) return [`nothing dropped: ${error}; what it holds stays until it is flushed`];
   const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;
   const but = flushed.volatile
     ? "; the disk did not take note: flush again, or they may return"

@@ -88,6 +88,17 @@ test("one vault that is down does not keep the other from being flushed", async 
   });
 });
 
+test("a region that is not there keeps no vault from being flushed", async () => {
+  const one = join(dir, "one.toml");
+  const text = `kv_cold = "${vault.address}"\nssm_cold = "shm:${join(dir, "no-region")}"\n`;
+  writeFileSync(one, `[cluster]\n${text}`);
+  const { exitCode, stdout } = await runInside(["flush", "--config", one, "--yes", "--json"]);
+  const { flushed } = JSON.parse(stdout || "{}") as { flushed: { number: number; error: string }[] };
+  expect([exitCode, flushed.length]).toEqual([1, 2]);
+  expect(flushed[0]!.number).toBeGreaterThan(0);
+  expect(flushed[1]!.error).toContain("no-region");
+});
+
 test("what goes can be named, and the question says it", async () => {
   const named = async (...options: string[]): Promise<string | undefined> =>
     (await runInside(flush("--target", "kv_cold", ...options), { answer: "no" })).asked[0];
