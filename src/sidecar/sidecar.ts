@@ -100,7 +100,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     await pool.close();
     throw error;
   }
-  const reoffer = startReoffer(options, common, { pool, stores, saver, server });
+  const reoffer = startReoffer(options, common, { pool, stores, saver, server, flushes });
   seats.follow((client, seat) => {
     const { name } = client;
     const store = openStore(options, common, client, seat);
@@ -176,7 +176,8 @@ function startReoffer(
     stores,
     saver,
     server,
-  }: { pool: EncodePool; stores: Stores; saver: Saver; server: ShimServer },
+    flushes,
+  }: { pool: EncodePool; stores: Stores; saver: Saver; server: ShimServer; flushes: Flushes },
 ): Reoffer {
   return new Reoffer({
     vaults: common.seats.clients,
@@ -185,7 +186,7 @@ function startReoffer(
     pool,
     codecs: chooseCodecs(config),
     copies: () => server.copies(),
-    isIdle: () => common.priority.isFree && saver.queuedBlocks === 0,
+    isIdle: () => common.priority.isFree && saver.queuedBlocks === 0 && !flushes.isUnderWay,
     counters,
     logger,
   });

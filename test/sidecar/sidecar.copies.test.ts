@@ -126,3 +126,19 @@ test("F72 two copies: a vault that came back empty is offered what it held, as o
   await until(async () => (await held()) === before[1], "all that it held");
   expect(sidecar.counters.get("copies_offered")).toBe(before[1]);
 });
+
+test("while a flush is on its way to all vaults, what the last of them still holds is not offered to the first", async () => {
+  const { vaults, clients, sidecar, blocks } = await open("halfway");
+  const admins = vaults.map((vault) => openClient(vault));
+  await admins[0]!.flush(null, SOON_MS);
+  const reader = await FakeEngine.start(sidecar.socketPath, { ...LONG, engine: "between" });
+  const view = await reader.done(reader.prefetch(hashesOf(blocks)));
+  expect(view.placed.get(0)?.length).toBe(BLOCKS);
+  reader.release(view.plan);
+  // Several looks at what vaults lack.
+  await new Promise((resolve) => {
+    setTimeout(resolve, 1000);
+  });
+  for (const admin of admins.slice(1)) await admin.flush(null, SOON_MS);
+  expect(await recordsOf(clients)).toEqual([0, 0, 0]);
+});

@@ -5,7 +5,12 @@ import type { RecordClass } from "../../block.ts";
 import type { FlushedScope, Takes } from "../../client/flush-feed.ts";
 import type { Vault } from "../../client/vault.ts";
 import { isTierkvError, toTierkvError } from "../../errors.ts";
-import { FLUSH_LEAVE_MS, WATCH_PAUSE_MS, WATCH_TIMEOUT_MS } from "../../limits.ts";
+import {
+  FLUSH_LEAVE_MS,
+  FLUSH_TIMEOUT_MS,
+  WATCH_PAUSE_MS,
+  WATCH_TIMEOUT_MS,
+} from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, randomId, sleep } from "../../time.ts";
@@ -46,11 +51,17 @@ export class Flushes {
   readonly #closing = new AbortController();
   readonly #watches = new Map<Vault, Watch>();
   #isBegun = false;
+  #heardMs: number | null = null;
 
   constructor(options: FlushesOptions) {
     this.#options = options;
     const { kv, ssm } = options.vaults;
     for (const client of [...kv, ...ssm]) this.add(client);
+  }
+
+  /** One may still be on its way to other vaults: what these hold is not to be offered to who was flushed. */
+  get isUnderWay(): boolean {
+    return this.#heardMs !== null && nowMs() - this.#heardMs < FLUSH_TIMEOUT_MS;
   }
 
   /** A vault more, and none that is not among the vaults any more. */
@@ -108,7 +119,10 @@ export class Flushes {
       (scope) => scope.recordClass === 0 || className(scope.recordClass) === recordClass,
     );
     if (concerned.length === 0) return { blocks: 0, bytes: 0, saves: 0 };
-    if (vault === null) this.#options.forgetLeavers(recordClass);
+    if (scopes !== null) {
+      this.#heardMs = nowMs();
+      this.#options.forgetLeavers(recordClass);
+    }
     const takes = takesOf(concerned, (namespace) => modelOf(recordClass, namespace));
     const { blocks, bytes } = dropCopies(recordClass, takes, vault);
     const saves = dropSaves(recordClass, takes, vault);
