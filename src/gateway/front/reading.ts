@@ -11,6 +11,27 @@ const ANYBODY: unique symbol = Symbol("anybody");
 
 export type Holder = KeyHolder | typeof ANYBODY;
 
+/** What clients of an engine call; the rest (`/sleep`, adapters that are loaded, ...) is for who runs one engine. */
+const PASSED =
+  /^\/(?:v1\/(?!(?:un)?load_lora_adapter)|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
+/** Engines leave `cache_salt` out there: tenants would share blocks. */
+const UNSALTED = /^\/v2\/embed$/;
+
+export function isPassed(path: string, holder: Holder): boolean {
+  const isSalted = holder !== ANYBODY && holder.tenant !== null;
+  const read = decoded(path);
+  return PASSED.test(path) && PASSED.test(read) && !(isSalted && UNSALTED.test(read));
+}
+
+/** As engines read it. */
+function decoded(path: string): string {
+  try {
+    return decodeURIComponent(path);
+  } catch {
+    return "";
+  }
+}
+
 export interface Reading {
   bytes: Buffer;
   asked: Asked;

@@ -18,16 +18,12 @@ import type { BodyBudget } from "./body.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding } from "./forward.ts";
 import type { Keys } from "./keys.ts";
-import { holderOf, readingOf } from "./reading.ts";
+import { holderOf, isPassed, readingOf } from "./reading.ts";
 import type { Holder } from "./reading.ts";
 import { refuse } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
 import { answerSequence } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
-
-/** What clients of an engine call; the rest (`/sleep`, `/reset_prefix_cache`, ...) is for who runs one engine. */
-export const PASSED: RegExp =
-  /^\/(?:v1\/|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
 
 export interface FrontOptions extends Forwarding {
   listen: { readonly host: string; readonly port: number };
@@ -93,7 +89,7 @@ async function answer(
   if (holder === null) return refuseCounted(response, "no_key", options);
   const isOurs = isGet && (await answerOurselves(path, response, options));
   if (isOurs || (await answerSequences(request, response, { path, holder }, options))) return;
-  if (!PASSED.test(path)) return refuseCounted(response, "no_path", options);
+  if (!isPassed(path, holder)) return refuseCounted(response, "no_path", options);
   const bytes = await readBody(request, budget);
   if (bytes === "gone") return options.figures.gone();
   if (typeof bytes === "string") return refuseCounted(response, bytes, options);

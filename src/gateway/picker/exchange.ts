@@ -15,11 +15,10 @@ import type { Engine } from "../engines/engine.ts";
 import type { BodyBudget } from "../front/body.ts";
 import type { Forwarding } from "../front/forward.ts";
 import type { Keys } from "../front/keys.ts";
-import { holderOf, readingOf } from "../front/reading.ts";
+import { holderOf, isPassed, readingOf } from "../front/reading.ts";
 import type { Holder } from "../front/reading.ts";
 import { errorBody, headersOf, statusOf } from "../front/refusal.ts";
 import type { Refused } from "../front/refusal.ts";
-import { PASSED } from "../front/server.ts";
 import type { Sent } from "../score/router.ts";
 
 export type Call = ServerDuplexStream<ProcessingRequest, ProcessingResponse>;
@@ -92,7 +91,7 @@ export class Exchange {
     const path = (this.#headers[":path"] ?? "/").replace(/\?.*$/, "");
     const holder = holderOf(this.#to.keys, this.#headers);
     if (holder === null) return this.#refuse("no_key");
-    if (!PASSED.test(path)) return this.#refuse("no_path");
+    if (!isPassed(path, holder)) return this.#refuse("no_path");
     // Nested deeper than can be written again.
     void this.#choose(path, holder, hasTrailers).catch(() => this.#refuse("no_json"));
   }

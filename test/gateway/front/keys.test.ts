@@ -73,6 +73,23 @@ test("a key without a tenant reaches no tenant's blocks by its salt", async () =
   expect(engines[0]!.asked).toHaveLength(2);
 });
 
+test("a tenant's prompts go nowhere where engines take no salt, and no key loads adapters", async () => {
+  const { engines, url } = await guarded();
+  const codeOf = async (key: string, path: string): Promise<number> => {
+    const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };
+    return (await call(url, path, { body: '{"model":"m"}', headers })).code;
+  };
+  for (const path of ["/v2/embed", "/v2/%65mbed", "/v2/embed?x", "/v2/%"]) {
+    expect(await codeOf("k-ana", path), path).toBe(404);
+  }
+  for (const path of ["load_lora_adapter", "%6Coad_lora_adapter", "unload_lora_adapter"]) {
+    expect(await codeOf("k-ops", `/v1/${path}`), path).toBe(404);
+  }
+  expect(engines[0]!.asked).toHaveLength(0);
+  expect(await codeOf("k-ops", "/v2/embed")).toBe(200);
+  expect(await codeOf("k-ana", "/v2/rerank")).toBe(200);
+});
+
 test("a tenant's body that can carry no salt is refused", async () => {
   const { engines, ask } = await guarded();
   for (const body of ["[1]", "no json", '"text"']) {

@@ -233,22 +233,26 @@ async function endless(): Promise<{ name: string; isStuck(): boolean }> {
   return { name: `127.0.0.1:${(server.address() as AddressInfo).port}`, isStuck };
 }
 
-test("a client that takes nothing and leaves frees its engine at once", { timeout: 30_000 }, async () => {
-  const { url } = await gatewayBefore([], { sequences: true });
-  const engine = await endless();
-  await post(url, "/register", { worker_id: "w", address: `http://${engine.name}` });
-  await until(async () => "worker_id" in (await get(url, "/route/s")));
-  const inFlight = async (): Promise<string | undefined> =>
-    /in_flight\{.*\} (\d+)/.exec((await call(url, "/metrics")).text)?.[1];
-  const asked = request(`${url}/generate`, { method: "POST", headers: JSON_TYPE });
-  asked.on("error", () => {}).end('{"prompt":"p"}');
-  const [answer] = (await once(asked, "response")) as [IncomingMessage];
-  answer.on("error", () => {}).pause();
-  while (!engine.isStuck()) await new Promise((resolve) => setTimeout(resolve, 50));
-  expect(await inFlight()).toBe("1");
-  asked.destroy();
-  await until(async () => (await inFlight()) === "0");
-});
+test(
+  "a client that takes nothing and leaves frees its engine at once",
+  { timeout: 30_000 },
+  async () => {
+    const { url } = await gatewayBefore([], { sequences: true });
+    const engine = await endless();
+    await post(url, "/register", { worker_id: "w", address: `http://${engine.name}` });
+    await until(async () => "worker_id" in (await get(url, "/route/s")));
+    const inFlight = async (): Promise<string | undefined> =>
+      /in_flight\{.*\} (\d+)/.exec((await call(url, "/metrics")).text)?.[1];
+    const asked = request(`${url}/generate`, { method: "POST", headers: JSON_TYPE });
+    asked.on("error", () => {}).end('{"prompt":"p"}');
+    const [answer] = (await once(asked, "response")) as [IncomingMessage];
+    answer.on("error", () => {}).pause();
+    while (!engine.isStuck()) await new Promise((resolve) => setTimeout(resolve, 50));
+    expect(await inFlight()).toBe("1");
+    asked.destroy();
+    await until(async () => (await inFlight()) === "0");
+  },
+);
 
 test("it is off unless it is asked for, and a body that lacks something is told what", async () => {
   const { url } = await gatewayBefore([["m"]]);
