@@ -1,6 +1,7 @@
 // Owns what `tierkv status` finds out about each target: whether it answers, how fast, and what it says of itself.
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
+import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
@@ -108,11 +109,14 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
       records: stats.records,
       hitRate: hitRate(stats.counters),
       evicted: stats.counters["evicted"] ?? 0,
-      traffic: {
-        lanes: stats.lanes,
-        outBytesPerS: stats.outBytesPerS,
-        inBytesPerS: stats.inBytesPerS,
-      },
+      // A region counts no bytes of others: this command's own are no answer.
+      traffic: isRemote(client)
+        ? {
+            lanes: stats.lanes,
+            outBytesPerS: stats.outBytesPerS,
+            inBytesPerS: stats.inBytesPerS,
+          }
+        : null,
       disk: stats.disk ?? null,
       counters: stats.counters,
     };

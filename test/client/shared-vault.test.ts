@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { setImmediate as turn } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { createLogger } from "../../src/log.ts";
-import { runProgram } from "../support/command-line.ts";
+import { runInside, runProgram } from "../support/command-line.ts";
 import { openShared, pathOf, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
@@ -87,4 +87,15 @@ test("who opens a region while another process keeps its lock is told so, and do
   expect([exitCode, stderr]).toEqual([1, expect.stringMatching(/a process keeps it/)]);
   holder.kill("SIGKILL");
   expect(openShared(address).state).toBe("up");
+});
+
+test("status says of a region how full it is, and nothing of bytes that it does not count", async () => {
+  const address = regionAddress();
+  openShared(address);
+  const config = join(testDirectory(), "t.toml");
+  writeFileSync(config, `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n`, { mode: 0o600 });
+  const { stdout } = await runInside(["status", "--config", config]);
+  expect(stdout).toMatch(/kv_cold +shm:\S+ +up /);
+  expect(stdout).toContain(" of 33.");
+  expect(stdout).not.toMatch(/B\/s|lanes open/);
 });
