@@ -12,6 +12,10 @@ export const MEASURE_LEASE_MS = 300_000;
 /** Measuring commands at one vault. */
 export const MEASURES_MAX = 64;
 
+/** A gateway that finds engines by itself gives each address this long to say its models, and looks so many processes above an engine's own. */
+export const NEIGHBOUR_ANSWER_MS = 1_000;
+export const NEIGHBOUR_ANCESTORS_MAX = 3;
+
 // Demo: the trained model.
 /** Characters of the text it goes on with: several blocks, up to the end of a line. */
 export const DEMO_READ_CHARS = 859;

@@ -9,6 +9,7 @@ from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.events import StorageEvents
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.hello import hello_frame
 from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
@@ -161,3 +162,26 @@ def test_an_engine_without_events_asks_nothing(monkeypatch: pytest.MonkeyPatch) 
     bench.events.saw(bench.request, GROUP, range(3))
     assert bench.events.question() is None
     assert not StorageEvents(SimpleNamespace(), None, Grid([GROUP], BLOCK_TOKENS), Counters()).is_on
+
+
+@pytest.mark.parametrize(
+    ("role", "is_on", "ranks", "told"),
+    [
+        ("scheduler", True, 1, {"events": "tcp://*:5557"}),
+        ("worker", True, 1, {}),
+        ("scheduler", False, 1, {}),
+        ("scheduler", True, 2, {}),
+    ],
+)
+def test_a_scheduler_says_where_its_engine_publishes(
+    role: Any, is_on: bool, ranks: int, told: dict[str, str]
+) -> None:
+    events = SimpleNamespace(
+        enable_kv_cache_events=is_on, endpoint="tcp://*:5557", replay_endpoint=None
+    )
+    parallel = SimpleNamespace(world_size=1, data_parallel_size=ranks)
+    config: Any = SimpleNamespace(
+        kv_events_config=events, parallel_config=parallel, kv_transfer_config=None
+    )
+    hello = hello_frame(config, role, 0, 1)
+    assert {key: hello[key] for key in ("events", "replays") if key in hello} == told

@@ -65,7 +65,8 @@ export const GATEWAY: {
       kind: addresses("127.0.0.1:8000", GATEWAY_ENGINES_MAX),
       doc: "The engines, as `vllm serve` listens. Which models each one serves, it is asked.",
       fallback: () => [],
-      fallbackText: "none: `tierkv gateway` says so and ends",
+      fallbackText:
+        "those that the sidecar of this host knows, as they come and go, with their events: where their server listens on TCP without TLS and API key, and in no container of its own",
       example: '["127.0.0.1:8000", "127.0.0.1:8001"]',
     },
     discover: {

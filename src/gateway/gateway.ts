@@ -7,7 +7,7 @@ import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
 import type { FeedOf } from "./counts/figures.ts";
-import { Discovery } from "./engines/discovery.ts";
+import { addressesOf, Discovery } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
 import { BodyBudget } from "./front/body.ts";
@@ -30,11 +30,25 @@ export interface RunningGateway extends Running {
   readonly extProc: string | null;
 }
 
-/** Serves until closed. Every engine was asked once before it listens. */
-export async function startGateway(config: GatewayConfig, logger: Logger): Promise<RunningGateway> {
+/** An engine that was found, `host:port`, with where it publishes and replays its events; null: nowhere that is known. */
+export interface Neighbour {
+  address: string;
+  events: string | null;
+  replays: string | null;
+}
+
+/** The engines of this host now; throws while that is not known. */
+export type Look = () => Promise<Neighbour[]>;
+
+/** Serves until closed. Every engine was asked once before it listens. `look`: where none are configured. */
+export async function startGateway(
+  config: GatewayConfig,
+  logger: Logger,
+  look: Look | null = null,
+): Promise<RunningGateway> {
   const keys = config.keys === null ? null : Keys.read(config.keys);
   const tls = tlsOf(config);
-  const parts = partsOf(config, logger);
+  const parts = partsOf(config, logger, look !== null);
   const { fleet, roster, figures, router, index, feedOf, preset } = parts;
   const open: Running[] = [];
   const close = async (): Promise<void> => {
@@ -47,6 +61,7 @@ export async function startGateway(config: GatewayConfig, logger: Logger): Promi
     await fleet.start();
     open.push(roster);
     open.push(...(await startFollowing(config, parts, logger)));
+    if (look !== null) open.push(await startLooking(look, parts, logger));
     open.push(
       await startControl(config.socket, { fleet, feedOf, index, decisions: router.decisions }),
     );
@@ -80,18 +95,18 @@ interface Parts {
   preset: Preset;
 }
 
-function partsOf(config: GatewayConfig, logger: Logger): Parts {
+function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Parts {
   const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens } = config;
   const engines = config.engines.map(({ text }) => text);
   const prefill = new Set(config.prefill.map(({ text }) => text));
   const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, logger });
-  const isOpen = config.sequences || config.discover !== null;
+  const isOpen = isLooking || config.sequences || config.discover !== null;
   const index = new BlockIndex(isOpen ? GATEWAY_ENGINES_MAX : engines.length);
   const onGone = ({ name }: Engine): void => void figures.forget(name);
   const roster = new Roster({ fleet, index, logger, onGone });
   const feedOf: FeedOf = (engine) => roster.feedOf(engine);
   const figures = new Figures(fleet, feedOf, index);
-  const hasEvents = config.events.length > 0 || config.discoverEvents !== null;
+  const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
   const tokenizer = new Tokenizer(tokenizeMs);
   const router = new Router({ preset, fleet, index, tokenizer, ttftMs, prefillTokens });
@@ -129,14 +144,41 @@ function discoveryOf(
     return { events: `${found}:${discoverEvents}`, replays };
   };
   return new Discovery({
-    host,
+    of: host,
     logger,
+    ask: () => addressesOf(host),
     onFound: (found) => void roster.add(`${found}:${port}`, undefined, publishing(found)),
     onGone(gone) {
       const engine = fleet.engines.find(({ name }) => name === `${gone}:${port}`);
       if (engine !== undefined) roster.remove(engine);
     },
   });
+}
+
+async function startLooking(
+  look: Look,
+  { fleet, roster }: Parts,
+  logger: Logger,
+): Promise<Discovery> {
+  let found = new Map<string, Neighbour>();
+  const discovery = new Discovery({
+    of: "the sidecar of this host",
+    logger,
+    async ask() {
+      found = new Map((await look()).map((one) => [one.address, one]));
+      return [...found.keys()];
+    },
+    onFound(address) {
+      const { events = null, replays = null } = found.get(address) ?? {};
+      roster.add(address, undefined, events === null ? null : { events, replays });
+    },
+    onGone(address) {
+      const engine = fleet.engines.find(({ name }) => name === address);
+      if (engine !== undefined) roster.remove(engine);
+    },
+  });
+  await discovery.start();
+  return discovery;
 }
 
 function tlsOf({ tlsCert, tlsKey }: GatewayConfig): { cert: string; key: string } | null {

@@ -32,17 +32,12 @@ SPECULATION_S = 2.2
 class Gateway:
     """`tierkv gateway` before engines, by its command line."""
 
-    def __init__(self, folder: Path, engines: list[Server], events: list[tuple[int, int]]) -> None:
-        def quoted(ports: list[int]) -> str:
-            return ", ".join(f'"127.0.0.1:{port}"' for port in ports)
-
+    def __init__(self, folder: Path, told: str) -> None:
+        """`told` names the engines, or the sidecar that knows them."""
         self._config = folder / "gateway.toml"
         self._config.write_text(
             f'[gateway]\nlisten = "127.0.0.1:0"\nsocket = "{folder / "g" / "g.sock"}"\n'
-            f"engines = [{quoted([engine.port for engine in engines])}]\n"
-            f"events = [{quoted([port for port, _ in events])}]\n"
-            f"replays = [{quoted([port for _, port in events])}]\n"
-            "tokenize_ms = 60_000\n"
+            f"tokenize_ms = 60_000\n{told}"
         )
         argv = ["node", "bin/tierkv.js", "gateway", "--json", "--config", str(self._config)]
         self.process = Process("gateway", argv, folder / "gateway.log")
@@ -69,11 +64,26 @@ class Gateway:
         argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
         subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
 
-    def metric(self, name: str) -> list[float]:
-        """Of each engine, and of each tier where there are such."""
+    def metric(self, name: str, label: str = "") -> list[float]:
+        """Of each engine, and of each tier where there are such; those with this among their labels."""
         with urllib.request.urlopen(f"{self._url}/metrics", timeout=CALL_S) as response:
             lines = response.read().decode().splitlines()
-        return [float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{")]
+        return [
+            float(line.split()[-1])
+            for line in lines
+            if line.startswith(f"{name}{{") and label in line
+        ]
+
+
+def engines_at(servers: list[Server], events: list[tuple[int, int]]) -> str:
+    def quoted(ports: list[int]) -> str:
+        return ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+
+    return (
+        f"engines = [{quoted([server.port for server in servers])}]\n"
+        f"events = [{quoted([port for port, _ in events])}]\n"
+        f"replays = [{quoted([port for _, port in events])}]\n"
+    )
 
 
 def line_of(events: int, replays: int) -> list[str]:
@@ -103,7 +113,7 @@ def test_what_is_believed_of_engines_is_what_they_reuse(folder: Path, models: Mo
         early = prompt(700, TOKENS)
         # Before the gateway came: it learns of this by the replay.
         servers[0].complete(early)
-        gateway = Gateway(place, servers, events)
+        gateway = Gateway(place, engines_at(servers, events))
         stack.callback(gateway.process.end)
         wait_until(
             lambda: gateway.metric("tierkv_gateway_events_live") == [1, 1], "events are live"
@@ -146,18 +156,22 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
         for server in servers:
             stack.enter_context(server)
         cluster.wait_restoring(2)
-        gateway = Gateway(place, servers, events)
+        # It is told of no engine: the sidecar that both are connected to knows them, and their events.
+        gateway = Gateway(place, f'[sidecar]\nsocket = "{cluster.socket}"\n')
         stack.callback(gateway.process.end)
         wait_until(
             lambda: gateway.metric("tierkv_gateway_events_live") == [1, 1], "events are live"
         )
+
+        def in_vaults(at: int) -> float:
+            return gateway.metric("tierkv_gateway_indexed_blocks", names[at])[1]
 
         def vaulted(at: int, blocks: int) -> None:
             """An engine publishes with a step, so it is given some."""
 
             def is_told() -> bool:
                 servers[at].complete([1, 2, 3])
-                return gateway.metric("tierkv_gateway_indexed_blocks")[2 * at + 1] >= blocks
+                return in_vaults(at) >= blocks
 
             wait_until(is_told, f"{blocks} blocks of engine {at} lie in a vault")
 
@@ -178,9 +192,6 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
         # Once no vault holds it, it is not believed any more.
         assert cluster.command("flush", "--yes")[0] == 0
         wait_until(
-            lambda: (
-                bool(servers[1].complete([1, 2, 3]))
-                and gateway.metric("tierkv_gateway_indexed_blocks")[3] == 0
-            ),
+            lambda: bool(servers[1].complete([1, 2, 3])) and in_vaults(1) == 0,
             "what was flushed is withdrawn",
         )

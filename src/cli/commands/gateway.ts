@@ -1,9 +1,10 @@
 // Owns `tierkv gateway`: serves one OpenAI address before several engines, and takes one of them out of it or back.
 import type { Config } from "../../config/config.ts";
 import { placeOf } from "../../config/load.ts";
-import { TierkvError } from "../../errors.ts";
+import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { ShownEngine } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
+import type { Look } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
 import { isLocal } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
@@ -12,6 +13,7 @@ import {
   GATEWAY_DRAIN_MS,
   GATEWAY_START_MS,
 } from "../../limits-gateway.ts";
+import type { Logger } from "../../log.ts";
 import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 import { showMs } from "../text.ts";
@@ -33,7 +35,8 @@ export function addGateway({ program, action }: Registrar): void {
     .description(
       "Serves the OpenAI API of all engines in [gateway] engines on one address: each request goes to the engine that the\n" +
         "preset puts first, answers pass byte for byte, and a request whose engine fails before its first byte goes to the\n" +
-        "next. /v1/models shows the models of all; /health and /metrics are the gateway's own.",
+        "next. /v1/models shows the models of all; /health and /metrics are the gateway's own. Where no engine is named, those\n" +
+        "are found that the sidecar of this host knows.",
     )
     .option(
       "--ext-proc <address>",
@@ -75,20 +78,21 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
   const where = { option: "--ext-proc", section: "gateway", name: "ext_proc" };
   const config = call.loadConfig(text === undefined ? [] : [{ ...where, text }]);
   const { engines: listed, discover, sequences } = config.gateway;
-  if (listed.length === 0 && discover === null && !sequences) throw noEngines(config);
+  const isAlone = listed.length === 0 && discover === null && !sequences;
   const { checkOpenFiles } = await import("../conditions.ts");
   checkOpenFiles();
   const logger = call.createLogger("gateway", config);
   if (!isLocal(config.gateway.listen) && config.gateway.lan) {
     logger.warn("[gateway] lan = true: every machine that reaches it may use the engines");
   }
+  const look = isAlone ? await neighboursOf(config, logger) : null;
   const { startGateway } = await import("../../gateway/gateway.ts");
   const steps = [
     {
       name: "gateway",
       timeoutMs: GATEWAY_START_MS,
       run: async () => {
-        const gateway = await startGateway(config.gateway, logger);
+        const gateway = await startGateway(config.gateway, logger, look);
         const { url, preset, extProc } = gateway;
         const { engines } = config.gateway;
         const names = engines.map((engine) => engine.text);
@@ -103,13 +107,24 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
   return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs });
 }
 
-function noEngines(config: Config): TierkvError {
+/** Where nobody says which engines there are, the sidecar of this host does. */
+async function neighboursOf(config: Config, logger: Logger): Promise<Look> {
+  const { Neighbours } = await import("../neighbours.ts");
+  const neighbours = new Neighbours(config.sidecar.socket, logger);
+  const found = await neighbours.look().catch((error: unknown) => {
+    throw noEngines(config, toTierkvError(error).message);
+  });
+  if (found.length === 0) logger.warn("the sidecar of this host knows no engine yet");
+  return () => neighbours.look();
+}
+
+function noEngines(config: Config, reason: string): TierkvError {
   return new TierkvError("CONFIG_CONFLICT", {
     where: placeOf(config, ["gateway", "engines"]),
     key: "[gateway] engines",
     value: "[]",
-    reason: "there is no engine to send requests to",
-    fix: 'write engines = ["127.0.0.1:8000"] below [gateway]',
+    reason: `no engine is named, and none found by this host's sidecar: ${reason}`,
+    fix: 'start an engine with tierKV here, or write engines = ["127.0.0.1:8000"] below [gateway]',
   });
 }
 

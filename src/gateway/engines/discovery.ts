@@ -1,4 +1,4 @@
-// Owns engines that stand behind a name: each of its addresses is one, and comes and goes with it.
+// Owns engines that somebody else knows of, by a name or a sidecar: asked again and again, each comes and goes with the answer.
 import { lookup } from "node:dns/promises";
 import { toTierkvError } from "../../errors.ts";
 import {
@@ -10,16 +10,16 @@ import type { Logger } from "../../log.ts";
 import { withDeadline } from "../../time.ts";
 
 export interface DiscoveryOptions {
-  host: string;
+  /** Whoever is asked, for the log. */
+  of: string;
   logger: Logger;
-  /** The host of one that is there now. */
-  onFound(host: string): void;
-  onGone(host: string): void;
-  /** All addresses of a name; throws while they are not known. */
-  resolve?: (host: string) => Promise<string[]>;
+  /** All that are there now; throws while that is not known. */
+  ask(): Promise<string[]>;
+  onFound(one: string): void;
+  onGone(one: string): void;
 }
 
-/** Asks from `start` until `close`. While the name cannot be resolved, what was found stays. */
+/** Asks from `start` until `close`. While there is no answer, what was found stays. */
 export class Discovery {
   readonly #options: DiscoveryOptions;
   #found: ReadonlySet<string> = new Set();
@@ -44,15 +44,16 @@ export class Discovery {
   }
 
   async #ask(): Promise<void> {
-    const { host, logger, onFound, onGone, resolve = addressesOf } = this.#options;
+    const { of, logger, onFound, onGone, ask } = this.#options;
     let now: ReadonlySet<string>;
     try {
-      const all = await withDeadline(resolve(host), GATEWAY_RESOLVE_MS, `resolving ${host}`);
+      const all = await withDeadline(ask(), GATEWAY_RESOLVE_MS, `asking ${of}`);
       now = new Set(all.slice(0, GATEWAY_ENGINES_MAX));
       this.#isFailing = false;
     } catch (error) {
       const { message: reason } = toTierkvError(error);
-      if (!this.#isFailing) logger.warn({ host, reason }, "a name of engines cannot be resolved");
+      if (!this.#isFailing)
+        logger.warn({ of, reason }, "which engines there are cannot be told: those that were stay");
       this.#isFailing = true;
       return;
     }
@@ -65,7 +66,8 @@ export class Discovery {
   }
 }
 
-async function addressesOf(host: string): Promise<string[]> {
+/** Hosts behind a name. */
+export async function addressesOf(host: string): Promise<string[]> {
   const found = await lookup(host, { all: true });
   return found.map(({ address, family }) => (family === 6 ? `[${address}]` : address)).sort();
 }

@@ -1,12 +1,17 @@
 // Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
 import type { Stage } from "../restore/arena-context.ts";
 import type { Footprint, Forecast } from "../restore/pacer.ts";
+import type { Hello } from "../socket/hello.ts";
 import type { NamingState } from "../socket/messages.ts";
 import type { BlockKind } from "./ranks.ts";
 import type { Seat } from "./seat.ts";
 
 export interface EngineStatus {
   id: string;
+  /** Of its scheduler, and where that publishes events and replays them (`tcp://*:5557`); empty: nowhere. */
+  pid: number;
+  events: string;
+  replays: string;
   model: string;
   /** First 16 hex digits; null until the scheduler has sent it. */
   namespace: string | null;
@@ -43,6 +48,14 @@ export interface EngineStatus {
     /** Why a worker cannot use it, by rank; empty: none has said so. */
     unmapped: { rank: number; reason: string }[];
   } | null;
+}
+
+/** What a half of an engine said of it in its first frame. */
+export function saidBy(
+  hello: Hello,
+): Pick<EngineStatus, "id" | "pid" | "events" | "replays" | "world" | "hasAmxTiles"> {
+  const { engine: id, pid, events, replays, world, hasAmxTiles } = hello;
+  return { id, pid, events, replays, world, hasAmxTiles };
 }
 
 export function arenaStatusOf(

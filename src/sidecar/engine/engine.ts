@@ -34,7 +34,7 @@ import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import type { Pools, VaultClients } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Links, LookupGates } from "../vaults/vaults.ts";
-import { arenaStatusOf } from "./engine-status.ts";
+import { arenaStatusOf, saidBy } from "./engine-status.ts";
 import type { EngineStatus } from "./engine-status.ts";
 import { Ranks } from "./ranks.ts";
 import { Seat } from "./seat.ts";
@@ -87,7 +87,8 @@ export class Engine {
   #model = "";
   #tokensMin = 0;
   #lengths: Pick<Register, "maxModelLen" | "stepTokens"> = { maxModelLen: 0, stepTokens: 0 };
-  readonly #hasAmxTiles: boolean;
+  /** Of its scheduler, once there is one. */
+  #hello: Hello;
   #isRestoring = false;
   #isRetired = false;
 
@@ -99,7 +100,7 @@ export class Engine {
     const { engine, world, shards } = hello;
     this.id = engine;
     this.world = world;
-    this.#hasAmxTiles = hello.hasAmxTiles;
+    this.#hello = hello;
     this.shards = shards;
     this.#ranks = new Ranks(hello);
     this.#options = options;
@@ -121,6 +122,7 @@ export class Engine {
     this.#ranks.checkHello(hello);
     if (this.#scheduler !== null) throw this.#ranks.taken("its scheduler");
     this.#scheduler = connection;
+    this.#hello = hello;
     this.#connections.add(connection);
   }
 
@@ -262,12 +264,10 @@ export class Engine {
   status(): EngineStatus {
     const stage = this.#stage;
     return {
-      id: this.id,
+      ...saidBy(this.#hello),
       model: this.#model,
       namespace: this.#restorer.namespace?.toString("hex").slice(0, 16) ?? null,
       naming: this.naming,
-      world: this.world,
-      hasAmxTiles: this.#hasAmxTiles,
       workers: this.#ranks.count,
       hasScheduler: this.#scheduler !== null,
       isRestoring: this.#isRestoring,

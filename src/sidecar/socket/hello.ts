@@ -20,6 +20,9 @@ export interface Hello {
   vllm: string;
   /** It computes on a CPU with AMX tiles. */
   hasAmxTiles: boolean;
+  /** Where a scheduler's engine publishes its KV-cache events and replays them, as vLLM is told; empty: nowhere. */
+  events: string;
+  replays: string;
 }
 
 const NOBODY = {
@@ -31,6 +34,8 @@ const NOBODY = {
   shim: "",
   vllm: "",
   hasAmxTiles: false,
+  events: "",
+  replays: "",
 } as const;
 
 /** The version stands before all else: another version may have other fields. */
@@ -56,5 +61,7 @@ export function parseHello(message: Reader): Hello {
     shim: message.name("shim"),
     vllm: message.name("vllm"),
     hasAmxTiles: message.has("amx_tiles") && message.u32("amx_tiles", 1, 1) === 1,
+    events: message.anyText("events"),
+    replays: message.anyText("replays"),
   };
 }

@@ -11,14 +11,11 @@ test("addresses that come, go, and cannot be told for a while", async () => {
   let answer: string[] | null = ["10.0.0.1", "10.0.0.2"];
   const heard: string[] = [];
   const discovery = new Discovery({
-    host: "vllm",
+    of: "vllm",
     logger: SILENT,
     onFound: (host) => heard.push(`+${host}`),
     onGone: (host) => heard.push(`-${host}`),
-    resolve: (host) => {
-      expect(host).toBe("vllm");
-      return answer === null ? Promise.reject(new Error("SERVFAIL")) : Promise.resolve(answer);
-    },
+    ask: () => (answer === null ? Promise.reject(new Error("SERVFAIL")) : Promise.resolve(answer)),
   });
   const next = async (now: string[] | null): Promise<string[]> => {
     answer = now;

@@ -241,6 +241,15 @@ def publishes_events(config: Any) -> bool:
     return events is not None and bool(events.enable_kv_cache_events)
 
 
+def event_endpoints(config: Any) -> dict[str, str]:
+    """Give where the engine publishes its events, and replays them; nothing of one of several data-parallel ranks."""
+    events = getattr(config, "kv_events_config", None)
+    if not publishes_events(config) or config.parallel_config.data_parallel_size > 1:
+        return {}
+    found = {"events": events.endpoint, "replays": events.replay_endpoint}
+    return {name: value for name, value in found.items() if value}
+
+
 def prefix_cache(pool: Any) -> Any:
     """Give what a pool finds cached blocks by: another object once `reset_prefix_cache` has emptied it."""
     return getattr(pool, "cached_block_hash_to_block", None)

@@ -29,6 +29,8 @@ def hello_frame(
         "shim": tierkv.__version__,
         "vllm": compat.vllm_version(),
     }
+    if role == "scheduler":
+        hello.update(compat.event_endpoints(config))
     if amx.has_tiles():
         hello["amx_tiles"] = 1
     return hello

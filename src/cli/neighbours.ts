@@ -1,0 +1,160 @@
+// Owns finding the engines of this host without being told: those that its sidecar knows, at the address where their server listens.
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import type { Neighbour } from "../gateway/gateway.ts";
+import { splitAddress } from "../hosts.ts";
+import { NEIGHBOUR_ANCESTORS_MAX, NEIGHBOUR_ANSWER_MS } from "../limits-tools.ts";
+import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import type { SidecarStatus } from "../sidecar/status.ts";
+import { SidecarLink } from "./sidecar-link.ts";
+import { reachable } from "./targets.ts";
+
+type Known = SidecarStatus["engines"][number];
+
+/** vLLM serves HTTP from the process that started the engine's own, which is the one that the sidecar knows. */
+export class Neighbours {
+  readonly #socket: string;
+  readonly #logger: Logger;
+  /** By engine and process: one that was found is not asked again. */
+  #found = new Map<string, Neighbour>();
+  readonly #hidden = new Set<string>();
+
+  constructor(socket: string, logger: Logger) {
+    this.#socket = socket;
+    this.#logger = logger;
+  }
+
+  /** Throws SIDECAR_DOWN. */
+  async look(): Promise<Neighbour[]> {
+    const now = new Map<string, Neighbour>();
+    for (const engine of await this.#known()) {
+      const key = `${engine.id} ${engine.pid}`;
+      const neighbour = this.#found.get(key) ?? (await locate(engine));
+      if (neighbour !== null) now.set(key, neighbour);
+      else this.#tellHidden(engine);
+    }
+    // A sidecar that starts anew knows nobody for a moment: an engine that answers stays.
+    for (const [key, neighbour] of this.#found) {
+      if (!now.has(key) && (await isEngine(neighbour.address))) now.set(key, neighbour);
+    }
+    this.#found = now;
+    return oneEach([...now.values()]);
+  }
+
+  async #known(): Promise<Known[]> {
+    const link = new SidecarLink(this.#socket);
+    try {
+      await link.hello(STATUS_TIMEOUT_MS);
+      const { engines } = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+      return engines.filter(({ hasScheduler }) => hasScheduler);
+    } finally {
+      link.close();
+    }
+  }
+
+  #tellHidden({ id, pid }: Known): void {
+    if (this.#hidden.has(id)) return;
+    this.#hidden.add(id);
+    const reason = "neither its process nor those above it serve /v1/models on TCP yet";
+    const fix =
+      "where it stays so (a container, a Unix socket, TLS, an API key), set [gateway] engines";
+    this.#logger.warn({ engine: id, pid, reason, fix }, "an engine's address is not known");
+  }
+}
+
+/** Several ranks behind one server: which of them answers is not ours to choose, so their events say nothing. */
+function oneEach(found: readonly Neighbour[]): Neighbour[] {
+  const each = new Map<string, Neighbour>();
+  for (const neighbour of found) {
+    const { address } = neighbour;
+    each.set(address, each.has(address) ? { address, events: null, replays: null } : neighbour);
+  }
+  return [...each.values()];
+}
+
+async function locate({ pid, events, replays }: Known): Promise<Neighbour | null> {
+  const own = { events: addressIn(events), replays: addressIn(replays) };
+  const publishing = new Set(Object.values(own));
+  for (const address of listening(pid)) {
+    if (publishing.has(address)) continue;
+    if (await isEngine(address)) return { address, ...own };
+  }
+  return null;
+}
+
+/** `tcp://*:5557` as it is reached from here; null: otherwise than by TCP. */
+function addressIn(endpoint: string): string | null {
+  const [, text] = /^tcp:\/\/(.*:\d+)$/.exec(endpoint.replace("//*:", "//127.0.0.1:")) ?? [];
+  return text === undefined ? null : reachable({ ...splitAddress(text), text }).text;
+}
+
+async function isEngine(address: string): Promise<boolean> {
+  try {
+    const signal = AbortSignal.timeout(NEIGHBOUR_ANSWER_MS);
+    const answer = await fetch(`http://${address}/v1/models`, { signal });
+    const { data } = (await answer.json()) as { data?: unknown };
+    return answer.ok && Array.isArray(data) && data.length > 0;
+  } catch {
+    return false;
+  }
+}
+
+/** Where a process of this user, and those above it, listen: nearest first. Empty where that cannot be seen. */
+function listening(pid: number): string[] {
+  const found: string[] = [];
+  try {
+    if (readlinkSync(`/proc/${pid}/ns/net`) !== readlinkSync("/proc/self/ns/net")) return [];
+    let at = pid;
+    for (let step = 0; step <= NEIGHBOUR_ANCESTORS_MAX && at > 1; step += 1) {
+      if (at !== process.pid) found.push(...listeningOf(at));
+      at = parentOf(at);
+    }
+  } catch {
+    // It ended, or is another user's: what was found until here may do.
+  }
+  return [...new Set(found)];
+}
+
+function parentOf(pid: number): number {
+  const stat = readFileSync(`/proc/${pid}/stat`, "latin1");
+  return Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]);
+}
+
+const LISTEN = "0A";
+const [LOCAL_AT, STATE_AT, INODE_AT] = [1, 3, 9];
+
+function listeningOf(pid: number): string[] {
+  const own = new Set(
+    readdirSync(`/proc/${pid}/fd`).map((fd) => /^socket:\[(\d+)\]$/.exec(linkOf(pid, fd))?.[1]),
+  );
+  return ["tcp", "tcp6"].flatMap((table) =>
+    readFileSync(`/proc/${pid}/net/${table}`, "latin1")
+      .split("\n")
+      .map((line) => line.trim().split(/\s+/))
+      .filter((fields) => fields[STATE_AT] === LISTEN && own.has(fields[INODE_AT]))
+      .map((fields) => addressOf(fields[LOCAL_AT] ?? "")),
+  );
+}
+
+function linkOf(pid: number, fd: string): string {
+  try {
+    return readlinkSync(`/proc/${pid}/fd/${fd}`);
+  } catch {
+    // Closed meanwhile.
+    return "";
+  }
+}
+
+/** `0100007F:1F90` is 127.0.0.1:8080: words of the host's order. All addresses are reached by the loopback. */
+function addressOf(hex: string): string {
+  const [words = "", port = ""] = hex.split(":");
+  const bytes = Buffer.from(words, "hex");
+  for (let at = 0; at < bytes.length; at += 4) bytes.subarray(at, at + 4).reverse();
+  const isAny = bytes.every((byte) => byte === 0);
+  return `${isAny ? (bytes.length === 4 ? "127.0.0.1" : "[::1]") : hostOf(bytes)}:${Number.parseInt(port, 16)}`;
+}
+
+function hostOf(bytes: Buffer): string {
+  if (bytes.length === 4) return bytes.join(".");
+  return `[${(bytes.toString("hex").match(/.{4}/g) ?? []).join(":")}]`;
+}
