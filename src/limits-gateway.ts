@@ -110,3 +110,7 @@ export const GATEWAY_RESOLVE_MS = 10_000;
 export const GATEWAY_EVENT_TEXT_MAX: number = MIB;
 /** A body goes back to Envoy in pieces of this: below the 64 KiB after which it stops to read. */
 export const GATEWAY_PIECE_BYTES: number = 62 * KIB;
+/** How often the index is saved for the next gateway, blocks written at a time, and bytes of the file: all blocks, and what engines are told by. */
+export const GATEWAY_SAVE_MS = 60_000;
+export const GATEWAY_SAVED_CHUNK = 8_192;
+export const GATEWAY_SAVED_BYTES_MAX: number = 16 * GATEWAY_INDEX_BLOCKS_MAX + 4 * MIB;

@@ -168,6 +168,8 @@ export interface GatewayConfig {
   /** How long turning a prompt into tokens may hold its request. */
   readonly tokenizeMs: number;
   readonly socket: string;
+  /** Where what engines hold is kept for the next gateway. */
+  readonly indexFile: string;
 }
 
 /** What restores spare is worth. */

@@ -16,7 +16,7 @@ function home(env: Environment): string {
 }
 
 /** systemd names the directory of a service; other users have theirs. */
-function stateDir(env: Environment): string {
+export function stateDir(env: Environment): string {
   const [given = ""] = (env["STATE_DIRECTORY"] ?? "").split(":");
   if (given !== "") return given;
   const state = env["XDG_STATE_HOME"] ?? "";

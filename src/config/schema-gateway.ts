@@ -1,4 +1,5 @@
 // Owns the keys of the gateway. Part of the table in schema.ts.
+import { join } from "node:path";
 import {
   GATEWAY_ENGINES_MAX,
   GATEWAY_IN_FLIGHT_DEFAULT,
@@ -15,6 +16,7 @@ import type { GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";
 import { addresses, boolean, choice, integer, path, tcpOnly } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
+import { stateDir } from "./schema-access.ts";
 
 const PORT_MAX = 65_535;
 const LISTEN = { host: "127.0.0.1", port: 8100, text: "127.0.0.1:8100" };
@@ -43,6 +45,7 @@ export const GATEWAY: {
     ttft_ms: Field<GatewayConfig["ttftMs"]>;
     tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
     socket: Field<GatewayConfig["socket"]>;
+    index_file: Field<GatewayConfig["indexFile"]>;
   };
 } = {
   doc: "The gateway (`tierkv gateway`): one OpenAI address before several engines.",
@@ -195,6 +198,14 @@ export const GATEWAY: {
       fallbackText:
         "`$XDG_RUNTIME_DIR/tierkv/gateway.sock` where that directory exists, else `/tmp/tierkv-<uid>/gateway.sock`",
       example: '"/run/tierkv/gateway.sock"',
+    },
+    index_file: {
+      kind: path(PATH_BYTES_MAX),
+      doc: "Where what engines hold is saved every minute and at the end, so that a gateway that starts anew knows it. An engine's part is believed only where its replay begins with the batch that was heard last; else it is dropped.",
+      fallback: (env) => join(stateDir(env), "gateway.index"),
+      fallbackText:
+        "`gateway.index` in `$STATE_DIRECTORY` (systemd), else in `$XDG_STATE_HOME/tierkv`, else in `~/.local/state/tierkv`",
+      example: '"/var/lib/tierkv/gateway.index"',
     },
   },
 };

@@ -1,7 +1,7 @@
 // Owns the gateway as a whole: engines, their events, figures, the address for clients and the socket for its own commands, put together.
 import type { GatewayConfig, Preset } from "../config/config.ts";
 import type { Running } from "../lifecycle.ts";
-import { GATEWAY_ENGINES_MAX } from "../limits-gateway.ts";
+import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits-gateway.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
@@ -15,6 +15,8 @@ import { Keys } from "./front/keys.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
+import type { Followed } from "./index/saved-index.ts";
+import { Keeper, loadSaved } from "./keeper.ts";
 import type { Picking } from "./picker/exchange.ts";
 import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
@@ -62,6 +64,8 @@ export async function startGateway(
     open.push(roster);
     open.push(...(await startFollowing(config, parts, logger)));
     if (look !== null) open.push(await startLooking(look, parts, logger));
+    const followed = (): Followed[] => roster.followed();
+    open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
     open.push(
       await startControl(config.socket, { fleet, feedOf, index, decisions: router.decisions }),
     );
@@ -101,9 +105,14 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Par
   const prefill = new Set(config.prefill.map(({ text }) => text));
   const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, logger });
   const isOpen = isLooking || config.sequences || config.discover !== null;
-  const index = new BlockIndex(isOpen ? GATEWAY_ENGINES_MAX : engines.length);
+  const saved = loadSaved(config.indexFile, logger);
+  const index = new BlockIndex(
+    isOpen ? GATEWAY_ENGINES_MAX : engines.length,
+    GATEWAY_INDEX_BLOCKS_MAX,
+    saved?.seeds,
+  );
   const onGone = ({ name }: Engine): void => void figures.forget(name);
-  const roster = new Roster({ fleet, index, logger, onGone });
+  const roster = new Roster({ fleet, index, saved, logger, onGone });
   const feedOf: FeedOf = (engine) => roster.feedOf(engine);
   const figures = new Figures(fleet, feedOf, index);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;

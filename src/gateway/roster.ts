@@ -4,10 +4,13 @@ import type { Engine } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import { EventFeed } from "./events/feed.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
+import type { Followed, Loaded } from "./index/saved-index.ts";
 
 export interface RosterOptions {
   fleet: Fleet;
   index: BlockIndex;
+  /** What an earlier gateway knew; each engine's part is taken once. */
+  saved: Loaded | null;
   logger: Logger;
   onGone(engine: Engine): void;
 }
@@ -31,12 +34,23 @@ export class Roster {
     return this.#feeds.get(engine) ?? null;
   }
 
+  /** Engines of whose events nothing is missing, up to where they are known. */
+  followed(): Followed[] {
+    return [...this.#feeds].flatMap(([{ slot }, { mark, events }]) =>
+      mark === null ? [] : [{ slot, events, mark }],
+    );
+  }
+
   follow(engine: Engine, { events, replays }: Publishing): void {
-    const { index, logger } = this.#options;
+    const { index, saved, logger } = this.#options;
     const { slot } = engine;
+    const known = replays === null ? undefined : saved?.engines.get(events);
+    saved?.engines.delete(events);
+    if (known !== undefined) index.restore(slot, known);
     const feed = new EventFeed({
       events,
       replays,
+      resume: known?.mark ?? null,
       logger,
       sink: {
         apply: (event) => index.apply(slot, event),

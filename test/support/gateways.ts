@@ -3,7 +3,7 @@ import { mkdtempSync } from "node:fs";
 import { request } from "node:http";
 import type { ClientRequest, IncomingMessage, OutgoingHttpHeaders } from "node:http";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { pino } from "pino";
 import { onTestFinished } from "vitest";
 import type { Address, GatewayConfig } from "../../src/config/config.ts";
@@ -55,6 +55,7 @@ export async function gatewayBefore(
     prefillTokens: 2048,
     tokenizeMs: 60_000,
     socket,
+    indexFile: join(dirname(socket), "index"),
     ...given,
   };
   let started: RunningGateway | null = null;

@@ -128,6 +128,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       prefillTokens: 2048,
       tokenizeMs: 0,
       socket: "/nonexistent",
+      indexFile: "/nonexistent",
     },
     ledger: { watts: 350 },
     log: { level: "silent" },

@@ -139,7 +139,9 @@ export class SimPublisher {
     const shaped = this.#options.isPositional
       ? events.map((event) => Object.values(event))
       : events;
-    const payload = Buffer.from(encode([1.5, shaped, 0], { useBigInt64: true }));
+    // As an engine's clock: no two batches are the same bytes.
+    const time = Date.now() / 1000 + Number(this.#sequence) / 1e6;
+    const payload = Buffer.from(encode([time, shaped, 0], { useBigInt64: true }));
     const number = bytesOf(this.#sequence);
     this.#kept.push([this.#sequence, payload]);
     this.#kept = this.#kept.slice(-this.#options.kept || this.#kept.length);

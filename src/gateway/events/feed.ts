@@ -1,4 +1,5 @@
 // Owns the events of one engine from connection to index: their order, what a gap or a restart means, and whether they can be trusted.
+import { createHash } from "node:crypto";
 import { splitAddress } from "../../hosts.ts";
 import {
   GATEWAY_EVENTS_PENDING_MAX,
@@ -21,11 +22,19 @@ export interface Sink {
   trust(isTrusted: boolean): void;
 }
 
+/** The last batch that was applied. No other process publishes the same bytes, because the time stands in them. */
+export interface Mark {
+  sequence: number;
+  digest: string;
+}
+
 export interface FeedOptions {
   /** `host:port`. */
   events: string;
   replays: string | null;
   sink: Sink;
+  /** Up to where the sink knows the events already, from before; null: it knows nothing. */
+  resume?: Mark | null;
   logger: Logger;
 }
 
@@ -47,12 +56,29 @@ export class EventFeed {
   #next: number | null = null;
   /** Came while what lies before them is replayed. */
   #pending: Batch[] = [];
+  #last: Batch | null = null;
+  /** What the sink knows from before ends there, and no connection has been open yet. */
+  #resume: Mark | null;
+  /** The batch that a replay must begin with. */
+  #awaited: Mark | null = null;
   #isClosed = false;
   /** How often the order was broken. */
   gaps = 0;
 
   constructor(options: FeedOptions) {
     this.#options = options;
+    this.#resume = options.resume ?? null;
+  }
+
+  /** null: nothing is known that could be gone on with. */
+  get mark(): Mark | null {
+    const isKept = this.#state === "live" && this.#options.replays !== null;
+    return isKept && this.#last !== null ? markOf(this.#last) : null;
+  }
+
+  /** `host:port`. */
+  get events(): string {
+    return this.#options.events;
   }
 
   get state(): FeedState {
@@ -65,7 +91,11 @@ export class EventFeed {
       host,
       port,
       type: "SUB",
-      onOpen: () => this.#resync(0),
+      onOpen: () => {
+        const mark = this.#resume;
+        this.#resume = null;
+        this.#resync(mark?.sequence ?? 0, mark);
+      },
       onMessage: (frames) => this.#take(frames),
       onClose: (reason) => this.#away(reason),
     });
@@ -86,7 +116,7 @@ export class EventFeed {
     this.#endReplay();
     this.#pending = [];
     sink.trust(false);
-    sink.clear();
+    if (this.#resume === null) sink.clear();
     this.#timer = setTimeout(
       () => this.start(),
       jitterMs(GATEWAY_EVENTS_RETRY_MS, 2 * GATEWAY_EVENTS_RETRY_MS),
@@ -110,9 +140,11 @@ export class EventFeed {
     this.#resync(batch.sequence > this.#next ? this.#next : 0);
   }
 
-  #apply({ sequence, payload }: Batch): void {
+  #apply(batch: Batch): void {
+    const { sequence, payload } = batch;
     const { sink, logger, events } = this.#options;
     this.#next = sequence + 1;
+    this.#last = batch;
     try {
       for (const event of readBatch(payload)) sink.apply(event);
     } catch (error) {
@@ -121,12 +153,13 @@ export class EventFeed {
     }
   }
 
-  /** Asks for all batches from this number on; 0: everything before is forgotten. */
-  #resync(from: number): void {
+  /** Asks for all batches from this number on; 0: everything before is forgotten, unless the first one is that of the mark. */
+  #resync(from: number, mark: Mark | null = null): void {
     const { sink, replays } = this.#options;
     this.#state = "replaying";
     sink.trust(false);
-    if (from === 0 || replays === null) sink.clear();
+    this.#awaited = mark;
+    if ((from === 0 && mark === null) || replays === null) sink.clear();
     this.#next = replays === null ? null : from;
     if (replays === null) return this.#settle();
     this.#timer = setTimeout(() => this.#giveUp(), GATEWAY_REPLAY_MS);
@@ -152,11 +185,32 @@ export class EventFeed {
   #takeReplayed(frames: readonly Buffer[]): void {
     const [number, payload] = frames.slice(-2);
     if (this.#replay === null || payload === undefined || number?.length !== 8) return;
-    if (number.readBigInt64BE() === END) return this.#settle();
+    const isEnd = number.readBigInt64BE() === END;
+    if (this.#awaited !== null) {
+      const batch = { sequence: Number(number.readBigUInt64BE()), payload };
+      return this.#meet(this.#awaited, isEnd ? null : batch);
+    }
+    if (isEnd) return this.#settle();
     const sequence = Number(number.readBigUInt64BE());
     // The engine keeps the last batches only, and does not say so where it begins later than asked.
     if (sequence !== this.#next) this.#options.sink.clear();
     this.#apply({ sequence, payload });
+  }
+
+  /** Another engine has another batch of that number, and one that ran on for long has none: then what was known is worth nothing. */
+  #meet(mark: Mark, batch: Batch | null): void {
+    this.#awaited = null;
+    if (
+      batch !== null &&
+      markOf(batch).digest === mark.digest &&
+      batch.sequence === mark.sequence
+    ) {
+      this.#next = batch.sequence + 1;
+      this.#last = batch;
+      return;
+    }
+    this.#endReplay();
+    this.#resync(0);
   }
 
   #giveUp(): void {
@@ -185,4 +239,8 @@ export class EventFeed {
     this.#state = "live";
     this.#options.sink.trust(true);
   }
+}
+
+function markOf({ sequence, payload }: Batch): Mark {
+  return { sequence, digest: createHash("sha256").update(payload).digest("base64") };
 }

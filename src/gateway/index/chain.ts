@@ -10,18 +10,21 @@ export const ROOT: BlockName = 0;
 const HIGH_BITS = 0x1f_ffff;
 const HIGH = 2 ** 32;
 
-/** Another for each process: nobody can make up prompts whose names meet those of others. */
-const SEEDS = randomToken(8);
-const SEED_LOW = SEEDS.readInt32LE(0);
-const SEED_HIGH = SEEDS.readInt32LE(4);
+/** Drawn where no index was saved: nobody can make up prompts whose names meet those of others. */
+export type Seeds = readonly [low: number, high: number];
+
+export function newSeeds(): Seeds {
+  const drawn = randomToken(8);
+  return [drawn.readInt32LE(0), drawn.readInt32LE(4)];
+}
 
 /** Two lanes of MurmurHash3 with seeds of their own: a hundredth of what a cryptographic hash takes for a block. */
 let low = 0;
 let high = 0;
 
-function begin(parent: BlockName): void {
-  low = SEED_LOW;
-  high = SEED_HIGH;
+function begin(seeds: Seeds, parent: BlockName): void {
+  low = seeds[0];
+  high = seeds[1];
   mix(parent | 0);
   mix(Math.floor(parent / HIGH));
 }
@@ -56,17 +59,19 @@ function end(extra: readonly string[]): BlockName {
 
 /** `tokens` are those of one block, `extra` what else tells it apart. */
 export function nameOf(
+  seeds: Seeds,
   parent: BlockName,
   tokens: readonly number[],
   extra: readonly string[],
 ): BlockName {
-  begin(parent);
+  begin(seeds, parent);
   for (const token of tokens) mix(token);
   return end(extra);
 }
 
 /** Names of all full blocks of a prompt. `everywhere` tells each block apart, `salt` the first and so all. */
 export function namesOf(
+  seeds: Seeds,
   tokens: readonly number[],
   blockSize: number,
   everywhere: readonly string[],
@@ -75,7 +80,7 @@ export function namesOf(
   const names: BlockName[] = [];
   let parent = ROOT;
   for (let at = 0; at + blockSize <= tokens.length; at += blockSize) {
-    begin(parent);
+    begin(seeds, parent);
     for (let one = at; one < at + blockSize; one += 1) mix(tokens[one] ?? 0);
     parent = end(at === 0 && salt !== null ? [...everywhere, salt] : everywhere);
     names.push(parent);

@@ -2,8 +2,8 @@
 import { GATEWAY_INDEX_BLOCKS_MAX, GATEWAY_SPECULATION_MS } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { KvEvent, Tier } from "../events/batch.ts";
-import { nameOf, ROOT } from "./chain.ts";
-import type { BlockName } from "./chain.ts";
+import { nameOf, newSeeds, ROOT } from "./chain.ts";
+import type { BlockName, Seeds } from "./chain.ts";
 
 /** What one engine told of one tier. */
 interface Shelf {
@@ -26,6 +26,18 @@ interface Holding {
   isTrusted: boolean;
 }
 
+/** What an engine told besides its blocks. */
+export interface Told {
+  blockSize: number | null;
+  pulls: boolean;
+  groups: Readonly<Record<Tier, readonly number[]>>;
+}
+
+/** That and its blocks, as pairs: the engine's name of one in every second place of `hashes`, ours behind it in `names`. */
+export interface Stock extends Told {
+  parts: { tier: Tier; hashes: BigUint64Array; names: Float64Array }[];
+}
+
 interface Guess {
   bits: number;
   untilMs: number;
@@ -42,7 +54,17 @@ export class BlockIndex {
   /** Blocks of requests that were just sent: their events come with the engine's next step. */
   readonly #guesses = new Map<BlockName, Guess>();
 
-  constructor(engines: number, blocksMax: number = GATEWAY_INDEX_BLOCKS_MAX) {
+  /** Of the names. */
+  readonly seeds: Seeds;
+  /** How often an engine's blocks were dropped otherwise than by its events. */
+  drops = 0;
+
+  constructor(
+    engines: number,
+    blocksMax: number = GATEWAY_INDEX_BLOCKS_MAX,
+    seeds: Seeds = newSeeds(),
+  ) {
+    this.seeds = seeds;
     this.#blocksMax = Math.max(1, Math.floor(blocksMax / Math.max(1, engines)));
     this.#holdings = Array.from({ length: engines }, (_none, at) => ({
       bit: 2 ** at,
@@ -88,6 +110,38 @@ export class BlockIndex {
     this.#empty(holding, "gpu");
     this.#empty(holding, "vault");
     holding.pulls = false;
+    this.drops += 1;
+  }
+
+  /** Its blocks, oldest first; events may go on meanwhile. */
+  names(engine: number, tier: Tier): Iterable<[bigint, BlockName]> {
+    return this.#of(engine).shelves[tier].names;
+  }
+
+  told(engine: number): Told {
+    const { blockSize, pulls, shelves } = this.#of(engine);
+    return {
+      blockSize,
+      pulls,
+      groups: { gpu: [...shelves.gpu.groups], vault: [...shelves.vault.groups] },
+    };
+  }
+
+  /** What was known of it before, over nothing; nobody relies on it before it is trusted. */
+  restore(engine: number, { blockSize, pulls, groups, parts }: Stock): void {
+    const holding = this.#of(engine);
+    Object.assign(holding, { blockSize, pulls });
+    for (const { tier, hashes, names } of parts) {
+      const shelf = holding.shelves[tier];
+      const bits = this.#bits[tier];
+      for (const group of groups[tier]) shelf.groups.add(group);
+      for (let at = 0; at < hashes.length; at += 2) {
+        const name = names[at + 1] ?? 0;
+        shelf.names.set(hashes[at] ?? 0n, name);
+        bits.set(name, (bits.get(name) ?? 0) | holding.bit);
+      }
+      this.#makeRoom(holding, tier);
+    }
   }
 
   /** These blocks of a prompt are computed there now, or will be in a moment. */
@@ -179,7 +233,7 @@ export class BlockIndex {
     holding.blockSize = event.blockSize;
     groups.add(event.group);
     for (const { hash, tokens, extra } of event.blocks) {
-      parent = nameOf(parent, tokens, extra);
+      parent = nameOf(this.seeds, parent, tokens, extra);
       const before = names.get(hash);
       if (before !== undefined && before !== parent) this.#drop(holding, tier, before);
       names.set(hash, parent);

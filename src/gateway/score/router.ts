@@ -299,7 +299,7 @@ export class Router {
     for (const size of new Set(fleet.engines.map(sizeOf))) {
       if (size === null) continue;
       const engines = fleet.engines.filter((engine) => sizeOf(engine) === size);
-      const own = namesOf(tokens, size, everywhere, prompt.salt);
+      const own = namesOf(index.seeds, tokens, size, everywhere, prompt.salt);
       names.set(size, own);
       const held = index.prefixes(own);
       // Blocks of one size and model: what one of these engines saved, another can pull.

@@ -33,7 +33,7 @@ async function followed(options: PublisherOptions = {}, hasReplay = true): Promi
     publisher.stop();
   });
   const believed = (tokens: readonly number[], salt: string | null = null): number =>
-    index.prefixes(namesOf(tokens, publisher.blockSize, [], salt))[0]!;
+    index.prefixes(namesOf(index.seeds, tokens, publisher.blockSize, [], salt))[0]!;
   return { publisher, feed, index, believed };
 }
 

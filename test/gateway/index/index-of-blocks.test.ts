@@ -1,7 +1,7 @@
 // Owns the proof of the index's own rules: unknown parents, windows, its bound, and guesses.
 import { expect, test } from "vitest";
 import type { KvEvent, Tier } from "../../../src/gateway/events/batch.ts";
-import { namesOf } from "../../../src/gateway/index/chain.ts";
+import { namesOf, newSeeds } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 
 const stored = (
@@ -26,10 +26,11 @@ const removed = (hash: bigint, group = 0, tier: Tier = "gpu"): KvEvent => ({
 });
 const vaulted = (hash: bigint, parent: bigint | null, tokens: number[]): KvEvent =>
   stored(hash, parent, tokens, 0, "vault");
-const NAMES = namesOf([1, 2, 3, 4, 5, 6], 2, [], null);
+const SEEDS = newSeeds();
+const NAMES = namesOf(SEEDS, [1, 2, 3, 4, 5, 6], 2, [], null);
 
 function index(engines = 2, blocksMax = 100): BlockIndex {
-  const made = new BlockIndex(engines, blocksMax);
+  const made = new BlockIndex(engines, blocksMax, SEEDS);
   for (let at = 0; at < engines; at += 1) made.trust(at, true);
   return made;
 }
@@ -89,12 +90,12 @@ test("above its bound the oldest blocks are forgotten", () => {
   const known = index(2, 6);
   for (let n = 0; n < 10; n += 1) known.apply(0, stored(BigInt(n), null, [n, n]));
   expect(known.blocks(0)).toBe(3);
-  expect(known.prefixes(namesOf([9, 9], 2, [], null))).toEqual([1, 0]);
-  expect(known.prefixes(namesOf([0, 0], 2, [], null))).toEqual([0, 0]);
+  expect(known.prefixes(namesOf(SEEDS, [9, 9], 2, [], null))).toEqual([1, 0]);
+  expect(known.prefixes(namesOf(SEEDS, [0, 0], 2, [], null))).toEqual([0, 0]);
 });
 
 test("what was just sent is believed for a while, also without trust", () => {
-  const known = new BlockIndex(2);
+  const known = new BlockIndex(2, 100, SEEDS);
   known.guess(1, NAMES);
   expect(known.prefixes(NAMES)).toEqual([0, 3]);
 });

@@ -1,0 +1,67 @@
+// Owns when the index is saved for the next gateway: in turns and at the end, where there is news; and what was saved for this one.
+import { toTierkvError } from "../errors.ts";
+import { GATEWAY_SAVE_MS } from "../limits-gateway.ts";
+import type { Logger } from "../log.ts";
+import type { BlockIndex } from "./index/index-of-blocks.ts";
+import { loadIndex, saveIndex } from "./index/saved-index.ts";
+import type { Followed, Loaded } from "./index/saved-index.ts";
+
+/** null: there is none, or it cannot be used: then the gateway starts cold. */
+export function loadSaved(path: string, logger: Logger): Loaded | null {
+  try {
+    return loadIndex(path);
+  } catch (error) {
+    const { message: reason } = toTierkvError(error);
+    logger.warn({ path, reason }, "the saved index is not used");
+    return null;
+  }
+}
+
+export interface KeeperOptions {
+  path: string;
+  index: BlockIndex;
+  /** Those of which nothing is missing. */
+  followed: () => Followed[];
+  logger: Logger;
+}
+
+export class Keeper {
+  readonly #options: KeeperOptions;
+  readonly #timer: NodeJS.Timeout;
+  #running: Promise<void> = Promise.resolve();
+  /** The marks of what was saved last. */
+  #saved = "";
+  #isFailing = false;
+
+  constructor(options: KeeperOptions) {
+    this.#options = options;
+    this.#timer = setInterval(() => this.#save(), GATEWAY_SAVE_MS);
+    this.#timer.unref();
+  }
+
+  close(): Promise<void> {
+    clearInterval(this.#timer);
+    return this.#save();
+  }
+
+  #save(): Promise<void> {
+    this.#running = this.#running.then(() => this.#write());
+    return this.#running;
+  }
+
+  async #write(): Promise<void> {
+    const { path, index, followed, logger } = this.#options;
+    const now = followed();
+    const news = JSON.stringify(now);
+    if (now.length === 0 || news === this.#saved) return;
+    try {
+      if (await saveIndex(path, index, now)) this.#saved = news;
+      this.#isFailing = false;
+    } catch (error) {
+      const { message: reason } = toTierkvError(error);
+      const fix = "set [gateway] index_file to a place of this user's";
+      if (!this.#isFailing) logger.warn({ path, reason, fix }, "the index is not saved");
+      this.#isFailing = true;
+    }
+  }
+}

@@ -1,0 +1,177 @@
+// Owns the proof that a saved index makes the next gateway warm, and is believed only where the engine still is the one that told it.
+import { chmodSync, readFileSync, truncateSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import { EventFeed } from "../../../src/gateway/events/feed.ts";
+import { namesOf } from "../../../src/gateway/index/chain.ts";
+import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
+import { loadIndex, saveIndex } from "../../../src/gateway/index/saved-index.ts";
+import { call, gatewayBefore, SILENT, until } from "../../support/gateways.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+import { SimPublisher } from "../../support/sim-publisher.ts";
+
+const prompt = (seed: number, blocks = 3): number[] =>
+  Array.from({ length: blocks * 4 }, (_none, at) => seed * 1000 + at);
+
+async function published(kept: number): Promise<SimPublisher> {
+  const publisher = await new SimPublisher({ kept }).start();
+  onTestFinished(() => publisher.stop());
+  return publisher;
+}
+
+test("a gateway that starts anew knows what engines replay no more, and what changed meanwhile", async () => {
+  const publisher = await published(4);
+  const indexFile = join(testDirectory(), "state", "index");
+  const start = (): ReturnType<typeof gatewayBefore> =>
+    gatewayBefore([["m"]], { indexFile, preset: "earliest-token" }, [publisher]);
+  const held = async (url: string, seed: number): Promise<string | undefined> => {
+    const body = JSON.stringify({ model: "m", prompt: [...prompt(seed), 1], max_tokens: 1 });
+    const headers = { "content-type": "application/json" };
+    const answer = await call(url, "/v1/completions", { body, headers });
+    return answer.headers["x-tierkv-hit-tokens"] as string | undefined;
+  };
+  const blocks = async (url: string): Promise<number> => {
+    const { text } = await call(url, "/metrics");
+    return Number(/indexed_blocks{.*tier="gpu"} (\d+)/.exec(text)?.[1]);
+  };
+  const first = await start();
+  await until(async () => {
+    await publisher.publish([]);
+    return (await call(first.url, "/metrics")).text.includes('events_live{engine="127');
+  });
+  for (let seed = 1; seed <= 10; seed += 1) await publisher.take(prompt(seed));
+  await until(async () => (await blocks(first.url)) === 30);
+  await first.close();
+  await publisher.take(prompt(11), 2);
+  const second = await start();
+  await until(async () => (await blocks(second.url)) === publisher.blocks.size);
+  expect(publisher.blocks.size).toBe(31);
+  expect(await held(second.url, 5)).toBe("12/13");
+  expect(await held(second.url, 11)).toBe("12/13");
+  expect(await held(second.url, 1)).toBe(`${4 * publisher.prefix(prompt(1))}/13`);
+  expect(publisher.prefix(prompt(1))).toBeLessThan(3);
+});
+
+const SEED = Number(process.env["TIERKV_TEST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+
+test(`nothing is believed that is not held, over restarts of both sides (seed ${SEED})`, async () => {
+  let state = SEED >>> 0 || 1;
+  const die = (sides: number): number => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * sides);
+  };
+  const kept = 10;
+  const publisher = await published(kept);
+  const path = join(testDirectory(), "index");
+  const prompts = Array.from({ length: 12 }, (_none, seed) => [
+    ...prompt(1000 + (seed % 3), 2),
+    ...prompt(seed, 1 + (seed % 4)),
+  ]);
+  const work = async (batches: number): Promise<void> => {
+    for (let n = 0; n < batches; n += 1) {
+      await publisher.take(prompts[die(prompts.length)]!, die(4));
+    }
+  };
+  let warm = 0;
+  for (let round = 0; round < 12; round += 1) {
+    const saved = loadIndex(path);
+    const index = new BlockIndex(1, 1000, saved?.seeds);
+    const { events, replays } = publisher;
+    const known = saved?.engines.get(events);
+    if (known !== undefined) index.restore(0, known);
+    const before = index.blocks(0);
+    let isKept = known !== undefined;
+    const feed = new EventFeed({
+      events,
+      replays,
+      logger: SILENT,
+      resume: known?.mark ?? null,
+      sink: {
+        apply: (event) => index.apply(0, event),
+        clear() {
+          isKept = false;
+          index.clear(0);
+        },
+        trust: (isTrusted) => index.trust(0, isTrusted),
+      },
+    });
+    feed.start();
+    const mark = prompt(5000 + round, 1);
+    await until(async () => {
+      await publisher.take(mark);
+      await publisher.publish([]);
+      return (
+        feed.state === "live" && index.prefixes(namesOf(index.seeds, mark, 4, [], null))[0] === 1
+      );
+    });
+    if (isKept && before > 0) warm += 1;
+    for (const tokens of prompts) {
+      const [believed] = index.prefixes(namesOf(index.seeds, tokens, 4, [], null));
+      expect(believed, `round ${round}`).toBeLessThanOrEqual(publisher.prefix(tokens));
+    }
+    // Events go on while it is written.
+    const last = feed.mark!;
+    const saving = saveIndex(path, index, [{ slot: 0, events, mark: last }]);
+    await Promise.all([saving, work(3)]);
+    feed.close();
+    // It may fall out of what is replayed, or be another engine with the same numbers.
+    const fate = die(4);
+    if (fate === 0) await work(kept + 5);
+    if (fate === 1) {
+      publisher.stop();
+      await publisher.start();
+      // Its numbers go on where the other one's ended.
+      for (let n = last.sequence + die(kept - 2); n >= 0; n -= 1) await publisher.publish([]);
+      await work(die(2));
+    }
+    if (fate > 1) await work(die(4));
+  }
+  expect(warm).toBeGreaterThan(0);
+});
+
+test("a file that is not whole, of another version, too large or of nobody's is not used", async () => {
+  const folder = testDirectory();
+  const path = join(folder, "index");
+  expect(loadIndex(path)).toBeNull();
+  const index = new BlockIndex(1);
+  index.apply(0, {
+    kind: "stored",
+    tier: "vault",
+    parent: null,
+    blockSize: 2,
+    blocks: [{ hash: 2n ** 64n - 1n, tokens: [1, 2], extra: [] }],
+    group: 3,
+  });
+  const mark = { sequence: 7, digest: "d" };
+  expect(await saveIndex(path, index, [{ slot: 0, events: "10.0.0.1:5557", mark }])).toBe(true);
+  const loaded = loadIndex(path)!;
+  const again = new BlockIndex(1, 10, loaded.seeds);
+  again.restore(0, loaded.engines.get("10.0.0.1:5557")!);
+  expect(again.told(0)).toEqual({ blockSize: 2, pulls: true, groups: { gpu: [], vault: [3] } });
+  expect([...again.names(0, "vault")]).toEqual([...index.names(0, "vault")]);
+  expect(again.seeds).toEqual(index.seeds);
+  // Dropped while it is written: no event repeats that.
+  const saving = saveIndex(path, index, [{ slot: 0, events: "10.0.0.1:5557", mark }]);
+  index.clear(0);
+  expect(await saving).toBe(false);
+  expect(loadIndex(path)!.engines.size).toBe(1);
+
+  const whole = readFileSync(path);
+  const damaged = (change: (bytes: Buffer) => void): (() => unknown) => {
+    const bytes = Buffer.from(whole);
+    change(bytes);
+    writeFileSync(path, bytes);
+    return () => loadIndex(path);
+  };
+  expect(damaged((bytes) => (bytes[7] = 0x32))).toThrow("another version");
+  for (const at of [9, 40, whole.length - 20, whole.length - 10]) {
+    expect(damaged((bytes) => (bytes[at]! ^= 1))).toThrow("not whole");
+  }
+  writeFileSync(path, whole.subarray(0, -16));
+  expect(() => loadIndex(path)).toThrow("not whole");
+  writeFileSync(path, "x");
+  expect(() => loadIndex(path)).toThrow("another version");
+  truncateSync(path, 2 ** 30);
+  expect(() => loadIndex(path)).toThrow("it has 1073741824 bytes");
+  chmodSync(path, 0o600);
+});
