@@ -114,3 +114,11 @@ export const GATEWAY_PIECE_BYTES: number = 62 * KIB;
 export const GATEWAY_SAVE_MS = 60_000;
 export const GATEWAY_SAVED_CHUNK = 8_192;
 export const GATEWAY_SAVED_BYTES_MAX: number = 16 * GATEWAY_INDEX_BLOCKS_MAX + 4 * MIB;
+/** A key that sent nothing for so long has no share of what waits; keys that are remembered. */
+export const GATEWAY_FAIR_MS = 10_000;
+export const GATEWAY_FAIR_KEYS_MAX = 2_048;
+/** Of `ttft_ms`: what a request may take that may be shed, and one whose key has more than its share. */
+export const GATEWAY_SHED_SHARE = 0.5;
+/** Objectives with a priority, and the highest and lowest of these. */
+export const GATEWAY_OBJECTIVES_MAX = 64;
+export const GATEWAY_PRIORITY_MAX = 1_000;

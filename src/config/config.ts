@@ -165,6 +165,8 @@ export interface GatewayConfig {
   readonly waitMs: number;
   /** How late a first token may be predicted to come; null: as late as it is. */
   readonly ttftMs: number | null;
+  /** Priorities by objective. */
+  readonly objectives: ReadonlyMap<string, number>;
   /** How long turning a prompt into tokens may hold its request. */
   readonly tokenizeMs: number;
   readonly socket: string;

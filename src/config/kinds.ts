@@ -315,3 +315,26 @@ export function path(bytesMax: number): Kind<string> {
     },
   };
 }
+
+/** `NAME=NUMBER`, each name once. */
+export function numbered(countMax: number, most: number): Kind<ReadonlyMap<string, number>> {
+  const fix = 'write a list such as ["chat=10", "batch=-1"]';
+  return {
+    describe: `list of \`NAME=NUMBER\`, at most ${countMax}`,
+    parse(raw) {
+      if (!Array.isArray(raw)) return wrongType("a list", fix);
+      const found = new Map<string, number>();
+      for (const one of raw as unknown[]) {
+        const [, name = "", digits = ""] = /^([\w.-]{1,64})=(-?\d{1,9})$/.exec(String(one)) ?? [];
+        if (name === "" || Math.abs(Number(digits)) > most) {
+          return badValue(`${String(one)} is no NAME=NUMBER from -${most} to ${most}`, fix);
+        }
+        found.set(name, Number(digits));
+      }
+      if (found.size !== raw.length || raw.length > countMax) {
+        return badValue(`a name twice, or more than ${countMax}`, fix);
+      }
+      return { value: found };
+    },
+  };
+}

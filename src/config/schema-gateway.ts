@@ -4,8 +4,10 @@ import {
   GATEWAY_ENGINES_MAX,
   GATEWAY_IN_FLIGHT_DEFAULT,
   GATEWAY_IN_FLIGHT_MAX,
+  GATEWAY_OBJECTIVES_MAX,
   GATEWAY_PREFILL_TOKENS_DEFAULT,
   GATEWAY_PREFILL_TOKENS_MAX,
+  GATEWAY_PRIORITY_MAX,
   GATEWAY_TOKENIZE_MS,
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
@@ -14,7 +16,7 @@ import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits.ts";
 import { PRESETS } from "./config.ts";
 import type { GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";
-import { addresses, boolean, choice, integer, path, tcpOnly } from "./kinds.ts";
+import { addresses, boolean, choice, integer, numbered, path, tcpOnly } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import { stateDir } from "./schema-access.ts";
 
@@ -43,6 +45,7 @@ export const GATEWAY: {
     in_flight_max: Field<GatewayConfig["inFlightMax"]>;
     wait_ms: Field<GatewayConfig["waitMs"]>;
     ttft_ms: Field<GatewayConfig["ttftMs"]>;
+    objectives: Field<GatewayConfig["objectives"]>;
     tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
     socket: Field<GatewayConfig["socket"]>;
     index_file: Field<GatewayConfig["indexFile"]>;
@@ -183,6 +186,13 @@ export const GATEWAY: {
       fallback: () => null,
       fallbackText: "none: requests are taken while there is room",
       example: "2000",
+    },
+    objectives: {
+      kind: numbered(GATEWAY_OBJECTIVES_MAX, GATEWAY_PRIORITY_MAX),
+      doc: "Priorities by the header `x-gateway-inference-objective`; others have 0. Where requests wait for room, a higher one goes first. With `ttft_ms`, one below 0 is shed at half of it. Clients name their objective themselves.",
+      fallback: () => new Map(),
+      fallbackText: "none: all requests have priority 0",
+      example: '["chat=10", "batch=-1"]',
     },
     tokenize_ms: {
       kind: integer(0, GATEWAY_WAIT_MS_MAX, "ms"),

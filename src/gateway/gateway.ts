@@ -100,7 +100,7 @@ interface Parts {
 }
 
 function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Parts {
-  const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens } = config;
+  const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens, objectives } = config;
   const engines = config.engines.map(({ text }) => text);
   const prefill = new Set(config.prefill.map(({ text }) => text));
   const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, logger });
@@ -118,7 +118,8 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Par
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
   const tokenizer = new Tokenizer(tokenizeMs);
-  const router = new Router({ preset, fleet, index, tokenizer, ttftMs, prefillTokens });
+  const how = { ttftMs, prefillTokens, objectives };
+  const router = new Router({ preset, fleet, index, tokenizer, ...how });
   return { fleet, roster, index, figures, feedOf, router, preset };
 }
 

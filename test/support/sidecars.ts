@@ -127,6 +127,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       prefill: [],
       prefillTokens: 2048,
       tokenizeMs: 0,
+      objectives: new Map(),
       socket: "/nonexistent",
       indexFile: "/nonexistent",
     },

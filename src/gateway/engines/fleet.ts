@@ -5,6 +5,8 @@ import type { Logger } from "../../log.ts";
 import { Engine } from "./engine.ts";
 import type { EngineStatus, Model } from "./engine.ts";
 import { Health } from "./health.ts";
+import { FairQueue } from "./queue.ts";
+import type { Turn } from "./queue.ts";
 
 /** Why a request gets no engine. */
 export type Shed = "no_model" | "no_engine" | "queue_full" | "waited" | "gone";
@@ -21,6 +23,9 @@ export interface FleetOptions {
 /** Orders engines that may all take a request: best first. */
 export type Order = (engines: readonly Engine[]) => Engine[];
 
+/** Of a request of which nothing is known. */
+const ANY_TURN: Turn = { key: "", priority: 0, tokens: 1 };
+
 interface Waiter {
   model: string | null;
   order: Order;
@@ -33,7 +38,7 @@ export class Fleet {
   readonly #engines: Engine[] = [];
   readonly #watches = new Map<Engine, Health>();
   readonly #waitMs: number;
-  readonly #waiting = new Set<Waiter>();
+  readonly #waiting = new FairQueue<Waiter>(GATEWAY_WAITING_MAX);
 
   /** Raised when an engine came or went. */
   generation = 0;
@@ -93,7 +98,7 @@ export class Fleet {
   }
 
   async close(): Promise<void> {
-    for (const waiter of this.#waiting) waiter.settle("no_engine");
+    for (const waiter of this.#waiting.items()) waiter.settle("no_engine");
     await Promise.all([...this.#watches.values()].map((watch) => watch.close()));
     await Promise.all(this.engines.map(({ pool }) => pool.destroy()));
   }
@@ -106,29 +111,28 @@ export class Fleet {
 
   /**
    * The engine that comes first, with this request counted there: `leave` it when the answer has ended. Waits where none has
-   * room. `not`: engines that were tried.
+   * room, in its turn; where too many wait, whose turn is last is shed. `not`: engines that were tried.
    */
   enter(
     model: string | null,
     order: Order,
     signal: AbortSignal,
-    not: ReadonlySet<Engine> = new Set(),
+    { not = new Set(), turn = ANY_TURN }: { not?: ReadonlySet<Engine>; turn?: Turn } = {},
   ): Promise<Engine | Shed> {
     const now = signal.aborted ? "gone" : this.#choose(model, order, not);
     if (now !== null) return Promise.resolve(now);
-    if (this.#waiting.size >= GATEWAY_WAITING_MAX) return Promise.resolve("queue_full");
     return new Promise((resolve) => {
       const onGone = (): void => waiter.settle("gone");
       const timer = setTimeout(() => waiter.settle("waited"), this.#waitMs);
       const settle = (result: Engine | Shed): void => {
         clearTimeout(timer);
         signal.removeEventListener("abort", onGone);
-        this.#waiting.delete(waiter);
+        this.#waiting.remove(waiter, typeof result !== "string");
         resolve(result);
       };
       const waiter: Waiter = { model, order, not, settle };
       signal.addEventListener("abort", onGone, { once: true });
-      this.#waiting.add(waiter);
+      this.#waiting.add(waiter, turn)?.settle("queue_full");
     });
   }
 
@@ -182,10 +186,10 @@ export class Fleet {
     return first;
   }
 
-  /** First come, first served among those of one model; another model's engines may have room. */
+  /** In turn among those of one model; another model's engines may have room. */
   #wake(): void {
     const stuck = new Set<string | null>();
-    for (const waiter of this.#waiting) {
+    for (const waiter of this.#waiting.items()) {
       const { model, order, not } = waiter;
       if (stuck.has(model)) continue;
       const result = this.#choose(model, order, not);

@@ -66,7 +66,10 @@ async function tryEngines(
   const { fleet, figures } = to;
   const tried = new Set<Engine>();
   for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
-    const engine = await fleet.enter(model, choice.order, signal, tried);
+    const engine = await fleet.enter(model, choice.order, signal, {
+      not: tried,
+      turn: choice.turn,
+    });
     if (typeof engine === "string") {
       const isOwn = engine !== "gone" && (tries === 1 || !fleet.hasAny(model));
       return isOwn ? engine : "failed";

@@ -52,7 +52,7 @@ export async function generate(
   const order = router.orderOf(sequence);
   const tried = new Set<Engine>();
   for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
-    const engine = await fleet.enter(model, order, left.signal, tried);
+    const engine = await fleet.enter(model, order, left.signal, { not: tried });
     if (engine === "gone") return figures.gone();
     if (typeof engine === "string") return shed(response, tries === 1 ? engine : "failed", to);
     tried.add(engine);

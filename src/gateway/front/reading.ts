@@ -1,5 +1,6 @@
 // Owns what a request asks for: its body as an engine will get it, its model and session, and the headers that were for the gateway.
 import type { IncomingHttpHeaders } from "node:http";
+import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits-gateway.ts";
 import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
 import { modelOf, parseBody } from "./body.ts";
@@ -57,6 +58,24 @@ export function readingOf(
   const { parsed } = body;
   const id = String(headers["x-request-id"] ?? "");
   const session = sessionOf(headers, parsed);
-  const asked = { id, path, body: parsed, model: modelOf(parsed), session };
+  const asked = {
+    id,
+    path,
+    body: parsed,
+    model: modelOf(parsed),
+    session,
+    ...flowOf(headers, holder),
+  };
   return { bytes: body.bytes, asked, ownHeaders: holder === ANYBODY ? [] : ["authorization"] };
+}
+
+/** As the Inference Extension names them. A key's holder shares as one, whatever the client says. */
+function flowOf(
+  headers: IncomingHttpHeaders,
+  holder: Holder,
+): Pick<Asked, "fairness" | "objective"> {
+  const named = (name: string): string =>
+    String(headers[`x-gateway-inference-${name}`] ?? "").slice(0, GATEWAY_REQUEST_ID_CHARS_MAX);
+  const fairness = holder === ANYBODY ? named("fairness-id") : (holder.tenant ?? holder.name);
+  return { fairness, objective: named("objective") };
 }

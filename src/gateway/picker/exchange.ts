@@ -105,7 +105,7 @@ export class Exchange {
     const { asked, bytes, ownHeaders } = reading;
     const choice = await router.choose(asked);
     if (choice.isLate) return this.#refuse("late");
-    const engine = await fleet.enter(asked.model, choice.order, signal);
+    const engine = await fleet.enter(asked.model, choice.order, signal, { turn: choice.turn });
     if (engine === "gone") return;
     if (typeof engine === "string") return this.#refuse(engine);
     // It left in the very moment.

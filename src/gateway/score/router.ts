@@ -5,6 +5,7 @@ import { GATEWAY_SAVED_SMOOTHING } from "../../limits-gateway.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet, Order } from "../engines/fleet.ts";
+import type { Turn } from "../engines/queue.ts";
 import { namesOf } from "../index/chain.ts";
 import type { BlockName } from "../index/chain.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
@@ -16,6 +17,7 @@ import { costOf, Pace } from "./pace.ts";
 import type { Computing, Span, Way } from "./pace.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
 import { SessionRing } from "./ring.ts";
+import { Throttle } from "./throttle.ts";
 
 /** What of a request the decision stands on. */
 export interface Asked {
@@ -27,6 +29,10 @@ export interface Asked {
   model: string | null;
   /** null: nothing names one. */
   session: string | null;
+  /** Who shares with whom; empty: nobody says. */
+  fairness: string;
+  /** What has a priority, by name; empty: nothing. */
+  objective: string;
 }
 
 /** A request at one engine. */
@@ -58,6 +64,8 @@ export interface Choice {
   /** Where its prompt is computed first, because it answers earlier so; null: where it is answered. */
   ahead: Ahead | null;
   order: Order;
+  /** Where it has to wait for an engine with room. */
+  turn: Turn;
   send(engine: Engine): Sent;
 }
 
@@ -70,6 +78,8 @@ export interface RouterOptions {
   ttftMs: number | null;
   /** Fewest tokens that one engine computes for another. */
   prefillTokens: number;
+  /** Priorities of objectives. */
+  objectives: ReadonlyMap<string, number>;
 }
 
 interface Known {
@@ -96,6 +106,7 @@ export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
   readonly #paces = new WeakMap<Engine, Pace>();
+  readonly #throttle = new Throttle();
   readonly decisions: Decisions = new Decisions();
   /** Milliseconds from a prompt's end at one engine until another one can pull it. */
   readonly #savedMs = new Average(GATEWAY_SAVED_SMOOTHING);
@@ -111,18 +122,25 @@ export class Router {
     const { preset } = this.#options;
     const looks = preset === "earliest-token" || preset === "prefix-weighted";
     const known = looks ? await this.#know(asked) : NOTHING;
+    const turn = this.#turnOf(known, asked);
     return {
-      isLate: this.#isLate(known, asked.model),
+      isLate: this.#isLate(known, asked.model, turn),
+      turn,
       ahead: this.#aheadOf(known, asked.model),
       order: this.#orderOf(known, asked.session),
-      send: (engine) => this.#send(engine, known, asked),
+      send: (engine) => this.#send(engine, known, asked, turn),
     };
   }
 
-  #isLate(known: Known, model: string | null): boolean {
-    const { ttftMs, fleet } = this.#options;
+  #turnOf({ tokens }: Known, { fairness: key, objective }: Asked): Turn {
+    return { key, priority: this.#options.objectives.get(objective) ?? 0, tokens: tokens || 1 };
+  }
+
+  #isLate(known: Known, model: string | null, turn: Turn): boolean {
+    const { fleet } = this.#options;
     const able = fleet.engines.filter((engine) => engine.takes(model));
-    if (ttftMs === null || able.length === 0) return false;
+    if (this.#options.ttftMs === null || able.length === 0) return false;
+    const ttftMs = this.#options.ttftMs * this.#throttle.patience(turn);
     return able.every((engine) => {
       const way = this.#paceOf(engine).wayOf(spanAt(known, engine));
       return costOf(way) > ttftMs;
@@ -223,7 +241,7 @@ export class Router {
     return costOf(this.#paceOf(engine).wayOf(spanAt(known, engine), behind), behind);
   }
 
-  #send(engine: Engine, known: Known, asked: Asked): Sent {
+  #send(engine: Engine, known: Known, asked: Asked, turn: Turn): Sent {
     const { preset, index } = this.#options;
     const { slot } = engine;
     const span = spanAt(known, engine);
@@ -234,6 +252,7 @@ export class Router {
     const size = index.blockSize(slot);
     if (size !== null) index.guess(slot, known.names.get(size) ?? []);
     const computing: Computing | null = known.tokens === 0 ? null : pace.sent(span);
+    const paid = this.#throttle.sent(turn);
     const told = {
       "x-tierkv-hit-tokens": `${span.held}/${known.tokens}`,
       "x-tierkv-vault-tokens": String(way.pulled),
@@ -241,10 +260,14 @@ export class Router {
     };
     return {
       begun(isStream) {
+        paid();
         if (isStream) decision.measuredMs = nowMs() - sentMs;
         if (computing !== null) pace.begun(computing, isStream);
       },
-      ended: () => computing && pace.left(computing),
+      ended() {
+        paid();
+        if (computing !== null) pace.left(computing);
+      },
       receipt: {
         "x-tierkv-preset": preset,
         "x-tierkv-reason": decision.reason,
