@@ -74,6 +74,7 @@ class Tier:
             "t": "register",
             "model": label or type(model).__module__.rpartition(".")[2],
             "max_model_len": limits.MLX_PROMPT_TOKENS,
+            "step_tokens": limits.MLX_PREFILL_TOKENS,
             "kv_blocks": limits.MLX_PROMPT_TOKENS // _TOKENS,
             "groups": [group.registration() for group in self._groups],
         }
