@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.mlx import MlxProgram, MlxServer
+from harness.mlx import MlxProgram, MlxServer, mlx_python
 from harness.models import PLAIN, Models
-from harness.processes import wait_until
+from harness.processes import ROOT, WAIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,6 +113,50 @@ def test_weights_that_are_replaced_have_no_name(start: Callable[..., MlxProgram]
     assert "weights were replaced" in answer["refused"]
     assert (answer["restored"], answer["kept"]) == (0, 0)
     assert len(answer["tokens"]) == 6
+
+
+#: Models that differ only in what a function of theirs has kept when it was made.
+_KEPT = """
+import functools, sys
+sys.path.insert(0, sys.argv[1])
+import mlx.core as mx
+from mlx import nn
+from tierkv.mlx.form import ModelForm, UnnameableError
+
+def plain(x):
+    return x
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+    def apply(self, x):
+        return x * self.by
+
+def closure(by):
+    return functools.wraps(plain)(lambda x: x * by)
+
+class Model(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+    def own(self, x):
+        return x
+
+for make in (closure, lambda by: Scale(by).apply, lambda by: mx.compile(closure(by))):
+    try:
+        print(*{ModelForm(Model(make(by))).digest(print) for by in (1, 2)})
+    except UnnameableError:
+        print("refused")
+own = Model(None)
+own.function = own.own
+print(len(ModelForm(own).digest(print)))
+"""
+
+
+def test_functions_that_keep_values_of_their_own_have_no_name() -> None:
+    argv = [mlx_python(), "-I", "-c", _KEPT, str(ROOT / "python-shim")]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert said.stdout.split() == ["refused", "refused", "refused", "64"]
 
 
 def test_without_a_sidecar_it_computes_on(

@@ -32,7 +32,14 @@ class ModelForm:
         self.arrays: list[tuple[str, mx.array]] = []
         self.sources: set[str] = set()
         self._depth = 0
+        self._walked: set[int] = set()
+        self._owners: list[tuple[str, Any]] = []
         form = self._of(model, type(model).__name__)
+        for place, owner in self._owners:
+            if id(owner) not in self._walked:
+                raise UnnameableError(
+                    f"{place}: a method of an object that is no part of the model"
+                )
         self.text = json.dumps(form, sort_keys=True)
 
     @property
@@ -70,6 +77,7 @@ class ModelForm:
         if plain is not None:
             return plain
         if isinstance(value, nn.Module):
+            self._walked.add(id(value))
             return ["module", self._name(type(value), place), self._members(value, place)]
         if isinstance(value, Mapping):
             items = [[str(key), self._of(item, f"{place}.{key}")] for key, item in value.items()]
@@ -124,7 +132,10 @@ class ModelForm:
         if "<lambda>" in name or "<locals>" in name:
             raise UnnameableError(f"{place}: {name} may mean anything")
         if isinstance(inner, types.MethodType):
-            return name
+            self._owners.append((place, inner.__self__))
+            inner = inner.__func__
+        if isinstance(inner, types.FunctionType) and inner.__closure__:
+            raise UnnameableError(f"{place}: {name} keeps values that have no form")
         source = sys.modules[inner.__module__].__dict__.get("__file__") if inner.__module__ else ""
         if source and source.endswith(".py"):
             self.sources.add(source)
