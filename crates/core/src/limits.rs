@@ -241,8 +241,12 @@ pub const DISK_TTL_STEPS: u32 = 8;
 /// Threads that move records between a shared region and arenas: one is bound by its own copying, more by the memory.
 pub const SHM_THREADS_MAX: usize = 4;
 
+/// Shared regions that one process maps at a time.
+pub const SHM_MAPPINGS_MAX: usize = 64;
+
 /// Longest that opening a shared region waits for its lock, in milliseconds.
 pub const SHM_OPEN_LOCK_MS: u64 = 5_000;
+
 /// Requests that wait for a shared region's threads; what is above waits where it came from.
 pub const SHM_REQUESTS_MAX: usize = 1024;
 

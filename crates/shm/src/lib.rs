@@ -1,6 +1,8 @@
 //! Owns the list of modules of the shared region: records in memory that several processes map, without a network between them.
 
 #[cfg(target_os = "linux")]
+mod cut;
+#[cfg(target_os = "linux")]
 pub mod desk;
 pub mod flushes;
 mod held;

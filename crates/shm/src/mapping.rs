@@ -14,6 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::limits::SHM_OPEN_LOCK_MS;
 
+use crate::cut::{self, Watched};
 use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout};
 use crate::lines;
 use crate::region::Region;
@@ -43,6 +44,8 @@ pub struct Mapping {
     coherence: Coherence,
     /// It has joined: who waits for the lock from now on is no thread that anybody else waits for.
     is_joined: AtomicBool,
+    /// Whether its file was cut short.
+    watched: &'static Watched,
 }
 
 // SAFETY: the memory stays mapped as long as the value lives; words are atomics, and payloads belong to who reserved or pinned them.
@@ -92,9 +95,7 @@ pub fn map(path: &Path, options: &Options) -> Result<(Mapping, u64)> {
     }
     .map_err(|errno| failed(path.display(), errno))?;
     let bytes = check_file(path, &fd)?;
-    let mapping =
-        Mapping::new(fd, bytes, options).map_err(|errno| failed(path.display(), errno))?;
-    Ok((mapping, bytes))
+    Ok((Mapping::new(path, fd, bytes, options)?, bytes))
 }
 
 fn check_file(path: &Path, fd: &OwnedFd) -> Result<u64> {
@@ -129,7 +130,7 @@ fn create(path: &Path, options: &Options) -> Result<()> {
     rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, layout.region_bytes)
         .map_err(in_words)?;
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let mapping = Mapping::new(fd, layout.region_bytes, options).map_err(in_words)?;
+    let mapping = Mapping::new(path, fd, layout.region_bytes, options)?;
     mapping.copy_in(0, &layout.to_bytes());
     mapping.make_lock()?;
     if options.coherence == Coherence::Clflush {
@@ -153,15 +154,21 @@ fn open_deadline() -> libc::timespec {
 }
 
 impl Mapping {
-    fn new(fd: OwnedFd, bytes: u64, options: &Options) -> std::result::Result<Self, Errno> {
-        let bytes = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
+    fn new(path: &Path, fd: OwnedFd, bytes: u64, options: &Options) -> Result<Self> {
+        let in_words = |errno| failed(path.display(), errno);
+        let bytes = usize::try_from(bytes).map_err(|_| in_words(Errno::NOMEM))?;
         let address = without_provenance_mut(options.address);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping; the address is a hint that replaces nothing.
         let start =
-            unsafe { rustix::mm::mmap(address, bytes, protection, MapFlags::SHARED, &fd, 0) }?;
-        let is_joined = AtomicBool::new(false);
-        Ok(Self { fd, start, bytes, coherence: options.coherence, is_joined })
+            unsafe { rustix::mm::mmap(address, bytes, protection, MapFlags::SHARED, &fd, 0) }
+                .map_err(in_words)?;
+        let watched = cut::watch(start.addr(), bytes).inspect_err(|_| {
+            // SAFETY: mapped just now, and nobody has a reference into it.
+            let _ = unsafe { rustix::mm::munmap(start, bytes) };
+        })?;
+        let (coherence, is_joined) = (options.coherence, AtomicBool::new(false));
+        Ok(Self { fd, start, bytes, coherence, is_joined, watched })
     }
 
     /// Where this process has it.
@@ -248,6 +255,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.watched.let_go();
         // SAFETY: ours, and nobody has a reference into it any more.
         let _ = unsafe { rustix::mm::munmap(self.start, self.bytes) };
         self.start = null_mut();
@@ -293,6 +301,10 @@ impl Fabric for Mapping {
     }
 
     fn lock(&self) -> Result<LastOwner> {
+        if self.watched.is_cut() {
+            let what = "it was cut short: remove it, and start anew whoever uses it";
+            return Err(failed("the region's file", what));
+        }
         let code = if self.is_joined.load(Ordering::Relaxed) {
             // SAFETY: initialised before the region had its name.
             unsafe { libc::pthread_mutex_lock(self.lock_ptr()) }

@@ -242,6 +242,20 @@ fn damage_in_the_index_costs_records_and_nothing_else() {
 }
 
 #[test]
+fn a_file_that_is_cut_short_costs_its_records_and_ends_nobody() {
+    let name = Name::new("cut");
+    let region = name.open();
+    store(&region, 1);
+    assert!(check(&region, 1));
+    std::fs::File::options().write(true).open(&name.0).unwrap().set_len(0).unwrap();
+    // Who finds out may still be answered: with nothing.
+    assert_ne!(region.look_up(&[key(1)]).ok(), Some(vec![true]));
+    let error = region.look_up(&[key(1)]).unwrap_err();
+    assert!(error.text.contains("cut short"), "{}", error.text);
+    assert!(region.pin(&key(1)).is_err());
+}
+
+#[test]
 fn only_sound_records_are_stored() {
     let name = Name::new("records");
     let region = name.open();
