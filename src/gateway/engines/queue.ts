@@ -51,7 +51,20 @@ export class FairQueue<T> {
     if (place >= this.#most) return item;
     this.#ends.set(key, start + tokens);
     this.#waiting.splice(place, 0, waiting);
+    this.#forget();
     return this.#waiting.length > this.#most ? (this.#waiting.pop()?.item ?? null) : null;
+  }
+
+  /** Clients name keys as they like: those of whom nothing waits are dropped once there are many. */
+  #forget(): void {
+    if (this.#ends.size <= 2 * this.#most) return;
+    const known = new Set(this.#waiting.map(({ turn }) => turn.key));
+    for (const key of this.#ends.keys()) if (!known.has(key)) this.#ends.delete(key);
+  }
+
+  /** Keys of which anything is remembered. */
+  get keys(): number {
+    return this.#ends.size;
   }
 
   /** It is served, or waits no more. */

@@ -57,3 +57,14 @@ test("where too many wait, the flood's last gives way, or what has the lowest pr
   expect(queue.add("low", turn("d", 1, -1))).toBe("low");
   expect(drain(queue)).toEqual(["high", "a0", "b0", "a1"]);
 });
+
+test("keys that clients make up are not kept, also where the queue is never empty", () => {
+  const queue = new FairQueue<string>(4);
+  queue.add("stays", turn("a", 100, -1));
+  for (let n = 0; n < 100; n += 1) {
+    expect(queue.add(`${n}`, turn(`made-up-${n}`))).toBeNull();
+    queue.remove(`${n}`, true);
+  }
+  expect(queue.keys).toBeLessThanOrEqual(8);
+  expect(drain(queue)).toEqual(["stays"]);
+});
