@@ -76,7 +76,7 @@ async function tell(
   try {
     const answer = await ask(engine, { ...asked, tenant }, signal);
     if (answer.statusCode !== 200) {
-      const text = await answer.body.text();
+      const text = await textOf(answer);
       if (answer.statusCode >= 500) throw new Error(`it answers ${answer.statusCode}`);
       response.writeHead(answer.statusCode, { "content-type": "application/json" }).end(text);
       return true;
@@ -115,6 +115,16 @@ function ask(
     body: JSON.stringify(body),
     signal,
   });
+}
+
+/** Of a refusal; throws for one without an end. */
+async function textOf({ body }: Dispatcher.ResponseData): Promise<string> {
+  let text = "";
+  for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
+    text += chunk;
+    if (text.length > GATEWAY_EVENT_TEXT_MAX) throw new Error("a refusal without an end");
+  }
+  return text;
 }
 
 /** Until `[DONE]`; throws where the answer ends before. */

@@ -205,13 +205,13 @@ test("a key with a tenant registers no engine, because it would get the prompts 
 });
 
 /** An engine that goes on for as long as it is read. */
-async function endless(): Promise<{ name: string; isStuck(): boolean }> {
+async function endless(code = 200): Promise<{ name: string; isStuck(): boolean }> {
   let answer: ServerResponse | null = null;
   const events = `data: {"choices":[{"text":"${"x".repeat(60_000)}","token_ids":[1]}]}\n\n`;
   const server = createServer((asked, response) => {
     if (asked.method === "GET") return void response.end('{"data":[{"id":"m"}]}');
     answer = response.on("error", () => {});
-    response.writeHead(200, { "content-type": "text/event-stream" });
+    response.writeHead(code, { "content-type": "text/event-stream" });
     const go = (): void => {
       while (!response.destroyed && response.write(events));
     };
@@ -253,6 +253,14 @@ test(
     await until(async () => (await inFlight()) === "0");
   },
 );
+
+test("a refusal without an end is none: the gateway reads so much of it and no more", async () => {
+  const { url } = await gatewayBefore([], { sequences: true });
+  const { name } = await endless(400);
+  await post(url, "/register", { worker_id: "w", address: `http://${name}` });
+  await until(async () => "worker_id" in (await get(url, "/route/s")));
+  expect((await generate(url, { prompt: "p" })).code).toBe(502);
+});
 
 test("it is off unless it is asked for, and a body that lacks something is told what", async () => {
   const { url } = await gatewayBefore([["m"]]);
