@@ -93,7 +93,9 @@ test("a region that is not there keeps no vault from being flushed", async () =>
   const text = `kv_cold = "${vault.address}"\nssm_cold = "shm:${join(dir, "no-region")}"\n`;
   writeFileSync(one, `[cluster]\n${text}`);
   const { exitCode, stdout } = await runInside(["flush", "--config", one, "--yes", "--json"]);
-  const { flushed } = JSON.parse(stdout || "{}") as { flushed: { number: number; error: string }[] };
+  const { flushed } = JSON.parse(stdout || "{}") as {
+    flushed: { number: number; error: string }[];
+  };
   expect([exitCode, flushed.length]).toEqual([1, 2]);
   expect(flushed[0]!.number).toBeGreaterThan(0);
   expect(flushed[1]!.error).toContain("no-region");

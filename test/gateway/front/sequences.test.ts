@@ -209,7 +209,10 @@ async function endless(code = 200): Promise<{ name: string; isStuck(): boolean }
   let answer: ServerResponse | null = null;
   const events = `data: {"choices":[{"text":"${"x".repeat(60_000)}","token_ids":[1]}]}\n\n`;
   const server = createServer((asked, response) => {
-    if (asked.method === "GET") return void response.end('{"data":[{"id":"m"}]}');
+    if (asked.method === "GET") {
+      response.end('{"data":[{"id":"m"}]}');
+      return;
+    }
     answer = response.on("error", () => {});
     response.writeHead(code, { "content-type": "text/event-stream" });
     const go = (): void => {
