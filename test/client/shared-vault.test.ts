@@ -83,8 +83,8 @@ test("who opens a region while another process keeps its lock is told so, and do
   const folder = testDirectory();
   const config = join(folder, "t.toml");
   writeFileSync(config, `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n`, { mode: 0o600 });
-  const { exitCode, stderr } = await runProgram(["flush", "--yes", "--config", config]);
-  expect([exitCode, stderr]).toEqual([1, expect.stringMatching(/a process keeps it/)]);
+  const { exitCode, stdout } = await runProgram(["flush", "--yes", "--config", config]);
+  expect([exitCode, stdout]).toEqual([1, expect.stringMatching(/a process keeps it/)]);
   holder.kill("SIGKILL");
   expect(openShared(address).state).toBe("up");
 });
