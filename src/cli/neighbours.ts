@@ -11,12 +11,17 @@ import { reachable } from "./targets.ts";
 
 type Known = SidecarStatus["engines"][number];
 
+interface Found {
+  pid: number;
+  neighbour: Neighbour;
+}
+
 /** vLLM serves HTTP from the process that started the engine's own, which is the one that the sidecar knows. */
 export class Neighbours {
   readonly #socket: string;
   readonly #logger: Logger;
   /** By engine and process: one that was found is not asked again. */
-  #found = new Map<string, Neighbour>();
+  #found = new Map<string, Found>();
   readonly #hidden = new Set<string>();
 
   constructor(socket: string, logger: Logger) {
@@ -26,19 +31,20 @@ export class Neighbours {
 
   /** Throws SIDECAR_DOWN. */
   async look(): Promise<Neighbour[]> {
-    const now = new Map<string, Neighbour>();
+    const now = new Map<string, Found>();
     for (const engine of await this.#known()) {
       const key = `${engine.id} ${engine.pid}`;
-      const neighbour = this.#found.get(key) ?? (await locate(engine));
-      if (neighbour !== null) now.set(key, neighbour);
+      const neighbour = this.#found.get(key)?.neighbour ?? (await locate(engine));
+      if (neighbour !== null) now.set(key, { pid: engine.pid, neighbour });
       else this.#tellHidden(engine);
     }
-    // A sidecar that starts anew knows nobody for a moment: an engine that answers stays.
-    for (const [key, neighbour] of this.#found) {
-      if (!now.has(key) && (await isEngine(neighbour.address))) now.set(key, neighbour);
+    // A sidecar that starts anew knows nobody for a moment: an engine that runs stays, and nobody else who took its port.
+    for (const [key, found] of this.#found) {
+      if (!now.has(key) && listening(found.pid).includes(found.neighbour.address))
+        now.set(key, found);
     }
     this.#found = now;
-    return oneEach([...now.values()]);
+    return oneEach([...now.values()].map(({ neighbour }) => neighbour));
   }
 
   async #known(): Promise<Known[]> {

@@ -2,6 +2,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { writeFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { Neighbours } from "../../src/cli/neighbours.ts";
@@ -49,6 +50,24 @@ test("an engine is found above its own process, stays while it answers, and goes
   server.kill();
   await once(server, "exit");
   expect(await neighbours.look()).toEqual([]);
+});
+
+test("whoever takes the port of an engine that ended gets no prompts", async () => {
+  const { socketPath } = await openSidecar();
+  const server = spawn(process.execPath, ["-e", SERVER], { stdio: ["ignore", "pipe", "inherit"] });
+  onTestFinished(() => void server.kill());
+  const [line] = (await once(server.stdout, "data")) as [Buffer];
+  const { port, pid } = JSON.parse(String(line)) as { port: number; pid: number };
+  const neighbours = new Neighbours(socketPath, SILENT);
+  const engine = await FakeEngine.start(socketPath, { hello: { pid } });
+  expect(await neighbours.look()).toHaveLength(1);
+  engine.close();
+  server.kill();
+  await once(server, "exit");
+  const stranger = createServer((_asked, answer) => answer.end('{"data":[{"id":"m"}]}'));
+  await once(stranger.listen(port), "listening");
+  onTestFinished(() => void stranger.close());
+  await until(async () => (await neighbours.look()).length === 0);
 });
 
 test("two ranks behind one server are one engine, and neither's events are its own", async () => {
