@@ -35,7 +35,7 @@ export class Keeper {
 
   constructor(options: KeeperOptions) {
     this.#options = options;
-    this.#timer = setInterval(() => this.#save(), GATEWAY_SAVE_MS);
+    this.#timer = setInterval(() => void this.#save(), GATEWAY_SAVE_MS);
     this.#timer.unref();
   }
 

@@ -243,7 +243,7 @@ def publishes_events(config: Any) -> bool:
 
 def event_endpoints(config: Any) -> dict[str, str]:
     """Give where the engine publishes its events, and replays them; nothing of one of several data-parallel ranks."""
-    events = getattr(config, "kv_events_config", None)
+    events: Any = getattr(config, "kv_events_config", None)
     if not publishes_events(config) or config.parallel_config.data_parallel_size > 1:
         return {}
     found = {"events": events.endpoint, "replays": events.replay_endpoint}
