@@ -130,7 +130,7 @@ function save(client, set) {
 }
 
 function restore(client, set) {
-  const call = { deadlineMs: CALL_MS, onProgress: () => {} };
+  const call = { deadlineMs: CALL_MS };
   return inWindows(
     set,
     async (from, to) => (await client.land(set.namespace, set.plan(from, to), call)).statuses,

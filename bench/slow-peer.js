@@ -88,7 +88,7 @@ async function restores({ client, set }) {
 }
 
 function land(client, set, more = {}) {
-  const call = { deadlineMs: CALL_MS, onProgress: () => {}, ...more };
+  const call = { deadlineMs: CALL_MS, ...more };
   return client.land(set.namespace, set.plan(0, set.count), call);
 }
 

@@ -13,26 +13,12 @@ export const FIT_DOUBT = 0.05;
 /** Sweeps over the coefficients of a law, and the relative change at which they are enough. */
 export const FIT_SWEEPS_MAX = 2_000;
 export const FIT_CHANGE_MIN = 1e-9;
-/** Busy time of a link after which what was measured before counts for a third. */
-export const LINK_MEMORY_MS = 150;
-/** How much busy time the measured rate is worth against what is seen of transfers under way. */
-export const LINK_PRIOR_MS = 60;
-/** Fewer bytes say nothing of a link's rate, unless a transfer was given up after longer than LINK_PRIOR_MS. */
-export const LINK_SAMPLE_BYTES_MIN: number = 4 * KIB;
-/** A measurement of a link takes at least this long: less is the clock's own grain. */
-export const LINK_SPAN_MIN_MS = 0.02;
-/** Bytes that may have come and are not heard of yet: two steps of receiving on lanes. */
-export const LINK_LUMP_BYTES: number = 256 * KIB;
-/** Bytes heard of within this time came as one lump. */
-export const LINK_LUMP_GAP_MS = 2;
-/** Bytes are heard of within this time: a turn of LANES_POLL_MS, and a pause of the loop. */
-export const LINK_HEARD_MS = 30;
 /** A link that was not measured for this long is tried with a few blocks, beside the request. */
 export const LINK_STALE_MS = 5_000;
 /** One fetch, and one batch of saves, takes a link about this long: small enough to change one's mind. */
-export const LINK_TURN_MS = 50;
-/** Bytes of such a turn, least, and while nothing is known of the link. */
-export const LINK_TURN_BYTES_MIN: number = 256 * KIB;
+export const LINK_BATCH_MS = 50;
+/** Bytes of such a batch, least, and while nothing is known of the link. */
+export const LINK_BATCH_BYTES_MIN: number = 256 * KIB;
 /** While nothing is loaded, what loading costs counts for half after this time. */
 export const LOAD_FADE_MS = 60_000;
 export const RTT_SMOOTHING = 0.2;

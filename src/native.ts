@@ -103,6 +103,8 @@ export const recordKeysNamespace: Core["recordKeysNamespace"] = coded(loaded.rec
 export const recordKeysTenant: Core["recordKeysTenant"] = coded(loaded.recordKeysTenant);
 export const recordKeysStatus: Core["recordKeysStatus"] = coded(loaded.recordKeysStatus);
 
+export type Goodput = core.Goodput;
+export const Goodput: Core["Goodput"] = loaded.Goodput;
 export const lanesOpen: Core["lanesOpen"] = coded(loaded.lanesOpen);
 export const lanesLookup: Core["lanesLookup"] = coded(loaded.lanesLookup);
 export const lanesFetch: Core["lanesFetch"] = coded(loaded.lanesFetch);

@@ -9,6 +9,21 @@
  */
 export declare const __napiBindingTarget: 'native' | 'wasm32-wasi' | 'wasm32-wasip1'
 
+/** Bytes per second of one direction of a link, all transfers together. */
+export declare class Goodput {
+  constructor()
+  /** A transfer begins, of which `waitMs` will be waiting; `end` must be called once. */
+  begin(waitMs: number): void
+  /** Bytes have passed that no lane has brought. */
+  moved(bytes: number): void
+  /** A transfer ends; `isCut`: it was given up. */
+  end(isCut: boolean): void
+  /** Bytes per second, with a rate to believe in before the first measurement; null: nothing is known. */
+  rate(prior?: number | undefined | null): number | null
+  /** Milliseconds since the last measurement; null before the first. */
+  idleMs(): number | null
+}
+
 /** A new arena. */
 export interface ArenaInfo {
   id: number
@@ -260,7 +275,7 @@ export declare function lanesLookup(id: number, namespace: Uint8Array, packed: U
  * error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
  * `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
-export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
+export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
 
 /** Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number. */
 export declare function lanesProbe(id: number, chunks: number, toVault: boolean): number

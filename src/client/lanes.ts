@@ -13,6 +13,7 @@ import {
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import {
+  type Goodput,
   type LaneClientTls,
   lanesCancel,
   lanesClose,
@@ -38,6 +39,9 @@ export interface LanesOptions {
   logger: Logger;
   /** Whom to trust on them; absent: they are in clear. */
   tls?: LaneClientTls | undefined;
+  /** What arrives is counted here, and what the vault took of stores. */
+  down: Goodput;
+  up: Goodput;
   /** What fails here may be tried again, as far as this goes. */
   retries: Retries;
   /** Says hello again: every session needs a token of its own. */
@@ -74,8 +78,9 @@ export interface Probed {
 }
 
 export interface RequestOptions extends CallOptions {
-  /** So many bytes have arrived, or left, since the last time. */
+  /** So many bytes have arrived, or left, since the last time: at the end, and meanwhile where it is watched. */
   onProgress(bytes: number): void;
+  isWatched: boolean;
   /** The error when time runs out. */
   late(): Error;
   /** The error when it failed, and nothing may be tried a second time for now. */
@@ -134,7 +139,7 @@ export class Lanes {
 
   /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
   async offer({ laneToken }: HelloReply): Promise<void> {
-    const { count, address } = this.#options;
+    const { count, address, down, up, tls } = this.#options;
     const isIdle = this.#state === "none" || this.#state === "broken";
     if (count === 0 || !isIdle || this.#closing.signal.aborted) return;
     this.#state = "opening";
@@ -143,7 +148,7 @@ export class Lanes {
       const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
         if (this.#id === id) this.#hear(request, error, data, bytes);
       };
-      const id = lanesOpen(address, laneToken, count, hear, this.#options.tls);
+      const id = lanesOpen(address, laneToken, count, down, up, hear, tls);
       this.#id = id;
     } catch (error) {
       this.#broke(toTierkvError(error).message);
@@ -245,7 +250,7 @@ export class Lanes {
 
   /** null: the lanes have ended. An outcome with NO_MEMORY: one side takes no more. Rejects when it is given up, or failed once too often. */
   async #ask(id: number, begin: () => number, options: RequestOptions): Promise<Outcome | null> {
-    const { signal, timeoutMs, onProgress } = options;
+    const { signal, timeoutMs, onProgress, isWatched } = options;
     if (signal.aborted) throw signal.reason;
     let request: number;
     try {
@@ -260,12 +265,16 @@ export class Lanes {
     const giveUp = (): void => {
       if (this.#id === id) lanesCancel(id, request);
     };
+    const told = new Progress(onProgress);
+    const look = (): void => {
+      if (this.#id === id) told.upTo(lanesProgress(id, request));
+    };
     const timer = setTimeout(() => {
       isLate = true;
+      look();
       giveUp();
     }, timeoutMs);
-    const told = new Progress(onProgress);
-    const poll = setInterval(() => told.upTo(lanesProgress(id, request)), LANES_POLL_MS);
+    const poll = isWatched ? setInterval(look, LANES_POLL_MS) : undefined;
     signal.addEventListener("abort", giveUp, { once: true });
     try {
       const outcome = await new Promise<Outcome>((resolve) => this.#open.set(request, resolve));

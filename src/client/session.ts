@@ -5,6 +5,7 @@ import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
 import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts";
 import type { Logger } from "../log.ts";
+import { Goodput } from "../native.ts";
 import type { LaneClientTls } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
@@ -73,6 +74,8 @@ function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
 }
 
 export class VaultSession {
+  readonly down: Goodput = new Goodput();
+  readonly up: Goodput = new Goodput();
   /** What the vault dropped for good; its listener hears of it before any answer that comes after. */
   readonly flushes: FlushFeed = new FlushFeed();
   readonly #options: VaultClientOptions;
@@ -95,6 +98,8 @@ export class VaultSession {
       count: options.lanes ?? LANES_DEFAULT,
       label: this.#label,
       logger: options.logger,
+      down: this.down,
+      up: this.up,
       tls: laneTls(options.security ?? null),
       retries: this.#retries,
       renew: () => this.hello(HELLO_TIMEOUT_MS),
@@ -251,6 +256,7 @@ export class VaultSession {
       options,
       laneOptions: (alsoOnProgress) => ({
         ...options(),
+        isWatched: alsoOnProgress !== undefined,
         onProgress: (bytes) => {
           onProgress();
           alsoOnProgress?.(bytes);

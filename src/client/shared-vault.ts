@@ -8,7 +8,16 @@ import { sharedPath } from "../hosts.ts";
 import { SHARED_NEWS_MS } from "../limits-shared.ts";
 import { CALL_TIMEOUT_MS, CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, MADE_NOW } from "../limits.ts";
 import type { Logger } from "../log.ts";
-import { shmCheck, shmFetch, shmFill, shmFlush, shmLookup, shmNews, shmStore } from "../native.ts";
+import {
+  Goodput,
+  shmCheck,
+  shmFetch,
+  shmFill,
+  shmFlush,
+  shmLookup,
+  shmNews,
+  shmStore,
+} from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 import { packageVersion } from "../version.ts";
 import type { FlushedScope, FlushNews, FlushReply, StatsReply } from "../wire/messages.ts";
@@ -18,7 +27,7 @@ import { FlushFeed } from "./flush-feed.ts";
 import type { LandingPlan, LanesState, Settled } from "./lanes.ts";
 import { Region } from "./region.ts";
 import type { Outcome } from "./region.ts";
-import type { StoreItem } from "./vault-client.ts";
+import type { FetchOptions, StoreItem } from "./vault-client.ts";
 
 export interface SharedVaultOptions {
   /** `shm:/path`. */
@@ -32,12 +41,6 @@ export interface SharedVaultOptions {
   logger: Logger;
 }
 
-interface CallOptions {
-  deadlineMs: number;
-  signal?: AbortSignal | undefined;
-  onProgress?: (bytes: number) => void;
-}
-
 /** Every call ends within its `deadlineMs` and rejects only with coded errors, as those of VaultClient. */
 export class SharedVault {
   readonly tier = "shared";
@@ -45,6 +48,8 @@ export class SharedVault {
   readonly address: string;
   readonly flushes: FlushFeed = new FlushFeed();
   readonly isReadOnly = false;
+  readonly down: Goodput = new Goodput();
+  readonly up: Goodput = new Goodput();
   readonly #path: string;
   readonly #region: Region;
   readonly #breaker: Breaker;
@@ -116,13 +121,14 @@ export class SharedVault {
   }
 
   /** Brings records straight into leased slots: ACCEPTED is verified and decoded. */
-  async land(namespace: Buffer, plan: LandingPlan, options: CallOptions): Promise<Settled> {
+  async land(namespace: Buffer, plan: LandingPlan, options: FetchOptions): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
     const begin = (id: number): number =>
       shmFetch(id, arena, fidelity, namespace, keys, geometries, leases);
     const { data, numbers, reason } = await this.#call("Fetch", options, begin);
     const bytes = numbers[1] ?? 0;
     this.#counts.fetched_bytes += bytes;
+    this.down.moved(bytes);
     return { statuses: new Uint8Array(data), bytes, reason, isBroken: false };
   }
 
@@ -139,7 +145,9 @@ export class SharedVault {
     const begin = (id: number): number =>
       shmStore(id, classNumber(this.name), namespace, keys, records, tenant, flushed);
     const { data, numbers } = await this.#call("Store", { deadlineMs }, begin);
-    this.#counts.stored_bytes += numbers[1] ?? 0;
+    const bytes = numbers[1] ?? 0;
+    this.#counts.stored_bytes += bytes;
+    this.up.moved(bytes);
     return [...data] as ItemStatus[];
   }
 
@@ -259,7 +267,7 @@ export class SharedVault {
 
   async #call(
     call: string,
-    { deadlineMs, signal, onProgress }: CallOptions,
+    { deadlineMs, signal, onProgress }: FetchOptions,
     begin: (id: number) => number,
   ): Promise<Outcome> {
     const context = this.#context(call, deadlineMs);

@@ -3,6 +3,7 @@ import { classNumber, ItemStatus, keyAt, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { DEMOTE_KEYS_MAX, MADE_NOW, REPORT_KEYS_MAX } from "../limits.ts";
+import type { Goodput } from "../native.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
@@ -23,9 +24,9 @@ export interface StoreItem {
 
 export interface FetchOptions {
   deadlineMs: number;
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
   /** So many bytes have arrived since the last time. */
-  onProgress(bytes: number): void;
+  onProgress?: (bytes: number) => void;
 }
 
 /**
@@ -44,6 +45,15 @@ export class VaultClient {
     this.name = options.name;
     this.address = options.address;
     this.#session = new VaultSession(options);
+  }
+
+  /** What fetches bring, and what the vault takes of stores. */
+  get down(): Goodput {
+    return this.#session.down;
+  }
+
+  get up(): Goodput {
+    return this.#session.up;
   }
 
   get state(): VaultState | "refused" {

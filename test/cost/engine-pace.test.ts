@@ -3,6 +3,7 @@ import { describe, expect, test, vi } from "vitest";
 import { EnginePace } from "../../src/cost/engine-pace.ts";
 import { Link } from "../../src/cost/link.ts";
 import { BEGIN_MARGIN, LOAD_FADE_MS } from "../../src/limits-cost.ts";
+import { goodputOf } from "../support/goodput.ts";
 
 const MIB = 2 ** 20;
 /** 10 us a token, 1 ns a pair: 32k tokens take 0.9 s. */
@@ -23,10 +24,9 @@ function learned(isAlways = false): EnginePace {
 
 /** A link of so many bytes per second, with answers after 1 ms. */
 function linkOf(rate: number): Link {
-  const link = new Link();
+  const link = new Link({ down: goodputOf(rate) });
   link.answered(36, 500);
   link.answered(36, 1);
-  link.down.note(rate, 1000);
   return link;
 }
 

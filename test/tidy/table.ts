@@ -124,6 +124,7 @@ export const CORE_MODULES: readonly string[] = [
   "error",
   "failpoint",
   "limits",
+  "goodput",
   "sync",
   "table",
   "folder",

@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
 import { LANES_DEFAULT } from "../../src/limits.ts";
-import { lanesClose, lanesOpen } from "../../src/native.ts";
+import { Goodput, lanesClose, lanesOpen } from "../../src/native.ts";
 import type { Role } from "../../src/roles.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
@@ -121,7 +121,7 @@ function failureOf(
     const hear = (request: number, error: string | null): void => {
       if (request === 0) resolve(error ?? "");
     };
-    const id = lanesOpen(target, token, 1, hear, tls);
+    const id = lanesOpen(target, token, 1, new Goodput(), new Goodput(), hear, tls);
     closeAfterTest({ close: () => lanesClose(id) });
   });
 }

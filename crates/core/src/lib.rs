@@ -10,6 +10,7 @@ pub mod error;
 pub mod failpoint;
 pub mod folder;
 pub mod geometry;
+pub mod goodput;
 pub mod header;
 pub mod inbox;
 pub mod key;

@@ -70,6 +70,24 @@ pub const IDS_MAX: usize = 1 << 20;
 /// cancel within one.
 pub const LANE_CHUNK_BYTES: usize = MIB;
 
+/// Busy time of a link after which what was measured before counts for a third.
+pub const GOODPUT_MEMORY_MS: f64 = 150.0;
+
+/// How much busy time the measured rate is worth against transfers under way.
+pub const GOODPUT_PRIOR_MS: f64 = 60.0;
+
+/// Bytes that come within this time of those before belong to one burst.
+pub const GOODPUT_GAP_MS: f64 = 2.0;
+
+/// Fewer bytes say nothing of a link's rate, unless a transfer was given up after longer than `GOODPUT_PRIOR_MS`.
+pub const GOODPUT_SAMPLE_BYTES_MIN: f64 = 4096.0;
+
+/// A measurement of a link takes at least this long, because its usual wait for an answer is an estimate.
+pub const GOODPUT_SPAN_MIN_MS: f64 = 0.02;
+
+/// A whole transfer of so many bytes shows that a link has become faster.
+pub const GOODPUT_BURST_BYTES_MIN: f64 = 262_144.0;
+
 /// Chunks of one turn of a lane: small records share one system call.
 pub const LANE_TURN_FRAMES: usize = 64;
 

@@ -16,6 +16,7 @@ use tierkv_core::slots::Lease;
 use crate::arena::ARENAS;
 use crate::door::token_of;
 use crate::geometry::GEOMETRIES;
+use crate::goodput::Goodput;
 use crate::ids::Ids;
 use crate::inbox::INBOX;
 use crate::lane_tls::LaneClientTls;
@@ -49,12 +50,14 @@ impl Event {
 /// error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
 /// `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
 #[napi(
-    ts_args_type = "address: string, token: Uint8Array, lanes: number, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null"
+    ts_args_type = "address: string, token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null"
 )]
 pub fn lanes_open(
     address: String,
     token: &[u8],
     lanes: u16,
+    down: &Goodput,
+    up: &Goodput,
     on_outcome: Function<'_, Told, ()>,
     tls: Option<LaneClientTls>,
 ) -> napi::Result<u32> {
@@ -64,8 +67,9 @@ pub fn lanes_open(
         .build_callback(|context: ThreadsafeCallContext<Event>| Ok(context.value.told()))?;
     run(|| {
         let tls = tls.as_ref().map(LaneClientTls::build).transpose()?;
-        let options =
-            Options { address, token: token_of(token)?, lanes, tls, timing: Timing::default() };
+        let (down, up) = (Arc::clone(&down.0), Arc::clone(&up.0));
+        let (token, timing) = (token_of(token)?, Timing::default());
+        let options = Options { address, token, lanes, tls, timing, down, up };
         let sink = move |request, outcome| {
             // Where JavaScript is gone, nobody waits.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);

@@ -9,6 +9,7 @@ mod certs;
 mod door;
 mod folder;
 mod geometry;
+mod goodput;
 mod ids;
 mod inbox;
 mod info;

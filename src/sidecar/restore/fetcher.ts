@@ -153,19 +153,19 @@ export class Fetcher {
   }
 
   #pump(lane: Lane): void {
-    const turnBytes = lane.link.turnBytes("down", FETCH_WINDOW_BYTES);
+    const batchBytes = lane.link.batchBytes("down", FETCH_WINDOW_BYTES);
     while (lane.windows.size < FETCHES_IN_FLIGHT_MAX) {
-      const blocks = this.#nextBlocks(lane, turnBytes);
+      const blocks = this.#nextBlocks(lane, batchBytes);
       if (blocks.length === 0) return;
       this.#start(lane, blocks);
     }
   }
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
-  #nextBlocks(lane: Lane, turnBytes: number): readonly Block[] {
+  #nextBlocks(lane: Lane, batchBytes: number): readonly Block[] {
     const { shelf } = this.#options;
     for (;;) {
-      const blocks = this.#take(lane, turnBytes);
+      const blocks = this.#take(lane, batchBytes);
       const count = blocks.length === 0 ? 0 : shelf.startFetch(blocks);
       if (count === blocks.length) return blocks;
       const left = blocks.slice(count);
@@ -176,7 +176,7 @@ export class Fetcher {
   }
 
   /** The next blocks of one namespace that are still wanted, as many as one call brings. */
-  #take(lane: Lane, turnBytes: number): Block[] {
+  #take(lane: Lane, batchBytes: number): Block[] {
     const { shards, pace } = this.#options;
     const blocks: Block[] = [];
     let bytes = 0;
@@ -188,7 +188,7 @@ export class Fetcher {
       }
       bytes += this.#bytes(block);
       const isFull =
-        pace.wireBytes(bytes) > turnBytes ||
+        pace.wireBytes(bytes) > batchBytes ||
         (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
@@ -265,16 +265,13 @@ export class Fetcher {
 
   /** True when it was given up, or broke; never rejects. */
   async #run(lane: Lane, window: Window, blocks: readonly Block[]): Promise<boolean> {
-    const { client, link } = lane;
+    const { client } = lane;
     const { callMs, counters, logger } = this.#options;
     const stopWatch = this.#watch(lane, window);
     try {
       const [first] = blocks;
       if (first === undefined) return false;
-      const onProgress = (bytes: number): void => {
-        window.touch();
-        link.down.moved(bytes);
-      };
+      const onProgress = (): void => window.touch();
       const call = { deadlineMs: callMs, signal: window.signal, onProgress };
       await failpoint("sidecar.fetch.begun");
       const landed = await client.land(first.namespace, window.landingPlan(), call);

@@ -1,6 +1,6 @@
 // Owns the probe of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
 import type { Namespace } from "../../block.ts";
-import { LINK_TURN_BYTES_MIN } from "../../limits-cost.ts";
+import { LINK_BATCH_BYTES_MIN } from "../../limits-cost.ts";
 import { HASHES_PER_COPY } from "../../limits.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { Shelf } from "../slots/shelf.ts";
@@ -58,7 +58,7 @@ function probeVault(
   let run = copyRun(namespace, wish, 0);
   let bytes = 0;
   for (const [index, key] of wish.keys.entries()) {
-    if (bytes >= LINK_TURN_BYTES_MIN || shelf.room <= 0) break;
+    if (bytes >= LINK_BATCH_BYTES_MIN || shelf.room <= 0) break;
     const at = index % HASHES_PER_COPY;
     if (at === 0) run = copyRun(namespace, wish, index);
     if ((wish.owners[index] ?? 0) !== vault) continue;

@@ -2,6 +2,7 @@
 import { HASH_BYTES, PACKED_KEY_BYTES } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Decision, EnginePace, Offer } from "../../cost/engine-pace.ts";
+import { isStale } from "../../cost/link.ts";
 import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../../limits-cost.ts";
@@ -229,7 +230,7 @@ export class Pacer {
     if (gainS === null) return true;
     for (const group of groups()) {
       const ways = links[shapeOf(group).class];
-      const isUnknown = ({ down, up }: Link): boolean => down.isStale && up.isStale;
+      const isUnknown = ({ down, up }: Link): boolean => isStale(down) && isStale(up);
       if (ways.length === 0 || ways.some(isUnknown)) return true;
     }
     const { missing, loadBytes } = this.#bytesOf(maxModelLen);
@@ -302,7 +303,8 @@ export class Pacer {
 
   /** Why a link must be tried beside the request: nothing has been fetched over it for a while. */
   isStale(recordClass: RecordClass, vault: number): boolean {
-    return this.#options.links[recordClass][vault]?.down.isStale === true;
+    const link = this.#options.links[recordClass][vault];
+    return link !== undefined && isStale(link.down);
   }
 
   #noBytes(): Bytes {

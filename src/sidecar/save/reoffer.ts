@@ -295,7 +295,7 @@ function takeBatch(left: Block[], look: Look, copies: Copies): Block[] {
     const [first = next] = batch;
     const bytes = bytesOf(next, copies);
     const isOther = next.group !== first.group || next.run.tenant !== first.run.tenant;
-    const isFull = total + bytes > store.turnBytes || batch.length === SAVE_BATCH_ITEMS;
+    const isFull = total + bytes > store.batchBytes || batch.length === SAVE_BATCH_ITEMS;
     if (batch.length > 0 && (isOther || isFull)) break;
     left.shift();
     const from = wasEvicted(next, look) && room.free < bytes ? "evicted" : "free";

@@ -292,7 +292,7 @@ export class Saver {
     lane.isBusy = true;
     if (isDraft) this.#drafting.add(store);
     if (this.#lanes.delete(lane)) this.#lanes.add(lane);
-    const most = isDraft ? store.turnBytes : SAVE_BATCH_BYTES;
+    const most = isDraft ? store.batchBytes : SAVE_BATCH_BYTES;
     const batch = takeBatch(lane.pending, source.sourceBytes, most);
     this.#pass(lane, batch, isDraft)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))

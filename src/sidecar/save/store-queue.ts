@@ -114,8 +114,8 @@ export class StoreQueue {
   }
 
   /** Bytes of one call. */
-  get turnBytes(): number {
-    return this.#link.turnBytes("up", SAVE_BATCH_BYTES);
+  get batchBytes(): number {
+    return this.#link.batchBytes("up", SAVE_BATCH_BYTES);
   }
 
   /** `onRoom` is called whenever there may be room again. */
@@ -212,14 +212,14 @@ export class StoreQueue {
     try {
       await this.#send(batch);
     } finally {
-      this.#link.up.end();
+      this.#link.up.end(false);
     }
   }
 
   #takeBatch(): OutgoingRecord[] {
     const list = this.#waiting.length > 0 ? this.#waiting : this.#replicas;
     const [first] = list;
-    const most = this.turnBytes;
+    const most = this.batchBytes;
     let bytes = 0;
     let count = 0;
     for (const { namespace, tenant, flushed, record } of list) {
@@ -282,7 +282,6 @@ export class StoreQueue {
         this.#counters.add("bytes_saved", sourceBytes);
         this.#counters.add("bytes_sent", record.bytes);
       }
-      this.#link.up.moved(record.bytes);
       this.#fates.stored(namespace, ...nameOf(outgoing));
       return true;
     }

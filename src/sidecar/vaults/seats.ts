@@ -137,7 +137,7 @@ export class Seats {
     before?.close();
     if (before !== undefined) this.#own.delete(before);
     const client = source.connect(recordClass, address);
-    const link = new Link();
+    const link = new Link(client);
     this.#own.add(client);
     this.clients[recordClass][seat] = client;
     this.links[recordClass][seat] = link;

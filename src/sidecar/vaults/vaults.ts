@@ -66,7 +66,8 @@ export type LookupGates = Readonly<Record<RecordClass, readonly LookupGate[]>>;
 export type Links = Readonly<Record<RecordClass, readonly Link[]>>;
 
 export function openLinks(vaults: VaultClients): Links {
-  return { kv: vaults.kv.map(() => new Link()), ssm: vaults.ssm.map(() => new Link()) };
+  const linkOf = (client: Vault): Link => new Link(client);
+  return { kv: vaults.kv.map(linkOf), ssm: vaults.ssm.map(linkOf) };
 }
 
 export function openGates(vaults: VaultClients, links: Links): LookupGates {

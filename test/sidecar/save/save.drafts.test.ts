@@ -101,7 +101,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   const store = {
     isDown: false,
     isReadOnly: false,
-    turnBytes: SAVE_BATCH_BYTES,
+    batchBytes: SAVE_BATCH_BYTES,
     get hasRoom() {
       return vault.hasRoom;
     },

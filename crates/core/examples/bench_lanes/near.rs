@@ -176,7 +176,8 @@ impl Near {
         let tls = is_secured.then(pinned);
         let address = if is_secured { &self.secured_address } else { &self.lanes_address };
         let (address, token) = (address.clone(), token_of(&name));
-        let options = Options { address, token, lanes, tls, timing: Timing::default() };
+        let (down, up) = <(Arc<_>, Arc<_>)>::default();
+        let options = Options { address, token, lanes, tls, timing: Timing::default(), down, up };
         let session = Session { client: Client::open(options, sink).unwrap(), outcomes };
         assert_eq!(session.outcomes.recv().unwrap(), (0, Outcome::Up));
         session

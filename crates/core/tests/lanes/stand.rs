@@ -163,7 +163,9 @@ impl Lanes {
     ) -> Self {
         let (tell, outcomes) = channel();
         let sink = move |request, outcome| drop(tell.send((request, outcome)));
-        let options = Options { address: address.to_owned(), token, lanes, tls, timing };
+        let (down, up) = <(Arc<_>, Arc<_>)>::default();
+        let address = address.to_owned();
+        let options = Options { address, token, lanes, tls, timing, down, up };
         Self { client: Client::open(options, Arc::new(sink)).unwrap(), outcomes }
     }
 

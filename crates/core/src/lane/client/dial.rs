@@ -28,7 +28,7 @@ impl Alive for Dialling<'_> {
 
 /// Lane `lane` of a session, welcomed.
 pub fn dial_lane(session: &Session, options: &Options, lane: u16) -> Result<Arc<dyn Stream>> {
-    let Options { address, token, lanes, tls, timing } = options;
+    let Options { address, token, lanes, tls, timing, .. } = options;
     let mut stream = dial(address, timing.hello, timing.tick)?;
     session.add_lane(&stream)?;
     let dialling = Dialling { session, until: Instant::now() + timing.hello };

@@ -19,6 +19,7 @@ use super::frame::{Frame, Kind, OFFER_ITEM_BYTES, TOKEN_BYTES};
 use super::tls;
 use super::wire::Timing;
 use crate::error::{Error, Result};
+use crate::goodput::Goodput;
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANES_MAX};
 use crate::record::{Hash, PACKED_KEY_BYTES};
 use crate::store::MADE_NOW;
@@ -36,6 +37,10 @@ pub struct Options {
     pub tls: Option<tls::Client>,
     /// How long anything may take.
     pub timing: Timing,
+    /// What fetches bring counts here.
+    pub down: Arc<Goodput>,
+    /// What stores bring counts here.
+    pub up: Arc<Goodput>,
 }
 
 /// What became of a request; each has exactly one.

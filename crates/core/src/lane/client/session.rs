@@ -220,6 +220,7 @@ impl Session {
                     let got = reader.some(piece.spare(LANE_STEP_BYTES), self)?;
                     piece.advance(got);
                     fetch.add_bytes(got);
+                    self.options.down.moved(got as u64);
                     self.hear();
                 }
                 fetch.arrived(frame.item, piece);
@@ -242,7 +243,7 @@ impl Session {
             else {
                 return Ok(());
             };
-            store.result(frame)?;
+            self.options.up.moved(store.result(frame)?);
             state.stored(frame.request)
         };
         self.tell(frame.request, outcome);

@@ -119,15 +119,17 @@ impl StoreRequest {
         self.missed.insert(sending.item);
     }
 
-    /// What became of one record.
-    pub fn result(&mut self, frame: &Frame) -> Result<()> {
+    /// What became of one record; its bytes where the vault took it.
+    pub fn result(&mut self, frame: &Frame) -> Result<u64> {
         let status = u8::try_from(frame.code).unwrap_or_default();
         if status == ItemStatus::Unspecified as u8 {
             return Err(Error::lane_failed("the vault sent a result that says nothing"));
         }
         let is_missed = self.missed.contains(&frame.item);
         let status = if is_missed { ItemStatus::Incomplete as u8 } else { status };
-        self.settle(frame.item as usize, status)
+        self.settle(frame.item as usize, status)?;
+        let is_taken = [ItemStatus::Accepted as u8, ItemStatus::Durable as u8].contains(&status);
+        Ok(if is_taken { self.records[frame.item as usize].content.length() as u64 } else { 0 })
     }
 
     fn settle(&mut self, index: usize, status: u8) -> Result<()> {

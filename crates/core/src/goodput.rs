@@ -1,0 +1,193 @@
+//! Owns the goodput of one direction of a link: bytes per second while it is busy, over all transfers together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::limits::{
+    GOODPUT_BURST_BYTES_MIN, GOODPUT_GAP_MS, GOODPUT_MEMORY_MS, GOODPUT_PRIOR_MS,
+    GOODPUT_SAMPLE_BYTES_MIN, GOODPUT_SPAN_MIN_MS,
+};
+
+/// Two transfers that share a link are each half as fast, so their bytes count together.
+#[derive(Debug)]
+pub struct Goodput {
+    born: Instant,
+    /// Bytes that `meter` does not know of yet.
+    moved: AtomicU64,
+    meter: Mutex<Meter>,
+}
+
+impl Default for Goodput {
+    fn default() -> Self {
+        Self { born: Instant::now(), moved: AtomicU64::new(0), meter: Mutex::default() }
+    }
+}
+
+impl Goodput {
+    /// A transfer begins, of which `wait_ms` will be waiting. `end` must be called once.
+    pub fn begin(&self, wait_ms: f64) {
+        self.meter().begin(self.now_ms(), wait_ms);
+    }
+
+    /// Bytes have passed; never waits.
+    pub fn moved(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+        if let Ok(mut meter) = self.meter.try_lock() {
+            self.note(&mut meter);
+        }
+    }
+
+    /// A transfer ends; `is_cut`: it was given up.
+    pub fn end(&self, is_cut: bool) {
+        self.meter().end(self.now_ms(), is_cut);
+    }
+
+    /// Bytes per second, with a rate to believe in before the first measurement; `None`: nothing is known.
+    #[must_use]
+    pub fn rate(&self, prior: Option<f64>) -> Option<f64> {
+        self.meter().rate(self.now_ms(), prior)
+    }
+
+    /// Milliseconds since the last measurement; `None` before the first.
+    #[must_use]
+    pub fn idle_ms(&self) -> Option<f64> {
+        let measured_ms = self.meter().measured_ms?;
+        Some(self.now_ms() - measured_ms)
+    }
+
+    fn meter(&self) -> MutexGuard<'_, Meter> {
+        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        self.note(&mut meter);
+        meter
+    }
+
+    fn note(&self, meter: &mut Meter) {
+        let bytes = self.moved.swap(0, Ordering::Relaxed);
+        if bytes > 0 {
+            meter.moved(self.now_ms(), bytes);
+        }
+    }
+
+    fn now_ms(&self) -> f64 {
+        self.born.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+/// The same without a clock: every call says when it is.
+#[derive(Debug, Default)]
+pub struct Meter {
+    open: u32,
+    /// Busy time that is not noted yet: since when, how much of it is waiting, and the bytes in it.
+    since_ms: f64,
+    wait_ms: f64,
+    since_bytes: f64,
+    /// When bytes have passed last, and since when without a gap.
+    moved_ms: f64,
+    burst_ms: f64,
+    /// Some of this busy time is noted already.
+    is_noted: bool,
+    /// Bytes and busy milliseconds, older ones fading with `GOODPUT_MEMORY_MS` of busy time.
+    bytes: f64,
+    span_ms: f64,
+    measured_ms: Option<f64>,
+}
+
+impl Meter {
+    /// As `Goodput::begin`.
+    pub fn begin(&mut self, now_ms: f64, wait_ms: f64) {
+        if self.open == 0 {
+            self.restart(now_ms, wait_ms);
+            (self.moved_ms, self.burst_ms) = (now_ms, now_ms);
+            self.is_noted = false;
+        }
+        self.open += 1;
+    }
+
+    /// As `Goodput::moved`. Busy time is noted in parts, because a link may break down in the middle of a transfer; none ends
+    /// within a burst, because its first bytes waited for all before them.
+    #[expect(clippy::cast_precision_loss, reason = "byte counts stay far below 2^53")]
+    pub fn moved(&mut self, now_ms: f64, bytes: u64) {
+        let is_burst_over = now_ms - self.moved_ms >= GOODPUT_GAP_MS;
+        if is_burst_over || self.moved_ms - self.burst_ms >= GOODPUT_PRIOR_MS {
+            if self.open > 0 && self.busy_ms(self.moved_ms) >= GOODPUT_PRIOR_MS {
+                self.note(self.moved_ms);
+            }
+            self.burst_ms = now_ms;
+        }
+        self.since_bytes += bytes as f64;
+        self.moved_ms = now_ms;
+    }
+
+    /// As `Goodput::end`. Next to nothing in a long time is a rate, too, where the transfer was given up for it.
+    pub fn end(&mut self, now_ms: f64, is_cut: bool) {
+        self.open = self.open.saturating_sub(1);
+        if self.open > 0 {
+            return;
+        }
+        let busy_ms = self.busy_ms(now_ms);
+        let is_long = busy_ms >= GOODPUT_PRIOR_MS;
+        let expected = self.known().unwrap_or(0.0) * busy_ms;
+        if is_cut && is_long && expected > 2.0 * self.since_bytes {
+            // A mean with what the link was would call it usable for further requests, each of which would wait in vain.
+            (self.bytes, self.span_ms) = (0.0, 0.0);
+            self.since_bytes = self.since_bytes.max(GOODPUT_SAMPLE_BYTES_MIN);
+        }
+        if if is_cut { is_long } else { self.since_bytes >= GOODPUT_SAMPLE_BYTES_MIN } {
+            self.note(now_ms);
+        }
+    }
+
+    /// As `Goodput::rate`. Transfers under way count as soon as they have taken a while.
+    #[must_use]
+    pub fn rate(&self, now_ms: f64, prior: Option<f64>) -> Option<f64> {
+        let known = self.known().or(prior.map(|rate| rate / 1e3));
+        if self.open == 0 {
+            return known.map(|rate| rate * 1e3);
+        }
+        let busy_ms = self.busy_ms(now_ms).max(0.0);
+        let is_early = busy_ms < GOODPUT_PRIOR_MS;
+        let rate = match known {
+            None if is_early || self.since_bytes <= 0.0 => return None,
+            None => self.since_bytes / busy_ms,
+            // A vault may look for what it sends: the first bytes are not due yet.
+            Some(known) if is_early && self.since_bytes <= 0.0 && !self.is_noted => known,
+            Some(known) => {
+                let believed = self.since_bytes + known * GOODPUT_PRIOR_MS;
+                let now = believed / (busy_ms + GOODPUT_PRIOR_MS);
+                // Early bytes are no reason to call a link fast.
+                if is_early { now.min(known) } else { now }
+            }
+        };
+        Some(rate * 1e3)
+    }
+
+    /// Bytes per millisecond of what is noted.
+    fn known(&self) -> Option<f64> {
+        (self.span_ms > 0.0).then(|| self.bytes / self.span_ms)
+    }
+
+    fn busy_ms(&self, now_ms: f64) -> f64 {
+        now_ms - self.since_ms - self.wait_ms
+    }
+
+    fn restart(&mut self, now_ms: f64, wait_ms: f64) {
+        (self.since_ms, self.wait_ms, self.since_bytes) = (now_ms, wait_ms, 0.0);
+    }
+
+    /// A whole transfer that was faster than all before it counts for half at least: small ones may seem slow, but none is faster
+    /// than the link.
+    fn note(&mut self, now_ms: f64) {
+        let span_ms = self.busy_ms(now_ms).max(GOODPUT_SPAN_MIN_MS);
+        let mut keep = (-span_ms / GOODPUT_MEMORY_MS).exp();
+        let is_faster = self.since_bytes * self.span_ms > self.bytes * span_ms;
+        if !self.is_noted && is_faster && self.since_bytes >= GOODPUT_BURST_BYTES_MIN {
+            keep = keep.min(span_ms / self.span_ms);
+        }
+        self.bytes = self.bytes * keep + self.since_bytes;
+        self.span_ms = self.span_ms * keep + span_ms;
+        self.measured_ms = Some(now_ms);
+        self.is_noted = true;
+        self.restart(now_ms, 0.0);
+    }
+}
