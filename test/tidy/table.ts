@@ -128,6 +128,7 @@ export const CORE_MODULES: readonly string[] = [
   "sync",
   "table",
   "folder",
+  "free_list",
   "header",
   "memory",
   "pool",

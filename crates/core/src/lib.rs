@@ -9,6 +9,7 @@ pub mod door;
 pub mod error;
 pub mod failpoint;
 pub mod folder;
+mod free_list;
 pub mod geometry;
 pub mod goodput;
 pub mod header;

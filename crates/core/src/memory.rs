@@ -6,7 +6,6 @@ mod budget;
 #[cfg(all(loom, test))]
 mod model;
 pub mod pages;
-mod spares;
 
 use std::ops::Deref;
 

@@ -1,6 +1,6 @@
 //! Owns the memory that records pass through: a bounded total, and freed buffers kept for the next one.
 
-use std::collections::HashMap;
+use std::alloc::Layout;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
+use crate::free_list::{FreeList, Memory};
 use crate::limits::POOL_MAPPED_BYTES_MIN;
 
 /// A bounded source of buffers. Records of one geometry have one length, so freed buffers fit exactly.
@@ -16,7 +17,8 @@ use crate::limits::POOL_MAPPED_BYTES_MIN;
 pub struct Pool {
     what: &'static str,
     bytes_max: usize,
-    idle_bytes_max: usize,
+    idle_bytes_max: u64,
+    idle: FreeList<Buffer>,
     state: Mutex<State>,
 }
 
@@ -24,15 +26,14 @@ pub struct Pool {
 struct State {
     live_bytes: usize,
     live_buffers: usize,
-    idle_bytes: usize,
-    idle: HashMap<usize, Vec<Buffer>>,
 }
 
 impl Pool {
     /// At most `bytes_max` in use at a time; at most `idle_bytes_max` kept for reuse.
     #[must_use]
     pub fn new(what: &'static str, bytes_max: usize, idle_bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { what, bytes_max, idle_bytes_max, state: Mutex::default() })
+        let (idle_bytes_max, idle) = (idle_bytes_max as u64, FreeList::default());
+        Arc::new(Self { what, bytes_max, idle_bytes_max, idle, state: Mutex::default() })
     }
 
     /// A buffer of exactly `bytes` bytes, with whatever stood in it before.
@@ -40,18 +41,15 @@ impl Pool {
     /// # Errors
     /// `NO_MEMORY` when the total would exceed the limit.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<PooledBuffer> {
-        let reused = {
+        {
             let mut state = self.state();
             if bytes > self.bytes_max.saturating_sub(state.live_bytes) {
                 return Err(self.exhausted(bytes, state.live_bytes));
             }
             state.live_bytes += bytes;
             state.live_buffers += 1;
-            let reused = state.idle.get_mut(&bytes).and_then(Vec::pop);
-            state.idle_bytes -= reused.as_ref().map_or(0, |buffer| buffer.len());
-            reused
-        };
-        if let Some(buffer) = reused.or_else(|| Buffer::new(bytes)) {
+        }
+        if let Some(buffer) = self.idle.take(layout_of(bytes)).or_else(|| Buffer::new(bytes)) {
             return Ok(PooledBuffer { buffer, bytes, pool: Arc::clone(self) });
         }
         let mut state = self.state();
@@ -75,18 +73,14 @@ impl Pool {
 
     fn put_back(&self, buffer: Buffer) {
         let bytes = buffer.len();
-        let mut state = self.state();
-        state.live_bytes -= bytes;
-        state.live_buffers -= 1;
-        if state.idle_bytes + bytes > self.idle_bytes_max {
-            // Lengths of engines that are gone must not keep the new ones out.
-            state.idle.retain(|length, _| *length == bytes);
-            state.idle_bytes = state.idle.get(&bytes).map_or(0, |idle| idle.len() * bytes);
+        {
+            let mut state = self.state();
+            state.live_bytes -= bytes;
+            state.live_buffers -= 1;
         }
-        if state.idle_bytes + bytes <= self.idle_bytes_max {
-            state.idle_bytes += bytes;
-            state.idle.entry(bytes).or_default().push(buffer);
-        }
+        // Lengths of engines that are gone must not keep the new ones out.
+        self.idle.shrink(|| self.idle_bytes_max.saturating_sub(bytes as u64));
+        self.idle.put(buffer, || self.idle_bytes_max);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -113,6 +107,20 @@ impl Buffer {
         buffer.resize(bytes, 0);
         Some(Self::Allocated(buffer.into_boxed_slice()))
     }
+}
+
+impl Memory for Buffer {
+    fn layout(&self) -> Layout {
+        layout_of(self.len())
+    }
+
+    fn real_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
+fn layout_of(bytes: usize) -> Layout {
+    Layout::array::<u8>(bytes).unwrap_or(Layout::new::<u8>())
 }
 
 impl Default for Buffer {

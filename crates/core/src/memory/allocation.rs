@@ -4,6 +4,7 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use super::pages::PAGE;
+use crate::free_list::Memory;
 
 /// Header of an allocation, as the system allocator keeps it.
 const HEADER_BYTES: u64 = 8;
@@ -63,13 +64,14 @@ impl Allocation {
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
+}
 
-    pub(super) fn layout(&self) -> Layout {
+impl Memory for Allocation {
+    fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Real memory behind it.
-    pub(super) fn real_bytes(&self) -> u64 {
+    fn real_bytes(&self) -> u64 {
         real_bytes(self.start, self.layout)
     }
 }

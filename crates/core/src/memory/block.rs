@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::allocation::{Allocation, real_bytes, real_bytes_max};
 use super::budget::Budget;
 use super::pages::PAGE;
+use crate::free_list::Memory as _;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// What stands in front of a record that is whole.

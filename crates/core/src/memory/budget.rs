@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::Reserved;
 use super::allocation::Allocation;
 use super::block::{Block, Shape};
-use super::spares::Spares;
+use crate::free_list::{FreeList, Memory as _};
+use crate::limits::STORE_SPARE_BYTES_MIN;
 use crate::sync::{AtomicU64, Ordering};
 
 /// What a record costs besides its allocation: its line of the index, and its part of the table at the fullest moment.
@@ -24,7 +25,7 @@ pub struct Budget {
     held: AtomicU64,
     reserved: AtomicU64,
     /// Memory that nobody uses; with `used` it stays under the ceiling, too.
-    spares: Spares,
+    free_list: FreeList<Allocation>,
 }
 
 impl Budget {
@@ -34,7 +35,7 @@ impl Budget {
             used: AtomicU64::new(0),
             held: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
-            spares: Spares::default(),
+            free_list: FreeList::default(),
         })
     }
 
@@ -52,22 +53,24 @@ impl Budget {
     }
 
     pub(crate) fn spare_bytes(&self) -> u64 {
-        self.spares.bytes()
+        self.free_list.bytes()
     }
 
     /// Memory of this layout that a record gave back, with whatever stood there.
     pub(super) fn spare(&self, layout: Layout) -> Option<Allocation> {
-        self.spares.take(layout)
+        if is_kept(layout) { self.free_list.take(layout) } else { None }
     }
 
     /// Keeps the memory of a record that is gone, as far as the ceiling allows.
     pub(super) fn keep_spare(&self, memory: Allocation) {
-        self.spares.put(memory, || self.free());
+        if is_kept(memory.layout()) {
+            self.free_list.put(memory, || self.free());
+        }
     }
 
     /// Gives the system what no record needed since the last time.
     pub(crate) fn trim(&self) {
-        self.spares.trim();
+        self.free_list.trim();
     }
 
     fn free(&self) -> u64 {
@@ -100,7 +103,7 @@ impl Budget {
         for counter in [&self.used, &self.held, &self.reserved] {
             counter.fetch_add(need, Ordering::AcqRel);
         }
-        self.spares.shrink(|| self.free());
+        self.free_list.shrink(|| self.free());
         Some(Reserved::new(block, Claim { budget: Arc::clone(self), used: need, held: need }))
     }
 
@@ -118,6 +121,11 @@ impl Budget {
     pub(crate) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
     }
+}
+
+/// Small memory is the allocator's to keep: it takes and gives it without the system.
+fn is_kept(layout: Layout) -> bool {
+    layout.size() >= STORE_SPARE_BYTES_MIN
 }
 
 /// What a reservation has taken of the budget, until dropped.
