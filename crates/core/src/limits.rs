@@ -66,7 +66,7 @@ pub const STORE_LOOKUP_KEYS: usize = 256;
 /// Objects of one kind that JavaScript may hold open: reservations, pins, records in the outbox.
 pub const IDS_MAX: usize = 1 << 20;
 
-/// Record bytes of one chunk, and of one turn of a lane: large enough to amortise framing, small enough to
+/// Record bytes of one chunk, and of one write of a lane: large enough to amortise framing, small enough to
 /// cancel within one.
 pub const LANE_CHUNK_BYTES: usize = MIB;
 
@@ -88,8 +88,8 @@ pub const GOODPUT_SPAN_MIN_MS: f64 = 0.02;
 /// A whole transfer of so many bytes shows that a link has become faster.
 pub const GOODPUT_BURST_BYTES_MIN: f64 = 262_144.0;
 
-/// Chunks of one turn of a lane: small records share one system call.
-pub const LANE_TURN_FRAMES: usize = 64;
+/// Chunks of one write of a lane: small records share one system call.
+pub const LANE_BATCH_FRAMES: usize = 64;
 
 /// Body of any other frame: `LANE_KEYS_MAX` keys with their lengths fit.
 pub const LANE_CONTROL_BYTES_MAX: usize = 192 * KIB;
@@ -175,7 +175,7 @@ pub const LANE_TOKEN_MS: u64 = 10_000;
 /// A new lane connects, and says hello or is welcomed, within this time.
 pub const LANE_HELLO_MS: u64 = 2_000;
 
-/// A frame that has begun is whole within this time, and a turn is taken by the peer: 100 KB/s at the least.
+/// A frame that has begun is whole within this time, and a write is taken by the peer: 100 KB/s at the least.
 pub const LANE_STALL_MS: u64 = 10_000;
 
 /// An offer that brings no byte for this long is given up, and its room is free again.

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub struct Plan {
     /// Blocks of one set: more than any cache holds.
     pub blocks: u32,
-    /// Rounds, each with all measures in turn.
+    /// Rounds, each with all measures in batch.
     pub rounds: usize,
 }
 

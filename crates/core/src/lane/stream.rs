@@ -162,7 +162,7 @@ fn set_user_timeout(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(stream, ms)?)
 }
 
-/// Elsewhere the deadline of a turn finds it.
+/// Elsewhere the deadline of a batch finds it.
 #[cfg(not(target_os = "linux"))]
 fn set_user_timeout(_stream: &TcpStream) -> io::Result<()> {
     let _ = LANE_STALL_MS;

@@ -20,7 +20,7 @@ pub struct Timing {
     pub tick: Duration,
     /// Connecting, and the first frame of a lane.
     pub hello: Duration,
-    /// A frame that has begun, or a turn of sending.
+    /// A frame that has begun, or a batch of sending.
     pub stall: Duration,
     /// An offer without a byte.
     pub store_idle: Duration,
@@ -164,15 +164,15 @@ pub struct Body {
     pub range: Range<usize>,
 }
 
-/// What one turn of a lane sends: frames, each with its body in place.
+/// What one write of a lane sends: frames, each with its body in place.
 #[derive(Default)]
-pub struct Turn {
+pub struct WriteBatch {
     headers: Vec<[u8; FRAME_BYTES]>,
     bodies: Vec<Option<Body>>,
     body_bytes: usize,
 }
 
-impl Turn {
+impl WriteBatch {
     /// Frames in it.
     #[must_use]
     pub fn frames(&self) -> usize {

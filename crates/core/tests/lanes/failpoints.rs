@@ -119,7 +119,7 @@ fn died_at(point: &str) -> Folder {
         if output.status.signal() == Some(SIGABRT) {
             return folder;
         }
-        // While the disk fails, records are taken at once: the rounds may be over before the last turn comes.
+        // While the disk fails, records are taken at once: the rounds may be over before the last batch comes.
         let _ = fs::remove_file(ledger_of(folder.path()));
     }
     panic!("{point} did not act in {ATTEMPTS} runs: void. {said}");

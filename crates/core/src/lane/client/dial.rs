@@ -8,7 +8,7 @@ use super::session::Session;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::stream::{Stream, dial};
-use crate::lane::wire::{Alive, Reader, Turn};
+use crate::lane::wire::{Alive, Reader, WriteBatch};
 
 /// Until when a new lane must be welcomed.
 struct Dialling<'a> {
@@ -36,10 +36,10 @@ pub fn dial_lane(session: &Session, options: &Options, lane: u16) -> Result<Arc<
         stream = tls.connect(stream, dialling.until, &dialling)?;
     }
     let hello = Frame { item: u32::from(lane), code: *lanes, ..Frame::new(Kind::Hello, 0) };
-    let mut turn = Turn::default();
-    turn.push_owned(hello, token.to_vec());
+    let mut batch = WriteBatch::default();
+    batch.push_owned(hello, token.to_vec());
     // Whoever does not take our hello may have said why: what it answers is the better reason.
-    let _ = turn.send(&*stream, timing.hello, &dialling);
+    let _ = batch.send(&*stream, timing.hello, &dialling);
     let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
     let answer = reader.frame(&dialling)?;
     match answer.kind {

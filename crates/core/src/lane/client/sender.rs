@@ -8,10 +8,10 @@ use super::storing::Sending;
 use crate::error::{Error, Result};
 use crate::lane::frame::Frame;
 use crate::lane::stream::Stream;
-use crate::lane::wire::{Turn, send_all};
+use crate::lane::wire::{WriteBatch, send_all};
 #[cfg(target_os = "linux")]
 use crate::limits::LANE_STORING_NICE;
-use crate::limits::{LANE_CHUNK_BYTES, LANE_TURN_FRAMES, LANES_STORING_MAX};
+use crate::limits::{LANE_BATCH_FRAMES, LANE_CHUNK_BYTES, LANES_STORING_MAX};
 
 /// One lane, for whoever sends on it.
 pub struct Out {
@@ -48,32 +48,37 @@ impl Session {
             give_way();
         }
         let stall = self.options.timing.stall;
-        let mut turn = Turn::default();
+        let mut batch = WriteBatch::default();
         let mut sending = None;
         loop {
-            self.fill(lane, &mut turn, &mut sending)?;
+            self.fill(lane, &mut batch, &mut sending)?;
             let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
             send_all(&**stream, &mut [IoSlice::new(&rest)], stall, self)?;
             rest.clear();
-            turn.send(&**stream, stall, self)?;
+            batch.send(&**stream, stall, self)?;
         }
     }
 
-    /// Waits until there is something to send, and takes a turn's worth of it: control first.
-    fn fill(&self, lane: usize, turn: &mut Turn, sending: &mut Option<Sending>) -> Result<()> {
+    /// Waits until there is something to send, and takes a batch's worth of it: control first.
+    fn fill(
+        &self,
+        lane: usize,
+        batch: &mut WriteBatch,
+        sending: &mut Option<Sending>,
+    ) -> Result<()> {
         let mut state = self.state();
         loop {
             state.check()?;
             while let Some((frame, body)) = state.control[lane].pop_front() {
-                turn.push_owned(frame, body);
+                batch.push_owned(frame, body);
             }
             let has_room =
-                turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
+                batch.frames() < LANE_BATCH_FRAMES && batch.body_bytes() <= LANE_CHUNK_BYTES / 2;
             // What was made while the request was given up goes no further: its slot may be somebody else's soon.
             let current = sending.take().filter(|sending| state.wants(sending));
             match current.or_else(|| has_room.then(|| state.claim(lane)).flatten()) {
                 Some(current) if has_room && current.is_made() => {
-                    *sending = current.push_chunk(turn);
+                    *sending = current.push_chunk(batch);
                 }
                 Some(mut current) if has_room => {
                     drop(state);
@@ -81,11 +86,11 @@ impl Session {
                     state = self.state();
                     match made {
                         Ok(()) => *sending = Some(current),
-                        Err(_) if state.miss(&current) => current.push_none(turn),
+                        Err(_) if state.miss(&current) => current.push_none(batch),
                         Err(_) => {}
                     }
                 }
-                current if turn.frames() > 0 || state.rests.remove(&lane) => {
+                current if batch.frames() > 0 || state.rests.remove(&lane) => {
                     *sending = current;
                     return Ok(());
                 }

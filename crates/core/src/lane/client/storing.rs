@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
-use crate::lane::wire::{Body, Bytes, Turn};
+use crate::lane::wire::{Body, Bytes, WriteBatch};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_NO_RECORD_BYTES};
 use crate::outbox::Draft;
 use crate::pool::PooledBuffer;
@@ -175,17 +175,17 @@ impl Sending {
     }
 
     /// Says that there will be no such record.
-    pub fn push_none(self, turn: &mut Turn) {
+    pub fn push_none(self, batch: &mut WriteBatch) {
         let frame = Frame {
             item: self.item,
             record_bytes: LANE_NO_RECORD_BYTES as u64,
             ..Frame::new(Kind::Chunk, self.request)
         };
-        turn.push_owned(frame, vec![0; LANE_NO_RECORD_BYTES]);
+        batch.push_owned(frame, vec![0; LANE_NO_RECORD_BYTES]);
     }
 
-    /// Adds the next chunk of a record that was made to a turn; what is left, if anything.
-    pub fn push_chunk(mut self, turn: &mut Turn) -> Option<Self> {
+    /// Adds the next chunk of a record that was made to a batch; what is left, if anything.
+    pub fn push_chunk(mut self, batch: &mut WriteBatch) -> Option<Self> {
         let owner = self.record.clone()?;
         let record_bytes = owner.bytes().len();
         let end = record_bytes.min(self.at + LANE_CHUNK_BYTES);
@@ -197,7 +197,7 @@ impl Sending {
             bytes: u32::try_from(range.len()).expect("a chunk is small"),
             ..Frame::new(Kind::Chunk, self.request)
         };
-        turn.push(frame, Some(Body { owner, range }));
+        batch.push(frame, Some(Body { owner, range }));
         self.at = end;
         (end < record_bytes).then_some(self)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use super::kept::Kept;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
-use crate::lane::wire::{Body, Bytes, Turn};
+use crate::lane::wire::{Body, Bytes, WriteBatch};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX};
 use crate::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
 use crate::store::{ItemStatus, Pin, RecordKey};
@@ -119,7 +119,7 @@ impl Cut {
     }
 
     /// The next chunk's range. What would be left of a record that has little more than a chunk is shared out: a crumb
-    /// costs the receiver a turn of its own.
+    /// costs the receiver a wake-up of its own.
     pub fn cut(&mut self) -> Range<usize> {
         let rest = self.pin.bytes().len() - self.at;
         let bytes = match rest {
@@ -142,9 +142,9 @@ pub fn probe_bytes(chunks: u32) -> usize {
     chunks as usize * size_of::<Cut>()
 }
 
-/// Adds a part of a record to a turn.
+/// Adds a part of a record to a batch.
 pub fn push_chunk(
-    turn: &mut Turn,
+    batch: &mut WriteBatch,
     request: u32,
     item: u32,
     pin: Arc<dyn Bytes>,
@@ -157,12 +157,12 @@ pub fn push_chunk(
         bytes: u32::try_from(range.len()).expect("a chunk is small"),
         ..Frame::new(Kind::Chunk, request)
     };
-    turn.push(frame, Some(Body { owner: pin, range }));
+    batch.push(frame, Some(Body { owner: pin, range }));
 }
 
-/// Adds what became of an item to a turn.
-pub fn push_status(turn: &mut Turn, request: u32, item: u32, status: ItemStatus) {
-    turn.push(status_frame(request, item, status), None);
+/// Adds what became of an item to a batch.
+pub fn push_status(batch: &mut WriteBatch, request: u32, item: u32, status: ItemStatus) {
+    batch.push(status_frame(request, item, status), None);
 }
 
 /// What became of an item.

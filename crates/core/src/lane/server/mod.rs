@@ -22,7 +22,7 @@ use self::tokens::Tokens;
 use super::frame::{ERROR_TEXT_BYTES_MAX, Frame, Kind};
 use super::stream::Stream;
 use super::tls;
-use super::wire::{Alive, Reader, Timing, Turn};
+use super::wire::{Alive, Reader, Timing, WriteBatch};
 use crate::error::{Error, Result};
 use crate::limits::{LANE_CONNECTIONS_MAX, LANE_KEPT_BYTES_MAX};
 use crate::store::Store;
@@ -218,10 +218,10 @@ fn refuse(stream: &dyn Stream, timing: &Timing, text: &str) {
             Err(Error::lane_failed("refused"))
         }
     }
-    let mut turn = Turn::default();
-    turn.push_owned(error_frame(0), error_text(text));
+    let mut batch = WriteBatch::default();
+    batch.push_owned(error_frame(0), error_text(text));
     // Whether it arrives or not: the peer sees the end.
-    let _ = turn.send(stream, timing.tick, &AtOnce);
+    let _ = batch.send(stream, timing.tick, &AtOnce);
     stream.shutdown();
 }
 
@@ -315,9 +315,9 @@ fn greet(
         session.close(full.clone());
         return Err(full);
     }
-    let mut turn = Turn::default();
-    turn.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
-    let welcomed = turn.send(&**stream, timing.hello, &greeting);
+    let mut batch = WriteBatch::default();
+    batch.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
+    let welcomed = batch.send(&**stream, timing.hello, &greeting);
     // The others would leave it what is for this one.
     welcomed.inspect_err(|error| session.close(error.clone()))?;
     Ok((session, behind))

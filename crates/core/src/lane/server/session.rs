@@ -13,10 +13,10 @@ use super::{Shared, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
 use crate::lane::frame::{FRAME_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
-use crate::lane::wire::{Alive, Reader, Turn};
+use crate::lane::wire::{Alive, Reader, WriteBatch};
 use crate::limits::{
-    LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX, LANE_STEP_BYTES,
-    LANE_TURN_FRAMES,
+    LANE_BATCH_FRAMES, LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX,
+    LANE_STEP_BYTES,
 };
 use crate::record::PACKED_KEY_BYTES;
 use crate::store::{ItemStatus, MEASURING_NAMESPACE, RecordKey, Reservation, tenant_of};
@@ -115,44 +115,44 @@ impl Session {
 
     fn send(&self, lane: &Lane) -> Result<()> {
         let stall = self.shared.options.timing.stall;
-        let mut turn = Turn::default();
+        let mut batch = WriteBatch::default();
         loop {
-            self.fill(&mut turn, lane.behind)?;
+            self.fill(&mut batch, lane.behind)?;
             let _sending = lane.sending.lock().unwrap_or_else(PoisonError::into_inner);
-            turn.send(&*lane.stream, stall, self)?;
+            batch.send(&*lane.stream, stall, self)?;
         }
     }
 
-    /// Waits until there is something to send, and takes a turn's worth of it: answers first.
-    fn fill(&self, turn: &mut Turn, behind: u16) -> Result<()> {
+    /// Waits until there is something to send, and takes a batch's worth of it: answers first.
+    fn fill(&self, batch: &mut WriteBatch, behind: u16) -> Result<()> {
         let mut state = self.state();
         loop {
             state.check()?;
             while let Some((frame, body)) = state.answers.pop_front() {
                 state.answers_bytes -= FRAME_BYTES + body.len();
-                turn.push_owned(frame, body);
+                batch.push_owned(frame, body);
                 self.taken.notify_all();
             }
             let has_room =
-                turn.frames() < LANE_TURN_FRAMES && turn.body_bytes() <= LANE_CHUNK_BYTES / 2;
+                batch.frames() < LANE_BATCH_FRAMES && batch.body_bytes() <= LANE_CHUNK_BYTES / 2;
             match has_room.then(|| state.claim(behind)).flatten() {
                 Some((request, claim)) => {
                     drop(state);
-                    self.add(turn, request, claim);
+                    self.add(batch, request, claim);
                     state = self.state();
                 }
-                None if turn.frames() > 0 => return Ok(()),
+                None if batch.frames() > 0 => return Ok(()),
                 None => state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 
-    fn add(&self, turn: &mut Turn, request: u32, claim: Claim) {
+    fn add(&self, batch: &mut WriteBatch, request: u32, claim: Claim) {
         let counts = &self.shared.counts;
         match claim {
             Claim::Chunk(item, pin, range, counter) => {
                 counts.add(counter, range.len() as u64);
-                push_chunk(turn, request, item, pin, range);
+                push_chunk(batch, request, item, pin, range);
             }
             Claim::Pin(item, key) => {
                 // May read from a disk: nobody waits for it but this lane.
@@ -160,14 +160,14 @@ impl Session {
                 let rest = match cut {
                     None => {
                         counts.add("fetch_missing", 1);
-                        push_status(turn, request, item, ItemStatus::Missing);
+                        push_status(batch, request, item, ItemStatus::Missing);
                         None
                     }
                     Some(mut cut) => {
                         let (pin, range) = (cut.pin(), cut.cut());
                         counts.add("fetched", 1);
                         counts.add("fetched_bytes", range.len() as u64);
-                        push_chunk(turn, request, item, pin, range);
+                        push_chunk(batch, request, item, pin, range);
                         cut.rest()
                     }
                 };
@@ -223,9 +223,9 @@ impl Session {
     fn answer_at_once(&self, frame: Frame, body: Vec<u8>, lane: &Lane) -> Result<()> {
         let Ok(_sending) = lane.sending.try_lock() else { return self.answer(frame, body) };
         self.state().check()?;
-        let mut turn = Turn::default();
-        turn.push_owned(frame, body);
-        turn.send(&*lane.stream, self.shared.options.timing.stall, self)
+        let mut batch = WriteBatch::default();
+        batch.push_owned(frame, body);
+        batch.send(&*lane.stream, self.shared.options.timing.stall, self)
     }
 
     fn fetch(&self, frame: &Frame, body: &[u8]) -> Result<()> {
