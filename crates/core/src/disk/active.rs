@@ -141,7 +141,7 @@ impl Active {
         self.file.sync()?;
         failpoint("disk.synced")?;
         self.segment.set_synced(self.next_page);
-        shared.turn();
+        shared.next_generation();
         Ok(())
     }
 

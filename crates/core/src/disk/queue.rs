@@ -56,7 +56,7 @@ pub enum Order {
 
 /// What the writer takes at a time.
 #[derive(Default)]
-pub struct Turn {
+pub struct WorkBatch {
     /// Records of one group.
     pub jobs: Vec<Job>,
     /// Orders, to be carried out first.
@@ -147,7 +147,7 @@ impl Queue {
     }
 
     /// The next group, waiting for it at most `patience`; records only if `takes_jobs`.
-    pub fn next(&self, patience: Duration, takes_jobs: bool) -> Turn {
+    pub fn next(&self, patience: Duration, takes_jobs: bool) -> WorkBatch {
         let until = Instant::now() + patience;
         let mut waiting = self.waiting();
         while waiting.orders.is_empty()
@@ -159,20 +159,20 @@ impl Queue {
                 self.wake.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let orders = std::mem::take(&mut waiting.orders);
-        let mut turn = Turn { orders, is_closed: waiting.is_closed, ..Turn::default() };
-        if takes_jobs && turn.orders.is_empty() {
+        let mut batch = WorkBatch { orders, is_closed: waiting.is_closed, ..WorkBatch::default() };
+        if takes_jobs && batch.orders.is_empty() {
             waiting = self.gather(waiting);
             let mut bytes = 0;
             while bytes < DISK_GROUP_BYTES
                 && let Some(job) = waiting.jobs.pop_front()
             {
                 bytes += job.source.len() as u64;
-                turn.jobs.push(job);
+                batch.jobs.push(job);
             }
             waiting.bytes -= bytes;
         }
-        turn.is_last = waiting.is_closed && waiting.orders.is_empty() && waiting.jobs.is_empty();
-        turn
+        batch.is_last = waiting.is_closed && waiting.orders.is_empty() && waiting.jobs.is_empty();
+        batch
     }
 
     /// One sync for many records: gives the others of a group a moment to arrive.

@@ -29,11 +29,11 @@ pub fn run(shared: &Arc<Shared>) {
         }
     };
     shared.is_ready.store(true, Ordering::Release);
-    shared.turn();
+    shared.next_generation();
     loop {
         left = load_all(shared, left);
         shared.is_recovering.store(false, Ordering::Release);
-        shared.turn();
+        shared.next_generation();
         if left.is_empty() || shared.stops() {
             return;
         }

@@ -69,8 +69,8 @@ pub struct Shared {
     pub next_id: AtomicU32,
     is_janitor_wanted: AtomicBool,
     /// Raised by every group that was written, or was not.
-    turns: Mutex<u64>,
-    turned: Condvar,
+    generation: Mutex<u64>,
+    generation_changed: Condvar,
 }
 
 impl Shared {
@@ -95,8 +95,8 @@ impl Shared {
             has_skipped: AtomicBool::new(false),
             next_id: AtomicU32::new(1),
             is_janitor_wanted: AtomicBool::new(false),
-            turns: Mutex::new(0),
-            turned: Condvar::new(),
+            generation: Mutex::new(0),
+            generation_changed: Condvar::new(),
         }
     }
 
@@ -199,7 +199,7 @@ impl Shared {
     pub fn doom(&self, segment: &Segment) {
         if self.segments.take(segment.name.id).is_some() {
             self.is_janitor_wanted.store(true, Ordering::Release);
-            self.turn();
+            self.next_generation();
         }
     }
 
@@ -239,17 +239,21 @@ impl Shared {
     }
 
     /// A group was written, or given up: those who wait look again.
-    pub fn turn(&self) {
-        *self.turns.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.turned.notify_all();
+    pub fn next_generation(&self) {
+        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.generation_changed.notify_all();
     }
 
     /// Waits until `is_over`, looking after every group, at most until `until`.
     pub fn wait(&self, until: Instant, mut is_over: impl FnMut() -> bool) {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
         while !is_over() {
             let Some(left) = until.checked_duration_since(Instant::now()) else { return };
-            turns = self.turned.wait_timeout(turns, left).unwrap_or_else(PoisonError::into_inner).0;
+            generation = self
+                .generation_changed
+                .wait_timeout(generation, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 

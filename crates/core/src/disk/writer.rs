@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::Durability;
 use super::active::{Active, Placed};
 use super::index::Place;
-use super::queue::{Job, Order, Source, Turn};
+use super::queue::{Job, Order, Source, WorkBatch};
 use super::segments::Segment;
 use super::shared::{Shared, add};
 use crate::failpoint::failpoint;
@@ -41,7 +41,7 @@ impl Writer {
             let is_ready = self.shared.is_ready.load(Ordering::Acquire);
             let can_write = is_ready && self.retry_at.is_none_or(|at| at <= Instant::now());
             let patience = if can_write { TICK } else { TICK.min(self.shared.options.retry) };
-            let Turn { jobs, orders, is_closed, is_last } =
+            let WorkBatch { jobs, orders, is_closed, is_last } =
                 self.shared.queue.next(patience, can_write);
             for order in orders {
                 self.carry_out(order);
@@ -62,7 +62,7 @@ impl Writer {
             self.shared.fails(&error);
         }
         self.shared.is_stopping.store(true, Ordering::Release);
-        self.shared.turn();
+        self.shared.next_generation();
     }
 
     /// Whether all that kept it from writing was that the disk had just been opened.
@@ -125,7 +125,7 @@ impl Writer {
                 self.fail(jobs.collect(), &error);
             }
         }
-        self.shared.turn();
+        self.shared.next_generation();
     }
 
     fn write(&mut self, jobs: &mut VecDeque<Job>, unsynced: &mut Vec<Placed>) -> io::Result<()> {
