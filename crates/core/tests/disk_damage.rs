@@ -168,7 +168,7 @@ fn a_damaged_tombstone_is_none_and_the_others_hold() {
     let namespace = Some(key(0).namespace);
     made.flush(&storage, Scope { namespace, record_class: Some(CLASS_KV), salt: None }, (3, 5))
         .unwrap();
-    made.bury(&storage, (9, 2)).unwrap();
+    made.retire(&storage, (9, 2)).unwrap();
     let at =
         |page| Entry { key: key(0), record_class: CLASS_KV, page, record_bytes: 500, tenant: 0 };
     let ssm = Entry { record_class: CLASS_SSM, ..at(4) };
@@ -178,7 +178,7 @@ fn a_damaged_tombstone_is_none_and_the_others_hold() {
         std::fs::write(&path, bytes).unwrap();
         let mut read = Tombstones::default();
         read.load(&storage).unwrap();
-        // Before the mark and behind it, another class, the buried one and its neighbour.
+        // Before the mark and behind it, another class, the retired one and its neighbour.
         let found = [read.covers(&at(4), 3), read.covers(&at(2), 9)];
         assert!(!read.covers(&at(5), 3) && !read.covers(&ssm, 3) && !read.covers(&at(3), 9));
         found

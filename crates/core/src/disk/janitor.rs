@@ -57,7 +57,7 @@ impl Shared {
             let is_whole = segment.is_closed.load(Ordering::Acquire)
                 && segment.is_loaded.load(Ordering::Acquire);
             if is_whole && segment.records().live == 0 {
-                self.doom(&segment);
+                self.mark_deleted(&segment);
             }
         }
     }

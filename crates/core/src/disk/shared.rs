@@ -160,8 +160,8 @@ impl Shared {
             return;
         }
         add(&self.counters.quarantined, 1);
-        let buried = self.tombstones().bury(&*self.storage, (place.segment, place.page));
-        if buried.is_err() {
+        let retired = self.tombstones().retire(&*self.storage, (place.segment, place.page));
+        if retired.is_err() {
             self.alarm();
         }
     }
@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// Takes a segment out of the table; the janitor removes its file.
-    pub fn doom(&self, segment: &Segment) {
+    pub fn mark_deleted(&self, segment: &Segment) {
         if self.segments.take(segment.name.id).is_some() {
             self.is_janitor_wanted.store(true, Ordering::Release);
             self.next_generation();

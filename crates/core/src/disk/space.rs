@@ -163,7 +163,7 @@ impl Writer {
                 );
             }
         }
-        self.shared.doom(segment);
+        self.shared.mark_deleted(segment);
         moving
     }
 

@@ -83,7 +83,7 @@ impl Tombstones {
     ///
     /// # Errors
     /// As `flush`.
-    pub fn bury(&mut self, storage: &dyn Storage, at: Mark) -> io::Result<()> {
+    pub fn retire(&mut self, storage: &dyn Storage, at: Mark) -> io::Result<()> {
         if !self.bad.insert(at) {
             return Ok(());
         }
