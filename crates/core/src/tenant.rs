@@ -1,6 +1,6 @@
 //! Owns whose a tenant is: each belongs to the credential that stored for it, whatever name a peer gives the tenant.
 
-pub(crate) mod numbered;
+pub(crate) mod interned;
 
 /// Bits of a tenant's number that a peer chooses; those above are its account.
 const SALT_BITS: u32 = 32;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::tenant::account_of;
-use crate::tenant::numbered::{COMMON, Numbered};
+use crate::tenant::interned::{COMMON, Interned};
 
 /// By number: a place in the index has two bytes for it.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Tenants {
 struct State {
     /// Of each; 0: tenants are not told apart.
     quota: u64,
-    known: Numbered<Tenant>,
+    known: Interned<Tenant>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,7 +28,7 @@ struct Tenant {
 
 impl Default for State {
     fn default() -> Self {
-        Self { quota: 0, known: Numbered::new(Tenant::default()) }
+        Self { quota: 0, known: Interned::new(Tenant::default()) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::record::Hash;
 
-/// Namespaces, numbered.
+/// Namespaces, interned.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     numbers: HashMap<Hash, u32>,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::limits::TENANT_EVICTIONS_MAX;
 use crate::table::NONE;
 use crate::tenant::account_of;
-use crate::tenant::numbered::{COMMON, Numbered};
+use crate::tenant::interned::{COMMON, Interned};
 
 /// Ends and bytes of one queue.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ impl Quotas {
 #[derive(Debug)]
 pub(super) struct Tenants {
     quotas: Quotas,
-    known: Numbered<Tenant>,
+    known: Interned<Tenant>,
     /// Memory of records in the middle of arriving, by account; of those that have any.
     aside: HashMap<u16, u64>,
     victim: Option<Victim>,
@@ -83,7 +83,7 @@ struct Victim {
 impl Tenants {
     pub(super) fn new() -> Self {
         let quotas = Quotas::default();
-        let known = Numbered::new(Tenant::new(0, quotas.each));
+        let known = Interned::new(Tenant::new(0, quotas.each));
         Self { quotas, known, aside: HashMap::new(), victim: None }
     }
 

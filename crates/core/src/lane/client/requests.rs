@@ -75,7 +75,7 @@ impl State {
     }
 
     /// The frame of a request as it goes out.
-    pub fn numbered(&self, request: &Request, frame: Frame, id: u32) -> Frame {
+    pub fn with_id(&self, request: &Request, frame: Frame, id: u32) -> Frame {
         let code = match request {
             Request::Fetch(fetch) if !fetch.opens_records() => self.fetching,
             _ => frame.code,

@@ -105,7 +105,7 @@ impl Session {
         }
         state.last = id;
         let lane = state.lane_of(id);
-        let frame = state.numbered(&request, frame, id);
+        let frame = state.with_id(&request, frame, id);
         state.requests.insert(id, Open { request, lane, begun: Instant::now() });
         let out = self.outs.get().map(|outs| &outs[lane]);
         let idle = out.filter(|_| state.control[lane].is_empty());

@@ -21,11 +21,11 @@ pub enum NextKeys {
     Server(KernelConnection<ServerConnectionData>),
 }
 
-type Numbered = (u64, ConnectionTrafficSecrets);
+type NumberedSecrets = (u64, ConnectionTrafficSecrets);
 
 impl NextKeys {
     /// What is sealed with from now on.
-    pub fn sealing(&mut self) -> std::result::Result<Numbered, TlsError> {
+    pub fn sealing(&mut self) -> std::result::Result<NumberedSecrets, TlsError> {
         match self {
             Self::Client(keys) => keys.update_tx_secret(),
             Self::Server(keys) => keys.update_tx_secret(),
@@ -33,7 +33,7 @@ impl NextKeys {
     }
 
     /// What is opened with from now on.
-    pub fn opening(&mut self) -> std::result::Result<Numbered, TlsError> {
+    pub fn opening(&mut self) -> std::result::Result<NumberedSecrets, TlsError> {
         match self {
             Self::Client(keys) => keys.update_rx_secret(),
             Self::Server(keys) => keys.update_rx_secret(),

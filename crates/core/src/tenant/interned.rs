@@ -1,4 +1,4 @@
-//! Owns the numbers that tenants are known by where two bytes must do: given when one comes, and again when it has left.
+//! Owns the interned ids of tenants, where two bytes must do: given when one comes, and again when it has left.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ pub(crate) const COMMON: u16 = 0;
 /// What is known of each, by its number. An account has at most [`STORE_TENANTS_MAX`] at a time, so that none takes the places
 /// of others.
 #[derive(Debug)]
-pub(crate) struct Numbered<T> {
+pub(crate) struct Interned<T> {
     known: Vec<T>,
     numbers: HashMap<u64, u16>,
     /// How many of each account are there.
@@ -19,7 +19,7 @@ pub(crate) struct Numbered<T> {
     free: Vec<u16>,
 }
 
-impl<T> Numbered<T> {
+impl<T> Interned<T> {
     /// With id 0 alone, which never leaves.
     pub(crate) fn new(common: T) -> Self {
         Self {
