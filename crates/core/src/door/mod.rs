@@ -21,7 +21,7 @@ use self::first::{First, first};
 use self::listener::Listener;
 use self::places::Places;
 use crate::error::{Error, Result};
-use crate::lane::server::{Counts, Guest, Server};
+use crate::lane::server::{Admission, Counts, Server};
 use crate::lane::stream::Stream;
 use crate::limits::{
     DOOR_ACCEPTS_PER_TURN, DOOR_DEADLINE_MS, DOOR_FIRST_BYTES_MAX, DOOR_KNOWN_MAX, DOOR_RESERVE,
@@ -191,18 +191,18 @@ impl Shared {
 }
 
 /// A lane at its place.
-struct Seat {
+struct DoorPermit {
     shared: Arc<Shared>,
     place: PlaceId,
 }
 
-impl Guest for Seat {
+impl Admission for DoorPermit {
     fn welcome(&self) -> bool {
         self.shared.settle(self.place)
     }
 }
 
-impl Drop for Seat {
+impl Drop for DoorPermit {
     fn drop(&mut self) {
         self.shared.leave(self.place);
     }
@@ -328,12 +328,12 @@ impl Porter {
     }
 
     fn pass_to_lanes(&self, place: PlaceId, socket: Socket) {
-        let seat = Seat { shared: Arc::clone(&self.shared), place };
+        let permit = DoorPermit { shared: Arc::clone(&self.shared), place };
         let Some(lanes) = &self.shared.lanes else { return };
         let Ok(stream) = socket.into_stream(lanes.tick()) else { return };
         let passed = Passed::Lane(Arc::clone(&stream));
         self.shared.state().passed.insert(place, passed);
-        lanes.take(stream, Box::new(seat));
+        lanes.take(stream, Box::new(permit));
     }
 
     fn pass_to_front(&mut self, place: PlaceId, waiting: Waiting) {

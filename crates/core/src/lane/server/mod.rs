@@ -84,9 +84,9 @@ struct Shared {
     counts: Counts,
 }
 
-/// Who came in at the door. Dropped = gone.
-pub trait Guest: Send {
-    /// It has proved itself; false: there is no place for it.
+/// A connection that the door let in. Dropped = gone.
+pub trait Admission: Send {
+    /// The peer has proved itself; false: there is no place for the connection.
     fn welcome(&self) -> bool;
 }
 
@@ -120,13 +120,13 @@ impl Server {
     }
 
     /// Serves one connection, on threads of its own.
-    pub fn take(&self, stream: Arc<dyn Stream>, guest: Box<dyn Guest>) {
-        let Some(seat) = Seat::take(&self.shared) else {
+    pub fn take(&self, stream: Arc<dyn Stream>, admission: Box<dyn Admission>) {
+        let Some(permit) = ConnectionPermit::take(&self.shared) else {
             self.shared.counts.add("lanes_refused", 1);
             return refuse(&*stream, &self.shared.options.timing, "too many lanes are open");
         };
         let streams = Arc::clone(&stream);
-        if spawn("tierkv-lane-in", move || serve(&seat, &*guest, &stream)).is_err() {
+        if spawn("tierkv-lane-in", move || serve(&permit, &*admission, &stream)).is_err() {
             streams.shutdown();
         }
     }
@@ -194,17 +194,17 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 /// One connection, counted while it lives.
-struct Seat(Arc<Shared>);
+struct ConnectionPermit(Arc<Shared>);
 
-impl Seat {
+impl ConnectionPermit {
     fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let seat = Self(Arc::clone(shared));
+        let permit = Self(Arc::clone(shared));
         let others = shared.connections.fetch_add(1, Ordering::AcqRel);
-        (others < shared.options.connections_max).then_some(seat)
+        (others < shared.options.connections_max).then_some(permit)
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::AcqRel);
     }
@@ -238,8 +238,8 @@ fn error_text(text: &str) -> Vec<u8> {
 }
 
 /// The life of one connection: its handshake, hello, then frames until the session ends.
-fn serve(seat: &Seat, guest: &dyn Guest, stream: &Arc<dyn Stream>) {
-    let shared = &seat.0;
+fn serve(permit: &ConnectionPermit, admission: &dyn Admission, stream: &Arc<dyn Stream>) {
+    let shared = &permit.0;
     let refused = |stream: &dyn Stream, error: &Error| {
         shared.counts.add("lanes_refused", 1);
         refuse(stream, &shared.options.timing, &error.text);
@@ -252,7 +252,7 @@ fn serve(seat: &Seat, guest: &dyn Guest, stream: &Arc<dyn Stream>) {
             return refused(&**stream, &error);
         }
     };
-    match greet(shared, &secured, guest) {
+    match greet(shared, &secured, admission) {
         Ok((session, behind)) => session.serve(&secured, behind),
         Err(error) => refused(&*secured, &error),
     }
@@ -287,7 +287,7 @@ impl Alive for Greeting<'_> {
 fn greet(
     shared: &Arc<Shared>,
     stream: &Arc<dyn Stream>,
-    guest: &dyn Guest,
+    admission: &dyn Admission,
 ) -> Result<(Arc<Session>, u16)> {
     let timing = &shared.options.timing;
     let mut reader = Reader::new(Arc::clone(stream), timing.hello);
@@ -310,7 +310,7 @@ fn greet(
     let number = u16::try_from(hello.item).unwrap_or(u16::MAX);
     let behind = hello.code.saturating_sub(number).saturating_sub(1);
     session.join(stream, behind)?;
-    if !guest.welcome() {
+    if !admission.welcome() {
         let full = Error::lane_failed("too many lanes are open");
         session.close(full.clone());
         return Err(full);
