@@ -3,12 +3,12 @@
 mod active;
 pub mod format;
 pub mod index;
+mod inner;
 mod janitor;
 mod queue;
 mod read;
 mod recover;
 mod segments;
-mod shared;
 mod space;
 pub mod storage;
 mod tenants;
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 use crate::memory::pages::PAGE;
 use index::{Index, Place};
+use inner::{Inner, add};
 use janitor::Scrub;
 use queue::Order;
 pub use read::Outcome;
-use shared::{Shared, add};
 use storage::{Directory, LOCK_NAME, Storage};
 use writer::Writer;
 
@@ -156,7 +156,7 @@ pub trait Residents: Send + Sync {
 
 /// The durable tier. Dropping it writes what waits, seals, and ends its threads.
 pub struct Disk {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     // Held for its lock alone.
     lock: Mutex<Option<LockFile>>,
@@ -187,7 +187,7 @@ impl Disk {
     /// `BAD_ARGUMENT` naming the option.
     pub fn start(storage: Arc<dyn Storage>, options: DiskOptions) -> Result<Self> {
         check(&options)?;
-        let shared = Arc::new(Shared::new(storage, options));
+        let shared = Arc::new(Inner::new(storage, options));
         let mut threads = Vec::new();
         let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| -> Result<()> {
             let builder = std::thread::Builder::new().name(format!("tierkv-{name}"));
@@ -195,7 +195,7 @@ impl Disk {
             threads.push(builder.spawn(run).map_err(failed)?);
             Ok(())
         };
-        let of = |shared: &Arc<Shared>| Arc::clone(shared);
+        let of = |shared: &Arc<Inner>| Arc::clone(shared);
         let (recovering, writing, tidying) = (of(&shared), of(&shared), of(&shared));
         spawn("recover", Box::new(move || recover::run(&recovering)))?;
         spawn("disk", Box::new(move || Writer::new(writing).run()))?;

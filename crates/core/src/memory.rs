@@ -1,19 +1,19 @@
 //! Owns who holds a record: the store, and pins.
 
 mod allocation;
-mod block;
 mod budget;
+mod buffer;
 #[cfg(all(loom, test))]
 mod model;
 pub mod pages;
 
 use std::ops::Deref;
 
-pub(crate) use self::block::Shape;
-use self::block::{Block, Shared};
 pub(crate) use self::budget::Budget;
 use self::budget::Claim;
 pub use self::budget::ENTRY_BYTES;
+pub(crate) use self::buffer::Shape;
+use self::buffer::{RecordBuffer, RecordRef};
 use crate::sync::Ordering;
 
 /// In a record's count of holders: the store, which is one ...
@@ -24,39 +24,39 @@ const PIN: u32 = 2;
 /// Memory of a record in the middle of arriving.
 #[derive(Debug)]
 pub struct Reserved {
-    block: Block,
+    buffer: RecordBuffer,
     claim: Claim,
 }
 
 impl Reserved {
-    fn new(block: Block, claim: Claim) -> Self {
-        Self { block, claim }
+    fn new(buffer: RecordBuffer, claim: Claim) -> Self {
+        Self { buffer, claim }
     }
 
     /// `bytes` bytes from `start` on; they must fit what was reserved.
     pub(crate) fn span(&mut self, start: usize, bytes: usize) -> &mut [u8] {
-        self.block.span(start..start + bytes)
+        self.buffer.span(start..start + bytes)
     }
 
     /// The whole pages around the record, where it stands in pages.
     pub(crate) fn pages(&mut self) -> &mut [u8] {
-        self.block.pages()
+        self.buffer.pages()
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.block.bytes()
+        self.buffer.bytes()
     }
 
     /// The record is whole, and a tenant's: its memory can be evicted from now on.
     pub(crate) fn into_stored(self, tenant: u64) -> Stored {
-        let charge = self.block.allocated_bytes() + ENTRY_BYTES;
-        Stored(self.block.share(STORED, tenant, self.claim.keep(charge)))
+        let charge = self.buffer.allocated_bytes() + ENTRY_BYTES;
+        Stored(self.buffer.share(STORED, tenant, self.claim.keep(charge)))
     }
 }
 
 /// A whole, verified record, in the hands of the one store that keeps it.
 #[derive(Debug)]
-pub struct Stored(Shared);
+pub struct Stored(RecordRef);
 
 impl Stored {
     /// What it costs.
@@ -103,10 +103,10 @@ impl Drop for Stored {
 
 /// Keeps a record's memory, evicted or not. Dropped from any thread.
 #[derive(Debug)]
-pub struct Pin(Shared);
+pub struct Pin(RecordRef);
 
 impl Pin {
-    fn new(record: &Shared) -> Self {
+    fn new(record: &RecordRef) -> Self {
         let head = record.head();
         if head.holders.fetch_add(PIN, Ordering::AcqRel) < PIN {
             head.budget.hold(charge(record));
@@ -146,6 +146,6 @@ impl Drop for Pin {
     }
 }
 
-fn charge(record: &Shared) -> u64 {
+fn charge(record: &RecordRef) -> u64 {
     record.allocated_bytes() + ENTRY_BYTES
 }

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use super::format::{ENTRY_BYTES, Entry, footer, footer_pages};
 use super::index::Place;
+use super::inner::{Inner, add};
 use super::queue::Job;
 use super::segments::Segment;
-use super::shared::{Shared, add};
 use super::storage::{DiskFile, write_full};
 use crate::failpoint::failpoint;
 use crate::memory::pages::PAGE;
@@ -67,7 +67,7 @@ impl Active {
     /// After an error they are still in `jobs`.
     pub fn append(
         &mut self,
-        shared: &Shared,
+        shared: &Inner,
         jobs: &mut VecDeque<Job>,
         written: &mut Vec<Placed>,
     ) -> io::Result<()> {
@@ -105,7 +105,7 @@ impl Active {
     }
 
     /// `None` for a record that is not needed any more: its copy here is never looked up.
-    fn enter(&mut self, shared: &Shared, job: Job, entry: Entry) -> Option<Placed> {
+    fn enter(&mut self, shared: &Inner, job: Job, entry: Entry) -> Option<Placed> {
         let origin = job.origin;
         self.entries.push(entry);
         let (place, slot, before) = shared.publish(&entry, self.id(), |now| now == origin)?;
@@ -136,7 +136,7 @@ impl Active {
         }
     }
 
-    pub fn sync(&mut self, shared: &Shared) -> io::Result<()> {
+    pub fn sync(&mut self, shared: &Inner) -> io::Result<()> {
         failpoint("disk.sync")?;
         self.file.sync()?;
         failpoint("disk.synced")?;
@@ -146,7 +146,7 @@ impl Active {
     }
 
     /// Entries first, then the footer: one that is there says that its entries are.
-    pub fn seal(&mut self, shared: &Shared) -> io::Result<()> {
+    pub fn seal(&mut self, shared: &Inner) -> io::Result<()> {
         if self.entries.is_empty() {
             self.file.truncate(0)?;
             self.segment.bytes.store(0, Ordering::Release);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::inner::{Inner, add};
 use super::read::Outcome;
 use super::segments::Segment;
-use super::shared::{Shared, add};
 use crate::limits::DISK_SCRUB_BYTES;
 
 const TICK: Duration = Duration::from_secs(1);
@@ -14,7 +14,7 @@ const TICK: Duration = Duration::from_secs(1);
 const SCRUB_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Runs until all stops.
-pub fn run(shared: &Arc<Shared>) {
+pub fn run(shared: &Arc<Inner>) {
     let mut scrub = Scrub::default();
     let mut scrub_at = Instant::now() + TICK;
     while !shared.stops() {
@@ -30,7 +30,7 @@ pub fn run(shared: &Arc<Shared>) {
     shared.remove_files();
 }
 
-impl Shared {
+impl Inner {
     /// Removes the files of segments that were taken out; returns how many.
     pub fn remove_files(&self) -> usize {
         let mut gone = Vec::new();
@@ -72,7 +72,7 @@ pub struct Scrub {
 
 impl Scrub {
     /// Reads about `bytes` bytes; a bad record is quarantined. Returns what was read, and what of it was bad.
-    pub fn run(&mut self, shared: &Shared, bytes: u64) -> (u64, u64) {
+    pub fn run(&mut self, shared: &Inner, bytes: u64) -> (u64, u64) {
         let (mut done, mut bad) = (0, 0);
         while done < bytes {
             let all = shared.segments.all();
@@ -95,7 +95,7 @@ impl Scrub {
     }
 
     /// The next record of a segment; `None` at its end.
-    fn one(&mut self, shared: &Shared, segment: &Segment) -> Option<(u64, bool)> {
+    fn one(&mut self, shared: &Inner, segment: &Segment) -> Option<(u64, bool)> {
         let slot = segment.records().slots.get(self.position).copied()?;
         self.position += 1;
         let Some((key, place, _)) = shared.index.at(slot, segment.name.id) else {

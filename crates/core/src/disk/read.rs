@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::format::Entry;
 use super::index::Place;
-use super::shared::{Shared, add};
+use super::inner::{Inner, add};
 use super::storage::read_full;
 use crate::key::RecordKey;
 use crate::limits::DISK_STALL_MS;
@@ -64,7 +64,7 @@ fn hangs(open: &Open) -> bool {
     open.1.first().is_some_and(|(begun, _)| begun.elapsed() > limit)
 }
 
-impl Shared {
+impl Inner {
     /// Reads the entry at `place` into `pages`, which must hold it; a bad one is quarantined.
     pub fn read(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> Outcome {
         let Some(ticket) = self.stalls.begin() else {

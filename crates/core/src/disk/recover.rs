@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::format::{Entry, SegmentName, footer};
 use super::index::Place;
+use super::inner::{Inner, wall_ms};
 use super::segments::Segment;
-use super::shared::{Shared, wall_ms};
 use super::storage::{Access, write_full};
 use super::walk::find;
 use crate::limits::DISK_RECOVERY_THREADS;
 use crate::memory::pages::PAGE;
 
 /// Runs until every segment was read once, and then for those that could not be read.
-pub fn run(shared: &Arc<Shared>) {
+pub fn run(shared: &Arc<Inner>) {
     let pause = shared.options.retry;
     let mut left = loop {
         match prepare(shared) {
@@ -42,7 +42,7 @@ pub fn run(shared: &Arc<Shared>) {
 }
 
 /// Reads directory and tombstones; the segments, the newest first.
-fn prepare(shared: &Shared) -> io::Result<VecDeque<Arc<Segment>>> {
+fn prepare(shared: &Inner) -> io::Result<VecDeque<Arc<Segment>>> {
     let files = shared.storage.list()?;
     shared.tombstones().load(&*shared.storage)?;
     let mut found = VecDeque::new();
@@ -64,14 +64,14 @@ fn prepare(shared: &Shared) -> io::Result<VecDeque<Arc<Segment>>> {
 }
 
 /// A clock that was set makes nothing older than its time to live, and nothing younger than new.
-fn expiry(shared: &Shared, name: &SegmentName) -> Option<Instant> {
+fn expiry(shared: &Inner, name: &SegmentName) -> Option<Instant> {
     let ttl = shared.options.ttl?;
     let age = Duration::from_millis(wall_ms().saturating_sub(name.made_ms)).min(ttl);
     Instant::now().checked_add(ttl.saturating_sub(age))
 }
 
 /// Returns what could not be read whole.
-fn load_all(shared: &Arc<Shared>, segments: VecDeque<Arc<Segment>>) -> VecDeque<Arc<Segment>> {
+fn load_all(shared: &Arc<Inner>, segments: VecDeque<Arc<Segment>>) -> VecDeque<Arc<Segment>> {
     let (todo, failed) = (Mutex::new(segments), Mutex::new(VecDeque::new()));
     let work = || {
         while !shared.stops() {
@@ -92,7 +92,7 @@ fn load_all(shared: &Arc<Shared>, segments: VecDeque<Arc<Segment>>) -> VecDeque<
 }
 
 /// Enters a segment's records; false when some of its pages could not be read.
-fn load(shared: &Arc<Shared>, segment: &Arc<Segment>) -> io::Result<bool> {
+fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
     let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.segments.get(segment.name.id).is_none() {
         return Ok(true);
@@ -113,7 +113,7 @@ fn load(shared: &Arc<Shared>, segment: &Arc<Segment>) -> io::Result<bool> {
 }
 
 /// What was read back sound is made durable, and listed in a footer.
-fn seal(shared: &Shared, segment: &Segment, entries: &[Entry]) -> io::Result<()> {
+fn seal(shared: &Inner, segment: &Segment, entries: &[Entry]) -> io::Result<()> {
     let page = entries.last().map_or(0, |entry| entry.page + entry.pages());
     let bytes = footer(&segment.name, entries, page);
     let offset = u64::from(page) * PAGE as u64;
@@ -128,7 +128,7 @@ fn seal(shared: &Shared, segment: &Segment, entries: &[Entry]) -> io::Result<()>
     Ok(())
 }
 
-fn enter(shared: &Shared, segment: &Segment, entries: &[Entry]) {
+fn enter(shared: &Inner, segment: &Segment, entries: &[Entry]) {
     let tombstones = shared.tombstones();
     let id = segment.name.id;
     for entry in entries.iter().filter(|entry| !tombstones.covers(entry, id)) {

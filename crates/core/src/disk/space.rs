@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use super::active::{Active, pages_of};
 use super::format::{SegmentName, footer_pages};
+use super::inner::{add, wall_ms};
 use super::queue::Job;
 use super::segments::Segment;
-use super::shared::{add, wall_ms};
 use super::writer::Writer;
 use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
 use crate::memory::pages::PAGE;
@@ -86,7 +86,7 @@ impl Writer {
         let reserve = self.shared.options.segment_bytes * (DISK_RESERVE_SEGMENTS - 1);
         let limit = self.shared.options.max_bytes.saturating_sub(reserve + bytes);
         let mut moving = Vec::new();
-        let leaving = |shared: &super::shared::Shared| {
+        let leaving = |shared: &super::inner::Inner| {
             let gone = shared.segments.all_leaving();
             gone.iter().map(|segment| segment.bytes.load(Ordering::Acquire)).sum::<u64>()
         };

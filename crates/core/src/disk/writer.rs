@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::Durability;
 use super::active::{Active, Placed};
 use super::index::Place;
+use super::inner::{Inner, add};
 use super::queue::{Job, Order, Source, WorkBatch};
 use super::segments::Segment;
-use super::shared::{Shared, add};
 use crate::failpoint::failpoint;
 use crate::key::RecordKey;
 use crate::limits::{DISK_GROUP_BYTES, DISK_SYNC_WAIT_MS};
@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// The one thread that writes segments.
 pub struct Writer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<Inner>,
     pub(super) active: Option<Active>,
     /// After a failure: when to try again.
     retry_at: Option<Instant>,
@@ -31,7 +31,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(shared: Arc<Inner>) -> Self {
         Self { shared, active: None, retry_at: None, full_since: None, untrusted: VecDeque::new() }
     }
 

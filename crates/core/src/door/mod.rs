@@ -81,7 +81,7 @@ struct State {
     passed: HashMap<PlaceId, Passed>,
 }
 
-struct Shared {
+struct Inner {
     options: Options,
     /// None: lanes are not served.
     lanes: Option<Arc<Server>>,
@@ -94,7 +94,7 @@ struct Shared {
 
 /// A vault's door. Dropped = stopped.
 pub struct Door {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     port: Option<u16>,
     waker: UnixStream,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -118,7 +118,7 @@ impl Door {
         let places = Places::new(options.shares);
         let state = Mutex::new(State { places, passed: HashMap::new() });
         let (counts, is_closing) = (Counts::default(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { options, lanes, front, state, counts, is_closing });
+        let shared = Arc::new(Inner { options, lanes, front, state, counts, is_closing });
         let waiting = BTreeMap::new();
         let mut porter = Porter { shared: Arc::clone(&shared), listener, wake, waiting };
         let builder = thread::Builder::new().name("tierkv-door".to_owned());
@@ -168,7 +168,7 @@ impl Drop for Door {
     }
 }
 
-impl Shared {
+impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,7 +192,7 @@ impl Shared {
 
 /// A lane at its place.
 struct DoorPermit {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     place: PlaceId,
 }
 
@@ -221,7 +221,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// The thread at the door.
 struct Porter {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     listener: Listener,
     wake: UnixStream,
     waiting: BTreeMap<PlaceId, Waiting>,

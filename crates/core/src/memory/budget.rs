@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Reserved;
 use super::allocation::Allocation;
-use super::block::{Block, Shape};
+use super::buffer::{RecordBuffer, Shape};
 use crate::free_list::{FreeList, Memory as _};
 use crate::limits::STORE_SPARE_BYTES_MIN;
 use crate::sync::{AtomicU64, Ordering};
@@ -89,8 +89,8 @@ impl Budget {
             return None;
         }
         make_room(need);
-        let block = Block::new(shape, self)?;
-        let taken = block.allocated_bytes() + ENTRY_BYTES + RESERVATION_BYTES;
+        let buffer = RecordBuffer::new(shape, self)?;
+        let taken = buffer.allocated_bytes() + ENTRY_BYTES + RESERVATION_BYTES;
         // One that somebody put in the system allocator's place may take more than that does.
         if taken > need {
             need = taken;
@@ -104,7 +104,7 @@ impl Budget {
             counter.fetch_add(need, Ordering::AcqRel);
         }
         self.free_list.shrink(|| self.free());
-        Some(Reserved::new(block, Claim { budget: Arc::clone(self), used: need, held: need }))
+        Some(Reserved::new(buffer, Claim { budget: Arc::clone(self), used: need, held: need }))
     }
 
     /// `bytes` bytes can no longer be had by evicting.

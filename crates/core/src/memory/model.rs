@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::block::Shape;
 use super::budget::Budget;
+use super::buffer::Shape;
 use super::{Pin, Stored};
 
 const RECORD: usize = 200;

@@ -72,7 +72,7 @@ pub struct Status {
     pub counts: Vec<(&'static str, u64)>,
 }
 
-struct Shared {
+struct Inner {
     store: Arc<Store>,
     pool: Arc<Pool>,
     options: Options,
@@ -92,14 +92,14 @@ pub trait Admission: Send {
 
 /// A vault's lanes. Dropped = closed.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 impl Server {
     /// Serves whoever brings a token that was admitted.
     #[must_use]
     pub fn new(store: Arc<Store>, options: Options) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Inner {
             store,
             pool: Arc::new(Pool::new(options.max_kept_bytes)),
             options,
@@ -194,10 +194,10 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 /// One connection, counted while it lives.
-struct ConnectionPermit(Arc<Shared>);
+struct ConnectionPermit(Arc<Inner>);
 
 impl ConnectionPermit {
-    fn take(shared: &Arc<Shared>) -> Option<Self> {
+    fn take(shared: &Arc<Inner>) -> Option<Self> {
         let permit = Self(Arc::clone(shared));
         let others = shared.connections.fetch_add(1, Ordering::AcqRel);
         (others < shared.options.connections_max).then_some(permit)
@@ -252,26 +252,26 @@ fn serve(permit: &ConnectionPermit, admission: &dyn Admission, stream: &Arc<dyn 
             return refused(&**stream, &error);
         }
     };
-    match greet(shared, &secured, admission) {
+    match handshake(shared, &secured, admission) {
         Ok((session, behind)) => session.serve(&secured, behind),
         Err(error) => refused(&*secured, &error),
     }
 }
 
-fn secure(shared: &Shared, stream: &Arc<dyn Stream>) -> Result<Arc<dyn Stream>> {
+fn secure(shared: &Inner, stream: &Arc<dyn Stream>) -> Result<Arc<dyn Stream>> {
     let stream = Arc::clone(stream);
     let Some(tls) = &shared.options.tls else { return Ok(stream) };
-    let greeting = Greeting { shared, until: Instant::now() + shared.options.timing.hello };
-    tls.accept(stream, greeting.until, &greeting)
+    let handshake = Handshake { shared, until: Instant::now() + shared.options.timing.hello };
+    tls.accept(stream, handshake.until, &handshake)
 }
 
 /// Until when a new lane must have said hello.
-struct Greeting<'a> {
-    shared: &'a Shared,
+struct Handshake<'a> {
+    shared: &'a Inner,
     until: Instant,
 }
 
-impl Alive for Greeting<'_> {
+impl Alive for Handshake<'_> {
     fn tick(&self) -> Result<()> {
         if self.shared.is_closing.load(Ordering::Acquire) {
             return Err(Error::lane_failed("the vault stops"));
@@ -284,20 +284,20 @@ impl Alive for Greeting<'_> {
 }
 
 /// Its session, and how many lanes are behind it. Whoever reads a welcome has left the door to others.
-fn greet(
-    shared: &Arc<Shared>,
+fn handshake(
+    shared: &Arc<Inner>,
     stream: &Arc<dyn Stream>,
     admission: &dyn Admission,
 ) -> Result<(Arc<Session>, u16)> {
     let timing = &shared.options.timing;
     let mut reader = Reader::new(Arc::clone(stream), timing.hello);
-    let greeting = Greeting { shared, until: Instant::now() + timing.hello };
-    let hello = reader.frame(&greeting)?;
+    let handshake = Handshake { shared, until: Instant::now() + timing.hello };
+    let hello = reader.frame(&handshake)?;
     if hello.kind != Kind::Hello {
         return Err(Error::lane_failed(format!("the first frame is {:?}, not Hello", hello.kind)));
     }
     let token: Token = reader
-        .body(&hello, &greeting)?
+        .body(&hello, &handshake)?
         .try_into()
         .map_err(|_| Error::lane_failed("a token of another length"))?;
     let session = lock(&shared.tokens).take(&token, (hello.item, hello.code), |right| {
@@ -317,7 +317,7 @@ fn greet(
     }
     let mut batch = WriteBatch::default();
     batch.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
-    let welcomed = batch.send(&**stream, timing.hello, &greeting);
+    let welcomed = batch.send(&**stream, timing.hello, &handshake);
     // The others would leave it what is for this one.
     welcomed.inspect_err(|error| session.close(error.clone()))?;
     Ok((session, behind))

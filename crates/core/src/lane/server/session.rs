@@ -9,7 +9,7 @@ use super::fetching::{
 use super::requests::{Lane, State};
 use super::storing::{Begun, StoreJob, offer_bytes};
 use super::tokens::Right;
-use super::{Shared, error_frame, error_text, spawn};
+use super::{Inner, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
 use crate::lane::frame::{FRAME_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
@@ -23,7 +23,7 @@ use crate::store::{ItemStatus, MEASURING_NAMESPACE, RecordKey, Reservation, tena
 
 /// One client, on all its lanes. It ends when any of them does.
 pub struct Session {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<Inner>,
     pub(super) right: Right,
     state: Mutex<State>,
     /// There may be something to send.
@@ -42,7 +42,7 @@ impl Alive for Session {
 }
 
 impl Session {
-    pub fn new(shared: Arc<Shared>, right: Right) -> Arc<Self> {
+    pub fn new(shared: Arc<Inner>, right: Right) -> Arc<Self> {
         let [wake, taken] = [(); 2].map(|()| Condvar::new());
         Arc::new(Self { shared, right, state: Mutex::default(), wake, taken })
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Shared;
+use super::Inner;
 use super::kept::Kept;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, OFFER_ITEM_BYTES};
@@ -66,7 +66,7 @@ impl StoreJob {
     /// Reserves room in order while the vault's share for records under way lasts, and what one session may
     /// have open (`room`); the rest is `OverBudget`, and evicts nothing. Returns the statuses, too: 0 = wanted.
     pub fn open(
-        shared: &Shared,
+        shared: &Inner,
         (tenant, known): (u64, u64),
         body: &[u8],
         room: u64,

@@ -59,7 +59,7 @@ impl Shape {
 
 /// Memory of a record that is arriving: nobody else refers to it.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct RecordBuffer {
     memory: Allocation,
     /// Where the record begins, and how long it will be.
     start: u32,
@@ -68,7 +68,7 @@ pub(super) struct Block {
     ready: usize,
 }
 
-impl Block {
+impl RecordBuffer {
     /// Memory of this shape, what a record that is gone had first; `None` when there is none.
     pub(super) fn new(shape: Shape, budget: &Budget) -> Option<Self> {
         let Shape { start, bytes, layout } = shape;
@@ -124,14 +124,14 @@ impl Block {
     }
 
     /// The record is whole, and can be shared from now on. Its memory counts against `budget`.
-    pub(super) fn share(mut self, holders: u32, tenant: u64, budget: Arc<Budget>) -> Shared {
+    pub(super) fn share(mut self, holders: u32, tenant: u64, budget: Arc<Budget>) -> RecordRef {
         let (start, bytes) = (self.start, self.bytes);
         self.span(0..bytes as usize);
         let (handles, holders) = (AtomicU32::new(1), AtomicU32::new(holders));
         let head = self.memory.leak().cast::<Head>();
         // SAFETY: aligned for it, and the record begins behind it.
         unsafe { head.write(Head { handles, holders, budget, tenant, start, bytes }) };
-        Shared { head }
+        RecordRef { head }
     }
 
     fn record(&self) -> NonNull<u8> {
@@ -142,16 +142,16 @@ impl Block {
 
 /// A counted reference to a whole record.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct RecordRef {
     head: NonNull<Head>,
 }
 
 // SAFETY: what it refers to is never written, its atomic counts apart.
-unsafe impl Send for Shared {}
+unsafe impl Send for RecordRef {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for RecordRef {}
 
-impl Shared {
+impl RecordRef {
     pub(super) fn head(&self) -> &Head {
         // SAFETY: `share` wrote it, and it stays while there is a handle.
         unsafe { self.head.as_ref() }
@@ -167,7 +167,7 @@ impl Shared {
     }
 }
 
-impl Deref for Shared {
+impl Deref for RecordRef {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -179,14 +179,14 @@ impl Deref for Shared {
     }
 }
 
-impl Clone for Shared {
+impl Clone for RecordRef {
     fn clone(&self) -> Self {
         self.head().handles.fetch_add(1, Ordering::Relaxed);
         Self { head: self.head }
     }
 }
 
-impl Drop for Shared {
+impl Drop for RecordRef {
     fn drop(&mut self) {
         if self.head().handles.fetch_sub(1, Ordering::Release) != 1 {
             return;

@@ -45,7 +45,7 @@ pub fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-pub struct Shared {
+pub struct Inner {
     pub options: DiskOptions,
     pub storage: Arc<dyn Storage>,
     pub index: Index,
@@ -73,7 +73,7 @@ pub struct Shared {
     generation_changed: Condvar,
 }
 
-impl Shared {
+impl Inner {
     pub fn new(storage: Arc<dyn Storage>, options: DiskOptions) -> Self {
         let gathers = options.durability == Durability::Group;
         Self {
