@@ -200,7 +200,7 @@ fn over_tls_who_speaks_none_goes_where_it_is_told_why() {
 #[test]
 fn the_silent_give_way_to_whoever_comes() {
     let stand = Stand::with(None, |options| {
-        (options.shares.waiting, options.shares.waiting_each) = (8, 4);
+        (options.limits.waiting, options.limits.waiting_each) = (8, 4);
     });
     let silent: Vec<_> = (0..6).map(|_| stand.connect()).collect();
     until(|| stand.refused() == 2);
@@ -244,7 +244,7 @@ fn who_finds_the_desk_full_waits_for_it() {
 #[test]
 fn a_place_that_is_left_is_free() {
     let stand = Stand::with(None, |options| {
-        (options.shares.settled, options.shares.settled_each, options.shares.reserve) = (2, 1, 0);
+        (options.limits.settled, options.limits.settled_each, options.limits.reserve) = (2, 1, 0);
     });
     let come = || {
         let mut near = stand.connect();

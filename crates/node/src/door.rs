@@ -12,7 +12,7 @@ use napi::threadsafe_function::{
     ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
 };
 use napi_derive::napi;
-use tierkv_core::door::{self, Door, Front, PlaceId, Shares, Socket};
+use tierkv_core::door::{self, ConnectionLimits, Door, Front, PlaceId, Socket};
 use tierkv_core::error::Error;
 use tierkv_core::lane::frame::TOKEN_BYTES;
 use tierkv_core::lane::server::{Options, Right, Server};
@@ -130,12 +130,12 @@ pub fn door_open(
         let tls = tls.as_ref().map(LaneServerTls::build).transpose()?;
         let mut at = door::Options::new(address, tls.is_some());
         at.deadline = Duration::from_millis(options.deadline_ms.into());
-        at.shares = Shares {
+        at.limits = ConnectionLimits {
             settled: options.settled_max as usize,
             settled_each: options.settled_each_max as usize,
             waiting: options.waiting_max as usize,
             waiting_each: options.waiting_each_max as usize,
-            ..at.shares
+            ..at.limits
         };
         let served = Options { tls, ..Options::new(max_record_bytes, max_reserved_bytes) };
         let lanes = Arc::new(Server::new(STORES.get(store_id)?, served));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::listener::Socket;
-pub use self::places::{PlaceId, Shares};
+pub use self::places::{ConnectionLimits, PlaceId};
 
 use self::first::{First, first};
 use self::listener::Listener;
@@ -36,7 +36,7 @@ pub struct Options {
     /// Whether those who come speak TLS.
     pub is_tls: bool,
     /// How many may be there.
-    pub shares: Shares,
+    pub limits: ConnectionLimits,
     /// Who is not let in after this time has to go.
     pub deadline: Duration,
 }
@@ -45,7 +45,7 @@ impl Options {
     /// With the limits of `limits.rs`.
     #[must_use]
     pub fn new(address: &str, is_tls: bool) -> Self {
-        let shares = Shares {
+        let limits = ConnectionLimits {
             settled: DOOR_SETTLED_MAX,
             settled_each: DOOR_SETTLED_EACH_MAX,
             waiting: DOOR_WAITING_MAX,
@@ -54,7 +54,7 @@ impl Options {
             known: DOOR_KNOWN_MAX,
         };
         let deadline = Duration::from_millis(DOOR_DEADLINE_MS);
-        Self { address: address.to_owned(), is_tls, shares, deadline }
+        Self { address: address.to_owned(), is_tls, limits, deadline }
     }
 }
 
@@ -115,7 +115,7 @@ impl Door {
         let failed = |error: io::Error| Error::lane_failed(format!("opening the door: {error}"));
         let (waker, wake) = UnixStream::pair().map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
-        let places = Places::new(options.shares);
+        let places = Places::new(options.limits);
         let state = Mutex::new(State { places, passed: HashMap::new() });
         let (counts, is_closing) = (Counts::default(), AtomicBool::new(false));
         let shared = Arc::new(Inner { options, lanes, front, state, counts, is_closing });

@@ -9,7 +9,7 @@ pub type PlaceId = u64;
 
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shares {
+pub struct ConnectionLimits {
     /// That were let in, of all addresses and of one.
     pub settled: usize,
     /// Of one address.
@@ -34,7 +34,7 @@ struct Place {
 
 /// Who is there.
 pub struct Places {
-    shares: Shares,
+    limits: ConnectionLimits,
     last: PlaceId,
     taken: BTreeMap<PlaceId, Place>,
     /// When somebody was last let in from there, as a number that grows.
@@ -45,9 +45,9 @@ pub struct Places {
 impl Places {
     /// With nobody there.
     #[must_use]
-    pub fn new(shares: Shares) -> Self {
+    pub fn new(limits: ConnectionLimits) -> Self {
         let (taken, known) = (BTreeMap::new(), HashMap::new());
-        Self { shares, last: 0, taken, known, lettings: 0 }
+        Self { limits, last: 0, taken, known, lettings: 0 }
     }
 
     /// A place for who came from `address`, and who has lost his: the one that waited longest, of the same address where that
@@ -74,10 +74,10 @@ impl Places {
             }
         }
         let own = counts.get(&network).filter(|_| network.is_some());
-        if let Some((_, oldest)) = own.filter(|(count, _)| *count >= self.shares.waiting_each) {
+        if let Some((_, oldest)) = own.filter(|(count, _)| *count >= self.limits.waiting_each) {
             return Some(*oldest);
         }
-        if all < self.shares.waiting {
+        if all < self.limits.waiting {
             return None;
         }
         let most =
@@ -93,9 +93,9 @@ impl Places {
         }
         let (network, is_known) = (place.network, place.is_known);
         let settled = || self.taken.values().filter(|place| place.is_settled);
-        let most = self.shares.settled + if is_known { self.shares.reserve } else { 0 };
+        let most = self.limits.settled + if is_known { self.limits.reserve } else { 0 };
         let own = settled().filter(|other| network.is_some() && other.network == network).count();
-        if settled().count() >= most || own >= self.shares.settled_each {
+        if settled().count() >= most || own >= self.limits.settled_each {
             self.taken.remove(&id);
             return false;
         }
@@ -111,7 +111,7 @@ impl Places {
     fn remember(&mut self, network: IpAddr) {
         self.lettings += 1;
         self.known.insert(network, self.lettings);
-        if self.known.len() <= self.shares.known {
+        if self.known.len() <= self.limits.known {
             return;
         }
         if let Some(oldest) = self.known.iter().min_by_key(|(_, at)| **at).map(|(ip, _)| *ip) {
@@ -150,8 +150,14 @@ fn network_of(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    const SHARES: Shares =
-        Shares { settled: 4, settled_each: 2, waiting: 6, waiting_each: 3, reserve: 1, known: 2 };
+    const SHARES: ConnectionLimits = ConnectionLimits {
+        settled: 4,
+        settled_each: 2,
+        waiting: 6,
+        waiting_each: 3,
+        reserve: 1,
+        known: 2,
+    };
 
     #[expect(clippy::unnecessary_wraps, reason = "as a place is entered")]
     fn from(host: u8) -> Option<IpAddr> {
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_does_not_wait_among_strangers() {
+    fn who_is_known_does_not_wait_among_unknown_addresses() {
         let (mut places, now) = (Places::new(SHARES), Instant::now());
         let (friend, _) = places.enter(from(9), now);
         assert!(places.settle(friend));
@@ -207,22 +213,23 @@ mod tests {
         let (friend, _) = places.enter(from(1), now);
         assert!(places.settle(friend));
         places.leave(2);
-        let mut places = Places::new(Shares { settled_each: 9, ..SHARES });
+        let mut places = Places::new(ConnectionLimits { settled_each: 9, ..SHARES });
         let (friend, _) = places.enter(from(1), now);
         assert!(places.settle(friend));
         for _ in 0..3 {
             let (id, _) = places.enter(from(2), now);
             assert!(places.settle(id));
         }
-        let stranger = places.enter(from(3), now).0;
-        assert!(!places.settle(stranger));
+        let unknown = places.enter(from(3), now).0;
+        assert!(!places.settle(unknown));
         let friend = places.enter(from(1), now).0;
         assert!(places.settle(friend), "the reserve");
     }
 
     #[test]
     fn addresses_are_forgotten_in_turn() {
-        let (mut places, now) = (Places::new(Shares { settled: 99, ..SHARES }), Instant::now());
+        let (mut places, now) =
+            (Places::new(ConnectionLimits { settled: 99, ..SHARES }), Instant::now());
         for host in 1..=3 {
             let (id, _) = places.enter(from(host), now);
             assert!(places.settle(id));
@@ -236,11 +243,11 @@ mod tests {
         let (mut places, now) = (Places::new(SHARES), Instant::now());
         let (friend, _) = places.enter(from(1), now);
         assert!(places.settle(friend));
-        let (stranger, _) = places.enter(from(2), now);
+        let (unknown, _) = places.enter(from(2), now);
         let deadline = Duration::from_secs(5);
         assert_eq!(places.expire(now + deadline, deadline), []);
-        assert_eq!(places.expire(now + deadline * 2, deadline), [stranger]);
-        assert!(!places.leave(stranger));
+        assert_eq!(places.expire(now + deadline * 2, deadline), [unknown]);
+        assert!(!places.leave(unknown));
         assert!(places.leave(friend));
     }
 
