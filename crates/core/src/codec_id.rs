@@ -17,7 +17,7 @@ pub enum Codec {
     Lossless,
     /// A code of eight bits for each element, a scale for each head vector.
     Int8,
-    /// The same after a Hadamard turn of K.
+    /// The same after a Hadamard transform of K.
     Int8Had,
 }
 

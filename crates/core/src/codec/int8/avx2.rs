@@ -138,7 +138,7 @@ fn largest_value<const D: u8>(lanes: __m256i) -> f32 {
         let lanes = _mm_max_epu32(lanes, _mm_shuffle_epi32::<0b10_11_00_01>(lanes));
         return _mm_cvtss_f32(_mm_castsi128_ps(lanes));
     }
-    // The processor finds the smallest of eight words; with all bits turned, that is the largest.
+    // The processor finds the smallest of eight words; with all bits flipped, that is the largest.
     let ones = _mm_set1_epi32(-1);
     let smallest = _mm_minpos_epu16(_mm_xor_si128(_mm_max_epu16(low, high), ones));
     let largest = _mm_xor_si128(smallest, ones);

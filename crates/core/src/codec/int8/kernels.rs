@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
+use super::hadamard::{self, Hadamard};
 use super::portable;
 use super::scale::{BF16, F16, F32};
-use super::turn::{self, Turn};
 use crate::codec_id::SCALE_BYTES;
 
 #[cfg(target_arch = "x86_64")]
@@ -94,24 +94,24 @@ impl Isa {
         }
     }
 
-    pub(super) fn turn(self, dtype: u8) -> Turn {
+    pub(super) fn hadamard(self, dtype: u8) -> Hadamard {
         match dtype {
-            BF16 => self.turn_of::<BF16>(),
-            F16 => self.turn_of::<F16>(),
-            _ => self.turn_of::<F32>(),
+            BF16 => self.hadamard_of::<BF16>(),
+            F16 => self.hadamard_of::<F16>(),
+            _ => self.hadamard_of::<F32>(),
         }
     }
 
-    fn turn_of<const D: u8>(self) -> Turn {
+    fn hadamard_of<const D: u8>(self) -> Hadamard {
         match self.0 {
             // Every 64-bit Arm processor has NEON, which the compiler uses as it is.
             #[cfg(target_arch = "aarch64")]
-            Name::Neon => turn::portable::<D>(),
-            Name::Portable => turn::portable::<D>(),
+            Name::Neon => hadamard::portable::<D>(),
+            Name::Portable => hadamard::portable::<D>(),
             #[cfg(target_arch = "x86_64")]
-            Name::Avx2 => turn::avx2::turn::<D>(),
+            Name::Avx2 => hadamard::avx2::transform::<D>(),
             #[cfg(target_arch = "x86_64")]
-            Name::Avx512 | Name::Avx512Bf16 => turn::avx512::turn::<D>(),
+            Name::Avx512 | Name::Avx512Bf16 => hadamard::avx512::transform::<D>(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Owns codecs 2 and 3, int8 without and with a turn of K: head vectors of a strided page to scales and codes and back, in one pass each way.
+//! Owns codecs 2 and 3, int8 without and with a transform of K: head vectors of a strided page to scales and codes and back, in one pass each way.
 //!
 //! The rule, the layout of the payload and the error bound stand in docs/protocol.md, section 1.
 
@@ -10,14 +10,14 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
+mod hadamard;
+#[cfg(target_arch = "x86_64")]
+mod hadamard_avx2;
 mod kernels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod scale;
-mod turn;
-#[cfg(target_arch = "x86_64")]
-mod turn_avx2;
 
 use std::ops::Range;
 
@@ -70,7 +70,7 @@ pub unsafe fn encode(
         let (scales, _) = scales.as_chunks_mut();
         let is_finite = if group.is_turned(way.1) {
             // SAFETY: a validated geometry has all its rows inside the page, which is readable.
-            unsafe { turn::encode((way.0, dtype), at, group.rows(), scales, codes) }
+            unsafe { hadamard::encode((way.0, dtype), at, group.rows(), scales, codes) }
         } else {
             // SAFETY: as above.
             unsafe { (kernels.encode)(at, group.rows(), next, scales, codes) }
@@ -142,7 +142,7 @@ impl Spans {
     ) -> Result<usize, BadScale> {
         let dtype = geometry.spec().dtype;
         let (kernels, careful) = (self.isa.kernels(dtype), Isa::PORTABLE.kernels(dtype));
-        let turn = self.isa.turn(dtype);
+        let transform = self.isa.hadamard(dtype);
         let mut sums = Vec::new();
         let mut end = span.start;
         for group in groups_from(geometry, span.start) {
@@ -163,7 +163,7 @@ impl Spans {
                 }
                 sums.resize(group.dim, 0);
                 // SAFETY: a validated geometry has all its rows inside the page, which is writable.
-                unsafe { (turn.back)(scales, codes, at, group.rows(), &mut sums) };
+                unsafe { (transform.back)(scales, codes, at, group.rows(), &mut sums) };
                 continue;
             }
             let kernels = if scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
@@ -215,9 +215,9 @@ struct Group {
 }
 
 impl Group {
-    /// Whether its vectors are turned before they are coded. A turn of one element is none.
+    /// Whether its vectors are transformed before they are coded. A transform of one element is none.
     fn is_turned(&self, codec: Codec) -> bool {
-        codec == Codec::Int8Had && self.is_key && turn::block_of(self.dim) > 1
+        codec == Codec::Int8Had && self.is_key && hadamard::block_of(self.dim) > 1
     }
 
     /// Where its scales and codes lie.

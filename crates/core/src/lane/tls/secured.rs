@@ -163,8 +163,10 @@ impl Secured {
                 let text = alert_text(AlertDescription::from(*alert));
                 Err(io::Error::other(format!("lane refused: {text}")))
             }
-            (HANDSHAKE, [message @ .., wish @ (0 | 1)]) if message == KEY_UPDATE.as_slice() => {
-                if *wish == 1 {
+            (HANDSHAKE, [message @ .., request_update @ (0 | 1)])
+                if message == KEY_UPDATE.as_slice() =>
+            {
+                if *request_update == 1 {
                     self.is_update_due.store(true, Ordering::Relaxed);
                 }
                 let next = lock(&self.next_keys).opening().map_err(io::Error::other)?;

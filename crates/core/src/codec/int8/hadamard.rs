@@ -1,4 +1,4 @@
-//! Owns the turn of K in codec 3: head vectors through a Hadamard transform before they are coded, and back.
+//! Owns the Hadamard transform of K in codec 3: head vectors through it before they are coded, and back.
 //!
 //! Plain Rust, compiled for each instruction set: the order of additions is part of the format, and the compiler keeps
 //! it. Sums of codes are whole numbers, exact in any order.
@@ -7,11 +7,11 @@ use super::kernels::{Isa, Rows, Scale};
 use super::portable::{load, store};
 use super::scale::{F32, element_of, value_of, value_of_scale};
 
-/// Most elements that are turned together: sums of so many codes fit 16 bits.
+/// Most elements that are transformed together: sums of so many codes fit 16 bits.
 const BLOCK_MAX: usize = 256;
-/// Elements turned before they are coded: they must still be in the L1 cache.
+/// Elements transformed before they are coded: they must still be in the L1 cache.
 const STEP_ELEMENTS: usize = 4096;
-/// Elements that are turned together: the largest power of two that divides the head dim, `BLOCK_MAX` at most.
+/// Elements that are transformed together: the largest power of two that divides the head dim, `BLOCK_MAX` at most.
 #[must_use]
 pub fn block_of(dim: usize) -> usize {
     (1 << dim.trailing_zeros().min(usize::BITS - 1)).min(BLOCK_MAX)
@@ -19,15 +19,15 @@ pub fn block_of(dim: usize) -> usize {
 
 /// The two kernels of one instruction set and dtype.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn {
-    /// Rows from the pointer on become turned values. Unsafe: the rows must be readable.
+pub struct Hadamard {
+    /// Rows from the pointer on become transformed values. Unsafe: the rows must be readable.
     pub forth: unsafe fn(*const u8, Rows, &mut [f32]),
-    /// Scales and codes of turned values become rows; the last argument is as long as a row, and for sums. Unsafe:
+    /// Scales and codes of transformed values become rows; the last argument is as long as a row, and for sums. Unsafe:
     /// the rows must be writable.
     pub back: unsafe fn(&[Scale], &[u8], *mut u8, Rows, &mut [i16]),
 }
 
-/// Turns rows and encodes them; false where a turned value is not finite.
+/// Transforms rows and encodes them; false where a transformed value is not finite.
 ///
 /// # Safety
 /// The rows at `at`, as many as `scales`, are readable.
@@ -38,7 +38,7 @@ pub unsafe fn encode(
     scales: &mut [Scale],
     codes: &mut [u8],
 ) -> bool {
-    let (turn, kernels) = (isa.turn(dtype), isa.kernels(F32));
+    let (transform, kernels) = (isa.hadamard(dtype), isa.kernels(F32));
     let plain = Rows { stride: rows.dim * size_of::<f32>(), dim: rows.dim };
     let count = (STEP_ELEMENTS / rows.dim).clamp(1, scales.len());
     let mut values = vec![0.0; count * rows.dim];
@@ -47,34 +47,34 @@ pub unsafe fn encode(
         let from = at.wrapping_add(step * count * rows.stride);
         let values = &mut values[..codes.len()];
         // SAFETY: the caller's rows are readable.
-        unsafe { (turn.forth)(from, rows, values) };
-        let turned = values.as_ptr().cast();
+        unsafe { (transform.forth)(from, rows, values) };
+        let transformed = values.as_ptr().cast();
         // SAFETY: the values are as many as the codes.
-        let is_finite = unsafe { (kernels.encode)(turned, plain, turned, scales, codes) };
+        let is_finite = unsafe { (kernels.encode)(transformed, plain, transformed, scales, codes) };
         finite & is_finite
     })
 }
 
-pub const fn portable<const D: u8>() -> Turn {
-    Turn { forth: forth::<D>, back: back::<D> }
+pub const fn portable<const D: u8>() -> Hadamard {
+    Hadamard { forth: forth::<D>, back: back::<D> }
 }
 
 unsafe fn forth<const D: u8>(at: *const u8, rows: Rows, values: &mut [f32]) {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { turn_rows::<D>(at, rows, values, turn::<f32, 8>) };
+    unsafe { transform_rows::<D>(at, rows, values, transform::<f32, 8>) };
 }
 
-/// The rows' values, each times the share of one in a turn, are turned by `turn`.
+/// The rows' values, each times the share of one in a transform, are transformed by `transform`.
 ///
 /// # Safety
 /// The rows are readable.
 #[expect(clippy::inline_always, reason = "it is compiled for the instruction set of its caller")]
 #[inline(always)]
-pub unsafe fn turn_rows<const D: u8>(
+pub unsafe fn transform_rows<const D: u8>(
     at: *const u8,
     rows: Rows,
     values: &mut [f32],
-    turn: impl Fn(&mut [f32]),
+    transform: impl Fn(&mut [f32]),
 ) {
     let block = block_of(rows.dim);
     // A power of two: the product is exact unless it is subnormal, and no sum of `block` of them overflows.
@@ -86,7 +86,7 @@ pub unsafe fn turn_rows<const D: u8>(
             *value = value_of(D, unsafe { load::<D>(at, index) }) * share;
         }
         for values in values.chunks_exact_mut(block) {
-            turn(values);
+            transform(values);
         }
     }
 }
@@ -106,7 +106,7 @@ unsafe fn back<const D: u8>(
             *sum = i16::from(code.cast_signed());
         }
         for sums in sums.chunks_exact_mut(block) {
-            turn::<i16, 16>(sums);
+            transform::<i16, 16>(sums);
         }
         let (at, scale) = (at.wrapping_add(row * rows.stride), value_of_scale(*scale));
         for (index, sum) in sums.iter().enumerate() {
@@ -116,7 +116,7 @@ unsafe fn back<const D: u8>(
     }
 }
 
-/// What is turned: values there, codes back. Codes of -128, which no writer makes, may wrap; they do so everywhere.
+/// What is transformed: values there, codes back. Codes of -128, which no writer makes, may wrap; they do so everywhere.
 pub trait Number: Copy {
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
@@ -148,7 +148,7 @@ impl Number for i16 {
 /// so on to neighbours. `LANES` elements are taken for a register.
 #[expect(clippy::inline_always, reason = "it is compiled for the instruction set of its caller")]
 #[inline(always)]
-pub fn turn<N: Number, const LANES: usize>(values: &mut [N]) {
+pub fn transform<N: Number, const LANES: usize>(values: &mut [N]) {
     let (registers, rest) = values.as_chunks_mut::<LANES>();
     halves(registers, plus, minus);
     for register in registers {
@@ -225,11 +225,11 @@ fn neighbours<const APART: usize, N: Number, const LANES: usize>(
 macro_rules! compiled_for {
     ($name:ident, $features:literal) => {
         pub mod $name {
-            use super::{Rows, Scale, Turn};
-            use crate::codec::int8::turn_avx2;
+            use super::{Hadamard, Rows, Scale};
+            use crate::codec::int8::hadamard_avx2;
 
-            pub const fn turn<const D: u8>() -> Turn {
-                Turn { forth: turn_avx2::forth::<D>, back: back::<D> }
+            pub const fn transform<const D: u8>() -> Hadamard {
+                Hadamard { forth: hadamard_avx2::forth::<D>, back: back::<D> }
             }
 
             #[target_feature(enable = $features)]

@@ -1,12 +1,12 @@
-//! Owns the turn of float32 values with AVX2: the steps of turn.rs, in registers of eight.
+//! Owns the transform of float32 values with AVX2: the steps of hadamard.rs, in registers of eight.
 
 use std::arch::x86_64::{
     __m256, _mm256_add_ps, _mm256_castsi256_ps, _mm256_permute_ps, _mm256_permute2f128_ps,
     _mm256_setr_epi32, _mm256_sub_ps, _mm256_xor_ps,
 };
 
+use super::hadamard::{transform, transform_rows};
 use super::kernels::Rows;
-use super::turn::{turn, turn_rows};
 
 const LANES: usize = 8;
 const NEGATIVE: i32 = i32::MIN;
@@ -15,15 +15,15 @@ const NEGATIVE: i32 = i32::MIN;
 /// The rows are readable.
 #[target_feature(enable = "avx2,f16c")]
 pub unsafe fn forth<const D: u8>(at: *const u8, rows: Rows, values: &mut [f32]) {
-    let turn = |values: &mut [f32]| {
+    let transform = |values: &mut [f32]| {
         if values.len() >= 2 * LANES {
             turn_block(values);
         } else {
-            turn::<f32, LANES>(values);
+            transform::<f32, LANES>(values);
         }
     };
     // SAFETY: the caller's promise is the callee's.
-    unsafe { turn_rows::<D>(at, rows, values, turn) };
+    unsafe { transform_rows::<D>(at, rows, values, transform) };
 }
 
 /// A power of two of values, two registers at least.
