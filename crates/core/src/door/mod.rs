@@ -149,7 +149,7 @@ impl Door {
         self.shared.counts.snapshot()
     }
 
-    /// Accepts no more, and ends those of which nothing was heard; idempotent.
+    /// Accepts no more, and ends those of which nothing was received; idempotent.
     pub fn stop(&self) {
         self.shared.is_closing.store(true, Ordering::Release);
         // One byte is enough, and a full pipe has one.
@@ -211,7 +211,7 @@ impl Drop for DoorPermit {
 /// One that was accepted, and how much of it has arrived.
 struct Waiting {
     socket: Socket,
-    heard: usize,
+    received: usize,
 }
 
 /// How often those are looked at that have begun to speak, or that found no room.
@@ -252,7 +252,7 @@ impl Porter {
     /// Until somebody comes or speaks, or a tick is over; returns those to look at.
     fn wait(&mut self) -> Vec<PlaceId> {
         let silent =
-            |(place, waiting): (&PlaceId, &Waiting)| (waiting.heard == 0).then_some(*place);
+            |(place, waiting): (&PlaceId, &Waiting)| (waiting.received == 0).then_some(*place);
         let silent: Vec<_> = self.waiting.iter().filter_map(silent).collect();
         let is_all = silent.len() == self.waiting.len();
         let mut fds = vec![
@@ -272,7 +272,7 @@ impl Porter {
             // What it says is in `is_closing`.
             let _ = io::Read::read(&mut &self.wake, &mut [0; 8]);
         }
-        let begun = self.waiting.iter().filter(|(_, waiting)| waiting.heard > 0);
+        let begun = self.waiting.iter().filter(|(_, waiting)| waiting.received > 0);
         spoke.extend(begun.map(|(place, _)| *place));
         spoke
     }
@@ -302,7 +302,7 @@ impl Porter {
             if self.shared.front.is_none() {
                 self.pass_to_lanes(place, socket);
             } else {
-                self.waiting.insert(place, Waiting { socket, heard: 0 });
+                self.waiting.insert(place, Waiting { socket, received: 0 });
             }
         }
         Ok(())
@@ -311,16 +311,16 @@ impl Porter {
     /// Passes one on as soon as its first bytes say where to.
     fn look(&mut self, place: PlaceId, bytes: &mut [u8]) {
         let Some(mut waiting) = self.waiting.remove(&place) else { return };
-        let heard = match waiting.socket.peek(bytes) {
-            Ok(heard @ 1..) => heard,
+        let received = match waiting.socket.peek(bytes) {
+            Ok(received @ 1..) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.waiting.insert(place, waiting);
                 return;
             }
             Ok(_) | Err(_) => return self.shared.leave(place),
         };
-        waiting.heard = heard;
-        match first(&bytes[..heard], self.shared.options.is_tls) {
+        waiting.received = received;
+        match first(&bytes[..received], self.shared.options.is_tls) {
             First::Lane => self.pass_to_lanes(place, waiting.socket),
             First::Unclear => drop(self.waiting.insert(place, waiting)),
             First::Other => self.pass_to_front(place, waiting),
@@ -338,11 +338,11 @@ impl Porter {
 
     fn pass_to_front(&mut self, place: PlaceId, waiting: Waiting) {
         let Some(front) = &self.shared.front else { return };
-        let Waiting { socket, heard } = waiting;
+        let Waiting { socket, received } = waiting;
         let mut state = self.shared.state();
         match front.take(place, socket) {
             Ok(()) => drop(state.passed.insert(place, Passed::Front)),
-            Err(socket) => drop(self.waiting.insert(place, Waiting { socket, heard })),
+            Err(socket) => drop(self.waiting.insert(place, Waiting { socket, received })),
         }
     }
 

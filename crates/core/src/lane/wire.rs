@@ -92,17 +92,17 @@ impl Reader {
         Ok(body)
     }
 
-    /// Reads the body and forgets it; `heard` is told of every part.
+    /// Reads the body and forgets it; `on_part` is called for every part.
     ///
     /// # Errors
     /// As `frame`.
-    pub fn skip(&mut self, bytes: usize, alive: &dyn Alive, heard: &dyn Fn()) -> Result<()> {
+    pub fn skip(&mut self, bytes: usize, alive: &dyn Alive, on_part: &dyn Fn()) -> Result<()> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(LANE_STEP_BYTES, 0);
         let mut rest = bytes;
         while rest > 0 {
             rest -= self.some(&mut scratch[..rest.min(LANE_STEP_BYTES)], alive)?;
-            heard();
+            on_part();
         }
         self.scratch = scratch;
         Ok(())

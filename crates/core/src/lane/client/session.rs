@@ -23,8 +23,8 @@ pub struct Session {
     pub(super) options: Options,
     sink: Sink,
     born: Instant,
-    /// When the vault was last heard, in ms since `born`.
-    heard_ms: AtomicU64,
+    /// When the vault was last heard from, in ms since `born`.
+    received_ms: AtomicU64,
     state: Mutex<State>,
     /// Once all lanes are open.
     pub(super) outs: OnceLock<Vec<Out>>,
@@ -45,7 +45,7 @@ impl Session {
             options,
             sink,
             born: Instant::now(),
-            heard_ms: AtomicU64::new(0),
+            received_ms: AtomicU64::new(0),
             state: Mutex::default(),
             outs: OnceLock::new(),
             wake: Condvar::new(),
@@ -67,7 +67,7 @@ impl Session {
             state.fetching = if self.options.tls.is_some() { 0 } else { fetching(&lanes) };
             state.control = lanes.iter().map(|_| VecDeque::new()).collect();
         }
-        self.hear();
+        self.note_received();
         (self.sink)(0, Outcome::Up);
         for (lane, stream) in lanes.into_iter().enumerate() {
             let session = Arc::clone(self);
@@ -141,8 +141,9 @@ impl Session {
             state.control[open.lane].push_back((cancel_frame(request), Vec::new()));
             self.wake.notify_all();
             let silent = self.options.timing.silent;
-            let heard = Duration::from_millis(self.heard_ms.load(Ordering::Relaxed));
-            let is_silent = open.begun.elapsed() > silent && self.born.elapsed() > heard + silent;
+            let received = Duration::from_millis(self.received_ms.load(Ordering::Relaxed));
+            let is_silent =
+                open.begun.elapsed() > silent && self.born.elapsed() > received + silent;
             (open.request.give_up(), is_silent)
         };
         let error = Error::new(Code::Cancelled, "the request was given up");
@@ -190,7 +191,7 @@ impl Session {
     fn receive(&self, reader: &mut Reader) -> Result<()> {
         loop {
             let frame = reader.frame(self)?;
-            self.hear();
+            self.note_received();
             match frame.kind {
                 Kind::Chunk => self.chunk(&frame, reader)?,
                 Kind::Status => self.status(&frame)?,
@@ -208,20 +209,20 @@ impl Session {
         let _landing = LandingPiece::begin(self);
         let Some(fetch) = self.fetch(frame.request) else {
             // Of a probe, or given up: what was under way still arrives.
-            reader.skip(bytes, self, &|| self.hear())?;
+            reader.skip(bytes, self, &|| self.note_received())?;
             let outcome = self.state().skipped(frame);
             self.tell(frame.request, outcome);
             return Ok(());
         };
         match fetch.place(frame)? {
-            None => reader.skip(bytes, self, &|| self.hear())?,
+            None => reader.skip(bytes, self, &|| self.note_received())?,
             Some(mut piece) => {
                 while piece.rest() > 0 {
                     let got = reader.some(piece.spare(LANE_STEP_BYTES), self)?;
                     piece.advance(got);
                     fetch.add_bytes(got);
                     self.options.down.moved(got as u64);
-                    self.hear();
+                    self.note_received();
                 }
                 fetch.arrived(frame.item, piece);
             }
@@ -316,9 +317,9 @@ impl Session {
         }
     }
 
-    fn hear(&self) {
+    fn note_received(&self) {
         let ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard_ms.store(ms, Ordering::Relaxed);
+        self.received_ms.store(ms, Ordering::Relaxed);
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

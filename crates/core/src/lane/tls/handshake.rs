@@ -1,4 +1,4 @@
-//! Owns the handshake of one lane: rustls says what is sent and heard, all within one time.
+//! Owns the handshake of one lane: rustls says what is sent and received, all within one time.
 
 use std::io::IoSlice;
 use std::time::Instant;
@@ -45,7 +45,10 @@ impl NextKeys {
 pub trait Peer {
     type Data;
 
-    fn process<'c, 'i>(&'c mut self, heard: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn process<'c, 'i>(
+        &'c mut self,
+        received: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
     fn finish(self) -> std::result::Result<(ExtractedSecrets, NextKeys), TlsError>;
 }
@@ -53,8 +56,11 @@ pub trait Peer {
 impl Peer for UnbufferedClientConnection {
     type Data = ClientConnectionData;
 
-    fn process<'c, 'i>(&'c mut self, heard: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(heard)
+    fn process<'c, 'i>(
+        &'c mut self,
+        received: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(received)
     }
 
     fn finish(self) -> std::result::Result<(ExtractedSecrets, NextKeys), TlsError> {
@@ -66,8 +72,11 @@ impl Peer for UnbufferedClientConnection {
 impl Peer for UnbufferedServerConnection {
     type Data = ServerConnectionData;
 
-    fn process<'c, 'i>(&'c mut self, heard: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(heard)
+    fn process<'c, 'i>(
+        &'c mut self,
+        received: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(received)
     }
 
     fn finish(self) -> std::result::Result<(ExtractedSecrets, NextKeys), TlsError> {
@@ -79,7 +88,7 @@ impl Peer for UnbufferedServerConnection {
 /// What is to be done next.
 enum Step {
     Again,
-    Hear,
+    Receive,
     Finish,
 }
 
@@ -100,18 +109,18 @@ pub fn shake<P: Peer>(
     alive: &dyn Alive,
 ) -> Result<(ExtractedSecrets, NextKeys)> {
     let mut line = Line { stream, until, alive, out: Vec::new() };
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
-        let UnbufferedStatus { discard, state } = peer.process(&mut heard);
+        let UnbufferedStatus { discard, state } = peer.process(&mut received);
         let step = state.map(|state| line.step(state));
-        heard.drain(..discard);
+        received.drain(..discard);
         match step {
             Ok(Ok(Step::Again)) => {}
-            Ok(Ok(Step::Hear)) => line.hear(&mut heard)?,
+            Ok(Ok(Step::Receive)) => line.receive(&mut received)?,
             Ok(Ok(Step::Finish)) => return peer.finish().map_err(|error| refused(&error)),
             Ok(Err(error)) => return Err(error),
             Err(error) => {
-                line.say_why(&mut peer, &mut heard);
+                line.say_why(&mut peer, &mut received);
                 return Err(refused(&error));
             }
         }
@@ -126,7 +135,7 @@ impl Line<'_> {
                 self.send()?;
                 data.done();
             }
-            ConnectionState::BlockedHandshake => return Ok(Step::Hear),
+            ConnectionState::BlockedHandshake => return Ok(Step::Receive),
             ConnectionState::WriteTraffic(_) => return Ok(Step::Finish),
             _ => return Err(Error::lane_failed("lane refused: the peer ended the handshake")),
         }
@@ -160,18 +169,18 @@ impl Line<'_> {
     }
 
     /// One record more.
-    fn hear(&self, heard: &mut Vec<u8>) -> Result<()> {
-        let begun = heard.len();
-        heard.resize(begun + HEADER_BYTES, 0);
-        self.exact(&mut heard[begun..])?;
+    fn receive(&self, received: &mut Vec<u8>) -> Result<()> {
+        let begun = received.len();
+        received.resize(begun + HEADER_BYTES, 0);
+        self.exact(&mut received[begun..])?;
         let mut header = [0; HEADER_BYTES];
-        header.copy_from_slice(&heard[begun..]);
+        header.copy_from_slice(&received[begun..]);
         let (_, bytes) = parse_header(header)?;
         if begun + bytes > LANE_HANDSHAKE_BYTES_MAX {
             return Err(Error::lane_failed("lane refused: the peer's handshake is too long"));
         }
-        heard.resize(begun + bytes, 0);
-        self.exact(&mut heard[begun + HEADER_BYTES..])
+        received.resize(begun + bytes, 0);
+        self.exact(&mut received[begun + HEADER_BYTES..])
     }
 
     fn exact(&self, buffer: &mut [u8]) -> Result<()> {
@@ -196,9 +205,9 @@ impl Line<'_> {
     }
 
     /// Sends the alert, if there is one, as far as the peer takes it at once.
-    fn say_why<P: Peer>(&mut self, peer: &mut P, heard: &mut [u8]) {
+    fn say_why<P: Peer>(&mut self, peer: &mut P, received: &mut [u8]) {
         self.out.clear();
-        if let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(heard).state
+        if let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(received).state
             && self.encode(data).is_err()
         {
             return;

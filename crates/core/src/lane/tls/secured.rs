@@ -31,7 +31,7 @@ const IN_BYTES: usize = OUT_BYTES + RECORD_BYTES_MAX;
 pub struct Secured {
     inner: Arc<dyn Stream>,
     out: Mutex<Out>,
-    heard: Mutex<Heard>,
+    incoming: Mutex<Incoming>,
     next_keys: Mutex<NextKeys>,
     /// Records that one key seals.
     key_records: u64,
@@ -48,7 +48,7 @@ struct Out {
     plain: usize,
 }
 
-struct Heard {
+struct Incoming {
     key: Key,
     buffer: Vec<u8>,
     /// Received, and not opened yet.
@@ -68,7 +68,7 @@ impl Secured {
     ) -> Result<Self> {
         let out =
             Out { key: Key::new(secrets.tx)?, buffer: vec![0; OUT_BYTES], ready: 0..0, plain: 0 };
-        let heard = Heard {
+        let incoming = Incoming {
             key: Key::new(secrets.rx)?,
             buffer: vec![0; IN_BYTES],
             sealed: 0..0,
@@ -78,7 +78,7 @@ impl Secured {
         Ok(Self {
             inner,
             out: Mutex::new(out),
-            heard: Mutex::new(heard),
+            incoming: Mutex::new(incoming),
             next_keys: Mutex::new(next_keys),
             key_records: LANE_KEY_RECORDS_MAX,
             is_update_due: AtomicBool::new(false),
@@ -155,8 +155,8 @@ impl Secured {
     }
 
     /// What a record was that carries no bytes of the lane.
-    fn hear_other(&self, heard: &mut Heard, kind: u8) -> io::Result<usize> {
-        let body = &heard.buffer[std::mem::take(&mut heard.plain)];
+    fn receive_other(&self, incoming: &mut Incoming, kind: u8) -> io::Result<usize> {
+        let body = &incoming.buffer[std::mem::take(&mut incoming.plain)];
         match (kind, body) {
             (ALERT, [_, CLOSE_NOTIFY]) => Ok(0),
             (ALERT, [_, alert]) => {
@@ -170,7 +170,7 @@ impl Secured {
                     self.is_update_due.store(true, Ordering::Relaxed);
                 }
                 let next = lock(&self.next_keys).opening().map_err(io::Error::other)?;
-                heard.key = Key::new(next).map_err(broken)?;
+                incoming.key = Key::new(next).map_err(broken)?;
                 Err(ErrorKind::Interrupted.into())
             }
             (HANDSHAKE, [SESSION_TICKET, ..]) => Err(ErrorKind::Interrupted.into()),
@@ -179,7 +179,7 @@ impl Secured {
     }
 }
 
-impl Heard {
+impl Incoming {
     /// The next whole record, if it is there; its end.
     fn whole(&self) -> Result<Option<usize>> {
         let sealed = &self.buffer[self.sealed.clone()];
@@ -212,38 +212,38 @@ impl Heard {
 
 impl Stream for Secured {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut heard = lock(&self.heard);
-        let heard = &mut *heard;
-        if let Some(kind) = heard.other.take() {
-            return self.hear_other(heard, kind);
+        let mut incoming = lock(&self.incoming);
+        let incoming = &mut *incoming;
+        if let Some(kind) = incoming.other.take() {
+            return self.receive_other(incoming, kind);
         }
         let mut filled = 0;
         loop {
-            let bytes = heard.plain.len().min(buffer.len() - filled);
-            let from = heard.plain.start..heard.plain.start + bytes;
-            buffer[filled..filled + bytes].copy_from_slice(&heard.buffer[from.clone()]);
-            (heard.plain.start, filled) = (from.end, filled + bytes);
+            let bytes = incoming.plain.len().min(buffer.len() - filled);
+            let from = incoming.plain.start..incoming.plain.start + bytes;
+            buffer[filled..filled + bytes].copy_from_slice(&incoming.buffer[from.clone()]);
+            (incoming.plain.start, filled) = (from.end, filled + bytes);
             if filled == buffer.len() {
                 return Ok(filled);
             }
-            let opened = match heard.open() {
+            let opened = match incoming.open() {
                 // What came before it is good; it is still there to fail.
                 Err(_) if filled > 0 => return Ok(filled),
                 opened => opened.map_err(broken)?,
             };
             match opened {
                 // An empty one would be a way to keep us busy.
-                Some(APPLICATION_DATA) if !heard.plain.is_empty() => {}
-                Some(kind) if filled == 0 => return self.hear_other(heard, kind),
+                Some(APPLICATION_DATA) if !incoming.plain.is_empty() => {}
+                Some(kind) if filled == 0 => return self.receive_other(incoming, kind),
                 // What came before it is read first.
                 Some(kind) => {
-                    heard.other = Some(kind);
+                    incoming.other = Some(kind);
                     return Ok(filled);
                 }
                 None if filled > 0 => return Ok(filled),
-                None => match self.inner.read(heard.room())? {
+                None => match self.inner.read(incoming.room())? {
                     0 => return Ok(0),
-                    bytes => heard.sealed.end += bytes,
+                    bytes => incoming.sealed.end += bytes,
                 },
             }
         }

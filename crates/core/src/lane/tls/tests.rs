@@ -84,9 +84,9 @@ fn read_all(stream: &Secured, bytes: usize) -> Vec<u8> {
 #[test]
 fn keys_change_on_both_sides_and_no_byte_is_lost() {
     let (mut secured, serving) = vault(|mut vault| {
-        let mut heard = vec![0; BYTES];
-        vault.read_exact(&mut heard).unwrap();
-        for part in heard.chunks(400_000) {
+        let mut received = vec![0; BYTES];
+        vault.read_exact(&mut received).unwrap();
+        for part in received.chunks(400_000) {
             vault.conn.refresh_traffic_keys().unwrap();
             vault.write_all(part).unwrap();
         }
