@@ -104,21 +104,6 @@ pub fn store_touch(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<()>
     })
 }
 
-/// Puts other bytes into a stored record, with checksums that hold.
-#[napi(skip_typescript)]
-pub fn forge_record(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<()> {
-    run(|| {
-        let key = RecordKey::from_packed(hash("namespace", namespace)?, &packed_key(packed)?);
-        let is_there = STORES.get(id)?.tamper(&key, |record| {
-            let Ok(parsed) = record::parse(record) else { return };
-            let (head, payload) = record.split_at_mut(record::HEADER_BYTES);
-            payload[7] ^= 1;
-            head.copy_from_slice(&parsed.header.encode(checksum::checksum(payload)));
-        });
-        if is_there { Ok(()) } else { Err(Error::bad_argument("no such record")) }
-    })
-}
-
 /// Reads and checks the header that `bytes` starts with.
 #[napi(skip_typescript)]
 pub fn parse_record_header<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
