@@ -1,5 +1,9 @@
 // Owns which engine holds which block, as its events tell: never a block that an engine has told of removing, bounded by dropping the oldest.
-import { GATEWAY_INDEX_BLOCKS_MAX, GATEWAY_SPECULATION_MS } from "../../limits-gateway.ts";
+import {
+  GATEWAY_INDEX_BLOCKS_MAX,
+  GATEWAY_PRESSURE_BLOCKS,
+  GATEWAY_SPECULATION_MS,
+} from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { KvEvent, Tier } from "../events/batch.ts";
 import { nameOf, newSeeds, ROOT } from "./chain.ts";
@@ -24,6 +28,9 @@ interface Holding {
   /** Events whose parent was not known: their blocks cannot be named. */
   orphans: number;
   isTrusted: boolean;
+  /** Blocks of its own memory that it told of lately: those that came, and those that went. */
+  came: number;
+  went: number;
 }
 
 /** What an engine told besides its blocks. */
@@ -73,12 +80,20 @@ export class BlockIndex {
       blockSize: null,
       orphans: 0,
       isTrusted: false,
+      came: 0,
+      went: 0,
     }));
   }
 
   /** Blocks that an engine told of. */
   blocks(engine: number, tier: Tier = "gpu"): number {
     return this.#of(engine).shelves[tier].names.size;
+  }
+
+  /** How many blocks of an engine's own memory go for each that comes: 0 while it has room, 1 once it is full. */
+  pressure(engine: number): number {
+    const { came, went } = this.#of(engine);
+    return came === 0 ? 0 : Math.min(1, went / came);
   }
 
   orphans(engine: number): number {
@@ -232,6 +247,11 @@ export class BlockIndex {
     const bits = this.#bits[tier];
     holding.blockSize = event.blockSize;
     groups.add(event.group);
+    if (tier === "gpu") holding.came += event.blocks.length;
+    if (holding.came > GATEWAY_PRESSURE_BLOCKS) {
+      holding.came /= 2;
+      holding.went /= 2;
+    }
     for (const { hash, tokens, extra } of event.blocks) {
       parent = nameOf(this.seeds, parent, tokens, extra);
       const before = names.get(hash);
@@ -250,6 +270,7 @@ export class BlockIndex {
       const name = names.get(hash);
       if (name === undefined) continue;
       names.delete(hash);
+      if (tier === "gpu") holding.went += 1;
       this.#drop(holding, tier, name);
     }
   }

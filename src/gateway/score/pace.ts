@@ -2,6 +2,7 @@
 import { Fit } from "../../cost/fit.ts";
 import { Prefill } from "../../cost/prefill.ts";
 import {
+  GATEWAY_PACE_SAMPLES,
   GATEWAY_PREFILL_TOKENS_PER_S,
   GATEWAY_PULL_MS_MIN,
   GATEWAY_PULL_SHARE,
@@ -28,8 +29,9 @@ export interface Way {
 export interface Computing {
   span: Span;
   sentMs: number;
-  /** When it should be done, after all that was sent before. */
-  doneMs: number;
+  /** What it takes there by itself: until its blocks were pulled, and computing the rest. */
+  pullMs: number;
+  computeMs: number;
   /** No other prompt was computed beside it: its time is its own. */
   isAlone: boolean;
 }
@@ -37,9 +39,17 @@ export interface Computing {
 /** Learns from answers that are streamed; counts what is sent at once, so that a burst sees itself. */
 export class Pace {
   readonly #prefill = new Prefill();
+  /** Of all engines, which stands in for one that has answered few prompts: those tell nothing of other lengths. */
+  readonly #usual: Prefill;
   /** Seconds by [1, tokens] that vaults gave, whether the engine pulled them or found computing quicker. */
   readonly #pull = new Fit(2, 0);
   readonly #open = new Set<Computing>();
+  /** When a first token came last: what is first in the queue has been computed since then. */
+  #begunMs = 0;
+
+  constructor(usual: Prefill = new Prefill()) {
+    this.#usual = usual;
+  }
 
   /** Prompts that are computed or wait for it. */
   get prompts(): number {
@@ -48,14 +58,21 @@ export class Pace {
 
   /** Milliseconds until a prompt that is sent now could begin. */
   queueMs(now: number = nowMs()): number {
-    let last = now;
-    for (const { doneMs } of this.#open) last = Math.max(last, doneMs);
-    return last - now;
+    let queueMs = 0;
+    let isFirst = true;
+    for (const { sentMs, pullMs, computeMs } of this.#open) {
+      const spentMs = now - Math.max(sentMs, this.#begunMs);
+      // One that takes longer than was thought holds up the others: their own time is still to come.
+      queueMs += isFirst ? Math.max(0, pullMs + computeMs - spentMs) : computeMs;
+      isFirst = false;
+    }
+    return queueMs;
   }
 
   /** Milliseconds to compute the tokens from..to of a prompt. */
   computeMs(from: number, to: number): number {
-    const seconds = this.#prefill.seconds(from, to);
+    const isKnown = this.#prefill.samples >= GATEWAY_PACE_SAMPLES;
+    const seconds = (isKnown ? this.#prefill : this.#usual).seconds(from, to);
     return 1000 * (seconds ?? (to - from) / GATEWAY_PREFILL_TOKENS_PER_S);
   }
 
@@ -84,8 +101,9 @@ export class Pace {
     const sentMs = nowMs();
     const isAlone = this.#open.size === 0;
     for (const other of this.#open) other.isAlone = false;
-    const { waitMs, computeMs } = this.wayOf(span);
-    const computing = { span, sentMs, doneMs: sentMs + waitMs + computeMs, isAlone };
+    const { pulled, computeMs } = this.wayOf(span);
+    const pullMs = pulled === 0 ? 0 : this.pullMs(span.held, span.reach);
+    const computing = { span, sentMs, pullMs, computeMs, isAlone };
     this.#open.add(computing);
     return computing;
   }
@@ -93,13 +111,16 @@ export class Pace {
   /** `isMeasured`: the answer's first byte came with its first token. */
   begun(computing: Computing, isMeasured: boolean): void {
     this.left(computing);
+    this.#begunMs = nowMs();
     const { span, sentMs, isAlone } = computing;
     const { tokens, held, reach } = span;
     if (!isMeasured || !isAlone) return;
     const seconds = (nowMs() - sentMs) / 1000;
     if (reach === held) {
       const attended = (tokens * tokens - held * held) / 2;
-      this.#prefill.learn({ tokens: tokens - held, attended, seconds });
+      const step = { tokens: tokens - held, attended, seconds };
+      this.#prefill.learn(step);
+      this.#usual.learn(step);
       return;
     }
     const computeS = this.#prefill.seconds(reach, tokens);

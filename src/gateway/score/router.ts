@@ -1,6 +1,7 @@
 // Owns the decision for one request: which tokens it has, which engines hold them, and the order of engines that follows.
 import type { Preset } from "../../config/config.ts";
 import { Average } from "../../cost/average.ts";
+import { Prefill } from "../../cost/prefill.ts";
 import { GATEWAY_SAVED_SMOOTHING } from "../../limits-gateway.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
@@ -106,6 +107,7 @@ export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
   readonly #paces = new WeakMap<Engine, Pace>();
+  readonly #usual = new Prefill();
   readonly #throttle = new Throttle();
   readonly decisions: Decisions = new Decisions();
   /** Milliseconds from a prompt's end at one engine until another one can pull it. */
@@ -201,7 +203,7 @@ export class Router {
   }
 
   #paceOf(engine: Engine): Pace {
-    const pace = this.#paces.get(engine) ?? new Pace();
+    const pace = this.#paces.get(engine) ?? new Pace(this.#usual);
     this.#paces.set(engine, pace);
     return pace;
   }
@@ -238,7 +240,18 @@ export class Router {
     let prompts = 0;
     for (const each of engines) prompts += this.#paceOf(each).prompts;
     const behind = prompts / Math.max(1, engines.length);
-    return costOf(this.#paceOf(engine).wayOf(spanAt(known, engine), behind), behind);
+    const pace = this.#paceOf(engine);
+    const span = spanAt(known, engine);
+    return costOf(pace.wayOf(span, behind), behind) + this.#copyMs(engine, known);
+  }
+
+  /** What a second copy costs: where an engine is full, blocks go for it that will be computed again. */
+  #copyMs(engine: Engine, { spans }: Known): number {
+    let most = 0;
+    for (const { held } of spans.values()) most = Math.max(most, held);
+    const { held = 0 } = spans.get(engine) ?? {};
+    const pressure = this.#options.index.pressure(engine.slot);
+    return held < most && pressure > 0 ? pressure * this.#paceOf(engine).computeMs(held, most) : 0;
   }
 
   #send(engine: Engine, known: Known, asked: Asked, turn: Turn): Sent {

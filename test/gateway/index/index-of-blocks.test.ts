@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import type { KvEvent, Tier } from "../../../src/gateway/events/batch.ts";
 import { namesOf, newSeeds } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
+import { GATEWAY_PRESSURE_BLOCKS } from "../../../src/limits-gateway.ts";
 
 const stored = (
   hash: bigint,
@@ -144,4 +145,20 @@ test("blocks in vaults and its own share an engine's bound", () => {
   known.apply(0, vaulted(100n, null, [1, 2]));
   for (let n = 0; n < 10; n += 1) known.apply(0, stored(BigInt(n), null, [n, n]));
   expect([known.blocks(0), known.blocks(0, "vault")]).toEqual([2, 1]);
+});
+
+test("an engine is full where a block goes for each that comes; what vaults hold says nothing of that", () => {
+  const known = index();
+  for (let n = 0; n < 8; n += 1) known.apply(0, stored(BigInt(n), null, [n, n]));
+  known.apply(0, vaulted(100n, null, [1, 2]));
+  known.apply(0, removed(100n, 0, "vault"));
+  expect(known.pressure(0)).toBe(0);
+  for (let n = 0; n < 4; n += 1) known.apply(0, removed(BigInt(n)));
+  expect(known.pressure(0)).toBe(0.5);
+  for (let n = 0; n < 3 * GATEWAY_PRESSURE_BLOCKS; n += 1) {
+    known.apply(0, stored(1000n + BigInt(n), null, [n, 1]));
+    known.apply(0, removed(1000n + BigInt(n)));
+  }
+  expect(known.pressure(0)).toBeCloseTo(1, 2);
+  expect(known.pressure(1)).toBe(0);
 });

@@ -52,6 +52,33 @@ test("a gateway that starts anew knows what engines replay no more, and what cha
   expect(publisher.prefix(prompt(1))).toBeLessThan(3);
 });
 
+/** What a gateway that starts now makes of the file. */
+function opened(
+  { events, replays }: SimPublisher,
+  path: string,
+): { index: BlockIndex; feed: EventFeed; before: number; isKept: () => boolean } {
+  const saved = loadIndex(path);
+  const index = new BlockIndex(1, 1000, saved?.seeds);
+  const known = saved?.engines.get(events);
+  if (known !== undefined) index.restore(0, known);
+  let isKept = known !== undefined;
+  const feed = new EventFeed({
+    events,
+    replays,
+    logger: SILENT,
+    resume: known?.mark ?? null,
+    sink: {
+      apply: (event) => index.apply(0, event),
+      clear() {
+        isKept = false;
+        index.clear(0);
+      },
+      trust: (isTrusted) => index.trust(0, isTrusted),
+    },
+  });
+  return { index, feed, before: index.blocks(0), isKept: () => isKept };
+}
+
 const SEED = Number(process.env["TIERKV_TEST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
 
 test(`nothing is believed that is not held, over restarts of both sides (seed ${SEED})`, async () => {
@@ -87,27 +114,7 @@ test(`nothing is believed that is not held, over restarts of both sides (seed ${
   };
   let warm = 0;
   for (let round = 0; round < 12; round += 1) {
-    const saved = loadIndex(path);
-    const index = new BlockIndex(1, 1000, saved?.seeds);
-    const { events, replays } = publisher;
-    const known = saved?.engines.get(events);
-    if (known !== undefined) index.restore(0, known);
-    const before = index.blocks(0);
-    let isKept = known !== undefined;
-    const feed = new EventFeed({
-      events,
-      replays,
-      logger: SILENT,
-      resume: known?.mark ?? null,
-      sink: {
-        apply: (event) => index.apply(0, event),
-        clear() {
-          isKept = false;
-          index.clear(0);
-        },
-        trust: (isTrusted) => index.trust(0, isTrusted),
-      },
-    });
+    const { index, feed, before, isKept } = opened(publisher, path);
     feed.start();
     const mark = prompt(5000 + round, 1);
     await until(async () => {
@@ -117,14 +124,14 @@ test(`nothing is believed that is not held, over restarts of both sides (seed ${
         feed.state === "live" && index.prefixes(namesOf(index.seeds, mark, 4, [], null))[0] === 1
       );
     });
-    if (isKept && before > 0) warm += 1;
+    if (isKept() && before > 0) warm += 1;
     for (const tokens of prompts) {
       const [believed] = index.prefixes(namesOf(index.seeds, tokens, 4, [], null));
       expect(believed, `round ${round}`).toBeLessThanOrEqual(publisher.prefix(tokens));
     }
     // Events go on while it is written.
     const last = feed.mark!;
-    const saving = saveIndex(path, index, [{ slot: 0, events, mark: last }]);
+    const saving = saveIndex(path, index, [{ slot: 0, events: publisher.events, mark: last }]);
     await Promise.all([saving, work(3)]);
     feed.close();
     await meetFate(last.sequence);

@@ -1,8 +1,9 @@
 // Owns the proof that an engine's pace is learned from prompts that were alone, and that what waits adds up.
 import { expect, onTestFinished, test, vi } from "vitest";
+import { Prefill } from "../../../src/cost/prefill.ts";
 import { costOf, Pace } from "../../../src/gateway/score/pace.ts";
 import type { Computing } from "../../../src/gateway/score/pace.ts";
-import { GATEWAY_PREFILL_TOKENS_PER_S } from "../../../src/limits-gateway.ts";
+import { GATEWAY_PACE_SAMPLES, GATEWAY_PREFILL_TOKENS_PER_S } from "../../../src/limits-gateway.ts";
 
 /** So many that no pause of the machine matters. */
 const MANY = 1e9;
@@ -71,4 +72,31 @@ test("what waits is computed while blocks are pulled: the longer of both counts"
   cold(pace, 2000);
   expect(pace.wayOf(span).waitMs).toBe(pace.queueMs());
   expect(pace.queueMs()).toBeGreaterThan(pace.pullMs(0, 3000));
+});
+
+test("an engine that has answered little is believed to take what the others take, and one that lags holds up what waits", () => {
+  const answer = timed();
+  const usual = new Prefill();
+  const [busy, idle] = [new Pace(usual), new Pace(usual)];
+  // One more, because the first says nothing.
+  for (let n = 1; n <= GATEWAY_PACE_SAMPLES + 1; n += 1) {
+    const tokens = 100 * n;
+    answer(busy, { tokens, held: 0, reach: 0 }, 10 * n);
+  }
+  expect(idle.computeMs(0, 2000)).toBeCloseTo(200, -1);
+  // Of one length, which says nothing of others.
+  for (let n = 0; n < 3; n += 1) answer(idle, { tokens: 1000, held: 0, reach: 0 }, 100);
+  expect(idle.computeMs(0, 3000)).toBeCloseTo(300, -1);
+  for (let n = 0; n <= GATEWAY_PACE_SAMPLES; n += 1) {
+    answer(idle, { tokens: 100 * (n + 1), held: 0, reach: 0 }, 20 * (n + 1));
+  }
+  expect(idle.computeMs(0, 2000) / 400).toBeCloseTo(1, 1);
+  const first = cold(busy, 1000);
+  cold(busy, 1000);
+  vi.advanceTimersByTime(500);
+  // The first one should have been done long ago: the second one's time is still to come.
+  expect(busy.queueMs()).toBeCloseTo(100, -1);
+  busy.begun(first, true);
+  vi.advanceTimersByTime(50);
+  expect(busy.queueMs()).toBeCloseTo(50, -1);
 });
