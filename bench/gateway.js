@@ -6,19 +6,18 @@ import { Agent, request } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { Engine } from "../dist/gateway/engines/engine.js";
 import { BlockIndex } from "../dist/gateway/index/index-of-blocks.js";
-import { Router } from "../dist/gateway/score/router.js";
-import { Tokenizer } from "../dist/gateway/tokens/tokenizer.js";
+import { loadIndex, saveIndex } from "../dist/gateway/index/saved-index.js";
 import { describe, figure, interleaved, quantile, timed } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";
+import { asked, BLOCK, conversations, gatewayOf, simulate, strangers } from "./sim/fleet.js";
 
 const SSE_ENGINE = fileURLToPath(new URL("./lib/sse-engine.js", import.meta.url));
 const PLAIN_PROXY = fileURLToPath(new URL("./lib/plain-proxy.js", import.meta.url));
 const TICKS_PER_SECOND = 100;
-const BLOCK = 16;
 
-export const title = "The gateway: added time, CPU per event, decisions, prompts found";
+export const title =
+  "The gateway: added time, CPU, decisions, a warm start; presets and back-pressure before simulated engines";
 
 export async function run({ isQuick }) {
   const folder = mkdtempSync(join(tmpdir(), "tierkv-bench-"));
@@ -44,8 +43,10 @@ export async function run({ isQuick }) {
       figures: [
         ...(await addedTime(engine, plain, gateway, isQuick ? 200 : 2000)),
         ...(await cpuPerEvent(plain, gateway, isQuick ? 50 : 250)),
+        ...(await perCore(plain, gateway, isQuick ? 500 : 5000)),
         ...(await decisions(isQuick ? 200 : 1000)),
-        ...(await found(isQuick ? 400 : 2000)),
+        ...(await warmStart(folder, isQuick ? 100_000 : 1_000_000)),
+        ...(await simulated(isQuick ? 400 : 2000)),
       ],
     };
   } finally {
@@ -93,6 +94,26 @@ async function cpuPerEvent(plain, gateway, streams) {
   return [figure("CPU per event passed", "us", through, { ...beside, floor })];
 }
 
+/** Requests of one event, fifty at a time, by the CPU that they took. */
+async function perCore(plain, gateway, requests) {
+  const agent = new Agent({ keepAlive: true, maxSockets: 50 });
+  const measure = async ({ url, pid }) => {
+    const before = cpuTicks(pid);
+    let left = requests;
+    const client = async () => {
+      while ((left -= 1) >= 0) await stream(url, 1, agent);
+    };
+    await Promise.all(Array.from({ length: 50 }, client));
+    return requests / ((cpuTicks(pid) - before) / TICKS_PER_SECOND);
+  };
+  const measures = { plain: () => measure(plain), through: () => measure(gateway) };
+  await interleaved(1, measures);
+  const { plain: least, through } = await interleaved(3, measures);
+  agent.destroy();
+  const beside = { beside: least, of: "a plain proxy" };
+  return [figure("requests a second on one core", "1/s", through, beside)];
+}
+
 function cpuTicks(pid) {
   const stat = readFileSync(`/proc/${pid}/stat`, "latin1");
   const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
@@ -103,47 +124,18 @@ function stream(url, events, agent) {
   const body = JSON.stringify({ model: "m", prompt: "p", stream: true, max_tokens: events });
   return new Promise((resolve, reject) => {
     const headers = { "content-type": "application/json" };
-    const asked = request(`${url}/v1/completions`, { method: "POST", agent, headers }, (answer) => {
+    const sent = request(`${url}/v1/completions`, { method: "POST", agent, headers }, (answer) => {
       answer.resume().on("end", resolve).on("error", reject);
     });
-    asked.on("error", reject).end(body);
+    sent.on("error", reject).end(body);
   });
 }
-
-/** Four engines with caches of their own, which requests go through one after the other. */
-function fleetOf(preset, engines = 4) {
-  const made = Array.from(
-    { length: engines },
-    (_none, at) => new Engine(`127.0.0.1:${at + 1}`, 64, at),
-  );
-  for (const engine of made) engine.setUp([{ id: "m" }]);
-  const index = new BlockIndex(engines);
-  const fleet = { engines: made, generation: 1 };
-  const router = new Router({
-    preset,
-    fleet,
-    index,
-    tokenizer: new Tokenizer(1000),
-    ttftMs: null,
-    prefillTokens: 1e9,
-  });
-  for (let at = 0; at < engines; at += 1) index.trust(at, true);
-  return { made, index, router };
-}
-
-const asked = (tokens) => ({
-  id: "",
-  path: "/v1/completions",
-  body: { model: "m", prompt: tokens },
-  model: "m",
-  session: null,
-});
 
 /** A prompt of 100,000 tokens that all of four engines hold. */
 async function decisions(rounds) {
-  const { made, index, router } = fleetOf("earliest-token");
+  const { made, index, router } = gatewayOf("earliest-token", 4);
   const tokens = Array.from({ length: 100_000 }, (_none, at) => (at * 7919 + 13) % 152_064);
-  for (let at = 0; at < made.length; at += 1) new Cache(index, at, 1e9).take(tokens);
+  for (let at = 0; at < made.length; at += 1) index.apply(at, stored(tokens));
   const seconds = [];
   for (let round = 0; round < rounds; round += 1) {
     seconds.push(
@@ -165,105 +157,207 @@ async function decisions(rounds) {
   ];
 }
 
-/** The cache of one engine: least recently used blocks go first, and the index is told as its events would. */
-class Cache {
-  #held = new Map();
-
-  constructor(index, at, blocksMax) {
-    Object.assign(this, { index, at, blocksMax });
-  }
-
-  /** Tokens that were held. */
-  take(tokens) {
-    let hits = 0;
-    let parent = null;
-    let isHit = true;
-    for (let from = 0; from + BLOCK <= tokens.length; from += BLOCK) {
-      const own = tokens.slice(from, from + BLOCK);
-      const text = `${parent ?? ""}:${own.join()}`;
-      const known = this.#held.get(text);
-      isHit &&= known !== undefined;
-      if (isHit) hits += BLOCK;
-      const hash = known ?? BigInt.asUintN(64, BigInt(Cache.next++));
-      this.#held.delete(text);
-      this.#held.set(text, hash);
-      if (known === undefined) {
-        const blocks = [{ hash, tokens: own, extra: [] }];
-        this.index.apply(this.at, {
-          kind: "stored",
-          tier: "gpu",
-          parent,
-          blockSize: BLOCK,
-          blocks,
-          group: 0,
-        });
-      }
-      parent = hash;
-    }
-    for (const [text, hash] of this.#held) {
-      if (this.#held.size <= this.blocksMax) break;
-      this.#held.delete(text);
-      this.index.apply(this.at, { kind: "removed", tier: "gpu", hashes: [hash], group: 0 });
-    }
-    return hits;
-  }
-
-  static next = 1;
+function stored(tokens, firstHash = 1n) {
+  const blocks = Array.from({ length: Math.floor(tokens.length / BLOCK) }, (_none, at) => ({
+    hash: firstHash + BigInt(at),
+    tokens: tokens.slice(at * BLOCK, (at + 1) * BLOCK),
+    extra: [],
+  }));
+  return { kind: "stored", tier: "gpu", parent: null, blockSize: BLOCK, blocks, group: 0 };
 }
 
-const GROUPS = 40;
-const SHARED = 1408;
-const OWN = 592;
-/** Requests that are answered at a time. */
-const OPEN = 8;
-const PRESETS = ["round-robin", "least-load", "prefix-weighted", "earliest-token"];
+/** An index of four engines, written and read again. */
+async function warmStart(folder, blocks) {
+  const path = join(folder, "index");
+  const index = new BlockIndex(4);
+  const followed = [0, 1, 2, 3].map((slot) => ({
+    slot,
+    events: `engine:${slot}`,
+    mark: { sequence: 1, digest: "" },
+  }));
+  for (const { slot } of followed) {
+    for (let at = 0; at < blocks / 4; at += 1000) {
+      const tokens = Array.from(
+        { length: 1000 * BLOCK },
+        (_none, n) => slot * 1e8 + at * BLOCK + n,
+      );
+      index.apply(slot, stored(tokens, BigInt(slot * 1e8 + at + 1)));
+    }
+  }
+  const load = () => {
+    const saved = loadIndex(path);
+    const next = new BlockIndex(4, undefined, saved.seeds);
+    for (const { slot, events } of followed) next.restore(slot, saved.engines.get(events));
+  };
+  const { save, again } = await interleaved(3, {
+    save: () => timed(() => saveIndex(path, index, followed)),
+    again: () => timed(load),
+  });
+  const name = `${blocks.toLocaleString("en")} blocks`;
+  return [
+    figure(`index of ${name}, saved beside events`, "s", save),
+    figure(`index of ${name}, warm`, "s", again, { floor: { on: "value", most: 2 } }),
+  ];
+}
 
-/**
- * Prompts of 2,000 tokens, 70 % of each shared by one group of 40; an engine's cache holds a third of the groups. `computing`
- * prompts of those in flight have no first token yet: 2 for four engines is a fleet with room, 8 one without.
- */
-async function found(requests) {
+const PRESETS = ["round-robin", "least-load", "prefix-weighted", "earliest-token"];
+const SEEDS = [1, 2, 3];
+/** Tokens that an engine holds: a third of what is in use, and all of it. */
+const [TIGHT, ROOMY] = [40_000, 400_000];
+
+/** In virtual time: the same figures on every machine. */
+async function simulated(requests) {
+  return [
+    ...(await presets(requests)),
+    ...(await predictions(requests)),
+    ...(await longPrompts(requests)),
+    ...(await overload(requests)),
+    ...(await sideBySide(requests)),
+  ];
+}
+
+/** Requests of several seeds, one after the other. */
+async function runs(make, options) {
+  const all = [];
+  for (const seed of SEEDS) all.push(...(await simulate(make(), { ...options, seed })));
+  return all;
+}
+
+const timesOf = (results) => results.flatMap(({ ttftMs }) => (ttftMs === null ? [] : [ttftMs]));
+const share = (results, of) => results.filter(of).length / results.length;
+const hitsOf = (results) => {
+  const sum = (name) => results.reduce((total, one) => total + one[name], 0);
+  return sum("held") / sum("reusable");
+};
+
+const ms = (name, value, floor) =>
+  describe({ name, unit: "ms", value, ...(floor === undefined ? {} : { floor }) });
+
+async function presets(requests) {
   const figures = [];
-  for (const computing of [2, 8]) {
-    for (const preset of PRESETS) figures.push(await foundBy(preset, requests, computing));
+  const points = [
+    ["a quarter of capacity, tight caches", 25, TIGHT],
+    ["near capacity, tight caches", 45, TIGHT],
+    ["above it without reuse, roomy caches", 60, ROOMY],
+  ];
+  for (const [point, perSecond, cacheTokens] of points) {
+    const p50 = {};
+    const p99 = {};
+    for (const preset of PRESETS) {
+      const all = await runs(() => conversations(requests, perSecond), { preset, cacheTokens });
+      const times = timesOf(all);
+      [p50[preset], p99[preset]] = [quantile(times, 0.5), quantile(times, 0.99)];
+      figures.push(
+        describe({ name: `${point}: reused, ${preset}`, unit: "share", value: hitsOf(all) }),
+        ms(`${point}: first token p50, ${preset}`, p50[preset]),
+        ms(`${point}: first token p99, ${preset}`, p99[preset]),
+      );
+    }
+    const ratioOf = (of) => of["least-load"] / of["earliest-token"];
+    const line = (what, of, least) =>
+      describe({
+        name: `${point}: least-load's ${what} by earliest-token's`,
+        unit: "",
+        value: ratioOf(of),
+        floor: { on: "value", least },
+      });
+    // Where caches hold everything, the least loaded engine has most prompts, too.
+    figures.push(line("p50", p50, cacheTokens === TIGHT ? 2 : 1), line("p99", p99, 1));
   }
   return figures;
 }
 
-async function foundBy(preset, requests, computing) {
-  const { made, index, router } = fleetOf(preset);
-  const blocksMax = ((GROUPS / 3) * (SHARED + OWN)) / BLOCK;
-  const caches = made.map((_engine, at) => new Cache(index, at, blocksMax));
-  const open = [];
-  const load = made.map(() => 0);
-  let hits = 0;
-  let state = 1;
-  const die = (sides) => {
-    state = (state * 48_271) % 2_147_483_647;
-    return state % sides;
-  };
-  for (let n = 0; n < requests; n += 1) {
-    const group = die(GROUPS);
-    const tokens = Array.from({ length: SHARED + OWN }, (_none, at) =>
-      at < SHARED ? group * 10_000 + at : 1_000_000 + n * 1000 + at,
-    );
-    const { order, send } = await router.choose(asked(tokens));
-    const [engine] = order(made);
-    const at = made.indexOf(engine);
-    const sent = send(engine);
-    engine.inFlight += 1;
-    load[at] += 1;
-    open.push({ engine, sent });
-    open.at(-1 - computing)?.sent.begun(false);
-    if (open.length > OPEN) open.shift().engine.inFlight -= 1;
-    hits += Math.min(SHARED, caches[at].take(tokens)) / SHARED;
+/** Prompts of 1,000 to 12,000 tokens, at half of what the engines can compute. */
+async function predictions(requests) {
+  const tokens = (chance) => 1000 + Math.floor(chance() * 11_000);
+  const kinds = [{ perSecond: 9, tokens }];
+  const options = { preset: "earliest-token", cacheTokens: ROOMY };
+  const all = await runs(() => strangers(requests, kinds), options);
+  const errors = all.flatMap(({ ttftMs, predictedMs }) =>
+    ttftMs === null ? [] : [Math.abs(predictedMs - ttftMs) / ttftMs],
+  );
+  const line = (at, most) =>
+    describe({
+      name: `first token predicted, 1k to 12k tokens: error p${at * 100}`,
+      unit: "share",
+      value: quantile(errors, at),
+      floor: { on: "value", most },
+    });
+  return [line(0.5, 0.15), line(0.9, 0.35)];
+}
+
+/** Prompts of 200 tokens, without and with one of 12,000 a second between them. */
+async function longPrompts(requests) {
+  const short = { kind: "short", perSecond: 40, tokens: () => 200 };
+  const long = { kind: "long", perSecond: 1, tokens: () => 12_000 };
+  const figures = [];
+  for (const preset of ["least-load", "earliest-token"]) {
+    const p99 = [];
+    for (const kinds of [[short], [short, long]]) {
+      const all = await runs(() => strangers(requests, kinds), { preset, cacheTokens: ROOMY });
+      p99.push(quantile(timesOf(all.filter(({ kind }) => kind === "short")), 0.99));
+    }
+    const floor = preset === "earliest-token" ? { floor: { on: "value", most: 1.5 } } : {};
+    const name = `p99 of short prompts beside a long one a second, by that without, ${preset}`;
+    figures.push(describe({ name, unit: "", value: p99[1] / p99[0], ...floor }));
   }
-  const wanted = preset === "prefix-weighted" || preset === "earliest-token";
-  return describe({
-    name: `shared part found, ${preset}, ${computing} computing`,
-    unit: "share",
-    value: hits / requests,
-    ...(wanted ? { floor: { on: "value", least: 0.75 } } : {}),
-    note: `busiest engine ${(Math.max(...load) / (requests / made.length)).toFixed(2)} of the mean`,
-  });
+  return figures;
+}
+
+/** Twice what the engines can compute, and a tenant that asks for a tenth beside that. */
+async function overload(requests) {
+  const ttftMs = 1000;
+  const options = { preset: "earliest-token", cacheTokens: ROOMY, ttftMs };
+  const figures = [];
+  for (const isKeyed of [false, true]) {
+    const kindOf = (kind, perSecond) => ({
+      kind,
+      key: isKeyed ? kind : "",
+      perSecond,
+      tokens: () => 2000,
+    });
+    const kinds = [kindOf("flood", 104), kindOf("small", 5)];
+    const all = await runs(() => strangers(requests, kinds), options);
+    const how = isKeyed ? "with fairness keys" : "without";
+    const small = all.filter(({ kind }) => kind === "small");
+    figures.push(
+      ms(
+        `twice the capacity, 1 s at most, ${how}: first token p99 of those taken`,
+        quantile(timesOf(all), 0.99),
+        {
+          on: "value",
+          most: 1.1 * ttftMs,
+        },
+      ),
+      describe({
+        name: `the same: shed`,
+        unit: "share",
+        value: share(all, (one) => one.ttftMs === null),
+      }),
+      describe({
+        name: `the same: taken of a tenant that asks for a tenth`,
+        unit: "share",
+        value: share(small, (one) => one.ttftMs !== null),
+      }),
+    );
+  }
+  return figures;
+}
+
+/** Gateways that hear the same events and share nothing else. */
+async function sideBySide(requests) {
+  const figures = [];
+  for (const perSecond of [25, 45]) {
+    for (const gateways of [1, 2, 4]) {
+      const options = { preset: "earliest-token", cacheTokens: TIGHT, gateways };
+      const all = await runs(() => conversations(requests, perSecond), options);
+      figures.push(
+        ms(
+          `${gateways} gateways, ${perSecond} requests a second: first token p99`,
+          quantile(timesOf(all), 0.99),
+        ),
+      );
+    }
+  }
+  return figures;
 }
