@@ -26,6 +26,13 @@ export const PAGE_HEADER_BYTES_MAX = 8_192;
 export const PAGE_TIMEOUT_MS = 10_000;
 /** Requests that one click shows. */
 export const PAGE_REQUESTS_MAX = 64;
+/** Spans that wait for the collector, those that one call takes, and how long they wait for others. */
+export const SPANS_QUEUED_MAX = 2_048;
+export const SPANS_PER_CALL_MAX = 512;
+export const SPANS_GATHER_MS = 1_000;
+/** A collector that answers no sooner has not taken them; at the sidecar's end it gets less. */
+export const SPANS_TIMEOUT_MS = 10_000;
+export const SPANS_CLOSE_MS = 1_000;
 /** A token of the page: what cannot be guessed. */
 export const PAGE_TOKEN_CHARS_MIN = 16;
 /** Of the blocks that are asked for, one in so many is remembered to see when it is asked for again; so many are. */

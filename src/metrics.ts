@@ -46,6 +46,8 @@ export const SIDECAR_COUNTERS = [
   "local_vault_restarts",
   "flushes",
   "flushed_blocks",
+  "spans_sent",
+  "spans_dropped",
 ] as const;
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */

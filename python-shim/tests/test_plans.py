@@ -66,7 +66,7 @@ def done(book: PlanBook, plan: Plan, reason: str = "complete") -> None:
 
 def test_a_prefetch_names_the_tenant_where_there_is_one() -> None:
     book, wire = make_book()
-    assert book.open("r", [(GROUP, HASHES)], 0, 7) is not None
+    assert book.open("r", [(GROUP, HASHES)], 0, {"tenant": 7}) is not None
     assert [frame["tenant"] for frame in wire.of("prefetch")] == [7]
 
 

@@ -83,6 +83,19 @@ def test_what_is_asked_for_has_no_such_reason(bench: Bench) -> None:
     assert [row[0] for row in heard(bench)] == ["short"]
 
 
+def test_a_clients_trace_is_told_with_a_request_asked_for_or_not(bench: Bench) -> None:
+    context = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    bench.new(Request("asked", 40, trace_headers=context))
+    assert bench.prefetch()["traceparent"] == context["traceparent"]
+    bench.new(Request("short", 3, trace_headers=context))
+    assert heard(bench) == [["short", "below_block", 3, 0, context["traceparent"]]]
+
+
+def test_a_trace_that_no_client_could_mean_is_left_out(bench: Bench) -> None:
+    bench.new(Request("r", 40, trace_headers={"traceparent": "0" * 65}))
+    assert "traceparent" not in bench.prefetch()
+
+
 def test_beyond_the_ceiling_the_oldest_are_forgotten() -> None:
     unasked = Unasked()
     for number in range(limits.UNASKED_ROWS_MAX + 1):

@@ -100,6 +100,8 @@ export interface SidecarConfig {
   readonly metricsListen: Address | null;
   /** Whether that may be an address that other machines reach. */
   readonly metricsLan: boolean;
+  /** The collector that spans are sent to, without `/v1/traces`; null: none. */
+  readonly otlpEndpoint: string | null;
   /** Where the page is served; null: nowhere. */
   readonly pageListen: Address | null;
   /** null: plain HTTP. */

@@ -294,6 +294,16 @@ export function duration(maxS: number): Kind<number> {
   };
 }
 
+export const httpUrl: Kind<string> = {
+  describe: "URL of `http` or `https`",
+  parse(raw, key) {
+    const fix = `write ${key} = "http://127.0.0.1:4318"`;
+    if (typeof raw !== "string") return wrongType("a URL in quotes", fix);
+    const isUrl = /^https?:\/\//.test(raw) && URL.canParse(raw);
+    return isUrl ? { value: raw } : badValue("not a URL of http or https", fix);
+  },
+};
+
 /** An absolute path; `~/` is the home directory. Relative ones are refused: shim and sidecar run in different directories. */
 export function path(bytesMax: number): Kind<string> {
   return {

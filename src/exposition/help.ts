@@ -50,6 +50,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   local_vault_restarts: "Times this machine's own vault was started again.",
   flushes: "Flushes of a vault that took something this sidecar may hold.",
   flushed_blocks: "Blocks dropped from arenas because a vault flushed them.",
+  spans_sent: "Spans that the collector at [sidecar] otlp_endpoint took.",
+  spans_dropped: "Spans that it did not take, or that were too many to wait for it.",
 };
 
 export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskCounter, string>> = {

@@ -22,7 +22,7 @@ import { LOCAL_PROTOCOL } from "./socket/hello.ts";
 import { describeSidecar } from "./status.ts";
 import type { SidecarStatus } from "./status.ts";
 import { Decisions } from "./trace/decisions.ts";
-import type { Account } from "./trace/decisions.ts";
+import type { Account, Ended } from "./trace/decisions.ts";
 import { Fates } from "./trace/fates.ts";
 import { Ledger } from "./trace/ledger.ts";
 import { Reuse } from "./trace/reuse.ts";
@@ -42,6 +42,8 @@ export interface SidecarOptions {
   vaults: VaultClients;
   /** Who belongs to the pools from time to time; null, or left out: those vaults, always. */
   members?: MemberSource | null;
+  /** Hears of each request when it is over. */
+  onEnded?: (ended: Ended) => void;
   logger: Logger;
   counters: SidecarCounters;
 }
@@ -144,7 +146,7 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     priority: new FetchPriority(),
     fates: new Fates(),
     quarantine: new Quarantine(),
-    decisions: new Decisions(counters, logger, ledger),
+    decisions: new Decisions(counters, logger, ledger, options.onEnded),
     reuse: new Reuse(counters),
   };
 }

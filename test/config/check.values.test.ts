@@ -31,6 +31,13 @@ testRefusals({
     '"fe80::1"',
     'write kv_cold = "[fe80::1]:50051"',
   ),
+  "a collector that speaks gRPC": bad(
+    '[sidecar]\notlp_endpoint = "grpc://127.0.0.1:4317"',
+    2,
+    "CONFIG_BAD_VALUE",
+    "not a URL of http or https",
+    'write otlp_endpoint = "http://127.0.0.1:4318"',
+  ),
   "an exact codec where fewer bytes are asked for": bad(
     'turbo_quant = true\n[codec]\nkv = "lossless"',
     3,

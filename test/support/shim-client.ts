@@ -268,6 +268,8 @@ export class FakeEngine {
   readonly namespace: Buffer;
   /** Whose its next requests are; 0: nobody's in particular. */
   tenant = 0;
+  /** Of their client; empty: none. */
+  traceparent = "";
   readonly scheduler: ShimClient;
   readonly workers: FakeWorker[];
   readonly groups: readonly Record<string, number | string>[];
@@ -339,7 +341,7 @@ export class FakeEngine {
   prefetchGroups(groups: readonly Frame[]): number {
     this.#lastPlan += 1;
     const asked = { t: "prefetch", req: "request", plan: this.#lastPlan, groups };
-    this.scheduler.send({ ...asked, tenant: this.tenant });
+    this.scheduler.send({ ...asked, tenant: this.tenant, traceparent: this.traceparent });
     return this.#lastPlan;
   }
 

@@ -11,6 +11,7 @@ import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
+import type { Ended } from "../../src/sidecar/trace/decisions.ts";
 import type { VaultClients } from "../../src/sidecar/vaults/pools.ts";
 import type { MemberSource } from "../../src/sidecar/vaults/seats.ts";
 import { corruptRecord } from "./native.ts";
@@ -39,6 +40,7 @@ export interface TestSidecarOptions {
   kvDim?: number | null;
   logger?: Logger;
   members?: MemberSource;
+  onEnded?: (ended: Ended) => void;
   /** One of a class, several, or none. */
   vaults?: Record<RecordClass, Vault | readonly Vault[] | null>;
 }
@@ -95,6 +97,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       recordKeys: null,
       metricsListen: null,
       metricsLan: false,
+      otlpEndpoint: null,
       pageListen: null,
       pageTlsCert: null,
       pageTlsKey: null,
@@ -147,6 +150,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
     config: testConfig({ ...options, socket }),
     vaults: clientsOf(options.vaults ?? { kv: null, ssm: null }),
     members: options.members ?? null,
+    onEnded: options.onEnded ?? (() => {}),
     logger: options.logger ?? logger,
     counters,
   });

@@ -195,6 +195,7 @@ class Request:
     prompt_embeds: Any = None
     resumable: bool = False
     cache_salt: str | None = None
+    trace_headers: dict[str, str] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     mm_features: list[Any] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)

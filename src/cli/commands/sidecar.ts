@@ -2,6 +2,7 @@
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { Config } from "../../config/config.ts";
+import type { OtlpExporter } from "../../exposition/otlp.ts";
 import type { Family } from "../../exposition/text.ts";
 import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
 import { isLocal, isNames, sharedPath } from "../../hosts.ts";
@@ -11,7 +12,9 @@ import { IDLE_POLL_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import { coreInfo } from "../../native.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
+import type { Ended } from "../../sidecar/trace/decisions.ts";
 import type { MemberSource } from "../../sidecar/vaults/seats.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
@@ -92,6 +95,8 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
 
 interface Parts {
   clients: Running;
+  /** null: no traces are wanted. */
+  spans: OtlpExporter | null;
   localVault: LocalVault | null;
   startSidecar(): Promise<RunningSidecar>;
   startScrape(): Promise<Running | undefined>;
@@ -121,6 +126,7 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       return new VaultClient({ address, name, logger, lanes, ...access });
     });
   };
+  const spans = await makeSpans(config, logger, counters);
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
   const members = await membersOf(config, logger);
   const clients: Running = {
@@ -132,7 +138,11 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const parts: Parts = {
     clients,
     localVault: makeLocalVault(config, logger, counters),
-    startSidecar: () => startSidecar({ config, vaults, members, logger, counters }),
+    spans,
+    startSidecar: () => {
+      const onEnded = (ended: Ended): void => spans?.add(ended);
+      return startSidecar({ config, vaults, members, logger, counters, onEnded });
+    },
     startScrape: () => {
       const read = (): Family[] =>
         parts.sidecar === null ? [] : sidecarFamilies(parts.sidecar.status());
@@ -143,6 +153,18 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
     sidecar: null,
   };
   return parts;
+}
+
+async function makeSpans(
+  config: Config,
+  logger: Logger,
+  counters: SidecarCounters,
+): Promise<OtlpExporter | null> {
+  const { otlpEndpoint: endpoint } = config.sidecar;
+  if (endpoint === null) return null;
+  const { OtlpExporter } = await import("../../exposition/otlp.ts");
+  logger.info({ endpoint }, "traces are sent");
+  return new OtlpExporter({ endpoint, version: coreInfo().version, counters, logger });
 }
 
 /** null: there are no names, so nobody comes or goes. */
@@ -188,6 +210,7 @@ function start(parts: Parts): Promise<Running> {
   const { localVault } = parts;
   return startSteps([
     { name: "vault of this machine", run: () => Promise.resolve(localVault ?? undefined) },
+    { name: "traces", run: () => Promise.resolve(parts.spans ?? undefined) },
     { name: "vault clients", run: () => Promise.resolve(parts.clients) },
     { name: "sidecar", run: async () => (parts.sidecar = await parts.startSidecar()) },
     {

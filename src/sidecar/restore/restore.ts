@@ -106,7 +106,7 @@ export class Restorer {
       keys > Math.min(PLAN_KEYS_MAX, PLAN_KEYS_OPEN_MAX - this.#openKeys)
     ) {
       counters.add("plan_overload");
-      this.#options.decisions.refused(this.#options.engine, req, number, "overload");
+      this.#options.decisions.refused(this.#options.engine, message, "overload");
       this.#options.send({ t: "done", req, plan: number, reason: "overload" });
       return;
     }
@@ -120,10 +120,11 @@ export class Restorer {
     });
   }
 
-  #newPlan({ req, plan: number, groups, beyond }: Prefetch, openKeys: number): Plan {
+  #newPlan(message: Prefetch, openKeys: number): Plan {
+    const { req, plan: number, groups } = message;
     const { decisions, engine } = this.#options;
     const span = this.#context?.pacer.spanOf(groups) ?? { start: 0, end: 0 };
-    const account = decisions.open(engine, req, number, { ...span, beyond });
+    const account = decisions.open(engine, { ...message, ...span });
     return new Plan({ req, number, openKeys, namespace: this.namespace, span, account });
   }
 
@@ -333,14 +334,17 @@ export class Restorer {
 
   #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
     const { counters, gates, send } = this.#options;
+    const owners = new Set(blocks.flatMap((block) => (block.isShared ? [] : [block.owner])));
     const local = share(blocks);
     send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local });
     counters.add("blocks_restored_local", local);
     const [{ recordClass } = { recordClass: "kv" as const }] = blocks;
     const tier = gates[recordClass][0]?.tier ?? "vault";
     counters.add(`blocks_restored_${tier}`, blocks.length - local);
-    plan.case.placed(tier, blocks.length - local);
-    counters.add("bytes_restored", blocks.length * (this.#context?.sourceBytes(group) ?? 0));
+    const bytes = blocks.length * (this.#context?.sourceBytes(group) ?? 0);
+    const vaults = [...owners].map((owner) => gates[recordClass][owner]?.address ?? "");
+    plan.case.placed(tier, blocks.length - local, vaults, bytes);
+    counters.add("bytes_restored", bytes);
   }
 
   #finish(plan: Plan, reason: DoneReason): void {

@@ -65,6 +65,8 @@ export interface Prefetch {
   tenant: number;
   /** Tokens of the prompt behind those asked for: it is longer than one question. */
   beyond: number;
+  /** Of its client; empty: none came. */
+  traceparent: string;
 }
 
 export interface SaveItem {
@@ -125,6 +127,7 @@ export interface Unasked {
   tokens: number;
   /** Those the engine held itself. */
   ownTokens: number;
+  traceparent: string;
 }
 
 /** How far an engine's name is; only a whole one is announced, and without one nothing is kept or restored. */
@@ -321,6 +324,7 @@ function parsePrefetch(message: Reader): Prefetch {
     plan: message.count("plan"),
     tenant: message.has("tenant") ? recordKeysTenant(message.count("tenant")) : 0,
     beyond: message.has("beyond") ? message.count("beyond") : 0,
+    traceparent: message.has("traceparent") ? message.text("traceparent") : "",
     groups: parseAsked(message, PLAN_KEYS_MAX),
   };
 }
@@ -366,14 +370,15 @@ function parseCounts(message: Reader): ShimMessage {
     attended: row.count(1),
     seconds: row.count(2) / 1e6,
   }));
-  const unasked = (message.has("unasked") ? message.rows("unasked", 4, UNASKED_ROWS_MAX) : []).map(
-    (row) => ({
-      req: row.text(0),
-      why: row.oneOf(1, UNASKED_REASONS),
-      tokens: row.count(2),
-      ownTokens: row.count(3),
-    }),
-  );
+  const unasked = (
+    message.has("unasked") ? message.rows("unasked", 4, UNASKED_ROWS_MAX, 1) : []
+  ).map((row) => ({
+    req: row.text(0),
+    why: row.oneOf(1, UNASKED_REASONS),
+    tokens: row.count(2),
+    ownTokens: row.count(3),
+    traceparent: row.has(4) ? row.text(4) : "",
+  }));
   const counted = names.map((name): [string, number] => [name, counters.count(name)]);
   const naming = message.has("naming") ? parseNaming(message.map("naming")) : null;
   return { t: "counts", counters: counted, steps, unasked, naming };

@@ -5,7 +5,8 @@ import { DECISIONS_MAX } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
-import type { DoneReason, Unasked } from "../socket/messages.ts";
+import type { DoneReason, Prefetch, Unasked } from "../socket/messages.ts";
+import { reasonOf } from "../socket/reasons.ts";
 import type { Ledger } from "./ledger.ts";
 
 /** Milliseconds; null: not known, or did not happen. */
@@ -20,6 +21,8 @@ export interface Times {
 /** One prefetch of one request, or a request without, as `tierkv explain` shows it. Tokens count from the prompt's start. */
 export interface Account {
   req: string;
+  /** W3C context of its client; empty: none came. */
+  traceparent: string;
   plan: number;
   /** Since 1970, ms. */
   at: number;
@@ -36,6 +39,10 @@ export interface Account {
   placedTokens: number | null;
   /** Blocks that came from each tier, and not out of the arena. */
   fetched: Record<Tier, number>;
+  /** Decoded, of all that was placed. */
+  bytes: number;
+  /** Where those blocks came from. */
+  vaults: string[];
   loadedTokens: number | null;
   /** unasked: its engine did not ask for it. */
   choice: Choice | "undecided" | "unasked";
@@ -49,11 +56,31 @@ export interface Account {
   saved: number | null;
 }
 
+/** An account that is complete; milliseconds count from the request's arrival. */
+export interface Ended {
+  account: Account;
+  /** The one answer to why it got what it got. */
+  reason: string;
+  decidedMs: number;
+  endedMs: number;
+}
+
+/** What a plan is opened for. */
+export interface Asked {
+  req: string;
+  plan: number;
+  traceparent: string;
+  start: number;
+  end: number;
+  beyond: number;
+}
+
 const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null };
 
-function blank(engine: string, req: string): Account {
+function blank(engine: string, req: string, traceparent: string): Account {
   return {
     req,
+    traceparent,
     plan: 0,
     at: Math.round(wallClockMs()),
     engine,
@@ -65,6 +92,8 @@ function blank(engine: string, req: string): Account {
     chosenTokens: null,
     placedTokens: null,
     fetched: { vault: 0, shared: 0 },
+    bytes: 0,
+    vaults: [],
     loadedTokens: null,
     choice: "undecided",
     why: "",
@@ -81,38 +110,36 @@ export class Decisions {
   readonly #logger: Logger;
   readonly #ledger: Ledger;
   readonly #recent: Account[] = [];
+  readonly #onEnded: (ended: Ended) => void;
 
-  constructor(counters: SidecarCounters, logger: Logger, ledger: Ledger) {
+  constructor(
+    counters: SidecarCounters,
+    logger: Logger,
+    ledger: Ledger,
+    onEnded: (ended: Ended) => void = () => {},
+  ) {
     this.#counters = counters;
     this.#logger = logger;
     this.#ledger = ledger;
+    this.#onEnded = onEnded;
   }
 
-  open(
-    engine: string,
-    req: string,
-    plan: number,
-    {
-      start: startTokens,
-      end: askedTokens,
-      beyond: beyondTokens,
-    }: { start: number; end: number; beyond: number },
-  ): Case {
+  open(engine: string, { req, plan, traceparent, start, end, beyond }: Asked): Case {
     const account: Account = {
-      ...blank(engine, req),
+      ...blank(engine, req, traceparent),
       plan,
-      startTokens,
-      askedTokens,
-      beyondTokens,
+      startTokens: start,
+      askedTokens: end,
+      beyondTokens: beyond,
     };
     this.#keep(account);
-    return new Case(account, this.#counters, this.#logger, this.#ledger);
+    return new Case(account, this.#counters, this.#logger, this.#ledger, this.#onEnded);
   }
 
   /** A request for which its engine did not ask, and why. */
-  unasked(engine: string, { req, why, tokens, ownTokens }: Unasked): void {
-    this.#keep({
-      ...blank(engine, req),
+  unasked(engine: string, { req, why, tokens, ownTokens, traceparent }: Unasked): void {
+    this.#keepEnded({
+      ...blank(engine, req, traceparent),
       startTokens: ownTokens,
       askedTokens: tokens,
       choice: "unasked",
@@ -121,8 +148,13 @@ export class Decisions {
   }
 
   /** A request that was turned away. */
-  refused(engine: string, req: string, plan: number, reason: DoneReason): void {
-    this.#keep({ ...blank(engine, req), plan, end: reason });
+  refused(engine: string, { req, plan, traceparent }: Prefetch, reason: DoneReason): void {
+    this.#keepEnded({ ...blank(engine, req, traceparent), plan, end: reason });
+  }
+
+  #keepEnded(account: Account): void {
+    this.#keep(account);
+    this.#onEnded({ account, reason: reasonOf(account), decidedMs: 0, endedMs: 0 });
   }
 
   #keep(account: Account): void {
@@ -147,15 +179,23 @@ export class Case {
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
   readonly #ledger: Ledger;
+  readonly #onEnded: (ended: Ended) => void;
   readonly #openedMs = nowMs();
   #decidedMs = nowMs();
   #isLogged = false;
 
-  constructor(account: Account, counters: SidecarCounters, logger: Logger, ledger: Ledger) {
+  constructor(
+    account: Account,
+    counters: SidecarCounters,
+    logger: Logger,
+    ledger: Ledger,
+    onEnded: (ended: Ended) => void,
+  ) {
     this.account = account;
     this.#counters = counters;
     this.#logger = logger;
     this.#ledger = ledger;
+    this.#onEnded = onEnded;
   }
 
   /** Why nothing is restored: what became of the first block, or what was decided; nothing where the plan's end says it. */
@@ -192,9 +232,12 @@ export class Case {
     this.#counters.add(`decided_${choice}_${why}`);
   }
 
-  /** Blocks lie in the arena now that came from there. */
-  placed(tier: Tier, blocks: number): void {
-    this.account.fetched[tier] += blocks;
+  /** Blocks lie in the arena now, of `bytes` in all; `fetched` of them came from `vaults`. */
+  placed(tier: Tier, fetched: number, vaults: Iterable<string>, bytes: number): void {
+    const { account } = this;
+    account.fetched[tier] += fetched;
+    account.bytes += bytes;
+    account.vaults = [...new Set([...account.vaults, ...vaults])];
   }
 
   /** Nothing more will be placed. */
@@ -230,6 +273,12 @@ export class Case {
     if (this.#isLogged) return;
     this.#isLogged = true;
     this.#logger.debug({ ...this.account }, "request");
+    this.#onEnded({
+      account: this.account,
+      reason: reasonOf(this.account),
+      decidedMs: this.#decidedMs - this.#openedMs,
+      endedMs: nowMs() - this.#openedMs,
+    });
   }
 }
 

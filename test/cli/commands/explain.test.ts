@@ -9,6 +9,7 @@ import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 
 const ACCOUNT: Account = {
   req: "cmpl-1",
+  traceparent: "",
   plan: 3,
   at: 0,
   engine: "e",
@@ -20,6 +21,8 @@ const ACCOUNT: Account = {
   chosenTokens: 160,
   placedTokens: 160,
   fetched: { vault: 10, shared: 0 },
+  bytes: 81_920,
+  vaults: [],
   loadedTokens: 160,
   choice: "loaded",
   why: "cheaper",

@@ -172,6 +172,7 @@ class Cluster:
         beside: Cluster | None = None,
         with_ssm: bool = False,
         region: Path | None = None,
+        otlp: str | None = None,
     ) -> None:
         self.folder = folder
         self.socket = str(folder / "run" / "s.sock")
@@ -201,6 +202,7 @@ class Cluster:
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             # What a vault holds and fetches is counted by the tests: nothing of the sidecar's own among it.
             "lanes = 4\ncanary_s = 0\n"
+            + ("" if otlp is None else f'otlp_endpoint = "{otlp}"\n')
             + ("" if region is None else f'[vault]\nmax_bytes = "{vault_bytes}"\n')
             + f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
             # How many tokens come back is counted, too.

@@ -77,16 +77,17 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def complete(self, prompt: list[int]) -> dict[str, Any]:
+    def complete(self, prompt: list[int], **headers: str) -> dict[str, Any]:
         """The server's answer to a prompt of token ids."""
         body = {"model": self._model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
-            json.dumps(body).encode(),
-            {"content-type": "application/json"},
-        )
+        return dict(json.loads(self.post("/v1/completions", json.dumps(body).encode(), **headers)))
+
+    def post(self, path: str, body: bytes = b"", **headers: str) -> bytes:
+        """What the server answers there."""
+        headers = {"content-type": "application/json", **headers}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers)
         with urllib.request.urlopen(request, timeout=CALL_S) as response:
-            return dict(json.loads(response.read()))
+            return bytes(response.read())
 
     def _is_healthy(self) -> bool:
         assert self._child.poll() is None, f"the server ended: {self._log.read_text()[-3000:]}"

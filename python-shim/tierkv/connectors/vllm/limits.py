@@ -97,6 +97,8 @@ AMX_FIRST_TOKENS: Final = 64
 TENANTS_REMEMBERED: Final = 4096
 #: Requests that nothing was asked for, until the sidecar is told why.
 UNASKED_ROWS_MAX: Final = 64
+#: Of a client's `traceparent`; today's version has 55.
+TRACEPARENT_CHARS_MAX: Final = 64
 #: Blocks that events describe, at most: claimed, and waiting to be. Each holds its tokens.
 EVENT_BLOCKS_MAX: Final = 32_768
 #: Blocks that one question to the vaults names; one question a second.

@@ -271,14 +271,12 @@ class PlanBook:
         req_id: str,
         asked: Iterable[tuple[Group, Sequence[bytes]]],
         first_tokens: int,
-        tenant: int = 0,
-        *,
-        beyond: int = 0,
+        beside: Frame | None = None,
     ) -> Plan | None:
         """Ask the sidecar to look up each group's hashes and to fetch what follows the first `first_tokens` tokens.
 
-        `tenant` pays for blocks that the sidecar offers to a vault again; `beyond` tokens of the prompt are not asked
-        for, because it is too long. None without a sidecar, and while too many questions wait to be sent.
+        `beside`: fields of the frame that few requests need. None without a sidecar, and while too many questions
+        wait to be sent.
         """
         self.release(req_id)
         now = time.monotonic()
@@ -311,11 +309,8 @@ class PlanBook:
             "req": req_id,
             "plan": plan.plan_id,
             "groups": groups,
+            **(beside or {}),
         }
-        if tenant:
-            frame["tenant"] = tenant
-        if beyond:
-            frame["beyond"] = beyond
         if self._send(frame):
             return plan
         self._forget(plan)

@@ -9,9 +9,12 @@ from typing import Any, Final
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.answers import Given, Wish, answer, wish_of
 from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.saves import SaveCursor
+from tierkv.connectors.vllm.tenants import tenant_of
+from tierkv.connectors.vllm.tracing import traceparent_of
 
 #: A picture's identifier as vLLM makes it of what is in it: a digest of 32 or 64 bytes, in hexadecimal.
 _DIGEST: Final = re.compile("[0-9a-f]{64}|[0-9a-f]{128}")
@@ -30,6 +33,13 @@ def is_cacheable(request: Any) -> bool:
         and not request.resumable
         and all(_DIGEST.fullmatch(feature.identifier) for feature in request.mm_features)
     )
+
+
+def beside_hashes(request: Any, beyond: int) -> Frame:
+    """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace."""
+    tenant, traceparent = tenant_of(request), traceparent_of(request)
+    fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
+    return {name: value for name, value in fields.items() if value}
 
 
 @dataclass

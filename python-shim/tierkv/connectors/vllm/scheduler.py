@@ -28,12 +28,11 @@ from tierkv.connectors.vllm.offers import StepOffers
 from tierkv.connectors.vllm.owed import Owed
 from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
 from tierkv.connectors.vllm.prompts import PromptLengths
-from tierkv.connectors.vllm.requests import RequestState, is_cacheable
+from tierkv.connectors.vllm.requests import RequestState, beside_hashes, is_cacheable
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
 from tierkv.connectors.vllm.truth import TruthChecks
 from tierkv.connectors.vllm.unasked import Unasked
@@ -177,9 +176,8 @@ class SchedulerShim:
             (group, self._grid.hashes(state.request, group, tokens)) for group in self._grid.groups
         ]
         request = state.request
-        beyond = self._grid.beyond(request)
-        tenant = tenant_of(request)
-        plan = self._book.open(request.request_id, asked, first_tokens, tenant, beyond=beyond)
+        beside = beside_hashes(request, self._grid.beyond(request))
+        plan = self._book.open(request.request_id, asked, first_tokens, beside)
         state.plan = plan or state.plan
         self.counters.add("prefetches" if plan is not None else "prefetches_unsent")
         return plan

@@ -5,17 +5,20 @@ from typing import Any
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.tracing import traceparent_of
 
 
 class Unasked:
     """Noted on the engine's thread, taken by the helper thread; past the ceiling the oldest are forgotten."""
 
     def __init__(self) -> None:
-        self._rows: deque[tuple[str, str, int, int]] = deque(maxlen=limits.UNASKED_ROWS_MAX)
+        self._rows: deque[tuple[str | int, ...]] = deque(maxlen=limits.UNASKED_ROWS_MAX)
 
     def note(self, request: Any, why: str, own_tokens: int = 0) -> str:
         """Give `why` back: one of the sidecar's reasons; `own_tokens` of the prompt lie in the engine's cache."""
-        self._rows.append((str(request.request_id), why, int(request.num_tokens), own_tokens))
+        row = (str(request.request_id), why, int(request.num_tokens), own_tokens)
+        traceparent = traceparent_of(request)
+        self._rows.append((*row, traceparent) if traceparent else row)
         return why
 
     def explain(
