@@ -156,11 +156,7 @@ const onNode = (major) => [
 /** What takes too long for every change (`npm run test:nightly`). */
 export const NIGHTLY = [
   {
-    ...vitest("seen", VITEST_TIMEOUT_MS, [
-      "test/page",
-      "test/exposition/sidecar.dashboards.test.ts",
-      "test/gateway",
-    ]),
+    ...vitest("seen", VITEST_TIMEOUT_MS, ["test/page", "test/gateway"]),
     env: { TIERKV_TEST_LONG: "on" },
   },
   fuzz(FUZZ_NIGHTLY_S),
@@ -184,8 +180,11 @@ export const NIGHTLY = [
     ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
   {
-    name: "chart",
-    checks: [["helm", process.execPath, [at(".ci", "helm.js")]]].map(command(NIGHTLY_TIMEOUT_MS)),
+    // Helm, schemas of Kubernetes and Prometheus, where they can be had.
+    name: "tools",
+    checks: ["chart", "metrics"]
+      .map((name) => [name, process.execPath, [at(".ci", "tools.js"), name]])
+      .map(command(NIGHTLY_TIMEOUT_MS)),
   },
   { name: "Node", checks: [onNode(22), onNode(24)].map(command(NIGHTLY_TIMEOUT_MS)) },
   {

@@ -2,7 +2,7 @@
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test, vi } from "vitest";
 import { startScrapeServer } from "../../src/exposition/server.ts";
@@ -10,6 +10,7 @@ import { sidecarFamilies } from "../../src/exposition/sidecar.ts";
 import { exposition } from "../../src/exposition/text.ts";
 import type { Family } from "../../src/exposition/text.ts";
 import { vaultFamilies } from "../../src/exposition/vault.ts";
+import { call, complete, gatewayBefore } from "../support/gateways.ts";
 import { openRestored, restoreAgain } from "../support/pages.ts";
 import type { Scene } from "../support/scene.ts";
 import { testDirectory } from "../support/sidecars.ts";
@@ -21,10 +22,10 @@ const ALERTS = "deploy/grafana/alerts.yml";
 const DASHBOARDS = ["operator", "capacity"] as const;
 const isLong = process.env["TIERKV_TEST_LONG"] !== undefined;
 
-/** Of Prometheus's own package; `TIERKV_TEST_PROMETHEUS` names the folder where it is not on the path. */
+/** Of Prometheus's own package; `TIERKV_TEST_PROMETHEUS` names its program where that is not on the path. */
 function found(program: string): string | null {
-  const folder = process.env["TIERKV_TEST_PROMETHEUS"];
-  const command = folder === undefined ? program : join(folder, program);
+  const given = process.env["TIERKV_TEST_PROMETHEUS"];
+  const command = given === undefined ? program : join(dirname(given), program);
   try {
     execFileSync(command, ["--version"], { stdio: "ignore" });
     return command;
@@ -80,7 +81,13 @@ test.runIf(promtool !== null)("promtool takes the rules and what is scraped", as
   const { sidecar, vault } = await openRestored();
   const families = [...sidecarFamilies(sidecar.status()), ...vaultFamilies(vault.stats())];
   const own = new Map(families.map((family) => [family.name, family]));
-  execFileSync(promtool!, ["check", "metrics"], { input: exposition([...own.values()]) });
+  const gateway = await gatewayBefore([["m"]]);
+  await complete(gateway.url, false);
+  const { text } = await call(gateway.url, "/metrics");
+  expect(text).toContain("tierkv_gateway_");
+  for (const input of [exposition([...own.values()]), text]) {
+    execFileSync(promtool!, ["check", "metrics"], { input });
+  }
 });
 
 /** Serves what a process shows. */

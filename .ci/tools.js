@@ -1,0 +1,89 @@
+// Owns the nightly checks that need programs of others: those of PATH, else fetched into an ignored folder; without one it says what was skipped.
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { VENV_BIN, at } from "./lib/paths.js";
+
+const BUILD_TIMEOUT_MS = 60 * 60_000;
+/** Ignored by git, as everything that set-up makes. */
+const FOLDER = at(".venv-tools");
+
+/** Ends at the first command that fails; says how. */
+function attempt(...commands) {
+  for (const [name, ...args] of commands) {
+    const env = { ...process.env, GOBIN: FOLDER, GOFLAGS: "-p=1" };
+    const options = { cwd: FOLDER, env, encoding: "utf8", timeout: BUILD_TIMEOUT_MS };
+    const { status, error, stderr } = spawnSync(name, args, options);
+    if (status === 0) continue;
+    return error?.message ?? `${name}: ${stderr.trim().split("\n").at(-1)}`;
+  }
+  return null;
+}
+
+const goTool = (asked, module) => ({
+  path: join(FOLDER, module.replace(/@.*/, "").split("/").at(-1)),
+  asked,
+  get: () => attempt(["go", "install", module]),
+});
+
+/** Unpacked, not installed: its service is not wanted. */
+const PROMETHEUS = {
+  path: join(FOLDER, "usr", "bin", "prometheus"),
+  asked: ["--version"],
+  get: () =>
+    attempt(
+      ["apt-get", "update", "-qq"],
+      ["apt-get", "download", "prometheus"],
+      ["bash", "-c", "dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb"],
+    ),
+};
+
+/** A validator, with the schemas of Kubernetes in its package. */
+const VALIDATOR = {
+  path: join(FOLDER, "kubernetes-validate"),
+  asked: null,
+  get: () => {
+    const to = ["--python", join(VENV_BIN, "python"), "--target", "kubernetes-validate"];
+    const uv = [join(VENV_BIN, "uv"), "pip", "install", "--quiet", ...to];
+    return attempt([...uv, "kubernetes-validate==1.37.0"]);
+  },
+};
+
+const HELM = goTool(["version"], "helm.sh/helm/v3/cmd/helm@v3.22.0");
+
+/** By variable of the test's environment: the programs that it needs. */
+const CHECKS = {
+  chart: {
+    test: "test/packaging/helm.test.ts",
+    tools: { TIERKV_TEST_HELM: HELM, TIERKV_TEST_VALIDATOR: VALIDATOR },
+  },
+  metrics: {
+    test: "test/exposition/sidecar.dashboards.test.ts",
+    tools: { TIERKV_TEST_PROMETHEUS: PROMETHEUS },
+  },
+};
+
+const works = ({ asked }, path) =>
+  asked === null ? existsSync(path) : spawnSync(path, asked, { stdio: "ignore" }).status === 0;
+
+/** A path, or why there is none. */
+function found(tool) {
+  const own = tool.path.split("/").at(-1);
+  for (const path of [own, tool.path]) if (works(tool, path)) return { path };
+  mkdirSync(FOLDER, { recursive: true });
+  const reason = tool.get();
+  return works(tool, tool.path) ? { path: tool.path } : { reason };
+}
+
+const [name] = process.argv.slice(2);
+const { test, tools } = CHECKS[name];
+const env = { ...process.env, TIERKV_TEST_LONG: "on" };
+for (const [variable, tool] of Object.entries(tools)) {
+  const { path, reason } = found(tool);
+  if (path !== undefined) env[variable] = path;
+  else process.stdout.write(`${variable}: skipped, because there is none (${reason})\n`);
+}
+const vitest = at("node_modules", "vitest", "vitest.mjs");
+const args = [vitest, "run", "--config", "test/vitest.config.ts", test];
+const { status } = spawnSync(process.execPath, args, { cwd: at(), env, stdio: "inherit" });
+process.exitCode = status ?? 1;
