@@ -19,7 +19,7 @@ from harness.releases import MAIN, python_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = "vllm serve"
 #: A server imports vLLM twice, and a busy machine takes minutes for each.
 START_S = 900.0
@@ -32,17 +32,24 @@ _SMALL = [
 
 def launch_lines(page: Path) -> list[list[str]]:
     """The words of each `vllm serve` line of a page, as a shell splits them."""
-    blocks = (block.replace("\\\n", " ") for block in _FENCED.findall(page.read_text()))
+    blocks = (block.replace("\\\n", " ") for block in FENCED.findall(page.read_text()))
     return [shlex.split(block[block.index(_LINE) :]) for block in blocks if _LINE in block]
 
 
 class Server:
     """One server; in `line`, a launch line, the model's name gives way to `model`."""
 
-    def __init__(self, line: list[str], model: str, log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        line: list[str],
+        model: str,
+        log: Path,
+        environment: dict[str, str],
+        python: str = python_of(MAIN),
+    ) -> None:
         assert line[:2] == _LINE.split()
         # The CPU build's package bears another name, so that its `vllm` command finds no version and ends.
-        module = [python_of(MAIN), "-m", "vllm.entrypoints.openai.api_server"]
+        module = [python, "-m", "vllm.entrypoints.openai.api_server"]
         self.port = free_port()
         self._model = model
         self._log = log
