@@ -83,6 +83,7 @@ const CATALOGUE = {
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],
   FIDELITY_FAILED: ["setup", "{reason}"],
+  ENGINE_UNANSWERED: ["setup", "the engine at {url} does not answer as vLLM does: {reason}"],
 
   // The other side.
   VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],

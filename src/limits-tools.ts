@@ -39,6 +39,14 @@ export const FIDELITY_SAVE_MS = 300_000;
 export const FIDELITY_POLL_MS = 250;
 export const FIDELITY_QUIET_POLLS = 4;
 
+// Doctor, of an engine without tierKV: computing prompts of twice as many tokens each ends within this.
+export const FAR_PACE_MS = 30_000;
+export const FAR_REQUEST_MS = 60_000;
+export const FAR_TOKENS_MIN = 256;
+/** Of the request that measures the way to it, and of each. */
+export const FAR_BYTES = 8_388_608;
+export const FAR_ROUNDS = 3;
+
 // Plan: what a vault of some size would hold, and give back.
 /** A config.json is a few kB. */
 export const PLAN_CONFIG_BYTES_MAX = 1_048_576;

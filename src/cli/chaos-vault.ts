@@ -36,6 +36,8 @@ export interface ChaosOptions {
   name: RecordClass;
   logger: Logger;
   security: ChannelSecurity | null;
+  /** Before each row. */
+  onStep?: (done: number, all: number) => void;
 }
 
 /** All rows in order; cleans up whatever happens. Throws when the vault cannot be reached to begin with. */
@@ -93,7 +95,10 @@ class ChaosRun {
       ["F30", () => this.#flushed()],
     ];
     const rows: ChaosRow[] = [];
-    for (const [fault, step] of steps) rows.push({ fault, ...(await this.#guarded(step)) });
+    for (const [fault, step] of steps) {
+      this.#options.onStep?.(rows.length, steps.length);
+      rows.push({ fault, ...(await this.#guarded(step)) });
+    }
     return rows;
   }
 

@@ -1,12 +1,15 @@
 // Owns what `tierkv plan` is told: sizes, links, and a trace that is read line by line.
-import { createReadStream, statSync } from "node:fs";
+import { createReadStream, readFileSync, statSync } from "node:fs";
 import type { ReadStream } from "node:fs";
+import { join } from "node:path";
 import { bytes } from "../config/kinds.ts";
 import { TierkvError } from "../errors.ts";
-import { PLAN_LINE_CHARS_MAX, PLAN_LINKS_MAX } from "../limits-tools.ts";
+import { PLAN_CONFIG_BYTES_MAX, PLAN_LINE_CHARS_MAX, PLAN_LINKS_MAX } from "../limits-tools.ts";
 import { VAULT_BYTES_MAX, VAULT_BYTES_MIN } from "../limits.ts";
 import { Forecaster } from "../plan/forecast.ts";
 import type { ForecastOptions, TraceForecast } from "../plan/forecast.ts";
+import { readModel } from "../plan/model.ts";
+import type { ModelShape, Reading } from "../plan/model.ts";
 import { readRequest } from "../plan/trace.ts";
 import type { Progress } from "./progress.ts";
 import { showBytes } from "./text.ts";
@@ -40,6 +43,25 @@ export function linksOf(text: string = LINKS_DEFAULT): number[] {
 }
 
 export const showLink = (bitsPerS: number): string => `${bitsPerS / GBIT} Gb/s`;
+
+/** `model`: a config.json, or the folder that it lies in. */
+export function shapeAt(model: string, reading: Reading): ModelShape {
+  const isFolder = statSync(model, { throwIfNoEntry: false })?.isDirectory() === true;
+  const path = isFolder ? join(model, "config.json") : model;
+  return readModel(readConfig(path), path, reading);
+}
+
+function readConfig(path: string): string {
+  const fix = "name the config.json of a Hugging Face model";
+  const size = statSync(path, { throwIfNoEntry: false })?.size;
+  if (size === undefined) {
+    throw new TierkvError("CONFIG_UNREADABLE", { path, reason: "it does not exist", fix });
+  }
+  if (size > PLAN_CONFIG_BYTES_MAX) {
+    throw new TierkvError("CONFIG_UNREADABLE", { path, reason: `it has ${size} bytes`, fix });
+  }
+  return readFileSync(path, "utf8");
+}
 
 /** Forecasts from the trace at `path`. */
 export async function forecastTrace(

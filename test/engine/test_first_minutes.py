@@ -140,7 +140,18 @@ def test_from_pip_install_to_a_restore_that_is_seen(
         wait_until(is_restored, "a prompt is restored", READY_S)
         seen = top()
         ended("restored and seen")
+        # As from a machine that has nothing of the engine's but its address and its config.json.
+        elsewhere = f"HOME={machine.folder / 'release'} XDG_RUNTIME_DIR= tierkv doctor"
+        asked = f"--engine http://127.0.0.1:{server.port} --model {models.path(MODEL)} --json"
+        far = json.loads(machine.types(f"{elsewhere} {asked}"))
+        ended("doctor --engine")
     assert seen["ledger"]["tokens"] >= 128
     assert seen["restores"][-1]["choice"] == "loaded"
+    assert far["engine"]["hasPrefixCache"] is True
+    assert far["engine"]["askedTokens"] > 0
+    assert [row["tokens"] for row in far["prompts"]] == [256, 512, 899]
+    assert far["helps"]
     with capsys.disabled():
-        print(f"\nfirst minutes: {sum(took.values()):.0f} s on {os.cpu_count()} cores: {took}")
+        print(
+            f"\nfirst minutes: {sum(took.values()):.0f} s on {os.cpu_count()} cores: {took}; {far['change']}"
+        )

@@ -5,6 +5,7 @@ import { sharedPath } from "../../hosts.ts";
 import { createLogger } from "../../log.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { ChaosRow } from "../chaos-vault.ts";
+import { Progress } from "../progress.ts";
 import { VAULT_ROLES, allTargets } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { table } from "../text.ts";
@@ -54,7 +55,8 @@ async function chaos(call: Call<ChaosFlags>): Promise<number> {
   const { securityFor } = await import("../credentials.ts");
   const logger = createLogger("chaos", { level: "silent" });
   const results: ChaosResult[] = [];
-  for (const target of targets) {
+  const progress = new Progress(call.io);
+  for (const [at, target] of targets.entries()) {
     const { name, address, classes } = target;
     const error = troubleOf(seen, address);
     const result: ChaosResult = { target: name, address, error, rows: [] };
@@ -62,11 +64,14 @@ async function chaos(call: Call<ChaosFlags>): Promise<number> {
     if (error !== null) continue;
     try {
       const security = securityFor(config, target, logger);
-      result.rows = await chaosVault({ address, name: classes[0], logger, security });
+      const onStep = (done: number, steps: number): void =>
+        progress.at(at * steps + done, targets.length * steps, `trying ${address}`);
+      result.rows = await chaosVault({ address, name: classes[0], logger, security, onStep });
     } catch (thrown) {
       result.error = toTierkvError(thrown).message;
     }
   }
+  progress.end();
   const isWhole = ({ error, rows }: ChaosResult): boolean =>
     error === null && rows.every(({ ok }) => ok);
   const ok = results.every(isWhole);

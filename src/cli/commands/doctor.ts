@@ -1,12 +1,16 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
 import type { RecordClass } from "../../block.ts";
+import { TierkvError } from "../../errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
+import { restoredBytes } from "../../plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/pacer.ts";
+import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
+import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
 import { allTargets } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
@@ -22,9 +26,16 @@ export function addDoctor({ program, action }: Registrar): void {
       "Run it on the engine's machine, with the engine connected and a few prompts answered. Measures each vault's link\n" +
         "with records of its own, takes what computing and loading cost from the sidecar, and predicts the gain for\n" +
         "prompts from 1k tokens to the longest that the engine takes. What is wrong comes first. Exit code 1 when something is, when a restore would help\n" +
-        "with none of them, or when not enough is known.",
+        "with none of them, or when not enough is known.\n" +
+        "With --engine it runs on a machine that could hold a vault, and nothing of tierKV is on the engine's: it has\n" +
+        "random prompts computed for half a minute, measures the way to the engine, and says what restores would save.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv doctor --json")
+    .option("--engine <url>", "an engine without tierKV, like http://192.168.1.20:8000")
+    .option("--model <path>", "its model's config.json, or the folder it lies in; with --engine")
+    .addHelpText(
+      "after",
+      "\nExample:\n  tierkv doctor --engine http://192.168.1.20:8000 --model config.json",
+    )
     .action(action(doctor));
 }
 
@@ -47,8 +58,18 @@ export interface Outlook {
 
 type LinkPaces = Partial<Record<RecordClass, LinkPace>>;
 
-async function doctor(call: Call): Promise<number> {
+interface DoctorFlags {
+  engine?: string;
+  model?: string;
+}
+
+async function doctor(call: Call<DoctorFlags>): Promise<number> {
   const config = call.loadConfig();
+  const { options } = call;
+  if (options.engine !== undefined) return doctorFar(call, options.engine, options.model);
+  if (options.model !== undefined) {
+    throw new TierkvError("USAGE", { reason: "--model is of an engine that --engine names" });
+  }
   const { inspect } = await import("../inspect.ts");
   const seen = await inspect(config);
   const found = findings(seen);
@@ -72,6 +93,21 @@ async function doctor(call: Call): Promise<number> {
   ];
   call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
   return helps && !found.some(isProblem) ? EXIT_OK : EXIT_NO_HELP;
+}
+
+async function doctorFar(call: Call, url: string, model: string | undefined): Promise<number> {
+  const { measureEngine } = await import("../far-engine.ts");
+  const { describeFar, farChange, farOutlook, helpsFar } = await import("../far-advice.ts");
+  const isInt8 = chooseCodecs(call.loadConfig()).isLossy;
+  const shape = model === undefined ? null : shapeAt(model, { valueBytes: null, isInt8 });
+  const progress = new Progress(call.io);
+  const engine = await measureEngine(url, progress);
+  progress.end();
+  const prompts = farOutlook(engine, shape && ((tokens) => restoredBytes(shape, tokens)));
+  const helps = helpsFar(prompts);
+  const change = farChange(engine, prompts);
+  call.print({ helps, change, engine, prompts }, describeFar(engine, prompts));
+  return helps ? EXIT_OK : EXIT_NO_HELP;
 }
 
 const NO_ENGINE =

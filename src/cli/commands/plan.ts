@@ -1,11 +1,7 @@
 // Owns `tierkv plan`: what a model's prompts weigh, what vaults of some size hold, and what a trace says they would bring back.
-import { readFileSync, statSync } from "node:fs";
-import { join } from "node:path";
 import { Option } from "commander";
 import { TierkvError } from "../../errors.ts";
-import { PLAN_CONFIG_BYTES_MAX } from "../../limits-tools.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
-import { readModel } from "../../plan/model.ts";
 import type { ModelShape, ValueBytes } from "../../plan/model.ts";
 import { TRACE_BLOCK_TOKENS } from "../../plan/trace.ts";
 import {
@@ -19,7 +15,7 @@ import type { EngineStatus } from "../../sidecar/engine/engine-status.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
 import type { Call, Registrar } from "../call.ts";
-import { countOf, forecastTrace, linksOf, sizeOf } from "../plan-inputs.ts";
+import { countOf, forecastTrace, linksOf, shapeAt, sizeOf } from "../plan-inputs.ts";
 import {
   describeForecast,
   describeModel,
@@ -146,23 +142,8 @@ async function ask(socket: string): Promise<SidecarStatus> {
   }
 }
 
-function shapeOf({ model = "", kvDtype }: PlanFlags, isInt8: boolean): ModelShape {
-  const isFolder = statSync(model, { throwIfNoEntry: false })?.isDirectory() === true;
-  const path = isFolder ? join(model, "config.json") : model;
-  const valueBytes = kvDtype === undefined ? null : (VALUE_BYTES[kvDtype] ?? null);
-  return readModel(readConfig(path), path, { valueBytes, isInt8 });
-}
-
-function readConfig(path: string): string {
-  const fix = "name the config.json of a Hugging Face model";
-  const size = statSync(path, { throwIfNoEntry: false })?.size;
-  if (size === undefined) {
-    throw new TierkvError("CONFIG_UNREADABLE", { path, reason: "it does not exist", fix });
-  }
-  if (size > PLAN_CONFIG_BYTES_MAX) {
-    throw new TierkvError("CONFIG_UNREADABLE", { path, reason: `it has ${size} bytes`, fix });
-  }
-  return readFileSync(path, "utf8");
+function shapeOf({ model = "", kvDtype = "" }: PlanFlags, isInt8: boolean): ModelShape {
+  return shapeAt(model, { valueBytes: VALUE_BYTES[kvDtype] ?? null, isInt8 });
 }
 
 function ofModel(shape: ModelShape, computeS: Weigher["computeS"]): Weigher {

@@ -1,0 +1,85 @@
+// Owns what `tierkv doctor --engine` says: what restores would save, and the one change that matters most.
+import type { FarEngine, Pace } from "./far-engine.ts";
+import { showBytes, showMs, showShare, table } from "./text.ts";
+
+/** A prompt that comes back after the engine forgot it. */
+export interface FarOutlook extends Pace {
+  /** null: what the model keeps of a token is not known, or the link could not be measured. */
+  restoreMs: number | null;
+  /** Bytes a token below which a restore answers first; null: the link could not be measured. */
+  bytesPerTokenMost: number | null;
+}
+
+const GBIT = 1e9 / 8;
+/** A link that is so much faster is another kind of link. */
+const FASTER = 10;
+/** Of computing: what a change saves beside it is worth saying. */
+const WORTH = 0.25;
+/** An own cache that holds so much leaves nothing to restore. */
+const HELD_ENOUGH = 0.95;
+
+/** `bytesOf`: what a restore of so many tokens moves; null: unknown. */
+export function farOutlook(
+  { paces, roundTripMs, bytesPerS }: FarEngine,
+  bytesOf: ((tokens: number) => number) | null,
+): FarOutlook[] {
+  return paces.map(({ tokens, ms }) => {
+    if (bytesPerS === null) return { tokens, ms, restoreMs: null, bytesPerTokenMost: null };
+    const bytesPerTokenMost = Math.max(0, ((ms - roundTripMs) / 1000) * bytesPerS) / tokens;
+    const restoreMs = bytesOf && roundTripMs + (bytesOf(tokens) / bytesPerS) * 1000;
+    return { tokens, ms, restoreMs, bytesPerTokenMost };
+  });
+}
+
+export function helpsFar(rows: readonly FarOutlook[]): boolean {
+  return rows.some(({ ms, restoreMs }) => restoreMs !== null && restoreMs < ms);
+}
+
+/** The one that saves most. */
+export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): string {
+  const { hasPrefixCache, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
+  if (hasPrefixCache === false) {
+    return "start the engine with --enable-prefix-caching: without it nothing that was computed is used again";
+  }
+  const last = rows.at(-1);
+  if (last === undefined || bytesPerS === null) {
+    return "let this machine send the engine larger requests: its way to the engine could not be measured";
+  }
+  if (last.restoreMs === null) {
+    return "name the model's config.json with --model: what it keeps of a token decides whether a restore is sooner";
+  }
+  const { tokens, ms, restoreMs } = last;
+  const wireMs = restoreMs - roundTripMs;
+  if (restoreMs >= ms) {
+    const needed = (wireMs / Math.max(1, ms - roundTripMs)) * (bytesPerS / GBIT);
+    return `a faster link: from ${needed.toFixed(1)} Gb/s on, ${tokens} tokens are restored sooner than computed`;
+  }
+  if (askedTokens > 0 && hitTokens / askedTokens > HELD_ENOUGH) {
+    return "none: the engine's own cache holds nearly all that is asked for";
+  }
+  const moreMs = wireMs * (1 - 1 / FASTER);
+  if (moreMs > WORTH * ms) {
+    return `a link ${FASTER} times as fast: beside the ${showMs(ms - restoreMs)} that this one saves at ${tokens} tokens, ${showMs(moreMs)} more`;
+  }
+  return `tierKV on the engine's machine, and a vault here: ${tokens} tokens that come back begin ${showMs(ms - restoreMs)} sooner`;
+}
+
+export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): string[] {
+  const { model, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
+  const rate = bytesPerS === null ? "was not measured" : `takes at least ${showBytes(bytesPerS)}/s`;
+  const held = askedTokens === 0 ? "-" : showShare(hitTokens / askedTokens);
+  const shown = rows.map(({ tokens, ms, restoreMs, bytesPerTokenMost }) => [
+    String(tokens),
+    showMs(ms),
+    restoreMs === null ? "-" : showMs(restoreMs),
+    restoreMs === null ? "-" : `${(ms / restoreMs).toFixed(1)}x`,
+    bytesPerTokenMost === null ? "-" : showBytes(bytesPerTokenMost),
+  ]);
+  const head = ["tokens", "computed", "restored", "gain", "sooner below, a token"];
+  return [
+    `${model}: the way there ${rate}; a request takes ${showMs(roundTripMs)}.`,
+    `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,
+    ...table([head, ...shown]).map((line) => `  ${line}`),
+    `What matters most: ${farChange(engine, rows)}.`,
+  ];
+}
