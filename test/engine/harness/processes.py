@@ -200,8 +200,7 @@ class Cluster:
             f'[turbo_quant]\nenabled = {str(codec.startswith("int8")).lower()}\nstates = "{states}"\n'
             f'[codec]\nkv = "{codec}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
-            # What a vault holds and fetches is counted by the tests: nothing of the sidecar's own among it.
-            "lanes = 4\ncanary_s = 0\n"
+            "lanes = 4\n"
             + ("" if otlp is None else f'otlp_endpoint = "{otlp}"\n')
             + ("" if region is None else f'[vault]\nmax_bytes = "{vault_bytes}"\n')
             + f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
