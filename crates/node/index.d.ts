@@ -289,6 +289,12 @@ export declare function lanesProgress(id: number, request: number): number | nul
  */
 export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
 
+/**
+ * Brings records as they are, checked, into the outbox under ids that were reserved there, one per key; returns the request's
+ * number. Those whose status is 1 (accepted) are there.
+ */
+export declare function lanesTake(id: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
+
 /** Leases up to `count` free slots: pairs of slot and generation. */
 export declare function leaseSlots(id: number, owner: number, count: number): Uint32Array
 
@@ -304,8 +310,17 @@ export declare function outboxDrop(recordId: number): void
 /** Makes drafts, in any thread; per draft the length of its record. What cannot be made any more stays as it is: 0. */
 export declare function outboxMake(recordIds: Uint32Array): Float64Array
 
+/**
+ * Which block of its prompt a record holds (all ones: it does not say), and the hash of the block before, packed as in a list;
+ * a sealed one is opened for it, and stays as it is. null: none of our keys opens it.
+ */
+export declare function outboxPosition(recordId: number): Buffer | null
+
 /** A record that was made elsewhere, sealed where records are; returns its id. Whether it is sound is not asked. */
 export declare function outboxPut(record: Uint8Array): number
+
+/** Ids for records that are to come (`lanesTake`). */
+export declare function outboxReserve(records: number): Uint32Array
 
 /** The user at the other end of a connected Unix socket; null where the system does not tell. */
 export declare function peerUid(fd: number): number | null
@@ -483,6 +498,9 @@ export interface StoreDiskStats {
 /** Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more. */
 export declare function storeDrain(id: number): Promise<void>
 
+/** From now on a store takes no new records, or takes them again; those it has can be fetched. */
+export declare function storeDrainAway(id: number, isDraining: boolean): void
+
 /** Which records survive a power failure now: a bitmap, least significant bit first. */
 export declare function storeDurable(id: number, namespace: Uint8Array, packed: Uint8Array): Uint8Array
 
@@ -504,6 +522,21 @@ export interface StoreFlushed {
 
 /** What was made before flush `number` is refused from now on. */
 export declare function storeForgetFlushes(id: number, number: number): void
+
+/** The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace. */
+export declare function storeList(id: number, recordClass: number, after: Uint8Array): Promise<StoreListing>
+
+/** A page of what a store holds, in the order of keys. */
+export interface StoreListing {
+  namespace: Buffer
+  /**
+   * 84 bytes each: packed key, hash of the block before (zeros: unknown), number of the block in its prompt (uint32; all ones:
+   * unknown), salt of its tenant (uint32), length (uint64).
+   */
+  rows: Buffer
+  /** What the next page comes after; empty: there is none. */
+  last: Buffer
+}
 
 /** Which keys can be fetched: a bitmap, least significant bit first. */
 export declare function storeLookup(id: number, namespace: Uint8Array, packed: Uint8Array): Buffer

@@ -40,6 +40,7 @@ use crate::limits::{
 };
 use crate::lockfile::LockFile;
 use crate::memory::Pin;
+use crate::record::HEADER_BYTES;
 
 /// When a record is called durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,6 +226,17 @@ impl Disk {
     #[must_use]
     pub fn locate(&self, key: &RecordKey) -> Option<Place> {
         self.shared.index.get(key)
+    }
+
+    /// Every record, and where it lies.
+    pub fn each(&self, visit: impl FnMut(RecordKey, Place)) {
+        self.shared.index.each(visit);
+    }
+
+    /// The header of the record at `place`, as its disk gives it: not checked against the rest.
+    #[must_use]
+    pub fn read_header(&self, place: Place) -> Option<[u8; HEADER_BYTES]> {
+        self.shared.read_header(place)
     }
 
     /// Which of many records are here.

@@ -69,8 +69,8 @@ fn refused(why: BadPayload) -> Error {
     Error::bad_record(why.to_string())
 }
 
-/// Whether a sound record is the one that was asked for, and of the engine's geometry.
-fn check_identity(wanted: &Wanted, geometry: &Geometry, header: &Header) -> Result<()> {
+/// Whether a sound record is the one that was asked for.
+fn check_key(wanted: &Wanted, header: &Header) -> Result<()> {
     let (hash, place) = wanted.packed_key.split_at(HASH_BYTES);
     let place: [u8; 4] = place.try_into().expect("a packed key ends with four bytes");
     let [group_low, group_high, shard_low, shard_high] = place;
@@ -79,12 +79,20 @@ fn check_identity(wanted: &Wanted, geometry: &Geometry, header: &Header) -> Resu
         ("block hash", header.block_hash == *hash),
         ("group", header.group == u16::from_le_bytes([group_low, group_high])),
         ("shard", header.shard == u16::from_le_bytes([shard_low, shard_high])),
-        ("fidelity", header.fidelity == wanted.fidelity),
     ]
     .into_iter()
     .find_map(|(field, same)| (!same).then_some(field));
-    if let Some(field) = found {
-        return Err(Error::bad_record(format!("its {field} is not the one asked for")));
+    match found {
+        Some(field) => Err(Error::bad_record(format!("its {field} is not the one asked for"))),
+        None => Ok(()),
+    }
+}
+
+/// The same, and whether it is of the engine's geometry.
+fn check_identity(wanted: &Wanted, geometry: &Geometry, header: &Header) -> Result<()> {
+    check_key(wanted, header)?;
+    if header.fidelity != wanted.fidelity {
+        return Err(Error::bad_record("its fidelity is not the one asked for"));
     }
     match geometry.mismatch(header) {
         Some(field) => Err(Error::bad_record(format!("its {field} is not the engine's"))),

@@ -63,6 +63,9 @@ pub const TENANT_EVICTIONS_MAX: u32 = 32;
 /// Keys looked up at a time: what is read for them must fit a core's own cache.
 pub const STORE_LOOKUP_KEYS: usize = 256;
 
+/// Records on a page of the list of what a store holds: as many headers may have to be read from the disk.
+pub const STORE_LIST_MAX: usize = 1024;
+
 /// Objects of one kind that JavaScript may hold open: reservations, pins, records in the outbox.
 pub const IDS_MAX: usize = 1 << 20;
 

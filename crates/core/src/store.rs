@@ -3,6 +3,7 @@
 mod durable;
 mod flush;
 mod ghosts;
+mod listing;
 mod names;
 mod policy;
 mod queues;
@@ -12,11 +13,13 @@ mod status;
 mod tenants;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use flush::FlushLog;
 pub use flush::{Flushed, MADE_NOW};
 use ghosts::GHOST_BYTES;
+pub use listing::{Listing, position};
 pub use policy::Policy;
 pub use reservation::Reservation;
 pub use s3fifo::S3Fifo;
@@ -87,6 +90,7 @@ pub struct Store {
     commits: RwLock<()>,
     disk: Option<Disk>,
     loads: durable::Loads,
+    is_draining: AtomicBool,
 }
 
 /// What a tenant has set aside for one record; put back once, when the record is there or given up.
@@ -138,7 +142,13 @@ impl Store {
         };
         let (budget, state) = (Budget::new(room), Mutex::new(state));
         let (commits, loads) = (RwLock::default(), durable::Loads::default());
-        Ok(Self { options, budget, state, commits, disk: None, loads })
+        let is_draining = AtomicBool::new(false);
+        Ok(Self { options, budget, state, commits, disk: None, loads, is_draining })
+    }
+
+    /// While it drains it takes no new records.
+    pub fn drain(&self, is_draining: bool) {
+        self.is_draining.store(is_draining, Ordering::Release);
     }
 
     /// Whether a record can be fetched. Touches no recency.
@@ -181,6 +191,9 @@ impl Store {
         let is_here = state.policy.peek(&key).is_some() || state.in_flight.contains(&key);
         if is_here || self.is_on_disk(&key) {
             return Offer::Refused(ItemStatus::Present);
+        }
+        if self.is_draining.load(Ordering::Acquire) {
+            return Offer::Refused(ItemStatus::Draining);
         }
         if !state.policy.may_set_aside(tenant, record_bytes) {
             return Offer::Refused(ItemStatus::OverBudget);
@@ -228,21 +241,6 @@ impl Store {
     pub fn demote(&self, keys: &[RecordKey], unused_only: bool) -> usize {
         let mut state = self.state();
         keys.iter().filter(|key| state.policy.demote(key, unused_only)).count()
-    }
-
-    fn recheck_resident(&self, key: &RecordKey) -> ItemStatus {
-        let Some(pin) = self.state().policy.peek(key).map(Stored::pin) else {
-            return ItemStatus::Missing;
-        };
-        if reservation::judge(&pin, key, self.options.record_class) == ItemStatus::Accepted {
-            return ItemStatus::Present;
-        }
-        let mut state = self.state();
-        if state.policy.peek(key).is_some_and(|record| pin.is_of(record)) {
-            state.policy.remove(key);
-            state.totals.quarantined += 1;
-        }
-        ItemStatus::Quarantined
     }
 
     /// Its numbers now.

@@ -8,7 +8,9 @@ use napi::threadsafe_function::{
 };
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
-use tierkv_core::lane::client::{Client, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::client::{
+    Client, Content, Keep, Kept, Options, Outcome, Outgoing, Target, Targets,
+};
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::slots::Lease;
@@ -133,6 +135,33 @@ pub fn targets(
         arena: ARENAS.get(arena_id)?,
         inbox: Arc::clone(&INBOX),
         items,
+    })
+}
+
+/// Brings records as they are, checked, into the outbox under ids that were reserved there, one per key; returns the request's
+/// number. Those whose status is 1 (accepted) are there.
+#[napi]
+pub fn lanes_take(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+    records: Vec<u32>,
+) -> napi::Result<u32> {
+    run(|| {
+        let keys = keys(packed)?.to_vec();
+        if keys.len() != records.len() {
+            let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
+            return Err(Error::bad_argument(text));
+        }
+        let keep: Keep = Box::new(move |index, record| {
+            // One that was dropped meanwhile is wanted no more.
+            let _ = RECORDS.with(records[index], |content| {
+                *content = Content::Made(record);
+                Ok(())
+            });
+        });
+        let namespace = hash("namespace", namespace)?;
+        LANES.get(id)?.take(Kept { namespace, keys, inbox: Arc::clone(&INBOX), keep })
     })
 }
 

@@ -2,17 +2,20 @@
 
 use std::sync::{Arc, LazyLock};
 
-use napi::bindgen_prelude::{BufferSlice, Float64Array};
+use napi::bindgen_prelude::{Buffer, BufferSlice, Float64Array, Uint32Array};
 use napi_derive::napi;
 use tierkv_core::codec::Codec;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::client::Content;
 use tierkv_core::outbox::{Draft, Identity, Outbox};
+use tierkv_core::record::{self, HEADER_BYTES};
 use tierkv_core::slots::Lease;
+use tierkv_core::store::position;
 
 use crate::arena::ARENAS;
 use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
+use crate::seal::current;
 use crate::skin::{count, hash, run, size};
 
 pub static OUTBOX: LazyLock<Arc<Outbox>> = LazyLock::new(Arc::default);
@@ -87,6 +90,37 @@ fn made(id: u32) -> Option<usize> {
 #[napi]
 pub fn outbox_put(record: &[u8]) -> napi::Result<u32> {
     run(|| RECORDS.insert(Content::Made(Arc::new(OUTBOX.put(record)?))))
+}
+
+/// Ids for records that are to come (`lanesTake`).
+#[napi]
+pub fn outbox_reserve(records: u32) -> napi::Result<Uint32Array> {
+    let empty = || Content::Made(Arc::new(Vec::new()));
+    run(|| Ok(RECORDS.insert_all((0..records).map(|_| empty()).collect())?.into()))
+}
+
+/// Which block of its prompt a record holds (all ones: it does not say), and the hash of the block before, packed as in a list;
+/// a sealed one is opened for it, and stays as it is. null: none of our keys opens it.
+#[napi]
+pub fn outbox_position(record_id: u32) -> napi::Result<Option<Buffer>> {
+    run(|| {
+        let content = RECORDS.get(record_id)?.make()?;
+        let record = content.bytes();
+        let parsed =
+            record::parse(record).map_err(|refusal| Error::bad_record(refusal.to_string()))?;
+        let header = match current() {
+            None => parsed.header,
+            Some(keys) => {
+                let mut copy = record[HEADER_BYTES..].to_vec();
+                let Ok((header, _)) = keys.open(&record[..HEADER_BYTES], &mut copy) else {
+                    return Ok(None);
+                };
+                header
+            }
+        };
+        let (number, parent) = position(&header);
+        Ok(Some([parent.as_slice(), &number.to_le_bytes()].concat().into()))
+    })
 }
 
 fn drafts(

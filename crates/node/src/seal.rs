@@ -72,6 +72,6 @@ pub fn record_keys_status() -> napi::Result<RecordKeysStatus> {
     })
 }
 
-fn current() -> Option<Arc<RecordKeys>> {
+pub fn current() -> Option<Arc<RecordKeys>> {
     KEYS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

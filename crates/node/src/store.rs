@@ -114,6 +114,15 @@ pub fn store_demote(
     })
 }
 
+/// From now on a store takes no new records, or takes them again; those it has can be fetched.
+#[napi]
+pub fn store_drain_away(id: u32, is_draining: bool) -> napi::Result<()> {
+    run(|| {
+        STORES.get(id)?.drain(is_draining);
+        Ok(())
+    })
+}
+
 /// Least significant bit first.
 pub(crate) fn bitmap(bits: &[bool]) -> Vec<u8> {
     let byte = |bits: &[bool]| {

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use napi::bindgen_prelude::{AsyncTask, ToNapiValue, TypeName, Uint8Array};
+use napi::bindgen_prelude::{AsyncTask, Buffer, ToNapiValue, TypeName, Uint8Array};
 use napi::{Env, Task};
 use napi_derive::napi;
 use tierkv_core::disk::{DiskOptions, Durability};
 use tierkv_core::error::{Error, Result};
-use tierkv_core::store::{Flushed, RecordKey, Scope, Store, salt_of, tenant_of};
+use tierkv_core::record::PACKED_KEY_BYTES;
+use tierkv_core::store::{Flushed, Listing, RecordKey, Scope, Store, salt_of, tenant_of};
 
 use crate::skin::{count, hash, number, run};
 use crate::store::{STORES, bitmap, keys};
@@ -206,6 +207,48 @@ pub fn store_forget_flushes(id: u32, number: f64) -> napi::Result<()> {
         STORES.get(id)?.forget_flushes(count("number", number)?);
         Ok(())
     })
+}
+
+/// A page of what a store holds, in the order of keys.
+#[napi(object)]
+pub struct StoreListing {
+    pub namespace: Buffer,
+    /// 84 bytes each: packed key, hash of the block before (zeros: unknown), number of the block in its prompt (uint32; all ones:
+    /// unknown), salt of its tenant (uint32), length (uint64).
+    pub rows: Buffer,
+    /// What the next page comes after; empty: there is none.
+    pub last: Buffer,
+}
+
+impl From<Listing> for StoreListing {
+    fn from(Listing { namespace, rows, last }: Listing) -> Self {
+        let last = last.map_or_else(Vec::new, |key| {
+            let RecordKey { namespace, block_hash, group, shard } = key;
+            let place = [group.to_le_bytes(), shard.to_le_bytes()].concat();
+            [namespace.as_slice(), &block_hash, &place].concat()
+        });
+        Self { namespace: namespace.to_vec().into(), rows: rows.into(), last: last.into() }
+    }
+}
+
+/// The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace.
+#[napi(ts_return_type = "Promise<StoreListing>")]
+pub fn store_list(
+    id: u32,
+    record_class: u8,
+    after: &[u8],
+) -> napi::Result<AsyncTask<Background<Listing, StoreListing>>> {
+    let (store, after) = run(|| {
+        let after = match after.split_first_chunk::<32>() {
+            None if after.is_empty() => None,
+            Some((namespace, packed)) if packed.len() == PACKED_KEY_BYTES => {
+                keys(namespace, packed)?.next()
+            }
+            _ => return Err(Error::bad_argument(format!("after has {} bytes", after.len()))),
+        };
+        Ok((STORES.get(id)?, after))
+    })?;
+    Ok(Background::start(move || Ok(store.list(record_class, after.as_ref()))))
 }
 
 /// Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more.

@@ -240,25 +240,29 @@ impl Index {
     #[must_use]
     pub fn matching(&self, scope: &Scope) -> Vec<(RecordKey, Place)> {
         let Scope { namespace, record_class, salt } = scope;
-        let namespaces = self.namespaces();
-        let wanted = namespace.map(|hash| namespaces.numbers.get(&hash).copied());
         let mut found = Vec::new();
+        self.each(|key, place| {
+            if namespace.is_none_or(|namespace| namespace == key.namespace)
+                && record_class.is_none_or(|class| class == place.record_class)
+                && salt.is_none_or(|salt| salt == place.salt)
+            {
+                found.push((key, place));
+            }
+        });
+        found
+    }
+
+    /// All records, a sixteenth of the index being locked at a time.
+    pub fn each(&self, mut visit: impl FnMut(RecordKey, Place)) {
+        let namespaces = self.namespaces();
         for number in 0..SHARDS {
             let shard = self.read(number);
             for slot in shard.pieces.iter().flatten().filter(|slot| slot.is_used) {
-                let is_named = wanted.is_none_or(|number| number == Some(slot.namespace));
-                let place = &slot.place;
-                if is_named
-                    && record_class.is_none_or(|class| class == place.record_class)
-                    && salt.is_none_or(|salt| salt == place.salt)
-                {
-                    let Slot { block_hash, group, shard, .. } = *slot;
-                    let namespace = namespaces.hashes[slot.namespace as usize];
-                    found.push((RecordKey { namespace, block_hash, group, shard }, slot.place));
-                }
+                let Slot { block_hash, group, shard, .. } = *slot;
+                let namespace = namespaces.hashes[slot.namespace as usize];
+                visit(RecordKey { namespace, block_hash, group, shard }, slot.place);
             }
         }
-        found
     }
 
     /// Memory it uses.

@@ -5,13 +5,14 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::format::Entry;
+use super::format::{ENTRY_BYTES, Entry};
 use super::index::Place;
 use super::inner::{Inner, add};
 use super::storage::read_full;
 use crate::key::RecordKey;
 use crate::limits::DISK_STALL_MS;
 use crate::memory::pages::{PAGE, Pages};
+use crate::record::HEADER_BYTES;
 
 /// How a read went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +108,18 @@ impl Inner {
         let is_there = found.is_some_and(|found| found.is_at(&wanted));
         let is_sound = is_there && wanted.record(&pages[..read]).is_some();
         Ok(if is_sound { Outcome::Sound } else { Outcome::Bad })
+    }
+
+    /// The header of the record at `place`; none where it cannot be read now.
+    pub fn read_header(&self, place: Place) -> Option<[u8; HEADER_BYTES]> {
+        let ticket = self.stalls.begin()?;
+        let mut page = Pages::new(PAGE)?;
+        let read = self.segments.get(place.segment).and_then(|segment| {
+            let file = self.segments.reader(&*self.storage, &segment).ok()?;
+            read_full(&*file, &mut page, u64::from(place.page) * PAGE as u64).ok()
+        });
+        self.stalls.end(ticket);
+        page[..read?].get(ENTRY_BYTES..)?.first_chunk().copied()
     }
 
     /// Reads the entry at `place` into memory of its own.

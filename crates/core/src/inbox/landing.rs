@@ -1,10 +1,10 @@
 //! Owns the way in for records whose pieces arrive in any order, several at a time: checked and decoded while still in the cache.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::piece::{Edge, Piece};
-use super::{Inbox, Wanted, check_identity, refused};
+use super::{Inbox, Wanted, check_identity, check_key, refused};
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::int8::{self, Isa, Spans};
 use crate::codec::{BadPayload, Codec};
@@ -12,7 +12,7 @@ use crate::crc32c;
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint;
 use crate::geometry::Geometry;
-use crate::limits::LANE_STEP_BYTES;
+use crate::limits::{INBOX_BYTES_MAX, LANE_STEP_BYTES};
 use crate::outbox::check_fits;
 use crate::pool::{Pool, PooledBuffer};
 use crate::record::{self, HEADER_BYTES, Header};
@@ -36,8 +36,8 @@ pub(super) enum Way {
 /// the record is sound.
 #[derive(Debug)]
 pub struct Landing {
-    pub(super) slot: SlotAccess,
-    pub(super) geometry: Arc<Geometry>,
+    /// None: it stays a record.
+    page: Option<(SlotAccess, Arc<Geometry>)>,
     pub(super) way: Way,
     pub(super) pool: Arc<Pool>,
     keys: Option<Arc<RecordKeys>>,
@@ -45,6 +45,8 @@ pub struct Landing {
     codec: Codec,
     record_bytes: usize,
     pieces: Mutex<Pieces>,
+    /// Of one that stays a record.
+    whole: OnceLock<Arc<PooledBuffer>>,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,31 @@ impl Inbox {
                 Way::Decoded(spans, int8::group_bytes_max(geometry))
             }
         };
+        let page = Some((slot, Arc::clone(geometry)));
+        Ok(self.landing(page, way, keys, codec, wanted, record_bytes))
+    }
+
+    /// Opens the way for one record that stays as it is, in memory of ours.
+    ///
+    /// # Errors
+    /// `BAD_RECORD` for a length that no record has.
+    pub fn keep(&self, wanted: Wanted, record_bytes: u64) -> Result<Landing> {
+        let bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
+        if bytes <= HEADER_BYTES || bytes > INBOX_BYTES_MAX {
+            return Err(Error::bad_record(format!("a record of {record_bytes} bytes")));
+        }
+        Ok(self.landing(None, Way::Kept, None, Codec::Raw, wanted, bytes))
+    }
+
+    fn landing(
+        &self,
+        page: Option<(SlotAccess, Arc<Geometry>)>,
+        way: Way,
+        keys: Option<Arc<RecordKeys>>,
+        codec: Codec,
+        wanted: Wanted,
+        record_bytes: usize,
+    ) -> Landing {
         let pieces = Pieces {
             header: [0; HEADER_BYTES],
             claimed: Vec::new(),
@@ -128,9 +155,8 @@ impl Inbox {
             kept: Vec::new(),
             is_bad: false,
         };
-        Ok(Landing {
-            slot,
-            geometry: Arc::clone(geometry),
+        Landing {
+            page,
             way,
             pool: Arc::clone(&self.pool),
             keys,
@@ -138,7 +164,8 @@ impl Inbox {
             codec,
             record_bytes,
             pieces: Mutex::new(pieces),
-        })
+            whole: OnceLock::new(),
+        }
     }
 }
 
@@ -147,6 +174,18 @@ impl Landing {
     #[must_use]
     pub fn record_bytes(&self) -> usize {
         self.record_bytes
+    }
+
+    /// The record, where it stays one and is sound.
+    #[must_use]
+    pub fn whole(&self) -> Option<Arc<PooledBuffer>> {
+        self.whole.get().cloned()
+    }
+
+    /// Of the page; only what becomes one has a slot.
+    pub(super) fn page(&self) -> (&Arc<Geometry>, *mut u8) {
+        let (slot, geometry) = self.page.as_ref().expect("a record that becomes a page");
+        (geometry, slot.as_ptr())
     }
 
     /// A whole record, in pieces of `step` bytes. Returns its header.
@@ -225,6 +264,14 @@ impl Landing {
             bytes => crc32c::combine(checksum, done.checksum, bytes),
         });
         let header = record::check(&pieces.header, self.record_bytes as u64, checksum)?;
+        if self.page.is_none() {
+            check_key(&self.wanted, &header)?;
+            let mut whole = self.pool.take(self.record_bytes)?;
+            whole[..HEADER_BYTES].copy_from_slice(&pieces.header);
+            whole[HEADER_BYTES..].copy_from_slice(&self.joined(pieces)?);
+            self.whole.get_or_init(|| Arc::new(whole));
+            return Ok(header);
+        }
         if let Some(keys) = &self.keys {
             let mut payload = self.joined(pieces)?;
             let (header, place) = keys.open(&pieces.header, &mut payload)?;
@@ -245,7 +292,7 @@ impl Landing {
     }
 
     fn check(&self, header: &Header) -> Result<()> {
-        check_identity(&self.wanted, &self.geometry, header)?;
+        check_identity(&self.wanted, self.page().0, header)?;
         if header.codec == self.codec.id() {
             return Ok(());
         }
@@ -269,17 +316,18 @@ impl Landing {
     }
 
     fn decode(&self, payload: &[u8]) -> Result<()> {
-        let page = self.slot.as_ptr();
-        // SAFETY: the slot holds the page (checked at opening) while `self.slot` lives; the payload is our own memory.
-        unsafe { self.codec.decode(&self.geometry, payload, page) }.map_err(refused)
+        let (geometry, page) = self.page();
+        // SAFETY: the slot holds the page (checked at opening) while `self` lives; the payload is our own memory.
+        unsafe { self.codec.decode(geometry, payload, page) }.map_err(refused)
     }
 
     /// Pieces decode the groups that lie whole within them; of those across two they have kept their parts.
     fn decode_edges(&self, spans: Spans, edges: &mut [Edge]) -> Result<()> {
+        let (geometry, page) = self.page();
         edges.sort_unstable_by_key(|edge| edge.at);
         let mut edges = edges.iter().peekable();
         while let Some(first) = edges.next() {
-            let Some(group) = int8::group_around(&self.geometry, first.at) else { continue };
+            let Some(group) = int8::group_around(geometry, first.at) else { continue };
             let mut bytes = first.bytes.clone();
             while let Some(edge) = edges.next_if(|edge| edge.at < group.end) {
                 bytes.extend_from_slice(&edge.bytes);
@@ -289,8 +337,8 @@ impl Landing {
             }
             let payload = bytes.as_ptr().wrapping_sub(group.start);
             // SAFETY: the group's bytes stand there, and are nobody else's; the slot holds the page (checked at
-            // opening) while `self.slot` lives.
-            unsafe { spans.decode(&self.geometry, payload, group, self.slot.as_ptr()) }
+            // opening) while `self` lives.
+            unsafe { spans.decode(geometry, payload, group, page) }
                 .map_err(|_| refused(BadPayload::Scale))?;
         }
         Ok(())

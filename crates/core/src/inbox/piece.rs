@@ -46,7 +46,7 @@ impl Piece {
             bytes => Some(landing.pool.take(bytes)?),
         };
         let head_end = match landing.way {
-            Way::Decoded(..) => int8::group_around(&landing.geometry, base)
+            Way::Decoded(..) => int8::group_around(landing.page().0, base)
                 .map_or(base, |group| if group.start == base { base } else { group.end.min(end) }),
             _ => base,
         };
@@ -81,7 +81,7 @@ impl Piece {
             let from = at - self.base;
             return &mut window[from..from + bytes];
         }
-        let place = self.landing.slot.as_ptr().wrapping_add(at);
+        let place = self.landing.page().1.wrapping_add(at);
         // SAFETY: the range lies within the page, which the slot holds (checked at opening); it was claimed by this
         // piece alone, and an engine does not touch a slot that is being filled.
         unsafe { std::slice::from_raw_parts_mut(place, bytes) }
@@ -122,7 +122,7 @@ impl Piece {
     fn scatter(&mut self) {
         let Some(window) = &self.window else { return };
         let end = self.at - HEADER_BYTES;
-        let (geometry, page) = (&self.landing.geometry, self.landing.slot.as_ptr());
+        let (geometry, page) = self.landing.page();
         // SAFETY: the slot holds the page (checked at opening) while the landing lives; the window is our own memory.
         unsafe { raw::scatter_part(geometry, &window[..end - self.base], self.base, page) };
         self.base = end;
@@ -138,7 +138,7 @@ impl Piece {
         }
         let payload = window.as_ptr().wrapping_sub(self.base);
         let span = self.head_end..end;
-        let (geometry, page) = (&self.landing.geometry, self.landing.slot.as_ptr());
+        let (geometry, page) = self.landing.page();
         let decoded = if self.is_bad {
             Err(BadScale)
         } else {

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{CLASS_ANY, Flushed, ItemStatus, Options, Pin, RecordKey, Scope, Store};
+use super::{
+    CLASS_ANY, Flushed, ItemStatus, Options, Pin, RecordKey, Scope, Store, Stored, reservation,
+};
 use crate::disk::index::Index;
 use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Residents};
 use crate::error::Result;
@@ -137,6 +139,21 @@ impl Store {
             (ItemStatus::Missing, Some(Outcome::Sound)) => ItemStatus::Present,
             (in_memory, _) => in_memory,
         }
+    }
+
+    fn recheck_resident(&self, key: &RecordKey) -> ItemStatus {
+        let Some(pin) = self.state().policy.peek(key).map(Stored::pin) else {
+            return ItemStatus::Missing;
+        };
+        if reservation::judge(&pin, key, self.options.record_class) == ItemStatus::Accepted {
+            return ItemStatus::Present;
+        }
+        let mut state = self.state();
+        if state.policy.peek(key).is_some_and(|record| pin.is_of(record)) {
+            state.policy.remove(key);
+            state.totals.quarantined += 1;
+        }
+        ItemStatus::Quarantined
     }
 
     /// Removes what the scope takes, in both tiers. The caller waits for the disk.

@@ -30,4 +30,6 @@ pub enum ItemStatus {
     Durable = 11,
     /// Made before a flush that it belongs to.
     Flushed = 12,
+    /// The store takes no new records: those it has are moving away.
+    Draining = 13,
 }

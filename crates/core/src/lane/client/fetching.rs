@@ -8,6 +8,7 @@ use crate::error::{Code, Error, Result};
 use crate::geometry::Geometry;
 use crate::inbox::{Inbox, Landing, Piece, Wanted};
 use crate::lane::frame::Frame;
+use crate::pool::PooledBuffer;
 use crate::record::{Hash, PACKED_KEY_BYTES};
 use crate::slots::Lease;
 use crate::store::ItemStatus;
@@ -44,9 +45,30 @@ impl Targets {
     }
 }
 
+/// Told of a record that stays as it is: its place in the request, and its bytes.
+pub type Keep = Box<dyn Fn(usize, Arc<PooledBuffer>) + Send + Sync>;
+
+/// Records that stay as they are.
+pub struct Kept {
+    /// Of all records.
+    pub namespace: Hash,
+    /// Block hash, group, shard of each.
+    pub keys: Vec<[u8; PACKED_KEY_BYTES]>,
+    /// Bounds what is in the middle of arriving, and what has arrived.
+    pub inbox: Arc<Inbox>,
+    /// Where they go.
+    pub keep: Keep,
+}
+
+/// What becomes of what arrives.
+enum Goal {
+    Slots(Targets),
+    Memory(Kept),
+}
+
 /// One fetch under way.
 pub struct FetchRequest {
-    targets: Targets,
+    goal: Goal,
     bytes: AtomicU64,
     state: Mutex<State>,
 }
@@ -66,15 +88,22 @@ enum Item {
 
 impl FetchRequest {
     pub fn new(targets: Targets) -> Self {
-        let open = targets.items.len();
+        Self::of(targets.items.len(), Goal::Slots(targets))
+    }
+
+    pub fn keeping(kept: Kept) -> Self {
+        Self::of(kept.keys.len(), Goal::Memory(kept))
+    }
+
+    fn of(open: usize, goal: Goal) -> Self {
         let items = vec![Item::Waiting; open];
         let state = Mutex::new(State { items, open, reason: None });
-        Self { targets, bytes: AtomicU64::new(0), state }
+        Self { goal, bytes: AtomicU64::new(0), state }
     }
 
     /// Whether records are decrypted as they arrive.
     pub fn opens_records(&self) -> bool {
-        self.targets.inbox.opens_records()
+        matches!(&self.goal, Goal::Slots(targets) if targets.inbox.opens_records())
     }
 
     /// Bytes that have arrived.
@@ -124,10 +153,18 @@ impl FetchRequest {
     }
 
     fn land(&self, index: usize, record_bytes: u64) -> Result<Landing> {
-        let Targets { namespace, fidelity, arena, inbox, items } = &self.targets;
-        let Target { packed_key, lease, geometry } = &items[index];
-        let wanted = Wanted { fidelity: *fidelity, namespace: *namespace, packed_key: *packed_key };
-        inbox.land(arena, *lease, geometry, wanted, record_bytes)
+        match &self.goal {
+            Goal::Slots(Targets { namespace, fidelity, arena, inbox, items }) => {
+                let Target { packed_key, lease, geometry } = &items[index];
+                let (fidelity, namespace, packed_key) = (*fidelity, *namespace, *packed_key);
+                let wanted = Wanted { fidelity, namespace, packed_key };
+                inbox.land(arena, *lease, geometry, wanted, record_bytes)
+            }
+            Goal::Memory(Kept { namespace, keys, inbox, .. }) => {
+                let (namespace, packed_key) = (*namespace, keys[index]);
+                inbox.keep(Wanted { fidelity: 0, namespace, packed_key }, record_bytes)
+            }
+        }
     }
 
     /// A chunk has arrived whole.
@@ -136,7 +173,18 @@ impl FetchRequest {
         let mut state = self.state();
         match verdict {
             Ok(None) => {}
-            Ok(Some(_)) => state.settle(item as usize, ItemStatus::Accepted),
+            Ok(Some(_)) => {
+                let index = item as usize;
+                let whole = match state.items.get(index) {
+                    Some(Item::Landing(landing)) => landing.whole(),
+                    _ => None,
+                };
+                // Before the outcome, which this may be the last item of.
+                if let (Goal::Memory(kept), Some(whole)) = (&self.goal, whole) {
+                    (kept.keep)(index, whole);
+                }
+                state.settle(index, ItemStatus::Accepted);
+            }
             Err(error) => state.refuse(item as usize, &error),
         }
     }

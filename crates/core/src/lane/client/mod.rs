@@ -10,7 +10,7 @@ mod storing;
 use std::sync::Arc;
 
 use self::fetching::FetchRequest;
-pub use self::fetching::{Target, Targets};
+pub use self::fetching::{Keep, Kept, Target, Targets};
 use self::requests::{Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
@@ -100,6 +100,19 @@ impl Client {
             return Err(Error::bad_argument("a fetch of no record"));
         }
         let request = Request::Fetch(Arc::new(FetchRequest::new(targets)));
+        self.session.begin(request, Frame::new(Kind::Fetch, 0), body)
+    }
+
+    /// Brings records as they are, checked but neither opened nor decoded.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    pub fn take(&self, kept: Kept) -> Result<u32> {
+        let body = keys_body(&kept.namespace, &kept.keys)?;
+        if kept.keys.is_empty() {
+            return Err(Error::bad_argument("a fetch of no record"));
+        }
+        let request = Request::Fetch(Arc::new(FetchRequest::keeping(kept)));
         self.session.begin(request, Frame::new(Kind::Fetch, 0), body)
     }
 

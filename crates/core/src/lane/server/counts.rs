@@ -37,6 +37,7 @@ impl Counts {
             ItemStatus::OverBudget => self.add("refused_over_budget", 1),
             ItemStatus::Incomplete => self.add("refused_incomplete", 1),
             ItemStatus::Flushed => self.add("refused_flushed", 1),
+            ItemStatus::Draining => self.add("refused_draining", 1),
             _ => self.add("refused_unknown", 1),
         }
     }
