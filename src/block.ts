@@ -52,6 +52,7 @@ export const ItemStatus = {
   QUARANTINED: 10,
   DURABLE: 11,
   FLUSHED: 12,
+  DRAINING: 13,
 } as const;
 export type ItemStatus = (typeof ItemStatus)[keyof typeof ItemStatus];
 export type ItemStatusName = keyof typeof ItemStatus;

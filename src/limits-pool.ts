@@ -27,3 +27,12 @@ export const MEMBERS_EVERY_MS = 10_000;
 export const MEMBERS_TIMEOUT_MS = 8_000;
 /** How long a command waits for vaults to say how full they are, in ms. */
 export const VAULTS_SEEN_MS = 1_500;
+/** Records that move from vault to vault at a time, their bytes, and how many such batches are under way. */
+export const DRAIN_BATCH_RECORDS = 64;
+export const DRAIN_BATCH_BYTES = 16_777_216;
+export const DRAIN_BATCHES = 2;
+/** Records of one namespace that are placed together; beyond it blocks whose run is cut are left behind, counted. */
+export const DRAIN_RECORDS_MAX = 1_048_576;
+/** How long what a vault let in before it was emptied may still be arriving, and how often that is looked at, in ms. */
+export const DRAIN_SETTLE_MS = 10_000;
+export const DRAIN_POLL_MS = 50;

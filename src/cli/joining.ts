@@ -1,35 +1,23 @@
-// Owns what a join does: makes sure of a vault, keeps its certificate and token, and writes its address into the configuration.
-import {
-  existsSync,
-  readFileSync,
-  realpathSync,
-  renameSync,
-  statSync,
-  writeFileSync,
-} from "node:fs";
-import { homedir, hostname } from "node:os";
-import { dirname, join } from "node:path";
+// Owns what a join does: makes sure of a vault, keeps its certificate and token, and has its address written into the configuration.
+import { hostname } from "node:os";
 import { connect } from "node:tls";
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
 import type { Asked } from "../client/ask.ts";
 import { helloRequest } from "../client/greeting.ts";
-import { checkConfig } from "../config/check.ts";
 import type { Config } from "../config/config.ts";
-import { setText } from "../config/edit.ts";
-import { makeDirectory } from "../directory.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
 import { JOIN_TIMEOUT_MS } from "../limits-access.ts";
-import { createLogger } from "../log.ts";
-import { randomId } from "../time.ts";
 import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
 import { isJoined, joinedFiles, keepJoined } from "./credentials.ts";
 import { fingerprintOf } from "./invitation.ts";
 import type { Invitation } from "./join-code.ts";
+import { writeVaults } from "./vault-lists.ts";
+import type { Written } from "./vault-lists.ts";
 
 /** Keeps certificate and token; returns where. Throws CREDENTIALS. */
 export function keep(config: Config, { address, token }: Credential, caPem: string): string {
@@ -120,54 +108,19 @@ function askedWith(address: string, caPem: string, token: string): Asked {
   return { name: "the", address, security, timeoutMs: JOIN_TIMEOUT_MS };
 }
 
-interface Written {
-  path: string;
-  isDone: boolean;
-}
-
 export function writeAddress(
-  { io }: Call,
+  call: Call,
   config: Config,
   address: string,
   classes: readonly RecordClass[],
 ): Written {
-  const home = io.env["HOME"] ?? homedir();
-  const path = config.path ?? join(home, ".config", "tierkv", "tierkv.toml");
-  const before = existsSync(path) ? readFileSync(path, "utf8") : "";
-  const after = classes.reduce<string | null>(
-    (text, name) =>
-      text === null
-        ? null
-        : setText(text, "cluster", `${name}_cold`, withJoined(config, name, address)),
-    before,
-  );
-  if (after === null || checkConfig(after, path, io.env).config === null) {
-    return { path, isDone: false };
-  }
-  try {
-    replace(path, after);
-    return { path, isDone: true };
-  } catch (error) {
-    createLogger("join", { level: config.log.level }).debug({ err: error }, "not written");
-    return { path, isDone: false };
-  }
+  const lists = classes.map((name) => [name, withJoined(config, name, address)] as const);
+  return writeVaults(call, config, Object.fromEntries(lists));
 }
 
 /** Vaults of the class that were joined before stay beside it; an address that was not is replaced. */
-function withJoined(config: Config, name: RecordClass, address: string): string | string[] {
+function withJoined(config: Config, name: RecordClass, address: string): string[] {
   const known = name === "kv" ? config.cluster.kvCold : config.cluster.ssmCold;
   const kept = known.map(({ text }) => text).filter((text) => isJoined(config, text));
-  const all = kept.includes(address) ? kept : [...kept, address];
-  return all.length === 1 ? address : all;
-}
-
-/** In one step; a link goes on pointing where it did, and the mode stays. */
-function replace(path: string, text: string): void {
-  makeDirectory(dirname(path));
-  const isThere = existsSync(path);
-  const real = isThere ? realpathSync(path) : path;
-  const mode = isThere ? statSync(real).mode & 0o777 : 0o644;
-  const fresh = `${real}.${randomId(4)}`;
-  writeFileSync(fresh, text, { mode });
-  renameSync(fresh, real);
+  return kept.includes(address) ? kept : [...kept, address];
 }

@@ -20,8 +20,8 @@ const LINKS_DEFAULT = "1,10";
 const usage = (reason: string): TierkvError => new TierkvError("USAGE", { reason });
 
 /** Bytes of an option such as `--vault 24GB`. */
-export function sizeOf(option: string, text: string): number {
-  const parsed = bytes(VAULT_BYTES_MIN, VAULT_BYTES_MAX).parse(text, option);
+export function sizeOf(option: string, text: string, least: number = VAULT_BYTES_MIN): number {
+  const parsed = bytes(least, VAULT_BYTES_MAX).parse(text, option);
   if ("value" in parsed) return parsed.value;
   throw usage(`${option} ${text.slice(0, 40)}: expected a size like 24GB or 24GiB`);
 }

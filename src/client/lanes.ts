@@ -23,6 +23,7 @@ import {
   lanesProbe,
   lanesProgress,
   lanesStore,
+  lanesTake,
 } from "../native.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
@@ -171,6 +172,17 @@ export class Lanes {
     const begin = (id: number): number =>
       lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases);
     return settledOf(await this.#run(begin, options), geometries.length);
+  }
+
+  /** Records as they are, into ids that were reserved in the native outbox. Rejects when the call is given up, or there are no lanes. */
+  async take(
+    namespace: Buffer,
+    keys: Buffer,
+    records: readonly number[],
+    options: RequestOptions,
+  ): Promise<Settled> {
+    const begin = (id: number): number => lanesTake(id, namespace, keys, [...records]);
+    return settledOf(await this.#run(begin, options), records.length);
   }
 
   /** Records of the native outbox, put-if-absent. Rejects when the call is given up, or there are no lanes. */

@@ -88,6 +88,8 @@ export class VaultSession {
   #vault: HelloReply | null = null;
   #epoch: number | null = null;
   #capacityBytes: number | null = null;
+  /** What the vault said last: it takes no new records. */
+  isDraining = false;
   #isClosed = false;
 
   constructor(options: VaultClientOptions) {
@@ -293,6 +295,7 @@ export class VaultSession {
     }
     this.#epoch = reply.epoch;
     this.#capacityBytes = reply.capacityBytes;
+    this.isDraining = reply.draining;
     this.flushes.take(reply.flushes, reply.epoch);
     if (channel === this.#channel) {
       this.#vault = reply;

@@ -50,6 +50,7 @@ export class SharedVault {
   readonly isReadOnly = false;
   readonly down: Goodput = new Goodput();
   readonly up: Goodput = new Goodput();
+  readonly isDraining = false;
   readonly #path: string;
   readonly #region: Region;
   readonly #breaker: Breaker;
@@ -218,6 +219,7 @@ export class SharedVault {
       outBytesPerS: perS(out - before.out),
       inBytesPerS: perS(into - before.in),
       spareBytes: 0,
+      draining: false,
     };
   }
 

@@ -90,6 +90,11 @@ export class VaultClient {
     return this.#session.capacityBytes;
   }
 
+  /** What the vault said last: it is being emptied, and takes nothing new. */
+  get isDraining(): boolean {
+    return this.#session.isDraining;
+  }
+
   /** What the vault flushed. */
   get flushes(): FlushFeed {
     return this.#session.flushes;
@@ -189,6 +194,35 @@ export class VaultClient {
     return this.#session.call("Fetch", deadlineMs, work, signal);
   }
 
+  /** Brings records as they are, checked and neither opened nor decoded, into ids that were reserved in the native outbox. */
+  collect(
+    namespace: Buffer,
+    keys: Buffer,
+    records: readonly number[],
+    deadlineMs: number,
+  ): Promise<Settled> {
+    return this.#session.call("Fetch", deadlineMs, (attempt) =>
+      attempt.lanes.take(namespace, keys, records, attempt.laneOptions()),
+    );
+  }
+
+  /** What it holds after what an earlier page ended with (empty: from the first record). */
+  list(after: Buffer, deadlineMs: number): Promise<m.ListReply> {
+    const request = { recordClass: classNumber(this.name), after };
+    return this.#session.call("List", deadlineMs, ({ channel, options }) =>
+      channel.unary(vaultService.List, request, options()),
+    );
+  }
+
+  /** From now on it takes no new records; with `isEnd` it does again. */
+  drain(deadlineMs: number, isEnd = false): Promise<m.DrainReply> {
+    return this.#session.call("Drain", deadlineMs, async ({ channel, options }) => {
+      const reply = await channel.unary(vaultService.Drain, { end: isEnd }, options());
+      this.#session.isDraining = !isEnd;
+      return reply;
+    });
+  }
+
   /** Says that records did not verify here; the vault checks its own copies: QUARANTINED, PRESENT (good there) or MISSING. */
   report(
     namespace: Buffer,
@@ -265,15 +299,16 @@ export class VaultClient {
     );
   }
 
-  /** Waits until the vault flushes something, or for a while; by then `flushes` has heard of it. Says what was dropped here. */
+  /** Waits until the vault flushes something or is emptied, or for a while; by then it has been heard of. Says what was dropped here. */
   async watch(
-    request: Omit<m.WatchRequest, "flushed">,
+    request: Omit<m.WatchRequest, "flushed" | "draining">,
     deadlineMs: number,
     signal: AbortSignal,
   ): Promise<void> {
     const work = async ({ channel, options }: Attempt): Promise<void> => {
-      const asked = { ...request, flushed: this.flushes.number };
-      const { flushes } = await channel.unary(vaultService.Watch, asked, options());
+      const asked = { ...request, flushed: this.flushes.number, draining: this.isDraining };
+      const { flushes, draining } = await channel.unary(vaultService.Watch, asked, options());
+      this.#session.isDraining = draining;
       if (flushes !== null) this.flushes.hear(flushes);
     };
     await this.#session.listen("Watch", deadlineMs, work, signal);

@@ -23,8 +23,9 @@ export interface VaultStatus {
   state: string;
   /** shared: nothing travels. up: records travel; else none does. */
   lanes: string;
-  /** About which part of its class's blocks it owns; 0: it has left the pool. */
+  /** About which part of its class's blocks it owns; 0: it has left the pool, or is being emptied. */
   share: number;
+  isDraining: boolean;
   /** What it said of itself; null: it has not answered, or nobody had looked before. */
   seen: VaultSeen | null;
 }
@@ -103,8 +104,9 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
 
 function describeVaults(clients: readonly Vault[], pool: Pool, watch: VaultWatch): VaultStatus[] {
   return clients.map((client, vault) => {
-    const { address, tier, state } = client;
+    const { address, tier, state, isDraining } = client;
     const lanes = tier === "shared" ? tier : client.lanes;
-    return { address, tier, state, lanes, share: pool.shareOf(vault), seen: watch.seen(client) };
+    const [share, seen] = [pool.shareOf(vault), watch.seen(client)];
+    return { address, tier, state, lanes, share, isDraining, seen };
   });
 }

@@ -23,6 +23,7 @@ import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
 import { DiskWatch } from "./disk-watch.ts";
+import { drainAway, list } from "./draining.ts";
 import { FlushLog } from "./flush-log.ts";
 import { flush, recallFlushes } from "./flush.ts";
 import { Gate } from "./gate.ts";
@@ -241,6 +242,8 @@ function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Ga
       Peers: unary(vault, "Peers", peers),
       Revoke: unary(vault, "Revoke", revoke),
       Watch: vault.watchers.watch,
+      List: unaryLater(vault, "List", list),
+      Drain: unary(vault, "Drain", drainAway),
     },
   );
   server.addService(

@@ -110,6 +110,7 @@ export function hello(
     readOnly: !mayStore,
     flushes: vault.flushes.since(request.flushed),
     capacityBytes: capacityOf(vault),
+    draining: vault.watchers.isDraining,
   };
 }
 
@@ -173,6 +174,7 @@ export function stats(vault: VaultContext): m.StatsReply {
     usedBytes: now.usedBytes,
     reservedBytes: now.reservedBytes,
     spareBytes: now.spareBytes,
+    draining: vault.watchers.isDraining,
     records: now.records,
     namespaces: now.namespaces,
     counters: {

@@ -1,4 +1,4 @@
-// Owns who is told of flushes: one held call per sidecar and class, what each confirmed, and who has not yet.
+// Owns who is told of flushes, and that the vault is being emptied: one held call per sidecar and class, what each confirmed, and who has not yet.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import { TierkvError } from "../errors.ts";
 import {
@@ -31,6 +31,7 @@ export class Watchers {
   readonly #watchers = new Map<string, Watcher>();
   readonly #onConfirmed = new Set<() => void>();
   #isStopped = false;
+  #isDraining = false;
 
   constructor(log: FlushLog, epoch: number) {
     this.#log = log;
@@ -64,11 +65,22 @@ export class Watchers {
       watcher.answer = answer;
       const timer = setTimeout(answer, WATCH_HOLD_MS);
       call.once("cancelled", () => end(true));
-      if (this.#log.number !== request.flushed) answer();
+      if (this.#log.number !== request.flushed || this.isDraining !== request.draining) answer();
     } catch (error) {
       callback(toGrpcStatus(error));
     }
   };
+
+  /** The vault takes no new records. */
+  get isDraining(): boolean {
+    return this.#isDraining;
+  }
+
+  /** Those whose call is held hear of it now, the others with their next one. */
+  tellDraining(isDraining: boolean): void {
+    this.#isDraining = isDraining;
+    for (const { answer } of this.#watchers.values()) answer?.();
+  }
 
   /** Tells all of flush `number`, and waits for those that are connected, FLUSH_CONFIRM_MS at most. */
   async tell(number: number): Promise<FlushedSidecar[]> {
@@ -103,7 +115,8 @@ export class Watchers {
   }
 
   #news(flushed: number): WatchReply {
-    return { epoch: this.#epoch, flushes: this.#log.since(flushed) };
+    const draining = this.#isDraining;
+    return { epoch: this.#epoch, flushes: this.#log.since(flushed), draining };
   }
 
   /** Takes note of a call, and of what it confirms. Throws OVERLOAD when too many watch. */

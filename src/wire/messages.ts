@@ -44,11 +44,35 @@ export interface WatchRequest {
   saves: number;
   /** It ends, and holds nothing any more. */
   leaving: boolean;
+  /** What it believes of the vault. */
+  draining: boolean;
 }
 
 export interface WatchReply {
   epoch: number;
   flushes: FlushNews;
+  draining: boolean;
+}
+
+export interface ListRequest {
+  recordClass: number;
+  after: Buffer;
+}
+
+export interface ListReply {
+  namespace: Buffer;
+  /** 84 bytes each. */
+  rows: Buffer;
+  /** Empty: there are no more. */
+  last: Buffer;
+}
+
+export interface DrainRequest {
+  end: boolean;
+}
+
+export interface DrainReply {
+  reservedBytes: number;
 }
 
 export interface HelloReply {
@@ -63,6 +87,8 @@ export interface HelloReply {
   readOnly: boolean;
   flushes: FlushNews | null;
   capacityBytes: number;
+  /** It takes no new records. */
+  draining: boolean;
 }
 
 export interface LookupRequest {
@@ -106,6 +132,7 @@ export interface StatsReply {
   inBytesPerS: number;
   /** Memory of records that are gone, kept for the next ones. */
   spareBytes: number;
+  draining: boolean;
 }
 
 export interface DiskStats {

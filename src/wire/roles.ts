@@ -22,6 +22,8 @@ const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem">, Role>> = {
   Invite: "admin",
   Peers: "admin",
   Revoke: "admin",
+  List: "admin",
+  Drain: "admin",
 };
 
 const HEALTH: Readonly<Record<keyof HealthService, Role>> = {

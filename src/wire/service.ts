@@ -26,6 +26,8 @@ export interface VaultService {
   Peers: MethodDefinition<m.PeersRequest, m.PeersReply>;
   Revoke: MethodDefinition<m.RevokeRequest, m.RevokeReply>;
   Watch: MethodDefinition<m.WatchRequest, m.WatchReply>;
+  List: MethodDefinition<m.ListRequest, m.ListReply>;
+  Drain: MethodDefinition<m.DrainRequest, m.DrainReply>;
 }
 
 export interface HealthService {

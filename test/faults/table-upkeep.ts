@@ -107,4 +107,25 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/sidecar/sidecar.copies.test.ts"],
     POOLED,
   ),
+  row(
+    "F73",
+    "a vault leaves its pool while it is read",
+    "what it holds moves to its next owners and is found before, during and after, sealed or not; nothing new comes to it",
+    ["test/cli/commands/vaults.drain.test.ts", "test/cli/commands/vaults.drain-sealed.test.ts"],
+    POOLED,
+  ),
+  row(
+    "F74",
+    "a vault is killed in the middle of being emptied",
+    "the command says how far it came; run again, it moves the rest alone",
+    ["test/cli/commands/vaults.drain.test.ts"],
+    POOLED,
+  ),
+  row(
+    "F75",
+    "the vaults that take what another held are full",
+    "beginnings of prompts stay, what was evicted for them is said, and the move can be undone",
+    ["test/cli/commands/vaults.drain.test.ts"],
+    POOLED,
+  ),
 ];

@@ -21,6 +21,7 @@ export const HELLO: HelloReply = {
   readOnly: false,
   flushes: null,
   capacityBytes: 0,
+  draining: false,
 };
 
 /** A hello, and who takes the lanes that come. */

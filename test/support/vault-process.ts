@@ -14,10 +14,15 @@ export interface Place {
   readonly port: number;
 }
 
-/** `port`: where one was before; 0: anywhere. */
-export async function startVaultProcess(port = 0, at = "127.0.0.1"): Promise<Place> {
+/** `port`: where one was before; 0: anywhere. `dataDir`: what it holds outlives it. */
+export async function startVaultProcess(
+  port = 0,
+  at = "127.0.0.1",
+  { bytes = VAULT_BYTES, dataDir = "" }: { bytes?: number; dataDir?: string } = {},
+): Promise<Place> {
   const config = join(testDirectory(), "vault.toml");
-  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "${at}:${port}"\nmax_bytes = "${VAULT_BYTES / MIB}MiB"\n`;
+  const disk = dataDir === "" ? "" : `data_dir = "${dataDir}"\ndisk_bytes = "256MiB"\n`;
+  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "${at}:${port}"\nmax_bytes = "${bytes / MIB}MiB"\n${disk}`;
   writeFileSync(config, text);
   const program = new Program(["vault", "--json", "--config", config]);
   closeAfterTest({ close: () => program.signal("SIGKILL") });

@@ -84,6 +84,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "wire",
       "vault",
       "client",
+      "pool",
       "sidecar",
       "exposition",
       "page",

@@ -1,4 +1,6 @@
-// Owns `tierkv vaults`: what the sidecar of this machine sees of the pools, vault by vault.
+// Owns `tierkv vaults`: what the sidecar of this machine sees of the pools, vault by vault, emptying one of them, and this machine's lists.
+import { Option } from "commander";
+import type { RecordClass } from "../../block.ts";
 import { VAULTS_SEEN_MS } from "../../limits-pool.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
 import type { SidecarStatus, VaultStatus } from "../../sidecar/status.ts";
@@ -15,8 +17,10 @@ const NONE = "-";
 export function addVaults({ program, action }: Registrar): void {
   const vaults = program
     .command("vaults")
-    .summary("show the vaults of the pools")
-    .description("What the sidecar of this machine sees of the vaults that are one pool.")
+    .summary("show the vaults of the pools, and change who belongs to them")
+    .description(
+      "The vaults that are one pool: what the sidecar of this machine sees of them, and who leaves.",
+    )
     .addHelpText("after", "\nExample:\n  tierkv vaults ls");
   vaults
     .command("ls")
@@ -28,6 +32,53 @@ export function addVaults({ program, action }: Registrar): void {
     )
     .addHelpText("after", "\nExample:\n  tierkv vaults ls --json")
     .action(action(list));
+  vaults
+    .command("drain <address>")
+    .summary("move what a vault holds to the other vaults of its pool")
+    .description(
+      "The vault takes no new records from now on, and owns nothing of its pool; what it holds is copied to the vaults that\n" +
+        "own it without it, and is served meanwhile. Needs the vault's admin token. Run it again after whatever ended it: what has\n" +
+        "moved does not move twice. Then take its address out of [cluster] on all machines, and stop it. A restart of the vault,\n" +
+        "or --end, makes it take records again. Exit code 1 when another run may move more.",
+    )
+    .option("--rate <bytes>", "at most so many bytes a second (default: half of the time)")
+    .option("--end", "give up: the vault takes records again")
+    .addHelpText("after", "\nExample:\n  tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
+    .action(action(drain));
+
+  for (const change of ["add", "remove"] as const) {
+    const isAdded = change === "add";
+    vaults
+      .command(`${change} <address>`)
+      .summary(
+        isAdded
+          ? "write a vault into this machine's list"
+          : "take a vault out of this machine's list",
+      )
+      .description(
+        `${isAdded ? "Adds it to" : "Takes it out of"} [cluster] kv_cold (or ssm_cold) in tierkv.toml, and says which share of the blocks changes its owner.\n` +
+          `${isAdded ? "`tierkv join` does the same for one that this machine has not joined." : "`tierkv vaults drain` moves what it holds before."} ` +
+          "All machines that share the vaults\nneed the same list.",
+      )
+      .addOption(new Option("--class <class>", "of records").choices(["kv", "ssm"]).default("kv"))
+      .addHelpText("after", `\nExample:\n  tierkv vaults ${change} 192.168.1.20:50051`)
+      .action(action(async (call: Call<{ class: RecordClass }>) => await edit(call, isAdded)));
+  }
+}
+
+async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promise<number> {
+  const { changeList } = await import("../vault-lists.ts");
+  return changeList(call, call.options.class, isAdded);
+}
+
+interface DrainFlags {
+  rate?: string;
+  end?: boolean;
+}
+
+async function drain(call: Call<DrainFlags>): Promise<number> {
+  const { drainVault } = await import("../drain-command.ts");
+  return await drainVault(call, call.options);
 }
 
 async function list(call: Call): Promise<number> {
@@ -68,8 +119,8 @@ export function describe(rows: readonly Row[]): string[] {
   return table([HEAD, ...rows.map(rowOf)]);
 }
 
-function rowOf({ class: name, address, state, share, seen }: Row): string[] {
-  const owns = share === 0 ? "left" : showShare(share);
+function rowOf({ class: name, address, state, share, isDraining, seen }: Row): string[] {
+  const owns = isDraining ? "drains" : share === 0 ? "left" : showShare(share);
   if (seen === null) return [name, address, state, owns, NONE, NONE, NONE, NONE, NONE];
   const { usedBytes, maxBytes, disk, outBytesPerS, inBytesPerS } = seen;
   const most = disk !== null && disk.maxBytes > maxBytes ? disk : { usedBytes, maxBytes };

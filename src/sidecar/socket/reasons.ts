@@ -50,6 +50,7 @@ const DROP_TEXTS = {
   vault_denied: "this machine's token may only read from the vault",
   vault_busy: "the vault was busy",
   over_budget: "the vault had no room for it",
+  draining: "the vault is being emptied and takes nothing new",
   too_large: "the vault takes no record of that size",
   bad_record: "the vault found the record damaged",
   flushed: "it was flushed before it was stored",

@@ -43,6 +43,8 @@ export class Pool {
   #shares: Map<number, number> | null = null;
   /** What was true before the last change: machines that see it later, or saw it sooner, are understood. */
   #before: { placement: Placement; untilMs: number } | null = null;
+  /** As long as vaults are being emptied: as if they were not. What they had owned is asked of them, too, until it has moved. */
+  #undrained: { of: string; placement: Placement } | null = null;
   readonly #isForgotten: (client: Vault) => boolean;
   readonly #isDown = (vault: number): boolean => {
     const client = this.#clients[vault];
@@ -110,6 +112,7 @@ export class Pool {
   /** Takes in what vaults have said of their capacity since. */
   #look(): void {
     const names = this.#clients.map(({ address }) => address);
+    this.#lookAtDrained(names);
     const weights = this.#weightsNow();
     const isSame = names.every(
       (name, vault) => name === this.#names[vault] && weights[vault] === this.#weights[vault],
@@ -132,12 +135,28 @@ export class Pool {
     this.#shares = null;
   }
 
+  #lookAtDrained(names: readonly string[]): void {
+    if (!this.#clients.some((client) => client.isDraining && this.#isMember(client))) {
+      this.#undrained = null;
+      return;
+    }
+    const weights = this.#weightsNow(true);
+    const of = JSON.stringify([names, weights]);
+    if (this.#undrained?.of !== of)
+      this.#undrained = { of, placement: new Placement(names, weights) };
+  }
+
   /**
    * Alike until each member that is up has said its capacity: every sidecar begins with that view, and goes on from it to the same one.
-   * One that is down weighs as others do on average, which is of no account: what it would own lies elsewhere.
+   * One that is down weighs as others do on average, which is of no account: what it would own lies elsewhere. One that is being
+   * emptied owns nothing, unless all are.
    */
-  #weightsNow(): number[] {
-    const isIn = this.#clients.map((client) => this.#isMember(client));
+  #weightsNow(isUndrained = false): number[] {
+    const members = this.#clients.map((client) => this.#isMember(client));
+    const takers = this.#clients.map(
+      ({ isDraining }, vault) => members[vault] === true && !isDraining,
+    );
+    const isIn = isUndrained || !takers.includes(true) ? members : takers;
     const alike = isIn.map(Number);
     const isUnsaid = ({ capacityBytes, isOpen }: Vault): boolean =>
       capacityBytes === null && !isOpen;
@@ -151,6 +170,7 @@ export class Pool {
   }
 
   #placementBefore(): Placement | null {
+    if (this.#undrained !== null) return this.#undrained.placement;
     if (this.#before !== null && nowMs() > this.#before.untilMs) this.#before = null;
     return this.#before?.placement ?? null;
   }

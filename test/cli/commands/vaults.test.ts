@@ -1,5 +1,5 @@
 // Owns the proof that `tierkv vaults ls` says of each vault what it owns, how full it is and how it is.
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { describe as shown } from "../../../src/cli/commands/vaults.ts";
@@ -48,9 +48,11 @@ test("one that has left says so, and without any the exit code is 1", async () =
     state: "up",
     lanes: "up",
     share: 0,
+    isDraining: false,
     seen: null,
   };
   expect(shown([row])[1]).toMatch(/^kv +a:1 +up +left +-/);
+  expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +up +drains +-/);
   const sidecar = await openSidecar();
   const { exitCode, stdout } = await runInside([
     "vaults",
@@ -59,4 +61,30 @@ test("one that has left says so, and without any the exit code is 1", async () =
     configOf(sidecar.socketPath),
   ]);
   expect([exitCode, stdout.trim()]).toEqual([1, "no vault is known"]);
+});
+
+test("add and remove write this machine's list, say what moves, and refuse what would leave none", async () => {
+  const config = join(testDirectory(), "tierkv.toml");
+  writeFileSync(config, '# ours\n[cluster]\nkv_cold = "127.0.0.1:1" # the first\n');
+  const run = async (
+    change: string,
+    ...more: string[]
+  ): Promise<{ exitCode: number | null; stdout: string; stderr: string }> =>
+    await runInside(["vaults", change, ...more, "--config", config]);
+  expect((await run("add", "127.0.0.2:1")).stdout).toMatch(/kv_cold = .*127\.0\.0\.2:1/);
+  const { stdout } = await run("add", "127.0.0.3:1", "--json");
+  const { vaults, moved } = JSON.parse(stdout) as { vaults: string[]; moved: number };
+  expect(vaults).toEqual(["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"]);
+  expect([moved > 0.2, moved < 0.45]).toEqual([true, true]);
+  expect(readFileSync(config, "utf8")).toBe(
+    '# ours\n[cluster]\nkv_cold = ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"] # the first\n',
+  );
+  expect(await run("add", "127.0.0.3:1")).toMatchObject({ exitCode: 2 });
+  expect((await run("add", "no address")).stdout).toMatch(/could not be edited surely/);
+  for (const at of [3, 2]) expect((await run("remove", `127.0.0.${at}:1`)).exitCode).toBe(0);
+  expect(readFileSync(config, "utf8")).toContain('kv_cold = "127.0.0.1:1" # the first');
+  expect((await run("remove", "127.0.0.1:1")).stderr).toMatch(/it is the only one/);
+  expect((await run("remove", "127.0.0.9:1")).stderr).toMatch(/does not have it/);
+  expect((await run("add", "127.0.0.7:1", "--class", "ssm")).exitCode).toBe(0);
+  expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
 });

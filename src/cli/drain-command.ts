@@ -1,0 +1,164 @@
+// Owns `tierkv vaults drain`: which vaults are a pool, emptying one of them, and what is said of it.
+import type { RecordClass } from "../block.ts";
+import type { VaultClient } from "../client/vault-client.ts";
+import { isRemote } from "../client/vault.ts";
+import type { Config } from "../config/config.ts";
+import { TierkvError } from "../errors.ts";
+import { CALL_TIMEOUT_MS, HELLO_TIMEOUT_MS } from "../limits.ts";
+import { createLogger } from "../log.ts";
+import { Pool } from "../sidecar/vaults/pools.ts";
+import type { Call } from "./call.ts";
+import { loadRecordKeys } from "./conditions.ts";
+import { Drain } from "./draining.ts";
+import type { Drained } from "./draining.ts";
+import { sizeOf } from "./plan-inputs.ts";
+import { Progress } from "./progress.ts";
+import { allTargets } from "./targets.ts";
+import type { VaultTarget } from "./targets.ts";
+import { showBytes } from "./text.ts";
+import { linkTo } from "./vault-link.ts";
+
+/** What no second run changes. */
+const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing"]);
+const WHY: Readonly<Record<string, string>> = {
+  unreachable: "blocks before them are gone, so that no restore gets as far",
+  missing: "evicted meanwhile",
+  sealed: "sealed with keys that [sidecar] record_keys here does not have",
+};
+
+interface Done extends Drained {
+  class: RecordClass;
+  /** What the others evicted meanwhile, for whatever reason. */
+  evicted: number;
+}
+
+export async function drainVault(
+  call: Call,
+  { rate, end = false }: { rate?: string; end?: boolean },
+): Promise<number> {
+  const [address = ""] = call.args;
+  const config = call.loadConfig();
+  const targets = await allTargets(config);
+  const classes = (["kv", "ssm"] as const).filter((name) => placesOf(targets, name).has(address));
+  if (classes.length === 0) {
+    const known = targets.map((target) => target.address).join(", ");
+    const reason = `${address.slice(0, 100)} is no vault of this machine's configuration (${known})`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  const alone = classes.find((name) => placesOf(targets, name).size === 1);
+  if (alone !== undefined && !end) {
+    const reason = `${address} is the only ${alone} vault: nobody could take what it holds`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  await loadRecordKeys(config);
+  const results: Done[] = [];
+  for (const name of classes) {
+    const done = await emptied({ call, config, targets, name, address, rate, end });
+    if (done !== null) results.push(done);
+  }
+  if (end) {
+    call.print({ address, draining: false }, [`${address} takes records again`]);
+    return 0;
+  }
+  call.print({ address, drained: results }, [...results.flatMap(describe), next(address)]);
+  const isWhole = results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
+  return isWhole ? 0 : 1;
+}
+
+interface Emptying {
+  call: Call;
+  config: Config;
+  targets: readonly VaultTarget[];
+  name: RecordClass;
+  address: string;
+  rate: string | undefined;
+  end: boolean;
+}
+
+async function emptied(options: Emptying): Promise<Done | null> {
+  const { call, config, targets, name, address, rate, end } = options;
+  const clients: VaultClient[] = [];
+  const progress = new Progress(call.io);
+  try {
+    for (const target of placesOf(targets, name).values()) {
+      const isConcerned = !end || target.address === address;
+      if (isConcerned) clients.push(clientOf(config, target, name));
+    }
+    // One that does not answer would get none of its share, and sidecars would miss it there later.
+    await Promise.all(clients.map((client) => client.hello(HELLO_TIMEOUT_MS)));
+    const source = clients.find((client) => client.address === address);
+    if (source === undefined) return null;
+    if (end) {
+      await source.drain(CALL_TIMEOUT_MS, true);
+      return null;
+    }
+    const pool = new Pool(name, { clients, isDouble: config.cluster.redundancy === "copies:2" });
+    const drain = new Drain({
+      source,
+      clients,
+      pool,
+      rate: rate === undefined ? null : sizeOf("--rate", rate, 1),
+      onProgress: (done, all) => progress.at(done, all, `${name} records of ${address}`),
+    });
+    const before = await evictedOf(clients, source);
+    try {
+      await drain.run();
+    } catch (error) {
+      progress.end();
+      for (const line of describe({ class: name, evicted: 0, ...drain.drained })) call.io.err(line);
+      throw error;
+    }
+    const evicted = (await evictedOf(clients, source)) - before;
+    return { class: name, ...drain.drained, evicted };
+  } finally {
+    progress.end();
+    for (const client of clients) client.close();
+  }
+}
+
+/** By address. */
+function placesOf(targets: readonly VaultTarget[], name: RecordClass): Map<string, VaultTarget> {
+  const of = targets.filter(({ classes }) => classes.includes(name));
+  return new Map(of.map((target) => [target.address, target]));
+}
+
+function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
+  const level = config.log.level === "debug" ? "debug" : "silent";
+  const { client } = linkTo(
+    config,
+    { ...target, classes: [name] },
+    createLogger("drain", { level }),
+    1,
+  );
+  if (isRemote(client)) return client;
+  client.close();
+  const reason = `${target.address} is memory of this machine, and no member of a pool`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+async function evictedOf(clients: readonly VaultClient[], source: VaultClient): Promise<number> {
+  const others = clients.filter((client) => client !== source);
+  const all = await Promise.all(
+    others.map(async (client) => {
+      const stats = await client.stats(CALL_TIMEOUT_MS).catch(() => null);
+      return stats?.counters["evicted"] ?? 0;
+    }),
+  );
+  return all.reduce((sum, count) => sum + count, 0);
+}
+
+function describe({ class: name, moved, present, left, evicted }: Done): string[] {
+  const lines = [
+    `${name}: ${moved.records} records moved (${showBytes(moved.bytes)}), ${present.records} were there already (${showBytes(present.bytes)})`,
+    ...Object.entries(left).map(
+      ([why, { records, bytes }]) =>
+        `  ${records} stayed (${showBytes(bytes)}): ${WHY[why] ?? why.replaceAll("_", " ")}`,
+    ),
+  ];
+  if (evicted > 0) lines.push(`  the others evicted ${evicted} records meanwhile: they are full`);
+  return lines;
+}
+
+function next(address: string): string {
+  return `${address} takes nothing new: take it out of [cluster] on all machines (\`tierkv vaults remove\`), then stop it`;
+}
