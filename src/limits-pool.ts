@@ -36,3 +36,7 @@ export const DRAIN_RECORDS_MAX = 1_048_576;
 /** How long what a vault let in before it was emptied may still be arriving, and how often that is looked at, in ms. */
 export const DRAIN_SETTLE_MS = 10_000;
 export const DRAIN_POLL_MS = 50;
+/** How long vaults are listened for that announce themselves, how often they are asked, and how many are taken note of. */
+export const DISCOVER_MS = 1_800;
+export const DISCOVER_ASK_MS = 600;
+export const DISCOVER_VAULTS_MAX = 64;

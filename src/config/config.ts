@@ -76,6 +76,8 @@ export interface VaultConfig {
   readonly tokens: string | null;
   /** null: beside the tokens, where other machines get in. */
   readonly auditLog: string | null;
+  /** Tells the network that it is there. */
+  readonly announce: boolean;
   /** Where Prometheus may scrape; null: nowhere. */
   readonly metricsListen: Address | null;
   /** Whether that may be an address that other machines reach. */

@@ -59,6 +59,16 @@ const scrapedHere =
     };
   };
 
+const announcedByAddress: Rule = ({ vault: { announce, listen } }) =>
+  announce && listen.text.startsWith("unix:")
+    ? {
+        code: "CONFIG_CONFLICT",
+        path: ["vault", "announce"],
+        reason: "the vault listens on a socket, which no other machine reaches",
+        fix: 'write listen = "host:port" with an address of this machine, or remove announce',
+      }
+    : null;
+
 const servedHere: Rule = ({ gateway: { listen, lan, keys, tlsCert } }) =>
   isLocal(listen) || lan || (keys !== null && tlsCert !== null)
     ? null
@@ -213,6 +223,7 @@ const RULES: readonly Rule[] = [
   diskHasAPlace,
   scrapedHere("vault"),
   scrapedHere("sidecar"),
+  announcedByAddress,
   servedHere,
   pickedHere,
   pickedByNumber,

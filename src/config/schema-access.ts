@@ -71,6 +71,7 @@ export const VAULT_ACCESS: {
   tls_client_ca: Field<VaultConfig["tlsClientCa"]>;
   tokens: Field<VaultConfig["tokens"]>;
   audit_log: Field<VaultConfig["auditLog"]>;
+  announce: Field<VaultConfig["announce"]>;
 } = {
   insecure_lan: {
     kind: boolean,
@@ -108,6 +109,13 @@ export const VAULT_ACCESS: {
     "`audit.jsonl` in `state_dir` where the vault has TLS; else none",
     '"/var/log/tierkv/audit.jsonl"',
   ),
+  announce: {
+    kind: boolean,
+    doc: "Says by multicast DNS (`_tierkv._tcp`, UDP 5353) on the network of `listen` that there is a vault, of which class and capacity, and its certificate's fingerprint, for `tierkv vaults discover`. Everybody there hears it; it lets nobody in.",
+    fallback: () => false,
+    fallbackText: "`false`",
+    example: "true",
+  },
 };
 
 export const METRICS_LAN: Field<boolean> = {

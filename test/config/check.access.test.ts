@@ -18,6 +18,13 @@ testRefusals({
     "[sidecar] metrics_listen",
     "metrics_lan = true on a network you trust",
   ),
+  "a vault on a socket that is announced to other machines": bad(
+    '[vault]\nlisten = "unix:/run/vault.sock"\nannounce = true',
+    3,
+    "CONFIG_CONFLICT",
+    "[vault] announce = true",
+    'write listen = "host:port"',
+  ),
   "a gateway that other machines reach": bad(
     '[gateway]\nlisten = "0.0.0.0:8100"',
     2,

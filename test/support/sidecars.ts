@@ -84,6 +84,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       tlsClientCa: null,
       tokens: null,
       auditLog: null,
+      announce: false,
       metricsListen: null,
       metricsLan: false,
     },

@@ -92,7 +92,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "demo",
       "gateway",
     ],
-    packages: ["commander"],
+    packages: ["commander", "bonjour-service"],
   }),
 };
 

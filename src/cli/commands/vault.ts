@@ -1,11 +1,14 @@
 // Owns `tierkv vault`: serves records of one class, or of both, until it is told to stop.
 import { totalmem } from "node:os";
 import { Option } from "commander";
+import type { VaultClass } from "../../block.ts";
 import type { Override } from "../../config/override.ts";
 import type { Family } from "../../exposition/text.ts";
 import { splitAddress } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
+import type { Running } from "../../lifecycle.ts";
 import { INVITATION_S_DEFAULT } from "../../limits-access.ts";
+import type { Logger } from "../../log.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { RunningVault } from "../../vault/server.ts";
 import type { Call, Registrar } from "../call.ts";
@@ -95,6 +98,13 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const steps = [
     { name: "vault", run: async () => (vault = await listen()) },
     {
+      name: "announcement",
+      run: async () => {
+        if (vault === null || !config.vault.announce) return undefined;
+        return await announced(vault, recordClass, access.security?.certPem ?? null, logger);
+      },
+    },
+    {
       name: "metrics endpoint",
       run: () => {
         const read = (): Family[] =>
@@ -107,6 +117,21 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   ];
   const stop = call.options.untilStdinEnds === true ? whenStdinEnds() : undefined;
   return runUntilSignal(() => startSteps(steps), { logger, stop });
+}
+
+async function announced(
+  vault: RunningVault,
+  recordClass: VaultClass,
+  certificate: Buffer | null,
+  logger: Logger,
+): Promise<Running> {
+  const { announce } = await import("../mdns.ts");
+  const { maxBytes, disk } = vault.stats();
+  const capacityBytes = Math.max(maxBytes, disk?.maxBytes ?? 0);
+  return announce(
+    { address: vault.address, class: recordClass, capacityBytes, certificate },
+    logger,
+  );
 }
 
 function overrides({ listen, role, maxBytes, insecureLan }: VaultOptions): Override[] {

@@ -6,6 +6,7 @@ import { STATUS_TIMEOUT_MS } from "../../limits.ts";
 import type { SidecarStatus, VaultStatus } from "../../sidecar/status.ts";
 import { nowMs, sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
+import type { Candidate } from "../mdns.ts";
 import type { SidecarLink } from "../sidecar-link.ts";
 import { showBytes, showShare, table } from "../text.ts";
 
@@ -46,6 +47,16 @@ export function addVaults({ program, action }: Registrar): void {
     .addHelpText("after", "\nExample:\n  tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
     .action(action(drain));
 
+  vaults
+    .command("discover")
+    .summary("list vaults that announce themselves on this network")
+    .description(
+      "Asks by multicast DNS for vaults with [vault] announce = true: class, capacity, and the fingerprint of the certificate.\n" +
+        "Anybody on the network may answer so. Nothing is trusted by it: `tierkv join`, with a code from the vault's own\n" +
+        "machine, makes sure who it is. Exit code 1 when none answers.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv vaults discover --json")
+    .action(action(listAnnounced));
   for (const change of ["add", "remove"] as const) {
     const isAdded = change === "add";
     vaults
@@ -64,6 +75,40 @@ export function addVaults({ program, action }: Registrar): void {
       .addHelpText("after", `\nExample:\n  tierkv vaults ${change} 192.168.1.20:50051`)
       .action(action(async (call: Call<{ class: RecordClass }>) => await edit(call, isAdded)));
   }
+}
+
+async function listAnnounced(call: Call): Promise<number> {
+  const config = call.loadConfig();
+  const { discover } = await import("../mdns.ts");
+  const found = await discover(config);
+  call.print({ candidates: found }, found.length === 0 ? [NONE_ANNOUNCED] : describeFound(found));
+  return found.length === 0 ? EXIT_NONE : EXIT_OK;
+}
+
+const NONE_ANNOUNCED = "no vault announces itself here: [vault] announce = true makes one do so";
+
+const HERE: Readonly<Record<Candidate["here"], string>> = {
+  new: "not joined",
+  joined: "joined",
+  other: "JOINED WITH ANOTHER CERTIFICATE",
+};
+
+/** Exported for its test. */
+export function describeFound(found: readonly Candidate[]): string[] {
+  const rows = found.map(({ name, address, class: of, capacityBytes, certificate, here }) => [
+    address,
+    of,
+    showBytes(capacityBytes),
+    certificate?.slice(0, 16) ?? "none",
+    HERE[here],
+    name,
+  ]);
+  const head = ["address", "class", "capacity", "certificate", "here", "name"];
+  return [
+    ...table([head, ...rows]),
+    "Anybody may announce this. To use one, run on its machine: tierkv invite",
+    "and here the line that it prints (it names the certificate): tierkv join tkv1.…",
+  ];
 }
 
 async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promise<number> {
