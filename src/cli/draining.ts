@@ -1,5 +1,13 @@
 // Owns moving what a vault holds to the vaults that own it without that one: records as they are, a batch at a time.
-import { HASH_BYTES, hasBit, ItemStatus, PACKED_KEY_BYTES, statusName } from "../block.ts";
+import {
+  HASH_BYTES,
+  hasBit,
+  isMeasuring,
+  ItemStatus,
+  PACKED_KEY_BYTES,
+  statusName,
+  toNamespace,
+} from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import {
@@ -69,7 +77,10 @@ export class Drain {
     await this.#close();
     const { records, disk } = await source.stats(CALL_TIMEOUT_MS);
     const all = Math.max(records, disk?.records ?? 0);
-    for await (const { namespace, rows } of pagesOf(source)) {
+    for await (const { namespace, model, rows } of pagesOf(source)) {
+      // What a measuring command stored goes with it.
+      if (isMeasuring(toNamespace(namespace))) continue;
+      await this.#tellModel(namespace, model);
       await this.#learn(namespace, rows);
       // One list for all who work on it.
       const batches = batchesOf(rows).values();
@@ -95,6 +106,16 @@ export class Drain {
       if (reservedBytes === 0 || nowMs() > endMs) return;
       await sleep(DRAIN_POLL_MS);
     }
+  }
+
+  /** So that a flush by model finds what they are given. One that does not answer takes nothing either. */
+  async #tellModel(namespace: Buffer, model: string): Promise<void> {
+    if (model === "") return;
+    const { source, clients } = this.#options;
+    const others = clients.filter((client) => client !== source);
+    await Promise.allSettled(
+      others.map((client) => client.nameModel(namespace, model, CALL_TIMEOUT_MS)),
+    );
   }
 
   /** Others' restores go first: without a rate half of the time is theirs. */
@@ -254,21 +275,29 @@ function learnFrom(row: Row | undefined, record: number): void {
   row.number = said.readUInt32LE(HASH_BYTES);
 }
 
+/** Of one namespace. */
+interface Held {
+  namespace: Buffer;
+  /** Empty: the vault does not know it. */
+  model: string;
+  rows: Row[];
+}
+
 /** What a vault holds, namespace by namespace. */
-async function* pagesOf(source: VaultClient): AsyncGenerator<{ namespace: Buffer; rows: Row[] }> {
+async function* pagesOf(source: VaultClient): AsyncGenerator<Held> {
   let after: Buffer = Buffer.alloc(0);
-  let [namespace, rows]: [Buffer, Row[]] = [after, []];
+  let [namespace, model, rows]: [Buffer, string, Row[]] = [after, "", []];
   do {
     const page = await source.list(after, STORE_TIMEOUT_MS);
     const isOther = !page.namespace.equals(namespace) || rows.length >= DRAIN_RECORDS_MAX;
     if (isOther && rows.length > 0) {
-      yield { namespace, rows };
+      yield { namespace, model, rows };
       rows = [];
     }
-    ({ namespace, last: after } = page);
+    ({ namespace, model, last: after } = page);
     rows.push(...rowsOf(page.rows));
   } while (after.length > 0);
-  if (rows.length > 0) yield { namespace, rows };
+  if (rows.length > 0) yield { namespace, model, rows };
 }
 
 function rowsOf(packed: Buffer): Row[] {

@@ -19,8 +19,9 @@ export function drainAway(
 }
 
 export async function list(
-  { store }: VaultContext,
+  { store, models }: VaultContext,
   { recordClass, after }: m.ListRequest,
 ): Promise<m.ListReply> {
-  return await storeList(store, classNumber(className(recordClass)), after);
+  const page = await storeList(store, classNumber(className(recordClass)), after);
+  return { ...page, model: models.modelOf(page.namespace) };
 }

@@ -45,6 +45,11 @@ export class ModelNames {
     if (this.#models.delete(namespace.toString("hex"))) this.#write();
   }
 
+  /** Empty: nobody has said. */
+  modelOf(namespace: Buffer): string {
+    return this.#models.get(namespace.toString("hex")) ?? "";
+  }
+
   /** The namespaces of a model, in hexadecimal. */
   namespacesOf(model: string): string[] {
     return [...this.#models].filter(([, name]) => name === model).map(([key]) => key);

@@ -65,6 +65,8 @@ export interface ListReply {
   rows: Buffer;
   /** Empty: there are no more. */
   last: Buffer;
+  /** Empty: it is not known. */
+  model: string;
 }
 
 export interface DrainRequest {

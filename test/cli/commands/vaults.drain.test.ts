@@ -2,11 +2,13 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { ItemStatus } from "../../../src/block.ts";
+import { HASH_BYTES, ItemStatus } from "../../../src/block.ts";
 import { DRAIN_BATCH_RECORDS, RUN_BLOCKS } from "../../../src/limits-pool.ts";
+import { Pool } from "../../../src/sidecar/vaults/pools.ts";
 import { Program, runInside } from "../../support/command-line.ts";
 import type { TestClient } from "../../support/record-client.ts";
 import { makeRecords, NAMESPACE } from "../../support/records.ts";
+import type { TestRecord } from "../../support/records.ts";
 import { saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import type { Block, EngineShape } from "../../support/shim-client.ts";
@@ -14,7 +16,7 @@ import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 import type { TestSidecar } from "../../support/sidecars.ts";
 import { startVaultProcess } from "../../support/vault-process.ts";
 import type { Place } from "../../support/vault-process.ts";
-import { MIB, openClient, SOON_MS, until } from "../../support/vaults.ts";
+import { MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 const PAGE = 8192;
 const BLOCKS = 24 * RUN_BLOCKS + 5;
@@ -179,7 +181,37 @@ test("F75 full vaults keep the beginnings of what comes, a vault that may not be
   const kept = BLOCKS - done.evicted - DRAIN_BATCH_RECORDS;
   expect(await foundBy(after.sidecar, blocks, "after", wide)).toBeGreaterThan(kept);
 
+  // It had never heard of that model before.
+  const flushed = await after.clients[0]!.flush(null, SOON_MS, "kv", "test/model");
+  expect(flushed.records).toBeGreaterThan(RUN_BLOCKS);
+
   await until(() => source.isDraining, "the sidecar to hear of it");
   expect((await drain(config, vaults[0]!, "--end").ended()).exitCode).toBe(0);
   await until(() => !source.isDraining, "the sidecar to hear of its end");
+});
+
+test("states move by their own hash, and blocks behind a hole of their run stay, which is said; states need no others", async () => {
+  const vaults = await Promise.all([0, 1, 2].map(() => openVault({ recordClass: "both" })));
+  const list = JSON.stringify(vaults.map(({ address }) => address));
+  const config = join(testDirectory(), "tierkv.toml");
+  writeFileSync(config, `[cluster]\nkv_cold = ${list}\nssm_cold = ${list}\n`);
+  const isThere = (_record: TestRecord, at: number): boolean => at !== 17;
+  const states = makeRecords(20, { recordClass: "ssm", group: 1 }).filter(isThere);
+  const blocks = makeRecords(20).filter(isThere);
+  const [kv, ssm] = [openClient(vaults[0]!), openClient(vaults[0]!, "ssm")];
+  await kv.put(NAMESPACE, blocks, SOON_MS);
+  await ssm.put(NAMESPACE, states, SOON_MS);
+  const argv = ["vaults", "drain", vaults[0]!.address, "--config", config];
+  const { exitCode, stdout } = await runInside(argv);
+  expect(exitCode).toBe(0);
+  expect(stdout).toMatch(/^kv: 17 records moved .*\n +2 stayed .*blocks before them are gone/);
+  expect(stdout).toMatch(/ssm: 19 records moved [^\n]*\n\S/);
+  const clients = vaults.slice(1).map((vault) => openClient(vault, "ssm"));
+  await Promise.all(clients.map((client) => client.hello(SOON_MS)));
+  const pool = new Pool("ssm", { clients });
+  for (const { key } of states) {
+    const hash = key.subarray(0, HASH_BYTES);
+    const owner = clients[pool.homeOf(hash, hash).owner]!;
+    expect([...(await owner.lookup(NAMESPACE, key, SOON_MS))]).toEqual([1]);
+  }
 });
