@@ -259,7 +259,8 @@ pub const DISK_SCRUB_BYTES: u64 = 4 * MIB as u64;
 /// Steps of the time to live after which a segment is closed: a record outlives its time by none of them.
 pub const DISK_TTL_STEPS: u32 = 8;
 
-/// Threads that move records between a shared region and arenas: one is bound by its own copying, more by the memory.
+/// Threads that bring records from a shared region to arenas, and as many the other way: one is bound by its own copying, more by
+/// the memory.
 pub const SHM_THREADS_MAX: usize = 4;
 
 /// Shared regions that one process maps at a time.
@@ -267,6 +268,12 @@ pub const SHM_MAPPINGS_MAX: usize = 64;
 
 /// Longest that opening a shared region waits for its lock, in milliseconds.
 pub const SHM_OPEN_LOCK_MS: u64 = 5_000;
+
+/// The same, where there are few processors: one thread would leave half of two idle while an engine waits.
+pub const SHM_THREADS_MIN: usize = 2;
+
+/// Bytes of a shared region that a process maps in one go: what else changes its memory map waits for so long.
+pub const SHM_POPULATE_BYTES: u64 = 2 * MIB as u64;
 
 /// Requests that wait for a shared region's threads; what is above waits where it came from.
 pub const SHM_REQUESTS_MAX: usize = 1024;

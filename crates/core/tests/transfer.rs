@@ -37,6 +37,13 @@ fn spec() -> Spec {
     }
 }
 
+/// Instead of the length of pieces.
+const STANDING: usize = 0;
+
+fn fidelity_of(codec: Codec) -> u8 {
+    (0..=u8::MAX).find(|fidelity| codec.fits_fidelity(*fidelity)).unwrap()
+}
+
 struct Bench {
     arena: Arc<Arena>,
     geometry: Arc<Geometry>,
@@ -81,10 +88,14 @@ impl Bench {
 
     /// A slot full of noise, and the record of its page.
     fn record(&self) -> (Lease, Vec<u8>) {
+        self.record_of(Codec::Raw)
+    }
+
+    fn record_of(&self, codec: Codec) -> (Lease, Vec<u8>) {
         let lease = self.lease();
         let noise = (0..self.geometry.slot_bytes()).map(|at| (at * 7 % 251) as u8);
         self.arena.poke(lease.slot, &noise.collect::<Vec<_>>()).unwrap();
-        let codec = (Codec::Raw, 0);
+        let codec = (codec, fidelity_of(codec));
         let record =
             self.outbox.encode(&self.arena, lease, &self.geometry, codec, &Self::identity());
         (lease, record.unwrap().to_vec())
@@ -95,7 +106,7 @@ impl Bench {
         Arc::new(self.inbox.land(&self.arena, lease, geometry, wanted, bytes as u64).unwrap())
     }
 
-    /// What the receiver says to `record`, arriving in pieces of `step`; and the slot afterwards.
+    /// What the receiver says to `record`, arriving in pieces of `step`, or where it stands; and the slot afterwards.
     fn receive(
         &self,
         record: &[u8],
@@ -105,7 +116,11 @@ impl Bench {
         let lease = self.lease();
         self.arena.poke(lease.slot, &vec![0xEE; self.geometry.slot_bytes()]).unwrap();
         let landing = self.land(lease, wanted, record.len());
-        let outcome = landing.take(record, step).map_err(|error| error.to_string());
+        let outcome = match step {
+            STANDING => landing.take_standing(record),
+            step => landing.take(record, step),
+        };
+        let outcome = outcome.map_err(|error| error.to_string());
         drop(landing);
         let slot = self.arena.peek(lease.slot).unwrap();
         self.arena.slots().release(lease).unwrap();
@@ -121,7 +136,7 @@ fn a_page_travels_and_comes_back() {
     assert_eq!(header.end_tokens, 1 << 33);
     assert_eq!((header.group, header.shard, header.shard_count), (0x0102, 1, 2));
     let sent = bench.arena.peek(lease.slot).unwrap();
-    for step in [1, 191, 193, 1000, record.len()] {
+    for step in [1, 191, 193, 1000, record.len(), STANDING] {
         let (outcome, slot) = bench.receive(&record, Bench::wanted(), step);
         assert_eq!(outcome.unwrap(), header);
         for layer in [0, spec().layer_bytes as usize] {
@@ -131,6 +146,26 @@ fn a_page_travels_and_comes_back() {
     }
     assert_eq!(bench.inbox.live(), (0, 0));
     assert_eq!(bench.outbox.live(), (0, 0));
+}
+
+#[test]
+fn a_record_that_stands_becomes_the_page_that_its_pieces_make() {
+    let bench = Bench::new();
+    for codec in Codec::ALL {
+        let (lease, record) = bench.record_of(codec);
+        let wanted = Wanted { fidelity: fidelity_of(codec), ..Bench::wanted() };
+        let (header, slot) = bench.receive(&record, wanted.clone(), STANDING);
+        assert_eq!(header.unwrap(), record::verify(&record).unwrap());
+        assert!(slot == bench.receive(&record, wanted.clone(), 1000).1, "{codec:?}");
+        for at in [0, 188, HEADER_BYTES, record.len() / 2, record.len() - 1] {
+            let mut bytes = record.clone();
+            bytes[at] ^= 0x10;
+            let outcome = |step| bench.receive(&bytes, wanted.clone(), step).0;
+            assert!(outcome(STANDING).unwrap_err().starts_with("BAD_RECORD: "), "{codec:?}");
+            assert_eq!(outcome(STANDING), outcome(4096), "{codec:?}");
+        }
+        bench.arena.slots().release(lease).unwrap();
+    }
 }
 
 #[test]
@@ -240,6 +275,9 @@ fn no_piece_comes_twice_or_runs_over() {
         assert_eq!(landing.piece(offset, bytes).unwrap_err().code, Code::BadRecord);
     }
     assert!(landing.piece(0, record.len() + 1).is_err());
+    for bytes in [&record[..], &record[1..], &[]] {
+        assert_eq!(landing.take_standing(bytes).unwrap_err().code, Code::BadRecord);
+    }
 }
 
 #[test]

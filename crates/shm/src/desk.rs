@@ -11,7 +11,9 @@ use std::thread::{Builder, available_parallelism};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::key::RecordKey;
 use tierkv_core::lane::client::{Outgoing, Targets};
-use tierkv_core::limits::{SHM_CHUNK_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX};
+use tierkv_core::limits::{
+    SHM_CHUNK_BYTES, SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN,
+};
 use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
@@ -84,7 +86,9 @@ pub struct Desk {
     shared: Arc<Shared>,
     /// For what is short, so that it does not wait behind what is long.
     short: SyncSender<Job>,
-    long: SyncSender<Job>,
+    /// An engine waits for what is fetched, and for nothing that is stored.
+    fetches: SyncSender<Job>,
+    stores: SyncSender<Job>,
     next: AtomicU32,
 }
 
@@ -104,9 +108,14 @@ impl Desk {
         }
         let shared = Arc::new(Shared { region, sink, open: Mutex::default() });
         let half = available_parallelism().map_or(1, |cores| cores.get() / 2);
+        let threads = half.clamp(SHM_THREADS_MIN, SHM_THREADS_MAX);
         let short = start(&shared, 1)?;
-        let long = start(&shared, half.clamp(1, SHM_THREADS_MAX))?;
-        Ok(Self { shared, short, long, next: AtomicU32::new(1) })
+        let (fetches, stores) = (start(&shared, threads)?, start(&shared, threads)?);
+        // Whoever makes none only looks, and moves little.
+        if max_bytes > 0 {
+            populate(&shared)?;
+        }
+        Ok(Self { shared, short, fetches, stores, next: AtomicU32::new(1) })
     }
 
     /// Begins a request; its number. The outcome may come before.
@@ -118,7 +127,8 @@ impl Desk {
         let open = Arc::<Open>::default();
         self.shared.open().insert(request, Arc::clone(&open));
         let queue = match work {
-            Work::Fetch(_) | Work::Store(..) | Work::Check(_) => &self.long,
+            Work::Fetch(_) => &self.fetches,
+            Work::Store(..) | Work::Check(_) => &self.stores,
             _ => &self.short,
         };
         queue.try_send(Job { request, work, open }).map_err(|refused| {
@@ -178,12 +188,34 @@ fn start(shared: &Arc<Shared>, threads: usize) -> Result<SyncSender<Job>> {
     let jobs = Arc::new(Mutex::new(jobs));
     for _ in 0..threads {
         let (shared, jobs) = (Arc::clone(shared), Arc::clone(&jobs));
-        Builder::new()
-            .name("tierkv-shm".to_owned())
-            .spawn(move || shared.serve(&jobs))
-            .map_err(|error| Error::new(Code::NoMemory, format!("a thread: {error}")))?;
+        spawn(move || shared.serve(&jobs))?;
     }
     Ok(queue)
+}
+
+/// Maps the region's memory before it is used, because a first touch costs more than the copy of a page. Where that does not go,
+/// pages come one by one.
+fn populate(shared: &Arc<Shared>) -> Result<()> {
+    let shared = Arc::downgrade(shared);
+    let step = move || {
+        let mut at = 0;
+        // Nobody waits for it, so it ends with the desk.
+        while let Some(shared) = shared.upgrade() {
+            let fabric = shared.region.fabric();
+            let bytes = shared.region.layout().region_bytes.saturating_sub(at);
+            if bytes == 0 || !fabric.populate(at, bytes.min(SHM_POPULATE_BYTES)) {
+                return;
+            }
+            at += SHM_POPULATE_BYTES;
+        }
+    };
+    spawn(step)
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let builder = Builder::new().name("tierkv-shm".to_owned());
+    let started = builder.spawn(work);
+    started.map(drop).map_err(|error| Error::new(Code::NoMemory, format!("a thread: {error}")))
 }
 
 impl Shared {

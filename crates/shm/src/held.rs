@@ -95,6 +95,17 @@ impl<F: Fabric> Pinned<'_, F> {
     }
 }
 
+#[cfg(target_os = "linux")]
+impl Pinned<'_, crate::mapping::Mapping> {
+    /// The record where it stands.
+    #[must_use]
+    pub fn standing(&self) -> &[u8] {
+        Seen(&self.region.fabric).payload_seen(self.at, self.bytes);
+        // SAFETY: within the mapping; nobody writes what is published and pinned.
+        unsafe { &*self.region.fabric.memory(self.at, self.bytes) }
+    }
+}
+
 impl<F: Fabric> Drop for Pinned<'_, F> {
     fn drop(&mut self) {
         let Ok(locked) = self.region.locked() else { return };

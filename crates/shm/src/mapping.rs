@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::limits::SHM_OPEN_LOCK_MS;
 
@@ -189,6 +189,13 @@ impl Mapping {
     pub(crate) fn memory(&self, at: u64, bytes: u64) -> *mut [u8] {
         let length = usize::try_from(bytes).unwrap_or_default();
         std::ptr::slice_from_raw_parts_mut(self.at(at, bytes), length)
+    }
+
+    /// Gives this process the pages of a part, which the file has already; false: this system cannot.
+    pub(crate) fn populate(&self, at: u64, bytes: u64) -> bool {
+        let length = usize::try_from(bytes).unwrap_or_default();
+        // SAFETY: within the mapping; no byte of it changes.
+        unsafe { madvise(self.at(at, bytes).cast(), length, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
     /// Tells regions apart that had one name after another: its file's number.

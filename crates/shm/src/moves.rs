@@ -24,17 +24,7 @@ pub fn fetch(region: &Region<Mapping>, targets: &Targets, target: &Target) -> Re
     let wanted = Wanted { fidelity: *fidelity, namespace: *namespace, packed_key: *packed_key };
     let bytes = pinned.bytes();
     let landing = Arc::new(inbox.land(arena, *lease, geometry, wanted, bytes)?);
-    let mut piece = landing.piece(0, landing.record_bytes())?;
-    let mut at = 0;
-    while piece.rest() > 0 {
-        // A step at a time: what was copied is checked and decoded while it is in the cache.
-        let place = piece.spare(LANE_STEP_BYTES);
-        let count = place.len();
-        pinned.read(at, place)?;
-        piece.advance(count);
-        at += count as u64;
-    }
-    piece.finish()?;
+    landing.take_standing(pinned.standing())?;
     Ok(Some(bytes))
 }
 

@@ -131,11 +131,16 @@ impl<F: Fabric> Seen<'_, F> {
         }
     }
 
+    /// Bytes of a payload that is pinned are about to be read where they stand.
+    pub fn payload_seen(&self, at: u64, bytes: u64) {
+        if self.by_hand() {
+            self.0.invalidate(Rule::PayloadInvalidate, at, bytes);
+        }
+    }
+
     /// Reads bytes of a payload that is pinned.
     pub fn payload_out(&self, at: u64, bytes: &mut [u8]) {
-        if self.by_hand() {
-            self.0.invalidate(Rule::PayloadInvalidate, at, bytes.len() as u64);
-        }
+        self.payload_seen(at, bytes.len() as u64);
         self.0.copy_out(at, bytes);
     }
 }

@@ -47,6 +47,26 @@ pub unsafe fn scatter(geometry: &Geometry, payload: &[u8], page: *mut u8) {
     });
 }
 
+/// The same, with the checksum of what was copied: each span of it while it is in the cache.
+///
+/// # Safety
+/// As `scatter`, and nobody writes `payload` meanwhile.
+pub unsafe fn scatter_checked(geometry: &Geometry, payload: &[u8], page: *mut u8) -> u32 {
+    assert_eq!(payload.len(), geometry.source_bytes(), "payload fits the geometry");
+    let (mut checksum, mut checked, mut at) = (0, 0, 0);
+    geometry.for_each_run(|offset, bytes| {
+        // SAFETY: a validated geometry has all its runs inside the page, which is writable and not the payload.
+        unsafe { copy_past_cache(&payload[at..at + bytes], page.add(offset)) };
+        at += bytes;
+        if at - checked >= CHECKSUM_SPAN_BYTES {
+            checksum = crc32c::append(checksum, &payload[checked..at]);
+            checked = at;
+        }
+    });
+    settle();
+    crc32c::append(checksum, &payload[checked..])
+}
+
 /// Copies `part`, which stands at `at` in a payload, onto the page's runs.
 ///
 /// # Safety

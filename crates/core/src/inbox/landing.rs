@@ -7,7 +7,7 @@ use super::piece::{Edge, Piece};
 use super::{Inbox, Wanted, check_identity, check_key, refused};
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::int8::{self, Isa, Spans};
-use crate::codec::{BadPayload, Codec};
+use crate::codec::{BadPayload, Codec, raw};
 use crate::crc32c;
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint;
@@ -202,24 +202,71 @@ impl Landing {
         whole.ok_or_else(|| Error::bad_record("it is not whole"))
     }
 
+    /// A whole record where it stands, which nobody writes meanwhile. It goes to the page from there, because memory reads and writes
+    /// at once, and a window in between would make it do one after the other.
+    ///
+    /// # Errors
+    /// As `take`.
+    pub fn take_standing(self: &Arc<Self>, record: &[u8]) -> Result<Header> {
+        let whole = record.split_first_chunk().filter(|_| record.len() == self.record_bytes);
+        let (head, payload) = whole.ok_or_else(|| Error::bad_record("it is not whole"))?;
+        let (checksum, is_bad) = match self.way {
+            Way::InPlace | Way::Kept => return self.take(record, record.len()),
+            // Whoever brings pieces has claimed them.
+            Way::Scattered | Way::Decoded(..) => {
+                self.claim(0..record.len())?;
+                self.to_page(payload)
+            }
+        };
+        let (range, edges) = (0..record.len(), Vec::new());
+        let arrived = Arrived { range, header: head, checksum, edges, kept: None, is_bad };
+        self.arrived(arrived)?.ok_or_else(|| Error::bad_record("it is not whole"))
+    }
+
+    /// The payload's checksum, and whether it cannot be decoded.
+    fn to_page(&self, payload: &[u8]) -> (u32, bool) {
+        let (geometry, page) = (&self.geometry, self.slot.as_ptr());
+        let Way::Decoded(spans, _) = self.way else {
+            // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
+            return (unsafe { raw::scatter_checked(geometry, payload, page) }, false);
+        };
+        let (mut checksum, mut decoded) = (0, Ok(0));
+        for (index, step) in payload.chunks(LANE_STEP_BYTES).enumerate() {
+            let end = index * LANE_STEP_BYTES + step.len();
+            // SAFETY: as above.
+            let rest = |from| unsafe { spans.decode(geometry, payload.as_ptr(), from..end, page) };
+            decoded = decoded.and_then(rest);
+            checksum = crc32c::append(checksum, step);
+        }
+        (checksum, decoded.is_err())
+    }
+
     /// The place of `bytes` bytes at `offset`, for one receiver alone.
     ///
     /// # Errors
     /// `BAD_RECORD` for bytes that came before, or that the record does not have; `NO_MEMORY` at the inbox's limit.
     pub fn piece(self: &Arc<Self>, offset: u64, bytes: usize) -> Result<Piece> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let end = start.saturating_add(bytes);
-        if end > self.record_bytes || bytes == 0 {
-            let text = format!("{bytes} bytes at {offset} of a record of {}", self.record_bytes);
+        let range = start..start.saturating_add(bytes);
+        self.claim(range.clone())?;
+        // Without room for it, it may come again.
+        Piece::new(self, range).inspect_err(|_| {
+            self.pieces().claimed.retain(|claimed| claimed.start != start);
+        })
+    }
+
+    fn claim(&self, Range { start, end }: Range<usize>) -> Result<()> {
+        if end > self.record_bytes || start >= end {
+            let bytes = end - start;
+            let text = format!("{bytes} bytes at {start} of a record of {}", self.record_bytes);
             return Err(Error::bad_record(text));
         }
         let mut pieces = self.pieces();
         if pieces.claimed.iter().any(|range| range.start < end && start < range.end) {
-            return Err(Error::bad_record(format!("bytes at {offset} came twice")));
+            return Err(Error::bad_record(format!("bytes at {start} came twice")));
         }
-        let piece = Piece::new(self, start..end)?;
         pieces.claimed.push(start..end);
-        Ok(piece)
+        Ok(())
     }
 
     /// Bytes of memory that a piece of `payload_bytes` needs while it arrives: a step, and the part of a group that the step
