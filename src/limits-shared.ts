@@ -4,3 +4,5 @@
 export const SHARED_NEWS_MS = 500;
 /** Longest path of a region. */
 export const SHARED_PATH_BYTES_MAX = 4096;
+/** How long vaults wait for what shared memory says of a prompt, before they are asked for all of it, in ms. */
+export const SHARED_FIRST_MS = 20;

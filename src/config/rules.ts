@@ -177,18 +177,17 @@ const openOrClosed: Rule = ({ vault }) => {
   };
 };
 
-/** One of several would hold a part of each prompt that no other machine reaches. */
-const sharedIsAlone =
+const sharedIsOne =
   (name: "kvCold" | "ssmCold"): Rule =>
   ({ cluster }) => {
-    const shared = cluster[name].find(({ text }) => sharedPath(text) !== null);
-    if (shared === undefined || cluster[name].length === 1) return null;
+    const shared = cluster[name].filter(({ text }) => sharedPath(text) !== null);
+    if (shared.length <= 1) return null;
     const key = name === "kvCold" ? "kv_cold" : "ssm_cold";
     return {
       code: "CONFIG_CONFLICT",
       path: ["cluster", key],
-      reason: "shared memory is no member of a pool, of which each holds a part of every prompt",
-      fix: `write ${key} = "${shared.text}" alone, or leave it out of the list`,
+      reason: "all sidecars of a machine share one region, and the list has more of them",
+      fix: `leave "${shared.at(-1)?.text ?? ""}" out of the list`,
     };
   };
 
@@ -206,13 +205,14 @@ const trustHasAnAnchor: Rule = ({ cluster }) => {
 
 const twoCopiesHaveTwoPlaces: Rule = ({ cluster: { redundancy, kvCold, ssmCold } }) =>
   redundancy === "none" ||
-  Math.max(kvCold.length, ssmCold.length) > 1 ||
+  [kvCold, ssmCold].some((all) => all.filter(({ text }) => sharedPath(text) === null).length > 1) ||
   [...kvCold, ...ssmCold].some(({ text }) => isNames(text))
     ? null
     : {
         code: "CONFIG_CONFLICT",
         path: ["cluster", "redundancy"],
-        reason: "two copies need two vaults of a class, and there is at most one",
+        reason:
+          "two copies need two vaults of a class beside shared memory, and there is at most one",
         fix: 'write several addresses in kv_cold, or redundancy = "none"',
       };
 
@@ -236,8 +236,8 @@ const RULES: readonly Rule[] = [
   certificateHasKey("cluster"),
   certificateHasKey("gateway"),
   openOrClosed,
-  sharedIsAlone("kvCold"),
-  sharedIsAlone("ssmCold"),
+  sharedIsOne("kvCold"),
+  sharedIsOne("ssmCold"),
   trustHasAnAnchor,
 ];
 

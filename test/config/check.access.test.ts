@@ -94,12 +94,19 @@ testRefusals({
     "not an absolute path of at most 4096 bytes behind shm:",
     'write kv_cold = "shm:/dev/shm/tierkv"',
   ),
-  "shared memory among vaults": bad(
-    '[cluster]\nssm_cold = ["a:1", "shm:/dev/shm/x"]',
+  "two regions": bad(
+    '[cluster]\nssm_cold = ["a:1", "shm:/dev/shm/x", "shm:/dev/shm/y"]',
     2,
     "CONFIG_CONFLICT",
-    "is no member of a pool",
-    'write ssm_cold = "shm:/dev/shm/x" alone',
+    "share one region",
+    'leave "shm:/dev/shm/y" out',
+  ),
+  "two copies of one vault and shared memory": bad(
+    '[cluster]\nredundancy = "copies:2"\nkv_cold = ["shm:/dev/shm/x", "a:1"]',
+    2,
+    "CONFIG_CONFLICT",
+    "two vaults of a class beside shared memory",
+    'redundancy = "none"',
   ),
   "a vault's certificate without its key": bad(
     '[vault]\ntls_cert = "/c.pem"',

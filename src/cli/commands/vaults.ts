@@ -164,8 +164,10 @@ export function describe(rows: readonly Row[]): string[] {
   return table([HEAD, ...rows.map(rowOf)]);
 }
 
-function rowOf({ class: name, address, state, share, isDraining, seen }: Row): string[] {
-  const owns = isDraining ? "drains" : share === 0 ? "left" : showShare(share);
+function rowOf({ class: name, address, tier, state, share, isDraining, seen }: Row): string[] {
+  // Memory of this machine owns nothing: it may hold what any of them does.
+  const left = tier === "shared" ? NONE : "left";
+  const owns = isDraining ? "drains" : share === 0 ? left : showShare(share);
   if (seen === null) return [name, address, state, owns, NONE, NONE, NONE, NONE, NONE];
   const { usedBytes, maxBytes, disk, outBytesPerS, inBytesPerS } = seen;
   const most = disk !== null && disk.maxBytes > maxBytes ? disk : { usedBytes, maxBytes };

@@ -11,11 +11,12 @@ import {
 import type { Namespace, RecordClass } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
 import { LOOKUP_GRACE_MS } from "../../limits-pool.ts";
+import { SHARED_FIRST_MS } from "../../limits-shared.ts";
 import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
-import { nowMs, yieldToLoop } from "../../time.ts";
+import { nowMs, sleep, yieldToLoop } from "../../time.ts";
 import { blockKeys } from "../slots/block-keys.ts";
 import type { BlockRun } from "../slots/block.ts";
 import type { Shelf } from "../slots/shelf.ts";
@@ -75,9 +76,14 @@ export async function lookUp(
   const places = groups.map((group) => context.pools[group.class].placesOf(group.hashes));
   const { keys, open, seen } = await openQuestions(groups, held, places, context);
   const silent = new Set<LookupGate>();
-  const asks = [...open].map(async ([gate, asked]) => {
+  const ask = async ([gate, asked]: [LookupGate, Asked[]]): Promise<void> => {
     if (!(await askVault(gate, asked, context))) silent.add(gate);
-  });
+  };
+  const isNear = ([gate]: [LookupGate, Asked[]]): boolean => gate.tier === "shared";
+  const near = [...open].filter(isNear).map(ask);
+  const far = [...open].filter((entry) => !isNear(entry));
+  if (near.length > 0 && far.length > 0) await askedFirst(near, far);
+  const asks = [...near, ...far.map(ask)];
   // What may lie on two vaults need not wait for the slower one.
   const isDouble = places.some(({ others }) => others.length > 0);
   await (isDouble ? untilAnswered(asks, () => isAllHeld(groups, held)) : Promise.all(asks));
@@ -121,6 +127,17 @@ async function openQuestions(
     }
   }
   return { keys, open, seen };
+}
+
+/** What memory of this machine holds no vault is asked for, unless it takes longer than a vault. */
+async function askedFirst(
+  near: readonly Promise<void>[],
+  far: readonly [LookupGate, Asked[]][],
+): Promise<void> {
+  await Promise.race([Promise.all(near), sleep(SHARED_FIRST_MS)]);
+  for (const asked of far.flatMap(([, all]) => all)) {
+    asked.indexes = asked.indexes.filter((index) => !hasBit(asked.held, index));
+  }
 }
 
 const NONE_SAID = Buffer.alloc(0);

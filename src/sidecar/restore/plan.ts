@@ -90,14 +90,11 @@ export class Plan {
   }
 }
 
-/** A plan is told of them: later ones share them. Returns how many were shared before. */
-export function share(blocks: readonly Block[]): number {
-  let before = 0;
-  for (const block of blocks) {
-    if (block.isShared) before += 1;
-    block.isShared = true;
-  }
-  return before;
+/** A plan is told of them: later ones share them. Those that no plan was told of before. */
+export function share(blocks: readonly Block[]): Block[] {
+  const fresh = blocks.filter(({ isShared }) => !isShared);
+  for (const block of fresh) block.isShared = true;
+  return fresh;
 }
 
 /** The blocks of one wish, each used by this plan until the plan is released or the run is cut before them. */

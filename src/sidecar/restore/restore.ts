@@ -14,13 +14,14 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
+import type { Block } from "../slots/block.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Fates } from "../trace/fates.ts";
 import type { Reuse } from "../trace/reuse.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
-import type { LookupGates } from "../vaults/vaults.ts";
+import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import { Admission } from "./admission.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { chooseBoundary } from "./boundary.ts";
@@ -334,16 +335,20 @@ export class Restorer {
 
   #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
     const { counters, gates, send } = this.#options;
-    const owners = new Set(blocks.flatMap((block) => (block.isShared ? [] : [block.owner])));
-    const local = share(blocks);
+    const fresh = share(blocks);
+    const local = blocks.length - fresh.length;
     send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local });
     counters.add("blocks_restored_local", local);
-    const [{ recordClass } = { recordClass: "kv" as const }] = blocks;
-    const tier = gates[recordClass][0]?.tier ?? "vault";
-    counters.add(`blocks_restored_${tier}`, blocks.length - local);
+    const gateOf = ({ recordClass, owner }: Block): LookupGate | undefined =>
+      gates[recordClass][owner];
+    for (const tier of ["vault", "shared"] as const) {
+      const fetched = fresh.filter((block) => (gateOf(block)?.tier ?? "vault") === tier);
+      counters.add(`blocks_restored_${tier}`, fetched.length);
+      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? ""));
+      plan.case.fetched(tier, fetched.length, vaults);
+    }
     const bytes = blocks.length * (this.#context?.sourceBytes(group) ?? 0);
-    const vaults = [...owners].map((owner) => gates[recordClass][owner]?.address ?? "");
-    plan.case.placed(tier, blocks.length - local, vaults, bytes);
+    plan.case.placed(bytes);
     counters.add("bytes_restored", bytes);
   }
 

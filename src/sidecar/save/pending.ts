@@ -2,16 +2,14 @@
 import type { Namespace } from "../../block.ts";
 import { SAVE_BATCH_ITEMS } from "../../limits.ts";
 import type { SaveItem } from "../socket/messages.ts";
-import type { StoreQueue } from "./store-queue.ts";
+import type { Way } from "./store-queue.ts";
 
 export interface Pending {
   item: SaveItem;
   key: string;
   namespace: Namespace;
-  /** The last flush of the vault when the engine handed it over. */
-  flushed: number;
-  /** Who gets the second copy, and the last flush of that vault; null: nobody. */
-  second: { store: StoreQueue; flushed: number } | null;
+  /** One after the other, one at least. */
+  ways: readonly Way[];
 }
 
 /** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */

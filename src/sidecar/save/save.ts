@@ -11,6 +11,7 @@ import { failpoint } from "../../failpoint.ts";
 import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep } from "../../time.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { Fates } from "../trace/fates.ts";
@@ -20,7 +21,8 @@ import type { Codecs } from "./codecs.ts";
 import { ownHashes, saveKey, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
 import { SaveRoom } from "./room.ts";
-import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
+import { along } from "./store-queue.ts";
+import type { OutgoingRecord, StoreQueue, Way } from "./store-queue.ts";
 
 /** Where blocks come from: one group of one rank of one engine. */
 export interface SaveSource {
@@ -117,7 +119,8 @@ export class Saver {
     let dropped = 0;
     for (const item of items) {
       const key = namespace === null ? null : saveKey(namespace, source, item);
-      const { store, second } = this.#homeOf(source, item);
+      const ways = this.#waysOf(source, item);
+      const store = ways[0]?.store;
       const reason = this.#refusal(source, store, namespace, key, item, isWorth);
       if (reason !== null || key === null || namespace === null || store === undefined) {
         this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
@@ -128,27 +131,33 @@ export class Saver {
       this.#inFlight.add(key);
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(item) };
-      const { flushed } = store;
-      this.#laneOf(source, store).pending.push({ item: own, key, namespace, flushed, second });
+      this.#laneOf(source, store).pending.push({ item: own, key, namespace, ways });
     }
     if (dropped > 0) source.onBatch();
     for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
   }
 
-  /** The vault that the block is placed on (undefined: there is none of its class), and that of its second copy. */
-  #homeOf(
-    { recordClass }: SaveSource,
-    { hash, anchor }: SaveItem,
-  ): { store: StoreQueue | undefined; second: Pending["second"] } {
+  /** Where the block is to lie; empty: there is no vault of its class. Whoever is down is left out where there is another. */
+  #waysOf({ recordClass }: SaveSource, { hash, anchor }: SaveItem): Way[] {
     const { stores, pools, counters } = this.#options;
-    const home = pools[recordClass].homeOf(hash, anchor);
-    const store = stores[recordClass][home.owner];
-    if (!pools[recordClass].isDouble) return { store, second: null };
-    const other = stores[recordClass][home.second];
-    if (other !== undefined) return { store, second: { store: other, flushed: other.flushed } };
-    // One vault alone is up.
-    counters.add("replicas_dropped");
-    return { store, second: null };
+    const pool = pools[recordClass];
+    const home = pool.homeOf(hash, anchor);
+    const ways: Way[] = [];
+    const add = (role: Way["role"], vault: number): boolean => {
+      const store = stores[recordClass][vault];
+      if (store === undefined) return false;
+      const isUsable = !store.isDown && !store.isReadOnly;
+      if (role === "owner" ? ways.length === 0 || isUsable : isUsable)
+        ways.push({ store, flushed: store.flushed, role });
+      return isUsable;
+    };
+    const isNear = add("near", pool.local);
+    if (!add("owner", home.owner) && isNear) {
+      const isReadOnly = stores[recordClass][home.owner]?.isReadOnly === true;
+      counters.add(isReadOnly ? "dropped_read_only" : "dropped_vault_down");
+    }
+    if (pool.isDouble && !add("replica", home.second)) counters.add("replicas_dropped");
+    return ways;
   }
 
   /**
@@ -245,10 +254,10 @@ export class Saver {
     return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";
   }
 
-  /** Second copies go first, then the deepest block: it is of no use without those before it. */
+  /** What lies elsewhere already goes first, then the deepest block: it is of no use without those before it. */
   #hasRoomFor(bytes: number, store: StoreQueue, endTokens: number): boolean {
     const isFull = (): boolean => this.#bytes + bytes > this.room.bytesMax;
-    for (const other of this.#stores) while (isFull() && other.shedReplica());
+    for (const other of this.#stores) while (isFull() && other.shedCopy());
     if (!isFull()) return true;
     return store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);
   }
@@ -280,13 +289,18 @@ export class Saver {
     return lane.isLeaving || (lane.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
+  /** A record that is sent twice is made once, and one of varying length is made before it is sent. */
+  #isMadeAhead({ recordClass }: SaveSource): boolean {
+    const { pools, codecs } = this.#options;
+    const { isDouble, local } = pools[recordClass];
+    return isDouble || local !== NO_VAULT || codecs.isVariable[recordClass];
+  }
+
   /** What a lane can take now goes as a draft; the rest waits in its slots, or is encoded ahead. */
   #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const { source, store } = lane;
-    // A record that is sent twice is made once, and one of varying length is made before it is sent.
-    const { pools, codecs } = this.#options;
-    const isMadeAhead = pools[source.recordClass].isDouble || codecs.isVariable[source.recordClass];
+    const isMadeAhead = this.#isMadeAhead(source);
     const isDraft = !isMadeAhead && store.hasRoom && !this.#drafting.has(store);
     if (!isMadeAhead && !isDraft && !this.#mayEncode(lane)) return;
     lane.isBusy = true;
@@ -358,7 +372,7 @@ export class Saver {
   ): void {
     const { group, shard, sourceBytes } = source;
     const outgoing: OutgoingRecord[] = [];
-    for (const [index, { item, key, namespace, flushed, second }] of batch.entries()) {
+    for (const [index, { item, key, namespace, ways }] of batch.entries()) {
       const record = records[index];
       if (record === undefined) {
         this.#options.counters.add("dropped_encode_failed");
@@ -368,17 +382,12 @@ export class Saver {
       const packed = packKeys(item.hash, group, shard);
       const { endTokens, tenant } = item;
       const named = { namespace, tenant, key: packed, endTokens, record, sourceBytes };
-      const onRecordEnd = (): void => {
-        this.#forget(source, key);
-        onEnd();
-      };
-      if (second === null) {
-        outgoing.push({ ...named, flushed, onEnd: onRecordEnd });
-        continue;
-      }
-      record.keep();
-      const replica = { ...named, flushed: second.flushed, isReplica: true, onEnd: onRecordEnd };
-      outgoing.push({ ...named, flushed, onEnd: () => second.store.add([replica]) });
+      outgoing.push(
+        along(named, ways, () => {
+          this.#forget(source, key);
+          onEnd();
+        }),
+      );
     }
     store.add(outgoing);
   }

@@ -22,6 +22,15 @@ import { BusyTime } from "../../time.ts";
 import type { Fates } from "../trace/fates.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 
+/** One place where a record is to lie. */
+export interface Way {
+  store: StoreQueue;
+  /** The last flush there when the engine handed it over. */
+  flushed: number;
+  /** near: memory of this machine, before the vault that owns it · replica: another vault, after that. */
+  role: "near" | "owner" | "replica";
+}
+
 export interface OutgoingRecord {
   namespace: Namespace;
   tenant: number;
@@ -35,8 +44,10 @@ export interface OutgoingRecord {
   endTokens: number;
   /** The vault lost it, and an arena still held it. */
   isAgain?: boolean;
-  /** It was sent to its owner: the second copy goes when nothing else does, and is the first to be given up. */
-  isReplica?: boolean;
+  /** As what it goes there; left out: to its owner. */
+  role?: Way["role"];
+  /** It lies elsewhere already: it goes when nothing else waits, and is the first to be given up. */
+  isCopy?: boolean;
   /** Stored or dropped; `isHeld`: the vault said that it has it. */
   onEnd(isHeld: boolean): void;
 }
@@ -59,7 +70,7 @@ export class StoreQueue {
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
   readonly #waiting: OutgoingRecord[] = [];
-  readonly #replicas: OutgoingRecord[] = [];
+  readonly #copies: OutgoingRecord[] = [];
   /** By namespace: its model, and the epoch of the vault that was told. */
   readonly #models = new Map<string, { model: string; epoch: number | null }>();
   readonly #busy: BusyTime;
@@ -98,7 +109,7 @@ export class StoreQueue {
   /** Drops records that wait and that `takes` names; how many. */
   flush(takes: Takes): number {
     let count = 0;
-    for (const list of [this.#waiting, this.#replicas]) {
+    for (const list of [this.#waiting, this.#copies]) {
       const gone = list.filter(({ namespace, tenant }) => takes(namespace, tenant));
       const left = list.filter(({ namespace, tenant }) => !takes(namespace, tenant));
       list.splice(0, list.length, ...left);
@@ -151,15 +162,15 @@ export class StoreQueue {
 
   add(records: readonly OutgoingRecord[]): void {
     for (const record of records) {
-      if (record.isReplica === true) this.#replicas.push(record);
+      if (record.isCopy === true) this.#copies.push(record);
       else this.#waiting.push(record);
     }
     this.#pump();
   }
 
   /** Gives up the copy that waits last; false where none waits. */
-  shedReplica(): boolean {
-    const last = this.#replicas.pop();
+  shedCopy(): boolean {
+    const last = this.#copies.pop();
     if (last !== undefined) this.#giveUp(last, "shed");
     return last !== undefined;
   }
@@ -182,9 +193,11 @@ export class StoreQueue {
     return true;
   }
 
-  /** A copy goes alone: what is saved meanwhile finds a way. */
+  /** A replica goes alone: what is saved meanwhile finds a way. */
   get #mayTake(): boolean {
-    return this.#waiting.length > 0 || (this.#replicas.length > 0 && this.#inFlight === 0);
+    const [copy] = this.#copies;
+    if (this.#waiting.length > 0 || copy === undefined) return this.#waiting.length > 0;
+    return this.#inFlight === 0 || copy.role !== "replica";
   }
 
   #pump(): void {
@@ -217,7 +230,7 @@ export class StoreQueue {
   }
 
   #takeBatch(): OutgoingRecord[] {
-    const list = this.#waiting.length > 0 ? this.#waiting : this.#replicas;
+    const list = this.#waiting.length > 0 ? this.#waiting : this.#copies;
     const [first] = list;
     const most = this.batchBytes;
     let bytes = 0;
@@ -269,12 +282,14 @@ export class StoreQueue {
 
   /** Whether the vault holds it. */
   #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
-    const { record, sourceBytes, namespace, isAgain, isReplica } = outgoing;
+    const { record, sourceBytes, namespace, isAgain, role = "owner" } = outgoing;
     const what = statusName(status ?? ItemStatus.UNSPECIFIED);
     if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
       if (isAgain === true) {
         this.#counters.add("copies_sent_bytes", record.bytes);
-      } else if (isReplica === true) {
+      } else if (role === "near") {
+        this.#counters.add("shared_saved");
+      } else if (role === "replica") {
         this.#counters.add("replicas_saved");
         this.#counters.add("replicas_sent_bytes", record.bytes);
       } else {
@@ -286,7 +301,7 @@ export class StoreQueue {
       return true;
     }
     if (status === ItemStatus.PRESENT) {
-      this.#counters.add(isReplica === true ? "replicas_present" : "saves_present");
+      this.#counters.add(PRESENT[role]);
       this.#fates.stored(namespace, ...nameOf(outgoing));
       return true;
     }
@@ -296,8 +311,9 @@ export class StoreQueue {
 
   /** What became of a block is what became of it at its owner. */
   #countDropped(outgoing: OutgoingRecord, why: string): void {
-    if (outgoing.isReplica === true) {
-      this.#counters.add("replicas_dropped");
+    const { role = "owner" } = outgoing;
+    if (role !== "owner") {
+      this.#counters.add(role === "near" ? "shared_dropped" : "replicas_dropped");
       return;
     }
     this.#counters.add(`dropped_${why}`);
@@ -305,7 +321,29 @@ export class StoreQueue {
   }
 }
 
+const PRESENT = {
+  near: "shared_present",
+  owner: "saves_present",
+  replica: "replicas_present",
+} as const;
+
 /** Group and hash of a packed key. */
 function nameOf({ key }: OutgoingRecord): [number, Buffer] {
   return [key.readUInt16LE(HASH_BYTES), key.subarray(0, HASH_BYTES)];
+}
+
+type Named = Omit<OutgoingRecord, "flushed" | "role" | "isCopy" | "onEnd">;
+
+/** Goes one way after the other; `onEnd` is called once, behind the last. */
+export function along(
+  named: Named,
+  [way, next, ...further]: readonly Way[],
+  onEnd: () => void,
+  isCopy = false,
+): OutgoingRecord {
+  const { flushed = 0, role = "owner" } = way ?? {};
+  if (next === undefined) return { ...named, flushed, role, isCopy, onEnd };
+  named.record.keep();
+  const rest = along(named, [next, ...further], onEnd, true);
+  return { ...named, flushed, role, isCopy, onEnd: () => next.store.add([rest]) };
 }

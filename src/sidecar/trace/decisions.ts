@@ -232,12 +232,16 @@ export class Case {
     this.#counters.add(`decided_${choice}_${why}`);
   }
 
-  /** Blocks lie in the arena now, of `bytes` in all; `fetched` of them came from `vaults`. */
-  placed(tier: Tier, fetched: number, vaults: Iterable<string>, bytes: number): void {
+  /** So many blocks came from these vaults of a tier. */
+  fetched(tier: Tier, count: number, vaults: Iterable<string>): void {
     const { account } = this;
-    account.fetched[tier] += fetched;
-    account.bytes += bytes;
+    account.fetched[tier] += count;
     account.vaults = [...new Set([...account.vaults, ...vaults])];
+  }
+
+  /** Blocks of `bytes` in all lie in the arena now. */
+  placed(bytes: number): void {
+    this.account.bytes += bytes;
   }
 
   /** Nothing more will be placed. */

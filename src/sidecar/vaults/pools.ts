@@ -1,4 +1,4 @@
-// Owns which of its class's vaults a block lies on, as this sidecar sees them: placed by the ring, passed on while the owner is down.
+// Owns which of its class's vaults a block lies on, as this sidecar sees them: placed by the ring, passed on while the owner is down, and in memory of this machine, too.
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
@@ -45,6 +45,7 @@ export class Pool {
   #before: { placement: Placement; untilMs: number } | null = null;
   /** As long as vaults are being emptied: as if they were not. What they had owned is asked of them, too, until it has moved. */
   #undrained: { of: string; placement: Placement } | null = null;
+  readonly #shared: number;
   readonly #isForgotten: (client: Vault) => boolean;
   readonly #isDown = (vault: number): boolean => {
     const client = this.#clients[vault];
@@ -58,34 +59,54 @@ export class Pool {
     this.#isForgotten = options.isForgotten ?? ((): boolean => false);
     this.#isAlone = recordClass === "ssm";
     this.#isDouble = isDouble;
+    const shared = clients.findIndex(({ tier }) => tier === "shared");
+    this.#shared = shared < 0 ? NO_VAULT : shared;
     this.#names = clients.map(({ address }) => address);
-    this.#weights = clients.map(() => 1);
-    this.#placement = new Placement(this.#names);
+    this.#weights = clients.map((_, vault) => Number(vault !== this.#local));
+    this.#placement = new Placement(this.#names, this.#weights);
   }
 
   get count(): number {
     return this.#clients.length;
   }
 
-  /** Records are stored twice. */
+  /** Memory of this machine, beside the members: it owns nothing, and may hold anything. NO_VAULT: there is none, or nothing else. */
+  get #local(): number {
+    return this.count > 1 ? this.#shared : NO_VAULT;
+  }
+
+  /** Members store records twice. */
   get isDouble(): boolean {
-    return this.#isDouble && this.count > 1;
+    return this.#isDouble && this.count - Number(this.#local !== NO_VAULT) > 1;
+  }
+
+  /** Where records of all members are kept, too; NO_VAULT: there is no such place, or it is down. */
+  get local(): number {
+    return this.#local === NO_VAULT || this.#isDown(this.#local) ? NO_VAULT : this.#local;
   }
 
   /** Of the blocks of a prompt, whose hashes are given from its first block on. */
   placesOf(hashes: Buffer): Places {
     if (this.count <= 1) return ALONE;
     this.#look();
+    const lists = this.#placesOnRing(hashes);
+    const { local } = this;
+    if (local !== NO_VAULT) lists.unshift(new Uint8Array(hashes.length / HASH_BYTES).fill(local));
+    const [owners = ALONE.owners, ...others] = lists;
+    return { owners, others };
+  }
+
+  /** The most likely list first. */
+  #placesOnRing(hashes: Buffer): Uint8Array[] {
     const { owners, seconds } = this.#placement.homesOf(hashes, this.#isAlone, this.#isDown);
-    const others = this.isDouble ? [seconds] : [];
+    const lists = this.isDouble ? [owners, seconds] : [owners];
     const before = this.#placementBefore();
-    if (before === null) return { owners, others };
+    if (before === null) return lists;
     const old = before.homesOf(hashes, this.#isAlone, this.#isDown).owners;
     for (const [index, vault] of old.entries()) {
-      const isKnown = vault === owners[index] || others.some((list) => list[index] === vault);
-      if (isKnown || this.#isDown(vault)) old[index] = NO_VAULT;
+      if (lists.some((list) => list[index] === vault) || this.#isDown(vault)) old[index] = NO_VAULT;
     }
-    return { owners, others: [...others, old] };
+    return [...lists, old];
   }
 
   /** Of one block that is to be stored; `anchor`: hash of the first one of its run. */
@@ -152,7 +173,9 @@ export class Pool {
    * emptied owns nothing, unless all are.
    */
   #weightsNow(isUndrained = false): number[] {
-    const members = this.#clients.map((client) => this.#isMember(client));
+    const members = this.#clients.map(
+      (client, vault) => vault !== this.#local && this.#isMember(client),
+    );
     const takers = this.#clients.map(
       ({ isDraining }, vault) => members[vault] === true && !isDraining,
     );

@@ -186,7 +186,7 @@ describe("drops", () => {
       makesDrafts: false,
       whenRoom: () => {},
       add: () => {},
-      shedReplica: nothingWaits,
+      shedCopy: nothingWaits,
       shedDeeperThan: nothingWaits,
     } as unknown as StoreQueue;
     const stores = { kv: [store], ssm: [] };

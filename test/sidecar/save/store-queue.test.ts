@@ -72,18 +72,31 @@ test("what waits goes with its tenant's flush, and another's is sent", async () 
 
 test("second copies are sent once no save waits, one call at a time, and are given up first", async () => {
   const { queue, counters, sent, dropped, ended, record, answer } = open();
-  const copy = (tenant: number): OutgoingRecord => ({ ...record(tenant), isReplica: true });
+  const role = "replica";
+  const copy = (tenant: number): OutgoingRecord => ({ ...record(tenant), role, isCopy: true });
   queue.add([copy(1)]);
   await until(() => sent.length === 1, "the first copy");
   queue.add([copy(2), copy(3), copy(4)]);
   expect(queue.hasRoom).toBe(true);
   queue.add([record(10), record(11)]);
   await until(() => sent.length === STORES_IN_FLIGHT_MAX, "a save beside it");
-  expect(queue.shedReplica()).toBe(true);
+  expect(queue.shedCopy()).toBe(true);
   expect([dropped, ended]).toEqual([[4], [4]]);
   expect(counters.get("replicas_dropped")).toBe(1);
   answer();
   await until(() => ended.length === 6, "all others");
   expect(sent).toEqual([1, 10, 11, 2, 3]);
-  expect(queue.shedReplica()).toBe(false);
+  expect(queue.shedCopy()).toBe(false);
+});
+
+test("what memory of this machine has already goes to its owner as saves go, and is given up before them", async () => {
+  const { queue, counters, sent, dropped, ended, record, answer } = open();
+  const role = "owner";
+  queue.add([1, 2, 3, 4].map((tenant) => ({ ...record(tenant), role, isCopy: true })));
+  await until(() => sent.length === STORES_IN_FLIGHT_MAX, "as many calls as there may be");
+  expect(queue.shedCopy()).toBe(true);
+  expect([dropped, counters.get("dropped_shed")]).toEqual([[4], 1]);
+  answer();
+  await until(() => ended.length === 4, "all others");
+  expect(sent).toEqual([1, 2, 3]);
 });

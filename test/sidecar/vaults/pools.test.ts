@@ -11,6 +11,7 @@ import { closeAfterTest, openClient, openVault, MIB, SOON_MS } from "../../suppo
 
 interface Said {
   address: string;
+  tier?: "shared";
   isOpen: boolean;
   capacityBytes: number | null;
 }
@@ -110,6 +111,31 @@ test("with two copies owner and second are two vaults that are up, for as long a
   expect(pool.homeOf(anchor, anchor).owner).toBe(home.second);
   for (const vault of vaults) vault.isOpen = vault !== vaults[home.second];
   expect(pool.homeOf(anchor, anchor)).toEqual({ owner: home.second, second: NO_VAULT });
+});
+
+test("memory of this machine is asked first for everything and owns nothing, and what vaults own is as without it", () => {
+  const vaults = silent(3);
+  const shared: Said = {
+    address: "shm:/dev/shm/x",
+    tier: "shared",
+    isOpen: false,
+    capacityBytes: null,
+  };
+  const [pool, without] = [poolOf([shared, ...vaults], true), poolOf(vaults, true)];
+  const moved = (list: Uint8Array): number[] => [...list].map((vault) => vault + 1);
+  for (const capacities of [[], [8, 16, 32]]) {
+    for (const [at, size] of capacities.entries()) vaults[at]!.capacityBytes = size * GIB;
+    const [places, plain] = [pool.placesOf(HASHES), without.placesOf(HASHES)];
+    expect(new Set(places.owners)).toEqual(new Set([0]));
+    expect([...places.others[0]!]).toEqual(moved(plain.owners));
+    expect([...places.others[1]!]).toEqual(moved(plain.others[0]!));
+    const anchor = HASHES.subarray(0, HASH_BYTES);
+    expect(pool.homeOf(anchor, anchor).owner).toBe(plain.owners[0]! + 1);
+  }
+  expect([pool.shareOf(0), pool.local]).toEqual([0, 0]);
+  shared.isOpen = true;
+  expect(pool.local).toBe(NO_VAULT);
+  expect(ownersOf(pool)).toEqual(moved(without.placesOf(HASHES).owners));
 });
 
 test("a vault names the capacity of its larger tier at hello", async () => {
