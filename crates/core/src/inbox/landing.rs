@@ -210,13 +210,13 @@ impl Landing {
     pub fn take_standing(self: &Arc<Self>, record: &[u8]) -> Result<Header> {
         let whole = record.split_first_chunk().filter(|_| record.len() == self.record_bytes);
         let (head, payload) = whole.ok_or_else(|| Error::bad_record("it is not whole"))?;
-        let (checksum, is_bad) = match self.way {
-            Way::InPlace | Way::Kept => return self.take(record, record.len()),
+        let (checksum, is_bad) = match (self.way, &self.page) {
             // Whoever brings pieces has claimed them.
-            Way::Scattered | Way::Decoded(..) => {
+            (Way::Scattered | Way::Decoded(..), Some((slot, geometry))) => {
                 self.claim(0..record.len())?;
-                self.to_page(payload)
+                self.to_page(payload, slot, geometry)
             }
+            _ => return self.take(record, record.len()),
         };
         let (range, edges) = (0..record.len(), Vec::new());
         let arrived = Arrived { range, header: head, checksum, edges, kept: None, is_bad };
@@ -224,8 +224,8 @@ impl Landing {
     }
 
     /// The payload's checksum, and whether it cannot be decoded.
-    fn to_page(&self, payload: &[u8]) -> (u32, bool) {
-        let (geometry, page) = (&self.geometry, self.slot.as_ptr());
+    fn to_page(&self, payload: &[u8], slot: &SlotAccess, geometry: &Geometry) -> (u32, bool) {
+        let page = slot.as_ptr();
         let Way::Decoded(spans, _) = self.way else {
             // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
             return (unsafe { raw::scatter_checked(geometry, payload, page) }, false);
