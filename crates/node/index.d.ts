@@ -393,6 +393,17 @@ export declare function releaseSlot(id: number, slot: number, generation: number
  */
 export declare function sendArena(fd: number, arena: number, frame: Uint8Array): number
 
+/** One session as it is now. */
+export interface SessionStats {
+  /** Blocks of all shards that are known to be its own. */
+  keys: number
+  /** Of their records, those in memory. */
+  records: number
+  /** Of these, those that are not evicted. */
+  kept: number
+  keptBytes: number
+}
+
 /** Gives a request up: nothing of it is begun any more. */
 export declare function shmCancel(id: number, request: number): void
 
@@ -552,12 +563,26 @@ export interface StoreOptions {
   recordClass: number
   /** What each tenant keeps whatever others store; none: tenants are not told apart. */
   tenantBytes?: number
+  /** What records that sessions keep may cost; none: nothing is kept. */
+  sessionBytes?: number
   /** Where records are kept on disk, too. */
   disk?: StoreDiskOptions
 }
 
 /** Checks stored records again, in both tiers; bad copies are removed; per key an `ItemStatus` number. */
 export declare function storeRecheck(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Uint8Array>
+
+/**
+ * Takes records, stored or on their way, for those of a session. With `is_kept` all of it is kept, as far as the quota goes; others
+ * of the groups in `superseded` leave it, and go first.
+ */
+export declare function storeSessionAdd(id: number, session: number, namespace: Uint8Array, packed: Uint8Array, superseded: Array<number>, isKept: boolean): SessionStats
+
+/** Forgets a session; with `goes_first` its records go before others. How many do now. */
+export declare function storeSessionEnd(id: number, session: number, goesFirst: boolean): number
+
+/** How a session is doing. */
+export declare function storeSessionStats(id: number, session: number): SessionStats
 
 /** Its numbers now. */
 export declare function storeStats(id: number): StoreStats
@@ -568,6 +593,7 @@ export interface StoreStats {
   usedBytes: number
   reservedBytes: number
   spareBytes: number
+  keptBytes: number
   records: number
   namespaces: number
   inserted: number

@@ -220,6 +220,8 @@ export class SharedVault {
       inBytesPerS: perS(into - before.in),
       spareBytes: 0,
       draining: false,
+      keptBytes: 0,
+      sessions: 0,
     };
   }
 

@@ -257,6 +257,20 @@ export class VaultClient {
     });
   }
 
+  /** Says whose these records are: a session's, which is kept or over. One call's keys at most. */
+  keep(request: m.KeepRequest, deadlineMs: number): Promise<m.KeepReply> {
+    return this.#session.call("Keep", deadlineMs, ({ channel, options }) =>
+      channel.unary(vaultService.Keep, request, options()),
+    );
+  }
+
+  async sessions(deadlineMs: number): Promise<m.Session[]> {
+    return this.#session.call("Sessions", deadlineMs, async ({ channel, options }) => {
+      const { sessions } = await channel.unary(vaultService.Sessions, {}, options());
+      return sessions;
+    });
+  }
+
   /**
    * Moves `chunks` MiB (at most 256) that are no record over the lanes, from the vault or to it, and keeps none of them: what
    * the way there alone carries.

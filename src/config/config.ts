@@ -56,6 +56,8 @@ export interface VaultConfig {
   readonly maxBytes: number | null;
   /** What each tenant keeps in memory whatever others store; null: tenants are not told apart. */
   readonly tenantBytes: number | null;
+  /** Of the memory, what sessions may keep. */
+  readonly keptPercent: number;
   /** null: nothing is kept on disk. */
   readonly dataDir: string | null;
   /** null: a share of the room on that disk at start. */

@@ -1,6 +1,7 @@
 // Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
 import { POOL_VAULTS_MAX } from "../limits-pool.ts";
 import { LEDGER_WATTS_MAX } from "../limits-seen.ts";
+import { KEPT_PERCENT_DEFAULT, KEPT_PERCENT_MAX } from "../limits-sessions.ts";
 import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import {
   ARENA_BYTES_DEFAULT,
@@ -159,6 +160,13 @@ export const SCHEMA: Schema = {
         fallback: () => null,
         fallbackText: "none: tenants are not told apart",
         example: '"2GiB"',
+      },
+      kept_percent: {
+        kind: integer(0, KEPT_PERCENT_MAX),
+        doc: "The share of `max_bytes` that sessions may keep (`keep_s` and `pin` of a request, `tierkv session keep`), and of a tenant's part the same share. What is above it is stored as everything else is, and counted. 0: nothing is kept.",
+        fallback: () => KEPT_PERCENT_DEFAULT,
+        fallbackText: String(KEPT_PERCENT_DEFAULT),
+        example: "25",
       },
       data_dir: {
         kind: path(PATH_BYTES_MAX),

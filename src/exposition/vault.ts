@@ -45,6 +45,8 @@ export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] 
       "Memory of records that are gone, kept for the next ones.",
       stats.spareBytes,
     ),
+    gauge(`${OWN}_bytes_kept`, "Memory of records that sessions keep.", stats.keptBytes),
+    gauge(`${OWN}_sessions`, "Sessions that are known.", stats.sessions),
     gauge(`${OWN}_records`, "Records in each tier.", tiers(stats.records, disk?.records)),
     gauge(`${OWN}_namespaces`, "Namespaces of the records in memory.", stats.namespaces),
     gauge(

@@ -11,6 +11,7 @@ import type { Leases } from "./leases.ts";
 import type { Members } from "./members.ts";
 import type { ModelNames } from "./models.ts";
 import type { Rates } from "./rates.ts";
+import type { Sessions } from "./sessions.ts";
 import type { OpenStreams } from "./streams.ts";
 import type { Watchers } from "./watchers.ts";
 
@@ -34,6 +35,7 @@ export interface VaultContext {
   readonly streams: OpenStreams;
   readonly models: ModelNames;
   readonly leases: Leases;
+  readonly sessions: Sessions;
   /** null: nobody joins this vault. */
   readonly members: Members | null;
   /** null: nobody is asked who he is. */

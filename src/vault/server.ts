@@ -7,6 +7,7 @@ import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { isLocal } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
+import { KEPT_PERCENT_DEFAULT } from "../limits-sessions.ts";
 import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
@@ -34,6 +35,7 @@ import type { Members } from "./members.ts";
 import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
 import { Rates } from "./rates.ts";
+import { keep, sessions, Sessions } from "./sessions.ts";
 import { SpareTrim } from "./spares.ts";
 import { OpenStreams } from "./streams.ts";
 import {
@@ -65,6 +67,8 @@ export interface VaultOptions {
     readonly maxBytes: number;
     /** What each tenant keeps; none: they are not told apart. */
     readonly tenantBytes?: number | null;
+    /** Of the memory, what sessions may keep. */
+    readonly keptPercent?: number;
     readonly disk?: VaultDisk | null;
     /** Where flushes are remembered by a vault without a disk; null: they are not, over a restart. */
     readonly flushFile?: string | null;
@@ -165,7 +169,7 @@ function checkExposure({ config, security = null }: VaultOptions): void {
 
 function newContext(options: VaultOptions): VaultContext {
   const { config, recordClass, logger, counters } = options;
-  const { maxBytes, tenantBytes = null, disk = null } = config;
+  const { maxBytes, tenantBytes = null, keptPercent = KEPT_PERCENT_DEFAULT, disk = null } = config;
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
   const flushFile = disk === null ? (config.flushFile ?? null) : join(disk.dataDir, "flushes.json");
   const flushes = new FlushLog(flushFile, logger);
@@ -177,6 +181,7 @@ function newContext(options: VaultOptions): VaultContext {
     maxBytes,
     maxRecordBytes,
     recordClass: vaultClassNumber(recordClass),
+    sessionBytes: Math.floor((maxBytes * keptPercent) / 100),
     ...(tenantBytes === null ? {} : { tenantBytes }),
     ...(disk === null ? {} : { disk: nativeDisk(disk) }),
   });
@@ -185,6 +190,7 @@ function newContext(options: VaultOptions): VaultContext {
     store,
     models,
     leases: new Leases(store, models, logger),
+    sessions: new Sessions({ store, models, counters, logger }),
     recordClass,
     durability: disk?.durability ?? null,
     epoch,
@@ -236,6 +242,8 @@ function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Ga
       Flush: unaryLater(vault, "Flush", flush),
       Name: unary(vault, "Name", nameModel),
       Demote: unary(vault, "Demote", demote),
+      Keep: unary(vault, "Keep", keep),
+      Sessions: unary(vault, "Sessions", sessions),
       Measure: unaryLater(vault, "Measure", measure),
       Invite: unary(vault, "Invite", invite),
       Redeem: unary(vault, "Redeem", redeem),
@@ -288,6 +296,7 @@ async function drain(parts: Parts): Promise<void> {
   door.close();
   watch.close();
   vault.leases.close();
+  vault.sessions.close();
   trim.close();
   vault.members?.close();
   await vault.streams.idle();

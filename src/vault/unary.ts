@@ -175,6 +175,8 @@ export function stats(vault: VaultContext): m.StatsReply {
     reservedBytes: now.reservedBytes,
     spareBytes: now.spareBytes,
     draining: vault.watchers.isDraining,
+    keptBytes: now.keptBytes,
+    sessions: vault.sessions.count,
     records: now.records,
     namespaces: now.namespaces,
     counters: {

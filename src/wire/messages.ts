@@ -135,6 +135,9 @@ export interface StatsReply {
   /** Memory of records that are gone, kept for the next ones. */
   spareBytes: number;
   draining: boolean;
+  /** Of usedBytes: records that sessions keep. */
+  keptBytes: number;
+  sessions: number;
 }
 
 export interface DiskStats {
@@ -173,6 +176,43 @@ export interface MeasureRequest {
 export interface MeasureReply {
   records: number;
   bytes: number;
+}
+
+export interface KeepRequest {
+  session: string;
+  /** Empty: every session of that name. */
+  namespace: Buffer;
+  tenant: number;
+  keys: Buffer;
+  /** Groups whose other records leave the session. */
+  superseded: number[];
+  /** 0: as before. */
+  keepS: number;
+  release: boolean;
+}
+
+export interface KeepReply {
+  sessions: number;
+  refused: number;
+}
+
+export type SessionsRequest = Record<string, never>;
+
+export interface SessionsReply {
+  sessions: Session[];
+}
+
+export interface Session {
+  name: string;
+  namespace: Buffer;
+  model: string;
+  tenant: number;
+  blocks: number;
+  records: number;
+  kept: number;
+  keptBytes: number;
+  /** How long it is still kept; 0: it is not. */
+  leftMs: number;
 }
 
 export interface DemoteRequest {

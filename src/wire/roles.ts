@@ -16,6 +16,8 @@ const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem">, Role>> = {
   Watch: "read",
   Name: "write",
   Demote: "write",
+  Keep: "write",
+  Sessions: "read",
   // Only namespaces that no engine can have.
   Measure: "write",
   Flush: "admin",

@@ -20,6 +20,8 @@ export interface VaultService {
   Flush: MethodDefinition<m.FlushRequest, m.FlushReply>;
   Name: MethodDefinition<m.NameRequest, m.NameReply>;
   Demote: MethodDefinition<m.DemoteRequest, m.DemoteReply>;
+  Keep: MethodDefinition<m.KeepRequest, m.KeepReply>;
+  Sessions: MethodDefinition<m.SessionsRequest, m.SessionsReply>;
   Measure: MethodDefinition<m.MeasureRequest, m.MeasureReply>;
   Invite: MethodDefinition<m.InviteRequest, m.InviteReply>;
   Redeem: MethodDefinition<m.RedeemRequest, m.RedeemReply>;

@@ -36,6 +36,12 @@ const ORIGINS: readonly Origin[] = [
       SCRAPE_CONNECTIONS_MAX`,
   },
   {
+    title: "Sessions",
+    path: "src/limits-sessions.ts",
+    pattern: TYPESCRIPT,
+    met: "SESSIONS_MAX SESSION_NAME_BYTES_MAX KEEP_S_MAX",
+  },
+  {
     title: "Shim",
     path: "python-shim/tierkv/connectors/vllm/limits.py",
     pattern: SHIM,

@@ -73,6 +73,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       listen,
       maxBytes: 64 * MIB,
       tenantBytes: null,
+      keptPercent: 25,
       dataDir: null,
       diskBytes: null,
       durability: "group",

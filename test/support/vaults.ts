@@ -35,6 +35,7 @@ export interface TestVaultOptions {
   recordClass?: VaultClass;
   maxBytes?: number;
   tenantBytes?: number | null;
+  keptPercent?: number;
   disk?: VaultDisk;
   /** 0: the system chooses. */
   port?: number;
@@ -47,6 +48,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     recordClass = "kv",
     maxBytes = 64 * MIB,
     tenantBytes = null,
+    keptPercent = 25,
     port = 0,
     disk = null,
     flushFile = null,
@@ -57,6 +59,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
       listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` },
       maxBytes,
       tenantBytes,
+      keptPercent,
       disk,
       flushFile,
     },

@@ -9,6 +9,7 @@ export const FOUNDATION: readonly string[] = [
   "limits-gateway",
   "limits-pool",
   "limits-seen",
+  "limits-sessions",
   "limits-shared",
   "limits-tools",
   "limits-truth",

@@ -60,6 +60,12 @@ pub const STORE_TENANTS_ALL_MAX: usize = 16_384;
 /// Records of one tenant that are evicted before all are looked at again: looking costs 10 us where there are many.
 pub const TENANT_EVICTIONS_MAX: u32 = 32;
 
+/// Keys of all sessions of a store: 16 million tokens in blocks of 16.
+pub const SESSION_KEYS_MAX: usize = 1 << 20;
+
+/// What a key of a session costs: in its set and in the map of all that are wanted, both at their emptiest.
+pub const SESSION_KEY_BYTES: u64 = 340;
+
 /// Keys looked up at a time: what is read for them must fit a core's own cache.
 pub const STORE_LOOKUP_KEYS: usize = 256;
 

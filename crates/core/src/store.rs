@@ -9,6 +9,7 @@ mod policy;
 mod queues;
 mod reservation;
 mod s3fifo;
+mod sessions;
 mod status;
 mod tenants;
 
@@ -18,17 +19,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use flush::FlushLog;
 pub use flush::{Flushed, MADE_NOW};
-use ghosts::GHOST_BYTES;
+use ghosts::{GHOST_BYTES, ghosts};
 pub use listing::{Listing, position};
 pub use policy::Policy;
 pub use reservation::Reservation;
 pub use s3fifo::S3Fifo;
+pub use sessions::SessionStats;
+use sessions::Sessions;
 pub use status::ItemStatus;
 
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 pub use crate::key::{MEASURING_NAMESPACE, RecordKey, Scope};
-use crate::limits::{STORE_BYTES_MIN, STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
+use crate::limits::STORE_BYTES_MIN;
 use crate::memory::{Budget, Reserved, Shape};
 pub use crate::memory::{ENTRY_BYTES, Pin, Stored};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES};
@@ -59,6 +62,8 @@ pub struct Stats {
     pub reserved_bytes: u64,
     /// Beside it, memory that records gave back and the next ones take; with it never above the budget.
     pub spare_bytes: u64,
+    /// Of it, records that sessions keep.
+    pub kept_bytes: u64,
     /// Records that can be looked up.
     pub records: u64,
     /// Namespaces they belong to.
@@ -109,6 +114,7 @@ struct State {
     flushed: FlushLog,
     policy: Box<dyn Policy>,
     in_flight: HashSet<RecordKey>,
+    sessions: Sessions,
     totals: Stats,
 }
 
@@ -138,6 +144,7 @@ impl Store {
             flushed: FlushLog::default(),
             policy: make(room),
             in_flight: HashSet::new(),
+            sessions: Sessions::default(),
             totals: Stats::default(),
         };
         let (budget, state) = (Budget::new(room), Mutex::new(state));
@@ -252,6 +259,7 @@ impl Store {
             used_bytes: self.budget.used(),
             reserved_bytes: self.budget.reserved(),
             spare_bytes: self.budget.spare_bytes(),
+            kept_bytes: state.policy.kept_bytes(),
             records: state.policy.len() as u64,
             namespaces: state.policy.namespaces() as u64,
             ..state.totals
@@ -362,13 +370,9 @@ impl State {
         let evicted = self.policy.hold(outside);
         debug_assert!(evicted.is_empty(), "what is charged fits the budget");
         self.policy.insert(key, record, aside.tenant);
+        self.keep(&key);
         self.policy.put_back(aside.tenant, aside.bytes);
     }
-}
-
-/// How many evicted keys a store of this size remembers: as many as it typically holds.
-fn ghosts(max_bytes: u64) -> u64 {
-    (max_bytes / STORE_RECORD_BYTES_TYPICAL).min(STORE_GHOSTS_MAX)
 }
 
 fn check(options: &Options) -> Result<()> {

@@ -25,5 +25,6 @@ mod shm;
 mod skin;
 mod store;
 mod store_disk;
+mod store_sessions;
 #[cfg(feature = "test-exports")]
 mod testing;

@@ -24,6 +24,8 @@ pub struct StoreOptions {
     pub record_class: u8,
     /// What each tenant keeps whatever others store; none: tenants are not told apart.
     pub tenant_bytes: Option<f64>,
+    /// What records that sessions keep may cost; none: nothing is kept.
+    pub session_bytes: Option<f64>,
     /// Where records are kept on disk, too.
     pub disk: Option<StoreDiskOptions>,
 }
@@ -35,6 +37,7 @@ pub struct StoreStats {
     pub used_bytes: f64,
     pub reserved_bytes: f64,
     pub spare_bytes: f64,
+    pub kept_bytes: f64,
     pub records: f64,
     pub namespaces: f64,
     pub inserted: f64,
@@ -77,6 +80,9 @@ pub fn create_store(options: StoreOptions) -> napi::Result<u32> {
         };
         if let Some(each) = tenant_bytes {
             store.limit_tenants(each, &[]);
+        }
+        if let Some(bytes) = options.session_bytes {
+            store.limit_sessions(count("sessionBytes", bytes)?);
         }
         STORES.insert(store)
     })
@@ -141,6 +147,7 @@ pub fn store_stats(id: u32) -> napi::Result<StoreStats> {
             used_bytes: number(stats.used_bytes),
             reserved_bytes: number(stats.reserved_bytes),
             spare_bytes: number(stats.spare_bytes),
+            kept_bytes: number(stats.kept_bytes),
             records: number(stats.records),
             namespaces: number(stats.namespaces),
             inserted: number(stats.inserted),

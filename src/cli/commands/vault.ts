@@ -65,12 +65,13 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const { vaultFamilies } = await import("../../exposition/vault.ts");
   const listen = async (): Promise<RunningVault> => {
     const counters = newVaultCounters();
-    const { listen: at, tenantBytes, insecureLan } = config.vault;
+    const { listen: at, tenantBytes, keptPercent, insecureLan } = config.vault;
     const vault = await startVault({
       config: {
         listen: at,
         maxBytes,
         tenantBytes,
+        keptPercent,
         disk,
         flushFile: flushFile(config.vault),
         insecureLan,

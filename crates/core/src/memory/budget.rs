@@ -107,6 +107,17 @@ impl Budget {
         Some(Reserved::new(buffer, Claim { budget: Arc::clone(self), used: need, held: need }))
     }
 
+    /// Uses `bytes` bytes that cannot be had by evicting; whether they fit.
+    pub(crate) fn take(&self, bytes: u64) -> bool {
+        let fits = self.used() + bytes <= self.max;
+        if fits {
+            self.used.fetch_add(bytes, Ordering::AcqRel);
+            self.hold(bytes);
+            self.spares.shrink(|| self.free());
+        }
+        fits
+    }
+
     /// `bytes` bytes can no longer be had by evicting.
     pub(crate) fn hold(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::AcqRel);

@@ -1,9 +1,15 @@
 //! Owns the memory of who was evicted lately: fingerprints, oldest out first.
 
+use crate::limits::{STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
 use crate::table::Table;
 
 /// What one costs: a fingerprint in a ring, and its part of a table at the fullest moment.
 pub(super) const GHOST_BYTES: u64 = 24;
+
+/// How many evicted keys a store of this size remembers: as many as it typically holds.
+pub(super) fn ghosts(max_bytes: u64) -> u64 {
+    (max_bytes / STORE_RECORD_BYTES_TYPICAL).min(STORE_GHOSTS_MAX)
+}
 
 /// Tags of keys that were evicted. Two keys of one tag are taken for each other, which costs no more than a worse guess.
 #[derive(Debug)]

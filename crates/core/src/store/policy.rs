@@ -37,6 +37,22 @@ pub trait Policy: Send {
         false
     }
 
+    /// Never evicts a record until `unkeep`, if what is kept costs no more than `most` then, and of a tenant's quota the same share.
+    fn keep(&mut self, _key: &RecordKey, _most: u64) {}
+
+    /// It may be evicted again.
+    fn unkeep(&mut self, _key: &RecordKey) {}
+
+    /// Whether a record is kept.
+    fn is_kept(&self, _key: &RecordKey) -> bool {
+        false
+    }
+
+    /// What kept records cost.
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
+
     /// A new record of a tenant, by the number that `set_aside` answered; its room was made by `hold`.
     fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16);
 

@@ -1,4 +1,4 @@
-//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of the three queues of its tenant.
+//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of the four queues of its tenant.
 
 use super::Stored;
 use super::tenants::Tenants;
@@ -18,6 +18,8 @@ pub(super) enum Queue {
     Main,
     /// Those somebody says are of no use to anybody now: they go before all others.
     Last,
+    /// Those of sessions that are kept: none of them goes.
+    Kept,
 }
 
 /// A record with its key. One line of the cache: comparing a key waits for memory once.
@@ -67,12 +69,20 @@ pub(super) struct Queues {
     free: u32,
     len: usize,
     bytes: u64,
+    kept_bytes: u64,
     pub(super) tenants: Tenants,
 }
 
 impl Queues {
     pub(super) fn new() -> Self {
-        Self { pieces: Vec::new(), free: NONE, len: 0, bytes: 0, tenants: Tenants::new() }
+        Self {
+            pieces: Vec::new(),
+            free: NONE,
+            len: 0,
+            bytes: 0,
+            kept_bytes: 0,
+            tenants: Tenants::new(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -82,6 +92,11 @@ impl Queues {
     /// What all records cost.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What those cost that do not go.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
     }
 
     /// The one that has been in a queue of a tenant for longest.
@@ -158,6 +173,7 @@ impl Queues {
 
     fn link(&mut self, number: u32, queue: Queue) {
         let (tenant, charge) = (self.entry(number).tenant, self.entry(number).charge());
+        self.kept_bytes += if queue == Queue::Kept { charge } else { 0 };
         let ends = &mut self.tenants.get_mut(tenant).ends[queue as usize];
         let after = std::mem::replace(&mut ends.newest, number);
         ends.bytes += charge;
@@ -174,6 +190,7 @@ impl Queues {
         let entry = self.entry(number);
         let (tenant, queue, charge) = (entry.tenant, entry.queue, entry.charge());
         let (before, after) = (entry.before, entry.after);
+        self.kept_bytes -= if queue == Queue::Kept { charge } else { 0 };
         let ends = &mut self.tenants.get_mut(tenant).ends[queue as usize];
         ends.bytes -= charge;
         if before == NONE {

@@ -18,7 +18,7 @@ const USES_MAX: u8 = 3;
 /// Tables grow one after another, so that neither memory nor anybody's wait doubles at once.
 const TABLES: usize = 16;
 
-/// Records by key, in three queues: those new records get into, those used again, and those that go first. A use only counts; it moves nothing.
+/// Records by key, in four queues: those new records get into, those used again, those that go first, and those that do not go. A use only counts; it moves nothing.
 pub struct S3Fifo {
     hasher: RandomState,
     names: Names,
@@ -192,7 +192,8 @@ impl Policy for S3Fifo {
             return false;
         };
         let entry = self.queues.entry_mut(number);
-        if entry.queue == Queue::Last || entry.record.as_ref().is_some_and(Stored::is_pinned) {
+        let stays = matches!(entry.queue, Queue::Last | Queue::Kept);
+        if stays || entry.record.as_ref().is_some_and(Stored::is_pinned) {
             return false;
         }
         if unused_only && (entry.uses > 0 || entry.queue == Queue::Main) {
@@ -201,6 +202,37 @@ impl Policy for S3Fifo {
         entry.uses = 0;
         self.queues.move_to(number, Queue::Last);
         true
+    }
+
+    fn keep(&mut self, key: &RecordKey, most: u64) {
+        let Some(number) = self.named(key).and_then(|named| self.find(&named)) else { return };
+        let entry = self.queues.entry(number);
+        let charge = entry.record.as_ref().map_or(0, Stored::charge);
+        let tenant = self.queues.tenants.get(entry.tenant);
+        let of_quota = u128::from(tenant.quota()) * u128::from(most) / u128::from(self.room.max(1));
+        let own = tenant.ends[Queue::Kept as usize].bytes + charge;
+        let fits = self.queues.kept_bytes() + charge <= most
+            && (tenant.quota() == 0 || u128::from(own) <= of_quota);
+        if fits && entry.queue != Queue::Kept {
+            self.queues.move_to(number, Queue::Kept);
+        }
+    }
+
+    fn unkeep(&mut self, key: &RecordKey) {
+        if self.is_kept(key)
+            && let Some(number) = self.named(key).and_then(|named| self.find(&named))
+        {
+            self.queues.move_to(number, Queue::Main);
+        }
+    }
+
+    fn is_kept(&self, key: &RecordKey) -> bool {
+        let number = self.named(key).and_then(|named| self.find(&named));
+        number.is_some_and(|number| self.queues.entry(number).queue == Queue::Kept)
+    }
+
+    fn kept_bytes(&self) -> u64 {
+        self.queues.kept_bytes()
     }
 
     fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16) {

@@ -24,18 +24,23 @@ pub(super) struct Tenant {
     pub(super) records: usize,
     /// Memory of its records in the middle of arriving.
     aside: u64,
-    pub(super) ends: [Ends; 3],
+    pub(super) ends: [Ends; 4],
 }
 
 impl Tenant {
     fn new(id: u64, quota: u64) -> Self {
-        let ends = [Ends { newest: NONE, oldest: NONE, bytes: 0 }; 3];
+        let ends = [Ends { newest: NONE, oldest: NONE, bytes: 0 }; 4];
         Self { id, quota, records: 0, aside: 0, ends }
     }
 
     /// What its records in memory cost.
     pub(super) fn bytes(&self) -> u64 {
         self.ends.iter().map(|ends| ends.bytes).sum()
+    }
+
+    /// What it keeps whatever others do; 0: it is not told from others.
+    pub(super) fn quota(&self) -> u64 {
+        self.quota
     }
 
     fn used(&self) -> u64 {

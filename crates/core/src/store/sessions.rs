@@ -1,0 +1,177 @@
+//! Owns which records belong to conversations that somebody named, and which of those are kept whatever else is stored.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{RecordKey, State, Store};
+use crate::limits::{SESSION_KEY_BYTES, SESSION_KEYS_MAX};
+use crate::memory::Budget;
+
+/// Sessions by number, and the keys that any of those being kept wants.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    /// What kept records may cost together.
+    quota: u64,
+    known: HashMap<u32, Session>,
+    /// By how many kept sessions.
+    wanted: HashMap<RecordKey, u32>,
+    /// Of all sessions.
+    keys: usize,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    keys: HashSet<RecordKey>,
+    is_kept: bool,
+}
+
+/// One session as it is now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Keys that are known to be its own.
+    pub keys: u64,
+    /// Of their records, those in memory ...
+    pub records: u64,
+    /// ... those of them that are not evicted ...
+    pub kept: u64,
+    /// ... and what these cost.
+    pub kept_bytes: u64,
+}
+
+impl Store {
+    /// Kept records may cost so much together, and of a tenant's quota the same share; 0: none are kept.
+    pub fn limit_sessions(&self, bytes: u64) {
+        self.state().sessions.quota = bytes;
+    }
+
+    /// Takes records, stored or on their way, for those of a session. With `is_kept` they, and all others of it, are not evicted
+    /// as far as the quota goes. Others of the groups in `superseded` leave it, and go first. Keys beyond the limits are not noted.
+    pub fn add_to_session(
+        &self,
+        session: u32,
+        keys: &[RecordKey],
+        superseded: &[u16],
+        is_kept: bool,
+    ) -> SessionStats {
+        let mut state = self.state();
+        let mut of = state.sessions.known.remove(&session).unwrap_or_default();
+        let keys: HashSet<RecordKey> = keys.iter().copied().collect();
+        let is_old = |key: &RecordKey| superseded.contains(&key.group) && !keys.contains(key);
+        let old: Vec<RecordKey> = of.keys.extract_if(is_old).collect();
+        state.leave(&self.budget, &old, of.is_kept, true);
+        let fresh: Vec<RecordKey> = keys.difference(&of.keys).copied().collect();
+        let fresh = &fresh[..state.note(&self.budget, fresh.len())];
+        of.keys.extend(fresh);
+        if is_kept && of.is_kept {
+            state.want(fresh);
+        } else if is_kept != of.is_kept {
+            let all: Vec<RecordKey> = of.keys.iter().copied().collect();
+            if is_kept {
+                state.want(&all);
+            } else {
+                state.unwant(&all, false);
+            }
+        }
+        if is_kept {
+            // Also those there was no room for before.
+            for key in &of.keys {
+                state.keep(key);
+            }
+        }
+        of.is_kept = is_kept;
+        state.sessions.known.insert(session, of);
+        state.session_stats(session)
+    }
+
+    /// Forgets a session: its records are as others are, or go before them with `goes_first`, unless another one keeps them.
+    /// How many now go first.
+    pub fn end_session(&self, session: u32, goes_first: bool) -> usize {
+        let mut state = self.state();
+        let Some(of) = state.sessions.known.remove(&session) else { return 0 };
+        let keys: Vec<RecordKey> = of.keys.into_iter().collect();
+        state.leave(&self.budget, &keys, of.is_kept, goes_first)
+    }
+
+    /// How a session is doing.
+    #[must_use]
+    pub fn session_stats(&self, session: u32) -> SessionStats {
+        self.state().session_stats(session)
+    }
+}
+
+impl State {
+    /// Keeps a record in memory from being evicted, where a kept session wants it.
+    pub(super) fn keep(&mut self, key: &RecordKey) {
+        if self.sessions.wanted.contains_key(key) {
+            self.policy.keep(key, self.sessions.quota);
+        }
+    }
+
+    /// Takes the memory for `count` keys, and says for how many there is room.
+    fn note(&mut self, budget: &Budget, count: usize) -> usize {
+        let count = count.min(SESSION_KEYS_MAX - self.sessions.keys);
+        let bytes = count as u64 * SESSION_KEY_BYTES;
+        self.make_room(budget, bytes);
+        if !budget.take(bytes) {
+            return 0;
+        }
+        self.sessions.keys += count;
+        count
+    }
+
+    /// These are no keys of a session any more.
+    fn leave(
+        &mut self,
+        budget: &Budget,
+        keys: &[RecordKey],
+        was_kept: bool,
+        goes_first: bool,
+    ) -> usize {
+        self.sessions.keys -= keys.len();
+        let bytes = keys.len() as u64 * SESSION_KEY_BYTES;
+        budget.unhold(bytes);
+        budget.give_back(bytes);
+        if was_kept {
+            return self.unwant(keys, goes_first);
+        }
+        let lets_go = |key: &&RecordKey| {
+            goes_first && !self.sessions.wanted.contains_key(*key) && self.policy.demote(key, false)
+        };
+        keys.iter().filter(lets_go).count()
+    }
+
+    fn want(&mut self, keys: &[RecordKey]) {
+        for key in keys {
+            *self.sessions.wanted.entry(*key).or_default() += 1;
+        }
+    }
+
+    /// A kept session wants these no longer; how many of them go first now.
+    fn unwant(&mut self, keys: &[RecordKey], goes_first: bool) -> usize {
+        let mut moved = 0;
+        for key in keys {
+            let Some(count) = self.sessions.wanted.get_mut(key) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.sessions.wanted.remove(key);
+                self.policy.unkeep(key);
+                moved += usize::from(goes_first && self.policy.demote(key, false));
+            }
+        }
+        moved
+    }
+
+    fn session_stats(&self, session: u32) -> SessionStats {
+        let mut stats = SessionStats::default();
+        let Some(of) = self.sessions.known.get(&session) else { return stats };
+        stats.keys = of.keys.len() as u64;
+        for key in &of.keys {
+            let Some(record) = self.policy.peek(key) else { continue };
+            stats.records += 1;
+            if self.policy.is_kept(key) {
+                stats.kept += 1;
+                stats.kept_bytes += record.charge();
+            }
+        }
+        stats
+    }
+}
