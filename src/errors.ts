@@ -82,7 +82,7 @@ const CATALOGUE = {
   DISK_FAILED: ["setup", "the vault's disk: {reason}"],
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],
-  FIDELITY_FAILED: ["setup", "{reason}"],
+  ENGINE_ANSWER: ["setup", "{reason}"],
   ENGINE_UNANSWERED: ["setup", "the engine at {url} does not answer as vLLM does: {reason}"],
 
   // The other side.

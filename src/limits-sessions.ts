@@ -6,8 +6,12 @@ export const SESSION_NAME_BYTES_MAX = 128;
 export const SESSIONS_MAX = 4_096;
 /** The longest time a session is kept without another word: a week. */
 export const KEEP_S_MAX = 604_800;
+/** How long one is kept where somebody only says that it is to be. */
+export const KEEP_S_DEFAULT = 3_600;
 /** Share of a vault's memory that may be kept, in percent: what is left must still take what arrives. */
 export const KEPT_PERCENT_DEFAULT = 25;
 export const KEPT_PERCENT_MAX = 90;
-/** Sessions of which a sidecar is telling its vaults; what comes above it is dropped, and counted. */
-export const SESSION_TELLS_MAX = 64;
+/** Ends of requests of which a sidecar has yet to tell its vaults; what comes above it is dropped, and counted. */
+export const SESSION_TELLS_MAX = 256;
+/** Of these, those it tells at the same time. */
+export const SESSION_TELLS_AT_ONCE = 8;

@@ -47,6 +47,11 @@ export const FAR_TOKENS_MIN = 256;
 export const FAR_BYTES = 8_388_608;
 export const FAR_ROUNDS = 3;
 
+// Warm: prompts that are computed before anybody asks for them.
+export const WARM_FILE_BYTES_MAX = 268_435_456;
+export const WARM_AT_ONCE_DEFAULT = 4;
+export const WARM_AT_ONCE_MAX = 256;
+
 // Plan: what a vault of some size would hold, and give back.
 /** A config.json is a few kB. */
 export const PLAN_CONFIG_BYTES_MAX = 1_048_576;

@@ -51,6 +51,9 @@ export const SIDECAR_COUNTERS = [
   "flushed_blocks",
   "spans_sent",
   "spans_dropped",
+  "session_tells",
+  "session_tells_dropped",
+  "session_tells_failed",
 ] as const;
 
 /** Counters of a vault. Store items are counted by outcome, refusals by `refused_<status>`. */

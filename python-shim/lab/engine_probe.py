@@ -105,6 +105,7 @@ NAMED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "lora_request",
             "mm_features",
             "num_computed_tokens",
+            "num_prompt_tokens",
             "num_tokens",
             "pooling_params",
             "prompt_embeds",

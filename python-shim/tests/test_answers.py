@@ -57,7 +57,7 @@ def restore(bench: Bench, request: Request, blocks: int, local: int) -> None:
         ({"max_load_tokens": 8, "max_offload_tokens": 0}, Wish(8, 0)),
         ({"tierkv": {}}, Wish(is_reported=True)),
         ({"tierkv": {"report": False}}, NO_WISH),
-        ({"tierkv": {"session": "a"}}, Wish(is_reported=True, ignored=("tierkv.session",))),
+        ({"tierkv": {"sesion": "a"}}, Wish(is_reported=True, ignored=("tierkv.sesion",))),
         ({"tierkv": "yes"}, Wish(ignored=("tierkv",))),
         ({"max_load_tokens": -1}, Wish(ignored=("max_load_tokens",))),
         ({"max_offload_tokens": True}, Wish(ignored=("max_offload_tokens",))),

@@ -1,4 +1,4 @@
-// Owns what `tierkv fidelity` asks an engine over HTTP: answers with their likeliest tokens, and an empty cache.
+// Owns what commands ask an engine over HTTP: answers with their likeliest tokens, prompts to compute, and an empty cache.
 import { TierkvError } from "../errors.ts";
 import {
   FIDELITY_ANSWER_TOKENS,
@@ -12,21 +12,33 @@ export interface Answered extends Weighed {
   restoredTokens: number;
 }
 
+/** What became of a prompt. */
+export interface Warmed {
+  promptTokens: number;
+  /** Those that tierKV brought ... */
+  restoredTokens: number;
+  /** ... and all that were not computed. */
+  cachedTokens: number;
+  /** What restoring saved; 0: not known. */
+  savedMs: number;
+}
+
 interface Completion {
+  usage?: { prompt_tokens?: number; prompt_tokens_details?: { cached_tokens?: number } | null };
   choices?: {
     token_ids?: number[] | null;
     logprobs?: { top_logprobs?: Step[] } | null;
   }[];
-  kv_transfer_params?: { tierkv?: { restored_tokens?: number } } | null;
+  kv_transfer_params?: { tierkv?: { restored_tokens?: number; saved_ms?: number } } | null;
 }
 
-/** One engine; every method throws FIDELITY_FAILED when it does not answer as an engine with tierKV does. */
+/** One engine; every method throws ENGINE_ANSWER when it does not answer as an engine with tierKV does. */
 export class EngineAsker {
   readonly #url: string;
-  /** Keeps the prompts apart from what caches hold of them. */
+  /** Keeps the prompts of `answer` apart from what caches hold of them. */
   readonly #salt: string;
 
-  constructor(url: string, salt: string) {
+  constructor(url: string, salt = "") {
     this.#url = url.replace(/\/+$/, "");
     this.#salt = salt;
   }
@@ -60,6 +72,23 @@ export class EngineAsker {
     const steps = choices?.[0]?.logprobs?.top_logprobs;
     if (!tokenIds || !steps) throw failed("the engine's answer has no token ids or no logprobs");
     return { tokenIds, steps, restoredTokens: params?.tierkv?.restored_tokens ?? 0 };
+  }
+
+  /** Has a prompt computed and one token answered. `request`: a body of the OpenAI API with `messages` or `prompt`. */
+  async warm(request: Record<string, unknown>): Promise<Warmed> {
+    const { usage, kv_transfer_params: params } = (await this.#ask(
+      "messages" in request ? "/v1/chat/completions" : "/v1/completions",
+      request,
+    )) as Completion;
+    const { restored_tokens: restoredTokens = 0, saved_ms: savedMs = 0 } = params?.tierkv ?? {};
+    const cached = usage?.prompt_tokens_details?.cached_tokens ?? 0;
+    const promptTokens = usage?.prompt_tokens ?? 0;
+    return {
+      promptTokens,
+      restoredTokens,
+      cachedTokens: Math.max(restoredTokens, cached),
+      savedMs,
+    };
   }
 
   /** Empties the engine's own cache. */
@@ -99,5 +128,5 @@ function parsed(text: string): unknown {
 }
 
 function failed(reason: string, cause?: unknown): TierkvError {
-  return new TierkvError("FIDELITY_FAILED", { reason }, { cause });
+  return new TierkvError("ENGINE_ANSWER", { reason }, { cause });
 }

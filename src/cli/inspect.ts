@@ -41,6 +41,8 @@ export interface TargetStatus {
   traffic: { lanes: number; outBytesPerS: number; inBytesPerS: number } | null;
   /** A sidecar: how its records travel to each vault, and record bytes per second while any did; null: none have yet. */
   travel: Travel | null;
+  /** A vault's sessions, and what is kept of them. */
+  sessions: { count: number; keptBytes: number } | null;
   /** A vault's durable tier. */
   disk: DiskStats | null;
   /** Engines connected to a sidecar. */
@@ -109,6 +111,7 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
       records: stats.records,
       hitRate: hitRate(stats.counters),
       evicted: stats.counters["evicted"] ?? 0,
+      sessions: { count: stats.sessions, keptBytes: stats.keptBytes },
       // A region counts no bytes of others: this command's own are no answer.
       traffic: isRemote(client)
         ? {
@@ -210,6 +213,7 @@ function blank(target: string, address: string): TargetStatus {
     hitRate: null,
     evicted: null,
     traffic: null,
+    sessions: null,
     travel: null,
     disk: null,
     engines: null,

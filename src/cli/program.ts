@@ -23,12 +23,14 @@ import { addJoin } from "./commands/join.ts";
 import { addPeers, addRevoke } from "./commands/peers.ts";
 import { addPlan } from "./commands/plan.ts";
 import { addService } from "./commands/service.ts";
+import { addSession } from "./commands/session.ts";
 import { addSidecar } from "./commands/sidecar.ts";
 import { addStatus } from "./commands/status.ts";
 import { addTop } from "./commands/top.ts";
 import { addUninstall } from "./commands/uninstall.ts";
 import { addVault } from "./commands/vault.ts";
 import { addVaults } from "./commands/vaults.ts";
+import { addWarm } from "./commands/warm.ts";
 import type { Io } from "./io.ts";
 
 const EXIT_OK = 0;
@@ -126,11 +128,13 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addRevoke,
     addSidecar,
     addGateway,
+    addSession,
     addStatus,
     addTop,
     addVaults,
     addExplain,
     addPlan,
+    addWarm,
     addBench,
     addChaos,
     addDoctor,

@@ -2,6 +2,7 @@
 import { existsSync } from "node:fs";
 import { connect, Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
+import { CALL_TIMEOUT_MS } from "../limits.ts";
 import { encodeFrame, FrameDecoder } from "../sidecar/socket/frames.ts";
 import type { Fields, Frame } from "../sidecar/socket/frames.ts";
 import { LOCAL_PROTOCOL } from "../sidecar/socket/hello.ts";
@@ -66,6 +67,14 @@ export class SidecarLink {
     const question = { t: "explain", req, most };
     const { accounts } = await this.#ask(question, "explain_reply", timeoutMs);
     return Array.isArray(accounts) ? (accounts as Fields[]) : [];
+  }
+
+  /** Sessions of that name, or all; after what is said of them, if anything is. */
+  sessions(wish: { name: string; keepS: number; isReleased: boolean }): Promise<Fields> {
+    const { name: session, keepS: keep_s, isReleased } = wish;
+    const question = { t: "sessions", session, keep_s, release: Number(isReleased) };
+    // The sidecar asks its vaults twice at most.
+    return this.#ask(question, "sessions_reply", 3 * CALL_TIMEOUT_MS);
   }
 
   close(): void {

@@ -55,6 +55,9 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   flushed_blocks: "Blocks dropped from arenas because a vault flushed them.",
   spans_sent: "Spans that the collector at [sidecar] otlp_endpoint took.",
   spans_dropped: "Spans that it did not take, or that were too many to wait for it.",
+  session_tells: "Requests that named their session, which vaults are told of.",
+  session_tells_dropped: "Requests of which vaults were not told, because they are told of many.",
+  session_tells_failed: "Calls about sessions that a vault did not take.",
 };
 
 export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskCounter, string>> = {

@@ -20,6 +20,8 @@ import { Connection } from "./socket/connection.ts";
 import { LOCAL_PROTOCOL } from "./socket/hello.ts";
 import type { Hello } from "./socket/hello.ts";
 import type { CommonMessage, ShimMessage, SidecarMessage } from "./socket/messages.ts";
+import type { SessionMessage } from "./socket/session.ts";
+import type { Sessions } from "./vaults/sessions.ts";
 
 export interface ShimServerOptions {
   socketPath: string;
@@ -29,6 +31,7 @@ export interface ShimServerOptions {
   status(): object;
   /** An engine has come. */
   onEngine(): void;
+  sessions: Sessions;
   /** Accounts of recent requests whose id starts with `req`. */
   explain(req: string, most: number): object[];
   counters: SidecarCounters;
@@ -162,6 +165,7 @@ export class ShimServer {
     if (message.t === "hello") this.#onHello(guest, message);
     else if (guest.place === null) throw misplaced(guest, message, "hello first");
     else if (isCommon(message)) this.#onCommon(guest, guest.place, message);
+    else if (message.t === "session") this.#onSession(guest, guest.place, message);
     else dispatch(guest, guest.place, message);
   }
 
@@ -233,6 +237,11 @@ export class ShimServer {
       if (place.role !== "status") throw misplaced({ connection }, message, "role status");
       const accounts = this.#options.explain(message.req, message.most);
       connection.send({ t: "explain_reply", accounts });
+    } else if (message.t === "sessions") {
+      if (place.role !== "status") throw misplaced({ connection }, message, "role status");
+      void this.#options.sessions
+        .ask(message)
+        .then((seen) => connection.send({ t: "sessions_reply", ...seen }));
     } else {
       for (const [name, count] of message.counters) this.#countForShim(name, count);
       if (place.role === "worker") place.engine.learn(message.steps);
@@ -241,6 +250,11 @@ export class ShimServer {
         if (message.naming !== null) place.engine.hearNaming(message.naming);
       }
     }
+  }
+
+  #onSession(guest: Guest, place: Place, message: SessionMessage): void {
+    if (place.role !== "scheduler") throw misplaced(guest, message, "role scheduler");
+    this.#options.sessions.tell(message, place.engine.shards);
   }
 
   /** An engine that is refused comes back for ever: each cause is said once. */
@@ -270,9 +284,9 @@ export class ShimServer {
   }
 }
 
-type RoleMessage = Exclude<ShimMessage, Hello | CommonMessage>;
+type RoleMessage = Exclude<ShimMessage, Hello | CommonMessage | SessionMessage>;
 
-const COMMON: ReadonlySet<string> = new Set(["ping", "counts", "status", "explain"]);
+const COMMON: ReadonlySet<string> = new Set(["ping", "counts", "status", "explain", "sessions"]);
 
 function isCommon(message: ShimMessage): message is CommonMessage {
   return COMMON.has(message.t);

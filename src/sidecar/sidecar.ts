@@ -33,6 +33,7 @@ import type { Pools, VaultClients } from "./vaults/pools.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
 import { Seats } from "./vaults/seats.ts";
 import type { MemberSource } from "./vaults/seats.ts";
+import { Sessions } from "./vaults/sessions.ts";
 import { VaultWatch } from "./vaults/vault-watch.ts";
 import type { Links, LookupGates } from "./vaults/vaults.ts";
 
@@ -243,6 +244,7 @@ function newServer(
   return new ShimServer({
     socketPath: config.sidecar.socket,
     engine: engineOptions(options, common, saver),
+    sessions: new Sessions({ vaults: common.seats.clients, pools: common.pools, counters, logger }),
     explain: (req, most) => common.decisions.find(req, most),
     welcome: {
       t: "welcome",

@@ -169,7 +169,7 @@ function checkExposure({ config, security = null }: VaultOptions): void {
 
 function newContext(options: VaultOptions): VaultContext {
   const { config, recordClass, logger, counters } = options;
-  const { maxBytes, tenantBytes = null, keptPercent = KEPT_PERCENT_DEFAULT, disk = null } = config;
+  const { maxBytes, disk = null } = config;
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
   const flushFile = disk === null ? (config.flushFile ?? null) : join(disk.dataDir, "flushes.json");
   const flushes = new FlushLog(flushFile, logger);
@@ -177,14 +177,7 @@ function newContext(options: VaultOptions): VaultContext {
   const core = coreInfo();
   // First: it may throw, and a store that is open already would stay so.
   const audit = new AuditLog(config.auditLog ?? null, logger);
-  const store = createStore({
-    maxBytes,
-    maxRecordBytes,
-    recordClass: vaultClassNumber(recordClass),
-    sessionBytes: Math.floor((maxBytes * keptPercent) / 100),
-    ...(tenantBytes === null ? {} : { tenantBytes }),
-    ...(disk === null ? {} : { disk: nativeDisk(disk) }),
-  });
+  const store = newStore(options, maxRecordBytes);
   const models = new ModelNames(disk?.dataDir ?? null, logger);
   return {
     store,
@@ -210,6 +203,19 @@ function newContext(options: VaultOptions): VaultContext {
     door: null,
     rates: null,
   };
+}
+
+function newStore({ config, recordClass }: VaultOptions, maxRecordBytes: number): number {
+  const { maxBytes, tenantBytes = null, disk = null } = config;
+  const { keptPercent = KEPT_PERCENT_DEFAULT } = config;
+  return createStore({
+    maxBytes,
+    maxRecordBytes,
+    recordClass: vaultClassNumber(recordClass),
+    sessionBytes: Math.floor((maxBytes * keptPercent) / 100),
+    ...(tenantBytes === null ? {} : { tenantBytes }),
+    ...(disk === null ? {} : { disk: nativeDisk(disk) }),
+  });
 }
 
 function membersOf({ security }: VaultOptions): Members | null {

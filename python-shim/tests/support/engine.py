@@ -199,8 +199,10 @@ class Request:
     kv_transfer_params: dict[str, Any] | None = None
     mm_features: list[Any] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
+    num_prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
+        self.num_prompt_tokens = self.num_prompt_tokens or self.num_tokens
         self.block_hashes = chain(self.seed, self.num_tokens // BLOCK_TOKENS)
 
 

@@ -3,22 +3,18 @@ import { readFileSync } from "node:fs";
 import { TierkvError } from "../../errors.ts";
 import {
   FIDELITY_KLD_MAX,
-  FIDELITY_POLL_MS,
   FIDELITY_PROMPT_CHARS,
   FIDELITY_PROMPTS_DEFAULT,
   FIDELITY_PROMPTS_MAX,
-  FIDELITY_QUIET_POLLS,
-  FIDELITY_SAVE_MS,
 } from "../../limits-tools.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
-import type { SidecarStatus } from "../../sidecar/status.ts";
-import { nowMs, randomId, sleep } from "../../time.ts";
+import { randomId } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { Answered } from "../engine-asker.ts";
 import { likeness } from "../likeness.ts";
 import type { Likeness } from "../likeness.ts";
 import { Progress } from "../progress.ts";
-import type { SidecarLink } from "../sidecar-link.ts";
+import { statusOf, untilSaved } from "../saves-end.ts";
 import { showShare, table } from "../text.ts";
 
 const EXIT_OK = 0;
@@ -110,7 +106,7 @@ export function judge(
   const count = isBrought.filter(Boolean).length;
   if (count === 0) {
     const fix = `try [restore] when = "always", and ask \`tierkv explain\``;
-    throw new TierkvError("FIDELITY_FAILED", { reason: `no prompt was restored; ${fix}` });
+    throw new TierkvError("ENGINE_ANSWER", { reason: `no prompt was restored; ${fix}` });
   }
   const ownCache = likeness(pairs(computed, own, isBrought));
   const tierkv = likeness(pairs(own, restored, isBrought));
@@ -152,28 +148,6 @@ function cells({ same, answers: all, top1, kldMean, kldMax, perplexity }: Likene
   const divergences = [kldMean, kldMax].map((value) => value.toExponential(1));
   const change = `${perplexity < 0 ? "" : "+"}${(perplexity * 100).toFixed(4)} %`;
   return [`${same} of ${all}`, showShare(top1), ...divergences, change];
-}
-
-/** Saves are fire and forget: over when nothing is queued and no count grows. */
-async function untilSaved(link: SidecarLink): Promise<void> {
-  const startedMs = nowMs();
-  let before = "";
-  let quiet = 0;
-  while (quiet < FIDELITY_QUIET_POLLS) {
-    if (nowMs() - startedMs > FIDELITY_SAVE_MS) {
-      const reason = `the sidecar still saves after ${FIDELITY_SAVE_MS / 1000} s; is the engine in use?`;
-      throw new TierkvError("FIDELITY_FAILED", { reason });
-    }
-    await sleep(FIDELITY_POLL_MS);
-    const { saves, counters } = await statusOf(link);
-    const now = `${counters["blocks_saved"] ?? 0} ${counters["saves_present"] ?? 0}`;
-    quiet = saves.queuedBlocks === 0 && now === before ? quiet + 1 : 0;
-    before = now;
-  }
-}
-
-async function statusOf(link: SidecarLink): Promise<SidecarStatus> {
-  return (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
 }
 
 function countOf(value: string | undefined): number {

@@ -65,7 +65,9 @@ function describe(targets: readonly TargetStatus[]): string[] {
 function remark(status: TargetStatus): string[] {
   const { engines, kvCodec, counters, disk, target, traffic, travel } = status;
   if (traffic !== null) {
-    const lines = [`${target}: ${describeTraffic(traffic)}`];
+    const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
+      (text) => `${target}: ${text}`,
+    );
     if (disk === null) return lines;
     return [...lines, `${target}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
   }
@@ -82,6 +84,13 @@ function remark(status: TargetStatus): string[] {
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
   ];
+}
+
+function describeSessions({ sessions, counters }: TargetStatus): string[] {
+  if (sessions === null || sessions.count === 0) return [];
+  const refused = counters?.["keeps_refused"] ?? 0;
+  const over = refused === 0 ? "" : `, ${refused} records were over [vault] kept_percent`;
+  return [`${sessions.count} sessions, ${showBytes(sessions.keptBytes)} kept${over}`];
 }
 
 function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string {

@@ -4,8 +4,9 @@ import type { RecordClass } from "../../block.ts";
 import { TierkvError } from "../../errors.ts";
 import { groupsDiffer } from "../slots/groups.ts";
 import type { Group, Groups } from "../slots/groups.ts";
+import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Hello } from "../socket/hello.ts";
-import type { GroupSpec, PrefetchGroup } from "../socket/messages.ts";
+import type { GroupSpec } from "../socket/messages.ts";
 import type { Seat } from "./seat.ts";
 
 /** Blocks of one group, all shards together. */

@@ -1,6 +1,7 @@
 // Owns the boundary of a plan: the deepest place in the prompt that every group can be restored to, and the blocks which that takes.
 import { HASH_BYTES, hasBit } from "../../block.ts";
-import type { DoneReason, PrefetchGroup } from "../socket/messages.ts";
+import type { PrefetchGroup } from "../socket/asked.ts";
+import type { DoneReason } from "../socket/messages.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { Wish } from "./plan.ts";
 

@@ -9,7 +9,7 @@ import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../../limi
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits.ts";
 import { blockKey } from "../slots/block-keys.ts";
 import type { Shelf } from "../slots/shelf.ts";
-import type { PrefetchGroup } from "../socket/messages.ts";
+import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import { hashAt } from "./lookup.ts";

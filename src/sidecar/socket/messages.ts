@@ -1,5 +1,5 @@
 // Owns the messages of the local socket: their TypeScript shapes, and the check of every field a shim sends.
-import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
+import { asBuffer, HASH_BYTES } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { AUDIT_HASHES_MAX } from "../../limits-again.ts";
@@ -11,13 +11,17 @@ import {
   STEP_ROWS_MAX,
   UNASKED_ROWS_MAX,
 } from "../../limits.ts";
-import { recordKeysNamespace, recordKeysTenant } from "../../native.ts";
+import { recordKeysTenant } from "../../native.ts";
+import { parseAsked, readNamespace } from "./asked.ts";
+import type { PrefetchGroup } from "./asked.ts";
 import type { Fields } from "./frames.ts";
 import { parseHello } from "./hello.ts";
 import type { Hello } from "./hello.ts";
 import { Reader } from "./reader.ts";
 import { UNASKED_REASONS } from "./reasons.ts";
 import type { UnaskedReason } from "./reasons.ts";
+import { parseSession, parseSessions } from "./session.ts";
+import type { SessionMessage, SessionsQuestion } from "./session.ts";
 
 /** One KV-cache group of one rank as the engine describes it; offsets and strides in bytes. */
 export interface GroupSpec {
@@ -47,13 +51,6 @@ export interface Register {
   stepTokens: number;
   kvBlocks: number;
   groups: GroupSpec[];
-}
-
-export interface PrefetchGroup {
-  group: number;
-  class: RecordClass;
-  hashes: Buffer;
-  from: number;
 }
 
 export interface Prefetch {
@@ -149,9 +146,10 @@ export type CommonMessage =
       naming: NamingState | null;
     }
   | { t: "status" }
-  | { t: "explain"; req: string; most: number };
+  | { t: "explain"; req: string; most: number }
+  | SessionsQuestion;
 
-export type ShimMessage = Hello | SchedulerMessage | WorkerMessage | CommonMessage;
+export type ShimMessage = Hello | SessionMessage | SchedulerMessage | WorkerMessage | CommonMessage;
 
 /** Why nothing more of a plan will be placed. */
 export type DoneReason =
@@ -214,6 +212,7 @@ export type SidecarMessage =
   | { t: "pace"; tokens_min: number }
   | { t: "pong"; n: number }
   | { t: "explain_reply"; accounts: object[] }
+  | { t: "sessions_reply"; sessions: object[]; failed: string[] }
   | { t: "status_reply"; status: object };
 
 const COUNTER_NAME = /^[a-z][a-z0-9_]{0,63}$/;
@@ -243,6 +242,8 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
     "return",
     (message) => ({ t: "return", arena: message.u32("arena"), slots: message.pairs("slots") }),
   ],
+  ["session", parseSession],
+  ["sessions", parseSessions],
   ["namespace", parseNamespace],
   ["prefetch", parsePrefetch],
   [
@@ -307,12 +308,6 @@ function parseGroup(group: Reader): GroupSpec {
   };
 }
 
-/** A copy: it lives as long as the engine, the frame need not. Where records are sealed it is the name that vaults know. */
-function readNamespace(message: Reader): Namespace {
-  const bytes = message.bytes("namespace", NAMESPACE_BYTES, NAMESPACE_BYTES);
-  return toNamespace(recordKeysNamespace(bytes));
-}
-
 function parseNamespace(message: Reader): ShimMessage {
   return { t: "namespace", namespace: readNamespace(message), model: message.name("model") };
 }
@@ -327,21 +322,6 @@ function parsePrefetch(message: Reader): Prefetch {
     traceparent: message.has("traceparent") ? message.text("traceparent") : "",
     groups: parseAsked(message, PLAN_KEYS_MAX),
   };
-}
-
-function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] {
-  return message.maps("groups", 1, GROUPS_MAX).map((group) => {
-    const hashes = group.bytes("hashes", 0, hashesMax * HASH_BYTES);
-    if (hashes.length % HASH_BYTES !== 0) {
-      throw group.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
-    }
-    return {
-      group: group.u32("group", 0, 0xffff),
-      class: group.oneOf("class", ["kv", "ssm"]),
-      hashes: asBuffer(hashes),
-      from: group.u32("from", 0, hashes.length / HASH_BYTES),
-    };
-  });
 }
 
 function parseSave(message: Reader): Save {

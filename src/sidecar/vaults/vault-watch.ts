@@ -15,6 +15,10 @@ export interface VaultSeen {
   lookupKeys: number;
   lookupHits: number;
   evicted: number;
+  /** Conversations that were named, bytes of those that are kept, and records that the quota had no room for so far. */
+  sessions: number;
+  keptBytes: number;
+  keepsRefused: number;
   /** Open ones of all its clients. */
   lanes: number;
   /** Record bytes per second of all its clients, over about the last ten seconds. */
@@ -66,6 +70,9 @@ async function seenOf(client: Vault): Promise<VaultSeen> {
     lookupKeys: counters["lookup_keys"] ?? 0,
     lookupHits: counters["lookup_hits"] ?? 0,
     evicted: counters["evicted"] ?? 0,
+    sessions: stats.sessions,
+    keptBytes: stats.keptBytes,
+    keepsRefused: counters["keeps_refused"] ?? 0,
     lanes,
     outBytesPerS,
     inBytesPerS,

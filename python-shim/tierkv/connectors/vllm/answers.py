@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tierkv.connectors.vllm import limits
+
 #: More tokens than any request has.
 ALL_TOKENS: Final = 1 << 62
 #: Key of ours in `kv_transfer_params`, of the request and of the answer.
@@ -11,17 +13,28 @@ KEY: Final = "tierkv"
 #: vLLM's own names (its OffloadingConnector): tokens restored beyond the engine's own, tokens from the start saved.
 _LOAD: Final = "max_load_tokens"
 _SAVE: Final = "max_offload_tokens"
-#: What may stand in the map under `KEY`.
+#: What may stand in the map under `KEY`: whether the answer says what came of it ...
 _REPORT: Final = "report"
+#: ... the conversation it belongs to, how long that is kept from now on, or for the longest time, or that it is over.
+_SESSION: Final = "session"
+_KEEP: Final = "keep_s"
+_PIN: Final = "pin"
+_RELEASE: Final = "release"
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one request may load and save, in tokens; `ignored` names what was said and not understood."""
+    """What one request may load and save, in tokens; `ignored` names what was said and not understood.
+
+    `session`: the conversation it belongs to; `keep_s`: how long its blocks are kept from now on, 0: as before.
+    """
 
     load_tokens: int = ALL_TOKENS
     save_tokens: int = ALL_TOKENS
     is_reported: bool = False
+    session: str = ""
+    keep_s: int = 0
+    is_released: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -36,7 +49,17 @@ def wish_of(request: Any) -> Wish:
     ours = params.get(KEY)
     is_map = isinstance(ours, Mapping)
     said = ours if is_map else {}
-    ignored = [f"{KEY}.{name}"[:64] for name in said if name != _REPORT][:16]
+    session = said.get(_SESSION)
+    session = session if _is_name(session) else ""
+    fits = {
+        _REPORT: lambda value: isinstance(value, bool),
+        _SESSION: _is_name,
+        _KEEP: lambda value: session and _is_count(value) and 0 < value <= limits.KEEP_S_MAX,
+        _PIN: lambda value: session and isinstance(value, bool),
+        _RELEASE: lambda value: session and isinstance(value, bool),
+    }
+    wrong = [name for name, value in said.items() if not fits.get(name, _is_nothing)(value)]
+    ignored = [f"{KEY}.{name}"[:64] for name in wrong][:16]
     ignored += [KEY] if ours is not None and not is_map else []
     ignored += [
         name
@@ -47,7 +70,30 @@ def wish_of(request: Any) -> Wish:
         load_tokens=_tokens(params.get(_LOAD)),
         save_tokens=_tokens(params.get(_SAVE)),
         is_reported=is_map and said.get(_REPORT, True) is not False,
+        session=session,
+        keep_s=_keep_s(said, wrong) if session else 0,
+        is_released=session != "" and said.get(_RELEASE) is True,
         ignored=tuple(ignored),
+    )
+
+
+def _keep_s(said: Mapping[str, Any], wrong: list[str]) -> int:
+    """Without a time of its own a pin holds for the longest one."""
+    if _KEEP in said and _KEEP not in wrong:
+        return int(said[_KEEP])
+    return limits.KEEP_S_MAX if said.get(_PIN) is True else 0
+
+
+def _is_nothing(_value: Any) -> bool:
+    return False
+
+
+def _is_name(value: Any) -> bool:
+    """Tell whether it can be shown, too: a lone surrogate of JSON cannot even be encoded."""
+    return (
+        isinstance(value, str)
+        and value.isprintable()
+        and 0 < len(value.encode()) <= limits.SESSION_NAME_BYTES_MAX
     )
 
 

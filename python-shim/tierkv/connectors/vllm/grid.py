@@ -47,6 +47,10 @@ class Grid:
         """Give the tokens behind `limit` that could be restored if a question were longer."""
         return self._whole(request) - self.limit(request)
 
+    def hashed(self, request: Any) -> int:
+        """Give how many tokens, answered ones included, have block hashes that one frame can name."""
+        return min(len(request.block_hashes) * self.hash_tokens, self._tokens_max)
+
     def _whole(self, request: Any) -> int:
         hashed = len(request.block_hashes) * self.hash_tokens
         most = min(request.num_tokens - self.left_tokens, hashed)

@@ -12,6 +12,9 @@ RUN_BLOCKS: Final = 16
 FRAME_BYTES_MAX: Final = 4 * MIB
 #: Block hashes of one look-up, all groups together: they are one frame, with room for its other fields.
 PLAN_HASHES_MAX: Final = (FRAME_BYTES_MAX - 64 * 1024) // 32
+#: A session's name, bytes, and the longest time it is kept: as `src/limits-sessions.ts` has them.
+SESSION_NAME_BYTES_MAX: Final = 128
+KEEP_S_MAX: Final = 604_800
 #: Frames waiting to be written to the sidecar; past it the connection is given up (and with it every lease).
 SEND_QUEUE_FRAMES_MAX: Final = 4096
 #: Bytes waiting to be written to the sidecar.

@@ -31,6 +31,7 @@ from tierkv.connectors.vllm.prompts import PromptLengths
 from tierkv.connectors.vllm.requests import RequestState, beside_hashes, is_cacheable
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.saves import SavePlanner
+from tierkv.connectors.vllm.sessions import Sessions
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
@@ -95,6 +96,7 @@ class SchedulerShim:
         self._channel = Channel(
             settings.socket, hello, self, changes, start, reports=reports, strangers=strangers
         )
+        self._sessions = Sessions(self._grid, self._naming, self._channel.send, self.counters)
         self._book = PlanBook(self._channel.send, self._world // copies)
         self.restore_times = self._book.restore_times
         self._truth = TruthChecks(self._book, self.counters)
@@ -151,15 +153,14 @@ class SchedulerShim:
         reads = not request.skip_reading_prefix_cache
         state = self._requests[request.request_id] = RequestState(request, reads)
         self._lengths.note(request)
+        self._sessions.note(state)
         own = self._grid.own_hit_in(self._pool, request) if reads and self._channel.is_up else 0
         if not reads:
             state.unasked = self._unasked.note(request, "not_reading")
         elif self._channel.is_up and self._open_plan(state, own) is None:
             is_named = self._naming.is_done(self._book.connection)
-            most = state.most(self._grid, own)
-            state.unasked = self._unasked.explain(
-                request, own, most, self._book.tokens_min, is_named=is_named
-            )
+            most, least = state.most(self._grid, own), self._book.tokens_min
+            state.unasked = self._unasked.explain(request, own, most, least, is_named=is_named)
 
     def _open_plan(self, state: RequestState, first_tokens: int) -> Plan | None:
         tokens = state.most(self._grid, first_tokens)
@@ -172,10 +173,8 @@ class SchedulerShim:
         if not self._channel.is_up or self._generations.is_mixed or not self._name_ourselves():
             return None
         state.plans_opened += 1
-        asked = [
-            (group, self._grid.hashes(state.request, group, tokens)) for group in self._grid.groups
-        ]
         request = state.request
+        asked = [(group, self._grid.hashes(request, group, tokens)) for group in self._grid.groups]
         beside = beside_hashes(request, self._grid.beyond(request))
         plan = self._book.open(request.request_id, asked, first_tokens, beside)
         state.plan = plan or state.plan
@@ -358,6 +357,7 @@ class SchedulerShim:
             return answer(wish_of(request), Given(), "not_cacheable")
         self._truth.drop(request.request_id)
         self._book.release(request.request_id)
+        self._sessions.ended(state)
         return state.answer()
 
     def has_pending_work(self) -> bool:

@@ -1,0 +1,72 @@
+"""Owns what the sidecar hears of a request's session when it ends, and what is said of wishes that are wrong."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.naming import Naming
+from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.tenants import tenant_of
+
+log = logging.getLogger("tierkv.shim")
+
+
+class Sessions:
+    """Tells the sidecar which blocks belong to which conversation; a sidecar that is away is not told."""
+
+    def __init__(
+        self, grid: Grid, naming: Naming, send: Callable[[Frame], bool], counters: Counters
+    ) -> None:
+        self._grid = grid
+        self._naming = naming
+        self._send = send
+        self._counters = counters
+        self._is_said = False
+
+    def note(self, state: RequestState) -> None:
+        """Count a wish that was not understood, and say so once."""
+        ignored = state.wish.ignored
+        if not ignored:
+            return
+        self._counters.add("wishes_ignored")
+        if not self._is_said:
+            self._is_said = True
+            log.warning(
+                "tierKV: a request's kv_transfer_params has %s, which is ignored (docs/how-to/requests.md says what "
+                "may stand there); further ones are counted only (shim_wishes_ignored)",
+                ", ".join(repr(name) for name in ignored),
+            )
+
+    def ended(self, state: RequestState) -> None:
+        """Name the blocks of a request that belongs to a session."""
+        wish, request, digest = state.wish, state.request, self._naming.digest
+        if not wish.session or not digest:
+            return
+        frame: Frame = {
+            "t": "session",
+            "session": wish.session,
+            "keep_s": wish.keep_s,
+            "release": int(wish.is_released),
+            "namespace": digest,
+            "tenant": tenant_of(request),
+            "groups": [self._blocks(request, group) for group in self._grid.groups],
+        }
+        self._counters.add("sessions_told" if self._send(frame) else "sessions_untold")
+
+    def _blocks(self, request: Any, group: Group) -> Frame:
+        """Name a group's blocks; of one that needs its last only, those from the prompt's end on are the session's.
+
+        The next turn restores there: behind its answer, or where its prompt ended if the client has changed the answer.
+        """
+        hashes = self._grid.hashes(request, group, self._grid.hashed(request))
+        first = request.num_prompt_tokens // group.block_tokens - group.tail if group.tail else 0
+        return {
+            "group": group.index,
+            "class": group.record_class,
+            "hashes": b"".join(hashes),
+            "from": min(max(0, first), len(hashes)),
+        }

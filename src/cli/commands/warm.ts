@@ -1,0 +1,198 @@
+// Owns `tierkv warm`: prompts of a file go through an engine with one token answered, so that what it computes is stored.
+import { readFileSync, statSync } from "node:fs";
+import { integer } from "../../config/kinds.ts";
+import { parseOption } from "../../config/override.ts";
+import { TierkvError, toTierkvError } from "../../errors.ts";
+import { WARM_AT_ONCE_DEFAULT, WARM_AT_ONCE_MAX, WARM_FILE_BYTES_MAX } from "../../limits-tools.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import type { Call, Registrar } from "../call.ts";
+import type { EngineAsker, Warmed } from "../engine-asker.ts";
+import { Progress } from "../progress.ts";
+import { statusOf, untilSaved } from "../saves-end.ts";
+import { showMs } from "../text.ts";
+
+const EXIT_OK = 0;
+const EXIT_FAILED = 1;
+
+interface WarmFlags {
+  engine: string;
+  atOnce?: string;
+}
+
+type Body = Record<string, unknown>;
+
+export function addWarm({ program, action }: Registrar): void {
+  program
+    .command("warm")
+    .argument("<file>", "one prompt a line, as JSON")
+    .summary("have prompts computed and stored before anybody asks for them")
+    .description(
+      "Each line is a text, a list of token ids, a list of messages, or a whole request of the OpenAI API with `prompt` or\n" +
+        "`messages`, which may name its session. The engine computes each and answers one token; tierKV stores what is new. Run it\n" +
+        "on the engine's machine to hear what was stored. Exit code 1 when a request failed.",
+    )
+    .requiredOption("--engine <url>", "where the engine answers, like http://127.0.0.1:8000")
+    .option("--at-once <n>", `requests at the same time (default: ${WARM_AT_ONCE_DEFAULT})`)
+    .addHelpText("after", "\nExample:\n  tierkv warm prompts.jsonl --engine http://127.0.0.1:8000")
+    .action(action(warm));
+}
+
+interface Sum {
+  prompts: number;
+  failed: number;
+  promptTokens: number;
+  restoredTokens: number;
+  computedTokens: number;
+  savedMs: number;
+  /** null: no sidecar answers here. */
+  savedBlocks: number | null;
+}
+
+async function warm(call: Call<WarmFlags>): Promise<number> {
+  const [file = ""] = call.args;
+  const { engine: url, atOnce: given } = call.options;
+  const atOnce =
+    given === undefined
+      ? WARM_AT_ONCE_DEFAULT
+      : parseOption(integer(1, WARM_AT_ONCE_MAX), "--at-once", given);
+  const bodies = readBodies(file);
+  const { EngineAsker } = await import("../engine-asker.ts");
+  const engine = new EngineAsker(url);
+  const model = await engine.model();
+  const sum: Sum = {
+    prompts: bodies.length,
+    failed: 0,
+    promptTokens: 0,
+    restoredTokens: 0,
+    computedTokens: 0,
+    savedMs: 0,
+    savedBlocks: null,
+  };
+  const reasons = new Set<string>();
+  sum.savedBlocks = await countSaves(call, () =>
+    sendAll(engine, model, bodies, atOnce, new Progress(call.io), sum, reasons),
+  );
+  call.print(sum, describe(sum, [...reasons]));
+  return sum.failed === 0 ? EXIT_OK : EXIT_FAILED;
+}
+
+async function sendAll(
+  engine: EngineAsker,
+  model: string,
+  bodies: readonly Body[],
+  atOnce: number,
+  progress: Progress,
+  sum: Sum,
+  reasons: Set<string>,
+): Promise<void> {
+  const queue = bodies.values();
+  let done = 0;
+  const worker = async (): Promise<void> => {
+    // All workers draw from one iterator.
+    for (const body of queue) {
+      try {
+        add(sum, await engine.warm(requestOf(body, model)));
+      } catch (error) {
+        sum.failed += 1;
+        if (reasons.size === 0) reasons.add(toTierkvError(error).message);
+      }
+      done += 1;
+      progress.at(done, bodies.length, `${sum.computedTokens} tokens computed`);
+    }
+  };
+  await Promise.all(Array.from({ length: atOnce }, worker));
+  progress.end();
+}
+
+/** What the sidecar of this machine stores until `work` is over and nothing waits; null where none answers. */
+async function countSaves(call: Call, work: () => Promise<void>): Promise<number | null> {
+  const { SidecarLink } = await import("../sidecar-link.ts");
+  const link = new SidecarLink(call.loadConfig().sidecar.socket);
+  const saved = async (): Promise<number> => (await statusOf(link)).counters["blocks_saved"] ?? 0;
+  try {
+    let before: number | null = null;
+    try {
+      await link.hello(STATUS_TIMEOUT_MS);
+      before = await saved();
+    } catch {
+      // The engine may be another machine's.
+    }
+    await work();
+    if (before === null) return null;
+    await untilSaved(link);
+    return (await saved()) - before;
+  } finally {
+    link.close();
+  }
+}
+
+function add(sum: Sum, { promptTokens, restoredTokens, cachedTokens, savedMs }: Warmed): void {
+  sum.promptTokens += promptTokens;
+  sum.restoredTokens += restoredTokens;
+  sum.computedTokens += Math.max(0, promptTokens - cachedTokens);
+  sum.savedMs += savedMs;
+}
+
+function describe(sum: Sum, reasons: readonly string[]): string[] {
+  const { prompts, failed, promptTokens, restoredTokens, computedTokens, savedMs } = sum;
+  const time = savedMs > 0 ? `, which saved ${showMs(savedMs)}` : "";
+  return [
+    `${prompts - failed} of ${prompts} prompts with ${promptTokens} tokens`,
+    `computed: ${computedTokens} tokens at most`,
+    `restored: ${restoredTokens} tokens${time}`,
+    `stored:   ${sum.savedBlocks === null ? "not known: no sidecar answers here" : `${sum.savedBlocks} blocks`}`,
+    ...reasons.map((reason) => `failed:   ${failed}, the first: ${reason}`),
+  ];
+}
+
+/** One token, one answer, and a report of what was restored. */
+function requestOf(body: Body, model: string): Body {
+  const { max_completion_tokens: _max, stream_options: _options, ...rest } = body;
+  const params = (body["kv_transfer_params"] ?? {}) as Body;
+  const ours = (params["tierkv"] ?? {}) as Body;
+  return {
+    model,
+    ...rest,
+    max_tokens: 1,
+    stream: false,
+    kv_transfer_params: { ...params, tierkv: { ...ours, report: true } },
+  };
+}
+
+function readBodies(file: string): Body[] {
+  let text: string;
+  try {
+    if (statSync(file).size > WARM_FILE_BYTES_MAX) {
+      throw new Error(`it has more than ${WARM_FILE_BYTES_MAX} bytes`);
+    }
+    text = readFileSync(file, "utf8");
+  } catch (error) {
+    throw new TierkvError(
+      "USAGE",
+      { reason: `${file} cannot be read: ${String(error)}` },
+      { cause: error },
+    );
+  }
+  return text
+    .split("\n")
+    .flatMap((line, index) => (line.trim() === "" ? [] : [bodyOf(line, index + 1)]));
+}
+
+function bodyOf(line: string, number: number): Body {
+  let value: unknown;
+  try {
+    value = JSON.parse(line);
+  } catch {
+    value = null;
+  }
+  if (typeof value === "string" && value !== "") return { prompt: value };
+  if (Array.isArray(value) && value.length > 0) {
+    if (value.every((item) => Number.isSafeInteger(item))) return { prompt: value };
+    if (value.every((item) => typeof item === "object" && item !== null))
+      return { messages: value };
+  } else if (typeof value === "object" && value !== null) {
+    if ("messages" in value || "prompt" in value) return { ...value };
+  }
+  const expected = "a text, token ids, messages, or an object with `prompt` or `messages`";
+  throw new TierkvError("USAGE", { reason: `line ${number}: expected ${expected}` });
+}

@@ -1,0 +1,34 @@
+// Owns how frames of the local socket name blocks: their namespace, and their hashes by group.
+import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
+import { GROUPS_MAX } from "../../limits.ts";
+import { recordKeysNamespace } from "../../native.ts";
+import type { Reader } from "./reader.ts";
+
+export interface PrefetchGroup {
+  group: number;
+  class: RecordClass;
+  hashes: Buffer;
+  from: number;
+}
+
+/** A copy: it lives as long as the engine, the frame need not. Where records are sealed it is the name that vaults know. */
+export function readNamespace(message: Reader): Namespace {
+  const bytes = message.bytes("namespace", NAMESPACE_BYTES, NAMESPACE_BYTES);
+  return toNamespace(recordKeysNamespace(bytes));
+}
+
+export function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] {
+  return message.maps("groups", 1, GROUPS_MAX).map((group) => {
+    const hashes = group.bytes("hashes", 0, hashesMax * HASH_BYTES);
+    if (hashes.length % HASH_BYTES !== 0) {
+      throw group.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
+    }
+    return {
+      group: group.u32("group", 0, 0xffff),
+      class: group.oneOf("class", ["kv", "ssm"]),
+      hashes: asBuffer(hashes),
+      from: group.u32("from", 0, hashes.length / HASH_BYTES),
+    };
+  });
+}

@@ -1,0 +1,192 @@
+// Owns what vaults are told of sessions, block by block where each lies, and what they say of them together.
+import { HASH_BYTES, PACKED_KEY_BYTES, packKey } from "../../block.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import { isRemote } from "../../client/vault.ts";
+import { toTierkvError } from "../../errors.ts";
+import { SESSION_TELLS_AT_ONCE, SESSION_TELLS_MAX } from "../../limits-sessions.ts";
+import { CALL_TIMEOUT_MS, KEYS_MAX } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { yieldToLoop } from "../../time.ts";
+import type { PrefetchGroup } from "../socket/asked.ts";
+import type { SessionMessage, SessionWish } from "../socket/session.ts";
+import type { Places, Pools, VaultClients } from "./pools.ts";
+
+/** A session, of all vaults together. */
+export interface SessionSeen {
+  name: string;
+  model: string;
+  tenant: number;
+  /** In memory of vaults, of all shards and copies ... */
+  records: number;
+  /** ... of these, not evicted. */
+  kept: number;
+  keptBytes: number;
+  /** How long it is still kept; 0: it is not. */
+  leftMs: number;
+}
+
+export interface SessionsSeen {
+  sessions: SessionSeen[];
+  /** Vaults that did not answer, and why. */
+  failed: string[];
+}
+
+export interface SessionsOptions {
+  /** May grow. */
+  vaults: VaultClients;
+  pools: Pools;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+const EVERY_NAMESPACE = Buffer.alloc(0);
+
+export class Sessions {
+  readonly #options: SessionsOptions;
+  readonly #waiting: { message: SessionMessage; shards: number }[] = [];
+  #working = 0;
+
+  constructor(options: SessionsOptions) {
+    this.#options = options;
+  }
+
+  /** Tells the vaults, in its own time. The frame may go meanwhile. */
+  tell(message: SessionMessage, shards: number): void {
+    const { counters } = this.#options;
+    if (this.#waiting.length >= SESSION_TELLS_MAX) {
+      counters.add("session_tells_dropped");
+      return;
+    }
+    counters.add("session_tells");
+    const groups = message.groups.map((group) => ({ ...group, hashes: Buffer.from(group.hashes) }));
+    this.#waiting.push({ message: { ...message, groups }, shards });
+    void this.#work();
+  }
+
+  /** Says it of all sessions of that name, and gives what there is then; an empty name: nothing is said. */
+  async ask({ session, keepS, isReleased }: SessionWish): Promise<SessionsSeen> {
+    const failed: string[] = [];
+    // One vault may hold both classes.
+    const each = new Map(this.#clients().map((client) => [client.address, client]));
+    const found = [...each.values()].map(async (client) => {
+      try {
+        if (session !== "" && (keepS > 0 || isReleased)) {
+          const request = { ...NOTHING, session, keepS, release: isReleased };
+          await client.keep(request, CALL_TIMEOUT_MS);
+        }
+        return await client.sessions(CALL_TIMEOUT_MS);
+      } catch (error) {
+        failed.push(`${client.address}: ${toTierkvError(error).message}`);
+        return [];
+      }
+    });
+    const all = new Map<string, SessionSeen>();
+    for (const one of (await Promise.all(found)).flat()) {
+      if (session !== "" && one.name !== session) continue;
+      const { name, model, tenant, records, kept, keptBytes, leftMs } = one;
+      const key = `${one.namespace.toString("hex")} ${tenant} ${name}`;
+      const seen = all.get(key) ?? {
+        name,
+        model,
+        tenant,
+        records: 0,
+        kept: 0,
+        keptBytes: 0,
+        leftMs: 0,
+      };
+      seen.records += records;
+      seen.kept += kept;
+      seen.keptBytes += keptBytes;
+      seen.leftMs = Math.max(seen.leftMs, leftMs);
+      all.set(key, seen);
+    }
+    return { sessions: [...all.values()], failed };
+  }
+
+  /** Memory that sidecars share keeps nothing. */
+  #clients(): VaultClient[] {
+    const { kv, ssm } = this.#options.vaults;
+    return [...kv, ...ssm].filter(isRemote);
+  }
+
+  /** A few at a time, because the client refuses calls above its own limit. */
+  async #work(): Promise<void> {
+    if (this.#working >= SESSION_TELLS_AT_ONCE) return;
+    this.#working += 1;
+    const { counters, logger } = this.#options;
+    for (let next = this.#waiting.shift(); next !== undefined; next = this.#waiting.shift()) {
+      const { message, shards } = next;
+      const tells = this.#clients().map(async (client) => {
+        try {
+          await this.#tellOne(client, message, shards);
+        } catch (error) {
+          counters.add("session_tells_failed");
+          const { address: vault } = client;
+          logger.debug({ err: toTierkvError(error), vault }, "a session is not kept");
+        }
+      });
+      await Promise.all(tells);
+    }
+    this.#working -= 1;
+  }
+
+  /** In calls of one group each: the first says what the session does not hold any more, the last that it is over. */
+  async #tellOne(client: VaultClient, message: SessionMessage, shards: number): Promise<void> {
+    const { session, namespace, tenant, keepS, isReleased } = message;
+    const { pools, vaults } = this.#options;
+    const of = { ...NOTHING, session, namespace, tenant, keepS };
+    for (const group of message.groups) {
+      if (group.class !== client.name) continue;
+      const vault = vaults[group.class].indexOf(client);
+      const lies = placedOn(pools[group.class].placesOf(group.hashes), vault);
+      let superseded = group.from > 0 ? [group.group] : [];
+      for (const keys of packed(group, lies, shards)) {
+        if (keys.length > 0 || superseded.length > 0) {
+          await client.keep({ ...of, keys, superseded }, CALL_TIMEOUT_MS);
+        }
+        superseded = [];
+        await yieldToLoop();
+      }
+    }
+    if (isReleased) await client.keep({ ...of, release: true }, CALL_TIMEOUT_MS);
+  }
+}
+
+const NOTHING = {
+  namespace: EVERY_NAMESPACE,
+  tenant: 0,
+  keys: Buffer.alloc(0),
+  superseded: [],
+  keepS: 0,
+  release: false,
+};
+
+/** Whether block `index` lies on a vault, or may. */
+function placedOn({ owners, others }: Places, vault: number): (index: number) => boolean {
+  return (index) => (owners[index] ?? 0) === vault || others.some((list) => list[index] === vault);
+}
+
+/** Keys of all shards, as many as go into one call at a time; at least one piece, which may be empty. */
+function* packed(
+  { group, hashes, from }: PrefetchGroup,
+  lies: (index: number) => boolean,
+  shards: number,
+): Generator<Buffer> {
+  const most = Math.floor(KEYS_MAX / shards);
+  const indexes = [];
+  for (let index = from; index < hashes.length / HASH_BYTES; index += 1) {
+    if (lies(index)) indexes.push(index);
+  }
+  for (let first = 0; first === 0 || first < indexes.length; first += most) {
+    const piece = indexes.slice(first, first + most);
+    const keys = Buffer.allocUnsafe(piece.length * shards * PACKED_KEY_BYTES);
+    let at = 0;
+    for (const index of piece) {
+      for (let shard = 0; shard < shards; shard += 1) {
+        at = packKey(keys, at, hashes, index, group, shard);
+      }
+    }
+    yield keys;
+  }
+}

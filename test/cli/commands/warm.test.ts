@@ -1,0 +1,101 @@
+// Owns the proof of `tierkv warm`: what each line becomes, how many at a time, what is summed up, and what is refused by its line.
+import { once } from "node:events";
+import { writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { json } from "node:stream/consumers";
+import { expect, onTestFinished, test } from "vitest";
+import { runInside } from "../../support/command-line.ts";
+import { openSidecar, testDirectory } from "../../support/sidecars.ts";
+
+interface Asked {
+  path: string | undefined;
+  body: Record<string, unknown>;
+}
+
+/** Answers each prompt with 100 tokens, of which 60 are restored; one that is called "bad" is refused. */
+async function openEngine() {
+  const asked: Asked[] = [];
+  const seen = { now: 0, most: 0 };
+  const server = createServer((request, response) => {
+    const answer = async (): Promise<void> => {
+      if (request.method === "GET") {
+        response.end(JSON.stringify({ data: [{ id: "m" }] }));
+        return;
+      }
+      seen.now += 1;
+      seen.most = Math.max(seen.most, seen.now);
+      const body = (await json(request)) as Record<string, unknown>;
+      asked.push({ path: request.url, body });
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      seen.now -= 1;
+      const said = {
+        usage: { prompt_tokens: 100, prompt_tokens_details: { cached_tokens: 70 } },
+        kv_transfer_params: { tierkv: { restored_tokens: 60, saved_ms: 1500 } },
+      };
+      response.writeHead(body["prompt"] === "bad" ? 400 : 200).end(JSON.stringify(said));
+    };
+    void answer();
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as AddressInfo;
+  return { asked, seen, url: `http://127.0.0.1:${port}` };
+}
+
+async function warm(url: string, lines: readonly unknown[], ...flags: string[]) {
+  const sidecar = await openSidecar();
+  const folder = testDirectory();
+  const [config, file] = [join(folder, "tierkv.toml"), join(folder, "prompts.jsonl")];
+  writeFileSync(config, `[sidecar]\nsocket = "${sidecar.socketPath}"\n`);
+  writeFileSync(file, lines.map((line) => `${JSON.stringify(line)}\n`).join(""));
+  return runInside(["warm", file, "--engine", url, "--config", config, ...flags]);
+}
+
+test("texts, token ids, messages and whole requests are computed with one token answered", async () => {
+  const { asked, url } = await openEngine();
+  const messages = [{ role: "user", content: "hello" }];
+  const named = { max_load_tokens: 8, tierkv: { session: "s", report: false } };
+  const whole = { messages, max_completion_tokens: 9, stream: true, kv_transfer_params: named };
+  const lines = ["a text", [1, 2, 3], messages, whole];
+  const { exitCode, stdout } = await warm(url, lines, "--at-once", "1", "--json");
+  expect(exitCode).toBe(0);
+  expect(JSON.parse(stdout)).toEqual({
+    prompts: 4,
+    failed: 0,
+    promptTokens: 400,
+    restoredTokens: 240,
+    computedTokens: 120,
+    savedMs: 6000,
+    savedBlocks: 0,
+  });
+  const one = { model: "m", max_tokens: 1, stream: false };
+  const report = { kv_transfer_params: { tierkv: { report: true } } };
+  const reported = { ...named, tierkv: { session: "s", report: true } };
+  expect(asked).toEqual([
+    { path: "/v1/completions", body: { ...one, prompt: "a text", ...report } },
+    { path: "/v1/completions", body: { ...one, prompt: [1, 2, 3], ...report } },
+    { path: "/v1/chat/completions", body: { ...one, messages, ...report } },
+    { path: "/v1/chat/completions", body: { ...one, messages, kv_transfer_params: reported } },
+  ]);
+});
+
+test("no more are under way than allowed, and one that fails does not end the others", async () => {
+  const { asked, seen, url } = await openEngine();
+  const lines = Array.from({ length: 12 }, (_none, index) => (index === 3 ? "bad" : `p ${index}`));
+  const { exitCode, stdout } = await warm(url, lines, "--at-once", "3");
+  expect([exitCode, asked.length, seen.most]).toEqual([1, 12, 3]);
+  expect(stdout).toMatch(/11 of 12 prompts with 1100 tokens/);
+  expect(stdout).toMatch(/failed: +1, the first: .*400/);
+});
+
+test.each([[["good", 7]], [["good", []]], [["good", { text: "x" }]], [["good", [{}, 1]]]])(
+  "%j is refused by its line, and nothing is sent",
+  async (lines) => {
+    const { asked, url } = await openEngine();
+    const { exitCode, stderr } = await warm(url, lines);
+    expect([exitCode, asked]).toEqual([2, []]);
+    expect(stderr).toContain("line 2: expected a text, token ids, messages");
+  },
+);
