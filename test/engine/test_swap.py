@@ -1,0 +1,76 @@
+"""Two models take turns on one machine, each stopped for the other: a chat that is kept goes on where it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.models import PLAIN, Models, prompt
+from lab.checkpoint import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+pytestmark = pytest.mark.nightly
+
+BLOCK = 32
+#: 64 KiB each: three times what the vault holds is computed by the other model.
+TURN = 24 * BLOCK + 3
+OTHER_TURNS = 30
+OTHER = Spec(**{**PLAIN.__dict__, "seed": 2})
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster(vault_bytes="16MiB")
+
+
+def say(engine: Engine, text: list[int], **session: Any) -> dict[str, Any]:
+    (answer,) = engine.call("generate", prompts=[text], transfer={"tierkv": session})
+    return dict(answer)
+
+
+def sessions(cluster: Cluster) -> dict[str, tuple[int, int]]:
+    """Records in memory, and those kept, by session."""
+    code, said = cluster.command("session", "ls")
+    assert code == 0
+    return {one["name"]: (one["records"], one["kept"]) for one in said["sessions"]}
+
+
+def test_a_kept_chat_goes_on_after_another_model_had_the_machine(
+    engines: Engines, cluster: Cluster, models: Models
+) -> None:
+    def start(spec: Spec) -> Engine:
+        options = {"model": models.path(spec), "dtype": spec.dtype, "block_size": BLOCK}
+        options["kv_transfer_config"] = cluster.transfer_config
+        return engines.start(vllm=options).wait_up()
+
+    with start(PLAIN) as engine:
+        chats = {}
+        for name, seed, wish in (("kept", 1, {"keep_s": 3600}), ("loose", 2, {})):
+            text = prompt(900 + seed, TURN)
+            text = text + say(engine, text, session=name, **wish)["tokens"] + prompt(seed, BLOCK)
+            say(engine, text, session=name, **wish)
+            chats[name] = (text, say(engine, text, session=name, **wish))
+        cluster.wait_idle()
+        assert all(own["cached"] == 25 * BLOCK for _text, own in chats.values())
+    with start(OTHER) as other:
+        for number in range(OTHER_TURNS):
+            other.call("generate", prompts=[prompt(950 + number, TURN)])
+            cluster.wait_idle()
+    found = sessions(cluster)
+    assert found["kept"] == (25, 25)
+    assert found["loose"][0] < 25
+    with start(PLAIN) as again:
+        text, own = chats["kept"]
+        restored = say(again, text, session="kept", release=True)
+        assert restored["cached"] == own["cached"]
+        assert restored["transfer"]["tierkv"]["restored_tokens"] == own["cached"]
+        assert restored["tokens"] == own["tokens"]
+        text, own = chats["loose"]
+        assert say(again, text)["cached"] < own["cached"]
+        cluster.wait_idle()
+    assert list(sessions(cluster)) == ["loose"]
