@@ -35,18 +35,20 @@ import type { Members } from "./members.ts";
 import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
 import { Rates } from "./rates.ts";
-import { keep, sessions, Sessions } from "./sessions.ts";
+import { Sessions } from "./sessions.ts";
 import { SpareTrim } from "./spares.ts";
 import { OpenStreams } from "./streams.ts";
 import {
   countsOf,
   demote,
   hello,
+  keep,
   lookup,
   movedOf,
   measure,
   nameModel,
   report,
+  sessions,
   stats,
   unary,
   unaryLater,

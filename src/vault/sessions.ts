@@ -9,7 +9,6 @@ import { storeSessionAdd, storeSessionEnd, storeSessionStats } from "../native.t
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { checkKeys } from "./checks.ts";
-import type { VaultContext } from "./context.ts";
 import type { ModelNames } from "./models.ts";
 
 type SessionStats = ReturnType<typeof storeSessionStats>;
@@ -181,12 +180,4 @@ function checkRequest({ session, namespace, keys, keepS, superseded }: m.KeepReq
   } else if (keys.length > 0 || superseded.length > 0) {
     throw new TierkvError("BAD_ARGUMENT", { reason: "keys without a namespace" });
   }
-}
-
-export function keep(vault: VaultContext, request: m.KeepRequest): m.KeepReply {
-  return vault.sessions.hear(request);
-}
-
-export function sessions(vault: VaultContext): m.SessionsReply {
-  return { sessions: vault.sessions.list() };
 }

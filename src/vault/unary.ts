@@ -1,4 +1,4 @@
-// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Demote, Stats, Name, Measure.
+// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Demote, Keep, Sessions, Stats, Name, Measure.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import {
   countBits,
@@ -159,6 +159,14 @@ export function demote(vault: VaultContext, request: m.DemoteRequest): m.DemoteR
   vault.counters.add("demotes");
   vault.counters.add("demoted", demoted);
   return { demoted };
+}
+
+export function keep(vault: VaultContext, request: m.KeepRequest): m.KeepReply {
+  return vault.sessions.hear(request);
+}
+
+export function sessions(vault: VaultContext): m.SessionsReply {
+  return { sessions: vault.sessions.list() };
 }
 
 /** Counts of calls come from the counters, what the store knows better comes from the store. */

@@ -1,6 +1,6 @@
 """Owns what a client asks of one request through vLLM's `kv_transfer_params`, and what the answer carries then."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,14 +49,14 @@ def wish_of(request: Any) -> Wish:
     ours = params.get(KEY)
     is_map = isinstance(ours, Mapping)
     said = ours if is_map else {}
-    session = said.get(_SESSION)
-    session = session if _is_name(session) else ""
-    fits = {
+    named = said.get(_SESSION)
+    session = str(named) if _is_name(named) else ""
+    fits: dict[str, Callable[[Any], bool]] = {
         _REPORT: lambda value: isinstance(value, bool),
         _SESSION: _is_name,
-        _KEEP: lambda value: session and _is_count(value) and 0 < value <= limits.KEEP_S_MAX,
-        _PIN: lambda value: session and isinstance(value, bool),
-        _RELEASE: lambda value: session and isinstance(value, bool),
+        _KEEP: lambda value: session != "" and _is_count(value) and 0 < value <= limits.KEEP_S_MAX,
+        _PIN: lambda value: session != "" and isinstance(value, bool),
+        _RELEASE: lambda value: session != "" and isinstance(value, bool),
     }
     wrong = [name for name, value in said.items() if not fits.get(name, _is_nothing)(value)]
     ignored = [f"{KEY}.{name}"[:64] for name in wrong][:16]
