@@ -151,18 +151,18 @@ fn a_flush_takes_kept_records_too_and_memory_comes_back() {
 const TURNS: u64 = 43;
 const TURNS_SHORT: u64 = 12;
 /// At a time; every third is kept, the others are released at their end, and others come.
-const SESSIONS: u64 = 9;
+const SESSIONS: usize = 9;
 
 /// Hits and blocks asked for, of the conversations that go on for `TURNS` turns. `are_named`: vaults know which those are, and
 /// which are over.
 fn agents(are_named: bool) -> (u64, u64) {
     let store = store();
     let mut random = Random::new(7);
-    let mut turns = [0; SESSIONS as usize];
-    let (mut hits, mut asked, mut others) = (0, 0, SESSIONS);
-    let mut names: Vec<u64> = (0..SESSIONS).collect();
-    while (0..SESSIONS).step_by(3).any(|slot| turns[slot as usize] < TURNS) {
-        let slot = (random.next() % SESSIONS) as usize;
+    let mut turns = [0; SESSIONS];
+    let (mut hits, mut asked, mut others) = (0, 0, SESSIONS as u64);
+    let mut names: Vec<u64> = (0..SESSIONS as u64).collect();
+    while (0..SESSIONS).step_by(3).any(|slot| turns[slot] < TURNS) {
+        let slot = usize::try_from(random.next() % SESSIONS as u64).expect("few");
         let is_kept = slot.is_multiple_of(3);
         let (last, growth) = if is_kept { (TURNS, 2) } else { (TURNS_SHORT, 10) };
         if turns[slot] == last {
@@ -194,6 +194,5 @@ fn conversations_that_are_kept_are_found_more_often_under_pressure() {
     let ((without, asked), (with, same)) = (agents(false), agents(true));
     assert_eq!(asked, same);
     let ratio = |hits: u64| hits * 1000 / asked;
-    println!("per mille of blocks found: {} named, {} not", ratio(with), ratio(without));
     assert!(ratio(with) > ratio(without) + 50, "{} and {}", ratio(with), ratio(without));
 }
