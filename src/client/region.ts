@@ -3,6 +3,7 @@ import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
 import { LANES_POLL_MS } from "../limits.ts";
 import { shmCancel, shmClose, shmOpen, shmProgress } from "../native.ts";
+import type { FlushedScope, FlushNews } from "../wire/messages.ts";
 
 /** What came of a request. */
 export interface Outcome {
@@ -103,4 +104,23 @@ export class Region {
 
 function reasonOf(signals: readonly AbortSignal[]): unknown {
   return signals.find(({ aborted }) => aborted)?.reason;
+}
+
+const FLUSH_BYTES = 50;
+
+/** Each: number and tenant (8 bytes), class, whether a namespace is named, and that. */
+export function newsOf({ data, numbers }: Outcome): FlushNews {
+  const flushes: FlushedScope[] = [];
+  for (let at = 0; at < data.length; at += FLUSH_BYTES) {
+    const everyNamespace = data[at + 17] === 0;
+    flushes.push({
+      number: Number(data.readBigUInt64LE(at)),
+      tenant: Number(data.readBigUInt64LE(at + 8)),
+      recordClass: data[at + 16] ?? 0,
+      everyNamespace,
+      namespaces: everyNamespace ? [] : [Buffer.from(data.subarray(at + 18, at + FLUSH_BYTES))],
+      model: "",
+    });
+  }
+  return { number: numbers[0] ?? 0, everything: numbers[1] === 0, flushes };
 }

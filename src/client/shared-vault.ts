@@ -20,12 +20,12 @@ import {
 } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 import { packageVersion } from "../version.ts";
-import type { FlushedScope, FlushNews, FlushReply, StatsReply } from "../wire/messages.ts";
+import type { FlushReply, StatsReply } from "../wire/messages.ts";
 import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { FlushFeed } from "./flush-feed.ts";
 import type { LandingPlan, LanesState, Settled } from "./lanes.ts";
-import { Region } from "./region.ts";
+import { newsOf, Region } from "./region.ts";
 import type { Outcome } from "./region.ts";
 import type { FetchOptions, StoreItem } from "./vault-client.ts";
 
@@ -384,23 +384,4 @@ function openRegion(
     const key = `[cluster] ${name}_cold`;
     throw new TierkvError("SHARED_REGION", { key, value: JSON.stringify(address), reason });
   }
-}
-
-const FLUSH_BYTES = 50;
-
-/** Each: number and tenant (8 bytes), class, whether a namespace is named, and that. */
-function newsOf({ data, numbers }: Outcome): FlushNews {
-  const flushes: FlushedScope[] = [];
-  for (let at = 0; at < data.length; at += FLUSH_BYTES) {
-    const everyNamespace = data[at + 17] === 0;
-    flushes.push({
-      number: Number(data.readBigUInt64LE(at)),
-      tenant: Number(data.readBigUInt64LE(at + 8)),
-      recordClass: data[at + 16] ?? 0,
-      everyNamespace,
-      namespaces: everyNamespace ? [] : [Buffer.from(data.subarray(at + 18, at + FLUSH_BYTES))],
-      model: "",
-    });
-  }
-  return { number: numbers[0] ?? 0, everything: numbers[1] === 0, flushes };
 }
