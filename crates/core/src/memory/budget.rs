@@ -113,7 +113,7 @@ impl Budget {
         if fits {
             self.used.fetch_add(bytes, Ordering::AcqRel);
             self.hold(bytes);
-            self.spares.shrink(|| self.free());
+            self.free_list.shrink(|| self.free());
         }
         fits
     }
