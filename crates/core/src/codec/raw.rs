@@ -55,8 +55,9 @@ pub unsafe fn scatter_checked(geometry: &Geometry, payload: &[u8], page: *mut u8
     assert_eq!(payload.len(), geometry.source_bytes(), "payload fits the geometry");
     let (mut checksum, mut checked, mut at) = (0, 0, 0);
     geometry.for_each_run(|offset, bytes| {
+        let target = page.wrapping_add(offset);
         // SAFETY: a validated geometry has all its runs inside the page, which is writable and not the payload.
-        unsafe { copy_past_cache(&payload[at..at + bytes], page.add(offset)) };
+        unsafe { copy_past_cache(&payload[at..at + bytes], target) };
         at += bytes;
         if at - checked >= CHECKSUM_SPAN_BYTES {
             checksum = crc32c::append(checksum, &payload[checked..at]);
