@@ -28,6 +28,7 @@ import {
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { CallOptions } from "./channel.ts";
+import { Progress } from "./progress.ts";
 import type { Retries } from "./retries.ts";
 
 export interface LanesOptions {
@@ -378,28 +379,6 @@ function settledOf({ error, data, bytes }: Outcome, items: number): Settled {
   const isBad = error?.code === "BAD_RECORD";
   const reason = isBad ? (error?.message ?? null) : null;
   return { statuses, bytes, reason, isBroken: error !== null && !isBad };
-}
-
-/** Tells of bytes as they add up; each once. */
-class Progress {
-  readonly #tell: (bytes: number) => void;
-  #told = 0;
-
-  constructor(tell: (bytes: number) => void) {
-    this.#tell = tell;
-  }
-
-  upTo(bytes: number | null): void {
-    const more = (bytes ?? 0) - this.#told;
-    if (more <= 0) return;
-    this.#told += more;
-    this.#tell(more);
-  }
-
-  /** An answer is progress also when no byte came with it. */
-  end(bytes: number): void {
-    this.#tell(Math.max(0, bytes - this.#told));
-  }
 }
 
 async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {

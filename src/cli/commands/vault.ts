@@ -55,10 +55,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const logger = call.createLogger("vault", config);
   const maxBytes = vaultBudget(config.vault.maxBytes);
   const disk = vaultDisk(config.vault);
-  if (maxBytes > totalmem()) {
-    const machine = { maxBytes, machineBytes: totalmem() };
-    logger.warn(machine, "[vault] max_bytes is more than this machine has: lower it");
-  }
+  warnOfMemory(maxBytes, logger);
   const { startVault } = await import("../../vault/server.ts");
   const { isOpenToAll, openAccess } = await import("../vault-access.ts");
   const access = openAccess(config.vault, logger);
@@ -118,6 +115,13 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   ];
   const stop = call.options.untilStdinEnds === true ? whenStdinEnds() : undefined;
   return runUntilSignal(() => startSteps(steps), { logger, stop });
+}
+
+function warnOfMemory(maxBytes: number, logger: Logger): void {
+  const machineBytes = totalmem();
+  if (maxBytes <= machineBytes) return;
+  const text = "[vault] max_bytes is more than this machine has: lower it";
+  logger.warn({ maxBytes, machineBytes }, text);
 }
 
 async function announced(
