@@ -12,10 +12,10 @@ import { IDLE_POLL_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
-import { coreInfo } from "../../native.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Ended } from "../../sidecar/trace/decisions.ts";
 import type { MemberSource } from "../../sidecar/vaults/seats.ts";
+import { packageVersion } from "../../version.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
@@ -164,7 +164,7 @@ async function makeSpans(
   if (endpoint === null) return null;
   const { OtlpExporter } = await import("../../exposition/otlp.ts");
   logger.info({ endpoint }, "traces are sent");
-  return new OtlpExporter({ endpoint, version: coreInfo().version, counters, logger });
+  return new OtlpExporter({ endpoint, version: packageVersion(), counters, logger });
 }
 
 /** null: there are no names, so nobody comes or goes. */
