@@ -82,14 +82,20 @@ def test_the_sidecar_hears_of_steps_from_rank_0_only(
         bench.close()
 
 
+def placed_request(bench: Bench) -> Request:
+    """Give a request of three blocks, the first two of which are placed."""
+    request = bench.new(Request("r", 3 * BLOCK_TOKENS))
+    prefetch = bench.prefetch()
+    bench.held(prefetch, 0, 1)
+    bench.place(prefetch, 0, 7, 8)
+    bench.done(prefetch)
+    return request
+
+
 def test_a_release_says_what_was_loaded_and_an_unused_plan_says_nothing(socket_path: str) -> None:
     with FakeSidecar(socket_path) as sidecar:
         bench = Bench(socket_path, sidecar)
-        request = bench.new(Request("r", 3 * BLOCK_TOKENS))
-        prefetch = bench.prefetch()
-        bench.held(prefetch, 0, 1)
-        bench.place(prefetch, 0, 7, 8)
-        bench.done(prefetch)
+        request = placed_request(bench)
         tokens, _ = bench.answer(request)
         bench.admit(request, [1, 2, 3], tokens or 0)
         bench.finish_load("r")
@@ -105,11 +111,7 @@ def test_a_release_says_what_was_loaded_and_an_unused_plan_says_nothing(socket_p
 def test_waiting_for_room_in_the_engine_is_no_part_of_a_load(socket_path: str) -> None:
     with FakeSidecar(socket_path) as sidecar:
         bench = Bench(socket_path, sidecar)
-        request = bench.new(Request("r", 3 * BLOCK_TOKENS))
-        prefetch = bench.prefetch()
-        bench.held(prefetch, 0, 1)
-        bench.place(prefetch, 0, 7, 8)
-        bench.done(prefetch)
+        request = placed_request(bench)
         bench.answer(request)  # and vLLM has no room
         time.sleep(FULL_S)
         began = time.monotonic()
