@@ -43,9 +43,8 @@ export const GUEST_IDLE_BYTES_MAX: number = 64 * KIB;
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */
 export const CLIENT_CALLS_MAX = 64;
-/** Keys of one Report, which reads and checks each record, and of one Demote, for which the store is locked. */
+/** Keys of one Report, which reads and checks each record. */
 export const REPORT_KEYS_MAX = 64;
-export const DEMOTE_KEYS_MAX = 256;
 /** Namespaces whose model a vault remembers. */
 export const VAULT_MODELS_MAX = 4096;
 /** Counter names of one process: a peer cannot grow the table by inventing names. */

@@ -76,7 +76,6 @@ export const VAULT_COUNTERS = [
   "fetch_missing",
   "reports",
   "reported",
-  "demotes",
   "demoted",
   "keeps_refused",
   "sessions_released",

@@ -138,7 +138,6 @@ export const doorExpel: Core["doorExpel"] = coded(loaded.doorExpel);
 
 export const createStore: Core["createStore"] = coded(loaded.createStore);
 export const storeLookup: Core["storeLookup"] = coded(loaded.storeLookup);
-export const storeDemote: Core["storeDemote"] = coded(loaded.storeDemote);
 export const storeSessionAdd: Core["storeSessionAdd"] = coded(loaded.storeSessionAdd);
 export const storeSessionEnd: Core["storeSessionEnd"] = coded(loaded.storeSessionEnd);
 export const storeSessionStats: Core["storeSessionStats"] = coded(loaded.storeSessionStats);

@@ -457,12 +457,6 @@ export declare function shmStore(id: number, recordClass: number, namespace: Uin
 /** Whether a leased slot begins with these bytes. */
 export declare function slotHolds(id: number, slot: number, generation: number, bytes: Uint8Array): boolean
 
-/**
- * Records that nobody can use as things are go first, with `unused_only` those that nobody has used; how many of these do now and
- * did not before.
- */
-export declare function storeDemote(id: number, namespace: Uint8Array, packed: Uint8Array, unusedOnly: boolean): number
-
 /** What a durable tier is made of. */
 export interface StoreDiskOptions {
   dataDir: string

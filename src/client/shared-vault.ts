@@ -164,11 +164,6 @@ export class SharedVault {
     return [...data] as ItemStatus[];
   }
 
-  /** Nothing is moved: who was asked for lately stays, whatever anybody says. */
-  demote(): Promise<number> {
-    return Promise.resolve(0);
-  }
-
   /** Records of a model are flushed by their namespace. */
   nameModel(): Promise<Record<string, never>> {
     return Promise.resolve({});

@@ -2,7 +2,7 @@
 import { classNumber, ItemStatus, keyAt, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { DEMOTE_KEYS_MAX, MADE_NOW, REPORT_KEYS_MAX } from "../limits.ts";
+import { MADE_NOW, REPORT_KEYS_MAX } from "../limits.ts";
 import type { Goodput } from "../native.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
@@ -238,22 +238,6 @@ export class VaultClient {
         statuses.push(...(reply.statuses as ItemStatus[]));
       }
       return statuses;
-    });
-  }
-
-  /**
-   * Says that these records are of no use as things are, so that they go first; how many the vault moved. Removes nothing.
-   * `unusedOnly`: those fetched since they were stored are left alone.
-   */
-  demote(namespace: Buffer, keys: Buffer, deadlineMs: number, unusedOnly = false): Promise<number> {
-    return this.#session.call("Demote", deadlineMs, async ({ channel, options }) => {
-      let total = 0;
-      for (const part of splitKeys(keys, DEMOTE_KEYS_MAX)) {
-        const request = { namespace, keys: part, unusedOnly };
-        const { demoted } = await channel.unary(vaultService.Demote, request, options());
-        total += demoted;
-      }
-      return total;
     });
   }
 

@@ -79,7 +79,6 @@ export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskC
   fetch_missing: "Records that were asked for and not held.",
   reports: "Calls in which a client said that records did not verify.",
   reported: "Records named in those calls.",
-  demotes: "Calls in which a client said which records can go first.",
   demoted: "Records that were moved to where eviction begins.",
   keeps_refused: "Records of kept sessions that [vault] kept_percent had no room for.",
   sessions_released: "Sessions that were over, so that their records go first.",

@@ -40,7 +40,6 @@ import { SpareTrim } from "./spares.ts";
 import { OpenStreams } from "./streams.ts";
 import {
   countsOf,
-  demote,
   hello,
   keep,
   lookup,
@@ -249,7 +248,6 @@ function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Ga
       Stats: unary(vault, "Stats", stats),
       Flush: unaryLater(vault, "Flush", flush),
       Name: unary(vault, "Name", nameModel),
-      Demote: unary(vault, "Demote", demote),
       Keep: unary(vault, "Keep", keep),
       Sessions: unary(vault, "Sessions", sessions),
       Measure: unaryLater(vault, "Measure", measure),

@@ -1,4 +1,4 @@
-// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Demote, Keep, Sessions, Stats, Name, Measure.
+// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Keep, Sessions, Stats, Name, Measure.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import {
   countBits,
@@ -11,14 +11,12 @@ import {
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import {
-  DEMOTE_KEYS_MAX,
   KEYS_MAX,
   PROTOCOL_MAX,
   PROTOCOL_MIN,
   REPORT_KEYS_MAX,
 } from "../limits.ts";
 import {
-  storeDemote,
   storeDiskStats,
   storeDurable,
   storeLookup,
@@ -151,14 +149,6 @@ export async function report(
     "a client reported bad records",
   );
   return { statuses };
-}
-
-export function demote(vault: VaultContext, request: m.DemoteRequest): m.DemoteReply {
-  const { namespace, keys } = checkKeys(request.namespace, request.keys, DEMOTE_KEYS_MAX);
-  const demoted = storeDemote(vault.store, namespace, keys, request.unusedOnly);
-  vault.counters.add("demotes");
-  vault.counters.add("demoted", demoted);
-  return { demoted };
 }
 
 export function keep(vault: VaultContext, request: m.KeepRequest): m.KeepReply {

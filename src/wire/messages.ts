@@ -215,16 +215,6 @@ export interface Session {
   leftMs: number;
 }
 
-export interface DemoteRequest {
-  namespace: Buffer;
-  keys: Buffer;
-  unusedOnly: boolean;
-}
-
-export interface DemoteReply {
-  demoted: number;
-}
-
 export interface FlushReply {
   records: number;
   bytes: number;

@@ -15,7 +15,6 @@ const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem">, Role>> = {
   // Who may read holds copies, and must hear of flushes.
   Watch: "read",
   Name: "write",
-  Demote: "write",
   Keep: "write",
   Sessions: "read",
   // Only namespaces that no engine can have.

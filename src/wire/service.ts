@@ -19,7 +19,6 @@ export interface VaultService {
   Stats: MethodDefinition<m.StatsRequest, m.StatsReply>;
   Flush: MethodDefinition<m.FlushRequest, m.FlushReply>;
   Name: MethodDefinition<m.NameRequest, m.NameReply>;
-  Demote: MethodDefinition<m.DemoteRequest, m.DemoteReply>;
   Keep: MethodDefinition<m.KeepRequest, m.KeepReply>;
   Sessions: MethodDefinition<m.SessionsRequest, m.SessionsReply>;
   Measure: MethodDefinition<m.MeasureRequest, m.MeasureReply>;

@@ -61,7 +61,6 @@ const SILENT = {
   Stats: never,
   Flush: never,
   Name: never,
-  Demote: never,
   Watch: never,
 };
 

@@ -1,8 +1,8 @@
-// Owns the tests of the one-question calls: hello, look-up, report, demote, stats, flush, health.
+// Owns the tests of the one-question calls: hello, look-up, report, stats, flush, health.
 import { Client, credentials } from "@grpc/grpc-js";
 import { describe, expect, test, vi } from "vitest";
 import { countBits, hasBit, ItemStatus } from "../../src/block.ts";
-import { DEMOTE_KEYS_MAX, KEYS_MAX, PROTOCOL_MAX } from "../../src/limits.ts";
+import { KEYS_MAX, PROTOCOL_MAX } from "../../src/limits.ts";
 import type * as Native from "../../src/native.ts";
 import { storeFlush } from "../../src/native.ts";
 import { ServingStatus } from "../../src/wire/messages.ts";
@@ -18,7 +18,7 @@ import {
   NAMESPACE,
   OTHER_NAMESPACE,
 } from "../support/records.ts";
-import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 /** The native store that was opened last: a test reaches behind the vault's back with it. */
 const lastStore = vi.hoisted(() => ({ id: 0 }));
@@ -146,50 +146,6 @@ describe("report", () => {
     const statuses = await client.report(NAMESPACE, keysOf(records), "a test", SOON_MS);
     expect(statuses).toEqual(records.map(() => ItemStatus.PRESENT));
     expect(vault.counters.get("reports")).toBe(3);
-  });
-});
-
-describe("demote", () => {
-  test("says how many go first now, removes nothing, and counts", async () => {
-    const client = openClient(await openVault());
-    const records = makeRecords(3);
-    await client.put(NAMESPACE, records, SOON_MS);
-    const keys = keysOf([...records, makeRecord(9)]);
-    expect(await client.demote(NAMESPACE, keys, SOON_MS)).toBe(3);
-    expect(await client.demote(NAMESPACE, keys, SOON_MS)).toBe(0);
-    expect(await client.demote(OTHER_NAMESPACE, keys, SOON_MS)).toBe(0);
-    expect([...(await client.lookup(NAMESPACE, keys, SOON_MS))]).toEqual([0b111]);
-    expect((await client.stats(SOON_MS)).counters).toMatchObject({ demotes: 3, demoted: 3 });
-  });
-
-  test("they go before older ones when room is needed", async () => {
-    const client = openClient(await openVault({ maxBytes: 24 * MIB }));
-    const [first, ...others] = makeRecords(60, { payloadBytes: MIB });
-    let stored = 1;
-    await client.put(NAMESPACE, [first!], SOON_MS);
-    const evicted = async (): Promise<number> =>
-      (await client.stats(SOON_MS)).counters["evicted"] ?? 0;
-    while ((await evicted()) === 0) {
-      await client.put(NAMESPACE, [others[stored]!], SOON_MS);
-      stored += 1;
-    }
-    const newest = others[stored - 1]!;
-    expect(await client.demote(NAMESPACE, newest.key, SOON_MS)).toBe(1);
-    await client.put(NAMESPACE, [others[stored]!], SOON_MS);
-    expect(await evicted()).toBe(2);
-    expect([...(await client.lookup(NAMESPACE, newest.key, SOON_MS))]).toEqual([0]);
-  });
-
-  test("too many keys are refused with the limit, and the client does not send them", async () => {
-    const vault = await openVault();
-    const keys = Buffer.alloc((DEMOTE_KEYS_MAX + 1) * 36);
-    const request = { namespace: NAMESPACE, keys, unusedOnly: false };
-    const call = openChannel(vault).unary(vaultService.Demote, request, OPTIONS);
-    await expect(call).rejects.toMatchObject({
-      details: `keys in one call: ${DEMOTE_KEYS_MAX + 1} reached, the limit is ${DEMOTE_KEYS_MAX}`,
-    });
-    expect(await openClient(vault).demote(NAMESPACE, keys, SOON_MS)).toBe(0);
-    expect(vault.counters.get("demotes")).toBe(2);
   });
 });
 

@@ -242,14 +242,6 @@ impl Store {
         Some(pin)
     }
 
-    /// Those of these records in memory that are not pinned go before others of their tenant, unless they are used again first;
-    /// how many are moved. `unused_only` leaves those alone that were used since they were stored. Nothing is removed, and what is on
-    /// disk stays as it is.
-    pub fn demote(&self, keys: &[RecordKey], unused_only: bool) -> usize {
-        let mut state = self.state();
-        keys.iter().filter(|key| state.policy.demote(key, unused_only)).count()
-    }
-
     /// Its numbers now.
     #[must_use]
     pub fn stats(&self) -> Stats {

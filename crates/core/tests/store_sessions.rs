@@ -52,7 +52,6 @@ fn what_a_session_keeps_stays_whenever_it_is_stored() {
     store_all(&store, &early);
     store.add_to_session(1, &[early.clone(), late.clone()].concat(), &[], true);
     store_all(&store, &late);
-    assert_eq!(store.demote(&early, false), 0, "a hint is no release");
     flood(&store);
     assert_eq!((held(&store, &early), held(&store, &late)), (40, 40));
     let SessionStats { keys, records, kept, kept_bytes } = store.session_stats(1);
@@ -113,6 +112,22 @@ fn what_is_released_goes_first_unless_another_session_keeps_it() {
     assert_eq!(store.stats().kept_bytes, 0);
     flood(&store);
     assert_eq!(held(&store, &shared), 0, "nobody keeps it any more");
+}
+
+#[test]
+fn released_records_stay_while_pinned_and_where_they_are_used_again() {
+    let store = store();
+    let own = keys(0..40);
+    store_all(&store, &own);
+    let pins: Vec<_> = own[..10].iter().map(|key| store.pin(key).expect("held")).collect();
+    store.add_to_session(1, &own, &[], false);
+    assert_eq!(store.end_session(1, true), 30, "pinned ones are not moved");
+    drop(pins);
+    for key in &own[10..20] {
+        assert!(store.pin(key).is_some());
+    }
+    store_all(&store, &keys(1 << 40..(1 << 40) + 600));
+    assert_eq!((held(&store, &own[10..20]), held(&store, &own[20..])), (10, 0));
 }
 
 #[test]

@@ -104,22 +104,6 @@ pub fn store_lookup<'env>(
     BufferSlice::copy_from(env, bitmap)
 }
 
-/// Records that nobody can use as things are go first, with `unused_only` those that nobody has used; how many of these do now and
-/// did not before.
-#[napi]
-pub fn store_demote(
-    id: u32,
-    namespace: &[u8],
-    packed: &[u8],
-    unused_only: bool,
-) -> napi::Result<u32> {
-    run(|| {
-        let store = STORES.get(id)?;
-        let keys: Vec<RecordKey> = keys(namespace, packed)?.collect();
-        Ok(u32::try_from(store.demote(&keys, unused_only)).unwrap_or(u32::MAX))
-    })
-}
-
 /// From now on a store takes no new records, or takes them again; those it has can be fetched.
 #[napi]
 pub fn store_drain_away(id: u32, is_draining: bool) -> napi::Result<()> {

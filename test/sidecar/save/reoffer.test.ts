@@ -139,9 +139,11 @@ test("F67 what a full vault evicted is offered again, once per use", async () =>
       (sum, byte) => sum + byte.toString(2).replaceAll("0", "").length,
       0,
     );
-  // The vault is told that they are of no use: then what comes next takes their place.
+  // A session that is released gives its records up first: then what comes next takes their place.
+  const session = { session: "s", namespace: engine.namespace, tenant: 0, superseded: [] };
   const flood = async (): Promise<void> => {
-    await client.demote(engine.namespace, keys, SOON_MS);
+    await client.keep({ ...session, keys, keepS: 1, release: false }, SOON_MS);
+    await client.keep({ ...session, keys, keepS: 0, release: true }, SOON_MS);
     for (let turn = 0; turn < 16 && (await held()) > 0; turn += 1) {
       const namespace = digest(`flood ${turn}`);
       const items = makeRecords(64, { payloadBytes: MIB / 16, namespace });

@@ -56,7 +56,8 @@ fn retire(store: &Store, order: &str) {
     let mut numbers = order.split(' ').skip(1).map(|number| number.parse().unwrap());
     let [set, blocks] = [(); 2].map(|()| numbers.next().unwrap());
     let key = |index| RecordKey::from_packed(NAMESPACE, &key(set, index as usize));
-    store.demote(&(0..blocks).map(key).collect::<Vec<_>>(), false);
+    store.add_to_session(0, &(0..blocks).map(key).collect::<Vec<_>>(), &[], false);
+    store.end_session(0, true);
 }
 
 /// A short name, as a token.

@@ -32,8 +32,8 @@ pub trait Policy: Send {
     fn touch(&mut self, key: &RecordKey) -> Option<&Stored>;
 
     /// A record that nobody can use as things are: unless it is pinned, it goes before others of its tenant; one that is used
-    /// meanwhile stays. With `unused_only` one that was ever used stays where it is. Whether it does now and did not before.
-    fn demote(&mut self, _key: &RecordKey, _unused_only: bool) -> bool {
+    /// meanwhile stays. Whether it does now and did not before.
+    fn demote(&mut self, _key: &RecordKey) -> bool {
         false
     }
 

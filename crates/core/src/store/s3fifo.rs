@@ -187,16 +187,13 @@ impl Policy for S3Fifo {
         entry.record.as_ref()
     }
 
-    fn demote(&mut self, key: &RecordKey, unused_only: bool) -> bool {
+    fn demote(&mut self, key: &RecordKey) -> bool {
         let Some(number) = self.named(key).and_then(|named| self.find(&named)) else {
             return false;
         };
         let entry = self.queues.entry_mut(number);
         let stays = matches!(entry.queue, Queue::Last | Queue::Kept);
         if stays || entry.record.as_ref().is_some_and(Stored::is_pinned) {
-            return false;
-        }
-        if unused_only && (entry.uses > 0 || entry.queue == Queue::Main) {
             return false;
         }
         entry.uses = 0;

@@ -134,7 +134,7 @@ impl State {
             return self.unwant(keys, goes_first);
         }
         let lets_go = |key: &&RecordKey| {
-            goes_first && !self.sessions.wanted.contains_key(*key) && self.policy.demote(key, false)
+            goes_first && !self.sessions.wanted.contains_key(*key) && self.policy.demote(key)
         };
         keys.iter().filter(lets_go).count()
     }
@@ -154,7 +154,7 @@ impl State {
             if *count == 0 {
                 self.sessions.wanted.remove(key);
                 self.policy.unkeep(key);
-                moved += usize::from(goes_first && self.policy.demote(key, false));
+                moved += usize::from(goes_first && self.policy.demote(key));
             }
         }
         moved
