@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.arena import Arena, ArenaShelf
+from tierkv.connectors.vllm.arena import Arena, ArenaTable
 
 from .support.sidecar import FakeArena, wait_until
 
@@ -93,13 +93,13 @@ def test_populating_ends_and_changes_no_byte() -> None:
     fake.close()
 
 
-def test_the_shelf_keeps_the_newest_arenas() -> None:
-    shelf = ArenaShelf()
+def test_the_table_keeps_the_newest_arenas() -> None:
+    table = ArenaTable()
     fakes = [FakeArena(4096, 1) for _ in range(limits.ARENAS_MAX + 2)]
     for number, fake in enumerate(fakes):
-        shelf.add(Arena(number, fake.fd, 4096, 4096, 1))
+        table.add(Arena(number, fake.fd, 4096, 4096, 1))
         fake.close()
-    kept = [number for number in range(len(fakes)) if shelf.get(number) is not None]
+    kept = [number for number in range(len(fakes)) if table.get(number) is not None]
     assert kept == list(range(2, len(fakes)))
 
 

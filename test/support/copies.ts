@@ -8,9 +8,9 @@ import { outboxPut } from "../../src/native.ts";
 import { chooseCodecs } from "../../src/sidecar/save/codecs.ts";
 import { Reoffer } from "../../src/sidecar/save/reoffer.ts";
 import { StoreQueue } from "../../src/sidecar/save/store-queue.ts";
+import type { BlockCache } from "../../src/sidecar/slots/block-cache.ts";
 import { Block } from "../../src/sidecar/slots/block.ts";
 import type { Group } from "../../src/sidecar/slots/groups.ts";
-import type { Shelf } from "../../src/sidecar/slots/shelf.ts";
 import { Fates } from "../../src/sidecar/trace/fates.ts";
 import { FetchPriority } from "../../src/sidecar/vaults/fetch-priority.ts";
 import { openLinks } from "../../src/sidecar/vaults/vaults.ts";
@@ -31,7 +31,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
   const place = { parent: Buffer.alloc(32), first: 0, tenant: 0, owners: new Uint8Array(0) };
   const run = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, ...place };
   const block = new Block("block", { ...run, hashes: Buffer.alloc(32, 1) }, 0);
-  const shelf = { copies: () => [block], lend: () => true, takeBack: () => {} };
+  const cache = { copies: () => [block], lend: () => true, takeBack: () => {} };
   const made = { id, bytes: 1, isDraft: false, make: () => Promise.resolve(), drop: () => {} };
   const pool = { encode: () => Promise.resolve([made as unknown as OutboxRecord]) };
   const group = { spec: { tokens: 16 }, geometry: 0, sourceBytes: 1, recordBytesMax: 1 };
@@ -48,7 +48,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
       return [
         {
           arena: 0,
-          shelf: shelf as unknown as Shelf,
+          cache: cache as unknown as BlockCache,
           shards: 1,
           namespace: toNamespace(NAMESPACE),
           groupAt: () => group as unknown as Group,

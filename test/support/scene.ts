@@ -50,7 +50,7 @@ export async function saveAll(
   await until(isSaved, "all saves");
 }
 
-/** Nothing of the restore side is left but what waits on the shelf to be used again. */
+/** Nothing of the restore side is left but what waits on the cache to be used again. */
 export async function expectNoLeak({ sidecar, engine }: Saving): Promise<void> {
   await until(() => sidecar.status().engines[0]!.plans === 0, "plans to go");
   await until(() => sidecar.status().engines[0]!.fetches === 0, "fetches to end");

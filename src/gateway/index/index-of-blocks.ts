@@ -10,7 +10,7 @@ import { nameOf, newSeeds, ROOT } from "./chain.ts";
 import type { BlockName, Seeds } from "./chain.ts";
 
 /** What one engine told of one tier. */
-interface Shelf {
+interface TierIndex {
   /** Its own name of a block to ours, oldest first. */
   names: Map<bigint, BlockName>;
   /** Groups of which blocks were stored: a removal in another says nothing. */
@@ -21,7 +21,7 @@ interface Shelf {
 interface Holding {
   /** Bit of this engine. */
   bit: number;
-  shelves: Readonly<Record<Tier, Shelf>>;
+  tiers: Readonly<Record<Tier, TierIndex>>;
   /** It told of a vault since its events are followed: so it can pull. */
   pulls: boolean;
   blockSize: number | null;
@@ -75,7 +75,7 @@ export class BlockIndex {
     this.#blocksMax = Math.max(1, Math.floor(blocksMax / Math.max(1, engines)));
     this.#holdings = Array.from({ length: engines }, (_none, at) => ({
       bit: 2 ** at,
-      shelves: { gpu: newShelf(), vault: newShelf() },
+      tiers: { gpu: newTierIndex(), vault: newTierIndex() },
       pulls: false,
       blockSize: null,
       orphans: 0,
@@ -87,7 +87,7 @@ export class BlockIndex {
 
   /** Blocks that an engine told of. */
   blocks(engine: number, tier: Tier = "gpu"): number {
-    return this.#of(engine).shelves[tier].names.size;
+    return this.#of(engine).tiers[tier].names.size;
   }
 
   /** How many blocks of an engine's own memory go for each that comes: 0 while it has room, 1 once it is full. */
@@ -130,15 +130,15 @@ export class BlockIndex {
 
   /** Its blocks, oldest first; events may go on meanwhile. */
   names(engine: number, tier: Tier): Iterable<[bigint, BlockName]> {
-    return this.#of(engine).shelves[tier].names;
+    return this.#of(engine).tiers[tier].names;
   }
 
   told(engine: number): Told {
-    const { blockSize, pulls, shelves } = this.#of(engine);
+    const { blockSize, pulls, tiers } = this.#of(engine);
     return {
       blockSize,
       pulls,
-      groups: { gpu: [...shelves.gpu.groups], vault: [...shelves.vault.groups] },
+      groups: { gpu: [...tiers.gpu.groups], vault: [...tiers.vault.groups] },
     };
   }
 
@@ -147,12 +147,12 @@ export class BlockIndex {
     const holding = this.#of(engine);
     Object.assign(holding, { blockSize, pulls });
     for (const { tier, hashes, names } of parts) {
-      const shelf = holding.shelves[tier];
+      const index = holding.tiers[tier];
       const bits = this.#bits[tier];
-      for (const group of groups[tier]) shelf.groups.add(group);
+      for (const group of groups[tier]) index.groups.add(group);
       for (let at = 0; at < hashes.length; at += 2) {
         const name = names[at + 1] ?? 0;
-        shelf.names.set(hashes[at] ?? 0n, name);
+        index.names.set(hashes[at] ?? 0n, name);
         bits.set(name, (bits.get(name) ?? 0) | holding.bit);
       }
       this.#makeRoom(holding, tier);
@@ -234,7 +234,7 @@ export class BlockIndex {
   }
 
   #store(holding: Holding, event: Extract<KvEvent, { kind: "stored" }>): void {
-    const { gpu, vault } = holding.shelves;
+    const { gpu, vault } = holding.tiers;
     const { tier } = event;
     let parent =
       event.parent === null ? ROOT : (gpu.names.get(event.parent) ?? vault.names.get(event.parent));
@@ -243,7 +243,7 @@ export class BlockIndex {
       holding.orphans += 1;
       return;
     }
-    const { names, groups } = holding.shelves[tier];
+    const { names, groups } = holding.tiers[tier];
     const bits = this.#bits[tier];
     holding.blockSize = event.blockSize;
     groups.add(event.group);
@@ -264,7 +264,7 @@ export class BlockIndex {
 
   #remove(holding: Holding, event: Extract<KvEvent, { kind: "removed" }>): void {
     const { tier } = event;
-    const { names, groups } = holding.shelves[tier];
+    const { names, groups } = holding.tiers[tier];
     if (!groups.has(event.group)) return;
     for (const hash of event.hashes) {
       const name = names.get(hash);
@@ -276,17 +276,17 @@ export class BlockIndex {
   }
 
   #empty(holding: Holding, tier: Tier): void {
-    const { names, groups } = holding.shelves[tier];
+    const { names, groups } = holding.tiers[tier];
     for (const name of names.values()) this.#drop(holding, tier, name);
     names.clear();
     groups.clear();
   }
 
   /** Both tiers together have a bound, and the one that grows gives way. */
-  #makeRoom({ bit, shelves }: Holding, tier: Tier): void {
-    const { names } = shelves[tier];
+  #makeRoom({ bit, tiers }: Holding, tier: Tier): void {
+    const { names } = tiers[tier];
     for (const [hash, name] of names) {
-      if (shelves.gpu.names.size + shelves.vault.names.size <= this.#blocksMax) return;
+      if (tiers.gpu.names.size + tiers.vault.names.size <= this.#blocksMax) return;
       names.delete(hash);
       this.#drop({ bit }, tier, name);
     }
@@ -306,6 +306,6 @@ export class BlockIndex {
   }
 }
 
-function newShelf(): Shelf {
+function newTierIndex(): TierIndex {
   return { names: new Map(), groups: new Set() };
 }

@@ -59,13 +59,13 @@ export function saidBy(
 }
 
 export function arenaStatusOf(
-  { arena, shelf, pacer }: Stage,
+  { arena, cache, pacer }: Stage,
   seats: Iterable<Seat>,
   maxModelLen: number,
 ): EngineStatus["arena"] {
   const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
   const { bytes } = arena;
-  const { saveSlots } = shelf;
+  const { saveSlots } = cache;
   const longestTokens = longestIn(pacer, slotCount - saveSlots, maxModelLen);
   const unmapped = [...seats].flatMap(({ rank, unmapped: reason }) =>
     reason === null ? [] : [{ rank, reason }],

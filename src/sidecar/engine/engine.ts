@@ -16,8 +16,8 @@ import { Pacer } from "../restore/pacer.ts";
 import { Restorer } from "../restore/restore.ts";
 import type { Copies } from "../save/reoffer.ts";
 import type { Saver } from "../save/save.ts";
+import { BlockCache } from "../slots/block-cache.ts";
 import { registerGroups } from "../slots/groups.ts";
-import { Shelf } from "../slots/shelf.ts";
 import type { Connection } from "../socket/connection.ts";
 import type { Hello } from "../socket/hello.ts";
 import type {
@@ -240,7 +240,7 @@ export class Engine {
     takes: Takes,
     vault: number | null,
   ): { blocks: number; bytes: number } {
-    const dropped = this.#stage?.shelf.flush(recordClass, takes, vault) ?? [];
+    const dropped = this.#stage?.cache.flush(recordClass, takes, vault) ?? [];
     const { sizes } = this.#ranks;
     const bytes = dropped.reduce((sum, { group }) => sum + sizes.sourceBytes(group), 0);
     return { blocks: dropped.length, bytes };
@@ -253,7 +253,7 @@ export class Engine {
     if (stage === null || namespace === null || this.#isRetired) return null;
     return {
       arena: stage.arena.id,
-      shelf: stage.shelf,
+      cache: stage.cache,
       shards: this.shards,
       namespace,
       groupAt: (group, shard) => this.#ranks.groupAt(group, shard),
@@ -272,7 +272,7 @@ export class Engine {
       hasScheduler: this.#scheduler !== null,
       isRestoring: this.#isRestoring,
       plans: this.#restorer.planCount,
-      retainedBlocks: stage?.shelf.retained ?? 0,
+      retainedBlocks: stage?.cache.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
       forecast: stage?.pacer.forecast(this.#lengths.maxModelLen) ?? [],
       footprint: stage?.pacer.footprint() ?? null,
@@ -321,7 +321,7 @@ export class Engine {
 
   #makeStage(arena: Arena, wireId: number, saveSlots: number): Stage {
     const { world, shards } = this;
-    const shelf = new Shelf({
+    const cache = new BlockCache({
       arena,
       shards,
       saveSlots: saveSlots * world,
@@ -331,7 +331,7 @@ export class Engine {
     const fetcher = new Fetcher({
       ...this.#options,
       logger: this.#logger,
-      shelf,
+      cache,
       arena: arena.id,
       shards,
       pace: this.#pace,
@@ -342,14 +342,14 @@ export class Engine {
     const pacer = new Pacer({
       pace: this.#pace,
       links: this.#options.links,
-      shelf,
+      cache,
       shards,
       groups: () => this.#ranks.groupIds(),
       ...this.#ranks.sizes,
       pendingBytes: (recordClass, vault) => fetcher.pendingBytes(recordClass, vault),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
-    return { arena, wireId, shelf, fetcher, pacer, poll };
+    return { arena, wireId, cache, fetcher, pacer, poll };
   }
 
   #onMapped(seat: Seat, wireId: number): void {
@@ -363,10 +363,10 @@ export class Engine {
     const stage = this.#stage;
     if (stage === null) return;
     const { touchedSlots, slotCount, failed } = stage.arena.status();
-    stage.shelf.setTouched(touchedSlots);
+    stage.cache.setTouched(touchedSlots);
     for (const seat of this.#ranks) seat.topUp();
-    const enough = Math.min(RESTORE_SLOTS_MIN, stage.shelf.capacityInTime);
-    if (!this.#isRestoring && this.#ranks.areMapped && stage.shelf.capacity >= enough) {
+    const enough = Math.min(RESTORE_SLOTS_MIN, stage.cache.capacityInTime);
+    if (!this.#isRestoring && this.#ranks.areMapped && stage.cache.capacity >= enough) {
       this.#openRestores(stage);
     }
     if (touchedSlots < slotCount && failed === null) return;
@@ -376,9 +376,9 @@ export class Engine {
     }
   }
 
-  #openRestores({ shelf, fetcher, pacer }: Stage): void {
+  #openRestores({ cache, fetcher, pacer }: Stage): void {
     this.#isRestoring = true;
-    this.#restorer.open({ shelf, fetcher, pacer, ...this.#ranks.sizes });
+    this.#restorer.open({ cache, fetcher, pacer, ...this.#ranks.sizes });
     this.#sendRestore();
   }
 

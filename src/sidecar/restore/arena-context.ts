@@ -1,12 +1,12 @@
 // Owns the shape of what the restores of an engine stand on, once its arena is there.
 import type { Arena } from "../../arena/arena.ts";
-import type { Shelf } from "../slots/shelf.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import type { GroupShape } from "./boundary.ts";
 import type { Fetcher } from "./fetcher.ts";
 import type { Pacer } from "./pacer.ts";
 
 export interface ArenaContext {
-  shelf: Shelf;
+  cache: BlockCache;
   fetcher: Fetcher;
   pacer: Pacer;
   /** Decoded bytes of one block with all shards. */
@@ -18,7 +18,7 @@ export interface ArenaContext {
 export interface Stage {
   arena: Arena;
   wireId: number;
-  shelf: Shelf;
+  cache: BlockCache;
   fetcher: Fetcher;
   pacer: Pacer;
   poll: NodeJS.Timeout;

@@ -35,7 +35,7 @@ export async function audit({ n, groups }: Audit, context: AuditContext): Promis
     lookUp(groups, {
       namespace,
       shards,
-      shelf: null,
+      cache: null,
       pools: { kv: ALONE, ssm: ALONE },
       gates: { kv: gates.kv.slice(vault, vault + 1), ssm: gates.ssm.slice(vault, vault + 1) },
       isWanted: () => true,

@@ -15,8 +15,8 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime, nowMs } from "../../time.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
-import type { Shelf } from "../slots/shelf.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import type { VaultClients } from "../vaults/pools.ts";
@@ -24,7 +24,7 @@ import type { Links } from "../vaults/vaults.ts";
 import { Window } from "./window.ts";
 
 export interface FetcherOptions {
-  shelf: Shelf;
+  cache: BlockCache;
   arena: number;
   shards: number;
   fidelity: number;
@@ -95,7 +95,7 @@ export class Fetcher {
     if (known !== undefined) {
       // The one that had the seat is closed: what waited for it will not come.
       const waiting = known.queue.splice(known.head);
-      for (const one of waiting) this.#options.shelf.fail(one, "vault_down");
+      for (const one of waiting) this.#options.cache.fail(one, "vault_down");
       this.#left.add(known);
     }
     if (client === undefined || link === undefined) return undefined;
@@ -108,13 +108,13 @@ export class Fetcher {
   add(block: Block): void {
     const lane = this.#laneOf(block);
     if (lane === undefined) {
-      this.#options.shelf.fail(block, "end_of_hit");
+      this.#options.cache.fail(block, "end_of_hit");
       return;
     }
     lane.queue.push(block);
     lane.pendingBytes += this.#bytes(block);
     // Plans that came and went while a call hung leave blocks behind that are gone.
-    if (lane.queue.length > this.#options.shelf.capacity * 2) {
+    if (lane.queue.length > this.#options.cache.capacity * 2) {
       const left = lane.queue.slice(lane.head);
       lane.queue = left.filter((other) => this.#isWanted(other, lane));
       lane.pendingBytes -= this.#bytesOf(left) - this.#bytesOf(lane.queue);
@@ -134,7 +134,7 @@ export class Fetcher {
     for (const lane of this.#all) {
       const left = lane.queue.slice(lane.head);
       lane.pendingBytes -= this.#bytesOf(left);
-      for (const block of left) this.#options.shelf.fail(block, "deadline");
+      for (const block of left) this.#options.cache.fail(block, "deadline");
       lane.queue = [];
       lane.head = 0;
       for (const window of lane.windows) window.end("deadline");
@@ -163,14 +163,14 @@ export class Fetcher {
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
   #nextBlocks(lane: Lane, batchBytes: number): readonly Block[] {
-    const { shelf } = this.#options;
+    const { cache } = this.#options;
     for (;;) {
       const blocks = this.#take(lane, batchBytes);
-      const count = blocks.length === 0 ? 0 : shelf.startFetch(blocks);
+      const count = blocks.length === 0 ? 0 : cache.startFetch(blocks);
       if (count === blocks.length) return blocks;
       const left = blocks.slice(count);
       lane.pendingBytes -= this.#bytesOf(left);
-      for (const block of left) shelf.fail(block, "no_slot");
+      for (const block of left) cache.fail(block, "no_slot");
       if (count > 0) return blocks.slice(0, count);
     }
   }
@@ -201,13 +201,13 @@ export class Fetcher {
 
   #start(lane: Lane, blocks: readonly Block[]): void {
     const { client, link } = lane;
-    const { shelf, shards, arena, fidelity, geometryOf, counters } = this.#options;
+    const { cache, shards, arena, fidelity, geometryOf, counters } = this.#options;
     const window = new Window({
       blocks,
       shards,
       arena,
       fidelity,
-      shelf,
+      cache,
       geometryOf,
       onBytes: (count) => counters.add("bytes_fetched", count),
       mayTurn: (block, reason) => this.#turn(block, reason),
@@ -234,7 +234,7 @@ export class Fetcher {
 
   /** What one vault does not give is asked of the other that has it. */
   #turn(block: Block, reason: DoneReason): boolean {
-    if (!TURN_AFTER.has(reason) || this.#isClosed || !this.#options.shelf.turn(block)) return false;
+    if (!TURN_AFTER.has(reason) || this.#isClosed || !this.#options.cache.turn(block)) return false;
     this.#options.counters.add("blocks_turned");
     this.add(block);
     return true;

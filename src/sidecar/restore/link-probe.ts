@@ -2,19 +2,19 @@
 import type { Namespace } from "../../block.ts";
 import { LINK_BATCH_BYTES_MIN } from "../../limits-cost.ts";
 import { HASHES_PER_COPY } from "../../limits.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
-import type { Shelf } from "../slots/shelf.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { copyRun } from "./lookup.ts";
 import type { Wish } from "./plan.ts";
 
 /** Uses blocks until they have come, or will not. */
 class Probe implements BlockUser {
-  readonly #shelf: Shelf;
+  readonly #cache: BlockCache;
   readonly #blocks = new Set<Block>();
 
-  constructor(shelf: Shelf) {
-    this.#shelf = shelf;
+  constructor(cache: BlockCache) {
+    this.#cache = cache;
   }
 
   add(block: Block): void {
@@ -25,7 +25,7 @@ class Probe implements BlockUser {
     for (const block of this.#blocks) {
       if (block.state === "wanted" || block.state === "fetching") continue;
       this.#blocks.delete(block);
-      this.#shelf.leave(block, this);
+      this.#cache.leave(block, this);
     }
   }
 }
@@ -36,7 +36,7 @@ export function probeLink(
   namespace: Namespace,
   wishes: readonly Wish[],
 ): void {
-  const probe = new Probe(context.shelf);
+  const probe = new Probe(context.cache);
   for (const wish of wishes) {
     const { recordClass, owners } = wish;
     for (const vault of owners.length === 0 ? [0] : new Set(owners)) {
@@ -49,7 +49,7 @@ export function probeLink(
 }
 
 function probeVault(
-  { shelf, fetcher, sourceBytes }: ArenaContext,
+  { cache, fetcher, sourceBytes }: ArenaContext,
   namespace: Namespace,
   wish: Wish,
   vault: number,
@@ -58,12 +58,12 @@ function probeVault(
   let run = copyRun(namespace, wish, 0);
   let bytes = 0;
   for (const [index, key] of wish.keys.entries()) {
-    if (bytes >= LINK_BATCH_BYTES_MIN || shelf.room <= 0) break;
+    if (bytes >= LINK_BATCH_BYTES_MIN || cache.room <= 0) break;
     const at = index % HASHES_PER_COPY;
     if (at === 0) run = copyRun(namespace, wish, index);
     if ((wish.owners[index] ?? 0) !== vault) continue;
-    if (shelf.isPlaced(key) || shelf.isInUse(key)) continue;
-    const block = shelf.use(key, run, at, probe);
+    if (cache.isPlaced(key) || cache.isInUse(key)) continue;
+    const block = cache.use(key, run, at, probe);
     probe.add(block);
     fetcher.add(block);
     bytes += sourceBytes(wish.group);

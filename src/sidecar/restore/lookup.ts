@@ -17,9 +17,9 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep, yieldToLoop } from "../../time.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import { blockKeys } from "../slots/block-keys.ts";
 import type { BlockRun } from "../slots/block.ts";
-import type { Shelf } from "../slots/shelf.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { Fates } from "../trace/fates.ts";
 import type { Places, Pool, Pools } from "../vaults/pools.ts";
@@ -33,7 +33,7 @@ export interface LookupGroup {
 }
 
 export interface LookupAnswer {
-  /** Shelf keys, per group, per hash. */
+  /** Cache keys, per group, per hash. */
   keys: string[][];
   /** Bitmaps over the hashes, per group: held with all shards, here or in a vault. */
   held: Buffer[];
@@ -49,7 +49,7 @@ export interface LookupContext {
   namespace: Namespace;
   shards: number;
   /** null: the engine has no arena yet. */
-  shelf: Shelf | null;
+  cache: BlockCache | null;
   pools: Readonly<Record<RecordClass, Pick<Pool, "placesOf">>>;
   gates: LookupGates;
   /** False once nobody waits for the answer. */
@@ -107,7 +107,7 @@ async function openQuestions(
   groups: readonly LookupGroup[],
   held: readonly Buffer[],
   places: readonly Places[],
-  { namespace, shelf, gates }: LookupContext,
+  { namespace, cache, gates }: LookupContext,
 ): Promise<Questions> {
   const keys: string[][] = groups.map(() => []);
   const open = new Map<LookupGate, Asked[]>();
@@ -120,7 +120,7 @@ async function openQuestions(
     for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
       const key = keyOf(index);
       keys[groupIndex]?.push(key);
-      if (shelf?.isPlaced(key) === true) setBit(bitmap, index);
+      if (cache?.isPlaced(key) === true) setBit(bitmap, index);
       else putTo(asked, of, index);
       seen += 1;
       if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();

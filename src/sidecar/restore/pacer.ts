@@ -7,8 +7,8 @@ import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../../limits-cost.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import { blockKey } from "../slots/block-keys.ts";
-import type { Shelf } from "../slots/shelf.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
@@ -40,7 +40,7 @@ export interface Footprint {
 export interface PacerOptions {
   pace: EnginePace;
   links: Links;
-  shelf: Shelf;
+  cache: BlockCache;
   shards: number;
   /** Those of the engine. */
   groups(): number[];
@@ -326,7 +326,7 @@ export class Pacer {
     if (group === undefined || namespace === null) return false;
     if (group.from >= group.hashes.length / HASH_BYTES) return false;
     const key = blockKey(namespace, group.group, hashAt(group, group.from));
-    return this.#options.shelf.isPlaced(key);
+    return this.#options.cache.isPlaced(key);
   }
 
   #isPlain(groups: readonly { group: number }[]): boolean {
@@ -353,15 +353,15 @@ export class Pacer {
   #localOffer(wishes: readonly Wish[]): Offer | null {
     const [wish] = wishes;
     if (wish === undefined || !this.#isPlain(wishes)) return null;
-    const { shelf, shapeOf, sourceBytes } = this.#options;
+    const { cache, shapeOf, sourceBytes } = this.#options;
     let run = 0;
-    while (run < wish.keys.length && shelf.isPlaced(wish.keys[run] ?? "")) run += 1;
+    while (run < wish.keys.length && cache.isPlaced(wish.keys[run] ?? "")) run += 1;
     const tokens = (wish.first + run) * shapeOf(wish.group).tokens;
     return { tokens, fetchS: 0, loadBytes: run * sourceBytes(wish.group) };
   }
 
   #wholeOffer(tokens: number, wishes: readonly Wish[]): Offer {
-    const { shelf, sourceBytes, blockBytes } = this.#options;
+    const { cache, sourceBytes, blockBytes } = this.#options;
     const missing = this.#noBytes();
     const ahead = this.#pending();
     let loadBytes = 0;
@@ -369,11 +369,11 @@ export class Pacer {
       loadBytes += keys.length * sourceBytes(group);
       const [ofMissing, ofAhead] = [missing[recordClass], ahead[recordClass]];
       for (const [index, key] of keys.entries()) {
-        if (shelf.isPlaced(key)) continue;
+        if (cache.isPlaced(key)) continue;
         const vault = owners[index] ?? 0;
         ofMissing[vault] = (ofMissing[vault] ?? 0) + blockBytes(group);
         // Somebody else asked for it already: it is among those ahead.
-        if (shelf.isInUse(key)) ofAhead[vault] = (ofAhead[vault] ?? 0) - blockBytes(group);
+        if (cache.isInUse(key)) ofAhead[vault] = (ofAhead[vault] ?? 0) - blockBytes(group);
       }
     }
     return { tokens, fetchS: this.#fetchS(missing, ahead), loadBytes };

@@ -1,7 +1,7 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
 import type { Namespace, RecordClass } from "../../block.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
-import type { Shelf } from "../slots/shelf.ts";
 import { slotBytes } from "../socket/messages.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { Case } from "../trace/decisions.ts";
@@ -102,19 +102,19 @@ export class Run implements BlockUser {
   readonly group: number;
   readonly recordClass: RecordClass;
   readonly first: number;
-  readonly #shelf: Shelf;
+  readonly #cache: BlockCache;
   readonly #onChange: () => void;
   #blocks: Block[] = [];
   /** Blocks before it are placed, and the scheduler knows. */
   #cursor = 0;
   cut: DoneReason | null;
 
-  constructor(wish: Wish, shelf: Shelf, onChange: () => void) {
+  constructor(wish: Wish, cache: BlockCache, onChange: () => void) {
     this.group = wish.group;
     this.recordClass = wish.recordClass;
     this.first = wish.first;
     this.cut = wish.cut;
-    this.#shelf = shelf;
+    this.#cache = cache;
     this.#onChange = onChange;
   }
 
@@ -159,7 +159,7 @@ export class Run implements BlockUser {
     if (next?.isFlushed === true) this.end("flushed");
     else if (next?.state === "gone") this.end(next.failure ?? "end_of_hit");
     if (blocks.length === 0) return null;
-    const slots = slotsOf(blocks, this.#shelf.shards);
+    const slots = slotsOf(blocks, this.#cache.shards);
     return { group: this.group, first: this.first + from, slots: slotBytes(slots), blocks };
   }
 
@@ -178,7 +178,7 @@ export class Run implements BlockUser {
   #leaveFrom(count: number): void {
     while (this.#blocks.length > count) {
       const block = this.#blocks.pop();
-      if (block !== undefined) this.#shelf.leave(block, this);
+      if (block !== undefined) this.#cache.leave(block, this);
     }
   }
 }

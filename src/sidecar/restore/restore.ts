@@ -188,7 +188,7 @@ export class Restorer {
     const answer = await lookUp(message.groups, {
       namespace,
       shards,
-      shelf: this.#context?.shelf ?? null,
+      cache: this.#context?.cache ?? null,
       pools,
       gates,
       isWanted: () => !plan.isOver,
@@ -215,7 +215,7 @@ export class Restorer {
       ...context.shapeOf(group.group),
       tenant,
     }));
-    const boundary = chooseBoundary(asked, answer, context.shelf.capacityInTime);
+    const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
     plan.case.decided(context.pacer.decide(plan, boundary));
@@ -267,18 +267,18 @@ export class Restorer {
   }
 
   /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */
-  async #begin(plan: Plan, { shelf, fetcher }: ArenaContext): Promise<void> {
+  async #begin(plan: Plan, { cache, fetcher }: ArenaContext): Promise<void> {
     const { namespace } = plan;
     if (namespace === null) return;
     let seen = 0;
     for (const wish of plan.wishes) {
-      const run = new Run(wish, shelf, () => this.#onChange(plan));
+      const run = new Run(wish, cache, () => this.#onChange(plan));
       plan.runs.push(run);
       let named = copyRun(namespace, wish, 0);
       for (const [index, key] of wish.keys.entries()) {
         const at = index % HASHES_PER_COPY;
         if (at === 0) named = copyRun(namespace, wish, index);
-        const block = shelf.use(key, named, at, run);
+        const block = cache.use(key, named, at, run);
         run.add(block);
         if (block.state === "wanted" && block.userCount === 1) fetcher.add(block);
         seen += 1;

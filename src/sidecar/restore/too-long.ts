@@ -50,7 +50,7 @@ export class TooLong {
     plan: Plan,
     asked: readonly Asked[],
     boundary: Boundary,
-    { shelf }: ArenaContext,
+    { cache }: ArenaContext,
   ): void {
     const { tokens, heldTokens } = boundary;
     if (tokens >= heldTokens) return;
@@ -59,7 +59,7 @@ export class TooLong {
     plan.case.roomEnds(tokens);
     if (this.#isRoomSaid) return;
     this.#isRoomSaid = true;
-    const arenaBytes = arenaBytesFor(blocksNeeded(asked, heldTokens) * shards, shelf.slotBytes);
+    const arenaBytes = arenaBytesFor(blocksNeeded(asked, heldTokens) * shards, cache.slotBytes);
     logger.warn(
       { engine, heldTokens, restoredTokens: tokens, arenaBytes },
       `of a prompt that shared memory cannot hold the beginning is restored; [sidecar] arena_bytes = ${arenaBytes} holds it`,

@@ -3,8 +3,8 @@ import { ItemStatus, PACKED_KEY_BYTES, packKey } from "../../block.ts";
 import type { LandingPlan, Settled } from "../../client/lanes.ts";
 import { TierkvError } from "../../errors.ts";
 import { nowMs } from "../../time.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
-import type { Shelf } from "../slots/shelf.ts";
 import type { DoneReason } from "../socket/messages.ts";
 
 export interface WindowOptions {
@@ -12,7 +12,7 @@ export interface WindowOptions {
   shards: number;
   arena: number;
   fidelity: number;
-  shelf: Shelf;
+  cache: BlockCache;
   /** Native geometry of one group on one rank. */
   geometryOf(group: number, shard: number): number;
   onBytes(count: number): void;
@@ -116,11 +116,11 @@ export class Window {
   }
 
   #done(item: number, block: Block): void {
-    const { shards, shelf } = this.#options;
+    const { shards, cache } = this.#options;
     this.#isDone[item] = 1;
     const first = item - (item % shards);
     for (let at = first; at < first + shards; at += 1) if (this.#isDone[at] === 0) return;
-    shelf.place(block);
+    cache.place(block);
   }
 
   /** The block of an item that may still come. */
@@ -135,8 +135,8 @@ export class Window {
   #fail(block: Block, reason: DoneReason): void {
     // One that has turned to another vault is of another call.
     if (block.state !== "fetching" || block.call !== this) return;
-    const { shelf, mayTurn } = this.#options;
-    if (!mayTurn(block, reason)) shelf.fail(block, reason);
+    const { cache, mayTurn } = this.#options;
+    if (!mayTurn(block, reason)) cache.fail(block, reason);
   }
 }
 

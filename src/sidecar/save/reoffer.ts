@@ -19,10 +19,10 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, sleep } from "../../time.ts";
 import { hashAt } from "../restore/lookup.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { Group } from "../slots/groups.ts";
 import type { Holding } from "../slots/holding.ts";
-import type { Shelf } from "../slots/shelf.ts";
 import type { VaultClients } from "../vaults/pools.ts";
 import type { Codecs } from "./codecs.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
@@ -30,7 +30,7 @@ import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 /** What lies in the arena of one engine. */
 export interface Copies {
   readonly arena: number;
-  readonly shelf: Shelf;
+  readonly cache: BlockCache;
   readonly shards: number;
   readonly namespace: Namespace;
   groupAt(group: number, shard: number): Group;
@@ -108,8 +108,8 @@ export class Reoffer {
   async #look(look: Look): Promise<void> {
     for (const copies of this.#options.copies()) {
       if (!copies.isWorthSaving()) continue;
-      const { shelf, namespace, shards } = copies;
-      const doubted = [...shelf.copies(look.client.name, namespace)]
+      const { cache, namespace, shards } = copies;
+      const doubted = [...cache.copies(look.client.name, namespace)]
         .filter((block) => isDoubted(holdingOf(block, look), look.epoch))
         .toSorted((a, b) => endTokens(a, copies) - endTokens(b, copies));
       const most = Math.max(1, Math.floor(AGAIN_KEYS / shards));
@@ -169,7 +169,7 @@ export class Reoffer {
   async #offer(look: Look, copies: Copies, batch: readonly Block[]): Promise<number> {
     const { counters } = this.#options;
     const { flushed } = look.store;
-    const lent = batch.filter((block) => copies.shelf.lend(block));
+    const lent = batch.filter((block) => copies.cache.lend(block));
     const held = new Map(lent.map((block) => [block, 0]));
     const ends: Promise<void>[] = [];
     let bytes = 0;
@@ -205,7 +205,7 @@ export class Reoffer {
         look.store.add(outgoing);
       }
     } finally {
-      for (const block of lent) copies.shelf.takeBack(block);
+      for (const block of lent) copies.cache.takeBack(block);
     }
     await Promise.all(ends);
     for (const [block, count] of held) {

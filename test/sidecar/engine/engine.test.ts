@@ -264,7 +264,7 @@ describe("several", () => {
     expect(two!.holds(view, 4, blocks[4]!)).toBe(true);
   });
 
-  test("F26 two namespaces never meet, in the vault or on the shelf", async () => {
+  test("F26 two namespaces never meet, in the vault or on the cache", async () => {
     const { sidecar } = await openStack();
     const namespaces = [Buffer.alloc(32, 1), Buffer.alloc(32, 2)];
     const [one, two] = await Promise.all(
@@ -288,7 +288,7 @@ describe("several", () => {
     ]);
     expect(one!.holds(seen, 2, mine[2]!)).toBe(true);
     expect(two!.holds(seenByOther, 2, other[2]!)).toBe(true);
-    // One engine that changes its namespace finds nothing of the old one on its shelf.
+    // One engine that changes its namespace finds nothing of the old one on its cache.
     one!.scheduler.send({ t: "namespace", namespace: Buffer.alloc(32, 3), model: "m", parts: {} });
     const view = await one!.done(one!.prefetch(hashesOf(mine)));
     expect(view.placed.size).toBe(0);

@@ -9,7 +9,7 @@ import {
   LOOKUP_SHARE_MAX,
 } from "../../../src/limits-cost.ts";
 import { Pacer } from "../../../src/sidecar/restore/pacer.ts";
-import type { Shelf } from "../../../src/sidecar/slots/shelf.ts";
+import type { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 
 const BLOCK_TOKENS = 128;
 const BLOCKS = 4;
@@ -37,7 +37,7 @@ function mostMs(answerMs: number, idleMs = 0): number | null {
   const pacer = new Pacer({
     pace,
     links: { kv: [link], ssm: [] },
-    shelf: {} as Shelf,
+    cache: {} as BlockCache,
     shards: 1,
     groups: () => [0],
     shapeOf: () => ({ tokens: BLOCK_TOKENS, tail: 0, class: "kv" }),

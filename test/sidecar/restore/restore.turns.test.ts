@@ -7,8 +7,8 @@ import { newSidecarCounters } from "../../../src/metrics.ts";
 import type { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
 import { Pacer } from "../../../src/sidecar/restore/pacer.ts";
 import { Restorer } from "../../../src/sidecar/restore/restore.ts";
+import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
-import { Shelf } from "../../../src/sidecar/slots/shelf.ts";
 import type { SidecarMessage } from "../../../src/sidecar/socket/messages.ts";
 import { Decisions } from "../../../src/sidecar/trace/decisions.ts";
 import { Fates } from "../../../src/sidecar/trace/fates.ts";
@@ -25,27 +25,27 @@ const BLOCKS = 5000;
 const HASHES = Buffer.concat(Array.from({ length: BLOCKS }, (_, index) => digest(`${index}`)));
 const WAIT_MS = 12_345;
 
-/** A shelf that holds all blocks, idle. */
-async function openShelf(): Promise<Shelf> {
+/** A cache that holds all blocks, idle. */
+async function openCache(): Promise<BlockCache> {
   const arena = closeAfterTest(new Arena({ slotBytes: 4096, slotCount: BLOCKS, dir: null }));
   await until(() => arena.status().touchedSlots === BLOCKS, "a touched arena");
-  const shelf = new Shelf({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
-  shelf.setTouched(BLOCKS);
+  const cache = new BlockCache({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
+  cache.setTouched(BLOCKS);
   const user = { onBlock(): void {} };
   for (let index = 0; index < BLOCKS; index += 1) {
     const hash = HASHES.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
     const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
     const kv = { recordClass: "kv" as const, group: 0 };
     const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
-    const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
-    shelf.startFetch([block]);
-    shelf.place(block);
-    shelf.leave(block, user);
+    const block = cache.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
+    cache.startFetch([block]);
+    cache.place(block);
+    cache.leave(block, user);
   }
-  return shelf;
+  return cache;
 }
 
-function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
+function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
   const restorer = new Restorer({
     engine: "engine-1",
     shards: 1,
@@ -70,7 +70,7 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
   const pacer = new Pacer({
     pace: new EnginePace(),
     links: { kv: [], ssm: [] },
-    shelf,
+    cache,
     shards: 1,
     groups: () => [0],
     shapeOf,
@@ -78,7 +78,7 @@ function openRestorer(shelf: Shelf, sent: SidecarMessage[]): Restorer {
     blockBytes: sourceBytes,
     pendingBytes: () => 0,
   });
-  restorer.open({ shelf, fetcher, pacer, sourceBytes, shapeOf });
+  restorer.open({ cache, fetcher, pacer, sourceBytes, shapeOf });
   return closeAfterTest(restorer);
 }
 
@@ -97,7 +97,7 @@ const PLAN = { t: "prefetch" as const, req: "r", plan: 1, tenant: 0, beyond: 0, 
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 
 test("a plan whose deadline comes in any turn of the loop holds exactly what was told", async () => {
-  const shelf = await openShelf();
+  const cache = await openCache();
   const realSetTimeout = globalThis.setTimeout;
   let expire: () => void = () => {};
   // The deadline comes exactly when the test says.
@@ -109,16 +109,16 @@ test("a plan whose deadline comes in any turn of the loop holds exactly what was
   try {
     for (let turn = 0; turn < 14; turn += 1) {
       const sent: SidecarMessage[] = [];
-      const restorer = openRestorer(shelf, sent);
+      const restorer = openRestorer(cache, sent);
       restorer.prefetch({ ...PLAN, groups: GROUPS });
       await turns(turn);
       expire();
       await turns(20);
       expect(sent.filter(({ t }) => t === "done")).toHaveLength(1);
-      expect(shelf.retained, `turn ${turn}`).toBe(BLOCKS - placedCount(sent));
+      expect(cache.retained, `turn ${turn}`).toBe(BLOCKS - placedCount(sent));
       told.add(placedCount(sent));
       restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
-      expect(shelf.retained).toBe(BLOCKS);
+      expect(cache.retained).toBe(BLOCKS);
     }
   } finally {
     globalThis.setTimeout = realSetTimeout;
@@ -128,27 +128,27 @@ test("a plan whose deadline comes in any turn of the loop holds exactly what was
 });
 
 test("a plan released in any turn of the loop holds nothing and hears nothing", async () => {
-  const shelf = await openShelf();
+  const cache = await openCache();
   for (let turn = 0; turn < 14; turn += 1) {
     const sent: SidecarMessage[] = [];
-    const restorer = openRestorer(shelf, sent);
+    const restorer = openRestorer(cache, sent);
     restorer.prefetch({ ...PLAN, groups: GROUPS });
     await turns(turn);
     restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
     const told = sent.length;
     await turns(20);
     expect(sent.length).toBe(told);
-    expect(shelf.retained, `turn ${turn}`).toBe(BLOCKS);
+    expect(cache.retained, `turn ${turn}`).toBe(BLOCKS);
     expect(restorer.planCount).toBe(0);
   }
 });
 
 test("all of it is placed when nothing ends it, prefix first", async () => {
-  const shelf = await openShelf();
+  const cache = await openCache();
   const sent: SidecarMessage[] = [];
-  openRestorer(shelf, sent).prefetch({ ...PLAN, groups: GROUPS });
+  openRestorer(cache, sent).prefetch({ ...PLAN, groups: GROUPS });
   await until(() => sent.some(({ t }) => t === "done"), "the end");
   expect(sent.at(-1)).toMatchObject({ t: "done", reason: "complete" });
   expect(placedCount(sent)).toBe(BLOCKS);
-  expect(shelf.retained).toBe(0);
+  expect(cache.retained).toBe(0);
 });

@@ -4,9 +4,9 @@ import { Arena } from "../../../src/arena/arena.ts";
 import { ItemStatus } from "../../../src/block.ts";
 import { registerGeometry } from "../../../src/native.ts";
 import { Window } from "../../../src/sidecar/restore/window.ts";
+import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
-import { Shelf } from "../../../src/sidecar/slots/shelf.ts";
 import { digest, makeRecord, NAMESPACE } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
@@ -14,7 +14,7 @@ const PAGE = 4096;
 const { ACCEPTED, BAD_RECORD, INCOMPLETE, MISSING, OVER_BUDGET } = ItemStatus;
 
 let arena: Arena;
-let shelf: Shelf;
+let cache: BlockCache;
 let window: Window;
 let blocks: Block[];
 let bad: Buffer[];
@@ -23,16 +23,16 @@ let bad: Buffer[];
 beforeEach(async () => {
   arena = closeAfterTest(new Arena({ slotBytes: PAGE, slotCount: 8, dir: null }));
   await until(() => arena.status().touchedSlots === 8, "a touched arena");
-  shelf = new Shelf({ arena, shards: 2, saveSlots: 0, onUnwanted() {}, onRoom() {} });
-  shelf.setTouched(8);
+  cache = new BlockCache({ arena, shards: 2, saveSlots: 0, onUnwanted() {}, onRoom() {} });
+  cache.setTouched(8);
   const user = { onBlock(): void {} };
   blocks = [0, 1].map((index) => {
     const hash = digest(`block ${index}`);
     const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
     const kv = { recordClass: "kv" as const, group: 0 };
     const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
-    const block = shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
-    expect(shelf.startFetch([block])).toBe(1);
+    const block = cache.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
+    expect(cache.startFetch([block])).toBe(1);
     return block;
   });
   const geometry = registerGeometry({
@@ -57,7 +57,7 @@ beforeEach(async () => {
     shards: 2,
     arena: arena.id,
     fidelity: 0,
-    shelf,
+    cache,
     geometryOf: () => geometry,
     onBytes: () => {},
     mayTurn: () => false,

@@ -50,7 +50,7 @@ class Arena:
                 return  # an older kernel: the first copies pay the page faults instead
 
 
-class ArenaShelf:
+class ArenaTable:
     """The arenas a worker has mapped: the present one, and old ones that admitted loads may still read."""
 
     def __init__(self) -> None:

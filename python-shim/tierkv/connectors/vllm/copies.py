@@ -125,7 +125,7 @@ class CudaCopier:
         self._unpin_old({arena.arena_id, *(batch.arena.arena_id for _, batch in self._running)})
 
     def _unpin_old(self, in_use: set[int]) -> None:
-        """Let go of arenas that the shelf has let go of, and no copy uses."""
+        """Let go of arenas that the table has let go of, and no copy uses."""
         old = [arena_id for arena_id in self._pinned if arena_id not in in_use]
         for arena_id in old[: max(0, len(self._pinned) - limits.ARENAS_MAX)]:
             arena, is_taken = self._pinned.pop(arena_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tierkv.connectors.vllm import failpoint
-from tierkv.connectors.vllm.arena import Arena, ArenaShelf
+from tierkv.connectors.vllm.arena import Arena, ArenaTable
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
@@ -63,7 +63,7 @@ class WorkerShim:
         self._rank = config.parallel_config.rank
         self._world = config.parallel_config.world_size
         self._copies = copies
-        self._arenas = ArenaShelf()
+        self._arenas = ArenaTable()
         self._credits = Credits()
         self._pages: dict[int, Pages] = {}
         self._copier: Copier | None = None

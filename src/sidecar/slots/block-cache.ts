@@ -1,4 +1,4 @@
-// Owns the blocks that lie in an engine's arena, or are on their way: who shares them, which slots they have, which go first when room is short.
+// Owns the cache of blocks in an engine's arena, on their way in or placed: who shares one, which slots it has, which is evicted first.
 import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena } from "../../arena/arena.ts";
 import type { RecordClass } from "../../block.ts";
@@ -7,7 +7,7 @@ import type { DoneReason } from "../socket/messages.ts";
 import { Block, NO_LEASES } from "./block.ts";
 import type { BlockRun, BlockUser } from "./block.ts";
 
-export interface ShelfOptions {
+export interface BlockCacheOptions {
   arena: Arena;
   /** Slots per block. */
   shards: number;
@@ -19,8 +19,8 @@ export interface ShelfOptions {
   onRoom(): void;
 }
 
-export class Shelf {
-  readonly #options: ShelfOptions;
+export class BlockCache {
+  readonly #options: BlockCacheOptions;
   readonly #blocks = new Map<string, Block>();
   /** Placed blocks without a user, the least recently used first. */
   readonly #idle = new Map<string, Block>();
@@ -31,7 +31,7 @@ export class Shelf {
   #leaving = 0;
   #touchedSlots = 0;
 
-  constructor(options: ShelfOptions) {
+  constructor(options: BlockCacheOptions) {
     this.#options = options;
   }
 

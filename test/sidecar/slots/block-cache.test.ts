@@ -1,9 +1,9 @@
-// Owns the proof of the shelf's book-keeping: who shares a block, what gives way first, and that saves keep their share.
+// Owns the proof of the cache's book-keeping: who shares a block, what gives way first, and that saves keep their share.
 import { beforeEach, expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
+import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
-import { Shelf } from "../../../src/sidecar/slots/shelf.ts";
 import { digest } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
@@ -19,7 +19,7 @@ class User {
 }
 
 let arena: Arena;
-let shelf: Shelf;
+let cache: BlockCache;
 let unwanted: Block[];
 let user: User;
 
@@ -29,8 +29,8 @@ beforeEach(async () => {
   unwanted = [];
   user = new User();
   const onUnwanted = (block: Block): void => void unwanted.push(block);
-  shelf = new Shelf({ arena, shards: 2, saveSlots: SAVES, onUnwanted, onRoom: () => {} });
-  shelf.setTouched(SLOTS);
+  cache = new BlockCache({ arena, shards: 2, saveSlots: SAVES, onUnwanted, onRoom: () => {} });
+  cache.setTouched(SLOTS);
 });
 
 function use(index: number, by: User = user): Block {
@@ -38,21 +38,21 @@ function use(index: number, by: User = user): Block {
   const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
   const kv = { recordClass: "kv" as const, group: 0 };
   const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
-  return shelf.use(blockKey(NAMESPACE, 0, hash), name, 0, by);
+  return cache.use(blockKey(NAMESPACE, 0, hash), name, 0, by);
 }
 
 function fetchAndPlace(index: number): Block {
   const block = use(index);
-  expect(shelf.startFetch([block])).toBe(1);
-  shelf.place(block);
+  expect(cache.startFetch([block])).toBe(1);
+  cache.place(block);
   return block;
 }
 
 test("restores get what the saves do not own, in whole blocks", () => {
-  expect(shelf.capacity).toBe((SLOTS - SAVES) / 2);
+  expect(cache.capacity).toBe((SLOTS - SAVES) / 2);
   for (let index = 0; index < 8; index += 1) fetchAndPlace(index);
-  expect(shelf.room).toBe(0);
-  expect(shelf.startFetch([use(8)])).toBe(0);
+  expect(cache.room).toBe(0);
+  expect(cache.startFetch([use(8)])).toBe(0);
   expect(arena.lease(SIDECAR_OWNER, 99)).toHaveLength(SAVES * 2);
 });
 
@@ -60,34 +60,34 @@ test("a block is one object for all its users, and stays until the last one leav
   const block = fetchAndPlace(1);
   const other = new User();
   expect(use(1, other)).toBe(block);
-  shelf.leave(block, user);
-  expect(shelf.retained).toBe(0);
-  shelf.leave(block, user);
-  expect(shelf.retained).toBe(0);
-  shelf.leave(block, other);
-  expect(shelf.retained).toBe(1);
-  expect(shelf.isPlaced(block.key)).toBe(true);
+  cache.leave(block, user);
+  expect(cache.retained).toBe(0);
+  cache.leave(block, user);
+  expect(cache.retained).toBe(0);
+  cache.leave(block, other);
+  expect(cache.retained).toBe(1);
+  expect(cache.isPlaced(block.key)).toBe(true);
 });
 
 test("idle blocks give way in the order they were left, those in use never", () => {
   const blocks = Array.from({ length: 8 }, (_, index) => fetchAndPlace(index));
-  for (const index of [5, 3, 6]) shelf.leave(blocks[index]!, user);
+  for (const index of [5, 3, 6]) cache.leave(blocks[index]!, user);
   fetchAndPlace(100);
   expect(blocks.map(({ state }) => state === "gone").indexOf(true)).toBe(5);
   fetchAndPlace(101);
   expect(blocks[3]!.state).toBe("gone");
   // Used again, so it is not idle any more.
   use(6);
-  expect(shelf.startFetch([use(102)])).toBe(0);
+  expect(cache.startFetch([use(102)])).toBe(0);
   expect(blocks[6]!.state).toBe("placed");
 });
 
 test("a block that fails gives its slots back and tells its users why", () => {
   const free = arena.status().freeSlots;
   const block = use(1);
-  shelf.startFetch([block]);
+  cache.startFetch([block]);
   expect(arena.status().freeSlots).toBe(free - 2);
-  shelf.fail(block, "bad_record");
+  cache.fail(block, "bad_record");
   expect(arena.status().freeSlots).toBe(free);
   expect(block).toMatchObject({ state: "gone", failure: "bad_record" });
   expect(user.changes).toBe(1);
@@ -96,14 +96,14 @@ test("a block that fails gives its slots back and tells its users why", () => {
 
 test("a wanted block without a user goes at once, a fetching one is reported", () => {
   const wanted = use(1);
-  shelf.leave(wanted, user);
+  cache.leave(wanted, user);
   expect(wanted.state).toBe("gone");
   const fetching = use(2);
-  shelf.startFetch([fetching]);
-  shelf.leave(fetching, user);
+  cache.startFetch([fetching]);
+  cache.leave(fetching, user);
   expect(unwanted).toEqual([fetching]);
-  shelf.place(fetching);
-  expect(shelf.retained).toBe(1);
+  cache.place(fetching);
+  expect(cache.retained).toBe(1);
 });
 
 test("the same hash in another namespace or group is another block", () => {
@@ -119,33 +119,33 @@ test("the same hash in another namespace or group is another block", () => {
 
 test("a block that is lent keeps its slots and its turn, also through a flush, and goes when it is taken back", () => {
   const blocks = Array.from({ length: 8 }, (_, index) => fetchAndPlace(index));
-  for (const block of blocks) shelf.leave(block, user);
+  for (const block of blocks) cache.leave(block, user);
   const [first, second, third] = blocks as [Block, Block, Block];
-  expect(shelf.lend(first)).toBe(true);
-  expect(shelf.lend(first)).toBe(false);
-  expect(shelf.lend(third)).toBe(true);
-  expect(shelf.room).toBe(6);
+  expect(cache.lend(first)).toBe(true);
+  expect(cache.lend(first)).toBe(false);
+  expect(cache.lend(third)).toBe(true);
+  expect(cache.room).toBe(6);
   fetchAndPlace(100);
   expect([first.state, second.state]).toEqual(["placed", "gone"]);
-  shelf.takeBack(first);
+  cache.takeBack(first);
   fetchAndPlace(101);
   expect(first.state).toBe("gone");
-  shelf.flush("kv", () => true);
-  expect([third.state, shelf.isPlaced(third.key)]).toEqual(["placed", false]);
+  cache.flush("kv", () => true);
+  expect([third.state, cache.isPlaced(third.key)]).toEqual(["placed", false]);
   const leased = arena.status().leasedSlots;
-  shelf.takeBack(third);
+  cache.takeBack(third);
   expect(third.state).toBe("gone");
   expect(arena.status().leasedSlots).toBe(leased - 2);
-  expect(shelf.lend(third)).toBe(false);
+  expect(cache.lend(third)).toBe(false);
 });
 
 test("a block that is lent and used meanwhile goes with whoever lets go last", () => {
   const block = fetchAndPlace(1);
-  shelf.lend(block);
-  shelf.flush("kv", () => true);
-  shelf.leave(block, user);
+  cache.lend(block);
+  cache.flush("kv", () => true);
+  cache.leave(block, user);
   expect(block.state).toBe("placed");
-  shelf.takeBack(block);
+  cache.takeBack(block);
   expect(block.state).toBe("gone");
   expect(arena.status().leasedSlots).toBe(0);
 });
