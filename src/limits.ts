@@ -361,6 +361,6 @@ export const UNASKED_ROWS_MAX = 64;
 export const DECISIONS_MAX = 1_024;
 export const EXPLAIN_MAX = 256;
 /** Blocks of which it is remembered what became of them, for the reasons of misses. */
-export const FATES_MAX = 65_536;
+export const OUTCOMES_MAX = 65_536;
 /** Restores hold saves back on the link for at most this long at a time. */
 export const SAVE_HOLD_MS_MAX = 2_000;

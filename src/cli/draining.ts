@@ -142,12 +142,12 @@ export class Drain {
   /** Returns bytes that travelled. */
   async #move(namespace: Buffer, batch: readonly Row[], anchors: Anchors): Promise<number> {
     const { source } = this.#options;
-    const fates = new Fates();
-    const wanted = this.#homesOf(batch, anchors, fates);
+    const outcomes = new Outcomes();
+    const wanted = this.#homesOf(batch, anchors, outcomes);
     // What a target flushes from here on is refused there.
     const known = new Map([...wanted.keys()].map((client) => [client, client.flushes.number]));
     for (const [client, rows] of wanted) {
-      const absent = fates.orFail(rows, () => absentAt(client, namespace, rows), []);
+      const absent = outcomes.orFail(rows, () => absentAt(client, namespace, rows), []);
       wanted.set(client, await absent);
     }
     const travelling = [...new Set([...wanted.values()].flat())];
@@ -157,31 +157,31 @@ export class Drain {
           const id = records.get(travelling.indexOf(row));
           return id === undefined ? [] : [{ row, id }];
         });
-        await store(client, namespace, items, known.get(client) ?? 0, fates);
+        await store(client, namespace, items, known.get(client) ?? 0, outcomes);
       });
       await Promise.all(stores);
     });
     for (const [at, row] of travelling.entries()) {
       if (statuses[at] !== ItemStatus.ACCEPTED)
-        fates.failed.set(row, statusName(statuses[at] ?? ItemStatus.INCOMPLETE));
+        outcomes.failed.set(row, statusName(statuses[at] ?? ItemStatus.INCOMPLETE));
     }
     const { moved, present, left } = this.drained;
     for (const row of batch) {
-      const reason = fates.failed.get(row);
-      const into = fates.moved.has(row) ? moved : present;
+      const reason = outcomes.failed.get(row);
+      const into = outcomes.moved.has(row) ? moved : present;
       add(reason === undefined ? into : (left[reason] ??= none()), row);
     }
     return sumOf(travelling).bytes;
   }
 
   /** By the vault that is to have them. */
-  #homesOf(batch: readonly Row[], anchors: Anchors, fates: Fates): Map<VaultClient, Row[]> {
+  #homesOf(batch: readonly Row[], anchors: Anchors, outcomes: Outcomes): Map<VaultClient, Row[]> {
     const { source, clients, pool } = this.#options;
     const wanted = new Map<VaultClient, Row[]>();
     for (const row of batch) {
       const anchor = source.name === "ssm" ? hashOf(row) : anchors.of(row);
       if (anchor === null) {
-        fates.failed.set(row, row.number === UNKNOWN ? "sealed" : "unreachable");
+        outcomes.failed.set(row, row.number === UNKNOWN ? "sealed" : "unreachable");
         continue;
       }
       const { owner, second } = pool.homeOf(hashOf(row), anchor);
@@ -195,7 +195,7 @@ export class Drain {
 }
 
 /** What becomes of the records of a batch. */
-class Fates {
+class Outcomes {
   readonly moved = new Set<Row>();
   readonly failed = new Map<Row, string>();
 
@@ -215,7 +215,7 @@ async function store(
   namespace: Buffer,
   items: readonly { row: Row; id: number }[],
   known: number,
-  fates: Fates,
+  outcomes: Outcomes,
 ): Promise<void> {
   const [first] = items;
   if (first === undefined) return;
@@ -228,12 +228,12 @@ async function store(
   const { tenant } = first.row;
   const ask = (): Promise<ItemStatus[]> =>
     client.store(namespace, outgoing, STORE_TIMEOUT_MS, tenant, known);
-  const stored = await fates.orFail(rows, ask, []);
+  const stored = await outcomes.orFail(rows, ask, []);
   for (const [at, status] of stored.entries()) {
     const row = rows[at];
     if (row === undefined || status === ItemStatus.PRESENT) continue;
-    if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) fates.moved.add(row);
-    else fates.failed.set(row, statusName(status));
+    if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) outcomes.moved.add(row);
+    else outcomes.failed.set(row, statusName(status));
   }
 }
 

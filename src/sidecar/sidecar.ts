@@ -21,9 +21,9 @@ import { ShimServer } from "./shim-server.ts";
 import { LOCAL_PROTOCOL } from "./socket/hello.ts";
 import { describeSidecar } from "./status.ts";
 import type { SidecarStatus } from "./status.ts";
+import { BlockOutcomes } from "./trace/block-outcomes.ts";
 import { Decisions } from "./trace/decisions.ts";
 import type { Account, Ended } from "./trace/decisions.ts";
-import { Fates } from "./trace/fates.ts";
 import { Ledger } from "./trace/ledger.ts";
 import { Reuse } from "./trace/reuse.ts";
 import { FetchPriority } from "./vaults/fetch-priority.ts";
@@ -89,7 +89,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     dropSaves: (recordClass, takes, vault) => saver.flush(recordClass, takes, vault),
     forgetLeavers: (recordClass) => seats.forgetLeavers(recordClass),
     modelOf: (recordClass, namespace) => saver.modelOf(recordClass, namespace),
-    fates: common.fates,
+    outcomes: common.outcomes,
     quarantine: common.quarantine,
     counters,
     logger,
@@ -145,7 +145,7 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     links: seats.links,
     gates: seats.gates,
     priority: new FetchPriority(),
-    fates: new Fates(),
+    outcomes: new BlockOutcomes(),
     quarantine: new Quarantine(),
     decisions: new Decisions(counters, logger, ledger, options.onEnded),
     reuse: new Reuse(counters),
@@ -162,7 +162,7 @@ interface Common {
   links: Links;
   gates: LookupGates;
   priority: FetchPriority;
-  fates: Fates;
+  outcomes: BlockOutcomes;
   quarantine: Quarantine;
   decisions: Decisions;
   reuse: Reuse;
@@ -205,17 +205,17 @@ function openStores(options: SidecarOptions, common: Common): Stores {
 
 function openStore(
   { counters, logger }: SidecarOptions,
-  { links, priority, fates }: Common,
+  { links, priority, outcomes }: Common,
   client: Vault,
   seat: number,
 ): StoreQueue | undefined {
   const link = links[client.name][seat];
-  return link && new StoreQueue({ client, link, priority, fates, counters, logger });
+  return link && new StoreQueue({ client, link, priority, outcomes, counters, logger });
 }
 
 function newSaver(
   options: SidecarOptions,
-  { pools, fates, quarantine }: Common,
+  { pools, outcomes, quarantine }: Common,
   pool: EncodePool,
   stores: Stores,
 ): Saver {
@@ -225,7 +225,7 @@ function newSaver(
     pools,
     stores,
     codecs: chooseCodecs(config),
-    fates,
+    outcomes,
     quarantine,
     counters,
     logger,

@@ -11,7 +11,7 @@ import { StoreQueue } from "../../src/sidecar/save/store-queue.ts";
 import type { BlockCache } from "../../src/sidecar/slots/block-cache.ts";
 import { Block } from "../../src/sidecar/slots/block.ts";
 import type { Group } from "../../src/sidecar/slots/groups.ts";
-import { Fates } from "../../src/sidecar/trace/fates.ts";
+import { BlockOutcomes } from "../../src/sidecar/trace/block-outcomes.ts";
 import { FetchPriority } from "../../src/sidecar/vaults/fetch-priority.ts";
 import { openLinks } from "../../src/sidecar/vaults/vaults.ts";
 import { makeRecords, NAMESPACE } from "./records.ts";
@@ -35,7 +35,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
   const made = { id, bytes: 1, isDraft: false, make: () => Promise.resolve(), drop: () => {} };
   const pool = { encode: () => Promise.resolve([made as unknown as OutboxRecord]) };
   const group = { spec: { tokens: 16 }, geometry: 0, sourceBytes: 1, recordBytesMax: 1 };
-  const common = { priority: new FetchPriority(), fates: new Fates(), counters, logger };
+  const common = { priority: new FetchPriority(), outcomes: new BlockOutcomes(), counters, logger };
   let looks = 0;
   const reoffer = new Reoffer({
     vaults,

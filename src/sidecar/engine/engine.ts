@@ -27,8 +27,8 @@ import type {
   Unasked,
   WorkerMessage,
 } from "../socket/messages.ts";
+import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Decisions } from "../trace/decisions.ts";
-import type { Fates } from "../trace/fates.ts";
 import type { Reuse } from "../trace/reuse.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import type { Pools, VaultClients } from "../vaults/pools.ts";
@@ -55,7 +55,7 @@ export interface EngineOptions {
   priority: FetchPriority;
   decisions: Decisions;
   reuse: Reuse;
-  fates: Fates;
+  outcomes: BlockOutcomes;
   /** Restore also where computing is faster. */
   isAlways: boolean;
   saver: Saver;

@@ -21,7 +21,7 @@ import type { BlockCache } from "../slots/block-cache.ts";
 import { blockKeys } from "../slots/block-keys.ts";
 import type { BlockRun } from "../slots/block.ts";
 import type { MissReason } from "../socket/reasons.ts";
-import type { Fates } from "../trace/fates.ts";
+import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Places, Pool, Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 
@@ -219,7 +219,7 @@ function newQuestions(
 export interface MissContext {
   pools: Pools;
   gates: LookupGates;
-  fates: Fates;
+  outcomes: BlockOutcomes;
   /** Prompt tokens before what can be restored. */
   tokens: number;
 }
@@ -232,7 +232,7 @@ export function whyMissing(
   namespace: Namespace,
   groups: readonly NeededGroup[],
   { held, silent }: LookupAnswer,
-  { pools, gates, fates, tokens }: MissContext,
+  { pools, gates, outcomes, tokens }: MissContext,
 ): string | null {
   const miss = firstMiss(groups, held);
   const troubleAt = (group: LookupGroup, index: number): MissReason | null => {
@@ -246,24 +246,24 @@ export function whyMissing(
     const { group, index } = miss;
     const hash = hashAt(group, index);
     const trouble = troubleAt(group, index);
-    return trouble ?? fates.missReason(namespace, group.class, group.group, hash, group.tenant);
+    return trouble ?? outcomes.missReason(namespace, group.class, group.group, hash, group.tenant);
   }
   const deepest = last.hashes.length / HASH_BYTES - 1;
-  return troubleAt(last, Math.max(0, deepest)) ?? fateOfLast(namespace, last, tokens, fates);
+  return troubleAt(last, Math.max(0, deepest)) ?? outcomeOfLast(namespace, last, tokens, outcomes);
 }
 
 /** States and windows lie at few places: what became of the deepest one behind `tokens` says more than that there is none. */
-function fateOfLast(
+function outcomeOfLast(
   namespace: Namespace,
   group: NeededGroup,
   tokens: number,
-  fates: Fates,
+  outcomes: BlockOutcomes,
 ): string {
   const count = group.hashes.length / HASH_BYTES;
   for (let index = count - 1; index >= 0 && index * group.tokens >= tokens; index -= 1) {
     const { class: recordClass, group: number, tenant } = group;
     const hash = hashAt(group, index);
-    const reason = fates.missReason(namespace, recordClass, number, hash, tenant);
+    const reason = outcomes.missReason(namespace, recordClass, number, hash, tenant);
     if (reason !== "never_stored") return reason;
   }
   const never: MissReason = group.class === "ssm" ? "state_not_handed_over" : "never_stored";

@@ -16,8 +16,8 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
+import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Decisions } from "../trace/decisions.ts";
-import type { Fates } from "../trace/fates.ts";
 import type { Reuse } from "../trace/reuse.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
@@ -38,7 +38,7 @@ export interface RestorerOptions {
   shards: number;
   decisions: Decisions;
   reuse: Reuse;
-  fates: Fates;
+  outcomes: BlockOutcomes;
   quarantine: Quarantine;
   pools: Pools;
   gates: LookupGates;

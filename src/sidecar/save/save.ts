@@ -14,7 +14,7 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep } from "../../time.ts";
 import type { SaveItem } from "../socket/messages.ts";
-import type { Fates } from "../trace/fates.ts";
+import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Codecs } from "./codecs.ts";
@@ -49,7 +49,7 @@ export interface SaverOptions {
   pools: Pools;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   codecs: Codecs;
-  fates: Fates;
+  outcomes: BlockOutcomes;
   quarantine: Quarantine;
   counters: SidecarCounters;
   logger: Logger;
@@ -233,7 +233,7 @@ export class Saver {
   #dropped(source: SaveSource, namespace: Namespace | null, hash: Buffer, reason: string): void {
     this.#options.counters.add(`dropped_${reason}`);
     if (namespace === null || reason === "duplicate") return;
-    this.#options.fates.dropped(namespace, source.group, Buffer.from(hash), reason);
+    this.#options.outcomes.dropped(namespace, source.group, Buffer.from(hash), reason);
   }
 
   #refusal(

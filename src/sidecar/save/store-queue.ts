@@ -19,7 +19,7 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime } from "../../time.ts";
-import type { Fates } from "../trace/fates.ts";
+import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 
 /** One place where a record is to lie. */
@@ -56,7 +56,7 @@ export interface StoreQueueOptions {
   client: Vault;
   link: Link;
   priority: FetchPriority;
-  fates: Fates;
+  outcomes: BlockOutcomes;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -66,7 +66,7 @@ export class StoreQueue {
   readonly #client: Vault;
   readonly #link: Link;
   readonly #priority: FetchPriority;
-  readonly #fates: Fates;
+  readonly #outcomes: BlockOutcomes;
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
   readonly #waiting: OutgoingRecord[] = [];
@@ -77,11 +77,11 @@ export class StoreQueue {
   #inFlight = 0;
   #onRoom: () => void = () => {};
 
-  constructor({ client, link, priority, fates, counters, logger }: StoreQueueOptions) {
+  constructor({ client, link, priority, outcomes, counters, logger }: StoreQueueOptions) {
     this.#client = client;
     this.#link = link;
     this.#priority = priority;
-    this.#fates = fates;
+    this.#outcomes = outcomes;
     this.#counters = counters;
     this.#logger = logger;
     this.#busy = new BusyTime((us) => counters.add("store_busy_us", us));
@@ -297,12 +297,12 @@ export class StoreQueue {
         this.#counters.add("bytes_saved", sourceBytes);
         this.#counters.add("bytes_sent", record.bytes);
       }
-      this.#fates.stored(namespace, ...nameOf(outgoing));
+      this.#outcomes.stored(namespace, ...nameOf(outgoing));
       return true;
     }
     if (status === ItemStatus.PRESENT) {
       this.#counters.add(PRESENT[role]);
-      this.#fates.stored(namespace, ...nameOf(outgoing));
+      this.#outcomes.stored(namespace, ...nameOf(outgoing));
       return true;
     }
     this.#countDropped(outgoing, what);
@@ -317,7 +317,7 @@ export class StoreQueue {
       return;
     }
     this.#counters.add(`dropped_${why}`);
-    this.#fates.dropped(outgoing.namespace, ...nameOf(outgoing), why);
+    this.#outcomes.dropped(outgoing.namespace, ...nameOf(outgoing), why);
   }
 }
 

@@ -14,7 +14,7 @@ import {
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, randomId, sleep } from "../../time.ts";
-import type { Fates } from "../trace/fates.ts";
+import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { VaultClients } from "./pools.ts";
 import type { Quarantine } from "./quarantine.ts";
 
@@ -34,7 +34,7 @@ export interface FlushesOptions {
   forgetLeavers(recordClass: RecordClass): void;
   /** null: not known. */
   modelOf(recordClass: RecordClass, namespace: Buffer): string | null;
-  fates: Fates;
+  outcomes: BlockOutcomes;
   quarantine: Quarantine;
   counters: SidecarCounters;
   logger: Logger;
@@ -99,7 +99,7 @@ export class Flushes {
     let known: number | null = null;
     client.flushes.listen({
       onGreeted: (epoch) => {
-        if (known !== null && known !== epoch) this.#options.fates.restarted(name);
+        if (known !== null && known !== epoch) this.#options.outcomes.restarted(name);
         known = epoch;
       },
       // What one of several has forgotten says nothing of the others; a flush that is named was sent to all of them.
@@ -114,7 +114,8 @@ export class Flushes {
     scopes: readonly FlushedScope[] | null,
     vault: number | null,
   ): Dropped {
-    const { dropCopies, dropSaves, modelOf, fates, quarantine, counters, logger } = this.#options;
+    const { dropCopies, dropSaves, modelOf, outcomes, quarantine, counters, logger } =
+      this.#options;
     const concerned = (scopes ?? [EVERYTHING]).filter(
       (scope) => scope.recordClass === 0 || className(scope.recordClass) === recordClass,
     );
@@ -126,7 +127,7 @@ export class Flushes {
     const takes = takesOf(concerned, (namespace) => modelOf(recordClass, namespace));
     const { blocks, bytes } = dropCopies(recordClass, takes, vault);
     const saves = dropSaves(recordClass, takes, vault);
-    if (vault === null) fates.flushed(recordClass, takes);
+    if (vault === null) outcomes.flushed(recordClass, takes);
     // A flush of one tenant leaves what others stored under the name.
     if (vault === null && recordClass === CHECKED_CLASS)
       quarantine.lift((namespace) => takes(namespace, NOBODY));

@@ -10,8 +10,8 @@ import { Restorer } from "../../../src/sidecar/restore/restore.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
 import type { SidecarMessage } from "../../../src/sidecar/socket/messages.ts";
+import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { Decisions } from "../../../src/sidecar/trace/decisions.ts";
-import { Fates } from "../../../src/sidecar/trace/fates.ts";
 import { Ledger } from "../../../src/sidecar/trace/ledger.ts";
 import { Reuse } from "../../../src/sidecar/trace/reuse.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
@@ -50,7 +50,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     engine: "engine-1",
     shards: 1,
     decisions: new Decisions(newSidecarCounters(), logger, new Ledger()),
-    fates: new Fates(),
+    outcomes: new BlockOutcomes(),
     reuse: new Reuse(newSidecarCounters()),
     quarantine: new Quarantine(),
     pools: openPools({ kv: [], ssm: [] }),

@@ -8,7 +8,7 @@ import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { SaveSource } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
-import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { outboxStatus } from "../../support/native.ts";
@@ -126,7 +126,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   const counters = newSidecarCounters();
   const saver = new Saver({
     ...options,
-    fates: new Fates(),
+    outcomes: new BlockOutcomes(),
     quarantine: new Quarantine(),
     counters,
     logger,

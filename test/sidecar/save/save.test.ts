@@ -7,7 +7,7 @@ import { newSidecarCounters } from "../../../src/metrics.ts";
 import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
-import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
@@ -192,9 +192,18 @@ describe("drops", () => {
     const stores = { kv: [store], ssm: [] };
     const pools = openPools({ kv: [], ssm: [] });
     const codecs = chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } });
-    const fates = new Fates();
+    const outcomes = new BlockOutcomes();
     const quarantine = new Quarantine();
-    const saver = new Saver({ pool, pools, stores, codecs, fates, quarantine, counters, logger });
+    const saver = new Saver({
+      pool,
+      pools,
+      stores,
+      codecs,
+      outcomes,
+      quarantine,
+      counters,
+      logger,
+    });
     const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
       return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0, anchor: hash };
     });

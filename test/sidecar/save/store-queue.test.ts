@@ -8,7 +8,7 @@ import { newSidecarCounters } from "../../../src/metrics.ts";
 import type { SidecarCounters } from "../../../src/metrics.ts";
 import type { OutgoingRecord } from "../../../src/sidecar/save/store-queue.ts";
 import { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
-import { Fates } from "../../../src/sidecar/trace/fates.ts";
+import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
 import { openLinks } from "../../../src/sidecar/vaults/vaults.ts";
 import { NAMESPACE } from "../../support/records.ts";
@@ -40,7 +40,7 @@ function open(): Scene {
   const client = { name: "kv", store } as unknown as VaultClient;
   const counters = newSidecarCounters();
   const link = openLinks({ kv: [client], ssm: [] }).kv[0]!;
-  const common = { priority: new FetchPriority(), fates: new Fates(), counters, logger };
+  const common = { priority: new FetchPriority(), outcomes: new BlockOutcomes(), counters, logger };
   const queue = new StoreQueue({ client, link, ...common });
   const [dropped, ended]: [number[], number[]] = [[], []];
   const record = (tenant: number): OutgoingRecord => ({

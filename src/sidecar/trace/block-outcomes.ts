@@ -1,9 +1,9 @@
-// Owns the memory of what became of blocks here, for the reasons of misses: bounded, and never asked whether a vault holds one.
+// Owns what became of blocks here, for the reasons of misses: bounded, and never asked whether a vault holds one.
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import { FATES_MAX, FLUSHES_KEPT_MAX } from "../../limits.ts";
+import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../limits.ts";
 
-interface Fate {
+interface Outcome {
   namespace: Namespace;
   /** `stored`, or why it was dropped. */
   what: string;
@@ -20,9 +20,9 @@ interface Loss {
 
 const STORED = "stored";
 
-export class Fates {
+export class BlockOutcomes {
   /** By block hash and group; the oldest first. */
-  readonly #fates = new Map<string, Fate>();
+  readonly #outcomes = new Map<string, Outcome>();
   /** The last ones. */
   readonly #losses: Loss[] = [];
   #lossCount = 0;
@@ -59,12 +59,12 @@ export class Fates {
     hash: Buffer,
     tenant: number,
   ): string {
-    const fate = this.#fates.get(keyOf(group, hash));
-    if (fate === undefined) return "never_stored";
-    if (!fate.namespace.equals(namespace)) return "other_namespace";
-    if (fate.what !== STORED) return fate.what;
+    const outcome = this.#outcomes.get(keyOf(group, hash));
+    if (outcome === undefined) return "never_stored";
+    if (!outcome.namespace.equals(namespace)) return "other_namespace";
+    if (outcome.what !== STORED) return outcome.what;
     const since = this.#losses.slice(
-      Math.max(0, this.#losses.length - (this.#lossCount - fate.losses)),
+      Math.max(0, this.#losses.length - (this.#lossCount - outcome.losses)),
     );
     const taken = since.filter(
       (loss) => loss.recordClass === recordClass && loss.takes(namespace, tenant),
@@ -75,11 +75,11 @@ export class Fates {
 
   #note(namespace: Namespace, group: number, hash: Buffer, what: string): void {
     const key = keyOf(group, hash);
-    this.#fates.delete(key);
-    this.#fates.set(key, { namespace, what, losses: this.#lossCount });
-    if (this.#fates.size <= FATES_MAX) return;
-    for (const oldest of this.#fates.keys()) {
-      this.#fates.delete(oldest);
+    this.#outcomes.delete(key);
+    this.#outcomes.set(key, { namespace, what, losses: this.#lossCount });
+    if (this.#outcomes.size <= OUTCOMES_MAX) return;
+    for (const oldest of this.#outcomes.keys()) {
+      this.#outcomes.delete(oldest);
       break;
     }
   }
