@@ -14,7 +14,7 @@ import { nowMs } from "../time.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
 import { Engine } from "./engine/engine.ts";
 import type { EngineOptions } from "./engine/engine.ts";
-import type { Seat } from "./engine/seat.ts";
+import type { WorkerRank } from "./engine/worker-rank.ts";
 import type { Copies } from "./save/reoffer.ts";
 import { Connection } from "./socket/connection.ts";
 import { LOCAL_PROTOCOL } from "./socket/hello.ts";
@@ -41,7 +41,7 @@ export interface ShimServerOptions {
 /** What a connection is, once it has said hello. */
 type Place =
   | { role: "scheduler"; engine: Engine }
-  | { role: "worker"; engine: Engine; seat: Seat }
+  | { role: "worker"; engine: Engine; worker: WorkerRank }
   | { role: "status" };
 
 interface Guest {
@@ -179,7 +179,7 @@ export class ShimServer {
       });
     }
     const { connection } = guest;
-    guest.place = this.#seatGuest(connection, hello);
+    guest.place = this.#assign(connection, hello);
     clearTimeout(guest.hello);
     connection.send(this.#options.welcome);
     if (guest.place.role === "status") return;
@@ -198,11 +198,11 @@ export class ShimServer {
     );
   }
 
-  #seatGuest(connection: Connection, hello: Hello): Place {
+  #assign(connection: Connection, hello: Hello): Place {
     if (hello.role === "status") return { role: "status" };
     const engine = this.#engines.get(hello.engine) ?? this.#addEngine(hello);
     if (hello.role === "worker") {
-      return { role: "worker", engine, seat: engine.addWorker(connection, hello) };
+      return { role: "worker", engine, worker: engine.addWorker(connection, hello) };
     }
     engine.addScheduler(connection, hello);
     return { role: "scheduler", engine };
@@ -300,7 +300,7 @@ function dispatch(guest: Guest, place: Place, message: RoleMessage): void {
     case "save":
     case "return":
       if (place.role !== "worker") throw misplaced(guest, message, "role worker");
-      place.engine.onWorkerMessage(place.seat, message);
+      place.engine.onWorkerMessage(place.worker, message);
       break;
     case "namespace":
     case "prefetch":

@@ -4,7 +4,7 @@ import type { Footprint, Forecast } from "../restore/pacer.ts";
 import type { Hello } from "../socket/hello.ts";
 import type { NamingState } from "../socket/messages.ts";
 import type { BlockKind } from "./ranks.ts";
-import type { Seat } from "./seat.ts";
+import type { WorkerRank } from "./worker-rank.ts";
 
 export interface EngineStatus {
   id: string;
@@ -60,14 +60,14 @@ export function saidBy(
 
 export function arenaStatusOf(
   { arena, cache, pacer }: Stage,
-  seats: Iterable<Seat>,
+  ranks: Iterable<WorkerRank>,
   maxModelLen: number,
 ): EngineStatus["arena"] {
   const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
   const { bytes } = arena;
   const { saveSlots } = cache;
   const longestTokens = longestIn(pacer, slotCount - saveSlots, maxModelLen);
-  const unmapped = [...seats].flatMap(({ rank, unmapped: reason }) =>
+  const unmapped = [...ranks].flatMap(({ rank, unmapped: reason }) =>
     reason === null ? [] : [{ rank, reason }],
   );
   const own = { bytes, slotBytes, slotCount, saveSlots, longestTokens };

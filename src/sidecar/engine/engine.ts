@@ -37,7 +37,7 @@ import type { Links, LookupGates } from "../vaults/vaults.ts";
 import { arenaStatusOf, saidBy } from "./engine-status.ts";
 import type { EngineStatus } from "./engine-status.ts";
 import { Ranks } from "./ranks.ts";
-import { Seat } from "./seat.ts";
+import { WorkerRank } from "./worker-rank.ts";
 
 export interface EngineOptions {
   arenaBytesMax: number | null;
@@ -141,17 +141,17 @@ export class Engine {
     );
   }
 
-  addWorker(connection: Connection, hello: Hello): Seat {
+  addWorker(connection: Connection, hello: Hello): WorkerRank {
     this.#ranks.checkHello(hello);
     const { rank } = hello;
     this.#ranks.checkFree(rank);
     const { saver, counters } = this.#options;
     const shard = this.#ranks.shardOf(rank);
     const shardCount = this.shards;
-    const seat = new Seat({ connection, rank, shard, shardCount, saver, counters });
-    this.#ranks.add(seat);
+    const worker = new WorkerRank({ connection, rank, shard, shardCount, saver, counters });
+    this.#ranks.add(worker);
     this.#connections.add(connection);
-    return seat;
+    return worker;
   }
 
   /** After the welcome: tells a scheduler that came last what the others know already. */
@@ -185,22 +185,22 @@ export class Engine {
     for (const one of unasked) this.#options.decisions.unasked(this.id, one);
   }
 
-  onWorkerMessage(seat: Seat, message: WorkerMessage): void {
+  onWorkerMessage(worker: WorkerRank, message: WorkerMessage): void {
     switch (message.t) {
       case "register":
-        if (!this.#isRetired) this.#register(seat, message);
+        if (!this.#isRetired) this.#register(worker, message);
         break;
       case "mapped":
-        this.#onMapped(seat, message.arena);
+        this.#onMapped(worker, message.arena);
         break;
       case "unmapped":
-        if (message.arena === this.#stage?.wireId) seat.onUnmapped(message.reason);
+        if (message.arena === this.#stage?.wireId) worker.onUnmapped(message.reason);
         break;
       case "save":
-        seat.save(message, this.#restorer.namespace);
+        worker.save(message, this.#restorer.namespace);
         break;
       case "return":
-        seat.giveBack(message.arena, message.slots);
+        worker.giveBack(message.arena, message.slots);
         break;
       default:
         message satisfies never;
@@ -230,7 +230,7 @@ export class Engine {
     clearInterval(this.#stage?.poll);
     this.#restorer.close();
     this.#stage?.fetcher.close();
-    for (const seat of this.#ranks) seat.stop();
+    for (const worker of this.#ranks) worker.stop();
     for (const connection of this.#connections) connection.close();
   }
 
@@ -282,12 +282,12 @@ export class Engine {
     };
   }
 
-  #register(seat: Seat, message: Register): void {
-    if (seat.groups !== null) throw this.#ranks.taken(`rank ${seat.rank} has registered and`);
+  #register(worker: WorkerRank, message: Register): void {
+    if (worker.groups !== null) throw this.#ranks.taken(`rank ${worker.rank} has registered and`);
     const groups = registerGroups(message.groups, { engine: this.id, kvDim: this.#options.kvDim });
     this.#model = message.model;
     this.#lengths = message;
-    if (this.#ranks.register(seat, groups)) this.#openStage(message);
+    if (this.#ranks.register(worker, groups)) this.#openStage(message);
   }
 
   /** All ranks have registered: makes the arena and offers it to them. */
@@ -310,12 +310,12 @@ export class Engine {
     const { bytes, path } = arena;
     const made = { bytes, slotBytes, slotCount, saveSlots: plan.saveSlots, path };
     this.#logger.info(made, "arena made");
-    for (const seat of this.#ranks) {
-      seat.seatAt(arena, stage.wireId, plan.saveSlots, () =>
+    for (const worker of this.#ranks) {
+      worker.openSaves(arena, stage.wireId, plan.saveSlots, () =>
         stage.pacer.isWorthSaving(maxModelLen),
       );
       const shape = { bytes, slot_bytes: slotBytes, slot_count: slotCount };
-      seat.connection.sendArena({ t: "arena", arena: wireId, ...shape }, arena.id);
+      worker.connection.sendArena({ t: "arena", arena: wireId, ...shape }, arena.id);
     }
   }
 
@@ -352,9 +352,9 @@ export class Engine {
     return { arena, wireId, cache, fetcher, pacer, poll };
   }
 
-  #onMapped(seat: Seat, wireId: number): void {
+  #onMapped(worker: WorkerRank, wireId: number): void {
     if (this.#isRetired || wireId !== this.#stage?.wireId) return;
-    seat.isMapped = true;
+    worker.isMapped = true;
     this.#onProgress();
   }
 
@@ -364,7 +364,7 @@ export class Engine {
     if (stage === null) return;
     const { touchedSlots, slotCount, failed } = stage.arena.status();
     stage.cache.setTouched(touchedSlots);
-    for (const seat of this.#ranks) seat.topUp();
+    for (const worker of this.#ranks) worker.topUp();
     const enough = Math.min(RESTORE_SLOTS_MIN, stage.cache.capacityInTime);
     if (!this.#isRestoring && this.#ranks.areMapped && stage.cache.capacity >= enough) {
       this.#openRestores(stage);
@@ -388,7 +388,7 @@ export class Engine {
 
   /** The last connection has ended: what was saved is still encoded, then the arena goes. */
   async #leave(): Promise<void> {
-    await Promise.all([...this.#ranks].map((seat) => seat.leave()));
+    await Promise.all([...this.#ranks].map((worker) => worker.leave()));
     this.#stage?.arena.close();
     this.#onGone(this);
   }

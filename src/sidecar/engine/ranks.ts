@@ -7,7 +7,7 @@ import type { Group, Groups } from "../slots/groups.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Hello } from "../socket/hello.ts";
 import type { GroupSpec } from "../socket/messages.ts";
-import type { Seat } from "./seat.ts";
+import type { WorkerRank } from "./worker-rank.ts";
 
 /** Blocks of one group, all shards together. */
 export interface BlockKind {
@@ -20,11 +20,11 @@ export interface BlockKind {
   bytes: number;
 }
 
-export class Ranks implements Iterable<Seat> {
+export class Ranks implements Iterable<WorkerRank> {
   readonly #engine: string;
   readonly #world: number;
   readonly #shards: number;
-  readonly #seats = new Map<number, Seat>();
+  readonly #ranks = new Map<number, WorkerRank>();
   /** Of one block with all shards: decoded bytes, and bytes on the wire at most. */
   readonly sizes = {
     shapeOf: (group: number): GroupSpec => this.groupAt(group, 0).spec,
@@ -39,15 +39,15 @@ export class Ranks implements Iterable<Seat> {
   }
 
   get count(): number {
-    return this.#seats.size;
+    return this.#ranks.size;
   }
 
   get areMapped(): boolean {
-    return [...this].every((seat) => seat.isMapped);
+    return [...this].every((worker) => worker.isMapped);
   }
 
-  [Symbol.iterator](): IterableIterator<Seat> {
-    return this.#seats.values();
+  [Symbol.iterator](): IterableIterator<WorkerRank> {
+    return this.#ranks.values();
   }
 
   /** Throws ENGINE_REFUSED when a connection says of its engine what no other one said. */
@@ -63,18 +63,18 @@ export class Ranks implements Iterable<Seat> {
     return Math.floor(rank / (this.#world / this.#shards));
   }
 
-  /** Throws ENGINE_REFUSED when somebody sits there. */
+  /** Throws ENGINE_REFUSED when that rank is connected. */
   checkFree(rank: number): void {
-    if (this.#seats.has(rank)) throw this.taken(`its worker of rank ${rank}`);
+    if (this.#ranks.has(rank)) throw this.taken(`its worker of rank ${rank}`);
   }
 
-  add(seat: Seat): void {
-    this.#seats.set(seat.rank, seat);
+  add(worker: WorkerRank): void {
+    this.#ranks.set(worker.rank, worker);
   }
 
   /** True when all ranks have registered now. Throws ENGINE_REFUSED when they cannot share an engine. */
-  register(seat: Seat, groups: Groups): boolean {
-    seat.groups = groups;
+  register(worker: WorkerRank, groups: Groups): boolean {
+    worker.groups = groups;
     for (const { groups: others } of this) {
       const difference = others === null ? null : groupsDiffer(groups, others);
       if (difference === null) continue;
@@ -88,9 +88,9 @@ export class Ranks implements Iterable<Seat> {
 
   /** A prefetch may only name groups that the workers registered. Throws BAD_FRAME. */
   checkAsked(asked: readonly PrefetchGroup[]): void {
-    const [seat] = this;
+    const [worker] = this;
     for (const { group, class: recordClass } of asked) {
-      const known = seat?.groups?.get(group)?.spec.class ?? "not registered";
+      const known = worker?.groups?.get(group)?.spec.class ?? "not registered";
       if (known === recordClass) continue;
       throw new TierkvError("BAD_FRAME", {
         peer: `engine ${this.#engine}`,
@@ -121,15 +121,15 @@ export class Ranks implements Iterable<Seat> {
   }
 
   groupIds(): number[] {
-    return [...(this.#seats.get(0)?.groups?.keys() ?? [])];
+    return [...(this.#ranks.get(0)?.groups?.keys() ?? [])];
   }
 
   /** The group as the first rank that holds this shard describes it. */
   groupAt(group: number, shard: number): Group {
     const rank = shard * (this.#world / this.#shards);
-    const seat = this.#seats.get(rank);
-    if (seat === undefined) throw new TierkvError("INTERNAL", { reason: `no rank ${rank}` });
-    return seat.group(group);
+    const worker = this.#ranks.get(rank);
+    if (worker === undefined) throw new TierkvError("INTERNAL", { reason: `no rank ${rank}` });
+    return worker.group(group);
   }
 
   taken(what: string): TierkvError {

@@ -22,13 +22,13 @@ def check_nothing_left(engine: Engine, cluster: Cluster) -> dict[str, Any]:
 
     def is_settled() -> bool:
         status.update(engine.call("status"))
-        (seat,) = cluster.wait_idle()["engines"]
-        arena = seat["arena"]
+        (engine,) = cluster.wait_idle()["engines"]
+        arena = engine["arena"]
         assert arena["freeSlots"] + arena["leasedSlots"] == arena["touchedSlots"]
         slots.update(
             leased=arena["leasedSlots"],
             granted=status["worker"]["credits"],
-            retained=seat["retainedBlocks"],
+            retained=engine["retainedBlocks"],
         )
         return slots["leased"] == slots["granted"] + slots["retained"]
 

@@ -11,7 +11,7 @@ import type { Connection } from "../socket/connection.ts";
 import { slotBytes } from "../socket/messages.ts";
 import type { Save, SaveItem } from "../socket/messages.ts";
 
-export interface SeatOptions {
+export interface WorkerRankOptions {
   connection: Connection;
   rank: number;
   shard: number;
@@ -20,10 +20,10 @@ export interface SeatOptions {
   counters: SidecarCounters;
 }
 
-export class Seat {
+export class WorkerRank {
   readonly connection: Connection;
   readonly rank: number;
-  readonly #options: SeatOptions;
+  readonly #options: WorkerRankOptions;
   #groups: Groups | null = null;
   #credits: Credits | null = null;
   #arenaId = 0;
@@ -34,7 +34,7 @@ export class Seat {
   /** Why the worker cannot use the arena; null: it has not said so. */
   unmapped: string | null = null;
 
-  constructor(options: SeatOptions) {
+  constructor(options: WorkerRankOptions) {
     this.#options = options;
     this.connection = options.connection;
     this.rank = options.rank;
@@ -58,7 +58,7 @@ export class Seat {
   }
 
   /** The engine's arena is there: saves can flow once it is mapped and touched. `wireId` is its id on the wire. */
-  seatAt(arena: Arena, wireId: number, saveSlots: number, isWorthSaving: () => boolean): void {
+  openSaves(arena: Arena, wireId: number, saveSlots: number, isWorthSaving: () => boolean): void {
     const { connection, shard, shardCount, saver } = this.#options;
     this.#arenaId = wireId;
     this.#saveBytes = saveSlots * arena.slotBytes;
