@@ -18,7 +18,7 @@ export const LOOKUP_GRACE_MS = 5;
 /** Runs that the shown share of a vault is counted from. */
 export const SHARE_SAMPLES = 4096;
 /** Vaults of one class that belong to a pool or have left it; below NO_VAULT. */
-export const POOL_SEATS_MAX = 64;
+export const POOL_CLIENTS_MAX = 64;
 /** One question to a DNS server, and how often it is asked. */
 export const DNS_TIMEOUT_MS = 1_500;
 export const DNS_TRIES = 2;

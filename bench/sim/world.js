@@ -172,10 +172,8 @@ class World {
   restore(host, { owners, others }, at, run) {
     const { counts, parts } = this;
     const index = at * parts.RUN_BLOCKS;
-    const seats = [owners[index], ...others.map((list) => list[index])];
-    const clients = seats
-      .filter((seat) => seat !== parts.NO_VAULT)
-      .map((seat) => host.clients[seat]);
+    const indexes = [owners[index], ...others.map((list) => list[index])];
+    const clients = indexes.filter((at) => at !== parts.NO_VAULT).map((at) => host.clients[at]);
     counts.asked += clients.length;
     counts.runs += 1;
     const holder = clients.find((client) => host.reaches(client) && client.vault.has(run));

@@ -3,7 +3,7 @@ import { HASH_BYTES } from "../block.ts";
 import { RUN_BLOCKS, SHARE_SAMPLES } from "../limits-pool.ts";
 import { Ring } from "./ring.ts";
 
-/** Stands for a vault where there is none: above POOL_SEATS_MAX. */
+/** Stands for a vault where there is none: above POOL_CLIENTS_MAX. */
 export const NO_VAULT = 0xff;
 
 /** Index of the first block of the run that block `index` of a prompt lies in. */

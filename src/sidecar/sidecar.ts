@@ -28,11 +28,11 @@ import { Ledger } from "./trace/ledger.ts";
 import { Reuse } from "./trace/reuse.ts";
 import { FetchPriority } from "./vaults/fetch-priority.ts";
 import { Flushes } from "./vaults/flushes.ts";
+import { PoolMembers } from "./vaults/pool-members.ts";
+import type { MemberSource } from "./vaults/pool-members.ts";
 import { openPools } from "./vaults/pools.ts";
 import type { Pools, VaultClients } from "./vaults/pools.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
-import { Seats } from "./vaults/seats.ts";
-import type { MemberSource } from "./vaults/seats.ts";
 import { Sessions } from "./vaults/sessions.ts";
 import { VaultWatch } from "./vaults/vault-watch.ts";
 import type { Links, LookupGates } from "./vaults/vaults.ts";
@@ -68,8 +68,8 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   const pool = new EncodePool();
   const ledger = new Ledger(config.ledger.watts);
   const common = openCommon(options, ledger);
-  const { seats } = common;
-  const vaults = seats.clients;
+  const { members } = common;
+  const vaults = members.clients;
   const watch = new VaultWatch(vaults);
   const stores = openStores(options, common);
   const saver = newSaver(options, common, pool, stores);
@@ -87,7 +87,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     socket,
     dropCopies: (recordClass, takes, vault) => server.flush(recordClass, takes, vault),
     dropSaves: (recordClass, takes, vault) => saver.flush(recordClass, takes, vault),
-    forgetLeavers: (recordClass) => seats.forgetLeavers(recordClass),
+    forgetLeavers: (recordClass) => members.forgetLeavers(recordClass),
     modelOf: (recordClass, namespace) => saver.modelOf(recordClass, namespace),
     outcomes: common.outcomes,
     quarantine: common.quarantine,
@@ -104,12 +104,12 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     throw error;
   }
   const reoffer = startReoffer(options, common, { pool, stores, saver, server, flushes });
-  seats.follow((client, seat) => {
+  members.follow((client, index) => {
     const { name } = client;
-    const store = openStore(options, common, client, seat);
+    const store = openStore(options, common, client, index);
     if (store === undefined) return;
     for (const other of stores[name]) store.learnFrom(other);
-    stores[name][seat] = store;
+    stores[name][index] = store;
     saver.watch(store);
     flushes.add(client);
   });
@@ -119,7 +119,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     await server.close();
     await saver.drain();
     await flushes.close();
-    seats.close();
+    members.close();
     await pool.close();
   };
   return {
@@ -134,16 +134,16 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
 
 function openCommon(options: SidecarOptions, ledger: Ledger): Common {
   const { config, vaults, members = null, counters, logger } = options;
-  const seats = new Seats({ vaults, source: members, logger });
+  const poolMembers = new PoolMembers({ vaults, source: members, logger });
   return {
-    seats,
-    pools: openPools(seats.clients, {
+    members: poolMembers,
+    pools: openPools(poolMembers.clients, {
       isDouble: config.cluster.redundancy === "copies:2",
-      isMember: (client) => seats.isMember(client),
-      isForgotten: (client) => seats.isForgotten(client),
+      isMember: (client) => poolMembers.isMember(client),
+      isForgotten: (client) => poolMembers.isForgotten(client),
     }),
-    links: seats.links,
-    gates: seats.gates,
+    links: poolMembers.links,
+    gates: poolMembers.gates,
     priority: new FetchPriority(),
     outcomes: new BlockOutcomes(),
     quarantine: new Quarantine(),
@@ -157,7 +157,7 @@ const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as cons
 
 /** What all engines share. */
 interface Common {
-  seats: Seats;
+  members: PoolMembers;
   pools: Pools;
   links: Links;
   gates: LookupGates;
@@ -183,8 +183,8 @@ function startReoffer(
   }: { pool: EncodePool; stores: Stores; saver: Saver; server: ShimServer; flushes: Flushes },
 ): Reoffer {
   return new Reoffer({
-    vaults: common.seats.clients,
-    isMember: (client) => common.seats.isMember(client),
+    vaults: common.members.clients,
+    isMember: (client) => common.members.isMember(client),
     stores,
     pool,
     codecs: chooseCodecs(config),
@@ -197,8 +197,8 @@ function startReoffer(
 
 function openStores(options: SidecarOptions, common: Common): Stores {
   const open = (recordClass: RecordClass): StoreQueue[] =>
-    common.seats.clients[recordClass].flatMap(
-      (client, seat) => openStore(options, common, client, seat) ?? [],
+    common.members.clients[recordClass].flatMap(
+      (client, index) => openStore(options, common, client, index) ?? [],
     );
   return { kv: open("kv"), ssm: open("ssm") };
 }
@@ -207,9 +207,9 @@ function openStore(
   { counters, logger }: SidecarOptions,
   { links, priority, outcomes }: Common,
   client: Vault,
-  seat: number,
+  index: number,
 ): StoreQueue | undefined {
-  const link = links[client.name][seat];
+  const link = links[client.name][index];
   return link && new StoreQueue({ client, link, priority, outcomes, counters, logger });
 }
 
@@ -244,7 +244,12 @@ function newServer(
   return new ShimServer({
     socketPath: config.sidecar.socket,
     engine: engineOptions(options, common, saver),
-    sessions: new Sessions({ vaults: common.seats.clients, pools: common.pools, counters, logger }),
+    sessions: new Sessions({
+      vaults: common.members.clients,
+      pools: common.pools,
+      counters,
+      logger,
+    }),
     explain: (req, most) => common.decisions.find(req, most),
     welcome: {
       t: "welcome",
@@ -281,7 +286,7 @@ function engineOptions(options: SidecarOptions, common: Common, saver: Saver): E
     fidelity: codecs.fidelity,
     waitMs: config.restore.waitMs,
     stallMs: config.restore.stallMs,
-    vaults: common.seats.clients,
+    vaults: common.members.clients,
     ...common,
     isAlways: config.restore.when === "always",
     saver,

@@ -4,7 +4,7 @@ import { addressesOf } from "../../src/cli/names.ts";
 import type * as Again from "../../src/limits-again.ts";
 import type * as Limits from "../../src/limits-pool.ts";
 import { RUN_BLOCKS } from "../../src/limits-pool.ts";
-import type { MemberSource } from "../../src/sidecar/vaults/seats.ts";
+import type { MemberSource } from "../../src/sidecar/vaults/pool-members.ts";
 import { startDnsServer } from "../support/dns-server.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";

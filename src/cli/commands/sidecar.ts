@@ -14,7 +14,7 @@ import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Ended } from "../../sidecar/trace/decisions.ts";
-import type { MemberSource } from "../../sidecar/vaults/seats.ts";
+import type { MemberSource } from "../../sidecar/vaults/pool-members.ts";
 import { packageVersion } from "../../version.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";

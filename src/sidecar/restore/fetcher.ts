@@ -56,7 +56,7 @@ interface Lane {
 
 export class Fetcher {
   readonly #options: FetcherOptions;
-  /** By class and vault; another vault that takes a seat gets another one. */
+  /** By class and vault; a vault that takes over an index gets another one. */
   readonly #lanes: Readonly<Record<RecordClass, Map<number, Lane>>> = {
     kv: new Map(),
     ssm: new Map(),
@@ -93,7 +93,7 @@ export class Fetcher {
     if (known?.client === client) return known;
     for (const gone of this.#left) if (gone.windows.size === 0) this.#left.delete(gone);
     if (known !== undefined) {
-      // The one that had the seat is closed: what waited for it will not come.
+      // The one that had the index is closed: what waited for it will not come.
       const waiting = known.queue.splice(known.head);
       for (const one of waiting) this.#options.cache.fail(one, "vault_down");
       this.#left.add(known);

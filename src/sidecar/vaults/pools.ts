@@ -139,7 +139,7 @@ export class Pool {
       (name, vault) => name === this.#names[vault] && weights[vault] === this.#weights[vault],
     );
     if (isSame) return;
-    // A seat that is another's now says nothing of who had it.
+    // An index that is another vault's now says nothing of the one before.
     const old = this.#names.map((name, vault) =>
       name === names[vault] ? this.#weights[vault] : 0,
     );

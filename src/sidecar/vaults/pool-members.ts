@@ -1,4 +1,4 @@
-// Owns the seats of the pools: which vaults belong to them now, which have left and are asked for a while, and who takes a seat.
+// Owns the members of the pools: which vaults belong to them now, which have left and are asked for a while, and which index each has.
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
@@ -6,7 +6,7 @@ import { toTierkvError } from "../../errors.ts";
 import {
   MEMBERS_EVERY_MS,
   MEMBERS_TIMEOUT_MS,
-  POOL_SEATS_MAX,
+  POOL_CLIENTS_MAX,
   POOL_VAULTS_MAX,
   VIEW_KEPT_MS,
 } from "../../limits-pool.ts";
@@ -22,7 +22,7 @@ export interface MemberSource {
   connect(recordClass: RecordClass, address: string): Vault;
 }
 
-export interface SeatsOptions {
+export interface PoolMembersOptions {
   /** Those that are known from the start. */
   vaults: VaultClients;
   /** null: they are all there ever are. */
@@ -31,8 +31,8 @@ export interface SeatsOptions {
 }
 
 /** The lists of clients, links and gates are one for all: who holds one sees newcomers. */
-export class Seats {
-  readonly #options: SeatsOptions;
+export class PoolMembers {
+  readonly #options: PoolMembersOptions;
   readonly clients: Record<RecordClass, Vault[]>;
   readonly links: Record<RecordClass, Link[]>;
   readonly gates: Record<RecordClass, LookupGate[]>;
@@ -42,9 +42,9 @@ export class Seats {
   readonly #forgotten = new WeakSet<Vault>();
   readonly #own = new Set<Vault>();
   readonly #closing = new AbortController();
-  #onSeat: (client: Vault, seat: number) => void = () => {};
+  #onJoin: (client: Vault, index: number) => void = () => {};
 
-  constructor(options: SeatsOptions) {
+  constructor(options: PoolMembersOptions) {
     this.#options = options;
     const { vaults } = options;
     this.clients = { kv: [...vaults.kv], ssm: [...vaults.ssm] };
@@ -75,9 +75,9 @@ export class Seats {
     client.close();
   }
 
-  /** Follows the source until closed. `onSeat`: somebody took a seat, which may have been another's before. */
-  follow(onSeat: (client: Vault, seat: number) => void): void {
-    this.#onSeat = onSeat;
+  /** Follows the source until closed. `onJoin`: a vault took an index, which may have been another's before. */
+  follow(onJoin: (client: Vault, index: number) => void): void {
+    this.#onJoin = onJoin;
     const { source } = this.#options;
     if (source !== null) void this.#run(source);
   }
@@ -110,50 +110,50 @@ export class Seats {
       const left = all.length - list.size;
       logger.warn({ class: recordClass, left }, `a pool has ${POOL_VAULTS_MAX} vaults at most`);
     }
-    const seated = this.clients[recordClass];
-    for (const [seat, client] of seated.entries()) {
+    const clients = this.clients[recordClass];
+    for (const [index, client] of clients.entries()) {
       if (list.delete(client.address)) {
         if (!this.#leftMs.delete(client)) continue;
-        if (this.isForgotten(client)) this.#connect(recordClass, seat, client.address);
+        if (this.isForgotten(client)) this.#connect(recordClass, index, client.address);
         else this.#say(client, "vault has come back to the pool");
       } else if (this.isMember(client)) {
         this.#leftMs.set(client, nowMs());
         this.#say(client, "vault has left the pool; it is asked for what it holds for a while");
       }
     }
-    for (const address of list) this.#seat(recordClass, address);
+    for (const address of list) this.#join(recordClass, address);
     this.#clear();
   }
 
-  #seat(recordClass: RecordClass, address: string): void {
-    const seat = this.#freeSeat(recordClass);
-    if (seat !== null) this.#connect(recordClass, seat, address);
+  #join(recordClass: RecordClass, address: string): void {
+    const index = this.#freeIndex(recordClass);
+    if (index !== null) this.#connect(recordClass, index, address);
   }
 
-  #connect(recordClass: RecordClass, seat: number, address: string): void {
+  #connect(recordClass: RecordClass, index: number, address: string): void {
     const { source } = this.#options;
     if (source === null) return;
-    const before = this.clients[recordClass][seat];
+    const before = this.clients[recordClass][index];
     before?.close();
     if (before !== undefined) this.#own.delete(before);
     const client = source.connect(recordClass, address);
     const link = new Link(client);
     this.#own.add(client);
-    this.clients[recordClass][seat] = client;
-    this.links[recordClass][seat] = link;
-    this.gates[recordClass][seat] = new LookupGate(client, link);
-    this.#onSeat(client, seat);
+    this.clients[recordClass][index] = client;
+    this.links[recordClass][index] = link;
+    this.gates[recordClass][index] = new LookupGate(client, link);
+    this.#onJoin(client, index);
     this.#say(client, "vault has joined the pool");
   }
 
   /** A new one while there are any; then that of who left first. */
-  #freeSeat(recordClass: RecordClass): number | null {
-    const seated = this.clients[recordClass];
-    if (seated.length < POOL_SEATS_MAX) return seated.length;
+  #freeIndex(recordClass: RecordClass): number | null {
+    const clients = this.clients[recordClass];
+    if (clients.length < POOL_CLIENTS_MAX) return clients.length;
     const left = [...this.#leftMs.keys()].find((client) => client.name === recordClass);
     if (left === undefined) return null;
     this.#leftMs.delete(left);
-    return seated.indexOf(left);
+    return clients.indexOf(left);
   }
 
   /** Who left long ago is not asked any more. */
