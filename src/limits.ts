@@ -37,8 +37,8 @@ export const VAULT_WAITING_MAX = 256;
 /** Those of one address: where there are more, the one that waited longest gives way. */
 export const VAULT_PEER_WAITING_MAX = 128;
 /** How often connections are looked at, and what one may send in between outside of calls. */
-export const GUEST_SWEEP_MS = 500;
-export const GUEST_IDLE_BYTES_MAX: number = 64 * KIB;
+export const CONNECTION_SWEEP_MS = 500;
+export const CONNECTION_IDLE_BYTES_MAX: number = 64 * KIB;
 /** Streamed calls one vault serves at the same time, over all connections. */
 export const VAULT_STREAMS_MAX = 256;
 /** Calls one client has open to one vault at the same time; below STREAMS_MAX, so that none waits unseen inside HTTP/2. */

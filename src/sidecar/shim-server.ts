@@ -44,7 +44,7 @@ type Place =
   | { role: "worker"; engine: Engine; worker: WorkerRank }
   | { role: "status" };
 
-interface Guest {
+interface Peer {
   connection: Connection;
   place: Place | null;
   hello: NodeJS.Timeout;
@@ -53,7 +53,7 @@ interface Guest {
 export class ShimServer {
   readonly #options: ShimServerOptions;
   readonly #server: Server;
-  readonly #guests = new Set<Guest>();
+  readonly #peers = new Set<Peer>();
   /** By id, those that new connections may join. */
   readonly #engines = new Map<string, Engine>();
   /** Also those that are leaving: their saves are still being encoded. */
@@ -88,8 +88,8 @@ export class ShimServer {
   async close(): Promise<void> {
     await this.#stopListening();
     for (const engine of this.#alive) engine.retire();
-    for (const { connection } of this.#guests) connection.close();
-    while (this.#guests.size > 0 || this.#alive.size > 0) {
+    for (const { connection } of this.#peers) connection.close();
+    while (this.#peers.size > 0 || this.#alive.size > 0) {
       await new Promise<void>((resolve) => {
         this.#onLess = resolve;
       });
@@ -139,13 +139,13 @@ export class ShimServer {
       this.#lastId,
       socket,
       {
-        onMessage: (message) => this.#onMessage(guest, message),
-        onEnd: () => this.#onEnd(guest),
+        onMessage: (message) => this.#onMessage(peer, message),
+        onEnd: () => this.#onEnd(peer),
         onRefused: (error) => this.#onRefused(error),
       },
       logger,
     );
-    const guest: Guest = {
+    const peer: Peer = {
       connection,
       place: null,
       hello: setTimeout(() => {
@@ -153,24 +153,24 @@ export class ShimServer {
         connection.refuse(new TierkvError("DEADLINE", { what: "the hello", timeoutMs }));
       }, HELLO_TIMEOUT_MS),
     };
-    this.#guests.add(guest);
-    if (this.#guests.size <= SHIM_CONNECTIONS_MAX) return;
+    this.#peers.add(peer);
+    if (this.#peers.size <= SHIM_CONNECTIONS_MAX) return;
     const limit = SHIM_CONNECTIONS_MAX;
     connection.refuse(
-      new TierkvError("OVERLOAD", { what: "connections", count: this.#guests.size, limit }),
+      new TierkvError("OVERLOAD", { what: "connections", count: this.#peers.size, limit }),
     );
   }
 
-  #onMessage(guest: Guest, message: ShimMessage): void {
-    if (message.t === "hello") this.#onHello(guest, message);
-    else if (guest.place === null) throw misplaced(guest, message, "hello first");
-    else if (isCommon(message)) this.#onCommon(guest, guest.place, message);
-    else if (message.t === "session") this.#onSession(guest, guest.place, message);
-    else dispatch(guest, guest.place, message);
+  #onMessage(peer: Peer, message: ShimMessage): void {
+    if (message.t === "hello") this.#onHello(peer, message);
+    else if (peer.place === null) throw misplaced(peer, message, "hello first");
+    else if (isCommon(message)) this.#onCommon(peer, peer.place, message);
+    else if (message.t === "session") this.#onSession(peer, peer.place, message);
+    else dispatch(peer, peer.place, message);
   }
 
-  #onHello(guest: Guest, hello: Hello): void {
-    if (guest.place !== null) throw misplaced(guest, hello, "one hello");
+  #onHello(peer: Peer, hello: Hello): void {
+    if (peer.place !== null) throw misplaced(peer, hello, "one hello");
     if (hello.protocol !== LOCAL_PROTOCOL) {
       throw new TierkvError("VERSION_MISMATCH", {
         peer: hello.shim === "" ? "the shim" : `shim ${hello.shim}`,
@@ -178,14 +178,14 @@ export class ShimServer {
         ours: `local protocol ${LOCAL_PROTOCOL} (sidecar ${coreInfo().version})`,
       });
     }
-    const { connection } = guest;
-    guest.place = this.#assign(connection, hello);
-    clearTimeout(guest.hello);
+    const { connection } = peer;
+    peer.place = this.#assign(connection, hello);
+    clearTimeout(peer.hello);
     connection.send(this.#options.welcome);
-    if (guest.place.role === "status") return;
+    if (peer.place.role === "status") return;
     connection.trust();
     connection.peer = `${hello.role} ${hello.rank} of engine ${hello.engine}`;
-    guest.place.engine.greet(connection);
+    peer.place.engine.greet(connection);
     this.#options.logger.info(
       {
         engine: hello.engine,
@@ -227,7 +227,7 @@ export class ShimServer {
     return engine;
   }
 
-  #onCommon({ connection }: Guest, place: Place, message: CommonMessage): void {
+  #onCommon({ connection }: Peer, place: Place, message: CommonMessage): void {
     if (message.t === "ping") {
       connection.send({ t: "pong", n: message.n });
     } else if (message.t === "status") {
@@ -252,8 +252,8 @@ export class ShimServer {
     }
   }
 
-  #onSession(guest: Guest, place: Place, message: SessionMessage): void {
-    if (place.role !== "scheduler") throw misplaced(guest, message, "role scheduler");
+  #onSession(peer: Peer, place: Place, message: SessionMessage): void {
+    if (place.role !== "scheduler") throw misplaced(peer, message, "role scheduler");
     this.#options.sessions.tell(message, place.engine.shards);
   }
 
@@ -272,10 +272,10 @@ export class ShimServer {
     this.#options.counters.add(isKnown ? `shim_${name}` : "shim_other", count);
   }
 
-  #onEnd(guest: Guest): void {
-    clearTimeout(guest.hello);
-    this.#guests.delete(guest);
-    const { place, connection } = guest;
+  #onEnd(peer: Peer): void {
+    clearTimeout(peer.hello);
+    this.#peers.delete(peer);
+    const { place, connection } = peer;
     if (place !== null && place.role !== "status") {
       this.#options.logger.info({ peer: connection.peer }, "shim gone");
       place.engine.onEnd(connection);
@@ -292,21 +292,21 @@ function isCommon(message: ShimMessage): message is CommonMessage {
   return COMMON.has(message.t);
 }
 
-function dispatch(guest: Guest, place: Place, message: RoleMessage): void {
+function dispatch(peer: Peer, place: Place, message: RoleMessage): void {
   switch (message.t) {
     case "register":
     case "mapped":
     case "unmapped":
     case "save":
     case "return":
-      if (place.role !== "worker") throw misplaced(guest, message, "role worker");
+      if (place.role !== "worker") throw misplaced(peer, message, "role worker");
       place.engine.onWorkerMessage(place.worker, message);
       break;
     case "namespace":
     case "prefetch":
     case "audit":
     case "release":
-      if (place.role !== "scheduler") throw misplaced(guest, message, "role scheduler");
+      if (place.role !== "scheduler") throw misplaced(peer, message, "role scheduler");
       place.engine.onSchedulerMessage(message);
       break;
     default:
@@ -315,7 +315,7 @@ function dispatch(guest: Guest, place: Place, message: RoleMessage): void {
 }
 
 function misplaced(
-  { connection }: Pick<Guest, "connection">,
+  { connection }: Pick<Peer, "connection">,
   message: ShimMessage,
   expected: string,
 ): TierkvError {

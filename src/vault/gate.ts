@@ -56,7 +56,7 @@ export function callerOf(call: { metadata: Metadata; getPeer(): string }): Calle
   return known ?? { role: "admin", peer: call.getPeer(), account: 0, invitation: null };
 }
 
-interface Guest {
+interface Connection {
   socket: Socket;
   /** What is wrong with the certificate that came; null: nothing, or none came. */
   flaw: string | null;
@@ -70,7 +70,7 @@ export class Gate {
   readonly #options: GateOptions;
   readonly #attempts = new Attempts();
   /** Connections by peer. */
-  readonly #guests = new Map<string, Guest>();
+  readonly #connections = new Map<string, Connection>();
 
   constructor(options: GateOptions) {
     this.#options = options;
@@ -83,8 +83,8 @@ export class Gate {
     if (isSpent) this.#options.counters.add("peers_limited");
     const tries = isSpent ? 1 : AUTH_FAILURES_MAX;
     const peer = `${remoteAddress}:${remotePort}`;
-    this.#guests.set(peer, { socket, flaw: null, accounts: new Set(), tries });
-    socket.once("close", () => this.#guests.delete(peer));
+    this.#connections.set(peer, { socket, flaw: null, accounts: new Set(), tries });
+    socket.once("close", () => this.#connections.delete(peer));
   }
 
   /** A connection did not get through its TLS handshake. */
@@ -94,16 +94,16 @@ export class Gate {
 
   /** The handshake is done; a certificate that does not hold is written down with the calls that come on it. */
   greeted(socket: TLSSocket): void {
-    const guest = this.#guests.get(`${socket.remoteAddress}:${socket.remotePort}`);
+    const connection = this.#connections.get(`${socket.remoteAddress}:${socket.remotePort}`);
     // Node's types say Error; it is the code of OpenSSL.
     const flaw = socket.authorizationError as unknown;
     const hasOne = Object.keys(socket.getPeerCertificate()).length > 0;
-    if (guest !== undefined && hasOne && typeof flaw === "string") guest.flaw = flaw;
+    if (connection !== undefined && hasOne && typeof flaw === "string") connection.flaw = flaw;
   }
 
   /** Ends the connections on which an account was let in; its own call of `peer` is still answered. */
   expel(account: number, peer: string): void {
-    for (const [name, { socket, accounts }] of this.#guests) {
+    for (const [name, { socket, accounts }] of this.#connections) {
       if (!accounts.has(account)) continue;
       if (name === peer) setTimeout(() => socket.destroy(), AUTH_LINGER_MS);
       else socket.destroy();
@@ -116,7 +116,7 @@ export class Gate {
     return new ServerInterceptingCall(call, {
       start: (next) => {
         // Its connection ends in a moment: nothing more is looked at.
-        if (this.#guests.get(call.getPeer())?.tries === 0) {
+        if (this.#connections.get(call.getPeer())?.tries === 0) {
           reset(call);
           return;
         }
@@ -180,7 +180,7 @@ export class Gate {
   /** For the audit log; the peer hears less. */
   #reason(peer: string, token: string | null): string {
     if (token !== null) return "a token that is not one of the vault's";
-    const flaw = this.#guests.get(peer)?.flaw ?? null;
+    const flaw = this.#connections.get(peer)?.flaw ?? null;
     return flaw === null ? "no token, and no certificate of a known role" : `certificate: ${flaw}`;
   }
 
@@ -189,9 +189,9 @@ export class Gate {
   }
 
   #letIn({ address, peer }: { address: string; peer: string }, member: Member | null): void {
-    const guest = this.#guests.get(peer);
+    const connection = this.#connections.get(peer);
     if (member === null) return;
-    guest?.accounts.add(member.account);
+    connection?.accounts.add(member.account);
     this.#options.members?.seen(member, address);
   }
 
@@ -201,11 +201,11 @@ export class Gate {
     counters.add("calls_unauthenticated");
     audit.record("auth_failed", { peer, call, reason });
     this.#attempts.failed(address);
-    const guest = this.#guests.get(peer);
-    if (guest === undefined || guest.tries === 0) return;
-    guest.tries -= 1;
-    if (guest.tries > 0) return;
+    const connection = this.#connections.get(peer);
+    if (connection === undefined || connection.tries === 0) return;
+    connection.tries -= 1;
+    if (connection.tries > 0) return;
     audit.record("peer_limited", { peer });
-    setTimeout(() => guest.socket.destroy(), AUTH_LINGER_MS);
+    setTimeout(() => connection.socket.destroy(), AUTH_LINGER_MS);
   }
 }

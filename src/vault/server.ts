@@ -17,9 +17,9 @@ import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
 import { healthService, vaultService } from "../wire/service.ts";
+import { ConnectionActivity } from "./access/connection-activity.ts";
 import { VaultDoor } from "./access/door.ts";
 import type { ListenAddress } from "./access/door.ts";
-import { Guests } from "./access/guests.ts";
 import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
@@ -105,11 +105,11 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     security === null ? null : new Gate({ tokens: security.tokens, members, audit, counters });
   vault.gate = gate;
   const health = new Health(vault.streams);
-  const guests = new Guests(
+  const activity = new ConnectionActivity(
     (peer) => vault.door?.settle(peer) === true,
     () => counters.add("connections_refused"),
   );
-  const server = newServer(vault, health, guests, gate);
+  const server = newServer(vault, health, activity, gate);
   // TLS has been taken off before a connection comes to gRPC.
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
   let door: VaultDoor;
@@ -117,14 +117,14 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     door = await VaultDoor.open(config.listen, {
       ...vault,
       onSocket: (socket) => {
-        guests.greet(socket);
+        activity.watch(socket);
         injector.injectConnection(socket);
       },
       security,
       gate,
     });
   } catch (error) {
-    guests.close();
+    activity.close();
     vault.leases.close();
     closeStore(vault.store);
     throw error;
@@ -152,7 +152,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     counts: () => countsOf(vault),
     stats: () => stats(vault),
     close: () =>
-      (closing ??= drain({ vault, health, server, door, watch, diskWatch, trim, guests })),
+      (closing ??= drain({ vault, health, server, door, watch, diskWatch, trim, activity })),
   };
 }
 
@@ -230,11 +230,16 @@ function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): St
   return diskTtlS === null ? given : { ...given, ttlMs: diskTtlS * 1000 };
 }
 
-function newServer(vault: VaultContext, health: Health, guests: Guests, gate: Gate | null): Server {
+function newServer(
+  vault: VaultContext,
+  health: Health,
+  activity: ConnectionActivity,
+  gate: Gate | null,
+): Server {
   // The first stands next to the wire: what the gate refuses goes no further.
   const interceptors = [
     ...(gate === null ? [] : [gate.interceptor]),
-    guests.interceptor,
+    activity.interceptor,
     unknownMethods,
   ];
   const server = new Server({ ...serverOptions(), interceptors });
@@ -278,12 +283,12 @@ interface Parts {
   watch: AuditWatch;
   diskWatch: DiskWatch | null;
   trim: SpareTrim;
-  guests: Guests;
+  activity: ConnectionActivity;
 }
 
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
 async function drain(parts: Parts): Promise<void> {
-  const { vault, health, server, door, watch, diskWatch, trim, guests } = parts;
+  const { vault, health, server, door, watch, diskWatch, trim, activity } = parts;
   health.stop();
   vault.watchers.stop();
   await door.stop();
@@ -297,7 +302,7 @@ async function drain(parts: Parts): Promise<void> {
     vault.logger.warn({ streams: vault.streams.size }, "cutting off calls that did not finish");
     vault.streams.abortAll(new TierkvError("CLOSED", { what: "the vault" }));
   }
-  guests.close();
+  activity.close();
   vault.rates?.close();
   door.close();
   watch.close();

@@ -2,11 +2,11 @@
 import type { Socket } from "node:net";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { ServerInterceptor } from "@grpc/grpc-js";
-import { GUEST_IDLE_BYTES_MAX, GUEST_SWEEP_MS, CALL_IDLE_MS } from "../../limits.ts";
+import { CONNECTION_IDLE_BYTES_MAX, CONNECTION_SWEEP_MS, CALL_IDLE_MS } from "../../limits.ts";
 import { nowMs } from "../../time.ts";
 
 /** One connection, and what it did since the last sweep; `calls`: those that were open at any moment of that time. */
-interface Guest {
+interface Connection {
   readonly socket: Socket;
   /** Whether a call of it was let in. */
   isIn: boolean;
@@ -18,8 +18,8 @@ interface Guest {
 }
 
 /** Connections over TCP; those of a Unix socket are of this machine, and only counted by the listener. */
-export class Guests {
-  readonly #byPeer = new Map<string, Guest>();
+export class ConnectionActivity {
+  readonly #byPeer = new Map<string, Connection>();
   readonly #settle: (peer: string) => boolean;
   readonly #onRefused: () => void;
   readonly #sweeping: NodeJS.Timeout;
@@ -28,34 +28,34 @@ export class Guests {
   constructor(settle: (peer: string) => boolean, onRefused: () => void) {
     this.#settle = settle;
     this.#onRefused = onRefused;
-    this.#sweeping = setInterval(() => this.#sweep(), GUEST_SWEEP_MS);
+    this.#sweeping = setInterval(() => this.#sweep(), CONNECTION_SWEEP_MS);
     this.#sweeping.unref();
   }
 
   /** Watches a connection until it closes. */
-  greet(socket: Socket): void {
+  watch(socket: Socket): void {
     const { remoteAddress: host, remotePort: port } = socket;
     if (host === undefined || port === undefined) return;
     const counts = { isIn: false, openCalls: 0, calls: 0, bytesRead: 0 };
-    const guest: Guest = { socket, unheard: new Set(), ...counts };
+    const connection: Connection = { socket, unheard: new Set(), ...counts };
     const peer = `${host}:${port}`;
-    this.#byPeer.set(peer, guest);
+    this.#byPeer.set(peer, connection);
     socket.once("close", () => {
-      if (this.#byPeer.get(peer) === guest) this.#byPeer.delete(peer);
+      if (this.#byPeer.get(peer) === connection) this.#byPeer.delete(peer);
     });
   }
 
   /** Sees every call begin and end. */
   get interceptor(): ServerInterceptor {
     return (_method, call) => {
-      const guest = this.#byPeer.get(call.getPeer());
-      if (guest === undefined) return new ServerInterceptingCall(call);
-      guest.calls += 1;
+      const connection = this.#byPeer.get(call.getPeer());
+      if (connection === undefined) return new ServerInterceptingCall(call);
+      connection.calls += 1;
       const begun = { sinceMs: nowMs() };
       let isOpen = false;
       const end = (): void => {
-        guest.unheard.delete(begun);
-        if (isOpen) guest.openCalls -= 1;
+        connection.unheard.delete(begun);
+        if (isOpen) connection.openCalls -= 1;
         isOpen = false;
       };
       return new ServerInterceptingCall(call, {
@@ -63,14 +63,14 @@ export class Guests {
           next({
             // Those that the gate refuses never come here.
             onReceiveMetadata: (metadata, pass) => {
-              if (!this.#isIn(call.getPeer(), guest)) return;
+              if (!this.#isIn(call.getPeer(), connection)) return;
               isOpen = true;
-              guest.openCalls += 1;
-              guest.unheard.add(begun);
+              connection.openCalls += 1;
+              connection.unheard.add(begun);
               pass(metadata);
             },
             onReceiveMessage: (message: unknown, pass) => {
-              guest.unheard.delete(begun);
+              connection.unheard.delete(begun);
               pass(message);
             },
             onCancel: end,
@@ -88,29 +88,29 @@ export class Guests {
   }
 
   #sweep(): void {
-    for (const guest of this.#byPeer.values()) {
-      const { socket, openCalls, calls } = guest;
-      const bytes = socket.bytesRead - guest.bytesRead;
-      const [oldest] = guest.unheard;
+    for (const connection of this.#byPeer.values()) {
+      const { socket, openCalls, calls } = connection;
+      const bytes = socket.bytesRead - connection.bytesRead;
+      const [oldest] = connection.unheard;
       const isSilent = oldest !== undefined && nowMs() - oldest.sinceMs > CALL_IDLE_MS;
-      const isNoise = calls === 0 && bytes > GUEST_IDLE_BYTES_MAX;
+      const isNoise = calls === 0 && bytes > CONNECTION_IDLE_BYTES_MAX;
       if (isSilent || isNoise) {
         this.#onRefused();
         socket.destroy();
       }
       // What was sent by those under way is theirs, also when they end before the next sweep.
-      guest.calls = openCalls;
-      guest.bytesRead = socket.bytesRead;
+      connection.calls = openCalls;
+      connection.bytesRead = socket.bytesRead;
     }
   }
 
   /** The first call of a connection takes its place. */
-  #isIn(peer: string, guest: Guest): boolean {
-    if (!guest.isIn && !this.#settle(peer)) {
-      guest.socket.destroy();
+  #isIn(peer: string, connection: Connection): boolean {
+    if (!connection.isIn && !this.#settle(peer)) {
+      connection.socket.destroy();
       return false;
     }
-    guest.isIn = true;
+    connection.isIn = true;
     return true;
   }
 }
