@@ -17,7 +17,7 @@ export const CERTIFICATE_EARLY_S = 86_400;
 /** A certificate with fewer days left is warned about at every start. */
 export const CERTIFICATE_WARN_DAYS = 30;
 /** From the first packet of a connection until it is let in: handshake, hello, first call. */
-export const DOOR_DEADLINE_MS = 5_000;
+export const LISTENER_DEADLINE_MS = 5_000;
 /** Failed attempts of one address in a row, and the pause after which one more is allowed. */
 export const AUTH_FAILURES_MAX = 10;
 export const AUTH_REFILL_MS = 1_000;

@@ -120,36 +120,36 @@ export declare function createStore(options: StoreOptions): number
  * `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
  * whose credential it is given for, below 2^16; 0: nobody's in particular.
  */
-export declare function doorAdmit(id: number, token: Uint8Array, mayStore: boolean, account: number): void
+export declare function listenerAdmit(id: number, token: Uint8Array, mayStore: boolean, account: number): void
 
 /** Ends every lane; idempotent. */
-export declare function doorClose(id: number): void
+export declare function listenerClose(id: number): void
 
 /** Accepts no more, and begins nothing new on lanes; what is under way goes on. */
-export declare function doorDrain(id: number): void
+export declare function listenerDrain(id: number): void
 
 /** Ends every lane of an account, and what would open further ones. */
-export declare function doorExpel(id: number, account: number): void
+export declare function listenerExpel(id: number, account: number): void
 
-/** A door that is open. */
-export interface DoorInfo {
+/** A listener that is open. */
+export interface ListenerInfo {
   id: number
   /** On TCP; absent: a Unix socket. */
   port?: number
 }
 
 /** Whoever called at this place is gone. */
-export declare function doorLeave(id: number, place: number): void
+export declare function listenerLeave(id: number, connection: number): void
 
 /**
  * Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(place, fd)` gets a
- * connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `doorSettle` and `doorLeave`. With
+ * connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `listenerSettle` and `listenerLeave`. With
  * -1 it ends the one that it got for that place.
  */
-export declare function doorOpen(storeId: number, options: DoorOptions, onCall: (place: number, fd: number) => void): DoorInfo
+export declare function listenerOpen(storeId: number, options: ListenerOptions, onCall: (connection: number, fd: number) => void): ListenerInfo
 
-/** What a vault's door is made of. */
-export interface DoorOptions {
+/** What a vault's listener is made of. */
+export interface ListenerOptions {
   /** `host:port` (0: the system chooses) or `unix:/path`. */
   address: string
   maxRecordBytes: number
@@ -167,13 +167,13 @@ export interface DoorOptions {
 }
 
 /** Whoever called at this place was let in; false: there is no place for him. */
-export declare function doorSettle(id: number, place: number): boolean
+export declare function listenerSettle(id: number, connection: number): boolean
 
 /** How it is doing now. */
-export declare function doorStatus(id: number): DoorStatus
+export declare function listenerStatus(id: number): ListenerStatus
 
 /** How it and its lanes are doing. */
-export interface DoorStatus {
+export interface ListenerStatus {
   lanes: number
   sessions: number
   /** Fetches and stores under way. */

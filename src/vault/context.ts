@@ -3,7 +3,7 @@ import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
-import type { VaultDoor } from "./access/door.ts";
+import type { VaultListener } from "./access/listener.ts";
 import type { AuditLog } from "./audit.ts";
 import type { FlushLog } from "./flush-log.ts";
 import type { Gate } from "./gate.ts";
@@ -43,7 +43,7 @@ export interface VaultContext {
   readonly flushes: FlushLog;
   readonly watchers: Watchers;
   /** null until it is open. */
-  door: VaultDoor | null;
+  listener: VaultListener | null;
   /** null until it serves. */
   rates: Rates | null;
 }

@@ -52,7 +52,7 @@ export function revoke(
     members.revoke(known);
   } finally {
     vault.gate?.expel(known.account, caller.peer);
-    vault.door?.expel(known.account);
+    vault.listener?.expel(known.account);
   }
   tell(vault, caller, "Revoke", { name });
   vault.logger.info({ name }, "a machine's credential was revoked");

@@ -18,8 +18,8 @@ import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
 import { healthService, vaultService } from "../wire/service.ts";
 import { ConnectionActivity } from "./access/connection-activity.ts";
-import { VaultDoor } from "./access/door.ts";
-import type { ListenAddress } from "./access/door.ts";
+import { VaultListener } from "./access/listener.ts";
+import type { ListenAddress } from "./access/listener.ts";
 import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
@@ -106,15 +106,15 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   vault.gate = gate;
   const health = new Health(vault.streams);
   const activity = new ConnectionActivity(
-    (peer) => vault.door?.settle(peer) === true,
+    (peer) => vault.listener?.settle(peer) === true,
     () => counters.add("connections_refused"),
   );
   const server = newServer(vault, health, activity, gate);
   // TLS has been taken off before a connection comes to gRPC.
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
-  let door: VaultDoor;
+  let listener: VaultListener;
   try {
-    door = await VaultDoor.open(config.listen, {
+    listener = await VaultListener.open(config.listen, {
       ...vault,
       onSocket: (socket) => {
         activity.watch(socket);
@@ -129,10 +129,10 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     closeStore(vault.store);
     throw error;
   }
-  vault.door = door;
+  vault.listener = listener;
   if (!isLocal(config.listen) && security === null) {
     logger.warn(
-      { address: door.address },
+      { address: listener.address },
       "insecure_lan: whoever reaches this address may read and write what prompts were made of",
     );
   }
@@ -141,18 +141,18 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   const diskWatch = disk === null ? null : new DiskWatch(vault.store, disk.dataDir, logger);
   const trim = new SpareTrim(vault.store, logger);
   const watch = new AuditWatch(audit, () => countsOf(vault));
-  audit.record("started", { address: door.address, tls: security !== null });
+  audit.record("started", { address: listener.address, tls: security !== null });
   logger.debug(
-    { address: door.address, class: options.recordClass, maxBytes: config.maxBytes },
+    { address: listener.address, class: options.recordClass, maxBytes: config.maxBytes },
     "vault is serving",
   );
   let closing: Promise<void> | null = null;
   return {
-    address: door.address,
+    address: listener.address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
     close: () =>
-      (closing ??= drain({ vault, health, server, door, watch, diskWatch, trim, activity })),
+      (closing ??= drain({ vault, health, server, listener, watch, diskWatch, trim, activity })),
   };
 }
 
@@ -201,7 +201,7 @@ function newContext(options: VaultOptions): VaultContext {
     gate: null,
     flushes,
     watchers: new Watchers(flushes, epoch),
-    door: null,
+    listener: null,
     rates: null,
   };
 }
@@ -279,7 +279,7 @@ interface Parts {
   vault: VaultContext;
   health: Health;
   server: Server;
-  door: VaultDoor;
+  listener: VaultListener;
   watch: AuditWatch;
   diskWatch: DiskWatch | null;
   trim: SpareTrim;
@@ -288,14 +288,14 @@ interface Parts {
 
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
 async function drain(parts: Parts): Promise<void> {
-  const { vault, health, server, door, watch, diskWatch, trim, activity } = parts;
+  const { vault, health, server, listener, watch, diskWatch, trim, activity } = parts;
   health.stop();
   vault.watchers.stop();
-  await door.stop();
+  await listener.stop();
   const finished = new Promise<void>((resolve) => {
     server.tryShutdown(() => resolve());
   });
-  const idle = Promise.all([finished, door.idle()]);
+  const idle = Promise.all([finished, listener.idle()]);
   try {
     await withDeadline(idle, VAULT_DRAIN_MS, "finishing open calls");
   } catch {
@@ -304,7 +304,7 @@ async function drain(parts: Parts): Promise<void> {
   }
   activity.close();
   vault.rates?.close();
-  door.close();
+  listener.close();
   watch.close();
   vault.leases.close();
   vault.sessions.close();

@@ -10,19 +10,8 @@ import {
 } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import {
-  KEYS_MAX,
-  PROTOCOL_MAX,
-  PROTOCOL_MIN,
-  REPORT_KEYS_MAX,
-} from "../limits.ts";
-import {
-  storeDiskStats,
-  storeDurable,
-  storeLookup,
-  storeRecheck,
-  storeStats,
-} from "../native.ts";
+import { KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits.ts";
+import { storeDiskStats, storeDurable, storeLookup, storeRecheck, storeStats } from "../native.ts";
 import type { StoreDiskStats } from "../native.ts";
 import { mayDo } from "../roles.ts";
 import { nowMs } from "../time.ts";
@@ -94,7 +83,7 @@ export function hello(
     });
   }
   vault.logger.debug({ client: request.clientName, version: request.clientVersion }, "hello");
-  const { door } = vault;
+  const { listener } = vault;
   const mayStore = mayDo(role, "write");
   return {
     protocol,
@@ -104,7 +93,7 @@ export function hello(
     epoch: vault.epoch,
     maxRecordBytes: vault.maxRecordBytes,
     maxKeys: KEYS_MAX,
-    laneToken: door?.admit(mayStore, account) ?? Buffer.alloc(0),
+    laneToken: listener?.admit(mayStore, account) ?? Buffer.alloc(0),
     readOnly: !mayStore,
     flushes: vault.flushes.since(request.flushed),
     capacityBytes: capacityOf(vault),
@@ -190,11 +179,11 @@ export function stats(vault: VaultContext): m.StatsReply {
 }
 
 function traffic({
-  door,
+  listener,
   rates,
 }: VaultContext): Pick<m.StatsReply, "lanes" | "outBytesPerS" | "inBytesPerS"> {
   const { out, in: into } = rates?.perSecond ?? { out: 0, in: 0 };
-  return { lanes: door?.lanes ?? 0, outBytesPerS: out, inBytesPerS: into };
+  return { lanes: listener?.lanes ?? 0, outBytesPerS: out, inBytesPerS: into };
 }
 
 /** Record bytes since the start. */
@@ -203,10 +192,10 @@ export function movedOf(vault: VaultContext): Moved {
   return { out, in: stored };
 }
 
-/** All counters: what happens at the door and on lanes is counted there, under the same names. */
-export function countsOf({ counters, door }: VaultContext): Record<string, number> {
+/** All counters: what happens at the listener and on lanes is counted there, under the same names. */
+export function countsOf({ counters, listener }: VaultContext): Record<string, number> {
   const counts = counters.snapshot();
-  for (const [name, count] of Object.entries(door?.counts() ?? {})) {
+  for (const [name, count] of Object.entries(listener?.counts() ?? {})) {
     counts[name] = (counts[name] ?? 0) + count;
   }
   return counts;

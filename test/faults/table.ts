@@ -254,7 +254,7 @@ export const FAULTS: readonly FaultRow[] = [
       ROWS,
       "test/vault/server.overload.test.ts",
       "test/vault/server.kept.test.ts",
-      "test/vault/access/door.crowds.test.ts",
+      "test/vault/access/listener.crowds.test.ts",
       "test/sidecar/sidecar.overload.test.ts",
       "test/vault/server.bounds.test.ts",
       "test/sidecar/shim-server.test.ts",

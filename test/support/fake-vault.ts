@@ -41,7 +41,7 @@ export async function openFakeVault(
   server.addService({ ...vaultService }, { Hello: answerHello, ...handlers });
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
   const sockets = new Set<Socket>();
-  const door = createServer((socket) => {
+  const listener = createServer((socket) => {
     sockets.add(socket);
     socket.on("error", () => {});
     socket.once("data", (first: Buffer) => {
@@ -53,12 +53,12 @@ export async function openFakeVault(
       else onLane(socket);
     });
   });
-  door.listen(0, "127.0.0.1");
-  await once(door, "listening");
+  listener.listen(0, "127.0.0.1");
+  await once(listener, "listening");
   return closeAfterTest({
-    address: `127.0.0.1:${(door.address() as AddressInfo).port}`,
+    address: `127.0.0.1:${(listener.address() as AddressInfo).port}`,
     close: () => {
-      door.close();
+      listener.close();
       server.forceShutdown();
       for (const socket of sockets) socket.destroy();
     },

@@ -149,7 +149,7 @@ export const CORE_MODULES: readonly string[] = [
   "store",
   "inbox",
   "lane",
-  "door",
+  "listener",
 ];
 
 /** Packages a foundation file may use. */

@@ -12,7 +12,7 @@ import { until } from "../support/vaults.ts";
 
 vi.mock("../../src/limits-access.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
-  DOOR_DEADLINE_MS: 2_000,
+  LISTENER_DEADLINE_MS: 2_000,
 }));
 
 test("it ends without a call that was let in, and not with one", async () => {

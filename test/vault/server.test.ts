@@ -7,7 +7,7 @@ import type * as Limits from "../../src/limits.ts";
 import { VAULT_DRAIN_MS } from "../../src/limits.ts";
 import { createLogger } from "../../src/log.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
-import type { ListenAddress } from "../../src/vault/access/door.ts";
+import type { ListenAddress } from "../../src/vault/access/listener.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { RunningVault } from "../../src/vault/server.ts";
 import { RawLane } from "../support/raw-calls.ts";

@@ -124,35 +124,35 @@ pub const LANES_STORING_MAX: usize = 2;
 /// Lane connections one vault holds open: 128 clients with four lanes each; each costs it two threads.
 pub const LANE_CONNECTIONS_MAX: usize = 512;
 
-/// Connections that were let in at a vault's door, lanes and gRPC: 128 clients with four lanes each, and as many others.
-pub const DOOR_SETTLED_MAX: usize = 768;
+/// Connections that were let in at a vault's listener, lanes and gRPC: 128 clients with four lanes each, and as many others.
+pub const LISTENER_SETTLED_MAX: usize = 768;
 
 /// Those of one address: half, so that nobody keeps all others out.
-pub const DOOR_SETTLED_EACH_MAX: usize = 384;
+pub const LISTENER_SETTLED_EACH_MAX: usize = 384;
 
-/// Connections at the door that were not let in yet, of strangers, and as many of addresses that are known.
-pub const DOOR_WAITING_MAX: usize = 256;
+/// Connections at the listener that were not let in yet, of strangers, and as many of addresses that are known.
+pub const LISTENER_WAITING_MAX: usize = 256;
 
 /// Those of one address; the one that waited longest gives way to the next.
-pub const DOOR_WAITING_EACH_MAX: usize = 128;
+pub const LISTENER_WAITING_EACH_MAX: usize = 128;
 
-/// Places beyond `DOOR_SETTLED_MAX` for addresses that somebody was let in from before.
-pub const DOOR_RESERVE: usize = 128;
+/// Places beyond `LISTENER_SETTLED_MAX` for addresses that somebody was let in from before.
+pub const LISTENER_RESERVE: usize = 128;
 
 /// Addresses that are remembered as such.
-pub const DOOR_KNOWN_MAX: usize = 4096;
+pub const LISTENER_KNOWN_MAX: usize = 4096;
 
 /// From the first packet of a connection until it is let in: handshake, hello, first call.
-pub const DOOR_DEADLINE_MS: u64 = 5_000;
+pub const LISTENER_DEADLINE_MS: u64 = 5_000;
 
 /// First bytes that are looked at: a client's TLS hello with keys of tomorrow fits.
-pub const DOOR_FIRST_BYTES_MAX: usize = 16 * KIB;
+pub const LISTENER_FIRST_BYTES_MAX: usize = 16 * KIB;
 
 /// Connections that the system keeps until they are accepted.
-pub const DOOR_BACKLOG: i32 = 1024;
+pub const LISTENER_BACKLOG: i32 = 1024;
 
 /// Connections that are accepted before those are looked at that are there.
-pub const DOOR_ACCEPTS_PER_TURN: usize = 64;
+pub const LISTENER_ACCEPTS_PER_POLL: usize = 64;
 
 /// Handshake messages of a peer that are not whole yet: a long chain of certificates fits.
 pub const LANE_HANDSHAKE_BYTES_MAX: usize = 64 * KIB;

@@ -1,4 +1,4 @@
-//! Owns the proof that one flipped bit anywhere in 2 MiB is found at every door: read whole, arriving in a slot, read from a disk.
+//! Owns the proof that one flipped bit anywhere in 2 MiB is found at every listener: read whole, arriving in a slot, read from a disk.
 //! `TIERKV_TEST_FLIPS` says how many at each, `TIERKV_TEST_SEED` which.
 
 #![expect(clippy::cast_possible_truncation, reason = "bits of 2 MiB fit")]
@@ -36,9 +36,9 @@ fn number(name: &str, otherwise: usize) -> usize {
 }
 
 /// Calls `find` with each bit, of `bits` ones, that is to be flipped.
-fn each_flip(door: u64, bits: usize, mut find: impl FnMut(usize)) {
+fn each_flip(listener: u64, bits: usize, mut find: impl FnMut(usize)) {
     let seed = number("TIERKV_TEST_SEED", 2) as u64;
-    let mut random = Random::new(seed.wrapping_mul(4).wrapping_add(door));
+    let mut random = Random::new(seed.wrapping_mul(4).wrapping_add(listener));
     for _ in 0..number("TIERKV_TEST_FLIPS", FLIPS) {
         find(random.next() as usize % bits);
     }

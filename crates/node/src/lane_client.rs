@@ -16,12 +16,12 @@ use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::slots::Lease;
 
 use crate::arena::ARENAS;
-use crate::door::token_of;
 use crate::geometry::GEOMETRIES;
 use crate::goodput::Goodput;
 use crate::ids::Ids;
 use crate::inbox::INBOX;
 use crate::lane_tls::LaneClientTls;
+use crate::listener::token_of;
 use crate::outbox::RECORDS;
 use crate::skin::{count, hash, number, run};
 

@@ -6,7 +6,6 @@
 
 mod arena;
 mod certs;
-mod door;
 mod folder;
 mod geometry;
 mod goodput;
@@ -15,6 +14,7 @@ mod inbox;
 mod info;
 mod lane_client;
 mod lane_tls;
+mod listener;
 mod lockfile;
 mod outbox;
 mod peer;

@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
-use tierkv_core::door::{self, Door};
 use tierkv_core::lane::server::{Options, Right, Server, Token};
 use tierkv_core::lane::tls::{self, Identity};
+use tierkv_core::listener::{self, Listener};
 use tierkv_core::store::{self, CLASS_ANY, RecordKey, Store};
 
 use super::near::{NAMESPACE, key};
@@ -27,18 +27,18 @@ pub fn serve(host: &str) {
     let identity = Identity { cert_pem: cert_pem.as_bytes(), key_pem: key_pem.as_bytes() };
     let at = format!("{host}:0");
     let served = [None, Some(tls::Server::new(identity, None).unwrap())].map(|tls| {
-        let door = door::Options::new(&at, tls.is_some());
+        let listener = listener::Options::new(&at, tls.is_some());
         let options = Options::new(max_bytes / 2, max_bytes);
         let server = Arc::new(Server::new(Arc::clone(&store), Options { tls, ..options }));
-        let door = Door::open(door, Some(Arc::clone(&server)), None).unwrap();
-        (server, door)
+        let listener = Listener::open(listener, Some(Arc::clone(&server)), None).unwrap();
+        (server, listener)
     });
     let listener = TcpListener::bind((host, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     // Whatever part of it is taken for a scale is an ordinary one.
     let set = vec![0x3C; usize::try_from(set_bytes).unwrap()];
     thread::spawn(move || tcp::serve(&listener, set));
-    let ports = served.each_ref().map(|(_, door)| door.port().unwrap());
+    let ports = served.each_ref().map(|(_, listener)| listener.port().unwrap());
     println!(":{} :{} :{port} {}", ports[0], ports[1], cert_pem.replace('\n', "|"));
     for order in orders {
         match order.unwrap().as_str() {

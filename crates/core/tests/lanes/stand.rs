@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
-use tierkv_core::door::{self, Door};
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::{Inbox, Wanted};
 use tierkv_core::lane::client::{Client, Content, Options, Outcome, Outgoing, Target, Targets};
 use tierkv_core::lane::server::{self, Right, Server, Token};
 use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
+use tierkv_core::listener::{self, Listener};
 use tierkv_core::outbox::{Identity, Outbox};
 use tierkv_core::record::{CLASS_KV, HASH_BYTES, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
 use tierkv_core::slots::Lease;
@@ -90,7 +90,7 @@ pub struct Vault {
     pub store: Arc<Store>,
     pub server: Arc<Server>,
     /// Last: whoever it let in goes first.
-    _door: Door,
+    _listener: Listener,
     pub address: String,
     tokens: Mutex<u32>,
 }
@@ -118,11 +118,11 @@ impl Vault {
         options.tls = IS_SECURE.then(|| link::usual().server());
         adjust(&mut options);
         let server = Arc::new(Server::new(Arc::clone(&store), options));
-        let at = door::Options::new(address, IS_SECURE);
-        let door = Door::open(at, Some(Arc::clone(&server)), None).unwrap();
-        let bound = door.port().map(|port| format!("127.0.0.1:{port}"));
+        let at = listener::Options::new(address, IS_SECURE);
+        let listener = Listener::open(at, Some(Arc::clone(&server)), None).unwrap();
+        let bound = listener.port().map(|port| format!("127.0.0.1:{port}"));
         let address = bound.unwrap_or_else(|| address.to_owned());
-        Self { store, server, _door: door, address, tokens: Mutex::new(0) }
+        Self { store, server, _listener: listener, address, tokens: Mutex::new(0) }
     }
 
     /// A token that is good for one session.

@@ -1,4 +1,4 @@
-//! Owns segments in memory, for tests and fuzzing: built from records of these lengths, read back through the disk's own door.
+//! Owns segments in memory, for tests and fuzzing: built from records of these lengths, read back through the disk's own listener.
 
 use std::io::{self, IoSlice};
 

@@ -84,7 +84,7 @@ struct Inner {
     counts: Counts,
 }
 
-/// A connection that the door let in. Dropped = gone.
+/// A connection that the listener let in. Dropped = gone.
 pub trait Admission: Send {
     /// The peer has proved itself; false: there is no place for the connection.
     fn welcome(&self) -> bool;
@@ -283,7 +283,7 @@ impl Alive for Handshake<'_> {
     }
 }
 
-/// Its session, and how many lanes are behind it. Whoever reads a welcome has left the door to others.
+/// Its session, and how many lanes are behind it. Whoever reads a welcome has left the listener to others.
 fn handshake(
     shared: &Arc<Inner>,
     stream: &Arc<dyn Stream>,

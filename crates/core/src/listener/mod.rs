@@ -1,8 +1,8 @@
-//! Owns the one door of a vault: it accepts, shares places out, tells lanes from gRPC, and ends who is not let in within a time.
+//! Owns the one listener of a vault: it accepts, caps connections, tells lanes from gRPC, and ends who is not let in within a time.
 
-mod first;
-mod listener;
-mod places;
+mod connections;
+mod sniff;
+mod socket;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,21 +14,22 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub use self::listener::Socket;
-pub use self::places::{ConnectionLimits, PlaceId};
+pub use self::connections::{ConnectionId, ConnectionLimits};
+pub use self::socket::Socket;
 
-use self::first::{First, first};
-use self::listener::Listener;
-use self::places::Places;
+use self::connections::Connections;
+use self::sniff::{Protocol, sniff};
+use self::socket::ListeningSocket;
 use crate::error::{Error, Result};
 use crate::lane::server::{Admission, Counts, Server};
 use crate::lane::stream::Stream;
 use crate::limits::{
-    DOOR_ACCEPTS_PER_TURN, DOOR_DEADLINE_MS, DOOR_FIRST_BYTES_MAX, DOOR_KNOWN_MAX, DOOR_RESERVE,
-    DOOR_SETTLED_EACH_MAX, DOOR_SETTLED_MAX, DOOR_WAITING_EACH_MAX, DOOR_WAITING_MAX,
+    LISTENER_ACCEPTS_PER_POLL, LISTENER_DEADLINE_MS, LISTENER_FIRST_BYTES_MAX, LISTENER_KNOWN_MAX,
+    LISTENER_RESERVE, LISTENER_SETTLED_EACH_MAX, LISTENER_SETTLED_MAX, LISTENER_WAITING_EACH_MAX,
+    LISTENER_WAITING_MAX,
 };
 
-/// What a door is made of.
+/// What a listener is made of.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `host:port` (0: the system chooses) or `unix:/path`.
@@ -46,39 +47,39 @@ impl Options {
     #[must_use]
     pub fn new(address: &str, is_tls: bool) -> Self {
         let limits = ConnectionLimits {
-            settled: DOOR_SETTLED_MAX,
-            settled_each: DOOR_SETTLED_EACH_MAX,
-            waiting: DOOR_WAITING_MAX,
-            waiting_each: DOOR_WAITING_EACH_MAX,
-            reserve: DOOR_RESERVE,
-            known: DOOR_KNOWN_MAX,
+            settled: LISTENER_SETTLED_MAX,
+            settled_each: LISTENER_SETTLED_EACH_MAX,
+            waiting: LISTENER_WAITING_MAX,
+            waiting_each: LISTENER_WAITING_EACH_MAX,
+            reserve: LISTENER_RESERVE,
+            known: LISTENER_KNOWN_MAX,
         };
-        let deadline = Duration::from_millis(DOOR_DEADLINE_MS);
+        let deadline = Duration::from_millis(LISTENER_DEADLINE_MS);
         Self { address: address.to_owned(), is_tls, limits, deadline }
     }
 }
 
 /// Whoever speaks gRPC.
-pub trait Front: Send + Sync {
+pub trait GrpcHandler: Send + Sync {
     /// Takes a connection of which nothing was read; given back: it has no room just now.
     ///
     /// # Errors
     /// The connection.
-    fn take(&self, place: PlaceId, socket: Socket) -> std::result::Result<(), Socket>;
+    fn take(&self, connection: ConnectionId, socket: Socket) -> std::result::Result<(), Socket>;
 
     /// Ends a connection that it took, and that was not let in.
-    fn cut(&self, place: PlaceId);
+    fn cut(&self, connection: ConnectionId);
 }
 
 /// What can be ended of a connection that was passed on and was not let in yet.
 enum Passed {
     Lane(Arc<dyn Stream>),
-    Front,
+    Grpc,
 }
 
 struct State {
-    places: Places,
-    passed: HashMap<PlaceId, Passed>,
+    connections: Connections,
+    passed: HashMap<ConnectionId, Passed>,
 }
 
 struct Inner {
@@ -86,21 +87,21 @@ struct Inner {
     /// None: lanes are not served.
     lanes: Option<Arc<Server>>,
     /// None: all are lanes.
-    front: Option<Arc<dyn Front>>,
+    grpc: Option<Arc<dyn GrpcHandler>>,
     state: Mutex<State>,
     counts: Counts,
     is_closing: AtomicBool,
 }
 
-/// A vault's door. Dropped = stopped.
-pub struct Door {
+/// A vault's listener. Dropped = stopped.
+pub struct Listener {
     shared: Arc<Inner>,
     port: Option<u16>,
     waker: UnixStream,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Door {
+impl Listener {
     /// Listens, and passes lanes and gRPC connections on.
     ///
     /// # Errors
@@ -108,21 +109,22 @@ impl Door {
     pub fn open(
         options: Options,
         lanes: Option<Arc<Server>>,
-        front: Option<Arc<dyn Front>>,
+        grpc: Option<Arc<dyn GrpcHandler>>,
     ) -> Result<Self> {
-        let listener = Listener::bind(&options.address)?;
+        let listener = ListeningSocket::bind(&options.address)?;
         let port = listener.port()?;
-        let failed = |error: io::Error| Error::lane_failed(format!("opening the door: {error}"));
+        let failed =
+            |error: io::Error| Error::lane_failed(format!("opening the listener: {error}"));
         let (waker, wake) = UnixStream::pair().map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
-        let places = Places::new(options.limits);
-        let state = Mutex::new(State { places, passed: HashMap::new() });
+        let connections = Connections::new(options.limits);
+        let state = Mutex::new(State { connections, passed: HashMap::new() });
         let (counts, is_closing) = (Counts::default(), AtomicBool::new(false));
-        let shared = Arc::new(Inner { options, lanes, front, state, counts, is_closing });
+        let shared = Arc::new(Inner { options, lanes, grpc, state, counts, is_closing });
         let waiting = BTreeMap::new();
-        let mut porter = Porter { shared: Arc::clone(&shared), listener, wake, waiting };
-        let builder = thread::Builder::new().name("tierkv-door".to_owned());
-        let thread = builder.spawn(move || porter.run()).map_err(failed)?;
+        let mut accepting = AcceptLoop { shared: Arc::clone(&shared), listener, wake, waiting };
+        let builder = thread::Builder::new().name("tierkv-listener".to_owned());
+        let thread = builder.spawn(move || accepting.run()).map_err(failed)?;
         Ok(Self { shared, port, waker, thread: Mutex::new(Some(thread)) })
     }
 
@@ -132,15 +134,15 @@ impl Door {
         self.port
     }
 
-    /// Whoever spoke gRPC at this place was let in; false: there is no place for him.
+    /// This gRPC connection was let in; false: there is no room for it.
     #[must_use]
-    pub fn settle(&self, place: PlaceId) -> bool {
-        self.shared.settle(place)
+    pub fn settle(&self, connection: ConnectionId) -> bool {
+        self.shared.settle(connection)
     }
 
-    /// Whoever spoke gRPC at this place is gone.
-    pub fn leave(&self, place: PlaceId) {
-        self.shared.leave(place);
+    /// This gRPC connection is gone.
+    pub fn leave(&self, connection: ConnectionId) {
+        self.shared.leave(connection);
     }
 
     /// Counters by name.
@@ -162,7 +164,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.stop();
     }
@@ -173,38 +175,38 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn settle(&self, place: PlaceId) -> bool {
+    fn settle(&self, connection: ConnectionId) -> bool {
         let mut state = self.state();
-        state.passed.remove(&place);
-        let is_settled = state.places.settle(place);
+        state.passed.remove(&connection);
+        let is_settled = state.connections.settle(connection);
         if !is_settled {
             self.counts.add("connections_refused", 1);
         }
         is_settled
     }
 
-    fn leave(&self, place: PlaceId) {
+    fn leave(&self, connection: ConnectionId) {
         let mut state = self.state();
-        state.passed.remove(&place);
-        state.places.leave(place);
+        state.passed.remove(&connection);
+        state.connections.leave(connection);
     }
 }
 
-/// A lane at its place.
-struct DoorPermit {
+/// What a lane's connection takes.
+struct ConnectionPermit {
     shared: Arc<Inner>,
-    place: PlaceId,
+    connection: ConnectionId,
 }
 
-impl Admission for DoorPermit {
+impl Admission for ConnectionPermit {
     fn welcome(&self) -> bool {
-        self.shared.settle(self.place)
+        self.shared.settle(self.connection)
     }
 }
 
-impl Drop for DoorPermit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.shared.leave(self.place);
+        self.shared.leave(self.connection);
     }
 }
 
@@ -219,15 +221,15 @@ const RETRY: Duration = Duration::from_millis(5);
 /// How often it is looked who waits for too long.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The thread at the door.
-struct Porter {
+/// The thread that accepts.
+struct AcceptLoop {
     shared: Arc<Inner>,
-    listener: Listener,
+    listener: ListeningSocket,
     wake: UnixStream,
-    waiting: BTreeMap<PlaceId, Waiting>,
+    waiting: BTreeMap<ConnectionId, Waiting>,
 }
 
-impl Porter {
+impl AcceptLoop {
     fn run(&mut self) {
         loop {
             let spoke = self.wait();
@@ -238,21 +240,22 @@ impl Porter {
                 // The system has no room for another one.
                 thread::sleep(RETRY);
             }
-            let mut bytes = [0; DOOR_FIRST_BYTES_MAX];
-            for place in spoke {
-                self.look(place, &mut bytes);
+            let mut bytes = [0; LISTENER_FIRST_BYTES_MAX];
+            for connection in spoke {
+                self.look(connection, &mut bytes);
             }
             self.expire();
         }
-        for place in std::mem::take(&mut self.waiting).into_keys() {
-            self.shared.leave(place);
+        for connection in std::mem::take(&mut self.waiting).into_keys() {
+            self.shared.leave(connection);
         }
     }
 
     /// Until somebody comes or speaks, or a tick is over; returns those to look at.
-    fn wait(&mut self) -> Vec<PlaceId> {
-        let silent =
-            |(place, waiting): (&PlaceId, &Waiting)| (waiting.received == 0).then_some(*place);
+    fn wait(&mut self) -> Vec<ConnectionId> {
+        let silent = |(connection, waiting): (&ConnectionId, &Waiting)| {
+            (waiting.received == 0).then_some(*connection)
+        };
         let silent: Vec<_> = self.waiting.iter().filter_map(silent).collect();
         let is_all = silent.len() == self.waiting.len();
         let mut fds = vec![
@@ -267,18 +270,18 @@ impl Porter {
         }
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let ready = silent.iter().zip(&fds[2..]).filter(|(_, fd)| is_ready(fd));
-        let mut spoke: Vec<_> = ready.map(|(place, _)| *place).collect();
+        let mut spoke: Vec<_> = ready.map(|(connection, _)| *connection).collect();
         if is_ready(&fds[0]) {
             // What it says is in `is_closing`.
             let _ = io::Read::read(&mut &self.wake, &mut [0; 8]);
         }
         let begun = self.waiting.iter().filter(|(_, waiting)| waiting.received > 0);
-        spoke.extend(begun.map(|(place, _)| *place));
+        spoke.extend(begun.map(|(connection, _)| *connection));
         spoke
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        for _ in 0..DOOR_ACCEPTS_PER_TURN {
+        for _ in 0..LISTENER_ACCEPTS_PER_POLL {
             let (socket, from) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) => match error.kind() {
@@ -295,73 +298,73 @@ impl Porter {
                 self.shared.counts.add("connections_refused", 1);
                 continue;
             }
-            let (place, lost) = self.shared.state().places.enter(from, Instant::now());
+            let (connection, lost) = self.shared.state().connections.enter(from, Instant::now());
             if let Some(lost) = lost {
                 self.end(lost);
             }
-            if self.shared.front.is_none() {
-                self.pass_to_lanes(place, socket);
+            if self.shared.grpc.is_none() {
+                self.pass_to_lanes(connection, socket);
             } else {
-                self.waiting.insert(place, Waiting { socket, received: 0 });
+                self.waiting.insert(connection, Waiting { socket, received: 0 });
             }
         }
         Ok(())
     }
 
     /// Passes one on as soon as its first bytes say where to.
-    fn look(&mut self, place: PlaceId, bytes: &mut [u8]) {
-        let Some(mut waiting) = self.waiting.remove(&place) else { return };
+    fn look(&mut self, connection: ConnectionId, bytes: &mut [u8]) {
+        let Some(mut waiting) = self.waiting.remove(&connection) else { return };
         let received = match waiting.socket.peek(bytes) {
             Ok(received @ 1..) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.waiting.insert(place, waiting);
+                self.waiting.insert(connection, waiting);
                 return;
             }
-            Ok(_) | Err(_) => return self.shared.leave(place),
+            Ok(_) | Err(_) => return self.shared.leave(connection),
         };
         waiting.received = received;
-        match first(&bytes[..received], self.shared.options.is_tls) {
-            First::Lane => self.pass_to_lanes(place, waiting.socket),
-            First::Unclear => drop(self.waiting.insert(place, waiting)),
-            First::Other => self.pass_to_front(place, waiting),
+        match sniff(&bytes[..received], self.shared.options.is_tls) {
+            Protocol::Lane => self.pass_to_lanes(connection, waiting.socket),
+            Protocol::Unclear => drop(self.waiting.insert(connection, waiting)),
+            Protocol::Other => self.pass_to_grpc(connection, waiting),
         }
     }
 
-    fn pass_to_lanes(&self, place: PlaceId, socket: Socket) {
-        let permit = DoorPermit { shared: Arc::clone(&self.shared), place };
+    fn pass_to_lanes(&self, connection: ConnectionId, socket: Socket) {
+        let permit = ConnectionPermit { shared: Arc::clone(&self.shared), connection };
         let Some(lanes) = &self.shared.lanes else { return };
         let Ok(stream) = socket.into_stream(lanes.tick()) else { return };
         let passed = Passed::Lane(Arc::clone(&stream));
-        self.shared.state().passed.insert(place, passed);
+        self.shared.state().passed.insert(connection, passed);
         lanes.take(stream, Box::new(permit));
     }
 
-    fn pass_to_front(&mut self, place: PlaceId, waiting: Waiting) {
-        let Some(front) = &self.shared.front else { return };
+    fn pass_to_grpc(&mut self, connection: ConnectionId, waiting: Waiting) {
+        let Some(grpc) = &self.shared.grpc else { return };
         let Waiting { socket, received } = waiting;
         let mut state = self.shared.state();
-        match front.take(place, socket) {
-            Ok(()) => drop(state.passed.insert(place, Passed::Front)),
-            Err(socket) => drop(self.waiting.insert(place, Waiting { socket, received })),
+        match grpc.take(connection, socket) {
+            Ok(()) => drop(state.passed.insert(connection, Passed::Grpc)),
+            Err(socket) => drop(self.waiting.insert(connection, Waiting { socket, received })),
         }
     }
 
     fn expire(&mut self) {
         let deadline = self.shared.options.deadline;
-        let late = self.shared.state().places.expire(Instant::now(), deadline);
-        for place in late {
-            self.end(place);
+        let late = self.shared.state().connections.expire(Instant::now(), deadline);
+        for connection in late {
+            self.end(connection);
         }
     }
 
-    /// Ends one that has lost its place.
-    fn end(&mut self, place: PlaceId) {
+    /// Ends one that was removed from the table.
+    fn end(&mut self, connection: ConnectionId) {
         self.shared.counts.add("connections_refused", 1);
-        self.waiting.remove(&place);
-        let passed = self.shared.state().passed.remove(&place);
+        self.waiting.remove(&connection);
+        let passed = self.shared.state().passed.remove(&connection);
         match passed {
             Some(Passed::Lane(stream)) => stream.shutdown(),
-            Some(Passed::Front) => self.shared.front.iter().for_each(|front| front.cut(place)),
+            Some(Passed::Grpc) => self.shared.grpc.iter().for_each(|grpc| grpc.cut(connection)),
             None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Owns the skin over a vault's door: lanes stay in Rust, connections of gRPC go to JavaScript by descriptor.
+//! Owns the skin over a vault's listener: lanes stay in Rust, connections of gRPC go to JavaScript by descriptor.
 
 use std::collections::HashMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -12,31 +12,31 @@ use napi::threadsafe_function::{
     ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
 };
 use napi_derive::napi;
-use tierkv_core::door::{self, ConnectionLimits, Door, Front, PlaceId, Socket};
 use tierkv_core::error::Error;
 use tierkv_core::lane::frame::TOKEN_BYTES;
 use tierkv_core::lane::server::{Options, Right, Server};
+use tierkv_core::listener::{self, ConnectionId, ConnectionLimits, GrpcHandler, Listener, Socket};
 
 use crate::ids::Ids;
 use crate::lane_tls::LaneServerTls;
 use crate::skin::{account_of, count, number, run, size};
 use crate::store::STORES;
 
-static DOORS: Ids<Arc<Vault>> = Ids::new("door");
+static LISTENERS: Ids<Arc<Vault>> = Ids::new("listener");
 
-/// Connections on their way to JavaScript: while it is busy the others wait at the door.
+/// Connections on their way to JavaScript: while it is busy the others wait at the listener.
 const PASSING_MAX: usize = 64;
-/// Instead of a descriptor: the connection at this place has to go.
+/// Instead of a descriptor: the connection has to go.
 const CUT: i32 = -1;
 
 struct Vault {
-    door: Door,
+    listener: Listener,
     lanes: Arc<Server>,
 }
 
-/// What a vault's door is made of.
+/// What a vault's listener is made of.
 #[napi(object)]
-pub struct DoorOptions {
+pub struct ListenerOptions {
     /// `host:port` (0: the system chooses) or `unix:/path`.
     pub address: String,
     pub max_record_bytes: f64,
@@ -53,9 +53,9 @@ pub struct DoorOptions {
     pub deadline_ms: u32,
 }
 
-/// A door that is open.
+/// A listener that is open.
 #[napi(object)]
-pub struct DoorInfo {
+pub struct ListenerInfo {
     pub id: u32,
     /// On TCP; absent: a Unix socket.
     pub port: Option<u16>,
@@ -63,7 +63,7 @@ pub struct DoorInfo {
 
 /// How it and its lanes are doing.
 #[napi(object)]
-pub struct DoorStatus {
+pub struct ListenerStatus {
     pub lanes: f64,
     pub sessions: f64,
     /// Fetches and stores under way.
@@ -72,11 +72,11 @@ pub struct DoorStatus {
     pub counts: HashMap<String, f64>,
 }
 
-/// Place, descriptor.
+/// Connection, descriptor.
 type Told = FnArgs<(f64, i32)>;
 
 /// A connection, or the end of one that was passed before: so there are never more of them than connections.
-struct Passing(PlaceId, Option<OwnedFd>);
+struct Passing(ConnectionId, Option<OwnedFd>);
 
 type Tell = ThreadsafeFunction<Passing, (), Told, Status, false>;
 
@@ -85,50 +85,50 @@ struct JavaScript {
     passing: Arc<AtomicUsize>,
 }
 
-impl Front for JavaScript {
-    fn take(&self, place: PlaceId, socket: Socket) -> Result<(), Socket> {
+impl GrpcHandler for JavaScript {
+    fn take(&self, connection: ConnectionId, socket: Socket) -> Result<(), Socket> {
         if self.passing.load(Ordering::Acquire) >= PASSING_MAX {
             return Err(socket);
         }
         self.passing.fetch_add(1, Ordering::AcqRel);
         // Where JavaScript is gone, so is the connection.
-        let passing = Passing(place, Some(socket.into()));
+        let passing = Passing(connection, Some(socket.into()));
         self.tell.call(passing, ThreadsafeFunctionCallMode::NonBlocking);
         Ok(())
     }
 
-    fn cut(&self, place: PlaceId) {
-        self.tell.call(Passing(place, None), ThreadsafeFunctionCallMode::NonBlocking);
+    fn cut(&self, connection: ConnectionId) {
+        self.tell.call(Passing(connection, None), ThreadsafeFunctionCallMode::NonBlocking);
     }
 }
 
-/// Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(place, fd)` gets a
-/// connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `doorSettle` and `doorLeave`. With
-/// -1 it ends the one that it got for that place.
+/// Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(connection, fd)` gets a
+/// connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `listenerSettle` and `listenerLeave`. With
+/// -1 it ends that connection.
 #[napi(
-    ts_args_type = "storeId: number, options: DoorOptions, onCall: (place: number, fd: number) => void"
+    ts_args_type = "storeId: number, options: ListenerOptions, onCall: (connection: number, fd: number) => void"
 )]
-pub fn door_open(
+pub fn listener_open(
     store_id: u32,
-    options: DoorOptions,
+    options: ListenerOptions,
     on_call: Function<'_, Told, ()>,
-) -> napi::Result<DoorInfo> {
+) -> napi::Result<ListenerInfo> {
     let passing = Arc::new(AtomicUsize::new(0));
     let passed = Arc::clone(&passing);
     let tell: Tell = on_call.build_threadsafe_function::<Passing>().build_callback(
         move |context: ThreadsafeCallContext<Passing>| {
-            let Passing(place, socket) = context.value;
-            let Some(socket) = socket else { return Ok((number(place), CUT).into()) };
+            let Passing(connection, socket) = context.value;
+            let Some(socket) = socket else { return Ok((number(connection), CUT).into()) };
             passed.fetch_sub(1, Ordering::AcqRel);
-            Ok((number(place), socket.into_raw_fd()).into())
+            Ok((number(connection), socket.into_raw_fd()).into())
         },
     )?;
     run(|| {
-        let DoorOptions { address, tls, .. } = &options;
+        let ListenerOptions { address, tls, .. } = &options;
         let max_record_bytes = count("maxRecordBytes", options.max_record_bytes)?;
         let max_reserved_bytes = count("maxReservedBytes", options.max_reserved_bytes)?;
         let tls = tls.as_ref().map(LaneServerTls::build).transpose()?;
-        let mut at = door::Options::new(address, tls.is_some());
+        let mut at = listener::Options::new(address, tls.is_some());
         at.deadline = Duration::from_millis(options.deadline_ms.into());
         at.limits = ConnectionLimits {
             settled: options.settled_max as usize,
@@ -139,24 +139,27 @@ pub fn door_open(
         };
         let served = Options { tls, ..Options::new(max_record_bytes, max_reserved_bytes) };
         let lanes = Arc::new(Server::new(STORES.get(store_id)?, served));
-        let door =
-            Door::open(at, Some(Arc::clone(&lanes)), Some(Arc::new(JavaScript { tell, passing })))?;
-        let port = door.port();
-        Ok(DoorInfo { id: DOORS.insert(Arc::new(Vault { door, lanes }))?, port })
+        let listener = Listener::open(
+            at,
+            Some(Arc::clone(&lanes)),
+            Some(Arc::new(JavaScript { tell, passing })),
+        )?;
+        let port = listener.port();
+        Ok(ListenerInfo { id: LISTENERS.insert(Arc::new(Vault { listener, lanes }))?, port })
     })
 }
 
-/// Whoever called at this place was let in; false: there is no place for him.
+/// Whoever called on this connection was let in; false: there is no room for it.
 #[napi]
-pub fn door_settle(id: u32, place: f64) -> napi::Result<bool> {
-    run(|| Ok(DOORS.get(id)?.door.settle(count("place", place)?)))
+pub fn listener_settle(id: u32, connection: f64) -> napi::Result<bool> {
+    run(|| Ok(LISTENERS.get(id)?.listener.settle(count("connection", connection)?)))
 }
 
-/// Whoever called at this place is gone.
+/// Whoever called on it is gone.
 #[napi]
-pub fn door_leave(id: u32, place: f64) -> napi::Result<()> {
+pub fn listener_leave(id: u32, connection: f64) -> napi::Result<()> {
     run(|| {
-        DOORS.get(id)?.door.leave(count("place", place)?);
+        LISTENERS.get(id)?.listener.leave(count("connection", connection)?);
         Ok(())
     })
 }
@@ -164,31 +167,31 @@ pub fn door_leave(id: u32, place: f64) -> napi::Result<()> {
 /// `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
 /// whose credential it is given for, below 2^16; 0: nobody's in particular.
 #[napi]
-pub fn door_admit(id: u32, token: &[u8], may_store: bool, account: u32) -> napi::Result<()> {
+pub fn listener_admit(id: u32, token: &[u8], may_store: bool, account: u32) -> napi::Result<()> {
     run(|| {
         let right = Right { may_store, account: account_of(account)? };
-        DOORS.get(id)?.lanes.admit(token_of(token)?, right);
+        LISTENERS.get(id)?.lanes.admit(token_of(token)?, right);
         Ok(())
     })
 }
 
 /// Ends every lane of an account, and what would open further ones.
 #[napi]
-pub fn door_expel(id: u32, account: u32) -> napi::Result<()> {
+pub fn listener_expel(id: u32, account: u32) -> napi::Result<()> {
     run(|| {
-        DOORS.get(id)?.lanes.expel(account_of(account)?);
+        LISTENERS.get(id)?.lanes.expel(account_of(account)?);
         Ok(())
     })
 }
 
 /// How it is doing now.
 #[napi]
-pub fn door_status(id: u32) -> napi::Result<DoorStatus> {
+pub fn listener_status(id: u32) -> napi::Result<ListenerStatus> {
     run(|| {
-        let vault = DOORS.get(id)?;
+        let vault = LISTENERS.get(id)?;
         let status = vault.lanes.status();
-        let counts = status.counts.into_iter().chain(vault.door.counts());
-        Ok(DoorStatus {
+        let counts = status.counts.into_iter().chain(vault.listener.counts());
+        Ok(ListenerStatus {
             lanes: size(status.lanes),
             sessions: size(status.sessions),
             requests: size(status.requests),
@@ -199,10 +202,10 @@ pub fn door_status(id: u32) -> napi::Result<DoorStatus> {
 
 /// Accepts no more, and begins nothing new on lanes; what is under way goes on.
 #[napi]
-pub fn door_drain(id: u32) -> napi::Result<()> {
+pub fn listener_drain(id: u32) -> napi::Result<()> {
     run(|| {
-        let vault = DOORS.get(id)?;
-        vault.door.stop();
+        let vault = LISTENERS.get(id)?;
+        vault.listener.stop();
         vault.lanes.drain();
         Ok(())
     })
@@ -210,10 +213,10 @@ pub fn door_drain(id: u32) -> napi::Result<()> {
 
 /// Ends every lane; idempotent.
 #[napi]
-pub fn door_close(id: u32) -> napi::Result<()> {
+pub fn listener_close(id: u32) -> napi::Result<()> {
     run(|| {
-        if let Some(vault) = DOORS.remove(id) {
-            vault.door.stop();
+        if let Some(vault) = LISTENERS.remove(id) {
+            vault.listener.stop();
             vault.lanes.close();
         }
         Ok(())

@@ -1,4 +1,4 @@
-// Owns the proof that a connection on its way to JavaScript ends with its door, and throws nothing there.
+// Owns the proof that a connection on its way to JavaScript ends with its listener, and throws nothing there.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import type { Socket } from "node:net";
@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { splitAddress } from "../../../src/hosts.ts";
 import { closeStore, createStore } from "../../../src/native.ts";
 import { sleep } from "../../../src/time.ts";
-import { VaultDoor } from "../../../src/vault/access/door.ts";
+import { VaultListener } from "../../../src/vault/access/listener.ts";
 import { closeAfterTest, MIB } from "../../support/vaults.ts";
 
 const CALLERS = 20;
@@ -26,11 +26,11 @@ process.stdin.once("data", () => sockets.forEach((socket) => socket.write("${PRE
 const QUEUED_MS = 300;
 const LATE_MS = 100;
 
-test("what the core still hands on after the door was closed is dropped", async () => {
+test("what the core still hands on after the listener was closed is dropped", async () => {
   const store = createStore({ maxBytes: 64 * MIB, maxRecordBytes: MIB, recordClass: 1 });
   closeAfterTest({ close: () => closeStore(store) });
   const came: Socket[] = [];
-  const door = await VaultDoor.open(
+  const listener = await VaultListener.open(
     { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
     {
       store,
@@ -41,18 +41,18 @@ test("what the core still hands on after the door was closed is dropped", async 
       gate: null,
     },
   );
-  closeAfterTest(door);
+  closeAfterTest(listener);
   const thrown: unknown[] = [];
   const onThrown = (error: unknown): unknown => thrown.push(error);
   process.on("uncaughtException", onThrown);
   closeAfterTest({ close: () => process.off("uncaughtException", onThrown) });
-  const { host, port } = splitAddress(door.address);
+  const { host, port } = splitAddress(listener.address);
   const caller = spawn(process.execPath, ["-e", CALLER, host, `${port}`, `${CALLERS}`]);
   closeAfterTest({ close: () => caller.kill("SIGKILL") });
   await once(caller.stdout, "data");
   caller.stdin.write("go");
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, QUEUED_MS);
-  door.close();
+  listener.close();
   await sleep(LATE_MS);
   expect(thrown).toEqual([]);
   expect(came).toEqual([]);

@@ -1,11 +1,11 @@
-// Owns the one port of a vault as TypeScript sees it: who calls comes here by descriptor, lanes and places stay in Rust.
+// Owns the one port of a vault as TypeScript sees it: gRPC connections come here by descriptor, lanes stay in Rust.
 import { closeSync } from "node:fs";
 import { Socket } from "node:net";
 import { createServer as createTlsServer } from "node:tls";
 import type { Server as TlsServer } from "node:tls";
 import { getSystemErrorName } from "node:util";
 import { TierkvError, toTierkvError } from "../../errors.ts";
-import { DOOR_DEADLINE_MS } from "../../limits-access.ts";
+import { LISTENER_DEADLINE_MS } from "../../limits-access.ts";
 import {
   LANES_POLL_MS,
   VAULT_CONNECTIONS_MAX,
@@ -14,16 +14,16 @@ import {
   VAULT_WAITING_MAX,
 } from "../../limits.ts";
 import {
-  doorAdmit,
-  doorClose,
-  doorDrain,
-  doorExpel,
-  doorLeave,
-  doorOpen,
-  doorSettle,
-  doorStatus,
+  listenerAdmit,
+  listenerClose,
+  listenerDrain,
+  listenerExpel,
+  listenerLeave,
+  listenerOpen,
+  listenerSettle,
+  listenerStatus,
 } from "../../native.ts";
-import type { DoorOptions, LaneServerTls } from "../../native.ts";
+import type { ListenerOptions, LaneServerTls } from "../../native.ts";
 import { listenOn } from "../../socket-file.ts";
 import { randomToken, sleep } from "../../time.ts";
 import { ALPN, TLS_MIN_VERSION } from "../../wire/security.ts";
@@ -39,11 +39,11 @@ export interface ListenAddress {
 
 const TOKEN_BYTES = 32;
 const UNIX_PREFIX = "unix:";
-/** Instead of a descriptor: the connection at this place was not let in in time, or gives way. */
+/** Instead of a descriptor: this connection was not let in in time, or gives way. */
 const CUT = -1;
 
 /** What happens to those who come. */
-export interface Behind {
+export interface ListenerHandlers {
   store: number;
   maxRecordBytes: number;
   maxReservedBytes: number;
@@ -55,7 +55,7 @@ export interface Behind {
   gate: Gate | null;
 }
 
-export class VaultDoor {
+export class VaultListener {
   /** The real one: with the port the system chose for port 0. */
   readonly address: string;
   readonly #id: number;
@@ -65,17 +65,17 @@ export class VaultDoor {
   #isClosed = false;
 
   /** Throws ADDRESS_IN_USE or LISTEN_FAILED. */
-  static async open(at: ListenAddress, behind: Behind): Promise<VaultDoor> {
-    const arrivals = new Arrivals(behind, isUnix(at));
+  static async open(at: ListenAddress, handlers: ListenerHandlers): Promise<VaultListener> {
+    const arrivals = new Arrivals(handlers, isUnix(at));
     const open = (address: string): { id: number; port?: number } => {
-      const opened = doorOpen(behind.store, optionsOf(behind, address), arrivals.onCall);
+      const opened = listenerOpen(handlers.store, optionsOf(handlers, address), arrivals.onCall);
       arrivals.id = opened.id;
       return opened;
     };
     if (!isUnix(at)) {
       const { id, port } = openTcp(at, open);
       const host = hostText(at.host);
-      return new VaultDoor(id, `${host}:${port}`, arrivals, async () => {});
+      return new VaultListener(id, `${host}:${port}`, arrivals, async () => {});
     }
     let id = 0;
     const listener = {
@@ -84,13 +84,13 @@ export class VaultDoor {
         return Promise.resolve();
       },
       close: (): void => {
-        if (id !== 0) doorDrain(id);
+        if (id !== 0) listenerDrain(id);
       },
     };
     const path = at.text.slice(UNIX_PREFIX.length);
     const whenTaken = "stop that vault, or set another [vault] listen";
     const stop = await listenOn(listener, { path, key: "[vault] listen", whenTaken });
-    return new VaultDoor(id, at.text, arrivals, stop);
+    return new VaultListener(id, at.text, arrivals, stop);
   }
 
   private constructor(
@@ -108,40 +108,40 @@ export class VaultDoor {
   /** A token that opens the lanes of one client, soon; without `mayStore` they only read. */
   admit(mayStore: boolean, account: number): Buffer {
     const token = randomToken(TOKEN_BYTES);
-    if (!this.#isClosed) doorAdmit(this.#id, token, mayStore, account);
+    if (!this.#isClosed) listenerAdmit(this.#id, token, mayStore, account);
     return token;
   }
 
   /** Cuts the lanes of one account, and those it might still open. */
   expel(account: number): void {
-    if (!this.#isClosed) doorExpel(this.#id, account);
+    if (!this.#isClosed) listenerExpel(this.#id, account);
   }
 
-  /** Whoever calls from there was let in; false: there is no place for him. */
+  /** Whoever calls from there was let in; false: there is no room for it. */
   settle(peer: string): boolean {
     return !this.#isClosed && this.#arrivals.settle(peer);
   }
 
   /** Lanes open now. */
   get lanes(): number {
-    return this.#isClosed ? 0 : doorStatus(this.#id).lanes;
+    return this.#isClosed ? 0 : listenerStatus(this.#id).lanes;
   }
 
   /** Counters by the names of the vault's own. */
   counts(): Readonly<Record<string, number>> {
-    if (!this.#isClosed) this.#last = doorStatus(this.#id).counts;
+    if (!this.#isClosed) this.#last = listenerStatus(this.#id).counts;
     return this.#last;
   }
 
   /** Accepts no more, and begins nothing new on lanes. */
   async stop(): Promise<void> {
     await this.#stopListening();
-    if (!this.#isClosed) doorDrain(this.#id);
+    if (!this.#isClosed) listenerDrain(this.#id);
   }
 
   /** Resolves when what is under way on lanes has ended. */
   async idle(): Promise<void> {
-    while (!this.#isClosed && doorStatus(this.#id).requests > 0) await sleep(LANES_POLL_MS);
+    while (!this.#isClosed && listenerStatus(this.#id).requests > 0) await sleep(LANES_POLL_MS);
   }
 
   /** Cuts every connection. Idempotent. */
@@ -150,63 +150,63 @@ export class VaultDoor {
     this.counts();
     this.#isClosed = true;
     this.#arrivals.cut();
-    doorClose(this.#id);
+    listenerClose(this.#id);
   }
 }
 
-/** Connections of gRPC from the door to the server, and back when they end. */
+/** Connections of gRPC from the listener to the server, and back when they end. */
 class Arrivals {
   id = 0;
-  readonly #behind: Behind;
+  readonly #handlers: ListenerHandlers;
   readonly #isUnix: boolean;
   readonly #handshakes: TlsServer | null;
-  readonly #places = new Map<string, number>();
+  readonly #connections = new Map<string, number>();
   readonly #sockets = new Map<number, Socket>();
   #isCut = false;
 
-  constructor(behind: Behind, isOfUnix: boolean) {
-    const { security } = behind;
-    this.#behind = behind;
+  constructor(handlers: ListenerHandlers, isOfUnix: boolean) {
+    const { security } = handlers;
+    this.#handlers = handlers;
     this.#isUnix = isOfUnix;
-    this.#handshakes = security === null ? null : newHandshakes(security, behind);
+    this.#handshakes = security === null ? null : newHandshakes(security, handlers);
   }
 
-  readonly onCall = (place: number, fd: number): void => {
+  readonly onCall = (connection: number, fd: number): void => {
     if (fd === CUT) {
-      this.#sockets.get(place)?.destroy();
+      this.#sockets.get(connection)?.destroy();
       return;
     }
     const socket = socketOf(fd);
     if (this.#isCut) {
-      socket?.destroy(); // Its place went with the door, and the core no longer knows that.
+      socket?.destroy(); // It went with the listener, and the core no longer knows that.
       return;
     }
     if (socket === null) {
-      doorLeave(this.id, place);
+      listenerLeave(this.id, connection);
       return;
     }
     const peer = `${socket.remoteAddress}:${socket.remotePort}`;
-    this.#sockets.set(place, socket);
-    this.#places.set(peer, place);
+    this.#sockets.set(connection, socket);
+    this.#connections.set(peer, connection);
     socket.on("error", () => {});
     socket.once("close", () => {
-      this.#sockets.delete(place);
-      if (this.#places.get(peer) === place) this.#places.delete(peer);
-      if (!this.#isCut) doorLeave(this.id, place);
+      this.#sockets.delete(connection);
+      if (this.#connections.get(peer) === connection) this.#connections.delete(peer);
+      if (!this.#isCut) listenerLeave(this.id, connection);
     });
-    // Its peer is of our own user, which the door has seen.
-    if (this.#isUnix && !doorSettle(this.id, place)) {
+    // Its peer is of our own user, which the listener has seen.
+    if (this.#isUnix && !listenerSettle(this.id, connection)) {
       socket.destroy();
       return;
     }
-    this.#behind.gate?.accept(socket);
-    if (this.#handshakes === null) this.#behind.onSocket(socket);
+    this.#handlers.gate?.accept(socket);
+    if (this.#handshakes === null) this.#handlers.onSocket(socket);
     else this.#handshakes.emit("connection", socket);
   };
 
   settle(peer: string): boolean {
-    const place = this.#places.get(peer);
-    return place !== undefined && doorSettle(this.id, place);
+    const connection = this.#connections.get(peer);
+    return connection !== undefined && listenerSettle(this.id, connection);
   }
 
   cut(): void {
@@ -226,7 +226,7 @@ function socketOf(fd: number): Socket | null {
 }
 
 /** Certificates of clients are judged with their calls, so that all who are refused hear the same. */
-function newHandshakes(security: VaultSecurity, { onSocket, gate }: Behind): TlsServer {
+function newHandshakes(security: VaultSecurity, { onSocket, gate }: ListenerHandlers): TlsServer {
   const { certPem, keyPem, clientCaPem } = security;
   const asked = clientCaPem === null ? {} : { ca: clientCaPem, requestCert: true };
   const handshakes = createTlsServer({
@@ -236,7 +236,7 @@ function newHandshakes(security: VaultSecurity, { onSocket, gate }: Behind): Tls
     rejectUnauthorized: false,
     minVersion: TLS_MIN_VERSION,
     ALPNProtocols: [...ALPN],
-    handshakeTimeout: DOOR_DEADLINE_MS,
+    handshakeTimeout: LISTENER_DEADLINE_MS,
   });
   handshakes.on("secureConnection", (socket) => {
     gate?.greeted(socket);
@@ -251,8 +251,8 @@ function newHandshakes(security: VaultSecurity, { onSocket, gate }: Behind): Tls
   return handshakes;
 }
 
-function optionsOf({ security, ...behind }: Behind, address: string): DoorOptions {
-  const { maxRecordBytes, maxReservedBytes } = behind;
+function optionsOf({ security, ...handlers }: ListenerHandlers, address: string): ListenerOptions {
+  const { maxRecordBytes, maxReservedBytes } = handlers;
   return {
     address,
     maxRecordBytes,
@@ -262,7 +262,7 @@ function optionsOf({ security, ...behind }: Behind, address: string): DoorOption
     settledEachMax: VAULT_PEER_CONNECTIONS_MAX,
     waitingMax: VAULT_WAITING_MAX,
     waitingEachMax: VAULT_PEER_WAITING_MAX,
-    deadlineMs: DOOR_DEADLINE_MS,
+    deadlineMs: LISTENER_DEADLINE_MS,
   };
 }
 

@@ -1,4 +1,4 @@
-//! Owns the proof of a vault's door: who comes is told apart by bytes that stay unread, and who is silent gives way and has to go.
+//! Owns the proof of a vault's listener: who comes is told apart by bytes that stay unread, and who is silent gives way and has to go.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,10 +13,10 @@ use rcgen::generate_simple_self_signed;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
-use tierkv_core::door::{Door, Front, Options, PlaceId, Socket};
 use tierkv_core::lane::frame::{Frame, Kind};
 use tierkv_core::lane::server::{self, Right, Server};
 use tierkv_core::lane::tls::{self, Identity};
+use tierkv_core::listener::{ConnectionId, GrpcHandler, Listener, Options, Socket};
 use tierkv_core::store::{self, CLASS_ANY, Store};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -24,13 +24,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Keeps what it is given, as far as it has room.
 struct Desk {
-    tell: Mutex<Sender<(PlaceId, TcpStream)>>,
+    tell: Mutex<Sender<(ConnectionId, TcpStream)>>,
     room: Mutex<usize>,
-    cut: Mutex<Vec<PlaceId>>,
+    cut: Mutex<Vec<ConnectionId>>,
 }
 
-impl Front for Desk {
-    fn take(&self, place: PlaceId, socket: Socket) -> Result<(), Socket> {
+impl GrpcHandler for Desk {
+    fn take(&self, place: ConnectionId, socket: Socket) -> Result<(), Socket> {
         let mut room = self.room.lock().unwrap();
         if *room == 0 {
             return Err(socket);
@@ -42,16 +42,16 @@ impl Front for Desk {
         Ok(())
     }
 
-    fn cut(&self, place: PlaceId) {
+    fn cut(&self, place: ConnectionId) {
         self.cut.lock().unwrap().push(place);
     }
 }
 
 struct Stand {
-    door: Door,
+    listener: Listener,
     lanes: Arc<Server>,
     desk: Arc<Desk>,
-    taken: Receiver<(PlaceId, TcpStream)>,
+    taken: Receiver<(ConnectionId, TcpStream)>,
 }
 
 impl Stand {
@@ -71,23 +71,23 @@ impl Stand {
             room: Mutex::new(usize::MAX),
             cut: Mutex::default(),
         });
-        let front: Arc<dyn Front> = Arc::clone(&desk) as _;
-        let door = Door::open(options, Some(Arc::clone(&lanes)), Some(front)).unwrap();
-        Self { door, lanes, desk, taken }
+        let front: Arc<dyn GrpcHandler> = Arc::clone(&desk) as _;
+        let listener = Listener::open(options, Some(Arc::clone(&lanes)), Some(front)).unwrap();
+        Self { listener, lanes, desk, taken }
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.door.port().unwrap())).unwrap();
+        let stream = TcpStream::connect(("127.0.0.1", self.listener.port().unwrap())).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
         stream
     }
 
-    fn taken(&self) -> (PlaceId, TcpStream) {
+    fn taken(&self) -> (ConnectionId, TcpStream) {
         self.taken.recv_timeout(SOON).expect("a connection at the desk")
     }
 
     fn refused(&self) -> u64 {
-        let counts = self.door.counts();
+        let counts = self.listener.counts();
         counts.iter().find(|(name, _)| *name == "connections_refused").map_or(0, |(_, n)| *n)
     }
 }
@@ -208,7 +208,7 @@ fn the_silent_give_way_to_whoever_comes() {
     let mut near = stand.connect();
     near.write_all(PREFACE).unwrap();
     let (place, _) = stand.taken();
-    assert!(stand.door.settle(place));
+    assert!(stand.listener.settle(place));
     assert_eq!(stand.refused(), 3);
 }
 
@@ -219,7 +219,7 @@ fn who_is_not_let_in_is_ended_wherever_it_is_and_who_is_stays() {
     let [silent, mut visitor, mut friend] = [(); 3].map(|()| stand.connect());
     friend.write_all(PREFACE).unwrap();
     let (place, _far) = stand.taken();
-    assert!(stand.door.settle(place));
+    assert!(stand.listener.settle(place));
     visitor.write_all(PREFACE).unwrap();
     let (late, _kept) = stand.taken();
     assert!(is_ended(&silent));
@@ -252,24 +252,24 @@ fn a_place_that_is_left_is_free() {
         (stand.taken(), near)
     };
     let ((first, _far), _near) = come();
-    assert!(stand.door.settle(first));
+    assert!(stand.listener.settle(first));
     let ((second, _far), _near) = come();
-    assert!(!stand.door.settle(second));
-    stand.door.leave(first);
+    assert!(!stand.listener.settle(second));
+    stand.listener.leave(first);
     let ((third, _far), _near) = come();
-    assert!(stand.door.settle(third));
+    assert!(stand.listener.settle(third));
 }
 
 #[test]
 fn a_door_that_stopped_takes_nobody_and_a_second_one_has_its_port() {
     let stand = Stand::with(None, |_| {});
     let silent = stand.connect();
-    stand.door.stop();
+    stand.listener.stop();
     assert!(is_ended(&silent));
-    let port = stand.door.port().unwrap();
+    let port = stand.listener.port().unwrap();
     let taken = Options::new(&format!("127.0.0.1:{port}"), false);
-    let second = Door::open(taken.clone(), None, None).unwrap();
-    let error = Door::open(taken, None, None).err().unwrap();
+    let second = Listener::open(taken.clone(), None, None).unwrap();
+    let error = Listener::open(taken, None, None).err().unwrap();
     assert!(error.text.starts_with("EADDRINUSE: "), "{}", error.text);
     drop(second);
 }

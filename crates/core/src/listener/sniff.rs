@@ -4,14 +4,14 @@ use rustls::server::Acceptor;
 
 use crate::lane::frame::MAGIC;
 use crate::lane::tls::PROTOCOL;
-use crate::limits::DOOR_FIRST_BYTES_MAX;
+use crate::limits::LISTENER_FIRST_BYTES_MAX;
 
 /// Type of a TLS record with a handshake message.
 const TLS_HANDSHAKE: u8 = 22;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum First {
+pub enum Protocol {
     /// More bytes must come before it is known.
     Unclear,
     /// A lane.
@@ -21,32 +21,32 @@ pub enum First {
 }
 
 /// In the clear by the magic of a frame; over TLS by the protocols that the client offers.
-pub fn first(bytes: &[u8], is_tls: bool) -> First {
+pub fn sniff(bytes: &[u8], is_tls: bool) -> Protocol {
     match bytes.first() {
-        None => First::Unclear,
+        None => Protocol::Unclear,
         Some(&TLS_HANDSHAKE) if is_tls => by_protocol(bytes),
-        _ if bytes.starts_with(&MAGIC) => First::Lane,
-        _ if MAGIC.starts_with(bytes) => First::Unclear,
-        _ => First::Other,
+        _ if bytes.starts_with(&MAGIC) => Protocol::Lane,
+        _ if MAGIC.starts_with(bytes) => Protocol::Unclear,
+        _ => Protocol::Other,
     }
 }
 
-fn by_protocol(bytes: &[u8]) -> First {
+fn by_protocol(bytes: &[u8]) -> Protocol {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
         if !matches!(acceptor.read_tls(&mut rest), Ok(1..)) {
-            return First::Other;
+            return Protocol::Other;
         }
     }
     match acceptor.accept() {
         Ok(Some(accepted)) => {
             let offered = accepted.client_hello().alpn();
             let is_lane = offered.is_some_and(|mut names| names.any(|name| name == PROTOCOL));
-            if is_lane { First::Lane } else { First::Other }
+            if is_lane { Protocol::Lane } else { Protocol::Other }
         }
-        Ok(None) if bytes.len() < DOOR_FIRST_BYTES_MAX => First::Unclear,
+        Ok(None) if bytes.len() < LISTENER_FIRST_BYTES_MAX => Protocol::Unclear,
         // Whoever shakes hands tells him what is wrong.
-        Ok(None) | Err(_) => First::Other,
+        Ok(None) | Err(_) => Protocol::Other,
     }
 }

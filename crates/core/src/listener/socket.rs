@@ -11,14 +11,14 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::error::{Error, Result};
 use crate::lane::stream::{Stream, UNIX_PREFIX, set_ticks, set_up_tcp};
-use crate::limits::DOOR_BACKLOG;
+use crate::limits::LISTENER_BACKLOG;
 
 /// Where connections are accepted.
 #[derive(Debug)]
-pub enum Listener {
+pub enum ListeningSocket {
     /// On TCP.
     Tcp(TcpListener),
-    /// On a socket file, whose place and end are its maker's business.
+    /// On a socket file, whose path and end are its maker's business.
     Unix(UnixListener),
 }
 
@@ -31,7 +31,7 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
-impl Listener {
+impl ListeningSocket {
     /// Listens on `host:port` (0: the system chooses) or `unix:/path`.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Listener {
                 Self::Unix(unix) => unix.set_nonblocking(true)?,
             }
             // The library's own is short: a crowd would fill it, and whoever comes then tries again after a second.
-            rustix::net::listen(&listener, DOOR_BACKLOG)?;
+            rustix::net::listen(&listener, LISTENER_BACKLOG)?;
             Ok(listener)
         });
         ready.map_err(|error| {
@@ -82,7 +82,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for ListeningSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(listener) => listener.as_fd(),
