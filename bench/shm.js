@@ -120,7 +120,7 @@ function check(statuses) {
 
 function save(client, set) {
   return inWindows(set, async (from, to) => {
-    const items = set.drafts(from, to);
+    const items = set.deferred(from, to);
     try {
       return await client.store(set.namespace, items, CALL_MS);
     } finally {

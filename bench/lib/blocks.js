@@ -64,7 +64,7 @@ export function records(namespace, name, count, payloadBytes) {
 export async function storeAll(client, namespace, items, timeoutMs) {
   const outgoing = items.map(({ key, record }) => ({
     key,
-    record: { id: outboxPut(record), isDraft: false, make: async () => {} },
+    record: { id: outboxPut(record), isDeferred: false, make: async () => {} },
   }));
   const statuses = await client.store(namespace, outgoing, timeoutMs);
   for (const { record } of outgoing) outboxDrop(record.id);

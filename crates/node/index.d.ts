@@ -186,7 +186,7 @@ export interface ListenerStatus {
  * The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
  * must stay leased. The lengths are those of the records, unless the codec has no codes for what a page holds.
  */
-export declare function draftSlots(arenaId: number, geometryId: number, codec: number, fidelity: number, namespace: Uint8Array, items: Array<EncodeItem>): Float64Array
+export declare function deferSlots(arenaId: number, geometryId: number, codec: number, fidelity: number, namespace: Uint8Array, items: Array<EncodeItem>): Float64Array
 
 /** Forgets it; idempotent. */
 export declare function dropGeometry(id: number): void
@@ -285,7 +285,7 @@ export declare function lanesProgress(id: number, request: number): number | nul
 
 /**
  * Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
- * memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A draft that cannot be made any more ends as 9 (incomplete).
+ * memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A deferred record that cannot be made any more ends as 9 (incomplete).
  */
 export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
 
@@ -307,7 +307,7 @@ export declare function makeCertificate(options: CertificateOptions, issuer?: Ce
 /** Gives a record up; its memory goes when no lane sends it any more. Idempotent. */
 export declare function outboxDrop(recordId: number): void
 
-/** Makes drafts, in any thread; per draft the length of its record. What cannot be made any more stays as it is: 0. */
+/** Makes deferred records, in any thread; per deferred record the length of its record. What cannot be made any more stays as it is: 0. */
 export declare function outboxMake(recordIds: Uint32Array): Float64Array
 
 /**
@@ -451,7 +451,7 @@ export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean
 /** Bytes that were moved for a request; null when it has its outcome. */
 export declare function shmProgress(id: number, request: number): number | null
 
-/** Stores records of the outbox; a draft is made in the region itself. As `lanesStore`, and all are of one class. */
+/** Stores records of the outbox; a deferred record is made in the region itself. As `lanesStore`, and all are of one class. */
 export declare function shmStore(id: number, recordClass: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
 
 /** Whether a leased slot begins with these bytes. */

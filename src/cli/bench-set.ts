@@ -12,9 +12,9 @@ import {
 import type { Namespace, RecordClass } from "../block.ts";
 import type { LandingPlan } from "../client/lanes.ts";
 import { OutboxRecord } from "../codec/record.ts";
-import type { MakeDrafts } from "../codec/record.ts";
+import type { MakeDeferred } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";
-import { draftSlots, geometryInfo, registerGeometry, outboxMake } from "../native.ts";
+import { deferSlots, geometryInfo, registerGeometry, outboxMake } from "../native.ts";
 import type { Geometry } from "../native.ts";
 import { randomToken, sleep } from "../time.ts";
 
@@ -74,7 +74,7 @@ export class BenchSet {
   }
 
   /** Records of blocks `from` to `to`, as a sidecar gives them to lanes: who sends one makes it. Each must be dropped. */
-  drafts(from: number, to: number): { key: Buffer; record: OutboxRecord }[] {
+  deferred(from: number, to: number): { key: Buffer; record: OutboxRecord }[] {
     const keys = this.keys(from, to);
     const items = Array.from({ length: to - from }, (_, index) => ({
       slot: this.#leases[(from + index) * 2] ?? 0,
@@ -86,7 +86,7 @@ export class BenchSet {
       parentHash: Buffer.alloc(HASH_BYTES),
     }));
     const { codec, fidelity } = this.#codec;
-    const pairs = draftSlots(
+    const pairs = deferSlots(
       this.#arena.id,
       this.#geometry,
       codec,
@@ -95,7 +95,7 @@ export class BenchSet {
       items,
     );
     const ids = Uint32Array.from(items, (_, index) => pairs[index * 2] ?? 0);
-    const make: MakeDrafts = () => {
+    const make: MakeDeferred = () => {
       const lengths = outboxMake(ids);
       return Promise.resolve(new Map([...ids].map((id, index) => [id, lengths[index] ?? 0])));
     };

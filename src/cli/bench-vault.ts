@@ -237,7 +237,7 @@ class Rounds {
     const perBatch = Math.max(1, Math.floor(SAVE_BATCH_BYTES / BENCH_PAGE_BYTES));
     let wireBytes = 0;
     await inTurns(count, perBatch, STORES_IN_FLIGHT_MAX, async (from, to) => {
-      const items = this.#set.drafts(from, to);
+      const items = this.#set.deferred(from, to);
       try {
         check(await this.#client.store(namespace, items, BENCH_CALL_MS), this.#result, "Store");
         for (const { record } of items) wireBytes += record.bytes;

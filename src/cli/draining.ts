@@ -222,7 +222,7 @@ async function store(
   const make = async (): Promise<void> => {};
   const outgoing = items.map(({ row, id }) => ({
     key: row.key,
-    record: { id, isDraft: false, make },
+    record: { id, isDeferred: false, make },
   }));
   const rows = items.map(({ row }) => row);
   const { tenant } = first.row;

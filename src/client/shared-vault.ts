@@ -94,7 +94,7 @@ export class SharedVault {
     return this.#isLost || this.#breaker.isOpen;
   }
 
-  /** Its threads make drafts, as lanes do. */
+  /** Its threads make deferred records, as lanes do. */
   get lanes(): LanesState {
     return "up";
   }
@@ -133,7 +133,7 @@ export class SharedVault {
     return { statuses: new Uint8Array(data), bytes, reason, isBroken: false };
   }
 
-  /** Put-if-absent, on the account of `tenant`; drafts are made where they are to stand. */
+  /** Put-if-absent, on the account of `tenant`; deferred records are made where they are to stand. */
   async store(
     namespace: Buffer,
     items: readonly StoreItem[],

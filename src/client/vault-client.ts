@@ -18,8 +18,8 @@ import { splitKeys } from "./split.ts";
 export interface StoreItem {
   /** Packed, 36 bytes. */
   key: Buffer;
-  /** `make`: of a draft that no lane could make as it was announced. */
-  record: { readonly id: number; readonly isDraft: boolean; make(): Promise<void> };
+  /** `make`: of a deferred record that no lane could make as it was announced. */
+  record: { readonly id: number; readonly isDeferred: boolean; make(): Promise<void> };
 }
 
 export interface FetchOptions {
@@ -339,14 +339,14 @@ function checkMayStore({ readOnly }: m.HelloReply): void {
     throw new TierkvError("ROLE_MISSING", { role: "read", call: "Store", needed: "write" });
 }
 
-/** Those of the items `left` that are made now; what is no draft, or stays one, will not be. */
+/** Those of the items `left` that are made now; what is no deferred record, or stays one, will not be. */
 async function made(items: readonly StoreItem[], left: readonly number[]): Promise<number[]> {
-  const drafts = left.flatMap((index) => {
+  const deferred = left.flatMap((index) => {
     const record = items[index]?.record;
-    return record?.isDraft === true ? [{ index, record }] : [];
+    return record?.isDeferred === true ? [{ index, record }] : [];
   });
-  await Promise.allSettled(drafts.map(({ record }) => record.make()));
-  return drafts.flatMap(({ index, record }) => (record.isDraft ? [] : [index]));
+  await Promise.allSettled(deferred.map(({ record }) => record.make()));
+  return deferred.flatMap(({ index, record }) => (record.isDeferred ? [] : [index]));
 }
 
 /** Of these items alone. */

@@ -1,12 +1,12 @@
-// Owns the encode threads: a bounded piscina pool that is given batches by descriptor (arena, slots, geometry); and drafts, which need none.
+// Owns the encode threads: a bounded piscina pool that is given batches by descriptor (arena, slots, geometry); and deferred records, which need none.
 import { availableParallelism } from "node:os";
 import { Piscina } from "piscina";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { ENCODE_NICE, ENCODE_QUEUE_MAX, ENCODE_THREADS_MAX, ENCODE_TIMEOUT_MS } from "../limits.ts";
-import { draftSlots } from "../native.ts";
+import { deferSlots } from "../native.ts";
 import { withDeadline } from "../time.ts";
 import { OutboxRecord } from "./record.ts";
-import type { MakeDrafts } from "./record.ts";
+import type { MakeDeferred } from "./record.ts";
 import { nativeItems } from "./task.ts";
 import type { EncodeTask } from "./task.ts";
 
@@ -50,12 +50,12 @@ export class EncodePool {
   }
 
   /** The same records at once: a lane makes each as it sends it, a thread of ours all that are left once one is to be made. */
-  draft(task: EncodeTask): OutboxRecord[] {
+  defer(task: EncodeTask): OutboxRecord[] {
     const { arena, geometry, codec, fidelity, namespace } = task;
-    let made: ReturnType<MakeDrafts> | null = null;
-    const make: MakeDrafts = () => (made ??= this.#make(records.map(({ id }) => id)));
+    let made: ReturnType<MakeDeferred> | null = null;
+    const make: MakeDeferred = () => (made ??= this.#make(records.map(({ id }) => id)));
     const items = nativeItems(task);
-    const pairs = draftSlots(arena, geometry, codec, fidelity, Buffer.from(namespace), items);
+    const pairs = deferSlots(arena, geometry, codec, fidelity, Buffer.from(namespace), items);
     const records = toRecords(pairs, make);
     return records;
   }
@@ -82,7 +82,7 @@ export class EncodePool {
   }
 }
 
-function toRecords(pairs: Float64Array, make: MakeDrafts | null): OutboxRecord[] {
+function toRecords(pairs: Float64Array, make: MakeDeferred | null): OutboxRecord[] {
   return Array.from(
     { length: pairs.length / 2 },
     (_, index) => new OutboxRecord(pairs[index * 2] ?? 0, pairs[index * 2 + 1] ?? 0, make),

@@ -1,35 +1,35 @@
-// Owns one record of the native outbox as JavaScript names it: made, or a draft that who sends it makes.
+// Owns one record of the native outbox as JavaScript names it: encoded, or deferred: its sender encodes it.
 import { outboxDrop } from "../native.ts";
 
-/** Makes drafts together: by record, its length, 0 where it cannot be made any more. */
-export type MakeDrafts = () => Promise<ReadonlyMap<number, number>>;
+/** Makes deferred records together: by record, its length, 0 where it cannot be made any more. */
+export type MakeDeferred = () => Promise<ReadonlyMap<number, number>>;
 
 /** It must be dropped, whatever became of it. */
 export class OutboxRecord {
   /** In the native outbox. */
   readonly id: number;
   #bytes: number;
-  #make: MakeDrafts | null;
+  #make: MakeDeferred | null;
   #users = 1;
 
-  /** `make`: of a draft, whose slot must stay leased until it is dropped. */
-  constructor(id: number, bytes: number, make: MakeDrafts | null) {
+  /** `make`: of a deferred record, whose slot must stay leased until it is dropped. */
+  constructor(id: number, bytes: number, make: MakeDeferred | null) {
     this.id = id;
     this.#bytes = bytes;
     this.#make = make;
   }
 
-  /** Its length; a draft's may turn out to be another one when it is made. */
+  /** Its length; a deferred record's may turn out to be another one when it is made. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** Who sends it makes it. */
-  get isDraft(): boolean {
+  /** Its sender encodes it. */
+  get isDeferred(): boolean {
     return this.#make !== null;
   }
 
-  /** Of a draft that could not be sent as it was announced, because the codec has no codes for what it holds. What cannot be made stays a draft. */
+  /** Of a deferred record that could not be sent as it was announced, because the codec has no codes for what it holds. What cannot be made stays a deferred record. */
   async make(): Promise<void> {
     const lengths = await this.#make?.();
     const bytes = lengths?.get(this.id) ?? 0;

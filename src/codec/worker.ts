@@ -12,7 +12,7 @@ export function encode(task: EncodeTask): Float64Array {
   );
 }
 
-/** Makes drafts of the native outbox; per record its length, 0 where it cannot be made any more. */
+/** Makes deferred records of the native outbox; per record its length, 0 where it cannot be made any more. */
 export function make(records: Uint32Array): Float64Array {
   return coded(() => outboxMake(records));
 }

@@ -90,29 +90,29 @@ test("a batch becomes records that verify and hold the blocks", async () => {
   expect(outboxStatus().records).toBe(0);
 });
 
-test("drafts are made together once one is asked for, and are the records that encoding makes", async () => {
+test("deferred records are made together once one is asked for, and are the records that encoding makes", async () => {
   const pool = closeAfterTest(new EncodePool(1));
   const { task } = await openTask(4);
   const made = await pool.encode(task);
-  const drafts = pool.draft(task);
-  expect(drafts.map(({ bytes }) => bytes)).toEqual(made.map(({ bytes }) => bytes));
-  expect(drafts.every(({ isDraft }) => isDraft)).toBe(true);
-  expect(() => outboxView(drafts[3]!.id)).toThrow(/a draft/);
-  for (const draft of drafts) await draft.make();
-  expect(drafts.some(({ isDraft }) => isDraft)).toBe(false);
-  for (const [index, draft] of drafts.entries()) {
-    expect(outboxView(draft.id).equals(outboxView(made[index]!.id))).toBe(true);
+  const deferred = pool.defer(task);
+  expect(deferred.map(({ bytes }) => bytes)).toEqual(made.map(({ bytes }) => bytes));
+  expect(deferred.every(({ isDeferred }) => isDeferred)).toBe(true);
+  expect(() => outboxView(deferred[3]!.id)).toThrow(/a deferred record/);
+  for (const record of deferred) await record.make();
+  expect(deferred.some(({ isDeferred }) => isDeferred)).toBe(false);
+  for (const [index, record] of deferred.entries()) {
+    expect(outboxView(record.id).equals(outboxView(made[index]!.id))).toBe(true);
   }
-  for (const record of [...made, ...drafts]) record.drop();
+  for (const record of [...made, ...deferred]) record.drop();
   expect(outboxStatus().records).toBe(0);
 });
 
-test("a draft whose slot has gone stays one, and the others of its batch are made", async () => {
+test("a deferred record whose slot has gone stays one, and the others of its batch are made", async () => {
   const pool = closeAfterTest(new EncodePool(1));
   const { task } = await openTask(2);
-  const [gone, there] = pool.draft({ ...task, slots: task.slots.with(1, 77) });
+  const [gone, there] = pool.defer({ ...task, slots: task.slots.with(1, 77) });
   for (const record of [gone!, there!]) await record.make();
-  expect([gone!.isDraft, there!.isDraft]).toEqual([true, false]);
+  expect([gone!.isDeferred, there!.isDeferred]).toEqual([true, false]);
   expect(outboxView(there!.id).length).toBe(there!.bytes);
   for (const record of [gone!, there!]) record.drop();
 });

@@ -246,7 +246,7 @@ test("what was made before a flush is not stored after it", async () => {
   const vault = openShared(regionAddress());
   const set = closeAfterTest(await BenchSet.open(2, "kv", { codec: 0, fidelity: 0 }));
   const stored = async (known: number): Promise<number[]> => {
-    const items = set.drafts(0, set.count);
+    const items = set.deferred(0, set.count);
     const call = vault.store(set.namespace, items, SOON_MS, 0, known);
     const statuses = await call;
     for (const { record } of items) record.drop();

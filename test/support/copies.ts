@@ -32,7 +32,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
   const run = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, ...place };
   const block = new Block("block", { ...run, hashes: Buffer.alloc(32, 1) }, 0);
   const cache = { copies: () => [block], lend: () => true, takeBack: () => {} };
-  const made = { id, bytes: 1, isDraft: false, make: () => Promise.resolve(), drop: () => {} };
+  const made = { id, bytes: 1, isDeferred: false, make: () => Promise.resolve(), drop: () => {} };
   const pool = { encode: () => Promise.resolve([made as unknown as OutboxRecord]) };
   const group = { spec: { tokens: 16 }, geometry: 0, sourceBytes: 1, recordBytesMax: 1 };
   const common = { priority: new FetchPriority(), outcomes: new BlockOutcomes(), counters, logger };

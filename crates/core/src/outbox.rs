@@ -1,10 +1,10 @@
 //! Owns the way out: a slot's page becomes a record in memory of ours, ready to be sent.
 
-mod draft;
+mod deferred;
 
 use std::sync::{Arc, OnceLock};
 
-pub use self::draft::Draft;
+pub use self::deferred::DeferredRecord;
 
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::Codec;

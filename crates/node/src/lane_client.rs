@@ -166,7 +166,7 @@ pub fn lanes_take(
 }
 
 /// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
-/// memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A draft that cannot be made any more ends as 9 (incomplete).
+/// memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A deferred record that cannot be made any more ends as 9 (incomplete).
 #[napi]
 pub fn lanes_store(
     id: u32,

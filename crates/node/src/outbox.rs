@@ -7,7 +7,7 @@ use napi_derive::napi;
 use tierkv_core::codec::Codec;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::client::Content;
-use tierkv_core::outbox::{Draft, Identity, Outbox};
+use tierkv_core::outbox::{DeferredRecord, Identity, Outbox};
 use tierkv_core::record::{self, HEADER_BYTES};
 use tierkv_core::slots::Lease;
 use tierkv_core::store::position;
@@ -44,16 +44,16 @@ pub fn encode_slots(
     items: Vec<EncodeItem<'_>>,
 ) -> napi::Result<Float64Array> {
     run(|| {
-        let drafts = drafts(arena_id, geometry_id, (codec, fidelity), namespace, &items)?;
-        let made = |draft: Draft| Ok(Content::Made(Arc::new(draft.make()?)));
-        insert(drafts.into_iter().map(made).collect::<Result<_>>()?)
+        let deferred = deferred(arena_id, geometry_id, (codec, fidelity), namespace, &items)?;
+        let made = |deferred: DeferredRecord| Ok(Content::Made(Arc::new(deferred.make()?)));
+        insert(deferred.into_iter().map(made).collect::<Result<_>>()?)
     })
 }
 
 /// The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
 /// must stay leased. The lengths are those of the records, unless the codec has no codes for what a page holds.
 #[napi]
-pub fn draft_slots(
+pub fn defer_slots(
     arena_id: u32,
     geometry_id: u32,
     codec: u8,
@@ -62,22 +62,22 @@ pub fn draft_slots(
     items: Vec<EncodeItem<'_>>,
 ) -> napi::Result<Float64Array> {
     run(|| {
-        let drafts = drafts(arena_id, geometry_id, (codec, fidelity), namespace, &items)?;
-        insert(drafts.into_iter().map(|draft| Content::Draft(Arc::new(draft))).collect())
+        let deferred = deferred(arena_id, geometry_id, (codec, fidelity), namespace, &items)?;
+        insert(deferred.into_iter().map(|deferred| Content::Deferred(Arc::new(deferred))).collect())
     })
 }
 
-/// Makes drafts, in any thread; per draft the length of its record. What cannot be made any more stays as it is: 0.
+/// Makes deferred records, in any thread; per deferred record the length of its record. What cannot be made any more stays as it is: 0.
 #[napi]
 pub fn outbox_make(record_ids: &[u32]) -> napi::Result<Float64Array> {
     run(|| Ok(record_ids.iter().map(|id| made(*id).map_or(0.0, size)).collect::<Vec<f64>>().into()))
 }
 
-/// The length of what a draft was made.
+/// The length of what a deferred record was made.
 fn made(id: u32) -> Option<usize> {
     // Who has dropped it wants it no more.
-    let Content::Draft(draft) = RECORDS.get(id).ok()? else { return None };
-    let record = draft.make().ok()?;
+    let Content::Deferred(deferred) = RECORDS.get(id).ok()? else { return None };
+    let record = deferred.make().ok()?;
     let length = record.len();
     let put = RECORDS.with(id, |content| {
         *content = Content::Made(Arc::new(record));
@@ -123,18 +123,18 @@ pub fn outbox_position(record_id: u32) -> napi::Result<Option<Buffer>> {
     })
 }
 
-fn drafts(
+fn deferred(
     arena_id: u32,
     geometry_id: u32,
     (codec, fidelity): (u8, u8),
     namespace: &[u8],
     items: &[EncodeItem<'_>],
-) -> Result<Vec<Draft>> {
+) -> Result<Vec<DeferredRecord>> {
     let (arena, geometry) = (ARENAS.get(arena_id)?, GEOMETRIES.get(geometry_id)?);
     let codec = Codec::from_id(codec)
         .ok_or_else(|| Error::bad_argument(format!("codec {codec} is unknown")))?;
     let namespace = hash("namespace", namespace)?;
-    let draft = |item: &EncodeItem<'_>| {
+    let deferred = |item: &EncodeItem<'_>| {
         let lease = Lease { slot: item.slot, generation: item.generation };
         let identity = Identity {
             shard: item.shard,
@@ -144,9 +144,9 @@ fn drafts(
             block_hash: hash("blockHash", &item.block_hash)?,
             parent_hash: hash("parentHash", &item.parent_hash)?,
         };
-        OUTBOX.draft(&arena, lease, &geometry, (codec, fidelity), identity)
+        OUTBOX.defer(&arena, lease, &geometry, (codec, fidelity), identity)
     };
-    items.iter().map(draft).collect()
+    items.iter().map(deferred).collect()
 }
 
 /// Pairs of id and length.

@@ -140,7 +140,7 @@ pub fn shm_fetch(
     })
 }
 
-/// Stores records of the outbox; a draft is made in the region itself. As `lanesStore`, and all are of one class.
+/// Stores records of the outbox; a deferred record is made in the region itself. As `lanesStore`, and all are of one class.
 #[napi]
 pub fn shm_store(
     id: u32,

@@ -44,7 +44,7 @@ pub fn outbox_status() -> napi::Result<Vec<f64>> {
 pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
     run(|| match RECORDS.get(record_id)? {
         Content::Made(record) => Ok(record.bytes().to_vec().into()),
-        Content::Draft(_) => Err(Error::bad_argument("a draft has no bytes")),
+        Content::Deferred(_) => Err(Error::bad_argument("a deferred record has no bytes")),
     })
 }
 

@@ -299,7 +299,7 @@ impl Shared {
             let key = RecordKey::from_packed(namespace, packed_key);
             match moves::store(&self.region, &key, content, label) {
                 Err(error) if error.code == Code::ArenaFailed => Err(error),
-                // A draft whose slot is gone.
+                // A deferred record whose slot is gone.
                 Err(_) => Ok((ItemStatus::Incomplete, 0)),
                 stored => stored,
             }

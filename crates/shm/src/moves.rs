@@ -47,19 +47,19 @@ pub fn store(
     content: &Content,
     label: Label,
 ) -> Result<(ItemStatus, u64)> {
-    if let Content::Draft(draft) = content {
-        let bytes = draft.length() as u64;
+    if let Content::Deferred(deferred) = content {
+        let bytes = deferred.length() as u64;
         let mut reservation = match offered(region.reserve(key, bytes, label)?) {
             Ok(reservation) => reservation,
             Err(status) => return Ok((status, 0)),
         };
-        if reservation.make(|memory| draft.make_in(memory))? {
+        if reservation.make(|memory| deferred.make_in(memory))? {
             return Ok((published(reservation)?, bytes));
         }
     }
     let made: Arc<dyn Bytes> = match content {
         Content::Made(made) => Arc::clone(made),
-        Content::Draft(draft) => Arc::new(draft.make()?),
+        Content::Deferred(deferred) => Arc::new(deferred.make()?),
     };
     let bytes = made.bytes();
     let reservation = match offered(region.reserve(key, bytes.len() as u64, label)?) {

@@ -23,7 +23,7 @@ export interface Codecs {
   readonly kvName: CodecName;
   /** Whether attention KV comes back as other bytes. */
   readonly isLossy: boolean;
-  /** Whether the length of a record is known only once it is made: no draft of it can be sent. */
+  /** Whether the length of a record is known only once it is made: no deferred record of it can be sent. */
   readonly isVariable: Readonly<Record<RecordClass, boolean>>;
 }
 

@@ -1,4 +1,4 @@
-// Owns the way of saved blocks from arena slots to records: batches by engine, rank and group, each a draft that the lane that sends it makes, or encoded ahead where slots run short.
+// Owns the way of saved blocks from arena slots to records: batches by engine, rank and group, encoded by the lane that sends them (deferred), or ahead where slots run short.
 import { packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
@@ -62,7 +62,7 @@ interface Lane {
   pending: Pending[];
   isBusy: boolean;
   /** Slots that wait until a lane has sent what is in them. */
-  drafts: number;
+  deferred: number;
   /** Its engine is gone: nothing waits for room any more. */
   isLeaving: boolean;
 }
@@ -75,8 +75,8 @@ export class Saver {
   readonly #lanesOf = new Map<SaveSource, Lane[]>();
   /** Keys between being taken and being stored or dropped: the same block is saved once. */
   readonly #inFlight = new Set<string>();
-  /** Those that are about to be given a draft: what room they have is taken. */
-  readonly #drafting = new Set<StoreQueue>();
+  /** Those that are about to be given a deferred record: what room they have is taken. */
+  readonly #deferring = new Set<StoreQueue>();
   /** Decoded bytes of everything in flight. */
   #bytes = 0;
 
@@ -195,7 +195,7 @@ export class Saver {
       this.#pump(lane);
     }
     const isOpen = (lane: Lane): boolean =>
-      lane.pending.length > 0 || lane.isBusy || lane.drafts > 0;
+      lane.pending.length > 0 || lane.isBusy || lane.deferred > 0;
     while (lanes.some(isOpen)) {
       if (nowMs() > untilMs) {
         for (const { item, key } of lanes.flatMap(({ pending }) => pending.splice(0))) {
@@ -224,7 +224,7 @@ export class Saver {
     const lanes = this.#lanesOf.get(source) ?? [];
     const known = lanes.find((lane) => lane.store === store);
     if (known !== undefined) return known;
-    const lane = { source, store, pending: [], isBusy: false, drafts: 0, isLeaving: false };
+    const lane = { source, store, pending: [], isBusy: false, deferred: 0, isLeaving: false };
     this.#lanesOf.set(source, [...lanes, lane]);
     this.#lanes.add(lane);
     return lane;
@@ -296,36 +296,36 @@ export class Saver {
     return isDouble || local !== NO_VAULT || codecs.isVariable[recordClass];
   }
 
-  /** What a lane can take now goes as a draft; the rest waits in its slots, or is encoded ahead. */
+  /** What a lane can take now goes as a deferred record; the rest waits in its slots, or is encoded ahead. */
   #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const { source, store } = lane;
     const isMadeAhead = this.#isMadeAhead(source);
-    const isDraft = !isMadeAhead && store.hasRoom && !this.#drafting.has(store);
-    if (!isMadeAhead && !isDraft && !this.#mayEncode(lane)) return;
+    const isDeferred = !isMadeAhead && store.hasRoom && !this.#deferring.has(store);
+    if (!isMadeAhead && !isDeferred && !this.#mayEncode(lane)) return;
     lane.isBusy = true;
-    if (isDraft) this.#drafting.add(store);
+    if (isDeferred) this.#deferring.add(store);
     if (this.#lanes.delete(lane)) this.#lanes.add(lane);
-    const most = isDraft ? store.batchBytes : SAVE_BATCH_BYTES;
+    const most = isDeferred ? store.batchBytes : SAVE_BATCH_BYTES;
     const batch = takeBatch(lane.pending, source.sourceBytes, most);
-    this.#pass(lane, batch, isDraft)
+    this.#pass(lane, batch, isDeferred)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
         lane.isBusy = false;
-        if (isDraft) this.#drafting.delete(store);
+        if (isDeferred) this.#deferring.delete(store);
         this.#pumpAll();
       });
   }
 
-  /** Makes one batch, or drafts of it, and passes the records on. Slots are free once they are made, those of drafts once they are sent. */
-  async #pass(lane: Lane, batch: readonly Pending[], isDraft: boolean): Promise<void> {
+  /** Makes one batch, or deferred records of it, and passes the records on. Slots are free once they are made, those of deferred records once they are sent. */
+  async #pass(lane: Lane, batch: readonly Pending[], isDeferred: boolean): Promise<void> {
     const { pool, logger } = this.#options;
     const { source } = lane;
     const records: OutboxRecord[] = [];
     try {
       await failpoint("sidecar.save.taken");
       const task = this.#task(source, batch);
-      records.push(...(isDraft ? pool.draft(task) : await pool.encode(task)));
+      records.push(...(isDeferred ? pool.defer(task) : await pool.encode(task)));
     } catch (error) {
       logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
     }
@@ -333,11 +333,11 @@ export class Saver {
       for (const { item } of batch) source.finish(item.slot, item.generation);
       source.onBatch();
     };
-    if (isDraft && records.length > 0) {
+    if (isDeferred && records.length > 0) {
       let open = batch.length;
-      lane.drafts += open;
+      lane.deferred += open;
       this.#store(lane, batch, records, () => {
-        lane.drafts -= 1;
+        lane.deferred -= 1;
         open -= 1;
         if (open === 0) leave();
       });

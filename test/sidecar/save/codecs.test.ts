@@ -93,7 +93,7 @@ test("lossless blocks take fewer bytes and come back bit for bit, noise as it is
   await saveAll(scene, blocks);
   const [sent, ahead] = names.map((name, at) => sidecar.counters.get(name) - before[at]!);
   expect(sent).toBe(4 * HEADER + PAGE + 3 * LOSSLESS);
-  expect(ahead, "none as a draft").toBe(4);
+  expect(ahead, "none as a deferred record").toBe(4);
   const view = await engine.done(engine.prefetch(hashesOf(blocks)));
   expect(view.reason).toBe("complete");
   for (const [index, block] of blocks.entries()) {

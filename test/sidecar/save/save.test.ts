@@ -183,7 +183,7 @@ describe("drops", () => {
     const nothingWaits = (): boolean => false;
     const store = {
       isDown: false,
-      makesDrafts: false,
+      makesDeferred: false,
       whenRoom: () => {},
       add: () => {},
       shedCopy: nothingWaits,

@@ -256,8 +256,8 @@ impl Near {
     pub fn save(&self, session: &Session, codec: Codec) {
         let maker = self.maker(codec);
         let blocks: Vec<usize> = (0..self.blocks()).collect();
-        let draft = |index: &usize| maker.draft(*index);
-        let batches = blocks.chunks(SAVE_BATCH).map(|batch| batch.iter().map(draft).collect());
+        let deferred = |index: &usize| maker.deferred(*index);
+        let batches = blocks.chunks(SAVE_BATCH).map(|batch| batch.iter().map(deferred).collect());
         let store = |client: &Client, batch| client.store(&NAMESPACE, batch).unwrap();
         session.pipelined(STORES_IN_FLIGHT, batches, store);
     }
@@ -275,11 +275,11 @@ pub struct Maker<'a> {
 
 impl Maker<'_> {
     pub fn encode(&self, index: usize) -> Outgoing {
-        let Outgoing { packed_key, content } = self.draft(index);
+        let Outgoing { packed_key, content } = self.deferred(index);
         Outgoing { packed_key, content: Content::Made(content.make().unwrap()) }
     }
 
-    fn draft(&self, index: usize) -> Outgoing {
+    fn deferred(&self, index: usize) -> Outgoing {
         let packed_key = key(self.set, index);
         let identity = Identity {
             shard: 0,
@@ -290,8 +290,9 @@ impl Maker<'_> {
             parent_hash: [0; 32],
         };
         let (lease, codec) = (self.leases[index], (self.codec, self.codec.id()));
-        let draft = self.outbox.draft(self.arena, lease, self.geometry, codec, identity).unwrap();
-        Outgoing { packed_key, content: Content::Draft(Arc::new(draft)) }
+        let deferred =
+            self.outbox.defer(self.arena, lease, self.geometry, codec, identity).unwrap();
+        Outgoing { packed_key, content: Content::Deferred(Arc::new(deferred)) }
     }
 }
 

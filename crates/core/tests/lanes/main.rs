@@ -15,7 +15,7 @@ mod link;
 const IS_SECURE: bool = false;
 
 mod bounds;
-mod drafts;
+mod deferred;
 mod failpoints;
 mod frames;
 mod peers;

@@ -235,14 +235,14 @@ impl Engine {
 
     /// A page of noise, as a record.
     pub fn record(&self, number: u8, codec: Codec) -> Outgoing {
-        let (draft, lease) = self.draft(number, codec);
-        let content = Content::Made(draft.content.make().unwrap());
+        let (deferred, lease) = self.defer(number, codec);
+        let content = Content::Made(deferred.content.make().unwrap());
         self.arena.slots().release(lease).unwrap();
-        Outgoing { content, ..draft }
+        Outgoing { content, ..deferred }
     }
 
     /// The same, to be made when it is sent: until then its slot is to be kept.
-    pub fn draft(&self, number: u8, codec: Codec) -> (Outgoing, Lease) {
+    pub fn defer(&self, number: u8, codec: Codec) -> (Outgoing, Lease) {
         let lease = self.lease();
         let mut random = Random::new(u64::from(number) + 1);
         // Finite numbers, also read as bf16.
@@ -259,8 +259,12 @@ impl Engine {
             parent_hash: [0; 32],
         };
         let codec = (codec, codec.id());
-        let draft = self.outbox.draft(&self.arena, lease, &self.geometry, codec, identity).unwrap();
-        (Outgoing { packed_key: key(number), content: Content::Draft(Arc::new(draft)) }, lease)
+        let deferred =
+            self.outbox.defer(&self.arena, lease, &self.geometry, codec, identity).unwrap();
+        (
+            Outgoing { packed_key: key(number), content: Content::Deferred(Arc::new(deferred)) },
+            lease,
+        )
     }
 
     /// What a slot holds when a whole record was decoded into it.

@@ -14,8 +14,8 @@ const IS_SECURE: bool = true;
 
 #[path = "../lanes/bounds.rs"]
 mod bounds;
-#[path = "../lanes/drafts.rs"]
-mod drafts;
+#[path = "../lanes/deferred.rs"]
+mod deferred;
 #[path = "../lanes/frames.rs"]
 mod frames;
 #[path = "../lanes/peers.rs"]

@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// Offers records, and sends those that the vault wants. What cannot be made any more, or not in its length, ends as
-    /// 9 (incomplete). With the outcome the slots of drafts may be released: what is being made then is not sent.
+    /// 9 (incomplete). With the outcome the slots of deferred records may be released: what is being made then is not sent.
     ///
     /// # Errors
     /// As `look_up`.

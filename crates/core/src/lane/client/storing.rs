@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, WriteBatch};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_NO_RECORD_BYTES};
-use crate::outbox::Draft;
+use crate::outbox::DeferredRecord;
 use crate::pool::PooledBuffer;
 use crate::record::PACKED_KEY_BYTES;
 use crate::store::ItemStatus;
@@ -24,7 +24,7 @@ pub enum Content {
     /// They are there.
     Made(Arc<dyn Bytes>),
     /// The lane that sends them makes them, and gives their memory back when they are gone.
-    Draft(Arc<Draft>),
+    Deferred(Arc<DeferredRecord>),
 }
 
 impl Content {
@@ -33,18 +33,18 @@ impl Content {
     pub fn length(&self) -> usize {
         match self {
             Self::Made(bytes) => bytes.bytes().len(),
-            Self::Draft(draft) => draft.length(),
+            Self::Deferred(deferred) => deferred.length(),
         }
     }
 
     /// The record, as long as `length` says.
     ///
     /// # Errors
-    /// As `Draft::make_as_announced`.
+    /// As `DeferredRecord::make_as_announced`.
     pub fn make(&self) -> Result<Arc<dyn Bytes>> {
         Ok(match self {
             Self::Made(bytes) => Arc::clone(bytes),
-            Self::Draft(draft) => Arc::new(draft.make_as_announced()?),
+            Self::Deferred(deferred) => Arc::new(deferred.make_as_announced()?),
         })
     }
 }

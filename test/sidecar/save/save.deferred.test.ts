@@ -22,7 +22,7 @@ import type { TestSidecarOptions } from "../../support/sidecars.ts";
 import { logger, openClient, openVault, until } from "../../support/vaults.ts";
 
 const PAGE = 8192;
-const NAMESPACE = toNamespace(digest("namespace of the drafts"));
+const NAMESPACE = toNamespace(digest("namespace of the deferred records"));
 
 /** An engine whose vault has its lanes up before anything is saved. */
 async function openWarm(options: TestSidecarOptions = {}): Promise<Saving> {
@@ -93,7 +93,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   const records = (task: { slots: Uint32Array }): unknown[] =>
     Array.from({ length: task.slots.length / 2 }, () => ({ bytes: 1, drop: () => {} }));
   const pool = {
-    draft: (task: { slots: Uint32Array }) => (calls.push("draft"), records(task)),
+    defer: (task: { slots: Uint32Array }) => (calls.push("defer"), records(task)),
     encode: (task: { slots: Uint32Array }) =>
       Promise.resolve((calls.push("encode"), records(task))),
   } as unknown as EncodePool;
@@ -152,17 +152,17 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   return { saver, source, vault, calls, finished, save };
 }
 
-test("a draft's slots are kept until all of its batch has ended, each of them once", async () => {
+test("a deferred record's slots are kept until all of its batch has ended, each of them once", async () => {
   const { vault, calls, finished, save } = openSaver(false);
   await save("a", 2);
-  expect(calls).toEqual(["draft"]);
+  expect(calls).toEqual(["defer"]);
   vault.open[0]!.onEnd();
   expect(finished).toEqual([]);
   vault.open[1]!.onEnd();
   expect(finished).toEqual([1, 2]);
 });
 
-test("a vault without room: blocks wait in their slots, and go as one draft when it has some", async () => {
+test("a vault without room: blocks wait in their slots, and go as one deferred record when it has some", async () => {
   const { vault, calls, save } = openSaver(false);
   vault.hasRoom = false;
   await save("a", 2);
@@ -171,7 +171,7 @@ test("a vault without room: blocks wait in their slots, and go as one draft when
   vault.hasRoom = true;
   vault.onRoom();
   await new Promise(setImmediate);
-  expect(calls).toEqual(["draft"]);
+  expect(calls).toEqual(["defer"]);
   expect(vault.open).toHaveLength(4);
 });
 
@@ -190,8 +190,8 @@ test("what waits in its slots goes with its tenant's flush, and another's stays"
 
 test("those who wait for room have turns", async () => {
   const { source, vault, finished, save } = openSaver(false);
-  const drafts: string[] = [];
-  const named = (name: string): SaveSource => ({ ...source, finish: () => drafts.push(name) });
+  const deferred: string[] = [];
+  const named = (name: string): SaveSource => ({ ...source, finish: () => deferred.push(name) });
   const [a, b] = [named("a"), named("b")];
   vault.hasRoom = false;
   const batch = SAVE_BATCH_ITEMS;
@@ -207,7 +207,7 @@ test("those who wait for room have turns", async () => {
     for (const { onEnd } of vault.open.splice(0)) onEnd();
   }
   expect(finished).toEqual([]);
-  expect(drafts.filter((_, at) => at % batch === 0)).toEqual(["a", "b", "a", "b"]);
+  expect(deferred.filter((_, at) => at % batch === 0)).toEqual(["a", "b", "a", "b"]);
 });
 
 test("a vault without room and a worker that runs short of slots: they are encoded, and free at once", async () => {
@@ -228,17 +228,17 @@ test("no more is encoded ahead than its share of the queue: the next blocks keep
   vault.hasRoom = true;
   vault.onRoom();
   await new Promise(setImmediate);
-  expect(calls).toEqual(["encode", "draft"]);
+  expect(calls).toEqual(["encode", "defer"]);
 });
 
-test("an engine that leaves waits for no room, but for its drafts", async () => {
+test("an engine that leaves waits for no room, but for its deferred records", async () => {
   const { saver, source, vault, calls, finished, save } = openSaver(false);
   await save("a", 1);
   vault.hasRoom = false;
   await save("b", 1);
   const settled = saver.settle(source);
   await new Promise(setImmediate);
-  expect(calls).toEqual(["draft", "encode"]);
+  expect(calls).toEqual(["defer", "encode"]);
   expect(finished).toEqual([2]);
   vault.open[0]!.onEnd();
   await settled;

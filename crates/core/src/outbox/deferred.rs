@@ -1,4 +1,4 @@
-//! Owns a record that is not made yet: who sends it makes it, so that its bytes are still in the cache when they go out.
+//! Owns a deferred record: its sender encodes it, so that its bytes are still in the processor's cache when they go out.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::slots::Lease;
 
 /// Its slot must stay leased until it is made: the lease is looked at then, and a slot is not leased again while it is read.
 #[derive(Debug)]
-pub struct Draft {
+pub struct DeferredRecord {
     outbox: Arc<Outbox>,
     arena: Arc<Arena>,
     lease: Lease,
@@ -31,25 +31,25 @@ impl Outbox {
     ///
     /// # Panics
     /// Never: raw takes any page.
-    pub fn draft(
+    pub fn defer(
         self: &Arc<Self>,
         arena: &Arc<Arena>,
         lease: Lease,
         geometry: &Arc<Geometry>,
         codec: (Codec, u8),
         identity: Identity,
-    ) -> Result<Draft> {
+    ) -> Result<DeferredRecord> {
         check(codec, &identity)?;
         let payload =
             geometry.payload_bytes(codec.0).or_else(|| geometry.payload_bytes(Codec::Raw));
         let (before, behind) = self.around();
         let length = before + HEADER_BYTES + payload.expect("raw takes any page") + behind;
         let (outbox, arena, geometry) = (Arc::clone(self), Arc::clone(arena), Arc::clone(geometry));
-        Ok(Draft { outbox, arena, lease, geometry, codec, identity, length })
+        Ok(DeferredRecord { outbox, arena, lease, geometry, codec, identity, length })
     }
 }
 
-impl Draft {
+impl DeferredRecord {
     /// The length of the record, unless the codec has no codes for what the page holds (inf, NaN); the most where lengths differ.
     #[must_use]
     pub fn length(&self) -> usize {

@@ -30,9 +30,9 @@ fn what_a_lane_makes_is_what_was_made_before() {
             let (vault, clear) = (Vault::open(), Engine::new(shape, 2));
             let lanes = Lanes::open(&vault, 4);
             let numbers = [1, 2, 3, 4];
-            let (drafts, leases): (Vec<_>, Vec<_>) =
-                numbers.iter().map(|number| engine.draft(*number, codec)).unzip();
-            let request = lanes.client.store(&NAMESPACE, drafts).unwrap();
+            let (deferred, leases): (Vec<_>, Vec<_>) =
+                numbers.iter().map(|number| engine.defer(*number, codec)).unzip();
+            let request = lanes.client.store(&NAMESPACE, deferred).unwrap();
             let wire: usize =
                 numbers.map(|n| bytes_of(&engine.record(n, codec)).len()).iter().sum();
             assert_eq!(lanes.outcome(request), Outcome::Done(vec![ACCEPTED; 4], wire as u64, None));
@@ -55,13 +55,13 @@ fn what_a_lane_makes_is_what_was_made_before() {
 fn what_cannot_be_made_ends_as_incomplete_and_the_rest_is_stored() {
     let (vault, engine) = (Vault::open(), Engine::new(Shape::Strided, 10));
     let lanes = Lanes::open(&vault, 2);
-    let (good, _) = engine.draft(1, Codec::Int8);
-    let (released, lease) = engine.draft(2, Codec::Int8);
+    let (good, _) = engine.defer(1, Codec::Int8);
+    let (released, lease) = engine.defer(2, Codec::Int8);
     engine.arena.slots().release(lease).unwrap();
-    let (infinite, lease) = engine.draft(3, Codec::Int8);
+    let (infinite, lease) = engine.defer(3, Codec::Int8);
     let page = INFINITE.repeat(engine.geometry.page_bytes() / 2);
     engine.arena.poke(lease.slot, &page).unwrap();
-    let (last, _) = engine.draft(4, Codec::Int8);
+    let (last, _) = engine.defer(4, Codec::Int8);
     let statuses = lanes.store(vec![released.clone(), good, infinite.clone(), last]);
     assert_eq!(statuses, [INCOMPLETE, ACCEPTED, INCOMPLETE, ACCEPTED]);
     // The vault keeps no room for what does not come, and the session goes on.
@@ -73,11 +73,11 @@ fn what_cannot_be_made_ends_as_incomplete_and_the_rest_is_stored() {
     assert_eq!(engine.outbox.live(), (0, 0));
 
     // Whoever sends it otherwise gets it raw, and hears why he does not get the other.
-    let Content::Draft(infinite) = infinite.content else { panic!("a draft") };
+    let Content::Deferred(infinite) = infinite.content else { panic!("a deferred record") };
     let record = infinite.make().unwrap();
     assert_ne!(record.len(), infinite.length());
     assert_eq!(lanes.store(vec![outgoing(3, record.to_vec())]), [ACCEPTED]);
-    let Content::Draft(released) = released.content else { panic!("a draft") };
+    let Content::Deferred(released) = released.content else { panic!("a deferred record") };
     assert_eq!(released.make().unwrap_err().code, Code::BadArgument);
 }
 
@@ -85,10 +85,10 @@ fn what_cannot_be_made_ends_as_incomplete_and_the_rest_is_stored() {
 fn nothing_is_made_before_the_vault_wants_it_nor_after_it_was_given_up() {
     let engine = Engine::new(Shape::Strided, 10);
     let (lanes, mut wires) = vault_by_hand(1);
-    let (drafts, leases): (Vec<_>, Vec<_>) =
-        (1..=3).map(|number| engine.draft(number, Codec::Raw)).unzip();
-    let bytes = bytes_of(&drafts[1]).len();
-    let request = lanes.client.store(&NAMESPACE, drafts).unwrap();
+    let (deferred, leases): (Vec<_>, Vec<_>) =
+        (1..=3).map(|number| engine.defer(number, Codec::Raw)).unzip();
+    let bytes = bytes_of(&deferred[1]).len();
+    let request = lanes.client.store(&NAMESPACE, deferred).unwrap();
     let (offer, _) = wires[0].next().unwrap();
     assert_eq!((offer.kind, offer.request), (Kind::Offer, request));
     assert_eq!(engine.outbox.live(), (0, 0));
@@ -108,8 +108,8 @@ fn nothing_is_made_before_the_vault_wants_it_nor_after_it_was_given_up() {
 fn a_store_that_was_given_up_stops_in_the_middle_of_a_record() {
     let engine = Engine::new(Shape::Opaque, 24);
     let (lanes, mut wires) = vault_by_hand(1);
-    let drafts: Vec<_> = (1..=20).map(|number| engine.draft(number, Codec::Raw).0).collect();
-    let request = lanes.client.store(&NAMESPACE, drafts).unwrap();
+    let deferred: Vec<_> = (1..=20).map(|number| engine.defer(number, Codec::Raw).0).collect();
+    let request = lanes.client.store(&NAMESPACE, deferred).unwrap();
     wires[0].next().unwrap();
     wires[0].send(Frame::new(Kind::Wanted, request), &[0; 20]);
     // The lane is stuck in what nobody takes.
@@ -149,9 +149,9 @@ fn a_slot_that_is_filled_anew_after_a_store_was_given_up_spoils_nothing() {
     let (lanes, mut given_up, mut stored) = (Lanes::open(&vault, 4), 0, 0);
     for round in 0..24_u8 {
         let numbers: Vec<u8> = (0..4).map(|at| 1 + round * 4 + at).collect();
-        let (drafts, leases): (Vec<_>, Vec<_>) =
-            numbers.iter().map(|number| engine.draft(*number, Codec::Int8)).unzip();
-        let request = lanes.client.store(&NAMESPACE, drafts).unwrap();
+        let (deferred, leases): (Vec<_>, Vec<_>) =
+            numbers.iter().map(|number| engine.defer(*number, Codec::Int8)).unzip();
+        let request = lanes.client.store(&NAMESPACE, deferred).unwrap();
         thread::sleep(Duration::from_micros(u64::from(round) * 400));
         lanes.client.cancel(request);
         let outcome = lanes.outcome(request);
@@ -160,7 +160,7 @@ fn a_slot_that_is_filled_anew_after_a_store_was_given_up_spoils_nothing() {
             engine.arena.slots().release(lease).unwrap();
         }
         // As an engine would: the same slots, at once, other blocks.
-        let others: Vec<_> = (200..204).map(|number| engine.draft(number, Codec::Int8).1).collect();
+        let others: Vec<_> = (200..204).map(|number| engine.defer(number, Codec::Int8).1).collect();
         let request =
             lanes.client.look_up(&NAMESPACE, &numbers.iter().map(|n| key(*n)).collect::<Vec<_>>());
         assert!(matches!(lanes.outcome(request.unwrap()), Outcome::Found(_)));
