@@ -133,7 +133,7 @@ function restore(client, set) {
   const call = { deadlineMs: CALL_MS };
   return inWindows(
     set,
-    async (from, to) => (await client.land(set.namespace, set.plan(from, to), call)).statuses,
+    async (from, to) => (await client.fetchInto(set.namespace, set.plan(from, to), call)).statuses,
   );
 }
 

@@ -12,7 +12,7 @@ export const FAILPOINTS = {
   "sidecar.save.stored": "the vault has answered for records; nothing is counted or let go",
   "sidecar.restore.found": "what the vaults hold is known; nothing is decided or fetched",
   "sidecar.fetch.begun": "slots are taken for blocks; no vault is asked for them",
-  "sidecar.fetch.landed": "records lie verified and decoded in their slots; nobody is told",
+  "sidecar.fetch.placed": "records lie verified and decoded in their slots; nobody is told",
 } as const;
 
 export type Failpoint = keyof typeof FAILPOINTS;

@@ -58,15 +58,15 @@ test("where other machines would suffer none is armed", () => {
 });
 
 test("terms are taken in order; those of the shim are left to it", async () => {
-  const text = "sidecar.fetch.begun=1*off->2*return->1*sleep(1); sidecar.fetch.landed=1*return";
+  const text = "sidecar.fetch.begun=1*off->2*return->1*sleep(1); sidecar.fetch.placed=1*return";
   expect(arm(`${text};shim.load.copy=return`)).toBe(null);
   expect(armedFailpoints()).toBe(2);
   expect(lines.join("")).toContain("FAILPOINTS ARE ARMED");
   const outcomes: string[] = [];
   for (let turn = 0; turn < 5; turn += 1) outcomes.push(await outcome("sidecar.fetch.begun"));
   expect(outcomes).toEqual(["passed", "FAILPOINT", "FAILPOINT", "passed", "passed"]);
-  expect(await outcome("sidecar.fetch.landed")).toBe("FAILPOINT");
-  expect(await outcome("sidecar.fetch.landed")).toBe("passed");
+  expect(await outcome("sidecar.fetch.placed")).toBe("FAILPOINT");
+  expect(await outcome("sidecar.fetch.placed")).toBe("passed");
   expect(await outcome("sidecar.save.taken")).toBe("passed");
   expect(lines.filter((line) => line.includes('"a failpoint acts"'))).toHaveLength(4);
 });

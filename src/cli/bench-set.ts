@@ -1,4 +1,4 @@
-// Owns the blocks that `tierkv bench` moves: pages in shared memory of its own, encoded and landed as a sidecar does it.
+// Owns the blocks that `tierkv bench` moves: pages in shared memory of its own, encoded and fetched as a sidecar does it.
 import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
 import type { Leases } from "../arena/arena.ts";
 import {
@@ -10,7 +10,7 @@ import {
   PACKED_KEY_BYTES,
 } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
-import type { LandingPlan } from "../client/lanes.ts";
+import type { FetchPlan } from "../client/lanes.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import type { MakeDeferred } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";
@@ -106,7 +106,7 @@ export class BenchSet {
   }
 
   /** Blocks `from` to `to`, back into their slots. */
-  plan(from: number, to: number): LandingPlan {
+  plan(from: number, to: number): FetchPlan {
     return {
       arena: this.#arena.id,
       fidelity: this.#codec.fidelity,

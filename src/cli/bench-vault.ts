@@ -253,7 +253,7 @@ class Rounds {
     const perWindow = Math.max(1, Math.floor(FETCH_WINDOW_BYTES / BENCH_PAGE_BYTES));
     const call = { deadlineMs: BENCH_CALL_MS };
     await inTurns(set.count, perWindow, FETCHES_IN_FLIGHT_MAX, async (from, to) => {
-      const { statuses } = await this.#client.land(set.namespace, set.plan(from, to), call);
+      const { statuses } = await this.#client.fetchInto(set.namespace, set.plan(from, to), call);
       check([...statuses] as ItemStatus[], this.#result, "Fetch");
     });
   }

@@ -109,7 +109,7 @@ export class OwnRecords {
       geometries: new Uint32Array(records.length).fill(this.#geometry),
       leases: this.#leases.subarray(0, records.length * 2),
     };
-    const { statuses } = await client.land(this.#namespace, plan, call);
+    const { statuses } = await client.fetchInto(this.#namespace, plan, call);
     return records.map(({ payload }, at) => {
       if (statuses[at] === ItemStatus.BAD_RECORD) return "other";
       if (statuses[at] !== ItemStatus.ACCEPTED) return "none";

@@ -50,8 +50,8 @@ export interface LanesOptions {
   renew(): Promise<unknown>;
 }
 
-/** Where records are to land; one entry (leases: a pair of slot and generation) per key. */
-export interface LandingPlan {
+/** Where records go; one entry (leases: a pair of slot and generation) per key. */
+export interface FetchPlan {
   arena: number;
   fidelity: number;
   /** Packed, 36 bytes each, in need order. */
@@ -168,7 +168,7 @@ export class Lanes {
   }
 
   /** Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up, or there are no lanes. */
-  async fetch(namespace: Buffer, plan: LandingPlan, options: RequestOptions): Promise<Settled> {
+  async fetch(namespace: Buffer, plan: FetchPlan, options: RequestOptions): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
     const begin = (id: number): number =>
       lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases);

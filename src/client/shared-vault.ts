@@ -24,7 +24,7 @@ import type { FlushReply, StatsReply } from "../wire/messages.ts";
 import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { FlushFeed } from "./flush-feed.ts";
-import type { LandingPlan, LanesState, Settled } from "./lanes.ts";
+import type { FetchPlan, LanesState, Settled } from "./lanes.ts";
 import { newsOf, Region } from "./region.ts";
 import type { Outcome } from "./region.ts";
 import type { FetchOptions, StoreItem } from "./vault-client.ts";
@@ -122,7 +122,7 @@ export class SharedVault {
   }
 
   /** Brings records straight into leased slots: ACCEPTED is verified and decoded. */
-  async land(namespace: Buffer, plan: LandingPlan, options: FetchOptions): Promise<Settled> {
+  async fetchInto(namespace: Buffer, plan: FetchPlan, options: FetchOptions): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
     const begin = (id: number): number =>
       shmFetch(id, arena, fidelity, namespace, keys, geometries, leases);

@@ -9,7 +9,7 @@ import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
 import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
-import type { LandingPlan, LanesState, Probed, Settled } from "./lanes.ts";
+import type { FetchPlan, LanesState, Probed, Settled } from "./lanes.ts";
 import { VaultSession } from "./session.ts";
 import type { Attempt, VaultClientOptions } from "./session.ts";
 import { splitKeys } from "./split.ts";
@@ -169,13 +169,13 @@ export class VaultClient {
    * Brings records straight into leased slots: ACCEPTED is verified and decoded. INCOMPLETE: its lease has ended. After a
    * rejection no slot is written that is leased again.
    */
-  land(
+  fetchInto(
     namespace: Buffer,
-    plan: LandingPlan,
+    plan: FetchPlan,
     { deadlineMs, signal, onProgress }: FetchOptions,
   ): Promise<Settled> {
     const work = async (attempt: Attempt): Promise<Settled> => {
-      const fetch = (part: LandingPlan): Promise<Settled> =>
+      const fetch = (part: FetchPlan): Promise<Settled> =>
         attempt.lanes.fetch(namespace, part, attempt.laneOptions(onProgress));
       const all = await fetch(plan);
       for (let isBroken = all.isBroken; isBroken;) {
@@ -350,7 +350,7 @@ async function made(items: readonly StoreItem[], left: readonly number[]): Promi
 }
 
 /** Of these items alone. */
-function partOf(plan: LandingPlan, items: readonly number[]): LandingPlan {
+function partOf(plan: FetchPlan, items: readonly number[]): FetchPlan {
   return {
     ...plan,
     keys: Buffer.concat(items.map((item) => keyAt(plan.keys, item))),

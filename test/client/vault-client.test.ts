@@ -171,9 +171,9 @@ describe("the client's own bounds", () => {
     const client = openClient(await openVault());
     const options = { deadlineMs: SOON_MS, signal: AbortSignal.abort(), onProgress: () => {} };
     const pages = await Pages.open(1, 4096);
-    await expect(client.land(NAMESPACE, pages.plan(), options)).rejects.toMatchObject(
+    await expect(client.fetchInto(NAMESPACE, pages.plan(), options)).rejects.toMatchObject(
       coded("CANCELLED"),
     );
-    expect(pages.landed(0)).toEqual(Buffer.alloc(4096));
+    expect(pages.fetched(0)).toEqual(Buffer.alloc(4096));
   });
 });

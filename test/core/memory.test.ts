@@ -3,7 +3,7 @@ import { Worker } from "node:worker_threads";
 import { expect, test } from "vitest";
 import { outboxDrop, registerGeometry, releaseSlot } from "../../src/native.ts";
 import type { Geometry } from "../../src/native.ts";
-import { inboxStatus, landRecord, outboxView, verifyRecord } from "../support/native.ts";
+import { inboxStatus, receiveRecord, outboxView, verifyRecord } from "../support/native.ts";
 import { keysOf, makeRecord, NAMESPACE } from "../support/records.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 
@@ -66,7 +66,7 @@ test("a record that is refused gives back its memory and its slot", async () => 
       const { slot, generation } = leaseOne(arena);
       const place = [arena, slot, generation, geometry] as const;
       try {
-        return landRecord(...place, 0, NAMESPACE, wantedKey, record, 1000);
+        return receiveRecord(...place, 0, NAMESPACE, wantedKey, record, 1000);
       } finally {
         releaseSlot(arena, slot, generation);
       }

@@ -5,7 +5,7 @@ import { isTierkvError } from "../../src/errors.ts";
 import { encodeSlots, outboxDrop, registerGeometry } from "../../src/native.ts";
 import type { Geometry, RecordHeader } from "../../src/native.ts";
 import {
-  landRecord,
+  receiveRecord,
   outboxView,
   parseRecordHeader,
   readSlot,
@@ -106,7 +106,7 @@ test.each(manifest.records)("$page becomes $record and comes back", async (golde
     writeSlot(arena, slot, Buffer.alloc(4096, 0xee));
     const key = packedKey(wanted(golden.header));
     const place = [arena, slot, generation, geometry, fidelity, namespace] as const;
-    expect(landRecord(...place, key, record, 100)).toEqual(wanted(golden.header));
+    expect(receiveRecord(...place, key, record, 100)).toEqual(wanted(golden.header));
     const restored = readSlot(arena, slot);
     const changed = decoded.filter((byte, at) => restored[at] !== byte && restored[at] !== 0xee);
     expect(changed, "every byte is the page's, or padding that was left alone").toHaveLength(0);

@@ -118,11 +118,11 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
   await client.hello(SOON_MS);
   await until(() => client.lanes === "up", "the lanes");
   const pages = await Pages.open(1, PAGE);
-  const landing = client.land(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
+  const fetching = client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
   await Promise.all([
     expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
     // Given up by its own time, or with the lanes when another one is.
-    landing.catch(never),
+    fetching.catch(never),
     expect(client.store(NAMESPACE, pages.encode(), MS)).rejects.toMatchObject(late),
   ]);
   const { client: other } = await openSilentLanes((socket) => void socket.resume());

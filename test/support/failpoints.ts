@@ -33,7 +33,7 @@ export const FAILPOINT_TABLES: Readonly<Record<"ts" | "python" | "rust", Failpoi
   },
   rust: {
     path: "crates/core/src/failpoint.rs",
-    entry: /^ {4}\("((?:lane|landing|disk)\.[\w.]+)", "([^"]+)"\),$/gm,
+    entry: /^ {4}\("((?:lane|reassembly|disk)\.[\w.]+)", "([^"]+)"\),$/gm,
     where: /^crates\/core\/src\/.*\.rs$/,
     call: /\bfailpoint\("([^"]+)"\)/g,
     driver: { path: "crates/core/tests/lanes/failpoints.rs", over: "for (point, _) in FAILPOINTS" },

@@ -2,7 +2,7 @@
 import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { packKeys } from "../../src/block.ts";
-import type { LandingPlan } from "../../src/client/lanes.ts";
+import type { FetchPlan } from "../../src/client/lanes.ts";
 import type { StoreItem } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import { encodeSlots, registerGeometry } from "../../src/native.ts";
@@ -79,7 +79,7 @@ export class Pages {
   }
 
   /** All blocks into the other slots. */
-  plan(): LandingPlan {
+  plan(): FetchPlan {
     return {
       arena: this.#arena.id,
       fidelity: 0,
@@ -89,8 +89,8 @@ export class Pages {
     };
   }
 
-  /** What landed of block `index`. */
-  landed(index: number): Buffer {
+  /** What was fetched of block `index`. */
+  fetched(index: number): Buffer {
     return readSlot(this.#arena.id, this.#leases[(this.count + index) * 2]!);
   }
 }

@@ -19,7 +19,7 @@ interface TestExports {
   inboxStatus: () => [number, number];
   outboxStatus: () => [number, number];
   outboxView: (record: number) => Buffer;
-  landRecord: (
+  receiveRecord: (
     arena: number,
     slot: number,
     generation: number,
@@ -81,7 +81,7 @@ export function outboxStatus(): MemoryStatus {
 }
 
 export const outboxView: TestExports["outboxView"] = coded("outboxView");
-export const landRecord: TestExports["landRecord"] = coded("landRecord");
+export const receiveRecord: TestExports["receiveRecord"] = coded("receiveRecord");
 export const storePut: TestExports["storePut"] = coded("storePut");
 export const storeTouch: TestExports["storeTouch"] = coded("storeTouch");
 export const parseRecordHeader: TestExports["parseRecordHeader"] = coded("parseRecordHeader");

@@ -85,9 +85,9 @@ test("who may only read reads what others wrote, over lanes, and offers nothing"
   const reader = clientOf(vault, shown(vault, TOKENS.read));
   await reader.hello(SOON_MS);
   const options = { deadlineMs: SOON_MS, onProgress: () => {} };
-  const { statuses } = await reader.land(NAMESPACE, pages.plan(), options);
+  const { statuses } = await reader.fetchInto(NAMESPACE, pages.plan(), options);
   expect([[...statuses], reader.lanes, reader.isReadOnly]).toEqual([[1, 1, 1], "up", true]);
-  expect(pages.landed(2)).toEqual(noise(PAGE_BYTES, 2));
+  expect(pages.fetched(2)).toEqual(noise(PAGE_BYTES, 2));
   const { counters } = vault.stats();
   const offer = reader.put(NAMESPACE, makeRecords(1), SOON_MS);
   await expect(offer).rejects.toMatchObject({ code: "ROLE_MISSING" });

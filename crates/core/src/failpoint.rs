@@ -7,8 +7,8 @@ use std::io;
 pub const FAILPOINTS: [(&str, &str); 9] = [
     ("lane.received", "a record's bytes are all there; none is verified"),
     ("lane.stored", "a record is verified, and durable where it must be; it is not answered"),
-    ("landing.whole", "a record's bytes are all in their place in the arena; none is verified"),
-    ("landing.sound", "a record is verified and decoded into its slot; nobody is told"),
+    ("reassembly.whole", "a record's bytes are all in their place in the arena; none is verified"),
+    ("reassembly.sound", "a record is verified and decoded into its slot; nobody is told"),
     ("disk.append", "records can be looked up in memory; nothing of them is in a segment"),
     ("disk.written", "records lie in a segment; the index does not know it"),
     ("disk.sync", "records lie in a segment and can be looked up; nothing is synced"),

@@ -1,12 +1,12 @@
-//! Owns the way in: pieces of a record arrive, are checked whole, and become a page in a slot.
+//! Owns the way in: chunks of a record arrive, are checked whole, and become a page in a slot.
 
-mod landing;
-mod piece;
+mod chunk;
+mod reassembly;
 
 use std::sync::{Arc, OnceLock};
 
-pub use landing::Landing;
-pub use piece::Piece;
+pub use chunk::Chunk;
+pub use reassembly::Reassembly;
 
 use crate::codec::BadPayload;
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ impl Inbox {
         self.keys.get().is_some()
     }
 
-    /// Bytes by which a record on its way is longer than the one in it.
+    /// Bytes by which a record on its placement is longer than the one in it.
     fn extra_bytes(&self) -> usize {
         self.keys.get().map_or(0, |_| SEALED_EXTRA_BYTES)
     }

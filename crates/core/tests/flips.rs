@@ -26,7 +26,7 @@ use tierkv_core::record::{self, CLASS_KV, HEADER_BYTES, LAYOUT_OPAQUE};
 
 const PAGE_BYTES: usize = 2 << 20;
 const RECORD_BYTES: usize = PAGE_BYTES + HEADER_BYTES;
-/// In pieces, as lanes bring them.
+/// In chunks, as lanes bring them.
 const PIECE_BYTES: usize = 256 << 10;
 /// Of every run; each costs a look at 2 MiB.
 const FLIPS: usize = 4_000;
@@ -98,8 +98,8 @@ fn f9_a_bit_flipped_on_the_wire_is_found_before_a_slot_is_anyones() {
     let lease = arena.slots().lease(1, 1)[0];
     let receive = |bytes: &[u8]| {
         let wanted = Wanted { fidelity: 0, namespace: key.namespace, packed_key };
-        let landing = inbox.land(&arena, lease, &geometry, wanted, bytes.len() as u64).unwrap();
-        Arc::new(landing).take(bytes, PIECE_BYTES).map_err(|error| error.to_string())
+        let reassembly = inbox.begin(&arena, lease, &geometry, wanted, bytes.len() as u64).unwrap();
+        Arc::new(reassembly).take(bytes, PIECE_BYTES).map_err(|error| error.to_string())
     };
     let mut bytes = noisy();
     receive(&bytes).unwrap();

@@ -9,7 +9,7 @@ use tierkv_core::codec::Codec;
 use tierkv_core::crc32c;
 use tierkv_core::error::Code;
 use tierkv_core::geometry::{Geometry, Spec};
-use tierkv_core::inbox::{Inbox, Landing, Wanted};
+use tierkv_core::inbox::{Inbox, Reassembly, Wanted};
 use tierkv_core::outbox::{Identity, Outbox};
 use tierkv_core::pool::Pool;
 use tierkv_core::record::{self, CLASS_KV, HEADER_BYTES, Header, LAYOUT_CANONICAL};
@@ -37,7 +37,7 @@ fn spec() -> Spec {
     }
 }
 
-/// Instead of the length of pieces.
+/// Instead of the length of chunks.
 const STANDING: usize = 0;
 
 fn fidelity_of(codec: Codec) -> u8 {
@@ -101,12 +101,12 @@ impl Bench {
         (lease, record.unwrap().to_vec())
     }
 
-    fn land(&self, lease: Lease, wanted: Wanted, bytes: usize) -> Arc<Landing> {
+    fn begin(&self, lease: Lease, wanted: Wanted, bytes: usize) -> Arc<Reassembly> {
         let geometry = &self.geometry;
-        Arc::new(self.inbox.land(&self.arena, lease, geometry, wanted, bytes as u64).unwrap())
+        Arc::new(self.inbox.begin(&self.arena, lease, geometry, wanted, bytes as u64).unwrap())
     }
 
-    /// What the receiver says to `record`, arriving in pieces of `step`, or where it stands; and the slot afterwards.
+    /// What the receiver says to `record`, arriving in chunks of `step`, or where it stands; and the slot afterwards.
     fn receive(
         &self,
         record: &[u8],
@@ -115,13 +115,13 @@ impl Bench {
     ) -> (Result<Header, String>, Vec<u8>) {
         let lease = self.lease();
         self.arena.poke(lease.slot, &vec![0xEE; self.geometry.slot_bytes()]).unwrap();
-        let landing = self.land(lease, wanted, record.len());
+        let reassembly = self.begin(lease, wanted, record.len());
         let outcome = match step {
-            STANDING => landing.take_standing(record),
-            step => landing.take(record, step),
+            STANDING => reassembly.take_standing(record),
+            step => reassembly.take(record, step),
         };
         let outcome = outcome.map_err(|error| error.to_string());
-        drop(landing);
+        drop(reassembly);
         let slot = self.arena.peek(lease.slot).unwrap();
         self.arena.slots().release(lease).unwrap();
         (outcome, slot)
@@ -178,7 +178,7 @@ fn a_slot_that_another_had_shows_nothing_of_it() {
         let lease = bench.lease();
         let layer = [&[before; 8192][..], &[0; 512]].concat();
         bench.arena.poke(lease.slot, &[&layer[..], &layer].concat()).unwrap();
-        bench.land(lease, Bench::wanted(), record.len()).take(&record, record.len()).unwrap();
+        bench.begin(lease, Bench::wanted(), record.len()).take(&record, record.len()).unwrap();
         let slot = bench.arena.peek(lease.slot).unwrap();
         bench.arena.slots().release(lease).unwrap();
         slot
@@ -269,14 +269,14 @@ fn another_geometry_is_refused() {
 fn no_piece_comes_twice_or_runs_over() {
     let bench = Bench::new();
     let (_, record) = bench.record();
-    let landing = bench.land(bench.lease(), Bench::wanted(), record.len());
-    drop(landing.piece(100, 100).unwrap());
+    let reassembly = bench.begin(bench.lease(), Bench::wanted(), record.len());
+    drop(reassembly.chunk(100, 100).unwrap());
     for (offset, bytes) in [(100, 100), (150, 10), (0, 101), (record.len() as u64, 1), (0, 0)] {
-        assert_eq!(landing.piece(offset, bytes).unwrap_err().code, Code::BadRecord);
+        assert_eq!(reassembly.chunk(offset, bytes).unwrap_err().code, Code::BadRecord);
     }
-    assert!(landing.piece(0, record.len() + 1).is_err());
+    assert!(reassembly.chunk(0, record.len() + 1).is_err());
     for bytes in [&record[..], &record[1..], &[]] {
-        assert_eq!(landing.take_standing(bytes).unwrap_err().code, Code::BadRecord);
+        assert_eq!(reassembly.take_standing(bytes).unwrap_err().code, Code::BadRecord);
     }
 }
 
@@ -285,7 +285,7 @@ fn only_lengths_and_slots_that_can_be_are_opened() {
     let bench = Bench::new();
     let lease = bench.lease();
     let open = |lease, geometry: &Arc<Geometry>, bytes| {
-        bench.inbox.land(&bench.arena, lease, geometry, Bench::wanted(), bytes).unwrap_err()
+        bench.inbox.begin(&bench.arena, lease, geometry, Bench::wanted(), bytes).unwrap_err()
     };
     let longest = bench.geometry.record_bytes_max() as u64;
     for bytes in [0, 191, longest + 1, u64::MAX] {

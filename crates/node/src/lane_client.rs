@@ -104,7 +104,7 @@ pub fn lanes_fetch(
     })
 }
 
-/// Where records are to land.
+/// Where records are to go.
 pub fn targets(
     arena_id: u32,
     fidelity: u8,

@@ -48,10 +48,10 @@ pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
     })
 }
 
-/// Takes a record into a leased slot, as a lane does, in pieces of `step` bytes.
+/// Takes a record into a leased slot, as a lane does, in chunks of `step` bytes.
 #[allow(clippy::too_many_arguments, reason = "flat, as JavaScript has it")]
 #[napi(skip_typescript)]
-pub fn land_record<'env>(
+pub fn receive_record<'env>(
     env: &'env Env,
     id: u32,
     slot: u32,
@@ -71,8 +71,8 @@ pub fn land_record<'env>(
         };
         let lease = Lease { slot, generation };
         let (arena, geometry) = (ARENAS.get(id)?, GEOMETRIES.get(geometry_id)?);
-        let landing = INBOX.land(&arena, lease, &geometry, wanted, record.len() as u64)?;
-        Arc::new(landing).take(record, step as usize)
+        let reassembly = INBOX.begin(&arena, lease, &geometry, wanted, record.len() as u64)?;
+        Arc::new(reassembly).take(record, step as usize)
     })?;
     header_object(env, &header)
 }

@@ -23,8 +23,8 @@ pub fn fetch(region: &Region<Mapping>, targets: &Targets, target: &Target) -> Re
     let Some(pinned) = region.pin(&key)? else { return Ok(None) };
     let wanted = Wanted { fidelity: *fidelity, namespace: *namespace, packed_key: *packed_key };
     let bytes = pinned.bytes();
-    let landing = Arc::new(inbox.land(arena, *lease, geometry, wanted, bytes)?);
-    landing.take_standing(pinned.standing())?;
+    let reassembly = Arc::new(inbox.begin(arena, *lease, geometry, wanted, bytes)?);
+    reassembly.take_standing(pinned.standing())?;
     Ok(Some(bytes))
 }
 

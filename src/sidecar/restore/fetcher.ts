@@ -274,9 +274,9 @@ export class Fetcher {
       const onProgress = (): void => window.touch();
       const call = { deadlineMs: callMs, signal: window.signal, onProgress };
       await failpoint("sidecar.fetch.begun");
-      const landed = await client.land(first.namespace, window.landingPlan(), call);
-      await failpoint("sidecar.fetch.landed");
-      window.settle(landed);
+      const settled = await client.fetchInto(first.namespace, window.fetchPlan(), call);
+      await failpoint("sidecar.fetch.placed");
+      window.settle(settled);
       counters.add("fetches");
       this.#learnBytes(blocks, window.bytes);
       for (const block of blocks) if (block.state === "placed") block.noteHeld(client.epoch);

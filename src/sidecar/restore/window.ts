@@ -1,6 +1,6 @@
 // Owns one Fetch call: which records it brings into which slots, and what became of each block.
 import { ItemStatus, PACKED_KEY_BYTES, packKey } from "../../block.ts";
-import type { LandingPlan, Settled } from "../../client/lanes.ts";
+import type { FetchPlan, Settled } from "../../client/lanes.ts";
 import { TierkvError } from "../../errors.ts";
 import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
@@ -48,7 +48,7 @@ export class Window {
   }
 
   /** What the whole call is to bring, and where to. */
-  landingPlan(): LandingPlan {
+  fetchPlan(): FetchPlan {
     const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
     const count = this.#isDone.length;
     const keys = Buffer.allocUnsafe(count * PACKED_KEY_BYTES);

@@ -76,7 +76,7 @@ function settle(statuses: readonly number[], reason: string | null = null): void
 }
 
 test("the call brings every shard of every block, each into its own slot", () => {
-  const plan = window.landingPlan();
+  const plan = window.fetchPlan();
   expect(plan.keys.equals(Buffer.concat([0, 1, 2, 3].map(keyOfItem)))).toBe(true);
   expect([...plan.leases]).toEqual([...blocks[0]!.leases, ...blocks[1]!.leases]);
 });

@@ -183,7 +183,6 @@ describe("drops", () => {
     const nothingWaits = (): boolean => false;
     const store = {
       isDown: false,
-      makesDeferred: false,
       whenRoom: () => {},
       add: () => {},
       shedCopy: nothingWaits,

@@ -60,8 +60,8 @@ impl Bench {
         let wanted = Wanted { fidelity: 2, namespace: [1; 32], packed_key };
         let bytes = record.len() as u64;
         let inbox = Inbox::default();
-        let landing = inbox.land(&self.arena, self.lease, &self.geometry, wanted, bytes)?;
-        Arc::new(landing).take(record, record.len())
+        let reassembly = inbox.begin(&self.arena, self.lease, &self.geometry, wanted, bytes)?;
+        Arc::new(reassembly).take(record, record.len())
     }
 
     fn slot(&self) -> Vec<u8> {

@@ -275,11 +275,11 @@ impl Engine {
         let bytes = made.bytes();
         let wanted =
             Wanted { fidelity: codec.id(), namespace: NAMESPACE, packed_key: record.packed_key };
-        let landing = self
+        let reassembly = self
             .inbox
-            .land(&self.arena, lease, &self.geometry, wanted, bytes.len() as u64)
+            .begin(&self.arena, lease, &self.geometry, wanted, bytes.len() as u64)
             .unwrap();
-        Arc::new(landing).take(bytes, bytes.len()).unwrap();
+        Arc::new(reassembly).take(bytes, bytes.len()).unwrap();
         let page = self.arena.peek(lease.slot).unwrap();
         self.arena.slots().release(lease).unwrap();
         page

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::arena::Arena;
 use crate::error::{Code, Error, Result};
 use crate::geometry::Geometry;
-use crate::inbox::{Inbox, Landing, Piece, Wanted};
+use crate::inbox::{Chunk, Inbox, Reassembly, Wanted};
 use crate::lane::frame::Frame;
 use crate::pool::PooledBuffer;
 use crate::record::{Hash, PACKED_KEY_BYTES};
@@ -82,7 +82,7 @@ struct State {
 #[derive(Clone)]
 enum Item {
     Waiting,
-    Landing(Arc<Landing>),
+    Arriving(Arc<Reassembly>),
     Settled(ItemStatus),
 }
 
@@ -117,18 +117,18 @@ impl FetchRequest {
 
     /// Where the chunk of `frame` goes; `None` where its item is settled, so that the bytes are of no use. What is
     /// wrong with the record settles the item; what is wrong with the peer is an error.
-    pub fn place(&self, frame: &Frame) -> Result<Option<Piece>> {
+    pub fn place(&self, frame: &Frame) -> Result<Option<Chunk>> {
         let index = frame.item as usize;
         let mut state = self.state();
-        let landing = match state.items.get(index) {
+        let reassembly = match state.items.get(index) {
             None => return Err(unknown_item(frame)),
             Some(Item::Settled(_)) => return Ok(None),
-            Some(Item::Landing(landing)) => Arc::clone(landing),
-            Some(Item::Waiting) => match self.land(index, frame.record_bytes) {
-                Ok(landing) => {
-                    let landing = Arc::new(landing);
-                    state.items[index] = Item::Landing(Arc::clone(&landing));
-                    landing
+            Some(Item::Arriving(reassembly)) => Arc::clone(reassembly),
+            Some(Item::Waiting) => match self.begin(index, frame.record_bytes) {
+                Ok(reassembly) => {
+                    let reassembly = Arc::new(reassembly);
+                    state.items[index] = Item::Arriving(Arc::clone(&reassembly));
+                    reassembly
                 }
                 Err(error) => {
                     state.refuse(index, &error);
@@ -137,13 +137,13 @@ impl FetchRequest {
             },
         };
         drop(state);
-        if landing.record_bytes() as u64 != frame.record_bytes {
+        if reassembly.record_bytes() as u64 != frame.record_bytes {
             let text =
                 format!("the vault changed the length of a record to {}", frame.record_bytes);
             return Err(Error::lane_failed(text));
         }
-        match landing.piece(frame.offset, frame.bytes as usize) {
-            Ok(piece) => Ok(Some(piece)),
+        match reassembly.chunk(frame.offset, frame.bytes as usize) {
+            Ok(chunk) => Ok(Some(chunk)),
             Err(error) if error.code == Code::NoMemory => {
                 self.state().refuse(index, &error);
                 Ok(None)
@@ -152,13 +152,13 @@ impl FetchRequest {
         }
     }
 
-    fn land(&self, index: usize, record_bytes: u64) -> Result<Landing> {
+    fn begin(&self, index: usize, record_bytes: u64) -> Result<Reassembly> {
         match &self.goal {
             Goal::Slots(Targets { namespace, fidelity, arena, inbox, items }) => {
                 let Target { packed_key, lease, geometry } = &items[index];
                 let (fidelity, namespace, packed_key) = (*fidelity, *namespace, *packed_key);
                 let wanted = Wanted { fidelity, namespace, packed_key };
-                inbox.land(arena, *lease, geometry, wanted, record_bytes)
+                inbox.begin(arena, *lease, geometry, wanted, record_bytes)
             }
             Goal::Memory(Kept { namespace, keys, inbox, .. }) => {
                 let (namespace, packed_key) = (*namespace, keys[index]);
@@ -168,15 +168,15 @@ impl FetchRequest {
     }
 
     /// A chunk has arrived whole.
-    pub fn arrived(&self, item: u32, piece: Piece) {
-        let verdict = piece.finish();
+    pub fn arrived(&self, item: u32, chunk: Chunk) {
+        let verdict = chunk.finish();
         let mut state = self.state();
         match verdict {
             Ok(None) => {}
             Ok(Some(_)) => {
                 let index = item as usize;
                 let whole = match state.items.get(index) {
-                    Some(Item::Landing(landing)) => landing.whole(),
+                    Some(Item::Arriving(reassembly)) => reassembly.whole(),
                     _ => None,
                 };
                 // Before the outcome, which this may be the last item of.

@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// Moves `chunks` whole chunks of bytes that are no record, from the vault or to it: what the link alone carries. They
-    /// land nowhere; the outcome has their bytes.
+    /// go nowhere; the outcome has their bytes.
     ///
     /// # Errors
     /// As `look_up`.

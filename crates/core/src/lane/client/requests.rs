@@ -36,7 +36,7 @@ pub struct State {
     pub requests: BTreeMap<u32, Open>,
     pub last: u32,
     /// Chunks that are being received.
-    pub landing: usize,
+    pub receiving: usize,
     /// A break that nobody was told of yet.
     ended: Option<Ended>,
 }
@@ -60,7 +60,7 @@ impl State {
 
     /// A break, once no chunk is being received any more.
     pub fn take_ended(&mut self) -> Option<Ended> {
-        if self.landing > 0 { None } else { self.ended.take() }
+        if self.receiving > 0 { None } else { self.ended.take() }
     }
 
     pub fn check(&self) -> Result<()> {
@@ -157,7 +157,7 @@ impl Probe {
 }
 
 impl State {
-    /// A chunk that lands nowhere: of a probe, or of a request that is over.
+    /// A chunk that goes nowhere: of a probe, or of a request that is over.
     pub fn skipped(&mut self, frame: &Frame) -> Option<Outcome> {
         let Some(Open { request: Request::Probe(probe), .. }) =
             self.requests.get_mut(&frame.request)

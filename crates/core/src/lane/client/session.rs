@@ -206,7 +206,7 @@ impl Session {
     /// Bytes of a record, straight to where they belong.
     fn chunk(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
         let bytes = frame.bytes as usize;
-        let _landing = LandingPiece::begin(self);
+        let _receiving = ReceivingChunk::begin(self);
         let Some(fetch) = self.fetch(frame.request) else {
             // Of a probe, or given up: what was under way still arrives.
             reader.skip(bytes, self, &|| self.note_received())?;
@@ -216,15 +216,15 @@ impl Session {
         };
         match fetch.place(frame)? {
             None => reader.skip(bytes, self, &|| self.note_received())?,
-            Some(mut piece) => {
-                while piece.rest() > 0 {
-                    let got = reader.some(piece.spare(LANE_STEP_BYTES), self)?;
-                    piece.advance(got);
+            Some(mut chunk) => {
+                while chunk.rest() > 0 {
+                    let got = reader.some(chunk.spare(LANE_STEP_BYTES), self)?;
+                    chunk.advance(got);
                     fetch.add_bytes(got);
                     self.options.down.moved(got as u64);
                     self.note_received();
                 }
-                fetch.arrived(frame.item, piece);
+                fetch.arrived(frame.item, chunk);
             }
         }
         self.end_fetch(frame.request, &fetch);
@@ -328,20 +328,20 @@ impl Session {
 }
 
 /// A chunk on its way into a slot. A break is told of when there is none.
-struct LandingPiece<'a>(&'a Session);
+struct ReceivingChunk<'a>(&'a Session);
 
-impl<'a> LandingPiece<'a> {
+impl<'a> ReceivingChunk<'a> {
     fn begin(session: &'a Session) -> Self {
-        session.state().landing += 1;
+        session.state().receiving += 1;
         Self(session)
     }
 }
 
-impl Drop for LandingPiece<'_> {
+impl Drop for ReceivingChunk<'_> {
     fn drop(&mut self) {
         let ended = {
             let mut state = self.0.state();
-            state.landing -= 1;
+            state.receiving -= 1;
             state.take_ended()
         };
         self.0.tell_ended(ended);

@@ -1,9 +1,9 @@
-//! Owns one piece of a record while it arrives: a small window that stays in the cache, emptied into the page step by step.
+//! Owns one chunk of a record while it arrives: a small window that stays in the cache, emptied into the page step by step.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::landing::{Arrived, Landing, Way};
+use super::reassembly::{Arrived, Placement, Reassembly};
 use crate::codec::int8::{self, BadScale, Spans};
 use crate::codec::raw;
 use crate::crc32c;
@@ -12,17 +12,17 @@ use crate::limits::LANE_STEP_BYTES;
 use crate::pool::PooledBuffer;
 use crate::record::{HEADER_BYTES, Header};
 
-/// A part of a group that lies across two pieces; `at` counts in the payload.
+/// A part of a group that lies across two chunks; `at` counts in the payload.
 #[derive(Debug)]
-pub(super) struct Edge {
+pub(super) struct Split {
     pub at: usize,
     pub bytes: Vec<u8>,
 }
 
 /// Consecutive bytes of a record, in the middle of arriving; nobody else receives them.
 #[derive(Debug)]
-pub struct Piece {
-    landing: Arc<Landing>,
+pub struct Chunk {
+    reassembly: Arc<Reassembly>,
     header: [u8; HEADER_BYTES],
     range: Range<usize>,
     at: usize,
@@ -30,35 +30,35 @@ pub struct Piece {
     window: Option<PooledBuffer>,
     /// Where the window starts in the payload: what came before it has left it.
     base: usize,
-    /// Where the first whole group of this piece may start.
+    /// Where the first whole group of this chunk may start.
     head_end: usize,
-    edges: Vec<Edge>,
+    splits: Vec<Split>,
     checksum: u32,
     is_bad: bool,
 }
 
-impl Piece {
-    pub(super) fn new(landing: &Arc<Landing>, range: Range<usize>) -> Result<Self> {
+impl Chunk {
+    pub(super) fn new(reassembly: &Arc<Reassembly>, range: Range<usize>) -> Result<Self> {
         let base = range.start.saturating_sub(HEADER_BYTES);
         let end = range.end.saturating_sub(HEADER_BYTES);
-        let window = match landing.window_bytes(end - base) {
+        let window = match reassembly.window_bytes(end - base) {
             0 => None,
-            bytes => Some(landing.pool.take(bytes)?),
+            bytes => Some(reassembly.pool.take(bytes)?),
         };
-        let head_end = match landing.way {
-            Way::Decoded(..) => int8::group_around(landing.page().0, base)
+        let head_end = match reassembly.placement {
+            Placement::Decoded(..) => int8::group_around(reassembly.page().0, base)
                 .map_or(base, |group| if group.start == base { base } else { group.end.min(end) }),
             _ => base,
         };
         Ok(Self {
-            landing: Arc::clone(landing),
+            reassembly: Arc::clone(reassembly),
             header: [0; HEADER_BYTES],
             at: range.start,
             range,
             window,
             base,
             head_end,
-            edges: Vec::new(),
+            splits: Vec::new(),
             checksum: 0,
             is_bad: false,
         })
@@ -81,9 +81,9 @@ impl Piece {
             let from = at - self.base;
             return &mut window[from..from + bytes];
         }
-        let place = self.landing.page().1.wrapping_add(at);
+        let place = self.reassembly.page().1.wrapping_add(at);
         // SAFETY: the range lies within the page, which the slot holds (checked at opening); it was claimed by this
-        // piece alone, and an engine does not touch a slot that is being filled.
+        // chunk alone, and an engine does not touch a slot that is being filled.
         unsafe { std::slice::from_raw_parts_mut(place, bytes) }
     }
 
@@ -101,10 +101,10 @@ impl Piece {
         }
         self.checksum = crc32c::append(before, filled);
         self.at += bytes;
-        match self.landing.way {
-            Way::InPlace | Way::Kept => {}
-            Way::Scattered => self.scatter(),
-            Way::Decoded(spans, _) => self.decode(spans),
+        match self.reassembly.placement {
+            Placement::InPlace | Placement::Kept => {}
+            Placement::Scattered => self.scatter(),
+            Placement::Decoded(spans, _) => self.decode(spans),
         }
     }
 
@@ -122,8 +122,8 @@ impl Piece {
     fn scatter(&mut self) {
         let Some(window) = &self.window else { return };
         let end = self.at - HEADER_BYTES;
-        let (geometry, page) = self.landing.page();
-        // SAFETY: the slot holds the page (checked at opening) while the landing lives; the window is our own memory.
+        let (geometry, page) = self.reassembly.page();
+        // SAFETY: the slot holds the page (checked at opening) while the reassembly lives; the window is our own memory.
         unsafe { raw::scatter_part(geometry, &window[..end - self.base], self.base, page) };
         self.base = end;
     }
@@ -134,15 +134,15 @@ impl Piece {
         let Some(window) = self.window.as_mut().filter(|_| end >= self.head_end) else { return };
         if self.base < self.head_end {
             let bytes = window[..self.head_end - self.base].to_vec();
-            self.edges.push(Edge { at: self.base, bytes });
+            self.splits.push(Split { at: self.base, bytes });
         }
         let payload = window.as_ptr().wrapping_sub(self.base);
         let span = self.head_end..end;
-        let (geometry, page) = self.landing.page();
+        let (geometry, page) = self.reassembly.page();
         let decoded = if self.is_bad {
             Err(BadScale)
         } else {
-            // SAFETY: the slot holds the page (checked at opening) while the landing lives; the span stands in the
+            // SAFETY: the slot holds the page (checked at opening) while the reassembly lives; the span stands in the
             // window, which is our own memory.
             unsafe { spans.decode(geometry, payload, span, page) }
         };
@@ -154,25 +154,25 @@ impl Piece {
         self.head_end = kept_from;
     }
 
-    /// The piece is whole. With the record's last piece: whether the record is sound and its page in the slot.
+    /// The chunk is whole. With the record's last chunk: whether the record is sound and its page in the slot.
     ///
     /// # Errors
     /// `BAD_RECORD` with the reason; the slot's bytes are of no use then.
     pub fn finish(mut self) -> Result<Option<Header>> {
-        debug_assert_eq!(self.rest(), 0, "the piece is whole");
+        debug_assert_eq!(self.rest(), 0, "the chunk is whole");
         let end = self.range.end.saturating_sub(HEADER_BYTES);
-        if let (Way::Decoded(..), Some(window)) = (self.landing.way, &self.window)
+        if let (Placement::Decoded(..), Some(window)) = (self.reassembly.placement, &self.window)
             && self.base < end
         {
-            self.edges.push(Edge { at: self.base, bytes: window[..end - self.base].to_vec() });
+            self.splits.push(Split { at: self.base, bytes: window[..end - self.base].to_vec() });
         }
-        let is_kept = matches!(self.landing.way, Way::Kept);
-        self.landing.arrived(Arrived {
+        let is_kept = matches!(self.reassembly.placement, Placement::Kept);
+        self.reassembly.arrived(Arrived {
             kept: self.window.take_if(|_| is_kept).map(|window| (self.base, window)),
             range: self.range.clone(),
             header: &self.header,
             checksum: self.checksum,
-            edges: std::mem::take(&mut self.edges),
+            splits: std::mem::take(&mut self.splits),
             is_bad: self.is_bad,
         })
     }

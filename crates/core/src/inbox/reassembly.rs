@@ -1,9 +1,9 @@
-//! Owns the way in for records whose pieces arrive in any order, several at a time: checked and decoded while still in the cache.
+//! Owns the reassembly of records whose chunks arrive in any order, several at a time: checked and decoded while still in the cache.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::piece::{Edge, Piece};
+use super::chunk::{Chunk, Split};
 use super::{Inbox, Wanted, check_identity, check_key, refused};
 use crate::arena::{Arena, SlotAccess};
 use crate::codec::int8::{self, Isa, Spans};
@@ -21,7 +21,7 @@ use crate::slots::Lease;
 
 /// How a payload becomes a page.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Placement {
     /// It is the page, byte for byte: received in the slot itself.
     InPlace,
     /// Copied run by run, step after step.
@@ -32,69 +32,69 @@ pub(super) enum Way {
     Kept,
 }
 
-/// One record on its way into a slot. Nothing may use the slot's bytes before the last piece has said that
+/// One record on its way into a slot. Nothing may use the slot's bytes before the last chunk has said that
 /// the record is sound.
 #[derive(Debug)]
-pub struct Landing {
+pub struct Reassembly {
     /// None: it stays a record.
     page: Option<(SlotAccess, Arc<Geometry>)>,
-    pub(super) way: Way,
+    pub(super) placement: Placement,
     pub(super) pool: Arc<Pool>,
     keys: Option<Arc<RecordKeys>>,
     wanted: Wanted,
     codec: Codec,
     record_bytes: usize,
-    pieces: Mutex<Pieces>,
+    received: Mutex<Received>,
     /// Of one that stays a record.
     whole: OnceLock<Arc<PooledBuffer>>,
 }
 
 #[derive(Debug)]
-struct Pieces {
+struct Received {
     header: [u8; HEADER_BYTES],
     claimed: Vec<Range<usize>>,
     done: Vec<Done>,
     done_bytes: usize,
-    /// Parts of groups that lie across two pieces.
-    edges: Vec<Edge>,
+    /// Parts of groups that lie across two chunks.
+    splits: Vec<Split>,
     /// Parts that are kept, and where each stands in the payload.
     kept: Vec<(usize, PooledBuffer)>,
     is_bad: bool,
 }
 
-/// A piece that has arrived: its place in the record, and the checksum of its part of the payload.
+/// A chunk that has arrived: its place in the record, and the checksum of its part of the payload.
 #[derive(Debug)]
 struct Done {
     range: Range<usize>,
     checksum: u32,
 }
 
-/// What a piece leaves to the whole record.
+/// What a chunk leaves to the whole record.
 pub(super) struct Arrived<'a> {
     pub range: Range<usize>,
     pub header: &'a [u8; HEADER_BYTES],
     pub checksum: u32,
-    pub edges: Vec<Edge>,
+    pub splits: Vec<Split>,
     /// What was kept of it, and where that stands in the payload.
     pub kept: Option<(usize, PooledBuffer)>,
     pub is_bad: bool,
 }
 
 impl Inbox {
-    /// Opens the way for one record of `record_bytes` into a leased slot. Where the page is its own canonical
+    /// Begins one record of `record_bytes` into a leased slot. Where the page is its own canonical
     /// form, a raw record is received in the slot itself.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` for a stale lease or a slot that is smaller than the page, `BAD_RECORD` for a length that
     /// no record of this geometry has.
-    pub fn land(
+    pub fn begin(
         &self,
         arena: &Arc<Arena>,
         lease: Lease,
         geometry: &Arc<Geometry>,
         wanted: Wanted,
         record_bytes: u64,
-    ) -> Result<Landing> {
+    ) -> Result<Reassembly> {
         let record_bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
         let keys = self.keys.get().cloned();
         let payload_bytes = record_bytes.checked_sub(HEADER_BYTES + self.extra_bytes());
@@ -111,65 +111,65 @@ impl Inbox {
         })?;
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
-        let way = match codec {
-            _ if keys.is_some() => Way::Kept,
-            Codec::Lossless => Way::Kept,
-            Codec::Raw if geometry.is_canonical() => Way::InPlace,
-            Codec::Raw => Way::Scattered,
+        let placement = match codec {
+            _ if keys.is_some() => Placement::Kept,
+            Codec::Lossless => Placement::Kept,
+            Codec::Raw if geometry.is_canonical() => Placement::InPlace,
+            Codec::Raw => Placement::Scattered,
             Codec::Int8 | Codec::Int8Had => {
                 let spans = Spans::new((Isa::best(), codec), geometry, slot.as_ptr());
-                Way::Decoded(spans, int8::group_bytes_max(geometry))
+                Placement::Decoded(spans, int8::group_bytes_max(geometry))
             }
         };
         let page = Some((slot, Arc::clone(geometry)));
-        Ok(self.landing(page, way, keys, codec, wanted, record_bytes))
+        Ok(self.reassembly(page, placement, keys, codec, wanted, record_bytes))
     }
 
-    /// Opens the way for one record that stays as it is, in memory of ours.
+    /// Begins one record that stays as it is, in memory of ours.
     ///
     /// # Errors
     /// `BAD_RECORD` for a length that no record has.
-    pub fn keep(&self, wanted: Wanted, record_bytes: u64) -> Result<Landing> {
+    pub fn keep(&self, wanted: Wanted, record_bytes: u64) -> Result<Reassembly> {
         let bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
         if bytes <= HEADER_BYTES || bytes > INBOX_BYTES_MAX {
             return Err(Error::bad_record(format!("a record of {record_bytes} bytes")));
         }
-        Ok(self.landing(None, Way::Kept, None, Codec::Raw, wanted, bytes))
+        Ok(self.reassembly(None, Placement::Kept, None, Codec::Raw, wanted, bytes))
     }
 
-    fn landing(
+    fn reassembly(
         &self,
         page: Option<(SlotAccess, Arc<Geometry>)>,
-        way: Way,
+        placement: Placement,
         keys: Option<Arc<RecordKeys>>,
         codec: Codec,
         wanted: Wanted,
         record_bytes: usize,
-    ) -> Landing {
-        let pieces = Pieces {
+    ) -> Reassembly {
+        let received = Received {
             header: [0; HEADER_BYTES],
             claimed: Vec::new(),
             done: Vec::new(),
             done_bytes: 0,
-            edges: Vec::new(),
+            splits: Vec::new(),
             kept: Vec::new(),
             is_bad: false,
         };
-        Landing {
+        Reassembly {
             page,
-            way,
+            placement,
             pool: Arc::clone(&self.pool),
             keys,
             wanted,
             codec,
             record_bytes,
-            pieces: Mutex::new(pieces),
+            received: Mutex::new(received),
             whole: OnceLock::new(),
         }
     }
 }
 
-impl Landing {
+impl Reassembly {
     /// Length of the record.
     #[must_use]
     pub fn record_bytes(&self) -> usize {
@@ -188,16 +188,16 @@ impl Landing {
         (geometry, slot.as_ptr())
     }
 
-    /// A whole record, in pieces of `step` bytes. Returns its header.
+    /// A whole record, in chunks of `step` bytes. Returns its header.
     ///
     /// # Errors
-    /// As `piece`, and `BAD_RECORD` or `RECORD_UNOPENED` where it is not the record that was asked for.
+    /// As `chunk`, and `BAD_RECORD` or `RECORD_UNOPENED` where it is not the record that was asked for.
     pub fn take(self: &Arc<Self>, record: &[u8], step: usize) -> Result<Header> {
         let mut whole = None;
         for (index, bytes) in record.chunks(step.max(1)).enumerate() {
-            let mut piece = self.piece((index * step) as u64, bytes.len())?;
-            piece.fill(bytes);
-            whole = piece.finish()?;
+            let mut chunk = self.chunk((index * step) as u64, bytes.len())?;
+            chunk.fill(bytes);
+            whole = chunk.finish()?;
         }
         whole.ok_or_else(|| Error::bad_record("it is not whole"))
     }
@@ -210,23 +210,23 @@ impl Landing {
     pub fn take_standing(self: &Arc<Self>, record: &[u8]) -> Result<Header> {
         let whole = record.split_first_chunk().filter(|_| record.len() == self.record_bytes);
         let (head, payload) = whole.ok_or_else(|| Error::bad_record("it is not whole"))?;
-        let (checksum, is_bad) = match (self.way, &self.page) {
-            // Whoever brings pieces has claimed them.
-            (Way::Scattered | Way::Decoded(..), Some((slot, geometry))) => {
+        let (checksum, is_bad) = match (self.placement, &self.page) {
+            // Whoever brings chunks has claimed them.
+            (Placement::Scattered | Placement::Decoded(..), Some((slot, geometry))) => {
                 self.claim(0..record.len())?;
                 self.to_page(payload, slot, geometry)
             }
             _ => return self.take(record, record.len()),
         };
-        let (range, edges) = (0..record.len(), Vec::new());
-        let arrived = Arrived { range, header: head, checksum, edges, kept: None, is_bad };
+        let (range, splits) = (0..record.len(), Vec::new());
+        let arrived = Arrived { range, header: head, checksum, splits, kept: None, is_bad };
         self.arrived(arrived)?.ok_or_else(|| Error::bad_record("it is not whole"))
     }
 
     /// The payload's checksum, and whether it cannot be decoded.
     fn to_page(&self, payload: &[u8], slot: &SlotAccess, geometry: &Geometry) -> (u32, bool) {
         let page = slot.as_ptr();
-        let Way::Decoded(spans, _) = self.way else {
+        let Placement::Decoded(spans, _) = self.placement else {
             // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
             return (unsafe { raw::scatter_checked(geometry, payload, page) }, false);
         };
@@ -245,13 +245,13 @@ impl Landing {
     ///
     /// # Errors
     /// `BAD_RECORD` for bytes that came before, or that the record does not have; `NO_MEMORY` at the inbox's limit.
-    pub fn piece(self: &Arc<Self>, offset: u64, bytes: usize) -> Result<Piece> {
+    pub fn chunk(self: &Arc<Self>, offset: u64, bytes: usize) -> Result<Chunk> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let range = start..start.saturating_add(bytes);
         self.claim(range.clone())?;
         // Without room for it, it may come again.
-        Piece::new(self, range).inspect_err(|_| {
-            self.pieces().claimed.retain(|claimed| claimed.start != start);
+        Chunk::new(self, range).inspect_err(|_| {
+            self.received().claimed.retain(|claimed| claimed.start != start);
         })
     }
 
@@ -261,79 +261,79 @@ impl Landing {
             let text = format!("{bytes} bytes at {start} of a record of {}", self.record_bytes);
             return Err(Error::bad_record(text));
         }
-        let mut pieces = self.pieces();
-        if pieces.claimed.iter().any(|range| range.start < end && start < range.end) {
+        let mut received = self.received();
+        if received.claimed.iter().any(|range| range.start < end && start < range.end) {
             return Err(Error::bad_record(format!("bytes at {start} came twice")));
         }
-        pieces.claimed.push(start..end);
+        received.claimed.push(start..end);
         Ok(())
     }
 
-    /// Bytes of memory that a piece of `payload_bytes` needs while it arrives: a step, and the part of a group that the step
+    /// Bytes of memory that a chunk of `payload_bytes` needs while it arrives: a step, and the part of a group that the step
     /// before left.
     pub(super) fn window_bytes(&self, payload_bytes: usize) -> usize {
-        match self.way {
-            Way::Kept => payload_bytes,
-            Way::InPlace => 0,
-            Way::Scattered => LANE_STEP_BYTES,
-            Way::Decoded(_, group_bytes) => LANE_STEP_BYTES + group_bytes,
+        match self.placement {
+            Placement::Kept => payload_bytes,
+            Placement::InPlace => 0,
+            Placement::Scattered => LANE_STEP_BYTES,
+            Placement::Decoded(_, group_bytes) => LANE_STEP_BYTES + group_bytes,
         }
     }
 
-    /// A piece is whole. With the last one: the verdict.
+    /// A chunk is whole. With the last one: the verdict.
     pub(super) fn arrived(&self, arrived: Arrived<'_>) -> Result<Option<Header>> {
-        let mut pieces = self.pieces();
+        let mut received = self.received();
         let Range { start, end } = arrived.range;
         if start < HEADER_BYTES {
             let range = start..end.min(HEADER_BYTES);
-            pieces.header[range.clone()].copy_from_slice(&arrived.header[range]);
+            received.header[range.clone()].copy_from_slice(&arrived.header[range]);
         }
-        pieces.is_bad |= arrived.is_bad;
-        pieces.edges.extend(arrived.edges);
-        pieces.kept.extend(arrived.kept);
-        pieces.done_bytes += end - start;
-        pieces.done.push(Done { range: start..end, checksum: arrived.checksum });
-        if pieces.done_bytes < self.record_bytes {
+        received.is_bad |= arrived.is_bad;
+        received.splits.extend(arrived.splits);
+        received.kept.extend(arrived.kept);
+        received.done_bytes += end - start;
+        received.done.push(Done { range: start..end, checksum: arrived.checksum });
+        if received.done_bytes < self.record_bytes {
             return Ok(None);
         }
-        failpoint("landing.whole").map_err(|e| Error::made_to_fail(&e))?;
-        let header = self.verdict(&mut pieces)?;
-        failpoint("landing.sound").map_err(|e| Error::made_to_fail(&e))?;
+        failpoint("reassembly.whole").map_err(|e| Error::made_to_fail(&e))?;
+        let header = self.verdict(&mut received)?;
+        failpoint("reassembly.sound").map_err(|e| Error::made_to_fail(&e))?;
         Ok(Some(header))
     }
 
-    fn verdict(&self, pieces: &mut Pieces) -> Result<Header> {
-        pieces.done.sort_unstable_by_key(|done| done.range.start);
+    fn verdict(&self, received: &mut Received) -> Result<Header> {
+        received.done.sort_unstable_by_key(|done| done.range.start);
         let in_payload =
             |done: &Done| done.range.end.saturating_sub(done.range.start.max(HEADER_BYTES));
-        let checksum = pieces.done.iter().fold(0, |checksum, done| match in_payload(done) {
+        let checksum = received.done.iter().fold(0, |checksum, done| match in_payload(done) {
             0 => checksum,
             bytes => crc32c::combine(checksum, done.checksum, bytes),
         });
-        let header = record::check(&pieces.header, self.record_bytes as u64, checksum)?;
+        let header = record::check(&received.header, self.record_bytes as u64, checksum)?;
         if self.page.is_none() {
             check_key(&self.wanted, &header)?;
             let mut whole = self.pool.take(self.record_bytes)?;
-            whole[..HEADER_BYTES].copy_from_slice(&pieces.header);
-            whole[HEADER_BYTES..].copy_from_slice(&self.joined(pieces)?);
+            whole[..HEADER_BYTES].copy_from_slice(&received.header);
+            whole[HEADER_BYTES..].copy_from_slice(&self.joined(received)?);
             self.whole.get_or_init(|| Arc::new(whole));
             return Ok(header);
         }
         if let Some(keys) = &self.keys {
-            let mut payload = self.joined(pieces)?;
-            let (header, place) = keys.open(&pieces.header, &mut payload)?;
+            let mut payload = self.joined(received)?;
+            let (header, place) = keys.open(&received.header, &mut payload)?;
             self.check(&header)?;
             self.decode(&payload[place])?;
             return Ok(header);
         }
         self.check(&header)?;
-        if pieces.is_bad {
+        if received.is_bad {
             return Err(refused(BadPayload::Scale));
         }
-        match self.way {
-            Way::Decoded(spans, _) => self.decode_edges(spans, &mut pieces.edges)?,
-            Way::Kept => self.decode(&self.joined(pieces)?)?,
-            Way::InPlace | Way::Scattered => {}
+        match self.placement {
+            Placement::Decoded(spans, _) => self.decode_splits(spans, &mut received.splits)?,
+            Placement::Kept => self.decode(&self.joined(received)?)?,
+            Placement::InPlace | Placement::Scattered => {}
         }
         Ok(header)
     }
@@ -346,10 +346,10 @@ impl Landing {
         Err(Error::bad_record("its length is not one of its codec"))
     }
 
-    /// The whole payload, of what all pieces have brought.
-    fn joined(&self, pieces: &mut Pieces) -> Result<PooledBuffer> {
-        pieces.kept.sort_unstable_by_key(|(at, _)| *at);
-        let mut parts = std::mem::take(&mut pieces.kept).into_iter();
+    /// The whole payload, of what all chunks have brought.
+    fn joined(&self, received: &mut Received) -> Result<PooledBuffer> {
+        received.kept.sort_unstable_by_key(|(at, _)| *at);
+        let mut parts = std::mem::take(&mut received.kept).into_iter();
         match (parts.next(), parts.len()) {
             (Some((_, whole)), 0) => Ok(whole),
             (first, _) => {
@@ -368,16 +368,16 @@ impl Landing {
         unsafe { self.codec.decode(geometry, payload, page) }.map_err(refused)
     }
 
-    /// Pieces decode the groups that lie whole within them; of those across two they have kept their parts.
-    fn decode_edges(&self, spans: Spans, edges: &mut [Edge]) -> Result<()> {
+    /// Chunks decode the groups that lie whole within them; of those across two they have kept their parts.
+    fn decode_splits(&self, spans: Spans, splits: &mut [Split]) -> Result<()> {
         let (geometry, page) = self.page();
-        edges.sort_unstable_by_key(|edge| edge.at);
-        let mut edges = edges.iter().peekable();
-        while let Some(first) = edges.next() {
+        splits.sort_unstable_by_key(|split| split.at);
+        let mut splits = splits.iter().peekable();
+        while let Some(first) = splits.next() {
             let Some(group) = int8::group_around(geometry, first.at) else { continue };
             let mut bytes = first.bytes.clone();
-            while let Some(edge) = edges.next_if(|edge| edge.at < group.end) {
-                bytes.extend_from_slice(&edge.bytes);
+            while let Some(split) = splits.next_if(|split| split.at < group.end) {
+                bytes.extend_from_slice(&split.bytes);
             }
             if (first.at, bytes.len()) != (group.start, group.len()) {
                 return Err(Error::bad_record("a part of it is missing"));
@@ -391,7 +391,7 @@ impl Landing {
         Ok(())
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Pieces> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    fn received(&self) -> MutexGuard<'_, Received> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
