@@ -1,4 +1,4 @@
-//! Owns the skin over the core's arena and its slots. Slot bytes never become JavaScript buffers.
+//! Owns the bindings over the core's arena and its slots. Slot bytes never become JavaScript buffers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tierkv_core::arena::{self, Arena, Options};
 use tierkv_core::slots::Lease;
 
 use crate::ids::Ids;
-use crate::skin::{count, run, size};
+use crate::ffi::{count, run, size};
 
 pub static ARENAS: Ids<Arc<Arena>> = Ids::new("arena");
 

@@ -8,7 +8,7 @@ use rcgen::{
 use tierkv_core::error::{Error, Result};
 use time::OffsetDateTime;
 
-use crate::skin::{count, run};
+use crate::ffi::{count, run};
 
 /// What a certificate is to say.
 #[napi(object)]

@@ -1,4 +1,4 @@
-//! Owns the skin over small files of a directory that belongs to this user alone.
+//! Owns the bindings over small files of a directory that belongs to this user alone.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use napi_derive::napi;
 use tierkv_core::error::{Code, Error};
 use tierkv_core::folder::Folder;
 
-use crate::skin::{count, run};
+use crate::ffi::{count, run};
 
 /// The bytes of a file there, at most `most`; null when there is none.
 #[napi]

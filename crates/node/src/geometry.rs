@@ -1,4 +1,4 @@
-//! Owns the skin over the core's page geometry.
+//! Owns the bindings over the core's page geometry.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use napi_derive::napi;
 use tierkv_core::geometry::{self, Spec};
 
 use crate::ids::Ids;
-use crate::skin::{count, run, size};
+use crate::ffi::{count, run, size};
 
 pub static GEOMETRIES: Ids<Arc<geometry::Geometry>> = Ids::new("geometry");
 

@@ -1,4 +1,4 @@
-//! Owns the skin over a link's goodput: the one handle that is an object, so that it goes with whoever holds it.
+//! Owns the bindings over a link's goodput: the one handle that is an object, so that it goes with whoever holds it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Owns the skin over a client's end of the lanes: requests by descriptor, one call into JavaScript for each outcome.
+//! Owns the bindings over a client's end of the lanes: requests by descriptor, one call into JavaScript for each outcome.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::inbox::INBOX;
 use crate::lane_tls::LaneClientTls;
 use crate::listener::token_of;
 use crate::outbox::RECORDS;
-use crate::skin::{count, hash, number, run};
+use crate::ffi::{count, hash, number, run};
 
 static LANES: Ids<Arc<Client>> = Ids::new("lanes");
 

@@ -1,4 +1,4 @@
-//! Owns the skin over TLS on lanes: PEM texts in, what both ends are made of out.
+//! Owns the bindings over TLS on lanes: PEM texts in, what both ends are made of out.
 
 use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;

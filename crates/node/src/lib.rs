@@ -1,11 +1,12 @@
-//! Owns the list of the skin's modules, one per module of the core: transfer objects in, ids and bytes out, no policy.
+//! Owns the list of the bindings' modules, one per module of the core: transfer objects in, ids and bytes out, no policy.
 
-// napi exports nothing into a test build; test/core covers the skin through the built addon.
+// napi exports nothing into a test build; test/core covers the bindings through the built addon.
 #![cfg(not(test))]
 #![expect(clippy::needless_pass_by_value, reason = "napi hands arguments over by value")]
 
 mod arena;
 mod certs;
+mod ffi;
 mod folder;
 mod geometry;
 mod goodput;
@@ -22,7 +23,7 @@ mod record;
 mod seal;
 #[cfg(target_os = "linux")]
 mod shm;
-mod skin;
+
 mod store;
 mod store_disk;
 mod store_sessions;

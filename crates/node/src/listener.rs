@@ -1,4 +1,4 @@
-//! Owns the skin over a vault's listener: lanes stay in Rust, connections of gRPC go to JavaScript by descriptor.
+//! Owns the bindings over a vault's listener: lanes stay in Rust, connections of gRPC go to JavaScript by descriptor.
 
 use std::collections::HashMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -19,7 +19,7 @@ use tierkv_core::listener::{self, ConnectionId, ConnectionLimits, GrpcHandler, L
 
 use crate::ids::Ids;
 use crate::lane_tls::LaneServerTls;
-use crate::skin::{account_of, count, number, run, size};
+use crate::ffi::{account_of, count, number, run, size};
 use crate::store::STORES;
 
 static LISTENERS: Ids<Arc<Vault>> = Ids::new("listener");

@@ -1,4 +1,4 @@
-//! Owns the skin over locks between processes.
+//! Owns the bindings over locks between processes.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use napi_derive::napi;
 use tierkv_core::lockfile::LockFile;
 
 use crate::ids::Ids;
-use crate::skin::run;
+use crate::ffi::run;
 
 static LOCKS: Ids<LockFile> = Ids::new("lock");
 

@@ -1,4 +1,4 @@
-//! Owns the skin over the core's outbox: records of slots, ready to be sent.
+//! Owns the bindings over the core's outbox: records of slots, ready to be sent.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,7 +16,7 @@ use crate::arena::ARENAS;
 use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::seal::current;
-use crate::skin::{count, hash, run, size};
+use crate::ffi::{count, hash, run, size};
 
 pub static OUTBOX: LazyLock<Arc<Outbox>> = LazyLock::new(Arc::default);
 pub static RECORDS: Ids<Content> = Ids::new("outbox record");

@@ -10,7 +10,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tierkv_core::error::Error;
 
 use crate::arena::ARENAS;
-use crate::skin::run;
+use crate::ffi::run;
 
 /// The user at the other end of a connected Unix socket; null where the system does not tell.
 #[napi]

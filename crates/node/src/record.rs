@@ -1,4 +1,4 @@
-//! Owns the skin over the core's record.
+//! Owns the bindings over the core's record.
 
 use napi::Env;
 use napi::bindgen_prelude::BufferSlice;
@@ -7,7 +7,7 @@ use tierkv_core::crc32c as checksum;
 use tierkv_core::error::Result;
 use tierkv_core::record::Header;
 
-use crate::skin::{count, hash, run};
+use crate::ffi::{count, hash, run};
 
 /// A record's header; docs/protocol.md section 1 says what each field means.
 #[napi(object)]

@@ -1,4 +1,4 @@
-//! Owns the skin over the sealing of records: one set of keys per process.
+//! Owns the bindings over the sealing of records: one set of keys per process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use tierkv_core::seal::RecordKeys;
 
 use crate::inbox::INBOX;
 use crate::outbox::OUTBOX;
-use crate::skin::{count, hash, number, run};
+use crate::ffi::{count, hash, number, run};
 
 static KEYS: Mutex<Option<Arc<RecordKeys>>> = Mutex::new(None);
 

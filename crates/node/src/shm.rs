@@ -1,4 +1,4 @@
-//! Owns the skin over a shared region: requests by descriptor, one call into JavaScript for each outcome.
+//! Owns the bindings over a shared region: requests by descriptor, one call into JavaScript for each outcome.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tierkv_shm::flushes::{Label, News, Scope};
 
 use crate::ids::Ids;
 use crate::lane_client::{keys, outgoing, targets};
-use crate::skin::{count, hash, number, run};
+use crate::ffi::{count, hash, number, run};
 
 static REGIONS: Ids<Arc<Desk>> = Ids::new("shared region");
 

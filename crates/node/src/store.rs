@@ -1,4 +1,4 @@
-//! Owns the skin over the core's store. Keys come packed, answers go back packed.
+//! Owns the bindings over the core's store. Keys come packed, answers go back packed.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tierkv_core::record::{Hash, PACKED_KEY_BYTES};
 use tierkv_core::store::{Options, RecordKey, Store};
 
 use crate::ids::Ids;
-use crate::skin::{count, hash, number, run};
+use crate::ffi::{count, hash, number, run};
 use crate::store_disk::{Background, StoreDiskOptions};
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");

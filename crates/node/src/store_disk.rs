@@ -1,4 +1,4 @@
-//! Owns the skin over a store's durable tier: what waits for the disk runs on libuv's threads, never on JavaScript's.
+//! Owns the bindings over a store's durable tier: what waits for the disk runs on libuv's threads, never on JavaScript's.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tierkv_core::error::{Error, Result};
 use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::store::{Flushed, Listing, RecordKey, Scope, Store, salt_of, tenant_of};
 
-use crate::skin::{count, hash, number, run};
+use crate::ffi::{count, hash, number, run};
 use crate::store::{STORES, bitmap, keys};
 
 /// What a durable tier is made of.

@@ -1,9 +1,9 @@
-//! Owns the skin over what a store knows of sessions.
+//! Owns the bindings over what a store knows of sessions.
 
 use napi_derive::napi;
 use tierkv_core::store::{RecordKey, SessionStats as Stats};
 
-use crate::skin::{number, run};
+use crate::ffi::{number, run};
 use crate::store::{STORES, keys};
 
 /// One session as it is now.

@@ -21,7 +21,7 @@ use crate::geometry::GEOMETRIES;
 use crate::inbox::INBOX;
 use crate::outbox::{OUTBOX, RECORDS};
 use crate::record::RecordHeader;
-use crate::skin::{count, hash, number, run, size};
+use crate::ffi::{count, hash, number, run, size};
 use crate::store::{STORES, keys};
 
 /// Records in the middle of arriving, and their bytes.

@@ -1,4 +1,4 @@
-//! Owns what every function of the skin needs: errors with their code, no panic across the border, checked numbers.
+//! Owns what every bound function needs: errors with their code, no panic across the border, checked numbers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
