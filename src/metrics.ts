@@ -34,7 +34,7 @@ export const SIDECAR_COUNTERS = [
   "replicas_present",
   "replicas_sent_bytes",
   "replicas_dropped",
-  "blocks_turned",
+  "blocks_failed_over",
   "bad_records",
   "records_unopened",
   "fetch_stalls",

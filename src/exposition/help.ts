@@ -37,7 +37,7 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   replicas_sent_bytes: "Record bytes of second copies.",
   replicas_dropped:
     "Second copies that were given up: no other vault was up, or saves needed the room.",
-  blocks_turned: "Blocks that one vault did not give and another was asked for.",
+  blocks_failed_over: "Blocks that one vault did not give and another was asked for.",
   bad_records: "Records from vaults that did not verify.",
   records_unopened: "Sealed records that none of this machine's keys opens.",
   fetch_stalls: "Fetches given up because no byte arrived for [restore] stall_ms.",

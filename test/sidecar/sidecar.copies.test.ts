@@ -104,7 +104,7 @@ test.each([
     process.kill(pid, signal);
     closeAfterTest({ close: () => void (signal === "SIGSTOP" && process.kill(pid, "SIGCONT")) });
     expectWhole(scene, await engine.done(plan));
-    expect(sidecar.counters.get("blocks_turned")).toBeGreaterThan(0);
+    expect(sidecar.counters.get("blocks_failed_over")).toBeGreaterThan(0);
     await expectNoLeak({ engine, sidecar });
   },
 );

@@ -210,7 +210,7 @@ export class Fetcher {
       cache,
       geometryOf,
       onBytes: (count) => counters.add("bytes_fetched", count),
-      mayTurn: (block, reason) => this.#turn(block, reason),
+      mayFailOver: (block, reason) => this.#failOver(block, reason),
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
     lane.windows.add(window);
@@ -227,15 +227,16 @@ export class Fetcher {
     });
   }
 
-  /** It may have turned to another one meanwhile. */
+  /** It may have failed over meanwhile. */
   #isWanted({ state, recordClass, owner }: Block, lane: Lane): boolean {
     return state === "wanted" && this.#lanes[recordClass].get(owner) === lane;
   }
 
   /** What one vault does not give is asked of the other that has it. */
-  #turn(block: Block, reason: DoneReason): boolean {
-    if (!TURN_AFTER.has(reason) || this.#isClosed || !this.#options.cache.turn(block)) return false;
-    this.#options.counters.add("blocks_turned");
+  #failOver(block: Block, reason: DoneReason): boolean {
+    if (!FAIL_OVER_AFTER.has(reason) || this.#isClosed || !this.#options.cache.failOver(block))
+      return false;
+    this.#options.counters.add("blocks_failed_over");
     this.add(block);
     return true;
   }
@@ -243,7 +244,7 @@ export class Fetcher {
   /** So is what has not been asked of a vault that brings nothing. */
   #turnWaiting(lane: Lane): void {
     for (const block of lane.queue.slice(lane.head)) {
-      if (this.#isWanted(block, lane)) this.#turn(block, "vault_down");
+      if (this.#isWanted(block, lane)) this.#failOver(block, "vault_down");
     }
   }
 
@@ -331,4 +332,8 @@ export class Fetcher {
 }
 
 /** Not where time is up, or nobody wants it. */
-const TURN_AFTER: ReadonlySet<DoneReason> = new Set(["vault_down", "end_of_hit", "bad_record"]);
+const FAIL_OVER_AFTER: ReadonlySet<DoneReason> = new Set([
+  "vault_down",
+  "end_of_hit",
+  "bad_record",
+]);

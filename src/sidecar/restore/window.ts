@@ -17,7 +17,7 @@ export interface WindowOptions {
   geometryOf(group: number, shard: number): number;
   onBytes(count: number): void;
   /** Whether a block that did not come may come from elsewhere: then it is nobody's business here any more. */
-  mayTurn(block: Block, reason: DoneReason): boolean;
+  mayFailOver(block: Block, reason: DoneReason): boolean;
   /** A record did not verify; `key` is its packed key. */
   onBadRecord(key: Buffer, error: TierkvError): void;
 }
@@ -133,10 +133,10 @@ export class Window {
 
   /** The whole block fails, also its other shards. */
   #fail(block: Block, reason: DoneReason): void {
-    // One that has turned to another vault is of another call.
+    // One that failed over to another vault is of another call.
     if (block.state !== "fetching" || block.call !== this) return;
-    const { cache, mayTurn } = this.#options;
-    if (!mayTurn(block, reason)) cache.fail(block, reason);
+    const { cache, mayFailOver } = this.#options;
+    if (!mayFailOver(block, reason)) cache.fail(block, reason);
   }
 }
 

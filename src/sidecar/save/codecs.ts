@@ -46,7 +46,7 @@ export function chooseCodecs({ codec, turboQuant }: Choice): Codecs {
   };
 }
 
-/** Decision 0078: the turn is never worse, and its time is less than what the smallest link needs. */
+/** Decision 0078: the transform is never worse, and its time is less than what the smallest link needs. */
 function automatic(isLossy: boolean): CodecName {
   return isLossy ? "int8-had" : "raw";
 }

@@ -146,7 +146,7 @@ export class BlockCache {
     }
   }
 
-  /** The block keeps its slots until `takeBack`, and loses no turn by it; false when it has none to keep. */
+  /** The block keeps its slots until `takeBack`, and its place in the order of eviction; false when it has none to keep. */
   lend(block: Block): boolean {
     if (block.state !== "placed" || block.isFlushed || block.isLent) return false;
     block.isLent = true;
@@ -200,10 +200,10 @@ export class BlockCache {
   }
 
   /** The block is wanted from the other vault that may have it; false where none may, or nobody wants it. Its slots return. */
-  turn(block: Block): boolean {
-    if (!block.mayTurn) return false;
+  failOver(block: Block): boolean {
+    if (!block.mayFailOver) return false;
     this.#freeSlots(block);
-    block.turn();
+    block.failOver();
     return true;
   }
 

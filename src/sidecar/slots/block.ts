@@ -55,12 +55,12 @@ export class Block extends Holding {
   isFlushed = false;
   /** False until the first plan was told of it: later ones share it. */
   isShared = false;
-  /** A record is being made of its bytes: it keeps its slots and its turn. */
+  /** A record is being made of its bytes: it keeps its slots and its place in the order of eviction. */
   isLent = false;
   /** The other vault that has it, or is to have it. */
   readonly second: Holding | null;
   /** It is fetched from the other vault, because the first did not give it. */
-  hasTurned = false;
+  hasFailedOver = false;
   /** Most blocks have one. */
   user: BlockUser | null = null;
   others: Set<BlockUser> | null = null;
@@ -89,19 +89,19 @@ export class Block extends Holding {
   }
 
   /** It may still come from another vault, and somebody wants it. */
-  get mayTurn(): boolean {
+  get mayFailOver(): boolean {
     const isOpen = this.state === "wanted" || this.state === "fetching";
     return (
-      isOpen && this.second !== null && !this.hasTurned && !this.isFlushed && this.user !== null
+      isOpen && this.second !== null && !this.hasFailedOver && !this.isFlushed && this.user !== null
     );
   }
 
   /** From now on it is wanted from the other vault. */
-  turn(): void {
+  failOver(): void {
     const other = this.second?.vault ?? this.vault;
     this.second?.moveTo(this.vault);
     this.moveTo(other);
-    this.hasTurned = true;
+    this.hasFailedOver = true;
     this.state = "wanted";
     this.call = null;
   }

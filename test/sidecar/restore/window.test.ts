@@ -60,7 +60,7 @@ beforeEach(async () => {
     cache,
     geometryOf: () => geometry,
     onBytes: () => {},
-    mayTurn: () => false,
+    mayFailOver: () => false,
     onBadRecord: (key) => bad.push(key),
   });
 });

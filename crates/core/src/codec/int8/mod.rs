@@ -68,7 +68,7 @@ pub unsafe fn encode(
         let (at, next) = (page.wrapping_add(group.page_at), page.wrapping_add(next));
         let (scales, codes) = payload[group.payload()].split_at_mut(group.tokens * SCALE_BYTES);
         let (scales, _) = scales.as_chunks_mut();
-        let is_finite = if group.is_turned(way.1) {
+        let is_finite = if group.is_transformed(way.1) {
             // SAFETY: a validated geometry has all its rows inside the page, which is readable.
             unsafe { hadamard::encode((way.0, dtype), at, group.rows(), scales, codes) }
         } else {
@@ -157,7 +157,7 @@ impl Spans {
             let (scales, codes) = bytes.split_at(group.tokens * SCALE_BYTES);
             let (scales, _) = scales.as_chunks();
             let at = page.wrapping_add(group.page_at);
-            if group.is_turned(self.codec) {
+            if group.is_transformed(self.codec) {
                 if !scales.iter().all(|scale| scale::is_possible(*scale)) {
                     return Err(BadScale);
                 }
@@ -216,7 +216,7 @@ struct Group {
 
 impl Group {
     /// Whether its vectors are transformed before they are coded. A transform of one element is none.
-    fn is_turned(&self, codec: Codec) -> bool {
+    fn is_transformed(&self, codec: Codec) -> bool {
         codec == Codec::Int8Had && self.is_key && hadamard::block_of(self.dim) > 1
     }
 
