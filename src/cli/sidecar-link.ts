@@ -70,8 +70,8 @@ export class SidecarLink {
   }
 
   /** Sessions of that name, or all; after what is said of them, if anything is. */
-  sessions(wish: { name: string; keepS: number; isReleased: boolean }): Promise<Fields> {
-    const { name: session, keepS: keep_s, isReleased } = wish;
+  sessions(update: { name: string; keepS: number; isReleased: boolean }): Promise<Fields> {
+    const { name: session, keepS: keep_s, isReleased } = update;
     const question = { t: "sessions", session, keep_s, release: Number(isReleased) };
     // The sidecar asks its vaults twice at most.
     return this.#ask(question, "sessions_reply", 3 * CALL_TIMEOUT_MS);

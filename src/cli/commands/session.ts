@@ -60,15 +60,15 @@ function keep(call: Call<KeepOptions>): Promise<number> {
 
 async function ask(
   call: Call,
-  wish: { name: string; keepS: number; isReleased: boolean },
+  update: { name: string; keepS: number; isReleased: boolean },
 ): Promise<number> {
   const { SidecarLink } = await import("../sidecar-link.ts");
   const link = new SidecarLink(call.loadConfig().sidecar.socket);
   try {
     await link.hello(STATUS_TIMEOUT_MS);
-    const seen = (await link.sessions(wish)) as unknown as SessionsSeen;
-    call.print(seen, describe(seen, wish.isReleased));
-    const isKnown = wish.isReleased || wish.name === "" || seen.sessions.length > 0;
+    const seen = (await link.sessions(update)) as unknown as SessionsSeen;
+    call.print(seen, describe(seen, update.isReleased));
+    const isKnown = update.isReleased || update.name === "" || seen.sessions.length > 0;
     return isKnown && seen.failed.length === 0 ? EXIT_OK : EXIT_UNKNOWN;
   } finally {
     link.close();

@@ -3,7 +3,7 @@ import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import type { Plan, Wish } from "./plan.ts";
+import type { Plan, GroupRange } from "./plan.ts";
 
 export interface AdmissionOptions {
   /** Those the scheduler has not released, the oldest first. */
@@ -31,7 +31,7 @@ export class Admission {
   async enter(plan: Plan, context: ArenaContext): Promise<void> {
     this.#context = context;
     plan.state = "queued";
-    if ((await roomNeeded(plan.wishes, context.cache)) === 0) {
+    if ((await roomNeeded(plan.ranges, context.cache)) === 0) {
       await this.#options.begin(plan, context);
       return;
     }
@@ -64,7 +64,7 @@ export class Admission {
     this.#isAdmitting = true;
     try {
       for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
-        const short = (await roomNeeded(plan.wishes, context.cache)) - context.cache.room;
+        const short = (await roomNeeded(plan.ranges, context.cache)) - context.cache.room;
         if (short > 0 && !plan.isOver) {
           this.#askBack(short);
           return;
@@ -96,10 +96,10 @@ export class Admission {
 }
 
 /** Blocks that nobody uses yet. */
-async function roomNeeded(wishes: readonly Wish[], cache: BlockCache): Promise<number> {
+async function roomNeeded(ranges: readonly GroupRange[], cache: BlockCache): Promise<number> {
   let needed = 0;
   let seen = 0;
-  for (const { keys } of wishes) {
+  for (const { keys } of ranges) {
     for (const key of keys) {
       if (!cache.isInUse(key)) needed += 1;
       seen += 1;

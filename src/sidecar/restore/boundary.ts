@@ -3,7 +3,7 @@ import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { LookupAnswer } from "./lookup.ts";
-import type { Wish } from "./plan.ts";
+import type { GroupRange } from "./plan.ts";
 
 /** What a group needs before a boundary. */
 export interface GroupShape {
@@ -19,7 +19,7 @@ export interface Boundary {
   /** What is held reaches so far: further where `capacity` is too small for it. */
   heldTokens: number;
   /** Per group, in the order asked, the blocks to fetch. */
-  wishes: Wish[];
+  ranges: GroupRange[];
 }
 
 export type Asked = PrefetchGroup & GroupShape & { tenant: number };
@@ -55,7 +55,7 @@ export function chooseBoundary(
   return {
     tokens,
     heldTokens: held,
-    wishes: groups.map((group, index) => wishOf(group, answer, index, tokens, cut)),
+    ranges: groups.map((group, index) => rangeOf(group, answer, index, tokens, cut)),
   };
 }
 
@@ -76,13 +76,13 @@ function firstOf({ from, tail }: Asked, end: number): number {
   return tail === 0 ? Math.min(from, end) : Math.max(Math.min(from, end), end - tail);
 }
 
-function wishOf(
+function rangeOf(
   group: Asked,
   { keys, owners, seconds }: LookupAnswer,
   index: number,
   tokens: number,
-  cut: Wish["cut"],
-): Wish {
+  cut: GroupRange["cut"],
+): GroupRange {
   const end = tokens / group.tokens;
   const first = firstOf(group, end);
   return {

@@ -6,7 +6,7 @@ import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { copyRun } from "./lookup.ts";
-import type { Wish } from "./plan.ts";
+import type { GroupRange } from "./plan.ts";
 
 /** Uses blocks until they have come, or will not. */
 class Probe implements BlockUser {
@@ -34,16 +34,16 @@ class Probe implements BlockUser {
 export function probeLink(
   context: ArenaContext,
   namespace: Namespace,
-  wishes: readonly Wish[],
+  ranges: readonly GroupRange[],
 ): void {
   const probe = new Probe(context.cache);
-  for (const wish of wishes) {
-    const { recordClass, owners } = wish;
+  for (const range of ranges) {
+    const { recordClass, owners } = range;
     for (const vault of owners.length === 0 ? [0] : new Set(owners)) {
       const { pacer, fetcher } = context;
       if (!pacer.isStale(recordClass, vault)) continue;
       if (fetcher.pendingBytes(recordClass, vault) > 0) continue;
-      probeVault(context, namespace, wish, vault, probe);
+      probeVault(context, namespace, range, vault, probe);
     }
   }
 }
@@ -51,21 +51,21 @@ export function probeLink(
 function probeVault(
   { cache, fetcher, sourceBytes }: ArenaContext,
   namespace: Namespace,
-  wish: Wish,
+  range: GroupRange,
   vault: number,
   probe: Probe,
 ): void {
-  let run = copyRun(namespace, wish, 0);
+  let run = copyRun(namespace, range, 0);
   let bytes = 0;
-  for (const [index, key] of wish.keys.entries()) {
+  for (const [index, key] of range.keys.entries()) {
     if (bytes >= LINK_BATCH_BYTES_MIN || cache.room <= 0) break;
     const at = index % HASHES_PER_COPY;
-    if (at === 0) run = copyRun(namespace, wish, index);
-    if ((wish.owners[index] ?? 0) !== vault) continue;
+    if (at === 0) run = copyRun(namespace, range, index);
+    if ((range.owners[index] ?? 0) !== vault) continue;
     if (cache.isPlaced(key) || cache.isInUse(key)) continue;
     const block = cache.use(key, run, at, probe);
     probe.add(block);
     fetcher.add(block);
-    bytes += sourceBytes(wish.group);
+    bytes += sourceBytes(range.group);
   }
 }

@@ -13,7 +13,7 @@ import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import { hashAt } from "./lookup.ts";
-import type { Plan, Span, Wish } from "./plan.ts";
+import type { Plan, Span, GroupRange } from "./plan.ts";
 
 /** What a prompt of that length costs this engine, as far as it is known. */
 export interface Forecast {
@@ -122,31 +122,31 @@ export class Pacer {
   }
 
   /** Chooses how much of what is held is restored, and makes it the plan's. */
-  decide(plan: Plan, { tokens, wishes }: Boundary): Decision {
-    const decision = this.#weigh(plan.span, tokens, wishes);
+  decide(plan: Plan, { tokens, ranges }: Boundary): Decision {
+    const decision = this.#weigh(plan.span, tokens, ranges);
     plan.tokens = decision.tokens;
     plan.isRefused = decision.choice === "recomputed" && decision.why !== "nothing_held";
-    plan.wishes = decision.tokens < tokens ? this.#cut(wishes, decision.tokens) : wishes;
+    plan.ranges = decision.tokens < tokens ? this.#cut(ranges, decision.tokens) : ranges;
     return decision;
   }
 
-  #weigh(span: Span, boundary: number, wishes: readonly Wish[]): Decision {
+  #weigh(span: Span, boundary: number, ranges: readonly GroupRange[]): Decision {
     const offers: Offer[] = [];
-    const local = this.#localOffer(wishes);
+    const local = this.#localOffer(ranges);
     if (local !== null && local.tokens > span.start && local.tokens < boundary) offers.push(local);
-    offers.push(this.#wholeOffer(boundary, wishes));
+    offers.push(this.#wholeOffer(boundary, ranges));
     return this.#options.pace.choose(span.start, span.end, offers);
   }
 
-  /** Cuts wishes of a group that may be used up to any block. */
-  #cut(wishes: readonly Wish[], tokens: number): Wish[] {
-    return wishes.map((wish) => {
-      const end = tokens / this.#options.shapeOf(wish.group).tokens;
-      const count = Math.max(0, end - wish.first);
-      const hashes = wish.hashes.subarray(0, count * HASH_BYTES);
-      const owners = wish.owners.subarray(0, count);
-      const seconds = wish.seconds.subarray(0, count);
-      return { ...wish, keys: wish.keys.slice(0, count), hashes, owners, seconds, cut: "slower" };
+  /** Cuts ranges of a group that may be used up to any block. */
+  #cut(ranges: readonly GroupRange[], tokens: number): GroupRange[] {
+    return ranges.map((range) => {
+      const end = tokens / this.#options.shapeOf(range.group).tokens;
+      const count = Math.max(0, end - range.first);
+      const hashes = range.hashes.subarray(0, count * HASH_BYTES);
+      const owners = range.owners.subarray(0, count);
+      const seconds = range.seconds.subarray(0, count);
+      return { ...range, keys: range.keys.slice(0, count), hashes, owners, seconds, cut: "slower" };
     });
   }
 
@@ -350,22 +350,22 @@ export class Pacer {
   }
 
   /** What lies in the arena already, where a part is of use. */
-  #localOffer(wishes: readonly Wish[]): Offer | null {
-    const [wish] = wishes;
-    if (wish === undefined || !this.#isPlain(wishes)) return null;
+  #localOffer(ranges: readonly GroupRange[]): Offer | null {
+    const [range] = ranges;
+    if (range === undefined || !this.#isPlain(ranges)) return null;
     const { cache, shapeOf, sourceBytes } = this.#options;
     let run = 0;
-    while (run < wish.keys.length && cache.isPlaced(wish.keys[run] ?? "")) run += 1;
-    const tokens = (wish.first + run) * shapeOf(wish.group).tokens;
-    return { tokens, fetchS: 0, loadBytes: run * sourceBytes(wish.group) };
+    while (run < range.keys.length && cache.isPlaced(range.keys[run] ?? "")) run += 1;
+    const tokens = (range.first + run) * shapeOf(range.group).tokens;
+    return { tokens, fetchS: 0, loadBytes: run * sourceBytes(range.group) };
   }
 
-  #wholeOffer(tokens: number, wishes: readonly Wish[]): Offer {
+  #wholeOffer(tokens: number, ranges: readonly GroupRange[]): Offer {
     const { cache, sourceBytes, blockBytes } = this.#options;
     const missing = this.#noBytes();
     const ahead = this.#pending();
     let loadBytes = 0;
-    for (const { group, recordClass, keys, owners } of wishes) {
+    for (const { group, recordClass, keys, owners } of ranges) {
       loadBytes += keys.length * sourceBytes(group);
       const [ofMissing, ofAhead] = [missing[recordClass], ahead[recordClass]];
       for (const [index, key] of keys.entries()) {

@@ -7,7 +7,7 @@ import type { DoneReason } from "../socket/messages.ts";
 import type { Case } from "../trace/decisions.ts";
 
 /** A run of blocks of one group that were found held: index `first` of the group's hashes and those after it. */
-export interface Wish {
+export interface GroupRange {
   group: number;
   recordClass: RecordClass;
   first: number;
@@ -57,7 +57,7 @@ export class Plan {
   /** Keys it asked for, on all ranks, for as long as it is open. */
   openKeys: number;
   state: PlanState = "looking";
-  wishes: readonly Wish[] = [];
+  ranges: readonly GroupRange[] = [];
   /** The one its keys were looked up in; the engine's may change meanwhile. */
   readonly namespace: Namespace | null;
   readonly runs: Run[] = [];
@@ -97,7 +97,7 @@ export function share(blocks: readonly Block[]): Block[] {
   return fresh;
 }
 
-/** The blocks of one wish, each used by this plan until the plan is released or the run is cut before them. */
+/** The blocks of one range, each used by this plan until the plan is released or the run is cut before them. */
 export class Run implements BlockUser {
   readonly group: number;
   readonly recordClass: RecordClass;
@@ -109,11 +109,11 @@ export class Run implements BlockUser {
   #cursor = 0;
   cut: DoneReason | null;
 
-  constructor(wish: Wish, cache: BlockCache, onChange: () => void) {
-    this.group = wish.group;
-    this.recordClass = wish.recordClass;
-    this.first = wish.first;
-    this.cut = wish.cut;
+  constructor(range: GroupRange, cache: BlockCache, onChange: () => void) {
+    this.group = range.group;
+    this.recordClass = range.recordClass;
+    this.first = range.first;
+    this.cut = range.cut;
     this.#cache = cache;
     this.#onChange = onChange;
   }

@@ -225,7 +225,7 @@ export class Restorer {
     this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
     if (plan.isRefused) {
       this.#finish(plan, "slower");
-      probeLink(context, namespace, boundary.wishes);
+      probeLink(context, namespace, boundary.ranges);
       return;
     }
     this.#armAgain(plan, context, startedMs);
@@ -271,13 +271,13 @@ export class Restorer {
     const { namespace } = plan;
     if (namespace === null) return;
     let seen = 0;
-    for (const wish of plan.wishes) {
-      const run = new Run(wish, cache, () => this.#onChange(plan));
+    for (const range of plan.ranges) {
+      const run = new Run(range, cache, () => this.#onChange(plan));
       plan.runs.push(run);
-      let named = copyRun(namespace, wish, 0);
-      for (const [index, key] of wish.keys.entries()) {
+      let named = copyRun(namespace, range, 0);
+      for (const [index, key] of range.keys.entries()) {
         const at = index % HASHES_PER_COPY;
-        if (at === 0) named = copyRun(namespace, wish, index);
+        if (at === 0) named = copyRun(namespace, range, index);
         const block = cache.use(key, named, at, run);
         run.add(block);
         if (block.state === "wanted" && block.userCount === 1) fetcher.add(block);
@@ -374,7 +374,7 @@ export class Restorer {
     clearTimeout(plan.deadline);
     this.#openKeys -= plan.openKeys;
     plan.openKeys = 0;
-    plan.wishes = [];
+    plan.ranges = [];
     this.#changed.delete(plan);
     this.#admission.leave(plan);
   }

@@ -8,7 +8,7 @@ import type { PrefetchGroup } from "./asked.ts";
 import type { Reader } from "./reader.ts";
 
 /** What is wanted of a session. */
-export interface SessionWish {
+export interface SessionUpdate {
   session: string;
   /** From now on; 0: as before. */
   keepS: number;
@@ -17,7 +17,7 @@ export interface SessionWish {
 }
 
 /** A request of a session has ended. */
-export interface SessionMessage extends SessionWish {
+export interface SessionMessage extends SessionUpdate {
   t: "session";
   namespace: Namespace;
   tenant: number;
@@ -26,14 +26,14 @@ export interface SessionMessage extends SessionWish {
 }
 
 /** An empty name: which sessions are there? */
-export interface SessionsQuestion extends SessionWish {
+export interface SessionsQuestion extends SessionUpdate {
   t: "sessions";
 }
 
 export function parseSession(message: Reader): SessionMessage {
   return {
     t: "session",
-    ...parseWish(message),
+    ...parseUpdate(message),
     namespace: readNamespace(message),
     tenant: recordKeysTenant(message.count("tenant")),
     groups: parseAsked(message, PLAN_KEYS_MAX),
@@ -41,10 +41,10 @@ export function parseSession(message: Reader): SessionMessage {
 }
 
 export function parseSessions(message: Reader): SessionsQuestion {
-  return { t: "sessions", ...parseWish(message) };
+  return { t: "sessions", ...parseUpdate(message) };
 }
 
-function parseWish(message: Reader): SessionWish {
+function parseUpdate(message: Reader): SessionUpdate {
   return {
     session: message.text("session", SESSION_NAME_BYTES_MAX),
     keepS: message.u32("keep_s", 0, KEEP_S_MAX),

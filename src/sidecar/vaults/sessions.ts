@@ -9,7 +9,7 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { yieldToLoop } from "../../time.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
-import type { SessionMessage, SessionWish } from "../socket/session.ts";
+import type { SessionMessage, SessionUpdate } from "../socket/session.ts";
 import type { Places, Pools, VaultClients } from "./pools.ts";
 
 /** A session, of all vaults together. */
@@ -65,7 +65,7 @@ export class Sessions {
   }
 
   /** Says it of all sessions of that name, and gives what there is then; an empty name: nothing is said. */
-  async ask({ session, keepS, isReleased }: SessionWish): Promise<SessionsSeen> {
+  async ask({ session, keepS, isReleased }: SessionUpdate): Promise<SessionsSeen> {
     const failed: string[] = [];
     // One vault may hold both classes.
     const each = new Map(this.#clients().map((client) => [client.address, client]));

@@ -39,8 +39,8 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
 }
 
 /** Index of the first block and number of blocks, per group. */
-const ranges = ({ wishes }: Boundary): [number, number][] =>
-  wishes.map(({ first, keys }) => [first, keys.length]);
+const ranges = ({ ranges }: Boundary): [number, number][] =>
+  ranges.map(({ first, keys }) => [first, keys.length]);
 
 const FULL = { tokens: 16, tail: 0 };
 const STATE = { tokens: 16, tail: 1 };
@@ -56,17 +56,17 @@ describe("attention alone", () => {
   ] as const)("%s from %d", (held, from, tokens, range, cut) => {
     const boundary = choose([{ ...FULL, held, from }]);
     expect([boundary.tokens, ranges(boundary)[0]]).toEqual([tokens, range]);
-    expect(boundary.wishes[0]!.cut).toBe(cut);
+    expect(boundary.ranges[0]!.cut).toBe(cut);
   });
 
   test("what does not fit is cut off at the end", () => {
     const boundary = choose([{ ...FULL, held: "1111" }], { capacity: 3 });
-    expect([boundary.tokens, boundary.wishes[0]!.cut]).toEqual([48, "no_slot"]);
+    expect([boundary.tokens, boundary.ranges[0]!.cut]).toEqual([48, "no_slot"]);
   });
 
   test("a vault that did not answer is the reason", () => {
     const boundary = choose([{ ...FULL, held: "1000" }], { isVaultDown: true });
-    expect([boundary.tokens, boundary.wishes[0]!.cut]).toEqual([16, "vault_down"]);
+    expect([boundary.tokens, boundary.ranges[0]!.cut]).toEqual([16, "vault_down"]);
   });
 });
 
@@ -83,7 +83,7 @@ describe("with recurrent state", () => {
       [2, 1],
       [2, 1],
     ]);
-    expect(boundary.wishes[0]!.cut).toBe("end_of_hit");
+    expect(boundary.ranges[0]!.cut).toBe("end_of_hit");
   });
 
   test("without a state on every group nothing is fetched", () => {
@@ -116,7 +116,7 @@ describe("with recurrent state", () => {
     ];
     expect(choose(groups, { capacity: 5 }).tokens).toBe(64);
     const boundary = choose(groups, { capacity: 4 });
-    expect([boundary.tokens, boundary.wishes[1]!.cut]).toEqual([32, "no_slot"]);
+    expect([boundary.tokens, boundary.ranges[1]!.cut]).toEqual([32, "no_slot"]);
   });
 });
 

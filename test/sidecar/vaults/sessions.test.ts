@@ -18,14 +18,14 @@ function end(
   { engine }: Hybrid,
   blocks: readonly Block[],
   from: number,
-  wish: { keepS?: number; isReleased?: boolean } = {},
+  range: { keepS?: number; isReleased?: boolean } = {},
 ): void {
   const hashes = hashesOf(blocks);
   engine.scheduler.send({
     t: "session",
     session: "chat",
-    keep_s: wish.keepS ?? 3600,
-    release: Number(wish.isReleased ?? false),
+    keep_s: range.keepS ?? 3600,
+    release: Number(range.isReleased ?? false),
     namespace: engine.namespace,
     tenant: 0,
     groups: [
