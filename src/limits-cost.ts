@@ -28,7 +28,7 @@ export const PACE_TICK_MS = 20;
 /** Fetching must beat computing by this share to be begun: near break-even it gains less than giving up half-way costs. */
 export const BEGIN_MARGIN = 0.1;
 /** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */
-export const PACE_MARGIN = 0.1;
+export const RECOMPUTE_MARGIN = 0.1;
 /** A look-up may take this share of the time computing would take, or what look-ups of this vault usually take. */
 export const LOOKUP_SHARE_MAX = 0.03;
 /** The same of a vault whose answers usually come in time: one late answer costs less than the restore that it would have brought. */

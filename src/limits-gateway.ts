@@ -125,4 +125,4 @@ export const GATEWAY_PRIORITY_MAX = 1_000;
 /** Blocks that come to an engine until what went before counts half. */
 export const GATEWAY_PRESSURE_BLOCKS = 4_096;
 /** Prompts that an engine computed until its own times are taken for it, instead of those of all. */
-export const GATEWAY_PACE_SAMPLES = 32;
+export const GATEWAY_PREFILL_SAMPLES = 32;

@@ -117,72 +117,6 @@ export declare function createArena(options: ArenaOptions): ArenaInfo
 export declare function createStore(options: StoreOptions): number
 
 /**
- * `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
- * whose credential it is given for, below 2^16; 0: nobody's in particular.
- */
-export declare function listenerAdmit(id: number, token: Uint8Array, mayStore: boolean, account: number): void
-
-/** Ends every lane; idempotent. */
-export declare function listenerClose(id: number): void
-
-/** Accepts no more, and begins nothing new on lanes; what is under way goes on. */
-export declare function listenerDrain(id: number): void
-
-/** Ends every lane of an account, and what would open further ones. */
-export declare function listenerExpel(id: number, account: number): void
-
-/** A listener that is open. */
-export interface ListenerInfo {
-  id: number
-  /** On TCP; absent: a Unix socket. */
-  port?: number
-}
-
-/** Whoever called at this place is gone. */
-export declare function listenerLeave(id: number, connection: number): void
-
-/**
- * Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(place, fd)` gets a
- * connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `listenerSettle` and `listenerLeave`. With
- * -1 it ends the one that it got for that place.
- */
-export declare function listenerOpen(storeId: number, options: ListenerOptions, onCall: (connection: number, fd: number) => void): ListenerInfo
-
-/** What a vault's listener is made of. */
-export interface ListenerOptions {
-  /** `host:port` (0: the system chooses) or `unix:/path`. */
-  address: string
-  maxRecordBytes: number
-  maxReservedBytes: number
-  /** Absent: in the clear. */
-  tls?: LaneServerTls
-  /** Connections that were let in, and those of one address. */
-  settledMax: number
-  settledEachMax: number
-  /** Connections that wait to be let in, and those of one address. */
-  waitingMax: number
-  waitingEachMax: number
-  /** Who is not let in after this time has to go. */
-  deadlineMs: number
-}
-
-/** Whoever called at this place was let in; false: there is no place for him. */
-export declare function listenerSettle(id: number, connection: number): boolean
-
-/** How it is doing now. */
-export declare function listenerStatus(id: number): ListenerStatus
-
-/** How it and its lanes are doing. */
-export interface ListenerStatus {
-  lanes: number
-  sessions: number
-  /** Fetches and stores under way. */
-  requests: number
-  /** Since the start, by name. */
-  counts: Record<string, number>
-}
-
-/**
  * The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
  * must stay leased. The lengths are those of the records, unless the codec has no codes for what a page holds.
  */
@@ -297,6 +231,72 @@ export declare function lanesTake(id: number, namespace: Uint8Array, packed: Uin
 
 /** Leases up to `count` free slots: pairs of slot and generation. */
 export declare function leaseSlots(id: number, owner: number, count: number): Uint32Array
+
+/**
+ * `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
+ * whose credential it is given for, below 2^16; 0: nobody's in particular.
+ */
+export declare function listenerAdmit(id: number, token: Uint8Array, mayStore: boolean, account: number): void
+
+/** Ends every lane; idempotent. */
+export declare function listenerClose(id: number): void
+
+/** Accepts no more, and begins nothing new on lanes; what is under way goes on. */
+export declare function listenerDrain(id: number): void
+
+/** Ends every lane of an account, and what would open further ones. */
+export declare function listenerExpel(id: number, account: number): void
+
+/** A listener that is open. */
+export interface ListenerInfo {
+  id: number
+  /** On TCP; absent: a Unix socket. */
+  port?: number
+}
+
+/** Whoever called on it is gone. */
+export declare function listenerLeave(id: number, connection: number): void
+
+/**
+ * Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(connection, fd)` gets a
+ * connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `listenerSettle` and `listenerLeave`. With
+ * -1 it ends that connection.
+ */
+export declare function listenerOpen(storeId: number, options: ListenerOptions, onCall: (connection: number, fd: number) => void): ListenerInfo
+
+/** What a vault's listener is made of. */
+export interface ListenerOptions {
+  /** `host:port` (0: the system chooses) or `unix:/path`. */
+  address: string
+  maxRecordBytes: number
+  maxReservedBytes: number
+  /** Absent: in the clear. */
+  tls?: LaneServerTls
+  /** Connections that were let in, and those of one address. */
+  settledMax: number
+  settledEachMax: number
+  /** Connections that wait to be let in, and those of one address. */
+  waitingMax: number
+  waitingEachMax: number
+  /** Who is not let in after this time has to go. */
+  deadlineMs: number
+}
+
+/** Whoever called on this connection was let in; false: there is no room for it. */
+export declare function listenerSettle(id: number, connection: number): boolean
+
+/** How it is doing now. */
+export declare function listenerStatus(id: number): ListenerStatus
+
+/** How it and its lanes are doing. */
+export interface ListenerStatus {
+  lanes: number
+  sessions: number
+  /** Fetches and stores under way. */
+  requests: number
+  /** Since the start, by name. */
+  counts: Record<string, number>
+}
 
 /** Takes the lock of that file until `unlockFile` or the end of the process; null when somebody holds it. */
 export declare function lockFile(path: string): number | null

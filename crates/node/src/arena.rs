@@ -8,8 +8,8 @@ use napi_derive::napi;
 use tierkv_core::arena::{self, Arena, Options};
 use tierkv_core::slots::Lease;
 
-use crate::ids::Ids;
 use crate::ffi::{count, run, size};
+use crate::ids::Ids;
 
 pub static ARENAS: Ids<Arc<Arena>> = Ids::new("arena");
 

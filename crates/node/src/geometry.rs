@@ -5,8 +5,8 @@ use std::sync::Arc;
 use napi_derive::napi;
 use tierkv_core::geometry::{self, Spec};
 
-use crate::ids::Ids;
 use crate::ffi::{count, run, size};
+use crate::ids::Ids;
 
 pub static GEOMETRIES: Ids<Arc<geometry::Geometry>> = Ids::new("geometry");
 

@@ -16,6 +16,7 @@ use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::slots::Lease;
 
 use crate::arena::ARENAS;
+use crate::ffi::{count, hash, number, run};
 use crate::geometry::GEOMETRIES;
 use crate::goodput::Goodput;
 use crate::ids::Ids;
@@ -23,7 +24,6 @@ use crate::inbox::INBOX;
 use crate::lane_tls::LaneClientTls;
 use crate::listener::token_of;
 use crate::outbox::RECORDS;
-use crate::ffi::{count, hash, number, run};
 
 static LANES: Ids<Arc<Client>> = Ids::new("lanes");
 

@@ -23,7 +23,6 @@ mod record;
 mod seal;
 #[cfg(target_os = "linux")]
 mod shm;
-
 mod store;
 mod store_disk;
 mod store_sessions;

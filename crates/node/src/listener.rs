@@ -17,9 +17,9 @@ use tierkv_core::lane::frame::TOKEN_BYTES;
 use tierkv_core::lane::server::{Options, Right, Server};
 use tierkv_core::listener::{self, ConnectionId, ConnectionLimits, GrpcHandler, Listener, Socket};
 
+use crate::ffi::{account_of, count, number, run, size};
 use crate::ids::Ids;
 use crate::lane_tls::LaneServerTls;
-use crate::ffi::{account_of, count, number, run, size};
 use crate::store::STORES;
 
 static LISTENERS: Ids<Arc<Vault>> = Ids::new("listener");

@@ -5,8 +5,8 @@ use std::path::Path;
 use napi_derive::napi;
 use tierkv_core::lockfile::LockFile;
 
-use crate::ids::Ids;
 use crate::ffi::run;
+use crate::ids::Ids;
 
 static LOCKS: Ids<LockFile> = Ids::new("lock");
 

@@ -13,10 +13,10 @@ use tierkv_core::slots::Lease;
 use tierkv_core::store::position;
 
 use crate::arena::ARENAS;
+use crate::ffi::{count, hash, run, size};
 use crate::geometry::GEOMETRIES;
 use crate::ids::Ids;
 use crate::seal::current;
-use crate::ffi::{count, hash, run, size};
 
 pub static OUTBOX: LazyLock<Arc<Outbox>> = LazyLock::new(Arc::default);
 pub static RECORDS: Ids<Content> = Ids::new("outbox record");

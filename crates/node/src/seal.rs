@@ -7,9 +7,9 @@ use napi_derive::napi;
 use tierkv_core::error::Error;
 use tierkv_core::seal::RecordKeys;
 
+use crate::ffi::{count, hash, number, run};
 use crate::inbox::INBOX;
 use crate::outbox::OUTBOX;
-use crate::ffi::{count, hash, number, run};
 
 static KEYS: Mutex<Option<Arc<RecordKeys>>> = Mutex::new(None);
 

@@ -13,9 +13,9 @@ use tierkv_core::key::RecordKey;
 use tierkv_shm::desk::{Answer, Desk, Outcome, Work};
 use tierkv_shm::flushes::{Label, News, Scope};
 
+use crate::ffi::{count, hash, number, run};
 use crate::ids::Ids;
 use crate::lane_client::{keys, outgoing, targets};
-use crate::ffi::{count, hash, number, run};
 
 static REGIONS: Ids<Arc<Desk>> = Ids::new("shared region");
 

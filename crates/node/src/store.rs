@@ -9,8 +9,8 @@ use tierkv_core::error::{Error, Result};
 use tierkv_core::record::{Hash, PACKED_KEY_BYTES};
 use tierkv_core::store::{Options, RecordKey, Store};
 
-use crate::ids::Ids;
 use crate::ffi::{count, hash, number, run};
+use crate::ids::Ids;
 use crate::store_disk::{Background, StoreDiskOptions};
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");

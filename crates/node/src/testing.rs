@@ -17,11 +17,11 @@ use tierkv_core::slots::Lease;
 use tierkv_core::store::{MADE_NOW, Offer, RecordKey};
 
 use crate::arena::ARENAS;
+use crate::ffi::{count, hash, number, run, size};
 use crate::geometry::GEOMETRIES;
 use crate::inbox::INBOX;
 use crate::outbox::{OUTBOX, RECORDS};
 use crate::record::RecordHeader;
-use crate::ffi::{count, hash, number, run, size};
 use crate::store::{STORES, keys};
 
 /// Records in the middle of arriving, and their bytes.

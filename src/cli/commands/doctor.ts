@@ -3,7 +3,7 @@ import type { RecordClass } from "../../block.ts";
 import { TierkvError } from "../../errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
 import { restoredBytes } from "../../plan/weight.ts";
-import type { Forecast } from "../../sidecar/restore/pacer.ts";
+import type { Forecast } from "../../sidecar/restore/cost-model.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";

@@ -14,11 +14,11 @@ import { promptOf } from "../tokens/tokenizer.ts";
 import type { Prompt, Tokenizer } from "../tokens/tokenizer.ts";
 import { Decisions } from "./decisions.ts";
 import type { Candidate, Decision, Reason } from "./decisions.ts";
-import { costOf, Pace } from "./pace.ts";
-import type { Computing, Span, Way } from "./pace.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
 import { SessionRing } from "./ring.ts";
 import { Throttle } from "./throttle.ts";
+import { costOf, TtftModel } from "./ttft-model.ts";
+import type { Computing, Span, TtftParts } from "./ttft-model.ts";
 
 /** What of a request the decision stands on. */
 export interface Asked {
@@ -106,7 +106,7 @@ const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
 export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
-  readonly #paces = new WeakMap<Engine, Pace>();
+  readonly #models = new WeakMap<Engine, TtftModel>();
   readonly #usual = new Prefill();
   readonly #throttle = new Throttle();
   readonly decisions: Decisions = new Decisions();
@@ -144,8 +144,8 @@ export class Router {
     if (this.#options.ttftMs === null || able.length === 0) return false;
     const ttftMs = this.#options.ttftMs * this.#throttle.patience(turn);
     return able.every((engine) => {
-      const way = this.#paceOf(engine).wayOf(spanAt(known, engine));
-      return costOf(way) > ttftMs;
+      const parts = this.#ttftOf(engine).partsOf(spanAt(known, engine));
+      return costOf(parts) > ttftMs;
     });
   }
 
@@ -165,23 +165,23 @@ export class Router {
     if (first === undefined || helper === undefined) return null;
     const span = spanAt(known, first);
     if (known.tokens - span.reach < prefillTokens) return null;
-    const pace = this.#paceOf(first);
+    const ttft = this.#ttftOf(first);
     const whole = wholeBlocks(known.tokens, index.blockSize(first.slot) ?? 1);
-    const thereMs = costOf(this.#paceOf(helper).wayOf(spanAt(known, helper)));
-    const readyMs = thereMs + (this.#savedMs.mean ?? 0) + pace.pullMs(span.held, whole);
-    const splitMs = Math.max(readyMs, pace.queueMs()) + pace.computeMs(whole, known.tokens);
-    return splitMs < costOf(pace.wayOf(span)) ? this.#ahead(helper, known) : null;
+    const thereMs = costOf(this.#ttftOf(helper).partsOf(spanAt(known, helper)));
+    const readyMs = thereMs + (this.#savedMs.mean ?? 0) + ttft.pullMs(span.held, whole);
+    const splitMs = Math.max(readyMs, ttft.queueMs()) + ttft.computeMs(whole, known.tokens);
+    return splitMs < costOf(ttft.partsOf(span)) ? this.#ahead(helper, known) : null;
   }
 
   #ahead(engine: Engine, known: Known): Ahead {
     const { fleet, index } = this.#options;
-    const pace = this.#paceOf(engine);
+    const ttft = this.#ttftOf(engine);
     return {
       engine,
-      send: () => pace.sent(spanAt(known, engine)),
+      send: () => ttft.sent(spanAt(known, engine)),
       done(computing, isComputed) {
-        if (isComputed) pace.begun(computing, true);
-        else pace.left(computing);
+        if (isComputed) ttft.begun(computing, true);
+        else ttft.left(computing);
       },
       isSaved() {
         const now = known.again();
@@ -202,10 +202,10 @@ export class Router {
     return this.#ring.orderOf(session);
   }
 
-  #paceOf(engine: Engine): Pace {
-    const pace = this.#paces.get(engine) ?? new Pace(this.#usual);
-    this.#paces.set(engine, pace);
-    return pace;
+  #ttftOf(engine: Engine): TtftModel {
+    const ttft = this.#models.get(engine) ?? new TtftModel(this.#usual);
+    this.#models.set(engine, ttft);
+    return ttft;
   }
 
   #orderOf(known: Known, session: string | null): Order {
@@ -238,11 +238,11 @@ export class Router {
   #costMs(engine: Engine, known: Known): number {
     const { engines } = this.#options.fleet;
     let prompts = 0;
-    for (const each of engines) prompts += this.#paceOf(each).prompts;
+    for (const each of engines) prompts += this.#ttftOf(each).prompts;
     const behind = prompts / Math.max(1, engines.length);
-    const pace = this.#paceOf(engine);
+    const ttft = this.#ttftOf(engine);
     const span = spanAt(known, engine);
-    return costOf(pace.wayOf(span, behind), behind) + this.#copyMs(engine, known);
+    return costOf(ttft.partsOf(span, behind), behind) + this.#copyMs(engine, known);
   }
 
   /** What a second copy costs: where an engine is full, blocks go for it that will be computed again. */
@@ -251,35 +251,35 @@ export class Router {
     for (const { held } of spans.values()) most = Math.max(most, held);
     const { held = 0 } = spans.get(engine) ?? {};
     const pressure = this.#options.index.pressure(engine.slot);
-    return held < most && pressure > 0 ? pressure * this.#paceOf(engine).computeMs(held, most) : 0;
+    return held < most && pressure > 0 ? pressure * this.#ttftOf(engine).computeMs(held, most) : 0;
   }
 
   #send(engine: Engine, known: Known, asked: Asked, turn: Turn): Sent {
     const { preset, index } = this.#options;
     const { slot } = engine;
     const span = spanAt(known, engine);
-    const pace = this.#paceOf(engine);
-    const way = pace.wayOf(span);
+    const ttft = this.#ttftOf(engine);
+    const parts = ttft.partsOf(span);
     const sentMs = nowMs();
-    const decision = this.decisions.add(this.#decisionOf(engine, known, asked, way));
+    const decision = this.decisions.add(this.#decisionOf(engine, known, asked, parts));
     const size = index.blockSize(slot);
     if (size !== null) index.guess(slot, known.names.get(size) ?? []);
-    const computing: Computing | null = known.tokens === 0 ? null : pace.sent(span);
+    const computing: Computing | null = known.tokens === 0 ? null : ttft.sent(span);
     const paid = this.#throttle.sent(turn);
     const told = {
       "x-tierkv-hit-tokens": `${span.held}/${known.tokens}`,
-      "x-tierkv-vault-tokens": String(way.pulled),
-      "x-tierkv-predicted-ttft-ms": costOf(way).toFixed(1),
+      "x-tierkv-vault-tokens": String(parts.pulled),
+      "x-tierkv-predicted-ttft-ms": costOf(parts).toFixed(1),
     };
     return {
       begun(isStream) {
         paid();
         if (isStream) decision.measuredMs = nowMs() - sentMs;
-        if (computing !== null) pace.begun(computing, isStream);
+        if (computing !== null) ttft.begun(computing, isStream);
       },
       ended() {
         paid();
-        if (computing !== null) pace.left(computing);
+        if (computing !== null) ttft.left(computing);
       },
       receipt: {
         "x-tierkv-preset": preset,
@@ -289,7 +289,12 @@ export class Router {
     };
   }
 
-  #decisionOf(engine: Engine, known: Known, { id, model, session }: Asked, way: Way): Decision {
+  #decisionOf(
+    engine: Engine,
+    known: Known,
+    { id, model, session }: Asked,
+    parts: TtftParts,
+  ): Decision {
     const { preset, fleet } = this.#options;
     const { tokens } = known;
     const able = fleet.engines.filter((other) => other !== engine && other.takes(model));
@@ -300,16 +305,16 @@ export class Router {
       model,
       tokens,
       engine: engine.name,
-      reason: reasonOf(preset, known, spanAt(known, engine), way, session),
+      reason: reasonOf(preset, known, spanAt(known, engine), parts, session),
       candidates: candidates.map((one) => this.#candidate(one, known)),
-      predictedMs: tokens === 0 ? null : costOf(way),
+      predictedMs: tokens === 0 ? null : costOf(parts),
       measuredMs: null,
     };
   }
 
   #candidate(engine: Engine, known: Known): Candidate {
     const span = spanAt(known, engine);
-    const { pulled, waitMs, computeMs } = this.#paceOf(engine).wayOf(span);
+    const { pulled, waitMs, computeMs } = this.#ttftOf(engine).partsOf(span);
     return { engine: engine.name, held: span.held, pulled, waitMs, computeMs };
   }
 
@@ -362,7 +367,7 @@ function reasonOf(
   preset: Preset,
   { tokens }: Known,
   { held }: Span,
-  { pulled }: Way,
+  { pulled }: TtftParts,
   session: string | null,
 ): Reason {
   if (preset === "round-robin") return "turn";

@@ -1,6 +1,6 @@
 // Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
 import type { Stage } from "../restore/arena-context.ts";
-import type { Footprint, Forecast } from "../restore/pacer.ts";
+import type { Footprint, Forecast } from "../restore/cost-model.ts";
 import type { Hello } from "../socket/hello.ts";
 import type { NamingState } from "../socket/messages.ts";
 import type { BlockKind } from "./ranks.ts";
@@ -59,14 +59,14 @@ export function saidBy(
 }
 
 export function arenaStatusOf(
-  { arena, cache, pacer }: Stage,
+  { arena, cache, costs }: Stage,
   ranks: Iterable<WorkerRank>,
   maxModelLen: number,
 ): EngineStatus["arena"] {
   const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
   const { bytes } = arena;
   const { saveSlots } = cache;
-  const longestTokens = longestIn(pacer, slotCount - saveSlots, maxModelLen);
+  const longestTokens = longestIn(costs, slotCount - saveSlots, maxModelLen);
   const unmapped = [...ranks].flatMap(({ rank, unmapped: reason }) =>
     reason === null ? [] : [{ rank, reason }],
   );
@@ -75,11 +75,11 @@ export function arenaStatusOf(
 }
 
 /** Tokens of the longest prompt, up to `most`, whose restore takes no more than so many slots. */
-function longestIn(pacer: Stage["pacer"], slots: number, most: number): number {
+function longestIn(costs: Stage["costs"], slots: number, most: number): number {
   let [fits, beyond] = [0, most + 1];
   while (beyond - fits > 1) {
     const middle = Math.floor((fits + beyond) / 2);
-    if (pacer.slotsOf(middle) <= slots) fits = middle;
+    if (costs.slotsOf(middle) <= slots) fits = middle;
     else beyond = middle;
   }
   return fits;

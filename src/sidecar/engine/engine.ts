@@ -3,7 +3,7 @@ import { Arena } from "../../arena/arena.ts";
 import { planArena } from "../../arena/sizing.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import { EnginePace } from "../../cost/engine-pace.ts";
+import { EngineRates } from "../../cost/engine-rates.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
@@ -11,8 +11,8 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { randomId } from "../../time.ts";
 import type { Stage } from "../restore/arena-context.ts";
 import { audit } from "../restore/audit.ts";
+import { CostModel } from "../restore/cost-model.ts";
 import { Fetcher } from "../restore/fetcher.ts";
-import { Pacer } from "../restore/pacer.ts";
 import { Restorer } from "../restore/restore.ts";
 import type { Copies } from "../save/reoffer.ts";
 import type { Saver } from "../save/save.ts";
@@ -81,7 +81,7 @@ export class Engine {
   readonly #ranks: Ranks;
   readonly #connections = new Set<Connection>();
   readonly #restorer: Restorer;
-  readonly #pace: EnginePace;
+  readonly #rates: EngineRates;
   #scheduler: Connection | null = null;
   #stage: Stage | null = null;
   #model = "";
@@ -107,7 +107,7 @@ export class Engine {
     this.#onRetired = events.onRetired;
     this.#onGone = events.onGone;
     this.#logger = options.logger.child({ engine });
-    this.#pace = new EnginePace(options.isAlways);
+    this.#rates = new EngineRates(options.isAlways);
     this.#restorer = new Restorer({
       ...options,
       engine,
@@ -210,7 +210,7 @@ export class Engine {
   /** What the engine measured of its own steps. */
   learn(steps: readonly Step[]): void {
     if (steps.length === 0) return;
-    const tokensMin = this.#stage?.pacer.learn(steps) ?? 0;
+    const tokensMin = this.#stage?.costs.learn(steps) ?? 0;
     if (tokensMin === this.#tokensMin) return;
     this.#tokensMin = tokensMin;
     this.#scheduler?.send({ t: "pace", tokens_min: tokensMin });
@@ -257,7 +257,7 @@ export class Engine {
       shards: this.shards,
       namespace,
       groupAt: (group, shard) => this.#ranks.groupAt(group, shard),
-      isWorthSaving: () => stage.pacer.isWorthSaving(this.#lengths.maxModelLen),
+      isWorthSaving: () => stage.costs.isWorthSaving(this.#lengths.maxModelLen),
     };
   }
 
@@ -274,8 +274,8 @@ export class Engine {
       plans: this.#restorer.planCount,
       retainedBlocks: stage?.cache.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
-      forecast: stage?.pacer.forecast(this.#lengths.maxModelLen) ?? [],
-      footprint: stage?.pacer.footprint() ?? null,
+      forecast: stage?.costs.forecast(this.#lengths.maxModelLen) ?? [],
+      footprint: stage?.costs.footprint() ?? null,
       stepTokens: this.#lengths.stepTokens,
       groups: this.#ranks.kinds(),
       arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen),
@@ -312,7 +312,7 @@ export class Engine {
     this.#logger.info(made, "arena made");
     for (const worker of this.#ranks) {
       worker.openSaves(arena, stage.wireId, plan.saveSlots, () =>
-        stage.pacer.isWorthSaving(maxModelLen),
+        stage.costs.isWorthSaving(maxModelLen),
       );
       const shape = { bytes, slot_bytes: slotBytes, slot_count: slotCount };
       worker.connection.sendArena({ t: "arena", arena: wireId, ...shape }, arena.id);
@@ -334,13 +334,13 @@ export class Engine {
       cache,
       arena: arena.id,
       shards,
-      pace: this.#pace,
+      rates: this.#rates,
       callMs: this.#options.waitMs * 2,
       geometryOf: (group, shard) => this.#ranks.groupAt(group, shard).geometry,
       blockBytes: this.#ranks.sizes.blockBytes,
     });
-    const pacer = new Pacer({
-      pace: this.#pace,
+    const costs = new CostModel({
+      rates: this.#rates,
       links: this.#options.links,
       cache,
       shards,
@@ -349,7 +349,7 @@ export class Engine {
       pendingBytes: (recordClass, vault) => fetcher.pendingBytes(recordClass, vault),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
-    return { arena, wireId, cache, fetcher, pacer, poll };
+    return { arena, wireId, cache, fetcher, costs, poll };
   }
 
   #onMapped(worker: WorkerRank, wireId: number): void {
@@ -376,9 +376,9 @@ export class Engine {
     }
   }
 
-  #openRestores({ cache, fetcher, pacer }: Stage): void {
+  #openRestores({ cache, fetcher, costs }: Stage): void {
     this.#isRestoring = true;
-    this.#restorer.open({ cache, fetcher, pacer, ...this.#ranks.sizes });
+    this.#restorer.open({ cache, fetcher, costs, ...this.#ranks.sizes });
     this.#sendRestore();
   }
 

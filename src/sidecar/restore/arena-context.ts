@@ -2,13 +2,13 @@
 import type { Arena } from "../../arena/arena.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { GroupShape } from "./boundary.ts";
+import type { CostModel } from "./cost-model.ts";
 import type { Fetcher } from "./fetcher.ts";
-import type { Pacer } from "./pacer.ts";
 
 export interface ArenaContext {
   cache: BlockCache;
   fetcher: Fetcher;
-  pacer: Pacer;
+  costs: CostModel;
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
   shapeOf(group: number): GroupShape;
@@ -20,6 +20,6 @@ export interface Stage {
   wireId: number;
   cache: BlockCache;
   fetcher: Fetcher;
-  pacer: Pacer;
+  costs: CostModel;
   poll: NodeJS.Timeout;
 }

@@ -1,7 +1,7 @@
 // Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
-import type { EnginePace } from "../../cost/engine-pace.ts";
+import type { EngineRates } from "../../cost/engine-rates.ts";
 import type { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
 import type { TierkvError } from "../../errors.ts";
@@ -30,7 +30,7 @@ export interface FetcherOptions {
   fidelity: number;
   vaults: VaultClients;
   links: Links;
-  pace: EnginePace;
+  rates: EngineRates;
   priority: FetchPriority;
   /** A call may take this long in all. */
   callMs: number;
@@ -177,7 +177,7 @@ export class Fetcher {
 
   /** The next blocks of one namespace that are still wanted, as many as one call brings. */
   #take(lane: Lane, batchBytes: number): Block[] {
-    const { shards, pace } = this.#options;
+    const { shards, rates } = this.#options;
     const blocks: Block[] = [];
     let bytes = 0;
     for (; lane.head < lane.queue.length; lane.head += 1) {
@@ -188,7 +188,7 @@ export class Fetcher {
       }
       bytes += this.#bytes(block);
       const isFull =
-        pace.wireBytes(bytes) > batchBytes ||
+        rates.wireBytes(bytes) > batchBytes ||
         (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
@@ -299,7 +299,7 @@ export class Fetcher {
   /** How large records really are; only of windows that brought all of theirs. */
   #learnBytes(blocks: readonly Block[], bytes: number): void {
     if (!blocks.every(({ state }) => state === "placed")) return;
-    this.#options.pace.fetched(bytes, this.#bytesOf(blocks));
+    this.#options.rates.fetched(bytes, this.#bytesOf(blocks));
   }
 
   #watch(lane: Lane, window: Window): () => void {

@@ -40,8 +40,8 @@ export function probeLink(
   for (const range of ranges) {
     const { recordClass, owners } = range;
     for (const vault of owners.length === 0 ? [0] : new Set(owners)) {
-      const { pacer, fetcher } = context;
-      if (!pacer.isStale(recordClass, vault)) continue;
+      const { costs, fetcher } = context;
+      if (!costs.isStale(recordClass, vault)) continue;
       if (fetcher.pendingBytes(recordClass, vault) > 0) continue;
       probeVault(context, namespace, range, vault, probe);
     }

@@ -124,7 +124,7 @@ export class Restorer {
   #newPlan(message: Prefetch, openKeys: number): Plan {
     const { req, plan: number, groups } = message;
     const { decisions, engine } = this.#options;
-    const span = this.#context?.pacer.spanOf(groups) ?? { start: 0, end: 0 };
+    const span = this.#context?.costs.spanOf(groups) ?? { start: 0, end: 0 };
     const account = decisions.open(engine, { ...message, ...span });
     return new Plan({ req, number, openKeys, namespace: this.namespace, span, account });
   }
@@ -139,8 +139,8 @@ export class Restorer {
   }
 
   /** After the look-up: nobody waits longer than computing would take. */
-  #armAgain(plan: Plan, { pacer }: ArenaContext, startedMs: number): void {
-    const recomputeMs = pacer.recomputeMs(plan.span);
+  #armAgain(plan: Plan, { costs }: ArenaContext, startedMs: number): void {
+    const recomputeMs = costs.recomputeMs(plan.span);
     if (recomputeMs === null) return;
     const { waitMs } = this.#options;
     const leftMs = Math.min(waitMs, recomputeMs) - (nowMs() - startedMs);
@@ -156,9 +156,9 @@ export class Restorer {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    const pacer = this.#context?.pacer;
-    if (tokens > 0) pacer?.loaded(plan, tokens, loadUs / 1e6);
-    const prefillS = pacer?.prefillS(plan, tokens) ?? null;
+    const costs = this.#context?.costs;
+    if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
+    const prefillS = costs?.prefillS(plan, tokens) ?? null;
     plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS);
     plan.isReleased = true;
     this.#settle(plan);
@@ -218,9 +218,9 @@ export class Restorer {
     const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
-    plan.case.decided(context.pacer.decide(plan, boundary));
+    plan.case.decided(context.costs.decide(plan, boundary));
     const { tokens } = plan;
-    const computeS = context.pacer.computeS({ start: plan.span.start, end: tokens });
+    const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
     this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
     if (plan.isRefused) {
@@ -234,14 +234,14 @@ export class Restorer {
 
   /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
   #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
-    const pacer = this.#context?.pacer;
-    const mostMs = pacer?.lookupMs(plan.span, groups, plan.namespace) ?? null;
+    const costs = this.#context?.costs;
+    const mostMs = costs?.lookupMs(plan.span, groups, plan.namespace) ?? null;
     if (mostMs === null || mostMs >= this.#options.waitMs) return true;
     if (mostMs > 0) {
       this.#arm(plan, mostMs, "slower");
       return true;
     }
-    const recomputeS = (pacer?.recomputeMs(plan.span) ?? 0) / 1000;
+    const recomputeS = (costs?.recomputeMs(plan.span) ?? 0) / 1000;
     const tokens = plan.span.start;
     plan.case.decided({ tokens, choice: "recomputed", why: "too_short", cost: null, recomputeS });
     this.#finish(plan, "slower");
@@ -302,7 +302,7 @@ export class Restorer {
     for (const plan of this.#plans.values()) {
       if (plan.state !== "fetching") continue;
       running += 1;
-      if (this.#context?.pacer.isBetterNow(plan) === true) this.#finish(plan, "slower");
+      if (this.#context?.costs.isBetterNow(plan) === true) this.#finish(plan, "slower");
     }
     if (running > 0) return;
     clearInterval(this.#ticker);
@@ -361,7 +361,7 @@ export class Restorer {
       run.end(reason);
     }
     plan.state = "done";
-    plan.case.ended(reason, this.#context?.pacer.placedTokens(plan) ?? 0);
+    plan.case.ended(reason, this.#context?.costs.placedTokens(plan) ?? 0);
     this.#settle(plan);
     this.#options.counters.add(`plan_${reason}`);
     const { req, number, case: account } = plan;

@@ -34,8 +34,8 @@ export class TooLong {
     const asked = message.groups.reduce((sum, { hashes }) => sum + hashes.length / HASH_BYTES, 0);
     if (context === null || asked <= most) return message;
     const groups = cutToKeys(message.groups, (group) => context.shapeOf(group).tokens, most);
-    const { end: tokens } = context.pacer.spanOf(message.groups);
-    const { end: keptTokens } = context.pacer.spanOf(groups);
+    const { end: tokens } = context.costs.spanOf(message.groups);
+    const { end: keptTokens } = context.costs.spanOf(groups);
     counters.add("plans_cut");
     if (!this.#isCutSaid) {
       this.#isCutSaid = true;

@@ -193,7 +193,7 @@ export type SidecarMessage =
       plan: number;
       groups: { group: number; held: Uint8Array }[];
       tokens: number;
-      /** What computing up to there would take; absent where the engine's pace is unknown. */
+      /** What computing up to there would take; absent where the engine's rate is unknown. */
       compute_ms?: number;
     }
   | {

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { describeAllowance } from "../../../src/cli/allowance.ts";
 import type { Allowance } from "../../../src/cli/allowance.ts";
 import { describe as verdict, outlook } from "../../../src/cli/commands/doctor.ts";
-import type { Forecast } from "../../../src/sidecar/restore/pacer.ts";
+import type { Forecast } from "../../../src/sidecar/restore/cost-model.ts";
 import { runInside } from "../../support/command-line.ts";
 import { FakeEngine } from "../../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";

@@ -213,7 +213,7 @@ test("with ttft_ms: a prompt that would be answered too late everywhere is shed,
   await heard(known);
   let open: () => void = () => {};
   engine!.gate = new Promise((resolve) => (open = resolve));
-  // Two seconds each, at the pace that is assumed of an engine.
+  // Two seconds each, at the rate that is assumed of an engine.
   const first = known.ask(text("long", 20_000));
   await until(() => engine!.asked.length === 2);
   const late = await known.ask(text("gnol", 20_000));

@@ -2,10 +2,10 @@
 import { expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
-import { EnginePace } from "../../../src/cost/engine-pace.ts";
+import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
+import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
-import { Pacer } from "../../../src/sidecar/restore/pacer.ts";
 import { Restorer } from "../../../src/sidecar/restore/restore.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
@@ -67,8 +67,8 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
   const shapeOf = (): { tokens: number; tail: number; class: "kv" } => {
     return { tokens: 16, tail: 0, class: "kv" };
   };
-  const pacer = new Pacer({
-    pace: new EnginePace(),
+  const costs = new CostModel({
+    rates: new EngineRates(),
     links: { kv: [], ssm: [] },
     cache,
     shards: 1,
@@ -78,7 +78,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     blockBytes: sourceBytes,
     pendingBytes: () => 0,
   });
-  restorer.open({ cache, fetcher, pacer, sourceBytes, shapeOf });
+  restorer.open({ cache, fetcher, costs, sourceBytes, shapeOf });
   return closeAfterTest(restorer);
 }
 

@@ -188,7 +188,7 @@ test("F68 ten sidecars that see a vault return offer what was lost and no more, 
   const total = sent.reduce((sum, bytes) => sum + bytes, 0);
   expect(total).toBeLessThanOrEqual(lostBytes);
   expect(vault.counters.get("stored_bytes")).toBeLessThanOrEqual(lostBytes);
-  // After each call but the last a sidecar waits as long as its bytes take at its pace.
+  // After each call but the last a sidecar waits as long as its bytes take at its rate.
   const leastMs = ((Math.max(...sent) - 256 * 1024) / AGAIN_BYTES_PER_S) * 1000;
   expect(tookMs).toBeGreaterThan(leastMs * 0.9);
   await sleep(LOOKS_MS);

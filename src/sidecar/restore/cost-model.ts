@@ -1,11 +1,11 @@
 // Owns the weighing of one engine's restores against computing: before the look-up, after it, and while a fetch runs.
 import { HASH_BYTES, PACKED_KEY_BYTES } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
-import type { Decision, EnginePace, Offer } from "../../cost/engine-pace.ts";
+import type { Decision, EngineRates, Offer } from "../../cost/engine-rates.ts";
 import { isStale } from "../../cost/link.ts";
 import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
-import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, PACE_MARGIN } from "../../limits-cost.ts";
+import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../limits-cost.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import { blockKey } from "../slots/block-keys.ts";
@@ -37,8 +37,8 @@ export interface Footprint {
   stateBytes: number;
 }
 
-export interface PacerOptions {
-  pace: EnginePace;
+export interface CostModelOptions {
+  rates: EngineRates;
   links: Links;
   cache: BlockCache;
   shards: number;
@@ -56,10 +56,10 @@ export interface PacerOptions {
 /** By class and vault. */
 type Bytes = Record<RecordClass, Float64Array>;
 
-export class Pacer {
-  readonly #options: PacerOptions;
+export class CostModel {
+  readonly #options: CostModelOptions;
 
-  constructor(options: PacerOptions) {
+  constructor(options: CostModelOptions) {
     this.#options = options;
   }
 
@@ -87,10 +87,10 @@ export class Pacer {
     groups: readonly PrefetchGroup[],
     namespace: Namespace | null,
   ): number | null {
-    const { links, pace, shards } = this.#options;
+    const { links, rates, shards } = this.#options;
     const gainS = this.#gainS(span);
     if (gainS === null || this.#isFirstPlaced(groups, namespace)) return null;
-    const roomMs = (gainS - pace.loadS(0)) * 1000;
+    const roomMs = (gainS - rates.loadS(0)) * 1000;
     let usualMs = 0;
     let mostMs = gainS * 1000 * LOOKUP_SHARE_MAX;
     for (const group of groups) {
@@ -135,7 +135,7 @@ export class Pacer {
     const local = this.#localOffer(ranges);
     if (local !== null && local.tokens > span.start && local.tokens < boundary) offers.push(local);
     offers.push(this.#wholeOffer(boundary, ranges));
-    return this.#options.pace.choose(span.start, span.end, offers);
+    return this.#options.rates.choose(span.start, span.end, offers);
   }
 
   /** Cuts ranges of a group that may be used up to any block. */
@@ -152,9 +152,9 @@ export class Pacer {
 
   /** True when what is placed now, and computing the rest, answers before what is still to come. */
   isBetterNow(plan: Plan): boolean {
-    const { pace, sourceBytes, blockBytes } = this.#options;
+    const { rates, sourceBytes, blockBytes } = this.#options;
     const { start, end } = plan.span;
-    if (pace.isAlways) return false;
+    if (rates.isAlways) return false;
     const missing = this.#noBytes();
     let [wholeBytes, placedBytes] = [0, 0];
     let isWhole = true;
@@ -173,12 +173,12 @@ export class Pacer {
       }
     }
     const whole = { tokens: plan.tokens, fetchS: this.#fetchS(missing, ahead) };
-    const wait = pace.costOf({ ...whole, loadBytes: wholeBytes }, end);
+    const wait = rates.costOf({ ...whole, loadBytes: wholeBytes }, end);
     const loadBytes = placedTokens > start ? placedBytes : 0;
-    const now = pace.costOf({ tokens: placedTokens, fetchS: 0, loadBytes }, end);
+    const now = rates.costOf({ tokens: placedTokens, fetchS: 0, loadBytes }, end);
     if (wait === null || now === null) return false;
     const nowS = now.computeS + (loadBytes > 0 ? now.loadS : 0);
-    return nowS * (1 + PACE_MARGIN) < wait.fetchS + wait.loadS + wait.computeS;
+    return nowS * (1 + RECOMPUTE_MARGIN) < wait.fetchS + wait.loadS + wait.computeS;
   }
 
   /** Prompt tokens up to which what is placed can be used. */
@@ -194,17 +194,17 @@ export class Pacer {
 
   /** What vLLM took of a plan was loaded within `seconds` of being placed. */
   loaded(plan: Plan, tokens: number, seconds: number): void {
-    const { pace, sourceBytes, shapeOf } = this.#options;
+    const { rates, sourceBytes, shapeOf } = this.#options;
     const bytes = plan.runs.reduce((sum, { group, placed }) => {
       const most = Math.ceil(tokens / shapeOf(group).tokens);
       return sum + Math.min(placed, most) * sourceBytes(group);
     }, 0);
-    pace.loaded(bytes, seconds);
+    rates.loaded(bytes, seconds);
   }
 
   /** Seconds that computing `tokens` of a plan would have taken, behind those the engine held; null: not known. */
   prefillS({ span: { start, end } }: Plan, tokens: number): number | null {
-    const { prefill } = this.#options.pace;
+    const { prefill } = this.#options.rates;
     const whole = prefill.seconds(start, end);
     const rest = prefill.seconds(Math.min(start + tokens, end), end);
     return whole === null || rest === null ? null : Math.max(0, whole - rest);
@@ -212,12 +212,12 @@ export class Pacer {
 
   /** Takes measured steps; gives the fewest tokens to restore that are not computed sooner than a vault could be asked. */
   learn(steps: readonly Step[]): number {
-    const { pace, links } = this.#options;
-    for (const step of steps) pace.prefill.learn(step);
+    const { rates, links } = this.#options;
+    for (const step of steps) rates.prefill.learn(step);
     const link = links.kv[0] ?? links.ssm[0];
     const askMs = link === undefined || link.isUnasked ? 0 : (link.questionMs(0) ?? 0);
     // Half of it: only what is beyond doubt is not even asked for.
-    return pace.tokensWorth((pace.loadS(0) + askMs / 1000) / 2, PROMPT_TOKENS_MAX);
+    return rates.tokensWorth((rates.loadS(0) + askMs / 1000) / 2, PROMPT_TOKENS_MAX);
   }
 
   /**
@@ -225,7 +225,7 @@ export class Pacer {
    * so the longest prompt decides; where too little is known, or was known too long ago, saving goes on.
    */
   isWorthSaving(maxModelLen: number): boolean {
-    const { pace, links, groups, shapeOf } = this.#options;
+    const { rates, links, groups, shapeOf } = this.#options;
     const gainS = this.#gainS({ start: 0, end: maxModelLen });
     if (gainS === null) return true;
     for (const group of groups()) {
@@ -235,7 +235,7 @@ export class Pacer {
     }
     const { missing, loadBytes } = this.#bytesOf(maxModelLen);
     const fetchS = this.#fetchS(missing, this.#noBytes());
-    return fetchS === null || fetchS + pace.loadS(loadBytes) < gainS;
+    return fetchS === null || fetchS + rates.loadS(loadBytes) < gainS;
   }
 
   /** Of prompts of growing length, the last as long as the engine takes them. */
@@ -247,11 +247,11 @@ export class Pacer {
   }
 
   footprint(): Footprint {
-    const { pace, groups, shapeOf, blockBytes } = this.#options;
+    const { rates, groups, shapeOf, blockBytes } = this.#options;
     const footprint = { tokenBytes: 0, stateBytes: 0 };
     for (const group of groups()) {
       const { tokens, class: recordClass } = shapeOf(group);
-      const bytes = pace.wireBytes(blockBytes(group));
+      const bytes = rates.wireBytes(blockBytes(group));
       if (recordClass === "ssm") footprint.stateBytes += bytes;
       else footprint.tokenBytes += bytes / tokens;
     }
@@ -259,19 +259,19 @@ export class Pacer {
   }
 
   #forecastOf(tokens: number): Forecast {
-    const { pace, groups, shapeOf } = this.#options;
+    const { rates, groups, shapeOf } = this.#options;
     const step = Math.max(1, ...groups().map((group) => shapeOf(group).tokens));
     // One token at least is computed.
     const boundary = Math.floor((tokens - 1) / step) * step;
     const { missing, loadBytes, slots } = this.#bytesOf(boundary);
     const ms = (seconds: number | null): number | null => (seconds === null ? null : seconds * 1e3);
     const wireBytes = (bytes: Float64Array): number =>
-      pace.wireBytes(bytes.reduce((sum, of) => sum + of, 0));
+      rates.wireBytes(bytes.reduce((sum, of) => sum + of, 0));
     return {
       tokens,
-      computeMs: ms(pace.prefill.seconds(0, tokens)),
-      restMs: ms(pace.prefill.seconds(boundary, tokens)),
-      loadMs: pace.loadS(loadBytes) * 1000,
+      computeMs: ms(rates.prefill.seconds(0, tokens)),
+      restMs: ms(rates.prefill.seconds(boundary, tokens)),
+      loadMs: rates.loadS(loadBytes) * 1000,
       wireBytes: { kv: wireBytes(missing.kv), ssm: wireBytes(missing.ssm) },
       slots,
     };
@@ -338,12 +338,12 @@ export class Pacer {
 
   /** Seconds of computing that a restore of everything would save. */
   #gainS(span: Span): number | null {
-    return this.#options.pace.isAlways ? null : this.computeS(span);
+    return this.#options.rates.isAlways ? null : this.computeS(span);
   }
 
   /** Seconds that computing takes, whatever is decided by it; null: not known. */
   computeS({ start, end }: Span): number | null {
-    const { prefill } = this.#options.pace;
+    const { prefill } = this.#options.rates;
     const whole = prefill.seconds(start, end);
     const rest = prefill.seconds(end, end);
     return whole === null || rest === null ? null : Math.max(0, whole - rest);
@@ -381,11 +381,11 @@ export class Pacer {
 
   /** Of all vaults at the same time; null: what one of them needs is not known. */
   #fetchS(missing: Bytes, ahead: Bytes): number | null {
-    const { pace, links } = this.#options;
+    const { rates, links } = this.#options;
     let most = 0;
     for (const of of ["kv", "ssm"] as const) {
       for (const [vault, bytes] of missing[of].entries()) {
-        const seconds = pace.fetchS(
+        const seconds = rates.fetchS(
           links[of][vault] ?? null,
           bytes,
           Math.max(0, ahead[of][vault] ?? 0),

@@ -2,7 +2,7 @@
 import { Fit } from "../../cost/fit.ts";
 import { Prefill } from "../../cost/prefill.ts";
 import {
-  GATEWAY_PACE_SAMPLES,
+  GATEWAY_PREFILL_SAMPLES,
   GATEWAY_PREFILL_TOKENS_PER_S,
   GATEWAY_PULL_MS_MIN,
   GATEWAY_PULL_SHARE,
@@ -17,7 +17,7 @@ export interface Span {
 }
 
 /** How a prompt comes to its first token at one engine. */
-export interface Way {
+export interface TtftParts {
   /** Tokens that are pulled from vaults; the rest behind them is computed. */
   pulled: number;
   /** Milliseconds until computing begins: what was sent before is computed, and what is pulled is there. */
@@ -37,7 +37,7 @@ export interface Computing {
 }
 
 /** Learns from answers that are streamed; counts what is sent at once, so that a burst sees itself. */
-export class Pace {
+export class TtftModel {
   readonly #prefill = new Prefill();
   /** Of all engines, which stands in for one that has answered few prompts: those tell nothing of other lengths. */
   readonly #usual: Prefill;
@@ -71,7 +71,7 @@ export class Pace {
 
   /** Milliseconds to compute the tokens from..to of a prompt. */
   computeMs(from: number, to: number): number {
-    const isKnown = this.#prefill.samples >= GATEWAY_PACE_SAMPLES;
+    const isKnown = this.#prefill.samples >= GATEWAY_PREFILL_SAMPLES;
     const seconds = (isKnown ? this.#prefill : this.#usual).seconds(from, to);
     return 1000 * (seconds ?? (to - from) / GATEWAY_PREFILL_TOKENS_PER_S);
   }
@@ -84,7 +84,7 @@ export class Pace {
   }
 
   /** What costs least: computing behind its own cache, or pulling first. `behind`: prompts that computing delays, too. */
-  wayOf({ tokens, held, reach }: Span, behind = 0): Way {
+  partsOf({ tokens, held, reach }: Span, behind = 0): TtftParts {
     const queueMs = this.queueMs();
     const alone = { pulled: 0, waitMs: queueMs, computeMs: this.computeMs(held, tokens) };
     if (reach <= held) return alone;
@@ -101,7 +101,7 @@ export class Pace {
     const sentMs = nowMs();
     const isAlone = this.#open.size === 0;
     for (const other of this.#open) other.isAlone = false;
-    const { pulled, computeMs } = this.wayOf(span);
+    const { pulled, computeMs } = this.partsOf(span);
     const pullMs = pulled === 0 ? 0 : this.pullMs(span.held, span.reach);
     const computing = { span, sentMs, pullMs, computeMs, isAlone };
     this.#open.add(computing);
@@ -134,6 +134,6 @@ export class Pace {
 }
 
 /** Milliseconds until the first token, and those that others wait longer. */
-export function costOf({ waitMs, computeMs }: Way, behind = 0): number {
+export function costOf({ waitMs, computeMs }: TtftParts, behind = 0): number {
   return waitMs + computeMs * (1 + behind);
 }

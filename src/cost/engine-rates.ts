@@ -1,4 +1,4 @@
-// Owns what is known of one engine's pace: computing, loading, and the bytes its blocks take on the wire.
+// Owns what is known of one engine's rates: computing, loading, and the bytes its blocks take on the wire.
 import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits-cost.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";
@@ -50,7 +50,7 @@ export type Why =
   | "too_short"
   | "always";
 
-export class EnginePace {
+export class EngineRates {
   /** Restore whatever is held, also where computing is faster. */
   readonly isAlways: boolean;
   readonly prefill: Prefill = new Prefill();

@@ -1,14 +1,14 @@
 // What a look-up may take: a pause of a vault that usually answers is waited for, one that was not asked for a while gets little.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../../src/block.ts";
-import { EnginePace } from "../../../src/cost/engine-pace.ts";
+import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { Link } from "../../../src/cost/link.ts";
 import {
   LINK_STALE_MS,
   LOOKUP_LATE_SHARE_MAX,
   LOOKUP_SHARE_MAX,
 } from "../../../src/limits-cost.ts";
-import { Pacer } from "../../../src/sidecar/restore/pacer.ts";
+import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 
 const BLOCK_TOKENS = 128;
@@ -30,12 +30,12 @@ function mostMs(answerMs: number, idleMs = 0): number | null {
   const link = new Link();
   for (let count = 0; count < 20; count += 1) link.answered(200, answerMs);
   vi.advanceTimersByTime(idleMs);
-  const pace = new EnginePace();
+  const rates = new EngineRates();
   for (const tokens of [128, 128, 256, 512]) {
-    pace.prefill.learn({ tokens, attended: 0, seconds: (tokens * MS_PER_TOKEN) / 1000 });
+    rates.prefill.learn({ tokens, attended: 0, seconds: (tokens * MS_PER_TOKEN) / 1000 });
   }
-  const pacer = new Pacer({
-    pace,
+  const costs = new CostModel({
+    rates,
     links: { kv: [link], ssm: [] },
     cache: {} as BlockCache,
     shards: 1,
@@ -45,7 +45,7 @@ function mostMs(answerMs: number, idleMs = 0): number | null {
     blockBytes: () => 4096,
     pendingBytes: () => 0,
   });
-  return pacer.lookupMs({ start: 0, end: BLOCKS * BLOCK_TOKENS }, [GROUP], null);
+  return costs.lookupMs({ start: 0, end: BLOCKS * BLOCK_TOKENS }, [GROUP], null);
 }
 
 test("an answer may be late where answers usually come at once", () => {

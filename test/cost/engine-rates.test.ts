@@ -1,6 +1,6 @@
 // The choice between restoring and computing: what answers first wins, unknown things are tried, the switch overrules.
 import { describe, expect, test, vi } from "vitest";
-import { EnginePace } from "../../src/cost/engine-pace.ts";
+import { EngineRates } from "../../src/cost/engine-rates.ts";
 import { Link } from "../../src/cost/link.ts";
 import { BEGIN_MARGIN, LOAD_FADE_MS } from "../../src/limits-cost.ts";
 import { goodputOf } from "../support/goodput.ts";
@@ -10,16 +10,16 @@ const MIB = 2 ** 20;
 const stepS = (tokens: number, from: number): number =>
   tokens * 1e-5 + (tokens * from + (tokens * tokens) / 2) * 1e-9;
 
-function learned(isAlways = false): EnginePace {
-  const pace = new EnginePace(isAlways);
+function learned(isAlways = false): EngineRates {
+  const rates = new EngineRates(isAlways);
   for (const from of [0, 2048, 8192, 30_000]) {
     for (const tokens of [128, 512, 2048]) {
       const attended = tokens * from + (tokens * tokens) / 2;
-      pace.prefill.learn({ tokens, attended, seconds: stepS(tokens, from) });
+      rates.prefill.learn({ tokens, attended, seconds: stepS(tokens, from) });
     }
   }
-  for (const bytes of [1 * MIB, 1 * MIB, 64 * MIB]) pace.loaded(bytes, 0.002 + bytes / 10e9);
-  return pace;
+  for (const bytes of [1 * MIB, 1 * MIB, 64 * MIB]) rates.loaded(bytes, 0.002 + bytes / 10e9);
+  return rates;
 }
 
 /** A link of so many bytes per second, with answers after 1 ms. */
@@ -33,10 +33,10 @@ function linkOf(rate: number): Link {
 const TOKENS = 16_384;
 const BYTES_PER_TOKEN = 4096;
 
-function choose(pace: EnginePace, link: Link | null, tokens = TOKENS, ahead = 0): string {
+function choose(rates: EngineRates, link: Link | null, tokens = TOKENS, ahead = 0): string {
   const bytes = tokens * BYTES_PER_TOKEN;
-  const offer = { tokens, fetchS: pace.fetchS(link, bytes, ahead), loadBytes: bytes };
-  const { choice, why } = pace.choose(0, tokens, [offer]);
+  const offer = { tokens, fetchS: rates.fetchS(link, bytes, ahead), loadBytes: bytes };
+  const { choice, why } = rates.choose(0, tokens, [offer]);
   return `${choice} ${why}`;
 }
 
@@ -47,26 +47,26 @@ describe("a choice", () => {
   });
 
   test("changes at the break-even: within a fifth of it on either side", () => {
-    const pace = learned();
+    const rates = learned();
     const bytes = TOKENS * BYTES_PER_TOKEN;
-    const gainS = pace.prefill.seconds(0, TOKENS)! - pace.prefill.seconds(TOKENS, TOKENS)!;
-    const even = bytes / (gainS - pace.loadS(bytes) - 0.001);
-    expect(choose(pace, linkOf(even * 1.2))).toBe("loaded cheaper");
-    expect(choose(pace, linkOf(even / 1.2))).toBe("recomputed slow_link");
+    const gainS = rates.prefill.seconds(0, TOKENS)! - rates.prefill.seconds(TOKENS, TOKENS)!;
+    const even = bytes / (gainS - rates.loadS(bytes) - 0.001);
+    expect(choose(rates, linkOf(even * 1.2))).toBe("loaded cheaper");
+    expect(choose(rates, linkOf(even / 1.2))).toBe("recomputed slow_link");
   });
 
   test("is to compute where a fetch would win by less than it is worth to begin it, not where all lies here", () => {
-    const pace = learned();
-    const recomputeS = pace.prefill.seconds(0, TOKENS)!;
-    const restS = pace.loadS(0) + pace.prefill.seconds(TOKENS, TOKENS)!;
+    const rates = learned();
+    const recomputeS = rates.prefill.seconds(0, TOKENS)!;
+    const restS = rates.loadS(0) + rates.prefill.seconds(TOKENS, TOKENS)!;
     const winningBy = (share: number): string => {
       const fetchS = recomputeS / (1 + share) - restS;
-      return pace.choose(0, TOKENS, [{ tokens: TOKENS, fetchS, loadBytes: 0 }]).choice;
+      return rates.choose(0, TOKENS, [{ tokens: TOKENS, fetchS, loadBytes: 0 }]).choice;
     };
     expect(winningBy(BEGIN_MARGIN * 0.8)).toBe("recomputed");
     expect(winningBy(BEGIN_MARGIN * 1.2)).toBe("loaded");
     const local = { tokens: 512, fetchS: 0, loadBytes: 0 };
-    expect(pace.choose(0, TOKENS, [local]).choice).toBe("local");
+    expect(rates.choose(0, TOKENS, [local]).choice).toBe("local");
   });
 
   test("counts the bytes that wait on the link already", () => {
@@ -74,33 +74,33 @@ describe("a choice", () => {
   });
 
   test("is to compute a prompt whose loading alone takes longer", () => {
-    const pace = learned();
+    const rates = learned();
     const offer = { tokens: 64, fetchS: 0, loadBytes: 64 * BYTES_PER_TOKEN };
-    expect(pace.choose(0, 64, [offer])).toMatchObject({ choice: "recomputed", why: "slow_load" });
+    expect(rates.choose(0, 64, [offer])).toMatchObject({ choice: "recomputed", why: "slow_load" });
   });
 
   test("is to try what is not known: a new engine, a new link", () => {
-    expect(choose(new EnginePace(), linkOf(1e6))).toBe("loaded cold");
+    expect(choose(new EngineRates(), linkOf(1e6))).toBe("loaded cold");
     expect(choose(learned(), new Link())).toBe("loaded cold");
   });
 
   test("is to load by an engine whose prompts have all been of one length", () => {
-    const pace = new EnginePace();
+    const rates = new EngineRates();
     for (const seconds of [9, 2.2, 2]) {
-      pace.prefill.learn({ tokens: 1027, attended: 1027 ** 2 / 2, seconds });
+      rates.prefill.learn({ tokens: 1027, attended: 1027 ** 2 / 2, seconds });
     }
-    expect(choose(pace, linkOf(1250e6), 1024)).toBe("loaded cheaper");
-    expect(pace.tokensWorth(0.001, TOKENS)).toBeLessThan(10);
+    expect(choose(rates, linkOf(1250e6), 1024)).toBe("loaded cheaper");
+    expect(rates.tokensWorth(0.001, TOKENS)).toBeLessThan(10);
   });
 
   test("takes the prefix that lies here already when the rest is far away", () => {
-    const pace = learned();
+    const rates = learned();
     const half = TOKENS / 2;
     const offers = [
       { tokens: half, fetchS: 0, loadBytes: half * BYTES_PER_TOKEN },
       { tokens: TOKENS, fetchS: 60, loadBytes: TOKENS * BYTES_PER_TOKEN },
     ];
-    const decision = pace.choose(0, TOKENS, offers);
+    const decision = rates.choose(0, TOKENS, offers);
     expect(decision).toMatchObject({ tokens: half, choice: "local", why: "slow_link" });
   });
 
@@ -115,32 +115,32 @@ describe("a choice", () => {
 });
 
 test("the fewest tokens worth asking for are those that take as long to compute", () => {
-  const pace = learned();
-  const tokens = pace.tokensWorth(0.005, TOKENS);
-  const { prefill } = pace;
+  const rates = learned();
+  const tokens = rates.tokensWorth(0.005, TOKENS);
+  const { prefill } = rates;
   const gain = (count: number): number => prefill.seconds(0, count)! - prefill.seconds(0, 0)!;
   expect(gain(tokens)).toBeGreaterThan(0.005);
   expect(gain(tokens - 1)).toBeLessThanOrEqual(0.005);
-  expect(new EnginePace().tokensWorth(0.005, TOKENS)).toBe(0);
+  expect(new EngineRates().tokensWorth(0.005, TOKENS)).toBe(0);
 });
 
 test("bytes on the wire are learned as a share of the most they could be", () => {
-  const pace = new EnginePace();
-  expect(pace.wireBytes(1000)).toBe(1000);
-  for (let round = 0; round < 20; round += 1) pace.fetched(520, 1000);
-  expect(pace.wireBytes(1000)).toBeCloseTo(520);
+  const rates = new EngineRates();
+  expect(rates.wireBytes(1000)).toBe(1000);
+  for (let round = 0; round < 20; round += 1) rates.fetched(520, 1000);
+  expect(rates.wireBytes(1000)).toBeCloseTo(520);
 });
 
 test("the first load is not counted, and a slow one is believed less and less while nothing is loaded", () => {
   vi.useFakeTimers({ toFake: ["performance"] });
   try {
-    const pace = new EnginePace();
-    pace.loaded(MIB, 30);
-    expect(pace.loadS(MIB)).toBe(0);
-    pace.loaded(MIB, 2);
-    expect(pace.loadS(MIB)).toBeCloseTo(2);
+    const rates = new EngineRates();
+    rates.loaded(MIB, 30);
+    expect(rates.loadS(MIB)).toBe(0);
+    rates.loaded(MIB, 2);
+    expect(rates.loadS(MIB)).toBeCloseTo(2);
     vi.advanceTimersByTime(LOAD_FADE_MS * 4);
-    expect(pace.loadS(MIB)).toBeCloseTo(2 / 16);
+    expect(rates.loadS(MIB)).toBeCloseTo(2 / 16);
   } finally {
     vi.useRealTimers();
   }
