@@ -101,7 +101,7 @@ async function trickle(front, set) {
   while (front.passed() === passed) await sleep(TRICKLE_MS);
   return async () => {
     controller.abort(new Error("enough"));
-    const outcome = await landing;
+    const outcome = await fetching;
     client.close();
     if (outcome !== "ended") throw new Error("the slow peer was not slow");
   };

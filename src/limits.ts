@@ -163,7 +163,7 @@ export const LANES_FAILURES_MAX = 3;
 /** Pause before other broken lanes are opened again: the first and the longest, each jittered down to its half. */
 export const LANES_PAUSE_MIN_MS = 1_000;
 export const LANES_PAUSE_MAX_MS = 60_000;
-/** How often it is looked whether a fetch still brings bytes, and whether a door's last requests are over. */
+/** How often it is looked whether a fetch still brings bytes, and whether a listener's last requests are over. */
 export const LANES_POLL_MS = 20;
 
 // Configuration.

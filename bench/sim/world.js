@@ -173,7 +173,9 @@ class World {
     const { counts, parts } = this;
     const index = at * parts.RUN_BLOCKS;
     const indexes = [owners[index], ...others.map((list) => list[index])];
-    const clients = indexes.filter((at) => at !== parts.NO_VAULT).map((at) => host.clients[at]);
+    const clients = indexes
+      .filter((home) => home !== parts.NO_VAULT)
+      .map((home) => host.clients[home]);
     counts.asked += clients.length;
     counts.runs += 1;
     const holder = clients.find((client) => host.reaches(client) && client.vault.has(run));

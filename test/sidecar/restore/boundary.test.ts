@@ -39,7 +39,7 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
 }
 
 /** Index of the first block and number of blocks, per group. */
-const ranges = ({ ranges }: Boundary): [number, number][] =>
+const runsOf = ({ ranges }: Boundary): [number, number][] =>
   ranges.map(({ first, keys }) => [first, keys.length]);
 
 const FULL = { tokens: 16, tail: 0 };
@@ -55,7 +55,7 @@ describe("attention alone", () => {
     ["1111", 4, 64, [4, 0], null],
   ] as const)("%s from %d", (held, from, tokens, range, cut) => {
     const boundary = choose([{ ...FULL, held, from }]);
-    expect([boundary.tokens, ranges(boundary)[0]]).toEqual([tokens, range]);
+    expect([boundary.tokens, runsOf(boundary)[0]]).toEqual([tokens, range]);
     expect(boundary.ranges[0]!.cut).toBe(cut);
   });
 
@@ -78,7 +78,7 @@ describe("with recurrent state", () => {
       { ...STATE, held: "01111" },
     ]);
     expect(boundary.tokens).toBe(48);
-    expect(ranges(boundary)).toEqual([
+    expect(runsOf(boundary)).toEqual([
       [0, 3],
       [2, 1],
       [2, 1],
@@ -93,7 +93,7 @@ describe("with recurrent state", () => {
       { ...STATE, held: "1010" },
     ]);
     expect(boundary.tokens).toBe(0);
-    expect(ranges(boundary).every(([, count]) => count === 0)).toBe(true);
+    expect(runsOf(boundary).every(([, count]) => count === 0)).toBe(true);
   });
 
   test("a state the engine has itself is no boundary; attention it has is not fetched", () => {
@@ -103,7 +103,7 @@ describe("with recurrent state", () => {
         { ...STATE, held, from: 2 },
       ]);
     expect(at("0100").tokens).toBe(32);
-    expect(ranges(at("0001"))).toEqual([
+    expect(runsOf(at("0001"))).toEqual([
       [2, 2],
       [3, 1],
     ]);
@@ -122,7 +122,7 @@ describe("with recurrent state", () => {
 
 test("a sliding window needs only the blocks it reaches, and those without a gap", () => {
   expect(
-    ranges(
+    runsOf(
       choose([
         { ...FULL, held: "1111" },
         { ...WINDOW, held: "0011" },
@@ -146,7 +146,7 @@ test("groups of different block sizes meet where both end a block", () => {
     { tokens: 32, tail: 1, held: "11" },
   ]);
   expect(boundary.tokens).toBe(64);
-  expect(ranges(boundary)).toEqual([
+  expect(runsOf(boundary)).toEqual([
     [0, 4],
     [1, 1],
   ]);
