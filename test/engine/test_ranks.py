@@ -71,8 +71,8 @@ def there_and_back(
         check(restore(engine), own_hit)
         assert engine.call("pages_by_group", prompt=TEXT) == pages
         assert cluster.counters()["blocks_restored_vault"] == BLOCKS
-        (engine,) = cluster.wait_idle()["engines"]
-        assert (engine["world"], engine["workers"]) == (2, 2)
+        (seen,) = cluster.wait_idle()["engines"]
+        assert (seen["world"], seen["workers"]) == (2, 2)
     with start() as another:
         check(restore(another), own_hit)
         assert another.call("pages_by_group", prompt=TEXT) == pages

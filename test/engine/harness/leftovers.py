@@ -22,13 +22,13 @@ def check_nothing_left(engine: Engine, cluster: Cluster) -> dict[str, Any]:
 
     def is_settled() -> bool:
         status.update(engine.call("status"))
-        (engine,) = cluster.wait_idle()["engines"]
-        arena = engine["arena"]
+        (seen,) = cluster.wait_idle()["engines"]
+        arena = seen["arena"]
         assert arena["freeSlots"] + arena["leasedSlots"] == arena["touchedSlots"]
         slots.update(
             leased=arena["leasedSlots"],
             granted=status["worker"]["credits"],
-            retained=engine["retainedBlocks"],
+            retained=seen["retainedBlocks"],
         )
         return slots["leased"] == slots["granted"] + slots["retained"]
 
