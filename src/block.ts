@@ -131,15 +131,6 @@ export function keyAt(keys: Buffer, index: number): Buffer {
   return keys.subarray(index * PACKED_KEY_BYTES, (index + 1) * PACKED_KEY_BYTES);
 }
 
-/** The parts of one packed key; `hash` is a view. */
-export function unpackKey(key: Buffer): { hash: Buffer; group: number; shard: number } {
-  return {
-    hash: key.subarray(0, HASH_BYTES),
-    group: key.readUInt16LE(HASH_BYTES),
-    shard: key.readUInt16LE(HASH_BYTES + 2),
-  };
-}
-
 // Bitmaps: bit i is bit (i % 8), least significant first, of byte (i / 8).
 
 export function newBitmap(count: number): Buffer {

@@ -7,6 +7,7 @@ import {
   classNumber,
   countBits,
   hasBit,
+  HASH_BYTES,
   ItemStatus,
   keyAt,
   keyCount,
@@ -16,7 +17,6 @@ import {
   setBit,
   statusName,
   toNamespace,
-  unpackKey,
 } from "../src/block.ts";
 
 test("a packed key is hash, group, shard, little-endian", () => {
@@ -33,7 +33,12 @@ test("keys come apart as they were packed", () => {
       const keys = packKeys(Buffer.concat(list), group, shard);
       expect(keyCount(keys)).toBe(list.length);
       for (const [index, hash] of list.entries()) {
-        expect(unpackKey(keyAt(keys, index))).toEqual({ hash: Buffer.from(hash), group, shard });
+        const key = keyAt(keys, index);
+        expect(key.subarray(0, HASH_BYTES)).toEqual(Buffer.from(hash));
+        expect([key.readUInt16LE(HASH_BYTES), key.readUInt16LE(HASH_BYTES + 2)]).toEqual([
+          group,
+          shard,
+        ]);
       }
     }),
   );

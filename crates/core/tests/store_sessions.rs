@@ -126,7 +126,7 @@ fn released_records_stay_while_pinned_and_where_they_are_used_again() {
     for key in &own[10..20] {
         assert!(store.pin(key).is_some());
     }
-    store_all(&store, &keys(1 << 40..(1 << 40) + 600));
+    store_all(&store, &keys(1 << 40..(1 << 40) + 700));
     assert_eq!((held(&store, &own[10..20]), held(&store, &own[20..])), (10, 0));
 }
 
