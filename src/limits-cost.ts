@@ -25,6 +25,8 @@ export const RTT_SMOOTHING = 0.2;
 export const WIRE_SMOOTHING = 0.2;
 /** How often a running restore is weighed against computing. */
 export const PACE_TICK_MS = 20;
+/** How often an engine hears of a plan that it waits for and that is not forgotten; below its `stall_ms`. */
+export const WAITS_EVERY_MS = 100;
 /** Fetching must beat computing by this share to be begun: near break-even it gains less than giving up half-way costs. */
 export const BEGIN_MARGIN = 0.1;
 /** Handing over must beat waiting by this share before a restore is cut: estimates are not that good. */

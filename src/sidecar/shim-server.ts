@@ -305,6 +305,7 @@ function dispatch(peer: Peer, place: Place, message: RoleMessage): void {
     case "namespace":
     case "prefetch":
     case "audit":
+    case "asked":
     case "release":
       if (place.role !== "scheduler") throw misplaced(peer, message, "role scheduler");
       place.engine.onSchedulerMessage(message);

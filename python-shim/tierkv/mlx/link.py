@@ -284,7 +284,8 @@ class Link:
             {"group": g.group, "class": g.record_class, "hashes": b"".join(g.hashes), "from": 0}
             for g in groups
         ]
-        if not self._scheduler.send(frame):
+        asked: Frame = {"t": "asked", "req": plan.req, "plan": plan.number}
+        if not self._scheduler.send(frame) or not self._scheduler.send(asked):
             plan.reason = "closed"
         with self._changed:
             patience_s = self._wait_s + limits.MLX_PLAN_MARGIN_S

@@ -168,6 +168,8 @@ export class Engine {
       const { namespace } = this.#restorer;
       const of = { ...this.#options, shards: this.shards, namespace };
       void audit(message, of).then((answer) => this.#scheduler?.send(answer));
+    } else if (message.t === "asked") {
+      this.#restorer.askedFor(message.plan);
     } else if (message.t === "release") {
       this.#restorer.release(message);
     } else {

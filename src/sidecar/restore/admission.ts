@@ -1,4 +1,4 @@
-// Owns who waits for room in the arena: plans begin in the order they came, each when all its blocks fit.
+// Owns who waits for room in the arena: plans begin when all their blocks fit, those the engine asks for first, then as they came.
 import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
@@ -63,10 +63,10 @@ export class Admission {
     if (this.#isAdmitting || context === null) return;
     this.#isAdmitting = true;
     try {
-      for (let [plan] = this.#queue; plan !== undefined; [plan] = this.#queue) {
+      for (let plan = this.#next(); plan !== undefined; plan = this.#next()) {
         const short = (await roomNeeded(plan.ranges, context.cache)) - context.cache.room;
         if (short > 0 && !plan.isOver) {
-          this.#askBack(short);
+          if (plan.isAsked) this.#askBack(short);
           return;
         }
         await this.#options.begin(plan, context);
@@ -77,11 +77,16 @@ export class Admission {
     }
   }
 
+  #next(): Plan | undefined {
+    return this.#queue.find(({ isAsked }) => isAsked) ?? this.#queue[0];
+  }
+
+  /** From those the engine asks for last, because it admits requests about as they came. */
   #askBack(short: number): void {
     let missing = short;
-    for (const plan of this.#options.plans()) {
+    for (const plan of [...this.#options.plans()].toReversed()) {
       if (missing <= 0) break;
-      if (plan.state !== "done" || plan.blockCount === 0) continue;
+      if (plan.isAsked || plan.state !== "done" || plan.blockCount === 0) continue;
       if (plan.reclaimAskedMs === null) {
         plan.reclaimAskedMs = nowMs();
         this.#options.reclaim(plan);

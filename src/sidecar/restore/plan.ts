@@ -36,6 +36,12 @@ export interface Placed {
 /** looking: vaults are asked · queued: waits for room · fetching: blocks are on their way · done: the scheduler was told. */
 export type PlanState = "looking" | "queued" | "fetching" | "done";
 
+/** How long the engine may wait for a plan, and what ends it then. */
+export interface Budget {
+  ms: number;
+  reason: DoneReason;
+}
+
 /** Prompt tokens: from where the engine computes, and up to where hashes are known. */
 export interface Span {
   start: number;
@@ -49,6 +55,7 @@ export interface PlanOptions {
   namespace: Namespace | null;
   span: Span;
   account: Case;
+  budget: Budget;
 }
 
 export class Plan {
@@ -70,15 +77,19 @@ export class Plan {
   isRefused = false;
   readonly span: Span;
   readonly case: Case;
+  /** The engine waits for it: from then on it must end within its budget. */
+  isAsked = false;
+  budget: Budget;
   deadline: NodeJS.Timeout | undefined;
 
-  constructor({ req, number, openKeys, namespace, span, account }: PlanOptions) {
+  constructor({ req, number, openKeys, namespace, span, account, budget }: PlanOptions) {
     this.req = req;
     this.number = number;
     this.openKeys = openKeys;
     this.namespace = namespace;
     this.span = span;
     this.case = account;
+    this.budget = budget;
   }
 
   get isOver(): boolean {

@@ -3,7 +3,6 @@ import { HASH_BYTES } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
-import { PACE_TICK_MS } from "../../limits-cost.ts";
 import {
   HASHES_PER_COPY,
   KEYS_PER_SLICE,
@@ -32,6 +31,7 @@ import type { LookupAnswer } from "./lookup.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
 import { TooLong } from "./too-long.ts";
+import { Waiting } from "./waiting.ts";
 
 export interface RestorerOptions {
   engine: string;
@@ -53,18 +53,23 @@ export class Restorer {
   readonly #options: RestorerOptions;
   readonly #tooLong: TooLong;
   readonly #admission: Admission;
+  readonly #waiting: Waiting;
   readonly #plans = new Map<number, Plan>();
   readonly #changed = new Set<Plan>();
   #context: ArenaContext | null = null;
   #isFlushing = false;
   #openKeys = 0;
-  #ticker: NodeJS.Timeout | undefined;
   /** null until the scheduler has computed it; nothing can be looked up before. */
   namespace: Namespace | null = null;
 
   constructor(options: RestorerOptions) {
     this.#options = options;
     this.#tooLong = new TooLong(options);
+    this.#waiting = new Waiting({
+      costs: () => this.#context?.costs ?? null,
+      finish: (plan, reason) => this.#finish(plan, reason),
+      send: options.send,
+    });
     this.#admission = new Admission({
       plans: () => this.#plans.values(),
       begin: (plan, context) => this.#begin(plan, context),
@@ -91,7 +96,7 @@ export class Restorer {
   }
 
   prefetch(question: Prefetch): void {
-    const { counters, shards, waitMs } = this.#options;
+    const { counters, shards } = this.#options;
     counters.add("prefetch_requests");
     const message = this.#tooLong.cut(question, this.#context);
     const { req, plan: number, groups } = message;
@@ -114,7 +119,6 @@ export class Restorer {
     const plan = this.#newPlan(message, keys);
     this.#plans.set(number, plan);
     this.#openKeys += keys;
-    this.#arm(plan, waitMs, "deadline");
     this.#lookUp(plan, message).catch((error: unknown) => {
       this.#logFailure(error);
       this.#finish(plan, "vault_down");
@@ -126,16 +130,16 @@ export class Restorer {
     const { decisions, engine } = this.#options;
     const span = this.#context?.costs.spanOf(groups) ?? { start: 0, end: 0 };
     const account = decisions.open(engine, { ...message, ...span });
-    return new Plan({ req, number, openKeys, namespace: this.namespace, span, account });
+    const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
+    return new Plan({ req, number, openKeys, namespace: this.namespace, span, account, budget });
   }
 
-  /** Whatever comes, the plan ends in `ms`; later calls replace earlier ones. */
-  #arm(plan: Plan, ms: number, reason: DoneReason): void {
-    clearTimeout(plan.deadline);
-    plan.deadline = setTimeout(
-      () => this.#finish(plan, plan.state === "queued" ? "no_slot" : reason),
-      ms,
-    );
+  /** The engine could take the request now: its plan goes before those of others. An unknown number is over. */
+  askedFor(number: number): void {
+    const plan = this.#plans.get(number);
+    if (plan === undefined) return;
+    this.#waiting.begin(plan);
+    if (plan.state === "queued") this.onRoom();
   }
 
   /** After the look-up: nobody waits longer than computing would take. */
@@ -143,8 +147,9 @@ export class Restorer {
     const recomputeMs = costs.recomputeMs(plan.span);
     if (recomputeMs === null) return;
     const { waitMs } = this.#options;
-    const leftMs = Math.min(waitMs, recomputeMs) - (nowMs() - startedMs);
-    this.#arm(plan, Math.max(1, leftMs), recomputeMs < waitMs ? "slower" : "deadline");
+    const spentMs = plan.isAsked ? nowMs() - startedMs : 0;
+    const leftMs = Math.min(waitMs, recomputeMs) - spentMs;
+    this.#waiting.limit(plan, Math.max(1, leftMs), recomputeMs < waitMs ? "slower" : "deadline");
   }
 
   #logFailure(error: unknown): void {
@@ -168,7 +173,7 @@ export class Restorer {
 
   close(): void {
     this.#admission.close();
-    clearInterval(this.#ticker);
+    this.#waiting.close();
     for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
   }
 
@@ -238,7 +243,7 @@ export class Restorer {
     const mostMs = costs?.lookupMs(plan.span, groups, plan.namespace) ?? null;
     if (mostMs === null || mostMs >= this.#options.waitMs) return true;
     if (mostMs > 0) {
-      this.#arm(plan, mostMs, "slower");
+      this.#waiting.limit(plan, mostMs, "slower");
       return true;
     }
     const recomputeS = (costs?.recomputeMs(plan.span) ?? 0) / 1000;
@@ -292,21 +297,7 @@ export class Restorer {
     }
     if (plan.isOver) return;
     plan.state = "fetching";
-    this.#ticker ??= setInterval(() => this.#weighAgain(), PACE_TICK_MS);
     this.#onChange(plan);
-  }
-
-  /** Ends what would be computed sooner than the rest of it comes; what is placed is handed over. */
-  #weighAgain(): void {
-    let running = 0;
-    for (const plan of this.#plans.values()) {
-      if (plan.state !== "fetching") continue;
-      running += 1;
-      if (this.#context?.costs.isBetterNow(plan) === true) this.#finish(plan, "slower");
-    }
-    if (running > 0) return;
-    clearInterval(this.#ticker);
-    this.#ticker = undefined;
   }
 
   #onChange(plan: Plan): void {
@@ -371,7 +362,7 @@ export class Restorer {
 
   /** What only an open plan holds. */
   #settle(plan: Plan): void {
-    clearTimeout(plan.deadline);
+    this.#waiting.end(plan);
     this.#openKeys -= plan.openKeys;
     plan.openKeys = 0;
     plan.ranges = [];

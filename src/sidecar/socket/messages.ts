@@ -96,6 +96,13 @@ export interface Release {
   loadUs: number;
 }
 
+/** The engine could take this request now, and waits for its plan. */
+export interface AskedFor {
+  t: "asked";
+  req: string;
+  plan: number;
+}
+
 /** Do vaults hold these now? Asked for an engine that publishes events. */
 export interface Audit {
   t: "audit";
@@ -107,6 +114,7 @@ export type SchedulerMessage =
   | { t: "namespace"; namespace: Namespace; model: string }
   | Prefetch
   | Audit
+  | AskedFor
   | Release;
 
 export type WorkerMessage =
@@ -208,6 +216,8 @@ export type SidecarMessage =
     }
   | { t: "done"; req: string; plan: number; reason: DoneReason; why?: string }
   | { t: "reclaim"; req: string; plan: number }
+  /** It is not forgotten: it waits for room, or for what was asked for before it. */
+  | { t: "waits"; req: string; plan: number }
   | { t: "audited"; n: number; groups: { group: number; held: Uint8Array }[] }
   | { t: "pace"; tokens_min: number }
   | { t: "pong"; n: number }
@@ -253,6 +263,10 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       n: message.count("n"),
       groups: parseAsked(message, AUDIT_HASHES_MAX),
     }),
+  ],
+  [
+    "asked",
+    (message) => ({ t: "asked", req: message.text("req"), plan: message.count("plan") }),
   ],
   [
     "release",

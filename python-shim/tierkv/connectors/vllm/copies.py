@@ -21,12 +21,16 @@ Done = Callable[[], None]
 
 @dataclass
 class Batch:
-    """Blocks to copy and what to do when the bytes are in place: (block id, slot number) pairs."""
+    """Blocks to copy and what to do when the bytes are in place: (block id, slot number) pairs.
+
+    `seconds`: what the copies took, known when they are done.
+    """
 
     pages: Pages
     arena: Arena
     pairs: list[tuple[int, int]]
     when_done: list[Done] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 class Copier(Protocol):
@@ -82,9 +86,8 @@ class CpuCopier:
         started = time.perf_counter()
         for block_id, slot in batch.pairs:
             batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
-        self._clock.copied(
-            time.perf_counter() - started, len(batch.pairs) * batch.pages.group.block_bytes
-        )
+        batch.seconds = time.perf_counter() - started
+        self._clock.copied(batch.seconds, len(batch.pairs) * batch.pages.group.block_bytes)
         for done in batch.when_done:
             done()
 
@@ -109,7 +112,7 @@ class CudaCopier:
         self._calls = calls if calls is not None else Cuda(device)
         self._save_stream = self._calls.stream()
         self._load_stream = self._calls.stream()
-        self._running: list[tuple[Event, Batch]] = []
+        self._running: list[tuple[Event, Event, Batch]] = []
         #: By arena: it, and whether the device took it.
         self._pinned: dict[int, tuple[Arena, bool]] = {}
         self.is_running = False
@@ -122,7 +125,7 @@ class CudaCopier:
         if not is_taken:
             log.warning("tierKV: CUDA does not pin arena %d: its copies are slow", arena.arena_id)
         self._pinned[arena.arena_id] = (arena, is_taken)
-        self._unpin_old({arena.arena_id, *(batch.arena.arena_id for _, batch in self._running)})
+        self._unpin_old({arena.arena_id, *(batch.arena.arena_id for *_, batch in self._running)})
 
     def _unpin_old(self, in_use: set[int]) -> None:
         """Let go of arenas that the table has let go of, and no copy uses."""
@@ -144,23 +147,25 @@ class CudaCopier:
 
     def _queue(self, batch: Batch, stream: Any, *, to_slot: bool) -> None:
         self._pin(batch.arena)
-        event = self._calls.event()
+        begun, ended = self._calls.event(), self._calls.event()
         with self._calls.on(stream):
+            begun.record(stream)
             for block_id, slot in batch.pairs:
                 batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
-            event.record(stream)
-        self._running.append((event, batch))
+            ended.record(stream)
+        self._running.append((begun, ended, batch))
         self.is_running = True
 
     def poll(self) -> None:
         """Finish batches whose event has passed, in any order."""
         still_running = []
-        for event, batch in self._running:
-            if event.query():
+        for begun, ended, batch in self._running:
+            if ended.query():
+                batch.seconds = begun.elapsed_time(ended) / 1000
                 for done in batch.when_done:
                     done()
             else:
-                still_running.append((event, batch))
+                still_running.append((begun, ended, batch))
         self._running = still_running
         self.is_running = bool(still_running)
 

@@ -65,11 +65,14 @@ class LoadQueue:
         self.queue.append(_Job(req_id, 0, NO_ARENA, deque([_Blocks(group, block_ids, [])])))
         self._running[req_id] = plan
 
-    def next_parts(self) -> list[LoadPart]:
-        """Give this step's share, oldest admission first; at least one block. `commit` follows."""
+    def next_parts(self, computed_bytes: int = 0) -> list[LoadPart]:
+        """Give this step's share, oldest admission first; at least one block. `commit` follows.
+
+        A step may load as much as it computes (`computed_bytes`), so that a long one is no narrow pass.
+        """
         parts: list[LoadPart] = []
         self._given = parts
-        room = limits.LOAD_BYTES_PER_STEP_MAX
+        room = max(limits.LOAD_BYTES_PER_STEP_MAX, computed_bytes)
         while self.queue:
             job = self.queue[0]
             blocks = job.blocks[0]
@@ -117,6 +120,13 @@ class LoadQueue:
         del blocks.block_ids[:count]
         del blocks.slots[: count * shards]
         return part
+
+    def took(self, loads: Mapping[str, int]) -> None:
+        """Hear what copies of admissions took, in microseconds; their plans keep the sum."""
+        for req_id, spent_us in loads.items():
+            plan = self._running.get(req_id)
+            if plan is not None:
+                plan.load_us += spent_us
 
     def finish(self, req_id: str) -> Plan | None:
         """Hear that all ranks reported a request; gives its plan, whose slots may return."""

@@ -107,7 +107,8 @@ class StepReceipts(KVConnectorWorkerMetadata):
     has left; None where that is as before. `changed_at`: the step that first saw changed weights, 0 without news.
     `answers`: ranks by the question they answer; `sleeps`: how often they slept at level 1 since their last answer,
     added up. `resolved`: by rank, what it runs with, once, where vLLM has no handshake for us (MultiConnector).
-    `checks`: by number of a check, how far the worst rank's halves agree, in dB. `is_off`: a rank is off.
+    `checks`: by number of a check, how far the worst rank's halves agree, in dB. `loads`: microseconds that the copies
+    of a part of an admission took on the slowest rank, by request. `is_off`: a rank is off.
     """
 
     tickets: Counter[int] = field(default_factory=Counter)
@@ -118,13 +119,15 @@ class StepReceipts(KVConnectorWorkerMetadata):
     sleeps: int = 0
     resolved: dict[int, Resolved] = field(default_factory=dict)
     checks: dict[int, float] = field(default_factory=dict)
+    loads: dict[str, int] = field(default_factory=dict)
     is_off: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Tell whether there is nothing to say."""
         return (
-            not (self.tickets or self.answers or self.changed_at or self.resolved or self.checks)
+            not (self.tickets or self.answers or self.changed_at or self.resolved)
+            and not (self.checks or self.loads)
             and self.slots is None
             and not self.is_off
         )
@@ -141,6 +144,10 @@ class StepReceipts(KVConnectorWorkerMetadata):
             number: min(self.checks.get(number, math.inf), other.checks.get(number, math.inf))
             for number in self.checks.keys() | other.checks.keys()
         }
+        loads = {
+            req_id: max(self.loads.get(req_id, 0), other.loads.get(req_id, 0))
+            for req_id in self.loads.keys() | other.loads.keys()
+        }
         known = [slots for slots in (self.slots, other.slots) if slots is not None]
         return StepReceipts(
             self.tickets + other.tickets,
@@ -151,5 +158,6 @@ class StepReceipts(KVConnectorWorkerMetadata):
             self.sleeps + other.sleeps,
             self.resolved | other.resolved,
             checks,
+            loads,
             is_off=self.is_off or other.is_off,
         )

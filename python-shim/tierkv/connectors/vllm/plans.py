@@ -48,7 +48,8 @@ class Plan:
     it; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so;
     `is_from_vault`: at least one placed block did not lie in the arena before; `loaded_at_s`: set where slots are kept
     beyond the load, for block `checked`, which the engine computes itself (truth.py); `compute_ms`: what computing the
-    tokens up to the boundary would take, if known; `given`: where its request counts what it was given.
+    tokens up to the boundary would take, if known; `load_us`: what its copies took; `is_asked`: the sidecar
+    knows that vLLM waits for it; `given`: where its request counts what it was given.
     """
 
     plan_id: int
@@ -69,6 +70,8 @@ class Plan:
     loaded_at_s: float = 0.0
     checked: int = -1
     compute_ms: int | None = None
+    load_us: int = 0
+    is_asked: bool = False
     given: Given = field(default_factory=Given)
 
     @property
@@ -320,6 +323,12 @@ class PlanBook:
         """Give the plan of a request that was not admitted yet."""
         return self._plans.get(req_id)  # one look: no lock is needed
 
+    def ask(self, plan: Plan) -> None:
+        """Say that vLLM could take the request now: from here on the plan has a deadline, and goes before others."""
+        if not plan.is_asked:
+            plan.is_asked = True
+            self._send({"t": "asked", "req": plan.req_id, "plan": plan.plan_id})
+
     def admit(self, plan: Plan) -> None:
         """Take a plan out of the book: vLLM gave blocks for it, its slots stay until `release_plan`."""
         plan.admitted = True
@@ -343,9 +352,8 @@ class PlanBook:
             return
         frame: Frame = {"t": "release", "req": plan.req_id, "plan": plan.plan_id}
         if plan.taken_tokens:
-            ready_at_s = max(plan.progress_at_s, plan.asked_at_s)
             frame["tokens"] = plan.taken_tokens
-            frame["load_us"] = int((now - ready_at_s) * 1e6)
+            frame["load_us"] = plan.load_us
         self._send(frame)
 
     def release_wanted(self) -> int:

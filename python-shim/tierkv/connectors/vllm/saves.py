@@ -70,7 +70,7 @@ class SavePlanner:
         self.has_states = bool(self._states)
         self._block_bytes = {group.index: group.block_bytes for group in grid.groups}
         self._tails = {group.index: group.tail for group in grid.groups}
-        self._token_bytes = sum(group.block_bytes / group.block_tokens for group in self._attention)
+        self.token_bytes = sum(group.block_bytes / group.block_tokens for group in self._attention)
         self._world = world
         self._counters = counters
         self._saw = saw
@@ -206,7 +206,7 @@ class SavePlanner:
         for waiting in states:
             self._hold(ticket, waiting, waiting.item.block_id)
         items = [waiting.item for waiting in states]
-        room = max(limits.SAVE_BYTES_PER_STEP_MAX, computed * self._token_bytes)
+        room = max(limits.SAVE_BYTES_PER_STEP_MAX, computed * self.token_bytes)
         looked_at = 0
         while self._waiting and looked_at < limits.SAVE_ITEMS_PER_STEP_MAX:
             if self._slots is not None and len(items) >= self._slots:

@@ -30,6 +30,7 @@ from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
 from tierkv.connectors.vllm.prompts import PromptLengths
 from tierkv.connectors.vllm.requests import RequestState, beside_hashes, is_cacheable
 from tierkv.connectors.vllm.resolved import Resolved
+from tierkv.connectors.vllm.room import StepRoom
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.sessions import Sessions
 from tierkv.connectors.vllm.settings import Settings
@@ -79,6 +80,7 @@ class SchedulerShim:
         self._unasked = Unasked()
         self._wait_s, self._stall_s = limits.WAIT_MS_DEFAULT / 1e3, limits.STALL_MS_DEFAULT / 1e3
         self._pool: Any = None
+        self._room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
         self._tables = compat.BlockTables()
         self._requests: dict[str, RequestState] = {}
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
@@ -141,6 +143,7 @@ class SchedulerShim:
         self._pool = pool
         self._saves.bind_pool(pool)
         self._generations.bind_pool(pool)
+        self._room.bind_pool(pool)
 
     @on_step_path
     def on_new_request(self, request: Any) -> None:
@@ -199,10 +202,10 @@ class SchedulerShim:
         if wanted <= 0 or state.gave_up or not self._channel.is_up:
             return _NOTHING
         now = time.monotonic()
-        if state.first_ask_s is None:
+        if self._room.fits(request, start) and state.first_ask_s is None:
             state.first_ask_s = now
         if self._generations.is_unsure or self._naming.awaits_ranks:  # workers say so with a step
-            is_late = now - state.first_ask_s >= self._stall_s
+            is_late = state.first_ask_s is not None and now - state.first_ask_s >= self._stall_s
             return self._give_up(state) if is_late else self._idle.ask_again()
         return self._match(state, start, wanted, now)
 
@@ -220,6 +223,8 @@ class SchedulerShim:
         if ready == 0:
             state.count_miss(plan, self.counters)
             return _NOTHING
+        if state.refused_at_s:
+            self._book.ask(plan)  # its slots are kept while vLLM has no room for it
         state.offer = (plan, start)
         return self._truth.choose(plan, start, ready, is_idle=len(self._requests) == 1), True
 
@@ -229,7 +234,9 @@ class SchedulerShim:
 
     def _is_out_of_time(self, state: RequestState, plan: Plan, now: float) -> bool:
         """Check the two budgets: the whole wait since the first ask, and the wait without any progress."""
-        assert state.first_ask_s is not None
+        if state.first_ask_s is None:
+            return False
+        self._book.ask(plan)
         silent_s = now - max(plan.progress_at_s, state.first_ask_s)
         if silent_s >= self._stall_s and not plan.is_looked_up:
             self._channel.suspect()  # not even the look-up was answered
@@ -282,10 +289,12 @@ class SchedulerShim:
             self._book.release_wanted()
         if self._idle.is_stirred:
             self._idle.end(computes=bool(scheduled))
+        self._room.next_step()
         self._tables.hear(scheduler_output)
         question = self._generations.next_step()
+        computed = sum(scheduled.values())
         if self._first_step.is_awaited:
-            self._first_step.note(sum(scheduled.values()))
+            self._first_step.note(computed)
         generations = self._generations
         if generations.changed_at and generations.is_mixed:
             self._saves.forget("weights_changed")
@@ -294,7 +303,8 @@ class SchedulerShim:
         else:
             self._offers.choose(scheduler_output, self._tables)
         tokens, attended = prompt_work(scheduled, self._requests)
-        ticket, saves = self._saves.next_step(sum(scheduled.values()))
+        fresh_bytes = int(computed * self._saves.token_bytes)
+        ticket, saves = self._saves.next_step(computed)
         if saves and self._channel.is_up:
             self._name_ourselves()  # the sidecar drops saves of an engine without a name
         return StepMetadata(
@@ -306,7 +316,7 @@ class SchedulerShim:
             ticket=ticket if saves else 0,
             namespace=self._naming.digest if saves else b"",
             saves=saves,
-            loads=self._loads.next_parts() if self._loads.queue else [],
+            loads=self._loads.next_parts(fresh_bytes) if self._loads.queue else [],
             checks=self._truth.next_step(scheduled, self._tables.of) if self._truth.checks else [],
             question=question,
         )
@@ -319,9 +329,11 @@ class SchedulerShim:
     @on_step_path
     def update_connector_output(self, output: Any) -> None:
         """Hear from the workers: finished loads give their slots back, copied saves their references."""
+        receipts = output.kv_connector_worker_meta
+        if isinstance(receipts, StepReceipts) and receipts.loads:
+            self._loads.took(receipts.loads)
         for req_id in output.finished_recving or ():
             self._truth.loaded(self._loads.finish(req_id))
-        receipts = output.kv_connector_worker_meta
         if isinstance(receipts, StepReceipts):
             if receipts.resolved:
                 self._naming.introduce(receipts.resolved)

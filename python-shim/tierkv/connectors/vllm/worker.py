@@ -216,11 +216,16 @@ class WorkerShim:
         self.arrivals.begin(part)
         slots = part.slots[self._rank // self._copies :: self._world // self._copies]
         batch = Batch(self._pages[part.group], arena, list(zip(part.block_ids, slots, strict=True)))
-        if part.last:
-            batch.when_done.append(lambda: self.arrivals.receive(part.req_id))
+        batch.when_done.append(lambda: self._loaded(part, batch))
         self._copier.load(batch)
         self.counters.add("blocks_loaded", len(slots))
         self.counters.add("bytes_loaded", len(slots) * self._groups[part.group].block_bytes)
+
+    def _loaded(self, part: LoadPart, batch: Batch) -> None:
+        loads = self._receipts.loads
+        loads[part.req_id] = loads.get(part.req_id, 0) + max(1, int(batch.seconds * 1e6))
+        if part.last:
+            self.arrivals.receive(part.req_id)
 
     @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:
