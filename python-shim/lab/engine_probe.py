@@ -93,6 +93,7 @@ NAMED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "cached_block_hash_to_block",
             "free_blocks",
             "get_cached_block",
+            "get_num_free_blocks",
             "touch",
         )
     },

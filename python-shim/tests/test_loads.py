@@ -28,6 +28,14 @@ def drain(queue: LoadQueue) -> list[list[LoadPart]]:
     return steps
 
 
+def test_a_step_may_load_as_much_as_it_computes() -> None:
+    most = limits.LOAD_BYTES_PER_STEP_MAX
+    queue = LoadQueue({0: most // 4})
+    queue.add(make_plan("a"), [(0, list(range(1, 11)), list(range(101, 111)))])
+    assert [len(part.block_ids) for part in queue.next_parts(2 * most)] == [8]
+    assert [len(part.block_ids) for part in queue.next_parts(most // 2)] == [2]
+
+
 def test_a_load_above_the_cap_takes_several_steps_and_ends_once() -> None:
     queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX // 4, 1: 1})
     queue.add(make_plan("a"), [(0, list(range(1, 11)), list(range(101, 111)))])

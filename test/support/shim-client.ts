@@ -332,13 +332,30 @@ export class FakeEngine {
     return Math.floor((rank * this.shards) / this.world);
   }
 
-  /** Sends a prefetch; returns its plan number. */
+  /** Sends a prefetch of a request that the engine waits for; returns its plan number. */
   prefetch(hashes: Buffer, from = 0, group = 0): number {
+    const plan = this.prefetchAhead(hashes, from, group);
+    this.askFor(plan);
+    return plan;
+  }
+
+  /** Sends a prefetch of a request that the engine has no room for yet. */
+  prefetchAhead(hashes: Buffer, from = 0, group = 0): number {
     const { class: recordClass } = this.groups.find((entry) => entry["group"] === group)!;
-    return this.prefetchGroups([{ group, class: recordClass!, hashes, from }]);
+    return this.#sendPrefetch([{ group, class: recordClass!, hashes, from }]);
+  }
+
+  askFor(plan: number): void {
+    this.scheduler.send({ t: "asked", req: "request", plan });
   }
 
   prefetchGroups(groups: readonly Frame[]): number {
+    const plan = this.#sendPrefetch(groups);
+    this.askFor(plan);
+    return plan;
+  }
+
+  #sendPrefetch(groups: readonly Frame[]): number {
     this.#lastPlan += 1;
     const asked = { t: "prefetch", req: "request", plan: this.#lastPlan, groups };
     this.scheduler.send({ ...asked, tenant: this.tenant, traceparent: this.traceparent });

@@ -158,6 +158,9 @@ class Pool:
         block_id = self.cached_by_group.get((group, block_hash), block_id)
         return None if block_id is None else [self.blocks[block_id]]
 
+    def get_num_free_blocks(self) -> int:
+        return sum(block.ref_cnt == 0 for block in self.blocks)
+
     def touch(self, blocks: list[Any]) -> None:
         for block in blocks:
             block.ref_cnt += 1
@@ -238,9 +241,10 @@ def step_output(
     received: set[str] | None = None,
     tickets: dict[int, int] | None = None,
     resolved: dict[int, Resolved] | None = None,
+    loads: dict[str, int] | None = None,
 ) -> Any:
     """What the workers told the scheduler in one step."""
-    receipts = StepReceipts(resolved=resolved or {})
+    receipts = StepReceipts(resolved=resolved or {}, loads=loads or {})
     receipts.tickets.update(tickets or {})
-    said = receipts if tickets or resolved else None
+    said = None if receipts.is_empty else receipts
     return SimpleNamespace(finished_recving=received, kv_connector_worker_meta=said)

@@ -134,8 +134,9 @@ class Bench:
         output = scheduled({}, {}, {request.request_id: list(states)}, drafted)
         return self.shim.build_connector_meta(output)
 
-    def finish_load(self, *req_ids: str) -> None:
-        self.shim.update_connector_output(step_output(set(req_ids)))
+    def finish_load(self, *req_ids: str, took_us: int = 1) -> None:
+        loads = dict.fromkeys(req_ids, took_us)
+        self.shim.update_connector_output(step_output(set(req_ids), loads=loads))
 
     def releases(self, count: int) -> list[int]:
         return [frame["plan"] for frame in self.fake.expect("release", count)] if count else []

@@ -1,9 +1,10 @@
 // Owns the proof of plans: blocks are shared, come prefix first, wait for room in order, and end when they are given up.
 import { describe, expect, test, vi } from "vitest";
 import { countBits } from "../../../src/block.ts";
-import { FRAME_BYTES_MAX, PLAN_KEYS_MAX } from "../../../src/limits.ts";
+import { FRAME_BYTES_MAX, PLAN_KEYS_MAX, RECLAIM_ANSWER_MS } from "../../../src/limits.ts";
 import type * as Limits from "../../../src/limits.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
+import { sleep } from "../../../src/time.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import {
   FakeEngine,
@@ -124,15 +125,19 @@ describe("no room", () => {
     expect(sidecar.counters.get("blocks_restored_vault")).toBe(before);
   });
 
-  test("a plan without room waits, asks the oldest plan for its slots, and goes on when it lets go", async () => {
+  test("a plan that is asked for and has no room asks the last of those that are not for its slots, and goes on when it lets go", async () => {
     const scene = await openScene(SMALL, BIG);
     const { engine, sidecar } = scene;
     const chains = ["a", "b", "c"].map((name) => makeBlocks(name, 20, page));
     for (const chain of chains) await saveAll(scene, chain);
-    const first = engine.prefetch(hashesOf(chains[0]!));
+    const other = await engine.done(engine.prefetchAhead(hashesOf(chains[1]!)));
+    const first = engine.prefetchAhead(hashesOf(chains[0]!));
     await engine.done(first);
-    const other = await engine.done(engine.prefetch(hashesOf(chains[1]!)));
-    const third = engine.prefetch(hashesOf(chains[2]!));
+    const third = engine.prefetchAhead(hashesOf(chains[2]!));
+    await until(() => engine.view(third).held !== null, "the look-up");
+    await sleep(RECLAIM_ANSWER_MS * 2);
+    expect(sidecar.counters.get("reclaims")).toBe(0);
+    engine.askFor(third);
     const asked = await engine.scheduler.wait("reclaim");
     expect(asked["plan"]).toBe(first);
     expect(engine.view(third).reason).toBeNull();
@@ -147,6 +152,42 @@ describe("no room", () => {
     for (const plan of [other.plan, third]) engine.release(plan);
     await expectNoLeak(scene);
     expect(sidecar.counters.get("reclaims")).toBeGreaterThan(0);
+  });
+
+  test("a plan that nobody asks for has no deadline, and is fetched when there is room", async () => {
+    const scene = await openScene({ ...SMALL, waitMs: 200 }, BIG);
+    const { engine, sidecar } = scene;
+    const chains = ["a", "b", "c"].map((name) => makeBlocks(name, 20, page));
+    for (const chain of chains) await saveAll(scene, chain);
+    const first = engine.prefetchAhead(hashesOf(chains[0]!));
+    expect((await engine.done(first)).reason).toBe("complete");
+    const other = engine.prefetchAhead(hashesOf(chains[1]!));
+    expect((await engine.done(other)).reason).toBe("complete");
+    const third = engine.prefetchAhead(hashesOf(chains[2]!));
+    await sleep(600);
+    expect(engine.view(third).reason).toBeNull();
+    engine.release(first);
+    expect((await engine.done(third)).reason).toBe("complete");
+    for (const plan of [other, third]) engine.release(plan);
+    await expectNoLeak(scene);
+    expect(sidecar.counters.get("reclaims")).toBe(0);
+  });
+
+  test("an engine hears of a plan that it waits for and that waits for room", async () => {
+    const scene = await openScene({ ...SMALL, waitMs: 20_000 }, BIG);
+    const { engine } = scene;
+    const chains = ["a", "b", "c"].map((name) => makeBlocks(name, 20, page));
+    for (const chain of chains) await saveAll(scene, chain);
+    const holding = [chains[0]!, chains[1]!].map((chain) => engine.prefetch(hashesOf(chain)));
+    for (const plan of holding) await engine.done(plan);
+    const third = engine.prefetch(hashesOf(chains[2]!));
+    const heard = (): number =>
+      engine.scheduler.got("waits").filter(({ plan }) => plan === third).length;
+    await until(() => heard() >= 2, "word of it");
+    for (const plan of holding) engine.release(plan);
+    expect((await engine.done(third)).reason).toBe("complete");
+    engine.release(third);
+    await expectNoLeak(scene);
   });
 
   test("F32 when nobody lets go the plan ends with no_slot in time", async () => {

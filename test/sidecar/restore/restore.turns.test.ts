@@ -111,6 +111,7 @@ test("a plan whose deadline comes in any turn of the loop holds exactly what was
       const sent: SidecarMessage[] = [];
       const restorer = openRestorer(cache, sent);
       restorer.prefetch({ ...PLAN, groups: GROUPS });
+      restorer.askedFor(1);
       await turns(turn);
       expire();
       await turns(20);

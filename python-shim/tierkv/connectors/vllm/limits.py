@@ -78,6 +78,8 @@ SILENCE_MAX_S: Final = 3.0
 #: Restore budget used until `welcome` names the configured one, milliseconds.
 WAIT_MS_DEFAULT: Final = 5000
 STALL_MS_DEFAULT: Final = 400
+#: How long vLLM may ask for a request that it has no room for before the restore budget begins all the same, seconds.
+NO_ROOM_WAIT_S: Final = 30.0
 #: Bytes of an arena mapping made present at a time by the helper thread.
 POPULATE_STEP_BYTES: Final = 8 * MIB
 #: Arenas a worker keeps mapped: the present one and old ones that loads still read.

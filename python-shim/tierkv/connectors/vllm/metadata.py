@@ -122,6 +122,10 @@ class StepReceipts(KVConnectorWorkerMetadata):
     loads: dict[str, int] = field(default_factory=dict)
     is_off: bool = False
 
+    def add_load(self, req_id: str, seconds: float) -> None:
+        """Count what a part of an admission took."""
+        self.loads[req_id] = self.loads.get(req_id, 0) + max(1, int(seconds * 1e6))
+
     @property
     def is_empty(self) -> bool:
         """Tell whether there is nothing to say."""

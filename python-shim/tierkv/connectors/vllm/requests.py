@@ -46,15 +46,16 @@ def beside_hashes(request: Any, beyond: int) -> Frame:
 class RequestState:
     """One request; `offer` is what vLLM may be about to admit: its plan and the tokens before it.
 
-    `refused_at_s`: when vLLM asked again, because it had no room for what was offered; `unasked`: why no plan was
-    opened at its arrival; `host_tokens`: of its last admission, those no vault had to bring; `is_capped`: its client
-    allows fewer tokens than could be restored.
+    `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
+    again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
+    of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored.
     """
 
     request: Any
     reads: bool
     plan: Plan | None = None
     cursor: SaveCursor = field(default_factory=SaveCursor)
+    seen_s: float | None = None
     first_ask_s: float | None = None
     refused_at_s: float = 0.0
     gave_up: bool = False
@@ -123,7 +124,7 @@ class RequestState:
 
     def answered(self) -> float | None:
         """Forget one admission's asking; gives when it began, if it was asked at all."""
-        asked_at_s, self.first_ask_s = self.first_ask_s, None
+        asked_at_s, self.first_ask_s, self.seen_s = self.first_ask_s, None, None
         if asked_at_s is not None:
             asked_at_s = max(asked_at_s, self.refused_at_s)
         self.gave_up = self.is_missed = False

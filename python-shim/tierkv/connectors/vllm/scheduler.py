@@ -11,6 +11,7 @@ from tierkv.connectors.vllm.admissions import note_admission
 from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
 from tierkv.connectors.vllm.autostart import Autostart
+from tierkv.connectors.vllm.budget import Budget, StepRoom
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.events import StorageEvents
@@ -30,7 +31,6 @@ from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
 from tierkv.connectors.vllm.prompts import PromptLengths
 from tierkv.connectors.vllm.requests import RequestState, beside_hashes, is_cacheable
 from tierkv.connectors.vllm.resolved import Resolved
-from tierkv.connectors.vllm.room import StepRoom
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.sessions import Sessions
 from tierkv.connectors.vllm.settings import Settings
@@ -78,9 +78,7 @@ class SchedulerShim:
         self._first_step = FirstStep(self._grid)
         self._idle = IdleSteps()
         self._unasked = Unasked()
-        self._wait_s, self._stall_s = limits.WAIT_MS_DEFAULT / 1e3, limits.STALL_MS_DEFAULT / 1e3
         self._pool: Any = None
-        self._room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
         self._tables = compat.BlockTables()
         self._requests: dict[str, RequestState] = {}
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
@@ -101,6 +99,8 @@ class SchedulerShim:
         self._sessions = Sessions(self._grid, self._naming, self._channel.send, self.counters)
         self._book = PlanBook(self._channel.send, self._world // copies)
         self.restore_times = self._book.restore_times
+        room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
+        self._budget = Budget(room, self._book, self._channel.suspect)
         self._truth = TruthChecks(self._book, self.counters)
         self._channel.start()
 
@@ -110,8 +110,8 @@ class SchedulerShim:
         """Take the sidecar's budgets and fidelity."""
         self._naming.hear(int(welcome["fidelity"]))
         self._truth.configure(welcome)
-        self._wait_s = float(welcome["wait_ms"]) / 1000
-        self._stall_s = float(welcome["stall_ms"]) / 1000
+        self._budget.wait_s = float(welcome["wait_ms"]) / 1000
+        self._budget.stall_s = float(welcome["stall_ms"]) / 1000
         self._book.opened()
         self._autostart.served()
 
@@ -143,7 +143,7 @@ class SchedulerShim:
         self._pool = pool
         self._saves.bind_pool(pool)
         self._generations.bind_pool(pool)
-        self._room.bind_pool(pool)
+        self._budget.room.bind_pool(pool)
 
     @on_step_path
     def on_new_request(self, request: Any) -> None:
@@ -202,10 +202,9 @@ class SchedulerShim:
         if wanted <= 0 or state.gave_up or not self._channel.is_up:
             return _NOTHING
         now = time.monotonic()
-        if self._room.fits(request, start) and state.first_ask_s is None:
-            state.first_ask_s = now
+        self._budget.begin(state, start, now)
         if self._generations.is_unsure or self._naming.awaits_ranks:  # workers say so with a step
-            is_late = state.first_ask_s is not None and now - state.first_ask_s >= self._stall_s
+            is_late = self._budget.is_stalled(state, now)
             return self._give_up(state) if is_late else self._idle.ask_again()
         return self._match(state, start, wanted, now)
 
@@ -217,7 +216,7 @@ class SchedulerShim:
         is_done = plan.is_done  # first, because the helper thread goes on placing
         ready = min(plan.ready_from(start), wanted)
         if ready < wanted and not is_done:
-            if not self._is_out_of_time(state, plan, now):
+            if not self._budget.is_out(state, plan, now):
                 return self._idle.ask_again()
             self.counters.add("restores_cut_short")
         if ready == 0:
@@ -231,18 +230,6 @@ class SchedulerShim:
     def _give_up(self, state: RequestState) -> Match:
         state.gave_up = True
         return _NOTHING
-
-    def _is_out_of_time(self, state: RequestState, plan: Plan, now: float) -> bool:
-        """Check the two budgets: the whole wait since the first ask, and the wait without any progress."""
-        if state.first_ask_s is None:
-            return False
-        self._book.ask(plan)
-        silent_s = now - max(plan.progress_at_s, state.first_ask_s)
-        if silent_s >= self._stall_s and not plan.is_looked_up:
-            self._channel.suspect()  # not even the look-up was answered
-        late = silent_s >= self._stall_s or now - state.first_ask_s >= self._wait_s
-        state.gave_up = late and plan.arena < 0
-        return late
 
     @on_step_path
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -289,7 +276,7 @@ class SchedulerShim:
             self._book.release_wanted()
         if self._idle.is_stirred:
             self._idle.end(computes=bool(scheduled))
-        self._room.next_step()
+        self._budget.room.next_step(is_idle=not scheduled)
         self._tables.hear(scheduler_output)
         question = self._generations.next_step()
         computed = sum(scheduled.values())

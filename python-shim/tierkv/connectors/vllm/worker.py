@@ -222,8 +222,7 @@ class WorkerShim:
         self.counters.add("bytes_loaded", len(slots) * self._groups[part.group].block_bytes)
 
     def _loaded(self, part: LoadPart, batch: Batch) -> None:
-        loads = self._receipts.loads
-        loads[part.req_id] = loads.get(part.req_id, 0) + max(1, int(batch.seconds * 1e6))
+        self._receipts.add_load(part.req_id, batch.seconds)
         if part.last:
             self.arrivals.receive(part.req_id)
 

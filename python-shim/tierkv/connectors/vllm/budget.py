@@ -1,0 +1,91 @@
+"""Owns how long vLLM waits for a plan: from when it could begin the request, no longer than a restore may take."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.plans import Plan, PlanBook
+from tierkv.connectors.vllm.requests import RequestState
+
+
+class StepRoom:
+    """KV blocks and tokens that the requests asked about in one step would take, were they computed.
+
+    vLLM asks about every waiting request until one finds no blocks. Those that are told to wait take none, so it asks
+    about requests, too, which it could not have begun beside them.
+    """
+
+    def __init__(self, grid: Grid, step_tokens: int) -> None:
+        self._grid = grid
+        self._step_tokens = step_tokens
+        self._pool: Any = None
+        self._is_fresh = False
+        self._is_idle = True
+        self._blocks = self._tokens = 0
+
+    def bind_pool(self, pool: Any) -> None:
+        """Take the engine's block pool."""
+        self._pool = pool
+
+    def next_step(self, *, is_idle: bool) -> None:
+        """Hear that a step's scheduling has ended; after an idle one any request could have begun."""
+        self._is_fresh, self._is_idle = False, is_idle
+
+    def fits(self, request: Any, start: int) -> bool:
+        """Tell whether the step could begin to compute a request behind its first `start` tokens; takes its share."""
+        if self._pool is None:
+            return True
+        if not self._is_fresh:
+            self._is_fresh = True
+            self._blocks, self._tokens = self._pool.get_num_free_blocks(), self._step_tokens
+        need = self._blocks_of(request.num_tokens)
+        fits = self._is_idle or (self._tokens > 0 and self._blocks >= need)
+        self._is_idle = False
+        if fits:
+            self._blocks -= need
+            self._tokens -= request.num_tokens - start
+        return fits
+
+    def _blocks_of(self, tokens: int) -> int:
+        return sum(
+            min(-(-tokens // group.block_tokens), group.tail + 1 if group.tail else tokens)
+            for group in self._grid.groups
+        )
+
+
+class Budget:
+    """The restore budget, seconds: `stall_s` without any word of a plan, `wait_s` in all."""
+
+    def __init__(self, room: StepRoom, book: PlanBook, suspect: Callable[[], None]) -> None:
+        self.room = room
+        self._book = book
+        self._suspect = suspect
+        self.wait_s, self.stall_s = limits.WAIT_MS_DEFAULT / 1e3, limits.STALL_MS_DEFAULT / 1e3
+
+    def begin(self, state: RequestState, start: int, now: float) -> None:
+        """Hear that vLLM asks: time runs once it could begin the request, or has asked for long.
+
+        While it could not, waiting costs nothing. The bound keeps smaller requests from passing it for ever.
+        """
+        if state.seen_s is None:
+            state.seen_s = now
+        fits = self.room.fits(state.request, start)
+        if state.first_ask_s is None and (fits or now - state.seen_s >= limits.NO_ROOM_WAIT_S):
+            state.first_ask_s = now
+
+    def is_stalled(self, state: RequestState, now: float) -> bool:
+        """Tell whether the time without any word is over, counted from the first ask."""
+        return state.first_ask_s is not None and now - state.first_ask_s >= self.stall_s
+
+    def is_out(self, state: RequestState, plan: Plan, now: float) -> bool:
+        """Check both; the sidecar hears that time runs."""
+        if state.first_ask_s is None:
+            return False
+        self._book.ask(plan)
+        silent_s = now - max(plan.progress_at_s, state.first_ask_s)
+        if silent_s >= self.stall_s and not plan.is_looked_up:
+            self._suspect()  # not even the look-up was answered
+        late = silent_s >= self.stall_s or now - state.first_ask_s >= self.wait_s
+        state.gave_up = late and plan.arena < 0
+        return late
