@@ -91,7 +91,7 @@ def test_before_the_workers_word_nothing_is_saved_and_requests_wait_for_it(bench
 
 
 def test_a_request_does_not_wait_for_the_word_for_ever(bench: Bench) -> None:
-    bench.shim._stall_s = 0.0
+    bench.shim._budget.stall_s = 0.0
     assert bench.ask(bench.new(Request("r", 16))) == NOTHING
 
 

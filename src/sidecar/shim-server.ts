@@ -19,7 +19,12 @@ import type { Copies } from "./save/reoffer.ts";
 import { Connection } from "./socket/connection.ts";
 import { LOCAL_PROTOCOL } from "./socket/hello.ts";
 import type { Hello } from "./socket/hello.ts";
-import type { CommonMessage, ShimMessage, SidecarMessage } from "./socket/messages.ts";
+import type {
+  CommonMessage,
+  ShimMessage,
+  SidecarMessage,
+  WorkerMessage,
+} from "./socket/messages.ts";
 import type { SessionMessage } from "./socket/session.ts";
 import type { Sessions } from "./vaults/sessions.ts";
 
@@ -292,26 +297,25 @@ function isCommon(message: ShimMessage): message is CommonMessage {
   return COMMON.has(message.t);
 }
 
+const OF_WORKERS: ReadonlySet<string> = new Set([
+  "register",
+  "mapped",
+  "unmapped",
+  "save",
+  "return",
+]);
+
+function isOfWorkers(message: RoleMessage): message is WorkerMessage {
+  return OF_WORKERS.has(message.t);
+}
+
 function dispatch(peer: Peer, place: Place, message: RoleMessage): void {
-  switch (message.t) {
-    case "register":
-    case "mapped":
-    case "unmapped":
-    case "save":
-    case "return":
-      if (place.role !== "worker") throw misplaced(peer, message, "role worker");
-      place.engine.onWorkerMessage(place.worker, message);
-      break;
-    case "namespace":
-    case "prefetch":
-    case "audit":
-    case "asked":
-    case "release":
-      if (place.role !== "scheduler") throw misplaced(peer, message, "role scheduler");
-      place.engine.onSchedulerMessage(message);
-      break;
-    default:
-      message satisfies never;
+  if (isOfWorkers(message)) {
+    if (place.role !== "worker") throw misplaced(peer, message, "role worker");
+    place.engine.onWorkerMessage(place.worker, message);
+  } else {
+    if (place.role !== "scheduler") throw misplaced(peer, message, "role scheduler");
+    place.engine.onSchedulerMessage(message);
   }
 }
 

@@ -1,11 +1,12 @@
 // Owns a stand-in for the shim: it speaks the frames over the real socket and fills and reads slots of the arena, found in /proc.
-import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
+import { closeSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { anchorOf } from "../../src/pool/placement.ts";
 import { encodeFrame, FrameDecoder } from "../../src/sidecar/socket/frames.ts";
 import type { Fields, Frame } from "../../src/sidecar/socket/frames.ts";
 import { LOCAL_PROTOCOL } from "../../src/sidecar/socket/hello.ts";
+import { openArena } from "./arena-files.ts";
 import { digest, noise } from "./records.ts";
 import { closeAfterTest, until } from "./vaults.ts";
 
@@ -118,39 +119,6 @@ export function helloFrame(fields: Frame): Frame {
     vllm: "0.32.0",
     ...fields,
   };
-}
-
-/** Node cannot take the descriptor that came with the frame: the memory of that label is found in /proc, in some process. */
-export function openArena(label: number): number {
-  return openSync(arenaPath(label), "r+");
-}
-
-/** Where that memory is found. */
-export function arenaPath(label: number): string {
-  const others = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
-  for (const pid of [String(process.pid), ...others]) {
-    for (const fd of descriptorsOf(pid)) {
-      const path = `/proc/${pid}/fd/${fd}`;
-      if (new RegExp(`tierkv-arena-(\\d+-\\d+-)?${label}( |$)`).test(linkOf(path))) return path;
-    }
-  }
-  throw new Error(`no arena ${label} on this machine`);
-}
-
-function descriptorsOf(pid: string): string[] {
-  try {
-    return readdirSync(`/proc/${pid}/fd`);
-  } catch {
-    return [];
-  }
-}
-
-function linkOf(path: string): string {
-  try {
-    return readlinkSync(path);
-  } catch {
-    return "";
-  }
 }
 
 /** A worker rank: maps the arena by itself and collects its credits. */

@@ -264,10 +264,7 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       groups: parseAsked(message, AUDIT_HASHES_MAX),
     }),
   ],
-  [
-    "asked",
-    (message) => ({ t: "asked", req: message.text("req"), plan: message.count("plan") }),
-  ],
+  ["asked", (message) => ({ t: "asked", req: message.text("req"), plan: message.count("plan") })],
   [
     "release",
     (message) => ({

@@ -22,13 +22,13 @@ def check_nothing_left(engine: Engine, cluster: Cluster) -> dict[str, Any]:
 
     def is_settled() -> bool:
         status.update(engine.call("status"))
-        (seen,) = cluster.wait_idle()["engines"]
-        arena = seen["arena"]
+        (found,) = cluster.wait_idle()["engines"]
+        arena = found["arena"]
         assert arena["freeSlots"] + arena["leasedSlots"] == arena["touchedSlots"]
         slots.update(
             leased=arena["leasedSlots"],
             granted=status["worker"]["credits"],
-            retained=seen["retainedBlocks"],
+            retained=found["retainedBlocks"],
         )
         return slots["leased"] == slots["granted"] + slots["retained"]
 

@@ -2,13 +2,8 @@
 import { existsSync, readlinkSync, statSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import { SAVE_CREDITS_MIN } from "../../../src/limits.ts";
-import {
-  FakeEngine,
-  FakeWorker,
-  arenaPath,
-  hashesOf,
-  helloFrame,
-} from "../../support/shim-client.ts";
+import { arenaPath } from "../../support/arena-files.ts";
+import { FakeEngine, FakeWorker, hashesOf, helloFrame } from "../../support/shim-client.ts";
 import { makeBlocks, makeGroup, ShimClient } from "../../support/shim-client.ts";
 import { openSidecar, openStack, testDirectory } from "../../support/sidecars.ts";
 import { MIB, until } from "../../support/vaults.ts";

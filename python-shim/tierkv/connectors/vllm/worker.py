@@ -306,8 +306,7 @@ class WorkerShim:
             return
         items = [
             [
-                *(slot, generation, item.group),
-                *(item.block_hash, item.parent_hash),
+                *(slot, generation, item.group, item.block_hash, item.parent_hash),
                 *(item.end_tokens, item.tenant, item.anchor or item.block_hash),
             ]
             for item, (slot, generation) in saved
