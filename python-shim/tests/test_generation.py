@@ -144,7 +144,7 @@ def test_an_engine_whose_workers_do_not_answer_computes(
 ) -> None:
     bench.shim.reset_cache()
     request = bench.new(Request("a", 41))
-    monkeypatch.setattr(bench.shim, "_stall_s", 0.0)
+    monkeypatch.setattr(bench.shim._budget, "stall_s", 0.0)
     assert bench.ask(request) == NOTHING
 
 
