@@ -57,6 +57,12 @@ const CHECKS = {
     test: "test/packaging/helm.test.ts",
     tools: { TIERKV_TEST_HELM: HELM, TIERKV_TEST_VALIDATOR: VALIDATOR },
   },
+  archive: {
+    test: "test/vault/server.s3.test.ts",
+    tools: {
+      TIERKV_TEST_S3: goTool(["--version"], "github.com/versity/versitygw/cmd/versitygw@v1.8.0"),
+    },
+  },
   metrics: {
     test: "test/exposition/sidecar.dashboards.test.ts",
     tools: { TIERKV_TEST_PROMETHEUS: PROMETHEUS },

@@ -175,6 +175,12 @@ export const VAULT_BYTES_MAX: number = 65_536 * GIB;
 /** A vault's directory, least (eight segments of 8 MiB) and most. */
 export const DISK_BYTES_MIN: number = 64 * MIB;
 export const DISK_BYTES_MAX: number = 65_536 * GIB;
+/** An archive: most bytes, those where nothing is configured (of the disk's), and how long a record waits for it. */
+export const ARCHIVE_BYTES_MAX: number = 1_048_576 * GIB;
+export const ARCHIVE_DISKS = 10;
+export const ARCHIVE_AFTER_S_DEFAULT = 300;
+export const ARCHIVE_AFTER_S_MAX = 86_400;
+export const ARCHIVE_URL_BYTES_MAX = 1024;
 /** Share of the room on its disk that a vault takes where nothing is configured. */
 export const DISK_FREE_SHARE = 0.5;
 /** Time to live of records on disk, at most: ten years. */

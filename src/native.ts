@@ -14,6 +14,7 @@ export type RecordHeader = core.RecordHeader;
 export type LaneClientTls = core.LaneClientTls;
 export type ListenerOptions = core.ListenerOptions;
 export type LaneServerTls = core.LaneServerTls;
+export type StoreArchiveOptions = core.StoreArchiveOptions;
 export type StoreDiskOptions = core.StoreDiskOptions;
 export type StoreDiskStats = core.StoreDiskStats;
 export type CertificateOptions = core.CertificateOptions;

@@ -457,6 +457,32 @@ export declare function shmStore(id: number, recordClass: number, namespace: Uin
 /** Whether a leased slot begins with these bytes. */
 export declare function slotHolds(id: number, slot: number, generation: number, bytes: Uint8Array): boolean
 
+/** Where full segments go besides. */
+export interface StoreArchiveOptions {
+  /** `s3://bucket/prefix` or `file:///directory`. */
+  url: string
+  maxBytes: number
+  /** How long a record waits at most until its segment may go up. */
+  afterMs: number
+}
+
+/** How an archive is doing. */
+export interface StoreArchiveStats {
+  maxBytes: number
+  usedBytes: number
+  segments: number
+  remoteSegments: number
+  pending: number
+  pendingBytes: number
+  sentBytes: number
+  read: number
+  readBytes: number
+  removed: number
+  failures: number
+  isFailing: boolean
+  trouble: string
+}
+
 /** What a durable tier is made of. */
 export interface StoreDiskOptions {
   dataDir: string
@@ -464,6 +490,8 @@ export interface StoreDiskOptions {
   /** 0 none, 1 group, 2 sync. */
   durability: number
   ttlMs?: number
+  /** Where full segments go besides. */
+  archive?: StoreArchiveOptions
 }
 
 /** The numbers of the durable tier; null where there is none. */
@@ -498,6 +526,7 @@ export interface StoreDiskStats {
   isRecovering: boolean
   isFailing: boolean
   trouble: string
+  archive?: StoreArchiveStats
 }
 
 /** Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more. */

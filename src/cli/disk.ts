@@ -3,17 +3,21 @@ import { lstatSync, mkdirSync, readdirSync, statfsSync } from "node:fs";
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
-import { DISK_BYTES_MIN, DISK_FREE_SHARE } from "../limits.ts";
+import { ARCHIVE_DISKS, DISK_BYTES_MIN, DISK_FREE_SHARE } from "../limits.ts";
 import type { VaultDisk } from "../vault/server.ts";
 
 /** null: nothing is kept on disk. Makes the directory. Throws DISK_FAILED. */
 export function vaultDisk(config: VaultConfig): VaultDisk | null {
-  const { dataDir, durability, diskTtlS } = config;
+  const { dataDir, durability, diskTtlS, archive, archiveAfterS } = config;
   if (dataDir === null) return null;
   try {
     mkdirSync(dataDir, { recursive: true, mode: 0o700 });
     checkDiskBytes(config, dataDir);
-    return { dataDir, diskBytes: config.diskBytes ?? share(dataDir), durability, diskTtlS };
+    const diskBytes = config.diskBytes ?? share(dataDir);
+    const disk = { dataDir, diskBytes, durability, diskTtlS };
+    if (archive === null) return disk;
+    const maxBytes = Math.max(config.archiveBytes ?? diskBytes * ARCHIVE_DISKS, diskBytes);
+    return { ...disk, archive: { url: archive, maxBytes, afterS: archiveAfterS } };
   } catch (error) {
     if (isTierkvError(error)) throw error;
     const fix = "set [vault] data_dir to a directory this user may write";

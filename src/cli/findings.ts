@@ -23,6 +23,7 @@ const CHECKS: readonly Check[] = [
   vaultDown,
   lanesUnreachable,
   diskFailing,
+  archiveFailing,
   arenaSmall,
   amxTiles,
 ];
@@ -127,6 +128,15 @@ function diskFailing({ targets }: Seen): Finding[] {
     if (disk?.failing !== true) return [];
     const what = `${target} at ${address}: its disk takes no more records, memory serves on`;
     return [problem("disk_failing", `${what}; see the vault's log for the error and the path`)];
+  });
+}
+
+function archiveFailing({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ target, address, disk }) => {
+    const archive = disk?.archive ?? null;
+    if (archive?.failing !== true) return [];
+    const what = `${target} at ${address}: its archive fails, so that a lost disk would lose ${showBytes(archive.pendingBytes)} more`;
+    return [problem("archive_failing", `${what}: ${archive.trouble}`)];
   });
 }
 

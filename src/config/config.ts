@@ -65,6 +65,12 @@ export interface VaultConfig {
   readonly durability: Durability;
   /** null: until there is no room. */
   readonly diskTtlS: number | null;
+  /** Where full files go besides, a URL; null: nowhere. */
+  readonly archive: string | null;
+  /** null: a multiple of the disk's. */
+  readonly archiveBytes: number | null;
+  /** A record waits at most that long until it may go there. */
+  readonly archiveAfterS: number;
   /** Lets other machines in without TLS and without a token. */
   readonly insecureLan: boolean;
   /** Holds the certificate and the tokens that the vault makes itself. */

@@ -304,6 +304,22 @@ export const httpUrl: Kind<string> = {
   },
 };
 
+/** Where a vault's archive is: a bucket, or a directory. */
+export function archiveUrl(bytesMax: number): Kind<string> {
+  return {
+    describe: '`"s3://bucket/prefix"` or `"file:///directory"`',
+    parse(raw, key) {
+      const fix = `write ${key} = "s3://bucket/prefix" or ${key} = "file:///mnt/archive"`;
+      if (typeof raw !== "string") return wrongType("a URL in quotes", fix);
+      if (Buffer.byteLength(raw) > bytesMax) return badValue(`longer than ${bytesMax} bytes`, fix);
+      const isBucket = /^s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:\/[\w!.*'()-]+)*\/?$/i.test(raw);
+      const isKnown = isBucket && !/\/\.{1,2}(?:\/|$)/.test(raw);
+      if (isKnown || /^file:\/\/\/[^\0]+$/.test(raw)) return { value: raw };
+      return badValue("not a bucket, and not an absolute directory", fix);
+    },
+  };
+}
+
 /** An absolute path; `~/` is the home directory. Relative ones are refused: shim and sidecar run in different directories. */
 export function path(bytesMax: number): Kind<string> {
   return {

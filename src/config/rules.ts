@@ -46,6 +46,33 @@ const diskHasAPlace: Rule = ({ vault: { dataDir, diskBytes, diskTtlS } }) => {
   };
 };
 
+const archiveHasADisk: Rule = ({ vault: { dataDir, diskBytes, archive, archiveBytes } }) => {
+  if (archive === null) {
+    if (archiveBytes === null) return null;
+    return {
+      code: "CONFIG_CONFLICT",
+      path: ["vault", "archive_bytes"],
+      reason: "there is no archive",
+      fix: 'write archive = "s3://bucket/prefix", or remove archive_bytes',
+    };
+  }
+  if (dataDir === null) {
+    return {
+      code: "CONFIG_CONFLICT",
+      path: ["vault", "archive"],
+      reason: "there is no data_dir, and what goes to the archive are its files",
+      fix: 'write data_dir = "/var/lib/tierkv", or remove archive',
+    };
+  }
+  if (archiveBytes === null || archiveBytes >= (diskBytes ?? 0)) return null;
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["vault", "archive_bytes"],
+    reason: `less than disk_bytes = ${diskBytes}, and all of the disk goes there`,
+    fix: `write archive_bytes = ${diskBytes} or more`,
+  };
+};
+
 const scrapedHere =
   (section: "vault" | "sidecar"): Rule =>
   (config) => {
@@ -221,6 +248,7 @@ const RULES: readonly Rule[] = [
   stallIsWithinWait,
   codecIsOfItsKind,
   diskHasAPlace,
+  archiveHasADisk,
   scrapedHere("vault"),
   scrapedHere("sidecar"),
   announcedByAddress,

@@ -39,6 +39,7 @@ import {
 } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import { CLUSTER_ACCESS, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
+import { VAULT_ARCHIVE } from "./schema-archive.ts";
 import { GATEWAY } from "./schema-gateway.ts";
 
 export interface Section<Fields> {
@@ -196,6 +197,7 @@ export const SCHEMA: Schema = {
         fallbackText: "none: they stay while there is room",
         example: "604_800",
       },
+      ...VAULT_ARCHIVE,
       ...VAULT_ACCESS,
       metrics_listen: {
         kind: tcpOnly("127.0.0.1:50250", 0),

@@ -108,9 +108,14 @@ export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskC
   disk_scrubbed_bytes: "Bytes on disk that were read again to verify them.",
   disk_alarms: "Disk operations that failed.",
   disk_syncs_failed: "Of those, the syncs: what they covered counts as lost.",
+  archive_sent_bytes: "Bytes of segments that went to the archive, and tries that failed.",
+  archive_read: "Records that were read from the archive.",
+  archive_read_bytes: "Their bytes.",
+  archive_removed: "Records that went because the archive had [vault] archive_bytes.",
+  archive_failures: "Requests to the archive that failed.",
 };
 
-/** Counted by the store, of a vault with a disk. */
+/** Counted by the store, of a vault with a disk; those of an archive where there is one. */
 type DiskCounter =
   | "disk_written"
   | "disk_written_bytes"
@@ -124,4 +129,9 @@ type DiskCounter =
   | "disk_expired"
   | "disk_scrubbed_bytes"
   | "disk_alarms"
-  | "disk_syncs_failed";
+  | "disk_syncs_failed"
+  | "archive_sent_bytes"
+  | "archive_read"
+  | "archive_read_bytes"
+  | "archive_removed"
+  | "archive_failures";

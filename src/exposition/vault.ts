@@ -1,5 +1,5 @@
 // Owns what a vault shows to Prometheus.
-import type { StatsReply } from "../wire/messages.ts";
+import type { ArchiveStats, StatsReply } from "../wire/messages.ts";
 import { counterFamilies } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
 import { VAULT_HELP } from "./help.ts";
@@ -21,20 +21,31 @@ const OWN = "tierkv_vault";
 /** `isOpenToAll`: other machines get in without TLS and token. */
 export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] {
   const { disk } = stats;
+  const archive = disk?.archive ?? undefined;
   const tiers = (
     memory: number,
     onDisk: number | undefined,
+    archived?: number,
   ): { labels: { tier: string }; value: number }[] => [
     { labels: { tier: "memory" }, value: memory },
     ...(onDisk === undefined ? [] : [{ labels: { tier: "disk" }, value: onDisk }]),
+    ...(archived === undefined ? [] : [{ labels: { tier: "archive" }, value: archived }]),
   ];
   return [
     gauge(`${OWN}_info`, "The version that runs.", [
       { labels: { version: stats.version }, value: 1 },
     ]),
     gauge(`${OWN}_uptime_seconds`, "Since the start.", stats.uptimeMs / 1000),
-    gauge(`${OWN}_bytes_max`, "Ceiling of each tier.", tiers(stats.maxBytes, disk?.maxBytes)),
-    gauge(`${OWN}_bytes_used`, "In use in each tier.", tiers(stats.usedBytes, disk?.usedBytes)),
+    gauge(
+      `${OWN}_bytes_max`,
+      "Ceiling of each tier.",
+      tiers(stats.maxBytes, disk?.maxBytes, archive?.maxBytes),
+    ),
+    gauge(
+      `${OWN}_bytes_used`,
+      "In use in each tier.",
+      tiers(stats.usedBytes, disk?.usedBytes, archive?.usedBytes),
+    ),
     gauge(
       `${OWN}_bytes_reserved`,
       "Memory of records in the middle of arriving.",
@@ -56,8 +67,24 @@ export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] 
     ),
     gauge(`${OWN}_lanes`, "Lanes that are open.", stats.lanes),
     ...(disk === null || disk === undefined ? [] : diskFamilies(disk)),
+    ...(archive === undefined ? [] : archiveFamilies(archive)),
     ...counterFamilies(OWN, stats.counters, VAULT_HELP, GROUPED),
     ...processFamilies(),
+  ];
+}
+
+function archiveFamilies(archive: ArchiveStats): Family[] {
+  return [
+    gauge(
+      `${OWN}_archive_pending_bytes`,
+      "Sealed, and not in the archive yet.",
+      archive.pendingBytes,
+    ),
+    gauge(
+      `${OWN}_archive_failing`,
+      "1 while requests to the archive fail.",
+      Number(archive.failing),
+    ),
   ];
 }
 

@@ -2,9 +2,11 @@
 import { DISK_WATCH_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import { storeDiskStats } from "../native.ts";
+import type { StoreDiskStats } from "../native.ts";
 import { nowMs } from "../time.ts";
 
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
+const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ variables of the vault";
 
 /** Looks every DISK_WATCH_MS; each change is one line, so that a disk that stays full is told of once. */
 export class DiskWatch {
@@ -15,6 +17,7 @@ export class DiskWatch {
   readonly #timer: NodeJS.Timeout;
   #isRecovering = true;
   #isFailing = false;
+  #isArchiveFailing = false;
 
   constructor(store: number, dataDir: string, logger: Logger) {
     this.#store = store;
@@ -35,6 +38,7 @@ export class DiskWatch {
       const seconds = Number(((nowMs() - this.#startedMs) / 1000).toFixed(1));
       this.#logger.info({ dataDir, records, bytes, seconds }, `recovered ${records} records`);
     }
+    this.#lookAtArchive(now.archive);
     if (now.isFailing === this.#isFailing) return;
     this.#isFailing = now.isFailing;
     const { queued, queuedBytes, trouble } = now;
@@ -43,6 +47,17 @@ export class DiskWatch {
       this.#logger.error(seen, `the disk takes no more records: ${trouble}; ${FIX}`);
     } else {
       this.#logger.info({ dataDir, queued, queuedBytes }, "the disk takes records again");
+    }
+  }
+
+  #lookAtArchive(archive: StoreDiskStats["archive"]): void {
+    if (archive === undefined || archive.isFailing === this.#isArchiveFailing) return;
+    this.#isArchiveFailing = archive.isFailing;
+    const { trouble: error, pendingBytes } = archive;
+    if (archive.isFailing) {
+      this.#logger.error({ error, pendingBytes }, `the archive fails: ${error}; ${FIX_ARCHIVE}`);
+    } else {
+      this.#logger.info({ pendingBytes }, "the archive answers again");
     }
   }
 

@@ -12,7 +12,7 @@ import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits.
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
-import type { StoreDiskOptions } from "../native.ts";
+import type { StoreArchiveOptions, StoreDiskOptions } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
@@ -60,6 +60,14 @@ export interface VaultDisk {
   readonly diskBytes: number;
   readonly durability: Durability;
   readonly diskTtlS: number | null;
+  /** Where full files go besides; none: nowhere. */
+  readonly archive?: VaultArchive;
+}
+
+export interface VaultArchive {
+  readonly url: string;
+  readonly maxBytes: number;
+  readonly afterS: number;
 }
 
 export interface VaultOptions {
@@ -173,12 +181,13 @@ function newContext(options: VaultOptions): VaultContext {
   const { maxBytes, disk = null } = config;
   const maxRecordBytes = Math.min(RECORD_BYTES_MAX, maxBytes);
   const flushFile = disk === null ? (config.flushFile ?? null) : join(disk.dataDir, "flushes.json");
-  const flushes = new FlushLog(flushFile, logger);
   const epoch = randomNumber48();
   const core = coreInfo();
   // First: it may throw, and a store that is open already would stay so.
   const audit = new AuditLog(config.auditLog ?? null, logger);
   const store = newStore(options, maxRecordBytes);
+  // Only now: where the disk was lost, the archive has brought both files back.
+  const flushes = new FlushLog(flushFile, logger);
   const models = new ModelNames(disk?.dataDir ?? null, logger);
   return {
     store,
@@ -225,9 +234,19 @@ function membersOf({ security }: VaultOptions): Members | null {
 
 const DURABILITIES: readonly Durability[] = ["none", "group", "sync"];
 
-function nativeDisk({ dataDir, diskBytes, durability, diskTtlS }: VaultDisk): StoreDiskOptions {
-  const given = { dataDir, diskBytes, durability: DURABILITIES.indexOf(durability) };
-  return diskTtlS === null ? given : { ...given, ttlMs: diskTtlS * 1000 };
+function nativeDisk(disk: VaultDisk): StoreDiskOptions {
+  const { dataDir, diskBytes, durability, diskTtlS, archive } = disk;
+  return {
+    dataDir,
+    diskBytes,
+    durability: DURABILITIES.indexOf(durability),
+    ...(diskTtlS === null ? {} : { ttlMs: diskTtlS * 1000 }),
+    ...(archive === undefined ? {} : { archive: nativeArchive(archive) }),
+  };
+}
+
+function nativeArchive({ url, maxBytes, afterS }: VaultArchive): StoreArchiveOptions {
+  return { url, maxBytes, afterMs: afterS * 1000 };
 }
 
 function newServer(

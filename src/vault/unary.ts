@@ -214,6 +214,18 @@ function diskStats(now: StoreDiskStats, durability: Durability | null): m.DiskSt
     recovering: now.isRecovering,
     failing: now.isFailing,
     durability: durability ?? "none",
+    ...(now.archive === undefined ? {} : { archive: archiveStats(now.archive) }),
+  };
+}
+
+function archiveStats(now: NonNullable<StoreDiskStats["archive"]>): m.ArchiveStats {
+  return {
+    maxBytes: now.maxBytes,
+    usedBytes: now.usedBytes,
+    remoteSegments: now.remoteSegments,
+    pendingBytes: now.pendingBytes,
+    failing: now.isFailing,
+    trouble: now.trouble,
   };
 }
 
@@ -233,6 +245,17 @@ function diskCounters(now: StoreDiskStats): Record<string, number> {
     disk_scrubbed_bytes: now.scrubbedBytes,
     disk_alarms: now.alarms,
     disk_syncs_failed: now.syncsFailed,
+    ...(now.archive === undefined ? {} : archiveCounters(now.archive)),
+  };
+}
+
+function archiveCounters(now: NonNullable<StoreDiskStats["archive"]>): Record<string, number> {
+  return {
+    archive_sent_bytes: now.sentBytes,
+    archive_read: now.read,
+    archive_read_bytes: now.readBytes,
+    archive_removed: now.removed,
+    archive_failures: now.failures,
   };
 }
 

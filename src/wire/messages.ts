@@ -152,6 +152,16 @@ export interface DiskStats {
   recovering: boolean;
   failing: boolean;
   durability: string;
+  archive?: ArchiveStats | null;
+}
+
+export interface ArchiveStats {
+  maxBytes: number;
+  usedBytes: number;
+  remoteSegments: number;
+  pendingBytes: number;
+  failing: boolean;
+  trouble: string;
 }
 
 export interface FlushRequest {

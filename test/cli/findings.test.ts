@@ -107,6 +107,14 @@ test.each(["status", "doctor"])("%s: what does not answer is the first line", as
 
 test.each([
   ["disk_failing", { disk: { failing: true } as Seen["targets"][number]["disk"] }],
+  [
+    "archive_failing",
+    {
+      disk: { archive: { failing: true, trouble: "503", pendingBytes: 1 } } as Partial<
+        Seen["targets"][number]["disk"]
+      > as Seen["targets"][number]["disk"],
+    },
+  ],
   ["lanes_unreachable", { laneTrouble: "10.0.0.1:50052: no answer" }],
 ])("%s is a problem", async (code, fault) => {
   const { look } = await open();

@@ -8,7 +8,9 @@ import { openClient, openVault, until } from "../support/vaults.ts";
 
 test("HELP is a sentence of its own for every family of both processes", async () => {
   const dataDir = testDirectory();
-  const disk = { dataDir, diskBytes: 64 << 20, durability: "none", diskTtlS: null } as const;
+  const archive = { url: `file://${testDirectory()}`, maxBytes: 64 << 20, afterS: 300 };
+  const kept = { durability: "none", diskTtlS: null, archive } as const;
+  const disk = { dataDir, diskBytes: 64 << 20, ...kept };
   const vault = await openVault({ disk });
   const sidecar = await openSidecar();
   const families = [...vaultFamilies(vault.stats()), ...sidecarFamilies(sidecar.status())];

@@ -29,6 +29,7 @@ test("docs/metrics.md is current; renew it with `npx vitest run -c test/vitest.c
     diskBytes: 64 << 20,
     durability: "none",
     diskTtlS: null,
+    archive: { url: `file://${testDirectory()}`, maxBytes: 64 << 20, afterS: 300 },
   } as const;
   const vault = await openVault({ disk });
   const { sidecar } = await openRestored();
@@ -40,7 +41,7 @@ test("docs/metrics.md is current; renew it with `npx vitest run -c test/vitest.c
     },
     {
       title: "Vault",
-      text: "`[vault] metrics_listen`. Families about a disk are there with `[vault] data_dir`.",
+      text: "`[vault] metrics_listen`. Families about a disk are there with `[vault] data_dir`, of an archive with `[vault] archive`.",
       rows: rowsOf(vaultFamilies(vault.stats())),
     },
     { title: "Gateway", text: "`/metrics` of `[gateway] listen`.", rows: await gatewayRows() },

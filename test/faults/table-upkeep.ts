@@ -8,6 +8,8 @@ const AGAIN = { unloaded: "happens only while nothing else goes on" };
 const MEASURED = { unloaded: "concerns records that no engine can name" };
 const REVOKED = { unloaded: "is driven with calls and lanes of two machines of its own" };
 
+const RUST = "crates/core/tests/";
+const ARCHIVED = { unloaded: "is driven with a disk and stores of its own" };
 const POOLED = { unloaded: "is driven with whole prompts of a pool of three processes" };
 
 export const UPKEEP: readonly FaultRow[] = [
@@ -127,5 +129,19 @@ export const UPKEEP: readonly FaultRow[] = [
     "beginnings of prompts stay, what was evicted for them is said, and the move can be undone",
     ["test/cli/commands/vaults.drain.test.ts"],
     POOLED,
+  ),
+  row(
+    "F80",
+    "the disk of a vault with an archive is lost",
+    "the vault finds in the archive what went there, and serves it checked; what was flushed stays away",
+    ["test/vault/server.archive.test.ts", `${RUST}archive.rs`],
+    ARCHIVED,
+  ),
+  row(
+    "F81",
+    "an archive is busy, slow, silent, tears uploads, or refuses expired credentials",
+    "counted and told; the vault serves what it has, calls nothing archived that is not, and catches up",
+    ["test/vault/server.s3.test.ts", `${RUST}archive.rs`],
+    ARCHIVED,
   ),
 ];

@@ -133,6 +133,7 @@ export const CORE_MODULES: readonly string[] = [
   "free_list",
   "header",
   "memory",
+  "archive",
   "pool",
   "slots",
   "tenant",

@@ -1,10 +1,12 @@
 //! Owns the vault's durable tier: records in append-only segments on a disk, found again after any end of the process.
 
 mod active;
+mod archived;
 pub mod format;
 pub mod index;
 mod inner;
 mod janitor;
+mod options;
 mod queue;
 mod read;
 mod recover;
@@ -13,6 +15,7 @@ mod space;
 pub mod storage;
 mod tenants;
 pub mod tombstones;
+mod uploader;
 pub mod walk;
 mod writer;
 
@@ -23,10 +26,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::memory::pages::PAGE;
+use archived::Archived;
+pub use archived::{ArchiveOptions, ArchiveStats};
 use index::{Index, Place};
 use inner::{Inner, add};
 use janitor::Scrub;
+use options::check;
+pub use options::{DiskOptions, DiskStats, Durability};
 use queue::Order;
 pub use read::Outcome;
 use storage::{Directory, LOCK_NAME, Storage};
@@ -35,119 +41,11 @@ use writer::Writer;
 use crate::error::{Code, Error, Result};
 use crate::key::{RecordKey, Scope};
 use crate::limits::{
-    DISK_BYTES_MIN, DISK_FULL_PATIENCE_MS, DISK_QUEUE_BYTES_MAX, DISK_RESERVE_SEGMENTS,
-    DISK_RETRY_MS, DISK_SEGMENT_BYTES, DISK_SEGMENTS_MIN, DISK_SYNC_WAIT_MS,
+    ARCHIVE_NOTE_WAIT_MS, ARCHIVE_SEGMENT_BYTES, DISK_RESERVE_SEGMENTS, DISK_SYNC_WAIT_MS,
 };
 use crate::lockfile::LockFile;
 use crate::memory::Pin;
 use crate::record::HEADER_BYTES;
-
-/// When a record is called durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// When its segment is full and sealed.
-    None,
-    /// Some ms after it was accepted: one sync for many records.
-    Group,
-    /// Before it is answered: the answer is `durable`.
-    Sync,
-}
-
-/// What the durable tier is made of.
-#[derive(Debug, Clone, Copy)]
-pub struct DiskOptions {
-    /// Bytes on disk, all files together.
-    pub max_bytes: u64,
-    /// Bytes of one segment; a larger record gets one of its own.
-    pub segment_bytes: u64,
-    /// When a record is called durable.
-    pub durability: Durability,
-    /// How long a record stays after it was written.
-    pub ttl: Option<Duration>,
-    /// Bytes of records that wait to be written.
-    pub queue_bytes: u64,
-    /// Pause before a disk that failed is tried again.
-    pub retry: Duration,
-    /// How long a disk may be full of others' files before the oldest of ours go.
-    pub full_patience: Duration,
-}
-
-impl DiskOptions {
-    /// Options for `max_bytes` bytes on disk behind a RAM tier of `ram_bytes`.
-    #[must_use]
-    pub fn new(max_bytes: u64, ram_bytes: u64, durability: Durability) -> Self {
-        let share = max_bytes / DISK_SEGMENTS_MIN / PAGE as u64 * PAGE as u64;
-        Self {
-            max_bytes,
-            segment_bytes: share.min(DISK_SEGMENT_BYTES),
-            durability,
-            ttl: None,
-            // What waits cannot be evicted from the RAM tier.
-            queue_bytes: (ram_bytes / 4).min(DISK_QUEUE_BYTES_MAX),
-            retry: Duration::from_millis(DISK_RETRY_MS),
-            full_patience: Duration::from_millis(DISK_FULL_PATIENCE_MS),
-        }
-    }
-}
-
-/// How the durable tier is doing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DiskStats {
-    /// The budget.
-    pub max_bytes: u64,
-    /// Bytes on disk.
-    pub used_bytes: u64,
-    /// Segments.
-    pub segments: u64,
-    /// Records that can be looked up.
-    pub records: u64,
-    /// Their bytes.
-    pub record_bytes: u64,
-    /// Of them, those that survive a power failure.
-    pub durable_records: u64,
-    /// Their bytes.
-    pub durable_bytes: u64,
-    /// Memory of the index.
-    pub index_bytes: u64,
-    /// Records that wait to be written.
-    pub queued: u64,
-    /// Their bytes.
-    pub queued_bytes: u64,
-    /// Records written so far, without those that moved.
-    pub written: u64,
-    /// Their bytes.
-    pub written_bytes: u64,
-    /// Bytes written to files so far.
-    pub file_bytes: u64,
-    /// Records read back so far.
-    pub read: u64,
-    /// Their bytes.
-    pub read_bytes: u64,
-    /// Reads that failed or were refused.
-    pub missed: u64,
-    /// Records the queue had no room for.
-    pub skipped: u64,
-    /// Records found bad and removed.
-    pub quarantined: u64,
-    /// Records evicted with their segment.
-    pub evicted: u64,
-    /// Records that moved to a newer segment.
-    pub moved: u64,
-    /// Records whose time was over.
-    pub expired: u64,
-    /// Bytes read again in the background.
-    pub scrubbed_bytes: u64,
-    /// Operations of the disk that failed.
-    pub alarms: u64,
-    /// Of them, syncs.
-    pub syncs_failed: u64,
-    /// Segments of the run before are still being read.
-    pub is_recovering: bool,
-    /// The last write failed; it is tried again.
-    pub is_failing: bool,
-    /// What the last write that failed said, with its errno; empty: none has failed.
-    pub trouble: String,
-}
 
 /// What the durable tier asks of the RAM tier.
 pub trait Residents: Send + Sync {
@@ -170,6 +68,18 @@ impl Disk {
     /// # Errors
     /// `DISK_FAILED` when the directory cannot be made or is in use, `BAD_ARGUMENT` naming the option.
     pub fn open(path: &Path, options: DiskOptions) -> Result<Self> {
+        Self::open_archived(path, options, None)
+    }
+
+    /// The same with an archive, which may be waited for once: where the directory does not know it yet.
+    ///
+    /// # Errors
+    /// As `open`; naming the archive.
+    pub fn open_archived(
+        path: &Path,
+        mut options: DiskOptions,
+        archive: Option<ArchiveOptions>,
+    ) -> Result<Self> {
         let storage = Arc::new(Directory::open(path)?);
         let failed = |reason: String| {
             Error::new(Code::DiskFailed, format!("directory {}: {reason}", path.display()))
@@ -177,7 +87,13 @@ impl Disk {
         let lock = LockFile::take_in(storage.folder(), LOCK_NAME);
         let lock = lock.map_err(|error| failed(error.text))?;
         let lock = lock.ok_or_else(|| failed("another vault uses it".to_owned()))?;
-        let disk = Self::start(storage, options)?;
+        let archived = archive.map(|archive| {
+            options.segment_bytes = options.segment_bytes.min(ARCHIVE_SEGMENT_BYTES);
+            let url = archive.url.clone();
+            Archived::claim(&*storage, archive)
+                .map_err(|error| failed(format!("[vault] archive = \"{url}\": {error}")))
+        });
+        let disk = Self::start_archived(storage, options, archived.transpose()?)?;
         *disk.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
         Ok(disk)
     }
@@ -187,8 +103,17 @@ impl Disk {
     /// # Errors
     /// `BAD_ARGUMENT` naming the option.
     pub fn start(storage: Arc<dyn Storage>, options: DiskOptions) -> Result<Self> {
+        Self::start_archived(storage, options, None)
+    }
+
+    fn start_archived(
+        storage: Arc<dyn Storage>,
+        options: DiskOptions,
+        archived: Option<Archived>,
+    ) -> Result<Self> {
         check(&options)?;
-        let shared = Arc::new(Inner::new(storage, options));
+        let has_archive = archived.is_some();
+        let shared = Arc::new(Inner::new(storage, options, archived));
         let mut threads = Vec::new();
         let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| -> Result<()> {
             let builder = std::thread::Builder::new().name(format!("tierkv-{name}"));
@@ -201,6 +126,11 @@ impl Disk {
         spawn("recover", Box::new(move || recover::run(&recovering)))?;
         spawn("disk", Box::new(move || Writer::new(writing).run()))?;
         spawn("janitor", Box::new(move || janitor::run(&tidying)))?;
+        if has_archive {
+            let (keeping, telling) = (of(&shared), of(&shared));
+            spawn("archive", Box::new(move || uploader::keep(&keeping)))?;
+            spawn("notes", Box::new(move || uploader::tell(&telling)))?;
+        }
         Ok(Self { shared, threads: Mutex::new(threads), lock: Mutex::new(None) })
     }
 
@@ -300,9 +230,9 @@ impl Disk {
         start..start + place.record_bytes as usize
     }
 
-    /// Whether it has not answered a read for too long: nobody should wait for another.
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.shared.stalls.any()
+    /// Whether a read of what lies at `place` has not been answered for too long: nobody should wait for another.
+    pub(crate) fn is_stalled(&self, place: Place) -> bool {
+        self.shared.stalls_at(place).any()
     }
 
     /// Reads the record at `place` into page-aligned memory of that extent. A bad one is quarantined.
@@ -329,7 +259,18 @@ impl Disk {
         let (answer, answered) = channel();
         let is_ordered = self.shared.queue.order(Order::Flush(scope, answer));
         let flushed = is_ordered.then(|| answered.recv().ok()).flatten();
-        flushed.unwrap_or((0, 0, false))
+        let (records, bytes, is_durable) = flushed.unwrap_or((0, 0, false));
+        (records, bytes, is_durable && self.is_archive_told())
+    }
+
+    /// Waits until the archive knows of a flush: what is durable does not come back from there either.
+    fn is_archive_told(&self) -> bool {
+        let Some(archive) = &self.shared.archived else { return true };
+        let note = archive.note();
+        self.shared.next_generation();
+        let until = Instant::now() + Duration::from_millis(ARCHIVE_NOTE_WAIT_MS);
+        self.shared.wait(until, || archive.is_told(note) || self.shared.stops());
+        archive.is_told(note)
     }
 
     /// Writes what waits and seals the segment, so that the next start is quick.
@@ -379,21 +320,4 @@ impl Drop for Disk {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-fn check(options: &DiskOptions) -> Result<()> {
-    if options.max_bytes < DISK_BYTES_MIN {
-        let text =
-            format!("diskBytes is {}: it must be at least {DISK_BYTES_MIN}", options.max_bytes);
-        return Err(Error::bad_argument(text));
-    }
-    let page = PAGE as u64;
-    let fits = options.segment_bytes <= options.max_bytes / 4;
-    if !fits || options.segment_bytes < 4 * page || !options.segment_bytes.is_multiple_of(page) {
-        return Err(Error::bad_argument(format!(
-            "segmentBytes is {}: it must be pages of {page}, at least 4, at most a quarter of diskBytes",
-            options.segment_bytes
-        )));
-    }
-    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Owns the list of the core's modules: pure Rust, no Node; bytes, slots, records, and lanes between machines.
 
+pub mod archive;
 pub mod arena;
 pub mod codec;
 pub mod codec_id;

@@ -262,6 +262,33 @@ pub const DISK_RECOVERY_THREADS: usize = 4;
 /// Bytes read again per second in the background: a terabyte in three days.
 pub const DISK_SCRUB_BYTES: u64 = 4 * MIB as u64;
 
+/// A segment that goes to an archive: one object.
+pub const ARCHIVE_SEGMENT_BYTES: u64 = 64 * MIB as u64;
+
+/// Bytes of an object that are in memory while it goes up; S3 takes parts of 5 MiB and more.
+pub const ARCHIVE_PART_BYTES: u64 = 8 * MIB as u64;
+
+/// A part goes up at most so long, in ms, before the next may: uploads use half of the time, and restores have the rest.
+pub const ARCHIVE_REST_MS: u64 = 2_000;
+
+/// Longest pause before an archive that failed is tried again, in ms; the first is that of a disk.
+pub const ARCHIVE_RETRY_MAX_MS: u64 = 30_000;
+
+/// A read from an archive that takes longer, in ms, means that it hangs: nobody else waits for it.
+pub const ARCHIVE_STALL_MS: u64 = 5_000;
+
+/// How long a connection to an archive may take, in ms.
+pub const ARCHIVE_CONNECT_MS: u64 = 3_000;
+
+/// Longest time for one request to an archive, in ms: a part on a link of 3 Mb/s.
+pub const ARCHIVE_REQUEST_MS: u64 = 30_000;
+
+/// How long a flush waits for its archive to take note, in ms.
+pub const ARCHIVE_NOTE_WAIT_MS: u64 = 4_000;
+
+/// What lies beside segments in an archive, each file: tombstones, flushes, names of models.
+pub const ARCHIVE_BESIDE_BYTES: u64 = 64 * MIB as u64;
+
 /// Steps of the time to live after which a segment is closed: a record outlives its time by none of them.
 pub const DISK_TTL_STEPS: u32 = 8;
 

@@ -24,6 +24,7 @@ mod seal;
 #[cfg(target_os = "linux")]
 mod shm;
 mod store;
+mod store_archive;
 mod store_disk;
 mod store_sessions;
 #[cfg(feature = "test-exports")]

@@ -73,10 +73,7 @@ pub fn create_store(options: StoreOptions) -> napi::Result<u32> {
             options.tenant_bytes.map(|bytes| count("tenantBytes", bytes)).transpose()?;
         let store = match options.disk {
             None => Arc::new(Store::new(in_memory)?),
-            Some(disk) => {
-                let (path, on_disk) = disk.read(max_bytes)?;
-                Store::durable(in_memory, &path, on_disk)?
-            }
+            Some(disk) => Store::on_disk(in_memory, disk.open(max_bytes)?)?,
         };
         if let Some(each) = tenant_bytes {
             store.limit_tenants(each, &[]);

@@ -1,19 +1,20 @@
 //! Owns the bindings over a store's durable tier: what waits for the disk runs on libuv's threads, never on JavaScript's.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use napi::bindgen_prelude::{AsyncTask, Buffer, ToNapiValue, TypeName, Uint8Array};
 use napi::{Env, Task};
 use napi_derive::napi;
-use tierkv_core::disk::{DiskOptions, Durability};
+use tierkv_core::disk::{Disk, DiskOptions, Durability};
 use tierkv_core::error::{Error, Result};
 use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::store::{Flushed, Listing, RecordKey, Scope, Store, salt_of, tenant_of};
 
 use crate::ffi::{count, hash, number, run};
 use crate::store::{STORES, bitmap, keys};
+use crate::store_archive::{StoreArchiveOptions, StoreArchiveStats};
 
 /// What a durable tier is made of.
 #[napi(object)]
@@ -23,6 +24,8 @@ pub struct StoreDiskOptions {
     /// 0 none, 1 group, 2 sync.
     pub durability: u8,
     pub ttl_ms: Option<f64>,
+    /// Where full segments go besides.
+    pub archive: Option<StoreArchiveOptions>,
 }
 
 /// What a flush removed.
@@ -66,10 +69,12 @@ pub struct StoreDiskStats {
     pub is_recovering: bool,
     pub is_failing: bool,
     pub trouble: String,
+    pub archive: Option<StoreArchiveStats>,
 }
 
 impl StoreDiskOptions {
-    pub fn read(self, ram_bytes: u64) -> Result<(PathBuf, DiskOptions)> {
+    /// Opens it behind a RAM tier of `ram_bytes` bytes.
+    pub fn open(self, ram_bytes: u64) -> Result<Disk> {
         let durability = match self.durability {
             0 => Durability::None,
             1 => Durability::Group,
@@ -84,7 +89,8 @@ impl StoreDiskOptions {
             DiskOptions::new(count("diskBytes", self.disk_bytes)?, ram_bytes, durability);
         let ttl = self.ttl_ms.map(|ttl_ms| count("ttlMs", ttl_ms)).transpose()?;
         options.ttl = ttl.map(Duration::from_millis);
-        Ok((PathBuf::from(self.data_dir), options))
+        let archive = self.archive.map(StoreArchiveOptions::read).transpose()?;
+        Disk::open_archived(Path::new(&self.data_dir), options, archive)
     }
 }
 
@@ -268,7 +274,7 @@ pub fn store_drain(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
 pub fn store_disk_stats(id: u32) -> napi::Result<Option<StoreDiskStats>> {
     run(|| {
         let store = STORES.get(id)?;
-        let Some(stats) = store.disk().map(tierkv_core::disk::Disk::stats) else { return Ok(None) };
+        let Some(stats) = store.disk().map(Disk::stats) else { return Ok(None) };
         Ok(Some(StoreDiskStats {
             max_bytes: number(stats.max_bytes),
             used_bytes: number(stats.used_bytes),
@@ -297,6 +303,7 @@ pub fn store_disk_stats(id: u32) -> napi::Result<Option<StoreDiskStats>> {
             is_recovering: stats.is_recovering,
             is_failing: stats.is_failing,
             trouble: stats.trouble,
+            archive: stats.archive.map(StoreArchiveStats::from),
         }))
     })
 }

@@ -208,7 +208,7 @@ function describe(flushed: Flushed): string[] {
   if (error !== null) return [`nothing dropped: ${error}; what it holds stays until it is flushed`];
   const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;
   const but = flushed.volatile
-    ? "; the disk did not take note: flush again, or they may return"
+    ? "; the disk or its archive did not take note: flush again, or they may return"
     : "";
   return [
     `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed${onDisk}${but}`,

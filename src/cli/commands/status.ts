@@ -1,5 +1,5 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
-import type { DiskStats } from "../../wire/messages.ts";
+import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { TargetStatus, Travel } from "../inspect.ts";
@@ -117,7 +117,13 @@ function describeDisk(disk: DiskStats, alarms: number): string {
   if (disk.recovering) parts.push("reading what the run before left");
   if (disk.failing) parts.push("WRITES FAIL, memory serves on");
   if (alarms > 0) parts.push(`${alarms} failed operations`);
+  if (disk.archive) parts.push(describeArchive(disk.archive));
   return `${parts.join(", ")}; durability ${disk.durability}`;
+}
+
+function describeArchive({ usedBytes, pendingBytes, failing, trouble }: ArchiveStats): string {
+  const state = failing ? `, FAILING: ${trouble}` : "";
+  return `${showBytes(usedBytes)} in the archive, ${showBytes(pendingBytes)} to go there${state}`;
 }
 
 const NONE = "-";

@@ -75,7 +75,8 @@ async function isConfirmed({ io }: Call, paths: readonly string[]): Promise<bool
 
 const OWN_NAME = "tierkv";
 /** What tierKV writes into folders that were configured, where others may keep things, too. */
-const DATA_FILES = /^(?:[0-9a-f-]+\.seg|tombstones(?:\.new)?|models\.json(?:\.new)?|lock)$/;
+const DATA_FILES =
+  /^(?:[0-9a-f-]+\.(?:seg|idx|put)|archive|tombstones(?:\.new)?|models\.json(?:\.new)?|lock)$/;
 const STATE_FILES =
   /^(?:vault\.pem|tokens|members\.json|audit\.jsonl|invitation|flushes-.+\.json)$/;
 const JOINED_FILES = /^(?:vault\.pem|token)$/;

@@ -28,6 +28,8 @@ pub struct Active {
     next_page: u32,
     file_pages: u32,
     is_sealed: bool,
+    /// When its first record was written.
+    first_at: Option<Instant>,
 }
 
 /// Filler between a record and the next page.
@@ -36,7 +38,8 @@ const ZEROS: [u8; PAGE] = [0; PAGE];
 impl Active {
     /// An empty segment whose file has `file_pages` pages.
     pub fn new(segment: Arc<Segment>, file: Arc<dyn DiskFile>, file_pages: u32) -> Self {
-        Self { segment, file, entries: Vec::new(), next_page: 0, file_pages, is_sealed: false }
+        let (entries, next_page, is_sealed) = (Vec::new(), 0, false);
+        Self { segment, file, entries, next_page, file_pages, is_sealed, first_at: None }
     }
 
     pub fn into_segment(self) -> Arc<Segment> {
@@ -97,6 +100,7 @@ impl Active {
         failpoint("disk.written")?;
         add(&shared.counters.file_bytes, u64::from(page - self.next_page) * PAGE as u64);
         self.next_page = page;
+        self.first_at.get_or_insert_with(Instant::now);
         for entry in entries {
             let Some(job) = jobs.pop_front() else { break };
             written.extend(self.enter(shared, job, entry));
@@ -118,6 +122,11 @@ impl Active {
             add(&shared.counters.written_bytes, u64::from(place.record_bytes));
         }
         Some(Placed { job, place })
+    }
+
+    /// When its first record was written.
+    pub fn first_at(&self) -> Option<Instant> {
+        self.first_at
     }
 
     /// When its records are too old.
@@ -161,6 +170,7 @@ impl Active {
         self.segment.bytes.store(offset + bytes.len() as u64, Ordering::Release);
         add(&shared.counters.file_bytes, bytes.len() as u64);
         self.is_sealed = true;
+        self.segment.is_sealed.store(true, Ordering::Release);
         Ok(())
     }
 }

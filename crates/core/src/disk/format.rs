@@ -12,6 +12,7 @@ pub const LINE_BYTES: usize = 84;
 /// A tenant's number has 48 bits.
 const TENANT_BYTES: usize = 6;
 
+const SEGMENT: &str = "seg";
 const ENTRY_MAGIC: [u8; 4] = *b"TKVE";
 const FOOTER_MAGIC: [u8; 4] = *b"TKVF";
 const VERSION: u16 = 1;
@@ -34,16 +35,28 @@ impl SegmentName {
     /// The file's name.
     #[must_use]
     pub fn text(&self) -> String {
-        format!("{:08x}-{:012x}-{:016x}.seg", self.id, self.made_ms, self.salt)
+        self.with(SEGMENT)
+    }
+
+    /// The name of a file that says something about this segment.
+    #[must_use]
+    pub fn with(&self, suffix: &str) -> String {
+        format!("{:08x}-{:012x}-{:016x}.{suffix}", self.id, self.made_ms, self.salt)
     }
 
     /// Reads a file's name; `None` for any other file.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.strip_suffix(".seg")?.split('-');
+        Self::parse_with(text, SEGMENT)
+    }
+
+    /// Reads the name of a file with that suffix; `None` for any other.
+    #[must_use]
+    pub fn parse_with(text: &str, suffix: &str) -> Option<Self> {
+        let mut parts = text.strip_suffix(suffix)?.strip_suffix('.')?.split('-');
         let mut hex = || u64::from_str_radix(parts.next()?, 16).ok();
         let name = Self { id: u32::try_from(hex()?).ok()?, made_ms: hex()?, salt: hex()? };
-        (name.text() == text).then_some(name)
+        (name.with(suffix) == text).then_some(name)
     }
 }
 
@@ -221,6 +234,16 @@ pub fn parse_footer(bytes: &[u8], segment: &SegmentName, file_pages: u32) -> Opt
         entries.push(entry);
     }
     Some(entries)
+}
+
+/// The entries of a footer that lies in a file of its own, and the pages of its segment; `None` unless all is sound.
+#[must_use]
+pub fn parse_index(bytes: &[u8], segment: &SegmentName) -> Option<(Vec<Entry>, u32)> {
+    let last = bytes.get(bytes.len().checked_sub(PAGE)?..)?;
+    let (count, page) = (word(&last[20..])?, word(&last[24..])?);
+    let pages = footer_pages(usize::try_from(count).ok()?);
+    let file_pages = page.checked_add(pages).filter(|_| bytes.len() == pages as usize * PAGE)?;
+    Some((parse_footer(bytes, segment, file_pages)?, file_pages))
 }
 
 fn word(bytes: &[u8]) -> Option<u32> {

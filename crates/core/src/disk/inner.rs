@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::active::pages_of;
+use super::archived::Archived;
 use super::format::Entry;
 use super::index::{Index, Place, SlotId};
 use super::queue::Source;
@@ -17,6 +18,7 @@ use super::tenants::Tenants;
 use super::tombstones::Tombstones;
 use super::{DiskOptions, DiskStats, Durability, Residents};
 use crate::key::{RecordKey, Scope};
+use crate::limits::DISK_STALL_MS;
 use crate::memory::Pin;
 use crate::memory::pages::PAGE;
 use crate::tenant::{account_of, tenant_of};
@@ -55,6 +57,8 @@ pub struct Inner {
     pub queue: Queue,
     pub counters: Counters,
     pub stalls: Stalls,
+    /// Where segments go besides; none: nowhere.
+    pub archived: Option<Archived>,
     pub residents: OnceLock<Weak<dyn Residents>>,
     /// The directory was read: ids of new segments are known.
     pub is_ready: AtomicBool,
@@ -74,7 +78,11 @@ pub struct Inner {
 }
 
 impl Inner {
-    pub fn new(storage: Arc<dyn Storage>, options: DiskOptions) -> Self {
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        options: DiskOptions,
+        archived: Option<Archived>,
+    ) -> Self {
         let gathers = options.durability == Durability::Group;
         Self {
             queue: Queue::new(options.queue_bytes, gathers),
@@ -85,7 +93,8 @@ impl Inner {
             segments: Segments::default(),
             tombstones: Mutex::default(),
             counters: Counters::default(),
-            stalls: Stalls::default(),
+            stalls: Stalls::new(DISK_STALL_MS),
+            archived,
             residents: OnceLock::new(),
             is_ready: AtomicBool::new(false),
             is_recovering: AtomicBool::new(true),
@@ -195,6 +204,19 @@ impl Inner {
         (records, bytes, is_durable)
     }
 
+    /// Takes out a segment and all that it has; `counter` counts its records.
+    pub fn drop_segment(&self, segment: &Segment, counter: &AtomicU64) {
+        // Whoever reads its entries in ends first, and sees then that it is gone.
+        let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = std::mem::take(&mut segment.records().slots);
+        for (key, place, _) in
+            slots.into_iter().filter_map(|slot| self.index.at(slot, segment.name.id))
+        {
+            add(counter, u64::from(self.forget(&key, place)));
+        }
+        self.mark_deleted(segment);
+    }
+
     /// Takes a segment out of the table; the janitor removes its file.
     pub fn mark_deleted(&self, segment: &Segment) {
         if self.segments.take(segment.name.id).is_some() {
@@ -301,6 +323,7 @@ impl Inner {
             is_recovering: is(&self.is_recovering),
             is_failing: is(&self.is_failing),
             trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            archive: self.archive_stats(),
             ..DiskStats::default()
         };
         for segment in self.segments.all() {

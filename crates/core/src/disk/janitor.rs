@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::inner::{Inner, add};
 use super::read::Outcome;
-use super::segments::Segment;
+use super::segments::{Object, Segment};
 use crate::limits::DISK_SCRUB_BYTES;
 
 const TICK: Duration = Duration::from_secs(1);
@@ -31,10 +31,11 @@ pub fn run(shared: &Arc<Inner>) {
 }
 
 impl Inner {
-    /// Removes the files of segments that were taken out; returns how many.
+    /// Removes the files of segments that were taken out; returns how many. What the archive has of them is its thread's.
     pub fn remove_files(&self) -> usize {
         let mut gone = Vec::new();
-        for segment in self.segments.all_leaving() {
+        let leaving = self.segments.all_leaving().into_iter();
+        for segment in leaving.filter(|segment| segment.is_local.load(Ordering::Acquire)) {
             if self.storage.remove(&segment.name.text()).is_ok() {
                 gone.push(segment);
             } else {
@@ -46,9 +47,24 @@ impl Inner {
             return 0;
         }
         for segment in &gone {
-            self.segments.removed(segment);
+            if self.archived.is_some() && segment.object() != Object::None {
+                segment.bytes.store(0, Ordering::Release);
+                segment.is_local.store(false, Ordering::Release);
+            } else {
+                self.segments.removed(segment);
+            }
         }
         gone.len()
+    }
+
+    /// Removes the file of a segment that the archive has: it is read from there. Until this is durable it may come back, as it was.
+    pub fn leave_to_archive(&self, segment: &Segment) {
+        let bytes = self.segments.leave_disk(segment);
+        if self.storage.remove(&segment.name.text()).is_err() {
+            self.alarm();
+            segment.bytes.store(bytes, Ordering::Release);
+            segment.is_local.store(true, Ordering::Release);
+        }
     }
 
     /// Segments in which nothing is looked up any more: all flushed, moved, or copies.
@@ -80,6 +96,10 @@ impl Scrub {
                 *self = Self::default();
                 break;
             };
+            if !segment.is_local.load(Ordering::Acquire) {
+                self.segment = segment.name.id.saturating_add(1);
+                continue;
+            }
             if segment.name.id != self.segment {
                 (self.segment, self.position) = (segment.name.id, 0);
             }

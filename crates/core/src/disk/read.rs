@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::archived::Archived;
 use super::format::{ENTRY_BYTES, Entry};
 use super::index::Place;
 use super::inner::{Inner, add};
-use super::storage::read_full;
+use super::segments::Segment;
+use super::storage::{DiskFile, read_full};
 use crate::key::RecordKey;
-use crate::limits::DISK_STALL_MS;
 use crate::memory::pages::{PAGE, Pages};
 use crate::record::HEADER_BYTES;
 
@@ -29,20 +31,30 @@ pub enum Outcome {
 type Open = (u64, BTreeSet<(Instant, u64)>);
 
 /// Reads under way: one that takes too long means that the disk hangs, and nobody else should wait for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stalls {
+    limit: Duration,
     open: Mutex<Open>,
 }
 
 impl Stalls {
+    /// Of reads of which none should take that many ms.
+    pub fn new(limit_ms: u64) -> Self {
+        Self { limit: Duration::from_millis(limit_ms), open: Mutex::default() }
+    }
+
     /// Whether the oldest of them takes too long.
     pub fn any(&self) -> bool {
-        hangs(&self.open())
+        self.hangs(&self.open())
+    }
+
+    fn hangs(&self, open: &Open) -> bool {
+        open.1.first().is_some_and(|(begun, _)| begun.elapsed() > self.limit)
     }
 
     fn begin(&self) -> Option<(Instant, u64)> {
         let mut open = self.open();
-        if hangs(&open) {
+        if self.hangs(&open) {
             return None;
         }
         open.0 += 1;
@@ -60,25 +72,21 @@ impl Stalls {
     }
 }
 
-fn hangs(open: &Open) -> bool {
-    let limit = Duration::from_millis(DISK_STALL_MS);
-    open.1.first().is_some_and(|(begun, _)| begun.elapsed() > limit)
-}
-
 impl Inner {
     /// Reads the entry at `place` into `pages`, which must hold it; a bad one is quarantined.
     pub fn read(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> Outcome {
-        let Some(ticket) = self.stalls.begin() else {
+        let stalls = self.stalls_at(place);
+        let Some(ticket) = stalls.begin() else {
             add(&self.counters.missed, 1);
             return Outcome::Failed;
         };
         // What fails once may be the path, not the medium.
         let mut read = self.read_once(key, place, pages);
-        if read.is_err() {
-            self.alarm();
+        if let Err(error) = &read {
+            self.read_failed(place, error);
             read = self.read_once(key, place, pages);
         }
-        self.stalls.end(ticket);
+        stalls.end(ticket);
         let outcome = read.unwrap_or(Outcome::Failed);
         match outcome {
             Outcome::Sound => {}
@@ -88,22 +96,58 @@ impl Inner {
         outcome
     }
 
+    /// The reads that wait for what holds the record at `place`: an archive that is slow says nothing of the disk.
+    pub fn stalls_at(&self, place: Place) -> &Stalls {
+        self.archive_at(place).map_or(&self.stalls, |archive| &archive.stalls)
+    }
+
+    fn archive_at(&self, place: Place) -> Option<&Archived> {
+        let segment = self.segments.get(place.segment)?;
+        self.archived.as_ref().filter(|_| !segment.is_local.load(Ordering::Acquire))
+    }
+
+    fn read_failed(&self, place: Place, error: &io::Error) {
+        match self.archive_at(place) {
+            Some(archive) => archive.fails(error),
+            None => self.alarm(),
+        }
+    }
+
+    /// The file of a segment, on the disk or in the archive.
+    fn file(&self, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
+        match &self.archived {
+            Some(archive) if !segment.is_local.load(Ordering::Acquire) => {
+                Ok(archive.file(&segment.name))
+            }
+            _ => self.segments.reader(&*self.storage, segment),
+        }
+    }
+
     fn read_once(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> io::Result<Outcome> {
         let wanted = place.entry(*key);
         let Some(segment) = self.segments.get(place.segment) else {
             self.forget(key, place);
             return Ok(Outcome::Failed);
         };
-        let file = match self.segments.reader(&*self.storage, &segment) {
-            // Evicted meanwhile, or removed by others.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let is_local = segment.is_local.load(Ordering::Acquire);
+        let bytes = wanted.pages() as usize * PAGE;
+        let offset = u64::from(place.page) * PAGE as u64;
+        let read =
+            self.file(&segment).and_then(|file| read_full(&*file, &mut pages[..bytes], offset));
+        let read = match read {
+            // Evicted meanwhile, or removed by others; but it may have gone to the archive just now.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && is_local == segment.is_local.load(Ordering::Acquire) =>
+            {
                 self.forget(key, place);
                 return Ok(Outcome::Failed);
             }
-            opened => opened?,
+            read => read?,
         };
-        let bytes = wanted.pages() as usize * PAGE;
-        let read = read_full(&*file, &mut pages[..bytes], u64::from(place.page) * PAGE as u64)?;
+        if let Some(archive) = self.archived.as_ref().filter(|_| !is_local) {
+            archive.was_read(read as u64);
+        }
         let found = Entry::parse(&pages[..read], &segment.name, place.page);
         let is_there = found.is_some_and(|found| found.is_at(&wanted));
         let is_sound = is_there && wanted.record(&pages[..read]).is_some();
@@ -112,13 +156,14 @@ impl Inner {
 
     /// The header of the record at `place`; none where it cannot be read now.
     pub fn read_header(&self, place: Place) -> Option<[u8; HEADER_BYTES]> {
-        let ticket = self.stalls.begin()?;
+        let stalls = self.stalls_at(place);
+        let ticket = stalls.begin()?;
         let mut page = Pages::new(PAGE)?;
         let read = self.segments.get(place.segment).and_then(|segment| {
-            let file = self.segments.reader(&*self.storage, &segment).ok()?;
+            let file = self.file(&segment).ok()?;
             read_full(&*file, &mut page, u64::from(place.page) * PAGE as u64).ok()
         });
-        self.stalls.end(ticket);
+        stalls.end(ticket);
         page[..read?].get(ENTRY_BYTES..)?.first_chunk().copied()
     }
 

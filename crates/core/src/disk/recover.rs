@@ -1,17 +1,18 @@
 //! Owns what happens to the files of the run before: footers read in parallel, unsealed segments walked and sealed, half-made files removed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::format::{Entry, SegmentName, footer};
+use super::archived::{INDEX, INTENT, replace};
+use super::format::{Entry, SegmentName, footer, parse_index};
 use super::index::Place;
 use super::inner::{Inner, wall_ms};
-use super::segments::Segment;
+use super::segments::{Object, Segment};
 use super::storage::{Access, write_full};
-use super::walk::find;
+use super::walk::{Found, find};
 use crate::limits::DISK_RECOVERY_THREADS;
 use crate::memory::pages::PAGE;
 
@@ -46,21 +47,50 @@ fn prepare(shared: &Inner) -> io::Result<VecDeque<Arc<Segment>>> {
     let files = shared.storage.list()?;
     shared.tombstones().load(&*shared.storage)?;
     let mut found = VecDeque::new();
-    for (text, bytes) in files {
-        let Some(name) = SegmentName::parse(&text) else { continue };
-        let segment = Segment::new(name, bytes, expiry(shared, &name));
+    let mut last = 0;
+    for (name, on_disk, object) in sightings(&files) {
+        last = last.max(name.id);
+        let is_reached = shared.archived.is_some();
+        if object != Object::None && !is_reached {
+            shared.segments.set_unreached(name.id);
+        }
+        if on_disk.is_none() && !is_reached {
+            continue;
+        }
+        let segment = Segment::new(name, on_disk.unwrap_or_default(), expiry(shared, &name));
         segment.is_closed.store(true, Ordering::Release);
-        found.push_back(Arc::new(segment));
+        segment.is_local.store(on_disk.is_some(), Ordering::Release);
+        segment.set_object(if is_reached { object } else { Object::None });
+        let segment = Arc::new(segment);
+        shared.segments.insert(Arc::clone(&segment));
+        if on_disk.is_none() && object == Object::Perhaps {
+            // Evicted while it went up.
+            shared.mark_deleted(&segment);
+        } else {
+            found.push_front(segment);
+        }
     }
-    found.make_contiguous().sort_by_key(|segment| std::cmp::Reverse(segment.name.id));
-    for segment in &found {
-        shared.segments.insert(Arc::clone(segment));
-    }
-    let last = found.front().map_or(0, |segment| segment.name.id);
     // Tombstones name ids, too: those of segments that are gone must not be given again.
     let marked = shared.tombstones().last_segment();
     shared.next_id.store(last.max(marked).saturating_add(1), Ordering::Release);
     Ok(found)
+}
+
+/// What the directory has of each segment, the oldest first: its file's length, and what it says of the archive.
+fn sightings(files: &[(String, u64)]) -> Vec<(SegmentName, Option<u64>, Object)> {
+    let mut found = BTreeMap::new();
+    for (text, bytes) in files {
+        let sighting = |name: SegmentName| (name, None, Object::None);
+        if let Some(name) = SegmentName::parse(text) {
+            found.entry(name.id).or_insert_with(|| sighting(name)).1 = Some(*bytes);
+        } else if let Some(name) = SegmentName::parse_with(text, INDEX) {
+            found.entry(name.id).or_insert_with(|| sighting(name)).2 = Object::Whole;
+        } else if let Some(name) = SegmentName::parse_with(text, INTENT) {
+            let known = found.entry(name.id).or_insert_with(|| sighting(name));
+            known.2 = if known.2 == Object::None { Object::Perhaps } else { known.2 };
+        }
+    }
+    found.into_values().collect()
 }
 
 /// A clock that was set makes nothing older than its time to live, and nothing younger than new.
@@ -97,10 +127,27 @@ fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
     if shared.segments.get(segment.name.id).is_none() {
         return Ok(true);
     }
-    let file = shared.storage.open(&segment.name.text(), Access::Direct)?;
-    let found = find(&*file, &segment.name)?;
-    if found.is_sealed {
+    let found = if segment.is_local.load(Ordering::Acquire) {
+        let file = shared.storage.open(&segment.name.text(), Access::Direct)?;
+        find(&*file, &segment.name)?
+    } else {
+        match find_archived(shared, segment) {
+            // Somebody has removed it there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                shared.mark_deleted(segment);
+                return Ok(true);
+            }
+            found => found?,
+        }
+    };
+    if segment.object() == Object::Whole && segment.is_local.load(Ordering::Acquire) {
+        let bytes = segment.bytes.load(Ordering::Acquire);
+        segment.object_bytes.store(bytes, Ordering::Release);
+    }
+    let is_remote = !segment.is_local.load(Ordering::Acquire);
+    if found.is_sealed || is_remote {
         segment.synced_pages.store(u32::MAX, Ordering::Release);
+        segment.is_sealed.store(found.is_sealed, Ordering::Release);
     } else if !found.is_partial && !found.entries.is_empty() {
         // Before its records can be looked up, so that they count as durable at once.
         if seal(shared, segment, &found.entries).is_err() {
@@ -110,6 +157,28 @@ fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
     enter(shared, segment, &found.entries);
     segment.is_loaded.store(!found.is_partial, Ordering::Release);
     Ok(!found.is_partial)
+}
+
+/// The entries of a segment that the archive alone has: from the footer that lies here, or from there.
+fn find_archived(shared: &Inner, segment: &Segment) -> io::Result<Found> {
+    let index = shared.read_index(segment)?;
+    if let Some((entries, pages)) = index.and_then(|bytes| parse_index(&bytes, &segment.name)) {
+        segment.object_bytes.store(u64::from(pages) * PAGE as u64, Ordering::Release);
+        return Ok(Found { entries, is_sealed: true, is_partial: false });
+    }
+    let Some(archive) = &shared.archived else { return Ok(Found::default()) };
+    let file = archive.file(&segment.name);
+    let found = file.bytes().and_then(|bytes| {
+        segment.object_bytes.store(bytes, Ordering::Release);
+        find(&*file, &segment.name)
+    });
+    let found = found.inspect_err(|error| archive.fails(error))?;
+    if found.is_sealed {
+        let page = found.entries.last().map_or(0, |entry| entry.page + entry.pages());
+        let bytes = footer(&segment.name, &found.entries, page);
+        replace(&*shared.storage, &segment.name.with(INDEX), &bytes)?;
+    }
+    Ok(found)
 }
 
 /// What was read back sound is made durable, and listed in a footer.
@@ -125,6 +194,7 @@ fn seal(shared: &Inner, segment: &Segment, entries: &[Entry]) -> io::Result<()> 
     shared.storage.sync()?;
     segment.bytes.store(offset + bytes.len() as u64, Ordering::Release);
     segment.synced_pages.store(page, Ordering::Release);
+    segment.is_sealed.store(true, Ordering::Release);
     Ok(())
 }
 

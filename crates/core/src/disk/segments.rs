@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use super::format::SegmentName;
@@ -26,6 +26,14 @@ pub struct Segment {
     pub is_untrusted: AtomicBool,
     /// It takes no more records.
     pub is_closed: AtomicBool,
+    /// Its footer is durable: the file stays as it is.
+    pub is_sealed: AtomicBool,
+    /// Its file is on this disk; else its bytes are in the archive alone.
+    pub is_local: AtomicBool,
+    /// What the archive has of it.
+    object: AtomicU8,
+    /// Bytes there.
+    pub object_bytes: AtomicU64,
     /// All of its entries that could be read are in the index.
     pub is_loaded: AtomicBool,
     /// Held while its entries are read into the index.
@@ -33,6 +41,17 @@ pub struct Segment {
     records: Mutex<Records>,
     reader: Mutex<Option<Arc<dyn DiskFile>>>,
     last_read: AtomicU64,
+}
+
+/// What an archive has of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Object {
+    /// Nothing.
+    None,
+    /// An upload began.
+    Perhaps,
+    /// All of it.
+    Whole,
 }
 
 /// What a segment holds that can be looked up.
@@ -63,12 +82,31 @@ impl Segment {
             synced_pages: AtomicU32::new(0),
             is_untrusted: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_sealed: AtomicBool::new(false),
+            is_local: AtomicBool::new(true),
+            object: AtomicU8::new(Object::None as u8),
+            object_bytes: AtomicU64::new(0),
             is_loaded: AtomicBool::new(false),
             loading: Mutex::default(),
             records: Mutex::default(),
             reader: Mutex::default(),
             last_read: AtomicU64::new(0),
         }
+    }
+
+    /// What the archive has of it.
+    #[must_use]
+    pub fn object(&self) -> Object {
+        match self.object.load(Ordering::SeqCst) {
+            0 => Object::None,
+            1 => Object::Perhaps,
+            _ => Object::Whole,
+        }
+    }
+
+    /// The archive has that of it from now on.
+    pub fn set_object(&self, object: Object) {
+        self.object.store(object as u8, Ordering::SeqCst);
     }
 
     /// What it holds.
@@ -142,6 +180,8 @@ pub struct Segments {
     table: RwLock<BTreeMap<u32, Arc<Segment>>>,
     /// Taken out; their files are still there, or may come back after a power failure.
     leaving: Mutex<BTreeMap<u32, Arc<Segment>>>,
+    /// The lowest id that an archive has which is not configured now.
+    unreached: OnceLock<u32>,
     clock: AtomicU64,
     open_files: AtomicU64,
 }
@@ -174,6 +214,13 @@ impl Segments {
         Some(segment)
     }
 
+    /// Its file is no longer read; returns its bytes.
+    pub fn leave_disk(&self, segment: &Segment) -> u64 {
+        segment.is_local.store(false, Ordering::Release);
+        self.close_reader(segment);
+        segment.bytes.swap(0, Ordering::AcqRel)
+    }
+
     /// Its file is gone for good.
     pub fn removed(&self, segment: &Segment) {
         self.close_reader(segment);
@@ -191,7 +238,13 @@ impl Segments {
     pub fn oldest(&self, otherwise: u32) -> u32 {
         let leaving = self.leaving().keys().next().copied();
         let held = self.all().first().map(|segment| segment.name.id);
-        leaving.into_iter().chain(held).min().unwrap_or(otherwise)
+        let unreached = self.unreached.get().copied();
+        leaving.into_iter().chain(held).chain(unreached).min().unwrap_or(otherwise)
+    }
+
+    /// An archive that is not configured now has segments from that id on.
+    pub fn set_unreached(&self, id: u32) {
+        let _ = self.unreached.set(id);
     }
 
     /// Bytes on disk, of those being removed, too.

@@ -12,7 +12,7 @@ use super::active::{Active, pages_of};
 use super::format::{SegmentName, footer_pages};
 use super::inner::{add, wall_ms};
 use super::queue::Job;
-use super::segments::Segment;
+use super::segments::{Object, Segment};
 use super::writer::Writer;
 use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
 use crate::memory::pages::PAGE;
@@ -55,7 +55,7 @@ impl Writer {
 
     fn free_oldest(&mut self, moving: &mut Vec<Job>) -> bool {
         let Some(next) = self.next_to_go() else { return false };
-        moving.extend(self.evict(&next, true));
+        moving.extend(self.evict(&next));
         self.shared.remove_files() > 0
     }
 
@@ -93,7 +93,7 @@ impl Writer {
         while self.shared.segments.bytes().saturating_sub(leaving(&self.shared)) > limit
             && let Some(next) = self.next_to_go()
         {
-            moving.extend(self.evict(&next, true));
+            moving.extend(self.evict(&next));
         }
         // Otherwise in the background, where it delays nobody; but the budget goes first.
         if self.shared.segments.bytes() + bytes > self.shared.options.max_bytes {
@@ -102,16 +102,21 @@ impl Writer {
         moving
     }
 
-    /// The oldest; where tenants keep what they have, the oldest of which no more is theirs than may move, or else the one of
-    /// which least is.
+    /// The oldest that the archive has, because it costs least; else the oldest; where tenants keep what they have, the oldest
+    /// of which no more is theirs than may move, or else the one of which least is.
     fn next_to_go(&self) -> Option<Arc<Segment>> {
         let active = self.active.as_ref().map(Active::id);
         let keepers = self.shared.tenants.keepers();
         let mut least: Option<(u64, Arc<Segment>)> = None;
-        for segment in self.shared.segments.all() {
-            if Some(segment.name.id) == active {
-                continue;
-            }
+        let mut all = self.shared.segments.all();
+        all.retain(|segment| {
+            segment.is_local.load(Ordering::Acquire) && Some(segment.name.id) != active
+        });
+        let is_archived = |segment: &&Arc<Segment>| segment.object() == Object::Whole;
+        if let Some(archived) = all.iter().find(is_archived) {
+            return Some(Arc::clone(archived));
+        }
+        for segment in all {
             let kept = kept_bytes(&segment, &keepers);
             if kept <= self.moved_bytes_max() {
                 return Some(segment);
@@ -128,42 +133,45 @@ impl Writer {
         self.shared.options.segment_bytes / DISK_MOVED_SHARE
     }
 
-    /// Takes a segment out; what tenants keep, and then what was used since it was written, moves, within a share, when `moves`.
-    fn evict(&mut self, segment: &Arc<Segment>, moves: bool) -> Vec<Job> {
+    /// Takes a segment off the disk; what tenants keep, and then what was used since it was written, moves, within a share.
+    /// The rest is read from the archive where that has it, or is gone.
+    fn evict(&mut self, segment: &Arc<Segment>) -> Vec<Job> {
+        let is_archived = segment.object() == Object::Whole && self.shared.archived.is_some();
         // Whoever reads its entries in ends first, and sees then that it is gone.
         let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = std::mem::take(&mut segment.records().slots);
         let keepers = self.shared.tenants.keepers();
-        let at = |slot| self.shared.index.at(slot, segment.name.id);
-        let mut places: Vec<_> = slots.into_iter().filter_map(at).collect();
+        let mut places: Vec<_> =
+            slots.iter().filter_map(|slot| self.shared.index.at(*slot, segment.name.id)).collect();
         places.sort_by_key(|(_, place, _)| !keepers.contains(&place.tenant));
         let mut room = self.moved_bytes_max();
         let mut moving = Vec::new();
         for (key, place, is_hot) in places {
             let bytes = u64::from(place.record_bytes);
-            if moves
-                && (is_hot || keepers.contains(&place.tenant))
+            if (is_hot || keepers.contains(&place.tenant))
                 && bytes <= room
                 && let Some(mut job) = self.load(key, place)
             {
                 room -= bytes;
+                if is_archived {
+                    moving.push(job);
+                    continue;
+                }
                 job.origin = None;
                 self.shared.forget(&key, place);
                 if self.shared.index.reserve(&key) {
                     moving.push(job);
                 }
-            } else if self.shared.forget(&key, place) {
-                add(
-                    if moves {
-                        &self.shared.counters.evicted
-                    } else {
-                        &self.shared.counters.expired
-                    },
-                    1,
-                );
+            } else if !is_archived && self.shared.forget(&key, place) {
+                add(&self.shared.counters.evicted, 1);
             }
         }
-        self.shared.mark_deleted(segment);
+        if is_archived {
+            segment.records().slots = slots;
+            self.shared.leave_to_archive(segment);
+        } else {
+            self.shared.mark_deleted(segment);
+        }
         moving
     }
 
@@ -174,13 +182,19 @@ impl Writer {
         let active = self.active.as_ref().map(Active::id);
         for segment in self.shared.segments.all().into_iter().filter(is_old) {
             if Some(segment.name.id) != active {
-                self.evict(&segment, false);
+                self.shared.drop_segment(&segment, &self.shared.counters.expired);
             }
         }
     }
 
-    /// A segment that fills slowly is closed after a share of the time to live, so that its first records do not outlive it.
+    /// A segment that fills slowly is closed after a share of the time to live, so that its first records do not outlive it;
+    /// and when its first record has waited long enough for the archive.
     pub(super) fn is_worn(&self) -> bool {
+        if let (Some(archive), Some(active)) = (&self.shared.archived, &self.active)
+            && active.first_at().is_some_and(|at| at.elapsed() >= archive.options.after)
+        {
+            return true;
+        }
         let Some(ttl) = self.shared.options.ttl else { return false };
         let expires = self.active.as_ref().and_then(Active::expires);
         expires.is_some_and(|expires| {

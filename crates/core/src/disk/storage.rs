@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
+use super::archived::{INDEX, INTENT, MARKER};
 use super::format::SegmentName;
 use crate::error::Result;
 use crate::folder::Folder;
@@ -157,7 +158,11 @@ impl Directory {
     /// `DISK_FAILED` naming the path.
     pub fn open(path: &Path) -> Result<Self> {
         let folder = Folder::open(path)?;
-        folder.check(|name| OWN_NAMES.contains(&name) || SegmentName::parse(name).is_some())?;
+        let of_segment = ["seg", INDEX, INTENT];
+        let is_named = |name: &str| {
+            of_segment.iter().any(|suffix| SegmentName::parse_with(name, suffix).is_some())
+        };
+        folder.check(|name| OWN_NAMES.contains(&name) || is_named(name))?;
         Ok(Self { folder })
     }
 
@@ -204,9 +209,9 @@ impl Storage for Directory {
     }
 }
 
-/// What stands in the directory besides segments: tombstones, the names of models, and the lock.
-const OWN_NAMES: [&str; 5] =
-    ["tombstones", "tombstones.new", "models.json", "models.json.new", LOCK_NAME];
+/// What stands in the directory besides segments: tombstones, the names of models, the archive's name, and the lock.
+const OWN_NAMES: [&str; 6] =
+    ["tombstones", "tombstones.new", "models.json", "models.json.new", MARKER, LOCK_NAME];
 
 /// Held by the vault that uses the directory.
 pub const LOCK_NAME: &str = "lock";

@@ -33,7 +33,7 @@ impl Loads {
         let until = Instant::now() + Duration::from_millis(DISK_STALL_MS);
         let mut open = self.open();
         while !open.insert(*key) {
-            if disk.is_stalled() {
+            if disk.locate(key).is_none_or(|place| disk.is_stalled(place)) {
                 return None;
             }
             let left = until.checked_duration_since(Instant::now())?;

@@ -1,0 +1,81 @@
+//! Owns the archive that is a directory, such as one on NFS: objects are files, written under another name first.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use super::{Archive, Fill};
+use crate::error::Result;
+use crate::folder::Folder;
+use crate::limits::ARCHIVE_PART_BYTES;
+use crate::memory::pages::Pages;
+
+/// What an object is called before it is whole.
+const FRESH: &str = ".new";
+
+pub(super) struct ArchiveFolder {
+    folder: Folder,
+}
+
+impl ArchiveFolder {
+    pub(super) fn open(path: &str) -> Result<Self> {
+        let folder = Folder::open(Path::new(path))?;
+        Ok(Self { folder })
+    }
+}
+
+impl Archive for ArchiveFolder {
+    fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        let mut files = self.folder.list()?;
+        files.retain(|(name, _)| !name.ends_with(FRESH));
+        Ok(files)
+    }
+
+    fn bytes(&self, name: &str) -> io::Result<u64> {
+        Ok(self.folder.file(name, OFlags::RDONLY)?.metadata()?.len())
+    }
+
+    fn read(&self, name: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = self.folder.file(name, OFlags::RDONLY)?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn put(&self, name: &str, bytes: u64, fill: Fill<'_>) -> io::Result<()> {
+        let fresh = format!("{name}{FRESH}");
+        self.folder.remove(&fresh)?;
+        let written = self.folder.create(&fresh)?;
+        let mut part = part_for(bytes)?;
+        let mut offset = 0;
+        while offset < bytes {
+            let length = part.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
+            fill(&mut part[..length], offset)?;
+            written.write_all_at(&part[..length], offset)?;
+            offset += length as u64;
+        }
+        written.sync_all()?;
+        self.folder.rename(&fresh, name)?;
+        self.folder.sync()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.folder.remove(name)
+    }
+}
+
+/// Memory for the parts of an object, page-aligned, because disks are read past the page cache.
+pub(super) fn part_for(bytes: u64) -> io::Result<Pages> {
+    let bytes = bytes.clamp(1, ARCHIVE_PART_BYTES);
+    let pages = usize::try_from(bytes).ok().and_then(Pages::new);
+    pages.ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}

@@ -1,0 +1,211 @@
+//! Owns the threads that keep an archive: one tells it of flushes, the other removes what is gone and sends sealed segments, the oldest first.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::archived::{ArchiveStats, Archived, INDEX, INTENT, read_file, replace};
+use super::format::{footer_pages, footer_place};
+use super::inner::{Inner, add};
+use super::segments::{Object, Segment};
+use super::storage::{Access, DiskFile, read_full};
+use crate::limits::{ARCHIVE_REST_MS, ARCHIVE_RETRY_MAX_MS};
+use crate::memory::pages::{PAGE, Pages};
+
+/// Behind all that serves.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
+
+/// Removes and sends until all stops.
+pub fn keep(shared: &Arc<Inner>) {
+    run(shared, step);
+}
+
+/// Tells of flushes until all stops: somebody waits for that, and an upload may take long.
+pub fn tell(shared: &Arc<Inner>) {
+    run(shared, |shared, archive| {
+        if archive.is_told_all() {
+            return Ok(false);
+        }
+        archive.check_owner()?;
+        archive.tell(&*shared.storage)?;
+        shared.next_generation();
+        Ok(true)
+    });
+}
+
+fn run(shared: &Arc<Inner>, step: impl Fn(&Inner, &Archived) -> io::Result<bool>) {
+    let Some(archive) = &shared.archived else { return };
+    // On Linux it is the thread's own.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(NICE);
+    let retry = shared.options.retry;
+    let mut pause = retry;
+    while !shared.stops() {
+        let is_ready = shared.is_ready.load(Ordering::Acquire);
+        let noted = archive.noted();
+        let is_wanted = || shared.stops() || archive.noted() > noted;
+        match if is_ready { step(shared, archive) } else { Ok(false) } {
+            Ok(does_more) => {
+                pause = retry;
+                if !does_more {
+                    shared.wait(Instant::now() + retry, is_wanted);
+                }
+            }
+            Err(_) if shared.stops() => {}
+            Err(error) => {
+                archive.fails(&error);
+                shared.wait(Instant::now() + pause, is_wanted);
+                pause = (pause * 2).min(Duration::from_millis(ARCHIVE_RETRY_MAX_MS));
+            }
+        }
+    }
+}
+
+/// Does one thing; false when there is nothing to do.
+fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
+    let gone = shared.segments.all_leaving().into_iter();
+    let gone: Vec<_> = gone.filter(|segment| !segment.is_local.load(Ordering::Acquire)).collect();
+    let next = next(shared);
+    let is_failing = archive.is_failing.load(Ordering::Acquire);
+    if gone.is_empty() && next.is_none() && !is_failing {
+        return Ok(false);
+    }
+    archive.check_owner()?;
+    // Names of models have come, perhaps.
+    archive.tell(&*shared.storage)?;
+    for segment in &gone {
+        remove(shared, archive, segment)?;
+    }
+    if let Some(segment) = next
+        && makes_room(shared, archive, &segment)?
+    {
+        upload(shared, archive, &segment)?;
+    }
+    archive.is_failing.store(false, Ordering::Release);
+    Ok(true)
+}
+
+/// The oldest that is sealed, and not there yet.
+fn next(shared: &Inner) -> Option<Arc<Segment>> {
+    shared.segments.all().into_iter().find(|segment| is_pending(segment))
+}
+
+fn is_pending(segment: &Segment) -> bool {
+    segment.is_sealed.load(Ordering::Acquire)
+        && segment.is_local.load(Ordering::Acquire)
+        && segment.object() != Object::Whole
+        && segment.records().live > 0
+}
+
+/// The object goes before what says that it is there.
+fn remove(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<()> {
+    archive.options.archive.remove(&segment.name.text())?;
+    shared.storage.remove(&segment.name.with(INTENT))?;
+    shared.storage.remove(&segment.name.with(INDEX))?;
+    shared.storage.sync()?;
+    shared.segments.removed(segment);
+    Ok(())
+}
+
+/// Whether the next segment fits; else the oldest that the archive alone has goes first.
+fn makes_room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<bool> {
+    let all = shared.segments.all();
+    let used: u64 = all.iter().map(|segment| segment.object_bytes.load(Ordering::Acquire)).sum();
+    if used + next.bytes.load(Ordering::Acquire) <= archive.options.max_bytes {
+        return Ok(true);
+    }
+    let Some(oldest) = all.iter().find(|segment| !segment.is_local.load(Ordering::Acquire)) else {
+        let text =
+            format!("{} bytes are full, and the disk has all of them", archive.options.max_bytes);
+        return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+    };
+    shared.drop_segment(oldest, &archive.counters.removed);
+    Ok(false)
+}
+
+fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<()> {
+    let storage = &*shared.storage;
+    let name = segment.name;
+    // Whoever takes it out from now on leaves its object to this thread.
+    segment.set_object(Object::Perhaps);
+    if shared.segments.get(name.id).is_none() {
+        return Ok(());
+    }
+    let file = storage.open(&name.text(), Access::Direct)?;
+    let bytes = file.bytes()?;
+    replace(storage, &name.with(INTENT), &footer_of(segment, &*file, bytes)?)?;
+    let mut sent_at: Option<Instant> = None;
+    archive.options.archive.put(&name.text(), bytes, &mut |buffer, offset| {
+        if let Some(sent_at) = sent_at {
+            let most = Duration::from_millis(ARCHIVE_REST_MS);
+            shared.rest(sent_at.elapsed().min(most));
+        }
+        if shared.stops() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        if read_full(&*file, buffer, offset)? < buffer.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        sent_at = Some(Instant::now());
+        add(&archive.counters.sent_bytes, buffer.len() as u64);
+        Ok(())
+    })?;
+    storage.rename(&name.with(INTENT), &name.with(INDEX))?;
+    storage.sync()?;
+    segment.object_bytes.store(bytes, Ordering::Release);
+    segment.set_object(Object::Whole);
+    Ok(())
+}
+
+/// The pages behind its last entry.
+fn footer_of(segment: &Segment, file: &dyn DiskFile, bytes: u64) -> io::Result<Vec<u8>> {
+    let unsound = || io::Error::new(io::ErrorKind::InvalidData, "a sealed segment has no footer");
+    let file_pages = u32::try_from(bytes / PAGE as u64).map_err(|_| unsound())?;
+    let last_page = file_pages.checked_sub(1).ok_or_else(unsound)?;
+    let mut last = Pages::new(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+    read_full(file, &mut last, u64::from(last_page) * PAGE as u64)?;
+    let place = footer_place(&last, &segment.name, file_pages);
+    let (page, records) = place.ok_or_else(unsound)?;
+    let length = footer_pages(records) as usize * PAGE;
+    let mut pages = Pages::new(length).ok_or(io::ErrorKind::OutOfMemory)?;
+    let read = read_full(file, &mut pages, u64::from(page) * PAGE as u64)?;
+    Ok(pages[..read].to_vec())
+}
+
+impl Inner {
+    /// How the archive is doing; `None` where there is none.
+    pub fn archive_stats(&self) -> Option<ArchiveStats> {
+        let archive = self.archived.as_ref()?;
+        let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counted = &archive.counters;
+        let mut stats = ArchiveStats {
+            max_bytes: archive.options.max_bytes,
+            sent_bytes: of(&counted.sent_bytes),
+            read: of(&counted.read),
+            read_bytes: of(&counted.read_bytes),
+            removed: of(&counted.removed),
+            failures: of(&counted.failures),
+            is_failing: archive.is_failing.load(Ordering::Acquire),
+            trouble: archive.trouble(),
+            ..ArchiveStats::default()
+        };
+        for segment in self.segments.all() {
+            if segment.object() == Object::Whole {
+                stats.segments += 1;
+                stats.used_bytes += segment.object_bytes.load(Ordering::Acquire);
+                stats.remote_segments += u64::from(!segment.is_local.load(Ordering::Acquire));
+            } else if is_pending(&segment) {
+                stats.pending += 1;
+                stats.pending_bytes += segment.bytes.load(Ordering::Acquire);
+            }
+        }
+        Some(stats)
+    }
+
+    /// The footer of a segment that the archive has, as this disk keeps it.
+    pub fn read_index(&self, segment: &Segment) -> io::Result<Option<Vec<u8>>> {
+        read_file(&*self.storage, &segment.name.with(INDEX))
+    }
+}

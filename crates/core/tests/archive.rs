@@ -1,0 +1,421 @@
+//! Owns the proof of the archive: a lost disk comes back from it, a full one reads through it, what was flushed never returns.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/folder.rs"]
+mod folder;
+#[path = "support/records.rs"]
+mod records;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use folder::Folder;
+use records::{key, put, record};
+use tierkv_core::archive::{self, Archive, Fill};
+use tierkv_core::disk::{ArchiveOptions, ArchiveStats, Disk, DiskOptions, Durability};
+use tierkv_core::error::Result;
+use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, Scope, Store};
+
+const MIB: u64 = 1 << 20;
+const RECORD: usize = 60_000;
+const ALL: Scope = Scope { namespace: None, record_class: None, salt: None };
+
+/// An archive in a directory of which any request may fail.
+struct Shaky {
+    inner: Arc<dyn Archive>,
+    is_down: AtomicBool,
+    /// Parts of segments after which an upload breaks; 0: none does.
+    breaks_after: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl Shaky {
+    fn at(folder: &Folder) -> Arc<Self> {
+        let inner = archive::open(&format!("file://{}", folder.path().display())).unwrap();
+        let (is_down, breaks_after) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self { inner, is_down, breaks_after, reads: AtomicU64::new(0) })
+    }
+
+    fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Release);
+    }
+
+    fn answers(&self) -> io::Result<()> {
+        let is_down = self.is_down.load(Ordering::Acquire);
+        if is_down { Err(io::Error::other("503 SlowDown")) } else { Ok(()) }
+    }
+}
+
+impl Archive for Shaky {
+    fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        self.answers()?;
+        self.inner.list()
+    }
+
+    fn bytes(&self, name: &str) -> io::Result<u64> {
+        self.answers()?;
+        self.inner.bytes(name)
+    }
+
+    fn read(&self, name: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.answers()?;
+        self.reads.fetch_add(1, Ordering::AcqRel);
+        self.inner.read(name, buffer, offset)
+    }
+
+    fn put(&self, name: &str, bytes: u64, fill: Fill<'_>) -> io::Result<()> {
+        self.answers()?;
+        let breaks = name.split('.').next_back() == Some("seg")
+            && self.breaks_after.load(Ordering::Acquire) > 0;
+        self.inner.put(name, bytes, &mut |buffer, offset| {
+            fill(buffer, offset)?;
+            if breaks { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+        })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.answers()?;
+        self.inner.remove(name)
+    }
+}
+
+struct Vault {
+    store: Arc<Store>,
+    /// A disk of its own.
+    _disk: Option<Folder>,
+}
+
+impl Vault {
+    fn open(disk: &Folder, archive: &Arc<Shaky>) -> Self {
+        Self::with(disk, archive, 64 * MIB).unwrap()
+    }
+
+    /// On an empty disk.
+    fn anew(archive: &Arc<Shaky>) -> Self {
+        let disk = Folder::new();
+        let Self { store, .. } = Self::open(&disk, archive);
+        Self { store, _disk: Some(disk) }
+    }
+
+    fn with(disk: &Folder, archive: &Arc<Shaky>, max_bytes: u64) -> Result<Self> {
+        let (url, archive) = ("s3://test".to_owned(), Arc::clone(archive) as Arc<dyn Archive>);
+        let after = Duration::from_millis(50);
+        let archive = ArchiveOptions { url, archive, max_bytes, after };
+        // Less memory than disk: what is asked for comes from below.
+        let ram = Options { max_bytes: 2 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };
+        let mut options = DiskOptions::new(8 * MIB, 16 * MIB, Durability::Group);
+        options.retry = Duration::from_millis(20);
+        let disk = Disk::open_archived(disk.path(), options, Some(archive))?;
+        let store = Store::on_disk(ram, disk)?;
+        store.disk().unwrap().wait_recovered();
+        Ok(Self { store, _disk: None })
+    }
+
+    fn put(&self, numbers: std::ops::Range<u64>) {
+        let keys: Vec<_> = numbers.map(key).collect();
+        // Memory must have room for those that wait for the disk.
+        for keys in keys.chunks(10) {
+            for key in keys {
+                assert_eq!(put(&self.store, *key, &record(key, RECORD)), ItemStatus::Accepted);
+            }
+            until("they are durable", || self.store.are_durable(keys).iter().all(|is| *is));
+        }
+    }
+
+    fn archive(&self) -> ArchiveStats {
+        self.store.disk_stats().archive.unwrap()
+    }
+
+    /// All that was stored is in the archive.
+    fn settle(&self) {
+        let records = self.store.disk_stats().records;
+        self.store.disk().unwrap().drain();
+        until("all is in the archive", || {
+            let stats = self.archive();
+            stats.pending == 0 && (stats.segments > 0 || records == 0)
+        });
+    }
+
+    fn assert_served(&self, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            let pin = self.store.pin(&key(number));
+            let pin = pin.unwrap_or_else(|| panic!("{number} is missing"));
+            assert_eq!(&*pin, record(&key(number), RECORD), "{number}");
+        }
+    }
+
+    fn holds(&self, number: u64) -> bool {
+        self.store.contains(&key(number)) || self.store.pin(&key(number)).is_some()
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn objects(folder: &Folder) -> usize {
+    folder.segments().len()
+}
+
+#[test]
+fn f80_a_lost_disk_comes_back_from_the_archive() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..60);
+    vault.settle();
+    assert_eq!(vault.archive().failures, 0);
+    drop(vault);
+
+    let new = Folder::new();
+    let vault = Vault::open(&new, &archive);
+    assert_eq!(vault.store.disk_stats().durable_records, 60);
+    vault.assert_served(0..60);
+    let stats = vault.archive();
+    assert!(stats.read >= 60 && stats.remote_segments == stats.segments, "{stats:?}");
+    // Its numbers go on behind those that are there.
+    vault.put(60..80);
+    vault.settle();
+    drop(vault);
+    assert!(!new.segments().is_empty());
+
+    // Footers lie here, too: this start asks the archive for nothing.
+    archive.set_down(true);
+    let vault = Vault::open(&new, &archive);
+    assert_eq!(vault.store.disk_stats().records, 80);
+    vault.assert_served(60..80);
+    archive.set_down(false);
+    vault.assert_served(0..60);
+    drop(vault);
+    let vault = Vault::anew(&archive);
+    vault.assert_served(0..80);
+}
+
+#[test]
+fn what_was_flushed_does_not_come_back_from_the_archive() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..20);
+    vault.settle();
+    // The archive has these, and the next ones are not there yet.
+    vault.put(20..24);
+    let flushed = vault.store.flush(ALL);
+    assert_eq!(flushed.records, 24);
+    until("the archive knows of the flush", || vault.store.flush(ALL).is_durable);
+    vault.put(24..30);
+    vault.settle();
+    drop(vault);
+
+    for _ in 0..2 {
+        let new = Folder::new();
+        let vault = Vault::open(&new, &archive);
+        assert_eq!(vault.store.disk_stats().records, 6);
+        assert!((0..24).all(|number| !vault.holds(number)));
+        vault.assert_served(24..30);
+        until("objects without a record go", || {
+            let stats = vault.archive();
+            let is_small = stats.used_bytes < 12 * RECORD as u64;
+            is_small && objects(&far) as u64 == stats.segments
+        });
+    }
+    let vault = Vault::anew(&archive);
+    until("the archive knows of the flush", || vault.store.flush(ALL).is_durable);
+    drop(vault);
+    assert_eq!(Vault::anew(&archive).store.disk_stats().records, 0);
+}
+
+#[test]
+fn a_flush_that_the_archive_does_not_know_is_not_called_durable() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..10);
+    vault.settle();
+    archive.set_down(true);
+    let flushed = vault.store.flush(ALL);
+    assert_eq!((flushed.records, flushed.is_durable), (10, false));
+    let stats = vault.archive();
+    assert!(stats.is_failing && stats.failures > 0 && stats.trouble.contains("503"), "{stats:?}");
+    drop(vault);
+    // It is told at the next start, and after that a lost disk brings nothing back.
+    archive.set_down(false);
+    let vault = Vault::open(&disk, &archive);
+    until("the object goes", || objects(&far) == 0);
+    drop(vault);
+    assert_eq!(Vault::anew(&archive).store.disk_stats().records, 0);
+}
+
+#[test]
+fn a_full_disk_leaves_to_the_archive_and_reads_through_it() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    for first in (0..400).step_by(10) {
+        vault.put(first..first + 10);
+        vault.settle();
+        let stats = vault.store.disk_stats();
+        assert!(stats.used_bytes <= stats.max_bytes, "{stats:?}");
+    }
+    let stats = vault.store.disk_stats();
+    assert_eq!((stats.records, stats.evicted, stats.alarms), (400, 0, 0), "{stats:?}");
+    assert!(vault.archive().remote_segments > 10);
+    vault.assert_served(0..400);
+    assert_eq!(vault.store.disk_stats().quarantined, 0);
+    // The newest are on this disk: they need no archive.
+    archive.set_down(true);
+    vault.assert_served(390..400);
+    assert!(vault.store.pin(&key(0)).is_none(), "a miss, not an error");
+    let failures = vault.archive().failures;
+    assert!(failures > 0 && vault.store.disk_stats().alarms == 0);
+    archive.set_down(false);
+    vault.assert_served(0..10);
+}
+
+#[test]
+fn the_archive_keeps_to_its_bytes_and_the_oldest_go() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::with(&disk, &archive, 12 * MIB).unwrap();
+    for first in (0..400).step_by(10) {
+        vault.put(first..first + 10);
+        vault.settle();
+        let stats = vault.archive();
+        assert!(stats.used_bytes <= stats.max_bytes, "{stats:?}");
+    }
+    let stats = vault.archive();
+    assert!(stats.removed > 100 && stats.remote_segments > 0, "{stats:?}");
+    assert_eq!(stats.failures, 0, "{stats:?}");
+    assert!(!vault.holds(0));
+    until("what went is removed there", || objects(&far) as u64 == vault.archive().segments);
+    drop(vault);
+    let vault = Vault::anew(&archive);
+    let records = vault.store.disk_stats().records;
+    assert!((100..300).contains(&records), "{records}");
+    vault.assert_served(390..400);
+}
+
+#[test]
+fn f81_an_archive_that_fails_costs_what_the_disk_has_no_room_for_and_catches_up() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    archive.breaks_after.store(1, Ordering::Release);
+    for first in (0..200).step_by(10) {
+        vault.put(first..first + 10);
+        vault.store.disk().unwrap().drain();
+    }
+    until("an upload to break", || vault.archive().failures > 0);
+    let (stats, archived) = (vault.store.disk_stats(), vault.archive());
+    assert!(stats.evicted > 0 && archived.failures > 0 && archived.is_failing, "{archived:?}");
+    assert_eq!((archived.segments, archived.used_bytes), (0, 0), "torn is not archived");
+    assert_eq!(objects(&far), 0);
+    vault.assert_served(190..200);
+    archive.breaks_after.store(0, Ordering::Release);
+    vault.settle();
+    until("it is well again", || !vault.archive().is_failing);
+    let records = vault.store.disk_stats().records;
+    drop(vault);
+    let vault = Vault::anew(&archive);
+    assert_eq!(vault.store.disk_stats().records, records);
+    vault.assert_served(190..200);
+}
+
+#[test]
+fn what_a_kill_leaves_of_an_upload_is_sent_again_or_removed() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..20);
+    vault.settle();
+    drop(vault);
+    // All had gone up, and nothing of it had been written down.
+    let notes = || std::fs::read_dir(disk.path()).unwrap().map(|entry| entry.unwrap().path());
+    for note in notes().filter(|path| path.extension().is_some_and(|suffix| suffix == "idx")) {
+        std::fs::rename(&note, note.with_extension("put")).unwrap();
+    }
+    // And one was evicted meanwhile.
+    std::fs::remove_file(disk.segments().remove(0)).unwrap();
+    let sent = objects(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.settle();
+    until("the object of the evicted one goes", || objects(&far) == sent - 1);
+    let records = vault.store.disk_stats().records;
+    assert!(records < 20 && vault.archive().segments == sent as u64 - 1);
+    drop(vault);
+    let vault = Vault::anew(&archive);
+    assert_eq!(vault.store.disk_stats().records, records);
+    vault.assert_served(19..20);
+}
+
+#[test]
+fn bytes_that_were_changed_in_the_archive_are_a_miss() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..10);
+    vault.settle();
+    drop(vault);
+    let path = far.segments().remove(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[30_000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let vault = Vault::anew(&archive);
+    assert!(vault.store.pin(&key(0)).is_none());
+    assert_eq!(vault.store.disk_stats().quarantined, 1);
+    vault.assert_served(1..10);
+    drop(vault);
+    // And objects that somebody removed: their records are gone.
+    for path in far.segments() {
+        std::fs::remove_file(path).unwrap();
+    }
+    assert_eq!(Vault::anew(&archive).store.disk_stats().records, 0);
+}
+
+#[test]
+fn an_archive_is_one_vaults_alone() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..10);
+    vault.settle();
+    // A second one takes it over, as after a lost disk: the first writes there no more, and says so.
+    let second = Vault::anew(&archive);
+    vault.put(10..20);
+    vault.store.disk().unwrap().drain();
+    until("the first one notices", || vault.archive().trouble.contains("taken this archive over"));
+    assert!(vault.archive().pending > 0);
+    vault.assert_served(0..20);
+    second.put(20..30);
+    second.settle();
+    drop(vault);
+    // A disk with segments of its own does not mix with those of another.
+    let own = Folder::new();
+    let options = DiskOptions::new(8 * MIB, 16 * MIB, Durability::Group);
+    let ram = Options { max_bytes: 2 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };
+    let store = Store::durable(ram, own.path(), options).unwrap();
+    put(&store, key(1), &record(&key(1), RECORD));
+    drop(store);
+    let refused = Vault::with(&own, &archive, MIB).err().unwrap().to_string();
+    assert!(refused.contains("segments of another disk"), "{refused}");
+}
+
+#[test]
+fn urls_that_cannot_be_are_refused_by_name() {
+    for (url, says) in [
+        ("ftp://host/x", "unknown kind"),
+        ("file://relative", "not absolute"),
+        ("s3:///prefix", "there is no bucket"),
+        ("file:///proc/nothing", "/proc/nothing"),
+    ] {
+        let refused = archive::open(url).err().unwrap().to_string();
+        assert!(refused.contains(says), "{url}: {refused}");
+    }
+}

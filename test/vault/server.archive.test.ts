@@ -1,0 +1,70 @@
+// Owns the proof that a vault whose disk is lost comes back from its archive in a directory, without what was flushed.
+import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { ArchivedVault, losesDiskAndServes, someRecords } from "../support/archives.ts";
+import { runProgram } from "../support/command-line.ts";
+import { NAMESPACE } from "../support/records.ts";
+import { closeAfterTest, until } from "../support/vaults.ts";
+
+const TEST_MS_MAX = 120_000;
+
+function directory(): string {
+  const folder = mkdtempSync(join(tmpdir(), "tierkv-far-"));
+  closeAfterTest({ close: () => rmSync(folder, { recursive: true, force: true }) });
+  return folder;
+}
+
+test("F80 kill -9 and a lost disk: the archive serves", { timeout: TEST_MS_MAX }, async () => {
+  await losesDiskAndServes(new ArchivedVault(`file://${directory()}`));
+});
+
+test(
+  "an archive that goes away is told of, and costs nothing",
+  { timeout: TEST_MS_MAX },
+  async () => {
+    const folder = join(directory(), "archive");
+    mkdirSync(folder, { mode: 0o700 });
+    const vault = new ArchivedVault(`file://${folder}`);
+    await vault.start();
+    rmSync(folder, { recursive: true });
+    const records = someRecords(NAMESPACE, 0, 10);
+    await vault.put(NAMESPACE, records);
+    await until(async () => (await vault.archive()).failing, "the failure to be counted");
+    const { trouble, usedBytes } = await vault.archive();
+    expect([trouble.length > 0, usedBytes]).toEqual([true, 0]);
+    expect(await vault.fetch(NAMESPACE, records)).toBe(records.length);
+    await until(() => vault.program.stderr.includes("the archive fails"), "the log");
+    const { disk } = await vault.stats();
+    expect([disk?.failing, disk?.durableRecords]).toEqual([false, records.length]);
+  },
+);
+
+test.each([
+  ["file:///proc/none", {}, /archive.*\/proc\/none/s],
+  ["s3://bucket/vault", {}, /s3:\/\/bucket\/vault.*set AWS_ACCESS_KEY_ID/s],
+  [
+    "s3://bucket/vault",
+    { AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b" },
+    /s3:\/\/bucket\/vault.*set AWS_REGION/s,
+  ],
+  [
+    "s3://bucket/vault",
+    { AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b", AWS_ENDPOINT_URL: "http://127.0.0.1:1" },
+    /s3:\/\/bucket\/vault.*refused/s,
+  ],
+])("a start with %s and %o says what is wrong", async (url, env, says) => {
+  const vault = new ArchivedVault(url);
+  const { exitCode, stderr } = await runProgram(["vault", "--config", vault.config], { env });
+  expect(exitCode).not.toBe(0);
+  expect(stderr).toMatch(says);
+});
+
+test("a directory that others may write is refused", async () => {
+  const folder = directory();
+  chmodSync(folder, 0o777);
+  const vault = new ArchivedVault(`file://${folder}`);
+  const { exitCode, stderr } = await runProgram(["vault", "--config", vault.config]);
+  expect([exitCode === 0, stderr.includes(`chmod 700 ${folder}`)]).toEqual([false, true]);
+});
