@@ -266,10 +266,13 @@ impl Disk {
     /// Waits until the archive knows of a flush: what is durable does not come back from there either.
     fn is_archive_told(&self) -> bool {
         let Some(archive) = &self.shared.archived else { return true };
+        let failures = archive.failures();
         let note = archive.note();
         self.shared.next_generation();
         let until = Instant::now() + Duration::from_millis(ARCHIVE_NOTE_WAIT_MS);
-        self.shared.wait(until, || archive.is_told(note) || self.shared.stops());
+        // One that fails is not waited for: whoever flushes is told so.
+        let is_over = || archive.is_told(note) || archive.failures() > failures;
+        self.shared.wait(until, || is_over() || self.shared.stops());
         archive.is_told(note)
     }
 

@@ -140,6 +140,11 @@ impl Archived {
         self.is_failing.store(true, Ordering::Release);
     }
 
+    /// Requests that failed so far.
+    pub fn failures(&self) -> u64 {
+        self.counters.failures.load(Ordering::Acquire)
+    }
+
     /// What the last request that failed said.
     pub fn trouble(&self) -> String {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -55,8 +55,9 @@ impl Writer {
 
     fn free_oldest(&mut self, moving: &mut Vec<Job>) -> bool {
         let Some(next) = self.next_to_go() else { return false };
+        let used = self.shared.segments.bytes();
         moving.extend(self.evict(&next));
-        self.shared.remove_files() > 0
+        self.shared.remove_files() > 0 || self.shared.segments.bytes() < used
     }
 
     fn create(&self, bytes: u64) -> io::Result<Active> {

@@ -56,6 +56,7 @@ fn run(shared: &Arc<Inner>, step: impl Fn(&Inner, &Archived) -> io::Result<bool>
             Err(_) if shared.stops() => {}
             Err(error) => {
                 archive.fails(&error);
+                shared.next_generation();
                 shared.wait(Instant::now() + pause, is_wanted);
                 pause = (pause * 2).min(Duration::from_millis(ARCHIVE_RETRY_MAX_MS));
             }
