@@ -6,15 +6,17 @@
 mod folder;
 #[path = "support/records.rs"]
 mod records;
+#[path = "support/shaky.rs"]
+mod shaky;
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use folder::Folder;
 use records::{key, put, record};
-use tierkv_core::archive::{self, Archive, Fill};
+use shaky::Shaky;
+use tierkv_core::archive::{self, Archive};
 use tierkv_core::disk::{ArchiveOptions, ArchiveStats, Disk, DiskOptions, Durability};
 use tierkv_core::error::Result;
 use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, Scope, Store};
@@ -22,65 +24,6 @@ use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, Scope, Store};
 const MIB: u64 = 1 << 20;
 const RECORD: usize = 60_000;
 const ALL: Scope = Scope { namespace: None, record_class: None, salt: None };
-
-/// An archive in a directory of which any request may fail.
-struct Shaky {
-    inner: Arc<dyn Archive>,
-    is_down: AtomicBool,
-    /// Parts of segments after which an upload breaks; 0: none does.
-    breaks_after: AtomicU64,
-    reads: AtomicU64,
-}
-
-impl Shaky {
-    fn at(folder: &Folder) -> Arc<Self> {
-        let inner = archive::open(&format!("file://{}", folder.path().display())).unwrap();
-        let (is_down, breaks_after) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Self { inner, is_down, breaks_after, reads: AtomicU64::new(0) })
-    }
-
-    fn set_down(&self, is_down: bool) {
-        self.is_down.store(is_down, Ordering::Release);
-    }
-
-    fn answers(&self) -> io::Result<()> {
-        let is_down = self.is_down.load(Ordering::Acquire);
-        if is_down { Err(io::Error::other("503 SlowDown")) } else { Ok(()) }
-    }
-}
-
-impl Archive for Shaky {
-    fn list(&self) -> io::Result<Vec<(String, u64)>> {
-        self.answers()?;
-        self.inner.list()
-    }
-
-    fn bytes(&self, name: &str) -> io::Result<u64> {
-        self.answers()?;
-        self.inner.bytes(name)
-    }
-
-    fn read(&self, name: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.answers()?;
-        self.reads.fetch_add(1, Ordering::AcqRel);
-        self.inner.read(name, buffer, offset)
-    }
-
-    fn put(&self, name: &str, bytes: u64, fill: Fill<'_>) -> io::Result<()> {
-        self.answers()?;
-        let breaks = name.split('.').next_back() == Some("seg")
-            && self.breaks_after.load(Ordering::Acquire) > 0;
-        self.inner.put(name, bytes, &mut |buffer, offset| {
-            fill(buffer, offset)?;
-            if breaks { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
-        })
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.answers()?;
-        self.inner.remove(name)
-    }
-}
 
 struct Vault {
     store: Arc<Store>,
@@ -307,7 +250,7 @@ fn f81_an_archive_that_fails_costs_what_the_disk_has_no_room_for_and_catches_up(
     let (disk, far) = (Folder::new(), Folder::new());
     let archive = Shaky::at(&far);
     let vault = Vault::open(&disk, &archive);
-    archive.breaks_after.store(1, Ordering::Release);
+    archive.is_torn.store(true, Ordering::Release);
     for first in (0..200).step_by(10) {
         vault.put(first..first + 10);
         vault.store.disk().unwrap().drain();
@@ -318,7 +261,7 @@ fn f81_an_archive_that_fails_costs_what_the_disk_has_no_room_for_and_catches_up(
     assert_eq!((archived.segments, archived.used_bytes), (0, 0), "torn is not archived");
     assert_eq!(objects(&far), 0);
     vault.assert_served(190..200);
-    archive.breaks_after.store(0, Ordering::Release);
+    archive.is_torn.store(false, Ordering::Release);
     vault.settle();
     until("it is well again", || !vault.archive().is_failing);
     let records = vault.store.disk_stats().records;
