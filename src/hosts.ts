@@ -16,16 +16,21 @@ export function splitAddress(address: string): { host: string; port: number } {
   return { host, port: Number(address.slice(colon + 1)) };
 }
 
-const NAMES_PREFIX = "dns:";
+const SOURCES = ["dns", "pool"] as const;
 
-/** True of an address that stands for all that a name is resolved to. */
+/** Who is asked for the vaults that an address stands for; null: it is a vault's own. */
+export function sourceOf(address: string): (typeof SOURCES)[number] | null {
+  return SOURCES.find((source) => address.startsWith(`${source}:`)) ?? null;
+}
+
+/** True of an address that stands for vaults that come and go. */
 export function isNames(address: string): boolean {
-  return address.startsWith(NAMES_PREFIX);
+  return sourceOf(address) !== null;
 }
 
 /** What such an address says behind its prefix. */
 export function namesIn(address: string): string {
-  return address.slice(NAMES_PREFIX.length);
+  return address.slice(address.indexOf(":") + 1);
 }
 
 /** True when only this machine can connect: a Unix socket, shared memory or the loopback. */

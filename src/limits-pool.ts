@@ -40,3 +40,15 @@ export const DRAIN_POLL_MS = 50;
 export const DISCOVER_MS = 1_800;
 export const DISCOVER_ASK_MS = 600;
 export const DISCOVER_VAULTS_MAX = 64;
+/** Vaults and machines of a pool that its list names, gone ones too, and bytes of what is said of one. */
+export const LISTED_VAULTS_MAX = 64;
+export const LISTED_MACHINES_MAX = 512;
+export const STATEMENT_BYTES_MAX = 4_096;
+/** How often a vault asks another of its pool what it missed, how soon again while none answered, and what that may take, in ms. */
+export const GOSSIP_EVERY_MS = 3_000;
+export const GOSSIP_RETRY_MS = 300;
+export const GOSSIP_TIMEOUT_MS = 2_000;
+/** How long a vault that failed is not asked for its list, in ms. */
+export const LISTING_PAUSE_MS = 500;
+/** How long commands wait for a list of vaults, in ms. */
+export const LISTING_WAIT_MS = 3_000;

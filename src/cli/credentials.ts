@@ -51,7 +51,7 @@ export function keepJoined(config: Config, address: string, caPem: string, token
 /** As `securityFor`, for a process that goes on without this vault: what is wrong stands in `refusal`, and nothing is sent. */
 export function accessTo(
   config: Config,
-  target: Pick<VaultTarget, "address" | "isOwn" | "serverName">,
+  target: Pick<VaultTarget, "address" | "isOwn" | "serverName" | "listed">,
   logger: Logger,
 ): Pick<VaultClientOptions, "security" | "refusal"> {
   try {
@@ -70,7 +70,7 @@ export function accessTo(
  */
 export function securityFor(
   config: Config,
-  { address, isOwn, serverName }: Pick<VaultTarget, "address" | "isOwn" | "serverName">,
+  { address, isOwn, serverName, listed }: Parameters<typeof accessTo>[1],
   logger: Logger,
 ): ChannelSecurity | null {
   if (address.startsWith(UNIX_PREFIX)) {
@@ -83,6 +83,11 @@ export function securityFor(
   if (isJoined(config, address)) return joined(files, address);
   const { tlsCa } = config.cluster;
   if (tlsCa !== null) return configured(config, tlsCa, serverName ?? splitAddress(address).host);
+  if (listed !== undefined && listed.certificate !== null && listed.via !== null) {
+    const { token } = joined(joinedFiles(config, listed.via), listed.via);
+    const caPem = Buffer.from(listed.certificate);
+    return { caPem, serverName: VAULT_SERVER_NAME, certPem: null, keyPem: null, token };
+  }
   if (isOwn) return isClosed(config.vault) ? ownVault(config, address, logger) : null;
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);

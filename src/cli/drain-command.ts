@@ -13,7 +13,7 @@ import { Drain } from "./draining.ts";
 import type { Drained } from "./draining.ts";
 import { sizeOf } from "./plan-inputs.ts";
 import { Progress } from "./progress.ts";
-import { allTargets } from "./targets.ts";
+import { allTargets } from "./sources.ts";
 import type { VaultTarget } from "./targets.ts";
 import { showBytes } from "./text.ts";
 import { linkTo } from "./vault-link.ts";

@@ -14,7 +14,7 @@ import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";
 import { greet, laneTrouble } from "./reach.ts";
 import { SidecarLink } from "./sidecar-link.ts";
-import { allTargets } from "./targets.ts";
+import { allTargets } from "./sources.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
 import { linkTo } from "./vault-link.ts";
 

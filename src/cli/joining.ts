@@ -1,16 +1,16 @@
 // Owns what a join does: makes sure of a vault, keeps its certificate and token, and has its address written into the configuration.
 import { hostname } from "node:os";
-import { connect } from "node:tls";
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
 import type { Asked } from "../client/ask.ts";
+import { certificateAt, pemOf } from "../client/certificate.ts";
 import { helloRequest } from "../client/greeting.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { splitAddress } from "../hosts.ts";
+import { namesIn, sourceOf } from "../hosts.ts";
 import { JOIN_TIMEOUT_MS } from "../limits-access.ts";
-import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
+import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
 import { isJoined, joinedFiles, keepJoined } from "./credentials.ts";
@@ -27,40 +27,11 @@ export function keep(config: Config, { address, token }: Credential, caPem: stri
 
 /** The vault's certificate, when it is the one of the code. Nothing is sent to anybody else. Throws FINGERPRINT or VAULT_DOWN. */
 export async function certificateOf({ address, fingerprint }: Invitation): Promise<string> {
-  const socket = connect({
-    ...splitAddress(address),
-    servername: VAULT_SERVER_NAME,
-    // Its fingerprint is what says who it is.
-    rejectUnauthorized: false,
-    minVersion: TLS_MIN_VERSION,
-    ALPNProtocols: [...ALPN],
-  });
-  const fail = (reason: string): TierkvError =>
-    new TierkvError("VAULT_DOWN", { name: "the", address, reason });
-  try {
-    const raw = await new Promise<Buffer>((resolve, reject) => {
-      socket.setTimeout(JOIN_TIMEOUT_MS, () => reject(fail(`silent for ${JOIN_TIMEOUT_MS} ms`)));
-      socket.once("error", (error) => reject(fail(toTierkvError(error).message)));
-      socket.once("secureConnect", () => resolve(socket.getPeerCertificate().raw));
-    });
-    const seen = fingerprintOf(raw);
-    if (!seen.equals(fingerprint)) {
-      const short = (bytes: Buffer): string => bytes.toString("hex").slice(0, 16);
-      throw new TierkvError("FINGERPRINT", {
-        address,
-        seen: short(seen),
-        wanted: short(fingerprint),
-      });
-    }
-    return pemOf(raw);
-  } finally {
-    socket.destroy();
-  }
-}
-
-function pemOf(raw: Buffer): string {
-  const lines = raw.toString("base64").match(/.{1,64}/g) ?? [];
-  return ["-----BEGIN CERTIFICATE-----", ...lines, "-----END CERTIFICATE-----", ""].join("\n");
+  const raw = await certificateAt(address, JOIN_TIMEOUT_MS);
+  const seen = fingerprintOf(raw);
+  if (seen.equals(fingerprint)) return pemOf(raw);
+  const short = (bytes: Buffer): string => bytes.toString("hex").slice(0, 16);
+  throw new TierkvError("FINGERPRINT", { address, seen: short(seen), wanted: short(fingerprint) });
 }
 
 /** What a vault gave this machine. */
@@ -97,6 +68,13 @@ export async function askClasses(
   return held === "both" ? ["kv", "ssm"] : [held];
 }
 
+/** Whether the vault is of a pool whose vaults are learned from it. */
+export async function askPooled({ address, token }: Credential, caPem: string): Promise<boolean> {
+  const request = { mark: 0, epoch: 0 };
+  const { key } = await askOnce(askedWith(address, caPem, token), vaultService.Pool, request);
+  return key.length > 0;
+}
+
 function askedWith(address: string, caPem: string, token: string): Asked {
   const security = {
     caPem: Buffer.from(caPem),
@@ -121,6 +99,8 @@ export function writeAddress(
 /** Vaults of the class that were joined before stay beside it; an address that was not is replaced. */
 function withJoined(config: Config, name: RecordClass, address: string): string[] {
   const known = name === "kv" ? config.cluster.kvCold : config.cluster.ssmCold;
-  const kept = known.map(({ text }) => text).filter((text) => isJoined(config, text));
+  const isKept = (text: string): boolean =>
+    isJoined(config, sourceOf(text) === "pool" ? namesIn(text) : text);
+  const kept = known.map(({ text }) => text).filter(isKept);
   return kept.includes(address) ? kept : [...kept, address];
 }

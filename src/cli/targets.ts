@@ -4,8 +4,6 @@ import type { Address, Config, Role } from "../config/config.ts";
 import { placeOf } from "../config/load.ts";
 import { TierkvError } from "../errors.ts";
 import { isNames } from "../hosts.ts";
-import { addressesOf, systemResolver } from "./names.ts";
-import type { Resolving } from "./names.ts";
 
 export type VaultRole = Exclude<Role, "inference">;
 export const VAULT_ROLES: readonly VaultRole[] = ["kv_cold", "ssm_cold", "cold"];
@@ -22,9 +20,11 @@ export interface VaultTarget {
   isOwn: boolean;
   /** Whom its certificate names where that is not the host of its address. */
   serverName?: string;
+  /** What a pool's signed list says of it: its certificate (PEM), and the vault whose token opens it, too. */
+  listed?: { certificate: string | null; via: string | null };
 }
 
-const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
+export const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
   kv_cold: ["kv"],
   ssm_cold: ["ssm"],
   cold: ["kv", "ssm"],
@@ -63,26 +63,6 @@ function configuredOf({ cluster }: Config): { role: "kv_cold" | "ssm_cold"; addr
     ...cluster.kvCold.map((address) => ({ role: "kv_cold" as const, address })),
     ...cluster.ssmCold.map((address) => ({ role: "ssm_cold" as const, address })),
   ];
-}
-
-/** The vaults behind names, as these are resolved now. Throws NAMES_UNRESOLVED. */
-export async function namedTargets(
-  config: Config,
-  resolver: Resolving = systemResolver(),
-): Promise<VaultTarget[]> {
-  const named = configuredOf(config).filter(({ address }) => isNames(address.text));
-  const targets = named.map(async ({ role, address }) => {
-    const { host, port } = address;
-    const texts = await addressesOf(address, resolver);
-    const found = texts.map((text) => target(role, { host, port, text }));
-    return port === 0 ? found : found.map((one) => ({ ...one, serverName: host }));
-  });
-  return (await Promise.all(targets)).flat();
-}
-
-/** Every vault that there is now. Throws NAMES_UNRESOLVED. */
-export async function allTargets(config: Config): Promise<VaultTarget[]> {
-  return [...vaultTargets(config), ...(await namedTargets(config))];
 }
 
 /** Where the sidecar's own vault listens; null where vaults are configured or the machine is one. */

@@ -17,10 +17,10 @@ export async function askOnce<Request, Reply>(
   { name, address, security, timeoutMs }: Asked,
   method: MethodDefinition<Request, Reply>,
   request: Request,
+  signal: AbortSignal = new AbortController().signal,
 ): Promise<Reply> {
   const channel = new VaultChannel(address, security);
   try {
-    const { signal } = new AbortController();
     return await channel.unary(method, request, { timeoutMs, signal });
   } catch (error) {
     const call = method.path.slice(method.path.lastIndexOf("/") + 1);

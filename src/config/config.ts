@@ -86,6 +86,10 @@ export interface VaultConfig {
   readonly auditLog: string | null;
   /** Tells the network that it is there. */
   readonly announce: boolean;
+  /** The file with the key that the vaults of a pool share; null: they keep no list. */
+  readonly poolKey: string | null;
+  /** Vaults of the pool that are asked first. */
+  readonly peers: readonly Address[];
   /** Where Prometheus may scrape; null: nowhere. */
   readonly metricsListen: Address | null;
   /** Whether that may be an address that other machines reach. */

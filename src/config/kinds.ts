@@ -2,7 +2,7 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { isNames, namesIn, sharedPath } from "../hosts.ts";
+import { isNames, namesIn, sharedPath, sourceOf } from "../hosts.ts";
 import { SHARED_PATH_BYTES_MAX } from "../limits-shared.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../limits.ts";
 import type { Address } from "./config.ts";
@@ -153,10 +153,18 @@ function vaultAddress(): Kind<Address> {
   const one = address("connect");
   return {
     describe:
-      '`"host:port"`, `"unix:/path"`, `"dns:host:port"` (all its addresses) or `"dns:name"` (its SRV records)',
+      '`"host:port"`, `"unix:/path"`, `"dns:host:port"` (all its addresses), `"dns:name"` (its SRV records) or `"pool:host:port"` (all vaults of its pool)',
     parse(raw, key) {
       if (typeof raw !== "string" || !isNames(raw)) return one.parse(raw, key);
       const name = namesIn(raw);
+      if (sourceOf(raw) === "pool") {
+        const seed = tcpAddress(
+          name,
+          1,
+          `write ${key} = "pool:${suggestAddress(name, CONNECT_SAMPLE)}"`,
+        );
+        return "value" in seed ? { value: { ...seed.value, text: raw } } : seed;
+      }
       const fix = `write ${key} = "dns:vaults.example:50051", or "dns:_tierkv._tcp.example" for SRV records`;
       if (isHost(name)) return { value: { host: name, port: 0, text: raw } };
       const parsed = tcpAddress(name, 1, fix);

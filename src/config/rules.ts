@@ -96,6 +96,20 @@ const announcedByAddress: Rule = ({ vault: { announce, listen } }) =>
       }
     : null;
 
+const pooledByAddress: Rule = ({ vault: { poolKey, listen, peers } }) => {
+  if (poolKey === null) {
+    if (peers.length === 0) return null;
+    const fix = 'write pool_key = "/etc/tierkv/pool-key", or remove peers';
+    const reason = "there is no pool_key, so this vault keeps no list with others";
+    return { code: "CONFIG_CONFLICT", path: ["vault", "peers"], reason, fix };
+  }
+  const isOne = listen.host !== "" && !/^(?:0\.0\.0\.0|::)$/.test(listen.host);
+  if (isOne) return null;
+  const reason = `others of the pool find this vault by its address, and ${listen.text} is none`;
+  const fix = 'write listen = "host:port" with an address of this machine, or remove pool_key';
+  return { code: "CONFIG_CONFLICT", path: ["vault", "pool_key"], reason, fix };
+};
+
 const servedHere: Rule = ({ gateway: { listen, lan, keys, tlsCert } }) =>
   isLocal(listen) || lan || (keys !== null && tlsCert !== null)
     ? null
@@ -252,6 +266,7 @@ const RULES: readonly Rule[] = [
   scrapedHere("vault"),
   scrapedHere("sidecar"),
   announcedByAddress,
+  pooledByAddress,
   servedHere,
   pickedHere,
   pickedByNumber,

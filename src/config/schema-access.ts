@@ -1,10 +1,11 @@
 // Owns the keys of who gets in: TLS, tokens, and what is served without them. Part of the table in schema.ts.
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { POOL_VAULTS_MAX } from "../limits-pool.ts";
 import { PATH_BYTES_MAX } from "../limits.ts";
 import type { ClusterConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
-import { boolean, path, tcpOnly } from "./kinds.ts";
+import { addresses, boolean, path, tcpOnly } from "./kinds.ts";
 
 /** A file that may be left out. */
 function file(doc: string, fallbackText: string, example: string): Field<string | null> {
@@ -72,6 +73,8 @@ export const VAULT_ACCESS: {
   tokens: Field<VaultConfig["tokens"]>;
   audit_log: Field<VaultConfig["auditLog"]>;
   announce: Field<VaultConfig["announce"]>;
+  pool_key: Field<VaultConfig["poolKey"]>;
+  peers: Field<VaultConfig["peers"]>;
 } = {
   insecure_lan: {
     kind: boolean,
@@ -115,6 +118,18 @@ export const VAULT_ACCESS: {
     fallback: () => false,
     fallbackText: "`false`",
     example: "true",
+  },
+  pool_key: file(
+    "File of mode 0600 with the key of the pool, 64 hexadecimal digits (`openssl rand -hex 32`), the same on all its vaults. With it they keep one signed list of vaults and of machines that joined: sidecars with `pool:` before the address of one learn the others, and who joined one has joined all.",
+    "none: each machine's own configuration names the vaults",
+    '"/etc/tierkv/pool-key"',
+  ),
+  peers: {
+    kind: addresses("192.168.1.10:50051", POOL_VAULTS_MAX),
+    doc: "Vaults of the pool that are asked for the list first. One that runs is enough; none for the first vault of a pool.",
+    fallback: () => [],
+    fallbackText: "none",
+    example: '["192.168.1.10:50051"]',
   },
 };
 

@@ -1,7 +1,8 @@
 // Owns what a sidecar says of itself: the shape that `tierkv status` and tests read.
 import type { RecordClass } from "../block.ts";
-import type { Tier, Vault } from "../client/vault.ts";
+import type { Tier } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
+import type { SourceKind } from "../discovery/source.ts";
 import { RESTORES_SHOWN_MAX } from "../limits-seen.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
 import { coreInfo, recordKeysStatus } from "../native.ts";
@@ -13,11 +14,14 @@ import type { Saver } from "./save/save.ts";
 import type { Account, Decisions } from "./trace/decisions.ts";
 import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
 import type { Reuse, ReuseStatus } from "./trace/reuse.ts";
-import type { Pool, Pools, VaultClients } from "./vaults/pools.ts";
+import type { Pools, VaultClients } from "./vaults/pools.ts";
+import type { Seats } from "./vaults/seats.ts";
 import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 
 export interface VaultStatus {
   address: string;
+  /** By whom it is known: the configuration, or who was asked. */
+  source: SourceKind;
   /** vault: a process that answers · shared: memory that the sidecars of this machine map. */
   tier: Tier;
   state: string;
@@ -63,6 +67,7 @@ export interface StatusSources {
   config: Config;
   startedMs: number;
   vaults: VaultClients;
+  seats: Pick<Seats, "sourceOf">;
   pools: Pools;
   saver: Saver;
   counters: SidecarCounters;
@@ -73,7 +78,7 @@ export interface StatusSources {
 }
 
 export function describeSidecar(sources: StatusSources, engines: EngineStatus[]): SidecarStatus {
-  const { config, startedMs, vaults, pools, saver, counters, watch } = sources;
+  const { config, startedMs, saver, counters } = sources;
   const arenas = engines.flatMap(({ arena }) => (arena === null ? [] : [arena]));
   const sum = (of: (arena: (typeof arenas)[number]) => number): number =>
     arenas.reduce((total, arena) => total + of(arena), 0);
@@ -89,8 +94,8 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
     slots: sum(({ slotCount }) => slotCount),
     slotsFree: sum(({ freeSlots }) => freeSlots),
     vaults: {
-      kv: describeVaults(vaults.kv, pools.kv, watch),
-      ssm: describeVaults(vaults.ssm, pools.ssm, watch),
+      kv: describeVaults(sources, "kv"),
+      ssm: describeVaults(sources, "ssm"),
     },
     kvCodec: chooseCodecs(config).kvName,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
@@ -102,11 +107,15 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
   };
 }
 
-function describeVaults(clients: readonly Vault[], pool: Pool, watch: VaultWatch): VaultStatus[] {
-  return clients.map((client, vault) => {
+function describeVaults(
+  { vaults, seats, pools, watch }: StatusSources,
+  name: RecordClass,
+): VaultStatus[] {
+  return vaults[name].map((client, vault) => {
     const { address, tier, state, isDraining } = client;
     const lanes = tier === "shared" ? tier : client.lanes;
-    const [share, seen] = [pool.shareOf(vault), watch.seen(client)];
-    return { address, tier, state, lanes, share, isDraining, seen };
+    const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
+    const source = seats.sourceOf(client);
+    return { address, source, tier, state, lanes, share, isDraining, seen };
   });
 }

@@ -1,6 +1,7 @@
 // Owns what every call of one vault shares: its store, its identity, its counters.
 import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
+import type { Gossip } from "../discovery/gossip.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import type { VaultListener } from "./access/listener.ts";
@@ -10,6 +11,7 @@ import type { Gate } from "./gate.ts";
 import type { Leases } from "./leases.ts";
 import type { Members } from "./members.ts";
 import type { ModelNames } from "./models.ts";
+import type { PoolCalls } from "./pooling.ts";
 import type { Rates } from "./rates.ts";
 import type { Sessions } from "./sessions.ts";
 import type { OpenStreams } from "./streams.ts";
@@ -42,6 +44,9 @@ export interface VaultContext {
   gate: Gate | null;
   readonly flushes: FlushLog;
   readonly watchers: Watchers;
+  /** null: it belongs to no pool that keeps a list. */
+  readonly gossip: Gossip | null;
+  readonly poolCalls: PoolCalls;
   /** null until it is open. */
   listener: VaultListener | null;
   /** null until it serves. */

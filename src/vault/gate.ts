@@ -3,12 +3,13 @@ import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { Metadata, ServerInterceptingCallInterface, ServerInterceptor } from "@grpc/grpc-js";
+import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError } from "../errors.ts";
 import { AUTH_FAILURES_MAX, AUTH_LINGER_MS } from "../limits-access.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { isRole, mayDo } from "../roles.ts";
 import type { Role } from "../roles.ts";
-import { REDEEM_PATH, roleNeeded } from "../wire/roles.ts";
+import { GOSSIP_PATH, REDEEM_PATH, roleNeeded } from "../wire/roles.ts";
 import { takeToken } from "../wire/security.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 import { Attempts } from "./access/attempts.ts";
@@ -25,6 +26,8 @@ export interface GateOptions {
   tokens: TokenFile | null;
   /** null: nobody joins. */
   members: Members | null;
+  /** Knows the token of the pool's other vaults; null: there are none. */
+  gossip: Gossip | null;
   audit: AuditLog;
   counters: VaultCounters;
 }
@@ -144,9 +147,13 @@ export class Gate {
       CALLERS.set(metadata, { role: "read", peer, account: 0, invitation: token });
       return null;
     }
+    if (path === GOSSIP_PATH && token !== null && this.#options.gossip?.isToken(token) === true) {
+      CALLERS.set(metadata, { role: "read", peer, account: 0, invitation: null });
+      return null;
+    }
     const needed = roleNeeded(path);
     const known = this.#whoIs(call, token);
-    if (known === null || path === REDEEM_PATH) {
+    if (known === null || path === REDEEM_PATH || path === GOSSIP_PATH) {
       this.#fail(from, this.#reason(peer, token));
       return new TierkvError("STRANGER", {});
     }

@@ -54,6 +54,7 @@ export class Members {
   #byDigest = new Map<string, Member>();
   #savedMs = -MEMBERS_SAVE_MS;
   #isStale = false;
+  #onChange: (member: Member, isGone: boolean) => void = () => {};
 
   /** Nobody has joined while there is no file. Throws CREDENTIALS for one that cannot be used. */
   constructor(path: string, logger: Logger) {
@@ -63,6 +64,11 @@ export class Members {
       ? { last: 0, members: [], invitations: [] }
       : parse(readPrivate(path, KEY), path);
     this.#index();
+  }
+
+  /** Hears of who joins from now on, and whose credential is revoked. */
+  listen(onChange: (member: Member, isGone: boolean) => void): void {
+    this.#onChange = onChange;
   }
 
   /** Those that joined, in that order. */
@@ -94,24 +100,32 @@ export class Members {
     const open = this.#open();
     const invitation = open.find((one) => one.digest === digest);
     if (invitation === undefined) throw new TierkvError("STRANGER", {});
-    const { members } = this.#kept;
-    if (members.length >= MEMBERS_MAX) throw tooMany("machines that joined", MEMBERS_MAX);
     const token = newSecret();
-    const account = this.#nextAccount();
-    const member: Member = {
-      name: this.#freeName(machine),
-      role: invitation.role,
-      account,
-      digest: digestOf(token),
-      joinedMs: wallClockMs(),
-      seenMs: 0,
-      address: "",
-    };
+    const member = this.#newMember(machine, invitation.role, digestOf(token));
     const invitations = open
       .map((one) => (one === invitation ? { ...one, uses: one.uses - 1 } : one))
       .filter(({ uses }) => uses > 0);
-    this.#save({ last: account, members: [...members, member], invitations });
+    this.#add(member, invitations);
     return { member, token };
+  }
+
+  /** Lets in a machine that joined another vault of the pool. Throws OVERLOAD or CREDENTIALS. */
+  adopt({ digest, name, role }: Pick<Member, "digest" | "name" | "role">): void {
+    this.#add(this.#newMember(name, role, digest), this.#kept.invitations);
+  }
+
+  #newMember(machine: string, role: Role, digest: string): Member {
+    if (this.#kept.members.length >= MEMBERS_MAX)
+      throw tooMany("machines that joined", MEMBERS_MAX);
+    const account = this.#nextAccount();
+    const seen = { joinedMs: wallClockMs(), seenMs: 0, address: "" };
+    return { name: this.#freeName(machine), role, account, digest, ...seen };
+  }
+
+  #add(member: Member, invitations: Invitation[]): void {
+    const { members } = this.#kept;
+    this.#save({ last: member.account, members: [...members, member], invitations });
+    this.#onChange(member, false);
   }
 
   /** Whose token it is; null: nobody's. */
@@ -132,7 +146,11 @@ export class Members {
     const members = this.#kept.members.filter((one) => one !== member);
     this.#kept = { ...this.#kept, members };
     this.#index();
-    this.#save(this.#kept);
+    try {
+      this.#save(this.#kept);
+    } finally {
+      this.#onChange(member, true);
+    }
   }
 
   /** Keeps what was not kept yet. Idempotent. */

@@ -4,6 +4,7 @@ import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { vaultClassNumber } from "../block.ts";
 import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
+import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError } from "../errors.ts";
 import { isLocal } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
@@ -34,6 +35,7 @@ import { Leases } from "./leases.ts";
 import type { Members } from "./members.ts";
 import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
+import { admit, gossip, PoolCalls, shareMachines } from "./pooling.ts";
 import { Rates } from "./rates.ts";
 import { Sessions } from "./sessions.ts";
 import { SpareTrim } from "./spares.ts";
@@ -88,6 +90,8 @@ export interface VaultOptions {
   };
   /** null: in the clear, and nobody is asked who he is. */
   security?: VaultSecurity | null;
+  /** null: it belongs to no pool that keeps a list. Closed with the vault. */
+  gossip?: Gossip | null;
   recordClass: VaultClass;
   logger: Logger;
   counters: VaultCounters;
@@ -108,10 +112,12 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   checkExposure(options);
   const vault = newContext(options);
   await recallFlushes(vault);
-  const { audit, counters, members } = vault;
+  const { audit, counters, members, gossip: pool } = vault;
+  const { tokens = null } = security ?? {};
   const gate =
-    security === null ? null : new Gate({ tokens: security.tokens, members, audit, counters });
+    security === null ? null : new Gate({ tokens, members, gossip: pool, audit, counters });
   vault.gate = gate;
+  shareMachines(vault);
   const health = new Health(vault.streams);
   const activity = new ConnectionActivity(
     (peer) => vault.listener?.settle(peer) === true,
@@ -150,6 +156,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   const trim = new SpareTrim(vault.store, logger);
   const watch = new AuditWatch(audit, () => countsOf(vault));
   audit.record("started", { address: listener.address, tls: security !== null });
+  pool?.start({ address: listener.address, class: options.recordClass });
   logger.debug(
     { address: listener.address, class: options.recordClass, maxBytes: config.maxBytes },
     "vault is serving",
@@ -210,6 +217,8 @@ function newContext(options: VaultOptions): VaultContext {
     gate: null,
     flushes,
     watchers: new Watchers(flushes, epoch),
+    gossip: options.gossip ?? null,
+    poolCalls: new PoolCalls(options.gossip ?? null, epoch),
     listener: null,
     rates: null,
   };
@@ -282,6 +291,9 @@ function newServer(
       Watch: vault.watchers.watch,
       List: unaryLater(vault, "List", list),
       Drain: unary(vault, "Drain", drainAway),
+      Pool: vault.poolCalls.pool,
+      Gossip: unary(vault, "Gossip", gossip),
+      Admit: unary(vault, "Admit", admit),
     },
   );
   server.addService(
@@ -310,6 +322,8 @@ async function drain(parts: Parts): Promise<void> {
   const { vault, health, server, listener, watch, diskWatch, trim, activity } = parts;
   health.stop();
   vault.watchers.stop();
+  vault.gossip?.close();
+  vault.poolCalls.stop();
   await listener.stop();
   const finished = new Promise<void>((resolve) => {
     server.tryShutdown(() => resolve());

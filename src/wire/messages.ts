@@ -77,6 +77,43 @@ export interface DrainReply {
   reservedBytes: number;
 }
 
+export interface SignedEntry {
+  statement: Buffer;
+  signature: Buffer;
+}
+
+export interface PoolRequest {
+  /** Of the reply before, and of who gave it; 0: nothing is known. */
+  mark: number;
+  epoch: number;
+}
+
+export interface PoolReply {
+  /** Empty: the vault belongs to no pool. */
+  key: Buffer;
+  mark: number;
+  epoch: number;
+  vaults: SignedEntry[];
+}
+
+export interface GossipRequest {
+  digest: Buffer;
+  entries: SignedEntry[];
+}
+
+export interface GossipReply {
+  entries: SignedEntry[];
+}
+
+export interface AdmitRequest {
+  address: string;
+  gone: boolean;
+}
+
+export interface AdmitReply {
+  known: boolean;
+}
+
 export interface HelloReply {
   protocol: number;
   version: string;

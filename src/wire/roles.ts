@@ -5,8 +5,10 @@ import { healthService, vaultService } from "./service.ts";
 
 /** The one call that takes an invitation instead of a credential. */
 export const REDEEM_PATH: string = vaultService.Redeem.path;
+/** The one call that takes the pool's token. */
+export const GOSSIP_PATH: string = vaultService.Gossip.path;
 
-const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem">, Role>> = {
+const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem" | "Gossip">, Role>> = {
   Hello: "read",
   Lookup: "read",
   // The vault looks for itself before it drops anything.
@@ -25,6 +27,9 @@ const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem">, Role>> = {
   Revoke: "admin",
   List: "admin",
   Drain: "admin",
+  // Who may read may know where.
+  Pool: "read",
+  Admit: "admin",
 };
 
 const HEALTH: Readonly<Record<keyof HealthService, Role>> = {

@@ -1,4 +1,5 @@
 // Owns how a client of a vault proves whom it talks to, and who it is: TLS 1.3 and, with each call, a token.
+import { X509Certificate } from "node:crypto";
 import { isIP } from "node:net";
 import { checkServerIdentity, createSecureContext } from "node:tls";
 import type { PeerCertificate } from "node:tls";
@@ -15,6 +16,8 @@ export interface ChannelSecurity {
   readonly caPem: Buffer;
   /** Whom its certificate must name: a host name, an IP address, or VAULT_SERVER_NAME. */
   readonly serverName: string;
+  /** `caPem` is the one certificate that the vault may show, whoever signed it. */
+  readonly isPinned?: true;
   readonly certPem: Buffer | null;
   readonly keyPem: Buffer | null;
   /** As it stands now; null: the certificate says who we are. */
@@ -24,16 +27,21 @@ export interface ChannelSecurity {
 /** null: in the clear. */
 export function channelCredentials(security: ChannelSecurity | null): ChannelCredentials {
   if (security === null) return credentials.createInsecure();
-  const { caPem, certPem, keyPem, serverName } = security;
+  const { caPem, certPem, keyPem, serverName, isPinned = false } = security;
   const context = createSecureContext({
     ca: caPem,
+    allowPartialTrustChain: isPinned,
     minVersion: TLS_MIN_VERSION,
     ...(certPem === null || keyPem === null ? {} : { cert: certPem, key: keyPem }),
   });
   return ChannelCredentials.createFromSecureContext(context, {
     checkServerIdentity: (_asked: string, certificate: PeerCertificate) =>
-      checkServerIdentity(serverName, certificate),
+      isPinned ? checkPin(caPem, certificate) : checkServerIdentity(serverName, certificate),
   });
+}
+
+function checkPin(caPem: Buffer, { raw }: PeerCertificate): Error | undefined {
+  return new X509Certificate(caPem).raw.equals(raw) ? undefined : new Error("another certificate");
 }
 
 /** TLS names no IP addresses to a server; which vault it is says its certificate. */

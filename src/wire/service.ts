@@ -29,6 +29,9 @@ export interface VaultService {
   Watch: MethodDefinition<m.WatchRequest, m.WatchReply>;
   List: MethodDefinition<m.ListRequest, m.ListReply>;
   Drain: MethodDefinition<m.DrainRequest, m.DrainReply>;
+  Pool: MethodDefinition<m.PoolRequest, m.PoolReply>;
+  Gossip: MethodDefinition<m.GossipRequest, m.GossipReply>;
+  Admit: MethodDefinition<m.AdmitRequest, m.AdmitReply>;
 }
 
 export interface HealthService {

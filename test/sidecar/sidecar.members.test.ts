@@ -1,6 +1,7 @@
 // Owns the proof that a pool follows a DNS name without a restart: who comes gets its share, who leaves is asked on, and its records move.
 import { expect, test, vi } from "vitest";
-import { addressesOf } from "../../src/cli/names.ts";
+import { addressesOf } from "../../src/discovery/dns.ts";
+import { PolledSource } from "../../src/discovery/polled.ts";
 import type * as Again from "../../src/limits-again.ts";
 import type * as Limits from "../../src/limits-pool.ts";
 import { RUN_BLOCKS } from "../../src/limits-pool.ts";
@@ -13,7 +14,7 @@ import { openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
 import { startVaultProcess } from "../support/vault-process.ts";
 import type { Place } from "../support/vault-process.ts";
-import { openClient, SOON_MS, until } from "../support/vaults.ts";
+import { logger, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 const { kept } = vi.hoisted(() => ({ kept: { ms: 3_600_000 } }));
 vi.mock("../../src/limits-pool.ts", async (importOriginal) => ({
@@ -33,6 +34,18 @@ const PAGE = 8192;
 const BLOCKS = 12 * RUN_BLOCKS + 5;
 const LONG = { maxModelLen: 16 * BLOCKS };
 const NAME = "vaults.example";
+
+/** Of attention KV. */
+function polled(ask: () => Promise<string[]>): MemberSource {
+  const source = new PolledSource("dns", ask, logger);
+  return {
+    follow(onList) {
+      source.follow((list) => onList("kv", new Map(list.map(({ address }) => [address, "dns"]))));
+    },
+    connect: (name, at) => openClient({ address: at }, name),
+    close: () => source.close(),
+  };
+}
 
 /** Of this sidecar, by the last number of a vault's address. */
 const sharesOf = (sidecar: TestSidecar): Record<string, number> =>
@@ -67,10 +80,7 @@ test("F35 the vaults of a name come and go: nothing that is held is missed, and 
   };
   names.set(NAME, ["127.0.0.1", "127.0.0.2"]);
   const address = { host: NAME, port, text: `dns:${NAME}:${port}` };
-  const members: MemberSource = {
-    list: async () => ({ kv: await addressesOf(address, resolver), ssm: [] }),
-    connect: (name, at) => openClient({ address: at }, name),
-  };
+  const members = polled(() => addressesOf(address, resolver));
   const sidecar = await openSidecar({ when: "always", waitMs: 30_000, members });
   await until(() => sharesOf(sidecar)["2"]! > 0, "the vaults of the name");
   const engine = await FakeEngine.start(sidecar.socketPath, LONG);
@@ -117,10 +127,7 @@ async function following(label: string): Promise<{
 }> {
   const vaults = [await startVaultProcess(), await startVaultProcess()];
   const list = vaults.map(({ address }) => address);
-  const members: MemberSource = {
-    list: () => Promise.resolve({ kv: [...list], ssm: [] }),
-    connect: (name, at) => openClient({ address: at }, name),
-  };
+  const members = polled(() => Promise.resolve([...list]));
   const sidecar = await openSidecar({ when: "always", waitMs: 30_000, members });
   const isWhole = (): boolean =>
     sidecar.status().vaults.kv.filter(({ state }) => state === "up").length === 2;

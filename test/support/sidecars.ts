@@ -89,6 +89,8 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       tokens: null,
       auditLog: null,
       announce: false,
+      poolKey: null,
+      peers: [],
       metricsListen: null,
       metricsLan: false,
     },

@@ -59,13 +59,18 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   codec: room({ packages: ["piscina"], offline: true }),
   arena: room({ offline: true }),
   wire: room({ packages: [GRPC, "@grpc/proto-loader"] }),
-  vault: room({ rooms: ["wire"], types: ["config"], packages: [GRPC] }),
   client: room({ rooms: ["wire"], packages: [GRPC] }),
+  discovery: room({
+    rooms: ["wire", "client"],
+    types: ["config"],
+    packages: [GRPC, "@grpc/proto-loader"],
+  }),
+  vault: room({ rooms: ["wire", "discovery"], types: ["config"], packages: [GRPC] }),
   cost: room({ offline: true }),
   pool: room({ offline: true }),
   sidecar: room({
     rooms: ["arena", "codec", "client", "cost", "pool"],
-    types: ["config"],
+    types: ["config", "discovery"],
     packages: ["@msgpack/msgpack"],
   }),
   gateway: room({
@@ -85,6 +90,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "wire",
       "vault",
       "client",
+      "discovery",
       "pool",
       "sidecar",
       "exposition",

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { AUTH_FAILURES_MAX } from "../../src/limits-access.ts";
 import { ROLES } from "../../src/roles.ts";
 import type { Role } from "../../src/roles.ts";
-import { REDEEM_PATH, roleNeeded } from "../../src/wire/roles.ts";
+import { GOSSIP_PATH, REDEEM_PATH, roleNeeded } from "../../src/wire/roles.ts";
 import { healthService, vaultService } from "../../src/wire/service.ts";
 import {
   certificate,
@@ -90,10 +90,11 @@ const STRANGERS: Readonly<Record<string, (vault: ClosedVault) => Shown>> = {
 test("every call of every proto file has a role, and nothing else has", () => {
   expect(CALLS.length).toBe(METHODS.length);
   expect(CALLS.sort()).toEqual(METHODS.map(({ path }) => path).sort());
-  for (const path of CALLS.filter((call) => call !== REDEEM_PATH))
+  // They take an invitation, and the pool's token; no credential whatever its role.
+  const others = [REDEEM_PATH, GOSSIP_PATH];
+  for (const path of CALLS.filter((call) => !others.includes(call)))
     expect(ROLES).toContain(roleNeeded(path));
-  // It takes an invitation, and no credential whatever its role.
-  expect(roleNeeded(REDEEM_PATH)).toBeNull();
+  expect(others.map(roleNeeded)).toEqual([null, null]);
   expect(roleNeeded("/tierkv.v1.Vault/Anything")).toBeNull();
 });
 
@@ -123,7 +124,7 @@ const LESSER = CALLS.flatMap((path) => {
 
 test("there are calls that some roles may not make", () => {
   expect(new Set(LESSER.map(([path]) => path.split("/")[2]))).toEqual(
-    new Set("Name Keep Measure Flush List Drain Invite Peers Revoke".split(" ")),
+    new Set("Name Keep Measure Flush List Drain Admit Invite Peers Revoke".split(" ")),
   );
 });
 

@@ -12,7 +12,8 @@ import {
 import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";
-import { VAULT_ROLES, allTargets } from "../targets.ts";
+import { allTargets } from "../sources.ts";
+import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
 

@@ -6,7 +6,8 @@ import { createLogger } from "../../log.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { ChaosRow } from "../chaos-vault.ts";
 import { Progress } from "../progress.ts";
-import { VAULT_ROLES, allTargets } from "../targets.ts";
+import { allTargets } from "../sources.ts";
+import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { table } from "../text.ts";
 

@@ -12,7 +12,7 @@ import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
-import { allTargets } from "../targets.ts";
+import { allTargets } from "../sources.ts";
 import { showBytes, showMs, table } from "../text.ts";
 
 const EXIT_OK = 0;

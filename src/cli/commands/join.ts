@@ -21,14 +21,16 @@ async function joinVault(call: Call): Promise<number> {
   const config = call.loadConfig();
   const invitation = decodeJoinCode(await codeOf(call));
   const { address } = invitation;
-  const { askClasses, certificateOf, keep, redeem, writeAddress } = await import("../joining.ts");
+  const joining = await import("../joining.ts");
+  const { askClasses, askPooled, certificateOf, keep, redeem, writeAddress } = joining;
   const caPem = await certificateOf(invitation);
   const credential = await redeem(invitation, caPem);
   // Before anything else can go wrong: the code is good only so often.
   const folder = keep(config, credential, caPem);
   const classes = await askClasses(credential, caPem);
-  const written = writeAddress(call, config, address, classes);
-  const keys = classes.map((name) => `${name}_cold = "${address}"`);
+  const text = (await askPooled(credential, caPem)) ? `pool:${address}` : address;
+  const written = writeAddress(call, config, text, classes);
+  const keys = classes.map((name) => `${name}_cold = "${text}"`);
   const lines = [
     `joined the ${classes.join(" and ")} vault at ${address} as ${credential.name}; certificate and token are in ${folder}`,
     written.isDone

@@ -14,7 +14,6 @@ import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Ended } from "../../sidecar/trace/decisions.ts";
-import type { MemberSource } from "../../sidecar/vaults/pool-members.ts";
 import { packageVersion } from "../../version.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
@@ -23,8 +22,7 @@ import { localVaultBudget } from "../memory.ts";
 import { goBeforeEngines } from "../oom.ts";
 import { startOwnPage } from "../page.ts";
 import { startScrape } from "../scrape.ts";
-import { localVaultAddress, namedTargets, vaultTargets } from "../targets.ts";
-import type { VaultTarget } from "../targets.ts";
+import { localVaultAddress, vaultTargets } from "../targets.ts";
 
 interface SidecarOptions {
   socket?: string;
@@ -128,7 +126,8 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   };
   const spans = await makeSpans(config, logger, counters);
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
-  const members = await membersOf(config, logger);
+  const { membersOf } = await import("../sources.ts");
+  const members = membersOf(config, logger, (count) => counters.add("listings_refused", count));
   const clients: Running = {
     close(): Promise<void> {
       for (const client of [...vaults.kv, ...vaults.ssm]) client.close();
@@ -165,30 +164,6 @@ async function makeSpans(
   const { OtlpExporter } = await import("../../exposition/otlp.ts");
   logger.info({ endpoint }, "traces are sent");
   return new OtlpExporter({ endpoint, version: packageVersion(), counters, logger });
-}
-
-/** null: there are no names, so nobody comes or goes. */
-async function membersOf(config: Config, logger: Logger): Promise<MemberSource | null> {
-  const all = [...config.cluster.kvCold, ...config.cluster.ssmCold];
-  if (!all.some(({ text }) => isNames(text))) return null;
-  const { VaultClient } = await import("../../client/vault-client.ts");
-  const { accessTo } = await import("../credentials.ts");
-  const targets = new Map<string, VaultTarget>();
-  return {
-    async list() {
-      const now = [...vaultTargets(config), ...(await namedTargets(config))];
-      targets.clear();
-      for (const target of now) targets.set(target.address, target);
-      const of = (name: RecordClass): string[] =>
-        now.filter(({ classes }) => classes.includes(name)).map(({ address }) => address);
-      return { kv: of("kv"), ssm: of("ssm") };
-    },
-    connect(name, address) {
-      const target = targets.get(address) ?? { address, isOwn: false };
-      const { lanes } = config.sidecar;
-      return new VaultClient({ address, name, logger, lanes, ...accessTo(config, target, logger) });
-    },
-  };
 }
 
 function makeLocalVault(

@@ -58,6 +58,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   warnOfMemory(maxBytes, logger);
   const { startVault } = await import("../../vault/server.ts");
   const { isOpenToAll, openAccess } = await import("../vault-access.ts");
+  const { gossipOf } = await import("../pooling.ts");
   const access = openAccess(config.vault, logger);
   const { vaultFamilies } = await import("../../exposition/vault.ts");
   const listen = async (): Promise<RunningVault> => {
@@ -75,6 +76,9 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
         auditLog: access.auditLog,
       },
       security: access.security,
+      gossip: gossipOf(config.vault, access.security?.certPem ?? null, logger, (count) =>
+        counters.add("listings_refused", count),
+      ),
       recordClass,
       logger,
       counters,

@@ -112,6 +112,9 @@ export function describeFound(found: readonly Candidate[]): string[] {
 }
 
 async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promise<number> {
+  const { changePool, isPooled } = await import("../pooling.ts");
+  const config = call.loadConfig();
+  if (isPooled(config)) return await changePool(call, config, isAdded);
   const { changeList } = await import("../vault-lists.ts");
   return changeList(call, call.options.class, isAdded);
 }
@@ -157,23 +160,25 @@ async function ask(link: SidecarLink): Promise<SidecarStatus> {
 
 type Row = VaultStatus & { class: string };
 
-const HEAD = ["class", "address", "state", "owns", "full", "memory", "disk", "out", "in"];
+const HEAD = ["class", "address", "from", "state", "owns", "full", "memory", "disk", "out", "in"];
 
 /** Exported for its test. */
 export function describe(rows: readonly Row[]): string[] {
   return table([HEAD, ...rows.map(rowOf)]);
 }
 
-function rowOf({ class: name, address, tier, state, share, isDraining, seen }: Row): string[] {
+function rowOf(row: Row): string[] {
+  const { class: name, address, source, tier, state, share, isDraining, seen } = row;
   // Memory of this machine owns nothing: it may hold what any of them does.
   const left = tier === "shared" ? NONE : "left";
   const owns = isDraining ? "drains" : share === 0 ? left : showShare(share);
-  if (seen === null) return [name, address, state, owns, NONE, NONE, NONE, NONE, NONE];
+  if (seen === null) return [name, address, source, state, owns, NONE, NONE, NONE, NONE, NONE];
   const { usedBytes, maxBytes, disk, outBytesPerS, inBytesPerS } = seen;
   const most = disk !== null && disk.maxBytes > maxBytes ? disk : { usedBytes, maxBytes };
   return [
     name,
     address,
+    source,
     state,
     owns,
     showShare(most.usedBytes / Math.max(1, most.maxBytes)),

@@ -2,24 +2,19 @@
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
-import { toTierkvError } from "../../errors.ts";
-import {
-  MEMBERS_EVERY_MS,
-  MEMBERS_TIMEOUT_MS,
-  POOL_CLIENTS_MAX,
-  POOL_VAULTS_MAX,
-  VIEW_KEPT_MS,
-} from "../../limits-pool.ts";
+import type { SourceKind } from "../../discovery/source.ts";
+import { POOL_CLIENTS_MAX, POOL_VAULTS_MAX, VIEW_KEPT_MS } from "../../limits-pool.ts";
 import type { Logger } from "../../log.ts";
-import { nowMs, sleep, withDeadline } from "../../time.ts";
+import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 import { LookupGate, openGates, openLinks } from "./vaults.ts";
 
-/** Where lists of members come from. */
+/** Who says which vaults belong, and how one of them is reached. */
 export interface MemberSource {
-  /** The addresses of all vaults of each class, now. An empty list: nothing is known, and who was a member stays one. */
-  list(): Promise<Record<RecordClass, readonly string[]>>;
+  /** What is heard is whole, and never empty; `sources`: of each address that is not written down. Once. */
+  follow(onList: (recordClass: RecordClass, list: ReadonlyMap<string, SourceKind>) => void): void;
   connect(recordClass: RecordClass, address: string): Vault;
+  close(): void;
 }
 
 export interface PoolMembersOptions {
@@ -41,7 +36,10 @@ export class PoolMembers {
   /** Those of them that are not asked any more; closed. */
   readonly #forgotten = new WeakSet<Vault>();
   readonly #own = new Set<Vault>();
-  readonly #closing = new AbortController();
+  readonly #sources: Record<RecordClass, ReadonlyMap<string, SourceKind>> = {
+    kv: new Map(),
+    ssm: new Map(),
+  };
   #onJoin: (client: Vault, index: number) => void = () => {};
 
   constructor(options: PoolMembersOptions) {
@@ -75,36 +73,26 @@ export class PoolMembers {
     client.close();
   }
 
+  /** By whom it is known. */
+  sourceOf({ name, address }: Vault): SourceKind {
+    return this.#sources[name].get(address) ?? "static";
+  }
+
   /** Follows the source until closed. `onJoin`: a vault took an index, which may have been another's before. */
   follow(onJoin: (client: Vault, index: number) => void): void {
     this.#onJoin = onJoin;
-    const { source } = this.#options;
-    if (source !== null) void this.#run(source);
+    this.#options.source?.follow((recordClass, list) => this.#take(recordClass, list));
   }
 
   close(): void {
-    this.#closing.abort();
+    this.#options.source?.close();
     for (const client of this.#own) client.close();
   }
 
-  async #run(source: MemberSource): Promise<void> {
-    const { signal } = this.#closing;
-    while (!signal.aborted) {
-      try {
-        const lists = await withDeadline(source.list(), MEMBERS_TIMEOUT_MS, "a list of vaults");
-        for (const of of ["kv", "ssm"] as const)
-          if (lists[of].length > 0) this.#take(of, lists[of]);
-      } catch (error) {
-        const err = toTierkvError(error);
-        this.#options.logger.warn({ err }, "the vaults of the pool are those that were known");
-      }
-      await sleep(MEMBERS_EVERY_MS, signal).catch(() => {});
-    }
-  }
-
-  #take(recordClass: RecordClass, given: readonly string[]): void {
+  #take(recordClass: RecordClass, given: ReadonlyMap<string, SourceKind>): void {
     const { logger } = this.#options;
-    const all = [...new Set(given)].toSorted();
+    this.#sources[recordClass] = given;
+    const all = [...given.keys()].toSorted();
     const list = new Set(all.slice(0, POOL_VAULTS_MAX));
     if (all.length > list.size) {
       const left = all.length - list.size;
@@ -118,6 +106,7 @@ export class PoolMembers {
         else this.#say(client, "vault has come back to the pool");
       } else if (this.isMember(client)) {
         this.#leftMs.set(client, nowMs());
+        setTimeout(() => this.#clear(), VIEW_KEPT_MS + 1).unref();
         this.#say(client, "vault has left the pool; it is asked for what it holds for a while");
       }
     }

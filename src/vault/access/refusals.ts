@@ -1,7 +1,7 @@
 // Owns how a call is refused before its body is read, and calls of methods that no service has.
 import { ServerInterceptingCall, status as GrpcStatus } from "@grpc/grpc-js";
 import type { Server, ServerInterceptingCallInterface, ServerInterceptor } from "@grpc/grpc-js";
-import { REDEEM_PATH, roleNeeded } from "../../wire/roles.ts";
+import { GOSSIP_PATH, REDEEM_PATH, roleNeeded } from "../../wire/roles.ts";
 
 /** HTTP/2's own codes. */
 const NO_ERROR = 0;
@@ -36,7 +36,8 @@ export function reset(call: ServerInterceptingCallInterface): void {
 
 /** Stands last: who may not call a method that exists does not hear which ones do. */
 export const unknownMethods: ServerInterceptor = ({ path }, call) => {
-  if (roleNeeded(path) !== null || path === REDEEM_PATH) return new ServerInterceptingCall(call);
+  const isKnown = roleNeeded(path) !== null || path === REDEEM_PATH || path === GOSSIP_PATH;
+  if (isKnown) return new ServerInterceptingCall(call);
   const details = `The server does not implement the method ${path.slice(0, PATH_CHARS_MAX)}`;
   return new ServerInterceptingCall(call, {
     start: (next) =>

@@ -36,7 +36,7 @@ test("three vaults, one of four times the size and one that is down: shares, fil
   expect(rows[0]!.share).toBeCloseTo(4 / 6, 1);
   expect(rows.reduce((sum, { share }) => sum + share, 0)).toBeCloseTo(1, 5);
   const text = (await runInside(["vaults", "ls", "--config", config])).stdout;
-  expect(text).toMatch(/^class +address +state +owns +full/);
+  expect(text).toMatch(/^class +address +from +state +owns +full/);
   expect(text).toMatch(/down +1\d\.\d % +- /);
 });
 
@@ -44,6 +44,7 @@ test("one that has left says so, and without any the exit code is 1", async () =
   const row = {
     class: "kv",
     address: "a:1",
+    source: "dns" as const,
     tier: "vault" as const,
     state: "up",
     lanes: "up",
@@ -51,8 +52,8 @@ test("one that has left says so, and without any the exit code is 1", async () =
     isDraining: false,
     seen: null,
   };
-  expect(shown([row])[1]).toMatch(/^kv +a:1 +up +left +-/);
-  expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +up +drains +-/);
+  expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +-/);
+  expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +dns +up +drains +-/);
   const sidecar = await openSidecar();
   const { exitCode, stdout } = await runInside([
     "vaults",

@@ -1,9 +1,9 @@
 // Owns the proof that names stand for the vaults that a DNS server says, and that a name without any is named.
 import { expect, test } from "vitest";
-import { addressesOf } from "../../src/cli/names.ts";
-import { namedTargets } from "../../src/cli/targets.ts";
+import { namedTargets } from "../../src/cli/sources.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Address } from "../../src/config/config.ts";
+import { addressesOf } from "../../src/discovery/dns.ts";
 import { startDnsServer } from "../support/dns-server.ts";
 
 const at = (host: string, port: number): Address => ({

@@ -1,0 +1,169 @@
+// Owns whom a configuration asks for vaults that come and go, as a sidecar follows them and as a command needs them once.
+import type { RecordClass, VaultClass } from "../block.ts";
+import { VaultClient } from "../client/vault-client.ts";
+import type { Address, Config } from "../config/config.ts";
+import { addressesOf, systemResolver } from "../discovery/dns.ts";
+import type { Resolving } from "../discovery/dns.ts";
+import { PolledSource } from "../discovery/polled.ts";
+import { PoolSource } from "../discovery/pool.ts";
+import { firstList } from "../discovery/source.ts";
+import type { ListedVault, SourceKind, VaultSource } from "../discovery/source.ts";
+import { TierkvError } from "../errors.ts";
+import { namesIn, sourceOf } from "../hosts.ts";
+import { LISTING_WAIT_MS } from "../limits-pool.ts";
+import { createLogger } from "../log.ts";
+import type { Logger } from "../log.ts";
+import type { MemberSource } from "../sidecar/vaults/seats.ts";
+import { accessTo, isJoined, securityFor } from "./credentials.ts";
+import { CLASSES, vaultTargets } from "./targets.ts";
+import type { VaultTarget } from "./targets.ts";
+
+/** A source, and what the vaults that it lists are to this machine. */
+interface Feed {
+  /** As it is written in the configuration. */
+  text: string;
+  source: VaultSource;
+  /** null: it is of no class that is asked for there. */
+  targetOf(listed: ListedVault): VaultTarget | null;
+}
+
+const RECORD_CLASSES = ["kv", "ssm"] as const;
+
+/** Addresses that stand for others, of each class. */
+function named({ cluster }: Config, kind: SourceKind): Record<RecordClass, Address[]> {
+  const of = (all: readonly Address[]): Address[] =>
+    all.filter(({ text }) => sourceOf(text) === kind);
+  return { kv: of(cluster.kvCold), ssm: of(cluster.ssmCold) };
+}
+
+function dnsFeeds(config: Config, resolver: Resolving, logger: Logger): Feed[] {
+  const all = named(config, "dns");
+  return RECORD_CLASSES.flatMap((name) =>
+    all[name].map((address) => {
+      const { host, port, text } = address;
+      const base = { name: `${name}_cold`, role: `${name}_cold`, classes: CLASSES[`${name}_cold`] };
+      const alsoName = port === 0 ? {} : { serverName: host };
+      return {
+        text,
+        source: new PolledSource("dns", () => addressesOf(address, resolver), logger),
+        targetOf: (listed) =>
+          ({ ...base, address: listed.address, isOwn: false, ...alsoName }) as VaultTarget,
+      };
+    }),
+  );
+}
+
+/** What both lists ask of a pool is asked once. */
+function poolFeeds(config: Config, logger: Logger, onRefused: (count: number) => void): Feed[] {
+  const all = named(config, "pool");
+  const asked = RECORD_CLASSES.filter((name) => all[name].length > 0);
+  const seeds = [...new Set([...all.kv, ...all.ssm].map(({ text }) => namesIn(text)))];
+  if (seeds.length === 0) return [];
+  const via = seeds.find((seed) => isJoined(config, seed)) ?? null;
+  const targetOf = ({ address, class: of, certificate }: ListedVault): VaultTarget | null => {
+    const target = targetFor(address, of, asked);
+    return target && { ...target, listed: { certificate, via } };
+  };
+  const source = new PoolSource({
+    seeds,
+    securityFor: (listed) =>
+      securityFor(
+        config,
+        { address: listed.address, isOwn: false, listed: { ...listed, via } },
+        logger,
+      ),
+    logger,
+    onRefused,
+  });
+  return [{ text: [...all.kv, ...all.ssm].map(({ text }) => text).join(", "), source, targetOf }];
+}
+
+/** null: it holds none of the classes that are asked for. */
+function targetFor(
+  address: string,
+  of: VaultClass | null,
+  asked: readonly RecordClass[],
+): VaultTarget | null {
+  const held = asked.filter((name) => of === null || of === "both" || of === name);
+  const [first] = held;
+  if (first === undefined) return null;
+  const role = held.length === 2 ? "cold" : (`${first}_cold` as const);
+  return { name: role, role, classes: CLASSES[role], address, isOwn: false };
+}
+
+/** The vaults behind names, as these are resolved now. Throws NAMES_UNRESOLVED. */
+export async function namedTargets(
+  config: Config,
+  resolver: Resolving = systemResolver(),
+): Promise<VaultTarget[]> {
+  const logger = createLogger("sources", { level: "silent" });
+  const { kv, ssm } = named(config, "dns");
+  // Asked here, so that what is wrong with a name is said.
+  await Promise.all([...kv, ...ssm].map((address) => addressesOf(address, resolver)));
+  const feeds = [...dnsFeeds(config, resolver, logger), ...poolFeeds(config, logger, () => {})];
+  const targets = feeds.map(async ({ text, source, targetOf }) => {
+    const list = await firstList(source, LISTING_WAIT_MS);
+    if (list !== null) return list.flatMap((listed) => targetOf(listed) ?? []);
+    const reason = `no list came within ${LISTING_WAIT_MS} ms`;
+    const fix = "look whether one of these vaults runs, and whether this machine has joined it";
+    throw new TierkvError("NAMES_UNRESOLVED", { address: text, reason, fix });
+  });
+  return (await Promise.all(targets)).flat();
+}
+
+/** Every vault that there is now. Throws NAMES_UNRESOLVED. */
+export async function allTargets(config: Config): Promise<VaultTarget[]> {
+  return [...vaultTargets(config), ...(await namedTargets(config))];
+}
+
+/** null: there are no names, so nobody comes or goes. */
+export function membersOf(
+  config: Config,
+  logger: Logger,
+  onRefused: (count: number) => void,
+): MemberSource | null {
+  const feeds = [
+    ...dnsFeeds(config, systemResolver(), logger),
+    ...poolFeeds(config, logger, onRefused),
+  ];
+  if (feeds.length === 0) return null;
+  const lists = new Map<Feed, readonly VaultTarget[]>();
+  const written = vaultTargets(config);
+  const all = (): { target: VaultTarget; kind: SourceKind }[] => [
+    ...[...lists].flatMap(
+      ([
+        {
+          source: { kind },
+        },
+        list,
+      ]) => list.map((target) => ({ target, kind })),
+    ),
+    ...written.map((target) => ({ target, kind: "static" as const })),
+  ];
+  return {
+    follow(onList) {
+      for (const feed of feeds) {
+        feed.source.follow((list) => {
+          lists.set(
+            feed,
+            list.flatMap((listed) => feed.targetOf(listed) ?? []),
+          );
+          for (const name of RECORD_CLASSES) {
+            const now = all().filter(({ target }) => target.classes.includes(name));
+            const of = new Map(now.map(({ target, kind }) => [target.address, kind]));
+            if (of.size > 0) onList(name, of);
+          }
+        });
+      }
+    },
+    connect(name, address) {
+      const known = all().find(({ target }) => target.address === address);
+      const { lanes } = config.sidecar;
+      const access = accessTo(config, known?.target ?? { address, isOwn: false }, logger);
+      return new VaultClient({ address, name, logger, lanes, ...access });
+    },
+    close() {
+      for (const { source } of feeds) source.close();
+    },
+  };
+}

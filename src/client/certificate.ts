@@ -1,0 +1,32 @@
+// Owns asking a vault for its certificate, before anything is sent to it: who asks decides whether it is the right one.
+import { connect } from "node:tls";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { splitAddress } from "../hosts.ts";
+import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
+
+/** In DER. Throws VAULT_DOWN. */
+export async function certificateAt(address: string, timeoutMs: number): Promise<Buffer> {
+  const socket = connect({
+    ...splitAddress(address),
+    servername: VAULT_SERVER_NAME,
+    rejectUnauthorized: false,
+    minVersion: TLS_MIN_VERSION,
+    ALPNProtocols: [...ALPN],
+  });
+  const fail = (reason: string): TierkvError =>
+    new TierkvError("VAULT_DOWN", { name: "the", address, reason });
+  try {
+    return await new Promise<Buffer>((resolve, reject) => {
+      socket.setTimeout(timeoutMs, () => reject(fail(`silent for ${timeoutMs} ms`)));
+      socket.once("error", (error) => reject(fail(toTierkvError(error).message)));
+      socket.once("secureConnect", () => resolve(socket.getPeerCertificate().raw));
+    });
+  } finally {
+    socket.destroy();
+  }
+}
+
+export function pemOf(raw: Buffer): string {
+  const lines = raw.toString("base64").match(/.{1,64}/g) ?? [];
+  return ["-----BEGIN CERTIFICATE-----", ...lines, "-----END CERTIFICATE-----", ""].join("\n");
+}

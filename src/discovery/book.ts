@@ -1,0 +1,106 @@
+// Owns a pool's list as one process knows it: of each vault and machine the entry with the highest version, whoever brought it.
+import { createHash } from "node:crypto";
+import { LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../limits-pool.ts";
+import type { SignedEntry } from "../wire/messages.ts";
+import { openEntry } from "./entry.ts";
+import type { Entry, MachineEntry, VaultEntry } from "./entry.ts";
+
+interface Known {
+  entry: Entry;
+  signed: SignedEntry;
+}
+
+const MOST: Readonly<Record<Entry["kind"], number>> = {
+  vault: LISTED_VAULTS_MAX,
+  machine: LISTED_MACHINES_MAX,
+};
+
+export class Book {
+  readonly publicKey: Buffer;
+  readonly #known = new Map<string, Known>();
+  #mark = 1;
+  #digest: Buffer | null = null;
+
+  constructor(publicKey: Buffer) {
+    this.publicKey = publicKey;
+  }
+
+  /** Another after each change. */
+  get mark(): number {
+    return this.#mark;
+  }
+
+  /** Over all that is known: alike where the same is known. */
+  get digest(): Buffer {
+    this.#digest ??= [...this.#known.keys()]
+      .toSorted()
+      .reduce(
+        (hash, key) => hash.update(this.#known.get(key)?.signed.signature ?? ""),
+        createHash("sha256"),
+      )
+      .digest();
+    return this.#digest;
+  }
+
+  /** What is signed and newer is taken; `refused`: what is not signed by the pool's key, or beyond the limit. */
+  take(entries: readonly SignedEntry[]): { isChanged: boolean; refused: number } {
+    const before = this.#mark;
+    let refused = 0;
+    for (const signed of entries) {
+      const entry = openEntry(this.publicKey, signed);
+      const key = entry === null ? "" : keyOf(entry);
+      const known = this.#known.get(key);
+      if (entry === null || (known === undefined && this.#count(entry.kind) >= MOST[entry.kind])) {
+        refused += 1;
+        continue;
+      }
+      if (known !== undefined && !isNewer({ entry, signed }, known)) continue;
+      this.#known.set(key, { entry, signed });
+      this.#mark += 1;
+      this.#digest = null;
+    }
+    return { isChanged: this.#mark !== before, refused };
+  }
+
+  all(kind?: Entry["kind"]): SignedEntry[] {
+    return [...this.#known.values()]
+      .filter(({ entry }) => kind === undefined || entry.kind === kind)
+      .map(({ signed }) => signed);
+  }
+
+  /** Those that left, too. */
+  get vaults(): VaultEntry[] {
+    return this.#entries().filter((entry) => entry.kind === "vault");
+  }
+
+  get machines(): MachineEntry[] {
+    return this.#entries().filter((entry) => entry.kind === "machine");
+  }
+
+  vault(address: string): VaultEntry | null {
+    return this.vaults.find((entry) => entry.address === address) ?? null;
+  }
+
+  machine(digest: string): MachineEntry | null {
+    return this.machines.find((entry) => entry.digest === digest) ?? null;
+  }
+
+  #entries(): Entry[] {
+    return [...this.#known.values()].map(({ entry }) => entry);
+  }
+
+  #count(kind: Entry["kind"]): number {
+    return this.#entries().filter((entry) => entry.kind === kind).length;
+  }
+}
+
+function keyOf(entry: Entry): string {
+  return `${entry.kind} ${entry.kind === "vault" ? entry.address : entry.digest}`;
+}
+
+/** Of two that were made at once the one that takes out, else either, but everywhere the same. */
+function isNewer(a: Known, b: Known): boolean {
+  if (a.entry.version !== b.entry.version) return a.entry.version > b.entry.version;
+  if (a.entry.gone !== b.entry.gone) return a.entry.gone;
+  return a.signed.signature.compare(b.signed.signature) > 0;
+}

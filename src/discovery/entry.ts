@@ -1,0 +1,133 @@
+// Owns one entry of a pool's list: a vault or a machine that joined, with a version, signed by the pool's key.
+import {
+  createHmac,
+  createPrivateKey,
+  createPublicKey,
+  hkdfSync,
+  sign,
+  timingSafeEqual,
+  verify,
+} from "node:crypto";
+import type { KeyObject } from "node:crypto";
+import type { VaultClass } from "../block.ts";
+import { TierkvError } from "../errors.ts";
+import { splitAddress } from "../hosts.ts";
+import { MACHINE_NAME_CHARS_MAX } from "../limits-access.ts";
+import { STATEMENT_BYTES_MAX } from "../limits-pool.ts";
+import { readPrivate } from "../private-file.ts";
+import { isRole } from "../roles.ts";
+import type { Role } from "../roles.ts";
+import type { SignedEntry } from "../wire/messages.ts";
+
+interface Versioned {
+  /** Ascending with each change of the entry. */
+  readonly version: number;
+  /** It belongs no more; the entry stays, so that an older one does not bring it back. */
+  readonly gone: boolean;
+}
+
+export interface VaultEntry extends Versioned {
+  readonly kind: "vault";
+  readonly address: string;
+  readonly class: VaultClass;
+  /** PEM; null: it speaks in the clear. */
+  readonly certificate: string | null;
+}
+
+export interface MachineEntry extends Versioned {
+  readonly kind: "machine";
+  /** SHA-256 of its token, in hexadecimal. */
+  readonly digest: string;
+  readonly name: string;
+  readonly role: Role;
+}
+
+export type Entry = VaultEntry | MachineEntry;
+
+const KEY = "[vault] pool_key";
+const CONTEXT = "tierkv pool entry 1\n";
+const SEED_BYTES = 32;
+/** What stands before the 32 bytes of an Ed25519 key in DER (RFC 8410). */
+const PRIVATE_DER = Buffer.from("302e020100300506032b657004220420", "hex");
+const PUBLIC_DER = Buffer.from("302a300506032b6570032100", "hex");
+
+/** What vaults of a pool share: it signs entries, and opens Gossip. */
+export class PoolKey {
+  readonly publicKey: Buffer;
+  readonly #signing: KeyObject;
+  readonly #tokens: Buffer;
+
+  constructor(secret: Buffer) {
+    const derived = (what: string): Buffer =>
+      Buffer.from(hkdfSync("sha256", secret, "", `tierkv pool ${what}`, SEED_BYTES));
+    const der = Buffer.concat([PRIVATE_DER, derived("signing")]);
+    this.#signing = createPrivateKey({ key: der, format: "der", type: "pkcs8" });
+    const exported = createPublicKey(this.#signing).export({ format: "der", type: "spki" });
+    this.publicKey = exported.subarray(PUBLIC_DER.length);
+    this.#tokens = derived("tokens");
+  }
+
+  /** 64 hexadecimal digits. Throws CREDENTIALS. */
+  static read(path: string): PoolKey {
+    const text = readPrivate(path, KEY).trim();
+    if (/^[\da-f]{64}$/i.test(text)) return new PoolKey(Buffer.from(text, "hex"));
+    const reason = "it must hold one key of 64 hexadecimal digits";
+    const fix = "make it with `openssl rand -hex 32`, and copy it to the pool's vaults";
+    throw new TierkvError("CREDENTIALS", { path, reason, fix });
+  }
+
+  sign(entry: Entry): SignedEntry {
+    const statement = Buffer.from(JSON.stringify(entry));
+    return { statement, signature: sign(null, signed(statement), this.#signing) };
+  }
+
+  /** Good at the vault with that certificate (its SHA-256) alone: who poses as it can do nothing with the token. */
+  tokenFor(fingerprint: Buffer): string {
+    return createHmac("sha256", this.#tokens).update(fingerprint).digest("base64url");
+  }
+
+  isTokenFor(fingerprint: Buffer, token: string): boolean {
+    const [given, own] = [Buffer.from(token), Buffer.from(this.tokenFor(fingerprint))];
+    return given.length === own.length && timingSafeEqual(given, own);
+  }
+}
+
+function signed(statement: Buffer): Buffer {
+  return Buffer.concat([Buffer.from(CONTEXT), statement]);
+}
+
+/** null: the key did not sign it, or it says nothing that can be used. */
+export function openEntry(publicKey: Buffer, { statement, signature }: SignedEntry): Entry | null {
+  if (statement.length > STATEMENT_BYTES_MAX) return null;
+  try {
+    const der = Buffer.concat([PUBLIC_DER, publicKey]);
+    const key = createPublicKey({ key: der, format: "der", type: "spki" });
+    if (!verify(null, signed(statement), key, signature)) return null;
+    const entry = JSON.parse(statement.toString()) as Entry;
+    return isSound(entry) ? entry : null;
+  } catch {
+    // No key, no signature or no JSON.
+    return null;
+  }
+}
+
+const CLASSES: readonly unknown[] = ["kv", "ssm", "both"] satisfies VaultClass[];
+
+function isSound(entry: Entry): boolean {
+  if (!Number.isSafeInteger(entry.version) || entry.version < 1) return false;
+  if (typeof entry.gone !== "boolean") return false;
+  if (entry.kind === "machine") {
+    const { digest, name, role } = entry;
+    const isNamed = /^[\w.-]+$/.test(name) && name.length <= MACHINE_NAME_CHARS_MAX;
+    return isNamed && isRole(role) && /^[\da-f]{64}$/.test(digest);
+  }
+  const { address, class: of, certificate } = entry;
+  const isCertificate = certificate === null || typeof certificate === "string";
+  return entry.kind === "vault" && CLASSES.includes(of) && isCertificate && isAddress(address);
+}
+
+function isAddress(text: unknown): boolean {
+  if (typeof text !== "string" || !/^[\w.:[\]-]{3,300}$/.test(text)) return false;
+  const { host, port } = splitAddress(text);
+  return host !== "" && Number.isInteger(port) && port >= 1 && port <= 65_535;
+}

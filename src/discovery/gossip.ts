@@ -1,0 +1,245 @@
+// Owns how the vaults of a pool keep one list: who knows something new tells the others, and each asks one of them from time to time.
+import { createHash, X509Certificate } from "node:crypto";
+import type { VaultClass } from "../block.ts";
+import { askOnce } from "../client/ask.ts";
+import { certificateAt, pemOf } from "../client/certificate.ts";
+import { toTierkvError } from "../errors.ts";
+import { splitAddress } from "../hosts.ts";
+import { GOSSIP_EVERY_MS, GOSSIP_RETRY_MS, GOSSIP_TIMEOUT_MS } from "../limits-pool.ts";
+import type { Logger } from "../log.ts";
+import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
+import { jitterMs, nowMs, sleep } from "../time.ts";
+import type { GossipReply, GossipRequest, SignedEntry } from "../wire/messages.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
+import { vaultService } from "../wire/service.ts";
+import { Book } from "./book.ts";
+import type { Entry, PoolKey, VaultEntry } from "./entry.ts";
+
+const KEY = "[vault] state_dir";
+
+export interface GossipOptions {
+  key: PoolKey;
+  /** Vaults of the pool that are asked first; one that runs is enough. */
+  peers: readonly string[];
+  /** Where the list is kept. */
+  file: string;
+  /** PEM; null: the pool speaks in the clear. */
+  certificate: Buffer | null;
+  logger: Logger;
+  /** Entries came that the pool's key did not sign. */
+  onRefused(count: number): void;
+}
+
+export interface OwnVault {
+  address: string;
+  class: VaultClass;
+}
+
+export class Gossip {
+  readonly key: PoolKey;
+  readonly book: Book;
+  readonly #options: GossipOptions;
+  readonly #certificate: string | null;
+  readonly #closing = new AbortController();
+  readonly #listeners = new Set<() => void>();
+  /** Those that show another certificate than the list says. */
+  readonly #changed = new Set<string>();
+  #own: OwnVault | null = null;
+  #isOut = false;
+  #putMs = -GOSSIP_EVERY_MS;
+  #turn = 0;
+
+  /** Throws CREDENTIALS for a list that cannot be read. */
+  constructor(options: GossipOptions) {
+    this.#options = options;
+    this.key = options.key;
+    this.book = new Book(options.key.publicKey);
+    const { certificate, file } = options;
+    this.#certificate = certificate === null ? null : pemOf(new X509Certificate(certificate).raw);
+    if (!isAbsent(file, KEY)) this.book.take(parse(readPrivate(file, KEY)));
+  }
+
+  /** Hears of every change. */
+  listen(onChange: () => void): void {
+    this.#listeners.add(onChange);
+  }
+
+  /** The vault serves: it belongs from now on, unless somebody took it out. */
+  start(own: OwnVault): void {
+    this.#own = own;
+    void this.#run();
+  }
+
+  close(): void {
+    this.#closing.abort();
+  }
+
+  isToken(token: string): boolean {
+    const certificate = this.#certificate;
+    return certificate !== null && this.key.isTokenFor(fingerprintOf(certificate), token);
+  }
+
+  /** Another vault tells, and asks. */
+  answer({ digest, entries }: GossipRequest): GossipReply {
+    this.#take(entries);
+    return { entries: this.book.digest.equals(digest) ? [] : this.book.all() };
+  }
+
+  /** Says something new of somebody, to all. */
+  put(entry: Entry): void {
+    this.#take([this.key.sign(entry)]);
+    for (const address of this.#others()) void this.#exchange(address);
+  }
+
+  /** Takes a vault out, or lets it in again; false: none has that address. */
+  admit(address: string, gone: boolean): boolean {
+    const known = this.book.vault(address);
+    if (known === null) return false;
+    if (known.gone !== gone) this.put({ ...known, gone, version: known.version + 1 });
+    return true;
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#closing;
+    // Who asks first learns that it was taken out, and what version it had.
+    await this.#askPeers();
+    this.#checkOwn();
+    while (!signal.aborted) {
+      const isAlone = this.#options.peers.length > 0 && this.#members().length <= 1;
+      const waitMs = isAlone ? GOSSIP_RETRY_MS : jitterMs(GOSSIP_EVERY_MS / 2, GOSSIP_EVERY_MS);
+      await sleep(waitMs, signal).catch(() => {});
+      if (signal.aborted) return;
+      this.#checkOwn();
+      const others = this.#others();
+      this.#turn += 1;
+      const next = others[this.#turn % others.length];
+      if (next !== undefined) await this.#exchange(next);
+    }
+  }
+
+  /** Until one of them has answered, or all have failed. */
+  async #askPeers(): Promise<void> {
+    const asked = this.#others().map(async (address) => {
+      if (!(await this.#exchange(address))) throw new Error("no answer");
+    });
+    await Promise.any(asked).catch(() => {});
+  }
+
+  #members(): VaultEntry[] {
+    return this.book.vaults.filter(({ gone }) => !gone);
+  }
+
+  #others(): string[] {
+    const all = [...this.#options.peers, ...this.#members().map(({ address }) => address)];
+    return [...new Set(all)].filter((address) => address !== this.#own?.address);
+  }
+
+  /** False when it did not answer; never rejects. */
+  async #exchange(address: string): Promise<boolean> {
+    try {
+      const { security, isKnown } = await this.#way(address);
+      const asked = { name: "the", address, security, timeoutMs: GOSSIP_TIMEOUT_MS };
+      // Digests of tokens go to nobody who has not shown that the pool knows him.
+      const entries = isKnown ? this.book.all() : [];
+      const request = { digest: isKnown ? this.book.digest : Buffer.alloc(0), entries };
+      const reply = await askOnce(asked, vaultService.Gossip, request);
+      if (this.#closing.signal.aborted) return false;
+      this.#changed.delete(address);
+      this.#take(reply.entries);
+      const isNews = !isKnown && this.book.vault(address) !== null;
+      return isNews ? await this.#exchange(address) : true;
+    } catch (error) {
+      const known = this.book.vault(address);
+      if (toTierkvError(error).code === "VAULT_CERTIFICATE" && known !== null)
+        this.#changed.add(address);
+      this.#options.logger.debug({ err: toTierkvError(error), vault: address }, "no gossip");
+      return false;
+    }
+  }
+
+  /** Pinned to the certificate of the list, or to the one that is shown: it proves itself by an entry that names it. */
+  async #way(address: string): Promise<{ security: ChannelSecurity | null; isKnown: boolean }> {
+    if (this.#certificate === null) return { security: null, isKnown: true };
+    const known = this.#changed.has(address)
+      ? null
+      : (this.book.vault(address)?.certificate ?? null);
+    const pem = known ?? pemOf(await certificateAt(address, GOSSIP_TIMEOUT_MS));
+    const token = this.key.tokenFor(fingerprintOf(pem));
+    const security: ChannelSecurity = {
+      caPem: Buffer.from(pem),
+      serverName: splitAddress(address).host,
+      isPinned: true,
+      certPem: null,
+      keyPem: null,
+      token: () => token,
+    };
+    return { security, isKnown: known !== null };
+  }
+
+  #take(entries: readonly SignedEntry[]): void {
+    const { logger, onRefused, file } = this.#options;
+    const before = new Set(this.#others());
+    const { isChanged, refused } = this.book.take(entries);
+    if (refused > 0) {
+      logger.warn({ refused }, "entries of a pool's list were refused: its key did not sign them");
+      onRefused(refused);
+    }
+    if (!isChanged) return;
+    try {
+      writePrivate(file, `${JSON.stringify(this.book.all().map(textOf))}\n`, KEY);
+    } catch (error) {
+      logger.warn({ err: toTierkvError(error) }, "the pool's list is not kept over a restart");
+    }
+    for (const listener of this.#listeners) listener();
+    if (this.#own === null) return;
+    this.#checkOwn();
+    for (const address of this.#others()) if (!before.has(address)) void this.#exchange(address);
+  }
+
+  /** What the list says of this vault is what it is, unless it was taken out. */
+  #checkOwn(): void {
+    const own = this.#own;
+    if (own === null) return;
+    const known = this.book.vault(own.address);
+    const { logger } = this.#options;
+    if (known?.gone === true) {
+      const fix = `\`tierkv vaults add ${own.address}\` on another machine lets it in again`;
+      if (!this.#isOut) logger.warn({ fix }, "this vault was taken out of its pool");
+      this.#isOut = true;
+      return;
+    }
+    this.#isOut = false;
+    const isSame = known?.class === own.class && known.certificate === this.#certificate;
+    // Two vaults that claim one address would go on for ever.
+    if (isSame || nowMs() - this.#putMs < GOSSIP_EVERY_MS) return;
+    this.#putMs = nowMs();
+    const version = (known?.version ?? 0) + 1;
+    const entry = { kind: "vault", ...own, certificate: this.#certificate, gone: false } as const;
+    this.put({ ...entry, version });
+  }
+}
+
+function fingerprintOf(pem: string): Buffer {
+  return createHash("sha256").update(new X509Certificate(pem).raw).digest();
+}
+
+/** As it is kept. */
+interface EntryText {
+  statement: string;
+  signature: string;
+}
+
+function textOf({ statement, signature }: SignedEntry): EntryText {
+  return { statement: statement.toString(), signature: signature.toString("base64") };
+}
+
+/** What is damaged is not signed either. */
+function parse(text: string): SignedEntry[] {
+  try {
+    return (JSON.parse(text) as EntryText[]).map(({ statement, signature }) => {
+      return { statement: Buffer.from(statement), signature: Buffer.from(signature, "base64") };
+    });
+  } catch {
+    return [];
+  }
+}

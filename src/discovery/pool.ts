@@ -1,0 +1,120 @@
+// Owns following the list that the vaults of a pool keep: from one address all others are learned, and any of them brings what is new.
+import { askOnce } from "../client/ask.ts";
+import { toTierkvError } from "../errors.ts";
+import { LISTING_PAUSE_MS } from "../limits-pool.ts";
+import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../limits.ts";
+import type { Logger } from "../log.ts";
+import { jitterMs, sleep } from "../time.ts";
+import type { PoolReply } from "../wire/messages.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
+import { vaultService } from "../wire/service.ts";
+import { Book } from "./book.ts";
+import type { ListedVault, VaultSource } from "./source.ts";
+
+export interface PoolSourceOptions {
+  /** Vaults that are asked first; one that runs is enough. */
+  seeds: readonly string[];
+  /** What a vault is shown, and how it is known. Throws what a client may be told of credentials. */
+  securityFor(vault: ListedVault): ChannelSecurity | null;
+  logger: Logger;
+  /** Entries came that the pool's key did not sign, or another key's. */
+  onRefused(count: number): void;
+}
+
+export class PoolSource implements VaultSource {
+  readonly kind = "pool";
+  readonly #options: PoolSourceOptions;
+  readonly #asked = new Map<string, AbortController>();
+  #book: Book | null = null;
+  #said = "";
+  #isClosed = false;
+  #onList: (list: readonly ListedVault[]) => void = () => {};
+
+  constructor(options: PoolSourceOptions) {
+    this.#options = options;
+  }
+
+  follow(onList: (list: readonly ListedVault[]) => void): void {
+    this.#onList = onList;
+    this.#askAll();
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    for (const asking of this.#asked.values()) asking.abort();
+  }
+
+  #members(): ListedVault[] {
+    const vaults = (this.#book?.vaults ?? []).filter(({ gone }) => !gone);
+    return vaults.map(({ address, class: of, certificate }) => ({
+      address,
+      class: of,
+      certificate,
+    }));
+  }
+
+  /** Of each vault of the list, and of the seeds, one call is held. */
+  #askAll(): void {
+    const seeds = this.#options.seeds.map((address) => ({
+      address,
+      class: null,
+      certificate: null,
+    }));
+    const wanted = new Map([...seeds, ...this.#members()].map((vault) => [vault.address, vault]));
+    for (const [address, asking] of this.#asked) {
+      if (wanted.has(address)) continue;
+      asking.abort();
+      this.#asked.delete(address);
+    }
+    for (const address of wanted.keys()) {
+      if (this.#isClosed || this.#asked.has(address)) continue;
+      const asking = new AbortController();
+      this.#asked.set(address, asking);
+      void this.#ask(address, asking.signal);
+    }
+  }
+
+  async #ask(address: string, signal: AbortSignal): Promise<void> {
+    const { securityFor, logger } = this.#options;
+    let [mark, epoch] = [0, 0];
+    while (!signal.aborted) {
+      try {
+        const listed = this.#members().find((vault) => vault.address === address);
+        const security = securityFor(listed ?? { address, class: null, certificate: null });
+        // The first answer comes at once, later ones are held.
+        const timeoutMs = mark === 0 ? HELLO_TIMEOUT_MS : WATCH_TIMEOUT_MS;
+        const asked = { name: "the", address, security, timeoutMs };
+        const reply = await askOnce(asked, vaultService.Pool, { mark, epoch }, signal);
+        ({ mark, epoch } = reply);
+        this.#take(address, reply);
+      } catch (error) {
+        if (signal.aborted) return;
+        mark = 0;
+        logger.debug({ err: toTierkvError(error), vault: address }, "no list of vaults");
+        await sleep(jitterMs(LISTING_PAUSE_MS, 2 * LISTING_PAUSE_MS), signal).catch(() => {});
+      }
+    }
+  }
+
+  #take(address: string, { key, vaults }: PoolReply): void {
+    const { logger, onRefused } = this.#options;
+    if (key.length === 0) {
+      const fix = "set [vault] pool_key there, or take `pool:` from the address";
+      logger.warn({ vault: address, fix }, "this vault belongs to no pool");
+      return;
+    }
+    // Whom this machine trusts says the key first; it holds for all others.
+    this.#book ??= new Book(key);
+    const { refused } = this.#book.take(vaults);
+    if (refused > 0 || !this.#book.publicKey.equals(key)) {
+      logger.warn({ vault: address, refused }, "a list of vaults that the pool's key did not sign");
+      onRefused(Math.max(1, refused));
+    }
+    const members = this.#members();
+    const said = JSON.stringify(members);
+    if (said === this.#said || members.length === 0 || this.#isClosed) return;
+    this.#said = said;
+    this.#askAll();
+    this.#onList(members);
+  }
+}

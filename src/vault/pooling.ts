@@ -1,0 +1,136 @@
+// Owns a vault's part in its pool's list: the calls Pool, Gossip and Admit, and that a machine which joined one vault has joined all.
+import type { handleUnaryCall } from "@grpc/grpc-js";
+import type { MachineEntry } from "../discovery/entry.ts";
+import type { Gossip } from "../discovery/gossip.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { WATCH_HOLD_MS, WATCHERS_MAX } from "../limits.ts";
+import type * as m from "../wire/messages.ts";
+import { toGrpcStatus } from "../wire/status.ts";
+import type { VaultContext } from "./context.ts";
+import type { Caller } from "./gate.ts";
+import type { Member } from "./members.ts";
+
+const NONE: m.PoolReply = { key: Buffer.alloc(0), mark: 0, epoch: 0, vaults: [] };
+
+/** Calls of Pool that wait for another list. */
+export class PoolCalls {
+  readonly #gossip: Gossip | null;
+  readonly #epoch: number;
+  readonly #held = new Set<() => void>();
+  #isStopped = false;
+
+  constructor(gossip: Gossip | null, epoch: number) {
+    this.#gossip = gossip;
+    this.#epoch = epoch;
+    gossip?.listen(() => this.#answerAll());
+  }
+
+  /** Answers at once where there is news, else when there is, or after WATCH_HOLD_MS. */
+  readonly pool: handleUnaryCall<m.PoolRequest, m.PoolReply> = (call, callback) => {
+    const { mark, epoch } = call.request;
+    const answer = (): void => {
+      clearTimeout(timer);
+      if (this.#held.delete(answer)) callback(null, this.#list());
+    };
+    const timer = setTimeout(answer, WATCH_HOLD_MS);
+    if (this.#held.size >= WATCHERS_MAX) {
+      clearTimeout(timer);
+      const limit = { count: this.#held.size, limit: WATCHERS_MAX };
+      callback(toGrpcStatus(new TierkvError("OVERLOAD", { what: "calls of Pool", ...limit })));
+      return;
+    }
+    this.#held.add(answer);
+    call.once("cancelled", () => {
+      clearTimeout(timer);
+      this.#held.delete(answer);
+    });
+    const isNews = epoch !== this.#epoch || mark !== this.#gossip?.book.mark;
+    if (isNews || this.#isStopped) answer();
+  };
+
+  /** Holds no call any more. */
+  stop(): void {
+    this.#isStopped = true;
+    this.#answerAll();
+  }
+
+  #answerAll(): void {
+    for (const answer of this.#held) answer();
+  }
+
+  #list(): m.PoolReply {
+    if (this.#gossip === null) return NONE;
+    const { book } = this.#gossip;
+    const { publicKey: key, mark } = book;
+    return { key, mark, epoch: this.#epoch, vaults: book.all("vault") };
+  }
+}
+
+export function gossip(vault: VaultContext, request: m.GossipRequest): m.GossipReply {
+  return poolOf(vault).answer(request);
+}
+
+export function admit(
+  vault: VaultContext,
+  { address, gone }: m.AdmitRequest,
+  { peer, role }: Caller,
+): m.AdmitReply {
+  const known = poolOf(vault).admit(address, gone);
+  vault.audit.record("admin_call", { peer, role, call: "Admit", address, gone });
+  if (known) vault.logger.info({ address }, gone ? "left the pool" : "belongs to the pool");
+  return { known };
+}
+
+function poolOf({ gossip: pool }: VaultContext): Gossip {
+  if (pool !== null) return pool;
+  const reason = "this vault belongs to no pool: it has no [vault] pool_key";
+  throw new TierkvError("BAD_ARGUMENT", { reason });
+}
+
+/** Tells the pool of those that joined this vault, and lets in here those that joined another. */
+export function shareMachines(vault: VaultContext): void {
+  const { gossip: pool, members, logger } = vault;
+  if (pool === null || members === null) return;
+  const take = (): void => {
+    for (const machine of pool.book.machines) {
+      try {
+        follow(vault, machine);
+      } catch (error) {
+        const err = toTierkvError(error);
+        logger.warn({ err, name: machine.name }, "a machine of the pool was not taken over");
+      }
+    }
+  };
+  take();
+  for (const member of members.all)
+    if (pool.book.machine(member.digest) === null) tell(pool, member, false);
+  pool.listen(take);
+  members.listen((member, isGone) => tell(pool, member, isGone));
+}
+
+function follow(vault: VaultContext, { digest, name, role, gone }: MachineEntry): void {
+  const { members, audit, logger } = vault;
+  const known = members?.all.find((member) => member.digest === digest);
+  if (members === null || (known === undefined) === gone) return;
+  if (known === undefined) {
+    members.adopt({ digest, name, role });
+    audit.record("machine_joined", { peer: "pool", name, role });
+    return;
+  }
+  try {
+    members.revoke(known);
+  } finally {
+    vault.gate?.expel(known.account, "");
+    vault.door?.expel(known.account);
+  }
+  audit.record("admin_call", { peer: "pool", role: "admin", call: "Revoke", name });
+  logger.info({ name }, "a machine's credential was revoked in the pool");
+}
+
+/** What the pool knows already is not said again. */
+function tell(pool: Gossip, { digest, name, role }: Member, gone: boolean): void {
+  const known = pool.book.machine(digest);
+  if (known === null ? gone : known.gone === gone) return;
+  const version = (known?.version ?? 0) + 1;
+  pool.put({ kind: "machine", digest, name, role, gone, version });
+}

@@ -1,0 +1,94 @@
+// Owns vaults that keep a list, and sidecars that follow one, as processes of their own, for tests.
+import { randomBytes } from "node:crypto";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { Program, runInside } from "./command-line.ts";
+import { testDirectory } from "./sidecars.ts";
+import { closeAfterTest } from "./vaults.ts";
+
+export interface PooledVault {
+  address: string;
+  pid: number;
+  config: string;
+  /** As it wrote it at its first start. */
+  joinLine(): string;
+  /** Its log so far. */
+  said(): string;
+}
+
+export interface PooledOptions {
+  key: string;
+  peers?: readonly string[];
+  /** TLS and tokens. */
+  isClosed?: boolean;
+  role?: "kv_cold" | "ssm_cold" | "cold";
+  /** One that ran before: the same state and place. */
+  again?: PooledVault;
+  more?: string;
+}
+
+/** A file with a new key of a pool. */
+export function poolKey(): string {
+  const path = join(testDirectory(), "pool-key");
+  writeFileSync(path, `${randomBytes(32).toString("hex")}\n`, { mode: 0o600 });
+  return path;
+}
+
+export async function startPooled(options: PooledOptions): Promise<PooledVault> {
+  const { key, peers = [], isClosed = false, role = "kv_cold", again, more = "" } = options;
+  const folder = testDirectory();
+  const config = again?.config ?? join(folder, "vault.toml");
+  const state = join(folder, "state");
+  const list = peers.map((address) => `"${address}"`).join(", ");
+  const open = isClosed ? "" : "insecure_lan = true\n";
+  if (again === undefined) {
+    writeFileSync(
+      config,
+      `[cluster]\nrole = "${role}"\n[vault]\n${open}listen = "127.0.0.1:0"\nmax_bytes = "64MiB"\n` +
+        `state_dir = "${state}"\npool_key = "${key}"\npeers = [${list}]\n${more}`,
+    );
+  }
+  const program = new Program(["vault", "--json", "--config", config]);
+  closeAfterTest({ close: () => program.signal("SIGKILL") });
+  const address = String((await program.firstResult())["address"]);
+  // For commands on its machine, and for another start at the same place.
+  const text = readFileSync(config, "utf8");
+  writeFileSync(config, text.replace(/listen = .*/, `listen = "${address}"`));
+  return {
+    address,
+    pid: program.process.pid!,
+    config,
+    joinLine: () => readFileSync(join(state, "invitation"), "utf8").trim(),
+    said: () => program.stderr,
+  };
+}
+
+export interface Following {
+  config: string;
+  /** By address; empty: the sidecar does not answer yet. */
+  seen(): Promise<Map<string, { source: string; state: string; lanes: string; share: number }>>;
+  counter(name: string): Promise<number>;
+}
+
+/** A sidecar of the configuration, whose `[sidecar]` is written here. */
+export async function followVaults(cluster: string, folder = testDirectory()): Promise<Following> {
+  const config = join(folder, "tierkv.toml");
+  const socket = join(testDirectory(), "s.sock");
+  writeFileSync(config, `${cluster}\n[sidecar]\nsocket = "${socket}"\n`);
+  const program = new Program(["sidecar", "--json", "--config", config]);
+  closeAfterTest({ close: () => program.signal("SIGKILL") });
+  await program.firstResult();
+  return {
+    config,
+    async seen() {
+      const { stdout } = await runInside(["vaults", "ls", "--json", "--config", config]);
+      const { vaults = [] } = JSON.parse(stdout) as { vaults?: Record<string, unknown>[] };
+      return new Map(vaults.map((row) => [String(row["address"]), row as never]));
+    },
+    async counter(name) {
+      const { stdout } = await runInside(["status", "--json", "--config", config]);
+      const found = new RegExp(`"${name}":(\\d+)`).exec(stdout);
+      return Number(found?.[1] ?? 0);
+    },
+  };
+}
