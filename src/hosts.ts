@@ -16,7 +16,7 @@ export function splitAddress(address: string): { host: string; port: number } {
   return { host, port: Number(address.slice(colon + 1)) };
 }
 
-const SOURCES = ["dns", "pool"] as const;
+const SOURCES = ["dns", "pool", "etcd"] as const;
 
 /** Who is asked for the vaults that an address stands for; null: it is a vault's own. */
 export function sourceOf(address: string): (typeof SOURCES)[number] | null {

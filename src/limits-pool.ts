@@ -52,3 +52,13 @@ export const GOSSIP_TIMEOUT_MS = 2_000;
 export const LISTING_PAUSE_MS = 500;
 /** How long commands wait for a list of vaults, in ms. */
 export const LISTING_WAIT_MS = 3_000;
+/** Endpoints of etcd. */
+export const ETCD_ENDPOINTS_MAX = 8;
+/** How long a vault that ended stays registered, in s, and how often one that runs says so, in ms. */
+export const ETCD_LEASE_S = 6;
+export const ETCD_ALIVE_MS = 2_000;
+/** What one call of etcd may take, and the pause after one that failed, in ms. */
+export const ETCD_TIMEOUT_MS = 2_000;
+export const ETCD_PAUSE_MS = 500;
+/** How often a quiet connection to etcd is tried; its servers take no more than one ping in 5 s. */
+export const ETCD_PING_MS = 6_000;

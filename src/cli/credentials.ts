@@ -83,11 +83,8 @@ export function securityFor(
   if (isJoined(config, address)) return joined(files, address);
   const { tlsCa } = config.cluster;
   if (tlsCa !== null) return configured(config, tlsCa, serverName ?? splitAddress(address).host);
-  if (listed !== undefined && listed.certificate !== null && listed.via !== null) {
-    const { token } = joined(joinedFiles(config, listed.via), listed.via);
-    const caPem = Buffer.from(listed.certificate);
-    return { caPem, serverName: VAULT_SERVER_NAME, certPem: null, keyPem: null, token };
-  }
+  const throughPool = listed === undefined ? null : joinedThrough(config, listed);
+  if (throughPool !== null) return throughPool;
   if (isOwn) return isClosed(config.vault) ? ownVault(config, address, logger) : null;
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);
@@ -109,6 +106,15 @@ function joined({ folder, ca, token }: JoinedFiles, address: string): ChannelSec
     keyPem: null,
     token: tokenFile(token, CREDENTIALS_KEY),
   };
+}
+
+/** Whoever joined one vault of a pool has joined all, and the pool vouches for their certificates. */
+function joinedThrough(
+  config: Config,
+  { certificate, via }: NonNullable<VaultTarget["listed"]>,
+): ChannelSecurity | null {
+  if (certificate === null || via === null) return null;
+  return { ...joined(joinedFiles(config, via), via), caPem: Buffer.from(certificate) };
 }
 
 /** A vault that was joined under another name is named, because that is what is wrong most often. */

@@ -4,31 +4,34 @@ import { askOnce } from "../client/ask.ts";
 import type { Config, VaultConfig } from "../config/config.ts";
 import { PoolKey } from "../discovery/entry.ts";
 import { Gossip } from "../discovery/gossip.ts";
-import { TierkvError } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
 import { sourceOf } from "../hosts.ts";
 import { HELLO_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
+import type { VaultCounters } from "../metrics.ts";
+import type { VaultSecurity } from "../vault/identity.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
 import { securityFor } from "./credentials.ts";
 import { allTargets } from "./sources.ts";
+import type { VaultTarget } from "./targets.ts";
 
 /** null: the vault keeps no list with others. Throws CREDENTIALS. */
 export function gossipOf(
   { poolKey, peers, stateDir }: VaultConfig,
-  certificate: Buffer | null,
+  security: VaultSecurity | null,
   logger: Logger,
-  onRefused: (count: number) => void,
+  counters: VaultCounters,
 ): Gossip | null {
   if (poolKey === null) return null;
   return new Gossip({
     key: PoolKey.read(poolKey),
     peers: peers.map(({ text }) => text),
     file: join(stateDir, "pool.json"),
-    certificate,
+    certificate: security?.certPem ?? null,
     logger,
-    onRefused,
+    onRefused: (count) => counters.add("listings_refused", count),
   });
 }
 
@@ -41,27 +44,39 @@ export function isPooled({ cluster, vault }: Config): boolean {
 /** `tierkv vaults add|remove` where the vaults keep the list: one of them is told, and tells the others. */
 export async function changePool(call: Call, config: Config, isAdded: boolean): Promise<number> {
   const [address = ""] = call.args;
-  const logger = createLogger("vaults", { level: "silent" });
-  let failure: unknown = null;
-  for (const target of await allTargets(config)) {
-    if (target.address === address || !(target.isOwn || target.listed !== undefined)) continue;
+  const shown = address.slice(0, 100);
+  const told = (await allTargets(config)).filter(
+    (target) => target.address !== address && (target.isOwn || target.listed !== undefined),
+  );
+  let failure: TierkvError = new TierkvError("USAGE", {
+    reason: `no vault of the pool but ${shown}`,
+  });
+  for (const target of told) {
     try {
-      const security = securityFor(config, target, logger);
-      const at = { name: "the", address: target.address, security, timeoutMs: HELLO_TIMEOUT_MS };
-      const { known } = await askOnce(at, vaultService.Admit, { address, gone: !isAdded });
-      if (!known) {
-        const reason = `${address.slice(0, 100)}: no vault of the pool has that address; a new one comes by itself, with [vault] pool_key and peers`;
+      if (!(await tell(config, target, { address, gone: !isAdded }))) {
+        const reason = `${shown}: no vault of the pool has that address; a new one comes by itself, with [vault] pool_key and peers`;
         throw new TierkvError("USAGE", { reason });
       }
       const said = isAdded ? "belongs to the pool" : "has left the pool: stop it";
       call.print({ address, gone: !isAdded, toldTo: target.address }, [`${address} ${said}`]);
       return 0;
     } catch (error) {
-      if (error instanceof TierkvError && error.code === "USAGE") throw error;
-      failure ??= error;
+      failure = toTierkvError(error);
+      if (failure.code === "USAGE") break;
     }
   }
-  if (failure !== null) throw failure;
-  const reason = `no vault of the pool but ${address.slice(0, 100)} can be told`;
-  throw new TierkvError("USAGE", { reason });
+  throw failure;
+}
+
+/** False: it knows no such vault. */
+async function tell(
+  config: Config,
+  target: VaultTarget,
+  request: { address: string; gone: boolean },
+): Promise<boolean> {
+  const logger = createLogger("vaults", { level: "silent" });
+  const security = securityFor(config, target, logger);
+  const { address } = target;
+  const asked = { name: "the", address, security, timeoutMs: HELLO_TIMEOUT_MS };
+  return (await askOnce(asked, vaultService.Admit, request)).known;
 }

@@ -4,6 +4,7 @@ import { VaultClient } from "../client/vault-client.ts";
 import type { Address, Config } from "../config/config.ts";
 import { addressesOf, systemResolver } from "../discovery/dns.ts";
 import type { Resolving } from "../discovery/dns.ts";
+import { EtcdSource } from "../discovery/etcd.ts";
 import { PolledSource } from "../discovery/polled.ts";
 import { PoolSource } from "../discovery/pool.ts";
 import { firstList } from "../discovery/source.ts";
@@ -15,6 +16,7 @@ import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { MemberSource } from "../sidecar/vaults/seats.ts";
 import { accessTo, isJoined, securityFor } from "./credentials.ts";
+import { etcdOptions } from "./etcd.ts";
 import { CLASSES, vaultTargets } from "./targets.ts";
 import type { VaultTarget } from "./targets.ts";
 
@@ -78,6 +80,16 @@ function poolFeeds(config: Config, logger: Logger, onRefused: (count: number) =>
   return [{ text: [...all.kv, ...all.ssm].map(({ text }) => text).join(", "), source, targetOf }];
 }
 
+function etcdFeeds(config: Config, logger: Logger): Feed[] {
+  const all = named(config, "etcd");
+  const asked = RECORD_CLASSES.filter((name) => all[name].length > 0);
+  if (asked.length === 0) return [];
+  const source = new EtcdSource(etcdOptions(config, logger));
+  const targetOf = (listed: ListedVault): VaultTarget | null =>
+    targetFor(listed.address, listed.class, asked);
+  return [{ text: "etcd:vaults", source, targetOf }];
+}
+
 /** null: it holds none of the classes that are asked for. */
 function targetFor(
   address: string,
@@ -100,7 +112,11 @@ export async function namedTargets(
   const { kv, ssm } = named(config, "dns");
   // Asked here, so that what is wrong with a name is said.
   await Promise.all([...kv, ...ssm].map((address) => addressesOf(address, resolver)));
-  const feeds = [...dnsFeeds(config, resolver, logger), ...poolFeeds(config, logger, () => {})];
+  const feeds = [
+    ...dnsFeeds(config, resolver, logger),
+    ...poolFeeds(config, logger, () => {}),
+    ...etcdFeeds(config, logger),
+  ];
   const targets = feeds.map(async ({ text, source, targetOf }) => {
     const list = await firstList(source, LISTING_WAIT_MS);
     if (list !== null) return list.flatMap((listed) => targetOf(listed) ?? []);
@@ -125,6 +141,7 @@ export function membersOf(
   const feeds = [
     ...dnsFeeds(config, systemResolver(), logger),
     ...poolFeeds(config, logger, onRefused),
+    ...etcdFeeds(config, logger),
   ];
   if (feeds.length === 0) return null;
   const lists = new Map<Feed, readonly VaultTarget[]>();

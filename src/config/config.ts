@@ -190,6 +190,21 @@ export interface GatewayConfig {
   readonly indexFile: string;
 }
 
+/** Where vaults are registered, for those who run etcd anyway. */
+export interface EtcdConfig {
+  /** Empty: there is none. */
+  readonly endpoints: readonly Address[];
+  readonly prefix: string;
+  /** null: nobody is asked who he is. */
+  readonly user: string | null;
+  /** The file with its password. */
+  readonly password: string | null;
+  /** null: in the clear. */
+  readonly tlsCa: string | null;
+  readonly tlsCert: string | null;
+  readonly tlsKey: string | null;
+}
+
 /** What restores spare is worth. */
 export interface LedgerConfig {
   /** What computing draws more than idling; null: no energy is shown. */
@@ -210,6 +225,7 @@ export interface Config {
   readonly sidecar: SidecarConfig;
   readonly restore: RestoreConfig;
   readonly gateway: GatewayConfig;
+  readonly etcd: EtcdConfig;
   readonly ledger: LedgerConfig;
   readonly log: LogConfig;
 }

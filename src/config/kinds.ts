@@ -153,10 +153,14 @@ function vaultAddress(): Kind<Address> {
   const one = address("connect");
   return {
     describe:
-      '`"host:port"`, `"unix:/path"`, `"dns:host:port"` (all its addresses), `"dns:name"` (its SRV records) or `"pool:host:port"` (all vaults of its pool)',
+      '`"host:port"`, `"unix:/path"`, `"dns:host:port"` (all its addresses), `"dns:name"` (its SRV records), `"pool:host:port"` (all vaults of its pool) or `"etcd:vaults"` (those registered there)',
     parse(raw, key) {
       if (typeof raw !== "string" || !isNames(raw)) return one.parse(raw, key);
       const name = namesIn(raw);
+      if (sourceOf(raw) === "etcd") {
+        if (name === "vaults") return { value: { host: "", port: 0, text: raw } };
+        return badValue("etcd has a list of vaults alone", `write ${key} = "etcd:vaults"`);
+      }
       if (sourceOf(raw) === "pool") {
         const seed = tcpAddress(
           name,
@@ -369,6 +373,21 @@ export function numbered(countMax: number, most: number): Kind<ReadonlyMap<strin
         return badValue(`a name twice, or more than ${countMax}`, fix);
       }
       return { value: found };
+    },
+  };
+}
+
+/** Plain words: ASCII without spaces. */
+export function label(charsMax: number): Kind<string> {
+  return {
+    describe: `text without spaces, at most ${charsMax} characters`,
+    parse(raw, key) {
+      const fix = `write ${key} = "tierkv"`;
+      if (typeof raw !== "string") return wrongType("text in quotes", fix);
+      const isPlain = /^[\x21-\x7e]+$/.test(raw) && raw.length <= charsMax;
+      return isPlain
+        ? { value: raw }
+        : badValue(`not 1 to ${charsMax} characters without spaces`, fix);
     },
   };
 }

@@ -1,6 +1,6 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal, isNames, sharedPath } from "../hosts.ts";
+import { isLocal, isNames, sharedPath, sourceOf } from "../hosts.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
@@ -96,8 +96,9 @@ const announcedByAddress: Rule = ({ vault: { announce, listen } }) =>
       }
     : null;
 
-const pooledByAddress: Rule = ({ vault: { poolKey, listen, peers } }) => {
-  if (poolKey === null) {
+const pooledByAddress: Rule = ({ vault: { poolKey, listen, peers }, etcd, cluster: { role } }) => {
+  const isRegistered = role !== "inference" && etcd.endpoints.length > 0;
+  if (poolKey === null && !isRegistered) {
     if (peers.length === 0) return null;
     const fix = 'write pool_key = "/etc/tierkv/pool-key", or remove peers';
     const reason = "there is no pool_key, so this vault keeps no list with others";
@@ -106,8 +107,39 @@ const pooledByAddress: Rule = ({ vault: { poolKey, listen, peers } }) => {
   const isOne = listen.host !== "" && !/^(?:0\.0\.0\.0|::)$/.test(listen.host);
   if (isOne) return null;
   const reason = `others of the pool find this vault by its address, and ${listen.text} is none`;
-  const fix = 'write listen = "host:port" with an address of this machine, or remove pool_key';
-  return { code: "CONFIG_CONFLICT", path: ["vault", "pool_key"], reason, fix };
+  const fix =
+    'write listen = "host:port" with an address of this machine, or remove pool_key and [etcd]';
+  return { code: "CONFIG_CONFLICT", path: ["vault", "listen"], reason, fix };
+};
+
+const etcdIsThere: Rule = ({ etcd: { endpoints }, cluster: { kvCold, ssmCold } }) => {
+  const name = kvCold.some(({ text }) => sourceOf(text) === "etcd") ? "kv_cold" : "ssm_cold";
+  const isAsked = [...kvCold, ...ssmCold].some(({ text }) => sourceOf(text) === "etcd");
+  if (!isAsked || endpoints.length > 0) return null;
+  const fix = 'write endpoints = ["host:2379"] under [etcd]';
+  const reason = "etcd:vaults stands there, and it is not said where etcd is";
+  return { code: "CONFIG_CONFLICT", path: ["cluster", name], reason, fix };
+};
+
+const etcdIsHidden: Rule = ({ etcd: { endpoints, tlsCa }, cluster: { insecureLan } }) => {
+  const far = endpoints.find((endpoint) => !isLocal(endpoint));
+  if (far === undefined || tlsCa !== null || insecureLan) return null;
+  const reason = `${far.text} is on another machine, and whoever is on the way could add a vault`;
+  const fix =
+    'write tls_ca = "/etc/tierkv/etcd-ca.pem", or [cluster] insecure_lan = true on a network you trust';
+  return { code: "CONFIG_CONFLICT", path: ["etcd", "endpoints"], reason, fix };
+};
+
+const etcdKnowsWho: Rule = ({ etcd: { user, password } }) => {
+  if ((user === null) === (password === null)) return null;
+  const [given, missing] = user === null ? ["password", "user"] : ["user", "password"];
+  const reason = `user and password go together, and there is no ${missing}`;
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["etcd", given],
+    reason,
+    fix: `write ${missing}, or remove ${given}`,
+  };
 };
 
 const servedHere: Rule = ({ gateway: { listen, lan, keys, tlsCert } }) =>
@@ -193,7 +225,7 @@ const oneForEachEngine =
   };
 
 const certificateHasKey =
-  (section: "vault" | "cluster" | "gateway"): Rule =>
+  (section: "vault" | "cluster" | "gateway" | "etcd"): Rule =>
   (config) => {
     const { tlsCert, tlsKey } = config[section];
     if ((tlsCert === null) === (tlsKey === null)) return null;
@@ -267,6 +299,9 @@ const RULES: readonly Rule[] = [
   scrapedHere("sidecar"),
   announcedByAddress,
   pooledByAddress,
+  etcdIsThere,
+  etcdIsHidden,
+  etcdKnowsWho,
   servedHere,
   pickedHere,
   pickedByNumber,
@@ -278,6 +313,7 @@ const RULES: readonly Rule[] = [
   certificateHasKey("vault"),
   certificateHasKey("cluster"),
   certificateHasKey("gateway"),
+  certificateHasKey("etcd"),
   openOrClosed,
   sharedIsOne("kvCold"),
   sharedIsOne("ssmCold"),

@@ -1,11 +1,11 @@
 // Owns the keys of who gets in: TLS, tokens, and what is served without them. Part of the table in schema.ts.
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { POOL_VAULTS_MAX } from "../limits-pool.ts";
+import { ETCD_ENDPOINTS_MAX, POOL_VAULTS_MAX } from "../limits-pool.ts";
 import { PATH_BYTES_MAX } from "../limits.ts";
-import type { ClusterConfig, SidecarConfig, VaultConfig } from "./config.ts";
+import type { ClusterConfig, EtcdConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
-import { addresses, boolean, path, tcpOnly } from "./kinds.ts";
+import { addresses, boolean, label, path, tcpOnly } from "./kinds.ts";
 
 /** A file that may be left out. */
 function file(doc: string, fallbackText: string, example: string): Field<string | null> {
@@ -131,6 +131,54 @@ export const VAULT_ACCESS: {
     fallbackText: "none",
     example: '["192.168.1.10:50051"]',
   },
+};
+
+export const ETCD: {
+  endpoints: Field<EtcdConfig["endpoints"]>;
+  prefix: Field<EtcdConfig["prefix"]>;
+  user: Field<EtcdConfig["user"]>;
+  password: Field<EtcdConfig["password"]>;
+  tls_ca: Field<EtcdConfig["tlsCa"]>;
+  tls_cert: Field<EtcdConfig["tlsCert"]>;
+  tls_key: Field<EtcdConfig["tlsKey"]>;
+} = {
+  endpoints: {
+    kind: addresses("192.168.1.5:2379", ETCD_ENDPOINTS_MAX),
+    doc: 'Where etcd answers. A vault with this key registers itself there, with a lease: it is out of the list some seconds after it ended. Machines with `kv_cold = "etcd:vaults"` follow the list; while etcd is gone they keep the last one.',
+    fallback: () => [],
+    fallbackText: "none",
+    example: '["192.168.1.5:2379"]',
+  },
+  prefix: {
+    kind: label(200),
+    doc: "What the keys of vaults begin with.",
+    fallback: () => "/tierkv/vaults/",
+    fallbackText: '`"/tierkv/vaults/"`',
+    example: '"/tierkv/vaults/"',
+  },
+  user: {
+    kind: label(100),
+    doc: "Who this machine is to etcd, where that asks.",
+    fallback: () => null,
+    fallbackText: "none",
+    example: '"tierkv"',
+  },
+  password: file(
+    "File of mode 0600 with the user's password.",
+    "none",
+    '"/etc/tierkv/etcd-password"',
+  ),
+  tls_ca: file(
+    "PEM file with the certificate of who signed etcd's. Needed where an endpoint is on another machine, unless `[cluster] insecure_lan` allows the clear.",
+    "none: in the clear",
+    '"/etc/tierkv/etcd-ca.pem"',
+  ),
+  tls_cert: file(
+    "PEM file with this machine's certificate for etcd.",
+    "none",
+    '"/etc/tierkv/etcd.pem"',
+  ),
+  tls_key: file("PEM file with its key, mode 0600.", "none", '"/etc/tierkv/etcd-key.pem"'),
 };
 
 export const METRICS_LAN: Field<boolean> = {

@@ -38,7 +38,7 @@ import {
   vaultAddresses,
 } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
-import { CLUSTER_ACCESS, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
+import { CLUSTER_ACCESS, ETCD, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
 import { VAULT_ARCHIVE } from "./schema-archive.ts";
 import { GATEWAY } from "./schema-gateway.ts";
 
@@ -314,6 +314,10 @@ export const SCHEMA: Schema = {
     },
   },
   gateway: GATEWAY,
+  etcd: {
+    doc: "etcd, for those who run it anyway: which vaults there are.",
+    fields: ETCD,
+  },
   ledger: {
     doc: "What `tierkv top` says that restores have spared.",
     fields: {

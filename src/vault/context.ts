@@ -11,7 +11,7 @@ import type { Gate } from "./gate.ts";
 import type { Leases } from "./leases.ts";
 import type { Members } from "./members.ts";
 import type { ModelNames } from "./models.ts";
-import type { PoolCalls } from "./pooling.ts";
+import type { PoolCalls } from "./pool-calls.ts";
 import type { Rates } from "./rates.ts";
 import type { Sessions } from "./sessions.ts";
 import type { OpenStreams } from "./streams.ts";
@@ -45,7 +45,7 @@ export interface VaultContext {
   readonly flushes: FlushLog;
   readonly watchers: Watchers;
   /** null: it belongs to no pool that keeps a list. */
-  readonly gossip: Gossip | null;
+  readonly pool: Gossip | null;
   readonly poolCalls: PoolCalls;
   /** null until it is open. */
   listener: VaultListener | null;

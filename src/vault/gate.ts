@@ -143,12 +143,8 @@ export class Gate {
     const peer = call.getPeer();
     const from = { address, peer, call: path.slice(path.lastIndexOf("/") + 1) };
     const token = takeToken(metadata);
-    if (path === REDEEM_PATH && this.#isInvited(token)) {
+    if (this.#isForThatAlone(path, token)) {
       CALLERS.set(metadata, { role: "read", peer, account: 0, invitation: token });
-      return null;
-    }
-    if (path === GOSSIP_PATH && token !== null && this.#options.gossip?.isToken(token) === true) {
-      CALLERS.set(metadata, { role: "read", peer, account: 0, invitation: null });
       return null;
     }
     const needed = roleNeeded(path);
@@ -191,8 +187,12 @@ export class Gate {
     return flaw === null ? "no token, and no certificate of a known role" : `certificate: ${flaw}`;
   }
 
-  #isInvited(token: string | null): boolean {
-    return token !== null && this.#options.members?.isInvited(token) === true;
+  /** What opens one call and nothing else: an invitation, the pool's token. */
+  #isForThatAlone(path: string, token: string | null): boolean {
+    if (token === null) return false;
+    const { members, gossip } = this.#options;
+    if (path === REDEEM_PATH) return members?.isInvited(token) === true;
+    return path === GOSSIP_PATH && gossip?.isToken(token) === true;
   }
 
   #letIn({ address, peer }: { address: string; peer: string }, member: Member | null): void {

@@ -1,70 +1,11 @@
-// Owns a vault's part in its pool's list: the calls Pool, Gossip and Admit, and that a machine which joined one vault has joined all.
-import type { handleUnaryCall } from "@grpc/grpc-js";
+// Owns a vault's part in its pool's list: the calls Gossip and Admit, and that a machine which joined one vault has joined all.
 import type { MachineEntry } from "../discovery/entry.ts";
 import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { WATCH_HOLD_MS, WATCHERS_MAX } from "../limits.ts";
 import type * as m from "../wire/messages.ts";
-import { toGrpcStatus } from "../wire/status.ts";
 import type { VaultContext } from "./context.ts";
 import type { Caller } from "./gate.ts";
 import type { Member } from "./members.ts";
-
-const NONE: m.PoolReply = { key: Buffer.alloc(0), mark: 0, epoch: 0, vaults: [] };
-
-/** Calls of Pool that wait for another list. */
-export class PoolCalls {
-  readonly #gossip: Gossip | null;
-  readonly #epoch: number;
-  readonly #held = new Set<() => void>();
-  #isStopped = false;
-
-  constructor(gossip: Gossip | null, epoch: number) {
-    this.#gossip = gossip;
-    this.#epoch = epoch;
-    gossip?.listen(() => this.#answerAll());
-  }
-
-  /** Answers at once where there is news, else when there is, or after WATCH_HOLD_MS. */
-  readonly pool: handleUnaryCall<m.PoolRequest, m.PoolReply> = (call, callback) => {
-    const { mark, epoch } = call.request;
-    const answer = (): void => {
-      clearTimeout(timer);
-      if (this.#held.delete(answer)) callback(null, this.#list());
-    };
-    const timer = setTimeout(answer, WATCH_HOLD_MS);
-    if (this.#held.size >= WATCHERS_MAX) {
-      clearTimeout(timer);
-      const limit = { count: this.#held.size, limit: WATCHERS_MAX };
-      callback(toGrpcStatus(new TierkvError("OVERLOAD", { what: "calls of Pool", ...limit })));
-      return;
-    }
-    this.#held.add(answer);
-    call.once("cancelled", () => {
-      clearTimeout(timer);
-      this.#held.delete(answer);
-    });
-    const isNews = epoch !== this.#epoch || mark !== this.#gossip?.book.mark;
-    if (isNews || this.#isStopped) answer();
-  };
-
-  /** Holds no call any more. */
-  stop(): void {
-    this.#isStopped = true;
-    this.#answerAll();
-  }
-
-  #answerAll(): void {
-    for (const answer of this.#held) answer();
-  }
-
-  #list(): m.PoolReply {
-    if (this.#gossip === null) return NONE;
-    const { book } = this.#gossip;
-    const { publicKey: key, mark } = book;
-    return { key, mark, epoch: this.#epoch, vaults: book.all("vault") };
-  }
-}
 
 export function gossip(vault: VaultContext, request: m.GossipRequest): m.GossipReply {
   return poolOf(vault).answer(request);
@@ -81,7 +22,7 @@ export function admit(
   return { known };
 }
 
-function poolOf({ gossip: pool }: VaultContext): Gossip {
+function poolOf({ pool }: VaultContext): Gossip {
   if (pool !== null) return pool;
   const reason = "this vault belongs to no pool: it has no [vault] pool_key";
   throw new TierkvError("BAD_ARGUMENT", { reason });
@@ -89,7 +30,7 @@ function poolOf({ gossip: pool }: VaultContext): Gossip {
 
 /** Tells the pool of those that joined this vault, and lets in here those that joined another. */
 export function shareMachines(vault: VaultContext): void {
-  const { gossip: pool, members, logger } = vault;
+  const { pool, members, logger } = vault;
   if (pool === null || members === null) return;
   const take = (): void => {
     for (const machine of pool.book.machines) {

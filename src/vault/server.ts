@@ -35,7 +35,8 @@ import { Leases } from "./leases.ts";
 import type { Members } from "./members.ts";
 import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
-import { admit, gossip, PoolCalls, shareMachines } from "./pooling.ts";
+import { PoolCalls } from "./pool-calls.ts";
+import { admit, gossip, shareMachines } from "./pooling.ts";
 import { Rates } from "./rates.ts";
 import { Sessions } from "./sessions.ts";
 import { SpareTrim } from "./spares.ts";
@@ -112,7 +113,7 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   checkExposure(options);
   const vault = newContext(options);
   await recallFlushes(vault);
-  const { audit, counters, members, gossip: pool } = vault;
+  const { audit, counters, members, pool } = vault;
   const { tokens = null } = security ?? {};
   const gate =
     security === null ? null : new Gate({ tokens, members, gossip: pool, audit, counters });
@@ -217,7 +218,7 @@ function newContext(options: VaultOptions): VaultContext {
     gate: null,
     flushes,
     watchers: new Watchers(flushes, epoch),
-    gossip: options.gossip ?? null,
+    pool: options.gossip ?? null,
     poolCalls: new PoolCalls(options.gossip ?? null, epoch),
     listener: null,
     rates: null,
@@ -322,7 +323,7 @@ async function drain(parts: Parts): Promise<void> {
   const { vault, health, server, listener, watch, diskWatch, trim, activity } = parts;
   health.stop();
   vault.watchers.stop();
-  vault.gossip?.close();
+  vault.pool?.close();
   vault.poolCalls.stop();
   await listener.stop();
   const finished = new Promise<void>((resolve) => {

@@ -144,4 +144,18 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/vault/server.s3.test.ts", `${RUST}archive.rs`],
     ARCHIVED,
   ),
+  row(
+    "F83",
+    "the one vault of a pool that a sidecar knows dies, a vault hears nothing for a while, or somebody tells a forged or an old list",
+    "the sidecar has learned the others and goes on; what the pool's key did not sign is refused and counted; who was taken out stays out",
+    ["test/discovery/pool.test.ts"],
+    { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
+  ),
+  row(
+    "F84",
+    "etcd is killed, started again, or refuses; a vault that registered there dies",
+    "the last view is kept meanwhile, later vaults are heard of, and a lease that ran out takes the vault out",
+    ["test/discovery/etcd.test.ts", "test/discovery/source.test.ts"],
+    { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
+  ),
 ];

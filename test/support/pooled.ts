@@ -17,7 +17,8 @@ export interface PooledVault {
 }
 
 export interface PooledOptions {
-  key: string;
+  /** Left out: it keeps no list. */
+  key?: string;
   peers?: readonly string[];
   /** TLS and tokens. */
   isClosed?: boolean;
@@ -40,12 +41,13 @@ export async function startPooled(options: PooledOptions): Promise<PooledVault> 
   const config = again?.config ?? join(folder, "vault.toml");
   const state = join(folder, "state");
   const list = peers.map((address) => `"${address}"`).join(", ");
+  const pool = key === undefined ? "" : `pool_key = "${key}"\npeers = [${list}]\n`;
   const open = isClosed ? "" : "insecure_lan = true\n";
   if (again === undefined) {
     writeFileSync(
       config,
       `[cluster]\nrole = "${role}"\n[vault]\n${open}listen = "127.0.0.1:0"\nmax_bytes = "64MiB"\n` +
-        `state_dir = "${state}"\npool_key = "${key}"\npeers = [${list}]\n${more}`,
+        `state_dir = "${state}"\n${pool}${more}`,
     );
   }
   const program = new Program(["vault", "--json", "--config", config]);

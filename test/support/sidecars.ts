@@ -110,6 +110,15 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       pageTlsKey: null,
       pageToken: null,
     },
+    etcd: {
+      endpoints: [],
+      prefix: "/tierkv/vaults/",
+      user: null,
+      password: null,
+      tlsCa: null,
+      tlsCert: null,
+      tlsKey: null,
+    },
     restore: {
       waitMs: options.waitMs ?? 10_000,
       stallMs: options.stallMs ?? 5000,

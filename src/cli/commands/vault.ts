@@ -76,9 +76,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
         auditLog: access.auditLog,
       },
       security: access.security,
-      gossip: gossipOf(config.vault, access.security?.certPem ?? null, logger, (count) =>
-        counters.add("listings_refused", count),
-      ),
+      gossip: gossipOf(config.vault, access.security, logger, counters),
       recordClass,
       logger,
       counters,
@@ -104,6 +102,16 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
       run: async () => {
         if (vault === null || !config.vault.announce) return undefined;
         return await announced(vault, recordClass, access.security?.certPem ?? null, logger);
+      },
+    },
+    {
+      name: "registration in etcd",
+      run: async () => {
+        if (vault === null || config.etcd.endpoints.length === 0) return undefined;
+        const { register } = await import("../../discovery/etcd.ts");
+        const { etcdOptions } = await import("../etcd.ts");
+        const { address } = vault;
+        return register(etcdOptions(config, logger), { address, class: recordClass });
       },
     },
     {

@@ -1,0 +1,135 @@
+// Owns calls of etcd over its own protocol: one server at a time, the next one after a failure, with TLS and a user where it asks.
+import { fileURLToPath } from "node:url";
+import { Client, credentials, Metadata } from "@grpc/grpc-js";
+import type { ClientDuplexStream, MethodDefinition } from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+import { ETCD_PING_MS, ETCD_TIMEOUT_MS } from "../limits-pool.ts";
+import { wallClockMs } from "../time.ts";
+
+const PROTO = fileURLToPath(new URL("../../proto/etcd.proto", import.meta.url));
+// 64-bit ids do not fit into numbers.
+const loaded = loadSync(PROTO, { longs: String, defaults: true, keepCase: true });
+
+type Service<Methods> = Readonly<Methods>;
+
+interface KeyValue {
+  key: Buffer;
+  value: Buffer;
+}
+
+export const KV = loaded["etcdserverpb.KV"] as unknown as Service<{
+  Range: MethodDefinition<
+    { key: Buffer; range_end: Buffer; limit: number },
+    { header: { revision: string } | null; kvs: KeyValue[] }
+  >;
+  Put: MethodDefinition<{ key: Buffer; value: Buffer; lease: string }, object>;
+}>;
+export const WATCH = loaded["etcdserverpb.Watch"] as unknown as Service<{
+  Watch: MethodDefinition<
+    { create_request: { key: Buffer; range_end: Buffer; start_revision: string } },
+    { canceled: boolean; events: object[] }
+  >;
+}>;
+export const LEASE = loaded["etcdserverpb.Lease"] as unknown as Service<{
+  LeaseGrant: MethodDefinition<{ TTL: number }, { ID: string }>;
+  LeaseRevoke: MethodDefinition<{ ID: string }, object>;
+  LeaseKeepAlive: MethodDefinition<{ ID: string }, { TTL: string }>;
+}>;
+const AUTH = loaded["etcdserverpb.Auth"] as unknown as Service<{
+  Authenticate: MethodDefinition<{ name: string; password: string }, { token: string }>;
+}>;
+
+export interface EtcdAccess {
+  /** `host:port`; at least one. */
+  endpoints: readonly string[];
+  /** null: in the clear. */
+  tls: { caPem: Buffer; certPem: Buffer | null; keyPem: Buffer | null } | null;
+  /** null: etcd asks nobody who he is. */
+  login: { user: string; password: string } | null;
+}
+
+/** One connection to one server. */
+export class EtcdCalls {
+  readonly #client: Client;
+  readonly #login: EtcdAccess["login"];
+  #metadata: Metadata | null = null;
+
+  /** `turn`: which of the endpoints. */
+  constructor({ endpoints, tls, login }: EtcdAccess, turn: number) {
+    const address = endpoints[turn % endpoints.length] ?? "";
+    const security =
+      tls === null
+        ? credentials.createInsecure()
+        : credentials.createSsl(tls.caPem, tls.keyPem, tls.certPem);
+    this.#client = new Client(address, security, {
+      "grpc.use_local_subchannel_pool": 1,
+      "grpc.enable_http_proxy": 0,
+      "grpc.keepalive_time_ms": ETCD_PING_MS,
+      "grpc.keepalive_timeout_ms": ETCD_TIMEOUT_MS,
+    });
+    this.#login = login;
+  }
+
+  async unary<Request, Reply>(
+    method: MethodDefinition<Request, Reply>,
+    request: Request,
+  ): Promise<Reply> {
+    return await this.#call(method, request, await this.#shown());
+  }
+
+  async stream<Request, Reply>(
+    method: MethodDefinition<Request, Reply>,
+  ): Promise<ClientDuplexStream<Request, Reply>> {
+    const { path, requestSerialize, responseDeserialize } = method;
+    const shown = await this.#shown();
+    return this.#client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize, shown);
+  }
+
+  close(): void {
+    this.#client.close();
+  }
+
+  /** Logs in once per connection: a token that ran out ends it. */
+  async #shown(): Promise<Metadata> {
+    if (this.#metadata !== null) return this.#metadata;
+    const shown = new Metadata();
+    if (this.#login !== null) {
+      const { user: name, password } = this.#login;
+      const { token } = await this.#call(AUTH.Authenticate, { name, password }, shown);
+      shown.set("token", token);
+    }
+    this.#metadata = shown;
+    return shown;
+  }
+
+  #call<Request, Reply>(
+    method: MethodDefinition<Request, Reply>,
+    request: Request,
+    metadata: Metadata,
+  ): Promise<Reply> {
+    const { path, requestSerialize, responseDeserialize } = method;
+    const deadline = wallClockMs() + ETCD_TIMEOUT_MS;
+    return new Promise((resolve, reject) => {
+      this.#client.makeUnaryRequest(
+        path,
+        requestSerialize,
+        responseDeserialize,
+        request,
+        metadata,
+        { deadline },
+        (error, reply) => {
+          if (error === null && reply !== undefined) resolve(reply);
+          else reject(error ?? new Error("no reply"));
+        },
+      );
+    });
+  }
+}
+
+/** All keys that begin so. */
+export function rangeOf(prefix: string): { key: Buffer; range_end: Buffer } {
+  const key = Buffer.from(prefix);
+  const end = Buffer.from(key);
+  end[end.length - 1] = (end.at(-1) ?? 0) + 1;
+  return { key, range_end: end };
+}

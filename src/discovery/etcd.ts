@@ -1,0 +1,152 @@
+// Owns vaults that are registered in etcd: following their keys, and one's own key with its lease.
+import type { VaultClass } from "../block.ts";
+import { toTierkvError } from "../errors.ts";
+import type { Running } from "../lifecycle.ts";
+import { ETCD_ALIVE_MS, ETCD_LEASE_S, ETCD_PAUSE_MS, LISTED_VAULTS_MAX } from "../limits-pool.ts";
+import type { Logger } from "../log.ts";
+import { jitterMs, sleep } from "../time.ts";
+import { EtcdCalls, KV, LEASE, rangeOf, WATCH } from "./etcd-calls.ts";
+import type { EtcdAccess } from "./etcd-calls.ts";
+import type { ListedVault, VaultSource } from "./source.ts";
+
+export interface EtcdOptions extends EtcdAccess {
+  /** Keys are this and a vault's address. */
+  prefix: string;
+  logger: Logger;
+}
+
+/** Works on one connection after another until closed; what ends one is said once. */
+async function again(
+  options: EtcdOptions,
+  signal: AbortSignal,
+  work: (calls: EtcdCalls) => Promise<void>,
+  failed: string,
+): Promise<void> {
+  let said = "";
+  for (let turn = 0; !signal.aborted; turn += 1) {
+    const calls = new EtcdCalls(options, turn);
+    try {
+      await work(calls);
+      said = "";
+    } catch (error) {
+      const { message: reason } = toTierkvError(error);
+      if (reason !== said && !signal.aborted) options.logger.warn({ reason }, failed);
+      said = reason;
+    } finally {
+      calls.close();
+    }
+    await sleep(jitterMs(ETCD_PAUSE_MS, 2 * ETCD_PAUSE_MS), signal).catch(() => {});
+  }
+}
+
+export class EtcdSource implements VaultSource {
+  readonly kind = "etcd";
+  readonly #options: EtcdOptions;
+  readonly #closing = new AbortController();
+
+  constructor(options: EtcdOptions) {
+    this.#options = options;
+  }
+
+  follow(onList: (list: readonly ListedVault[]) => void): void {
+    const { signal } = this.#closing;
+    const failed = "etcd does not answer: the vaults are those that were known";
+    void again(this.#options, signal, (calls) => this.#watch(calls, onList), failed);
+  }
+
+  close(): void {
+    this.#closing.abort();
+  }
+
+  /** Until the watch ends. */
+  async #watch(calls: EtcdCalls, onList: (list: readonly ListedVault[]) => void): Promise<void> {
+    const { signal } = this.#closing;
+    const range = rangeOf(this.#options.prefix);
+    const list = async (): Promise<string> => {
+      const { header, kvs } = await calls.unary(KV.Range, { ...range, limit: LISTED_VAULTS_MAX });
+      const vaults = kvs.flatMap(({ key, value }) => this.#vaultIn(key, value));
+      if (vaults.length > 0 && !signal.aborted) onList(vaults);
+      return header?.revision ?? "0";
+    };
+    const revision = await list();
+    let listed: Promise<unknown> = Promise.resolve();
+    const stream = await calls.stream(WATCH.Watch);
+    await new Promise<void>((resolve, reject) => {
+      const stop = (): void => stream.cancel();
+      const end = (error?: unknown): void => {
+        signal.removeEventListener("abort", stop);
+        if (error === undefined) resolve();
+        else reject(toTierkvError(error));
+      };
+      signal.addEventListener("abort", stop, { once: true });
+      stream.on("data", ({ canceled, events }) => {
+        if (canceled) stream.cancel();
+        else if (events.length > 0) listed = listed.then(list).catch(() => stream.cancel());
+      });
+      stream.on("error", end).on("end", () => end());
+      const start_revision = String(BigInt(revision) + 1n);
+      stream.write({ create_request: { ...range, start_revision } });
+    });
+  }
+
+  /** None for a key that no vault wrote. */
+  #vaultIn(key: Buffer, value: Buffer): ListedVault[] {
+    const address = key.toString().slice(this.#options.prefix.length);
+    if (!/^[\w.:[\]-]{3,300}$/.test(address) || !/:\d+$/.test(address)) return [];
+    const of = value.toString();
+    return isClass(of) ? [{ address, class: of, certificate: null }] : [];
+  }
+}
+
+function isClass(text: string): text is VaultClass {
+  return text === "kv" || text === "ssm" || text === "both";
+}
+
+/** Registers a vault until closed, then takes it out. */
+export function register(
+  options: EtcdOptions,
+  { address, class: of }: { address: string; class: VaultClass },
+): Running {
+  const closing = new AbortController();
+  const key = Buffer.from(options.prefix + address);
+  const work = async (calls: EtcdCalls): Promise<void> => {
+    const { ID } = await calls.unary(LEASE.LeaseGrant, { TTL: ETCD_LEASE_S });
+    await calls.unary(KV.Put, { key, value: Buffer.from(of), lease: ID });
+    options.logger.info({ address }, "registered in etcd");
+    try {
+      await keepAlive(calls, ID, closing.signal);
+    } finally {
+      if (closing.signal.aborted) await calls.unary(LEASE.LeaseRevoke, { ID }).catch(() => {});
+    }
+  };
+  const failed = "etcd does not answer: this vault is not registered for now";
+  const running = again(options, closing.signal, work, failed);
+  return {
+    close: async () => {
+      closing.abort();
+      await running;
+    },
+  };
+}
+
+/** Until the lease is gone, the stream ends, or somebody closes. */
+async function keepAlive(calls: EtcdCalls, ID: string, signal: AbortSignal): Promise<void> {
+  const stream = await calls.stream(LEASE.LeaseKeepAlive);
+  const ended = new AbortController();
+  let failure: unknown = null;
+  stream.on("data", ({ TTL }) => {
+    if (Number(TTL) <= 0) ended.abort();
+  });
+  stream.on("error", (error: Error) => {
+    failure = error;
+    ended.abort();
+  });
+  stream.on("end", () => ended.abort());
+  const either = AbortSignal.any([signal, ended.signal]);
+  while (!either.aborted) {
+    stream.write({ ID });
+    await sleep(ETCD_ALIVE_MS, either).catch(() => {});
+  }
+  stream.cancel();
+  if (failure !== null) throw toTierkvError(failure);
+}

@@ -1,0 +1,100 @@
+// Owns the proof that vaults register in a real etcd and are followed there: one that ends is out, and while etcd is gone nothing changes.
+import { expect, test } from "vitest";
+import { EtcdSource, register } from "../../src/discovery/etcd.ts";
+import type { EtcdOptions } from "../../src/discovery/etcd.ts";
+import { certificate, secretFile } from "../support/closed-vaults.ts";
+import { HAS_ETCD, startEtcd } from "../support/etcd.ts";
+import { followVaults, startPooled } from "../support/pooled.ts";
+import type { Following } from "../support/pooled.ts";
+import { closeAfterTest, logger, until } from "../support/vaults.ts";
+
+const withEtcd = test.skipIf(!HAS_ETCD);
+if (!HAS_ETCD) console.warn("skipped: no etcd on the PATH (Debian: apt-get install etcd-server)");
+
+const LEASED_MS = 120_000;
+
+function follow(options: EtcdOptions): { addresses(): string[] } {
+  let now: string[] = [];
+  const source = closeAfterTest(new EtcdSource(options));
+  source.follow((list) => {
+    now = list.map(({ address, class: of }) => `${address} ${of}`).toSorted();
+  });
+  return { addresses: () => now };
+}
+
+withEtcd(
+  "F84 vaults that register are followed; a dead one's lease takes it out; etcd killed and started again changes nothing",
+  async () => {
+    const etcd = await startEtcd();
+    const more = `[etcd]\nendpoints = ["${etcd.endpoint}"]\n`;
+    const vaults = [await startPooled({ more }), await startPooled({ more })];
+    const [a, b] = vaults;
+    const cluster = `[etcd]\nendpoints = ["${etcd.endpoint}"]\n[cluster]\nkv_cold = "etcd:vaults"\n`;
+    const sidecars = [await followVaults(cluster), await followVaults(cluster)];
+    const untilShared = async (
+      who: readonly (typeof a)[],
+      what: string,
+      all: readonly Following[] = sidecars,
+    ): Promise<void> => {
+      for (const sidecar of all) {
+        await until(async () => {
+          const owning = [...(await sidecar.seen())].filter(([, { share }]) => share > 0);
+          const wanted = who.map((vault) => vault!.address).toSorted();
+          const seen = owning.map(([address, { source }]) => `${source} ${address}`).toSorted();
+          return seen.join() === wanted.map((address) => `etcd ${address}`).join();
+        }, what);
+      }
+    };
+    await untilShared([a, b], "both vaults");
+
+    etcd.kill("SIGKILL");
+    const late = await startPooled({ more });
+    await untilShared([a, b], "the view of before");
+    etcd.start();
+    await untilShared([a, b, late], "the one that started meanwhile");
+
+    process.kill(b!.pid, "SIGKILL");
+    await untilShared([a, late], "its lease to run out");
+    process.kill(late.pid, "SIGTERM");
+    await untilShared([a], "the one that said goodbye");
+    const [one, two] = await Promise.all(sidecars.map((sidecar) => sidecar.seen()));
+    expect([...one!.keys()].toSorted()).toEqual([...two!.keys()].toSorted());
+  },
+  LEASED_MS,
+);
+
+withEtcd("F84 etcd with TLS and a user: who is neither hears and writes nothing", async () => {
+  const etcd = await startEtcd();
+  const login = { user: "root", password: "of the test" };
+  await etcd.addUser(login.user, login.password);
+  etcd.kill("SIGKILL");
+  const ca = certificate("ca");
+  const server = certificate("server", ca);
+  etcd.start({ cert: secretFile(server.certPem), key: secretFile(server.keyPem) });
+
+  // The first endpoint never answers, the second one does.
+  const base = { endpoints: ["127.0.0.1:1", etcd.endpoint], prefix: "/t/", logger };
+  const tls = { caPem: Buffer.from(ca.certPem), certPem: null, keyPem: null };
+  const named = { ...base, tls, login };
+  const foreign = { ...tls, caPem: Buffer.from(certificate("ca").certPem) };
+  const others: EtcdOptions[] = [
+    { ...named, login: null },
+    { ...named, login: { ...login, password: "another" } },
+    { ...named, tls: null },
+    { ...named, tls: foreign },
+  ];
+  const refused = others.map(follow);
+  const [anybody] = others as [EtcdOptions];
+  closeAfterTest(register(anybody, { address: "10.0.0.1:1", class: "kv" }));
+  const known = follow(named);
+  const own = closeAfterTest(register(named, { address: "10.0.1.1:1", class: "both" }));
+  await until(() => known.addresses().length > 0, "who may");
+  // Another turn of those who may not, meanwhile.
+  const more = closeAfterTest(register(named, { address: "10.0.1.2:1", class: "kv" }));
+  await until(() => known.addresses().length > 1, "one more");
+  expect(known.addresses()).toEqual(["10.0.1.1:1 both", "10.0.1.2:1 kv"]);
+  expect(refused.map((one) => one.addresses())).toEqual([[], [], [], []]);
+  await own.close();
+  await until(() => known.addresses().length === 1, "the one that ended");
+  await more.close();
+});
