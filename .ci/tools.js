@@ -26,17 +26,20 @@ const goTool = (asked, module) => ({
   get: () => attempt(["go", "install", module]),
 });
 
-/** Unpacked, not installed: its service is not wanted. */
-const PROMETHEUS = {
-  path: join(FOLDER, "usr", "bin", "prometheus"),
-  asked: ["--version"],
+/** Of a Debian package, unpacked and not installed: its service is not wanted. */
+const debianTool = (asked, program, name) => ({
+  path: join(FOLDER, "usr", "bin", program),
+  asked,
   get: () =>
     attempt(
       ["apt-get", "update", "-qq"],
-      ["apt-get", "download", "prometheus"],
-      ["bash", "-c", "dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb"],
+      ["apt-get", "download", name],
+      ["bash", "-c", `dpkg-deb -x ${name}_*.deb . && rm ${name}_*.deb`],
     ),
-};
+});
+
+const PROMETHEUS = debianTool(["--version"], "prometheus", "prometheus");
+const ETCD = debianTool(["--version"], "etcd", "etcd-server");
 
 /** A validator, with the schemas of Kubernetes in its package. */
 const VALIDATOR = {
@@ -66,6 +69,10 @@ const CHECKS = {
   metrics: {
     test: "test/exposition/sidecar.dashboards.test.ts",
     tools: { TIERKV_TEST_PROMETHEUS: PROMETHEUS },
+  },
+  etcd: {
+    test: "test/discovery/",
+    tools: { TIERKV_TEST_ETCD: ETCD },
   },
 };
 

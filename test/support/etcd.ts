@@ -1,5 +1,5 @@
 // Owns a real etcd for tests, where the machine has one: on the loopback, with its data in a directory of the test's.
-import { spawn, spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
@@ -7,8 +7,10 @@ import { join } from "node:path";
 import { testDirectory } from "./sidecars.ts";
 import { closeAfterTest, until } from "./vaults.ts";
 
-/** Said by tests that are skipped without it. */
-export const HAS_ETCD: boolean = spawnSync("etcd", ["--version"]).status === 0;
+const PROGRAM = process.env["TIERKV_TEST_ETCD"] ?? "";
+
+/** Tests that need it are skipped without. */
+export const HAS_ETCD: boolean = PROGRAM !== "";
 
 export interface TestEtcd {
   endpoint: string;
@@ -48,7 +50,7 @@ export async function startEtcd(): Promise<TestEtcd> {
     args.push("--listen-peer-urls", peerUrl, "--initial-advertise-peer-urls", peerUrl);
     args.push("--initial-cluster", `one=${peerUrl}`);
     if (tls !== undefined) args.push("--cert-file", tls.cert, "--key-file", tls.key);
-    child = spawn("etcd", args, { stdio: "ignore" });
+    child = spawn(PROGRAM, args, { stdio: "ignore" });
   };
   start();
   closeAfterTest({ close: () => child.kill("SIGKILL") });
