@@ -73,7 +73,7 @@ export const SCHEMA: Schema = {
       },
       kv_cold: {
         kind: vaultAddresses(POOL_VAULTS_MAX),
-        doc: "The vault for attention KV, or several: each holds a part of every longer prompt, and they are asked at once. Machines that share them write the addresses alike. `dns:` names stand for all vaults that they are resolved to, every 10 s again. `shm:/dev/shm/NAME` is memory that the sidecars of this machine share, alone or before the vaults of the list; `[vault] max_bytes` is its size. Without `kv_cold` and `ssm_cold` the sidecar starts a vault of its own on this machine.",
+        doc: "The vault for attention KV, or several: each holds a part of every longer prompt, and they are asked at once. Machines that share them write the addresses alike. `dns:` names stand for all vaults that they are resolved to, every 10 s again, `pool:` before the address of one for all that keep a list with it (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that the sidecars of this machine share, alone or before the vaults of the list; `[vault] max_bytes` is its size. Without `kv_cold` and `ssm_cold` the sidecar starts a vault of its own on this machine.",
         fallback: () => [],
         fallbackText: "none",
         example: '"192.168.1.10:50051"',

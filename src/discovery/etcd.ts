@@ -79,7 +79,7 @@ export class EtcdSource implements VaultSource {
         else reject(toTierkvError(error));
       };
       signal.addEventListener("abort", stop, { once: true });
-      stream.on("data", ({ canceled, events }) => {
+      stream.on("data", ({ canceled, events }: { canceled: boolean; events: object[] }) => {
         if (canceled) stream.cancel();
         else if (events.length > 0) listed = listed.then(list).catch(() => stream.cancel());
       });
@@ -134,7 +134,7 @@ async function keepAlive(calls: EtcdCalls, ID: string, signal: AbortSignal): Pro
   const stream = await calls.stream(LEASE.LeaseKeepAlive);
   const ended = new AbortController();
   let failure: unknown = null;
-  stream.on("data", ({ TTL }) => {
+  stream.on("data", ({ TTL }: { TTL: string }) => {
     if (Number(TTL) <= 0) ended.abort();
   });
   stream.on("error", (error: Error) => {

@@ -9,7 +9,8 @@ import type { Following } from "../support/pooled.ts";
 import { closeAfterTest, logger, until } from "../support/vaults.ts";
 
 const withEtcd = test.skipIf(!HAS_ETCD);
-if (!HAS_ETCD) console.warn("skipped: TIERKV_TEST_ETCD names no etcd; `node .ci/tools.js etcd` does");
+if (!HAS_ETCD)
+  console.warn("skipped: TIERKV_TEST_ETCD names no etcd; `node .ci/tools.js etcd` does");
 
 const LEASED_MS = 120_000;
 

@@ -2,6 +2,7 @@
 import { totalmem } from "node:os";
 import { Option } from "commander";
 import type { VaultClass } from "../../block.ts";
+import type { Config } from "../../config/config.ts";
 import type { Override } from "../../config/override.ts";
 import type { Family } from "../../exposition/text.ts";
 import { splitAddress } from "../../hosts.ts";
@@ -17,6 +18,7 @@ import { flushFile, vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
 import { startScrape } from "../scrape.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
+import type { Access } from "../vault-access.ts";
 
 interface VaultOptions {
   listen?: string;
@@ -84,14 +86,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     const { address } = vault;
     logger.info({ address, class: recordClass, maxBytes, disk }, "vault ready");
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
-    if (access.isNew) {
-      const { announce } = await import("../invitation.ts");
-      const secret = access.security?.members?.invite("write", INVITATION_S_DEFAULT, 1) ?? "";
-      const listens = { host: at.host, port: splitAddress(address).port };
-      announce(call, config.vault, listens, secret);
-    } else if (access.security !== null && !insecureLan) {
-      logger.info({}, "`tierkv invite` prints the line that lets another machine in");
-    }
+    await tellHowToJoin(call, config, { ...access, logger }, address);
     return vault;
   };
   let vault: RunningVault | null = null;
@@ -99,29 +94,23 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
     { name: "vault", run: async () => (vault = await listen()) },
     {
       name: "announcement",
-      run: async () => {
-        if (vault === null || !config.vault.announce) return undefined;
-        return await announced(vault, recordClass, access.security?.certPem ?? null, logger);
-      },
+      run: async () =>
+        vault === null || !config.vault.announce
+          ? undefined
+          : await announced(vault, recordClass, access.security?.certPem ?? null, logger),
     },
     {
       name: "registration in etcd",
-      run: async () => {
-        if (vault === null || config.etcd.endpoints.length === 0) return undefined;
-        const { register } = await import("../../discovery/etcd.ts");
-        const { etcdOptions } = await import("../etcd.ts");
-        const { address } = vault;
-        return register(etcdOptions(config, logger), { address, class: recordClass });
-      },
+      run: async () => (vault === null ? undefined : await registered(config, vault, logger)),
     },
     {
       name: "metrics endpoint",
       run: () => {
         const read = (): Family[] =>
           vault === null ? [] : vaultFamilies(vault.stats(), isOpenToAll(config.vault));
-        const trouble = (): string | null =>
-          vault?.stats().disk?.failing === true ? "the disk takes no more records" : null;
-        return startScrape("vault", config.vault.metricsListen, logger, read, trouble);
+        return startScrape("vault", config.vault.metricsListen, logger, read, () =>
+          troubleOf(vault),
+        );
       },
     },
   ];
@@ -129,11 +118,41 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   return runUntilSignal(() => startSteps(steps), { logger, stop });
 }
 
+async function tellHowToJoin(
+  call: Call,
+  { vault }: Config,
+  { isNew, security, logger }: Access & { logger: Logger },
+  address: string,
+): Promise<void> {
+  if (isNew) {
+    const { announce } = await import("../invitation.ts");
+    const secret = security?.members?.invite("write", INVITATION_S_DEFAULT, 1) ?? "";
+    announce(call, vault, { host: vault.listen.host, port: splitAddress(address).port }, secret);
+  } else if (security !== null && !vault.insecureLan) {
+    logger.info({}, "`tierkv invite` prints the line that lets another machine in");
+  }
+}
+
+function troubleOf(vault: RunningVault | null): string | null {
+  return vault?.stats().disk?.failing === true ? "the disk takes no more records" : null;
+}
+
 function warnOfMemory(maxBytes: number, logger: Logger): void {
   const machineBytes = totalmem();
   if (maxBytes <= machineBytes) return;
   const text = "[vault] max_bytes is more than this machine has: lower it";
   logger.warn({ maxBytes, machineBytes }, text);
+}
+
+async function registered(
+  config: Config,
+  { address }: RunningVault,
+  logger: Logger,
+): Promise<Running | undefined> {
+  if (config.etcd.endpoints.length === 0) return undefined;
+  const { register } = await import("../../discovery/etcd.ts");
+  const { etcdOptions } = await import("../etcd.ts");
+  return register(etcdOptions(config, logger), { address, class: vaultClass(config) });
 }
 
 async function announced(
