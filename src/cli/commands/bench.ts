@@ -12,7 +12,6 @@ import {
 import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";
-import { allTargets } from "../sources.ts";
 import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { showBytes, showMs, table } from "../text.ts";
@@ -79,6 +78,7 @@ function whole(flags: string, text: string, least: number, most: number): Option
 async function bench(call: Call<BenchFlags>): Promise<number> {
   const config = call.loadConfig();
   const { target: only, ...options } = call.options;
+  const { allTargets } = await import("../sources.ts");
   const found = await allTargets(config);
   const targets = found.filter(({ role }) => only === undefined || role === only);
   if (targets.length === 0) {

@@ -6,7 +6,6 @@ import { createLogger } from "../../log.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { ChaosRow } from "../chaos-vault.ts";
 import { Progress } from "../progress.ts";
-import { allTargets } from "../sources.ts";
 import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
 import { table } from "../text.ts";
@@ -43,6 +42,7 @@ async function chaos(call: Call<ChaosFlags>): Promise<number> {
   const config = call.loadConfig();
   const { target: only } = call.options;
   // Memory that is shared has no network and no process of its own to try.
+  const { allTargets } = await import("../sources.ts");
   const all = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
   const targets = all.filter(({ role }) => only === undefined || role === only);
   if (targets.length === 0) {

@@ -12,7 +12,6 @@ import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
-import { allTargets } from "../sources.ts";
 import { showBytes, showMs, table } from "../text.ts";
 
 const EXIT_OK = 0;
@@ -123,6 +122,7 @@ async function measure(
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
+  const { allTargets } = await import("../sources.ts");
   const measured = (await allTargets(config)).filter(({ address }) => up.has(address));
   for (const [at, target] of measured.entries()) {
     const onRound = (done: number): void => {

@@ -12,7 +12,6 @@ import { tenantOf } from "../../tenant.ts";
 import type { FlushedSidecar } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";
-import { allTargets } from "../sources.ts";
 import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
 import { showBytes } from "../text.ts";
@@ -56,6 +55,7 @@ export function addFlush({ program, action }: Registrar): void {
 
 async function flush(call: Call<FlushOptions>): Promise<number> {
   const config = call.loadConfig();
+  const { allTargets } = await import("../sources.ts");
   const targets = chosen(await allTargets(config), call.options.target);
   const scope = await scopeOf(call.options, config);
   if (call.options.yes !== true && !(await confirmed(call, targets, scope))) {
