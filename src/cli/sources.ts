@@ -14,7 +14,7 @@ import { namesIn, sourceOf } from "../hosts.ts";
 import { LISTING_WAIT_MS } from "../limits-pool.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
-import type { MemberSource } from "../sidecar/vaults/seats.ts";
+import type { MemberSource } from "../sidecar/vaults/pool-members.ts";
 import { accessTo, isJoined, securityFor } from "./credentials.ts";
 import { etcdOptions } from "./etcd.ts";
 import { CLASSES, vaultTargets } from "./targets.ts";

@@ -15,7 +15,7 @@ import type { Account, Decisions } from "./trace/decisions.ts";
 import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
 import type { Reuse, ReuseStatus } from "./trace/reuse.ts";
 import type { Pools, VaultClients } from "./vaults/pools.ts";
-import type { Seats } from "./vaults/seats.ts";
+import type { PoolMembers } from "./vaults/pool-members.ts";
 import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 
 export interface VaultStatus {
@@ -67,7 +67,7 @@ export interface StatusSources {
   config: Config;
   startedMs: number;
   vaults: VaultClients;
-  seats: Pick<Seats, "sourceOf">;
+  members: Pick<PoolMembers, "sourceOf">;
   pools: Pools;
   saver: Saver;
   counters: SidecarCounters;
@@ -108,14 +108,14 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
 }
 
 function describeVaults(
-  { vaults, seats, pools, watch }: StatusSources,
+  { vaults, members, pools, watch }: StatusSources,
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
     const { address, tier, state, isDraining } = client;
     const lanes = tier === "shared" ? tier : client.lanes;
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
-    const source = seats.sourceOf(client);
+    const source = members.sourceOf(client);
     return { address, source, tier, state, lanes, share, isDraining, seen };
   });
 }

@@ -62,7 +62,7 @@ function follow(vault: VaultContext, { digest, name, role, gone }: MachineEntry)
     members.revoke(known);
   } finally {
     vault.gate?.expel(known.account, "");
-    vault.door?.expel(known.account);
+    vault.listener?.expel(known.account);
   }
   audit.record("admin_call", { peer: "pool", role: "admin", call: "Revoke", name });
   logger.info({ name }, "a machine's credential was revoked in the pool");
