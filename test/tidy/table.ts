@@ -221,6 +221,7 @@ export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
 export const PYTHON_COMPAT: readonly string[] = [
   "python-shim/tierkv/connectors/vllm/compat.py",
   "python-shim/tierkv/connectors/vllm/contract.py",
+  "python-shim/tierkv/connectors/vllm/offload_compat.py",
   "python-shim/tierkv/mlx/exo.py",
   "python-shim/tierkv/mlx/naming.py",
 ];

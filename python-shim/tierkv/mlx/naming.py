@@ -105,7 +105,7 @@ class Naming:
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).digest(), parts
 
-    def forget(self) -> None:
+    def forget(self, _fidelity: int) -> None:
         """Hear of a sidecar that has been told nothing."""
         self._told = {}
 

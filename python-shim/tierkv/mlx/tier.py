@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,11 +15,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.link import Asked, Link, Plan, Save
 from tierkv.connectors.vllm.settings import load_settings
 from tierkv.mlx import kinds
 from tierkv.mlx.chain import Extra, chunk_hashes
 from tierkv.mlx.kinds import Group
-from tierkv.mlx.link import Asked, Link, Plan, Save
 from tierkv.mlx.naming import Naming, software
 
 log = logging.getLogger("tierkv.shim")
@@ -82,6 +83,7 @@ class Tier:
             settings,
             software(),
             register,
+            engine=f"mlx-{uuid.uuid4()}",
             name=naming.name,
             reports=self._report,
             opened=naming.forget,

@@ -20,6 +20,7 @@ from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
 from harness.inside_ranks import Place, digests_of, on_every_rank, shim_state, spoil_pages
 from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
+from harness.inside_tier import end_offloading, offloading, reverse_promotions
 from harness.inside_talk import talk
 from harness.inside_weights import change_weights, reset_all, scale_weights, sleep
 from harness.sight import SIDE
@@ -39,6 +40,7 @@ __all__ = [
     "compare_pages",
     "compute_nothing",
     "embed",
+    "end_offloading",
     "facts",
     "finish",
     "flip_loaded_byte",
@@ -46,6 +48,7 @@ __all__ = [
     "generate_embedded",
     "go_on_until",
     "keep_pages",
+    "offloading",
     "pages",
     "pages_by_group",
     "preempt_all",
@@ -53,6 +56,7 @@ __all__ = [
     "reset",
     "reset_all",
     "reset_clocks",
+    "reverse_promotions",
     "scale_weights",
     "sleep",
     "spoil",

@@ -28,9 +28,12 @@ MOMENTS: dict[str, Callable[[Host], bool]] = {
     "saving": lambda host: any(state.cursor.next_block for state in host.shim._requests.values()),
     "saved": lambda host: not host.shim._saves._waiting and not host.shim._saves.holds_blocks,
     "up": lambda host: host.shim._channel.is_up and host.shim._book.restore_on,
+    "tier_asked": lambda host: any(
+        reader.plan is not None for reader in host.scheduler.connector._tier._readers.values()
+    ),
     "down": lambda host: not host.shim._channel.is_up,
 }
-STEPPED = ("loading", "running", "saving", "saved")
+STEPPED = ("loading", "running", "saving", "saved", "tier_asked")
 
 
 def begin(

@@ -94,7 +94,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        _log_like_vllm()
+        log_like_vllm()
         if not compat.check_release(compat.vllm_version()):
             log.warning("tierKV: of the contract with this release: %s", contract.probe())
         armed = failpoint.arm(os.environ.get(failpoint.VARIABLE))
@@ -337,7 +337,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         self.half.shutdown()
 
 
-def _log_like_vllm() -> None:
+def log_like_vllm() -> None:
     """Let our log lines appear where vLLM's do."""
     ours, theirs = logging.getLogger("tierkv"), logging.getLogger("vllm")
     if not ours.handlers and theirs.handlers:

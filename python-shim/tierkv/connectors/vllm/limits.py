@@ -128,3 +128,7 @@ MLX_SLOT_WAIT_S: Final = 1.0
 MLX_PLAN_MARGIN_S: Final = 0.5
 #: Pause between two looks at whether an engine can restore, seconds.
 MLX_POLL_S: Final = 0.05
+#: Jobs of vLLM's own offloading that wait to be stored; each pins chunks of its primary tier.
+TIER_STORES_MAX: Final = 256
+#: How long the end of such a tier waits for what it copies, seconds.
+TIER_CLOSE_S: Final = 5.0

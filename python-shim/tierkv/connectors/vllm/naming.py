@@ -126,21 +126,28 @@ class Naming:
         """Tell connection number `connection` once; False while the name is not complete."""
         if self._connection == connection:
             return not self.verdict
+        ours = self.make()
+        if ours is None:
+            return False
+        named = {"namespace": ours.digest, "model": self._model, "parts": ours.parts}
+        if send({"t": "namespace", **named}):
+            self._connection = connection
+        return self._connection == connection
+
+    def make(self) -> namespace.Namespace | None:
+        """Give the name; None while it is not complete, and where the sidecar's fidelity has become another."""
         root = compat.none_hash()
         if root is None or self._resolved is None or not self.is_complete:
-            return False
+            return None
         fidelity = self._fidelity
         if self._lossy_past not in (0, fidelity):
             # Blocks it restored, and all it computed on them, would pass for blocks of another fidelity.
             self._counters.add("fidelity_changed")
-            return False
+            return None
         self._lossy_past = fidelity
         parts = {**self._parts, **self._resolved.parts, "weights": self._weights.digest}
         ours = namespace.finish(parts, root, fidelity)
         if ours.digest != self.digest:
             log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
         self.digest = ours.digest
-        named = {"namespace": ours.digest, "model": self._model, "parts": ours.parts}
-        if send({"t": "namespace", **named}):
-            self._connection = connection
-        return self._connection == connection
+        return ours

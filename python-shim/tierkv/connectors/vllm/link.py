@@ -1,11 +1,10 @@
-"""Owns the two connections of one engine that has no vLLM: its name, its slots, its questions and what it saves."""
+"""Owns both connections of an engine that speaks with the sidecar from one place: mlx-lm, and vLLM's own offloading."""
 
 import logging
 import os
 import struct
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,10 +37,14 @@ class Asked:
 
 @dataclass
 class Plan:
-    """What the sidecar has said about one question. `slots`: by group, of each placed block by its index."""
+    """What the sidecar has said about one question. `slots`: by group, of each placed block by its index.
+
+    `reason`: why there will be no more; empty until then. `late_s`: when an answer comes too late.
+    """
 
     number: int
     req: str
+    late_s: float
     held: dict[int, bytes] = field(default_factory=dict)
     tokens: int = 0
     slots: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -103,7 +106,8 @@ class _Side:
 class Link:
     """`name` gives the namespace for a fidelity, empty while it is not known; `register` is the worker's frame.
 
-    `reports` gives what is new for `counts` frames, and `opened` hears that a sidecar is there that knows nothing yet.
+    `engine`: its name in `hello`. `reports` gives what is new for `counts` frames, and `opened` hears of a sidecar that
+    knows nothing yet, with its fidelity.
     """
 
     def __init__(
@@ -112,11 +116,13 @@ class Link:
         software: str,
         register: Frame,
         *,
+        engine: str,
+        counters: Counters | None = None,
         name: Callable[[int], tuple[bytes, dict[str, str]]],
         reports: Callable[[], Frame],
-        opened: Callable[[], None],
+        opened: Callable[[int], None],
     ) -> None:
-        self.counters = Counters()
+        self.counters = counters or Counters()
         self._register = register
         self._name = name
         self._reports = reports
@@ -135,7 +141,7 @@ class Link:
         autostart = Autostart(settings) if settings.autostart else None
         self._autostart = autostart
         hello: Frame = {"t": "hello", "protocol": limits.LOCAL_PROTOCOL, "rank": 0, "world": 1}
-        hello |= {"shards": 1, "engine": f"mlx-{uuid.uuid4()}", "pid": os.getpid()}
+        hello |= {"shards": 1, "engine": engine, "pid": os.getpid()}
         hello |= {"shim": tierkv.__version__, "vllm": software}
         self._scheduler = Channel(
             settings.socket,
@@ -168,7 +174,7 @@ class Link:
             return
         if self._autostart is not None:
             self._autostart.served()
-        self._opened()
+        self._opened(welcome["fidelity"])
         with self._changed:
             self._fidelity = welcome["fidelity"]
             self._wait_s = welcome["wait_ms"] / 1000
@@ -264,10 +270,10 @@ class Link:
             with self._changed:
                 self._changed.wait(min(left, limits.MLX_POLL_S))
 
-    def ask(self, groups: Sequence[Asked]) -> Plan | None:
-        """Look blocks up and have them fetched; None without a sidecar, a name or an answer in time.
+    def begin(self, groups: Sequence[Asked], start: int = 0, req: str = "") -> Plan | None:
+        """Have blocks looked up, and fetched from index `start` on; None without a sidecar or a name.
 
-        Waits for as long as the sidecar itself gives a restore. The caller ends every plan by `release`.
+        The caller ends every plan by `release`. `req`: the request's name, for people.
         """
         if not self.name():
             self.counters.add("misses_not_named")
@@ -277,19 +283,26 @@ class Link:
                 self.counters.add("misses_not_ready")
                 return None
             self._last_plan += 1
-            plan = Plan(self._last_plan, f"mlx-{self._last_plan}")
+            late_s = time.monotonic() + self._wait_s + limits.MLX_PLAN_MARGIN_S
+            plan = Plan(self._last_plan, req or f"mlx-{self._last_plan}", late_s)
             self._plans[plan.number] = plan
         frame: Frame = {"t": "prefetch", "req": plan.req, "plan": plan.number}
         frame["groups"] = [
-            {"group": g.group, "class": g.record_class, "hashes": b"".join(g.hashes), "from": 0}
+            {"group": g.group, "class": g.record_class, "hashes": b"".join(g.hashes), "from": start}
             for g in groups
         ]
         asked: Frame = {"t": "asked", "req": plan.req, "plan": plan.number}
         if not self._scheduler.send(frame) or not self._scheduler.send(asked):
             plan.reason = "closed"
+        return plan
+
+    def ask(self, groups: Sequence[Asked]) -> Plan | None:
+        """Begin and wait for as long as the sidecar itself gives a restore; None without an answer in time."""
+        plan = self.begin(groups)
+        if plan is None:
+            return None
         with self._changed:
-            patience_s = self._wait_s + limits.MLX_PLAN_MARGIN_S
-            if not self._changed.wait_for(lambda: plan.reason, patience_s):
+            if not self._changed.wait_for(lambda: plan.reason, plan.late_s - time.monotonic()):
                 self._scheduler.suspect()
         if plan.reason and plan.reason != "closed":
             return plan

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm.frames import Frame, encode
+from tierkv.connectors.vllm.link import Asked, Link, Plan, Save
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.mlx import exo
-from tierkv.mlx.link import Asked, Link, Plan, Save
 
 from .support.sidecar import WELCOME, FakeArena, FakeSidecar, pairs, wait_until
 
@@ -36,12 +36,13 @@ class Bench:
             settings,
             "mlx-lm 0",
             register,
+            engine="one-place",
             name=lambda fidelity: (self.name, {"fidelity": str(fidelity)}),
             reports=dict,
             opened=self.note_open,
         )
 
-    def note_open(self) -> None:
+    def note_open(self, _fidelity: int) -> None:
         self.opened += 1
 
     def to(self, role: str, frame: Frame, fd: int | None = None) -> None:
