@@ -35,6 +35,8 @@ WHOLE: Final[dict[str, tuple[str, ...]]] = {
         "SupportsHMA",
     ),
     f"{_V1}/metrics.py": ("KVConnectorPromMetrics", "KVConnectorStats"),
+    f"{_V1}/offloading/common.py": ("OffloadingConnectorMetadata", "OffloadingWorkerMetadata"),
+    f"{_V1}/offloading_connector.py": ("OffloadingConnector",),
     "vllm/distributed/kv_transfer/kv_connector/utils.py": ("KVOutputAggregator",),
     "vllm/distributed/kv_events.py": ("BlockRemoved", "BlockStored", "AllBlocksCleared"),
     "vllm/v1/core/sched/output.py": (
@@ -43,6 +45,18 @@ WHOLE: Final[dict[str, tuple[str, ...]]] = {
         "NewRequestData",
         "SchedulerOutput",
     ),
+    "vllm/v1/kv_offload/base.py": (
+        "LookupResult",
+        "RequestOffloadingContext",
+        "ScheduleEndContext",
+    ),
+    "vllm/v1/kv_offload/config.py": (
+        "OffloadingCacheConfig",
+        "OffloadingConfig",
+        "OffloadingGroupConfig",
+        "OffloadingParallelConfig",
+    ),
+    "vllm/v1/kv_offload/tiering/base.py": ("JobResult", "SecondaryTierManager", "TransferJob"),
     "vllm/v1/metrics/cache_hit_source.py": ("CacheHitSource",),
     "vllm/v1/outputs.py": ("KVConnectorOutput",),
     _SPECS: (
@@ -136,6 +150,7 @@ BODIES: Final[dict[str, tuple[str, ...]]] = {
         "get_kv_transfer_group",
         "has_kv_transfer_group",
     ),
+    "vllm/v1/kv_offload/base.py": ("get_offload_block_hash", "get_offload_group_idx"),
 }
 #: Values at the root of a file.
 VALUES: Final[dict[str, tuple[str, ...]]] = {_HASHES: ("DEFAULT_NONE_HASH_SEED", "NONE_HASH")}

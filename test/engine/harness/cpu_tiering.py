@@ -12,7 +12,7 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
-class CopyingWorker(OffloadingWorker):
+class CopyingWorker(OffloadingWorker):  # type: ignore[misc]
     """Copies blocks of one group between the engine's pages and rows of the region, within the call."""
 
     def __init__(self, caches: Any, region: SharedOffloadRegion, blocks_per_chunk: int) -> None:
@@ -31,7 +31,7 @@ class CopyingWorker(OffloadingWorker):
         (first,) = engine.block_indices
         for number, block in enumerate(engine.block_ids):
             place = first % self._blocks + number
-            chunk = int(chunk_ids(chunks)[place // self._blocks])
+            chunk = int(chunks.block_ids[place // self._blocks])
             for ref in self._refs:
                 at = place % self._blocks * self._sizes[ref.tensor_idx]
                 row = self._rows[ref.tensor_idx][chunk][at : at + ref.page_size_bytes]
@@ -60,13 +60,10 @@ class CopyingWorker(OffloadingWorker):
         self._region.cleanup()
 
 
-def chunk_ids(spec: Any) -> Any:
-    """The rows of the region that a transfer names; 0.28 calls them blocks."""
-    return getattr(spec, "chunk_ids", None) if hasattr(spec, "chunk_ids") else spec.block_ids
-
-
-class CpuTieringSpec(TieringOffloadingSpec):
+class CpuTieringSpec(TieringOffloadingSpec):  # type: ignore[misc]
     """vLLM's own but for the worker."""
+
+    _worker: OffloadingWorker | None
 
     def get_worker(self, kv_caches: Any) -> OffloadingWorker:
         if self._worker is None:

@@ -31,11 +31,12 @@ def reverse_promotions(host: Host) -> None:
 
     def reversing(tier: TierKVTier, *arguments: Any) -> bool:
         is_read = read(tier, *arguments)
+        assert tier._rows is not None
         row = tier._rows[arguments[-1]]
         row.copy_(row.flip(0))
         return is_read
 
-    TierKVTier._read = reversing  # type: ignore[method-assign]
+    TierKVTier._read = reversing  # type: ignore[assignment, method-assign]
 
 
 def end_offloading(host: Host) -> list[str]:
