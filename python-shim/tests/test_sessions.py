@@ -65,6 +65,28 @@ def test_a_request_without_a_session_names_none(bench: Bench) -> None:
         ({"session": "a", "keep_s": 0}, ("a", 0, False, ("keep_s",))),
         ({"session": "a", "keep_s": 1e9}, ("a", 0, False, ("keep_s",))),
         ({"session": "a", "keep_s": limits.KEEP_S_MAX + 1}, ("a", 0, False, ("keep_s",))),
+        (
+            {"session": "a", "cache_control": {"type": "ephemeral", "ttl": "1h"}, "pin": True},
+            ("a", 3600, False, ()),
+        ),
+        ({"session": "a", "cache_control": {"type": "ephemeral"}}, ("a", 300, False, ())),
+        (
+            {"session": "a", "keep_s": 60, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+            ("a", 60, False, ()),
+        ),
+        (
+            {"session": "a", "cache_control": {"type": "ephemeral", "ttl": "2h"}},
+            ("a", 0, False, ("cache_control",)),
+        ),
+        (
+            {"session": "a", "cache_control": {"type": "ephemeral", "ttl": ["1h"]}},
+            ("a", 0, False, ("cache_control",)),
+        ),
+        ({"session": "a", "cache_control": "1h"}, ("a", 0, False, ("cache_control",))),
+        (
+            {"cache_control": {"type": "ephemeral", "ttl": "1h"}},
+            ("", 0, False, ("cache_control",)),
+        ),
         ({"session": "a", "release": "yes"}, ("a", 0, False, ("release",))),
         (
             {"keep_s": 60, "pin": True, "release": True},

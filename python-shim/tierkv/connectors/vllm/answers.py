@@ -18,8 +18,12 @@ _REPORT: Final = "report"
 #: ... the conversation it belongs to, how long that is kept from now on, or for the longest time, or that it is over.
 _SESSION: Final = "session"
 _KEEP: Final = "keep_s"
+_CACHE_CONTROL: Final = "cache_control"
 _PIN: Final = "pin"
 _RELEASE: Final = "release"
+#: What Anthropic's API says for how long, and its time without a word, in seconds.
+_TTLS: Final = {"5m": 300, "1h": 3600}
+_TTL_UNSAID: Final = "5m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ def wish_of(request: Any) -> Wish:
         _REPORT: lambda value: isinstance(value, bool),
         _SESSION: _is_name,
         _KEEP: lambda value: session != "" and _is_count(value) and 0 < value <= limits.KEEP_S_MAX,
+        _CACHE_CONTROL: lambda value: session != "" and _ttl_s(value) is not None,
         _PIN: lambda value: session != "" and isinstance(value, bool),
         _RELEASE: lambda value: session != "" and isinstance(value, bool),
     }
@@ -81,7 +86,17 @@ def _keep_s(said: Mapping[str, Any], wrong: list[str]) -> int:
     """Without a time of its own a pin holds for the longest one."""
     if _KEEP in said and _KEEP not in wrong:
         return int(said[_KEEP])
+    if _CACHE_CONTROL in said and _CACHE_CONTROL not in wrong:
+        return _ttl_s(said[_CACHE_CONTROL]) or 0
     return limits.KEEP_S_MAX if said.get(_PIN) is True else 0
+
+
+def _ttl_s(value: Any) -> int | None:
+    """Read `{"type": "ephemeral", "ttl": "1h"}` as Anthropic's API has it; None for what is no such thing."""
+    if not isinstance(value, Mapping) or value.get("type") != "ephemeral":
+        return None
+    ttl = value.get("ttl", _TTL_UNSAID)
+    return _TTLS.get(ttl) if isinstance(ttl, str) else None
 
 
 def _is_nothing(_value: Any) -> bool:
