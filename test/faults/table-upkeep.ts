@@ -145,6 +145,13 @@ export const UPKEEP: readonly FaultRow[] = [
     ARCHIVED,
   ),
   row(
+    "F82",
+    "behind vLLM's own offloading: chunks of another size, weights that change, a vault that dies while it is asked",
+    "nothing is taken for what it is not, what the vault held is computed, the engine goes on and keeps again",
+    ["test/engine/test_tier.py"],
+    { unloaded: "one engine's own conversation with vLLM's tiers" },
+  ),
+  row(
     "F83",
     "the one vault of a pool that a sidecar knows dies, a vault hears nothing for a while, or somebody tells a forged or an old list",
     "the sidecar has learned the others and goes on; what the pool's key did not sign is refused and counted; who was taken out stays out",

@@ -81,6 +81,10 @@ const LINES: readonly Line[] = [
     what: "MultiConnector",
     proof: `${BESIDE}test_beside_another_connector_ours_restores_and_counts`,
   },
+  {
+    what: "a tier behind vLLM's own offloading (experimental)",
+    proof: `test_tier.py::test_chunks_come_back_after_the_primary_tier_was_reset_and_in_another_engine`,
+  },
   { what: "pooling: runs untouched", proof: `${BESIDE}test_a_pooling_model_runs_untouched` },
   {
     what: "prompts given as embeddings: run untouched",

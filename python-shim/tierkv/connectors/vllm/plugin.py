@@ -1,4 +1,4 @@
-"""Registers the connector by name in every vLLM process (entry point `vllm.general_plugins`)."""
+"""Registers the connectors by name in every vLLM process (entry point `vllm.general_plugins`)."""
 
 import contextlib
 
@@ -12,7 +12,9 @@ def register() -> None:
         KVConnectorFactory,
     )
 
-    with contextlib.suppress(ValueError):  # it is registered already
-        KVConnectorFactory.register_connector(
-            "TierKVConnector", "tierkv.connectors.vllm.connector", "TierKVConnector"
-        )
+    for name, module in (
+        ("TierKVConnector", "connector"),
+        ("TierKVOffloadingConnector", "offloading"),
+    ):
+        with contextlib.suppress(ValueError):  # it is registered already
+            KVConnectorFactory.register_connector(name, f"tierkv.connectors.vllm.{module}", name)
