@@ -14,8 +14,8 @@ import type { Saver } from "./save/save.ts";
 import type { Account, Decisions } from "./trace/decisions.ts";
 import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
 import type { Reuse, ReuseStatus } from "./trace/reuse.ts";
-import type { Pools, VaultClients } from "./vaults/pools.ts";
 import type { PoolMembers } from "./vaults/pool-members.ts";
+import type { Pools, VaultClients } from "./vaults/pools.ts";
 import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 
 export interface VaultStatus {

@@ -1,4 +1,4 @@
-//! Owns the skin over an archive's options and numbers.
+//! Owns the bindings of an archive's options and numbers.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tierkv_core::archive;
 use tierkv_core::disk::{ArchiveOptions, ArchiveStats};
 use tierkv_core::error::Result;
 
-use crate::skin::{count, number};
+use crate::ffi::{count, number};
 
 /// Where full segments go besides.
 #[napi(object)]
