@@ -50,7 +50,7 @@ function complaint(result, count) {
 }
 
 /** Runs the checks one after another; shows a failed one's whole output. */
-async function runChecks(checks) {
+async function runChecks(checks, say) {
   const counts = [];
   for (const check of checks) {
     const lines = [];
@@ -65,7 +65,7 @@ async function runChecks(checks) {
 }
 
 /** Runs one test runner, its output streamed, and reads what it counted. */
-async function runTests(stage) {
+async function runTests(stage, say) {
   const logPath = logOf(stage.name);
   if (stage.report) rmSync(stage.report, { force: true });
   const options = {
@@ -116,12 +116,29 @@ function keep(stages) {
   writeFileSync(path, `${JSON.stringify(ran, null, 2)}\n`);
 }
 
-const rows = [];
-for (const stage of chosen()) {
+/** Runs one stage, what it says going to `say`; returns its row of the summary. */
+async function runStage(stage, say) {
   say(`== ${stage.name}`);
   const startedMs = Date.now();
-  const count = stage.checks ? await runChecks(stage.checks) : await runTests(stage);
-  rows.push({ name: stage.name, count, ms: Date.now() - startedMs });
+  const count = stage.checks ? await runChecks(stage.checks, say) : await runTests(stage, say);
+  return { name: stage.name, count, ms: Date.now() - startedMs };
+}
+
+/** Runs a stage and those beside it at once; what these say follows at the end. */
+async function runGroup([stage, ...beside]) {
+  const lines = [];
+  const others = beside.map((other) => runStage(other, (line) => lines.push(line)));
+  const ran = await Promise.all([runStage(stage, say), ...others]);
+  for (const line of lines) say(line);
+  return ran;
+}
+
+const stages = chosen();
+const rows = [];
+for (const stage of stages) {
+  if (stages.some(({ name }) => name === stage.beside)) continue;
+  const beside = stages.filter((other) => other.beside === stage.name);
+  rows.push(...(await runGroup([stage, ...beside])));
 }
 
 say();

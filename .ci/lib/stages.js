@@ -11,7 +11,8 @@ const CARGO_TIMEOUT_MS = 12 * MINUTE_MS;
 const FUZZ_TIMEOUT_MS = 15 * MINUTE_MS;
 const VITEST_TIMEOUT_MS = 20 * MINUTE_MS;
 const FAULTS_TIMEOUT_MS = 15 * MINUTE_MS;
-const SHIM_TIMEOUT_MS = 8 * MINUTE_MS;
+const MEASURED_TIMEOUT_MS = 12 * MINUTE_MS;
+const SHIM_TIMEOUT_MS = 20 * MINUTE_MS;
 const ENGINE_TIMEOUT_MS = 40 * MINUTE_MS;
 const NIGHTLY_TIMEOUT_MS = 90 * MINUTE_MS;
 /** Of each fuzz target. */
@@ -107,8 +108,26 @@ function fuzz(seconds) {
 }
 
 const TIDY = "test/tidy.test.ts";
+/** What has no neighbour: it measures memory, bounds a time, kills at a chosen moment, or loads both processors. */
+const MEASURED = [
+  "test/cli/commands/vaults.drain.test.ts",
+  "test/cli/main.refusals.test.ts",
+  "test/cli/main.test.ts",
+  "test/cli/reach.test.ts",
+  "test/sidecar/sidecar.kill.test.ts",
+  "test/sidecar/sidecar.overload.test.ts",
+  "test/vault/access/door.crowds.test.ts",
+  "test/vault/server.kept.test.ts",
+  "test/vault/server.kill.test.ts",
+  "test/vault/server.overload.test.ts",
+];
+/** Over more seeds. */
+const SIMULATION = "test/sidecar/vaults/pools.simulation.test.ts";
+/** Most files wait for other processes: two at a time on two processors. */
+const IN_PARALLEL = ["--fileParallelism", "--maxWorkers=2"];
+const without = (paths) => paths.flatMap((path) => ["--exclude", path]);
 
-/** What must hold for every change (`npm test`), in order; a stage with `checks` runs them all and counts each as a test. */
+/** What must hold for every change (`npm test`), in order; a stage with `checks` counts each as a test, one with `beside` runs during another. */
 export const STAGES = [
   { name: "check", checks: CHECKS },
   vitest("tidy", TIDY_TIMEOUT_MS, [TIDY]),
@@ -121,9 +140,13 @@ export const STAGES = [
     count: () => cargoCounts(report("cargo.log")),
   },
   fuzz(FUZZ_S),
-  vitest("vitest", VITEST_TIMEOUT_MS, ["--exclude", TIDY, "--exclude", "test/faults/**"]),
+  vitest("vitest", VITEST_TIMEOUT_MS, [
+    ...IN_PARALLEL,
+    ...without([TIDY, "test/faults/**", ...MEASURED]),
+  ]),
+  { ...pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"), beside: "vitest" },
+  vitest("measured", MEASURED_TIMEOUT_MS, MEASURED),
   vitest("faults", FAULTS_TIMEOUT_MS, ["test/faults"]),
-  pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"),
   {
     ...pytest("engine", ENGINE_TIMEOUT_MS, "-m", "not nightly", "test/engine"),
     // All other tests run on the newest; the nightly run has every one.
@@ -156,7 +179,7 @@ const onNode = (major) => [
 /** What takes too long for every change (`npm run test:nightly`). */
 export const NIGHTLY = [
   {
-    ...vitest("seen", VITEST_TIMEOUT_MS, ["test/page", "test/gateway"]),
+    ...vitest("seen", VITEST_TIMEOUT_MS, ["test/page", "test/gateway", SIMULATION]),
     env: { TIERKV_TEST_LONG: "on" },
   },
   fuzz(FUZZ_NIGHTLY_S),
