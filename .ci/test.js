@@ -50,29 +50,29 @@ function complaint(result, count) {
 }
 
 /** Runs the checks one after another; shows a failed one's whole output. */
-async function runChecks(checks, say) {
+async function runChecks(checks, tell) {
   const counts = [];
   for (const check of checks) {
     const lines = [];
     const options = { ...check, env, logPath: logOf(check.name), onLine: (l) => lines.push(l) };
     const result = await run(check.command, check.args, options);
     const failed = result.code !== 0 || result.timedOut || result.leftovers ? 1 : 0;
-    say(`  ${failed ? "FAIL" : " ok "}  ${check.name.padEnd(NAME_WIDTH)} ${elapsed(result.ms)}`);
-    if (failed) for (const line of lines) say(`        ${line}`);
+    tell(`  ${failed ? "FAIL" : " ok "}  ${check.name.padEnd(NAME_WIDTH)} ${elapsed(result.ms)}`);
+    if (failed) for (const line of lines) tell(`        ${line}`);
     counts.push({ passed: 1 - failed, failed, skipped: 0 });
   }
   return sum(counts);
 }
 
 /** Runs one test runner, its output streamed, and reads what it counted. */
-async function runTests(stage, say) {
+async function runTests(stage, tell) {
   const logPath = logOf(stage.name);
   if (stage.report) rmSync(stage.report, { force: true });
   const options = {
     ...stage,
     env: { ...env, ...stage.env },
     logPath,
-    onLine: (line) => say(`  ${line}`),
+    onLine: (line) => tell(`  ${line}`),
   };
   const result = await run(stage.command, stage.args, options);
   let count;
@@ -88,7 +88,7 @@ async function runTests(stage, say) {
     wrong = `left an unreadable report (${error.message})`;
   }
   if (wrong !== null) {
-    say(`  FAIL  ${stage.name}: ${wrong}; full log: ${logPath}`);
+    tell(`  FAIL  ${stage.name}: ${wrong}; full log: ${logPath}`);
     count.failed += 1;
   }
   return count;
@@ -116,11 +116,11 @@ function keep(stages) {
   writeFileSync(path, `${JSON.stringify(ran, null, 2)}\n`);
 }
 
-/** Runs one stage, what it says going to `say`; returns its row of the summary. */
-async function runStage(stage, say) {
-  say(`== ${stage.name}`);
+/** Runs one stage, what it says going to `tell`; returns its row of the summary. */
+async function runStage(stage, tell) {
+  tell(`== ${stage.name}`);
   const startedMs = Date.now();
-  const count = stage.checks ? await runChecks(stage.checks, say) : await runTests(stage, say);
+  const count = stage.checks ? await runChecks(stage.checks, tell) : await runTests(stage, tell);
   return { name: stage.name, count, ms: Date.now() - startedMs };
 }
 
