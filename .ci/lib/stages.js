@@ -116,7 +116,7 @@ const MEASURED = [
   "test/cli/reach.test.ts",
   "test/sidecar/sidecar.kill.test.ts",
   "test/sidecar/sidecar.overload.test.ts",
-  "test/vault/access/door.crowds.test.ts",
+  "test/vault/access/listener.crowds.test.ts",
   "test/vault/server.kept.test.ts",
   "test/vault/server.kill.test.ts",
   "test/vault/server.overload.test.ts",
