@@ -322,6 +322,41 @@ export declare function outboxPut(record: Uint8Array): number
 /** Ids for records that are to come (`lanesTake`). */
 export declare function outboxReserve(records: number): Uint32Array
 
+/**
+ * Takes records of the outbox in: triples of stripe, place in it, and record. Per record the bytes that its stripe takes now; 0 where it
+ * was not taken in.
+ */
+export declare function parityAdd(triples: Uint32Array): Promise<Float64Array>
+
+/** Gives a stripe up. Idempotent. */
+export declare function parityClose(stripeId: number): void
+
+/** Makes the parity record of a complete stripe, sealed where records are, and closes the stripe. Its id in the outbox, and its length. */
+export declare function parityMake(stripeId: number, place: ParityPlace): Promise<Float64Array>
+
+/** Begins the parity record of `width` records. */
+export declare function parityOpen(width: number): number
+
+/** Where a parity record stands, besides what its members say. */
+export interface ParityPlace {
+  fidelity: number
+  group: number
+  shard: number
+  shardCount: number
+  tokens: number
+  endTokens: number
+  namespace: Buffer
+  blockHash: Buffer
+  anchor: Buffer
+}
+
+/**
+ * Rebuilds records from the others of their stripes, verifies and decodes them into leased slots. Keys, geometries and leases as for
+ * `lanesFetch`; `parts`: for each `width` records of the outbox, its parity record first; 0: it is not there. Per key an
+ * `ItemStatus` number: 1 (accepted), or 3 (missing) where they do not give that very record.
+ */
+export declare function parityRebuild(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, parts: Uint32Array, width: number): Promise<Uint8Array>
+
 /** The user at the other end of a connected Unix socket; null where the system does not tell. */
 export declare function peerUid(fd: number): number | null
 

@@ -21,6 +21,7 @@ pub mod listener;
 pub mod lockfile;
 pub mod memory;
 pub mod outbox;
+pub mod parity;
 pub mod pool;
 pub mod record;
 pub mod seal;

@@ -21,6 +21,12 @@ pub const OUTBOX_BYTES_MAX: usize = 1024 * MIB;
 /// Records in the middle of arriving, all engines of the process together.
 pub const INBOX_BYTES_MAX: usize = 1024 * MIB;
 
+/// Records that are put together by XOR: stripes that are not complete yet, and members that are being rebuilt.
+pub const PARITY_BYTES_MAX: usize = 256 * MIB;
+
+/// Records of one stripe.
+pub const PARITY_WIDTH_MAX: usize = 4;
+
 /// Freed buffers kept for reuse, in each of outbox and inbox: saves the page faults of new memory.
 pub const POOL_IDLE_BYTES_MAX: usize = 64 * MIB;
 

@@ -18,6 +18,7 @@ mod lane_tls;
 mod listener;
 mod lockfile;
 mod outbox;
+mod parity;
 mod peer;
 mod record;
 mod seal;
