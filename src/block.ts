@@ -38,6 +38,9 @@ export function vaultClassName(number: number): VaultClass {
 }
 
 /** What became of one item; the numbers are those of proto/tierkv.proto. */
+/** Set in the group of a key: it names a parity record; docs/protocol.md section 1.2. */
+export const PARITY_GROUP = 0x8000;
+
 export const ItemStatus = {
   UNSPECIFIED: 0,
   ACCEPTED: 1,

@@ -9,6 +9,16 @@ export const RING_SAMPLES = 4096;
 export const RING_TURNS = 12;
 /** Consecutive blocks of a prompt that lie on one vault. */
 export const RUN_BLOCKS = 16;
+/** With parity such a run is cut into this many parts, each on another vault. */
+export const STRIPE_PARTS = 4;
+/** Vaults of a pool from which on it keeps parity, and from which on a parity record stands for four blocks instead of two. */
+export const PARITY_VAULTS_MIN = 3;
+export const PARITY_VAULTS_WIDE = 5;
+/** Parity records that are not complete yet, and their bytes with those that wait to be sent; what is oldest is given up. */
+export const PARITY_OPEN_MAX = 8192;
+export const PARITY_OPEN_BYTES: number = 128 * 2 ** 20;
+/** Blocks whose parents are remembered, so that only those of one chain share a parity record. */
+export const PARITY_PARENTS_MAX = 65_536;
 /** Capacities count in steps of this many to the factor two: what memory happens to be free at a start moves little. */
 export const CAPACITY_STEPS = 8;
 /** How long the owner before a change is asked, too, in ms. */

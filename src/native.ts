@@ -99,6 +99,11 @@ export const outboxMake: Core["outboxMake"] = coded(loaded.outboxMake);
 export const outboxPut: Core["outboxPut"] = coded(loaded.outboxPut);
 export const outboxDrop: Core["outboxDrop"] = coded(loaded.outboxDrop);
 export const outboxReserve: Core["outboxReserve"] = coded(loaded.outboxReserve);
+export const parityOpen: Core["parityOpen"] = coded(loaded.parityOpen);
+export const parityAdd: Core["parityAdd"] = codedLater(loaded.parityAdd);
+export const parityMake: Core["parityMake"] = codedLater(loaded.parityMake);
+export const parityClose: Core["parityClose"] = coded(loaded.parityClose);
+export const parityRebuild: Core["parityRebuild"] = codedLater(loaded.parityRebuild);
 export const outboxPosition: Core["outboxPosition"] = coded(loaded.outboxPosition);
 
 export const recordKeysSet: Core["recordKeysSet"] = coded(loaded.recordKeysSet);

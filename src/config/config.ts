@@ -11,13 +11,15 @@ export interface Address {
   readonly text: string;
 }
 
+/** What a pool of vaults does against the loss of one. */
+export type Redundancy = "none" | "parity" | "copies:2";
+
 export interface ClusterConfig {
   readonly role: Role;
   /** The vaults of each class; empty: none. */
   readonly kvCold: readonly Address[];
   readonly ssmCold: readonly Address[];
-  /** Whether each record lies on two vaults of a pool. */
-  readonly redundancy: "none" | "copies:2";
+  readonly redundancy: Redundancy;
   /** What `tierkv join` stores: certificate and token of each vault. */
   readonly credentials: string;
   /** What opens vaults that were not joined. null: none. */

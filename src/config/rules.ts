@@ -1,6 +1,8 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
 import { isLocal, isNames, sharedPath, sourceOf } from "../hosts.ts";
+import { isLocal, isNames, sharedPath } from "../hosts.ts";
+import { PARITY_VAULTS_MIN } from "../limits-pool.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
@@ -276,8 +278,20 @@ const trustHasAnAnchor: Rule = ({ cluster }) => {
   };
 };
 
+const parityHasThreePlaces: Rule = ({ cluster: { redundancy, kvCold } }) =>
+  redundancy !== "parity" ||
+  kvCold.filter(({ text }) => sharedPath(text) === null).length >= PARITY_VAULTS_MIN ||
+  kvCold.some(({ text }) => isNames(text))
+    ? null
+    : {
+        code: "CONFIG_CONFLICT",
+        path: ["cluster", "redundancy"],
+        reason: `parity needs ${PARITY_VAULTS_MIN} vaults in kv_cold beside shared memory, and there are fewer`,
+        fix: 'write more addresses in kv_cold, or redundancy = "copies:2" or "none"',
+      };
+
 const twoCopiesHaveTwoPlaces: Rule = ({ cluster: { redundancy, kvCold, ssmCold } }) =>
-  redundancy === "none" ||
+  redundancy !== "copies:2" ||
   [kvCold, ssmCold].some((all) => all.filter(({ text }) => sharedPath(text) === null).length > 1) ||
   [...kvCold, ...ssmCold].some(({ text }) => isNames(text))
     ? null
@@ -290,6 +304,7 @@ const twoCopiesHaveTwoPlaces: Rule = ({ cluster: { redundancy, kvCold, ssmCold }
       };
 
 const RULES: readonly Rule[] = [
+  parityHasThreePlaces,
   twoCopiesHaveTwoPlaces,
   stallIsWithinWait,
   codecIsOfItsKind,

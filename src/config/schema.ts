@@ -88,8 +88,8 @@ export const SCHEMA: Schema = {
         isShown: true,
       },
       redundancy: {
-        kind: choice(["none", "copies:2"]),
-        doc: "What a pool of vaults does against the loss of one. `none`: each record lies on one of them, and what a lost vault held is computed again. `copies:2`: on two of them, and a restore goes on with the other; the pool holds half as much. All machines that share the vaults write the same.",
+        kind: choice(["none", "parity", "copies:2"]),
+        doc: "What a pool of vaults does against the loss of one. `none`: each record lies on one of them, and what a lost vault held is computed again. `copies:2`: on two of them, and a restore goes on with the other; the pool holds half as much. `parity`: from three vaults of attention KV on, one more record for every two blocks, from five for every four: what one lost vault held is rebuilt from the others; states lie on two. All machines that share the vaults write the same.",
         fallback: () => "none",
         fallbackText: '`"none"`',
         example: '"none"',

@@ -35,6 +35,14 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   replicas_saved: "Second copies that another vault took.",
   replicas_present: "Second copies that another vault had already.",
   replicas_sent_bytes: "Record bytes of second copies.",
+  parity_saved: "Parity records that a vault took.",
+  parity_present: "Parity records that a vault had already.",
+  parity_sent_bytes: "Record bytes of parity records.",
+  parity_incomplete:
+    "Parity records that were not made: a block of theirs did not come, was stored by somebody else, or no vault was left for it.",
+  parity_dropped: "Parity records that were made and not stored.",
+  blocks_rebuilt: "Blocks that were rebuilt from the others of their stripes.",
+  rebuilds_failed: "Blocks that could not be rebuilt, and were computed.",
   replicas_dropped:
     "Second copies that were given up: no other vault was up, or saves needed the room.",
   blocks_failed_over: "Blocks that one vault did not give and another was asked for.",

@@ -30,7 +30,7 @@ import { FetchPriority } from "./vaults/fetch-priority.ts";
 import { Flushes } from "./vaults/flushes.ts";
 import { PoolMembers } from "./vaults/pool-members.ts";
 import type { MemberSource } from "./vaults/pool-members.ts";
-import { openPools } from "./vaults/pools.ts";
+import { openPools, redundancyOf } from "./vaults/pools.ts";
 import type { Pools, VaultClients } from "./vaults/pools.ts";
 import { Quarantine } from "./vaults/quarantine.ts";
 import { Sessions } from "./vaults/sessions.ts";
@@ -138,7 +138,7 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
   return {
     members: poolMembers,
     pools: openPools(poolMembers.clients, {
-      isDouble: config.cluster.redundancy === "copies:2",
+      ...redundancyOf(config.cluster.redundancy),
       isMember: (client) => poolMembers.isMember(client),
       isForgotten: (client) => poolMembers.isForgotten(client),
     }),

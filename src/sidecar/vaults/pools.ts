@@ -5,6 +5,7 @@ import type { Vault } from "../../client/vault.ts";
 import { CAPACITY_STEPS, VIEW_KEPT_MS } from "../../limits-pool.ts";
 import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
 import type { Home } from "../../pool/placement.ts";
+import { membersOf } from "../../pool/stripes.ts";
 import { nowMs } from "../../time.ts";
 
 /** Of each class, in the order of the configuration; empty: its look-ups miss and its saves are dropped, counted. */
@@ -15,6 +16,28 @@ export interface Places {
   owners: Uint8Array;
   /** Where else a block may lie, by block; NO_VAULT: nowhere. The most likely list first. */
   others: readonly Uint8Array[];
+  /** Records that one parity record stands for; left out, or 0: there are none. */
+  width?: number;
+}
+
+/** What one block can be rebuilt from: all of it is needed. */
+export interface Kin {
+  /** Where the block itself lies while all vaults are up. */
+  home: number;
+  others: { at: number; vault: number }[];
+  /** The block whose hash names the parity record, and where that lies. */
+  last: number;
+  vault: number;
+}
+
+/** Of a block that is to be stored: as which member of which parity record, and where that is to lie. */
+export interface Membership {
+  width: number;
+  place: number;
+  /** The block whose hash names it. */
+  last: number;
+  /** NO_VAULT: nowhere, because the loss of one vault would take two of what belongs together. */
+  vault: number;
 }
 
 /** Of a vault alone: owner 0 of everything. */
@@ -25,6 +48,8 @@ export interface PoolOptions {
   clients: readonly Vault[];
   /** Each record lies on two of them. */
   isDouble?: boolean;
+  /** Members of a run share parity records. */
+  hasParity?: boolean;
   /** False for one that has left: nothing is stored there any more. */
   isMember?(client: Vault): boolean;
   /** True for one that has left and is not asked any more. */
@@ -37,6 +62,7 @@ export class Pool {
   /** A state is needed alone, a block of attention with those before it. */
   readonly #isAlone: boolean;
   readonly #isDouble: boolean;
+  readonly #hasParity: boolean;
   #names: readonly string[];
   #weights: readonly number[];
   #placement: Placement;
@@ -59,11 +85,16 @@ export class Pool {
     this.#isForgotten = options.isForgotten ?? ((): boolean => false);
     this.#isAlone = recordClass === "ssm";
     this.#isDouble = isDouble;
+    this.#hasParity = options.hasParity ?? false;
     const shared = clients.findIndex(({ tier }) => tier === "shared");
     this.#shared = shared < 0 ? NO_VAULT : shared;
     this.#names = clients.map(({ address }) => address);
     this.#weights = clients.map((_, vault) => Number(vault !== this.#local));
-    this.#placement = new Placement(this.#names, this.#weights);
+    this.#placement = this.#place(this.#names, this.#weights);
+  }
+
+  #place(names: readonly string[], weights: readonly number[]): Placement {
+    return new Placement(names, weights, this.#hasParity);
   }
 
   get count(): number {
@@ -93,7 +124,55 @@ export class Pool {
     const { local } = this;
     if (local !== NO_VAULT) lists.unshift(new Uint8Array(hashes.length / HASH_BYTES).fill(local));
     const [owners = ALONE.owners, ...others] = lists;
-    return { owners, others };
+    return { owners, others, width: this.width };
+  }
+
+  /** Runs are, or were, spread over several vaults. */
+  get isCut(): boolean {
+    return this.#hasParity;
+  }
+
+  /** Records that one parity record stands for; 0: there are none. */
+  get width(): number {
+    return this.#placement.width;
+  }
+
+  /**
+   * What block `index` of a prompt can be rebuilt from; null: nothing. `hashes` are those of its run, from the first block on, as far as they
+   * are known.
+   */
+  kinOf(hashes: Buffer, index: number): Kin | null {
+    this.#look();
+    const anchor = hashes.subarray(0, HASH_BYTES);
+    const stripe = this.#placement.stripeOf(anchor, this.#isDown);
+    const members = membersOf(index, this.width);
+    const last = members.at(-1) ?? 0;
+    const vault = stripe?.parityOf(index) ?? null;
+    if (stripe === null || vault === null) return null;
+    if (last - anchorOf(index) >= hashes.length / HASH_BYTES) return null;
+    const home = this.#placement.homeOf(anchor, () => false, index).owner;
+    const others = members
+      .filter((at) => at !== index)
+      .map((at) => ({ at, vault: stripe.ownerOf(at) }));
+    return { home, others, last, vault };
+  }
+
+  /** Of block `index`, which is to be stored; null: there is no parity. */
+  membershipOf(anchor: Buffer, index: number): Membership | null {
+    this.#look();
+    const stripe = this.#placement.stripeOf(anchor, this.#isDown);
+    if (stripe === null) return null;
+    const { width } = this;
+    const members = membersOf(index, width);
+    const vault = stripe.parityFor(index) ?? NO_VAULT;
+    return { width, place: members.indexOf(index), last: members.at(-1) ?? index, vault };
+  }
+
+  /** How many times a block's bytes a vault sends, on average, for one that is rebuilt. */
+  rebuildShare(vault: number): number {
+    if (this.#isDown(vault) || vault === this.#local) return 0;
+    const up = this.#clients.filter((_, at) => at !== this.#local && !this.#isDown(at));
+    return this.width / up.length;
   }
 
   /** The most likely list first. */
@@ -109,10 +188,10 @@ export class Pool {
     return [...lists, old];
   }
 
-  /** Of one block that is to be stored; `anchor`: hash of the first one of its run. */
-  homeOf(hash: Buffer, anchor: Buffer): Home {
+  /** Of one block that is to be stored; `anchor`: hash of the first one of its run, `index`: its place in the prompt. */
+  homeOf(hash: Buffer, anchor: Buffer, index = 0): Home {
     this.#look();
-    const home = this.#placement.homeOf(this.#isAlone ? hash : anchor, this.#isDown);
+    const home = this.#placement.homeOf(this.#isAlone ? hash : anchor, this.#isDown, index);
     return this.isDouble ? home : { ...home, second: NO_VAULT };
   }
 
@@ -120,7 +199,7 @@ export class Pool {
   ownerInPeace(hashes: Buffer, index: number): number {
     const at = this.#isAlone ? index : anchorOf(index);
     const anchor = hashes.subarray(at * HASH_BYTES, (at + 1) * HASH_BYTES);
-    return this.#placement.homeOf(anchor, () => false).owner;
+    return this.#placement.homeOf(anchor, () => false, index).owner;
   }
 
   /** About which share of all runs a vault owns. */
@@ -144,7 +223,7 @@ export class Pool {
       name === names[vault] ? this.#weights[vault] : 0,
     );
     if (old.some((weight) => weight !== undefined && weight > 0)) {
-      const placement = new Placement(
+      const placement = this.#place(
         this.#names,
         old.map((weight = 0) => weight),
       );
@@ -152,7 +231,7 @@ export class Pool {
     }
     this.#names = names;
     this.#weights = weights;
-    this.#placement = new Placement(names, weights);
+    this.#placement = this.#place(names, weights);
     this.#shares = null;
   }
 
@@ -164,7 +243,7 @@ export class Pool {
     const weights = this.#weightsNow(true);
     const of = JSON.stringify([names, weights]);
     if (this.#undrained?.of !== of)
-      this.#undrained = { of, placement: new Placement(names, weights) };
+      this.#undrained = { of, placement: this.#place(names, weights) };
   }
 
   /**
@@ -208,9 +287,25 @@ function stepOf(bytes: number): number {
 
 export type Pools = Readonly<Record<RecordClass, Pool>>;
 
+/** A state is needed alone, so that others' parity would come too late for it: it is kept twice instead. */
 export function openPools(vaults: VaultClients, options: Omit<PoolOptions, "clients"> = {}): Pools {
-  return {
-    kv: new Pool("kv", { ...options, clients: vaults.kv }),
-    ssm: new Pool("ssm", { ...options, clients: vaults.ssm }),
-  };
+  return { kv: openPool("kv", vaults.kv, options), ssm: openPool("ssm", vaults.ssm, options) };
+}
+
+export function openPool(
+  recordClass: RecordClass,
+  clients: readonly Vault[],
+  options: Omit<PoolOptions, "clients">,
+): Pool {
+  const { isDouble = false, hasParity = false } = options;
+  const isState = recordClass === "ssm";
+  const kept = { isDouble: isDouble || (isState && hasParity), hasParity: hasParity && !isState };
+  return new Pool(recordClass, { ...options, ...kept, clients });
+}
+
+/** What `[cluster] redundancy` says. */
+export function redundancyOf(
+  redundancy: "none" | "parity" | "copies:2",
+): Pick<PoolOptions, "isDouble" | "hasParity"> {
+  return { isDouble: redundancy === "copies:2", hasParity: redundancy === "parity" };
 }
