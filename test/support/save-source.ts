@@ -10,6 +10,7 @@ export function saveSource(sourceBytes: number, finished: number[], isShort = fa
     group: 0,
     shard: 0,
     shardCount: 1,
+    tokens: 16,
     sourceBytes,
     finish: (slot) => finished.push(slot),
     onBatch: () => {},

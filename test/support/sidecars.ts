@@ -32,7 +32,7 @@ export interface TestSidecarOptions {
   waitMs?: number;
   stallMs?: number;
   when?: "faster" | "always";
-  redundancy?: "none" | "copies:2";
+  redundancy?: "none" | "parity" | "copies:2";
   /** Whether attention KV is stored as INT8; what most tests compare is bytes, so it is off. */
   int8?: boolean;
   /** Instead of `int8`. */

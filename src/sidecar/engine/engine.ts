@@ -349,6 +349,7 @@ export class Engine {
       groups: () => this.#ranks.groupIds(),
       ...this.#ranks.sizes,
       pendingBytes: (recordClass, vault) => fetcher.pendingBytes(recordClass, vault),
+      rebuildShare: (vault) => this.#options.pools.kv.rebuildShare(vault),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
     return { arena, wireId, cache, fetcher, costs, poll };

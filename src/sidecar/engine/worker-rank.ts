@@ -76,6 +76,7 @@ export class WorkerRank {
         group: id,
         shard,
         shardCount,
+        tokens: group.spec.tokens,
         sourceBytes: group.sourceBytes,
         finish: (slot, generation) => credits.finish(slot, generation),
         onBatch: () => credits.topUp(),

@@ -96,6 +96,7 @@ function rangeOf(
     parent:
       first === 0 ? NO_PARENT : group.hashes.subarray((first - 1) * HASH_BYTES, first * HASH_BYTES),
     tenant: group.tenant,
+    whole: group.hashes,
     cut,
   };
 }

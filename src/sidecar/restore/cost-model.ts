@@ -13,7 +13,8 @@ import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import { hashAt } from "./lookup.ts";
-import type { Plan, Span, GroupRange } from "./plan.ts";
+import { addBytes } from "./plan.ts";
+import type { GroupRange, Plan, RebuildShare, Span } from "./plan.ts";
 
 /** What a prompt of that length costs this engine, as far as it is known. */
 export interface Forecast {
@@ -51,6 +52,7 @@ export interface CostModelOptions {
   blockBytes(group: number): number;
   /** Largest wire bytes that are asked for of a vault and have not come. */
   pendingBytes(recordClass: RecordClass, vault: number): number;
+  rebuildShare: RebuildShare;
 }
 
 /** By class and vault. */
@@ -160,7 +162,7 @@ export class CostModel {
     let isWhole = true;
     for (const run of plan.runs) {
       isWhole &&= run.isComplete;
-      run.addLeft(missing[run.recordClass], blockBytes(run.group));
+      run.addLeft(missing[run.recordClass], blockBytes(run.group), this.#options.rebuildShare);
       wholeBytes += run.length * sourceBytes(run.group);
       placedBytes += run.placed * sourceBytes(run.group);
     }
@@ -361,19 +363,18 @@ export class CostModel {
   }
 
   #wholeOffer(tokens: number, ranges: readonly GroupRange[]): Offer {
-    const { cache, sourceBytes, blockBytes } = this.#options;
+    const { cache, sourceBytes, blockBytes, rebuildShare } = this.#options;
     const missing = this.#noBytes();
     const ahead = this.#pending();
     let loadBytes = 0;
     for (const { group, recordClass, keys, owners } of ranges) {
       loadBytes += keys.length * sourceBytes(group);
-      const [ofMissing, ofAhead] = [missing[recordClass], ahead[recordClass]];
+      const [to, toAhead, bytes] = [missing[recordClass], ahead[recordClass], blockBytes(group)];
       for (const [index, key] of keys.entries()) {
         if (cache.isPlaced(key)) continue;
-        const vault = owners[index] ?? 0;
-        ofMissing[vault] = (ofMissing[vault] ?? 0) + blockBytes(group);
+        addBytes(to, owners[index] ?? 0, bytes, rebuildShare);
         // Somebody else asked for it already: it is among those ahead.
-        if (cache.isInUse(key)) ofAhead[vault] = (ofAhead[vault] ?? 0) - blockBytes(group);
+        if (cache.isInUse(key)) addBytes(toAhead, owners[index] ?? 0, -bytes, rebuildShare);
       }
     }
     return { tokens, fetchS: this.#fetchS(missing, ahead), loadBytes };

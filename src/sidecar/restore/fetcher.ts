@@ -2,7 +2,7 @@
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { EngineRates } from "../../cost/engine-rates.ts";
-import type { Link } from "../../cost/link.ts";
+import { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
 import type { TierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
@@ -14,13 +14,15 @@ import {
 } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import { REBUILT } from "../../pool/placement.ts";
 import { BusyTime, nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
-import type { VaultClients } from "../vaults/pools.ts";
+import type { Pools, VaultClients } from "../vaults/pools.ts";
 import type { Links } from "../vaults/vaults.ts";
+import { Rebuilder } from "./rebuilder.ts";
 import { Window } from "./window.ts";
 
 export interface FetcherOptions {
@@ -29,6 +31,7 @@ export interface FetcherOptions {
   shards: number;
   fidelity: number;
   vaults: VaultClients;
+  pools: Pools;
   links: Links;
   rates: EngineRates;
   priority: FetchPriority;
@@ -45,7 +48,7 @@ export interface FetcherOptions {
 
 /** Wanted blocks of one vault, oldest first; those nobody wants any more are skipped when met. */
 interface Lane {
-  readonly client: Vault;
+  readonly client: Vault | Rebuilder;
   readonly link: Link;
   queue: Block[];
   head: number;
@@ -64,12 +67,17 @@ export class Fetcher {
   readonly #left = new Set<Lane>();
   readonly #blockBytes = new Map<number, number>();
   readonly #busy: BusyTime;
+  readonly #rebuilder: Rebuilder;
+  /** What it brings comes over the links of others. */
+  readonly #ownLink = new Link();
   #isPumping = false;
   #isClosed = false;
 
   constructor(options: FetcherOptions) {
     this.#options = options;
     this.#busy = new BusyTime((us) => options.counters.add("fetch_busy_us", us));
+    const { vaults, pools } = options;
+    this.#rebuilder = new Rebuilder({ ...options, vaults: vaults.kv, pool: pools.kv });
   }
 
   get inFlight(): number {
@@ -78,7 +86,10 @@ export class Fetcher {
 
   /** Largest wire bytes of a vault that wait or are on their way. */
   pendingBytes(recordClass: RecordClass, vault: number): number {
-    return this.#lanes[recordClass].get(vault)?.pendingBytes ?? 0;
+    const lanes = this.#lanes[recordClass];
+    const rebuilt = lanes.get(REBUILT)?.pendingBytes ?? 0;
+    const own = lanes.get(vault)?.pendingBytes ?? 0;
+    return rebuilt === 0 ? own : own + rebuilt * this.#options.pools.kv.rebuildShare(vault);
   }
 
   get #all(): Lane[] {
@@ -86,8 +97,9 @@ export class Fetcher {
   }
 
   #laneOf({ recordClass, owner }: Block): Lane | undefined {
-    const client = this.#options.vaults[recordClass][owner];
-    const link = this.#options.links[recordClass][owner];
+    const isRebuilt = owner === REBUILT;
+    const client = isRebuilt ? this.#rebuilder : this.#options.vaults[recordClass][owner];
+    const link = isRebuilt ? this.#ownLink : this.#options.links[recordClass][owner];
     const lanes = this.#lanes[recordClass];
     const known = lanes.get(owner);
     if (known?.client === client) return known;
@@ -153,12 +165,20 @@ export class Fetcher {
   }
 
   #pump(lane: Lane): void {
-    const batchBytes = lane.link.batchBytes("down", FETCH_WINDOW_BYTES);
+    const batchBytes = this.#batchBytes(lane);
     while (lane.windows.size < FETCHES_IN_FLIGHT_MAX) {
       const blocks = this.#nextBlocks(lane, batchBytes);
       if (blocks.length === 0) return;
       this.#start(lane, blocks);
     }
+  }
+
+  /** What is rebuilt comes over all links, as much over each. */
+  #batchBytes({ client, link }: Lane): number {
+    if (client !== this.#rebuilder) return link.batchBytes("down", FETCH_WINDOW_BYTES);
+    const { vaults, links } = this.#options;
+    const up = links.kv.filter((_, vault) => vaults.kv[vault]?.isOpen === false);
+    return Math.min(...up.map((way) => way.batchBytes("down", FETCH_WINDOW_BYTES)));
   }
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
@@ -275,11 +295,11 @@ export class Fetcher {
       const onProgress = (): void => window.touch();
       const call = { deadlineMs: callMs, signal: window.signal, onProgress };
       await failpoint("sidecar.fetch.begun");
-      const settled = await client.fetchInto(first.namespace, window.fetchPlan(), call);
+      const settled = await client.fetchInto(first.namespace, window.fetchPlan(), call, blocks);
       await failpoint("sidecar.fetch.placed");
       window.settle(settled);
       counters.add("fetches");
-      this.#learnBytes(blocks, window.bytes);
+      if (client !== this.#rebuilder) this.#learnBytes(blocks, window.bytes);
       for (const block of blocks) if (block.state === "placed") block.noteHeld(client.epoch);
       window.finish("end_of_hit");
       return false;
@@ -316,7 +336,7 @@ export class Fetcher {
     return () => clearInterval(timer);
   }
 
-  #report(client: Vault, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
+  #report(client: Lane["client"], blocks: readonly Block[], key: Buffer, error: TierkvError): void {
     const { counters, logger } = this.#options;
     counters.add("bad_records");
     logger.warn(

@@ -5,7 +5,7 @@ import { HASHES_PER_COPY } from "../../limits.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import { copyRun } from "./lookup.ts";
+import { copyRun } from "./copied-run.ts";
 import type { GroupRange } from "./plan.ts";
 
 /** Uses blocks until they have come, or will not. */

@@ -12,18 +12,18 @@ import type { Namespace, RecordClass } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
 import { LOOKUP_GRACE_MS } from "../../limits-pool.ts";
 import { SHARED_FIRST_MS } from "../../limits-shared.ts";
-import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
+import { KEYS_PER_SLICE } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import { blockKeys } from "../slots/block-keys.ts";
-import type { BlockRun } from "../slots/block.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Places, Pool, Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
+import { findRebuildable, withRebuilt } from "./rebuildable.ts";
 
 export interface LookupGroup {
   group: number;
@@ -50,7 +50,7 @@ export interface LookupContext {
   shards: number;
   /** null: the engine has no arena yet. */
   cache: BlockCache | null;
-  pools: Readonly<Record<RecordClass, Pick<Pool, "placesOf">>>;
+  pools: Readonly<Record<RecordClass, Pick<Pool, "placesOf"> | Pool>>;
   gates: LookupGates;
   /** False once nobody waits for the answer. */
   isWanted(): boolean;
@@ -87,9 +87,26 @@ export async function lookUp(
   // What may lie on two vaults need not wait for the slower one.
   const isDouble = places.some(({ others }) => others.length > 0);
   await (isDouble ? untilAnswered(asks, () => isAllHeld(groups, held)) : Promise.all(asks));
+  const rebuildable = await Promise.all(
+    groups.map(async (group, at) => {
+      const pool = context.pools[group.class];
+      const bitmap = held[at];
+      if (!("kinOf" in pool) || pool.width === 0 || bitmap === undefined) return null;
+      const gates = context.gates[group.class];
+      const asked = gates.map((gate) => open.get(gate)?.find((one) => one.group === group));
+      const saidAt = (vault: number, index: number): boolean =>
+        hasBit(asked[vault]?.said ?? NONE_SAID, index);
+      return await findRebuildable(group, bitmap, pool, saidAt, { ...context, gates, silent });
+    }),
+  );
   context.counters.add("lookup_keys", seen);
   context.counters.add("lookup_hits", countHits(groups, held));
-  const found = groups.map((group, at) => whereFound(group, places[at] ?? NOWHERE, context, open));
+  const found = groups.map((group, at) => {
+    const of = places[at] ?? NOWHERE;
+    const where = whereFound(group, of, context, open);
+    const bitmap = rebuildable[at] ?? null;
+    return bitmap === null ? where : withRebuilt(where, bitmap, of.width ?? 0);
+  });
   const owners = found.map((group) => group.owners);
   return { keys, held, owners, seconds: found.map(({ seconds }) => seconds), silent };
 }
@@ -311,23 +328,6 @@ function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): num
 
 export function hashAt(group: { hashes: Buffer }, index: number): Buffer {
   return group.hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-}
-
-/** Blocks from `index` on, HASHES_PER_COPY at most, with an own copy of their hashes: they outlive the frame they came in. */
-export function copyRun(
-  namespace: Namespace,
-  run: Omit<BlockRun, "namespace">,
-  index: number,
-): BlockRun {
-  const { group, recordClass, hashes, first, tenant } = run;
-  const owners = run.owners.slice(index, index + HASHES_PER_COPY);
-  const seconds = (run.seconds ?? run.owners.subarray(0, 0)).slice(index, index + HASHES_PER_COPY);
-  const end = (index + HASHES_PER_COPY) * HASH_BYTES;
-  const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
-  const parent = Buffer.from(index === 0 ? run.parent : hashAt({ hashes }, index - 1));
-  const at = first + index;
-  const placed = { first: at, tenant, owners, seconds };
-  return { namespace, recordClass, group, hashes: copy, parent, ...placed };
 }
 
 /** Sets the bits of what the vault holds; false when it did not answer. */

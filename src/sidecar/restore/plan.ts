@@ -1,5 +1,6 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
 import type { Namespace, RecordClass } from "../../block.ts";
+import { REBUILT } from "../../pool/placement.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import { slotBytes } from "../socket/messages.ts";
@@ -22,8 +23,24 @@ export interface GroupRange {
   owners: Uint8Array;
   /** By block: which other vault has it, or is to have it. */
   seconds: Uint8Array;
+  /** Of all blocks of the group that were asked for, from the prompt's first on. */
+  whole?: Buffer;
   /** Why it is shorter than what was asked; null when it is not. */
   cut: DoneReason | null;
+}
+
+/** How many times a rebuilt block's bytes a vault sends, on average. */
+export type RebuildShare = (vault: number) => number;
+
+/** Adds what a block costs to the sums of those who send it. */
+export function addBytes(
+  sums: Float64Array,
+  owner: number,
+  bytes: number,
+  shareOf: RebuildShare,
+): void {
+  if (owner === REBUILT) sums.forEach((sum, at) => (sums[at] = sum + bytes * shareOf(at)));
+  else sums[owner] = (sums[owner] ?? 0) + bytes;
 }
 
 export interface Placed {
@@ -151,12 +168,11 @@ export class Run implements BlockUser {
   }
 
   /** Adds `each` for every block that the scheduler was not told of to its vault's sum. */
-  addLeft(sums: Float64Array, each: number): void {
+  addLeft(sums: Float64Array, each: number, shareOf: RebuildShare): void {
     if (sums.length === 1) sums[0] = (sums[0] ?? 0) + (this.length - this.placed) * each;
     else {
       for (let at = this.#cursor; at < this.#blocks.length; at += 1) {
-        const owner = this.#blocks[at]?.owner ?? 0;
-        sums[owner] = (sums[owner] ?? 0) + each;
+        addBytes(sums, this.#blocks[at]?.owner ?? 0, each, shareOf);
       }
     }
   }

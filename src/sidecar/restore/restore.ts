@@ -25,8 +25,9 @@ import { Admission } from "./admission.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
+import { copyRun } from "./copied-run.ts";
 import { probeLink } from "./link-probe.ts";
-import { copyRun, lookUp, whyMissing } from "./lookup.ts";
+import { lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
@@ -335,7 +336,7 @@ export class Restorer {
     for (const tier of ["vault", "shared"] as const) {
       const fetched = fresh.filter((block) => (gateOf(block)?.tier ?? "vault") === tier);
       counters.add(`blocks_restored_${tier}`, fetched.length);
-      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? ""));
+      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? "parity"));
       plan.case.fetched(tier, fetched.length, vaults);
     }
     const bytes = blocks.length * (this.#context?.sourceBytes(group) ?? 0);

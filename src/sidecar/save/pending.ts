@@ -3,6 +3,7 @@ import type { Namespace } from "../../block.ts";
 import { SAVE_BATCH_ITEMS } from "../../limits.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { Way } from "./store-queue.ts";
+import type { ParityWay } from "./ways.ts";
 
 export interface Pending {
   item: SaveItem;
@@ -10,6 +11,7 @@ export interface Pending {
   namespace: Namespace;
   /** One after the other, one at least. */
   ways: readonly Way[];
+  parity: ParityWay | null;
 }
 
 /** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */

@@ -18,11 +18,14 @@ import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Codecs } from "./codecs.ts";
+import { ParityMaker } from "./parity.ts";
+import type { Member } from "./parity.ts";
 import { ownHashes, saveKey, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
 import { SaveRoom } from "./room.ts";
 import { along } from "./store-queue.ts";
-import type { OutgoingRecord, StoreQueue, Way } from "./store-queue.ts";
+import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
+import { waysOf } from "./ways.ts";
 
 /** Where blocks come from: one group of one rank of one engine. */
 export interface SaveSource {
@@ -32,6 +35,8 @@ export interface SaveSource {
   readonly group: number;
   readonly shard: number;
   readonly shardCount: number;
+  /** Of one block. */
+  readonly tokens: number;
   /** Decoded bytes of one block's shard. */
   readonly sourceBytes: number;
   /** The slot is of no use to the save any more; called exactly once per item taken. */
@@ -77,11 +82,13 @@ export class Saver {
   readonly #inFlight = new Set<string>();
   /** Those that are about to be given a deferred record: what room they have is taken. */
   readonly #deferring = new Set<StoreQueue>();
-  /** Decoded bytes of everything in flight. */
+  readonly #parity: ParityMaker;
+  /** Decoded bytes of everything in flight, and parity records. */
   #bytes = 0;
 
   constructor(options: SaverOptions) {
     this.#options = options;
+    this.#parity = new ParityMaker({ ...options, onBytes: (bytes) => (this.#bytes += bytes) });
     for (const store of this.#stores) this.watch(store);
   }
 
@@ -119,7 +126,7 @@ export class Saver {
     let dropped = 0;
     for (const item of items) {
       const key = namespace === null ? null : saveKey(namespace, source, item);
-      const ways = this.#waysOf(source, item);
+      const { ways, parity } = waysOf(source, item, this.#options);
       const store = ways[0]?.store;
       const reason = this.#refusal(source, store, namespace, key, item, isWorth);
       if (reason !== null || key === null || namespace === null || store === undefined) {
@@ -131,33 +138,10 @@ export class Saver {
       this.#inFlight.add(key);
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(item) };
-      this.#laneOf(source, store).pending.push({ item: own, key, namespace, ways });
+      this.#laneOf(source, store).pending.push({ item: own, key, namespace, ways, parity });
     }
     if (dropped > 0) source.onBatch();
     for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
-  }
-
-  /** Where the block is to lie; empty: there is no vault of its class. Whoever is down is left out where there is another. */
-  #waysOf({ recordClass }: SaveSource, { hash, anchor }: SaveItem): Way[] {
-    const { stores, pools, counters } = this.#options;
-    const pool = pools[recordClass];
-    const home = pool.homeOf(hash, anchor);
-    const ways: Way[] = [];
-    const add = (role: Way["role"], vault: number): boolean => {
-      const store = stores[recordClass][vault];
-      if (store === undefined) return false;
-      const isUsable = !store.isDown && !store.isReadOnly;
-      if (role === "owner" ? ways.length === 0 || isUsable : isUsable)
-        ways.push({ store, flushed: store.flushed, role });
-      return isUsable;
-    };
-    const isNear = add("near", pool.local);
-    if (!add("owner", home.owner) && isNear) {
-      const isReadOnly = stores[recordClass][home.owner]?.isReadOnly === true;
-      counters.add(isReadOnly ? "dropped_read_only" : "dropped_vault_down");
-    }
-    if (pool.isDouble && !add("replica", home.second)) counters.add("replicas_dropped");
-    return ways;
   }
 
   /**
@@ -167,6 +151,7 @@ export class Saver {
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): number {
     const all = this.#options.stores[recordClass];
     const stores = vault === null ? all : all.slice(vault, vault + 1);
+    this.#parity.flush(recordClass, takes);
     let count = 0;
     for (const store of stores) count += store.flush(takes);
     for (const lane of this.#lanes) {
@@ -289,11 +274,11 @@ export class Saver {
     return lane.isLeaving || (lane.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
-  /** A record that is sent twice is made once, and one of varying length is made before it is sent. */
+  /** A record that is sent twice, or is part of a parity record, is made once, and one of varying length is made before it is sent. */
   #isMadeAhead({ recordClass }: SaveSource): boolean {
     const { pools, codecs } = this.#options;
-    const { isDouble, local } = pools[recordClass];
-    return isDouble || local !== NO_VAULT || codecs.isVariable[recordClass];
+    const { isDouble, width, local } = pools[recordClass];
+    return isDouble || width > 0 || local !== NO_VAULT || codecs.isVariable[recordClass];
   }
 
   /** What a lane can take now goes as a deferred record; the rest waits in its slots, or is encoded ahead. */
@@ -322,10 +307,12 @@ export class Saver {
     const { pool, logger } = this.#options;
     const { source } = lane;
     const records: OutboxRecord[] = [];
+    const members = batch.map((next) => this.#parity.join(source, next));
     try {
       await failpoint("sidecar.save.taken");
       const task = this.#task(source, batch);
       records.push(...(isDeferred ? pool.defer(task) : await pool.encode(task)));
+      await this.#parity.take(members, records);
     } catch (error) {
       logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
     }
@@ -336,7 +323,7 @@ export class Saver {
     if (isDeferred && records.length > 0) {
       let open = batch.length;
       lane.deferred += open;
-      this.#store(lane, batch, records, () => {
+      this.#store(lane, batch, records, members, () => {
         lane.deferred -= 1;
         open -= 1;
         if (open === 0) leave();
@@ -344,7 +331,7 @@ export class Saver {
     } else {
       leave();
       if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
-      this.#store(lane, batch, records, () => {});
+      this.#store(lane, batch, records, members, () => {});
     }
   }
 
@@ -368,6 +355,7 @@ export class Saver {
     { source, store }: Lane,
     batch: readonly Pending[],
     records: readonly OutboxRecord[],
+    members: readonly (Member | null)[],
     onEnd: () => void,
   ): void {
     const { group, shard, sourceBytes } = source;
@@ -381,7 +369,9 @@ export class Saver {
       }
       const packed = packKeys(item.hash, group, shard);
       const { endTokens, tenant } = item;
-      const named = { namespace, tenant, key: packed, endTokens, record, sourceBytes };
+      const onOwner = (isTaken: boolean): void =>
+        this.#parity.told(members[index] ?? null, isTaken);
+      const named = { namespace, tenant, key: packed, endTokens, record, sourceBytes, onOwner };
       outgoing.push(
         along(named, ways, () => {
           this.#forget(source, key);

@@ -27,8 +27,8 @@ export interface Way {
   store: StoreQueue;
   /** The last flush there when the engine handed it over. */
   flushed: number;
-  /** near: memory of this machine, before the vault that owns it · replica: another vault, after that. */
-  role: "near" | "owner" | "replica";
+  /** near: memory of this machine, before the vault that owns it · replica: another vault, after that · parity: of several. */
+  role: "near" | "owner" | "replica" | "parity";
 }
 
 export interface OutgoingRecord {
@@ -48,6 +48,8 @@ export interface OutgoingRecord {
   role?: Way["role"];
   /** It lies elsewhere already: it goes when nothing else waits, and is the first to be given up. */
   isCopy?: boolean;
+  /** Its owner took these very bytes, or did not. */
+  onOwner?(isTaken: boolean): void;
   /** Stored or dropped; `isHeld`: the vault said that it has it. */
   onEnd(isHeld: boolean): void;
 }
@@ -177,8 +179,13 @@ export class StoreQueue {
 
   #giveUp(outgoing: OutgoingRecord, reason: string): void {
     this.#countDropped(outgoing, reason);
+    this.#end(outgoing, false, false);
+  }
+
+  #end(outgoing: OutgoingRecord, isHeld: boolean, wasTaken: boolean): void {
+    if ((outgoing.role ?? "owner") === "owner") outgoing.onOwner?.(wasTaken);
     outgoing.record.drop();
-    outgoing.onEnd(false);
+    outgoing.onEnd(isHeld);
   }
 
   /** Drops waiting records of `bytes` decoded bytes that are deeper in their prompts; false, and none, without enough. */
@@ -197,7 +204,7 @@ export class StoreQueue {
   get #mayTake(): boolean {
     const [copy] = this.#copies;
     if (this.#waiting.length > 0 || copy === undefined) return this.#waiting.length > 0;
-    return this.#inFlight === 0 || copy.role !== "replica";
+    return this.#inFlight === 0 || (copy.role !== "replica" && copy.role !== "parity");
   }
 
   #pump(): void {
@@ -249,6 +256,7 @@ export class StoreQueue {
   /** Never rejects; the records are dropped whatever happens. */
   async #send(batch: readonly OutgoingRecord[]): Promise<void> {
     const held = new Set<OutgoingRecord>();
+    const taken = new Set<OutgoingRecord>();
     try {
       const [first] = batch;
       if (first === undefined) return;
@@ -265,6 +273,7 @@ export class StoreQueue {
       this.#counters.add("stores");
       for (const [index, record] of batch.entries()) {
         if (this.#count(record, statuses[index])) held.add(record);
+        if (isTaken(statuses[index])) taken.add(record);
       }
       this.#tellModel(namespace);
     } catch (error) {
@@ -274,8 +283,7 @@ export class StoreQueue {
       this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
     } finally {
       for (const outgoing of batch) {
-        outgoing.record.drop();
-        outgoing.onEnd(held.has(outgoing));
+        this.#end(outgoing, held.has(outgoing), taken.has(outgoing));
       }
     }
   }
@@ -284,7 +292,8 @@ export class StoreQueue {
   #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
     const { record, sourceBytes, namespace, isAgain, role = "owner" } = outgoing;
     const what = statusName(status ?? ItemStatus.UNSPECIFIED);
-    if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) {
+    if (role === "parity") return this.#countParity(record.bytes, status);
+    if (isTaken(status)) {
       if (isAgain === true) {
         this.#counters.add("copies_sent_bytes", record.bytes);
       } else if (role === "near") {
@@ -309,17 +318,35 @@ export class StoreQueue {
     return false;
   }
 
+  #countParity(bytes: number, status: ItemStatus | undefined): boolean {
+    if (isTaken(status)) this.#counters.add("parity_sent_bytes", bytes);
+    const isHeld = isTaken(status) || status === ItemStatus.PRESENT;
+    const what = isTaken(status) ? "parity_saved" : "parity_present";
+    this.#counters.add(isHeld ? what : "parity_dropped");
+    return isHeld;
+  }
+
   /** What became of a block is what became of it at its owner. */
   #countDropped(outgoing: OutgoingRecord, why: string): void {
     const { role = "owner" } = outgoing;
     if (role !== "owner") {
-      this.#counters.add(role === "near" ? "shared_dropped" : "replicas_dropped");
+      this.#counters.add(DROPPED[role]);
       return;
     }
     this.#counters.add(`dropped_${why}`);
     this.#outcomes.dropped(outgoing.namespace, ...nameOf(outgoing), why);
   }
 }
+
+function isTaken(status: ItemStatus | undefined): boolean {
+  return status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE;
+}
+
+const DROPPED = {
+  near: "shared_dropped",
+  replica: "replicas_dropped",
+  parity: "parity_dropped",
+} as const;
 
 const PRESENT = {
   near: "shared_present",

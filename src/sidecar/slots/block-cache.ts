@@ -3,6 +3,7 @@ import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena } from "../../arena/arena.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
+import { REBUILT } from "../../pool/placement.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import { Block, NO_LEASES } from "./block.ts";
 import type { BlockRun, BlockUser } from "./block.ts";
@@ -168,7 +169,8 @@ export class BlockCache {
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): Block[] {
     const dropped: Block[] = [];
     for (const block of this.#blocks.values()) {
-      if (block.recordClass !== recordClass || (vault ?? block.owner) !== block.owner) continue;
+      const isOf = vault === null || vault === block.owner || block.owner === REBUILT;
+      if (block.recordClass !== recordClass || !isOf) continue;
       if (!takes(block.namespace, block.run.tenant)) continue;
       block.isFlushed = true;
       if (block.state === "placed") dropped.push(block);

@@ -22,6 +22,10 @@ export interface BlockRun {
   readonly owners: Uint8Array;
   /** By block: which other vault has it, or is to have it, or NO_VAULT; left out: none has. */
   readonly seconds?: Uint8Array;
+  /** Hashes of all blocks of the prompt that are known, of a run that others are cut from. */
+  readonly whole?: Buffer;
+  /** Where blocks may be rebuilt: hashes of the stripes that they are of, from block `first` of the prompt on. */
+  readonly stripes?: { readonly first: number; readonly hashes: Buffer } | null;
 }
 
 /** A use of a block by one plan. Told when the block's state changes. */

@@ -1,0 +1,151 @@
+// Owns the second question of a look-up: which of the blocks that no vault gave an answer for can be rebuilt from the others of their stripes.
+import {
+  HASH_BYTES,
+  hasBit,
+  newBitmap,
+  PACKED_KEY_BYTES,
+  packKey,
+  PARITY_GROUP,
+  setBit,
+} from "../../block.ts";
+import type { Namespace } from "../../block.ts";
+import { toTierkvError } from "../../errors.ts";
+import { KEYS_PER_SLICE } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import { anchorOf, NO_VAULT, REBUILT } from "../../pool/placement.ts";
+import { membersOf } from "../../pool/stripes.ts";
+import { yieldToLoop } from "../../time.ts";
+import type { Kin, Pool } from "../vaults/pools.ts";
+import type { LookupGate } from "../vaults/vaults.ts";
+
+/** A group of which blocks are asked for. */
+interface AskedGroup {
+  group: number;
+  /** 32 bytes each. */
+  hashes: Buffer;
+}
+
+export interface RebuildContext {
+  namespace: Namespace;
+  shards: number;
+  gates: readonly LookupGate[];
+  silent: ReadonlySet<LookupGate>;
+  timeoutMs: number;
+  isWanted(): boolean;
+  logger: Logger;
+}
+
+/** What must be there for one block: keys at vaults. */
+interface Need {
+  index: number;
+  keys: { vault: number; hash: number; group: number }[];
+}
+
+/** Sets the bits of blocks that can be rebuilt, and returns them. `saidAt`: whether a vault said that it has a block. */
+export async function findRebuildable(
+  group: AskedGroup,
+  held: Buffer,
+  pool: Pick<Pool, "kinOf" | "width">,
+  saidAt: (vault: number, index: number) => boolean,
+  context: RebuildContext,
+): Promise<Buffer> {
+  const found = newBitmap(group.hashes.length / HASH_BYTES);
+  const needs: Need[] = [];
+  for (const { index, kin } of await candidates(group, held, pool, context)) {
+    const others = kin.others
+      .filter(({ at, vault }) => !saidAt(vault, at))
+      .map(({ at, vault }) => ({ vault, hash: at, group: group.group }));
+    const parity = { vault: kin.vault, hash: kin.last, group: group.group | PARITY_GROUP };
+    needs.push({ index, keys: [...others, parity] });
+  }
+  if (needs.length === 0) return found;
+  const missing = await askAll(group, needs, context);
+  for (const { index, keys } of needs) {
+    if (keys.some((key) => missing.has(key))) continue;
+    setBit(found, index);
+    setBit(held, index);
+  }
+  return found;
+}
+
+/**
+ * Missing blocks whose others are all held. Only where their vault is in trouble, or something behind them is held: what is just not
+ * stored yet costs no question.
+ */
+async function candidates(
+  group: AskedGroup,
+  held: Buffer,
+  pool: Pick<Pool, "kinOf" | "width">,
+  { gates, silent }: RebuildContext,
+): Promise<{ index: number; kin: Kin }[]> {
+  const count = group.hashes.length / HASH_BYTES;
+  let deepest = count - 1;
+  while (deepest >= 0 && !hasBit(held, deepest)) deepest -= 1;
+  const isInTrouble = (vault: number): boolean => {
+    const gate = gates[vault];
+    return gate === undefined || gate.state === "down" || silent.has(gate);
+  };
+  const all: { index: number; kin: Kin }[] = [];
+  for (let index = 0; index < count; index += 1) {
+    if ((index + 1) % KEYS_PER_SLICE === 0) await yieldToLoop();
+    if (hasBit(held, index)) continue;
+    const members = membersOf(index, pool.width);
+    if (!members.every((at) => at < count && (at === index || hasBit(held, at)))) continue;
+    const first = anchorOf(index);
+    const kin = pool.kinOf(group.hashes.subarray(first * HASH_BYTES), index);
+    if (kin !== null && (index < deepest || isInTrouble(kin.home))) all.push({ index, kin });
+  }
+  return all;
+}
+
+/** One question to each vault, all at once; those keys that are not there. */
+async function askAll(
+  group: AskedGroup,
+  needs: readonly Need[],
+  { namespace, shards, gates, timeoutMs, isWanted, logger }: RebuildContext,
+): Promise<Set<Need["keys"][number]>> {
+  const keys = needs.flatMap((need) => need.keys);
+  const missing = new Set(keys);
+  const vaults = new Set(keys.map(({ vault }) => vault));
+  const ask = async (vault: number): Promise<void> => {
+    const of = keys.filter((key) => key.vault === vault);
+    const packed = Buffer.allocUnsafe(of.length * shards * PACKED_KEY_BYTES);
+    let at = 0;
+    for (const { hash, group: number } of of)
+      for (let shard = 0; shard < shards; shard += 1)
+        at = packKey(packed, at, group.hashes, hash, number, shard);
+    const present = await gates[vault]?.lookup(namespace, packed, timeoutMs, isWanted);
+    if (present === undefined || present === null) return;
+    for (const [place, key] of of.entries()) {
+      let there = 0;
+      while (there < shards && hasBit(present, place * shards + there)) there += 1;
+      if (there === shards) missing.delete(key);
+    }
+  };
+  await Promise.all(
+    [...vaults].map((vault) =>
+      ask(vault).catch((error: unknown) => {
+        logger.debug({ err: toTierkvError(error) }, "a question for parity failed");
+      }),
+    ),
+  );
+  return missing;
+}
+
+/** Where each block comes from: what no vault has from its others, and what a vault then does not give, too. */
+export function withRebuilt(
+  { owners, seconds }: { owners: Uint8Array; seconds: Uint8Array },
+  rebuildable: Buffer,
+  width: number,
+): { owners: Uint8Array; seconds: Uint8Array } {
+  const others = seconds.length === 0 ? new Uint8Array(owners.length).fill(NO_VAULT) : seconds;
+  return {
+    owners: owners.map((owner, index) => (hasBit(rebuildable, index) ? REBUILT : owner)),
+    seconds: others.map((second, index) => {
+      // What is rebuilt is offered to its owner once that is back.
+      if (hasBit(rebuildable, index)) return owners[index] ?? NO_VAULT;
+      const last = membersOf(index, width).at(-1) ?? owners.length;
+      return second === NO_VAULT && last < owners.length ? REBUILT : second;
+    }),
+  };
+}

@@ -1,0 +1,143 @@
+// Owns the way back of blocks that no vault gives: the others of their stripes and the parity record are fetched as they are, and rebuilt in the core.
+import { HASH_BYTES, ItemStatus, PACKED_KEY_BYTES, packKey, PARITY_GROUP } from "../../block.ts";
+import type { FetchPlan, Settled } from "../../client/lanes.ts";
+import type { FetchOptions } from "../../client/vault-client.ts";
+import { isRemote } from "../../client/vault.ts";
+import type { Vault } from "../../client/vault.ts";
+import { toTierkvError } from "../../errors.ts";
+import { CALL_TIMEOUT_MS } from "../../limits.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { outboxDrop, outboxReserve, parityRebuild } from "../../native.ts";
+import { anchorOf } from "../../pool/placement.ts";
+import type { Block } from "../slots/block.ts";
+import type { Kin, Pool } from "../vaults/pools.ts";
+
+export interface RebuilderOptions {
+  /** Those of the class kv. */
+  vaults: readonly Vault[];
+  pool: Pick<Pool, "kinOf" | "width">;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+/** One record that is needed: where it lies, and under which id of the native outbox it comes. */
+interface Part {
+  vault: number;
+  key: Buffer;
+  id: number;
+}
+
+/** To a fetcher it is a source like a vault. */
+export class Rebuilder {
+  readonly epoch = 0;
+  readonly isOpen = false;
+  readonly address = "parity";
+  readonly #options: RebuilderOptions;
+
+  constructor(options: RebuilderOptions) {
+    this.#options = options;
+  }
+
+  /** ACCEPTED is rebuilt, verified and decoded into its slot; everything else is MISSING. */
+  async fetchInto(
+    namespace: Buffer,
+    plan: FetchPlan,
+    { deadlineMs, signal, onProgress }: FetchOptions,
+    blocks: readonly Block[],
+  ): Promise<Settled> {
+    const { counters, pool } = this.#options;
+    const shards = plan.geometries.length / Math.max(1, blocks.length);
+    const width = Math.max(2, pool.width);
+    const items = blocks.flatMap((block) => this.#partsOf(block, shards));
+    const parts = items.flatMap((of) => of ?? []);
+    const ids = [...outboxReserve(parts.length)];
+    for (const [at, part] of parts.entries()) part.id = ids[at] ?? 0;
+    let bytes = 0;
+    try {
+      const here = new Set<number>();
+      const ask = async (vault: number): Promise<void> => {
+        const of = parts.filter((part) => part.vault === vault);
+        bytes += await this.#collect(vault, namespace, of, deadlineMs, here);
+        onProgress?.(0);
+      };
+      await Promise.all([...new Set(parts.map(({ vault }) => vault))].map(ask));
+      signal?.throwIfAborted();
+      const named = items.flatMap(
+        (of) => of?.map(({ id }) => (here.has(id) ? id : 0)) ?? Array<number>(width).fill(0),
+      );
+      const { arena, fidelity, keys, geometries, leases } = plan;
+      const records = Uint32Array.from(named);
+      const statuses = await parityRebuild(
+        ...([arena, fidelity, namespace, keys, geometries, leases, records, width] as const),
+      );
+      const isWhole = (at: number): boolean =>
+        statuses
+          .subarray(at * shards, (at + 1) * shards)
+          .every((status) => status === ItemStatus.ACCEPTED);
+      const rebuilt = [...blocks.keys()].filter(isWhole).length;
+      counters.add("blocks_rebuilt", rebuilt);
+      counters.add("rebuilds_failed", blocks.length - rebuilt);
+      return { statuses, bytes, reason: null, isBroken: false };
+    } finally {
+      for (const id of ids) outboxDrop(id);
+    }
+  }
+
+  /** Nobody is told of what cannot be rebuilt: which record is wrong is not known. */
+  report(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  /** For each shard the parity record first, then all others; null: there are none. */
+  #partsOf(block: Block, shards: number): (Part[] | null)[] {
+    const { stripes, first } = block.run;
+    const kin = this.#kinOf(block);
+    return Array.from({ length: shards }, (_none, shard) => {
+      if (kin === null || stripes === undefined || stripes === null) return null;
+      const keyOf = (at: number, group: number): Buffer => {
+        const key = Buffer.allocUnsafe(PACKED_KEY_BYTES);
+        packKey(key, 0, stripes.hashes, at - stripes.first, group, shard);
+        return key;
+      };
+      const last = keyOf(kin.last, block.group | PARITY_GROUP);
+      const others = kin.others.map(({ at, vault }) => ({ vault, key: keyOf(at, block.group) }));
+      return [{ vault: kin.vault, key: last }, ...others].map((part) => ({ ...part, id: first }));
+    });
+  }
+
+  #kinOf({ run: { stripes }, at }: Block): Kin | null {
+    if (stripes === undefined || stripes === null) return null;
+    const { first, hashes } = stripes;
+    return this.#options.pool.kinOf(hashes.subarray((anchorOf(at) - first) * HASH_BYTES), at);
+  }
+
+  /** Ids of what came are in `here`; how many bytes that were. Never rejects. */
+  async #collect(
+    vault: number,
+    namespace: Buffer,
+    parts: readonly Part[],
+    deadlineMs: number,
+    here: Set<number>,
+  ): Promise<number> {
+    const { vaults, counters, logger } = this.#options;
+    const client = vaults[vault];
+    if (client === undefined || !isRemote(client)) return 0;
+    try {
+      const keys = Buffer.concat(parts.map(({ key }) => key));
+      const ids = parts.map(({ id }) => id);
+      const { statuses, bytes, reason } = await client.collect(namespace, keys, ids, deadlineMs);
+      for (const [at, { id, key }] of parts.entries()) {
+        if (statuses[at] === ItemStatus.ACCEPTED) here.add(id);
+        if (statuses[at] !== ItemStatus.BAD_RECORD) continue;
+        counters.add("bad_records");
+        await client.report(namespace, key, reason ?? "it is not sound", CALL_TIMEOUT_MS);
+      }
+      return bytes;
+    } catch (error) {
+      counters.add("vault_errors");
+      logger.debug({ err: toTierkvError(error), vault: client.address }, "parity: fetch failed");
+      return 0;
+    }
+  }
+}

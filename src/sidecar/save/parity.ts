@@ -1,0 +1,238 @@
+// Owns parity records in the making: which blocks each stands for, what the vaults took of them, and giving up what does not become whole.
+import { packKeys, PARITY_GROUP } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../block.ts";
+import type { Takes } from "../../client/flush-feed.ts";
+import { OutboxRecord } from "../../codec/record.ts";
+import { toTierkvError } from "../../errors.ts";
+import {
+  PARITY_OPEN_BYTES,
+  PARITY_OPEN_MAX,
+  PARITY_PARENTS_MAX,
+  RUN_BLOCKS,
+  STRIPE_PARTS,
+} from "../../limits-pool.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { parityAdd, parityClose, parityMake, parityOpen } from "../../native.ts";
+import { NO_VAULT } from "../../pool/placement.ts";
+import type { SaveItem } from "../socket/messages.ts";
+import type { Codecs } from "./codecs.ts";
+import type { Pending } from "./pending.ts";
+import type { Way } from "./store-queue.ts";
+import type { ParityWay } from "./ways.ts";
+
+const PART_BLOCKS = RUN_BLOCKS / STRIPE_PARTS;
+/** Where members come from: one group of one rank of one engine. */
+interface Source {
+  readonly recordClass: RecordClass;
+  readonly group: number;
+  readonly shard: number;
+  readonly shardCount: number;
+}
+
+/** A parity record that is not made yet. */
+interface Open {
+  readonly key: string;
+  /** In the native core. */
+  readonly id: number;
+  readonly namespace: Namespace;
+  readonly source: Source;
+  readonly tenant: number;
+  way: Way;
+  /** Members that their owners took. */
+  taken: number;
+  bytes: number;
+  /** Hashes of members, by their place. */
+  readonly hashes: (Buffer | undefined)[];
+  /** Of the last one, whose hash names it. */
+  endTokens: number;
+}
+
+export interface Member {
+  readonly open: Open;
+  readonly parity: ParityWay;
+}
+
+export interface ParityOptions {
+  codecs: Pick<Codecs, "fidelity">;
+  counters: SidecarCounters;
+  logger: Logger;
+  /** Memory that is taken, or given back where negative. */
+  onBytes(bytes: number): void;
+}
+
+export class ParityMaker {
+  readonly #options: ParityOptions;
+  /** Who had a member longest ago first. */
+  readonly #open = new Map<string, Open>();
+  #bytes = 0;
+  /** Of blocks that were members lately, the hash of the block before: members must be of one chain. */
+  readonly #parents = new Map<string, Buffer>();
+
+  constructor(options: ParityOptions) {
+    this.#options = options;
+  }
+
+  /** Before its record is made; null: it is no member. */
+  join(source: Source, { item, namespace, parity }: Pending): Member | null {
+    if (parity === null || parity.vault === NO_VAULT) return null;
+    this.#rememberParent(item);
+    const key = keyOf(source, namespace, parity);
+    const known = this.#open.get(key);
+    const isOther =
+      known !== undefined &&
+      (known.way.store !== parity.way.store ||
+        known.tenant !== item.tenant ||
+        known.hashes[parity.place] !== undefined);
+    // Another prompt with the same beginning, or the same one once more.
+    if (isOther) this.#giveUp(known);
+    const isNew = known === undefined || isOther;
+    const open = isNew ? this.#begin(key, source, namespace, item.tenant, parity) : known;
+    this.#open.delete(key);
+    this.#open.set(key, open);
+    // It is as old as its oldest member.
+    open.way = { ...open.way, flushed: Math.min(open.way.flushed, parity.way.flushed) };
+    open.hashes[parity.place] = item.hash;
+    if (parity.place === parity.width - 1) open.endTokens = item.endTokens;
+    return { open, parity };
+  }
+
+  #rememberParent({ hash, parent }: SaveItem): void {
+    const name = hash.toString("latin1");
+    this.#parents.delete(name);
+    this.#parents.set(name, parent);
+    const [oldest] = this.#parents.keys();
+    if (this.#parents.size > PARITY_PARENTS_MAX && oldest !== undefined)
+      this.#parents.delete(oldest);
+  }
+
+  /** From the last member back to the first, block after block. */
+  #isOneChain({ hashes }: Open): boolean {
+    let hash = hashes.at(-1);
+    for (const member of hashes.slice(0, -1).toReversed()) {
+      for (let step = 0; step < PART_BLOCKS && hash !== undefined; step += 1)
+        hash = this.#parents.get(hash.toString("latin1"));
+      if (hash === undefined || member === undefined || !hash.equals(member)) return false;
+    }
+    return true;
+  }
+
+  #begin(
+    key: string,
+    source: Source,
+    namespace: Namespace,
+    tenant: number,
+    { width, way }: ParityWay,
+  ): Open {
+    const id = parityOpen(width);
+    const hashes: Open["hashes"] = Array.from({ length: width });
+    const counts = { taken: 0, bytes: 0, endTokens: 0 };
+    const open = { key, id, namespace, source, tenant, way, hashes, ...counts };
+    this.#open.set(key, open);
+    if (this.#open.size > PARITY_OPEN_MAX) this.#giveUpOldest();
+    return open;
+  }
+
+  /** Takes records in, each as the member beside it; before anybody drops them. */
+  async take(members: readonly (Member | null)[], records: readonly OutboxRecord[]): Promise<void> {
+    const pairs = members.flatMap((member, at) => {
+      const record = records[at];
+      return member === null || record === undefined || !this.#isOpen(member.open)
+        ? []
+        : [{ member, record }];
+    });
+    if (pairs.length === 0) return;
+    const triple = ({ member: { open, parity }, record }: (typeof pairs)[number]): number[] => [
+      open.id,
+      parity.place,
+      record.id,
+    ];
+    const sizes = await parityAdd(Uint32Array.from(pairs.flatMap(triple)));
+    for (const [at, { member }] of pairs.entries()) {
+      const bytes = sizes[at] ?? 0;
+      const { open } = member;
+      if (!this.#isOpen(open)) continue;
+      if (bytes === 0) this.#giveUp(open);
+      else this.#grow(open, bytes);
+    }
+    while (this.#bytes > PARITY_OPEN_BYTES && this.#open.size > 0) this.#giveUpOldest();
+  }
+
+  /** What became of a member at its owner; what another one stored first may be other bytes. */
+  told(member: Member | null, isTaken: boolean): void {
+    if (member === null || !this.#isOpen(member.open)) return;
+    const { open, parity } = member;
+    open.taken += Number(isTaken);
+    const isWhole = open.taken === parity.width;
+    if (!isTaken || (isWhole && !this.#isOneChain(open))) this.#giveUp(open);
+    if (!isWhole || !this.#isOpen(open)) return;
+    this.#finish(open, parity).catch((error: unknown) => {
+      this.#options.counters.add("parity_dropped");
+      this.#options.logger.debug({ err: toTierkvError(error) }, "a parity record was not made");
+    });
+  }
+
+  /** What is flushed is not made of it either. */
+  flush(recordClass: RecordClass, takes: Takes): void {
+    for (const open of this.#open.values()) {
+      const { source, namespace, tenant } = open;
+      if (source.recordClass === recordClass && takes(namespace, tenant)) this.#giveUp(open);
+    }
+  }
+
+  async #finish(open: Open, { tokens, anchor }: ParityWay): Promise<void> {
+    const { namespace, tenant, hashes, endTokens, source, bytes } = open;
+    const { group, shard, shardCount } = source;
+    this.#open.delete(open.key);
+    try {
+      const blockHash = hashes.at(-1) ?? Buffer.alloc(0);
+      const place = { group, shard, shardCount, tokens, namespace, anchor };
+      const { fidelity } = this.#options.codecs;
+      const made = await parityMake(open.id, { ...place, fidelity, blockHash, endTokens });
+      const record = new OutboxRecord(made[0] ?? 0, made[1] ?? 0, null);
+      const key = packKeys(blockHash, group | PARITY_GROUP, shard);
+      const named = { namespace, tenant, key, endTokens, record, sourceBytes: 0 };
+      const { store, flushed } = open.way;
+      const onEnd = (): void => this.#grow({ bytes }, 0);
+      store.add([{ ...named, flushed, role: "parity", isCopy: true, onEnd }]);
+    } catch (error) {
+      this.#grow({ bytes }, 0);
+      throw error;
+    }
+  }
+
+  #isOpen(open: Open): boolean {
+    return this.#open.get(open.key) === open;
+  }
+
+  #grow(open: Pick<Open, "bytes">, bytes: number): void {
+    const more = bytes - open.bytes;
+    open.bytes = bytes;
+    this.#bytes += more;
+    this.#options.onBytes(more);
+  }
+
+  #giveUpOldest(): void {
+    for (const open of this.#open.values()) {
+      this.#giveUp(open);
+      return;
+    }
+  }
+
+  #giveUp(open: Open): void {
+    this.#open.delete(open.key);
+    this.#grow(open, 0);
+    parityClose(open.id);
+    this.#options.counters.add("parity_incomplete");
+  }
+}
+
+/** The first block of the stripe stands for the whole chain before it; which blocks behind it are meant, the last one's place says. */
+function keyOf(
+  { group, shard }: Source,
+  namespace: Namespace,
+  { anchor, last }: ParityWay,
+): string {
+  const names = `${anchor.toString("latin1")}${namespace.toString("latin1")}`;
+  return `${group}:${shard}:${last}:${names}`;
+}

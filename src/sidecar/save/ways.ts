@@ -1,0 +1,58 @@
+// Owns where a block is to lie: in memory of this machine, on its owner, on another vault, and in which parity record.
+import type { RecordClass } from "../../block.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import type { SaveItem } from "../socket/messages.ts";
+import type { Membership, Pools } from "../vaults/pools.ts";
+import type { StoreQueue, Way } from "./store-queue.ts";
+
+export interface WaysContext {
+  pools: Pools;
+  stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
+  counters: SidecarCounters;
+}
+
+/** Of which parity record a block is a member, and where that goes. */
+export interface ParityWay extends Membership {
+  way: Way;
+  /** Tokens of a block. */
+  tokens: number;
+  anchor: Buffer;
+}
+
+export interface Ways {
+  /** One after the other; empty: there is no vault of its class. Whoever is down is left out where there is another. */
+  ways: Way[];
+  /** null: there is none, or no vault for it. */
+  parity: ParityWay | null;
+}
+
+export function waysOf(
+  { recordClass, tokens }: { recordClass: RecordClass; tokens: number },
+  { hash, anchor, endTokens }: SaveItem,
+  { stores, pools, counters }: WaysContext,
+): Ways {
+  const pool = pools[recordClass];
+  const index = Math.max(0, Math.floor(endTokens / tokens) - 1);
+  const home = pool.homeOf(hash, anchor, index);
+  const ways: Way[] = [];
+  const add = (role: Way["role"], vault: number): boolean => {
+    const store = stores[recordClass][vault];
+    if (store === undefined) return false;
+    const isUsable = !store.isDown && !store.isReadOnly;
+    if (role === "owner" ? ways.length === 0 || isUsable : isUsable)
+      ways.push({ store, flushed: store.flushed, role });
+    return isUsable;
+  };
+  const isNear = add("near", pool.local);
+  if (!add("owner", home.owner) && isNear) {
+    const isReadOnly = stores[recordClass][home.owner]?.isReadOnly === true;
+    counters.add(isReadOnly ? "dropped_read_only" : "dropped_vault_down");
+  }
+  if (pool.isDouble && !add("replica", home.second)) counters.add("replicas_dropped");
+  const membership = pool.membershipOf(anchor, index);
+  const store = membership === null ? undefined : stores[recordClass][membership.vault];
+  if (membership === null || store === undefined || store.isDown || store.isReadOnly)
+    return { ways, parity: null };
+  const way: Way = { store, flushed: store.flushed, role: "parity" };
+  return { ways, parity: { ...membership, way, tokens, anchor: Buffer.from(anchor) } };
+}
