@@ -6,7 +6,7 @@ import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { CALL_TIMEOUT_MS, HELLO_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
-import { Pool } from "../sidecar/vaults/pools.ts";
+import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Call } from "./call.ts";
 import { loadRecordKeys } from "./conditions.ts";
 import { Drain } from "./draining.ts";
@@ -19,10 +19,11 @@ import { showBytes } from "./text.ts";
 import { linkTo } from "./vault-link.ts";
 
 /** What no second run changes. */
-const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing"]);
+const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing", "no_parity"]);
 const WHY: Readonly<Record<string, string>> = {
   unreachable: "blocks before them are gone, so that no restore gets as far",
   missing: "evicted meanwhile",
+  no_parity: "parity records for which too few vaults are left",
   sealed: "sealed with keys that [sidecar] record_keys here does not have",
 };
 
@@ -92,7 +93,7 @@ async function emptied(options: Emptying): Promise<Done | null> {
       await source.drain(CALL_TIMEOUT_MS, true);
       return null;
     }
-    const pool = new Pool(name, { clients, isDouble: config.cluster.redundancy === "copies:2" });
+    const pool = openPool(name, clients, redundancyOf(config.cluster.redundancy));
     const drain = new Drain({
       source,
       clients,

@@ -1,13 +1,5 @@
 // Owns moving what a vault holds to the vaults that own it without that one: records as they are, a batch at a time.
-import {
-  HASH_BYTES,
-  hasBit,
-  isMeasuring,
-  ItemStatus,
-  PACKED_KEY_BYTES,
-  statusName,
-  toNamespace,
-} from "../block.ts";
+import { hasBit, isMeasuring, ItemStatus, statusName, toNamespace } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import {
@@ -15,15 +7,15 @@ import {
   DRAIN_BATCH_RECORDS,
   DRAIN_BATCHES,
   DRAIN_POLL_MS,
-  DRAIN_RECORDS_MAX,
   DRAIN_SETTLE_MS,
-  RUN_BLOCKS,
 } from "../limits-pool.ts";
 import { CALL_TIMEOUT_MS, STORE_TIMEOUT_MS } from "../limits.ts";
-import { outboxDrop, outboxPosition, outboxReserve } from "../native.ts";
+import { outboxDrop, outboxReserve } from "../native.ts";
 import { NO_VAULT } from "../pool/placement.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import { nowMs, sleep } from "../time.ts";
+import { Anchors, hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
+import type { Held, Row } from "./drain-rows.ts";
 
 export interface DrainOptions {
   source: VaultClient;
@@ -49,19 +41,6 @@ export interface Drained {
   left: Record<string, Sum>;
 }
 
-/** One record, as it is listed. */
-interface Row {
-  key: Buffer;
-  parent: Buffer;
-  /** Of the block in its prompt. */
-  number: number;
-  tenant: number;
-  bytes: number;
-}
-
-const ROW_BYTES = PACKED_KEY_BYTES + HASH_BYTES + 16;
-const UNKNOWN = 0xffff_ffff;
-
 export class Drain {
   readonly drained: Drained = { moved: none(), present: none(), left: {} };
   readonly #options: DrainOptions;
@@ -77,24 +56,42 @@ export class Drain {
     await this.#close();
     const { records, disk } = await source.stats(CALL_TIMEOUT_MS);
     const all = Math.max(records, disk?.records ?? 0);
-    for await (const { namespace, model, rows } of pagesOf(source)) {
-      // What a measuring command stored goes with it.
-      if (isMeasuring(toNamespace(namespace))) continue;
+    for await (const { from, namespace, model, rows, anchors } of this.#held()) {
       await this.#tellModel(namespace, model);
-      await this.#learn(namespace, rows);
       // One list for all who work on it.
       const batches = batchesOf(rows).values();
       const work = async (): Promise<void> => {
         for (const batch of batches) {
           const startMs = nowMs();
-          const bytes = await this.#move(namespace, batch, anchors);
-          this.#done += batch.length;
+          const bytes = await this.#move(from, namespace, batch, anchors);
+          this.#done += from === source ? batch.length : 0;
           this.#options.onProgress(this.#done, all);
           await sleep(this.#pauseMs(bytes, nowMs() - startMs));
         }
       };
-      const anchors = new Anchors(rows);
       await Promise.all(Array.from({ length: DRAIN_BATCHES }, work));
+    }
+  }
+
+  /**
+   * What the source holds. With parity a run lies on several vaults, so that its first block may be another's, and what others hold may get
+   * another owner, too: all of it is listed.
+   */
+  async *#held(): AsyncGenerator<Held & { from: VaultClient; anchors: Anchors }> {
+    const { source, clients, pool } = this.#options;
+    const all: (Held & { from: VaultClient })[] = [];
+    for (const from of pool.isCut ? clients : [source]) {
+      for await (const held of pagesOf(from)) {
+        // What a measuring command stored goes with it.
+        if (isMeasuring(toNamespace(held.namespace))) continue;
+        await this.#learn(from, held.namespace, held.rows);
+        if (pool.isCut) all.push({ from, ...held });
+        else yield { from, ...held, anchors: new Anchors(held.rows) };
+      }
+    }
+    for (const held of all) {
+      const same = all.filter(({ namespace }) => namespace.equals(held.namespace));
+      yield { ...held, anchors: new Anchors(same.flatMap(({ rows }) => rows)) };
     }
   }
 
@@ -126,8 +123,7 @@ export class Drain {
   }
 
   /** Sealed blocks of attention say only when they are opened where they stand. */
-  async #learn(namespace: Buffer, rows: readonly Row[]): Promise<void> {
-    const { source } = this.#options;
+  async #learn(source: VaultClient, namespace: Buffer, rows: readonly Row[]): Promise<void> {
     if (source.name === "ssm") return;
     const sealed = rows.filter(({ number }) => number === UNKNOWN);
     for (const batch of batchesOf(sealed)) {
@@ -140,10 +136,14 @@ export class Drain {
   }
 
   /** Returns bytes that travelled. */
-  async #move(namespace: Buffer, batch: readonly Row[], anchors: Anchors): Promise<number> {
-    const { source } = this.#options;
+  async #move(
+    from: VaultClient,
+    namespace: Buffer,
+    batch: readonly Row[],
+    anchors: Anchors,
+  ): Promise<number> {
     const outcomes = new Outcomes();
-    const wanted = this.#homesOf(batch, anchors, outcomes);
+    const wanted = this.#homesOf(from, batch, anchors, outcomes);
     // What a target flushes from here on is refused there.
     const known = new Map([...wanted.keys()].map((client) => [client, client.flushes.number]));
     for (const [client, rows] of wanted) {
@@ -151,7 +151,7 @@ export class Drain {
       wanted.set(client, await absent);
     }
     const travelling = [...new Set([...wanted.values()].flat())];
-    const statuses = await collected(source, namespace, travelling, async (records) => {
+    const statuses = await collected(from, namespace, travelling, async (records) => {
       const stores = [...wanted].map(async ([client, rows]) => {
         const items = rows.flatMap((row) => {
           const id = records.get(travelling.indexOf(row));
@@ -166,7 +166,8 @@ export class Drain {
         outcomes.failed.set(row, statusName(statuses[at] ?? ItemStatus.INCOMPLETE));
     }
     const { moved, present, left } = this.drained;
-    for (const row of batch) {
+    // Of another vault only what moved counts.
+    for (const row of from === this.#options.source ? batch : outcomes.moved) {
       const reason = outcomes.failed.get(row);
       const into = outcomes.moved.has(row) ? moved : present;
       add(reason === undefined ? into : (left[reason] ??= none()), row);
@@ -175,7 +176,12 @@ export class Drain {
   }
 
   /** By the vault that is to have them. */
-  #homesOf(batch: readonly Row[], anchors: Anchors, outcomes: Outcomes): Map<VaultClient, Row[]> {
+  #homesOf(
+    from: VaultClient,
+    batch: readonly Row[],
+    anchors: Anchors,
+    outcomes: Outcomes,
+  ): Map<VaultClient, Row[]> {
     const { source, clients, pool } = this.#options;
     const wanted = new Map<VaultClient, Row[]>();
     for (const row of batch) {
@@ -184,11 +190,13 @@ export class Drain {
         outcomes.failed.set(row, row.number === UNKNOWN ? "sealed" : "unreachable");
         continue;
       }
-      const { owner, second } = pool.homeOf(hashOf(row), anchor);
-      for (const vault of [owner, second]) {
-        const client = vault === NO_VAULT ? undefined : clients[vault];
-        if (client !== undefined) wanted.set(client, [...(wanted.get(client) ?? []), row]);
-      }
+      const { owner, second } = pool.homeOf(hashOf(row), anchor, row.number);
+      const parity = pool.membershipOf(anchor, row.number)?.vault ?? NO_VAULT;
+      // NO_VAULT is the place of none.
+      const homes = (isParity(row) ? [parity] : [owner, second]).flatMap((at) => clients[at] ?? []);
+      if (homes.length === 0) outcomes.failed.set(row, "no_parity");
+      if (homes.includes(from)) continue;
+      for (const client of homes) wanted.set(client, [...(wanted.get(client) ?? []), row]);
     }
     return wanted;
   }
@@ -235,83 +243,6 @@ async function store(
     if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) outcomes.moved.add(row);
     else outcomes.failed.set(row, statusName(status));
   }
-}
-
-/** By which first block of a run its blocks are placed: found by going from block to block before it. */
-class Anchors {
-  readonly #parents = new Map<string, Buffer>();
-
-  constructor(rows: readonly Row[]) {
-    for (const row of rows) this.#parents.set(placeOf(row.number, hashOf(row)), row.parent);
-  }
-
-  /** null: a block between them is gone, so that no restore gets as far. */
-  of(row: Row): Buffer | null {
-    if (row.number === UNKNOWN) return null;
-    let hash = hashOf(row);
-    for (let { number } = row; number % RUN_BLOCKS > 0; number -= 1) {
-      const parent = this.#parents.get(placeOf(number, hash));
-      if (parent === undefined) return null;
-      hash = parent;
-    }
-    return hash;
-  }
-}
-
-/** Groups whose blocks are equally long share hashes. */
-function placeOf(number: number, hash: Buffer): string {
-  return `${number}:${hash.toString("latin1")}`;
-}
-
-function hashOf({ key }: Row): Buffer {
-  return key.subarray(0, HASH_BYTES);
-}
-
-/** What it does not say stays unknown. */
-function learnFrom(row: Row | undefined, record: number): void {
-  const said = outboxPosition(record);
-  if (row === undefined || said === null) return;
-  row.parent = said.subarray(0, HASH_BYTES);
-  row.number = said.readUInt32LE(HASH_BYTES);
-}
-
-/** Of one namespace. */
-interface Held {
-  namespace: Buffer;
-  /** Empty: the vault does not know it. */
-  model: string;
-  rows: Row[];
-}
-
-/** What a vault holds, namespace by namespace. */
-async function* pagesOf(source: VaultClient): AsyncGenerator<Held> {
-  let after: Buffer = Buffer.alloc(0);
-  let [namespace, model, rows]: [Buffer, string, Row[]] = [after, "", []];
-  do {
-    const page = await source.list(after, STORE_TIMEOUT_MS);
-    const isOther = !page.namespace.equals(namespace) || rows.length >= DRAIN_RECORDS_MAX;
-    if (isOther && rows.length > 0) {
-      yield { namespace, model, rows };
-      rows = [];
-    }
-    ({ namespace, model, last: after } = page);
-    rows.push(...rowsOf(page.rows));
-  } while (after.length > 0);
-  if (rows.length > 0) yield { namespace, model, rows };
-}
-
-function rowsOf(packed: Buffer): Row[] {
-  return Array.from({ length: packed.length / ROW_BYTES }, (_none, index) => {
-    const row = packed.subarray(index * ROW_BYTES, (index + 1) * ROW_BYTES);
-    const at = PACKED_KEY_BYTES + HASH_BYTES;
-    return {
-      key: row.subarray(0, PACKED_KEY_BYTES),
-      parent: row.subarray(PACKED_KEY_BYTES, at),
-      number: row.readUInt32LE(at),
-      tenant: row.readUInt32LE(at + 4),
-      bytes: Number(row.readBigUInt64LE(at + 8)),
-    };
-  });
 }
 
 /** Of one tenant each, the deepest blocks first: what a full vault evicts again are those. */

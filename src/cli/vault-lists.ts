@@ -82,7 +82,8 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
     throw wrong(`it is the only one: take [cluster] ${key} out of ${config.path ?? "the file"}`);
   }
   const written = writeVaults(call, config, { [name]: list });
-  const moved = known.length === 0 ? 0 : movedShare(known, list);
+  const hasParity = name === "kv" && config.cluster.redundancy === "parity";
+  const moved = movedShare(known, list, hasParity);
   const setting = `${key} = [${list.map((text) => JSON.stringify(text)).join(", ")}]`;
   call.print({ class: name, vaults: list, moved, ...written }, [
     written.isDone
@@ -95,14 +96,20 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
 }
 
 /** Of runs of blocks. */
-function movedShare(before: readonly string[], after: readonly string[]): number {
-  const [old, now] = [new Placement(before), new Placement(after)];
+function movedShare(
+  before: readonly string[],
+  after: readonly string[],
+  hasParity: boolean,
+): number {
+  if (before.length === 0) return 0;
+  const [old, now] = [before, after].map((all) => new Placement(all, undefined, hasParity));
+  if (old === undefined || now === undefined) return 0;
   const isUp = (): boolean => false;
   let moved = 0;
   for (let sample = 0; sample < SHARE_SAMPLES; sample += 1) {
     const anchor = Buffer.from(`share-${sample}`);
-    const owner = before[old.homeOf(anchor, isUp).owner];
-    if (owner !== after[now.homeOf(anchor, isUp).owner]) moved += 1;
+    const owner = before[old.homeOf(anchor, isUp, sample).owner];
+    if (owner !== after[now.homeOf(anchor, isUp, sample).owner]) moved += 1;
   }
   return moved / SHARE_SAMPLES;
 }

@@ -1,0 +1,103 @@
+// Owns what a vault lists of its records, and by which first block of a run each is placed.
+import { HASH_BYTES, PACKED_KEY_BYTES, PARITY_GROUP } from "../block.ts";
+import type { VaultClient } from "../client/vault-client.ts";
+import { DRAIN_RECORDS_MAX, RUN_BLOCKS } from "../limits-pool.ts";
+import { STORE_TIMEOUT_MS } from "../limits.ts";
+import { outboxPosition } from "../native.ts";
+
+/** One record, as it is listed. */
+export interface Row {
+  key: Buffer;
+  parent: Buffer;
+  /** Of the block in its prompt. */
+  number: number;
+  tenant: number;
+  bytes: number;
+}
+
+const ROW_BYTES = PACKED_KEY_BYTES + HASH_BYTES + 16;
+export const UNKNOWN = 0xffff_ffff;
+
+/** By which first block of a run its blocks are placed: found by going from block to block before it; parity records name it. */
+export class Anchors {
+  readonly #parents = new Map<string, Buffer>();
+
+  constructor(rows: readonly Row[]) {
+    for (const row of rows)
+      if (!isParity(row)) this.#parents.set(placeOf(row.number, hashOf(row)), row.parent);
+  }
+
+  /** null: a block between them is gone, so that no restore gets as far. */
+  of(row: Row): Buffer | null {
+    if (row.number === UNKNOWN) return null;
+    if (isParity(row)) return row.parent;
+    let hash = hashOf(row);
+    for (let { number } = row; number % RUN_BLOCKS > 0; number -= 1) {
+      const parent = this.#parents.get(placeOf(number, hash));
+      if (parent === undefined) return null;
+      hash = parent;
+    }
+    return hash;
+  }
+}
+
+/** Groups whose blocks are equally long share hashes. */
+function placeOf(number: number, hash: Buffer): string {
+  return `${number}:${hash.toString("latin1")}`;
+}
+
+/** Its number is that of its last member, and what stands for the block before is the first block of the run. */
+export function isParity({ key }: Row): boolean {
+  return key.readUInt16LE(HASH_BYTES) >= PARITY_GROUP;
+}
+
+export function hashOf({ key }: Row): Buffer {
+  return key.subarray(0, HASH_BYTES);
+}
+
+/** What it does not say stays unknown. */
+export function learnFrom(row: Row | undefined, record: number): void {
+  const said = outboxPosition(record);
+  if (row === undefined || said === null) return;
+  row.parent = said.subarray(0, HASH_BYTES);
+  row.number = said.readUInt32LE(HASH_BYTES);
+}
+
+/** Of one namespace. */
+export interface Held {
+  namespace: Buffer;
+  /** Empty: the vault does not know it. */
+  model: string;
+  rows: Row[];
+}
+
+/** What a vault holds, namespace by namespace. */
+export async function* pagesOf(source: VaultClient): AsyncGenerator<Held> {
+  let after: Buffer = Buffer.alloc(0);
+  let [namespace, model, rows]: [Buffer, string, Row[]] = [after, "", []];
+  do {
+    const page = await source.list(after, STORE_TIMEOUT_MS);
+    const isOther = !page.namespace.equals(namespace) || rows.length >= DRAIN_RECORDS_MAX;
+    if (isOther && rows.length > 0) {
+      yield { namespace, model, rows };
+      rows = [];
+    }
+    ({ namespace, model, last: after } = page);
+    rows.push(...rowsOf(page.rows));
+  } while (after.length > 0);
+  if (rows.length > 0) yield { namespace, model, rows };
+}
+
+function rowsOf(packed: Buffer): Row[] {
+  return Array.from({ length: packed.length / ROW_BYTES }, (_none, index) => {
+    const row = packed.subarray(index * ROW_BYTES, (index + 1) * ROW_BYTES);
+    const at = PACKED_KEY_BYTES + HASH_BYTES;
+    return {
+      key: row.subarray(0, PACKED_KEY_BYTES),
+      parent: row.subarray(PACKED_KEY_BYTES, at),
+      number: row.readUInt32LE(at),
+      tenant: row.readUInt32LE(at + 4),
+      bytes: Number(row.readBigUInt64LE(at + 8)),
+    };
+  });
+}
