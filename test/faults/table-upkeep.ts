@@ -113,7 +113,11 @@ export const UPKEEP: readonly FaultRow[] = [
     "F73",
     "a vault leaves its pool while it is read",
     "what it holds moves to its next owners and is found before, during and after, sealed or not; nothing new comes to it",
-    ["test/cli/commands/vaults.drain.test.ts", "test/cli/commands/vaults.drain-sealed.test.ts"],
+    [
+      "test/cli/commands/vaults.drain.test.ts",
+      "test/cli/commands/vaults.drain-sealed.test.ts",
+      "test/cli/commands/vaults.drain-parity.test.ts",
+    ],
     POOLED,
   ),
   row(
@@ -128,6 +132,24 @@ export const UPKEEP: readonly FaultRow[] = [
     "the vaults that take what another held are full",
     "beginnings of prompts stay, what was evicted for them is said, and the move can be undone",
     ["test/cli/commands/vaults.drain.test.ts"],
+    POOLED,
+  ),
+  row(
+    "F78",
+    "a vault of a pool that keeps parity is killed, hangs or comes back empty, also in mid-restore; or is down while others are flushed",
+    "its blocks are rebuilt from the others; with two lost they are missing; what is flushed stays gone",
+    [
+      "test/sidecar/sidecar.parity.test.ts",
+      "test/sidecar/restore/rebuilder.shapes.test.ts",
+      "test/cli/commands/vaults.drain-sealed.test.ts",
+    ],
+    POOLED,
+  ),
+  row(
+    "F79",
+    "records of a pool that keeps parity are damaged, or stored anew with other bytes",
+    "what can be rebuilt is, everything else is missing; XOR of sound records that do not belong together is refused",
+    ["test/sidecar/restore/rebuilder.damage.test.ts"],
     POOLED,
   ),
   row(

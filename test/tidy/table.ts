@@ -152,6 +152,7 @@ export const CORE_MODULES: readonly string[] = [
   "codec",
   "disk",
   "seal",
+  "parity",
   "outbox",
   "store",
   "inbox",

@@ -171,6 +171,6 @@ fn land(targets: &Targets, item: &Target, parts: &[Content]) -> Result<()> {
         packed_key: item.packed_key,
     };
     let bytes = record.len() as u64;
-    let landing = INBOX.land(&targets.arena, item.lease, &item.geometry, wanted, bytes)?;
-    Arc::new(landing).take_standing(&record).map(|_| ())
+    let reassembly = INBOX.begin(&targets.arena, item.lease, &item.geometry, wanted, bytes)?;
+    Arc::new(reassembly).take_standing(&record).map(|_| ())
 }
