@@ -35,3 +35,8 @@ export const RECOMPUTE_MARGIN = 0.1;
 export const LOOKUP_SHARE_MAX = 0.03;
 /** The same of a vault whose answers usually come in time: one late answer costs less than the restore that it would have brought. */
 export const LOOKUP_LATE_SHARE_MAX = 0.1;
+/** What another engine hands over is looked up this often, ever slower while nothing new comes. */
+export const HANDOFF_POLL_FIRST_MS = 5;
+export const HANDOFF_POLL_MAX_MS = 40;
+/** Share of `[restore] wait_ms` that a hand-off is waited for: what came by then must still be fetched. */
+export const HANDOFF_WAIT_SHARE = 0.8;

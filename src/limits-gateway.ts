@@ -91,12 +91,10 @@ export const GATEWAY_START_MS = 30_000;
 /** Fewest tokens that an engine computes for another one, unless the configuration says otherwise, and the most it may say. */
 export const GATEWAY_PREFILL_TOKENS_DEFAULT = 2_048;
 export const GATEWAY_PREFILL_TOKENS_MAX = 10_000_000;
-/** How long a request waits until a prompt that another engine computed can be pulled; then it goes on without. */
-export const GATEWAY_SAVED_MS = 3_000;
-/** How often that is looked at: an engine tells of it with a step, so it is given one. */
-export const GATEWAY_SAVED_POLL_MS = 250;
-/** Weight of the latest of these times. */
-export const GATEWAY_SAVED_SMOOTHING = 0.2;
+/** The answer of an engine that computed a prompt for another one. */
+export const GATEWAY_HANDOFF_BYTES_MAX: number = MIB;
+/** An engine that computed a prompt and handed nothing over is not asked again for so long. */
+export const GATEWAY_HANDOFF_RETRY_MS = 30_000;
 /** Decisions that `tierkv gateway explain` can show, and characters of a request's id in them. */
 export const GATEWAY_DECISIONS_KEPT_MAX = 1_024;
 export const GATEWAY_REQUEST_ID_CHARS_MAX = 128;

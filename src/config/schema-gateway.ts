@@ -105,7 +105,7 @@ export const GATEWAY: {
     },
     prefill: {
       kind: addresses("127.0.0.1:8001", GATEWAY_ENGINES_MAX),
-      doc: "Those of `engines` that compute prompts for the others, and answer nobody: a long prompt goes there first where it is answered earlier so, and is then pulled from a vault. With `events`.",
+      doc: "Those of `engines` that compute prompts for the others, and answer nobody: a long prompt goes there first where it is answered earlier so, and is then handed over. With `events`, and tierKV on both.",
       fallback: () => [],
       fallbackText: "none: each engine computes what it answers",
       example: '["127.0.0.1:8001"]',

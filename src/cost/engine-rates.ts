@@ -39,7 +39,7 @@ export interface Decision {
 
 /**
  * cold: nothing is known, so it is tried · cheaper: the choice answers first · slow_link, slow_load: what makes restoring
- * lose · too_short: it loses whatever the vaults hold · always: the configuration wants it.
+ * lose · too_short: it loses whatever the vaults hold · always: the configuration wants it · handed_over: whoever sent it does.
  */
 export type Why =
   | "nothing_held"
@@ -48,7 +48,8 @@ export type Why =
   | "slow_link"
   | "slow_load"
   | "too_short"
-  | "always";
+  | "always"
+  | "handed_over";
 
 export class EngineRates {
   /** Restore whatever is held, also where computing is faster. */
@@ -101,16 +102,22 @@ export class EngineRates {
   /**
    * Chooses among the offers, shortest first, and computing all from `start` on, what answers first; all are compared
    * to the same `end`. What is not known yet is tried, the longest offer first: that is how it becomes known.
+   * `wanted`: the longest is taken, and why.
    */
-  choose(start: number, end: number, offers: readonly Offer[]): Decision {
+  choose(
+    start: number,
+    end: number,
+    offers: readonly Offer[],
+    wanted: Why | null = this.isAlways ? "always" : null,
+  ): Decision {
     const recomputeS = this.prefill.seconds(start, end);
     const longest = offers.at(-1);
     if (longest === undefined || longest.tokens <= start) {
       return { tokens: start, choice: "recomputed", why: "nothing_held", cost: null, recomputeS };
     }
     const cost = this.costOf(longest, end);
-    if (this.isAlways || recomputeS === null || cost === null) {
-      const why = this.isAlways ? "always" : "cold";
+    if (wanted !== null || recomputeS === null || cost === null) {
+      const why = wanted ?? "cold";
       return { tokens: longest.tokens, choice: choiceOf(longest), why, cost, recomputeS };
     }
     const slow = cost.fetchS > cost.loadS ? "slow_link" : "slow_load";

@@ -11,6 +11,10 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   prefetch_requests: "Requests whose blocks an engine asked for.",
   plans_beyond_arena:
     "Of those, the ones of which only the beginning could be restored, because shared memory cannot hold what is held of them.",
+  handoffs: "Of those, the ones for prompts that another engine handed over.",
+  handoffs_late:
+    "Of those, the ones of which not everything came in time; what did was restored, the rest computed.",
+  handoff_wait_ms: "Milliseconds that they waited until everything was there, or was late.",
   plans_cut:
     "Of those, the ones of which only the beginning was looked up, because they were too long.",
   lookup_keys: "Blocks of engines' requests that were looked up in memory and vaults.",

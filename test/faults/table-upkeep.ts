@@ -8,6 +8,7 @@ const AGAIN = { unloaded: "happens only while nothing else goes on" };
 const MEASURED = { unloaded: "concerns records that no engine can name" };
 const REVOKED = { unloaded: "is driven with calls and lanes of two machines of its own" };
 
+const HANDED = { unloaded: "is driven with prompts of two engines of its own" };
 const RUST = "crates/core/tests/";
 const ARCHIVED = { unloaded: "is driven with a disk and stores of its own" };
 const POOLED = { unloaded: "is driven with whole prompts of a pool of three processes" };
@@ -133,6 +134,20 @@ export const UPKEEP: readonly FaultRow[] = [
     "beginnings of prompts stay, what was evicted for them is said, and the move can be undone",
     ["test/cli/commands/vaults.drain.test.ts"],
     POOLED,
+  ),
+  row(
+    "F76",
+    "an engine that computes for another is killed, with its sidecar, before its blocks are placed",
+    "the other restores what came, and computes the rest once nothing new came within `stall_ms`",
+    ["test/engine/test_handoff.py", "test/sidecar/restore/handoff.test.ts"],
+    HANDED,
+  ),
+  row(
+    "F77",
+    "a request brings a hand-off of another prompt or model, or one that is made up",
+    "its key does not fit: counted, and computed like any other",
+    ["test/engine/test_handoff.py", "python-shim/tests/test_handoffs.py"],
+    HANDED,
   ),
   row(
     "F78",

@@ -66,6 +66,10 @@ const LINES: readonly Line[] = [
     proof: "test_releases.py::test_a_preempted_request_is_restored_again[*]",
   },
   {
+    what: "computed by one engine, answered by another (`kv_role`)",
+    proof: "test_handoff.py::test_a_consumer_restores_what_a_producer_computed",
+  },
+  {
     what: "two tensor-parallel ranks",
     proof: `${RANKS}[2]`,
   },

@@ -317,15 +317,15 @@ export class FakeEngine {
     this.scheduler.send({ t: "asked", req: "request", plan });
   }
 
-  prefetchGroups(groups: readonly Frame[]): number {
-    const plan = this.#sendPrefetch(groups);
+  prefetchGroups(groups: readonly Frame[], more: Frame = {}): number {
+    const plan = this.#sendPrefetch(groups, more);
     this.askFor(plan);
     return plan;
   }
 
-  #sendPrefetch(groups: readonly Frame[]): number {
+  #sendPrefetch(groups: readonly Frame[], more: Frame = {}): number {
     this.#lastPlan += 1;
-    const asked = { t: "prefetch", req: "request", plan: this.#lastPlan, groups };
+    const asked = { t: "prefetch", req: "request", plan: this.#lastPlan, groups, ...more };
     this.scheduler.send({ ...asked, tenant: this.tenant, traceparent: this.traceparent });
     return this.#lastPlan;
   }

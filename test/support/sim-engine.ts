@@ -41,6 +41,8 @@ export class SimEngine {
   tokenized = 0;
   /** Takes what each completion leaves in the cache. */
   onPrompt: (tokens: number[]) => Promise<void> = () => Promise.resolve();
+  /** More of whole answers. */
+  more: object = {};
   #server: Server;
   #port = 0;
 
@@ -102,7 +104,7 @@ export class SimEngine {
     const isStream = body.includes('"stream":true');
     if (!isStream) {
       response.setHeader("content-type", "application/json");
-      return void response.end(JSON.stringify({ engine: this.name, echo: body }));
+      return void response.end(JSON.stringify({ engine: this.name, echo: body, ...this.more }));
     }
     response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8" });
     response.flushHeaders();

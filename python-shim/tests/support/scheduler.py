@@ -49,11 +49,13 @@ class Bench:
         groups: list[Group] | None = None,
         *,
         introduced: bool = True,
+        role: str = "kv_both",
         weights: Weights | None = None,
     ) -> None:
         self.sidecar = sidecar
         self.pool = Pool()
         config = vllm_config(world=world)
+        config.kv_transfer_config.kv_role = role
         cache = kv_cache_config(FullAttentionSpec())
         settings = Settings(path, "test", autostart=False)
         self.shim = SchedulerShim(

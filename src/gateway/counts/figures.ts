@@ -15,6 +15,7 @@ export class Figures {
   readonly #refused: Counter<"reason">;
   readonly #retries: Counter<"engine">;
   readonly #broken: Counter<"engine">;
+  readonly #handoffs: Counter<"engine" | "outcome">;
   readonly #gone: Counter;
   readonly #firstByte: Histogram<"engine">;
 
@@ -45,6 +46,11 @@ export class Figures {
       "tierkv_gateway_answers_broken_total",
       "Answers that an engine broke off after their first byte.",
       ["engine"],
+    );
+    this.#handoffs = counter(
+      "tierkv_gateway_handoffs_total",
+      "Prompts that an engine computed for another one: `handed_over`, or `failed`, and computed where they were answered.",
+      ["engine", "outcome"],
     );
     this.#gone = counter(
       "tierkv_gateway_clients_gone_total",
@@ -78,13 +84,17 @@ export class Figures {
     this.#broken.inc({ engine });
   }
 
+  handedOver(engine: string, isDone: boolean): void {
+    this.#handoffs.inc({ engine, outcome: isDone ? "handed_over" : "failed" });
+  }
+
   gone(): void {
     this.#gone.inc();
   }
 
   /** An engine that left is shown no more: names that come and go would add up. */
   async forget(engine: string): Promise<void> {
-    for (const counter of [this.#requests, this.#retries, this.#broken]) {
+    for (const counter of [this.#requests, this.#retries, this.#broken, this.#handoffs]) {
       const { values } = await counter.get();
       for (const { labels } of values) if (labels.engine === engine) counter.remove(labels);
     }

@@ -7,6 +7,7 @@ import {
   GATEWAY_SIDE_CONNECTIONS,
   GATEWAY_SILENCE_MS,
 } from "../../limits-gateway.ts";
+import { nowMs } from "../../time.ts";
 
 /** One entry of an engine's `/v1/models`, passed on as it is. */
 export interface Model {
@@ -39,6 +40,8 @@ export class Engine {
   isDraining = false;
   /** It computes prompts for others, and answers nobody. */
   isPrefill = false;
+  /** It handed nothing over of a prompt that it computed: until then it is not asked again. */
+  handsOverFromMs = 0;
   inFlight = 0;
 
   constructor(name: string, inFlightMax: number, slot: number, id: string = name) {
@@ -81,7 +84,9 @@ export class Engine {
 
   /** Whether prompts for this model may be computed here for others. */
   prefills(model: string): boolean {
-    return this.isPrefill && this.hasRoom && this.#mayTake(model);
+    return (
+      this.isPrefill && this.hasRoom && nowMs() >= this.handsOverFromMs && this.#mayTake(model)
+    );
   }
 
   #mayTake(model: string | null): boolean {

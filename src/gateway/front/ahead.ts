@@ -1,11 +1,13 @@
-// Owns a prompt that one engine computes so that another one answers: sent there for one token, then awaited in a vault.
+// Owns a prompt that one engine computes so that another one answers: sent there for one token, then handed over to the other.
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { GATEWAY_SAVED_MS, GATEWAY_SAVED_POLL_MS } from "../../limits-gateway.ts";
-import { nowMs, sleep } from "../../time.ts";
+import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../limits-gateway.ts";
+import { nowMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Ahead } from "../score/router.ts";
 import { headersToEngine } from "./headers.ts";
+
+type Fields = Readonly<Record<string, unknown>>;
 
 export interface Computed {
   request: IncomingMessage;
@@ -16,34 +18,47 @@ export interface Computed {
   ownHeaders: readonly string[];
 }
 
-/** Resolves when it may be pulled, or could not be computed so: then whoever answers computes it. Never throws. */
-export async function computeAhead(computed: Computed, ahead: Ahead, fleet: Fleet): Promise<void> {
+/** What goes to the engine that answers. */
+export interface HandedOver {
+  body: Buffer;
+  /** Tokens of the prompt that it restores. */
+  tokens: number;
+}
+
+/** null: it could not be computed so, or nobody can restore it; then whoever answers computes it. Never throws. */
+export async function computeAhead(
+  computed: Computed,
+  ahead: Ahead,
+  fleet: Fleet,
+): Promise<HandedOver | null> {
   const { engine } = ahead;
   const left = new AbortController();
   const onClose = (): void => left.abort();
   computed.response.once("close", onClose);
   engine.inFlight += 1;
   const computing = ahead.send();
-  let isComputed = false;
+  let handoff: { tokens: number } | null = null;
   try {
-    isComputed = await compute(computed, engine, left.signal);
+    handoff = await compute(computed, engine, left.signal);
   } catch (error) {
     if (!left.signal.aborted) fleet.suspect(engine, error);
   } finally {
-    ahead.done(computing, isComputed);
+    computed.response.off("close", onClose);
+    ahead.done(computing, handoff !== null);
     fleet.leave(engine);
   }
-  if (isComputed) await untilSaved(computed, ahead, left.signal);
-  computed.response.off("close", onClose);
+  if (handoff === null) return null;
+  const body = withParams(computed.body, handoff, fieldsOf(paramsOf(computed.body)["tierkv"]));
+  return { body: Buffer.from(JSON.stringify(body)), tokens: handoff.tokens };
 }
 
 async function compute(
   { request, body, path, ownHeaders }: Computed,
   engine: Engine,
   signal: AbortSignal,
-): Promise<boolean> {
-  const { stream_options: _unused, min_tokens: _fewest, ...rest } = body as Record<string, unknown>;
-  const one = { ...rest, stream: false, n: 1, max_tokens: 1 };
+): Promise<{ tokens: number } | null> {
+  const { stream_options: _unused, min_tokens: _fewest, ...rest } = body as Fields;
+  const one = withParams({ ...rest, stream: false, n: 1, max_tokens: 1 }, true, {});
   const isChat = "max_completion_tokens" in rest;
   const answer = await engine.pool.request({
     method: "POST",
@@ -52,32 +67,32 @@ async function compute(
     body: JSON.stringify(isChat ? { ...one, max_completion_tokens: 1 } : one),
     signal,
   });
-  await answer.body.dump();
-  return answer.statusCode === 200;
+  let text = "";
+  for await (const chunk of answer.body.setEncoding("utf8") as AsyncIterable<string>) {
+    text += chunk;
+    if (text.length > GATEWAY_HANDOFF_BYTES_MAX) return null;
+  }
+  if (answer.statusCode !== 200) return null;
+  const { handoff } = fieldsOf(paramsOf(JSON.parse(text))["tierkv"]);
+  const { tokens } = fieldsOf(handoff);
+  if (typeof tokens === "number" && tokens > 0) return { ...fieldsOf(handoff), tokens };
+  // It has no sidecar now, or no name yet, or no tierKV: computing for others there is work for nothing.
+  engine.handsOverFromMs = nowMs() + GATEWAY_HANDOFF_RETRY_MS;
+  return null;
 }
 
-async function untilSaved({ body }: Computed, ahead: Ahead, signal: AbortSignal): Promise<void> {
-  const sinceMs = nowMs();
-  while (!ahead.isSaved() && nowMs() - sinceMs < GATEWAY_SAVED_MS && !signal.aborted) {
-    await nudge(ahead.engine, body, signal);
-    await sleep(GATEWAY_SAVED_POLL_MS, signal).catch(() => {});
-  }
-  if (!signal.aborted) ahead.saved(nowMs() - sinceMs);
+/** Its client is told of what it asked for itself, and of nothing else. */
+function withParams(body: object, handoff: unknown, own: Fields): Fields {
+  const report = "tierkv" in paramsOf(body);
+  const tierkv = { report, ...own, handoff };
+  return { ...body, kv_transfer_params: { ...paramsOf(body), tierkv } };
 }
 
-/** An engine that idles tells nothing. */
-async function nudge(engine: Engine, body: object, signal: AbortSignal): Promise<void> {
-  try {
-    const { model } = body as Record<string, unknown>;
-    const answer = await engine.pool.request({
-      method: "POST",
-      path: "/v1/completions",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify({ model, prompt: ".", max_tokens: 1 }),
-      signal: AbortSignal.any([signal, AbortSignal.timeout(GATEWAY_SAVED_MS)]),
-    });
-    await answer.body.dump();
-  } catch {
-    // The time that is waited has a bound.
-  }
+function paramsOf(body: unknown): Fields {
+  return fieldsOf(fieldsOf(body)["kv_transfer_params"]);
+}
+
+function fieldsOf(value: unknown): Fields {
+  const isMap = typeof value === "object" && value !== null && !Array.isArray(value);
+  return isMap ? (value as Fields) : {};
 }

@@ -131,13 +131,16 @@ async function pass(
 ): Promise<void> {
   const reading = readingOf(bytes, path, request.headers, holder);
   if (reading === null) return refuseCounted(response, "no_json", options);
-  const { asked, ownHeaders, bytes: body } = reading;
+  const { asked, ownHeaders } = reading;
+  let { bytes: body } = reading;
   let choice = await options.router.choose(asked);
   if (choice.isLate) return refuseCounted(response, "late", options);
   if (choice.ahead !== null && typeof asked.body === "object" && asked.body !== null) {
     const computed = { request, response, body: asked.body, path, ownHeaders };
-    await computeAhead(computed, choice.ahead, options.fleet);
-    choice = await options.router.choose(asked);
+    const handed = await computeAhead(computed, choice.ahead, options.fleet);
+    options.figures.handedOver(choice.ahead.engine.name, handed !== null);
+    body = handed?.body ?? body;
+    choice = await options.router.choose(asked, handed?.tokens);
   }
   await forward(
     { request, response, body, model: asked.model, choice, ownHeaders, arrivedMs },

@@ -1,8 +1,6 @@
 // Owns the decision for one request: which tokens it has, which engines hold them, and the order of engines that follows.
 import type { Preset } from "../../config/config.ts";
-import { Average } from "../../cost/average.ts";
 import { Prefill } from "../../cost/prefill.ts";
-import { GATEWAY_SAVED_SMOOTHING } from "../../limits-gateway.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet, Order } from "../engines/fleet.ts";
@@ -50,12 +48,8 @@ export interface Ahead {
   engine: Engine;
   /** It is computed there now. */
   send(): Computing;
-  /** It was computed, or never will be. */
-  done(computing: Computing, isComputed: boolean): void;
-  /** Whether an engine that answers can pull it, as far as is known. */
-  isSaved(): boolean;
-  /** How long that took after it was computed. */
-  saved(ms: number): void;
+  /** It was computed and handed over, or never will be. */
+  done(computing: Computing, isHandedOver: boolean): void;
 }
 
 /** How one request chooses, and what is to be known once it has. */
@@ -89,19 +83,27 @@ interface Known {
   spans: ReadonlyMap<Engine, Span>;
   /** By the size of a block. */
   names: ReadonlyMap<number, readonly BlockName[]>;
-  /** The same, from what is known then. */
-  again(): Known;
 }
 
 const NOTHING: Known = {
   tokens: 0,
   spans: new Map(),
   names: new Map(),
-  again: () => NOTHING,
 };
 
 const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
   spans.get(engine) ?? { tokens, held: 0, reach: 0 };
+
+/** What was handed over each of them can pull. */
+function reaching(known: Known, tokens: number, engines: readonly Engine[]): Known {
+  const most = Math.min(tokens, known.tokens - 1);
+  if (most <= 0) return known;
+  const spans = engines.map((engine): [Engine, Span] => {
+    const span = spanAt(known, engine);
+    return [engine, { ...span, reach: Math.max(span.reach, most) }];
+  });
+  return { ...known, spans: new Map(spans) };
+}
 
 export class Router {
   readonly #options: RouterOptions;
@@ -110,8 +112,6 @@ export class Router {
   readonly #usual = new Prefill();
   readonly #throttle = new Throttle();
   readonly decisions: Decisions = new Decisions();
-  /** Milliseconds from a prompt's end at one engine until another one can pull it. */
-  readonly #savedMs = new Average(GATEWAY_SAVED_SMOOTHING);
   #ring = new SessionRing([]);
   /** Of the fleet, when the ring was made. */
   #ringOf = 0;
@@ -120,10 +120,12 @@ export class Router {
     this.#options = options;
   }
 
-  async choose(asked: Asked): Promise<Choice> {
+  /** `handedOver`: tokens of the prompt that another engine has computed for whoever answers. */
+  async choose(asked: Asked, handedOver = 0): Promise<Choice> {
     const { preset } = this.#options;
     const looks = preset === "earliest-token" || preset === "prefix-weighted";
-    const known = looks ? await this.#know(asked) : NOTHING;
+    const found = looks ? await this.#know(asked) : NOTHING;
+    const known = reaching(found, handedOver, this.#options.fleet.engines);
     const turn = this.#turnOf(known, asked);
     return {
       isLate: this.#isLate(known, asked.model, turn),
@@ -168,29 +170,20 @@ export class Router {
     const ttft = this.#ttftOf(first);
     const whole = wholeBlocks(known.tokens, index.blockSize(first.slot) ?? 1);
     const thereMs = costOf(this.#ttftOf(helper).partsOf(spanAt(known, helper)));
-    const readyMs = thereMs + (this.#savedMs.mean ?? 0) + ttft.pullMs(span.held, whole);
+    const readyMs = thereMs + ttft.pullMs(span.held, whole);
     const splitMs = Math.max(readyMs, ttft.queueMs()) + ttft.computeMs(whole, known.tokens);
     return splitMs < costOf(ttft.partsOf(span)) ? this.#ahead(helper, known) : null;
   }
 
   #ahead(engine: Engine, known: Known): Ahead {
-    const { fleet, index } = this.#options;
     const ttft = this.#ttftOf(engine);
     return {
       engine,
       send: () => ttft.sent(spanAt(known, engine)),
-      done(computing, isComputed) {
-        if (isComputed) ttft.begun(computing, true);
+      done(computing, isHandedOver) {
+        if (isHandedOver) ttft.begun(computing, true);
         else ttft.left(computing);
       },
-      isSaved() {
-        const now = known.again();
-        return fleet.engines.some((one) => {
-          const whole = wholeBlocks(known.tokens, index.blockSize(one.slot) ?? 1);
-          return !one.isPrefill && spanAt(now, one).reach >= whole;
-        });
-      },
-      saved: (ms) => this.#savedMs.add(ms),
     };
   }
 
@@ -358,8 +351,7 @@ export class Router {
         });
       }
     }
-    const again = (): Known => this.#held(prompt, tokens, asker);
-    return { tokens: tokens.length, spans, names, again };
+    return { tokens: tokens.length, spans, names };
   }
 }
 

@@ -259,7 +259,7 @@ export class Engine {
       shards: this.shards,
       namespace,
       groupAt: (group, shard) => this.#ranks.groupAt(group, shard),
-      isWorthSaving: () => stage.costs.isWorthSaving(this.#lengths.maxModelLen),
+      isWorthSaving: () => this.#isWorthSaving(stage),
     };
   }
 
@@ -313,12 +313,14 @@ export class Engine {
     const made = { bytes, slotBytes, slotCount, saveSlots: plan.saveSlots, path };
     this.#logger.info(made, "arena made");
     for (const worker of this.#ranks) {
-      worker.openSaves(arena, stage.wireId, plan.saveSlots, () =>
-        stage.costs.isWorthSaving(maxModelLen),
-      );
+      worker.openSaves(arena, stage.wireId, plan.saveSlots, () => this.#isWorthSaving(stage));
       const shape = { bytes, slot_bytes: slotBytes, slot_count: slotCount };
       worker.connection.sendArena({ t: "arena", arena: wireId, ...shape }, arena.id);
     }
+  }
+
+  #isWorthSaving({ costs }: Stage): boolean {
+    return this.#hello.isProducer || costs.isWorthSaving(this.#lengths.maxModelLen);
   }
 
   #makeStage(arena: Arena, wireId: number, saveSlots: number): Stage {

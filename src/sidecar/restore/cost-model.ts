@@ -125,19 +125,20 @@ export class CostModel {
 
   /** Chooses how much of what is held is restored, and makes it the plan's. */
   decide(plan: Plan, { tokens, ranges }: Boundary): Decision {
-    const decision = this.#weigh(plan.span, tokens, ranges);
+    const decision = this.#weigh(plan, tokens, ranges);
     plan.tokens = decision.tokens;
     plan.isRefused = decision.choice === "recomputed" && decision.why !== "nothing_held";
     plan.ranges = decision.tokens < tokens ? this.#cut(ranges, decision.tokens) : ranges;
     return decision;
   }
 
-  #weigh(span: Span, boundary: number, ranges: readonly GroupRange[]): Decision {
+  #weigh({ span, isHandedOver }: Plan, boundary: number, ranges: readonly GroupRange[]): Decision {
     const offers: Offer[] = [];
     const local = this.#localOffer(ranges);
     if (local !== null && local.tokens > span.start && local.tokens < boundary) offers.push(local);
     offers.push(this.#wholeOffer(boundary, ranges));
-    return this.#options.rates.choose(span.start, span.end, offers);
+    const { rates } = this.#options;
+    return rates.choose(span.start, span.end, offers, isHandedOver ? "handed_over" : undefined);
   }
 
   /** Cuts ranges of a group that may be used up to any block. */

@@ -73,6 +73,7 @@ export interface PlanOptions {
   span: Span;
   account: Case;
   budget: Budget;
+  isHandedOver: boolean;
 }
 
 export class Plan {
@@ -97,10 +98,14 @@ export class Plan {
   /** The engine waits for it: from then on it must end within its budget. */
   isAsked = false;
   budget: Budget;
+  /** Another engine computed it for this one: it is restored, whatever computing would take. */
+  readonly isHandedOver: boolean;
   deadline: NodeJS.Timeout | undefined;
 
-  constructor({ req, number, openKeys, namespace, span, account, budget }: PlanOptions) {
+  constructor(options: PlanOptions) {
+    const { req, number, openKeys, namespace, span, account, budget, isHandedOver } = options;
     this.req = req;
+    this.isHandedOver = isHandedOver;
     this.number = number;
     this.openKeys = openKeys;
     this.namespace = namespace;

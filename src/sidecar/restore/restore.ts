@@ -26,6 +26,7 @@ import type { ArenaContext } from "./arena-context.ts";
 import { chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
 import { copyRun } from "./copied-run.ts";
+import { untilHandedOver } from "./handoff.ts";
 import { probeLink } from "./link-probe.ts";
 import { lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
@@ -132,7 +133,9 @@ export class Restorer {
     const span = this.#context?.costs.spanOf(groups) ?? { start: 0, end: 0 };
     const account = decisions.open(engine, { ...message, ...span });
     const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
-    return new Plan({ req, number, openKeys, namespace: this.namespace, span, account, budget });
+    const isHandedOver = message.handoff > 0;
+    const named = { req, number, openKeys, namespace: this.namespace };
+    return new Plan({ ...named, span, account, budget, isHandedOver });
   }
 
   /** The engine could take the request now: its plan goes before those of others. An unknown number is over. */
@@ -146,7 +149,7 @@ export class Restorer {
   /** After the look-up: nobody waits longer than computing would take. */
   #armAgain(plan: Plan, { costs }: ArenaContext, startedMs: number): void {
     const recomputeMs = costs.recomputeMs(plan.span);
-    if (recomputeMs === null) return;
+    if (recomputeMs === null || plan.isHandedOver) return;
     const { waitMs } = this.#options;
     const spentMs = plan.isAsked ? nowMs() - startedMs : 0;
     const leftMs = Math.min(waitMs, recomputeMs) - spentMs;
@@ -179,7 +182,6 @@ export class Restorer {
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {
-    const { shards, pools, gates, waitMs, stallMs, counters, logger } = this.#options;
     const { namespace } = plan;
     if (namespace === null) {
       this.#finish(plan, "not_ready");
@@ -190,18 +192,8 @@ export class Restorer {
       return;
     }
     const startedMs = nowMs();
-    if (!this.#isWorthAsking(plan, message)) return;
-    const answer = await lookUp(message.groups, {
-      namespace,
-      shards,
-      cache: this.#context?.cache ?? null,
-      pools,
-      gates,
-      isWanted: () => !plan.isOver,
-      timeoutMs: Math.min(stallMs, waitMs),
-      counters,
-      logger,
-    });
+    if (!plan.isHandedOver && !this.#isWorthAsking(plan, message)) return;
+    const answer = await this.#answer(plan, message, namespace);
     await failpoint("sidecar.restore.found");
     if (plan.isOver) return;
     const { req, number } = plan;
@@ -215,12 +207,7 @@ export class Restorer {
       this.#finish(plan, "not_ready");
       return;
     }
-    const { tenant } = message;
-    const asked = message.groups.map((group) => ({
-      ...group,
-      ...context.shapeOf(group.group),
-      tenant,
-    }));
+    const asked = askedOf(message, context);
     const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
@@ -236,6 +223,34 @@ export class Restorer {
     }
     this.#armAgain(plan, context, startedMs);
     await this.#admission.enter(plan, context);
+  }
+
+  /** What is held; of what another engine hands over, once it is. */
+  async #answer(plan: Plan, message: Prefetch, namespace: Namespace): Promise<LookupAnswer> {
+    const { waitMs, stallMs, counters } = this.#options;
+    const { groups } = message;
+    const context = this.#context;
+    const isWanted = (): boolean => !plan.isOver;
+    const look = (): Promise<LookupAnswer> =>
+      lookUp(groups, {
+        ...this.#options,
+        namespace,
+        cache: this.#context?.cache ?? null,
+        isWanted,
+        timeoutMs: Math.min(stallMs, waitMs),
+      });
+    if (!plan.isHandedOver || context === null) return look();
+    const asked = askedOf(message, context);
+    const most = Math.min(message.handoff, plan.span.end);
+    const isWhole = (answer: LookupAnswer): boolean =>
+      chooseBoundary(asked, answer, context.cache.capacityInTime).heldTokens >= most;
+    const startedMs = nowMs();
+    const wait = { groups, look, isWhole, isWanted, waitMs, stallMs };
+    const { answer, isLate } = await untilHandedOver(wait);
+    counters.add("handoffs");
+    counters.add("handoffs_late", isLate ? 1 : 0);
+    counters.add("handoff_wait_ms", Math.round(nowMs() - startedMs));
+    return answer;
   }
 
   /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
@@ -370,4 +385,8 @@ export class Restorer {
     this.#changed.delete(plan);
     this.#admission.leave(plan);
   }
+}
+
+function askedOf({ groups, tenant }: Prefetch, { shapeOf }: ArenaContext): Asked[] {
+  return groups.map((group) => ({ ...group, ...shapeOf(group.group), tenant }));
 }

@@ -20,6 +20,8 @@ export interface Hello {
   vllm: string;
   /** It computes on a CPU with AMX tiles. */
   hasAmxTiles: boolean;
+  /** What it saves is for other engines, whatever it would gain by it itself. */
+  isProducer: boolean;
   /** Where a scheduler's engine publishes its KV-cache events and replays them, as vLLM is told; empty: nowhere. */
   events: string;
   replays: string;
@@ -34,6 +36,7 @@ const NOBODY = {
   shim: "",
   vllm: "",
   hasAmxTiles: false,
+  isProducer: false,
   events: "",
   replays: "",
 } as const;
@@ -61,6 +64,7 @@ export function parseHello(message: Reader): Hello {
     shim: message.name("shim"),
     vllm: message.name("vllm"),
     hasAmxTiles: message.has("amx_tiles") && message.u32("amx_tiles", 1, 1) === 1,
+    isProducer: message.has("producer") && message.u32("producer", 1, 1) === 1,
     events: message.anyText("events"),
     replays: message.anyText("replays"),
   };

@@ -62,6 +62,8 @@ export interface Prefetch {
   tenant: number;
   /** Tokens of the prompt behind those asked for: it is longer than one question. */
   beyond: number;
+  /** Of its tokens, those that another engine saves now: they are waited for. */
+  handoff: number;
   /** Of its client; empty: none came. */
   traceparent: string;
 }
@@ -330,6 +332,7 @@ function parsePrefetch(message: Reader): Prefetch {
     plan: message.count("plan"),
     tenant: message.has("tenant") ? recordKeysTenant(message.count("tenant")) : 0,
     beyond: message.has("beyond") ? message.count("beyond") : 0,
+    handoff: message.has("handoff") ? message.count("handoff") : 0,
     traceparent: message.has("traceparent") ? message.text("traceparent") : "",
     groups: parseAsked(message, PLAN_KEYS_MAX),
   };

@@ -7,6 +7,7 @@ const UNASKED_TEXTS = {
   not_worth_asking: "so few tokens are computed before a look-up would be answered",
   not_cacheable:
     "tokens alone do not name what it computes (an adapter, embeddings, pooling or an open end), so it is never stored or restored",
+  producer: "its engine computes prompts for others (kv_role = kv_producer) and restores none",
   not_reading: "the request itself asks that no prefix cache is read",
   unnamed:
     "the engine has no name for its blocks yet, and under an unfinished name nothing is asked",
@@ -65,6 +66,7 @@ const DECISION_TEXTS = {
   slow_load: "loading takes longer than computing",
   too_short: "computing it takes less time than the vault's answer",
   always: "[restore] when = always",
+  handed_over: "another engine computed it for this one",
   nothing_held: "nothing beyond the engine's own cache is held",
   slower: "the rest would have come later than computing it, so the restore was ended",
   no_slot: "shared memory had no room for it",

@@ -1,19 +1,17 @@
-// Owns the proof that a long prompt is computed by one engine and pulled by another where that answers earlier, and only there.
+// Owns the proof that a long prompt is computed by one engine and handed over to another where that answers earlier, and only there.
 import { expect, onTestFinished, test } from "vitest";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
-import { tokensOf } from "../../support/sim-engine.ts";
 import type { SimEngine } from "../../support/sim-engine.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
 const TOKENS = 512;
+const HANDOFF = { tokens: 800, key: "of the prompt" };
 
 interface Split extends Scene {
   answers: SimEngine;
   computes: SimEngine;
-  /** What the computing engine saves of a prompt. */
-  save: (tokens: number[]) => Promise<void>;
-  ask(prompt: string): Promise<Answer>;
+  ask(prompt: string, more?: object): Promise<Answer>;
   /** Makes whoever answers busy for two seconds, as it is believed, until the call. */
   occupy(): Promise<() => void>;
 }
@@ -34,13 +32,9 @@ async function split(): Promise<Split> {
     ...scene,
     answers,
     computes,
-    save: async (tokens) => {
-      await publishers[1]!.take(tokens);
-      await publishers[1]!.tellVault(tokens);
-    },
-    ask: (prompt) =>
+    ask: (prompt, more = {}) =>
       call(scene.url, "/v1/completions", {
-        body: JSON.stringify({ model: "m", prompt, stream: true, max_tokens: 5 }),
+        body: JSON.stringify({ model: "m", prompt, stream: true, max_tokens: 5, ...more }),
         headers: { "content-type": "application/json" },
       }),
     async occupy() {
@@ -53,25 +47,16 @@ async function split(): Promise<Split> {
       return open;
     },
   };
-  // As vLLM does: it tells of what was saved with its next step.
-  let untold: number[] | null = null;
-  computes.onPrompt = async (tokens) => {
-    if (untold !== null) await made.save(untold);
-    untold = tokens.length > TOKENS ? tokens : null;
-  };
+  computes.more = { kv_transfer_params: { tierkv: { handoff: HANDOFF } } };
   await until(async () => {
     const { text } = await call(scene.url, "/metrics");
     return [...text.matchAll(/events_live\{.*\} 1$/gm)].length === 2;
   });
-  await publishers[0]!.tellVault(tokensOf("other".repeat(10)));
-  await until(async () =>
-    (await call(scene.url, "/metrics")).text.includes(`engine="${answers.name}",tier="vault"} 3`),
-  );
   return made;
 }
 
-test("where whoever answers is busy, a long prompt is computed by the other, and pulled", async () => {
-  const { answers, computes, ask, occupy } = await split();
+test("where whoever answers is busy, a long prompt is computed by the other, and handed over", async () => {
+  const { answers, computes, ask, occupy, url } = await split();
   const open = await occupy();
   expect(computes.asked).toHaveLength(0);
   const prompt = `${"ab".repeat(400)}!`;
@@ -81,14 +66,34 @@ test("where whoever answers is busy, a long prompt is computed by the other, and
     prompt,
     max_tokens: 1,
     stream: false,
+    kv_transfer_params: { tierkv: { handoff: true } },
   });
-  const body = JSON.stringify({ model: "m", prompt, stream: true, max_tokens: 5 });
-  expect(answers.asked[1]!.body).toBe(body);
+  // Its client asked for no report, and gets none.
+  const params = { kv_transfer_params: { tierkv: { report: false, handoff: HANDOFF } } };
+  const body = { model: "m", prompt, stream: true, max_tokens: 5, ...params };
+  expect(JSON.parse(answers.asked[1]!.body)).toEqual(body);
   open();
   const { headers, text } = await asked;
   expect(headers["x-gateway-destination-endpoint-served"]).toBe(answers.name);
   expect([headers["x-tierkv-vault-tokens"], headers["x-tierkv-reason"]]).toEqual(["800", "vault"]);
   expect(text.endsWith("data: [DONE]\n\n")).toBe(true);
+  const { text: figures } = await call(url, "/metrics");
+  expect(figures).toContain(
+    `tierkv_gateway_handoffs_total{engine="${computes.name}",outcome="handed_over"} 1`,
+  );
+});
+
+test("what a client says itself in its parameters stays", async () => {
+  const { answers, ask, occupy } = await split();
+  const open = await occupy();
+  const own = { max_load_tokens: 7, tierkv: { session: "chat", keep_s: 5 } };
+  const asked = ask("kl".repeat(400), { kv_transfer_params: own });
+  await until(() => answers.asked.length === 2);
+  expect(JSON.parse(answers.asked[1]!.body)).toMatchObject({
+    kv_transfer_params: { ...own, tierkv: { ...own.tierkv, report: true, handoff: HANDOFF } },
+  });
+  open();
+  expect((await asked).code).toBe(200);
 });
 
 test("an engine that computes for others answers nobody, and does nothing where another one is idle", async () => {
@@ -107,11 +112,11 @@ test("an engine that computes for others answers nobody, and does nothing where 
   expect((await call(url, "/health")).code).toBe(503);
 });
 
-test("where that engine fails, or saves nothing, whoever answers computes", async () => {
+test("where that engine fails, or hands nothing over, whoever answers computes", async () => {
   const made = await split();
   const { answers, computes, ask, occupy } = made;
   const open = await occupy();
-  made.save = () => Promise.resolve();
+  computes.more = {};
   computes.fault = "reset";
   const failed = ask("gh".repeat(400));
   await until(() => answers.asked.length === 2);
@@ -119,11 +124,15 @@ test("where that engine fails, or saves nothing, whoever answers computes", asyn
   await until(async () =>
     (await call(made.url, "/metrics")).text.includes(`engine_up{engine="${computes.name}"} 1`),
   );
-  const unsaved = ask("ij".repeat(400));
+  const untold = ask("ij".repeat(400));
   await until(() => answers.asked.length === 3);
-  expect(computes.asked.some(({ body }) => body.includes("ijij"))).toBe(true);
+  expect(computes.asked.at(-1)!.body).toContain("ijij");
+  // That was work for nothing: it is not asked again for a while.
+  const later = ask("mn".repeat(400));
+  await until(() => answers.asked.length === 4);
+  expect(computes.asked.at(-1)!.body).toContain("ijij");
   open();
-  for (const answer of [await failed, await unsaved]) {
+  for (const answer of [await failed, await untold, await later]) {
     expect([answer.code, answer.headers["x-tierkv-vault-tokens"]]).toEqual([200, "0"]);
   }
 });

@@ -94,7 +94,8 @@ function placedCount(sent: readonly SidecarMessage[]): number {
   );
 }
 
-const PLAN = { t: "prefetch" as const, req: "r", plan: 1, tenant: 0, beyond: 0, traceparent: "" };
+const NONE = { tenant: 0, beyond: 0, handoff: 0, traceparent: "" };
+const PLAN = { t: "prefetch" as const, req: "r", plan: 1, ...NONE };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 
 test("a plan whose deadline comes in any turn of the loop holds exactly what was told", async () => {

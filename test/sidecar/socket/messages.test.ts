@@ -69,7 +69,9 @@ test("fields arrive as sent", () => {
   });
   const ofTenant = { ...GOOD["save"]!, items: [[1, 2, 0, HASH, HASH, 16, 2 ** 48 - 1]] };
   expect(parseMessage(ofTenant, "test")).toMatchObject({ items: [{ tenant: 2 ** 48 - 1 }] });
-  expect(parseMessage({ ...GOOD["prefetch"]!, beyond: 48 }, "test")).toMatchObject({ beyond: 48 });
+  const more = { beyond: 48, handoff: 32 };
+  expect(parseMessage({ ...GOOD["prefetch"]!, ...more }, "test")).toMatchObject(more);
+  expect(parseMessage(helloFrame({ producer: 1 }), "test")).toMatchObject({ isProducer: true });
   expect(parseMessage(GOOD["return"]!, "test")).toEqual({
     t: "return",
     arena: 7,

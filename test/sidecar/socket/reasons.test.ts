@@ -44,15 +44,16 @@ async function account(sidecar: TestSidecar): Promise<Account> {
 /** What an engine asks for, and what became of it. */
 async function asked(
   sidecar: TestSidecar,
-  shape: { name?: string; namespace?: Buffer; from?: number } = {},
+  shape: { name?: string; namespace?: Buffer; from?: number; handoff?: number } = {},
 ): Promise<Account> {
-  const { name = "chain", namespace, from = 0 } = shape;
+  const { name = "chain", namespace, from = 0, handoff = 0 } = shape;
   const id = `asker-${name}`;
   const engine = await FakeEngine.start(sidecar.socketPath, {
     engine: id,
     ...(namespace === undefined ? {} : { namespace }),
   });
-  const plan = engine.prefetch(hashesOf(makeBlocks(name, 4, PAGE)), from);
+  const hashes = hashesOf(makeBlocks(name, 4, PAGE));
+  const plan = engine.prefetchGroups([{ group: 0, class: "kv", hashes, from }], { handoff });
   await engine.done(plan);
   engine.release(plan);
   return await account(sidecar);
@@ -89,6 +90,11 @@ const CAUSES: Record<string, () => Promise<Account>> = {
     const { sidecar } = await withVault();
     await saved(sidecar);
     return await asked(sidecar);
+  },
+  async handed_over() {
+    const { sidecar } = await withVault();
+    await saved(sidecar);
+    return await asked(sidecar, { handoff: 64 });
   },
   async never_stored() {
     return await asked((await withVault()).sidecar);

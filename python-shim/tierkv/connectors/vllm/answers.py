@@ -1,5 +1,6 @@
 """Owns what a client asks of one request through vLLM's `kv_transfer_params`, and what the answer carries then."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,13 +25,25 @@ _RELEASE: Final = "release"
 #: What Anthropic's API says for how long, and its time without a word, in seconds.
 _TTLS: Final = {"5m": 300, "1h": 3600}
 _TTL_UNSAID: Final = "5m"
+#: ... and a prompt's hand-off between engines: `true` asks to be told of it, a map names what another one told.
+_HANDOFF: Final = "handoff"
+_HANDOFF_KEY: Final = re.compile("[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """The first `tokens` tokens of a prompt, as saved by another engine; `key`: a digest of what they are."""
+
+    tokens: int
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What one request may load and save, in tokens; `ignored` names what was said and not understood.
 
-    `session`: the conversation it belongs to; `keep_s`: how long its blocks are kept from now on, 0: as before.
+    `session`: the conversation it belongs to; `keep_s`: how long its blocks are kept from now on, 0: as before;
+    `tells`: its answer is to name what another engine can restore; `handoff`: what such an answer named.
     """
 
     load_tokens: int = ALL_TOKENS
@@ -39,6 +52,8 @@ class Wish:
     session: str = ""
     keep_s: int = 0
     is_released: bool = False
+    tells: bool = False
+    handoff: Handoff | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -62,6 +77,7 @@ def wish_of(request: Any) -> Wish:
         _CACHE_CONTROL: lambda value: session != "" and _ttl_s(value) is not None,
         _PIN: lambda value: session != "" and isinstance(value, bool),
         _RELEASE: lambda value: session != "" and isinstance(value, bool),
+        _HANDOFF: lambda value: isinstance(value, bool) or _handoff(value) is not None,
     }
     wrong = [name for name, value in said.items() if not fits.get(name, _is_nothing)(value)]
     ignored = [f"{KEY}.{name}"[:64] for name in wrong][:16]
@@ -74,10 +90,13 @@ def wish_of(request: Any) -> Wish:
     return Wish(
         load_tokens=_tokens(params.get(_LOAD)),
         save_tokens=_tokens(params.get(_SAVE)),
-        is_reported=is_map and said.get(_REPORT, True) is not False,
+        # What an engine told is passed on as it is, and asks for nothing by itself.
+        is_reported=is_map and said.get(_REPORT, set(said) != {_HANDOFF}) is not False,
         session=session,
         keep_s=_keep_s(said, wrong) if session else 0,
         is_released=session != "" and said.get(_RELEASE) is True,
+        tells=said.get(_HANDOFF) is True,
+        handoff=_handoff(said.get(_HANDOFF)),
         ignored=tuple(ignored),
     )
 
@@ -97,6 +116,14 @@ def _ttl_s(value: Any) -> int | None:
         return None
     ttl = value.get("ttl", _TTL_UNSAID)
     return _TTLS.get(ttl) if isinstance(ttl, str) else None
+
+
+def _handoff(value: Any) -> Handoff | None:
+    if not isinstance(value, Mapping) or set(value) != {"tokens", "key"}:
+        return None
+    tokens, key = value["tokens"], value["key"]
+    is_key = isinstance(key, str) and _HANDOFF_KEY.fullmatch(key)
+    return Handoff(tokens, key) if is_key and _is_count(tokens) and tokens > 0 else None
 
 
 def _is_nothing(_value: Any) -> bool:
@@ -130,14 +157,18 @@ class Given:
     compute_ms: int | None = 0
 
 
-def answer(wish: Wish, given: Given, why: str) -> dict[str, Any] | None:
+def answer(
+    wish: Wish, given: Given, why: str, told: Handoff | None = None
+) -> dict[str, Any] | None:
     """Give what `kv_transfer_params` of the answer carries; None where nobody asked for it.
 
-    `why`: why nothing, or no more, was restored. `saved_ms` is a forecast less a measurement, and may be below 0.
+    `told`: what another engine can restore of it. `why`: why nothing, or no more, was restored. `saved_ms` is a
+    forecast less a measurement, and may be below 0.
     """
+    named = {} if told is None else {_HANDOFF: {"tokens": told.tokens, "key": told.key}}
     if not wish.is_reported:
-        return None
-    said: dict[str, Any] = {"restored_tokens": given.tokens}
+        return {KEY: named} if named else None
+    said: dict[str, Any] = {**named, "restored_tokens": given.tokens}
     if given.tokens:
         vault = given.tokens - given.host_tokens
         said["sources"] = {

@@ -84,8 +84,9 @@ class Budget:
             return False
         self._book.ask(plan)
         silent_s = now - max(plan.progress_at_s, state.first_ask_s)
-        if silent_s >= self.stall_s and not plan.is_looked_up:
+        is_stalled = silent_s >= self.stall_s and (plan.is_looked_up or not plan.is_handed_over)
+        if is_stalled and not plan.is_looked_up:
             self._suspect()  # not even the look-up was answered
-        late = silent_s >= self.stall_s or now - state.first_ask_s >= self.wait_s
+        late = is_stalled or now - state.first_ask_s >= self.wait_s
         state.gave_up = late and plan.arena < 0
         return late

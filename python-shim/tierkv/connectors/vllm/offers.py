@@ -69,5 +69,8 @@ class StepOffers:
 
     def _offer_states(self, state: RequestState, handed: Sequence[tuple[int, int, int]]) -> None:
         for group, block_id, end_tokens in handed:
-            if end_tokens <= state.wish.save_tokens:
-                self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds)
+            if end_tokens > state.wish.save_tokens:
+                continue
+            if self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds):
+                reached = state.cursor.state_tokens
+                reached[group] = max(end_tokens, reached.get(group, 0))

@@ -47,9 +47,10 @@ class Plan:
     With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
     it; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so;
     `is_from_vault`: at least one placed block did not lie in the arena before; `loaded_at_s`: set where slots are kept
-    beyond the load, for block `checked`, which the engine computes itself (truth.py); `compute_ms`: what computing the
-    tokens up to the boundary would take, if known; `load_us`: what its copies took; `is_asked`: the sidecar
-    knows that vLLM waits for it; `given`: where its request counts what it was given.
+    beyond the load, for block `checked`, which the engine computes itself (truth.py); `is_handed_over`: another engine
+    is saving it, and the sidecar waits for that before it says what is held; `compute_ms`: what computing the tokens up
+    to the boundary would take, if known; `load_us`: what its copies took; `is_asked`: the sidecar knows that vLLM waits
+    for it; `given`: where its request counts what it was given.
     """
 
     plan_id: int
@@ -69,6 +70,7 @@ class Plan:
     is_from_vault: bool = False
     loaded_at_s: float = 0.0
     checked: int = -1
+    is_handed_over: bool = False
     compute_ms: int | None = None
     load_us: int = 0
     is_asked: bool = False
@@ -294,6 +296,7 @@ class PlanBook:
                 connection=self.connection,
                 progress_at_s=now,
                 is_plain=len(parts) == 1 and wanted[0][0].tail == 0,
+                is_handed_over="handoff" in (beside or {}),
             )
             self._next_id += 1
             self._plans[req_id] = plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.answers import Given, Wish, answer, wish_of
+from tierkv.connectors.vllm.answers import Given, Handoff, Wish, answer, wish_of
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
@@ -35,10 +35,14 @@ def is_cacheable(request: Any) -> bool:
     )
 
 
-def beside_hashes(request: Any, beyond: int) -> Frame:
-    """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace."""
+def beside_hashes(request: Any, beyond: int, awaited: int) -> Frame:
+    """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace.
+
+    And the tokens that another engine hands over.
+    """
     tenant, traceparent = tenant_of(request), traceparent_of(request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
+    fields["handoff"] = awaited
     return {name: value for name, value in fields.items() if value}
 
 
@@ -48,7 +52,8 @@ class RequestState:
 
     `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
     again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
-    of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored.
+    of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
+    `awaited`: tokens that another engine hands over, None before that is known.
     """
 
     request: Any
@@ -67,6 +72,7 @@ class RequestState:
     host_tokens: int = 0
     unasked: str = ""
     is_capped: bool = False
+    awaited: int | None = None
 
     def __post_init__(self) -> None:
         self.wish = wish_of(self.request)
@@ -92,7 +98,7 @@ class RequestState:
 
     def forget_blocks(self) -> None:
         """Forget what was found and offered of it: weights are others now."""
-        self.plan = None
+        self.plan = self.awaited = None
         self.cursor = SaveCursor()
 
     def count_miss(self, plan: Plan, counters: Counters) -> None:
@@ -101,9 +107,9 @@ class RequestState:
             self.is_missed = True
             counters.add(f"misses_{plan.why or plan.done_reason or 'deadline'}")
 
-    def answer(self) -> dict[str, Any] | None:
-        """Give what its answer carries, if its client asked."""
-        return answer(self.wish, self.given, self._why_no_more())
+    def answer(self, told: Handoff | None = None) -> dict[str, Any] | None:
+        """Give what its answer carries, if its client asked, and what is `told` of it to another engine."""
+        return answer(self.wish, self.given, self._why_no_more(), told)
 
     def _why_no_more(self) -> str:
         plan = self.plan

@@ -24,6 +24,8 @@ class SaveCursor:
     cut: set[int] = field(default_factory=set)
     #: Before so many tokens are computed no further block is full.
     due_tokens: int = 0
+    #: By group of states: the deepest boundary of which one was offered.
+    state_tokens: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -162,24 +164,26 @@ class SavePlanner:
         block_id: int,
         end_tokens: int,
         holds: Callable[[int, int], bool] | None,
-    ) -> None:
+    ) -> bool:
         """Take a recurrent state that vLLM hands over in this step: block `block_id` holds it once the forward is done.
 
-        States within a block are passed over and counted: no whole set of blocks ends there.
+        States within a block are passed over and counted: no whole set of blocks ends there. True where one is saved,
+        or is held already.
         """
         group = self._states.get(group_index)
         if group is None or block_id == 0:
-            return
+            return False
         if end_tokens % self._grid.step:
             self._counters.add("states_within_block")
-            return
+            return False
         index = end_tokens // group.block_tokens - 1
-        is_hashed = end_tokens <= len(request.block_hashes) * self._grid.hash_tokens
-        if index < 0 or not is_hashed or (holds is not None and holds(group_index, index)):
-            return
-        item = self._item(request, group, index, block_id)
-        self._now.append(_Waiting(item, SaveCursor(), self._step))
-        self._counters.add("states_offered")
+        if index < 0 or end_tokens > len(request.block_hashes) * self._grid.hash_tokens:
+            return False
+        if holds is None or not holds(group_index, index):
+            item = self._item(request, group, index, block_id)
+            self._now.append(_Waiting(item, SaveCursor(), self._step))
+            self._counters.add("states_offered")
+        return True
 
     def _item(self, request: Any, group: Group, index: int, block_id: int) -> SaveItem:
         return SaveItem(

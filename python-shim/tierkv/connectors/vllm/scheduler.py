@@ -20,6 +20,7 @@ from tierkv.connectors.vllm.gauge import prompt_work
 from tierkv.connectors.vllm.generation import Generations
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.guard import Failures
+from tierkv.connectors.vllm.handoffs import Handoffs
 from tierkv.connectors.vllm.hello import hello_frame
 from tierkv.connectors.vllm.idle import IdleSteps
 from tierkv.connectors.vllm.loads import LoadQueue
@@ -74,6 +75,7 @@ class SchedulerShim:
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
         model, found = str(config.model_config.model), weights or Weights(config)
         self._naming = Naming(parts, model, self._world, found, self.counters)
+        self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
         self._generations = Generations(self._world)
         self._first_step = FirstStep(self._grid)
         self._idle = IdleSteps()
@@ -153,14 +155,14 @@ class SchedulerShim:
             self.counters.add("requests_untouched")
             self._unasked.note(request, "too_many" if is_known else "not_cacheable")
             return
-        reads = not request.skip_reading_prefix_cache
-        state = self._requests[request.request_id] = RequestState(request, reads)
+        state = self._requests[request.request_id] = self._handoffs.begin(request)
         self._lengths.note(request)
         self._sessions.note(state)
-        own = self._grid.own_hit_in(self._pool, request) if reads and self._channel.is_up else 0
-        if not reads:
-            state.unasked = self._unasked.note(request, "not_reading")
-        elif self._channel.is_up and self._open_plan(state, own) is None:
+        is_up = state.reads and self._channel.is_up
+        own = self._grid.own_hit_in(self._pool, request) if is_up else 0
+        if not state.reads:
+            state.unasked = self._unasked.note(request, self._handoffs.unread)
+        elif is_up and self._open_plan(state, own) is None:
             is_named = self._naming.is_done(self._book.connection)
             most, least = state.most(self._grid, own), self._book.tokens_min
             state.unasked = self._unasked.explain(request, own, most, least, is_named=is_named)
@@ -169,16 +171,17 @@ class SchedulerShim:
         tokens = state.most(self._grid, first_tokens)
         if tokens <= 0 or state.plans_opened >= limits.PLANS_PER_ADMISSION_MAX:
             return None
-        if tokens - first_tokens < self._book.tokens_min:
+        if not self._channel.is_up or self._generations.is_mixed or not self._name_ourselves():
+            return None
+        awaited = self._handoffs.awaited(state, first_tokens, tokens)
+        if not awaited and tokens - first_tokens < self._book.tokens_min:
             if state.first_ask_s is None:
                 self.counters.add("prompts_below_gain")
-            return None
-        if not self._channel.is_up or self._generations.is_mixed or not self._name_ourselves():
             return None
         state.plans_opened += 1
         request = state.request
         asked = [(group, self._grid.hashes(request, group, tokens)) for group in self._grid.groups]
-        beside = beside_hashes(request, self._grid.beyond(request))
+        beside = beside_hashes(request, self._grid.beyond(request), awaited)
         plan = self._book.open(request.request_id, asked, first_tokens, beside)
         state.plan = plan or state.plan
         self.counters.add("prefetches" if plan is not None else "prefetches_unsent")
@@ -194,7 +197,7 @@ class SchedulerShim:
         Has no effect vLLM could see: asking twice gives the same answer, and a shrunken local hit is planned again.
         """
         state = self._requests.get(request.request_id)
-        if state is None or request.skip_reading_prefix_cache:
+        if state is None or not state.reads:
             return _NOTHING
         state.asks()
         start = num_computed_tokens
@@ -282,8 +285,7 @@ class SchedulerShim:
         computed = sum(scheduled.values())
         if self._first_step.is_awaited:
             self._first_step.note(computed)
-        generations = self._generations
-        if generations.changed_at and generations.is_mixed:
+        if self._generations.changed_at and self._generations.is_mixed:
             self._saves.forget("weights_changed")
         elif question:
             self._offers.put_off(scheduler_output)
@@ -296,8 +298,8 @@ class SchedulerShim:
             self._name_ourselves()  # the sidecar drops saves of an engine without a name
         return StepMetadata(
             has_forward=bool(scheduled),
-            step=generations.step,
-            heard=generations.changed_at,
+            step=self._generations.step,
+            heard=self._generations.changed_at,
             tokens=tokens,
             attended=attended,
             ticket=ticket if saves else 0,
@@ -357,7 +359,7 @@ class SchedulerShim:
         self._truth.drop(request.request_id)
         self._book.release(request.request_id)
         self._sessions.ended(state)
-        return state.answer()
+        return state.answer(self._handoffs.told(state))
 
     def has_pending_work(self) -> bool:
         """Tell whether the engine should go on stepping: blocks of ours are referenced or being copied."""

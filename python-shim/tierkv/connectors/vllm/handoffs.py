@@ -1,0 +1,92 @@
+"""Owns a prompt's way from the engine that computes it to the one that answers: what is told, and what is waited for.
+
+vLLM's `kv_role` says which an engine does: a producer restores nothing and tells of every prompt, a consumer saves
+nothing. `kv_both` does all, and tells who asks.
+"""
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tierkv.connectors.vllm.answers import Handoff
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.naming import Naming
+from tierkv.connectors.vllm.requests import RequestState
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+class Handoffs:
+    """The hand-offs of one engine; what does not fit is counted, and its prompt computed like any other."""
+
+    def __init__(
+        self, config: "VllmConfig", grid: Grid, naming: Naming, counters: Counters
+    ) -> None:
+        role = getattr(config.kv_transfer_config, "kv_role", None)
+        self._is_producer = role == "kv_producer"
+        self._is_consumer = role == "kv_consumer"
+        #: Why nothing was looked up for a request that restores nothing, as one of the sidecar's reasons.
+        self.unread = "producer" if self._is_producer else "not_reading"
+        self._grid = grid
+        self._naming = naming
+        self._counters = counters
+
+    def begin(self, request: Any) -> RequestState:
+        """Make what is kept of a new request, with what the role forbids."""
+        reads = not (self._is_producer or request.skip_reading_prefix_cache)
+        state = RequestState(request, reads)
+        if self._is_consumer:
+            state.wish = replace(state.wish, save_tokens=0)
+        return state
+
+    def told(self, state: RequestState) -> Handoff | None:
+        """Give what the answer names for whoever is to restore the prompt: how far it was saved, and as what."""
+        if not (self._is_producer or state.wish.tells) or not self._naming.digest:
+            return None
+        request = state.request
+        tokens = min(request.num_prompt_tokens, self._grid.hashed(request), self._saved(state))
+        tokens -= tokens % self._grid.step
+        if tokens <= 0:
+            return None
+        self._counters.add("handoffs_told")
+        return Handoff(tokens, self._key(request, tokens))
+
+    def awaited(self, state: RequestState, own: int, most: int) -> int:
+        """Give the prompt tokens that another engine saves: 0 where nothing fits, or lies beyond the engine's `own`.
+
+        The key names every token before and all that makes blocks comparable, so another prompt's never fits.
+        """
+        said, request = state.wish.handoff, state.request
+        if said is None or state.awaited is not None or not self._naming.digest:
+            return _beyond(own, min(most, state.awaited or 0))
+        hashed = self._grid.hashed(request)
+        fits = said.tokens % self._grid.step == 0 and said.tokens <= hashed
+        if fits and self._key(request, said.tokens) == said.key:
+            state.awaited = said.tokens
+            self._counters.add("handoffs_taken")
+        else:
+            state.awaited = 0
+            self._counters.add("handoffs_foreign")
+        return _beyond(own, min(most, state.awaited))
+
+    def _saved(self, state: RequestState) -> int:
+        """Give the tokens up to which all groups were offered."""
+        cursor = state.cursor
+        if cursor.cut:
+            return 0
+        return min(
+            cursor.state_tokens.get(group.index, 0)
+            if group.is_state
+            else cursor.next_block.get(group.index, 0) * group.block_tokens
+            for group in self._grid.groups
+        )
+
+    def _key(self, request: Any, tokens: int) -> str:
+        last = bytes(request.block_hashes[tokens // self._grid.hash_tokens - 1])
+        return hashlib.sha256(self._naming.digest + last).hexdigest()[:32]
+
+
+def _beyond(own: int, tokens: int) -> int:
+    return tokens if tokens > own else 0
