@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,3 +196,51 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
             lambda: bool(servers[1].complete([1, 2, 3])) and in_vaults(1) == 0,
             "what was flushed is withdrawn",
         )
+
+
+@pytest.mark.nightly
+def test_one_engine_computes_prompts_that_another_one_answers(
+    folder: Path, models: Models, new_cluster: Callable[..., Cluster]
+) -> None:
+    place = folder / "handoffs"
+    place.mkdir()
+    model = models.path(PLAIN)
+    cluster = new_cluster()
+    events = [(free_port(), free_port()) for _ in range(2)]
+
+    def server(at: int, role: str) -> Server:
+        config = json.dumps({**cluster.transfer_config, "kv_role": role})
+        line = [*line_of(*events[at]), "--kv-transfer-config", config]
+        return Server(line, model, place / f"server{at}.log", {})
+
+    servers = [server(0, "kv_producer"), server(1, "kv_consumer")]
+    with contextlib.ExitStack() as stack:
+        for one in servers:
+            stack.enter_context(one)
+        cluster.wait_restoring(2)
+        helper = f'prefill = ["127.0.0.1:{servers[0].port}"]\nprefill_tokens = {BLOCK}\n'
+        gateway = Gateway(place, engines_at(servers, events) + helper)
+        stack.callback(gateway.process.end)
+
+        def ask(seed: int) -> tuple[str, int, str]:
+            body = {"model": model, "prompt": prompt(seed, TOKENS), "max_tokens": 4}
+            answer, headers = gateway.ask("/v1/completions", {**body, "ignore_eos": True})
+            details = answer["usage"]["prompt_tokens_details"] or {}
+            (choice,) = answer["choices"]
+            served = headers["x-gateway-destination-endpoint-served"]
+            return choice["text"], details.get("cached_tokens") or 0, served
+
+        seeds = range(740, 746)
+        # At once, so that whoever answers is busy: an idle one computes by itself.
+        with ThreadPoolExecutor(len(seeds)) as pool:
+            answers = list(pool.map(ask, seeds))
+        (handed_over,) = gateway.metric("tierkv_gateway_handoffs_total", "handed_over")
+        assert handed_over >= 1
+        assert [cached for _, cached, _ in answers].count(9 * BLOCK) == handed_over
+        for seed, (text, _, served) in zip(seeds, answers, strict=True):
+            assert served == f"127.0.0.1:{servers[1].port}"
+            # Who computes for others restores nothing: these are its own.
+            (choice,) = servers[0].complete(prompt(seed, TOKENS))["choices"]
+            assert choice["text"] == text
+        counters = cluster.counters()
+        assert (counters["handoffs"], counters["handoffs_late"]) == (handed_over, 0)

@@ -139,14 +139,14 @@ export const UPKEEP: readonly FaultRow[] = [
     "F76",
     "an engine that computes for another is killed, with its sidecar, before its blocks are placed",
     "the other restores what came, and computes the rest once nothing new came within `stall_ms`",
-    ["test/engine/test_handoff.py", "test/sidecar/restore/handoff.test.ts"],
+    ["test/engine/test_handoff.py"],
     HANDED,
   ),
   row(
     "F77",
     "a request brings a hand-off of another prompt or model, or one that is made up",
     "its key does not fit: counted, and computed like any other",
-    ["test/engine/test_handoff.py", "python-shim/tests/test_handoffs.py"],
+    ["test/engine/test_handoff.py"],
     HANDED,
   ),
   row(

@@ -137,7 +137,10 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
         speculative_config=None,
         lora_config=None,
         kv_transfer_config=SimpleNamespace(
-            engine_id="engine-1", kv_load_failure_policy="fail", kv_connector_extra_config={}
+            engine_id="engine-1",
+            kv_role="kv_both",
+            kv_load_failure_policy="fail",
+            kv_connector_extra_config={},
         ),
     )
 

@@ -31,7 +31,7 @@ def hello_frame(
     }
     if role == "scheduler":
         hello.update(compat.event_endpoints(config))
-        if getattr(transfer, "kv_role", None) == "kv_producer":
+        if transfer and transfer.kv_role == "kv_producer":
             hello["producer"] = 1
     if amx.has_tiles():
         hello["amx_tiles"] = 1
