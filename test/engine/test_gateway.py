@@ -222,13 +222,16 @@ def test_one_engine_computes_prompts_that_another_one_answers(
         gateway = Gateway(place, engines_at(servers, events) + helper)
         stack.callback(gateway.process.end)
 
-        def ask(seed: int) -> tuple[str, int, str]:
+        def question(seed: int) -> dict[str, Any]:
             body = {"model": model, "prompt": prompt(seed, TOKENS), "max_tokens": 4}
-            answer, headers = gateway.ask("/v1/completions", {**body, "ignore_eos": True})
+            return {**body, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+
+        def ask(seed: int) -> tuple[list[int], int, str]:
+            answer, headers = gateway.ask("/v1/completions", question(seed))
             details = answer["usage"]["prompt_tokens_details"] or {}
             (choice,) = answer["choices"]
             served = headers["x-gateway-destination-endpoint-served"]
-            return choice["text"], details.get("cached_tokens") or 0, served
+            return choice["token_ids"], details.get("cached_tokens") or 0, served
 
         seeds = range(740, 746)
         # At once, so that whoever answers is busy: an idle one computes by itself.
@@ -237,10 +240,11 @@ def test_one_engine_computes_prompts_that_another_one_answers(
         (handed_over,) = gateway.metric("tierkv_gateway_handoffs_total", "handed_over")
         assert handed_over >= 1
         assert [cached for _, cached, _ in answers].count(9 * BLOCK) == handed_over
-        for seed, (text, _, served) in zip(seeds, answers, strict=True):
+        for seed, (tokens, _, served) in zip(seeds, answers, strict=True):
             assert served == f"127.0.0.1:{servers[1].port}"
             # Who computes for others restores nothing: these are its own.
-            (choice,) = servers[0].complete(prompt(seed, TOKENS))["choices"]
-            assert choice["text"] == text
+            body = json.dumps(question(seed)).encode()
+            (choice,) = json.loads(servers[0].post("/v1/completions", body))["choices"]
+            assert choice["token_ids"] == tokens
         counters = cluster.counters()
         assert (counters["handoffs"], counters["handoffs_late"]) == (handed_over, 0)
