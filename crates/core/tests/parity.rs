@@ -1,5 +1,7 @@
 //! Owns the proof that any member of a stripe comes back byte for byte from the others, whatever their lengths, and that nothing else ever does.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

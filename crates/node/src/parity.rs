@@ -50,7 +50,7 @@ pub fn parity_open(width: u32) -> napi::Result<u32> {
 /// Takes records of the outbox in: triples of stripe, place in it, and record. Per record the bytes that its stripe takes now; 0 where it
 /// was not taken in.
 #[napi(ts_return_type = "Promise<Float64Array>")]
-pub fn parity_add(triples: &[u32]) -> napi::Result<AsyncTask<Background<Vec<f64>, Float64Array>>> {
+pub fn parity_add(triples: &[u32]) -> AsyncTask<Background<Vec<f64>, Float64Array>> {
     let (triples, _) = triples.as_chunks::<3>();
     let work: Vec<_> = triples
         .iter()
@@ -58,12 +58,12 @@ pub fn parity_add(triples: &[u32]) -> napi::Result<AsyncTask<Background<Vec<f64>
             Some((STRIPES.get(*stripe).ok()?, *place as usize, RECORDS.get(*record).ok()?))
         })
         .collect();
-    Ok(Background::start(move || {
+    Background::start(move || {
         let added =
             |(stripe, place, record): (Shared, usize, Content)| add(&stripe, place, &record);
         let sizes = work.into_iter().map(|item| item.map_or(Ok(0), added).map_or(0.0, size));
         Ok(sizes.collect())
-    }))
+    })
 }
 
 fn add(stripe: &Mutex<Stripe>, place: usize, record: &Content) -> Result<usize> {
@@ -117,7 +117,6 @@ pub fn parity_close(stripe_id: u32) -> napi::Result<()> {
 /// `lanesFetch`; `parts`: for each `width` records of the outbox, its parity record first; 0: it is not there. Per key an
 /// `ItemStatus` number: 1 (accepted), or 3 (missing) where they do not give that very record.
 #[napi(ts_return_type = "Promise<Uint8Array>")]
-#[expect(clippy::too_many_arguments, reason = "as for lanesFetch")]
 pub fn parity_rebuild(
     arena_id: u32,
     fidelity: u8,

@@ -137,8 +137,8 @@ export class CostModel {
     const local = this.#localOffer(ranges);
     if (local !== null && local.tokens > span.start && local.tokens < boundary) offers.push(local);
     offers.push(this.#wholeOffer(boundary, ranges));
-    const { rates } = this.#options;
-    return rates.choose(span.start, span.end, offers, isHandedOver ? "handed_over" : undefined);
+    const why = isHandedOver ? "handed_over" : undefined;
+    return this.#options.rates.choose(span.start, span.end, offers, why);
   }
 
   /** Cuts ranges of a group that may be used up to any block. */
@@ -387,11 +387,8 @@ export class CostModel {
     let most = 0;
     for (const of of ["kv", "ssm"] as const) {
       for (const [vault, bytes] of missing[of].entries()) {
-        const seconds = rates.fetchS(
-          links[of][vault] ?? null,
-          bytes,
-          Math.max(0, ahead[of][vault] ?? 0),
-        );
+        const before = Math.max(0, ahead[of][vault] ?? 0);
+        const seconds = rates.fetchS(links[of][vault] ?? null, bytes, before);
         if (seconds === null) return null;
         most = Math.max(most, seconds);
       }
