@@ -38,6 +38,7 @@ const COPIED = [
   "proto/tierkv.proto",
   "proto/health.proto",
   "proto/ext_proc.proto",
+  "proto/etcd.proto",
   "tierkv.toml.example",
 ];
 
