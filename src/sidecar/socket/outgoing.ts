@@ -20,7 +20,7 @@ export class Outgoing {
 
   write(bytes: Buffer): void {
     if (this.#held === null) this.#socket.write(bytes);
-    else this.#hold(bytes.length, () => this.#socket.write(bytes));
+    else this.#hold(bytes.length, () => this.write(bytes));
   }
 
   /** Sends a frame with the arena's descriptor, after everything before it and before everything after it. */

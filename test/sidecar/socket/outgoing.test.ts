@@ -3,13 +3,23 @@ import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import type { Socket } from "node:net";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { PASS_RETRY_MS } from "../../../src/limits.ts";
+import type * as Native from "../../../src/native.ts";
 import { encodeFrame, FrameDecoder } from "../../../src/sidecar/socket/frames.ts";
 import { Outgoing } from "../../../src/sidecar/socket/outgoing.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, MIB, until } from "../../support/vaults.ts";
+
+/** Whether the socket is full, for the next frames with a descriptor; later ones find out. */
+const full = vi.hoisted((): boolean[] => []);
+vi.mock("../../../src/native.ts", async (importOriginal) => {
+  const native = await importOriginal<typeof Native>();
+  const sendArena: typeof native.sendArena = (...args) =>
+    full.shift() === true ? 0 : native.sendArena(...args);
+  return { ...native, sendArena };
+});
 
 /** Both ends of a Unix socket; ours is the first. */
 async function pair(): Promise<[Socket, Socket]> {
@@ -85,6 +95,18 @@ test("a socket that is full is tried again", async () => {
   theirs.resume();
   await until(() => numbers.length === sent + 1, "all frames");
   expect(numbers).toEqual(Array.from({ length: sent + 1 }, (_, n) => n));
+});
+
+test("what follows frames with a descriptor stays behind them when the socket is full again for the second", async () => {
+  const [ours, theirs] = await pair();
+  const numbers = framesOf(theirs);
+  const outgoing = new Outgoing(ours);
+  const { id } = arena();
+  full.push(true, false, true);
+  for (const n of [0, 1]) outgoing.pass(encodeFrame({ n }), id);
+  outgoing.write(encodeFrame({ n: 2 }));
+  await until(() => numbers.length === 3, "all three");
+  expect(numbers).toEqual([0, 1, 2]);
 });
 
 test("a peer that is gone, and an arena that is none, end the connection", async () => {
