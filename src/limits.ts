@@ -63,9 +63,9 @@ export const CALL_TIMEOUT_MS = 2_000;
 export const CALL_IDLE_MS = 10_000;
 /** A vault ends any streamed call after this time, whatever deadline the client set. */
 export const STREAM_MS_MAX = 300_000;
-/** Pings find a dead peer: one this often, with this long to answer, for the answer queues behind records under way. */
-export const KEEPALIVE_TIME_MS = 20_000;
-export const KEEPALIVE_TIMEOUT_MS = 20_000;
+/** Pings find a dead peer, and end a connection whose flood HTTP/2 has stopped but left open: one this often, with this long to answer. */
+export const KEEPALIVE_TIME_MS = 10_000;
+export const KEEPALIVE_TIMEOUT_MS = 5_000;
 /** Pause between two connection attempts, first and last. */
 export const RECONNECT_MIN_MS = 100;
 export const RECONNECT_MAX_MS = 1_000;
