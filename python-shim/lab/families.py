@@ -98,6 +98,7 @@ def _hybrid_config(spec: Spec) -> dict[str, Any]:
         "linear_key_head_dim": dim,
         "linear_value_head_dim": dim,
         "linear_conv_kernel_dim": CONV_KERNEL,
+        "mamba_ssm_dtype": "float32",
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 10000.0,

@@ -71,7 +71,7 @@ const STRANGE = [
 ];
 
 /** vLLM keeps the recurrent states of these as float32 where config.json does not say. */
-const WIDE_STATES = /^(?:qwen3_5|nemotron_h)/;
+const WIDE_STATES = /^nemotron_h/;
 
 type Kind = "full" | "window" | "state" | "nothing";
 
