@@ -51,7 +51,7 @@ export async function findRebuildable(
 ): Promise<Buffer> {
   const found = newBitmap(group.hashes.length / HASH_BYTES);
   const needs: Need[] = [];
-  for (const { index, kin } of await candidates(group, held, pool, context)) {
+  for (const { index, kin } of await candidates(group, held, pool, saidAt, context)) {
     const others = kin.others
       .filter(({ at, vault }) => !saidAt(vault, at))
       .map(({ at, vault }) => ({ vault, hash: at, group: group.group }));
@@ -76,14 +76,22 @@ async function candidates(
   group: AskedGroup,
   held: Buffer,
   pool: Pick<Pool, "kinOf" | "width">,
+  saidAt: (vault: number, index: number) => boolean,
   { gates, silent }: RebuildContext,
 ): Promise<{ index: number; kin: Kin }[]> {
   const count = group.hashes.length / HASH_BYTES;
   let deepest = count - 1;
   while (deepest >= 0 && !hasBit(held, deepest)) deepest -= 1;
+  /** One that has nothing of the prompt may have come back empty. */
+  const isEmpty = gates.map((_, vault) => {
+    for (let index = 0; index < count; index += 1) if (saidAt(vault, index)) return false;
+    return true;
+  });
   const isInTrouble = (vault: number): boolean => {
     const gate = gates[vault];
-    return gate === undefined || gate.state === "down" || silent.has(gate);
+    return (
+      gate === undefined || gate.state === "down" || silent.has(gate) || isEmpty[vault] === true
+    );
   };
   const all: { index: number; kin: Kin }[] = [];
   for (let index = 0; index < count; index += 1) {
