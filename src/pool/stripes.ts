@@ -26,7 +26,7 @@ export class Stripe {
   readonly #width: number;
   readonly #isDown: IsFit;
   /** Of each part, while all are up. */
-  readonly #inPeace: number[] = [];
+  readonly #usual: number[] = [];
 
   /** `anchor`: hash of the first block. */
   constructor(ring: Ring<number>, anchor: Buffer, width: number, isDown: IsFit) {
@@ -35,44 +35,43 @@ export class Stripe {
     this.#width = width;
     this.#isDown = isDown;
     for (let part = 0; part < STRIPE_PARTS; part += 1) {
-      const group = this.#inPeace.slice(part - (part % width));
-      const seat = this.#first(part, [(vault) => !group.includes(vault)]);
-      this.#inPeace.push(seat ?? 0);
+      const group = this.#usual.slice(part - (part % width));
+      this.#usual.push(this.#first(part, [(vault) => !group.includes(vault)]) ?? 0);
     }
   }
 
   /** Who holds block `index` of a prompt. Where one is down another takes its part, and all others keep theirs. */
   ownerOf(index: number): number {
     const part = partOf(index);
-    const seat = this.#inPeace[part] ?? 0;
-    if (!this.#isDown(seat)) return seat;
+    const usual = this.#usual[part] ?? 0;
+    if (!this.#isDown(usual)) return usual;
     const group = this.#groupOf(index);
-    const parity = this.#paritySeat(index);
+    const parity = this.#parityVault(index);
     const other = this.#first(part, [
       (vault) => !this.#isDown(vault) && !group.includes(vault) && vault !== parity,
       (vault) => !this.#isDown(vault) && !group.includes(vault),
       (vault) => !this.#isDown(vault),
     ]);
-    return other ?? seat;
+    return other ?? usual;
   }
 
   /** Where the parity record that stands for block `index` is looked for; null: nowhere. */
   parityOf(index: number): number | null {
-    const seat = this.#paritySeat(index);
-    return seat === null || !this.#isDown(seat)
-      ? seat
-      : this.#paritySeat(index, (vault) => !this.#isDown(vault));
+    const usual = this.#parityVault(index);
+    return usual === null || !this.#isDown(usual)
+      ? usual
+      : this.#parityVault(index, (vault) => !this.#isDown(vault));
   }
 
   /** Where it is stored: null where the loss of one vault would take two of what belongs together. */
   parityFor(index: number): number | null {
-    const seat = this.parityOf(index);
-    if (seat === null) return null;
+    const vault = this.parityOf(index);
+    if (vault === null) return null;
     const owners = membersOf(index, this.#width).map((member) => this.ownerOf(member));
-    return new Set([...owners, seat]).size === owners.length + 1 ? seat : null;
+    return new Set([...owners, vault]).size === owners.length + 1 ? vault : null;
   }
 
-  #paritySeat(index: number, isFit: IsFit = () => true): number | null {
+  #parityVault(index: number, isFit: IsFit = () => true): number | null {
     const group = this.#groupOf(index);
     const name = STRIPE_PARTS + Math.floor(partOf(index) / this.#width);
     return this.#first(name, [(vault) => !group.includes(vault) && isFit(vault)]);
@@ -81,14 +80,14 @@ export class Stripe {
   #groupOf(index: number): number[] {
     const part = partOf(index);
     const first = part - (part % this.#width);
-    return this.#inPeace.slice(first, first + this.#width);
+    return this.#usual.slice(first, first + this.#width);
   }
 
-  /** The first vault for a name of this stripe that is fit in the first way, else in the next. */
-  #first(name: number, ways: readonly IsFit[]): number | null {
-    const found: (number | undefined)[] = ways.map(() => undefined);
+  /** The first vault for a name of this stripe that is fit by the first rule, else by the next. */
+  #first(name: number, rules: readonly IsFit[]): number | null {
+    const found: (number | undefined)[] = rules.map(() => undefined);
     for (const vault of this.#ring.ownersOf(`${this.#anchor}-${name}`)) {
-      for (const [at, isFit] of ways.entries()) if (isFit(vault)) found[at] ??= vault;
+      for (const [at, isFit] of rules.entries()) if (isFit(vault)) found[at] ??= vault;
       if (found[0] !== undefined) break;
     }
     return found.find((vault) => vault !== undefined) ?? null;

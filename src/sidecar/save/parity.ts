@@ -17,9 +17,9 @@ import { parityAdd, parityClose, parityMake, parityOpen } from "../../native.ts"
 import { NO_VAULT } from "../../pool/placement.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { Codecs } from "./codecs.ts";
+import type { ParityDestination } from "./destinations.ts";
 import type { Pending } from "./pending.ts";
-import type { Way } from "./store-queue.ts";
-import type { ParityWay } from "./ways.ts";
+import type { Destination } from "./store-queue.ts";
 
 const PART_BLOCKS = RUN_BLOCKS / STRIPE_PARTS;
 /** Where members come from: one group of one rank of one engine. */
@@ -38,7 +38,7 @@ interface Open {
   readonly namespace: Namespace;
   readonly source: Source;
   readonly tenant: number;
-  way: Way;
+  destination: Destination;
   /** Members that their owners took. */
   taken: number;
   bytes: number;
@@ -50,7 +50,7 @@ interface Open {
 
 export interface Member {
   readonly open: Open;
-  readonly parity: ParityWay;
+  readonly parity: ParityDestination;
 }
 
 export interface ParityOptions {
@@ -81,7 +81,7 @@ export class ParityMaker {
     const known = this.#open.get(key);
     const isOther =
       known !== undefined &&
-      (known.way.store !== parity.way.store ||
+      (known.destination.store !== parity.destination.store ||
         known.tenant !== item.tenant ||
         known.hashes[parity.place] !== undefined);
     // Another prompt with the same beginning, or the same one once more.
@@ -91,7 +91,10 @@ export class ParityMaker {
     this.#open.delete(key);
     this.#open.set(key, open);
     // It is as old as its oldest member.
-    open.way = { ...open.way, flushed: Math.min(open.way.flushed, parity.way.flushed) };
+    open.destination = {
+      ...open.destination,
+      flushed: Math.min(open.destination.flushed, parity.destination.flushed),
+    };
     open.hashes[parity.place] = item.hash;
     if (parity.place === parity.width - 1) open.endTokens = item.endTokens;
     return { open, parity };
@@ -122,12 +125,12 @@ export class ParityMaker {
     source: Source,
     namespace: Namespace,
     tenant: number,
-    { width, way }: ParityWay,
+    { width, destination }: ParityDestination,
   ): Open {
     const id = parityOpen(width);
     const hashes: Open["hashes"] = Array.from({ length: width });
     const counts = { taken: 0, bytes: 0, endTokens: 0 };
-    const open = { key, id, namespace, source, tenant, way, hashes, ...counts };
+    const open = { key, id, namespace, source, tenant, destination, hashes, ...counts };
     this.#open.set(key, open);
     if (this.#open.size > PARITY_OPEN_MAX) this.#giveUpOldest();
     return open;
@@ -180,7 +183,7 @@ export class ParityMaker {
     }
   }
 
-  async #finish(open: Open, { tokens, anchor }: ParityWay): Promise<void> {
+  async #finish(open: Open, { tokens, anchor }: ParityDestination): Promise<void> {
     const { namespace, tenant, hashes, endTokens, source, bytes } = open;
     const { group, shard, shardCount } = source;
     this.#open.delete(open.key);
@@ -192,7 +195,7 @@ export class ParityMaker {
       const record = new OutboxRecord(made[0] ?? 0, made[1] ?? 0, null);
       const key = packKeys(blockHash, group | PARITY_GROUP, shard);
       const named = { namespace, tenant, key, endTokens, record, sourceBytes: 0 };
-      const { store, flushed } = open.way;
+      const { store, flushed } = open.destination;
       const onEnd = (): void => this.#grow({ bytes }, 0);
       store.add([{ ...named, flushed, role: "parity", isCopy: true, onEnd }]);
     } catch (error) {
@@ -231,7 +234,7 @@ export class ParityMaker {
 function keyOf(
   { group, shard }: Source,
   namespace: Namespace,
-  { anchor, last }: ParityWay,
+  { anchor, last }: ParityDestination,
 ): string {
   const names = `${anchor.toString("latin1")}${namespace.toString("latin1")}`;
   return `${group}:${shard}:${last}:${names}`;

@@ -2,16 +2,16 @@
 import type { Namespace } from "../../block.ts";
 import { SAVE_BATCH_ITEMS } from "../../limits.ts";
 import type { SaveItem } from "../socket/messages.ts";
-import type { Way } from "./store-queue.ts";
-import type { ParityWay } from "./ways.ts";
+import type { ParityDestination } from "./destinations.ts";
+import type { Destination } from "./store-queue.ts";
 
 export interface Pending {
   item: SaveItem;
   key: string;
   namespace: Namespace;
   /** One after the other, one at least. */
-  ways: readonly Way[];
-  parity: ParityWay | null;
+  destinations: readonly Destination[];
+  parity: ParityDestination | null;
 }
 
 /** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */

@@ -1,4 +1,4 @@
-// Owns the way of saved blocks from arena slots to records: batches by engine, rank and group, encoded by the lane that sends them (deferred), or ahead where slots run short.
+// Owns the path of saved blocks from arena slots to records: batches by engine, rank and group, encoded by the lane that sends them (deferred), or ahead where slots run short.
 import { packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
@@ -18,6 +18,7 @@ import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { Codecs } from "./codecs.ts";
+import { destinationsOf } from "./destinations.ts";
 import { ParityMaker } from "./parity.ts";
 import type { Member } from "./parity.ts";
 import { ownHashes, saveKey, takeBatch } from "./pending.ts";
@@ -25,7 +26,6 @@ import type { Pending } from "./pending.ts";
 import { SaveRoom } from "./room.ts";
 import { along } from "./store-queue.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
-import { waysOf } from "./ways.ts";
 
 /** Where blocks come from: one group of one rank of one engine. */
 export interface SaveSource {
@@ -92,7 +92,7 @@ export class Saver {
     for (const store of this.#stores) this.watch(store);
   }
 
-  /** A way to a vault, also one that comes later. */
+  /** A queue to a vault, also one that comes later. */
   watch(store: StoreQueue): void {
     store.whenRoom(() => this.#pumpAll());
   }
@@ -126,8 +126,8 @@ export class Saver {
     let dropped = 0;
     for (const item of items) {
       const key = namespace === null ? null : saveKey(namespace, source, item);
-      const { ways, parity } = waysOf(source, item, this.#options);
-      const store = ways[0]?.store;
+      const { destinations, parity } = destinationsOf(source, item, this.#options);
+      const store = destinations[0]?.store;
       const reason = this.#refusal(source, store, namespace, key, item, isWorth);
       if (reason !== null || key === null || namespace === null || store === undefined) {
         this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
@@ -138,7 +138,7 @@ export class Saver {
       this.#inFlight.add(key);
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(item) };
-      this.#laneOf(source, store).pending.push({ item: own, key, namespace, ways, parity });
+      this.#laneOf(source, store).pending.push({ item: own, key, namespace, destinations, parity });
     }
     if (dropped > 0) source.onBatch();
     for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
@@ -360,7 +360,7 @@ export class Saver {
   ): void {
     const { group, shard, sourceBytes } = source;
     const outgoing: OutgoingRecord[] = [];
-    for (const [index, { item, key, namespace, ways }] of batch.entries()) {
+    for (const [index, { item, key, namespace, destinations }] of batch.entries()) {
       const record = records[index];
       if (record === undefined) {
         this.#options.counters.add("dropped_encode_failed");
@@ -373,7 +373,7 @@ export class Saver {
         this.#parity.told(members[index] ?? null, isTaken);
       const named = { namespace, tenant, key: packed, endTokens, record, sourceBytes, onOwner };
       outgoing.push(
-        along(named, ways, () => {
+        along(named, destinations, () => {
           this.#forget(source, key);
           onEnd();
         }),

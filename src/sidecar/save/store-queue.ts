@@ -23,7 +23,7 @@ import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 
 /** One place where a record is to lie. */
-export interface Way {
+export interface Destination {
   store: StoreQueue;
   /** The last flush there when the engine handed it over. */
   flushed: number;
@@ -45,7 +45,7 @@ export interface OutgoingRecord {
   /** The vault lost it, and an arena still held it. */
   isAgain?: boolean;
   /** As what it goes there; left out: to its owner. */
-  role?: Way["role"];
+  role?: Destination["role"];
   /** It lies elsewhere already: it goes when nothing else waits, and is the first to be given up. */
   isCopy?: boolean;
   /** Its owner took these very bytes, or did not. */
@@ -200,7 +200,7 @@ export class StoreQueue {
     return true;
   }
 
-  /** A replica goes alone: what is saved meanwhile finds a way. */
+  /** A replica goes alone: what is saved meanwhile is not held up. */
   get #mayTake(): boolean {
     const [copy] = this.#copies;
     if (this.#waiting.length > 0 || copy === undefined) return this.#waiting.length > 0;
@@ -361,14 +361,14 @@ function nameOf({ key }: OutgoingRecord): [number, Buffer] {
 
 type Named = Omit<OutgoingRecord, "flushed" | "role" | "isCopy" | "onEnd">;
 
-/** Goes one way after the other; `onEnd` is called once, behind the last. */
+/** Goes to one destination after the other; `onEnd` is called once, behind the last. */
 export function along(
   named: Named,
-  [way, next, ...further]: readonly Way[],
+  [destination, next, ...further]: readonly Destination[],
   onEnd: () => void,
   isCopy = false,
 ): OutgoingRecord {
-  const { flushed = 0, role = "owner" } = way ?? {};
+  const { flushed = 0, role = "owner" } = destination ?? {};
   if (next === undefined) return { ...named, flushed, role, isCopy, onEnd };
   named.record.keep();
   const rest = along(named, [next, ...further], onEnd, true);

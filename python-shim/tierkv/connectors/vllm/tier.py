@@ -22,7 +22,7 @@ from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.guard import Failures, guarded
-from tierkv.connectors.vllm.line import Line
+from tierkv.connectors.vllm.job_thread import JobThread
 from tierkv.connectors.vllm.link import Asked, Link, Plan, Save
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.offload_compat import chunk_ids, job_result
@@ -109,7 +109,7 @@ class TierKVTier(SecondaryTierManager):
         self._readers: dict[str, _Reader] = {}
         self._is_paused = False
         self._link: Link | None = None
-        self._loads, self._stores = Line("tierkv-tier-load"), Line("tierkv-tier-store")
+        self._loads, self._stores = JobThread("tierkv-tier-load"), JobThread("tierkv-tier-store")
 
     def begin(
         self, register: Frame, naming: Naming, grid: Grid, engine: str, software: str

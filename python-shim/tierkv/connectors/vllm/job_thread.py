@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tierkv.connectors.vllm import limits
 
 
-class Line:
+class JobThread:
     """Jobs that have not begun when it is drained are told that they are given up."""
 
     def __init__(self, name: str) -> None:

@@ -3,44 +3,44 @@ import type { RecordClass } from "../../block.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { Membership, Pools } from "../vaults/pools.ts";
-import type { StoreQueue, Way } from "./store-queue.ts";
+import type { StoreQueue, Destination } from "./store-queue.ts";
 
-export interface WaysContext {
+export interface DestinationsContext {
   pools: Pools;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   counters: SidecarCounters;
 }
 
 /** Of which parity record a block is a member, and where that goes. */
-export interface ParityWay extends Membership {
-  way: Way;
+export interface ParityDestination extends Membership {
+  destination: Destination;
   /** Tokens of a block. */
   tokens: number;
   anchor: Buffer;
 }
 
-export interface Ways {
+export interface Destinations {
   /** One after the other; empty: there is no vault of its class. Whoever is down is left out where there is another. */
-  ways: Way[];
+  destinations: Destination[];
   /** null: there is none, or no vault for it. */
-  parity: ParityWay | null;
+  parity: ParityDestination | null;
 }
 
-export function waysOf(
+export function destinationsOf(
   { recordClass, tokens }: { recordClass: RecordClass; tokens: number },
   { hash, anchor, endTokens }: SaveItem,
-  { stores, pools, counters }: WaysContext,
-): Ways {
+  { stores, pools, counters }: DestinationsContext,
+): Destinations {
   const pool = pools[recordClass];
   const index = Math.max(0, Math.floor(endTokens / tokens) - 1);
   const home = pool.homeOf(hash, anchor, index);
-  const ways: Way[] = [];
-  const add = (role: Way["role"], vault: number): boolean => {
+  const destinations: Destination[] = [];
+  const add = (role: Destination["role"], vault: number): boolean => {
     const store = stores[recordClass][vault];
     if (store === undefined) return false;
     const isUsable = !store.isDown && !store.isReadOnly;
-    if (role === "owner" ? ways.length === 0 || isUsable : isUsable)
-      ways.push({ store, flushed: store.flushed, role });
+    if (role === "owner" ? destinations.length === 0 || isUsable : isUsable)
+      destinations.push({ store, flushed: store.flushed, role });
     return isUsable;
   };
   const isNear = add("near", pool.local);
@@ -52,7 +52,10 @@ export function waysOf(
   const membership = pool.membershipOf(anchor, index);
   const store = membership === null ? undefined : stores[recordClass][membership.vault];
   if (membership === null || store === undefined || store.isDown || store.isReadOnly)
-    return { ways, parity: null };
-  const way: Way = { store, flushed: store.flushed, role: "parity" };
-  return { ways, parity: { ...membership, way, tokens, anchor: Buffer.from(anchor) } };
+    return { destinations, parity: null };
+  const destination: Destination = { store, flushed: store.flushed, role: "parity" };
+  return {
+    destinations,
+    parity: { ...membership, destination, tokens, anchor: Buffer.from(anchor) },
+  };
 }
