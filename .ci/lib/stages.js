@@ -121,6 +121,7 @@ const MEASURED = [
   "test/vault/server.kill.test.ts",
   "test/vault/server.overload.test.ts",
 ];
+const READS = "test/faults/reads.test.ts";
 /** Over more seeds. */
 const SIMULATION = "test/sidecar/vaults/pools.simulation.test.ts";
 /** Most files wait for other processes: two at a time on two processors. */
@@ -139,14 +140,16 @@ export const STAGES = [
     timeoutMs: CARGO_TIMEOUT_MS,
     count: () => cargoCounts(report("cargo.log")),
   },
-  fuzz(FUZZ_S),
+  { ...fuzz(FUZZ_S), beside: "engine" },
   vitest("vitest", VITEST_TIMEOUT_MS, [
     ...IN_PARALLEL,
     ...without([TIDY, "test/faults/**", ...MEASURED]),
   ]),
   { ...pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"), beside: "vitest" },
   vitest("measured", MEASURED_TIMEOUT_MS, MEASURED),
-  vitest("faults", FAULTS_TIMEOUT_MS, ["test/faults"]),
+  vitest("faults", FAULTS_TIMEOUT_MS, ["test/faults", ...without([READS])]),
+  // Wrong bytes are looked for, no time is bound, and an engine's tests leave half of both processors idle.
+  { ...vitest("reads", FAULTS_TIMEOUT_MS, [READS]), beside: "engine" },
   {
     ...pytest("engine", ENGINE_TIMEOUT_MS, "-m", "not nightly", "test/engine"),
     // All other tests run on the newest; the nightly run has every one.

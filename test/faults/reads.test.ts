@@ -6,7 +6,7 @@ import { openStand } from "./lib/stand.ts";
 
 /** TIERKV_TEST_READS: more of them, for a long run. */
 const READS = Number(process.env["TIERKV_TEST_READS"] ?? 200_000);
-const TEST_MS_MAX = 400_000 * Math.max(1, READS / 200_000);
+const TEST_MS_MAX = 800_000 * Math.max(1, READS / 200_000);
 const KIB = 1024;
 const SHAPE = { chains: 24, length: 128, arenaBytes: 1536 * KIB };
 
