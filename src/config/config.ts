@@ -73,6 +73,12 @@ export interface VaultConfig {
   readonly archiveBytes: number | null;
   /** A record waits at most that long until it may go there. */
   readonly archiveAfterS: number;
+  /** Nobody is served while somebody uses this machine. */
+  readonly yieldToUser: boolean;
+  /** Nobody uses it after so long without a sign of it. */
+  readonly yieldIdleS: number;
+  /** Who uses it for longer gets the vault's memory back. */
+  readonly yieldGraceS: number;
   /** Lets other machines in without TLS and without a token. */
   readonly insecureLan: boolean;
   /** Holds the certificate and the tokens that the vault makes itself. */

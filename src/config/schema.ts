@@ -41,6 +41,7 @@ import { ownSocket } from "./own-socket.ts";
 import { CLUSTER_ACCESS, ETCD, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
 import { VAULT_ARCHIVE } from "./schema-archive.ts";
 import { GATEWAY } from "./schema-gateway.ts";
+import { VAULT_YIELD } from "./schema-yield.ts";
 
 export interface Section<Fields> {
   doc: string;
@@ -198,6 +199,7 @@ export const SCHEMA: Schema = {
         example: "604_800",
       },
       ...VAULT_ARCHIVE,
+      ...VAULT_YIELD,
       ...VAULT_ACCESS,
       metrics_listen: {
         kind: tcpOnly("127.0.0.1:50250", 0),

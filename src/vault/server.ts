@@ -6,7 +6,7 @@ import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError } from "../errors.ts";
-import { isLocal } from "../hosts.ts";
+import { isLocal, splitAddress } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
 import { KEPT_PERCENT_DEFAULT } from "../limits-sessions.ts";
 import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits.ts";
@@ -107,8 +107,16 @@ export interface RunningVault extends Running {
   stats(): StatsReply;
 }
 
+/** One that nobody can reach for a time, with all that it holds. */
+export interface PausableVault extends RunningVault {
+  /** Cuts everybody, and takes nobody. */
+  pause(): Promise<void>;
+  /** Listens where it did. Throws as a start does. */
+  resume(): Promise<void>;
+}
+
 /** Listens and serves until closed. Throws INSECURE_LISTEN, CREDENTIALS, ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
-export async function startVault(options: VaultOptions): Promise<RunningVault> {
+export async function startVault(options: VaultOptions): Promise<PausableVault> {
   const { config, logger, security = null } = options;
   checkExposure(options);
   const vault = newContext(options);
@@ -127,9 +135,8 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
   const server = newServer(vault, health, activity, gate);
   // TLS has been taken off before a connection comes to gRPC.
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
-  let listener: VaultListener;
-  try {
-    listener = await VaultListener.open(config.listen, {
+  const listenAt = (at: ListenAddress): Promise<VaultListener> =>
+    VaultListener.open(at, {
       ...vault,
       onSocket: (socket) => {
         activity.watch(socket);
@@ -138,6 +145,9 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
       security,
       gate,
     });
+  let listener: VaultListener;
+  try {
+    listener = await listenAt(config.listen);
   } catch (error) {
     activity.close();
     vault.leases.close();
@@ -163,13 +173,28 @@ export async function startVault(options: VaultOptions): Promise<RunningVault> {
     "vault is serving",
   );
   let closing: Promise<void> | null = null;
+  const { address } = listener;
+  const close = (): Promise<void> =>
+    drain({ vault, health, server, listener, watch, diskWatch, trim, activity });
   return {
-    address: listener.address,
+    address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
-    close: () =>
-      (closing ??= drain({ vault, health, server, listener, watch, diskWatch, trim, activity })),
+    async pause(): Promise<void> {
+      await listener.stop();
+      listener.close();
+    },
+    async resume(): Promise<void> {
+      listener = await listenAt(addressAgain(config.listen, address));
+      vault.listener = listener;
+    },
+    close: () => (closing ??= close()),
   };
+}
+
+/** Where to listen again: at the port that the system chose. */
+export function addressAgain(first: ListenAddress, address: string): ListenAddress {
+  return first.host === "" ? first : { ...first, port: splitAddress(address).port };
 }
 
 /** What other machines reach is closed, unless somebody wanted it open. */

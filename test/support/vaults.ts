@@ -5,7 +5,7 @@ import { createLogger } from "../../src/log.ts";
 import type { VaultCounter } from "../../src/metrics.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import { startVault } from "../../src/vault/server.ts";
-import type { RunningVault, VaultDisk } from "../../src/vault/server.ts";
+import type { PausableVault, VaultDisk } from "../../src/vault/server.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { TestClient } from "./record-client.ts";
 
@@ -26,7 +26,7 @@ afterEach(async () => {
   for (let thing = open.pop(); thing !== undefined; thing = open.pop()) await thing.close();
 });
 
-export interface TestVault extends RunningVault {
+export interface TestVault extends PausableVault {
   /** What it has counted. */
   counters: { get(name: VaultCounter): number };
 }
@@ -71,6 +71,8 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     address: vault.address,
     counts: () => vault.counts(),
     stats: () => vault.stats(),
+    pause: () => vault.pause(),
+    resume: () => vault.resume(),
     close: () => vault.close(),
     counters: { get: (name: VaultCounter) => vault.counts()[name] ?? 0 },
   });

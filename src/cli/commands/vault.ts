@@ -2,7 +2,7 @@
 import { totalmem } from "node:os";
 import { Option } from "commander";
 import type { VaultClass } from "../../block.ts";
-import type { Config } from "../../config/config.ts";
+import type { Address, Config } from "../../config/config.ts";
 import type { Override } from "../../config/override.ts";
 import type { Family } from "../../exposition/text.ts";
 import { splitAddress } from "../../hosts.ts";
@@ -11,7 +11,7 @@ import type { Running } from "../../lifecycle.ts";
 import { INVITATION_S_DEFAULT } from "../../limits-access.ts";
 import type { Logger } from "../../log.ts";
 import { newVaultCounters } from "../../metrics.ts";
-import type { RunningVault } from "../../vault/server.ts";
+import type { PausableVault, RunningVault } from "../../vault/server.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkOpenFiles } from "../conditions.ts";
 import { flushFile, vaultDisk } from "../disk.ts";
@@ -61,12 +61,12 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const { startVault } = await import("../../vault/server.ts");
   const { isOpenToAll, openAccess } = await import("../vault-access.ts");
   const { gossipOf } = await import("../pooling.ts");
-  const access = openAccess(config.vault, logger);
+  let access = openAccess(config.vault, logger);
   const { vaultFamilies } = await import("../../exposition/vault.ts");
-  const listen = async (): Promise<RunningVault> => {
+  const open = (at: Address): Promise<PausableVault> => {
     const counters = newVaultCounters();
-    const { listen: at, tenantBytes, keptPercent, insecureLan } = config.vault;
-    const vault = await startVault({
+    const { tenantBytes, keptPercent, insecureLan } = config.vault;
+    return startVault({
       config: {
         listen: at,
         maxBytes,
@@ -83,6 +83,16 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
       logger,
       counters,
     });
+  };
+  const openAgain = (at: Address): Promise<PausableVault> => {
+    access = openAccess(config.vault, logger);
+    return open(at);
+  };
+  const listen = async (): Promise<RunningVault> => {
+    const first = await open(config.vault.listen);
+    const vault = config.vault.yieldToUser
+      ? await yielding(first, openAgain, config.vault, logger)
+      : first;
     const { address } = vault;
     logger.info({ address, class: recordClass, maxBytes, disk }, "vault ready");
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
@@ -131,6 +141,32 @@ async function tellHowToJoin(
   } else if (security !== null && !vault.insecureLan) {
     logger.info({}, "`tierkv invite` prints the line that lets another machine in");
   }
+}
+
+/** Watches for this machine's user. */
+async function yielding(
+  vault: PausableVault,
+  open: (at: Address) => Promise<PausableVault>,
+  { listen, yieldIdleS, yieldGraceS }: Config["vault"],
+  logger: Logger,
+): Promise<RunningVault> {
+  const { addressAgain } = await import("../../vault/server.ts");
+  const { userOfMachine } = await import("../../vault/user/user.ts");
+  const { YieldingVault } = await import("../../vault/yielding.ts");
+  const user = await userOfMachine();
+  logger.info(
+    { heard: user.name },
+    "[vault] yield_to_user: gives way to whoever uses this machine",
+  );
+  const again = addressAgain(listen, vault.address);
+  return new YieldingVault({
+    vault,
+    open: () => open(again),
+    user,
+    awayMs: yieldIdleS * 1000,
+    graceMs: yieldGraceS * 1000,
+    logger,
+  });
 }
 
 function troubleOf(vault: RunningVault | null): string | null {

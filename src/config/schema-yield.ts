@@ -1,0 +1,33 @@
+// Owns the keys by which a vault gives way to the user of its machine.
+import { YIELD_GRACE_S_DEFAULT, YIELD_IDLE_S_DEFAULT, YIELD_S_MAX } from "../limits-user.ts";
+import type { VaultConfig } from "./config.ts";
+import type { Field } from "./field.ts";
+import { boolean, integer } from "./kinds.ts";
+
+export const VAULT_YIELD: {
+  yield_to_user: Field<VaultConfig["yieldToUser"]>;
+  yield_idle_s: Field<VaultConfig["yieldIdleS"]>;
+  yield_grace_s: Field<VaultConfig["yieldGraceS"]>;
+} = {
+  yield_to_user: {
+    kind: boolean,
+    doc: "Gives way to whoever uses this machine. Input at a terminal, at the desktop (logind; IOHIDSystem on macOS), or programs that take half of all processors end every connection within a second; what the vault holds is computed again meanwhile, or comes from other vaults where the pool has `redundancy`.",
+    fallback: () => false,
+    fallbackText: "`false`",
+    example: "true",
+  },
+  yield_idle_s: {
+    kind: integer(1, YIELD_S_MAX, "s"),
+    doc: "With `yield_to_user`: the vault serves again after so long without any of that.",
+    fallback: () => YIELD_IDLE_S_DEFAULT,
+    fallbackText: String(YIELD_IDLE_S_DEFAULT),
+    example: "300",
+  },
+  yield_grace_s: {
+    kind: integer(0, YIELD_S_MAX, "s"),
+    doc: "With `yield_to_user`: who stays longer gets the vault's memory back. Records in `data_dir` are found again afterwards; without one they are gone.",
+    fallback: () => YIELD_GRACE_S_DEFAULT,
+    fallbackText: String(YIELD_GRACE_S_DEFAULT),
+    example: "60",
+  },
+};

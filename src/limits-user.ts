@@ -1,0 +1,15 @@
+// Owns the limits of giving way to a machine's user: how it is watched, and when a vault comes back.
+
+/** How often a vault looks whether somebody is there, and tries again to serve after that failed, in ms. */
+export const YIELD_POLL_MS = 500;
+export const YIELD_RETRY_MS = 10_000;
+/** How often the desktop is asked, and how long it may take to answer, in ms. */
+export const USER_ASK_MS = 1_000;
+export const USER_ASK_TIMEOUT_MS = 3_000;
+/** The share of all processors that programs of others take over this time, in ms, when somebody wants the machine. */
+export const USER_LOAD_SHARE = 0.5;
+export const USER_LOAD_SAMPLE_MS = 5_000;
+/** `[vault] yield_idle_s` and `yield_grace_s`, as they are without being set, and the most of either. */
+export const YIELD_IDLE_S_DEFAULT = 300;
+export const YIELD_GRACE_S_DEFAULT = 60;
+export const YIELD_S_MAX = 86_400;

@@ -1,0 +1,120 @@
+// Owns the tests of a vault that gives way: who reaches it when, what it still holds, and what a failed return costs.
+import { connect } from "node:net";
+import { expect, test } from "vitest";
+import { ItemStatus } from "../../src/block.ts";
+import { splitAddress } from "../../src/hosts.ts";
+import { YieldingVault } from "../../src/vault/yielding.ts";
+import type { YieldingOptions } from "../../src/vault/yielding.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import {
+  closeAfterTest,
+  logger,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../support/vaults.ts";
+import type { TestVault } from "../support/vaults.ts";
+
+const records = makeRecords(20, { payloadBytes: 100_000 });
+const keys = keysOf(records);
+const NEVER_MS = 1e9;
+
+/** Who uses the machine as the test says. */
+class TestUser {
+  readonly name = "test";
+  isThere = false;
+  isClosed = false;
+  readonly idleMs = (): number => (this.isThere ? 0 : Infinity);
+  readonly close = (): void => void (this.isClosed = true);
+}
+
+function give(
+  vault: TestVault,
+  options: Partial<YieldingOptions> & Pick<YieldingOptions, "user">,
+): YieldingVault {
+  const open = (): Promise<TestVault> => Promise.reject(new Error("is not to be opened"));
+  const all = { vault, open, awayMs: 1000, graceMs: NEVER_MS, logger, ...options };
+  return closeAfterTest(new YieldingVault(all));
+}
+
+function reaches({ address }: { address: string }): Promise<boolean> {
+  const socket = connect(splitAddress(address));
+  return new Promise((resolve) => {
+    socket.once("connect", () => resolve(true)).once("error", () => resolve(false));
+  }).finally(() => socket.destroy()) as Promise<boolean>;
+}
+
+test("while somebody is there nobody reaches the vault, and afterwards it holds what it held", async () => {
+  const vault = await openVault();
+  const client = openClient(vault);
+  const statuses = await client.put(NAMESPACE, records, SOON_MS);
+  expect(new Set(statuses)).toEqual(new Set([ItemStatus.ACCEPTED]));
+  const user = new TestUser();
+  const giving = give(vault, { user });
+
+  user.isThere = true;
+  await until(async () => !(await reaches(vault)), "the vault to be silent");
+  expect(giving.state).toBe("paused");
+  await expect(client.take(NAMESPACE, keys, SOON_MS)).rejects.toThrow();
+  expect(giving.stats().records).toBe(20);
+
+  user.isThere = false;
+  await until(() => reaches(vault), "the vault to serve");
+  await until(() => giving.state === "serving", "it to say so");
+  const fetched = await openClient(vault).take(NAMESPACE, keys, SOON_MS);
+  expect(fetched.records.size).toBe(20);
+  expect(fetched.records.get(7)?.equals(records[7]!.record)).toBe(true);
+  await giving.close();
+  expect(user.isClosed).toBe(true);
+  expect(await reaches(vault)).toBe(false);
+});
+
+test("who stays gets the memory; what is on disk is served again, at the same address, after a start that failed, too", async () => {
+  const disk = {
+    dataDir: testDirectory(),
+    diskBytes: 64 * MIB,
+    durability: "group",
+    diskTtlS: null,
+  } as const;
+  const first = await openVault({ disk });
+  await openClient(first).put(NAMESPACE, records, SOON_MS);
+  const user = new TestUser();
+  let failures = 1;
+  const giving = give(first, {
+    user,
+    graceMs: 0,
+    retryMs: 1,
+    open(): Promise<TestVault> {
+      failures -= 1;
+      if (failures >= 0) return Promise.reject(new Error("the port is taken"));
+      return openVault({ disk, port: splitAddress(first.address).port });
+    },
+  });
+
+  user.isThere = true;
+  await until(() => giving.state === "released", "the memory to be given back");
+  expect(giving.stats().disk?.records).toBe(20);
+  expect(await reaches(first)).toBe(false);
+
+  user.isThere = false;
+  await until(() => giving.state === "serving", "the vault to serve");
+  expect(failures).toBe(-1);
+  const client = openClient(giving);
+  await until(async () => (await client.stats(SOON_MS)).disk?.recovering === false, "recovery");
+  expect((await client.take(NAMESPACE, keys, SOON_MS)).records.size).toBe(20);
+});
+
+test("closed while it is silent, or with its memory given back, it ends", async () => {
+  for (const graceMs of [0, NEVER_MS]) {
+    const user = new TestUser();
+    const vault = await openVault();
+    const giving = give(vault, { user, graceMs });
+    user.isThere = true;
+    await until(() => giving.state === (graceMs === 0 ? "released" : "paused"), "it to give way");
+    await giving.close();
+    expect(await reaches(vault)).toBe(false);
+  }
+});
