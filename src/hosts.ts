@@ -4,6 +4,12 @@ import { isIPv4 } from "node:net";
 const UNIX_PREFIX = "unix:";
 const SHARED_PREFIX = "shm:";
 
+/** A machine to wake: the host of its vault's address, and its network card's address, twelve hexadecimal digits. */
+export interface Sleeper {
+  readonly host: string;
+  readonly mac: string;
+}
+
 /** Where memory of this machine lies that an address names; null: it names something else. */
 export function sharedPath(address: string): string | null {
   return address.startsWith(SHARED_PREFIX) ? address.slice(SHARED_PREFIX.length) : null;

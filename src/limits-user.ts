@@ -9,7 +9,11 @@ export const USER_ASK_TIMEOUT_MS = 3_000;
 /** The share of all processors that programs of others take over this time, in ms, when somebody wants the machine. */
 export const USER_LOAD_SHARE = 0.5;
 export const USER_LOAD_SAMPLE_MS = 5_000;
-/** `[vault] yield_idle_s` and `yield_grace_s`, as they are without being set, and the most of either. */
+/** `[vault] yield_idle_s` and `yield_grace_s`, as they are without being set, and their bounds: terminals' input is dated to 8 s. */
+export const YIELD_IDLE_S_MIN = 10;
 export const YIELD_IDLE_S_DEFAULT = 300;
 export const YIELD_GRACE_S_DEFAULT = 60;
 export const YIELD_S_MAX = 86_400;
+/** Where wake-on-LAN's packet is sent, by custom: the discard port; and how often a machine is sent one, in ms. */
+export const WAKE_PORT = 9;
+export const WAKE_EVERY_MS = 60_000;

@@ -110,6 +110,7 @@ function fuzz(seconds) {
 const TIDY = "test/tidy.test.ts";
 /** What has no neighbour: it measures memory, bounds a time, kills at a chosen moment, or loads both processors. */
 const MEASURED = [
+  "test/cli/commands/vault.yield.test.ts",
   "test/cli/commands/vaults.drain.test.ts",
   "test/cli/main.refusals.test.ts",
   "test/cli/main.test.ts",

@@ -1,6 +1,7 @@
 // Owns whom a configuration asks for vaults that come and go, as a sidecar follows them and as a command needs them once.
 import type { RecordClass, VaultClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
+import type { Waker } from "../client/wake.ts";
 import type { Address, Config } from "../config/config.ts";
 import { addressesOf, systemResolver } from "../discovery/dns.ts";
 import type { Resolving } from "../discovery/dns.ts";
@@ -136,6 +137,7 @@ export async function allTargets(config: Config): Promise<VaultTarget[]> {
 export function membersOf(
   config: Config,
   logger: Logger,
+  waker: Waker,
   onRefused: (count: number) => void,
 ): MemberSource | null {
   const feeds = [
@@ -177,7 +179,8 @@ export function membersOf(
       const known = all().find(({ target }) => target.address === address);
       const { lanes } = config.sidecar;
       const access = accessTo(config, known?.target ?? { address, isOwn: false }, logger);
-      return new VaultClient({ address, name, logger, lanes, ...access });
+      const onWanted = waker.callOf(address);
+      return new VaultClient({ address, name, logger, lanes, onWanted, ...access });
     },
     close() {
       for (const { source } of feeds) source.close();

@@ -35,6 +35,8 @@ export interface VaultClientOptions {
   security?: ChannelSecurity | null;
   /** Why nothing may be sent to this vault; every call is rejected with it before a connection is made. */
   refusal?: TierkvError;
+  /** Its records are wanted, and it is down. */
+  onWanted?: (() => void) | undefined;
 }
 
 /** One call under way. */
@@ -64,6 +66,9 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "VERSION_MISMATCH",
   "DEADLINE",
 ]);
+
+/** The call by which records are wanted. */
+const WANTED = "Lookup";
 
 /** What lanes trust and show; the token of the hello stands for the one of the calls. */
 function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
@@ -157,6 +162,7 @@ export class VaultSession {
     parent?: AbortSignal,
   ): Promise<T> {
     if (this.#breaker.isOpen) {
+      if (call === WANTED) this.#options.onWanted?.();
       const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
       throw new TierkvError("VAULT_DOWN", { ...this.#context(call, timeoutMs), reason });
     }

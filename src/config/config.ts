@@ -1,4 +1,5 @@
 // Owns the shape of the configuration as the program sees it: typed, complete and frozen.
+import type { Sleeper } from "../hosts.ts";
 import type { LogLevel } from "../log.ts";
 
 /** `cold`: a vault for records of both classes. */
@@ -22,6 +23,8 @@ export interface ClusterConfig {
   readonly redundancy: Redundancy;
   /** What `tierkv join` stores: certificate and token of each vault. */
   readonly credentials: string;
+  /** Machines that are woken when their vault is wanted. */
+  readonly wake: readonly Sleeper[];
   /** What opens vaults that were not joined. null: none. */
   readonly tlsCa: string | null;
   readonly tlsCert: string | null;

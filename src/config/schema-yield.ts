@@ -1,8 +1,14 @@
-// Owns the keys by which a vault gives way to the user of its machine.
-import { YIELD_GRACE_S_DEFAULT, YIELD_IDLE_S_DEFAULT, YIELD_S_MAX } from "../limits-user.ts";
-import type { VaultConfig } from "./config.ts";
+// Owns the keys of machines that people use: a vault gives way to them, and one that sleeps is woken.
+import {
+  YIELD_GRACE_S_DEFAULT,
+  YIELD_IDLE_S_DEFAULT,
+  YIELD_IDLE_S_MIN,
+  YIELD_S_MAX,
+} from "../limits-user.ts";
+import type { ClusterConfig, VaultConfig } from "./config.ts";
 import type { Field } from "./field.ts";
 import { boolean, integer } from "./kinds.ts";
+import { sleepers } from "./wake.ts";
 
 export const VAULT_YIELD: {
   yield_to_user: Field<VaultConfig["yieldToUser"]>;
@@ -17,7 +23,7 @@ export const VAULT_YIELD: {
     example: "true",
   },
   yield_idle_s: {
-    kind: integer(1, YIELD_S_MAX, "s"),
+    kind: integer(YIELD_IDLE_S_MIN, YIELD_S_MAX, "s"),
     doc: "With `yield_to_user`: the vault serves again after so long without any of that.",
     fallback: () => YIELD_IDLE_S_DEFAULT,
     fallbackText: String(YIELD_IDLE_S_DEFAULT),
@@ -30,4 +36,12 @@ export const VAULT_YIELD: {
     fallbackText: String(YIELD_GRACE_S_DEFAULT),
     example: "60",
   },
+};
+
+export const WAKE: Field<ClusterConfig["wake"]> = {
+  kind: sleepers,
+  doc: "Machines that sleep, by the host of their vault's address, each with the address of its network card. When their records are wanted and the vault does not answer, wake-on-LAN's packet goes to all networks of this machine, at most every minute. The machine's firmware must allow it.",
+  fallback: () => [],
+  fallbackText: "none",
+  example: '["192.168.1.10=00:11:22:aa:bb:cc"]',
 };

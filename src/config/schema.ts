@@ -41,7 +41,7 @@ import { ownSocket } from "./own-socket.ts";
 import { CLUSTER_ACCESS, ETCD, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
 import { VAULT_ARCHIVE } from "./schema-archive.ts";
 import { GATEWAY } from "./schema-gateway.ts";
-import { VAULT_YIELD } from "./schema-yield.ts";
+import { VAULT_YIELD, WAKE } from "./schema-yield.ts";
 
 export interface Section<Fields> {
   doc: string;
@@ -95,6 +95,7 @@ export const SCHEMA: Schema = {
         fallbackText: '`"none"`',
         example: '"none"',
       },
+      wake: WAKE,
       ...CLUSTER_ACCESS,
     },
   },

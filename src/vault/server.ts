@@ -1,4 +1,5 @@
 // Owns the life of a vault: its store, its gRPC server, its listening socket, and the drain at the end.
+import type { Socket } from "node:net";
 import { join } from "node:path";
 import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { vaultClassNumber } from "../block.ts";
@@ -133,18 +134,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     () => counters.add("connections_refused"),
   );
   const server = newServer(vault, health, activity, gate);
-  // TLS has been taken off before a connection comes to gRPC.
-  const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
-  const listenAt = (at: ListenAddress): Promise<VaultListener> =>
-    VaultListener.open(at, {
-      ...vault,
-      onSocket: (socket) => {
-        activity.watch(socket);
-        injector.injectConnection(socket);
-      },
-      security,
-      gate,
-    });
+  const listenAt = listening(vault, server, activity, options);
   let listener: VaultListener;
   try {
     listener = await listenAt(config.listen);
@@ -190,6 +180,21 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     },
     close: () => (closing ??= close()),
   };
+}
+
+/** Opens the listener: connections of gRPC go to the server, TLS taken off before. */
+function listening(
+  vault: VaultContext,
+  server: Server,
+  activity: ConnectionActivity,
+  { security = null }: VaultOptions,
+): (at: ListenAddress) => Promise<VaultListener> {
+  const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
+  const onSocket = (socket: Socket): void => {
+    activity.watch(socket);
+    injector.injectConnection(socket);
+  };
+  return (at) => VaultListener.open(at, { ...vault, onSocket, security });
 }
 
 /** Where to listen again: at the port that the system chose. */

@@ -60,6 +60,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       kvCold: [],
       ssmCold: [],
       redundancy: options.redundancy ?? "none",
+      wake: [],
       credentials: "/nonexistent",
       tlsCa: null,
       tlsCert: null,

@@ -81,7 +81,11 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
 export function openClient(
   vault: { address: string },
   name: RecordClass = "kv",
-  options: { lanes?: number; security?: ChannelSecurity } = {},
+  options: {
+    lanes?: number;
+    security?: ChannelSecurity;
+    onWanted?: (() => void) | undefined;
+  } = {},
 ): TestClient {
   return closeAfterTest(new TestClient({ address: vault.address, name, logger, ...options }));
 }

@@ -13,6 +13,7 @@ export const FOUNDATION: readonly string[] = [
   "limits-shared",
   "limits-tools",
   "limits-truth",
+  "limits-user",
   "hosts",
   "roles",
   "printable",

@@ -105,11 +105,13 @@ interface Parts {
 
 async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { VaultClient } = await import("../../client/vault-client.ts");
+  const { Waker } = await import("../../client/wake.ts");
   const { SharedVault } = await import("../../client/shared-vault.ts");
   const { accessTo } = await import("../credentials.ts");
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
+  const waker = new Waker(config.cluster.wake, logger);
   const connect = (name: RecordClass): Vault[] => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
     return targets.map((target) => {
@@ -121,13 +123,16 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       }
       const { lanes } = config.sidecar;
       const access = accessTo(config, target, logger);
-      return new VaultClient({ address, name, logger, lanes, ...access });
+      const onWanted = waker.callOf(address);
+      return new VaultClient({ address, name, logger, lanes, onWanted, ...access });
     });
   };
   const spans = await makeSpans(config, logger, counters);
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
   const { membersOf } = await import("../sources.ts");
-  const members = membersOf(config, logger, (count) => counters.add("listings_refused", count));
+  const members = membersOf(config, logger, waker, (count) =>
+    counters.add("listings_refused", count),
+  );
   const clients: Running = {
     close(): Promise<void> {
       for (const client of [...vaults.kv, ...vaults.ssm]) client.close();

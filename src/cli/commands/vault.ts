@@ -11,7 +11,7 @@ import type { Running } from "../../lifecycle.ts";
 import { INVITATION_S_DEFAULT } from "../../limits-access.ts";
 import type { Logger } from "../../log.ts";
 import { newVaultCounters } from "../../metrics.ts";
-import type { PausableVault, RunningVault } from "../../vault/server.ts";
+import type { PausableVault, RunningVault, VaultDisk } from "../../vault/server.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkOpenFiles } from "../conditions.ts";
 import { flushFile, vaultDisk } from "../disk.ts";
@@ -58,41 +58,13 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const maxBytes = vaultBudget(config.vault.maxBytes);
   const disk = vaultDisk(config.vault);
   warnOfMemory(maxBytes, logger);
-  const { startVault } = await import("../../vault/server.ts");
   const { isOpenToAll, openAccess } = await import("../vault-access.ts");
-  const { gossipOf } = await import("../pooling.ts");
-  let access = openAccess(config.vault, logger);
+  const access = openAccess(config.vault, logger);
   const { vaultFamilies } = await import("../../exposition/vault.ts");
-  const open = (at: Address): Promise<PausableVault> => {
-    const counters = newVaultCounters();
-    const { tenantBytes, keptPercent, insecureLan } = config.vault;
-    return startVault({
-      config: {
-        listen: at,
-        maxBytes,
-        tenantBytes,
-        keptPercent,
-        disk,
-        flushFile: flushFile(config.vault),
-        insecureLan,
-        auditLog: access.auditLog,
-      },
-      security: access.security,
-      gossip: gossipOf(config.vault, access.security, logger, counters),
-      recordClass,
-      logger,
-      counters,
-    });
-  };
-  const openAgain = (at: Address): Promise<PausableVault> => {
-    access = openAccess(config.vault, logger);
-    return open(at);
-  };
   const listen = async (): Promise<RunningVault> => {
-    const first = await open(config.vault.listen);
-    const vault = config.vault.yieldToUser
-      ? await yielding(first, openAgain, config.vault, logger)
-      : first;
+    const made = { config, recordClass, maxBytes, disk, logger };
+    const first = await open(made, access, config.vault.listen);
+    const vault = config.vault.yieldToUser ? await yielding(first, made) : first;
     const { address } = vault;
     logger.info({ address, class: recordClass, maxBytes, disk }, "vault ready");
     if (call.isJson) call.print({ event: "ready", address, class: recordClass, maxBytes }, []);
@@ -143,13 +115,44 @@ async function tellHowToJoin(
   }
 }
 
-/** Watches for this machine's user. */
-async function yielding(
-  vault: PausableVault,
-  open: (at: Address) => Promise<PausableVault>,
-  { listen, yieldIdleS, yieldGraceS }: Config["vault"],
-  logger: Logger,
-): Promise<RunningVault> {
+interface Made {
+  config: Config;
+  recordClass: VaultClass;
+  maxBytes: number;
+  disk: VaultDisk | null;
+  logger: Logger;
+}
+
+async function open(made: Made, access: Access, at: Address): Promise<PausableVault> {
+  const { config, recordClass, maxBytes, disk, logger } = made;
+  const { startVault } = await import("../../vault/server.ts");
+  const { gossipOf } = await import("../pooling.ts");
+  const counters = newVaultCounters();
+  const { tenantBytes, keptPercent, insecureLan } = config.vault;
+  return startVault({
+    config: {
+      listen: at,
+      maxBytes,
+      tenantBytes,
+      keptPercent,
+      disk,
+      flushFile: flushFile(config.vault),
+      insecureLan,
+      auditLog: access.auditLog,
+    },
+    security: access.security,
+    gossip: gossipOf(config.vault, access.security, logger, counters),
+    recordClass,
+    logger,
+    counters,
+  });
+}
+
+/** Watches for this machine's user; certificate and tokens are read again when it opens again. */
+async function yielding(vault: PausableVault, made: Made): Promise<RunningVault> {
+  const { logger } = made;
+  const { listen, yieldIdleS, yieldGraceS } = made.config.vault;
+  const { openAccess } = await import("../vault-access.ts");
   const { addressAgain } = await import("../../vault/server.ts");
   const { userOfMachine } = await import("../../vault/user/user.ts");
   const { YieldingVault } = await import("../../vault/yielding.ts");
@@ -161,7 +164,7 @@ async function yielding(
   const again = addressAgain(listen, vault.address);
   return new YieldingVault({
     vault,
-    open: () => open(again),
+    open: () => open(made, openAccess(made.config.vault, logger), again),
     user,
     awayMs: yieldIdleS * 1000,
     graceMs: yieldGraceS * 1000,

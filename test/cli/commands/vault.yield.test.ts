@@ -40,7 +40,7 @@ test.skipIf(!existsSync("/dev/pts/ptmx"))(
     const config = join(testDirectory(), "vault.toml");
     const lines = [
       '[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "127.0.0.1:0"',
-      'max_bytes = "512MiB"\nyield_to_user = true\nyield_idle_s = 5\nyield_grace_s = 3',
+      'max_bytes = "512MiB"\nyield_to_user = true\nyield_idle_s = 10\nyield_grace_s = 3',
     ];
     writeFileSync(config, `${lines.join("\n")}\n`);
     const program = new Program(["vault", "--json", "--config", config]);

@@ -1,3 +1,4 @@
+// Owns the tests of what tells of a machine's user: each source by itself, and all together.
 import { chmodSync, mkdirSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";

@@ -1,0 +1,81 @@
+// Owns waking machines whose vault is wanted and does not answer: wake-on-LAN's packet, to every network of this machine.
+import { createSocket } from "node:dgram";
+import { networkInterfaces } from "node:os";
+import { splitAddress } from "../hosts.ts";
+import type { Sleeper } from "../hosts.ts";
+import { WAKE_EVERY_MS, WAKE_PORT } from "../limits-user.ts";
+import type { Logger } from "../log.ts";
+import { nowMs } from "../time.ts";
+
+/** Six bytes of ones, then the card's address sixteen times: AMD's Magic Packet Technology, 1995. */
+function magicPacket(mac: string): Buffer {
+  return Buffer.from("ff".repeat(6) + mac.repeat(16), "hex");
+}
+
+export class Waker {
+  readonly #macs: ReadonlyMap<string, string>;
+  readonly #logger: Logger;
+  readonly #to: () => readonly string[];
+  readonly #port: number;
+  readonly #sentMs = new Map<string, number>();
+
+  constructor(
+    sleepers: readonly Sleeper[],
+    logger: Logger,
+    to: () => readonly string[] = broadcasts,
+    port: number = WAKE_PORT,
+  ) {
+    this.#macs = new Map(sleepers.map(({ host, mac }) => [host, mac]));
+    this.#logger = logger;
+    this.#to = to;
+    this.#port = port;
+  }
+
+  /** What the client of a vault tells when it is wanted and down; undefined: nothing is known that would wake it. */
+  callOf(address: string): (() => void) | undefined {
+    if (address.startsWith("unix:")) return undefined;
+    const { host } = splitAddress(address);
+    const mac = this.#macs.get(host);
+    return mac === undefined ? undefined : () => this.#wake(host, mac);
+  }
+
+  /** At most every WAKE_EVERY_MS: a machine takes that long to come up. */
+  #wake(host: string, mac: string): void {
+    if (nowMs() - (this.#sentMs.get(host) ?? -Infinity) < WAKE_EVERY_MS) return;
+    this.#sentMs.set(host, nowMs());
+    this.#logger.info(
+      { vault: host },
+      "wanted and does not answer: sends its machine a packet that wakes it",
+    );
+    const socket = createSocket("udp4");
+    const failed = (error: Error): void =>
+      this.#logger.warn({ vault: host, reason: error.message }, "could not send it");
+    let open = 0;
+    const sent = (error: Error | null): void => {
+      if (error !== null) failed(error);
+      open -= 1;
+      if (open === 0) socket.close();
+    };
+    socket.on("error", failed);
+    socket.bind(() => {
+      socket.setBroadcast(true);
+      const to = this.#to();
+      open = to.length;
+      for (const target of to) socket.send(magicPacket(mac), this.#port, target, sent);
+      if (open === 0) socket.close();
+    });
+  }
+}
+
+/** Of each network: its address with all bits of the host set. */
+function broadcasts(): string[] {
+  const own = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
+  const v4 = own.filter(({ family, internal }) => family === "IPv4" && !internal);
+  return [...new Set(v4.map(({ address, netmask }) => broadcastOf(address, netmask)))];
+}
+
+function broadcastOf(address: string, netmask: string): string {
+  const mask = netmask.split(".").map(Number);
+  const bytes = address.split(".").map((byte, at) => Number(byte) | (~(mask[at] ?? 255) & 255));
+  return bytes.join(".");
+}
