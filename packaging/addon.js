@@ -37,5 +37,6 @@ export function compile(target, file, compiler) {
   const path = `${compiler}:${process.env.PATH}`;
   const env = { ...process.env, CARGO_ENCODED_RUSTFLAGS: flags.join("\x1f"), PATH: path };
   call("cargo", [...args, ...manifest, "--target", target.rust], { env });
-  copyFileSync(join(folder, triple, "release", "libtierkv_node.so"), file);
+  const library = triple.endsWith("darwin") ? "libtierkv_node.dylib" : "libtierkv_node.so";
+  copyFileSync(join(folder, triple, "release", library), file);
 }

@@ -1,6 +1,6 @@
 // Owns the platforms that packages are made for: how the native core is compiled, and what each registry calls the platform.
 
-/** `rust`: the target, with the oldest glibc that it may ask for; `node`: napi's name; `npm`: what an installer compares. */
+/** `rust`: the target, with the oldest glibc that it may ask for on Linux; `node`: napi's name; `npm`: what an installer compares. */
 export const TARGETS = [
   {
     name: "linux-x64-gnu",
@@ -25,6 +25,12 @@ export const TARGETS = [
     rust: "aarch64-unknown-linux-musl",
     wheel: "musllinux_1_2_aarch64",
     npm: { os: ["linux"], cpu: ["arm64"], libc: ["musl"] },
+  },
+  {
+    name: "darwin-arm64",
+    rust: "aarch64-apple-darwin",
+    wheel: "macosx_11_0_arm64",
+    npm: { os: ["darwin"], cpu: ["arm64"] },
   },
 ];
 

@@ -140,6 +140,7 @@ export const CORE_MODULES: readonly string[] = [
   "free_list",
   "header",
   "memory",
+  "peer",
   "archive",
   "pool",
   "slots",

@@ -224,8 +224,9 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+#[cfg_attr(not(target_os = "macos"), expect(clippy::useless_conversion, reason = "16 bits there"))]
 fn mode_of(found: &Stat) -> u32 {
-    found.st_mode & 0o7777
+    u32::from(found.st_mode) & 0o7777
 }
 
 /// A link at the path's end is followed when we or root made it: nobody else can turn it round.

@@ -22,6 +22,7 @@ pub mod lockfile;
 pub mod memory;
 pub mod outbox;
 pub mod parity;
+pub mod peer;
 pub mod pool;
 pub mod record;
 pub mod seal;

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use napi_derive::napi;
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
 use tierkv_core::error::Error;
+use tierkv_core::peer::{self, SEND_FLAGS};
 
 use crate::arena::ARENAS;
 use crate::ffi::run;
@@ -15,7 +16,10 @@ use crate::ffi::run;
 /// The user at the other end of a connected Unix socket; null where the system does not tell.
 #[napi]
 pub fn peer_uid(fd: i32) -> napi::Result<Option<u32>> {
-    run(|| uid_of(fd))
+    run(|| {
+        peer::uid(socket_at(fd)?)
+            .map_err(|error| Error::bad_argument(format!("fd {fd}: its peer: {error}")))
+    })
 }
 
 /// Sends `frame` on a Unix socket, and the arena's descriptor with it (`SCM_RIGHTS`); returns the bytes that were sent,
@@ -31,8 +35,7 @@ pub fn send_arena(fd: i32, arena: u32, frame: &[u8]) -> napi::Result<u32> {
         if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
             return Err(Error::bad_argument("no room for a descriptor"));
         }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match rustix::net::sendmsg(socket, &[IoSlice::new(frame)], &mut control, flags) {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(frame)], &mut control, SEND_FLAGS) {
             Ok(sent) => Ok(u32::try_from(sent).unwrap_or(u32::MAX)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(errno) => Err(Error::bad_argument(format!("fd {fd}: sending the arena: {errno}"))),
@@ -46,16 +49,4 @@ fn socket_at<'a>(fd: i32) -> Result<BorrowedFd<'a>, Error> {
     }
     // SAFETY: Node keeps the socket open for the duration of this call, which is its own.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
-}
-
-#[cfg(target_os = "linux")]
-fn uid_of(fd: i32) -> Result<Option<u32>, Error> {
-    let peer = rustix::net::sockopt::socket_peercred(socket_at(fd)?)
-        .map_err(|error| Error::bad_argument(format!("fd {fd}: its peer: {error}")))?;
-    Ok(Some(peer.uid.as_raw()))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn uid_of(_fd: i32) -> Result<Option<u32>, Error> {
-    Ok(None)
 }

@@ -2,9 +2,12 @@
 
 use std::env;
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use rusty_s3::actions::{
     CompleteMultipartUploadResponse, CreateMultipartUpload, ListObjectsV2, S3Action,
 };
@@ -205,15 +208,35 @@ impl Archive for Bucket {
     }
 }
 
-/// Roots of trust are the system's, or those in `SSL_CERT_FILE`.
+/// Where systems keep their roots of trust: Debian, Fedora, openSUSE; Alpine and macOS.
+const ROOT_FILES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The system's, or those in `SSL_CERT_FILE`; none where no file is.
+fn roots() -> Vec<Certificate<'static>> {
+    let own = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    roots_in(own.or_else(|| ROOT_FILES.iter().map(PathBuf::from).find(|path| path.exists())))
+}
+
+fn roots_in(file: Option<PathBuf>) -> Vec<Certificate<'static>> {
+    let found = file.and_then(|file| CertificateDer::pem_file_iter(file).ok());
+    found
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|root| Certificate::from_der(&root).to_owned())
+        .collect()
+}
+
 fn agent(is_secure: bool) -> Agent {
     let mut tls = TlsConfig::builder();
     if is_secure {
-        let found = rustls_native_certs::load_native_certs().certs;
-        let roots: Vec<_> =
-            found.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
         tls = tls
-            .root_certs(RootCerts::new_with_certs(&roots))
+            .root_certs(RootCerts::new_with_certs(&roots()))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
     }
     let within = |ms| Some(Duration::from_millis(ms));
@@ -270,4 +293,20 @@ fn length(answer: &Response<Body>) -> io::Result<u64> {
     let length = answer.headers().get("content-length");
     let length = length.and_then(|text| text.to_str().ok()?.parse().ok());
     length.ok_or_else(|| io::Error::other("an answer without Content-Length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_of_trust_come_from_a_file_of_them() {
+        let folder = std::env::temp_dir().join(format!("tierkv-roots-{}", std::process::id()));
+        let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap().cert;
+        std::fs::write(&folder, format!("# own\n{}{}", made("a").pem(), made("b").pem())).unwrap();
+        assert_eq!(roots_in(Some(folder.clone())).len(), 2);
+        std::fs::remove_file(&folder).unwrap();
+        assert_eq!(roots_in(Some(folder)).len(), 0);
+        assert_eq!(roots_in(None).len(), 0);
+    }
 }

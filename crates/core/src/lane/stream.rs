@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
+use rustix::net::{SendAncillaryBuffer, sockopt};
 
 use crate::error::{Error, Result};
 use crate::limits::{LANE_KEEPALIVE_S, LANE_SOCKET_BYTES, LANE_STALL_MS};
+use crate::peer::SEND_FLAGS;
 
 /// How an address of a Unix socket starts.
 pub const UNIX_PREFIX: &str = "unix:";
@@ -91,8 +92,7 @@ impl Stream for UnixStream {
 }
 
 fn send_now(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    Ok(rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), flags)?)
+    Ok(rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), SEND_FLAGS)?)
 }
 
 /// Connects to `host:port` or `unix:/path`.

@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, recv};
 use crate::error::{Error, Result};
 use crate::lane::stream::{Stream, UNIX_PREFIX, set_ticks, set_up_tcp};
 use crate::limits::LISTENER_BACKLOG;
+use crate::peer;
 
 /// Where connections are accepted.
 #[derive(Debug)]
@@ -141,14 +142,8 @@ impl AsFd for Socket {
     }
 }
 
-#[cfg(target_os = "linux")]
+/// Where the system does not tell, the mode of the socket and of its folder are what there is.
 fn is_own_user(stream: &UnixStream) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(stream);
-    peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::getuid())
-}
-
-/// The mode of the socket and of its folder are what there is.
-#[cfg(not(target_os = "linux"))]
-fn is_own_user(_stream: &UnixStream) -> bool {
-    true
+    let own = rustix::process::getuid().as_raw();
+    peer::uid(stream.as_fd()).is_ok_and(|uid| uid.is_none_or(|uid| uid == 0 || uid == own))
 }
