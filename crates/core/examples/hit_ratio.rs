@@ -5,16 +5,10 @@
 #![expect(clippy::print_stdout, reason = "its output is a table for people")]
 #![expect(clippy::cast_precision_loss, reason = "ratios")]
 
-#[path = "../tests/support/lists.rs"]
-mod lists;
 #[path = "../tests/support/lru.rs"]
 mod lru;
-#[path = "../tests/support/prefix.rs"]
-mod prefix;
 #[path = "../tests/support/prompts.rs"]
 mod prompts;
-#[path = "../tests/support/quick.rs"]
-mod quick;
 #[path = "../tests/support/random.rs"]
 mod random;
 #[path = "../tests/support/records.rs"]
@@ -26,9 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruPolicy;
-use prefix::PrefixPolicy;
 use prompts::{SHARED_BLOCKS, follower, prompts};
-use quick::QuickPolicy;
 use records::{key, put, record};
 use tierkv_core::error::Result;
 use tierkv_core::record::CLASS_KV;
@@ -139,17 +131,13 @@ const GHOSTS: u64 = 4096;
 /// A store that evicts by the policy of that name.
 fn store(policy: &str, options: Options) -> Result<Store> {
     Store::with_policy(options, |room| match policy {
-        QUICK_CACHE => Box::new(QuickPolicy::new(room, GHOSTS)),
-        LEAVES_FIRST => Box::new(PrefixPolicy::new(room, GHOSTS, true)),
         PLAIN_LRU => Box::new(LruPolicy::new(room)),
         _ => Box::new(S3Fifo::new(room, GHOSTS)),
     })
 }
 
-const QUICK_CACHE: &str = "quick_cache";
-const LEAVES_FIRST: &str = "leaves first";
 const PLAIN_LRU: &str = "plain LRU";
-const POLICIES: [&str; 4] = ["tierKV", QUICK_CACHE, LEAVES_FIRST, PLAIN_LRU];
+const POLICIES: [&str; 2] = ["tierKV", PLAIN_LRU];
 
 fn options(records: u64) -> Options {
     let max_bytes = (records + GHOSTS) * (RECORD_BYTES as u64 + ENTRY_BYTES);
