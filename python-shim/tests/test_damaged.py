@@ -1,4 +1,4 @@
-"""A million damaged frames, records and settings: each is read or refused in our own way.
+"""A million damaged frames and settings: each is read or refused in our own way.
 
 TIERKV_TEST_SEED repeats a run. Hypothesis (test_decoders.py) thinks of what is odd; here what counts is their number.
 """
@@ -15,18 +15,9 @@ import pytest
 from tierkv.connectors.vllm.frames import FrameDecoder, FrameError, encode
 from tierkv.connectors.vllm.settings import load_settings
 
-from .support.record import (
-    HEADER_BYTES,
-    RecordRefusedError,
-    crc32c,
-    parse_record_header,
-    verify_record,
-)
-
-VECTORS = Path(__file__).resolve().parents[2] / "test" / "vectors"
 SEED = int(os.environ.get("TIERKV_TEST_SEED", secrets.randbelow(2**31)))
-FRAMES, HEADERS, RECORDS, FILES, LINES = 745_000, 120_000, 30_000, 5_000, 100_000
-assert FRAMES + HEADERS + RECORDS + FILES + LINES == 1_000_000
+FRAMES, FILES, LINES = 895_000, 5_000, 100_000
+assert FRAMES + FILES + LINES == 1_000_000
 
 HASH = bytes(range(32))
 #: What a sidecar sends, and what it never would.
@@ -41,11 +32,6 @@ MESSAGES: list[dict[str, Any]] = [
     {"t": "pong", "n": -1, "of": [2**63, -(2**63), 0.5, float("inf"), True, None, {}, []]},
 ]
 BODIES = [encode(message) for message in MESSAGES]
-GOLDEN = [
-    path.read_bytes()
-    for path in sorted(VECTORS.glob("*.record.bin"))
-    if not path.name.startswith("refused-")
-]
 PIECES = ["[", "]", "=", '"', "'", "\n", "#", "{", "}", "true", "1e9", "\0", '"""', "socket", "ü"]
 TOML = '[sidecar]\nsocket = "/run/x.sock"\nautostart = false\n[turbo_quant]\nstates = "raw"\n'
 VALUES: list[Any] = [None, True, 0, -1, 2**70, 0.5, "", "x", b"", [], {}, "\0", float("nan")]
@@ -94,27 +80,6 @@ def test_f10_damaged_frames_are_read_or_refused() -> None:
             assert isinstance(frame["t"], str)
 
     assert 0 < count(FRAMES, FrameError, read) < FRAMES
-
-
-def test_f10_damaged_headers_are_read_or_refused() -> None:
-    def read(dice: random.Random) -> None:
-        good = GOLDEN[int(dice.random() * len(GOLDEN))][:HEADER_BYTES]
-        header = bytearray(damaged(good, dice))
-        if len(header) >= HEADER_BYTES and dice.random() < 0.7:  # past the checksum
-            header[188:192] = crc32c(bytes(header[:188])).to_bytes(4, "little")
-        parse_record_header(bytes(header))
-
-    assert 0 < count(HEADERS, RecordRefusedError, read) < HEADERS
-
-
-def test_f10_damaged_records_are_refused() -> None:
-    def read(dice: random.Random) -> None:
-        good = GOLDEN[int(dice.random() * len(GOLDEN))]
-        bad = damaged(good, dice)
-        verify_record(bad)
-        assert bad == good, "checksums cover every byte"
-
-    assert count(RECORDS, RecordRefusedError, read) < RECORDS / 10
 
 
 def test_f10_damaged_settings_files_are_read_or_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Generated records are read as by Rust and by the addon; crates/core/tests/generated.rs says how they are made."""
+"""Generated records are read as by Rust; crates/core/tests/generated.rs says how they are made."""
 
 import dataclasses
 import hashlib
@@ -64,7 +64,7 @@ def make_case(bases: list[bytes], numbers: Iterator[int]) -> bytes:
     return bytes(record)
 
 
-def test_ten_thousand_generated_records_are_read_as_in_every_other_language() -> None:
+def test_ten_thousand_generated_records_are_read_as_by_rust() -> None:
     wanted = json.loads((TEST / "core" / "generated.json").read_text())
     paths = sorted((TEST / "vectors").glob("*.record.bin"))
     bases = [path.read_bytes() for path in paths if not path.name.startswith("refused-")]

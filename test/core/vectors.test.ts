@@ -1,17 +1,9 @@
-// Owns the proof that the built addon takes and refuses the golden files exactly as Rust and Python do.
+// Owns the proof that the built addon makes the golden records and takes them, as Rust and Python do; what is refused is refused by the same Rust.
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { isTierkvError } from "../../src/errors.ts";
 import { encodeSlots, outboxDrop, registerGeometry } from "../../src/native.ts";
 import type { Geometry, RecordHeader } from "../../src/native.ts";
-import {
-  receiveRecord,
-  outboxView,
-  parseRecordHeader,
-  readSlot,
-  verifyRecord,
-  writeSlot,
-} from "../support/native.ts";
+import { outboxView, readSlot, receiveRecord, writeSlot } from "../support/native.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 
 type HeaderJson = Omit<RecordHeader, "namespace" | "blockHash" | "parentHash"> &
@@ -26,7 +18,6 @@ interface Manifest {
     header: HeaderJson;
     geometry: Geometry;
   }[];
-  refused: { file: string; refusal: string }[];
 }
 
 const read = (name: string): Buffer => readFileSync(new URL(`../vectors/${name}`, import.meta.url));
@@ -49,42 +40,6 @@ function packedKey({ blockHash, group, shard }: RecordHeader): Buffer {
   place.writeUInt16LE(shard, 2);
   return Buffer.concat([blockHash, place]);
 }
-
-test.each(manifest.records)("$record is taken and says what was written", (golden) => {
-  const record = read(golden.record);
-  expect(verifyRecord(record)).toEqual(wanted(golden.header));
-  expect(parseRecordHeader(record.subarray(0, 192))).toEqual(wanted(golden.header));
-});
-
-test.each(manifest.refused)("$file is refused: $refusal", ({ file, refusal }) => {
-  const reason = expect.objectContaining({
-    code: "BAD_RECORD",
-    message: expect.stringContaining(`(${refusal})`) as string,
-  }) as Error;
-  expect(() => verifyRecord(read(file))).toThrow(reason);
-});
-
-function isRefused(record: Buffer): boolean {
-  try {
-    verifyRecord(record);
-    return false;
-  } catch (error) {
-    return isTierkvError(error) && error.code === "BAD_RECORD";
-  }
-}
-
-test("every flipped bit and every truncation of a golden record is refused", () => {
-  const record = read("smallest.record.bin");
-  for (let bit = 0; bit < record.length * 8; bit += 1) {
-    const damaged = Buffer.from(record);
-    damaged[bit >> 3]! ^= 1 << (bit & 7);
-    expect(isRefused(damaged), `bit ${bit}`).toBe(true);
-  }
-  for (let length = 0; length < record.length; length += 1) {
-    expect(isRefused(record.subarray(0, length)), `length ${length}`).toBe(true);
-  }
-  expect(isRefused(record)).toBe(false);
-});
 
 test.each(manifest.records)("$page becomes $record and comes back", async (golden) => {
   const { namespace, blockHash, parentHash, ...header } = wanted(golden.header);

@@ -1,5 +1,5 @@
-//! Owns the proof that ten thousand generated records, sound and not, are read here as test/core/generated.json says; the other languages' tests
-//! (test/core/generated.test.ts, python-shim/tests/test_generated.py) generate the same ones, and what all three must come to stands in that file.
+//! Owns the proof that ten thousand generated records, sound and not, are read here as test/core/generated.json says: python-shim/tests/test_generated.py
+//! generates the same ones for a reader of its own, and what both must come to stands in that file.
 //!
 //! Each is a golden record of which up to two fields are others, whose end may be damaged, cut or too long, and whose checksums may hold all the same.
 
@@ -124,7 +124,7 @@ fn words(header: &Header) -> String {
 }
 
 #[test]
-fn ten_thousand_generated_records_are_read_as_in_every_other_language() {
+fn ten_thousand_generated_records_are_read_as_by_python() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test");
     let mut names: Vec<_> = std::fs::read_dir(root.join("vectors"))
         .expect("golden records")
