@@ -1,6 +1,7 @@
 // Owns the proof that memory of a machine stands before the vaults of a pool: asked first, filled too, and never in the way of them.
 import { expect, test } from "vitest";
 import { RUN_BLOCKS } from "../../src/limits-pool.ts";
+import { recordsOf } from "../support/pools.ts";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
@@ -41,12 +42,6 @@ async function restored({ engine, sidecar }: Machine, blocks: readonly Block[]):
   return count;
 }
 
-async function recordsIn(client: {
-  stats(ms: number): Promise<{ records: number }>;
-}): Promise<number> {
-  return (await client.stats(SOON_MS)).records;
-}
-
 test("what one sidecar saves lies in both, and another of the machine asks no vault for it", async () => {
   const address = regionAddress();
   const vaults = [await openVault(), await openVault()];
@@ -54,8 +49,8 @@ test("what one sidecar saves lies in both, and another of the machine asks no va
   const blocks = makeBlocks("both", BLOCKS, PAGE);
   await saveAll(one, blocks);
   const near = openShared(address);
-  expect(await recordsIn(near)).toBe(BLOCKS);
-  const inVaults = await Promise.all(vaults.map((vault) => recordsIn(openClient(vault))));
+  expect((await near.stats(SOON_MS)).records).toBe(BLOCKS);
+  const inVaults = await recordsOf(vaults.map((vault) => openClient(vault)));
   expect(inVaults.reduce((sum, count) => sum + count, 0)).toBe(BLOCKS);
   const { counters } = one.sidecar;
   expect([counters.get("shared_saved"), counters.get("blocks_saved")]).toEqual([BLOCKS, BLOCKS]);

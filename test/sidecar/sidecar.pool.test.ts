@@ -2,13 +2,12 @@
 import { expect, test } from "vitest";
 import { hasBit } from "../../src/block.ts";
 import { RUN_BLOCKS } from "../../src/limits-pool.ts";
+import { askFor, openPool, recordsOf } from "../support/pools.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
 import type { PlanView } from "../support/shim-client.ts";
 import { openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
-import { startVaultProcess } from "../support/vault-process.ts";
-import type { Place } from "../support/vault-process.ts";
 import { openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 const PAGE = 8192;
@@ -28,9 +27,7 @@ test("a prompt lies on all vaults in whole runs, and another engine's sidecar ge
   const engine = await FakeEngine.start(first.socketPath, LONG);
   const blocks = makeBlocks("pool", BLOCKS, PAGE);
   await saveAll({ engine, sidecar: first }, blocks);
-  const records = await Promise.all(
-    clients.map(async (client) => (await client.stats(SOON_MS)).records),
-  );
+  const records = await recordsOf(clients);
   expect(records.reduce((sum, count) => sum + count, 0)).toBe(BLOCKS);
   // The last run is the only one that is not whole.
   for (const count of records) expect([0, BLOCKS % RUN_BLOCKS]).toContain(count % RUN_BLOCKS);
@@ -50,20 +47,13 @@ test("a prompt lies on all vaults in whole runs, and another engine's sidecar ge
 });
 
 test("a vault that is killed costs its own blocks: the rest is found, and saved again all comes back", async () => {
-  const vaults: Place[] = [];
-  for (let count = 0; count < 3; count += 1) vaults.push(await startVaultProcess());
-  const clients = vaults.map((vault) => openClient(vault));
-  const sidecar = await openSidecar({ vaults: { kv: clients, ssm: null }, ...ALWAYS });
-  // What waits for a vault's first word may be from before a flush, and is dropped.
-  await Promise.all(clients.map((client) => client.hello(SOON_MS)));
-  const engine = await FakeEngine.start(sidecar.socketPath, LONG);
-  const blocks = makeBlocks("killed", BLOCKS, PAGE);
-  await saveAll({ engine, sidecar }, blocks);
+  const pool = await openPool("killed", { blocks: BLOCKS });
+  const { vaults, clients, sidecar, engine, blocks } = pool;
   const lost = (await clients[1]!.stats(SOON_MS)).records;
   process.kill(vaults[1]!.pid, "SIGKILL");
 
   const asked = async (): Promise<PlanView> => {
-    const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+    const view = await askFor(pool);
     engine.release(view.plan);
     return view;
   };
