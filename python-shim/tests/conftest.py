@@ -3,9 +3,13 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import amx
+from tierkv.connectors.vllm import amx, compat, limits
+
+from .support.scheduler import Bench
+from .support.sidecar import FakeSidecar
 
 
 @pytest.fixture
@@ -19,3 +23,25 @@ def socket_path() -> Iterator[str]:
 def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is restored does not depend on the CPU that runs the tests."""
     monkeypatch.setattr(amx, "has_tiles", lambda: False)
+
+
+@pytest.fixture
+def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root of block hashes is known, and a sidecar that comes back is found at once."""
+    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
+    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
+
+
+@pytest.fixture
+def shape() -> dict[str, Any]:
+    """What a file's bench has otherwise than most."""
+    return {}
+
+
+@pytest.fixture
+def bench(socket_path: str, shape: dict[str, Any], engine_core_started: None) -> Iterator[Bench]:
+    """The scheduler's half of a shim, connected to a sidecar's stand-in."""
+    with FakeSidecar(socket_path) as sidecar:
+        made = Bench(socket_path, sidecar, **shape)
+        yield made
+        made.shim.shutdown()

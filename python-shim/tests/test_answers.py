@@ -1,31 +1,17 @@
 """What a client says of one request in `kv_transfer_params`: how much is restored and saved, and the answer."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.answers import ALL_TOKENS, NO_WISH, Given, Wish, answer, wish_of
 from tierkv.connectors.vllm.connector import TierKVConnector
 
 from .support.engine import Request
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench
-from .support.sidecar import FakeSidecar
+
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 TOKENS = 41
-
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
-
-
-@pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
-        yield made
-        made.shim.shutdown()
 
 
 def asked(bench: Bench, name: str = "r", **params: Any) -> Request:

@@ -4,19 +4,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import limits
 
 from .support.engine import BLOCK_TOKENS, Request
 from .support.scheduler import ASK_AGAIN, Bench
 from .support.sidecar import FakeSidecar, wait_until
 
+pytestmark = pytest.mark.usefixtures("engine_core_started")
+
 #: A request of 31 blocks in a pool of 32.
 LONG = 31 * BLOCK_TOKENS
-
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
 
 
 @pytest.fixture

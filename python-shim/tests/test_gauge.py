@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat, gauge, limits
+from tierkv.connectors.vllm import gauge, limits
 from tierkv.connectors.vllm.gauge import StepGauge, prompt_work
 from tierkv.connectors.vllm.metadata import StepMetadata
 
@@ -14,10 +14,7 @@ from .support.scheduler import NOTHING, Bench
 from .support.sidecar import FakeSidecar, wait_until
 from .test_worker import Bench as WorkerBench
 
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 
 class Clock:

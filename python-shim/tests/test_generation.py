@@ -1,30 +1,17 @@
 """Generations of weights: what a change, a reset and a sleep do to what the scheduler side restores and saves."""
 
 from collections import Counter
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import StepReceipts
 
 from .support.engine import Request
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import FakeSidecar
 
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
-    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
-
-
-@pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
-        yield made
-        made.shim.shutdown()
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 
 def empty_cache(bench: Bench) -> None:

@@ -20,6 +20,8 @@ from .support.engine import Blocks, Request, chain, make_group, scheduled, step_
 from .support.scheduler import Bench
 from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
 
+pytestmark = pytest.mark.usefixtures("engine_core_started")
+
 NOTHING = (0, False)
 GROUP = make_group()
 HASHES = chain("g", 8)
@@ -60,11 +62,6 @@ def connector_of(scheduler: Any = None, worker: Any = None) -> TierKVConnector:
     connector.scheduler_side, connector.worker_side = scheduler, worker
     connector._connector_metadata = None
     return connector
-
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
 
 
 def test_every_entry_point_is_guarded() -> None:
@@ -160,14 +157,6 @@ def test_what_a_worker_must_say_and_cannot_goes_through() -> None:
 
 
 # --- the scheduler side ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
-        yield made
-        made.shim.shutdown()
 
 
 def offered(bench: Bench, name: str = "r") -> Request:

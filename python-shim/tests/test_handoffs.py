@@ -4,23 +4,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.answers import Handoff, Wish, wish_of
 
 from .support.engine import Request, make_group, make_state
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import FakeSidecar, wait_until
 
+pytestmark = pytest.mark.usefixtures("engine_core_started")
+
 #: Ten blocks of 4, and a token that is always computed.
 TOKENS = 41
 KEY = "0123456789abcdef" * 2
 
 Start = Callable[..., Bench]
-
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
 
 
 @pytest.fixture
@@ -142,8 +138,9 @@ def test_the_sidecar_is_asked_to_wait_and_may_be_silent_so_long(
     request = handed(bench, said_by_a_producer(bench))
     prefetch = bench.prefetch()
     assert prefetch["handoff"] == 40
-    monkeypatch.setattr(bench.shim._budget, "stall_s", 0.0)
-    assert [bench.ask(request) for _ in range(3)] == [ASK_AGAIN] * 3
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.shim._budget, "stall_s", 0.0)
+        assert [bench.ask(request) for _ in range(3)] == [ASK_AGAIN] * 3
     bench.boundary(prefetch, 40, {0: b"\xff\xff"})
     bench.place(prefetch, 0, *range(10))
     assert bench.answer(request) == (40, True)

@@ -1,29 +1,20 @@
 """The scheduler side of a hybrid model: a boundary is one set, offered whole or not at all."""
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
 
 from .support.engine import Blocks, Request, make_group, make_state
 from .support.scheduler import NOTHING, Bench
-from .support.sidecar import FakeSidecar
+
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 HELD = {0: b"\xff\xff", 1: b"\x04\x00"}
 
 
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
-    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
-
-
 @pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar, groups=[make_group(), make_state()])
-        yield made
-        made.shim.shutdown()
+def shape() -> dict[str, Any]:
+    return {"groups": [make_group(), make_state()]}
 
 
 def offered(bench: Bench) -> Request:

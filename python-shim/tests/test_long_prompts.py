@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import limits
 
 from .support.engine import Request, make_group
 from .support.scheduler import NOTHING, Bench
-from .support.sidecar import FakeSidecar
+
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 BLOCK = 16
 MILLION = 1 << 20
@@ -17,17 +18,9 @@ MILLION = 1 << 20
 WINDOW = 512
 
 
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
-
-
 @pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar, groups=[make_group(tokens=BLOCK)])
-        yield made
-        made.shim.shutdown()
+def shape() -> dict[str, Any]:
+    return {"groups": [make_group(tokens=BLOCK)]}
 
 
 def long_request(name: str, tokens: int) -> Request:

@@ -1,6 +1,5 @@
 """An engine without a whole name keeps and restores nothing, and says why; the workers' word completes it."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,22 +18,15 @@ from .support.engine import Request, make_group, step_output, vllm_config
 from .support.scheduler import ASK_AGAIN, NOTHING, RESOLVED, Bench, known_weights
 from .support.sidecar import FakeSidecar, wait_until
 
+pytestmark = pytest.mark.usefixtures("engine_core_started")
+
 ROOT = bytes(range(32))
 OTHER = Resolved({"model_config": "as another worker has it"})
 
 
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: ROOT)
-
-
 @pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    """A scheduler side whose only worker has said nothing yet."""
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar, introduced=False)
-        yield made
-        made.shim.shutdown()
+def shape() -> dict[str, Any]:
+    return {"introduced": False}
 
 
 def named(*found: Resolved) -> dict[str, Any]:

@@ -1,23 +1,12 @@
 """The requests a scheduler side keeps: how many, and what a reset takes from them."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import limits
 
 from .support.engine import Request
 from .support.scheduler import NOTHING, Bench
-from .support.sidecar import FakeSidecar
-
-
-@pytest.fixture
-def bench(socket_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
-        yield made
-        made.shim.shutdown()
 
 
 def test_a_reset_gives_back_what_was_fetched_ahead(bench: Bench) -> None:

@@ -1,7 +1,6 @@
 """The scheduler side against a scripted sidecar: what it answers vLLM, what it admits, saves and gives back."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from tierkv.connectors.vllm import compat, limits
@@ -11,19 +10,7 @@ from .support.engine import Request, step_output
 from .support.scheduler import ARENA, ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import WELCOME, FakeSidecar, wait_until
 
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
-    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
-
-
-@pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
-        yield made
-        made.shim.shutdown()
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 
 def quick(path: str, **budget: int) -> FakeSidecar:

@@ -1,28 +1,20 @@
 """Which blocks the sidecar hears to be a session's, what a request may say of one; what is wrong harms nobody."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.answers import wish_of
 
 from .support.engine import Request, make_group, make_state
 from .support.scheduler import Bench
-from .support.sidecar import FakeSidecar
 
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 
 @pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar, groups=[make_group(), make_state()])
-        yield made
-        made.shim.shutdown()
+def shape() -> dict[str, Any]:
+    return {"groups": [make_group(), make_state()]}
 
 
 def ended(bench: Bench, **wish: Any) -> Request:

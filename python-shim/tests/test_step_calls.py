@@ -3,7 +3,7 @@
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,14 +66,6 @@ def rounds(connector: TierKVConnector, output: Any, result: Any) -> Callable[[],
         return metadata
 
     return step
-
-
-@pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
-        yield made
-        made.shim.shutdown()
 
 
 @pytest.mark.parametrize("count", [1, 64])

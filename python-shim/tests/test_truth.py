@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.pages import make_pages
 from tierkv.connectors.vllm.truth import likeness_db
@@ -14,12 +14,9 @@ from .support.engine import Request, make_group, make_state, step_output
 from .support.scheduler import ARENA, NOTHING, Bench
 from .support.sidecar import WELCOME, FakeSidecar
 
+pytestmark = pytest.mark.usefixtures("engine_core_started")
+
 TABLE = list(range(1, 12))
-
-
-@pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
 
 
 @pytest.fixture

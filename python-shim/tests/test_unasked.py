@@ -1,29 +1,20 @@
 """Requests that nothing is asked for: the sidecar hears why, once each, and no more than it is told at a time."""
 
-from collections.abc import Iterator
-
 import pytest
 from tierkv.connectors.vllm import compat, limits
 from tierkv.connectors.vllm.unasked import Unasked
 
 from .support.engine import Request
 from .support.scheduler import Bench
-from .support.sidecar import FakeSidecar, wait_until
+from .support.sidecar import wait_until
+
+pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 
 @pytest.fixture(autouse=True)
-def engine_core_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "none_hash", lambda: bytes(range(32)))
-    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are sent as often."""
     monkeypatch.setattr(limits, "PING_EVERY_S", 0.02)
-
-
-@pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
-        yield made
-        made.shim.shutdown()
 
 
 def heard(bench: Bench) -> list[list[object]]:
