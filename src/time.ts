@@ -95,20 +95,6 @@ export function deadlineSignal(
   };
 }
 
-/** Calls `onQuiet` once, when `touch` was not called for `quietMs`. */
-export interface Watchdog {
-  touch(): void;
-  clear(): void;
-}
-
-export function watchdog(quietMs: number, onQuiet: () => void): Watchdog {
-  const timer = setTimeout(onQuiet, quietMs);
-  return {
-    touch: () => void timer.refresh(),
-    clear: () => clearTimeout(timer),
-  };
-}
-
 /** Adds up the time in which anything is under way, told in whole microseconds as often as it falls idle. */
 export class BusyTime {
   readonly #onIdle: (us: number) => void;

@@ -1,8 +1,6 @@
 // Owns the proof that docs/reliability.md and docs/faults.md say what the tables say.
-import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { renderFaultsPage, renderReliabilityPage } from "../support/reliability-page.ts";
-import { REPLAYS } from "./replays.ts";
 
 const RENEW = "npx vitest run -c test/vitest.config.ts test/faults/page.test.ts -u";
 
@@ -24,12 +22,3 @@ test("no row stands on a page twice", () => {
 test("every word that stands for a sum is known", () => {
   expect(renderFaultsPage()).not.toMatch(/(?:^|\s)@\w/m);
 });
-
-test.each(REPLAYS.filter(({ test: its }) => its !== null))(
-  "$commit: there is a test about it: $bug",
-  ({ test: its }) => {
-    const [file, title] = its!;
-    const text = readFileSync(new URL(`../../${file}`, import.meta.url), "utf8");
-    expect(text).toContain(title);
-  },
-);

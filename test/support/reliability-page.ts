@@ -1,6 +1,5 @@
 // Owns the text of docs/reliability.md and docs/faults.md, made from the table of faults, the goals and the record of long runs.
 import { readFileSync } from "node:fs";
-import { REPLAYS } from "../faults/replays.ts";
 import type { FaultRow } from "../faults/row.ts";
 import { FAULTS, isLoaded } from "../faults/table.ts";
 import { FAILPOINT_TABLES, readFailpoints } from "./failpoints.ts";
@@ -14,6 +13,13 @@ interface Goal {
   state: "met" | "part" | "missed" | "not done";
   how: string;
   date: string;
+}
+
+/** A bug that is fixed: by which commit, and file and title of the test that is about it; null: there is none. */
+interface Replay {
+  commit: string;
+  bug: string;
+  test: readonly [file: string, title: string] | null;
 }
 
 /** One run of one part of `npm run test:long`. */
@@ -32,6 +38,7 @@ const read = (name: string): unknown =>
 
 const GOALS = read("goals.json") as Goal[];
 const RUNS = read("long-runs.json") as LongRun[];
+const REPLAYS = read("replays.json") as Replay[];
 
 const number = (value: number): string => Math.round(value).toLocaleString("en-US");
 
@@ -109,7 +116,7 @@ const faultRow = (row: FaultRow): string[] => [
   isLoaded(row) ? "yes" : (row.unloaded ?? ""),
 ];
 
-const replayRow = ({ commit, bug, test }: (typeof REPLAYS)[number]): string[] => [
+const replayRow = ({ commit, bug, test }: Replay): string[] => [
   commit,
   bug,
   test === null ? "**none**" : `\`${test[0]}\`: ${test[1]}`,

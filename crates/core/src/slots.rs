@@ -2,9 +2,6 @@
 
 use crate::error::{Error, Result};
 
-/// The owner number of the sidecar itself.
-pub const OWNER_SIDECAR: u32 = 0;
-
 /// A slot as it was leased; stale once the slot has been freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease {
