@@ -9,9 +9,9 @@ import { EncodePool } from "../../src/codec/pool.ts";
 import { packBlocks } from "../../src/codec/task.ts";
 import type { EncodeTask } from "../../src/codec/task.ts";
 import { ENCODE_NICE } from "../../src/limits.ts";
-import { registerGeometry } from "../../src/native.ts";
 import { outboxStatus, outboxView, writeSlot, verifyRecord } from "../support/native.ts";
 import { digest, noise } from "../support/records.ts";
+import { registerOpaque } from "../support/slots.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 
 const PAGE = 12_288;
@@ -36,22 +36,7 @@ async function openTask(count: number): Promise<{ task: EncodeTask; pages: Buffe
       endTokens: 16 * (index + 1),
     };
   });
-  const geometry = registerGeometry({
-    group: 3,
-    recordClass: 1,
-    layout: 1,
-    dtype: 0,
-    tokens: 16,
-    layers: 3,
-    heads: 0,
-    dimK: 0,
-    dimV: 0,
-    layerBytes: PAGE / 3,
-    keyOffset: 0,
-    valueOffset: 0,
-    headStride: 0,
-    tokenStride: 0,
-  });
+  const geometry = registerOpaque(PAGE / 3, { group: 3, layers: 3 });
   return {
     pages,
     task: {

@@ -1,33 +1,15 @@
 // Owns the proof that native memory is shared by threads, and given back by what goes wrong.
 import { Worker } from "node:worker_threads";
 import { expect, test } from "vitest";
-import { outboxDrop, registerGeometry, releaseSlot } from "../../src/native.ts";
-import type { Geometry } from "../../src/native.ts";
+import { outboxDrop, releaseSlot } from "../../src/native.ts";
 import { inboxStatus, receiveRecord, outboxView, verifyRecord } from "../support/native.ts";
 import { keysOf, makeRecord, NAMESPACE } from "../support/records.ts";
-import { leaseOne, withArena } from "../support/slots.ts";
+import { leaseOne, registerOpaque, withArena } from "../support/slots.ts";
 
 const HASH = Buffer.alloc(32, 5);
 
-const opaque = (layerBytes: number): Geometry => ({
-  group: 0,
-  recordClass: 1,
-  layout: 1,
-  dtype: 0,
-  tokens: 16,
-  layers: 1,
-  heads: 0,
-  dimK: 0,
-  dimV: 0,
-  layerBytes,
-  keyOffset: 0,
-  valueOffset: 0,
-  headStride: 0,
-  tokenStride: 0,
-});
-
 test("worker threads encode the slots of the main thread's arena", async () => {
-  const geometry = registerGeometry(opaque(4096));
+  const geometry = registerOpaque(4096);
   await withArena({ slotBytes: 4096, slotCount: 1 }, async (arena) => {
     const lease = leaseOne(arena);
     const script = `
@@ -59,7 +41,7 @@ test("worker threads encode the slots of the main thread's arena", async () => {
 });
 
 test("a record that is refused gives back its memory and its slot", async () => {
-  const geometry = registerGeometry(opaque(4096));
+  const geometry = registerOpaque(4096);
   const { key, record } = makeRecord(0, { payloadBytes: 4096 });
   await withArena({ slotBytes: 4096, slotCount: 1 }, (arena) => {
     const land = (wantedKey: Buffer): unknown => {

@@ -5,12 +5,13 @@ import { packKeys } from "../../src/block.ts";
 import type { FetchPlan } from "../../src/client/lanes.ts";
 import type { StoreItem } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
-import { encodeSlots, registerGeometry } from "../../src/native.ts";
+import { encodeSlots } from "../../src/native.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault } from "./fake-vault.ts";
 import type { FakeHello } from "./fake-vault.ts";
 import { crc32c, readSlot, writeSlot } from "./native.ts";
 import { digest, NAMESPACE, noise } from "./records.ts";
+import { registerOpaque } from "./slots.ts";
 import { relayTo } from "./tcp-relay.ts";
 import type { Relay } from "./tcp-relay.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "./vaults.ts";
@@ -41,22 +42,7 @@ export class Pages {
     for (let index = 0; index < count; index += 1) {
       writeSlot(arena.id, this.#leases[index * 2]!, noise(bytes, index));
     }
-    this.#geometry = registerGeometry({
-      group: 0,
-      recordClass: 1,
-      layout: 1,
-      dtype: 0,
-      tokens: 16,
-      layers: 1,
-      heads: 0,
-      dimK: 0,
-      dimV: 0,
-      layerBytes: bytes,
-      keyOffset: 0,
-      valueOffset: 0,
-      headStride: 0,
-      tokenStride: 0,
-    });
+    this.#geometry = registerOpaque(bytes);
   }
 
   /** Records of all blocks in the native outbox; dropped after the test. */

@@ -4,11 +4,12 @@ import { ItemStatus, keyAt, keyCount } from "../../src/block.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import { MADE_NOW } from "../../src/limits.ts";
-import { dropGeometry, outboxPut, registerGeometry } from "../../src/native.ts";
+import { dropGeometry, outboxPut } from "../../src/native.ts";
 import { sleep } from "../../src/time.ts";
 import { parseRecordHeader, readSlot } from "./native.ts";
 import { headerOf } from "./records.ts";
 import type { TestRecord } from "./records.ts";
+import { registerOpaque } from "./slots.ts";
 
 const PAGE = 4096;
 
@@ -88,21 +89,10 @@ export class TestClient extends VaultClient {
 function shapeOf(header: Buffer | null): { geometry: number; bytes: number } {
   const parsed = header === null ? null : parseRecordHeader(header);
   const bytes = parsed?.payloadBytes ?? PAGE;
-  const geometry = registerGeometry({
+  const geometry = registerOpaque(bytes, {
     group: parsed?.group ?? 0,
     recordClass: parsed?.recordClass ?? 1,
-    layout: 1,
-    dtype: 0,
     tokens: parsed?.tokens ?? 16,
-    layers: 1,
-    heads: 0,
-    dimK: 0,
-    dimV: 0,
-    layerBytes: bytes,
-    keyOffset: 0,
-    valueOffset: 0,
-    headStride: 0,
-    tokenStride: 0,
   });
   return { geometry, bytes };
 }

@@ -4,8 +4,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { RecordClass } from "../../src/block.ts";
 import type { Vault } from "../../src/client/vault.ts";
+import { checkConfig } from "../../src/config/check.ts";
 import type { Config, KvCodec } from "../../src/config/config.ts";
-import { LANES_DEFAULT } from "../../src/limits.ts";
 import type { Logger } from "../../src/log.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
@@ -50,78 +50,28 @@ export function clientsOf({ kv, ssm }: NonNullable<TestSidecarOptions["vaults"]>
   return { kv: [kv ?? []].flat(), ssm: [ssm ?? []].flat() };
 }
 
+/** The defaults, but for what tests must not touch or wait for. */
 export function testConfig(options: TestSidecarOptions & { socket: string }): Config {
+  const { config } = checkConfig("", null, {});
+  if (config === null) throw new Error("the defaults are no configuration");
   const listen = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
   const kvDim = options.kvDim ?? null;
   return {
-    path: null,
+    ...config,
     cluster: {
-      role: "inference",
-      kvCold: [],
-      ssmCold: [],
+      ...config.cluster,
       redundancy: options.redundancy ?? "none",
-      wake: [],
       credentials: "/nonexistent",
-      tlsCa: null,
-      tlsCert: null,
-      tlsKey: null,
-      token: null,
-      insecureLan: false,
     },
-    turboQuant: { enabled: null, kvDim, states: "raw" },
+    turboQuant: { ...config.turboQuant, kvDim },
     codec: { kv: options.kv ?? ((options.int8 ?? kvDim !== null) ? "int8" : "raw") },
-    vault: {
-      listen,
-      maxBytes: 64 * MIB,
-      tenantBytes: null,
-      keptPercent: 25,
-      dataDir: null,
-      diskBytes: null,
-      durability: "group",
-      diskTtlS: null,
-      archive: null,
-      archiveBytes: null,
-      archiveAfterS: 300,
-      yieldToUser: false,
-      yieldIdleS: 300,
-      yieldGraceS: 60,
-      insecureLan: false,
-      stateDir: "/nonexistent",
-      tlsCert: null,
-      tlsKey: null,
-      tlsClientCa: null,
-      tokens: null,
-      auditLog: null,
-      announce: false,
-      poolKey: null,
-      peers: [],
-      metricsListen: null,
-      metricsLan: false,
-    },
+    vault: { ...config.vault, listen, maxBytes: 64 * MIB, stateDir: "/nonexistent" },
     sidecar: {
+      ...config.sidecar,
+      autostart: false,
       socket: options.socket,
       arenaBytes: options.arenaBytes ?? 64 * MIB,
       arenaDir: options.arenaDir ?? null,
-      autostart: false,
-      idleExitS: 600,
-      lanes: LANES_DEFAULT,
-      recordKeys: null,
-      metricsListen: null,
-      metricsLan: false,
-      otlpEndpoint: null,
-      pageListen: null,
-      pageTlsCert: null,
-      pageTlsKey: null,
-      pageToken: null,
-    },
-    etcd: {
-      endpoints: [],
-      prefix: "/tierkv/vaults/",
-      user: null,
-      password: null,
-      tlsCa: null,
-      tlsCert: null,
-      tlsKey: null,
     },
     restore: {
       waitMs: options.waitMs ?? 10_000,
@@ -129,31 +79,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       when: options.when ?? "faster",
       verify: "off",
     },
-    gateway: {
-      listen,
-      lan: false,
-      discover: null,
-      discoverEvents: null,
-      discoverReplays: null,
-      sequences: false,
-      extProc: null,
-      keys: null,
-      tlsCert: null,
-      tlsKey: null,
-      engines: [],
-      events: [],
-      replays: [],
-      preset: "least-load",
-      inFlightMax: 1,
-      waitMs: 0,
-      ttftMs: null,
-      prefill: [],
-      prefillTokens: 2048,
-      tokenizeMs: 0,
-      objectives: new Map(),
-      socket: "/nonexistent",
-      indexFile: "/nonexistent",
-    },
+    gateway: { ...config.gateway, listen, socket: "/nonexistent", indexFile: "/nonexistent" },
     ledger: { watts: 350 },
     log: { level: "silent" },
   };

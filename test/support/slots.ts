@@ -1,11 +1,13 @@
-// Owns arenas for tests: memory that is ready, closed at the end whatever happens.
+// Owns arenas for tests: memory that is ready, closed at the end whatever happens, and the plainest pages in it.
 import {
   arenaStatus,
   closeArena,
   createArena,
   leaseSlots,
   prefaultArena,
+  registerGeometry,
 } from "../../src/native.ts";
+import type { Geometry } from "../../src/native.ts";
 import { sleep } from "../../src/time.ts";
 
 export interface ArenaShape {
@@ -40,3 +42,23 @@ export function leaseOne(arena: number, owner = 1): Lease {
   if (slot === undefined || generation === undefined) throw new Error("no slot is free");
   return { slot, generation };
 }
+
+/** Pages that are stored as they are, one layer of attention long unless `rest` says otherwise. */
+export const registerOpaque = (layerBytes: number, rest: Partial<Geometry> = {}): number =>
+  registerGeometry({
+    group: 0,
+    recordClass: 1,
+    layout: 1,
+    dtype: 0,
+    tokens: 16,
+    layers: 1,
+    heads: 0,
+    dimK: 0,
+    dimV: 0,
+    layerBytes,
+    keyOffset: 0,
+    valueOffset: 0,
+    headStride: 0,
+    tokenStride: 0,
+    ...rest,
+  });

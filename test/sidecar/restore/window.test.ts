@@ -2,12 +2,12 @@
 import { beforeEach, expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { ItemStatus } from "../../../src/block.ts";
-import { registerGeometry } from "../../../src/native.ts";
 import { Window } from "../../../src/sidecar/restore/window.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
 import { digest, makeRecord, NAMESPACE } from "../../support/records.ts";
+import { registerOpaque } from "../../support/slots.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
 const PAGE = 4096;
@@ -35,22 +35,7 @@ beforeEach(async () => {
     expect(cache.startFetch([block])).toBe(1);
     return block;
   });
-  const geometry = registerGeometry({
-    group: 0,
-    recordClass: 1,
-    layout: 1,
-    dtype: 0,
-    tokens: 16,
-    layers: 1,
-    heads: 0,
-    dimK: 0,
-    dimV: 0,
-    layerBytes: PAGE,
-    keyOffset: 0,
-    valueOffset: 0,
-    headStride: 0,
-    tokenStride: 0,
-  });
+  const geometry = registerOpaque(PAGE);
   bad = [];
   window = new Window({
     blocks,
