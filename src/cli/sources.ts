@@ -5,7 +5,7 @@ import type { Waker } from "../client/wake.ts";
 import type { Address, Config } from "../config/config.ts";
 import { addressesOf, systemResolver } from "../discovery/dns.ts";
 import type { Resolving } from "../discovery/dns.ts";
-import { EtcdSource } from "../discovery/etcd.ts";
+import { EtcdSource, vaultAt } from "../discovery/etcd.ts";
 import { PolledSource } from "../discovery/polled.ts";
 import { PoolSource } from "../discovery/pool.ts";
 import { firstList } from "../discovery/source.ts";
@@ -85,7 +85,7 @@ function etcdFeeds(config: Config, logger: Logger): Feed[] {
   const all = named(config, "etcd");
   const asked = RECORD_CLASSES.filter((name) => all[name].length > 0);
   if (asked.length === 0) return [];
-  const source = new EtcdSource(etcdOptions(config, logger));
+  const source = new EtcdSource(etcdOptions(config, logger), vaultAt);
   const targetOf = (listed: ListedVault): VaultTarget | null =>
     targetFor(listed.address, listed.class, asked);
   return [{ text: "etcd:vaults", source, targetOf }];

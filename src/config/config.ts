@@ -161,7 +161,7 @@ export interface GatewayConfig {
   /** Whether that may be an address that other machines reach. */
   readonly lan: boolean;
   readonly engines: readonly Address[];
-  /** A name whose addresses are engines, too; null: none. */
+  /** A name whose addresses are engines, too, or `etcd:engines`; null: none. */
   readonly discover: Address | null;
   /** The port at which each of them publishes its events; null: at none. */
   readonly discoverEvents: number | null;
@@ -201,11 +201,14 @@ export interface GatewayConfig {
   readonly indexFile: string;
 }
 
-/** Where vaults are registered, for those who run etcd anyway. */
+/** Where vaults and engines are registered, for those who run etcd anyway. */
 export interface EtcdConfig {
   /** Empty: there is none. */
   readonly endpoints: readonly Address[];
   readonly prefix: string;
+  readonly enginesPrefix: string;
+  /** Where other machines reach engines of this one; null: they are not registered. */
+  readonly engineHost: string | null;
   /** null: nobody is asked who he is. */
   readonly user: string | null;
   /** The file with its password. */

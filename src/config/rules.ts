@@ -113,19 +113,29 @@ const pooledByAddress: Rule = ({ vault: { poolKey, listen, peers }, etcd, cluste
   return { code: "CONFIG_CONFLICT", path: ["vault", "listen"], reason, fix };
 };
 
-const etcdIsThere: Rule = ({ etcd: { endpoints }, cluster: { kvCold, ssmCold } }) => {
-  const name = kvCold.some(({ text }) => sourceOf(text) === "etcd") ? "kv_cold" : "ssm_cold";
-  const isAsked = [...kvCold, ...ssmCold].some(({ text }) => sourceOf(text) === "etcd");
-  if (!isAsked || endpoints.length > 0) return null;
+const etcdIsThere: Rule = ({ etcd, cluster: { kvCold, ssmCold }, gateway }) => {
+  const { endpoints, engineHost } = etcd;
+  const inEtcd = (names: readonly { text: string }[]): string | null =>
+    names.find(({ text }) => sourceOf(text) === "etcd")?.text ?? null;
+  const { discover } = gateway;
+  const all = [
+    { path: ["cluster", "kv_cold"] as const, asked: inEtcd(kvCold) },
+    { path: ["cluster", "ssm_cold"] as const, asked: inEtcd(ssmCold) },
+    { path: ["gateway", "discover"] as const, asked: inEtcd(discover === null ? [] : [discover]) },
+    { path: ["etcd", "engine_host"] as const, asked: engineHost },
+  ];
+  const missing = all.find(({ asked }) => asked !== null);
+  if (missing === undefined || endpoints.length > 0) return null;
+  const { path, asked } = missing;
   const fix = 'write endpoints = ["host:2379"] under [etcd]';
-  const reason = "etcd:vaults stands there, and it is not said where etcd is";
-  return { code: "CONFIG_CONFLICT", path: ["cluster", name], reason, fix };
+  const reason = `${asked} stands there, and it is not said where etcd is`;
+  return { code: "CONFIG_CONFLICT", path, reason, fix };
 };
 
 const etcdIsHidden: Rule = ({ etcd: { endpoints, tlsCa }, cluster: { insecureLan } }) => {
   const far = endpoints.find((endpoint) => !isLocal(endpoint));
   if (far === undefined || tlsCa !== null || insecureLan) return null;
-  const reason = `${far.text} is on another machine, and whoever is on the way could add a vault`;
+  const reason = `${far.text} is on another machine, and whoever is on the way could add a vault or an engine`;
   const fix =
     'write tls_ca = "/etc/tierkv/etcd-ca.pem", or [cluster] insecure_lan = true on a network you trust';
   return { code: "CONFIG_CONFLICT", path: ["etcd", "endpoints"], reason, fix };

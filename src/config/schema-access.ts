@@ -136,6 +136,8 @@ export const VAULT_ACCESS: {
 export const ETCD: {
   endpoints: Field<EtcdConfig["endpoints"]>;
   prefix: Field<EtcdConfig["prefix"]>;
+  engines_prefix: Field<EtcdConfig["enginesPrefix"]>;
+  engine_host: Field<EtcdConfig["engineHost"]>;
   user: Field<EtcdConfig["user"]>;
   password: Field<EtcdConfig["password"]>;
   tls_ca: Field<EtcdConfig["tlsCa"]>;
@@ -155,6 +157,20 @@ export const ETCD: {
     fallback: () => "/tierkv/vaults/",
     fallbackText: '`"/tierkv/vaults/"`',
     example: '"/tierkv/vaults/"',
+  },
+  engines_prefix: {
+    kind: label(200),
+    doc: 'What the keys of engines begin with: an address `host:port` stands behind it, and the value is empty or `{"events": "host:port", "replays": "host:port"}`.',
+    fallback: () => "/tierkv/engines/",
+    fallbackText: '`"/tierkv/engines/"`',
+    example: '"/tierkv/engines/"',
+  },
+  engine_host: {
+    kind: label(100),
+    doc: 'Where other machines reach the engines of this one. With it the sidecar registers those that it knows, with a lease, for gateways with `discover = "etcd:engines"`; they serve as `[gateway] engines` says.',
+    fallback: () => null,
+    fallbackText: "none: engines are not registered",
+    example: '"192.168.1.20"',
   },
   user: {
     kind: label(100),

@@ -14,14 +14,23 @@ import {
 } from "../limits-gateway.ts";
 import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits.ts";
 import { PRESETS } from "./config.ts";
-import type { GatewayConfig } from "./config.ts";
+import type { Address, GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";
 import { addresses, boolean, choice, integer, numbered, path, tcpOnly } from "./kinds.ts";
+import type { Kind } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import { stateDir } from "./schema-access.ts";
 
 const PORT_MAX = 65_535;
 const LISTEN = { host: "127.0.0.1", port: 8100, text: "127.0.0.1:8100" };
+
+const HOST = tcpOnly("vllm:8000", 1);
+/** A name for several engines: a host's with their port, or the list in etcd. */
+const ENGINE_NAMES: Kind<Address> = {
+  describe: `${HOST.describe}, or \`"etcd:engines"\``,
+  parse: (raw, key) =>
+    raw === "etcd:engines" ? { value: { host: "", port: 0, text: raw } } : HOST.parse(raw, key),
+};
 
 export const GATEWAY: {
   doc: string;
@@ -76,8 +85,8 @@ export const GATEWAY: {
       example: '["127.0.0.1:8000", "127.0.0.1:8001"]',
     },
     discover: {
-      kind: tcpOnly("vllm:8000", 1),
-      doc: "A name, such as that of a headless service, whose addresses are engines, too. It is resolved again every 5 s: engines come and go with their addresses.",
+      kind: ENGINE_NAMES,
+      doc: 'A name, such as that of a headless service, whose addresses are engines, too. It is resolved again every 5 s: engines come and go with their addresses. Or `"etcd:engines"`: those registered below `[etcd] engines_prefix`, with their events.',
       fallback: () => null,
       fallbackText: "none: `engines` are all there are",
       example: '"vllm.default.svc:8000"',

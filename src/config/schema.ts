@@ -318,7 +318,7 @@ export const SCHEMA: Schema = {
   },
   gateway: GATEWAY,
   etcd: {
-    doc: "etcd, for those who run it anyway: which vaults there are.",
+    doc: "etcd, for those who run it anyway: which vaults and engines there are.",
     fields: ETCD,
   },
   ledger: {

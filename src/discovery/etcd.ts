@@ -1,4 +1,4 @@
-// Owns vaults that are registered in etcd: following their keys, and one's own key with its lease.
+// Owns addresses that are registered in etcd, those of vaults and of engines: following their keys, and one's own key with its lease.
 import type { VaultClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
@@ -7,10 +7,10 @@ import type { Logger } from "../log.ts";
 import { jitterMs, sleep } from "../time.ts";
 import { EtcdCalls, KV, LEASE, rangeOf, WATCH } from "./etcd-calls.ts";
 import type { EtcdAccess } from "./etcd-calls.ts";
-import type { ListedVault, VaultSource } from "./source.ts";
+import type { ListedVault } from "./source.ts";
 
 export interface EtcdOptions extends EtcdAccess {
-  /** Keys are this and a vault's address. */
+  /** Keys are this and an address. */
   prefix: string;
   logger: Logger;
 }
@@ -39,18 +39,25 @@ async function again(
   }
 }
 
-export class EtcdSource implements VaultSource {
+/** What is registered at one address; null: nothing that is looked for. */
+export type Read<Listed> = (address: string, value: string) => Listed | null;
+
+/** As a source of vaults; others read what they look for. */
+export class EtcdSource<Listed = ListedVault> {
   readonly kind = "etcd";
   readonly #options: EtcdOptions;
+  readonly #read: Read<Listed>;
   readonly #closing = new AbortController();
 
-  constructor(options: EtcdOptions) {
+  constructor(options: EtcdOptions, read: Read<Listed>) {
     this.#options = options;
+    this.#read = read;
   }
 
-  follow(onList: (list: readonly ListedVault[]) => void): void {
+  /** As `VaultSource.follow`. */
+  follow(onList: (list: readonly Listed[]) => void): void {
     const { signal } = this.#closing;
-    const failed = "etcd does not answer: the vaults are those that were known";
+    const failed = "etcd does not answer: what was registered there is what was known";
     void again(this.#options, signal, (calls) => this.#watch(calls, onList), failed);
   }
 
@@ -59,17 +66,17 @@ export class EtcdSource implements VaultSource {
   }
 
   /** Until the watch ends. */
-  async #watch(calls: EtcdCalls, onList: (list: readonly ListedVault[]) => void): Promise<void> {
+  async #watch(calls: EtcdCalls, onList: (list: readonly Listed[]) => void): Promise<void> {
     const { signal } = this.#closing;
     const range = rangeOf(this.#options.prefix);
     const list = async (): Promise<string> => {
       const { header, kvs } = await calls.unary(KV.Range, { ...range, limit: LISTED_VAULTS_MAX });
-      const vaults = kvs.flatMap(({ key, value }) => this.#vaultIn(key, value));
-      if (vaults.length > 0 && !signal.aborted) onList(vaults);
+      const listed = kvs.flatMap(({ key, value }) => this.#listedIn(key, value));
+      if (listed.length > 0 && !signal.aborted) onList(listed);
       return header?.revision ?? "0";
     };
     const revision = await list();
-    let listed: Promise<unknown> = Promise.resolve();
+    let told: Promise<unknown> = Promise.resolve();
     const stream = await calls.stream(WATCH.Watch);
     await new Promise<void>((resolve, reject) => {
       const stop = (): void => stream.cancel();
@@ -81,7 +88,7 @@ export class EtcdSource implements VaultSource {
       signal.addEventListener("abort", stop, { once: true });
       stream.on("data", ({ canceled, events }: { canceled: boolean; events: object[] }) => {
         if (canceled) stream.cancel();
-        else if (events.length > 0) listed = listed.then(list).catch(() => stream.cancel());
+        else if (events.length > 0) told = told.then(list).catch(() => stream.cancel());
       });
       stream.on("error", end).on("end", () => end());
       const start_revision = String(BigInt(revision) + 1n);
@@ -89,29 +96,30 @@ export class EtcdSource implements VaultSource {
     });
   }
 
-  /** None for a key that no vault wrote. */
-  #vaultIn(key: Buffer, value: Buffer): ListedVault[] {
+  /** None for a key that is no address. */
+  #listedIn(key: Buffer, value: Buffer): Listed[] {
     const address = key.toString().slice(this.#options.prefix.length);
     if (!/^[\w.:[\]-]{3,300}$/.test(address) || !/:\d+$/.test(address)) return [];
-    const of = value.toString();
-    return isClass(of) ? [{ address, class: of, certificate: null }] : [];
+    const listed = this.#read(address, value.toString());
+    return listed === null ? [] : [listed];
   }
 }
+
+/** null: no vault wrote it. */
+export const vaultAt: Read<ListedVault> = (address, value) =>
+  isClass(value) ? { address, class: value, certificate: null } : null;
 
 function isClass(text: string): text is VaultClass {
   return text === "kv" || text === "ssm" || text === "both";
 }
 
-/** Registers a vault until closed, then takes it out. */
-export function register(
-  options: EtcdOptions,
-  { address, class: of }: { address: string; class: VaultClass },
-): Running {
+/** Registers an address until closed, then takes it out. */
+export function register(options: EtcdOptions, address: string, value: string): Running {
   const closing = new AbortController();
   const key = Buffer.from(options.prefix + address);
   const work = async (calls: EtcdCalls): Promise<void> => {
     const { ID } = await calls.unary(LEASE.LeaseGrant, { TTL: ETCD_LEASE_S });
-    await calls.unary(KV.Put, { key, value: Buffer.from(of), lease: ID });
+    await calls.unary(KV.Put, { key, value: Buffer.from(value), lease: ID });
     options.logger.info({ address }, "registered in etcd");
     try {
       await keepAlive(calls, ID, closing.signal);
@@ -119,7 +127,7 @@ export function register(
       if (closing.signal.aborted) await calls.unary(LEASE.LeaseRevoke, { ID }).catch(() => {});
     }
   };
-  const failed = "etcd does not answer: this vault is not registered for now";
+  const failed = "etcd does not answer: this address is not registered for now";
   const running = again(options, closing.signal, work, failed);
   return {
     close: async () => {

@@ -1,5 +1,6 @@
 // Owns the gateway as a whole: engines, their events, figures, the address for clients and the socket for its own commands, put together.
 import type { GatewayConfig, Preset } from "../config/config.ts";
+import { sourceOf } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
 import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits-gateway.ts";
 import type { Logger } from "../log.ts";
@@ -39,10 +40,10 @@ export interface Neighbour {
   replays: string | null;
 }
 
-/** The engines of this host now; throws while that is not known. */
+/** The engines that somebody knows of now; throws while that is not known. */
 export type Look = () => Promise<Neighbour[]>;
 
-/** Serves until closed. Every engine was asked once before it listens. `look`: where none are configured. */
+/** Serves until closed. Every engine was asked once before it listens. `look`: asked for more of them. */
 export async function startGateway(
   config: GatewayConfig,
   logger: Logger,
@@ -146,7 +147,7 @@ function discoveryOf(
   fleet: Fleet,
   logger: Logger,
 ): Discovery | null {
-  if (discover === null) return null;
+  if (discover === null || sourceOf(discover.text) !== null) return null;
   const { host, port } = discover;
   const publishing = (found: string): Publishing | null => {
     if (discoverEvents === null) return null;
@@ -172,7 +173,7 @@ async function startLooking(
 ): Promise<Discovery> {
   let found = new Map<string, Neighbour>();
   const discovery = new Discovery({
-    of: "the sidecar of this host",
+    of: "those who know engines",
     logger,
     async ask() {
       found = new Map((await look()).map((one) => [one.address, one]));

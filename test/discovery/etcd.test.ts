@@ -1,6 +1,6 @@
 // Owns the proof that vaults register in a real etcd and are followed there: one that ends is out, and while etcd is gone nothing changes.
 import { expect, test } from "vitest";
-import { EtcdSource, register } from "../../src/discovery/etcd.ts";
+import { EtcdSource, register, vaultAt } from "../../src/discovery/etcd.ts";
 import type { EtcdOptions } from "../../src/discovery/etcd.ts";
 import { certificate, secretFile } from "../support/closed-vaults.ts";
 import { HAS_ETCD, startEtcd } from "../support/etcd.ts";
@@ -16,7 +16,7 @@ const LEASED_MS = 120_000;
 
 function follow(options: EtcdOptions): { addresses(): string[] } {
   let now: string[] = [];
-  const source = closeAfterTest(new EtcdSource(options));
+  const source = closeAfterTest(new EtcdSource(options, vaultAt));
   source.follow((list) => {
     now = list.map(({ address, class: of }) => `${address} ${of}`).toSorted();
   });
@@ -86,12 +86,12 @@ withEtcd("F84 etcd with TLS and a user: who is neither hears and writes nothing"
   ];
   const refused = others.map(follow);
   const [anybody] = others as [EtcdOptions];
-  closeAfterTest(register(anybody, { address: "10.0.0.1:1", class: "kv" }));
+  closeAfterTest(register(anybody, "10.0.0.1:1", "kv"));
   const known = follow(named);
-  const own = closeAfterTest(register(named, { address: "10.0.1.1:1", class: "both" }));
+  const own = closeAfterTest(register(named, "10.0.1.1:1", "both"));
   await until(() => known.addresses().length > 0, "who may");
   // Another turn of those who may not, meanwhile.
-  const more = closeAfterTest(register(named, { address: "10.0.1.2:1", class: "kv" }));
+  const more = closeAfterTest(register(named, "10.0.1.2:1", "kv"));
   await until(() => known.addresses().length > 1, "one more");
   expect(known.addresses()).toEqual(["10.0.1.1:1 both", "10.0.1.2:1 kv"]);
   expect(refused.map((one) => one.addresses())).toEqual([[], [], [], []]);

@@ -3,7 +3,7 @@ import { describe, expect, test, vi } from "vitest";
 import { askOnce } from "../../src/client/ask.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";
 import { PoolKey } from "../../src/discovery/entry.ts";
-import { EtcdSource, register } from "../../src/discovery/etcd.ts";
+import { EtcdSource, register, vaultAt } from "../../src/discovery/etcd.ts";
 import { PolledSource } from "../../src/discovery/polled.ts";
 import { PoolSource } from "../../src/discovery/pool.ts";
 import type { VaultSource } from "../../src/discovery/source.ts";
@@ -79,9 +79,9 @@ async function etcd(): Promise<Stand> {
   const options = { endpoints: [server.endpoint], prefix: "/t/", tls: null, login: null, logger };
   const registered = new Map<number, Running>();
   return {
-    source: new EtcdSource(options),
+    source: new EtcdSource(options, vaultAt),
     add(last) {
-      registered.set(last, closeAfterTest(register(options, { address: at(last), class: "kv" })));
+      registered.set(last, closeAfterTest(register(options, at(last), "kv")));
       return Promise.resolve();
     },
     async remove(last) {

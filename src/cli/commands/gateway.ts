@@ -6,7 +6,7 @@ import type { ShownEngine } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { Look } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
-import { isLocal } from "../../hosts.ts";
+import { isLocal, sourceOf } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import {
   GATEWAY_CONTROL_POLL_MS,
@@ -85,9 +85,19 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
   if (!isLocal(config.gateway.listen) && config.gateway.lan) {
     logger.warn("[gateway] lan = true: every machine that reaches it may use the engines");
   }
-  const look = isAlone ? await neighboursOf(config, logger) : null;
+  let look = isAlone ? await neighboursOf(config, logger) : null;
   const { startGateway } = await import("../../gateway/gateway.ts");
   const steps = [
+    {
+      name: "engines in etcd",
+      async run() {
+        if (discover === null || sourceOf(discover.text) !== "etcd") return undefined;
+        const { followEngines } = await import("../registered-engines.ts");
+        const registered = followEngines(config, logger);
+        ({ look } = registered);
+        return registered;
+      },
+    },
     {
       name: "gateway",
       timeoutMs: GATEWAY_START_MS,

@@ -99,6 +99,7 @@ interface Parts {
   startSidecar(): Promise<RunningSidecar>;
   startScrape(): Promise<Running | undefined>;
   startPage(): Promise<Running | undefined>;
+  registerEngines(): Promise<Running | undefined>;
   /** Once it was started. */
   sidecar: RunningSidecar | null;
 }
@@ -154,6 +155,11 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       return startScrape("sidecar", config.sidecar.metricsListen, logger, read, () => null);
     },
     startPage: () => startOwnPage(config, logger, () => parts.sidecar),
+    async registerEngines() {
+      if (config.etcd.engineHost === null) return undefined;
+      const { registerEngines } = await import("../registered-engines.ts");
+      return registerEngines(config, logger);
+    },
     sidecar: null,
   };
   return parts;
@@ -202,6 +208,7 @@ function start(parts: Parts): Promise<Running> {
     },
     { name: "metrics endpoint", run: () => parts.startScrape() },
     { name: "page", run: () => parts.startPage() },
+    { name: "engines in etcd", run: () => parts.registerEngines() },
   ]);
 }
 

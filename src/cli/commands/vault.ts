@@ -191,7 +191,7 @@ async function registered(
   if (config.etcd.endpoints.length === 0) return undefined;
   const { register } = await import("../../discovery/etcd.ts");
   const { etcdOptions } = await import("../etcd.ts");
-  return register(etcdOptions(config, logger), { address, class: vaultClass(config) });
+  return register(etcdOptions(config, logger), address, vaultClass(config));
 }
 
 async function announced(

@@ -20,7 +20,8 @@ class EventBorder {
   }
 
   pass(chunk: Buffer): void {
-    for (const byte of chunk.subarray(-4)) {
+    for (let at = Math.max(0, chunk.length - 4); at < chunk.length; at += 1) {
+      const byte = chunk[at];
       if (byte === CARRIAGE_RETURN) continue;
       this.#isAt = byte === LINE_FEED && this.#isLineEmpty;
       this.#isLineEmpty = byte === LINE_FEED;

@@ -50,8 +50,11 @@ export function promptOf(path: string, body: unknown): Prompt | null {
   return { ...common, tokens: null, question };
 }
 
+/** A loop: of 100,000 tokens `every` takes longer than naming their blocks. */
 function isTokens(value: unknown): value is number[] {
-  return Array.isArray(value) && value.length > 0 && value.every((item) => Number.isInteger(item));
+  if (!Array.isArray(value) || value.length === 0) return false;
+  for (let at = 0; at < value.length; at += 1) if (!Number.isInteger(value[at])) return false;
+  return true;
 }
 
 /** Texts alone: a picture's blocks are told apart by its own digest. */
