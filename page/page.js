@@ -4,6 +4,7 @@ import {
   showBytes,
   showEngines,
   showFindings,
+  showFleet,
   showMisses,
   showMs,
   showRestores,
@@ -27,13 +28,21 @@ function say(text) {
   if (at("link").textContent !== text) at("link").textContent = text;
 }
 
-function show({ status, findings }) {
-  const { version, uptimeMs, counters, ledger } = status;
+function show({ status, fleet, findings }) {
   say("live");
+  showFindings(at("findings"), findings);
+  at("of-gateway").hidden = fleet === null;
+  if (fleet !== null) showFleet(at("fleet"), at("waiting"), fleet);
+  for (const section of document.querySelectorAll(".of-sidecar")) section.hidden = status === null;
+  if (status === null) at("self").textContent = "no sidecar runs here";
+  else showSidecar(status);
+}
+
+function showSidecar(status) {
+  const { version, uptimeMs, counters, ledger } = status;
   at("self").textContent = `${version}, up ${showMs(uptimeMs)}`;
   points.push(pointOf(status));
   if (points.length > POINTS_MAX) points.shift();
-  showFindings(at("findings"), findings);
   showTiles(at("tiles"), status, rateOf());
   showEngines(at("engines"), status.engines);
   showVaults(at("vaults"), status.vaults);

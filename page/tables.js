@@ -98,6 +98,38 @@ export function showEngines(at, engines) {
   );
 }
 
+/** Shares are of the prompts that were sent there lately. */
+export function showFleet(at, waits, { engines, waiting }) {
+  const rows = engines.map((one) => {
+    const { tokens, held, pulled, predictedMs, measuredMs } = one.recent;
+    return [
+      one.engine,
+      one.state === "down" ? `DOWN: ${one.reason}` : one.state,
+      one.events ?? NONE,
+      String(one.inFlight),
+      `${one.prompts} (${showMs(one.queueMs)})`,
+      share(held, tokens),
+      share(pulled, tokens),
+      `${showMs(measuredMs)} (${showMs(predictedMs)})`,
+      one.models.join(", "),
+    ];
+  });
+  const head = [
+    "engine",
+    "state",
+    "events",
+    "in flight",
+    "prompts (queue)",
+    "held there",
+    "from vaults",
+    "first token (predicted)",
+    "models",
+  ];
+  table(at, head, rows, "the gateway knows no engine");
+  const text = `${waiting} requests wait for an engine with room`;
+  if (waits.textContent !== text) waits.textContent = text;
+}
+
 export function showVaults(at, vaults) {
   const rows = Object.entries(vaults)
     .flatMap(([name, all]) => all.map((vault) => [name, vault]))

@@ -1,7 +1,8 @@
-// Owns where the page gets what it shows: from the sidecar of this process, or over its local socket.
+// Owns where the page gets what it shows: from the sidecar of this process, or over its local socket; and the gateway at its own.
 import type { Address, Config } from "../config/config.ts";
 import { override } from "../config/override.ts";
 import { TierkvError } from "../errors.ts";
+import type { ShownFleet } from "../gateway/control.ts";
 import { isLocal } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
 import { PAGE_REQUESTS_MAX, PAGE_TOKEN_CHARS_MIN } from "../limits-seen.ts";
@@ -15,6 +16,7 @@ import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { describe } from "./commands/explain.ts";
 import { findings } from "./findings.ts";
+import { askFleet, besideFleet } from "./fleet.ts";
 import type { SidecarLink } from "./sidecar-link.ts";
 
 const HERE: Address = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
@@ -45,7 +47,7 @@ export async function startOwnPage(
           },
     token: pageToken === null ? null : tokenOf(pageToken),
     source: {
-      view: () => Promise.resolve(viewOf(config, sidecar().look())),
+      view: async () => viewOf(config, sidecar().look(), await askFleet(config)),
       requests: () => Promise.resolve(explained(sidecar().explain("", PAGE_REQUESTS_MAX))),
     },
   });
@@ -88,11 +90,11 @@ function linked(config: Config): PageSource {
     }
   };
   return {
-    view: async () =>
-      viewOf(
-        config,
-        (await ask((link) => link.status(STATUS_TIMEOUT_MS))) as unknown as SidecarStatus,
-      ),
+    async view() {
+      const fleet = await askFleet(config);
+      const asked = ask((link) => link.status(STATUS_TIMEOUT_MS)) as Promise<unknown>;
+      return viewOf(config, await besideFleet(asked as Promise<SidecarStatus>, fleet), fleet);
+    },
     requests: async () =>
       explained(
         (await ask((link) =>
@@ -102,8 +104,8 @@ function linked(config: Config): PageSource {
   };
 }
 
-function viewOf(config: Config, status: SidecarStatus): View {
-  return { status, findings: findings({ config, targets: [], sidecar: status }) };
+function viewOf(config: Config, status: SidecarStatus | null, fleet: ShownFleet | null): View {
+  return { status, fleet, findings: findings({ config, targets: [], sidecar: status }) };
 }
 
 function explained(accounts: readonly Account[]): ExplainedRequest[] {

@@ -1,15 +1,20 @@
-// Owns how `tierkv top` looks: a sidecar's account of itself as lines that fit a terminal.
+// Owns how `tierkv top` looks: what a sidecar and a gateway say of themselves as lines that fit a terminal.
+import type { ShownFleet } from "../gateway/control.ts";
 import { printable } from "../printable.ts";
 import { reasonText } from "../sidecar/socket/reasons.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { isProblem } from "./findings.ts";
 import type { Finding } from "./findings.ts";
+import { describeFleet } from "./fleet.ts";
 import type { Look } from "./terminal.ts";
 import { showBytes, showMs, showShare, table } from "./text.ts";
 
 export interface Picture {
-  status: SidecarStatus;
+  /** null: no sidecar runs here, but a gateway. */
+  status: SidecarStatus | null;
+  /** null: no gateway runs. */
+  fleet: ShownFleet | null;
   /** The one before, for rates; null: there is none. */
   before: SidecarStatus | null;
   findings: readonly Finding[];
@@ -26,7 +31,7 @@ type Paint = (style: Style, text: string) => string;
 
 /** Lines of at most `columns` characters, at most `rows` of them. */
 export function describeTop(picture: Picture, { columns, rows, isColoured }: Look): string[] {
-  const { status, findings } = picture;
+  const { status, fleet, before, findings } = picture;
   const paint: Paint = (style, text) =>
     isColoured && text !== "" ? `\u001B[${STYLES[style]}m${text}\u001B[0m` : text;
   // Cut before they are painted: colours take no room.
@@ -37,25 +42,22 @@ export function describeTop(picture: Picture, { columns, rows, isColoured }: Loo
     ...plain(rest),
   ];
   const lines = [
-    paint("head", cut(describeSelf(status))),
+    paint("head", cut(status === null ? "tierKV: no sidecar runs here" : describeSelf(status))),
     ...findings.flatMap((finding) =>
       wrap(printable(`${finding.severity.toUpperCase()}: ${finding.text}`), columns).map((line) =>
         isProblem(finding) ? paint("bad", line) : line,
       ),
     ),
-    "",
-    ...headed(describeEngines(status)),
-    "",
-    ...headed(describeVaults(status)),
-    "",
-    ...plain(describeFlow(picture)),
-    "",
-    ...headed(["saved by restores", ...describeLedger(status)]),
-    "",
-    ...headed(describeMisses(status)),
-    "",
-    ...headed(describeRestores(status.restores)),
+    ...(fleet === null ? [] : ["", ...headed(describeFleet(fleet))]),
   ];
+  if (status !== null) {
+    lines.push("", ...headed(describeEngines(status)));
+    lines.push("", ...headed(describeVaults(status)));
+    lines.push("", ...plain(describeFlow(status, before)));
+    lines.push("", ...headed(["saved by restores", ...describeLedger(status)]));
+    lines.push("", ...headed(describeMisses(status)));
+    lines.push("", ...headed(describeRestores(status.restores)));
+  }
   return rows === null ? lines : lines.slice(0, rows);
 }
 
@@ -115,7 +117,7 @@ function vaultRow(name: string, { address, state, lanes, seen }: VaultStatus): s
   ];
 }
 
-function describeFlow({ status, before }: Picture): string[] {
+function describeFlow(status: SidecarStatus, before: SidecarStatus | null): string[] {
   const { counters, saves } = status;
   const count = (name: string): number => counters[name] ?? 0;
   const rate = (name: string): string => {

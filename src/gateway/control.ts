@@ -13,14 +13,15 @@ import type { Engine, EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import type { EventFeed } from "./events/feed.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
-import type { Decisions } from "./score/decisions.ts";
+import type { Recent } from "./score/decisions.ts";
+import type { Router } from "./score/router.ts";
 
 /** What the commands look at. */
 export interface Controlled {
   fleet: Fleet;
   feedOf: (engine: Engine) => EventFeed | null;
   index: BlockIndex;
-  decisions: Decisions;
+  router: Router;
 }
 
 /** One engine, with what is known of its blocks: `events` is null where it publishes none to us. */
@@ -29,6 +30,16 @@ export interface ShownEngine extends EngineStatus {
   blocks: number;
   /** Of vaults, as it told. */
   vaultBlocks: number;
+  /** Prompts that are computed there or wait for it, and milliseconds until one more could begin. */
+  prompts: number;
+  queueMs: number;
+  recent: Recent;
+}
+
+export interface ShownFleet {
+  engines: ShownEngine[];
+  /** Requests that wait for an engine with room. */
+  waiting: number;
 }
 
 /** `GET /status`, `GET /decisions?id=BEGINNING`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
@@ -73,10 +84,10 @@ const nameIn = (asked: URLSearchParams): string => asked.get("engine") ?? "";
 type Action = (of: Controlled, asked: URLSearchParams) => object;
 
 const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
-  ["GET /status", (of) => ({ engines: shown(of), waiting: of.fleet.waiting })],
+  ["GET /status", shown],
   [
     "GET /decisions",
-    ({ decisions }, asked) => {
+    ({ router: { decisions } }, asked) => {
       const id = asked.get("id") ?? "";
       const most = id === "" ? GATEWAY_DECISIONS_SHOWN : GATEWAY_DECISIONS_KEPT_MAX;
       return { requests: decisions.latest(id, most) };
@@ -86,11 +97,14 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
   ["POST /undrain", ({ fleet }, asked) => fleet.drain(nameIn(asked), false)],
 ]);
 
-function shown({ fleet, feedOf, index }: Controlled): ShownEngine[] {
-  return fleet.engines.map((engine) => ({
+function shown({ fleet, feedOf, index, router }: Controlled): ShownFleet {
+  const engines = fleet.engines.map((engine) => ({
     ...engine.status(),
     events: feedOf(engine)?.state ?? null,
     blocks: index.blocks(engine.slot),
     vaultBlocks: index.blocks(engine.slot, "vault"),
+    ...router.queueOf(engine),
+    recent: router.decisions.recent(engine.name),
   }));
+  return { engines, waiting: fleet.waiting };
 }

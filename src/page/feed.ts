@@ -1,6 +1,7 @@
-// Owns what open pages are told: the sidecar's account again and again, and points of the past for their charts.
+// Owns what open pages are told: accounts of sidecar and gateway again and again, and points of the past for their charts.
 import type { ServerResponse } from "node:http";
 import { toTierkvError } from "../errors.ts";
+import type { ShownFleet } from "../gateway/control.ts";
 import {
   PAGE_BEHIND_BYTES_MAX,
   PAGE_IDLE_SAMPLES,
@@ -10,9 +11,12 @@ import {
 } from "../limits-seen.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 
-/** What is shown: an account, and what is wrong. */
+/** What is shown: accounts, and what is wrong. */
 export interface View {
-  status: SidecarStatus;
+  /** null: no sidecar runs, but a gateway. */
+  status: SidecarStatus | null;
+  /** null: no gateway runs. */
+  fleet: ShownFleet | null;
   findings: readonly { severity: string; text: string }[];
 }
 
@@ -77,7 +81,7 @@ export class Feed {
     this.#isAsking = true;
     try {
       const view = await this.#source.view();
-      this.#keep(pointOf(view.status));
+      if (view.status !== null) this.#keep(pointOf(view.status));
       this.#tell(event("view", view));
     } catch (error) {
       this.#tell(event("trouble", { text: toTierkvError(error).message }));

@@ -6,6 +6,7 @@ import { afterAll, describe, expect, test as always } from "vitest";
 import { servePage } from "../../src/cli/page.ts";
 import { launchBrowser } from "../support/browser.ts";
 import type { Page } from "../support/browser.ts";
+import { call, gatewayBefore } from "../support/gateways.ts";
 import { openRestored, restoreAgain } from "../support/pages.ts";
 import type { Scene } from "../support/scene.ts";
 import { hashesOf, makeBlocks } from "../support/shim-client.ts";
@@ -47,11 +48,14 @@ interface Opened {
 }
 
 async function open(
-  look: { colorScheme?: "light" | "dark"; width?: number } = {},
+  look: { colorScheme?: "light" | "dark"; width?: number; gateway?: string } = {},
 ): Promise<Opened> {
   const scene = await openRestored();
   const config = testConfig({ socket: scene.sidecar.socketPath });
-  const server = closeAfterTest(await servePage(config, undefined));
+  const { gateway: socket = "/nonexistent" } = look;
+  const server = closeAfterTest(
+    await servePage({ ...config, gateway: { ...config.gateway, socket } }, undefined),
+  );
   const { colorScheme = "light", width = 1100 } = look;
   const page = await browser!.newPage({
     colorScheme,
@@ -110,6 +114,37 @@ describe.each(["light", "dark"] as const)("in a %s scheme", (colorScheme) => {
     TIMEOUT_MS,
   );
 });
+
+test(
+  "the engines of a gateway are shown, also once one of them, or the sidecar, is gone",
+  async () => {
+    const fleet = await gatewayBefore([["m"], ["m"]], { preset: "earliest-token" });
+    const [first, second] = fleet.engines;
+    const body = JSON.stringify({ model: "m", prompt: [1, 2, 3, 4], stream: true });
+    await call(fleet.url, "/v1/completions", { body });
+    const { page, scene, complaints } = await open({ gateway: fleet.socket, width: 375 });
+    const row = (name: string, text: string): Promise<void> =>
+      page.locator(`#fleet tr:has(td:text-is("${name}"))`, { hasText: text }).waitFor();
+    const asked = first!.asked.length > 0 ? first : second;
+    await row(asked!.name, "ms (");
+    await second!.kill();
+    await row(second!.name, "DOWN");
+    expect(await page.evaluate("document.documentElement.scrollWidth")).toBeLessThanOrEqual(375);
+    await page.evaluate(readFileSync(createRequire(import.meta.url).resolve(AXE), "utf8"));
+    const { violations } = await page.evaluate<{ violations: { impact: string }[] }>("axe.run()");
+    expect(violations.filter(({ impact }) => /serious|critical/.test(impact))).toEqual([]);
+    await scene.sidecar.close();
+    await page.locator("#self", { hasText: "no sidecar runs here" }).waitFor();
+    await row(first!.name, "up");
+    expect(await page.evaluate('document.querySelector("#restores").checkVisibility()')).toBe(
+      false,
+    );
+    await fleet.close();
+    await page.locator("#link", { hasText: "does not answer" }).waitFor();
+    expect(complaints).toEqual([]);
+  },
+  TIMEOUT_MS,
+);
 
 test(
   "at 375 px nothing is wider than the window",

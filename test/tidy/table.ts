@@ -80,7 +80,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     packages: ["undici", "prom-client", "@msgpack/msgpack", GRPC],
   }),
   exposition: room({ types: ["sidecar", "wire"] }),
-  page: room({ types: ["sidecar"], packages: ["uplot"] }),
+  page: room({ types: ["sidecar", "gateway"], packages: ["uplot"] }),
   plan: room({ offline: true }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({

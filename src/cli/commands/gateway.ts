@@ -2,7 +2,7 @@
 import type { Config } from "../../config/config.ts";
 import { placeOf } from "../../config/load.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
-import type { ShownEngine } from "../../gateway/control.ts";
+import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { Look } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
@@ -141,10 +141,7 @@ function noEngines(config: Config, reason: string): TierkvError {
 async function status(call: Call): Promise<number> {
   const { askGateway } = await import("../gateway-link.ts");
   const { socket } = call.loadConfig().gateway;
-  const found = (await askGateway(socket, "GET", "/status")) as {
-    engines: ShownEngine[];
-    waiting: number;
-  };
+  const found = (await askGateway(socket, "GET", "/status")) as ShownFleet;
   call.print(found, [...found.engines.map(showWhole), `waiting: ${found.waiting}`]);
   return 0;
 }

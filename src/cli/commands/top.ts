@@ -11,6 +11,7 @@ import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 import { findings, isProblem } from "../findings.ts";
 import type { Finding } from "../findings.ts";
+import { askFleet, besideFleet } from "../fleet.ts";
 import type { SidecarLink } from "../sidecar-link.ts";
 import { lookOf, openTerminal } from "../terminal.ts";
 import { describeTop } from "../top-view.ts";
@@ -31,7 +32,7 @@ export function addTop({ program, action }: Registrar): void {
     .command("top")
     .summary("watch engines, vaults, restores and what they save")
     .description(
-      "Asks the sidecar of this machine again and again: engines and their shared memory, vaults with fill, rates,\n" +
+      "Asks the sidecar of this machine, and the gateway of this user, again and again: engines and their shared memory, vaults with fill, rates,\n" +
         "round trip and hit rate, what was restored (predicted and measured), why prompts missed, and what restores\n" +
         "have saved. What is wrong comes first. `q` ends it; NO_COLOR is respected.",
     )
@@ -51,7 +52,8 @@ export async function showTop(call: Call<TopOptions>): Promise<number> {
   const { SidecarLink } = await import("../sidecar-link.ts");
   const link = new SidecarLink(config.sidecar.socket);
   try {
-    await link.hello(STATUS_TIMEOUT_MS);
+    const fleet = await askFleet(config);
+    await besideFleet(link.hello(STATUS_TIMEOUT_MS), fleet);
     const isOnce = call.options.once === true || call.isJson || !call.io.isTerminal;
     return isOnce
       ? await showOnce(call, config, link)
@@ -78,12 +80,13 @@ async function showOnce(
   config: Config,
   link: SidecarLink,
 ): Promise<number> {
-  const before = await ask(link);
+  const before = await pictureOf(config, link, null);
   await sleep(TOP_ONCE_MS);
-  const picture = pictureOf(config, await ask(link), before);
+  const picture = await pictureOf(config, link, before.status);
   const ok = !picture.findings.some(isProblem);
   const lines = describeTop(picture, lookOf(call.io.isTerminal));
-  call.print({ ok, findings: picture.findings, status: picture.status }, lines);
+  const { findings: found, status, fleet } = picture;
+  call.print({ ok, findings: found, status, fleet }, lines);
   return ok ? EXIT_OK : EXIT_PROBLEM;
 }
 
@@ -104,12 +107,11 @@ async function watch(
   try {
     let before: SidecarStatus | null = null;
     while (!isOver) {
-      const status = await ask(link);
-      const picture = pictureOf(config, status, before);
+      const picture = await pictureOf(config, link, before);
       const draw = (): void => terminal.show(describeTop(picture, terminal.look()));
       terminal.onResize = draw;
       draw();
-      before = status;
+      before = picture.status;
       await sleep(intervalMs, stop.signal).catch(() => undefined);
     }
     return EXIT_OK;
@@ -118,16 +120,15 @@ async function watch(
   }
 }
 
-async function ask(link: SidecarLink): Promise<SidecarStatus> {
-  return (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
-}
-
-function pictureOf(
+async function pictureOf(
   config: Config,
-  status: SidecarStatus,
+  link: SidecarLink,
   before: SidecarStatus | null,
-): Picture & { findings: Finding[] } {
-  return { status, before, findings: findings({ config, targets: [], sidecar: status }) };
+): Promise<Picture & { findings: Finding[] }> {
+  const fleet = await askFleet(config);
+  const asked = link.status(STATUS_TIMEOUT_MS) as Promise<unknown> as Promise<SidecarStatus>;
+  const status = await besideFleet(asked, fleet);
+  return { status, fleet, before, findings: findings({ config, targets: [], sidecar: status }) };
 }
 
 function intervalOf(text: string | undefined): number {

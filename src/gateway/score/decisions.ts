@@ -33,6 +33,17 @@ export interface Decision {
   measuredMs: number | null;
 }
 
+/** Of one engine's remembered requests whose prompt is known: tokens together, milliseconds at the median. */
+export interface Recent {
+  requests: number;
+  tokens: number;
+  held: number;
+  pulled: number;
+  /** Of those whose first token was measured; null: none was. */
+  predictedMs: number | null;
+  measuredMs: number | null;
+}
+
 /** GATEWAY_DECISIONS_KEPT_MAX of them, the oldest forgotten. */
 export class Decisions {
   readonly #kept: Decision[] = [];
@@ -44,9 +55,27 @@ export class Decisions {
     return decision;
   }
 
+  recent(engine: string): Recent {
+    const all = this.#kept.filter((one) => one.engine === engine && one.candidates.length > 0);
+    const chosen = all.flatMap(({ candidates }) => candidates.slice(0, 1));
+    const measured = all.filter(({ measuredMs }) => measuredMs !== null);
+    return {
+      requests: all.length,
+      tokens: all.reduce((sum, { tokens }) => sum + tokens, 0),
+      held: chosen.reduce((sum, { held }) => sum + held, 0),
+      pulled: chosen.reduce((sum, { pulled }) => sum + pulled, 0),
+      predictedMs: middle(measured.map(({ predictedMs }) => predictedMs ?? 0)),
+      measuredMs: middle(measured.map(({ measuredMs }) => measuredMs ?? 0)),
+    };
+  }
+
   /** The latest first: those whose id begins so. */
   latest(beginning: string, most: number): Decision[] {
     const found = this.#kept.filter(({ id }) => id.startsWith(beginning));
     return found.reverse().slice(0, most);
   }
+}
+
+function middle(values: readonly number[]): number | null {
+  return values.toSorted((a, b) => a - b)[values.length >> 1] ?? null;
 }

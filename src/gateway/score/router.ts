@@ -195,6 +195,12 @@ export class Router {
     return this.#ring.orderOf(session);
   }
 
+  /** Prompts that are computed there or wait for it, and until one more could begin. */
+  queueOf(engine: Engine): { prompts: number; queueMs: number } {
+    const ttft = this.#ttftOf(engine);
+    return { prompts: ttft.prompts, queueMs: ttft.queueMs() };
+  }
+
   #ttftOf(engine: Engine): TtftModel {
     const ttft = this.#models.get(engine) ?? new TtftModel(this.#usual);
     this.#models.set(engine, ttft);

@@ -2,16 +2,18 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { wantsColour } from "../../../src/cli/terminal.ts";
 import { describeTop } from "../../../src/cli/top-view.ts";
 import type { Picture } from "../../../src/cli/top-view.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";
+import { call, gatewayBefore, until as untilThat } from "../../support/gateways.ts";
 import { openRestored } from "../../support/pages.ts";
 import type { Scene } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import { testDirectory } from "../../support/sidecars.ts";
+import { SimPublisher } from "../../support/sim-publisher.ts";
 import { until } from "../../support/vaults.ts";
 
 const PAGE = 1024;
@@ -73,7 +75,7 @@ test("lines fit the terminal, colours take no room, and what comes from outside 
   const status: SidecarStatus = scene.sidecar.status();
   status.engines[0]!.model = "evil\u001B[2Jmodel";
   const problem = { code: "x", severity: "problem", text: "word ".repeat(40) } as const;
-  const picture: Picture = { status, before: null, findings: [problem] };
+  const picture: Picture = { status, fleet: null, before: null, findings: [problem] };
   const plain = describeTop(picture, { ...LOOK, columns: 60 });
   expect(Math.max(...plain.map((line) => line.length))).toBeLessThanOrEqual(60);
   expect(plain.join("\n")).not.toContain("\u001B");
@@ -89,8 +91,50 @@ test("bytes per second come from two pictures", async () => {
   const { bytes_fetched: fetched = 0 } = status.counters;
   const counters = { ...status.counters, bytes_fetched: fetched - 5_000_000 };
   const before = { ...status, at: status.at - 2000, counters };
-  const lines = describeTop({ status, before, findings: [] }, LOOK);
+  const lines = describeTop({ status, fleet: null, before, findings: [] }, LOOK);
   expect(lines.find((line) => line.startsWith("fetched"))).toContain("2.5 MB/s now");
+});
+
+test("a gateway's engines are shown, where a sidecar runs and where none does", async () => {
+  const publisher = await new SimPublisher().start();
+  onTestFinished(() => publisher.stop());
+  const scene = await gatewayBefore([["m"], ["m"]], { preset: "earliest-token" }, [publisher]);
+  const [first, second] = scene.engines;
+  const config = join(testDirectory(), "tierkv.toml");
+  const top = (option = "--once", more = ""): ReturnType<typeof runInside> => {
+    const none = `[sidecar]\nsocket = "${config}.sock"\n`;
+    writeFileSync(config, `[gateway]\nsocket = "${scene.socket}"\n${more === "" ? none : more}`);
+    return runInside(["top", option, "--config", config]);
+  };
+  await top();
+  const tokens = Array.from({ length: 64 }, (_none, at) => at);
+  first!.onPrompt = (prompt) => publisher.take(prompt);
+  await untilThat(async () => {
+    await call(scene.url, "/v1/completions", {
+      body: JSON.stringify({ model: "m", prompt: tokens, stream: true }),
+    });
+    const { stdout } = await runInside(["gateway", "status", "--json", "--config", config]);
+    const { engines } = JSON.parse(stdout) as { engines: { recent: { held: number } }[] };
+    return engines[0]!.recent.held > 0;
+  });
+  await second!.kill();
+  await untilThat(async () => (await top("--json")).stdout.includes('"state":"down"'));
+  const { exitCode, stdout } = await top();
+  expect(exitCode).toBe(0);
+  expect(stdout).toMatch(/^tierKV: no sidecar runs here\n/);
+  expect(stdout).toMatch(
+    new RegExp(
+      `^${first!.name} +up +live +0 +0 +\\S+ ms +[1-9]\\S+ % +0.0 % +\\S+ ms \\(\\S+ ms\\) +m$`,
+      "m",
+    ),
+  );
+  expect(stdout).toMatch(new RegExp(`^${second!.name} +DOWN +- `, "m"));
+  expect(stdout).not.toContain("restores");
+
+  const { sidecar } = await openRestored();
+  const both = await top("--once", `[sidecar]\nsocket = "${sidecar.socketPath}"\n`);
+  expect(both.stdout).toContain(first!.name);
+  expect(both.stdout).toContain("320 tokens in 1 restore");
 });
 
 test.each([

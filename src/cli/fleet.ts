@@ -1,0 +1,55 @@
+// Owns what `tierkv top` and the page show of the gateway of this user: asked at its socket, as lines for a terminal.
+import type { Config } from "../config/config.ts";
+import { isTierkvError } from "../errors.ts";
+import type { ShownEngine, ShownFleet } from "../gateway/control.ts";
+import { askGateway } from "./gateway-link.ts";
+import { showMs, showShare, table } from "./text.ts";
+
+const NONE = "-";
+
+/** null: no gateway answers. */
+export async function askFleet({ gateway: { socket } }: Config): Promise<ShownFleet | null> {
+  try {
+    return (await askGateway(socket, "GET", "/status")) as ShownFleet;
+  } catch (error) {
+    if (isTierkvError(error) && error.code === "GATEWAY_DOWN") return null;
+    throw error;
+  }
+}
+
+/** What a sidecar is asked; null: none answers, and there is a gateway to be shown. */
+export async function besideFleet<T>(
+  asked: Promise<T>,
+  fleet: ShownFleet | null,
+): Promise<T | null> {
+  try {
+    return await asked;
+  } catch (error) {
+    if (fleet !== null && isTierkvError(error) && error.code === "SIDECAR_DOWN") return null;
+    throw error;
+  }
+}
+
+export function describeFleet({ engines, waiting }: ShownFleet): string[] {
+  const head = ["gateway", "state", "events", "in flight", "prompts", "queue", "own", "vaults"];
+  const rows = [[...head, "first token (predicted)", "models"], ...engines.map(rowOf)];
+  return [...table(rows), `${waiting} wait for an engine with room`];
+}
+
+function rowOf(one: ShownEngine): string[] {
+  const { tokens, held, pulled, predictedMs, measuredMs } = one.recent;
+  const share = (part: number): string => (tokens === 0 ? NONE : showShare(part / tokens));
+  const ms = (value: number | null): string => (value === null ? NONE : showMs(value));
+  return [
+    one.engine,
+    one.state === "down" ? "DOWN" : one.state,
+    one.events ?? NONE,
+    String(one.inFlight),
+    String(one.prompts),
+    showMs(one.queueMs),
+    share(held),
+    share(pulled),
+    `${ms(measuredMs)} (${ms(predictedMs)})`,
+    one.models.join(", ") || NONE,
+  ];
+}
