@@ -34,6 +34,7 @@ const NAMES = [
   "engine-steps:shared",
   "engine-steps:reserved",
   "forecast",
+  "predictions",
   "naming",
   "real-sizes",
   "conversations",

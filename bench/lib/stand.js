@@ -72,6 +72,31 @@ export class Stand {
     return { socket, pid, config };
   }
 
+  /** `tierkv gateway` of these lines, before engines that answer; resolves to its address and socket. */
+  async gateway(lines) {
+    const socket = this.path("gateway.sock");
+    const own = { listen: "127.0.0.1:0", socket, index_file: this.path("index") };
+    const all = Object.entries(own).map(([name, text]) => `${name} = "${text}"`);
+    const config = this.#config(["[gateway]", ...all, ...lines, ""].join("\n"));
+    const { url } = await this.#serve("gateway", ["gateway"], config);
+    return { url, socket };
+  }
+
+  /** A server in Python, until it answers at `url`. */
+  async server(args, { env, url, timeoutMs }) {
+    const server = this.#launch("server", PYTHON, args, env);
+    const isUp = () =>
+      fetch(url).then(
+        ({ ok }) => ok,
+        () => false,
+      );
+    try {
+      await server.ready(isUp, timeoutMs, NEVER);
+    } catch (error) {
+      throw withTail(error, server);
+    }
+  }
+
   /** The other side of plain TCP: see tcp-peer.js. Resolves to the port it serves. */
   async tcpPeer(sinkPort, bytes) {
     const args = [TCP_PEER, String(sinkPort), String(bytes)];
