@@ -160,9 +160,7 @@ function resultOf(decisions) {
       describe({ name: "prompts that waited", unit: "", value: waited.length }),
       describe({ name: "prompts held in part", unit: "", value: held.length }),
     ],
-    notes: [
-      `of ${decisions.length} prompts, half of the load of two engines, as their decisions say`,
-    ],
+    notes: [`of ${decisions.length} prompts at ${100 * LOAD} % of what both engines compute`],
     cells: decisions.map(({ tokens, engine, predictedMs, measuredMs, candidates: [one] }) => ({
       tokens,
       engine,
