@@ -66,6 +66,15 @@ const CHECKS = {
       TIERKV_TEST_S3: goTool(["--version"], "github.com/versity/versitygw/cmd/versitygw@v1.8.0"),
     },
   },
+  bundles: {
+    test: "test/bundle/registry.real.test.ts",
+    tools: {
+      TIERKV_TEST_REGISTRY: goTool(
+        ["version"],
+        "github.com/google/go-containerregistry/cmd/crane@v0.22.1",
+      ),
+    },
+  },
   metrics: {
     test: "test/exposition/sidecar.dashboards.test.ts",
     tools: { TIERKV_TEST_PROMETHEUS: PROMETHEUS },

@@ -126,6 +126,7 @@ const CATALOGUE = {
     "down",
     "gateway at {path} does not answer: {reason}; start it with `tierkv gateway`",
   ],
+  REGISTRY_FAILED: ["down", "registry {registry}: {reason}"],
   BAD_FRAME: ["user", "bad frame from {peer}: {reason}"],
   ENGINE_REFUSED: ["setup", "engine {engine}: {reason}; {fix}"],
 
@@ -133,6 +134,7 @@ const CATALOGUE = {
   BAD_ARGUMENT: ["user", "{reason}"],
   BAD_RECORD: ["data", "{reason}"],
   RECORD_UNOPENED: ["data", "{reason}"],
+  BUNDLE_REFUSED: ["data", "bundle {where}: {reason}"],
   NO_MEMORY: ["busy", "{reason}"],
   LANE_FAILED: ["down", "{reason}"],
   LANES_UNREACHABLE: [

@@ -52,6 +52,20 @@ export const WARM_FILE_BYTES_MAX = 268_435_456;
 export const WARM_AT_ONCE_DEFAULT = 4;
 export const WARM_AT_ONCE_MAX = 256;
 
+// Bundles: records of a session or a prefix, in a directory or a registry.
+/** Registries take manifests of 4 MiB: so many layers, of so many bytes unless one record is longer. */
+export const BUNDLE_JSON_BYTES_MAX = 4_194_304;
+export const BUNDLE_LAYERS_MAX = 12_288;
+export const BUNDLE_LAYER_BYTES = 16_777_216;
+export const BUNDLE_LAYER_RECORDS = 1_024;
+/** What a layer has besides its records. */
+export const BUNDLE_LAYER_SPARE = 1_048_576;
+/** One request to a registry, and its answer's text that is shown. */
+export const REGISTRY_REQUEST_MS = 600_000;
+export const REGISTRY_TEXT_CHARS = 200;
+/** What a program with a registry's credentials may take, in ms. */
+export const REGISTRY_HELPER_MS = 10_000;
+
 // Plan: what a vault of some size would hold, and give back.
 /** A config.json is a few kB. */
 export const PLAN_CONFIG_BYTES_MAX = 1_048_576;

@@ -97,6 +97,7 @@ export const encodeSlots: Core["encodeSlots"] = coded(loaded.encodeSlots);
 export const deferSlots: Core["deferSlots"] = coded(loaded.deferSlots);
 export const outboxMake: Core["outboxMake"] = coded(loaded.outboxMake);
 export const outboxPut: Core["outboxPut"] = coded(loaded.outboxPut);
+export const outboxView: Core["outboxView"] = coded(loaded.outboxView);
 export const outboxDrop: Core["outboxDrop"] = coded(loaded.outboxDrop);
 export const outboxReserve: Core["outboxReserve"] = coded(loaded.outboxReserve);
 export const parityOpen: Core["parityOpen"] = coded(loaded.parityOpen);

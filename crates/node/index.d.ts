@@ -322,6 +322,9 @@ export declare function outboxPut(record: Uint8Array): number
 /** Ids for records that are to come (`lanesTake`). */
 export declare function outboxReserve(records: number): Uint32Array
 
+/** A copy of a record that was made. */
+export declare function outboxView(recordId: number): Buffer
+
 /**
  * Takes records of the outbox in: triples of stripe, place in it, and record. Per record the bytes that its stripe takes now; 0 where it
  * was not taken in.
@@ -592,8 +595,11 @@ export interface StoreFlushed {
 /** What was made before flush `number` is refused from now on. */
 export declare function storeForgetFlushes(id: number, number: number): void
 
-/** The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace. */
-export declare function storeList(id: number, recordClass: number, after: Uint8Array): Promise<StoreListing>
+/**
+ * The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace, and of
+ * a session where one is named.
+ */
+export declare function storeList(id: number, recordClass: number, after: Uint8Array, session?: number | undefined | null): Promise<StoreListing>
 
 /** A page of what a store holds, in the order of keys. */
 export interface StoreListing {

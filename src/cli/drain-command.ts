@@ -1,11 +1,9 @@
 // Owns `tierkv vaults drain`: which vaults are a pool, emptying one of them, and what is said of it.
 import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
-import { isRemote } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { CALL_TIMEOUT_MS, HELLO_TIMEOUT_MS } from "../limits.ts";
-import { createLogger } from "../log.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Call } from "./call.ts";
 import { loadRecordKeys } from "./conditions.ts";
@@ -16,7 +14,7 @@ import { Progress } from "./progress.ts";
 import { allTargets } from "./sources.ts";
 import type { VaultTarget } from "./targets.ts";
 import { showBytes } from "./text.ts";
-import { linkTo } from "./vault-link.ts";
+import { clientOf, placesOf } from "./vault-link.ts";
 
 /** What no second run changes. */
 const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing", "no_parity"]);
@@ -115,26 +113,6 @@ async function emptied(options: Emptying): Promise<Done | null> {
     progress.end();
     for (const client of clients) client.close();
   }
-}
-
-/** By address. */
-function placesOf(targets: readonly VaultTarget[], name: RecordClass): Map<string, VaultTarget> {
-  const of = targets.filter(({ classes }) => classes.includes(name));
-  return new Map(of.map((target) => [target.address, target]));
-}
-
-function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
-  const level = config.log.level === "debug" ? "debug" : "silent";
-  const { client } = linkTo(
-    config,
-    { ...target, classes: [name] },
-    createLogger("drain", { level }),
-    1,
-  );
-  if (isRemote(client)) return client;
-  client.close();
-  const reason = `${target.address} is memory of this machine, and no member of a pool`;
-  throw new TierkvError("USAGE", { reason });
 }
 
 async function evictedOf(clients: readonly VaultClient[], source: VaultClient): Promise<number> {

@@ -1,6 +1,6 @@
 // Owns what a vault lists of its records, and by which first block of a run each is placed.
 import { HASH_BYTES, PACKED_KEY_BYTES, PARITY_GROUP } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
+import type { SessionName, VaultClient } from "../client/vault-client.ts";
 import { DRAIN_RECORDS_MAX, RUN_BLOCKS } from "../limits-pool.ts";
 import { STORE_TIMEOUT_MS } from "../limits.ts";
 import { outboxPosition } from "../native.ts";
@@ -71,12 +71,12 @@ export interface Held {
   rows: Row[];
 }
 
-/** What a vault holds, namespace by namespace. */
-export async function* pagesOf(source: VaultClient): AsyncGenerator<Held> {
+/** What a vault, or a session there, holds, namespace by namespace. */
+export async function* pagesOf(source: VaultClient, of?: SessionName): AsyncGenerator<Held> {
   let after: Buffer = Buffer.alloc(0);
   let [namespace, model, rows]: [Buffer, string, Row[]] = [after, "", []];
   do {
-    const page = await source.list(after, STORE_TIMEOUT_MS);
+    const page = await source.list(after, STORE_TIMEOUT_MS, of);
     const isOther = !page.namespace.equals(namespace) || rows.length >= DRAIN_RECORDS_MAX;
     if (isOther && rows.length > 0) {
       yield { namespace, model, rows };
@@ -88,7 +88,19 @@ export async function* pagesOf(source: VaultClient): AsyncGenerator<Held> {
   if (rows.length > 0) yield { namespace, model, rows };
 }
 
-function rowsOf(packed: Buffer): Row[] {
+/** As `rowsOf` reads them. */
+export function packRows(rows: readonly Row[]): Buffer {
+  const each = rows.map(({ key, parent, number, tenant, bytes }) => {
+    const place = Buffer.alloc(16);
+    place.writeUInt32LE(number);
+    place.writeUInt32LE(tenant, 4);
+    place.writeBigUInt64LE(BigInt(bytes), 8);
+    return [key, parent, place];
+  });
+  return Buffer.concat(each.flat());
+}
+
+export function rowsOf(packed: Buffer): Row[] {
   return Array.from({ length: packed.length / ROW_BYTES }, (_none, index) => {
     const row = packed.subarray(index * ROW_BYTES, (index + 1) * ROW_BYTES);
     const at = PACKED_KEY_BYTES + HASH_BYTES;

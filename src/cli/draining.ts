@@ -1,7 +1,6 @@
 // Owns moving what a vault holds to the vaults that own it without that one: records as they are, a batch at a time.
-import { hasBit, isMeasuring, ItemStatus, statusName, toNamespace } from "../block.ts";
+import { isMeasuring, ItemStatus, statusName, toNamespace } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
-import { toTierkvError } from "../errors.ts";
 import {
   DRAIN_BATCH_BYTES,
   DRAIN_BATCH_RECORDS,
@@ -9,13 +8,13 @@ import {
   DRAIN_POLL_MS,
   DRAIN_SETTLE_MS,
 } from "../limits-pool.ts";
-import { CALL_TIMEOUT_MS, STORE_TIMEOUT_MS } from "../limits.ts";
-import { outboxDrop, outboxReserve } from "../native.ts";
+import { CALL_TIMEOUT_MS } from "../limits.ts";
 import { NO_VAULT } from "../pool/placement.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import { nowMs, sleep } from "../time.ts";
 import { Anchors, hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
 import type { Held, Row } from "./drain-rows.ts";
+import { absentAt, collected, Outcomes, store } from "./moving.ts";
 
 export interface DrainOptions {
   source: VaultClient;
@@ -202,49 +201,6 @@ export class Drain {
   }
 }
 
-/** What becomes of the records of a batch. */
-class Outcomes {
-  readonly moved = new Set<Row>();
-  readonly failed = new Map<Row, string>();
-
-  /** What a vault answers; where it does not, its rows fail. */
-  async orFail<T>(rows: readonly Row[], ask: () => Promise<T>, otherwise: T): Promise<T> {
-    try {
-      return await ask();
-    } catch (error) {
-      for (const row of rows) this.failed.set(row, toTierkvError(error).code.toLowerCase());
-      return otherwise;
-    }
-  }
-}
-
-async function store(
-  client: VaultClient,
-  namespace: Buffer,
-  items: readonly { row: Row; id: number }[],
-  known: number,
-  outcomes: Outcomes,
-): Promise<void> {
-  const [first] = items;
-  if (first === undefined) return;
-  const make = async (): Promise<void> => {};
-  const outgoing = items.map(({ row, id }) => ({
-    key: row.key,
-    record: { id, isDeferred: false, make },
-  }));
-  const rows = items.map(({ row }) => row);
-  const { tenant } = first.row;
-  const ask = (): Promise<ItemStatus[]> =>
-    client.store(namespace, outgoing, STORE_TIMEOUT_MS, tenant, known);
-  const stored = await outcomes.orFail(rows, ask, []);
-  for (const [at, status] of stored.entries()) {
-    const row = rows[at];
-    if (row === undefined || status === ItemStatus.PRESENT) continue;
-    if (status === ItemStatus.ACCEPTED || status === ItemStatus.DURABLE) outcomes.moved.add(row);
-    else outcomes.failed.set(row, statusName(status));
-  }
-}
-
 /** Of one tenant each, the deepest blocks first: what a full vault evicts again are those. */
 function batchesOf(rows: readonly Row[]): Row[][] {
   const batches: Row[][] = [];
@@ -262,36 +218,6 @@ function batchesOf(rows: readonly Row[]): Row[][] {
   }
   return batches;
 }
-
-async function absentAt(
-  client: VaultClient,
-  namespace: Buffer,
-  rows: readonly Row[],
-): Promise<Row[]> {
-  const found = await client.lookup(namespace, keysOf(rows), STORE_TIMEOUT_MS);
-  return rows.filter((_row, at) => !hasBit(found, at));
-}
-
-/** Brings records into native memory for as long as `use` takes; those that came, by their place. Returns a status for each. */
-async function collected(
-  source: VaultClient,
-  namespace: Buffer,
-  rows: readonly Row[],
-  use: (records: ReadonlyMap<number, number>) => Promise<void> | void,
-): Promise<Uint8Array> {
-  if (rows.length === 0) return new Uint8Array(0);
-  const ids = [...outboxReserve(rows.length)];
-  try {
-    const { statuses } = await source.collect(namespace, keysOf(rows), ids, STORE_TIMEOUT_MS);
-    const isHere = (at: number): boolean => statuses[at] === ItemStatus.ACCEPTED;
-    await use(new Map([...ids.entries()].filter(([at]) => isHere(at))));
-    return statuses;
-  } finally {
-    for (const id of ids) outboxDrop(id);
-  }
-}
-
-const keysOf = (rows: readonly Row[]): Buffer => Buffer.concat(rows.map(({ key }) => key));
 
 const none = (): Sum => ({ records: 0, bytes: 0 });
 

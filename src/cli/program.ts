@@ -7,6 +7,7 @@ import { Call } from "./call.ts";
 import type { CommonOptions, Registrar, Run } from "./call.ts";
 import { oneParagraph } from "./command-tree.ts";
 import { addBench } from "./commands/bench.ts";
+import { addBundle } from "./commands/bundle.ts";
 import { addCerts } from "./commands/certs.ts";
 import { addChaos } from "./commands/chaos.ts";
 import { addCompletion, addMan } from "./commands/completion.ts";
@@ -129,6 +130,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addSidecar,
     addGateway,
     addSession,
+    addBundle,
     addStatus,
     addTop,
     addVaults,

@@ -1,9 +1,13 @@
 // Owns which client a command has for a target: one over the network with its credentials, or memory of this machine that is there.
+import type { RecordClass } from "../block.ts";
 import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
+import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
+import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
+import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import { securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
@@ -29,4 +33,28 @@ export function linkTo(
   const security = securityFor(config, target, logger);
   const client = new VaultClient({ address, name, logger, lanes, security });
   return { client, isTls: security !== null };
+}
+
+/** Of that class, by address. */
+export function placesOf(
+  targets: readonly VaultTarget[],
+  name: RecordClass,
+): Map<string, VaultTarget> {
+  const of = targets.filter(({ classes }) => classes.includes(name));
+  return new Map(of.map((target) => [target.address, target]));
+}
+
+/** On one lane, so that records arrive in their order. Throws USAGE for memory of this machine. */
+export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
+  const level = config.log.level === "debug" ? "debug" : "silent";
+  const { client } = linkTo(
+    config,
+    { ...target, classes: [name] },
+    createLogger("vaults", { level }),
+    1,
+  );
+  if (isRemote(client)) return client;
+  client.close();
+  const reason = `${target.address} is memory of this machine, and no member of a pool`;
+  throw new TierkvError("USAGE", { reason });
 }

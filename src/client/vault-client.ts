@@ -206,9 +206,9 @@ export class VaultClient {
     );
   }
 
-  /** What it holds after what an earlier page ended with (empty: from the first record). */
-  list(after: Buffer, deadlineMs: number): Promise<m.ListReply> {
-    const request = { recordClass: classNumber(this.name), after };
+  /** What it, or a session of its own, holds after what an earlier page ended with (empty: from the first record). */
+  list(after: Buffer, deadlineMs: number, of: SessionName = ANYBODY): Promise<m.ListReply> {
+    const request = { ...of, recordClass: classNumber(this.name), after };
     return this.#session.call("List", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.List, request, options()),
     );
@@ -332,6 +332,11 @@ export class VaultClient {
     this.#session.close();
   }
 }
+
+/** Whose records are listed. */
+export type SessionName = Pick<m.ListRequest, "session" | "namespace" | "tenant">;
+
+const ANYBODY: SessionName = { session: "", namespace: Buffer.alloc(0), tenant: 0 };
 
 /** Lanes are not for records that would come back refused. */
 function checkMayStore({ readOnly }: m.HelloReply): void {

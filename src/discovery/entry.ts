@@ -1,22 +1,12 @@
 // Owns one entry of a pool's list: a vault or a machine that joined, with a version, signed by the pool's key.
-import {
-  createHmac,
-  createPrivateKey,
-  createPublicKey,
-  hkdfSync,
-  sign,
-  timingSafeEqual,
-  verify,
-} from "node:crypto";
-import type { KeyObject } from "node:crypto";
+import { createHmac, timingSafeEqual } from "node:crypto";
 import type { VaultClass } from "../block.ts";
-import { TierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
 import { MACHINE_NAME_CHARS_MAX } from "../limits-access.ts";
 import { STATEMENT_BYTES_MAX } from "../limits-pool.ts";
-import { readPrivate } from "../private-file.ts";
 import { isRole } from "../roles.ts";
 import type { Role } from "../roles.ts";
+import { derive, isSignedBy, readSecret, SigningKey } from "../signing-key.ts";
 import type { SignedEntry } from "../wire/messages.ts";
 
 interface Versioned {
@@ -46,39 +36,27 @@ export type Entry = VaultEntry | MachineEntry;
 
 const KEY = "[vault] pool_key";
 const CONTEXT = "tierkv pool entry 1\n";
-const SEED_BYTES = 32;
-/** What stands before the 32 bytes of an Ed25519 key in DER (RFC 8410). */
-const PRIVATE_DER = Buffer.from("302e020100300506032b657004220420", "hex");
-const PUBLIC_DER = Buffer.from("302a300506032b6570032100", "hex");
 
 /** What vaults of a pool share: it signs entries, and opens Gossip. */
 export class PoolKey {
   readonly publicKey: Buffer;
-  readonly #signing: KeyObject;
+  readonly #signing: SigningKey;
   readonly #tokens: Buffer;
 
   constructor(secret: Buffer) {
-    const derived = (what: string): Buffer =>
-      Buffer.from(hkdfSync("sha256", secret, "", `tierkv pool ${what}`, SEED_BYTES));
-    const der = Buffer.concat([PRIVATE_DER, derived("signing")]);
-    this.#signing = createPrivateKey({ key: der, format: "der", type: "pkcs8" });
-    const exported = createPublicKey(this.#signing).export({ format: "der", type: "spki" });
-    this.publicKey = exported.subarray(PUBLIC_DER.length);
-    this.#tokens = derived("tokens");
+    this.#signing = new SigningKey(derive(secret, "tierkv pool signing"));
+    this.publicKey = this.#signing.publicKey;
+    this.#tokens = derive(secret, "tierkv pool tokens");
   }
 
   /** 64 hexadecimal digits. Throws CREDENTIALS. */
   static read(path: string): PoolKey {
-    const text = readPrivate(path, KEY).trim();
-    if (/^[\da-f]{64}$/i.test(text)) return new PoolKey(Buffer.from(text, "hex"));
-    const reason = "it must hold one key of 64 hexadecimal digits";
-    const fix = "make it with `openssl rand -hex 32`, and copy it to the pool's vaults";
-    throw new TierkvError("CREDENTIALS", { path, reason, fix });
+    return new PoolKey(readSecret(path, KEY, ", and copy it to the pool's vaults"));
   }
 
   sign(entry: Entry): SignedEntry {
     const statement = Buffer.from(JSON.stringify(entry));
-    return { statement, signature: sign(null, signed(statement), this.#signing) };
+    return { statement, signature: this.#signing.sign(signed(statement)) };
   }
 
   /** Good at the vault with that certificate (its SHA-256) alone: who poses as it can do nothing with the token. */
@@ -100,9 +78,7 @@ function signed(statement: Buffer): Buffer {
 export function openEntry(publicKey: Buffer, { statement, signature }: SignedEntry): Entry | null {
   if (statement.length > STATEMENT_BYTES_MAX) return null;
   try {
-    const der = Buffer.concat([PUBLIC_DER, publicKey]);
-    const key = createPublicKey({ key: der, format: "der", type: "spki" });
-    if (!verify(null, signed(statement), key, signature)) return null;
+    if (!isSignedBy(publicKey, signed(statement), signature)) return null;
     const entry = JSON.parse(statement.toString()) as Entry;
     return isSound(entry) ? entry : null;
   } catch {

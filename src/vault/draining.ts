@@ -19,9 +19,11 @@ export function drainAway(
 }
 
 export async function list(
-  { store, models }: VaultContext,
-  { recordClass, after }: m.ListRequest,
+  { store, models, sessions }: VaultContext,
+  request: m.ListRequest,
 ): Promise<m.ListReply> {
-  const page = await storeList(store, classNumber(className(recordClass)), after);
+  const { recordClass, after, session } = request;
+  const of = session === "" ? undefined : sessions.numberOf(request);
+  const page = await storeList(store, classNumber(className(recordClass)), after, of);
   return { ...page, model: models.modelOf(page.namespace) };
 }

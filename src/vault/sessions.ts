@@ -76,6 +76,15 @@ export class Sessions {
     });
   }
 
+  /** In the store; 0: it is not known, and has nothing. */
+  numberOf({
+    session: name,
+    namespace,
+    tenant,
+  }: Pick<m.ListRequest, "session" | "namespace" | "tenant">): number {
+    return this.#known.get(keyOf({ name, namespace, tenant }))?.id ?? 0;
+  }
+
   close(): void {
     for (const { timer } of this.#known.values()) clearTimeout(timer);
   }

@@ -57,6 +57,10 @@ export interface WatchReply {
 export interface ListRequest {
   recordClass: number;
   after: Buffer;
+  /** Empty: everything is listed. */
+  session: string;
+  namespace: Buffer;
+  tenant: number;
 }
 
 export interface ListReply {

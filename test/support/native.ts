@@ -18,7 +18,6 @@ interface TestExports {
   /** Records and bytes. */
   inboxStatus: () => [number, number];
   outboxStatus: () => [number, number];
-  outboxView: (record: number) => Buffer;
   receiveRecord: (
     arena: number,
     slot: number,
@@ -80,7 +79,6 @@ export function outboxStatus(): MemoryStatus {
   return { records, bytes };
 }
 
-export const outboxView: TestExports["outboxView"] = coded("outboxView");
 export const receiveRecord: TestExports["receiveRecord"] = coded("receiveRecord");
 export const storePut: TestExports["storePut"] = coded("storePut");
 export const storeTouch: TestExports["storeTouch"] = coded("storeTouch");

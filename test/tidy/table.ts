@@ -30,6 +30,7 @@ export const FOUNDATION: readonly string[] = [
   "directory",
   "own-file",
   "private-file",
+  "signing-key",
   "native",
   "socket-file",
 ];
@@ -82,6 +83,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   exposition: room({ types: ["sidecar", "wire"] }),
   page: room({ types: ["sidecar", "gateway"], packages: ["uplot"] }),
   plan: room({ offline: true }),
+  bundle: room({}),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
     rooms: [
@@ -93,6 +95,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "client",
       "discovery",
       "pool",
+      "bundle",
       "sidecar",
       "exposition",
       "page",

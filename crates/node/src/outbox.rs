@@ -92,6 +92,15 @@ pub fn outbox_put(record: &[u8]) -> napi::Result<u32> {
     run(|| RECORDS.insert(Content::Made(Arc::new(OUTBOX.put(record)?))))
 }
 
+/// A copy of a record that was made.
+#[napi]
+pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
+    run(|| match RECORDS.get(record_id)? {
+        Content::Made(record) => Ok(record.bytes().to_vec().into()),
+        Content::Deferred(_) => Err(Error::bad_argument("a deferred record has no bytes")),
+    })
+}
+
 /// Ids for records that are to come (`lanesTake`).
 #[napi]
 pub fn outbox_reserve(records: u32) -> napi::Result<Uint32Array> {

@@ -237,12 +237,14 @@ impl From<Listing> for StoreListing {
     }
 }
 
-/// The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace.
+/// The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace, and of
+/// a session where one is named.
 #[napi(ts_return_type = "Promise<StoreListing>")]
 pub fn store_list(
     id: u32,
     record_class: u8,
     after: &[u8],
+    session: Option<u32>,
 ) -> napi::Result<AsyncTask<Background<Listing, StoreListing>>> {
     let (store, after) = run(|| {
         let after = match after.split_first_chunk::<32>() {
@@ -254,7 +256,7 @@ pub fn store_list(
         };
         Ok((STORES.get(id)?, after))
     })?;
-    Ok(Background::start(move || Ok(store.list(record_class, after.as_ref()))))
+    Ok(Background::start(move || Ok(store.list(record_class, after.as_ref(), session))))
 }
 
 /// Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more.

@@ -11,7 +11,6 @@ use napi_derive::napi;
 use tierkv_core::crc32c as checksum;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::inbox::Wanted;
-use tierkv_core::lane::client::Content;
 use tierkv_core::record::{self, Header, PACKED_KEY_BYTES};
 use tierkv_core::slots::Lease;
 use tierkv_core::store::{MADE_NOW, Offer, RecordKey};
@@ -37,15 +36,6 @@ pub fn inbox_status() -> napi::Result<Vec<f64>> {
 #[napi(skip_typescript)]
 pub fn outbox_status() -> napi::Result<Vec<f64>> {
     run(|| Ok(vec![size(RECORDS.len()), size(OUTBOX.live().1)]))
-}
-
-/// A copy of a record that was made.
-#[napi(skip_typescript)]
-pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
-    run(|| match RECORDS.get(record_id)? {
-        Content::Made(record) => Ok(record.bytes().to_vec().into()),
-        Content::Deferred(_) => Err(Error::bad_argument("a deferred record has no bytes")),
-    })
 }
 
 /// Takes a record into a leased slot, as a lane does, in chunks of `step` bytes.

@@ -69,6 +69,7 @@ export function describe(account: Account): string[] {
     `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
+  lines.push(`  block:   ${account.block || "-"}`);
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
 }

@@ -131,7 +131,8 @@ export class Restorer {
     const { req, plan: number, groups } = message;
     const { decisions, engine } = this.#options;
     const span = this.#context?.costs.spanOf(groups) ?? { start: 0, end: 0 };
-    const account = decisions.open(engine, { ...message, ...span });
+    const block = groups[0]?.hashes.subarray(-HASH_BYTES).toString("hex") ?? "";
+    const account = decisions.open(engine, { ...message, ...span, block });
     const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
     const isHandedOver = message.handoff > 0;
     const named = { req, number, openKeys, namespace: this.namespace };

@@ -27,6 +27,8 @@ export interface Account {
   /** Since 1970, ms. */
   at: number;
   engine: string;
+  /** Hash of the last block that was looked up; empty: none was. */
+  block: string;
   /** The engine held these itself. */
   startTokens: number;
   askedTokens: number;
@@ -70,6 +72,7 @@ export interface Asked {
   req: string;
   plan: number;
   traceparent: string;
+  block: string;
   start: number;
   end: number;
   beyond: number;
@@ -84,6 +87,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     plan: 0,
     at: Math.round(wallClockMs()),
     engine,
+    block: "",
     startTokens: 0,
     askedTokens: 0,
     beyondTokens: 0,
@@ -124,10 +128,11 @@ export class Decisions {
     this.#onEnded = onEnded;
   }
 
-  open(engine: string, { req, plan, traceparent, start, end, beyond }: Asked): Case {
+  open(engine: string, { req, plan, traceparent, block, start, end, beyond }: Asked): Case {
     const account: Account = {
       ...blank(engine, req, traceparent),
       plan,
+      block,
       startTokens: start,
       askedTokens: end,
       beyondTokens: beyond,

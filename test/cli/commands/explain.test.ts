@@ -11,6 +11,7 @@ const ACCOUNT: Account = {
   req: "cmpl-1",
   traceparent: "",
   plan: 3,
+  block: "ab",
   at: 0,
   engine: "e",
   startTokens: 0,

@@ -40,9 +40,15 @@ struct Row {
 }
 
 impl Store {
-    /// The records of one class after a key, of one namespace; the caller waits for the disk. Touches no recency.
+    /// The records of one class after a key, of one namespace, and of a session where one is named; the caller waits for the disk.
+    /// Touches no recency.
     #[must_use]
-    pub fn list(&self, record_class: u8, after: Option<&RecordKey>) -> Listing {
+    pub fn list(
+        &self,
+        record_class: u8,
+        after: Option<&RecordKey>,
+        session: Option<u32>,
+    ) -> Listing {
         let smallest = RefCell::new(BinaryHeap::with_capacity(STORE_LIST_MAX + 1));
         let consider = |key: &RecordKey| {
             let mut heap = smallest.borrow_mut();
@@ -56,14 +62,20 @@ impl Store {
             false
         };
         let mut places = BTreeMap::new();
-        if let Some(disk) = &self.disk {
+        if let (Some(disk), None) = (&self.disk, session) {
             disk.each(|key, _| {
                 consider(&key);
             });
         }
         let mut rows = BTreeMap::new();
         let state = self.state();
-        let _ = state.policy.keys(&consider);
+        if let Some(session) = session {
+            state.session_keys(session).for_each(|key| {
+                consider(key);
+            });
+        } else {
+            let _ = state.policy.keys(&consider);
+        }
         let mut keys = smallest.into_inner().into_sorted_vec();
         // What is in both tiers was seen twice.
         keys.dedup();

@@ -160,6 +160,11 @@ impl State {
         moved
     }
 
+    /// Those that are known to be its own, stored or not.
+    pub(super) fn session_keys(&self, session: u32) -> impl Iterator<Item = &RecordKey> {
+        self.sessions.known.get(&session).into_iter().flat_map(|of| &of.keys)
+    }
+
     fn session_stats(&self, session: u32) -> SessionStats {
         let mut stats = SessionStats::default();
         let Some(of) = self.sessions.known.get(&session) else { return stats };

@@ -1,0 +1,59 @@
+// Owns what a registry is told of who asks: what `docker login` or `podman login` has kept for it.
+import { spawnSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { homedir } from "node:os";
+import { join } from "node:path";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { REGISTRY_HELPER_MS } from "../limits-tools.ts";
+
+interface Kept {
+  auths?: Record<string, { auth?: string }>;
+  credHelpers?: Record<string, string>;
+  credsStore?: string;
+}
+
+type Env = Readonly<Record<string, string | undefined>>;
+
+/** `user:password`; null: nobody has logged in there. Throws REGISTRY_FAILED for what cannot be read. */
+export function loginFor(registry: string, env: Env): string | null {
+  for (const path of filesOf(env)) {
+    if (!existsSync(path)) continue;
+    const { auths, credHelpers, credsStore } = read(path, registry);
+    const helper = credHelpers?.[registry] ?? credsStore;
+    const login = helper === undefined ? null : asked(helper, registry);
+    if (login !== null) return login;
+    const auth = auths?.[registry]?.auth ?? auths?.[`https://${registry}`]?.auth;
+    if (auth !== undefined && auth !== "") return Buffer.from(auth, "base64").toString();
+  }
+  return null;
+}
+
+function filesOf({
+  REGISTRY_AUTH_FILE,
+  DOCKER_CONFIG,
+  XDG_RUNTIME_DIR,
+  HOME = homedir(),
+}: Env): string[] {
+  if (REGISTRY_AUTH_FILE !== undefined) return [REGISTRY_AUTH_FILE];
+  const docker = join(DOCKER_CONFIG ?? join(HOME, ".docker"), "config.json");
+  const podman = XDG_RUNTIME_DIR && join(XDG_RUNTIME_DIR, "containers", "auth.json");
+  return [docker, ...(podman ? [podman] : [])];
+}
+
+function read(path: string, registry: string): Kept {
+  try {
+    return JSON.parse(readFileSync(path, "utf8")) as Kept;
+  } catch (error) {
+    const reason = `${path} cannot be read: ${toTierkvError(error).message}`;
+    throw new TierkvError("REGISTRY_FAILED", { registry, reason });
+  }
+}
+
+/** A program of the system's own store, as Docker's protocol has it. null: it knows nobody. */
+function asked(helper: string, registry: string): string | null {
+  const options = { input: registry, encoding: "utf8", timeout: REGISTRY_HELPER_MS } as const;
+  const { status, stdout } = spawnSync(`docker-credential-${helper}`, ["get"], options);
+  if (status !== 0) return null;
+  const { Username, Secret } = JSON.parse(stdout) as { Username: string; Secret: string };
+  return `${Username}:${Secret}`;
+}

@@ -1,0 +1,150 @@
+// Owns a bundle in a directory: an OCI image layout of one manifest. What is read has the digest by which it is named.
+import {
+  closeSync,
+  existsSync,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { makeDirectory } from "../directory.ts";
+import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
+import { BUNDLE_JSON_BYTES_MAX } from "../limits-tools.ts";
+import { ARTIFACT_TYPE, digestOf, MANIFEST_TYPE, parsed } from "./manifest.ts";
+import type { Descriptor } from "./manifest.ts";
+
+const INDEX_TYPE = "application/vnd.oci.image.index.v1+json";
+/** As the specification has them: a key that was damaged is none of these. */
+const INDEX_KEYS = ["schemaVersion", "mediaType", "manifests", "annotations"];
+const NAMED_KEYS = ["mediaType", "digest", "size", "artifactType", "annotations"];
+const LAYOUT = '{"imageLayoutVersion":"1.0.0"}';
+/** What is there of one that is not finished. */
+const BEGUN = ["oci-layout", "blobs"];
+const BLOBS = ["blobs", "sha256"] as const;
+
+export class Layout {
+  readonly path: string;
+
+  constructor(path: string) {
+    this.path = path;
+  }
+
+  /** Makes a new one, which nobody else may read; `isAgain`: goes on with what was cut off. Throws USAGE where something else is. */
+  static create(path: string, isAgain = false): Layout {
+    const layout = new Layout(path);
+    makeDirectory(path);
+    const strange = readdirSync(path).filter((name) => !isAgain || !BEGUN.includes(name));
+    if (strange.length > 0) {
+      const reason = `${path} is not empty: name a directory that is to be made`;
+      throw new TierkvError("USAGE", { reason });
+    }
+    mkdirSync(join(path, ...BLOBS), { recursive: true, mode: 0o700 });
+    layout.#write("oci-layout", Buffer.from(LAYOUT));
+    return layout;
+  }
+
+  has(digest: string): boolean {
+    return existsSync(this.#blob(digest));
+  }
+
+  /** Returns its digest. */
+  write(bytes: Buffer): string {
+    const digest = digestOf(bytes);
+    this.#write(join(...BLOBS, digest.replace("sha256:", "")), bytes);
+    return digest;
+  }
+
+  /** From here on it is a bundle. */
+  finish(manifest: Buffer): string {
+    const digest = this.write(manifest);
+    const named = {
+      mediaType: MANIFEST_TYPE,
+      digest,
+      size: manifest.length,
+      artifactType: ARTIFACT_TYPE,
+    };
+    const index = { schemaVersion: 2, mediaType: INDEX_TYPE, manifests: [named] };
+    this.#write("index.json", Buffer.from(JSON.stringify(index)));
+    return digest;
+  }
+
+  remove(): void {
+    for (const name of BEGUN) rmSync(join(this.path, name), { recursive: true, force: true });
+    rmdirSync(this.path);
+  }
+
+  /** Throws BUNDLE_REFUSED. */
+  manifest(): Buffer {
+    if (!existsSync(join(this.path, "index.json"))) {
+      throw this.refused("there is no index.json: this is no bundle, or one that was not finished");
+    }
+    const layout = this.#read("oci-layout", BUNDLE_JSON_BYTES_MAX);
+    const { imageLayoutVersion } = parsed(layout, this.path) as Record<string, unknown>;
+    if (imageLayoutVersion !== "1.0.0") throw this.refused("oci-layout is of another version");
+    const index = parsed(this.#read("index.json", BUNDLE_JSON_BYTES_MAX), this.path);
+    const { schemaVersion, mediaType = INDEX_TYPE, manifests } = index as Record<string, unknown>;
+    const isSound = schemaVersion === 2 && mediaType === INDEX_TYPE && isKnown(index, INDEX_KEYS);
+    if (!isSound || !Array.isArray(manifests)) throw this.refused("its index is damaged");
+    const of = manifests as Partial<Descriptor & { artifactType: string }>[];
+    const own = of.filter(({ mediaType }) => mediaType === MANIFEST_TYPE);
+    const [named] = own;
+    const isOurs = named?.artifactType === undefined || named.artifactType === ARTIFACT_TYPE;
+    if (named === undefined || own.length > 1 || !isOurs) {
+      throw this.refused(`its index names ${own.length} manifests: expected one, of a bundle`);
+    }
+    const { digest, size } = named;
+    if (!isKnown(named, NAMED_KEYS)) throw this.refused("its index is damaged");
+    if (!/^sha256:[\da-f]{64}$/.test(String(digest)) || !(Number(size) <= BUNDLE_JSON_BYTES_MAX)) {
+      throw this.refused("its index is damaged");
+    }
+    return this.read({ digest: String(digest), size: Number(size) });
+  }
+
+  /** Throws BUNDLE_REFUSED when it has other bytes than it is named by. */
+  read({ digest, size }: Pick<Descriptor, "digest" | "size">): Buffer {
+    const bytes = this.#read(join(...BLOBS, digest.replace("sha256:", "")), size);
+    if (bytes.length === size && digestOf(bytes) === digest) return bytes;
+    throw this.refused(`${digest} has other bytes: it was damaged, or cut off`);
+  }
+
+  refused(reason: string): TierkvError {
+    return new TierkvError("BUNDLE_REFUSED", { where: this.path, reason });
+  }
+
+  #blob(digest: string): string {
+    return join(this.path, ...BLOBS, digest.replace("sha256:", ""));
+  }
+
+  /** In one step: what was cut off has another name. */
+  #write(name: string, bytes: Buffer): void {
+    const path = join(this.path, name);
+    writeFileSync(`${path}.part`, bytes, { mode: 0o600 });
+    renameSync(`${path}.part`, path);
+  }
+
+  #read(name: string, most: number): Buffer {
+    try {
+      const handle = openSync(join(this.path, name), "r");
+      try {
+        const { size } = fstatSync(handle);
+        if (size <= most) return readFileSync(handle);
+        throw this.refused(`${name} has ${size} bytes, the limit is ${most}`);
+      } finally {
+        closeSync(handle);
+      }
+    } catch (error) {
+      if (isTierkvError(error)) throw error;
+      throw this.refused(`${name} cannot be read: ${toTierkvError(error).message}`);
+    }
+  }
+}
+
+function isKnown(object: object, keys: readonly string[]): boolean {
+  return Object.keys(object).every((key) => keys.includes(key));
+}

@@ -1,0 +1,209 @@
+// Owns taking a bundle in: nothing is offered to a vault before every byte of it was checked; then blocks from the prompt's first on.
+import type { RecordClass } from "../block.ts";
+import { hasBit } from "../block.ts";
+import { LayerSeal, openLayer } from "../bundle/layer.ts";
+import type { Layout } from "../bundle/layout.ts";
+import { openConfig, readManifest } from "../bundle/manifest.ts";
+import type { BundleConfig, Layer, Opened } from "../bundle/manifest.ts";
+import type { VaultClient } from "../client/vault-client.ts";
+import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_SPARE } from "../limits-tools.ts";
+import { CALL_TIMEOUT_MS, KEYS_MAX, RECORD_BYTES_MAX, STORE_TIMEOUT_MS } from "../limits.ts";
+import { outboxDrop, outboxPut } from "../native.ts";
+import type { Pool } from "../sidecar/vaults/pools.ts";
+import type { Clients } from "./bundle-selection.ts";
+import { Anchors, hashOf, rowsOf } from "./drain-rows.ts";
+import type { Row } from "./drain-rows.ts";
+import { absentAt, keysOf, Outcomes, store } from "./moving.ts";
+
+export interface ImportOptions {
+  layout: Layout;
+  opened: Opened;
+  /** Opens a bundle that a key closed. */
+  secret: Buffer | null;
+  clients: Clients;
+  pools: Readonly<Record<RecordClass, Pool>>;
+  /** In seconds; 0: not at all. */
+  keepS: number;
+  onProgress(done: number, all: number): void;
+}
+
+export interface Imported {
+  stored: number;
+  /** Their vaults had them. */
+  present: number;
+  /** Not stored, by reason; nothing is offered behind the layer with the first. */
+  failed: Record<string, number>;
+  /** Blocks that are there now, from the prompt's first on without a hole. */
+  blocks: number;
+}
+
+/** Throws BUNDLE_REFUSED where it was not signed by one of these keys. */
+export function openBundle(layout: Layout, trusted: readonly string[]): Opened {
+  const manifest = readManifest(layout.manifest(), layout.path);
+  return openConfig(manifest, layout.read(manifest.config), trusted, layout.path);
+}
+
+interface Read {
+  rows: Row[];
+  records: Buffer[];
+}
+
+export class Importer {
+  readonly #options: ImportOptions;
+  readonly #config: BundleConfig;
+  readonly #seal: LayerSeal | null;
+  readonly #rows: Record<RecordClass, Row[]> = { kv: [], ssm: [] };
+  #anchors = new Anchors([]);
+  readonly #stored: Map<VaultClient, Row[]> = new Map();
+
+  constructor(options: ImportOptions) {
+    this.#options = options;
+    this.#config = options.opened.config;
+    const { salt, seal } = this.#config;
+    const secret = seal === "bundle" ? options.secret : null;
+    this.#seal = secret === null ? null : new LayerSeal(secret, Buffer.from(salt, "hex"));
+  }
+
+  /** Throws BUNDLE_REFUSED for the first thing that is wrong with it. */
+  check(): void {
+    const { layout, onProgress } = this.#options;
+    const { seal, layers, records } = this.#config;
+    if (seal === "bundle" && this.#seal === null) {
+      throw layout.refused("it is sealed: name the file of its key with --seal");
+    }
+    for (const [at, layer] of layers.entries()) {
+      this.#rows[layer.class].push(...this.#read(layer, at).rows);
+      onProgress(at + 1, 2 * layers.length);
+    }
+    this.#anchors = new Anchors(this.#rows.kv);
+    const { kv, ssm } = this.#rows;
+    if (kv.length + ssm.length !== records) throw layout.refused("records are missing in it");
+  }
+
+  /** After `check`. What is there already does not travel. */
+  async run(): Promise<Imported> {
+    const { clients, onProgress } = this.#options;
+    const { model, layers } = this.#config;
+    if (model !== "") {
+      const all = [...clients.kv, ...clients.ssm];
+      const namespace = this.#namespace;
+      await Promise.all(all.map((client) => client.nameModel(namespace, model, CALL_TIMEOUT_MS)));
+    }
+    const result: Imported = { stored: 0, present: 0, failed: {}, blocks: 0 };
+    for (const [at, layer] of layers.entries()) {
+      const outcomes = await this.#give(layer, this.#read(layer, at));
+      result.stored += outcomes.stored;
+      result.present += outcomes.present;
+      for (const reason of outcomes.failed) {
+        result.failed[reason] = (result.failed[reason] ?? 0) + 1;
+      }
+      onProgress(layers.length + at + 1, 2 * layers.length);
+      if (outcomes.failed.length > 0) break;
+    }
+    await this.#keep();
+    result.blocks = await this.#held();
+    return result;
+  }
+
+  get #namespace(): Buffer {
+    return Buffer.from(this.#config.namespace, "hex");
+  }
+
+  /** Checked each time: the directory may have changed since. */
+  #read(layer: Layer, number: number): Read {
+    const { layout } = this.#options;
+    if (layer.size > Math.max(BUNDLE_LAYER_BYTES, RECORD_BYTES_MAX) + BUNDLE_LAYER_SPARE) {
+      throw layout.refused(`layer ${number} has ${layer.size} bytes, which none has`);
+    }
+    const bytes = layout.read(layer);
+    const clear = this.#seal === null ? bytes : this.#seal.open(bytes, number);
+    if (clear === null) throw layout.refused("the key of --seal does not open it");
+    const opened = openLayer(clear);
+    const rows = rowsOf(opened?.rows ?? Buffer.alloc(0));
+    const records: Buffer[] = [];
+    let at = 0;
+    for (const row of rows) {
+      records.push(opened?.records.subarray(at, at + row.bytes) ?? Buffer.alloc(0));
+      at += row.bytes;
+    }
+    if (opened === null || at !== opened.records.length) {
+      throw layout.refused(`layer ${number} is none of records`);
+    }
+    return { rows, records };
+  }
+
+  async #give(
+    { class: name }: Layer,
+    { rows, records }: Read,
+  ): Promise<{ stored: number; present: number; failed: string[] }> {
+    const outcomes = new Outcomes();
+    const ids = new Map<Row, number>();
+    const homes = this.#homesOf(name, rows, outcomes);
+    try {
+      const gifts = [...homes].map(async ([client, own]) => {
+        const known = client.flushes.number;
+        const ask = (): Promise<Row[]> => absentAt(client, this.#namespace, own);
+        const absent = await outcomes.orFail(own, ask, []);
+        const items = absent.map((row) => {
+          const id = ids.get(row) ?? outboxPut(records[rows.indexOf(row)] ?? Buffer.alloc(0));
+          ids.set(row, id);
+          return { row, id };
+        });
+        for (const tenant of new Set(absent.map((row) => row.tenant))) {
+          const of = items.filter(({ row }) => row.tenant === tenant);
+          await store(client, this.#namespace, of, known, outcomes);
+        }
+        this.#stored.set(client, [...(this.#stored.get(client) ?? []), ...own]);
+      });
+      await Promise.all(gifts);
+    } finally {
+      for (const id of ids.values()) outboxDrop(id);
+    }
+    const failed = [...outcomes.failed.values()];
+    const stored = [...outcomes.moved].filter((row) => !outcomes.failed.has(row)).length;
+    return { stored, present: rows.length - stored - failed.length, failed };
+  }
+
+  #homesOf(name: RecordClass, rows: readonly Row[], outcomes: Outcomes): Map<VaultClient, Row[]> {
+    const { clients, pools } = this.#options;
+    const homes = new Map<VaultClient, Row[]>();
+    for (const row of rows) {
+      const anchor = name === "ssm" ? hashOf(row) : this.#anchors.of(row);
+      const { owner = -1, second = -1 } =
+        anchor === null ? {} : pools[name].homeOf(hashOf(row), anchor, row.number);
+      const own = [owner, second].flatMap((at) => clients[name][at] ?? []);
+      if (own.length === 0) outcomes.failed.set(row, "unreachable");
+      for (const client of own) homes.set(client, [...(homes.get(client) ?? []), row]);
+    }
+    return homes;
+  }
+
+  /** Under the name of the session that it is of. */
+  async #keep(): Promise<void> {
+    const { keepS } = this.#options;
+    const { tenant, namespace: name } = this.#config;
+    const session = this.#config.session ?? `bundle-${name.slice(0, 8)}`;
+    if (keepS === 0) return;
+    for (const [client, rows] of this.#stored) {
+      for (let at = 0; at < rows.length; at += KEYS_MAX) {
+        const part = rows.slice(at, at + KEYS_MAX);
+        const of = { session, namespace: this.#namespace, tenant, superseded: [], keepS };
+        await client.keep({ ...of, keys: keysOf(part), release: false }, CALL_TIMEOUT_MS);
+      }
+    }
+  }
+
+  async #held(): Promise<number> {
+    const here = new Set<number>();
+    const absent = new Set<number>();
+    for (const [client, rows] of this.#stored) {
+      if (client.name !== "kv") continue;
+      const found = await client.lookup(this.#namespace, keysOf(rows), STORE_TIMEOUT_MS);
+      for (const [at, { number }] of rows.entries())
+        (hasBit(found, at) ? here : absent).add(number);
+    }
+    let blocks = 0;
+    while (here.has(blocks) && !absent.has(blocks)) blocks += 1;
+    return blocks;
+  }
+}

@@ -1,0 +1,125 @@
+// Owns a registry that a test can have fail: the OCI distribution API, with tokens for whoever logs in, and blobs from another place.
+import { randomUUID } from "node:crypto";
+import { createServer } from "node:http";
+import type { IncomingMessage, RequestListener, Server, ServerResponse } from "node:http";
+import { createServer as createClosed } from "node:https";
+import type { AddressInfo } from "node:net";
+import { digestOf } from "../../src/bundle/manifest.ts";
+import type { CertifiedKey } from "../../src/native.ts";
+import { closeAfterTest } from "./vaults.ts";
+
+export const LOGIN = "someone:a password";
+
+export interface TestRegistry {
+  /** host:port */
+  address: string;
+  blobs: Map<string, Buffer>;
+  manifests: Map<string, Buffer>;
+  /** Method and path of what was asked, in order. */
+  asked: string[];
+  /** Headers with which blobs were asked for where they are. */
+  told: (string | undefined)[];
+  /** What becomes of a blob on its way out; null: the connection ends in the middle. */
+  spoil: (bytes: Buffer) => Buffer | null;
+  /** Uploads above this number are answered with 503. */
+  uploadsMax: number;
+}
+
+async function listening(server: Server): Promise<string> {
+  await new Promise((resolve) => {
+    server.listen(0, "127.0.0.1", () => resolve(null));
+  });
+  closeAfterTest({
+    close: () => {
+      server.closeAllConnections();
+      server.close();
+    },
+  });
+  return `localhost:${(server.address() as AddressInfo).port}`;
+}
+
+async function bodyOf(request: IncomingMessage): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  for await (const part of request) parts.push(part as Buffer);
+  return Buffer.concat(parts);
+}
+
+/** null: without TLS. */
+export async function startRegistry(identity: CertifiedKey | null): Promise<TestRegistry> {
+  const scheme = identity === null ? "http" : "https";
+  const serverOf = (listener: RequestListener): Server =>
+    identity === null
+      ? createServer(listener)
+      : createClosed({ cert: identity.certPem, key: identity.keyPem }, listener);
+  const tokens = new Map<string, string>();
+  let uploads = 0;
+  const registry: TestRegistry = {
+    address: "",
+    blobs: new Map(),
+    manifests: new Map(),
+    asked: [],
+    told: [],
+    spoil: (bytes) => bytes,
+    uploadsMax: Infinity,
+  };
+  const store = serverOf((request, response) => {
+    registry.told.push(request.headers.authorization);
+    const bytes = registry.blobs.get((request.url ?? "").slice(1)) ?? Buffer.alloc(0);
+    const sent = registry.spoil(bytes);
+    if (sent !== null) response.end(sent);
+    else response.write(bytes.subarray(0, bytes.length >> 1), () => response.destroy());
+  });
+  const elsewhere = await listening(store);
+  const serve = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+    const { method = "", headers } = request;
+    const url = new URL(request.url ?? "", `${scheme}://${registry.address}`);
+    const end = (
+      status: number,
+      more: Record<string, string> = {},
+      body: Buffer | string = "",
+    ): void => {
+      response.writeHead(status, more).end(body);
+    };
+    if (url.pathname === "/token") {
+      const isIn = headers.authorization === `Basic ${Buffer.from(LOGIN).toString("base64")}`;
+      if (!isIn) return end(401);
+      const token = randomUUID();
+      tokens.set(token, url.searchParams.get("scope") ?? "");
+      return end(200, {}, JSON.stringify({ token }));
+    }
+    const [, repository = "", kind = "", name = ""] =
+      /^\/v2\/(.+)\/(blobs|manifests)\/(.+)$/.exec(url.pathname) ?? [];
+    const isRead = method === "GET" || method === "HEAD";
+    const scope = `repository:${repository}:${isRead ? "pull" : "pull,push"}`;
+    const held = tokens.get(headers.authorization?.replace("Bearer ", "") ?? "") ?? "";
+    const body = await bodyOf(request);
+    if (!(held === scope || held.startsWith(`${scope},`))) {
+      const challenge = `Bearer realm="${scheme}://${registry.address}/token",service="test",scope="${scope}"`;
+      return end(401, { "www-authenticate": challenge });
+    }
+    registry.asked.push(`${method} ${kind}/${name}`);
+    if (kind === "manifests") {
+      if (method === "PUT") registry.manifests.set(name, body);
+      return end(method === "PUT" ? 201 : 200, {}, registry.manifests.get(name));
+    }
+    if (method === "POST") {
+      uploads += 1;
+      if (uploads > registry.uploadsMax) return end(503, {}, "too many");
+      return end(202, { location: `/v2/${repository}/blobs/uploads/one?state=x` });
+    }
+    if (method === "PUT") {
+      const digest = url.searchParams.get("digest") ?? "";
+      if (digestOf(body) !== digest || url.searchParams.get("state") !== "x") return end(400);
+      registry.blobs.set(digest, body);
+      return end(201);
+    }
+    if (!registry.blobs.has(name)) return end(404);
+    return method === "HEAD"
+      ? end(200)
+      : end(307, { location: `${scheme}://${elsewhere}/${name}` });
+  };
+  registry.address = await listening(
+    serverOf((request, response) => void serve(request, response)),
+  );
+  return registry;
+}
