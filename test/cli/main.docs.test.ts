@@ -31,6 +31,9 @@ const COMMANDS = [
   "man",
   "demo",
   "exo",
+  "session",
+  "bundle",
+  "warm",
   "version",
 ];
 /** Shown without the command behind them. */

@@ -202,4 +202,16 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/discovery/etcd.test.ts", "test/discovery/source.test.ts"],
     { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
   ),
+  row(
+    "F88",
+    "a bundle is damaged, forged, of another namespace or sealed with another key; its import is killed; a registry fails or sends other bytes",
+    "refused by name before anything is stored; a killed import leaves a beginning, and the next goes on; a pull goes on where it was cut off",
+    [
+      "test/bundle/layout.test.ts",
+      "test/bundle/registry.test.ts",
+      "test/cli/commands/bundle.test.ts",
+      "test/cli/commands/bundle.sealed.test.ts",
+    ],
+    { unloaded: "files and one command; what vaults do with records is F71 to F75" },
+  ),
 ];

@@ -42,7 +42,7 @@ export function addBundle({ program, action }: Registrar): void {
     )
     .addHelpText("after", "\nExample:\n  tierkv bundle import handbook --trust KEY --for 1d");
   bundle
-    .command("export <directory>")
+    .command("export <dir>")
     .summary("make a bundle of a session, or of the blocks of a request's prompt")
     .description(
       "Run it on the engine's machine; needs the vaults' admin tokens. --sign names a file of 64 hexadecimal digits (`openssl rand\n" +
@@ -58,11 +58,11 @@ export function addBundle({ program, action }: Registrar): void {
     .option("--unsealed", "whoever has the bundle may read it")
     .addHelpText(
       "after",
-      "\nExample:\n  tierkv bundle export handbook --session handbook --sign sign.key --seal seal.key",
+      "\nExample:\n  tierkv bundle export book --session book --sign sign.key --seal seal.key",
     )
     .action(action(makeBundle));
   bundle
-    .command("import <directory>")
+    .command("import <dir>")
     .summary("store a bundle's records in this machine's vaults")
     .description(
       "Nothing is stored before signature, digests and namespace are checked. Blocks go in from the prompt's first on: what is cut\n" +
@@ -78,9 +78,7 @@ export function addBundle({ program, action }: Registrar): void {
     )
     .action(action(takeBundle));
   for (const isPush of [true, false]) {
-    const [name, args] = isPush
-      ? ["push", "<directory> <reference>"]
-      : ["pull", "<reference> <directory>"];
+    const [name, args] = isPush ? ["push", "<dir> <ref>"] : ["pull", "<ref> <dir>"];
     const example = isPush
       ? "push handbook oci://registry.example/kv/handbook:1"
       : "pull oci://registry.example/kv/handbook:1 handbook";
