@@ -17,15 +17,21 @@ type Env = Readonly<Record<string, string | undefined>>;
 /** `user:password`; null: nobody has logged in there. Throws REGISTRY_FAILED for what cannot be read. */
 export function loginFor(registry: string, env: Env): string | null {
   for (const path of filesOf(env)) {
-    if (!existsSync(path)) continue;
-    const { auths, credHelpers, credsStore } = read(path, registry);
-    const helper = credHelpers?.[registry] ?? credsStore;
-    const login = helper === undefined ? null : asked(helper, registry);
+    const login = existsSync(path) ? loginIn(read(path, registry), registry) : null;
     if (login !== null) return login;
-    const auth = auths?.[registry]?.auth ?? auths?.[`https://${registry}`]?.auth;
-    if (auth !== undefined && auth !== "") return Buffer.from(auth, "base64").toString();
   }
   return null;
+}
+
+function loginIn(
+  { auths = {}, credHelpers = {}, credsStore }: Kept,
+  registry: string,
+): string | null {
+  const helper = credHelpers[registry] ?? credsStore;
+  const login = helper === undefined ? null : asked(helper, registry);
+  const { auth = "" } = auths[registry] ?? auths[`https://${registry}`] ?? {};
+  if (login !== null || auth === "") return login;
+  return Buffer.from(auth, "base64").toString();
 }
 
 function filesOf({

@@ -28,6 +28,8 @@ const LAYOUT = '{"imageLayoutVersion":"1.0.0"}';
 const BEGUN = ["oci-layout", "blobs"];
 const BLOBS = ["blobs", "sha256"] as const;
 
+type Named = Partial<Descriptor & { artifactType: string }>;
+
 export class Layout {
   readonly path: string;
 
@@ -87,23 +89,27 @@ export class Layout {
     const layout = this.#read("oci-layout", BUNDLE_JSON_BYTES_MAX);
     const { imageLayoutVersion } = parsed(layout, this.path) as Record<string, unknown>;
     if (imageLayoutVersion !== "1.0.0") throw this.refused("oci-layout is of another version");
+    const manifests = this.#listed();
+    const [named] = manifests;
+    if (named === undefined || manifests.length > 1) {
+      throw this.refused(`its index names ${manifests.length} manifests: expected one`);
+    }
+    const { mediaType, digest, size, artifactType = ARTIFACT_TYPE } = named;
+    const isOurs = mediaType === MANIFEST_TYPE && artifactType === ARTIFACT_TYPE;
+    const isNamed = /^sha256:[\da-f]{64}$/.test(String(digest));
+    const isSmall = Number(size) <= BUNDLE_JSON_BYTES_MAX;
+    if (!isOurs || !isNamed || !isSmall || !isKnown(named, NAMED_KEYS)) {
+      throw this.refused("its index names no manifest of a bundle");
+    }
+    return this.read({ digest: String(digest), size: Number(size) });
+  }
+
+  #listed(): Named[] {
     const index = parsed(this.#read("index.json", BUNDLE_JSON_BYTES_MAX), this.path);
     const { schemaVersion, mediaType = INDEX_TYPE, manifests } = index as Record<string, unknown>;
     const isSound = schemaVersion === 2 && mediaType === INDEX_TYPE && isKnown(index, INDEX_KEYS);
-    if (!isSound || !Array.isArray(manifests)) throw this.refused("its index is damaged");
-    const of = manifests as Partial<Descriptor & { artifactType: string }>[];
-    const own = of.filter(({ mediaType }) => mediaType === MANIFEST_TYPE);
-    const [named] = own;
-    const isOurs = named?.artifactType === undefined || named.artifactType === ARTIFACT_TYPE;
-    if (named === undefined || own.length > 1 || !isOurs) {
-      throw this.refused(`its index names ${own.length} manifests: expected one, of a bundle`);
-    }
-    const { digest, size } = named;
-    if (!isKnown(named, NAMED_KEYS)) throw this.refused("its index is damaged");
-    if (!/^sha256:[\da-f]{64}$/.test(String(digest)) || !(Number(size) <= BUNDLE_JSON_BYTES_MAX)) {
-      throw this.refused("its index is damaged");
-    }
-    return this.read({ digest: String(digest), size: Number(size) });
+    if (isSound && Array.isArray(manifests)) return manifests as Named[];
+    throw this.refused("its index is damaged");
   }
 
   /** Throws BUNDLE_REFUSED when it has other bytes than it is named by. */

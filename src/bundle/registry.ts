@@ -93,7 +93,7 @@ export class Registry {
     const parts: Uint8Array[] = [];
     let size = 0;
     try {
-      for await (const part of response.body ?? []) {
+      for await (const part of (response.body ?? []) as AsyncIterable<Uint8Array>) {
         size += part.length;
         if (size > most) throw new Error(`more than ${most} bytes come`);
         parts.push(part);
@@ -135,13 +135,13 @@ export class Registry {
 
   /** What a challenge asks for. */
   async #answer(challenge: string): Promise<string> {
-    const { login } = this.#options;
-    const basic = login === null ? null : `Basic ${Buffer.from(login).toString("base64")}`;
+    const basic = this.#basic;
     if (/^basic\b/i.test(challenge) && basic !== null) return basic;
     const said = Object.fromEntries(
       [...challenge.matchAll(/(\w+)="([^"]*)"/g)].map(([, name, value]) => [name, value]),
     ) as { realm?: string; service?: string; scope?: string };
-    if (!/^bearer\b/i.test(challenge) || said.realm === undefined) {
+    const isBearer = /^bearer\b/i.test(challenge);
+    if (!isBearer || said.realm === undefined || !URL.canParse(said.realm)) {
       throw this.#failed("it asks who this is; `docker login` it first");
     }
     const url = new URL(said.realm);
@@ -151,6 +151,16 @@ export class Registry {
       const value = said[name];
       if (value !== undefined) url.searchParams.set(name, value);
     }
+    return await this.#tokenOf(url);
+  }
+
+  get #basic(): string | null {
+    const { login } = this.#options;
+    return login === null ? null : `Basic ${Buffer.from(login).toString("base64")}`;
+  }
+
+  async #tokenOf(url: URL): Promise<string> {
+    const basic = this.#basic;
     const headers = basic === null ? {} : { authorization: basic };
     try {
       const signal = AbortSignal.timeout(REGISTRY_REQUEST_MS);

@@ -75,7 +75,7 @@ export async function checkNamespace(
       : "another model, or other settings";
   throw layout.refused(
     here === ""
-      ? `no engine here has a name yet to compare with ${namespace.slice(0, 16)} (${model}): wait until \`tierkv status\` shows it, or give --namespace`
+      ? `no engine here has a name yet to compare with ${namespace.slice(0, 16)} (${model}): an engine has one from its first request on; or give --namespace, as the export printed it`
       : `it is of namespace ${namespace.slice(0, 16)} (${model}), and here ${here}: ${why}`,
   );
 }

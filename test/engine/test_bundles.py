@@ -55,12 +55,15 @@ def test_a_handbook_of_10000_tokens_is_restored_by_a_machine_that_never_computed
     here.end()
 
     take = ["bundle", "import", bundle, "--trust", made["signer"], *keys[2:]]
-    with start(there, OTHER).wait_up():
+    with start(there, OTHER).wait_up() as engine:
+        # An engine has a name from its first request on.
+        engine.call("generate", prompts=[prompt(78, BLOCK)])
         code, refused = there.command(*take)
         assert (code, refused["error"]["code"]) == (1, "BUNDLE_REFUSED")
-        assert made["namespace"][:16] in refused["error"]["message"]
+        assert f"{made['namespace'][:16]} " in refused["error"]["message"]
+        assert ", and here " in refused["error"]["message"]
     with start(there, LONG).wait_up() as engine:
-        code, taken = there.command(*take)
+        code, taken = there.command(*take, "--namespace", made["namespace"])
         assert code == 0, taken
         assert (taken["stored"], taken["blocks"]) == (made["records"], made["blocks"])
         first = ask(engine)

@@ -44,6 +44,15 @@ async function bodyOf(request: IncomingMessage): Promise<Buffer> {
   return Buffer.concat(parts);
 }
 
+interface Asked {
+  method: string;
+  url: URL;
+  login: string;
+  body: Buffer;
+}
+
+type Answer = [status: number, body?: Buffer | string, headers?: Record<string, string>];
+
 /** null: without TLS. */
 export async function startRegistry(identity: CertifiedKey | null): Promise<TestRegistry> {
   const scheme = identity === null ? "http" : "https";
@@ -70,53 +79,58 @@ export async function startRegistry(identity: CertifiedKey | null): Promise<Test
     else response.write(bytes.subarray(0, bytes.length >> 1), () => response.destroy());
   });
   const elsewhere = await listening(store);
-  const serve = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
-    const { method = "", headers } = request;
-    const url = new URL(request.url ?? "", `${scheme}://${registry.address}`);
-    const end = (
-      status: number,
-      more: Record<string, string> = {},
-      body: Buffer | string = "",
-    ): void => {
-      response.writeHead(status, more).end(body);
-    };
-    if (url.pathname === "/token") {
-      const isIn = headers.authorization === `Basic ${Buffer.from(LOGIN).toString("base64")}`;
-      if (!isIn) return end(401);
-      const token = randomUUID();
-      tokens.set(token, url.searchParams.get("scope") ?? "");
-      return end(200, {}, JSON.stringify({ token }));
-    }
+  const own = (): string => `${scheme}://${registry.address}`;
+  /** For whoever logs in. */
+  const grant = ({ url, login }: Asked): Answer => {
+    if (login !== `Basic ${Buffer.from(LOGIN).toString("base64")}`) return [401];
+    const token = randomUUID();
+    tokens.set(token, url.searchParams.get("scope") ?? "");
+    return [200, JSON.stringify({ token })];
+  };
+  const put = ({ url, body }: Asked): Answer => {
+    const digest = url.searchParams.get("digest") ?? "";
+    if (digestOf(body) !== digest || url.searchParams.get("state") !== "x") return [400];
+    registry.blobs.set(digest, body);
+    return [201];
+  };
+  const begin = (repository: string): Answer => {
+    uploads += 1;
+    if (uploads > registry.uploadsMax) return [503, "too many"];
+    return [202, "", { location: `/v2/${repository}/blobs/uploads/one?state=x` }];
+  };
+  const read = (method: string, name: string): Answer => {
+    if (!registry.blobs.has(name)) return [404];
+    if (method === "HEAD") return [200];
+    return [307, "", { location: `${scheme}://${elsewhere}/${name}` }];
+  };
+  const manifest = ({ method, body }: Asked, name: string): Answer => {
+    if (method === "GET") return [200, registry.manifests.get(name) ?? ""];
+    registry.manifests.set(name, body);
+    return [201];
+  };
+  const answer = (asked: Asked): Answer => {
+    const { method, url, login } = asked;
     const [, repository = "", kind = "", name = ""] =
       /^\/v2\/(.+)\/(blobs|manifests)\/(.+)$/.exec(url.pathname) ?? [];
     const isRead = method === "GET" || method === "HEAD";
     const scope = `repository:${repository}:${isRead ? "pull" : "pull,push"}`;
-    const held = tokens.get(headers.authorization?.replace("Bearer ", "") ?? "") ?? "";
-    const body = await bodyOf(request);
-    if (!(held === scope || held.startsWith(`${scope},`))) {
-      const challenge = `Bearer realm="${scheme}://${registry.address}/token",service="test",scope="${scope}"`;
-      return end(401, { "www-authenticate": challenge });
+    const held = tokens.get(login.replace("Bearer ", "")) ?? "";
+    if (!`${held},`.startsWith(`${scope},`)) {
+      const challenge = `Bearer realm="${own()}/token",service="test",scope="${scope}"`;
+      return [401, "", { "www-authenticate": challenge }];
     }
     registry.asked.push(`${method} ${kind}/${name}`);
-    if (kind === "manifests") {
-      if (method === "PUT") registry.manifests.set(name, body);
-      return end(method === "PUT" ? 201 : 200, {}, registry.manifests.get(name));
-    }
-    if (method === "POST") {
-      uploads += 1;
-      if (uploads > registry.uploadsMax) return end(503, {}, "too many");
-      return end(202, { location: `/v2/${repository}/blobs/uploads/one?state=x` });
-    }
-    if (method === "PUT") {
-      const digest = url.searchParams.get("digest") ?? "";
-      if (digestOf(body) !== digest || url.searchParams.get("state") !== "x") return end(400);
-      registry.blobs.set(digest, body);
-      return end(201);
-    }
-    if (!registry.blobs.has(name)) return end(404);
-    return method === "HEAD"
-      ? end(200)
-      : end(307, { location: `${scheme}://${elsewhere}/${name}` });
+    if (kind === "manifests") return manifest(asked, name);
+    if (isRead) return read(method, name);
+    return method === "POST" ? begin(repository) : put(asked);
+  };
+  const serve = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+    const { method = "", headers, url = "" } = request;
+    const login = headers.authorization ?? "";
+    const asked = { method, url: new URL(url, own()), login, body: await bodyOf(request) };
+    const isLogin = asked.url.pathname === "/token";
+    const [status, body = "", more = {}] = isLogin ? grant(asked) : answer(asked);
+    response.writeHead(status, more).end(body);
   };
   registry.address = await listening(
     serverOf((request, response) => void serve(request, response)),

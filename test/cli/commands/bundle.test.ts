@@ -30,10 +30,8 @@ test("a session of two vaults is restored, byte for byte, beside three others, w
   const { blocks } = await converse(from, "handbook", BLOCKS);
   await converse(from, "other", 8);
   const [sign, seal, path] = [keyFile(), keyFile("2b".repeat(32)), freshPath()];
-  const made = await bundle(
-    from.config,
-    ...["export", path, "--session", "handbook", "--sign", sign, "--seal", seal],
-  );
+  const of = ["--session", "handbook", "--sign", sign, "--seal", seal];
+  const made = await bundle(from.config, "export", path, ...of);
   expect(made).toMatchObject({
     exitCode: 0,
     result: {
@@ -72,7 +70,7 @@ test("a request's prompt goes with its states, to a vault of both; a block that 
   const { kv, ssm } = scene;
   const turn = makeBlocks("talk", 8, 8192);
   await scene.store(turn.slice(0, 6), ATTENTION);
-  await scene.store([...turn.slice(7)], ATTENTION);
+  await scene.store(turn.slice(7), ATTENTION);
   await scene.store([turn[1]!, turn[5]!], STATES);
   await scene.ask(turn);
   const [account] = scene.sidecar.explain("", 1) as [Account];
@@ -133,8 +131,8 @@ test("F88 unsealed records stay, foreign names and keys are refused by name, and
   );
   strange.close();
   await FakeEngine.start(to.sidecar.socketPath, { ...shapeOf(20), engine: "same" });
-  const else_ = "ab".repeat(32);
-  expect(await refused(to.config, ...take.with(3, else_))).toMatch(
+  const nobody = "ab".repeat(32);
+  expect(await refused(to.config, ...take.with(3, nobody))).toMatch(
     new RegExp(`signed by ${SIGNER}, which is no key of --trust`),
   );
   expect(await refused(to.config, ...take.slice(0, 4))).toMatch(/sealed: name the file/);
@@ -151,10 +149,8 @@ test("F88 an import that is killed leaves a beginning, which is restored; the ne
   const shape = { ...shapeOf(count), groups: [makeGroup({ layers: 16 })] };
   const { blocks } = await converse(from, "long", count, page, shape);
   const path = freshPath();
-  const made = await bundle(
-    from.config,
-    ...["export", path, "--session", "long", "--sign", keyFile(), "--unsealed"],
-  );
+  const of = ["--session", "long", "--sign", keyFile(), "--unsealed"];
+  const made = await bundle(from.config, "export", path, ...of);
   expect(made.result).toMatchObject({ blocks: count, layers: 2 });
 
   const vault = await openVault({ maxBytes: 96 * MIB });
