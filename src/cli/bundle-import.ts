@@ -7,7 +7,7 @@ import { openConfig, readManifest } from "../bundle/manifest.ts";
 import type { BundleConfig, Layer, Opened } from "../bundle/manifest.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_SPARE } from "../limits-tools.ts";
-import { CALL_TIMEOUT_MS, KEYS_MAX, RECORD_BYTES_MAX, STORE_TIMEOUT_MS } from "../limits.ts";
+import { KEYS_MAX, RECORD_BYTES_MAX, STORE_TIMEOUT_MS } from "../limits.ts";
 import { outboxDrop, outboxPut } from "../native.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import type { Clients } from "./bundle-selection.ts";
@@ -87,7 +87,7 @@ export class Importer {
     if (model !== "") {
       const all = [...clients.kv, ...clients.ssm];
       const namespace = this.#namespace;
-      await Promise.all(all.map((client) => client.nameModel(namespace, model, CALL_TIMEOUT_MS)));
+      await Promise.all(all.map((client) => client.nameModel(namespace, model, STORE_TIMEOUT_MS)));
     }
     const result: Imported = { stored: 0, present: 0, failed: {}, blocks: 0 };
     for (const [at, layer] of layers.entries()) {
@@ -188,7 +188,7 @@ export class Importer {
       for (let at = 0; at < rows.length; at += KEYS_MAX) {
         const part = rows.slice(at, at + KEYS_MAX);
         const of = { session, namespace: this.#namespace, tenant, superseded: [], keepS };
-        await client.keep({ ...of, keys: keysOf(part), release: false }, CALL_TIMEOUT_MS);
+        await client.keep({ ...of, keys: keysOf(part), release: false }, STORE_TIMEOUT_MS);
       }
     }
   }

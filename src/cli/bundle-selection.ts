@@ -5,7 +5,7 @@ import type { SessionName, VaultClient } from "../client/vault-client.ts";
 import { TierkvError } from "../errors.ts";
 import { DRAIN_RECORDS_MAX } from "../limits-pool.ts";
 import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_RECORDS } from "../limits-tools.ts";
-import { CALL_TIMEOUT_MS } from "../limits.ts";
+import { STORE_TIMEOUT_MS } from "../limits.ts";
 import { hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
 import type { Row } from "./drain-rows.ts";
 import { collected } from "./moving.ts";
@@ -83,7 +83,7 @@ export async function select(clients: Clients, wanted: Wanted): Promise<Selectio
 async function sessionsOf(clients: Clients, { session }: Wanted): Promise<Listed[]> {
   const known = new Map<string, { of: SessionName; listed: Listed }>();
   for (const client of [...clients.kv, ...clients.ssm]) {
-    for (const { name, namespace, tenant, model } of await client.sessions(CALL_TIMEOUT_MS)) {
+    for (const { name, namespace, tenant, model } of await client.sessions(STORE_TIMEOUT_MS)) {
       if (name !== session) continue;
       const key = `${namespace.toString("hex")} ${tenant}`;
       if (known.has(key)) continue;
