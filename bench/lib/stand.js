@@ -156,7 +156,7 @@ export class Stand {
 
   #sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, codec, restore }) {
     const ssm = ssmCold === null ? "" : `ssm_cold = "${ssmCold}"\n`;
-    const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\n${ssm}`;
+    const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\ninsecure_lan = true\n${ssm}`;
     const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
     return this.#config([cluster, sidecar, `[codec]\nkv = "${codec}"\n`, restore].join("\n"));
   }

@@ -57,6 +57,7 @@ export function describe(account: Account): string[] {
   if (account.beyondTokens > 0) {
     lines.push(`  cut:     ${account.beyondTokens} more tokens are beyond what one look-up takes`);
   }
+  if (account.returns) lines.push("  saves:   before blocks that come for the first time");
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);

@@ -64,6 +64,8 @@ export interface Prefetch {
   beyond: number;
   /** Of its tokens, those that another engine saves now: they are waited for. */
   handoff: number;
+  /** It goes on from an earlier request, or is wanted later: its engine saves its blocks first. */
+  returns: boolean;
   /** Of its client; empty: none came. */
   traceparent: string;
 }
@@ -333,6 +335,7 @@ function parsePrefetch(message: Reader): Prefetch {
     tenant: message.has("tenant") ? recordKeysTenant(message.count("tenant")) : 0,
     beyond: message.has("beyond") ? message.count("beyond") : 0,
     handoff: message.has("handoff") ? message.count("handoff") : 0,
+    returns: message.has("returns") && message.count("returns") > 0,
     traceparent: message.has("traceparent") ? message.text("traceparent") : "",
     groups: parseAsked(message, PLAN_KEYS_MAX),
   };

@@ -34,6 +34,8 @@ export interface Account {
   askedTokens: number;
   /** Behind those asked for: the prompt is longer than one look-up takes. */
   beyondTokens: number;
+  /** A conversation's, or awaited: its engine saves it before prompts that come for the first time. */
+  returns: boolean;
   heldTokens: number | null;
   /** Where the room that shared memory has ends before that; null: it does not. */
   roomTokens: number | null;
@@ -76,6 +78,7 @@ export interface Asked {
   start: number;
   end: number;
   beyond: number;
+  returns: boolean;
 }
 
 const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null };
@@ -91,6 +94,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     startTokens: 0,
     askedTokens: 0,
     beyondTokens: 0,
+    returns: false,
     heldTokens: null,
     roomTokens: null,
     chosenTokens: null,
@@ -128,7 +132,10 @@ export class Decisions {
     this.#onEnded = onEnded;
   }
 
-  open(engine: string, { req, plan, traceparent, block, start, end, beyond }: Asked): Case {
+  open(
+    engine: string,
+    { req, plan, traceparent, block, start, end, beyond, returns }: Asked,
+  ): Case {
     const account: Account = {
       ...blank(engine, req, traceparent),
       plan,
@@ -136,6 +143,7 @@ export class Decisions {
       startTokens: start,
       askedTokens: end,
       beyondTokens: beyond,
+      returns,
     };
     this.#keep(account);
     return new Case(account, this.#counters, this.#logger, this.#ledger, this.#onEnded);

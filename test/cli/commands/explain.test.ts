@@ -17,6 +17,7 @@ const ACCOUNT: Account = {
   startTokens: 0,
   askedTokens: 320,
   beyondTokens: 0,
+  returns: false,
   heldTokens: 160,
   roomTokens: null,
   chosenTokens: 160,
@@ -50,6 +51,11 @@ test("a prompt that is longer than one look-up takes says how much was left out"
   expect(explained(ACCOUNT).join("\n")).not.toContain("beyond");
   const text = explained({ ...ACCOUNT, beyondTokens: 64 }).join("\n");
   expect(text).toContain("64 more tokens are beyond what one look-up takes");
+});
+
+test("a request that goes on from another says that its blocks are saved first", () => {
+  expect(explained(ACCOUNT).join("\n")).not.toContain("first time");
+  expect(explained({ ...ACCOUNT, returns: true }).join("\n")).toContain("before blocks that come for");
 });
 
 test("what shared memory cannot hold is said with the key to set", () => {

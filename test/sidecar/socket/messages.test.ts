@@ -71,6 +71,9 @@ test("fields arrive as sent", () => {
   expect(parseMessage(ofTenant, "test")).toMatchObject({ items: [{ tenant: 2 ** 48 - 1 }] });
   const more = { beyond: 48, handoff: 32 };
   expect(parseMessage({ ...GOOD["prefetch"]!, ...more }, "test")).toMatchObject(more);
+  const returns = { ...GOOD["prefetch"]!, returns: 1 };
+  expect(parseMessage(returns, "test")).toMatchObject({ returns: true });
+  expect(parseMessage(GOOD["prefetch"]!, "test")).toMatchObject({ returns: false });
   expect(parseMessage(helloFrame({ producer: 1 }), "test")).toMatchObject({ isProducer: true });
   expect(parseMessage(GOOD["return"]!, "test")).toEqual({
     t: "return",

@@ -25,8 +25,13 @@ SAVE_BYTES_PER_STEP_MAX: Final = 64 * MIB
 LOAD_BYTES_PER_STEP_MAX: Final = 64 * MIB
 #: Blocks looked at for saves in one engine step.
 SAVE_ITEMS_PER_STEP_MAX: Final = 2048
+#: Requests that hear of a block's loss: the last ones that offered it while it waited.
+SAVE_SHARERS_MAX: Final = 8
 #: Blocks that wait to be saved keep an engine without requests stepping until no slot came free for this time, seconds.
 SAVE_STALL_S: Final = 5.0
+#: Blocks, and ends of requests, remembered to tell what comes again from what comes once (8 and about 120 bytes each).
+SEEN_BLOCKS_MAX: Final = 1 << 18
+PROMPT_ENDS_MAX: Final = 32_768
 #: A block computed again agrees with exact records at least so far, dB; blocks of other weights have 3 or less.
 TRUTH_DB_MIN: Final = 12.0
 #: The same of lossy records, dB: 17 was seen in the worst of 12 layers, because the prefix it stands on is lossy too.

@@ -35,14 +35,14 @@ def is_cacheable(request: Any) -> bool:
     )
 
 
-def beside_hashes(request: Any, beyond: int, awaited: int) -> Frame:
+def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
     """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace.
 
-    And the tokens that another engine hands over.
+    And the tokens that another engine hands over, and whether the request's blocks are saved first.
     """
-    tenant, traceparent = tenant_of(request), traceparent_of(request)
+    tenant, traceparent = tenant_of(state.request), traceparent_of(state.request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
-    fields["handoff"] = awaited
+    fields |= {"handoff": awaited, "returns": int(state.cursor.returns)}
     return {name: value for name, value in fields.items() if value}
 
 

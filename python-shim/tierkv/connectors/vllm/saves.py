@@ -1,7 +1,7 @@
 """Chooses which blocks to save in a step, and holds references on them until every rank has copied them."""
 
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tenants import tenant_of
+from tierkv.connectors.vllm.visits import Visits
 
 
 @dataclass(slots=True)
@@ -26,15 +27,25 @@ class SaveCursor:
     due_tokens: int = 0
     #: By group of states: the deepest boundary of which one was offered.
     state_tokens: dict[int, int] = field(default_factory=dict)
+    #: A conversation's, or awaited: all its blocks are returning ones.
+    returns: bool = False
+    #: All blocks that were not held were offered: nothing before a returning one waits elsewhere.
+    is_whole: bool = False
+    #: Groups of which a block came for the first time; those behind it do, too.
+    fresh: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A chosen block. `step`: the one in which `item.block_id` was its place for certain; later the pool is asked."""
+    """A chosen block. `step`: the one in which `item.block_id` was its place for certain; later the pool is asked.
+
+    `cursors`: of all requests that offered it while it waited.
+    """
 
     item: SaveItem
-    cursor: SaveCursor
+    cursors: list[SaveCursor]
     step: int
+    is_returning: bool = False
 
 
 @dataclass(slots=True)
@@ -51,8 +62,9 @@ class SavePlanner:
     """Offers each full, computed, non-null block of a request once, past its cursor, unless reported as held.
 
     What a step cannot copy waits without a reference: the block stays in the engine's own cache, after the request's
-    end too, and is found there by its hash until vLLM gives its place away. Blocks go in the order they were chosen,
-    which is prefix first; behind one that was lost nothing of its chain is saved.
+    end too, and is found there by its hash until vLLM gives its place away. Returning blocks go before those that came
+    for the first time, each in the order they were chosen, which is prefix first; behind one that was lost nothing of
+    its chain is saved.
     A block that a step copies carries a reference of ours until all ranks have copied or refused it; that never depends
     on sidecar or vault. References go back tail block first, on the scheduler's thread only.
     Recurrent states are offered only where vLLM hands them over, and are copied in that very step.
@@ -79,7 +91,9 @@ class SavePlanner:
         # The engine's cache holds no more than this, so the oldest is lost where more waits.
         self._waiting_max = max(1, kv_blocks) * max(1, len(self._attention))
         self._pool: Any = None
-        self._waiting: deque[_Waiting] = deque()
+        self.visits = Visits()
+        self._returning: OrderedDict[tuple[int, bytes], _Waiting] = OrderedDict()
+        self._first_time: OrderedDict[tuple[int, bytes], _Waiting] = OrderedDict()
         self._now: list[_Waiting] = []
         self._in_flight: dict[int, _Ticket] = {}
         self._ticket = 0
@@ -118,6 +132,8 @@ class SavePlanner:
         Then blocks the engine already had are passed over: they were offered when they were computed.
         """
         hashed = len(request.block_hashes) * self._grid.hash_tokens
+        if not cursor.next_block:
+            cursor.is_whole = holds is not None
         found: Sequence[Sequence[int]] | None = None
         for group in self._attention:
             full = min(computed_after, hashed) // group.block_tokens
@@ -150,12 +166,31 @@ class SavePlanner:
                 block_id == 0
             ):  # vLLM's null block: nothing was computed here, or no window reaches it
                 continue
-            if len(self._waiting) >= self._waiting_max:
-                self._lose(self._waiting.popleft())
-            item = self._item(request, group, index, block_id)
-            self._waiting.append(_Waiting(item, cursor, self._step))
+            if self.waiting >= self._waiting_max:
+                self._lose((self._first_time or self._returning).popitem(last=False)[1])
+            self._wait(self._item(request, group, index, block_id), cursor)
             self._saw(request, group, (index,))
             self._stuck_at_s = None  # a long step is no wait for slots
+
+    def _wait(self, item: SaveItem, cursor: SaveCursor) -> None:
+        if not self.visits.again(item.group, item.block_hash) and not cursor.returns:
+            cursor.fresh.add(item.group)
+        is_returning = cursor.is_whole and item.group not in cursor.fresh
+        self._put(_Waiting(item, [cursor], self._step, is_returning))
+
+    def _put(self, waiting: _Waiting, *, last: bool = True) -> None:
+        """Let a block wait, behind or before others of its kind; one that waits already may become a returning one."""
+        key = (waiting.item.group, waiting.item.block_hash)
+        known = self._returning.get(key) or self._first_time.get(key)
+        if known is not None:
+            waiting.cursors = [*known.cursors, *waiting.cursors][-limits.SAVE_SHARERS_MAX :]
+            if waiting.is_returning and not known.is_returning:
+                del self._first_time[key]
+            waiting.is_returning |= known.is_returning
+        queue = self._returning if waiting.is_returning else self._first_time
+        queue[key] = waiting
+        if not last:
+            queue.move_to_end(key, last=False)
 
     def offer_state(
         self,
@@ -181,7 +216,7 @@ class SavePlanner:
             return False
         if holds is None or not holds(group_index, index):
             item = self._item(request, group, index, block_id)
-            self._now.append(_Waiting(item, SaveCursor(), self._step))
+            self._now.append(_Waiting(item, [SaveCursor()], self._step))
             self._counters.add("states_offered")
         return True
 
@@ -202,7 +237,7 @@ class SavePlanner:
         `computed`: tokens of this step; it may copy as much as it computes, so that a long step is no narrow pass.
         `commit` follows, or `take_back`.
         """
-        if not self._waiting and not self._now:
+        if not self.waiting and not self._now:
             self._step += 1
             return self._ticket, []
         ticket = self._planned = _Ticket(self._world, [], [])
@@ -212,13 +247,17 @@ class SavePlanner:
         items = [waiting.item for waiting in states]
         room = max(limits.SAVE_BYTES_PER_STEP_MAX, computed * self.token_bytes)
         looked_at = 0
-        while self._waiting and looked_at < limits.SAVE_ITEMS_PER_STEP_MAX:
+        returning = 0
+        while (
+            queue := self._returning or self._first_time
+        ) and looked_at < limits.SAVE_ITEMS_PER_STEP_MAX:
             if self._slots is not None and len(items) >= self._slots:
                 break
-            block_bytes = self._block_bytes[self._waiting[0].item.group]
+            key, waiting = next(iter(queue.items()))
+            block_bytes = self._block_bytes[waiting.item.group]
             if block_bytes > room and items:
                 break
-            waiting = self._waiting.popleft()
+            del queue[key]
             looked_at += 1
             item = self._located(waiting)
             if item is None:
@@ -227,6 +266,9 @@ class SavePlanner:
             room -= block_bytes
             self._hold(ticket, waiting, item.block_id)
             items.append(item)
+            returning += waiting.is_returning
+        self._counters.add("saves_returning", returning)
+        self._counters.add("saves_first_time", len(items) - len(states) - returning)
         self._step += 1
         if items:
             self._ticket += 1
@@ -255,7 +297,7 @@ class SavePlanner:
     def _located(self, waiting: _Waiting) -> SaveItem | None:
         """Give the item with the place its block has now; None where the engine's cache does not hold it any more."""
         item = waiting.item
-        if item.group in waiting.cursor.cut:
+        if item.group in waiting.cursors[-1].cut:
             return None
         if waiting.step == self._step:
             return item
@@ -272,7 +314,9 @@ class SavePlanner:
         """
         if self._tails[waiting.item.group] == 0:
             self._counters.add("dropped_save_evicted")
-            waiting.cursor.cut.add(waiting.item.group)
+            self._counters.add("returning_evicted", int(waiting.is_returning))
+            for cursor in waiting.cursors:
+                cursor.cut.add(waiting.item.group)
         else:
             self._counters.add("dropped_save_out_of_window")
 
@@ -301,15 +345,20 @@ class SavePlanner:
         states = [waiting for waiting in back if waiting.item.group in self._states]
         if states:  # handed over in that step only
             self._counters.add("dropped_save_no_slot", len(states))
-        self._waiting.extendleft(
-            waiting for waiting in reversed(back) if waiting.item.group not in self._states
-        )
+        for waiting in reversed(back):
+            if waiting.item.group not in self._states:
+                self._put(waiting, last=False)
 
     def forget(self, why: str) -> None:
         """Drop what waits, counted: the engine has dropped the blocks, or the weights that computed them."""
-        if self._waiting:
-            self._counters.add(f"dropped_save_{why}", len(self._waiting))
-            self._waiting.clear()
+        self._counters.add(f"dropped_save_{why}", self.waiting)
+        self._returning.clear()
+        self._first_time.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Count chosen blocks that no step has copied."""
+        return len(self._returning) + len(self._first_time)
 
     @property
     def holds_blocks(self) -> bool:
@@ -321,7 +370,7 @@ class SavePlanner:
         """Tell whether steps without tokens would save something: not where no slot came free for some time."""
         if self._now or self._in_flight:
             return True
-        if not self._waiting:
+        if not self.waiting:
             return False
         if self._slots != 0:
             return True

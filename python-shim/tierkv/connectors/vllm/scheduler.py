@@ -98,7 +98,8 @@ class SchedulerShim:
         self._channel = Channel(
             settings.socket, hello, self, changes, start, reports=reports, strangers=strangers
         )
-        self._sessions = Sessions(self._grid, self._naming, self._channel.send, self.counters)
+        send, visits = self._channel.send, self._saves.visits
+        self._sessions = Sessions(self._grid, self._naming, send, self.counters, visits)
         self._book = PlanBook(self._channel.send, self._world // copies)
         self.restore_times = self._book.restore_times
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
@@ -181,7 +182,7 @@ class SchedulerShim:
         state.plans_opened += 1
         request = state.request
         asked = [(group, self._grid.hashes(request, group, tokens)) for group in self._grid.groups]
-        beside = beside_hashes(request, self._grid.beyond(request), awaited)
+        beside = beside_hashes(state, self._grid.beyond(request), awaited)
         plan = self._book.open(request.request_id, asked, first_tokens, beside)
         state.plan = plan or state.plan
         self.counters.add("prefetches" if plan is not None else "prefetches_unsent")

@@ -1,4 +1,4 @@
-"""Owns what the sidecar hears of a request's session when it ends, and what is said of wishes that are wrong."""
+"""Owns what a request's conversation changes: what is saved first, what the sidecar hears at its end, wrong wishes."""
 
 import logging
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.requests import RequestState
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tenants import tenant_of
+from tierkv.connectors.vllm.visits import Visits
 
 log = logging.getLogger("tierkv.shim")
 
@@ -19,17 +20,26 @@ class Sessions:
     """Tells the sidecar which blocks belong to which conversation; a sidecar that is away is not told."""
 
     def __init__(
-        self, grid: Grid, naming: Naming, send: Callable[[Frame], bool], counters: Counters
+        self,
+        grid: Grid,
+        naming: Naming,
+        send: Callable[[Frame], bool],
+        counters: Counters,
+        visits: Visits,
     ) -> None:
         self._grid = grid
         self._naming = naming
         self._send = send
         self._counters = counters
+        self._visits = visits
         self._is_said = False
 
     def note(self, state: RequestState) -> None:
-        """Count a wish that was not understood, and say so once."""
-        ignored = state.wish.ignored
+        """See whether a request comes back; count a wish that was not understood, and say so once."""
+        wish = state.wish
+        is_wanted = (wish.session != "" and not wish.is_released) or wish.tells
+        state.cursor.returns = self._visits.goes_on(state.request) or is_wanted
+        ignored = wish.ignored
         if not ignored:
             return
         self._counters.add("wishes_ignored")
@@ -42,7 +52,8 @@ class Sessions:
             )
 
     def ended(self, state: RequestState) -> None:
-        """Name the blocks of a request that belongs to a session."""
+        """Remember where a request ends, and name its blocks if it belongs to a session."""
+        self._visits.ended(state.request, self._grid.hash_tokens)
         wish, request, digest = state.wish, state.request, self._naming.digest
         if not wish.session or not digest:
             return

@@ -1,0 +1,61 @@
+"""Owns an engine that computes nothing: vLLM's scheduler, block pool and pages in this process, its forward a pause."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from vllm import LLM, SamplingParams
+
+VOCAB = 512
+#: A token behind so many takes twice as long as a prompt's first.
+ATTENDED = 8192
+
+
+def make_engine(
+    model: str,
+    socket: str,
+    *,
+    kv_bytes: int,
+    chunk: int,
+    longest: int,
+    block: int,
+    token_us: float,
+) -> LLM:
+    """Give the engine; `token_us`: what a prompt's first token takes."""
+    engine = LLM(
+        model=model,
+        dtype="bfloat16",
+        max_model_len=longest,
+        max_num_batched_tokens=chunk,
+        max_num_seqs=256,
+        kv_cache_memory_bytes=kv_bytes,
+        block_size=block,
+        enforce_eager=True,
+        enable_prefix_caching=True,
+        skip_tokenizer_init=True,
+        distributed_executor_backend="uni",
+        kv_transfer_config={
+            "kv_connector": "TierKVConnector",
+            "kv_connector_module_path": "tierkv.connectors.vllm.connector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"socket": socket, "autostart": False},
+        },
+    )
+    core = engine.llm_engine.engine_core.engine_core
+    runner = core.model_executor.driver_worker.worker.model_runner
+    hidden = runner.model_config.get_hidden_size()
+
+    def pause(input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
+        before = positions.sum().item() / ATTENDED
+        time.sleep((len(input_ids) + before) * token_us / 1e6)
+        return torch.zeros(len(input_ids), hidden, dtype=torch.bfloat16)
+
+    runner._model_forward = pause  # noqa: SLF001 - the one place where it computes
+    return engine
+
+
+def params_of(tokens: int) -> SamplingParams:
+    """Ask for so many tokens."""
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
