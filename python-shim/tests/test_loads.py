@@ -49,12 +49,22 @@ def test_a_load_above_the_cap_takes_several_steps_and_ends_once() -> None:
 def test_small_loads_share_a_step_in_the_order_of_admission() -> None:
     queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX // 4, 1: 1})
     queue.add(make_plan("a"), [(0, [1, 2, 3], [11, 12, 13])])
-    queue.add(make_plan("b"), [(0, [4, 5], [14, 15])])
+    queue.add(make_plan("b"), [(0, [4, 5, 6], [14, 15, 16])])
     steps = drain(queue)
     assert [[(p.req_id, p.block_ids, p.last) for p in parts] for parts in steps] == [
         [("a", [1, 2, 3], True), ("b", [4], False)],
-        [("b", [5], True)],
+        [("b", [5, 6], True)],
     ]
+
+
+def test_short_loads_pass_a_long_one_for_no_longer_than_it_takes_alone() -> None:
+    queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX})  # a block a step
+    queue.add(make_plan("long"), [(0, [1, 2, 3], [11, 12, 13])])
+    loaded = []
+    for number in range(6):
+        queue.add(make_plan("short"), [(0, [20 + number], [40 + number])])
+        loaded += [part.req_id for part in queue.next_parts()]
+    assert loaded == ["short", "short", "long", "long", "long", "short"]
 
 
 def test_a_block_larger_than_the_cap_still_moves() -> None:

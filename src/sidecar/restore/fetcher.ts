@@ -22,6 +22,8 @@ import type { DoneReason } from "../socket/messages.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import type { Pools, VaultClients } from "../vaults/pools.ts";
 import type { Links } from "../vaults/vaults.ts";
+import { FetchQueue } from "./fetch-queue.ts";
+import type { GroupRange } from "./plan.ts";
 import { Rebuilder } from "./rebuilder.ts";
 import { Window } from "./window.ts";
 
@@ -46,12 +48,11 @@ export interface FetcherOptions {
   logger: Logger;
 }
 
-/** Wanted blocks of one vault, oldest first; those nobody wants any more are skipped when met. */
+/** Wanted blocks of one vault; those nobody wants any more are skipped when met. */
 interface Lane {
   readonly client: Vault | Rebuilder;
   readonly link: Link;
-  queue: Block[];
-  head: number;
+  queue: FetchQueue;
   windows: Set<Window>;
   /** Largest wire bytes that wait or are on their way. */
   pendingBytes: number;
@@ -70,6 +71,8 @@ export class Fetcher {
   readonly #rebuilder: Rebuilder;
   /** What it brings comes over the links of others. */
   readonly #ownLink = new Link();
+  /** Of all blocks taken so far. */
+  #takenBytes = 0;
   #isPumping = false;
   #isClosed = false;
 
@@ -106,31 +109,40 @@ export class Fetcher {
     for (const gone of this.#left) if (gone.windows.size === 0) this.#left.delete(gone);
     if (known !== undefined) {
       // The one that had the index is closed: what waited for it will not come.
-      const waiting = known.queue.splice(known.head);
-      for (const one of waiting) this.#options.cache.fail(one, "vault_down");
+      for (const one of known.queue.all()) this.#options.cache.fail(one, "vault_down");
+      known.queue = new FetchQueue();
       this.#left.add(known);
     }
     if (client === undefined || link === undefined) return undefined;
-    const lane = { client, link, queue: [], head: 0, windows: new Set<Window>(), pendingBytes: 0 };
+    const queue = new FetchQueue();
+    const lane = { client, link, queue, windows: new Set<Window>(), pendingBytes: 0 };
     lanes.set(owner, lane);
     return lane;
   }
 
-  /** Queues a wanted block behind those added before. */
-  add(block: Block): void {
+  /** Of a plan that begins now and wants so many blocks of each group: see FetchQueue. */
+  turnOf(ranges: readonly GroupRange[]): number {
+    const { blockBytes } = this.#options;
+    return ranges.reduce(
+      (sum, { group, keys }) => sum + keys.length * blockBytes(group),
+      this.#takenBytes,
+    );
+  }
+
+  /** Queues a wanted block behind those of its turn; by default it is the next. */
+  add(block: Block, turn = 0): void {
     const lane = this.#laneOf(block);
     if (lane === undefined) {
       this.#options.cache.fail(block, "end_of_hit");
       return;
     }
-    lane.queue.push(block);
+    lane.queue.add(block, turn);
     lane.pendingBytes += this.#bytes(block);
     // Plans that came and went while a call hung leave blocks behind that are gone.
-    if (lane.queue.length > this.#options.cache.capacity * 2) {
-      const left = lane.queue.slice(lane.head);
-      lane.queue = left.filter((other) => this.#isWanted(other, lane));
-      lane.pendingBytes -= this.#bytesOf(left) - this.#bytesOf(lane.queue);
-      lane.head = 0;
+    if (lane.queue.size > this.#options.cache.capacity * 2) {
+      const before = this.#bytesOf(lane.queue.all());
+      lane.queue.keep((other) => this.#isWanted(other, lane));
+      lane.pendingBytes -= before - this.#bytesOf(lane.queue.all());
     }
     this.#pumpSoon();
   }
@@ -144,11 +156,10 @@ export class Fetcher {
   close(): void {
     this.#isClosed = true;
     for (const lane of this.#all) {
-      const left = lane.queue.slice(lane.head);
+      const left = lane.queue.all();
       lane.pendingBytes -= this.#bytesOf(left);
       for (const block of left) this.#options.cache.fail(block, "deadline");
-      lane.queue = [];
-      lane.head = 0;
+      lane.queue = new FetchQueue();
       for (const window of lane.windows) window.end("deadline");
     }
   }
@@ -200,10 +211,10 @@ export class Fetcher {
     const { shards, rates } = this.#options;
     const blocks: Block[] = [];
     let bytes = 0;
-    for (; lane.head < lane.queue.length; lane.head += 1) {
-      const block = lane.queue[lane.head];
-      if (block === undefined || !this.#isWanted(block, lane)) {
-        lane.pendingBytes -= block === undefined ? 0 : this.#bytes(block);
+    for (let block = lane.queue.first; block !== undefined; block = lane.queue.first) {
+      if (!this.#isWanted(block, lane)) {
+        lane.pendingBytes -= this.#bytes(block);
+        lane.queue.shift();
         continue;
       }
       bytes += this.#bytes(block);
@@ -213,9 +224,9 @@ export class Fetcher {
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
       blocks.push(block);
+      lane.queue.shift();
+      this.#takenBytes += this.#bytes(block);
     }
-    lane.queue = [];
-    lane.head = 0;
     return blocks;
   }
 
@@ -263,7 +274,7 @@ export class Fetcher {
 
   /** So is what has not been asked of a vault that brings nothing. */
   #turnWaiting(lane: Lane): void {
-    for (const block of lane.queue.slice(lane.head)) {
+    for (const block of lane.queue.all()) {
       if (this.#isWanted(block, lane)) this.#failOver(block, "vault_down");
     }
   }

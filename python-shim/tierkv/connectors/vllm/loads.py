@@ -1,5 +1,6 @@
 """Admitted loads: turns a plan vLLM gave blocks for into parts of bounded size, one or more steps long."""
 
+from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class _Job:
     shards: int
     arena: int
     blocks: deque[_Blocks]
+    #: What had been loaded when it came, and its own bytes: a short one passes what would take longer than itself.
+    turn: int
 
 
 class LoadQueue:
@@ -39,7 +42,8 @@ class LoadQueue:
     def __init__(self, block_bytes: Mapping[int, int]) -> None:
         self._block_bytes = dict(block_bytes)
         #: What `next_parts` gives.
-        self.queue: deque[_Job] = deque()
+        self.queue: list[_Job] = []
+        self._loaded_bytes = 0
         self._running: dict[str, Plan | None] = {}
         #: Parts of the step that is being planned; the workers have not got them yet.
         self._given: list[LoadPart] = []
@@ -55,18 +59,22 @@ class LoadQueue:
                     f"request {plan.req_id}: {len(block_ids)} blocks of group {group} but {len(slots)} slots"
                 )
         jobs = deque([_Blocks(*entry) for entry in blocks if entry[1]] or [_Blocks(*blocks[0])])
-        self.queue.append(_Job(plan.req_id, plan.shards, plan.arena, jobs))
+        size = sum(len(of.block_ids) * self._block_bytes[of.group] for of in jobs)
+        self._queue(_Job(plan.req_id, plan.shards, plan.arena, jobs, self._loaded_bytes + size))
         self._running[plan.req_id] = plan
 
     def add_failed(
         self, req_id: str, group: int, block_ids: list[int], plan: Plan | None = None
     ) -> None:
         """Queue an admission that cannot be filled; it is reported as failed."""
-        self.queue.append(_Job(req_id, 0, NO_ARENA, deque([_Blocks(group, block_ids, [])])))
+        self._queue(_Job(req_id, 0, NO_ARENA, deque([_Blocks(group, block_ids, [])]), 0))
         self._running[req_id] = plan
 
+    def _queue(self, job: _Job) -> None:
+        insort(self.queue, job, key=lambda other: other.turn)
+
     def next_parts(self, computed_bytes: int = 0) -> list[LoadPart]:
-        """Give this step's share, oldest admission first; at least one block. `commit` follows.
+        """Give this step's share, each admission in its turn; at least one block. `commit` follows.
 
         A step may load as much as it computes (`computed_bytes`), so that a long one is no narrow pass.
         """
@@ -82,12 +90,13 @@ class LoadQueue:
                 break
             count = min(max(count, 1), len(blocks.block_ids))
             room -= count * block_bytes
+            self._loaded_bytes += count * block_bytes
             is_last = count == len(blocks.block_ids) and len(job.blocks) == 1
             parts.append(self._cut(job, blocks, count, is_last=is_last))
             if not blocks.block_ids:
                 job.blocks.popleft()
             if is_last:
-                self.queue.popleft()
+                self.queue.pop(0)
         return parts
 
     def commit(self) -> None:
