@@ -62,7 +62,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     send: (message) => sent.push(message),
   });
   restorer.namespace = NAMESPACE;
-  const fetcher = { add: () => {} } as unknown as Fetcher;
+  const fetcher = { add: () => {}, turnOf: () => 0 } as unknown as Fetcher;
   const sourceBytes = (): number => 4096;
   const shapeOf = (): { tokens: number; tail: number; class: "kv" } => {
     return { tokens: 16, tail: 0, class: "kv" };
