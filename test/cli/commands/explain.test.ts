@@ -55,7 +55,9 @@ test("a prompt that is longer than one look-up takes says how much was left out"
 
 test("a request that goes on from another says that its blocks are saved first", () => {
   expect(explained(ACCOUNT).join("\n")).not.toContain("first time");
-  expect(explained({ ...ACCOUNT, returns: true }).join("\n")).toContain("before blocks that come for");
+  expect(explained({ ...ACCOUNT, returns: true }).join("\n")).toContain(
+    "before blocks that come for",
+  );
 });
 
 test("what shared memory cannot hold is said with the key to set", () => {
