@@ -350,7 +350,8 @@ export class Engine {
       shards,
       groups: () => this.#ranks.groupIds(),
       ...this.#ranks.sizes,
-      pendingBytes: (recordClass, vault) => fetcher.pendingBytes(recordClass, vault),
+      pendingBytes: (recordClass, vault, turn) => fetcher.pendingBytes(recordClass, vault, turn),
+      turnOf: (ranges) => fetcher.turnOf(ranges),
       rebuildShare: (vault) => this.#options.pools.kv.rebuildShare(vault),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);

@@ -50,8 +50,9 @@ export interface CostModelOptions {
   sourceBytes(group: number): number;
   /** Wire bytes of one block with all shards, at most. */
   blockBytes(group: number): number;
-  /** Largest wire bytes that are asked for of a vault and have not come. */
-  pendingBytes(recordClass: RecordClass, vault: number): number;
+  /** Largest wire bytes that are asked for of a vault, come until that turn (FetchQueue), and have not come. */
+  pendingBytes(recordClass: RecordClass, vault: number, turn: number): number;
+  turnOf(ranges: readonly GroupRange[]): number;
   rebuildShare: RebuildShare;
 }
 
@@ -169,7 +170,7 @@ export class CostModel {
     }
     if (isWhole) return false;
     const placedTokens = this.placedTokens(plan);
-    const ahead = this.#pending();
+    const ahead = this.#pending(plan.turn);
     for (const of of ["kv", "ssm"] as const) {
       for (const [vault, bytes] of missing[of].entries()) {
         ahead[of][vault] = Math.max(0, (ahead[of][vault] ?? 0) - bytes);
@@ -315,11 +316,11 @@ export class CostModel {
     return { kv: new Float64Array(kv.length), ssm: new Float64Array(ssm.length) };
   }
 
-  #pending(): Bytes {
+  #pending(turn: number): Bytes {
     const bytes = this.#noBytes();
     const { pendingBytes } = this.#options;
     for (const of of ["kv", "ssm"] as const) {
-      for (const vault of bytes[of].keys()) bytes[of][vault] = pendingBytes(of, vault);
+      for (const vault of bytes[of].keys()) bytes[of][vault] = pendingBytes(of, vault, turn);
     }
     return bytes;
   }
@@ -366,7 +367,7 @@ export class CostModel {
   #wholeOffer(tokens: number, ranges: readonly GroupRange[]): Offer {
     const { cache, sourceBytes, blockBytes, rebuildShare } = this.#options;
     const missing = this.#noBytes();
-    const ahead = this.#pending();
+    const ahead = this.#pending(this.#options.turnOf(ranges));
     let loadBytes = 0;
     for (const { group, recordClass, keys, owners } of ranges) {
       loadBytes += keys.length * sourceBytes(group);

@@ -87,11 +87,16 @@ export class Fetcher {
     return this.#all.reduce((sum, { windows }) => sum + windows.size, 0);
   }
 
-  /** Largest wire bytes of a vault that wait or are on their way. */
-  pendingBytes(recordClass: RecordClass, vault: number): number {
+  /** Largest wire bytes of a vault that wait, until that turn, or are on their way. */
+  pendingBytes(
+    recordClass: RecordClass,
+    vault: number,
+    turn: number = Number.POSITIVE_INFINITY,
+  ): number {
     const lanes = this.#lanes[recordClass];
-    const rebuilt = lanes.get(REBUILT)?.pendingBytes ?? 0;
-    const own = lanes.get(vault)?.pendingBytes ?? 0;
+    const until = (lane: Lane | undefined): number =>
+      lane === undefined ? 0 : lane.pendingBytes - lane.queue.bytesAfter(turn);
+    const [rebuilt, own] = [until(lanes.get(REBUILT)), until(lanes.get(vault))];
     return rebuilt === 0 ? own : own + rebuilt * this.#options.pools.kv.rebuildShare(vault);
   }
 
@@ -136,12 +141,15 @@ export class Fetcher {
       this.#options.cache.fail(block, "end_of_hit");
       return;
     }
-    lane.queue.add(block, turn);
+    lane.queue.add(block, turn, this.#bytes(block));
     lane.pendingBytes += this.#bytes(block);
     // Plans that came and went while a call hung leave blocks behind that are gone.
     if (lane.queue.size > this.#options.cache.capacity * 2) {
       const before = this.#bytesOf(lane.queue.all());
-      lane.queue.keep((other) => this.#isWanted(other, lane));
+      lane.queue.keep(
+        (other) => this.#isWanted(other, lane),
+        (left) => this.#bytesOf(left),
+      );
       lane.pendingBytes -= before - this.#bytesOf(lane.queue.all());
     }
     this.#pumpSoon();
@@ -214,7 +222,7 @@ export class Fetcher {
     for (let block = lane.queue.first; block !== undefined; block = lane.queue.first) {
       if (!this.#isWanted(block, lane)) {
         lane.pendingBytes -= this.#bytes(block);
-        lane.queue.shift();
+        lane.queue.shift(this.#bytes(block));
         continue;
       }
       bytes += this.#bytes(block);
@@ -224,7 +232,7 @@ export class Fetcher {
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
       blocks.push(block);
-      lane.queue.shift();
+      lane.queue.shift(this.#bytes(block));
       this.#takenBytes += this.#bytes(block);
     }
     return blocks;

@@ -91,6 +91,8 @@ export class Plan {
   reclaimAskedMs: number | null = null;
   /** Prompt tokens that it restores up to. */
   tokens = 0;
+  /** When its blocks are fetched, among those of others: see FetchQueue. */
+  turn = 0;
   /** Something is held, and computing it is faster. */
   isRefused = false;
   readonly span: Span;

@@ -293,7 +293,7 @@ export class Restorer {
     const { namespace } = plan;
     if (namespace === null) return;
     let seen = 0;
-    const turn = fetcher.turnOf(plan.ranges);
+    plan.turn = fetcher.turnOf(plan.ranges);
     for (const range of plan.ranges) {
       const run = new Run(range, cache, () => this.#onChange(plan));
       plan.runs.push(run);
@@ -303,7 +303,7 @@ export class Restorer {
         if (at === 0) named = copyRun(namespace, range, index);
         const block = cache.use(key, named, at, run);
         run.add(block);
-        if (block.state === "wanted" && block.userCount === 1) fetcher.add(block, turn);
+        if (block.state === "wanted" && block.userCount === 1) fetcher.add(block, plan.turn);
         seen += 1;
         if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
         if (!plan.isOver) continue;

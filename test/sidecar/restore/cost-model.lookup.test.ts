@@ -44,6 +44,7 @@ function mostMs(answerMs: number, idleMs = 0): number | null {
     sourceBytes: () => 4096,
     blockBytes: () => 4096,
     pendingBytes: () => 0,
+    turnOf: () => 0,
     rebuildShare: () => 0,
   });
   return costs.lookupMs({ start: 0, end: BLOCKS * BLOCK_TOKENS }, [GROUP], null);

@@ -7,7 +7,7 @@ const block = (key: string): Block => ({ key }) as unknown as Block;
 
 function filled(...plans: [turn: number, ...keys: string[]][]): FetchQueue {
   const queue = new FetchQueue();
-  for (const [turn, ...keys] of plans) for (const key of keys) queue.add(block(key), turn);
+  for (const [turn, ...keys] of plans) for (const key of keys) queue.add(block(key), turn, 10);
   return queue;
 }
 
@@ -15,7 +15,7 @@ function drained(queue: FetchQueue, count = Number.POSITIVE_INFINITY): string {
   const taken: string[] = [];
   for (let next = queue.first; next !== undefined && taken.length < count; next = queue.first) {
     taken.push(next.key);
-    queue.shift();
+    queue.shift(10);
   }
   return taken.join("");
 }
@@ -31,7 +31,7 @@ test("plans of one turn go as they came, and blocks that come later join theirs"
 test("a plan that has begun is passed between its blocks", () => {
   const queue = filled([9, "a", "b", "c"]);
   expect(drained(queue, 1)).toBe("a");
-  queue.add(block("x"), 4);
+  queue.add(block("x"), 4, 10);
   expect(queue.size).toBe(3);
   expect(queue.all().map(({ key }) => key)).toEqual(["x", "b", "c"]);
   expect(drained(queue)).toBe("xbc");
@@ -41,7 +41,17 @@ test("a plan that has begun is passed between its blocks", () => {
 test("what nobody wants any more leaves, and the rest keeps its order", () => {
   const queue = filled([9, "a", "b", "c"], [4, "x"]);
   expect(drained(queue, 2)).toBe("xa");
-  queue.keep(({ key }) => key !== "b");
+  queue.keep(
+    ({ key }) => key !== "b",
+    (left) => left.length * 10,
+  );
   expect(queue.size).toBe(1);
+  expect(queue.bytesAfter(0)).toBe(10);
   expect(drained(queue)).toBe("c");
+});
+
+test("a plan is told only of what goes before it", () => {
+  const queue = filled([9, "a", "b"], [4, "x"], [6, "y"]);
+  queue.shift(10);
+  expect([4, 5, 6, 9].map((turn) => queue.bytesAfter(turn))).toEqual([30, 30, 20, 0]);
 });

@@ -77,6 +77,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     sourceBytes,
     blockBytes: sourceBytes,
     pendingBytes: () => 0,
+    turnOf: () => 0,
     rebuildShare: () => 0,
   });
   restorer.open({ cache, fetcher, costs, sourceBytes, shapeOf });
