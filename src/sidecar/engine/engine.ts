@@ -350,8 +350,7 @@ export class Engine {
       shards,
       groups: () => this.#ranks.groupIds(),
       ...this.#ranks.sizes,
-      pendingBytes: (recordClass, vault, turn) => fetcher.pendingBytes(recordClass, vault, turn),
-      turnOf: (ranges) => fetcher.turnOf(ranges),
+      fetcher,
       rebuildShare: (vault) => this.#options.pools.kv.rebuildShare(vault),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);

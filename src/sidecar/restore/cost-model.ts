@@ -12,6 +12,7 @@ import { blockKey } from "../slots/block-keys.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
+import type { Fetcher } from "./fetcher.ts";
 import { hashAt } from "./lookup.ts";
 import { addBytes } from "./plan.ts";
 import type { GroupRange, Plan, RebuildShare, Span } from "./plan.ts";
@@ -50,9 +51,7 @@ export interface CostModelOptions {
   sourceBytes(group: number): number;
   /** Wire bytes of one block with all shards, at most. */
   blockBytes(group: number): number;
-  /** Largest wire bytes that are asked for of a vault, come until that turn (FetchQueue), and have not come. */
-  pendingBytes(recordClass: RecordClass, vault: number, turn: number): number;
-  turnOf(ranges: readonly GroupRange[]): number;
+  fetcher: Pick<Fetcher, "pendingBytes" | "turnOf">;
   rebuildShare: RebuildShare;
 }
 
@@ -318,9 +317,10 @@ export class CostModel {
 
   #pending(turn: number): Bytes {
     const bytes = this.#noBytes();
-    const { pendingBytes } = this.#options;
+    const { fetcher } = this.#options;
     for (const of of ["kv", "ssm"] as const) {
-      for (const vault of bytes[of].keys()) bytes[of][vault] = pendingBytes(of, vault, turn);
+      for (const vault of bytes[of].keys())
+        bytes[of][vault] = fetcher.pendingBytes(of, vault, turn);
     }
     return bytes;
   }
@@ -367,7 +367,7 @@ export class CostModel {
   #wholeOffer(tokens: number, ranges: readonly GroupRange[]): Offer {
     const { cache, sourceBytes, blockBytes, rebuildShare } = this.#options;
     const missing = this.#noBytes();
-    const ahead = this.#pending(this.#options.turnOf(ranges));
+    const ahead = this.#pending(this.#options.fetcher.turnOf(ranges));
     let loadBytes = 0;
     for (const { group, recordClass, keys, owners } of ranges) {
       loadBytes += keys.length * sourceBytes(group);

@@ -43,8 +43,7 @@ function mostMs(answerMs: number, idleMs = 0): number | null {
     shapeOf: () => ({ tokens: BLOCK_TOKENS, tail: 0, class: "kv" }),
     sourceBytes: () => 4096,
     blockBytes: () => 4096,
-    pendingBytes: () => 0,
-    turnOf: () => 0,
+    fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
     rebuildShare: () => 0,
   });
   return costs.lookupMs({ start: 0, end: BLOCKS * BLOCK_TOKENS }, [GROUP], null);

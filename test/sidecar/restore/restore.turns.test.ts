@@ -76,8 +76,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     shapeOf,
     sourceBytes,
     blockBytes: sourceBytes,
-    pendingBytes: () => 0,
-    turnOf: () => 0,
+    fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
     rebuildShare: () => 0,
   });
   restorer.open({ cache, fetcher, costs, sourceBytes, shapeOf });
