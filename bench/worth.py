@@ -13,6 +13,7 @@ import time
 
 from never_slower import status_of
 from no_compute import VOCAB, make_engine, params_of
+from vllm import LLM
 
 BLOCK_TOKENS = 32
 CHUNK = 2048
@@ -25,8 +26,8 @@ TEXT, ASKED = 2048, 256
 ONCE = 1536
 
 
-def main() -> None:
-    """Read the command line and print the result."""
+def options_of() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--socket", required=True)
@@ -35,7 +36,11 @@ def main() -> None:
     parser.add_argument("--texts", type=int, required=True)
     parser.add_argument("--once", type=int, required=True)
     parser.add_argument("--as-they-come", type=int, required=True)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def engine_of(options: argparse.Namespace) -> LLM:
+    """Start it, perhaps as if no prompt had come before."""
     engine = make_engine(
         options.model,
         options.socket,
@@ -46,10 +51,17 @@ def main() -> None:
         token_us=TOKEN_US,
     )
     connector = engine.llm_engine.engine_core.engine_core.scheduler.connector
-    if options.as_they_come:  # as if no prompt had come before
+    if options.as_they_come:
         visits = connector.scheduler_side._saves.visits  # noqa: SLF001
         visits.again = lambda *_: False
         visits.goes_on = lambda _: False
+    return engine
+
+
+def main() -> None:
+    """Print the result."""
+    options = options_of()
+    engine = engine_of(options)
     draw = random.Random(1)
 
     def said(tokens: int) -> list[int]:
