@@ -21,6 +21,9 @@ export const PARITY_OPEN_BYTES: number = 128 * 2 ** 20;
 export const PARITY_PARENTS_MAX = 65_536;
 /** Capacities count in steps of this many to the factor two: what memory happens to be free at a start moves little. */
 export const CAPACITY_STEPS = 8;
+/** What the capacity of a vault may count times. */
+export const VAULT_WEIGHT_LEAST = 0.01;
+export const VAULT_WEIGHT_MOST = 100;
 /** How long the owner before a change is asked, too, in ms. */
 export const VIEW_KEPT_MS = 3_600_000;
 /** Where all that is asked for is known to be held, vaults that have not answered get this long, and as long as it took, in ms. */

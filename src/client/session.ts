@@ -92,8 +92,8 @@ export class VaultSession {
   /** The vault's answer on the connection that is up; null: greet first. */
   #vault: HelloReply | null = null;
   #epoch: number | null = null;
-  #capacityBytes: number | null = null;
-  /** What the vault said last: it takes no new records. */
+  /** What the vault said last: its share of a pool, and that it takes no new records. */
+  capacityBytes: number | null = null;
   isDraining = false;
   #isClosed = false;
 
@@ -143,10 +143,6 @@ export class VaultSession {
 
   get epoch(): number | null {
     return this.#epoch;
-  }
-
-  get capacityBytes(): number | null {
-    return this.#capacityBytes;
   }
 
   /** Greets, whatever the breaker says. */
@@ -300,7 +296,7 @@ export class VaultSession {
       void this.#tellReturn(channel);
     }
     this.#epoch = reply.epoch;
-    this.#capacityBytes = reply.capacityBytes;
+    this.capacityBytes = reply.capacityBytes;
     this.isDraining = reply.draining;
     this.flushes.take(reply.flushes, reply.epoch);
     if (channel === this.#channel) {

@@ -215,6 +215,7 @@ export class SharedVault {
       inBytesPerS: perS(into - before.in),
       spareBytes: 0,
       draining: false,
+      weight: 1,
       keptBytes: 0,
       sessions: 0,
     };

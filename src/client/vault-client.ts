@@ -297,16 +297,19 @@ export class VaultClient {
     );
   }
 
-  /** Waits until the vault flushes something or is emptied, or for a while; by then it has been heard of. Says what was dropped here. */
+  /** Waits until the vault flushes something, is emptied or weighs otherwise, or for a while; by then it has been heard of. Says what was dropped here. */
   async watch(
-    request: Omit<m.WatchRequest, "flushed" | "draining">,
+    request: Omit<m.WatchRequest, "flushed" | "draining" | "capacityBytes">,
     deadlineMs: number,
     signal: AbortSignal,
   ): Promise<void> {
     const work = async ({ channel, options }: Attempt): Promise<void> => {
-      const asked = { ...request, flushed: this.flushes.number, draining: this.isDraining };
-      const { flushes, draining } = await channel.unary(vaultService.Watch, asked, options());
+      const believed = { draining: this.isDraining, capacityBytes: this.capacityBytes ?? 0 };
+      const asked = { ...request, ...believed, flushed: this.flushes.number };
+      const reply = await channel.unary(vaultService.Watch, asked, options());
+      const { flushes, draining, capacityBytes } = reply;
       this.#session.isDraining = draining;
+      if (capacityBytes > 0) this.#session.capacityBytes = capacityBytes;
       if (flushes !== null) this.flushes.hear(flushes);
     };
     await this.#session.listen("Watch", deadlineMs, work, signal);

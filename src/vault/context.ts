@@ -16,6 +16,7 @@ import type { Rates } from "./rates.ts";
 import type { Sessions } from "./sessions.ts";
 import type { OpenStreams } from "./streams.ts";
 import type { Watchers } from "./watchers.ts";
+import type { Weight } from "./weight.ts";
 
 export interface VaultContext {
   /** Id of the native RAM store. */
@@ -43,6 +44,7 @@ export interface VaultContext {
   /** null: nobody is asked who he is. */
   gate: Gate | null;
   readonly flushes: FlushLog;
+  readonly weight: Weight;
   readonly watchers: Watchers;
   /** null: it belongs to no pool that keeps a list. */
   readonly pool: Gossip | null;

@@ -57,6 +57,7 @@ import {
   unaryLater,
 } from "./unary.ts";
 import { Watchers } from "./watchers.ts";
+import { shareBytes, weigh, Weight, weightFile } from "./weight.ts";
 
 /** Where records are kept on disk. */
 export interface VaultDisk {
@@ -83,7 +84,7 @@ export interface VaultOptions {
     /** Of the memory, what sessions may keep. */
     readonly keptPercent?: number;
     readonly disk?: VaultDisk | null;
-    /** Where flushes are remembered by a vault without a disk; null: they are not, over a restart. */
+    /** Where flushes, and beside it the weight, are remembered by a vault without a disk; null: they are not, over a restart. */
     readonly flushFile?: string | null;
     /** Lets other machines in without TLS and token. */
     readonly insecureLan?: boolean;
@@ -226,6 +227,7 @@ function newContext(options: VaultOptions): VaultContext {
   const store = newStore(options, maxRecordBytes);
   // Only now: where the disk was lost, the archive has brought both files back.
   const flushes = new FlushLog(flushFile, logger);
+  const weight = new Weight(weightFile(flushFile), logger);
   const models = new ModelNames(disk?.dataDir ?? null, logger);
   return {
     store,
@@ -247,7 +249,8 @@ function newContext(options: VaultOptions): VaultContext {
     members: membersOf(options),
     gate: null,
     flushes,
-    watchers: new Watchers(flushes, epoch),
+    weight,
+    watchers: new Watchers(flushes, epoch, () => shareBytes({ store, weight })),
     pool: options.gossip ?? null,
     poolCalls: new PoolCalls(options.gossip ?? null, epoch),
     listener: null,
@@ -322,6 +325,7 @@ function newServer(
       Watch: vault.watchers.watch,
       List: unaryLater(vault, "List", list),
       Drain: unary(vault, "Drain", drainAway),
+      Weigh: unary(vault, "Weigh", weigh),
       Pool: vault.poolCalls.pool,
       Gossip: unary(vault, "Gossip", gossip),
       Admit: unary(vault, "Admit", admit),

@@ -23,6 +23,7 @@ import type { VaultContext } from "./context.ts";
 import { callerOf } from "./gate.ts";
 import type { Caller } from "./gate.ts";
 import type { Moved } from "./rates.ts";
+import { shareBytes } from "./weight.ts";
 
 /** A gRPC handler from a plain function; what it throws becomes a status, is counted and logged. */
 export function unary<Request, Reply>(
@@ -96,14 +97,9 @@ export function hello(
     laneToken: listener?.admit(mayStore, account) ?? Buffer.alloc(0),
     readOnly: !mayStore,
     flushes: vault.flushes.since(request.flushed),
-    capacityBytes: capacityOf(vault),
+    capacityBytes: shareBytes(vault),
     draining: vault.watchers.isDraining,
   };
-}
-
-/** Of its larger tier: what is in memory is on the disk, too. */
-function capacityOf({ store }: VaultContext): number {
-  return Math.max(storeStats(store).maxBytes, storeDiskStats(store)?.maxBytes ?? 0);
 }
 
 function range(first: number, last: number): string {
@@ -162,6 +158,7 @@ export function stats(vault: VaultContext): m.StatsReply {
     reservedBytes: now.reservedBytes,
     spareBytes: now.spareBytes,
     draining: vault.watchers.isDraining,
+    weight: vault.weight.value,
     keptBytes: now.keptBytes,
     sessions: vault.sessions.count,
     records: now.records,

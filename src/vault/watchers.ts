@@ -1,4 +1,4 @@
-// Owns who is told of flushes, and that the vault is being emptied: one held call per sidecar and class, what each confirmed, and who has not yet.
+// Owns who is told of flushes, and of the vault's share of its pool: one held call per sidecar and class, what each confirmed, and who has not yet.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import { TierkvError } from "../errors.ts";
 import {
@@ -27,15 +27,18 @@ interface Watcher {
 export class Watchers {
   readonly #log: FlushLog;
   readonly #epoch: number;
+  readonly #shareBytes: () => number;
   /** By the id that each gave itself; who called last comes last. */
   readonly #watchers = new Map<string, Watcher>();
   readonly #onConfirmed = new Set<() => void>();
   #isStopped = false;
   #isDraining = false;
 
-  constructor(log: FlushLog, epoch: number) {
+  /** `shareBytes`: the vault's capacity as it counts in a pool. */
+  constructor(log: FlushLog, epoch: number, shareBytes: () => number) {
     this.#log = log;
     this.#epoch = epoch;
+    this.#shareBytes = shareBytes;
   }
 
   /** Answers at once where there is news, else when there is, or after WATCH_HOLD_MS. */
@@ -65,7 +68,7 @@ export class Watchers {
       watcher.answer = answer;
       const timer = setTimeout(answer, WATCH_HOLD_MS);
       call.once("cancelled", () => end(true));
-      if (this.#log.number !== request.flushed || this.isDraining !== request.draining) answer();
+      if (this.#isNews(request)) answer();
     } catch (error) {
       callback(toGrpcStatus(error));
     }
@@ -79,6 +82,11 @@ export class Watchers {
   /** Those whose call is held hear of it now, the others with their next one. */
   tellDraining(isDraining: boolean): void {
     this.#isDraining = isDraining;
+    this.tellShare();
+  }
+
+  /** The same of another weight. */
+  tellShare(): void {
     for (const { answer } of this.#watchers.values()) answer?.();
   }
 
@@ -115,8 +123,13 @@ export class Watchers {
   }
 
   #news(flushed: number): WatchReply {
-    const draining = this.#isDraining;
-    return { epoch: this.#epoch, flushes: this.#log.since(flushed), draining };
+    const share = { draining: this.#isDraining, capacityBytes: this.#shareBytes() };
+    return { epoch: this.#epoch, flushes: this.#log.since(flushed), ...share };
+  }
+
+  #isNews({ flushed, draining, capacityBytes }: WatchRequest): boolean {
+    const isSame = this.#log.number === flushed && this.#isDraining === draining;
+    return !isSame || (capacityBytes > 0 && capacityBytes !== this.#shareBytes());
   }
 
   /** Takes note of a call, and of what it confirms. Throws OVERLOAD when too many watch. */

@@ -44,14 +44,16 @@ export interface WatchRequest {
   saves: number;
   /** It ends, and holds nothing any more. */
   leaving: boolean;
-  /** What it believes of the vault. */
+  /** What it believes of the vault; capacity 0: nothing. */
   draining: boolean;
+  capacityBytes: number;
 }
 
 export interface WatchReply {
   epoch: number;
   flushes: FlushNews;
   draining: boolean;
+  capacityBytes: number;
 }
 
 export interface ListRequest {
@@ -79,6 +81,15 @@ export interface DrainRequest {
 
 export interface DrainReply {
   reservedBytes: number;
+}
+
+export interface WeighRequest {
+  weight: number;
+}
+
+export interface WeighReply {
+  /** Over a restart. */
+  kept: boolean;
 }
 
 export interface SignedEntry {
@@ -176,6 +187,7 @@ export interface StatsReply {
   /** Memory of records that are gone, kept for the next ones. */
   spareBytes: number;
   draining: boolean;
+  weight: number;
   /** Of usedBytes: records that sessions keep. */
   keptBytes: number;
   sessions: number;

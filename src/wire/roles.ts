@@ -27,6 +27,7 @@ const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem" | "Gossip">, R
   Revoke: "admin",
   List: "admin",
   Drain: "admin",
+  Weigh: "admin",
   // Who may read may know where.
   Pool: "read",
   Admit: "admin",

@@ -29,6 +29,7 @@ export interface VaultService {
   Watch: MethodDefinition<m.WatchRequest, m.WatchReply>;
   List: MethodDefinition<m.ListRequest, m.ListReply>;
   Drain: MethodDefinition<m.DrainRequest, m.DrainReply>;
+  Weigh: MethodDefinition<m.WeighRequest, m.WeighReply>;
   Pool: MethodDefinition<m.PoolRequest, m.PoolReply>;
   Gossip: MethodDefinition<m.GossipRequest, m.GossipReply>;
   Admit: MethodDefinition<m.AdmitRequest, m.AdmitReply>;

@@ -46,6 +46,16 @@ export function addVaults({ program, action }: Registrar): void {
     .option("--end", "give up: the vault takes records again")
     .addHelpText("after", "\nExample:\n  tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
     .action(action(drain));
+  vaults
+    .command("weight <address> <number>")
+    .summary("give a vault a larger or a smaller share of its pool")
+    .description(
+      "What it has room for counts so many times: 0.1 for one that is slow beside the others, so that a restore waits less for\n" +
+        "it, at the price of the room it does not use. Every sidecar hears of it at once, and it is kept over a restart. Needs the\n" +
+        "vault's admin token. What another vault owns now is asked of its owner before for an hour, and moves as it is used.",
+    )
+    .addHelpText("after", "\nExample:\n  tierkv vaults weight 192.168.1.20:50051 0.1")
+    .action(action(weigh));
 
   vaults
     .command("discover")
@@ -129,6 +139,11 @@ async function drain(call: Call<DrainFlags>): Promise<number> {
   return await drainVault(call, call.options);
 }
 
+async function weigh(call: Call): Promise<number> {
+  const { weighVault } = await import("../weight-command.ts");
+  return await weighVault(call);
+}
+
 async function list(call: Call): Promise<number> {
   const config = call.loadConfig();
   const { SidecarLink: Link } = await import("../sidecar-link.ts");
@@ -171,7 +186,8 @@ function rowOf(row: Row): string[] {
   const { class: name, address, source, tier, state, share, isDraining, seen } = row;
   // Memory of this machine owns nothing: it may hold what any of them does.
   const left = tier === "shared" ? NONE : "left";
-  const owns = isDraining ? "drains" : share === 0 ? left : showShare(share);
+  const weight = seen === null || seen.weight === 1 ? "" : ` x${seen.weight}`;
+  const owns = isDraining ? "drains" : share === 0 ? left : `${showShare(share)}${weight}`;
   if (seen === null) return [name, address, source, state, owns, NONE, NONE, NONE, NONE, NONE];
   const { usedBytes, maxBytes, disk, outBytesPerS, inBytesPerS } = seen;
   const most = disk !== null && disk.maxBytes > maxBytes ? disk : { usedBytes, maxBytes };

@@ -11,6 +11,8 @@ export interface VaultSeen {
   rttMs: number;
   usedBytes: number;
   maxBytes: number;
+  /** What its capacity counts times as its share of a pool. */
+  weight: number;
   records: number;
   lookupKeys: number;
   lookupHits: number;
@@ -61,11 +63,12 @@ export class VaultWatch {
 async function seenOf(client: Vault): Promise<VaultSeen> {
   const startMs = nowMs();
   const stats = await client.stats(STATUS_TIMEOUT_MS);
-  const { usedBytes, maxBytes, records, counters, lanes, outBytesPerS, inBytesPerS, disk } = stats;
+  const { usedBytes, maxBytes, weight, records, counters, lanes, outBytesPerS, inBytesPerS, disk } = stats;
   return {
     rttMs: nowMs() - startMs,
     usedBytes,
     maxBytes,
+    weight,
     records,
     lookupKeys: counters["lookup_keys"] ?? 0,
     lookupHits: counters["lookup_hits"] ?? 0,

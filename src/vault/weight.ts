@@ -1,0 +1,86 @@
+// Owns a vault's weight: what its capacity counts times as its share of a pool, as an admin said it last, kept over a restart.
+import { basename, dirname, join } from "node:path";
+import { TierkvError, toTierkvError } from "../errors.ts";
+import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits-pool.ts";
+import type { Logger } from "../log.ts";
+import { readOwnFile, storeDiskStats, storeStats, writeOwnFile } from "../native.ts";
+import type * as m from "../wire/messages.ts";
+import type { VaultContext } from "./context.ts";
+import type { Caller } from "./gate.ts";
+
+const FILE_BYTES_MAX = 64;
+
+export class Weight {
+  readonly #file: string | null;
+  readonly #logger: Logger;
+  #value = 1;
+
+  /** `file` null: of this process only. */
+  constructor(file: string | null, logger: Logger) {
+    this.#file = file;
+    this.#logger = logger;
+    if (file !== null) this.#read(file);
+  }
+
+  get value(): number {
+    return this.#value;
+  }
+
+  /** False: a restart will forget it. */
+  set(value: number): boolean {
+    this.#value = value;
+    if (this.#file === null) return false;
+    try {
+      writeOwnFile(dirname(this.#file), basename(this.#file), Buffer.from(JSON.stringify(value)));
+      return true;
+    } catch (error) {
+      const { message: reason } = toTierkvError(error);
+      this.#logger.error({ reason, file: this.#file }, "the vault's weight was not written down");
+      return false;
+    }
+  }
+
+  #read(file: string): void {
+    try {
+      const bytes = readOwnFile(dirname(file), basename(file), FILE_BYTES_MAX);
+      if (bytes === null) return;
+      const value: unknown = JSON.parse(bytes.toString("utf8"));
+      if (!isWeight(value)) throw new Error("it holds something else");
+      this.#value = value;
+    } catch (error) {
+      this.#logger.warn({ err: error, file }, "the vault's weight could not be read: it is 1");
+    }
+  }
+}
+
+/** Beside the file of flushes, by the same rule. */
+export function weightFile(flushFile: string | null): string | null {
+  if (flushFile === null) return null;
+  return join(dirname(flushFile), basename(flushFile).replace("flushes", "weight"));
+}
+
+/** The vault's share of a pool: its larger tier, because what is in memory is on the disk, too. */
+export function shareBytes({ store, weight }: Pick<VaultContext, "store" | "weight">): number {
+  const capacity = Math.max(storeStats(store).maxBytes, storeDiskStats(store)?.maxBytes ?? 0);
+  return Math.max(1, Math.round(capacity * weight.value));
+}
+
+export function isWeight(value: unknown): value is number {
+  return typeof value === "number" && value >= VAULT_WEIGHT_LEAST && value <= VAULT_WEIGHT_MOST;
+}
+
+export function weigh(
+  { weight, watchers, audit, logger }: VaultContext,
+  { weight: given }: m.WeighRequest,
+  { peer, role }: Caller,
+): m.WeighReply {
+  if (!isWeight(given)) {
+    const reason = `a weight of ${given}; it is ${VAULT_WEIGHT_LEAST} to ${VAULT_WEIGHT_MOST}`;
+    throw new TierkvError("BAD_ARGUMENT", { reason });
+  }
+  const kept = weight.set(given);
+  watchers.tellShare();
+  audit.record("admin_call", { peer, role, call: "Weigh", weight: given });
+  logger.info({ weight: given, kept }, "another weight in the pool");
+  return { kept };
+}
