@@ -203,6 +203,20 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
   ),
   row(
+    "F86",
+    "a vault's weight is changed while its pool is read",
+    "all sidecars place alike by it at once, nothing that is held is missed, and a restart keeps it",
+    ["test/cli/commands/vaults.weight.test.ts"],
+    POOLED,
+  ),
+  row(
+    "F87",
+    "of a pool one vault is reached by some machines only, or is slow; two answer at one address; clocks are hours apart",
+    "misses at most, no wrong bytes; all is whole again after it, and a flush takes all",
+    ["test/sidecar/sidecar.pool-faults.test.ts"],
+    POOLED,
+  ),
+  row(
     "F88",
     "a bundle is damaged, forged, of another namespace or sealed with another key; its import is killed; a registry fails or sends other bytes",
     "refused by name before anything is stored; a killed import leaves a beginning, and the next goes on; a pull goes on where it was cut off",

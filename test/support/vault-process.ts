@@ -14,17 +14,23 @@ export interface Place {
   readonly port: number;
 }
 
-/** `port`: where one was before; 0: anywhere. `dataDir`: what it holds outlives it. */
+/** `port`: where one was before; 0: anywhere. `dataDir`: what it holds outlives it. `clockMs`: its wall clock is so far ahead. */
 export async function startVaultProcess(
   port = 0,
   at = "127.0.0.1",
-  { bytes = VAULT_BYTES, dataDir = "" }: { bytes?: number; dataDir?: string } = {},
+  {
+    bytes = VAULT_BYTES,
+    dataDir = "",
+    clockMs = 0,
+  }: { bytes?: number; dataDir?: string; clockMs?: number } = {},
 ): Promise<Place> {
   const config = join(testDirectory(), "vault.toml");
   const disk = dataDir === "" ? "" : `data_dir = "${dataDir}"\ndisk_bytes = "256MiB"\n`;
   const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "${at}:${port}"\nmax_bytes = "${bytes / MIB}MiB"\n${disk}`;
   writeFileSync(config, text);
-  const program = new Program(["vault", "--json", "--config", config]);
+  const ahead = `data:text/javascript,const%20now=Date.now;Date.now=()=>now()+(${clockMs})`;
+  const env = clockMs === 0 ? {} : { NODE_OPTIONS: `--import=${ahead}` };
+  const program = new Program(["vault", "--json", "--config", config], { env });
   closeAfterTest({ close: () => program.signal("SIGKILL") });
   const address = String((await program.firstResult())["address"]);
   const [host = "", own] = address.split(":");
