@@ -1,12 +1,10 @@
 // Owns the price of not being read: restores and saves under TLS, and of sealed records, beside both in clear; loopback and 5 Gb/s.
-import { execFileSync } from "node:child_process";
 import { runExample } from "./lib/cargo.js";
 import { figure } from "./lib/figures.js";
 import { Network } from "./lib/network.js";
 
-const LINK = "5gbit";
-/** Room for what passes in 2 ms: with less, timers and not the rate would be the limit. */
-const SHAPE = ["tbf", "rate", LINK, "burst", "1250000", "latency", "50ms"];
+const LINK_MBIT = 5000;
+const LINK = `${LINK_MBIT / 1000} Gb/s`;
 const LOOPBACK_FLOOR = { on: "ratio", least: 0.5 };
 const LINK_FLOOR = { on: "ratio", least: 0.85 };
 /** Of what a restore costs. */
@@ -23,7 +21,7 @@ export async function run({ isQuick, say }) {
   const figures = [
     ...figuresOf(near, "loopback", LOOPBACK_FLOOR),
     checksumFigure(near),
-    ...figuresOf(far, "5 Gb/s", LINK_FLOOR),
+    ...figuresOf(far, LINK, LINK_FLOOR),
   ];
   const { blocks, pageBytes, lanes, rounds } = near;
   const notes = [
@@ -35,11 +33,9 @@ export async function run({ isQuick, say }) {
 
 async function overLink(size) {
   const network = new Network();
-  const tc = (...args) => execFileSync("tc", args, { stdio: ["ignore", "ignore", "pipe"] });
   try {
-    const { here, there, netns, host } = network;
-    tc("qdisc", "add", "dev", here, "root", ...SHAPE);
-    tc("-n", netns, "qdisc", "add", "dev", there, "root", ...SHAPE);
+    network.pace(LINK_MBIT);
+    const { netns, host } = network;
     const [report] = await runExample("bench_lanes", ["--tls", "--netns", netns, host, ...size]);
     return report;
   } finally {

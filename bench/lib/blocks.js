@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { ItemStatus, packKeys } from "../../dist/block.js";
 import { outboxDrop, outboxPut, writeRecord } from "../../dist/native.js";
+import { anchorOf } from "../../dist/pool/placement.js";
 
 /** Sixteen bits each: any sign and mantissa, magnitude 0.5 to 2, so that every codec takes them for numbers. */
 const BF16_MASK = 0x80ff_80ff;
@@ -24,13 +25,14 @@ export function digest(text) {
   return createHash("sha256").update(text).digest();
 }
 
-/** A chain of block hashes: `[{ hash, parent, endTokens }]`. */
+/** A chain of block hashes: `[{ hash, parent, endTokens, anchor }]`. */
 export function chain(name, count, tokens) {
   const hashes = Array.from({ length: count }, (_none, index) => digest(`${name} ${index}`));
   return hashes.map((hash, index) => ({
     hash,
     parent: hashes[index - 1] ?? Buffer.alloc(32),
     endTokens: (index + 1) * tokens,
+    anchor: hashes[anchorOf(index)],
   }));
 }
 

@@ -2,29 +2,37 @@
 import { execFileSync } from "node:child_process";
 
 /** From the block that is set aside for benchmarks (RFC 2544). */
-const NEAR = "198.18.77.1";
-const FAR = "198.18.77.2";
+const BLOCK = "198.18.77";
 
-const ip = (...args) => execFileSync("ip", args, { stdio: ["ignore", "ignore", "pipe"] });
+const run = (...argv) =>
+  execFileSync(argv[0], argv.slice(1), { stdio: ["ignore", "ignore", "pipe"] });
+const ip = (...args) => run("ip", ...args);
 
 /** Needs root. Throws what `ip` says where it is not allowed, or where another run has the addresses. */
 export class Network {
-  netns = `tierkv-${process.pid}`;
-  here = `tkb${process.pid}a`;
-  there = `tkb${process.pid}b`;
-  host = FAR;
-
-  constructor() {
-    const { netns, here, there } = this;
+  /** `at`: which of several, 0 to 63. */
+  constructor(at = 0) {
+    const name = `${process.pid}${at === 0 ? "" : `-${at}`}`;
+    const [netns, here, there] = [`tierkv-${name}`, `tkb${name}a`, `tkb${name}b`];
+    const [near, host] = [1, 2].map((end) => `${BLOCK}.${4 * at + end}`);
+    Object.assign(this, { netns, here, there, host });
     ip("netns", "add", netns);
     this.onExit = () => this.#remove();
     process.on("exit", this.onExit);
     ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", netns);
-    ip("addr", "add", `${NEAR}/30`, "dev", here);
+    ip("addr", "add", `${near}/30`, "dev", here);
     ip("link", "set", here, "up");
-    ip("-n", netns, "addr", "add", `${FAR}/30`, "dev", there);
+    ip("-n", netns, "addr", "add", `${host}/30`, "dev", there);
     ip("-n", netns, "link", "set", there, "up");
     ip("-n", netns, "link", "set", "lo", "up");
+  }
+
+  /** Shapes both directions. */
+  pace(mbit) {
+    // Room for what passes in 2 ms: with less, timers and not the rate would be the limit.
+    const shape = ["tbf", "rate", `${mbit}mbit`, "burst", `${mbit * 250}`, "latency", "50ms"];
+    run("tc", "qdisc", "replace", "dev", this.here, "root", ...shape);
+    run("tc", "-n", this.netns, "qdisc", "replace", "dev", this.there, "root", ...shape);
   }
 
   close() {

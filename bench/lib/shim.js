@@ -118,8 +118,8 @@ export class Shim {
       const part = blocks.slice(slots.length, slots.length + SAVE_ITEMS_MAX);
       const leases = this.#credits.splice(0, part.length);
       const items = leases.map(([slot, generation], index) => {
-        const { hash, parent, endTokens } = part[index];
-        return [slot, generation, 0, hash, parent, endTokens];
+        const { hash, parent, endTokens, anchor } = part[index];
+        return [slot, generation, 0, hash, parent, endTokens, 0, anchor];
       });
       this.worker.send({ t: "save", arena: this.#arena.arena, namespace: this.#namespace, items });
       slots.push(...leases.map(([slot]) => slot));
@@ -129,6 +129,14 @@ export class Shim {
 
   /** Restores the blocks; resolves to their slots when the last is placed. */
   async restore(blocks) {
+    const placed = await this.ask(blocks);
+    if (placed.length === blocks.length) return placed;
+    const { length } = placed;
+    throw new Error(`${length} of ${blocks.length} blocks were restored (${this.doneReason})`);
+  }
+
+  /** The same of what is held of them. */
+  async ask(blocks) {
     this.#plan += 1;
     this.#placed = [];
     this.doneReason = null;
@@ -136,9 +144,7 @@ export class Shim {
     const groups = [{ group: 0, class: "kv", hashes, from: 0 }];
     this.scheduler.send({ t: "prefetch", req: "bench", plan: this.#plan, groups });
     await this.#until(() => this.doneReason !== null);
-    if (this.#placed.length === blocks.length) return this.#placed;
-    const { length } = this.#placed;
-    throw new Error(`${length} of ${blocks.length} blocks were restored (${this.doneReason})`);
+    return this.#placed;
   }
 
   /** Gives the slots of the last restore back. */

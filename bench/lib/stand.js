@@ -41,6 +41,8 @@ function privateBytes(pid) {
 
 export class Stand {
   #processes = [];
+  /** By address. */
+  #vaults = new Map();
   #files = 0;
 
   constructor() {
@@ -61,13 +63,18 @@ export class Stand {
     const config = this.#config(`[cluster]\nrole = "${role}"\n\n${vault}`);
     const inside = network === null ? [] : ["ip", "netns", "exec", network.netns];
     const { address } = await this.#serve("vault", ["vault"], config, inside);
+    this.#vaults.set(address, this.#processes.at(-1));
     return address;
   }
 
-  /** A sidecar in front of that vault; `codec`: as `[codec] kv` names it. */
-  async sidecar(kvCold, { arenaBytes, codec, restore = RESTORE, ssmCold = null }) {
+  killVault(address) {
+    this.#vaults.get(address).kill();
+  }
+
+  /** A sidecar in front of that vault, or of a pool of several; `codec`: as `[codec] kv` names it. */
+  async sidecar(kvCold, given) {
     const socket = this.path(`sidecar-${this.#files}.sock`);
-    const config = this.#sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, codec, restore });
+    const config = this.#sidecarConfig({ kvCold, socket, ...given });
     const { pid } = await this.#serve("sidecar", ["sidecar"], config);
     return { socket, pid, config };
   }
@@ -154,9 +161,12 @@ export class Stand {
     rmSync(this.dir, { recursive: true, force: true });
   }
 
-  #sidecarConfig({ kvCold, ssmCold, socket, arenaBytes, codec, restore }) {
+  #sidecarConfig({ kvCold, socket, arenaBytes, codec, ...given }) {
+    const { restore = RESTORE, ssmCold = null, redundancy = "none" } = given;
     const ssm = ssmCold === null ? "" : `ssm_cold = "${ssmCold}"\n`;
-    const cluster = `[cluster]\nrole = "inference"\nkv_cold = "${kvCold}"\ninsecure_lan = true\n${ssm}`;
+    // Vaults of a bench are on this machine, if in a network of their own.
+    const kept = `insecure_lan = true\nredundancy = "${redundancy}"\n`;
+    const cluster = `[cluster]\nrole = "inference"\nkv_cold = ${JSON.stringify(kvCold)}\n${ssm}${kept}`;
     const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
     return this.#config([cluster, sidecar, `[codec]\nkv = "${codec}"\n`, restore].join("\n"));
   }

@@ -1,0 +1,399 @@
+// Owns the figures of a pool of vaults: rates that add up over shaped links, what a loss and a slow vault cost, look-ups, and a drain.
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { countBits, packKeys } from "../dist/block.js";
+import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { VaultClient } from "../dist/client/vault-client.js";
+import { createLogger } from "../dist/log.js";
+import { chain, digest, noise, records, storeAll } from "./lib/blocks.js";
+import { describe, figure, interleaved, median, quantile, timed } from "./lib/figures.js";
+import { Network } from "./lib/network.js";
+import { TIERKV } from "./lib/paths.js";
+import { attentionGroup, Shim } from "./lib/shim.js";
+import { Stand } from "./lib/stand.js";
+import { saveAll, touchAll } from "./lib/whole-way.js";
+
+const MIB = 2 ** 20;
+const CALL_MS = 30_000;
+/** Four layers of a block: 16 tokens, 8 heads of 128, K and V, bf16. */
+const GROUP = { tokens: 16, layers: 4, heads: 8, dim: 128 };
+const PAGE_BYTES = 4 * 64 * 1024;
+/** Of a prompt: 4,096 tokens. */
+const BLOCKS = 256;
+const ARENA_BYTES = 3 * BLOCKS * PAGE_BYTES;
+const LINK_MBIT = 200;
+const SLOW_MBIT = 20;
+const DRAIN_MBIT = 1000;
+const LOOKUP_KEYS = 2000;
+const LOOKUP_VAULTS = 8;
+const WARM_UP = 50;
+const DRAIN_MIB = 1000;
+const DRAIN_RECORD_MIB = 1;
+const DRAIN_PART = 50;
+/** Filled with so many times what it has room for. */
+const OVERFILL = 2;
+const FLOORS = {
+  rate: { on: "ratio", least: 0.9 },
+  capacity: { on: "ratio", least: 0.95 },
+  lookup: { on: "ratio", most: 1.3 },
+  drain: { on: "ratio", least: 0.8 },
+};
+
+export const titleOf = (part) =>
+  ({
+    links: `A pool of vaults, each behind its own link of ${LINK_MBIT} Mb/s`,
+    lookup: `Look-up of ${LOOKUP_KEYS} keys over ${LOOKUP_VAULTS} vaults, beside one`,
+    drain: `A vault is emptied over a link of ${DRAIN_MBIT / 1000} Gb/s`,
+  })[part];
+
+export async function run({ isQuick, say, part }) {
+  const stand = new Stand();
+  const [networks, opened] = [[], []];
+  try {
+    return await PARTS[part]({ isQuick, say, stand, networks, opened });
+  } finally {
+    for (const each of opened) await each.close();
+    await stand.close();
+    for (const network of networks) network.close();
+  }
+}
+
+const PARTS = { links: overLinks, lookup: lookUps, drain: emptied };
+const megabytesPerSecond = (mbit) => mbit / 8;
+
+async function vaultsBehindLinks({ stand, networks }, count, mbit, maxBytes) {
+  const vaults = [];
+  for (let at = 0; at < count; at += 1) {
+    const network = new Network(at + 1);
+    networks.push(network);
+    vaults.push(await stand.vault(maxBytes, network));
+    network.pace(mbit);
+  }
+  return vaults;
+}
+
+async function overLinks(work) {
+  const { isQuick, say } = work;
+  const rounds = isQuick ? 2 : 7;
+  const vaults = await vaultsBehindLinks(work, 4, LINK_MBIT, 4 * BLOCKS * PAGE_BYTES);
+  const figures = [];
+  const rates = {};
+  for (const [count, redundancy] of [
+    [1, "none"],
+    [2, "none"],
+    [4, "none"],
+    [3, "none"],
+    [3, "parity"],
+    [4, "parity"],
+  ]) {
+    const label = `${count} ${count === 1 ? "vault" : "vaults"}, ${redundancy}`;
+    say(label);
+    const pool = await PoolOfVaults.open(work, vaults.slice(0, count), redundancy);
+    const measured = await pool.rates(rounds, label);
+    rates[label] = measured;
+    const sum = count * megabytesPerSecond(LINK_MBIT);
+    for (const what of ["restore", "save"]) {
+      const beside = measured[what].map(() => sum);
+      const goal = redundancy === "none" ? { floor: FLOORS.rate } : {};
+      const line = { beside, of: "the links together", ...goal };
+      figures.push(figure(`${label}: ${what}`, "MB/s", measured[what], line));
+    }
+    if (redundancy === "none" && count !== 3) figures.push(await pool.capacity(label));
+    await pool.close();
+  }
+  for (const count of [3, 4]) {
+    for (const what of ["restore", "save"]) {
+      const [kept, none] = ["parity", "none"].map((how) => rates[`${count} vaults, ${how}`][what]);
+      figures.push(
+        describe({
+          name: `${count} vaults: ${what} with parity`,
+          unit: "MB/s",
+          value: median(kept),
+          ratio: median(kept) / median(none),
+          of: "without",
+        }),
+      );
+    }
+  }
+  say("one link is slow");
+  work.networks[3].pace(SLOW_MBIT);
+  figures.push(...(await besideSlow(work, vaults, isQuick ? 1 : 3)));
+  work.networks[3].pace(LINK_MBIT);
+  say("one of four is killed");
+  figures.push(...(await withOneDead(work, vaults)));
+  return {
+    figures,
+    notes: [
+      `prompts of ${BLOCKS} blocks of ${PAGE_BYTES / 1024} KiB, raw, ${rounds} of each; MB/s of pages; from the prefetch to the last block placed, and from the first announced slot to the last acceptance`,
+      `links: pairs of virtual interfaces, a namespace for each vault, shaped by tc tbf both ways; Ethernet, IP and TCP take 5 % of them`,
+      `capacity: ${OVERFILL} times as many blocks as there is room for are saved, and those counted that are held`,
+    ],
+  };
+}
+
+/** A sidecar in front of vaults, and what takes itself for an engine. */
+class PoolOfVaults {
+  static async open({ stand, opened }, vaults, redundancy) {
+    const pool = new PoolOfVaults();
+    opened.push(pool);
+    const given = { arenaBytes: ARENA_BYTES, codec: "raw", redundancy };
+    const { socket, config } = await stand.sidecar(vaults, given);
+    const engine = `bench-${opened.length}`;
+    pool.namespace = digest(engine);
+    pool.shim = await Shim.start(socket, {
+      engine,
+      group: attentionGroup(GROUP),
+      maxModelLen: BLOCKS * GROUP.tokens,
+      namespace: pool.namespace,
+    });
+    pool.link = new SidecarLink(socket);
+    await pool.link.hello(CALL_MS);
+    await touchAll(pool.link, engine);
+    const page = noise(PAGE_BYTES);
+    for (let slot = 0; slot < pool.shim.slotCount; slot += 1) pool.shim.writeSlot(slot, page);
+    pool.clients = vaults.map((address) => clientOf(address));
+    await pool.flush();
+    return Object.assign(pool, { config, vaults });
+  }
+
+  async flush() {
+    for (const client of this.clients) await client.flush(null, CALL_MS);
+  }
+
+  async restore(blocks) {
+    const placed = await this.shim.ask(blocks);
+    this.shim.release();
+    return placed.length;
+  }
+
+  async save(blocks) {
+    await saveAll(this.shim, this.link, blocks);
+  }
+
+  /** Megabytes a second of each round. */
+  async rates(rounds, label) {
+    const ofSeconds = (seconds) => seconds.map((each) => (BLOCKS * PAGE_BYTES) / each / 1e6);
+    const prompts = Array.from({ length: rounds + 1 }, (_none, round) =>
+      chain(`${label} ${round}`, BLOCKS, GROUP.tokens),
+    );
+    const measures = {
+      save: (round) => timed(() => this.save(prompts[round])),
+      restore: (round) =>
+        timed(async () => {
+          const placed = await this.restore(prompts[round]);
+          if (placed !== BLOCKS) throw new Error(`${placed} of ${BLOCKS} blocks came back`);
+        }),
+      flush: () => this.flush(),
+    };
+    // Learns the links.
+    await measures.save(rounds);
+    await measures.restore(rounds);
+    const { save, restore } = await interleaved(rounds, measures);
+    return { save: ofSeconds(save), restore: ofSeconds(restore) };
+  }
+
+  async capacity(label) {
+    const { maxBytes } = await this.clients[0].stats(CALL_MS);
+    const room = Math.floor((maxBytes * this.clients.length) / PAGE_BYTES);
+    const blocks = [];
+    for (let at = 0; at * BLOCKS < OVERFILL * room; at += 1) {
+      const prompt = chain(`${label} fills ${at}`, BLOCKS, GROUP.tokens);
+      blocks.push(...prompt);
+      await this.save(prompt);
+    }
+    const keys = Buffer.concat(blocks.map(({ hash }) => packKeys(hash, 0, 0)));
+    const held = await Promise.all(
+      this.clients.map(async (client) =>
+        countBits(await client.lookup(this.namespace, keys, CALL_MS), blocks.length),
+      ),
+    );
+    const value = (held.reduce((sum, count) => sum + count, 0) * PAGE_BYTES) / 1e6;
+    await this.flush();
+    return describe({
+      name: `${label}: held`,
+      unit: "MB of pages",
+      value,
+      ratio: (value * 1e6) / (maxBytes * this.clients.length),
+      of: "the memory together",
+      floor: FLOORS.capacity,
+    });
+  }
+
+  /** Idempotent. */
+  async close() {
+    const { shim, link, clients = [] } = this;
+    this.shim = undefined;
+    link?.close();
+    for (const client of clients) client.close();
+    await shim?.close();
+  }
+}
+
+function clientOf(address) {
+  return new VaultClient({
+    address,
+    name: "kv",
+    logger: createLogger("bench", { level: "silent" }),
+  });
+}
+
+/** The last of them is slow: with the share of the others, and with one like its link. */
+async function besideSlow(work, vaults, rounds) {
+  const slow = vaults.at(-1);
+  const figures = [];
+  let before = null;
+  for (const weight of [1, SLOW_MBIT / LINK_MBIT]) {
+    const pool = await PoolOfVaults.open(work, vaults, "none");
+    await tierkv("vaults", "weight", slow, String(weight), "--config", pool.config);
+    const { restore } = await pool.rates(rounds, `slow ${weight}`);
+    figures.push(
+      describe({
+        name: `4 vaults, one of them behind ${SLOW_MBIT} Mb/s, its weight ${weight}: restore`,
+        unit: "MB/s",
+        value: median(restore),
+        ...(before === null ? {} : { ratio: median(restore) / before, of: "weight 1" }),
+      }),
+    );
+    before = median(restore);
+    await tierkv("vaults", "weight", slow, "1", "--config", pool.config);
+    await pool.close();
+  }
+  return figures;
+}
+
+/** The last of them dies. */
+async function withOneDead(work, vaults) {
+  const pool = await PoolOfVaults.open(work, vaults, "parity");
+  const prompts = ["first", "second"].map((name) => chain(`dead ${name}`, BLOCKS, GROUP.tokens));
+  for (const prompt of prompts) await pool.save(prompt);
+  await paritySaved(pool, (prompts.length * BLOCKS) / 2);
+  work.stand.killVault(vaults.at(-1));
+  const figures = [];
+  for (const [at, prompt] of prompts.entries()) {
+    let placed = 0;
+    const seconds = await timed(async () => {
+      placed = await pool.restore(prompt);
+    });
+    const when = at === 0 ? "the restore that finds out" : "the next";
+    figures.push(
+      describe({
+        name: `4 vaults, parity, one killed: blocks of ${when} that are computed`,
+        unit: "",
+        value: BLOCKS - placed,
+        floor: { on: "value", most: 0 },
+      }),
+      describe({
+        name: `4 vaults, parity, one killed: ${when}`,
+        unit: "MB/s",
+        value: (placed * PAGE_BYTES) / seconds / 1e6,
+      }),
+    );
+  }
+  await pool.close();
+  return figures;
+}
+
+async function paritySaved({ link }, count) {
+  const endMs = performance.now() + CALL_MS;
+  for (;;) {
+    const { counters } = await link.status(CALL_MS);
+    if (counters.parity_saved >= count) return;
+    if (performance.now() > endMs) throw new Error(`${counters.parity_saved} parity records`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+async function tierkv(...argv) {
+  const { stdout } = await promisify(execFile)(process.execPath, [TIERKV, ...argv]);
+  return stdout;
+}
+
+async function lookUps({ isQuick, stand, say, opened }) {
+  const samples = isQuick ? 100 : 1000;
+  say("start nine vaults and two sidecars");
+  const vaults = [];
+  for (let at = 0; at < LOOKUP_VAULTS; at += 1) vaults.push(await stand.vault(64 * MIB));
+  const shims = {};
+  for (const [name, list] of Object.entries({ one: [await stand.vault(64 * MIB)], many: vaults })) {
+    const { socket } = await stand.sidecar(list, { arenaBytes: 64 * MIB, codec: "raw" });
+    shims[name] = await Shim.start(socket, {
+      engine: `bench-${name}`,
+      group: attentionGroup({ ...GROUP, layers: 1 }),
+      maxModelLen: LOOKUP_KEYS * GROUP.tokens,
+      namespace: digest("bench look-up"),
+    });
+    opened.push(shims[name]);
+  }
+  const blocks = chain("nobody has it", LOOKUP_KEYS, GROUP.tokens);
+  const ask = (shim) =>
+    timed(async () => {
+      const placed = await shim.ask(blocks);
+      shim.release();
+      if (placed.length > 0) throw new Error("found what nobody has stored");
+    });
+  const measures = { one: () => ask(shims.one), many: () => ask(shims.many) };
+  await interleaved(WARM_UP, measures);
+  const seconds = await interleaved(samples, measures);
+  const figures = [0.5, 0.99].flatMap((share) => {
+    const ms = (name) => quantile(seconds[name], share) * 1e3;
+    const label = `p${share * 100}`;
+    const floor = share === 0.5 ? { floor: FLOORS.lookup } : {};
+    const ratio = ms("many") / ms("one");
+    return [
+      describe({ name: `one vault, ${label}`, unit: "ms", value: ms("one") }),
+      describe({
+        name: `${LOOKUP_VAULTS} vaults, ${label}`,
+        unit: "ms",
+        value: ms("many"),
+        ratio,
+        of: "one vault",
+        ...floor,
+      }),
+    ];
+  });
+  return {
+    figures,
+    notes: [
+      `from an engine's prefetch of ${LOOKUP_KEYS} blocks that nobody holds to its answer, ${samples} of each in turns; ${LOOKUP_VAULTS + 1} vaults and two sidecars on one machine`,
+    ],
+  };
+}
+
+async function emptied(work) {
+  const { isQuick, say, stand } = work;
+  const mib = isQuick ? DRAIN_MIB / 5 : DRAIN_MIB;
+  const vaults = await vaultsBehindLinks(work, 3, DRAIN_MBIT, 1.5 * DRAIN_MIB * MIB);
+  say(`fill a vault with ${mib} MiB`);
+  const source = clientOf(vaults[0]);
+  const namespace = digest("bench drain");
+  for (let at = 0; at * DRAIN_PART < mib; at += 1) {
+    const part = records(namespace, `drain ${at}`, DRAIN_PART, DRAIN_RECORD_MIB * MIB);
+    await storeAll(source, namespace, part, CALL_MS);
+  }
+  source.close();
+  const { config } = await stand.sidecar(vaults, { arenaBytes: 64 * MIB, codec: "raw" });
+  say("empty it");
+  let moved = null;
+  const argv = ["vaults", "drain", vaults[0], "--rate", "10GB", "--json", "--config", config];
+  const seconds = await timed(async () => {
+    const [{ moved: sum, left }] = JSON.parse(await tierkv(...argv)).drained;
+    if (Object.keys(left).length > 0) throw new Error(`left: ${JSON.stringify(left)}`);
+    moved = sum;
+  });
+  const value = moved.bytes / seconds / 1e6;
+  return {
+    figures: [
+      describe({
+        name: "a vault is emptied",
+        unit: "MB/s",
+        value,
+        ratio: value / megabytesPerSecond(DRAIN_MBIT),
+        of: "its link",
+        floor: FLOORS.drain,
+      }),
+    ],
+    notes: [
+      `${moved.records} records of ${DRAIN_RECORD_MIB} MiB to two others, each behind such a link, with --rate above it; the start of the command is counted; without --rate half of the time is left to others`,
+    ],
+  };
+}
