@@ -7,10 +7,12 @@ export const RING_NODES = 100;
 /** Evenly spread places of the ring by which shares of unlike vaults are evened out, and how often. */
 export const RING_SAMPLES = 4096;
 export const RING_TURNS = 12;
-/** Consecutive blocks of a prompt that lie on one vault. */
+/** Consecutive blocks of a prompt that are placed together, by the hash of the first. */
 export const RUN_BLOCKS = 16;
-/** With parity such a run is cut into this many parts, each on another vault. */
+/** Such a run is cut into this many parts, on several vaults. */
 export const STRIPE_PARTS = 4;
+/** So much of a part a vault's share of a run may be over what it gets: capacities that differ little count as alike. */
+export const SHARE_SLACK = 0.25;
 /** Vaults of a pool from which on it keeps parity, and from which on a parity record stands for four blocks instead of two. */
 export const PARITY_VAULTS_MIN = 3;
 export const PARITY_VAULTS_WIDE = 5;
@@ -28,8 +30,8 @@ export const VAULT_WEIGHT_MOST = 100;
 export const VIEW_KEPT_MS = 3_600_000;
 /** Where all that is asked for is known to be held, vaults that have not answered get this long, and as long as it took, in ms. */
 export const LOOKUP_GRACE_MS = 5;
-/** Runs that the shown share of a vault is counted from. */
-export const SHARE_SAMPLES = 4096;
+/** Blocks that the shown share of a vault is counted from. */
+export const SHARE_SAMPLES = 32_768;
 /** Vaults of one class that belong to a pool or have left it; below NO_VAULT. */
 export const POOL_CLIENTS_MAX = 64;
 /** One question to a DNS server, and how often it is asked. */

@@ -6,6 +6,8 @@ const HASH_BYTES = 32;
 const REQUESTS = 40;
 const DOCUMENTS = 6;
 const RUNS_MAX = 6;
+/** Of a run, each on another vault. */
+const PARTS = 4;
 const HOSTS = 2;
 const VAULTS_MAX = 7;
 const GIB = 2 ** 30;
@@ -171,7 +173,7 @@ class World {
 
   restore(host, { owners, others }, at, run) {
     const { counts, parts } = this;
-    const index = at * parts.RUN_BLOCKS;
+    const index = blockOf(at, parts);
     const indexes = [owners[index], ...others.map((list) => list[index])];
     const clients = indexes
       .filter((home) => home !== parts.NO_VAULT)
@@ -194,15 +196,20 @@ class World {
   }
 
   save(host, hashes, at, run) {
-    const index = at * this.parts.RUN_BLOCKS;
-    const anchor = hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-    const { owner, second } = host.pool.homeOf(anchor, anchor);
+    const first = at * this.parts.RUN_BLOCKS;
+    const anchor = hashes.subarray(first * HASH_BYTES, (first + 1) * HASH_BYTES);
+    const { owner, second } = host.pool.homeOf(anchor, anchor, blockOf(at, this.parts));
     for (const client of [host.clients[owner], host.clients[second]]) {
       if (client === undefined || !host.reaches(client)) continue;
       for (const gone of client.vault.keep(run)) this.evicted.add(gone);
       this.stored.add(run);
     }
   }
+}
+
+/** The block that stands for run `at`: of every part in turns. */
+function blockOf(at, { RUN_BLOCKS }) {
+  return at * RUN_BLOCKS + ((at % PARTS) * RUN_BLOCKS) / PARTS;
 }
 
 /**

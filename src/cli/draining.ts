@@ -73,13 +73,14 @@ export class Drain {
   }
 
   /**
-   * What the source holds. With parity a run lies on several vaults, so that its first block may be another's, and what others hold may get
-   * another owner, too: all of it is listed.
+   * What the source holds. Where a run lies on several vaults its first block may be another's, and what others hold may get another
+   * owner, too: all of it is listed.
    */
   async *#held(): AsyncGenerator<Held & { from: VaultClient; anchors: Anchors }> {
     const { source, clients, pool } = this.#options;
     const all: (Held & { from: VaultClient })[] = [];
-    for (const from of pool.isCut ? clients : [source]) {
+    const others = clients.filter((client) => client !== source);
+    for (const from of [source, ...(pool.isCut ? others : [])]) {
       for await (const held of pagesOf(from)) {
         // What a measuring command stored goes with it.
         if (isMeasuring(toNamespace(held.namespace))) continue;

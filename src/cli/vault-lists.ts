@@ -18,6 +18,7 @@ import { TierkvError } from "../errors.ts";
 import { SHARE_SAMPLES } from "../limits-pool.ts";
 import { createLogger } from "../log.ts";
 import { Placement } from "../pool/placement.ts";
+import type { Cut } from "../pool/placement.ts";
 import { randomId } from "../time.ts";
 import type { Call } from "./call.ts";
 import { showShare } from "./text.ts";
@@ -82,34 +83,26 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
     throw wrong(`it is the only one: take [cluster] ${key} out of ${config.path ?? "the file"}`);
   }
   const written = writeVaults(call, config, { [name]: list });
-  const hasParity = name === "kv" && config.cluster.redundancy === "parity";
-  const moved = movedShare(known, list, hasParity);
+  const hasParity = config.cluster.redundancy === "parity";
+  const moved = movedShare(known, list, name === "ssm" ? "whole" : hasParity ? "parity" : "parts");
   const setting = `${key} = [${list.map((text) => JSON.stringify(text)).join(", ")}]`;
   call.print({ class: name, vaults: list, moved, ...written }, [
     written.isDone
       ? `${written.path}: ${setting}`
       : `${written.path} could not be edited surely: write below [cluster] in it: ${setting}`,
-    `about ${showShare(moved)} of all runs of blocks change their owner, where vaults are of one size`,
+    `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
     "write the same on all machines; a sidecar that runs takes it up when it is started again",
   ]);
   return written.isDone ? 0 : 1;
 }
 
-/** Of runs of blocks. */
-function movedShare(
-  before: readonly string[],
-  after: readonly string[],
-  hasParity: boolean,
-): number {
+/** Of blocks. */
+function movedShare(before: readonly string[], after: readonly string[], cut: Cut): number {
   if (before.length === 0) return 0;
-  const [old, now] = [before, after].map((all) => new Placement(all, undefined, hasParity));
-  if (old === undefined || now === undefined) return 0;
-  const isUp = (): boolean => false;
-  let moved = 0;
-  for (let sample = 0; sample < SHARE_SAMPLES; sample += 1) {
-    const anchor = Buffer.from(`share-${sample}`);
-    const owner = before[old.homeOf(anchor, isUp, sample).owner];
-    if (owner !== after[now.homeOf(anchor, isUp, sample).owner]) moved += 1;
-  }
+  const [old, now] = [before, after].map((all) => {
+    const owners = new Placement(all, undefined, cut).samples();
+    return Array.from(owners, (owner) => all[owner]);
+  });
+  const moved = old?.filter((owner, at) => owner !== now?.[at]).length ?? 0;
   return moved / SHARE_SAMPLES;
 }

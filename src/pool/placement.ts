@@ -1,8 +1,9 @@
-// Owns which vaults of a pool hold a block: runs of consecutive blocks by the hash of their first, the next live ones where the owner is down.
+// Owns which vaults of a pool hold a block: parts of runs of consecutive blocks by the hash of the first, the next live ones where the owner is down.
 import { HASH_BYTES } from "../block.ts";
 import { RUN_BLOCKS, SHARE_SAMPLES, STRIPE_PARTS } from "../limits-pool.ts";
 import { Ring } from "./ring.ts";
-import { Stripe, widthOf } from "./stripes.ts";
+import { spreadOver, Stripe, widthOf } from "./stripes.ts";
+import type { Spread } from "./stripes.ts";
 
 /** Stands for a vault where there is none: above POOL_CLIENTS_MAX. */
 export const NO_VAULT = 0xff;
@@ -29,30 +30,41 @@ export interface Homes {
   seconds: Uint8Array;
 }
 
+/** whole: each block by its own hash, because it is needed alone · parts: runs in parts · parity: the same, and parts share parity records. */
+export type Cut = "whole" | "parts" | "parity";
+type IsDown = (vault: number) => boolean;
+
 /** The vaults of one class, by their place in the list that was given. */
 export class Placement {
   readonly #members: readonly { name: string; node: number; weight: number }[];
   readonly #ring: Ring<number>;
-  /** Records that one parity record stands for; 0: there is no parity, and runs are not cut. */
+  /** null: nothing is cut. */
+  readonly #spread: Spread | null;
+  /** Records that one parity record stands for; 0: there is no parity. */
   readonly width: number;
 
   /** `names`: the same on every machine, in any order; `weights`: their shares, 0 for one that owns nothing. */
   constructor(
     names: readonly string[],
     weights: readonly number[] = names.map(() => 1),
-    hasParity = false,
+    cut: Cut = "parts",
   ) {
     this.#members = names
       .map((name, node) => ({ name, node, weight: weights[node] ?? 0 }))
       .filter(({ weight }) => weight > 0);
     // A vault alone owns everything without a ring.
     this.#ring = new Ring(this.#isAlone ? [] : this.#members);
-    this.width = hasParity ? widthOf(this.#members.length) : 0;
+    this.width = cut === "parity" ? widthOf(this.#members.length) : 0;
+    this.#spread = cut === "whole" ? null : spreadOver(weights, this.width);
   }
 
   /** null: there is no parity. */
-  stripeOf(anchor: Buffer, isDown: (vault: number) => boolean): Stripe | null {
-    return this.width === 0 ? null : new Stripe(this.#ring, anchor, this.width, isDown);
+  stripeOf(anchor: Buffer, isDown: IsDown): Stripe | null {
+    return this.width === 0 ? null : this.#cut(anchor, isDown);
+  }
+
+  #cut(anchor: Buffer, isDown: IsDown): Stripe | null {
+    return this.#spread === null ? null : new Stripe(this.#ring, anchor, this.#spread, isDown);
   }
 
   get #isAlone(): boolean {
@@ -60,55 +72,64 @@ export class Placement {
   }
 
   /**
-   * Who holds the run whose first block has this hash: the owner, and the one that would own it next. Those that are down
-   * (`isDown`) are passed over, so that all who know that they are agree; the owner itself where all are. `index`: of a block in its
-   * prompt, where runs are cut.
+   * Who holds block `index` of the run whose first one has this hash: the owner, and the one that would own it next. Those that are down
+   * (`isDown`) are passed over, so that all who know that they are agree; the owner itself where all are.
    */
-  homeOf(anchor: Buffer, isDown: (vault: number) => boolean, index = 0): Home {
+  homeOf(anchor: Buffer, isDown: IsDown, index = 0): Home {
     if (this.#isAlone) return { owner: this.#members[0]?.node ?? 0, second: NO_VAULT };
-    const stripe = this.stripeOf(anchor, isDown);
-    if (stripe !== null) return { owner: stripe.ownerOf(index), second: NO_VAULT };
-    let [home, owner, second] = [NO_VAULT, NO_VAULT, NO_VAULT];
-    for (const vault of this.#ring.ownersOf(anchor)) {
-      if (home === NO_VAULT) home = vault;
-      if (isDown(vault)) continue;
-      if (owner !== NO_VAULT) {
-        second = vault;
-        break;
-      }
-      owner = vault;
-    }
-    return { owner: owner === NO_VAULT ? home : owner, second };
+    const stripe = this.#cut(anchor, isDown);
+    return stripe === null ? this.#wholeHome(anchor, isDown) : this.#homeIn(stripe, index, true);
   }
 
-  /** Of the blocks of a prompt, from its first one on. `isAlone`: each is placed by its own hash, because it is needed alone. */
-  homesOf(hashes: Buffer, isAlone: boolean, isDown: (vault: number) => boolean): Homes {
+  #wholeHome(hash: Buffer, isDown: IsDown): Home {
+    let [home, owner] = [NO_VAULT, NO_VAULT];
+    for (const vault of this.#ring.ownersOf(hash)) {
+      if (home === NO_VAULT) home = vault;
+      if (isDown(vault)) continue;
+      if (owner !== NO_VAULT) return { owner, second: vault };
+      owner = vault;
+    }
+    return { owner: owner === NO_VAULT ? home : owner, second: NO_VAULT };
+  }
+
+  #homeIn(stripe: Stripe, index: number, hasSecond: boolean): Home {
+    if (this.width > 0) return { owner: stripe.ownerOf(index), second: NO_VAULT };
+    const usual = stripe.usualOf(index);
+    const [owner = usual, second = NO_VAULT] = stripe.homesOf(index, hasSecond ? 2 : 1);
+    return { owner, second };
+  }
+
+  /** Of the blocks of a prompt, from its first one on. */
+  homesOf(hashes: Buffer, isDown: IsDown, hasSeconds = true): Homes {
     const count = hashes.length / HASH_BYTES;
     const owners = new Uint8Array(count);
     const seconds = new Uint8Array(count).fill(NO_VAULT);
-    const run = isAlone ? 1 : RUN_BLOCKS;
+    const [run, part] = this.#spread === null ? [1, 1] : [RUN_BLOCKS, STRIPE_PART];
     for (let first = 0; first < count; first += run) {
       const anchor = hashes.subarray(first * HASH_BYTES, (first + 1) * HASH_BYTES);
-      const stripe = this.stripeOf(anchor, isDown);
-      if (stripe !== null) {
-        for (let at = first; at < Math.min(first + run, count); at += STRIPE_PART)
-          owners.fill(stripe.ownerOf(at), at, at + STRIPE_PART);
-        continue;
+      const stripe = this.#isAlone ? null : this.#cut(anchor, isDown);
+      for (let at = first; at < Math.min(first + run, count); at += part) {
+        const home =
+          stripe === null ? this.homeOf(anchor, isDown) : this.#homeIn(stripe, at, hasSeconds);
+        owners.fill(home.owner, at, at + part);
+        seconds.fill(home.second, at, at + part);
       }
-      const { owner, second } = this.homeOf(anchor, isDown);
-      owners.fill(owner, first, first + run);
-      seconds.fill(second, first, first + run);
     }
     return { owners, seconds };
   }
 
-  /** By vault: about which share of all runs it owns, from samples. */
+  /** Owners of the same blocks of made-up prompts each time. */
+  samples(): Uint8Array {
+    const run = this.#spread === null ? 1 : RUN_BLOCKS;
+    const hashes = Buffer.alloc(SHARE_SAMPLES * HASH_BYTES);
+    for (let at = 0; at < SHARE_SAMPLES; at += run) hashes.write(`share-${at}`, at * HASH_BYTES);
+    return this.homesOf(hashes, () => false, false).owners;
+  }
+
+  /** By vault: about which share of all blocks it owns, from samples. */
   shares(): Map<number, number> {
     const counts = new Map(this.#members.map(({ node }) => [node, 0]));
-    for (let sample = 0; sample < SHARE_SAMPLES; sample += 1) {
-      const { owner } = this.homeOf(Buffer.from(`share-${sample}`), () => false, sample);
-      counts.set(owner, (counts.get(owner) ?? 0) + 1);
-    }
+    for (const owner of this.samples()) counts.set(owner, (counts.get(owner) ?? 0) + 1);
     return new Map([...counts].map(([vault, count]) => [vault, count / SHARE_SAMPLES]));
   }
 }

@@ -1,5 +1,11 @@
-// Owns how the blocks of a run are spread over a ring where parity is kept: those that share a parity record on distinct vaults, and that on one more.
-import { PARITY_VAULTS_MIN, PARITY_VAULTS_WIDE, RUN_BLOCKS, STRIPE_PARTS } from "../limits-pool.ts";
+// Owns how the blocks of a run are spread over a ring: its parts on several vaults by their shares, and where parity is kept, that on one more.
+import {
+  PARITY_VAULTS_MIN,
+  PARITY_VAULTS_WIDE,
+  RUN_BLOCKS,
+  SHARE_SLACK,
+  STRIPE_PARTS,
+} from "../limits-pool.ts";
 import type { Ring } from "./ring.ts";
 
 const PART_BLOCKS = RUN_BLOCKS / STRIPE_PARTS;
@@ -19,35 +25,71 @@ export function membersOf(index: number, width: number): number[] {
   return Array.from({ length: width }, (_none, at) => first + at * PART_BLOCKS);
 }
 
+/** How the parts of a run are spread over vaults. */
+export interface Spread {
+  /** So many consecutive ones share a parity record, and lie on distinct vaults; 0: there is none. */
+  readonly width: number;
+  /** So many of all a vault takes at most. */
+  quotaOf(vault: number): number;
+}
+
+/** Each vault takes of every run what its share is of all, rounded up: so all send at once, and none is waited for. */
+export function spreadOver(weights: readonly number[], width: number): Spread {
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const quotas = weights.map((weight) =>
+    Math.max(1, Math.ceil((STRIPE_PARTS * weight) / total - SHARE_SLACK)),
+  );
+  return { width, quotaOf: (vault) => quotas[vault] ?? 1 };
+}
+
 /** The vaults of one run of blocks. */
 export class Stripe {
   readonly #ring: Ring<number>;
   readonly #anchor: string;
-  readonly #width: number;
+  readonly #spread: Spread;
   readonly #isDown: IsFit;
   /** Of each part, while all are up. */
   readonly #usual: number[] = [];
 
   /** `anchor`: hash of the first block. */
-  constructor(ring: Ring<number>, anchor: Buffer, width: number, isDown: IsFit) {
+  constructor(ring: Ring<number>, anchor: Buffer, spread: Spread, isDown: IsFit) {
     this.#ring = ring;
     this.#anchor = anchor.toString("hex");
-    this.#width = width;
+    this.#spread = spread;
     this.#isDown = isDown;
     for (let part = 0; part < STRIPE_PARTS; part += 1) {
-      const group = this.#usual.slice(part - (part % width));
-      this.#usual.push(this.#first(part, [(vault) => !group.includes(vault)]) ?? 0);
+      const group = spread.width === 0 ? [] : this.#usual.slice(part - (part % spread.width));
+      const isApart: IsFit = (vault) => !group.includes(vault);
+      const hasRoom: IsFit = (vault) =>
+        isApart(vault) && countOf(this.#usual, vault) < spread.quotaOf(vault);
+      this.#usual.push(this.#first(part, [hasRoom, isApart]) ?? 0);
     }
   }
 
-  /** Who holds block `index` of a prompt. Where one is down another takes its part, and all others keep theirs. */
+  /** Who holds block `index` of a prompt while all are up. */
+  usualOf(index: number): number {
+    return this.#usual[partOf(index)] ?? 0;
+  }
+
+  /** Who holds it where no parity is kept, and who would next, `most` of them: the first that are up, whatever they hold of the run. */
+  homesOf(index: number, most: number): number[] {
+    const usual = this.usualOf(index);
+    const homes = this.#isDown(usual) ? [] : [usual];
+    if (homes.length === most) return homes;
+    for (const vault of this.#ring.ownersOf(`${this.#anchor}-${partOf(index)}`)) {
+      if (homes.length === most) break;
+      if (vault !== usual && !this.#isDown(vault)) homes.push(vault);
+    }
+    return homes;
+  }
+
+  /** Who holds it where parity is kept. Where one is down another takes its part, and all others keep theirs. */
   ownerOf(index: number): number {
-    const part = partOf(index);
-    const usual = this.#usual[part] ?? 0;
+    const usual = this.usualOf(index);
     if (!this.#isDown(usual)) return usual;
     const group = this.#groupOf(index);
     const parity = this.#parityVault(index);
-    const other = this.#first(part, [
+    const other = this.#first(partOf(index), [
       (vault) => !this.#isDown(vault) && !group.includes(vault) && vault !== parity,
       (vault) => !this.#isDown(vault) && !group.includes(vault),
       (vault) => !this.#isDown(vault),
@@ -67,20 +109,21 @@ export class Stripe {
   parityFor(index: number): number | null {
     const vault = this.parityOf(index);
     if (vault === null) return null;
-    const owners = membersOf(index, this.#width).map((member) => this.ownerOf(member));
+    const owners = membersOf(index, this.#spread.width).map((member) => this.ownerOf(member));
     return new Set([...owners, vault]).size === owners.length + 1 ? vault : null;
   }
 
   #parityVault(index: number, isFit: IsFit = () => true): number | null {
     const group = this.#groupOf(index);
-    const name = STRIPE_PARTS + Math.floor(partOf(index) / this.#width);
+    const name = STRIPE_PARTS + Math.floor(partOf(index) / this.#spread.width);
     return this.#first(name, [(vault) => !group.includes(vault) && isFit(vault)]);
   }
 
   #groupOf(index: number): number[] {
     const part = partOf(index);
-    const first = part - (part % this.#width);
-    return this.#usual.slice(first, first + this.#width);
+    const { width } = this.#spread;
+    const first = part - (part % width);
+    return this.#usual.slice(first, first + width);
   }
 
   /** The first vault for a name of this stripe that is fit by the first rule, else by the next. */
@@ -92,6 +135,10 @@ export class Stripe {
     }
     return found.find((vault) => vault !== undefined) ?? null;
   }
+}
+
+function countOf(vaults: readonly number[], vault: number): number {
+  return vaults.reduce((count, one) => count + Number(one === vault), 0);
 }
 
 function partOf(index: number): number {

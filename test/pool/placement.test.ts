@@ -21,19 +21,21 @@ const pool = fc.record({
   blocks: fc.integer({ min: 1, max: 100 }),
 });
 
-test("all blocks of a run lie where its first one says, whatever part of the prompt is asked for", () => {
+test("blocks of a run lie where its first one says, whatever part of the prompt is asked for; states where their own hash does", () => {
   fc.assert(
     fc.property(pool, ({ names, seed, blocks }) => {
       const placement = new Placement(names);
       const hashes = hashesOf(seed, blocks);
-      const owners = placement.homesOf(hashes, false, nobody).owners;
+      const { owners, seconds } = placement.homesOf(hashes, nobody);
       for (const [at, owner] of owners.entries()) {
-        expect(owner).toBe(placement.homeOf(hashAt(hashes, anchorOf(at)), nobody).owner);
+        const home = placement.homeOf(hashAt(hashes, anchorOf(at)), nobody, at);
+        expect({ owner, second: seconds[at] }).toEqual(home);
+        expect(home.second).not.toBe(owner);
         expect(Math.floor(anchorOf(at) / RUN_BLOCKS)).toBe(Math.floor(at / RUN_BLOCKS));
       }
-      const alone = placement.homesOf(hashes, true, nobody).owners;
-      for (const [at, owner] of alone.entries()) {
-        expect(owner).toBe(placement.homeOf(hashAt(hashes, at), nobody).owner);
+      const whole = new Placement(names, undefined, "whole");
+      for (const [at, owner] of whole.homesOf(hashes, nobody).owners.entries()) {
+        expect(owner).toBe(whole.homeOf(hashAt(hashes, at), nobody).owner);
       }
     }),
   );
@@ -45,7 +47,7 @@ test("a list in another order names the same vaults", () => {
       const other = names.toReversed();
       const hashes = hashesOf(seed, blocks);
       const named = (list: readonly string[]): (string | undefined)[] =>
-        [...new Placement(list).homesOf(hashes, false, nobody).owners].map((owner) => list[owner]);
+        [...new Placement(list).homesOf(hashes, nobody).owners].map((owner) => list[owner]);
       expect(named(other)).toEqual(named(names));
     }),
   );
@@ -57,19 +59,46 @@ test("what a vault that is down owns goes to others, and nothing else moves", ()
       const placement = new Placement(names);
       const down = which % names.length;
       const hashes = hashesOf(seed, blocks);
-      const before = placement.homesOf(hashes, false, nobody).owners;
-      const after = placement.homesOf(hashes, false, (vault) => vault === down).owners;
+      const before = placement.homesOf(hashes, nobody).owners;
+      const after = placement.homesOf(hashes, (vault) => vault === down).owners;
       for (const [at, owner] of before.entries()) {
         if (owner === down) expect(after[at]).not.toBe(down);
         else expect(after[at]).toBe(owner);
       }
-      expect([...placement.homesOf(hashes, false, () => true).owners]).toEqual([...before]);
+      expect([...placement.homesOf(hashes, () => true).owners]).toEqual([...before]);
     }),
   );
 });
 
 test("a vault alone owns everything, and nothing is hashed for it", () => {
   const placement = new Placement(["a:1"]);
-  expect([...placement.homesOf(hashesOf(1, 40), false, nobody).owners]).toEqual(Array(40).fill(0));
+  expect([...placement.homesOf(hashesOf(1, 40), nobody).owners]).toEqual(Array(40).fill(0));
   expect(placement.homeOf(Buffer.alloc(HASH_BYTES), () => true).owner).toBe(0);
 });
+
+test.each([
+  [[1, 1], 0.999],
+  [[1, 1, 1], 0.8],
+  [[1, 1, 1, 1], 0.999],
+  [[1, 1, 1, 1.1], 0.9],
+  [[2, 1], 0.8],
+  [[1, 1, 1, 0.1], 0.7],
+])(
+  "vaults of weights %j bring a prompt together: at %f of their rates at least",
+  (weights, least) => {
+    const names = weights.map((_weight, at) => `10.0.0.${at}:50051`);
+    const placement = new Placement(names, weights);
+    const total = weights.reduce((sum, weight) => sum + weight, 0);
+    const rates = Array.from({ length: 101 }, (_none, seed) => {
+      const counts = weights.map(() => 0);
+      for (const owner of placement.homesOf(hashesOf(seed, 16 * RUN_BLOCKS), nobody).owners)
+        counts[owner]! += 1;
+      const slowest = Math.max(...counts.map((count, at) => count / weights[at]!));
+      return (16 * RUN_BLOCKS) / total / slowest;
+    });
+    expect(rates.toSorted((a, b) => a - b)[50]).toBeGreaterThan(least);
+    const shares = [...placement.shares()];
+    for (const [vault, share] of shares)
+      expect(Math.abs(share - weights[vault]! / total)).toBeLessThan(0.05);
+  },
+);

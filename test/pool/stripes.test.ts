@@ -11,7 +11,7 @@ const anchorAt = (run: number): Buffer => createHash("sha256").update(`run ${run
 const namesOf = (count: number): string[] =>
   Array.from({ length: count }, (_none, at) => `10.0.0.${at}:50051`);
 const stripesOf = (count: number, down: number | null = null): Stripe[] => {
-  const placement = new Placement(namesOf(count), undefined, true);
+  const placement = new Placement(namesOf(count), undefined, "parity");
   return Array.from({ length: RUNS }, (_none, run) =>
     placement.stripeOf(anchorAt(run), (vault) => vault === down)!,
   );
@@ -31,7 +31,9 @@ test("a parity record stands for two blocks from three vaults on, for four from 
         membersOf(at, width).map((member) => member + RUN_BLOCKS),
       );
   }
-  expect(new Placement(namesOf(2), undefined, true).stripeOf(anchorAt(0), () => false)).toBeNull();
+  expect(
+    new Placement(namesOf(2), undefined, "parity").stripeOf(anchorAt(0), () => false),
+  ).toBeNull();
   expect(new Placement(namesOf(3)).stripeOf(anchorAt(0), () => false)).toBeNull();
 });
 

@@ -94,7 +94,8 @@ export class Pool {
   }
 
   #place(names: readonly string[], weights: readonly number[]): Placement {
-    return new Placement(names, weights, this.#hasParity);
+    const cut = this.#hasParity ? "parity" : "parts";
+    return new Placement(names, weights, this.#isAlone ? "whole" : cut);
   }
 
   get count(): number {
@@ -127,9 +128,9 @@ export class Pool {
     return { owners, others, width: this.width };
   }
 
-  /** Runs are, or were, spread over several vaults. */
+  /** Runs are spread over several vaults. */
   get isCut(): boolean {
-    return this.#hasParity;
+    return !this.#isAlone;
   }
 
   /** Records that one parity record stands for; 0: there are none. */
@@ -177,11 +178,12 @@ export class Pool {
 
   /** The most likely list first. */
   #placesOnRing(hashes: Buffer): Uint8Array[] {
-    const { owners, seconds } = this.#placement.homesOf(hashes, this.#isAlone, this.#isDown);
-    const lists = this.isDouble ? [owners, seconds] : [owners];
+    const { isDouble } = this;
+    const { owners, seconds } = this.#placement.homesOf(hashes, this.#isDown, isDouble);
+    const lists = isDouble ? [owners, seconds] : [owners];
     const before = this.#placementBefore();
     if (before === null) return lists;
-    const old = before.homesOf(hashes, this.#isAlone, this.#isDown).owners;
+    const old = before.homesOf(hashes, this.#isDown, false).owners;
     for (const [index, vault] of old.entries()) {
       if (lists.some((list) => list[index] === vault) || this.#isDown(vault)) old[index] = NO_VAULT;
     }

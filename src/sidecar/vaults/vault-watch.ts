@@ -63,7 +63,8 @@ export class VaultWatch {
 async function seenOf(client: Vault): Promise<VaultSeen> {
   const startMs = nowMs();
   const stats = await client.stats(STATUS_TIMEOUT_MS);
-  const { usedBytes, maxBytes, weight, records, counters, lanes, outBytesPerS, inBytesPerS, disk } = stats;
+  const { usedBytes, maxBytes, weight, records, counters, lanes, outBytesPerS, inBytesPerS, disk } =
+    stats;
   return {
     rttMs: nowMs() - startMs,
     usedBytes,

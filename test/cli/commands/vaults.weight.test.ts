@@ -51,8 +51,10 @@ test("F86 a weight changes shares at every sidecar while prompts are read, loses
     await until(async () => ((await sharesOf(config))[0] ?? 1) < 0.08, "the sidecar to hear of it");
   }
   expect(await sharesOf(one.config)).toEqual(await sharesOf(other.config));
-  const listed = await runInside(["vaults", "ls", "--config", one.config]);
-  expect(listed.stdout).toMatch(/ \d\.\d % x0\.1 /);
+  const argvOfList = ["vaults", "ls", "--config", one.config];
+  const isShown = async (): Promise<boolean> =>
+    / \d\.\d % x0\.1 /.test((await runInside(argvOfList)).stdout);
+  await until(isShown, "the weight in the list");
   for (const [at, { sidecar }] of [one, other].entries()) {
     const reader = await FakeEngine.start(sidecar.socketPath, { ...LONG, engine: `r${at}` });
     const view = await reader.done(reader.prefetch(hashesOf(blocks)));
