@@ -89,6 +89,31 @@ def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start:
             assert metrics[f"{sources}/host"] == 2 * BLOCK
 
 
+@pytest.mark.nightly
+def test_another_hosts_engine_restores_what_lies_on_a_pool_of_three_vaults(
+    new_cluster: Callable[..., Cluster], engines: Engines, models: Models
+) -> None:
+    blocks = 24
+    text = prompt(302, blocks * BLOCK + 3)
+    here = new_cluster(more_vaults=2)
+    there = new_cluster(beside=here)
+    with Starter(engines, here, models)().wait_up() as first:
+        cold = ask(first, text)
+        here.wait_saved(blocks)
+        pages = first.call("pages", prompt=text)
+    _, status = here.command("status")
+    held = [target["records"] for target in status["targets"] if target["target"] == "kv_cold"]
+    assert sum(held) == blocks
+    assert all(held)
+    with Starter(engines, there, models)().wait_up() as second:
+        second.call("spoil")
+        restored = ask(second, text)
+        assert (cold["cached"], restored["cached"]) == (0, blocks * BLOCK)
+        assert restored["tokens"] == cold["tokens"]
+        assert second.call("pages", prompt=text) == pages
+    assert there.counters()["blocks_restored_vault"] == blocks
+
+
 OTHERS: dict[str, tuple[Spec, dict[str, Any]]] = {
     "weights": (Spec(**{**PLAIN.__dict__, "seed": 2}), {}),
     "dtype": (PLAIN, {"dtype": "bfloat16"}),

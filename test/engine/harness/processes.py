@@ -150,8 +150,8 @@ def free_port() -> int:
 class Cluster:
     """One vault for KV, optionally behind a fault proxy, one for states where asked, and one sidecar.
 
-    Their configuration lies in `folder`. With `beside`, the sidecar uses that cluster's vault and has none. With
-    `region`, it uses that memory, and there is no vault.
+    Their configuration lies in `folder`. With `beside`, the sidecar uses that cluster's vaults and has none. With
+    `region`, it uses that memory, and there is no vault. `more_vaults` are one pool with the first.
     """
 
     def __init__(
@@ -170,6 +170,7 @@ class Cluster:
         verify: str = "off",
         on_disk: bool = False,
         beside: Cluster | None = None,
+        more_vaults: int = 0,
         with_ssm: bool = False,
         region: Path | None = None,
         otlp: str | None = None,
@@ -182,6 +183,13 @@ class Cluster:
         if region is not None:
             front = f"shm:{region}"
         self.has_vault = region is None
+        more = [f"127.0.0.1:{free_port()}" for _ in range(more_vaults)]
+        self.pool: list[str] = [front, *more] if beside is None else [front, *beside.pool[1:]]
+        for at, address in enumerate(more):
+            (folder / f"more-{at}.toml").write_text(
+                f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
+                f'listen = "{address}"\nmax_bytes = "{vault_bytes}"\n'
+            )
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
             f'listen = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
@@ -196,7 +204,7 @@ class Cluster:
         ssm = f'ssm_cold = "{ssm_address}"\n' if with_ssm else ""
         self.config_path = folder / "tierkv.toml"
         self.config_path.write_text(
-            f'[cluster]\nrole = "inference"\nkv_cold = "{front}"\n{ssm}'
+            f'[cluster]\nrole = "inference"\nkv_cold = {json.dumps(self.pool)}\n{ssm}'
             f'[turbo_quant]\nenabled = {str(codec.startswith("int8")).lower()}\nstates = "{states}"\n'
             f'[codec]\nkv = "{codec}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
@@ -210,6 +218,7 @@ class Cluster:
         self.vault: Process = (
             self._tierkv("vault", "vault.toml") if beside is None else beside.vault
         )
+        self.more_vaults = [self._tierkv("vault", f"more-{at}.toml") for at in range(more_vaults)]
         self.ssm = self._tierkv("vault", "ssm.toml") if with_ssm else None
         self.sidecar = self._tierkv("sidecar", "tierkv.toml")
         proxy = ["node", "test/support/fault-proxy.js", "--target", vault, "--listen", front]
@@ -222,6 +231,8 @@ class Cluster:
     def start(self) -> None:
         if self.has_vault and not self.vault.is_running:
             self.vault.start()
+        for vault in self.more_vaults:
+            vault.start()
         if self.ssm is not None:
             self.ssm.start()
         if self.proxy is not None:
@@ -229,7 +240,7 @@ class Cluster:
         self.sidecar.start()
 
     def end(self) -> None:
-        for process in (self.sidecar, self.proxy, self.ssm, self.vault):
+        for process in (self.sidecar, self.proxy, self.ssm, *self.more_vaults, self.vault):
             if process is not None and process.is_running:
                 process.end()
 
