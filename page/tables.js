@@ -133,15 +133,17 @@ export function showFleet(at, waits, { engines, waiting }) {
 export function showVaults(at, vaults) {
   const rows = Object.entries(vaults)
     .flatMap(([name, all]) => all.map((vault) => [name, vault]))
-    .map(([name, { address, state, lanes, seen }]) => [
+    .map(([name, { address, state, lanes, share: owned, tier, seen }]) => [
       name,
       state === "up" || state === "unknown" ? state : state.toUpperCase(),
+      tier === "shared" ? NONE : share(owned, 1),
       ...(seen === null ? Array(7).fill(NONE) : seenCells(name, lanes, seen)),
       address,
     ]);
   const head = [
     "vault",
     "state",
+    "owns",
     "round trip",
     "memory",
     "in use",

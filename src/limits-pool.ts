@@ -26,6 +26,8 @@ export const CAPACITY_STEPS = 8;
 /** What the capacity of a vault may count times. */
 export const VAULT_WEIGHT_LEAST = 0.01;
 export const VAULT_WEIGHT_MOST = 100;
+/** A vault that brings less than this of the fastest, for its weight, is called slow. */
+export const SLOW_VAULT_SHARE = 0.5;
 /** How long the owner before a change is asked, too, in ms. */
 export const VIEW_KEPT_MS = 3_600_000;
 /** Where all that is asked for is known to be held, vaults that have not answered get this long, and as long as it took, in ms. */

@@ -11,7 +11,7 @@ export interface RingNode<Node> {
 }
 
 /** Whole digests: the published ring whose owners these are compares all 128 bits. In hex, because texts compare fast. */
-function placeOf(name: string | Buffer): string {
+export function placeOf(name: string | Buffer): string {
   return hash("md5", name, "hex");
 }
 
@@ -35,8 +35,12 @@ export class Ring<Node> {
   }
 
   /** The owner of a name first, then who would own it without that one, and so on; each node once. */
-  *ownersOf(name: string | Buffer): Generator<Node> {
-    const place = placeOf(name);
+  ownersOf(name: string | Buffer): Generator<Node> {
+    return this.ownersAt(placeOf(name));
+  }
+
+  /** The same of a place, as `placeOf` gives it. */
+  *ownersAt(place: string): Generator<Node> {
     if (this.#weighted !== null) {
       yield* nearestFirst(this.#weighted, place);
       return;

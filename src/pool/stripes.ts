@@ -6,6 +6,7 @@ import {
   SHARE_SLACK,
   STRIPE_PARTS,
 } from "../limits-pool.ts";
+import { placeOf } from "./ring.ts";
 import type { Ring } from "./ring.ts";
 
 const PART_BLOCKS = RUN_BLOCKS / STRIPE_PARTS;
@@ -45,7 +46,8 @@ export function spreadOver(weights: readonly number[], width: number): Spread {
 /** The vaults of one run of blocks. */
 export class Stripe {
   readonly #ring: Ring<number>;
-  readonly #anchor: string;
+  readonly #anchor: Buffer;
+  readonly #place: string;
   readonly #spread: Spread;
   readonly #isDown: IsFit;
   /** Of each part, while all are up. */
@@ -54,7 +56,8 @@ export class Stripe {
   /** `anchor`: hash of the first block. */
   constructor(ring: Ring<number>, anchor: Buffer, spread: Spread, isDown: IsFit) {
     this.#ring = ring;
-    this.#anchor = anchor.toString("hex");
+    this.#anchor = anchor;
+    this.#place = placeOf(anchor);
     this.#spread = spread;
     this.#isDown = isDown;
     for (let part = 0; part < STRIPE_PARTS; part += 1) {
@@ -76,7 +79,7 @@ export class Stripe {
     const usual = this.usualOf(index);
     const homes = this.#isDown(usual) ? [] : [usual];
     if (homes.length === most) return homes;
-    for (const vault of this.#ring.ownersOf(`${this.#anchor}-${partOf(index)}`)) {
+    for (const vault of this.#ring.ownersAt(this.#placeOf(partOf(index)))) {
       if (homes.length === most) break;
       if (vault !== usual && !this.#isDown(vault)) homes.push(vault);
     }
@@ -126,10 +129,17 @@ export class Stripe {
     return this.#usual.slice(first, first + width);
   }
 
+  /** Where on the ring a part begins: each quarter of a digest is as good as the first. Parity has digests of its own. */
+  #placeOf(name: number): string {
+    if (name >= STRIPE_PARTS) return placeOf(`${this.#anchor.toString("hex")}-${name}`);
+    const at = (name * this.#place.length) / STRIPE_PARTS;
+    return this.#place.slice(at) + this.#place.slice(0, at);
+  }
+
   /** The first vault for a name of this stripe that is fit by the first rule, else by the next. */
   #first(name: number, rules: readonly IsFit[]): number | null {
     const found: (number | undefined)[] = rules.map(() => undefined);
-    for (const vault of this.#ring.ownersOf(`${this.#anchor}-${name}`)) {
+    for (const vault of this.#ring.ownersAt(this.#placeOf(name))) {
       for (const [at, isFit] of rules.entries()) if (isFit(vault)) found[at] ??= vault;
       if (found[0] !== undefined) break;
     }

@@ -1,6 +1,7 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
 import type { RecordClass } from "../../block.ts";
 import { TierkvError } from "../../errors.ts";
+import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../limits-pool.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
 import { restoredBytes } from "../../plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/cost-model.ts";
@@ -12,7 +13,7 @@ import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
-import { showBytes, showMs, table } from "../text.ts";
+import { showBytes, showMs, showShare, table } from "../text.ts";
 
 const EXIT_OK = 0;
 const EXIT_NO_HELP = 1;
@@ -84,6 +85,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<number> {
   const lines = [
     ...describeFindings(found),
     ...vaults.map(describeVault),
+    ...slowOnes(vaults, seen),
     ...outlooks.flatMap(({ engine, model, prompts, allows }) => [
       ...describe(`${model} (${engine})`, prompts),
       ...(allows === null ? [] : describeAllowance(allows)).map((line) => `  ${line}`),
@@ -149,6 +151,26 @@ function paceOf({ restore, save, lookupMs, callMs }: VaultBench): LinkPace | nul
     savesPerS: save === null ? null : save.pages.median,
     questionMs,
   };
+}
+
+/** Restores wait for a vault that brings far less than its share: what to say of it. */
+export function slowOnes(
+  vaults: readonly Pick<VaultBench, "target" | "address" | "restore">[],
+  { sidecar }: Pick<Seen, "sidecar">,
+): string[] {
+  const known = Object.values(sidecar?.vaults ?? {}).flat();
+  const rateOf = (vault: (typeof vaults)[number]): number => vault.restore?.wire.median ?? 0;
+  return vaults.flatMap((vault) => {
+    const { target, address } = vault;
+    const fastest = Math.max(...vaults.filter((one) => one.target === target).map(rateOf));
+    const share = rateOf(vault) / fastest;
+    const weight = known.find((one) => one.address === address)?.seen?.weight ?? 1;
+    if (!(share > 0) || share > SLOW_VAULT_SHARE * weight) return [];
+    const better = Math.max(VAULT_WEIGHT_LEAST, Number(share.toPrecision(1)));
+    return [
+      `${address} brings ${showShare(share)} of what the fastest of its pool does, and restores wait for it: tierkv vaults weight ${address} ${better}`,
+    ];
+  });
 }
 
 /** All vaults of a class send and take at once, and all are asked at once. */

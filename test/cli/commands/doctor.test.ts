@@ -4,8 +4,10 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { describeAllowance } from "../../../src/cli/allowance.ts";
 import type { Allowance } from "../../../src/cli/allowance.ts";
-import { describe as verdict, outlook } from "../../../src/cli/commands/doctor.ts";
+import type { VaultBench } from "../../../src/cli/bench-vault.ts";
+import { describe as verdict, outlook, slowOnes } from "../../../src/cli/commands/doctor.ts";
 import type { Forecast } from "../../../src/sidecar/restore/cost-model.ts";
+import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";
 import { FakeEngine } from "../../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
@@ -28,6 +30,26 @@ test("a fast link helps, a slow one does not, and both are said", () => {
   expect(verdict("m", fast).at(-1)).toContain("from about 1000 tokens on");
   expect(verdict("m", outlook(FORECAST, link(1e6))).at(-1)).toContain("will not help here");
 });
+
+test("a vault that brings a tenth of what the others of its pool do is named with its weight, until it has it", () => {
+  const restore = (median: number): VaultBench["restore"] =>
+    ({ wire: { median } }) as VaultBench["restore"];
+  const rates = { "a:1": 100e6, "b:1": 90e6, "c:1": 11e6 };
+  const vaults = Object.entries(rates).map(([address, rate]) => {
+    return { target: "kv_cold", address, restore: restore(rate) };
+  });
+  const said = (weight: number): string[] => {
+    const kv = [{ address: "c:1", seen: { weight } }];
+    return slowOnes(vaults, { sidecar: { vaults: { kv, ssm: [] } } as unknown as SidecarStatus });
+  };
+  expect(said(1)).toEqual([expect.stringMatching(/^c:1 brings 11\.0 % .* weight c:1 0\.1$/)]);
+  expect(said(0.1)).toEqual([]);
+  expect(slowOnes([{ target: "ssm_cold", address: "d:1", restore: restore(1) }], NOTHING)).toEqual(
+    [],
+  );
+});
+
+const NOTHING = { sidecar: null };
 
 test("without a vault, or without a computed prompt, there is no verdict", () => {
   expect(verdict("m", outlook(FORECAST, {}))).toEqual(["m: its vaults could not be measured."]);
