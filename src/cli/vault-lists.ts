@@ -83,8 +83,7 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
     throw wrong(`it is the only one: take [cluster] ${key} out of ${config.path ?? "the file"}`);
   }
   const written = writeVaults(call, config, { [name]: list });
-  const hasParity = config.cluster.redundancy === "parity";
-  const moved = movedShare(known, list, name === "ssm" ? "whole" : hasParity ? "parity" : "parts");
+  const moved = movedShare(known, list, cutOf(config, name));
   const setting = `${key} = [${list.map((text) => JSON.stringify(text)).join(", ")}]`;
   call.print({ class: name, vaults: list, moved, ...written }, [
     written.isDone
@@ -94,6 +93,11 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
     "write the same on all machines; a sidecar that runs takes it up when it is started again",
   ]);
   return written.isDone ? 0 : 1;
+}
+
+function cutOf({ cluster }: Config, name: RecordClass): Cut {
+  if (name === "ssm") return "whole";
+  return cluster.redundancy === "parity" ? "parity" : "parts";
 }
 
 /** Of blocks. */

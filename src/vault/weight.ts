@@ -31,7 +31,7 @@ export class Weight {
     this.#value = value;
     if (this.#file === null) return false;
     try {
-      writeOwnFile(dirname(this.#file), basename(this.#file), Buffer.from(JSON.stringify(value)));
+      writeOwnFile(dirname(this.#file), basename(this.#file), Buffer.from(String(value)));
       return true;
     } catch (error) {
       const { message: reason } = toTierkvError(error);
@@ -44,7 +44,7 @@ export class Weight {
     try {
       const bytes = readOwnFile(dirname(file), basename(file), FILE_BYTES_MAX);
       if (bytes === null) return;
-      const value: unknown = JSON.parse(bytes.toString("utf8"));
+      const value = Number(bytes.toString("utf8"));
       if (!isWeight(value)) throw new Error("it holds something else");
       this.#value = value;
     } catch (error) {
@@ -65,8 +65,8 @@ export function shareBytes({ store, weight }: Pick<VaultContext, "store" | "weig
   return Math.max(1, Math.round(capacity * weight.value));
 }
 
-export function isWeight(value: unknown): value is number {
-  return typeof value === "number" && value >= VAULT_WEIGHT_LEAST && value <= VAULT_WEIGHT_MOST;
+export function isWeight(value: number): boolean {
+  return value >= VAULT_WEIGHT_LEAST && value <= VAULT_WEIGHT_MOST;
 }
 
 export function weigh(

@@ -94,7 +94,7 @@ test("F87 two vaults behind one address are one that forgets: misses at most, an
     at += part.length;
   }
   await until(() => host.sidecar.status().saves.queuedBlocks === 0, "the saves to end");
-  const own = (await openClient(others[0]!).stats(SOON_MS)).records;
+  const own = (await openClient(others[0]).stats(SOON_MS)).records;
   expect(own).toBeGreaterThan(0);
   for (let turn = 0; turn < 3; turn += 1) {
     for (const way of ways) way.cut();

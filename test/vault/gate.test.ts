@@ -124,7 +124,7 @@ const LESSER = CALLS.flatMap((path) => {
 
 test("there are calls that some roles may not make", () => {
   expect(new Set(LESSER.map(([path]) => path.split("/")[2]))).toEqual(
-    new Set("Name Keep Measure Flush List Drain Admit Invite Peers Revoke".split(" ")),
+    new Set("Name Keep Measure Flush List Drain Weigh Admit Invite Peers Revoke".split(" ")),
   );
 });
 

@@ -50,9 +50,8 @@ export function addVaults({ program, action }: Registrar): void {
     .command("weight <address> <number>")
     .summary("give a vault a larger or a smaller share of its pool")
     .description(
-      "What it has room for counts so many times: 0.1 for one that is slow beside the others, so that a restore waits less for\n" +
-        "it, at the price of the room it does not use. Every sidecar hears of it at once, and it is kept over a restart. Needs the\n" +
-        "vault's admin token. What another vault owns now is asked of its owner before for an hour, and moves as it is used.",
+      "What it has room for counts so many times: 0.1 for a slow one, so that restores wait less for it, and its room is used\n" +
+        "less. Every sidecar hears of it at once, and a restart keeps it. Needs the vault's admin token.",
     )
     .addHelpText("after", "\nExample:\n  tierkv vaults weight 192.168.1.20:50051 0.1")
     .action(action(weigh));
