@@ -20,7 +20,7 @@ const GROUP = { tokens: 16, layers: 4, heads: 8, dim: 128 };
 const PAGE_BYTES = 4 * 64 * 1024;
 /** Of a prompt: 4,096 tokens. */
 const BLOCKS = 256;
-const ARENA_BYTES = 3 * BLOCKS * PAGE_BYTES;
+const ARENA_BYTES = 6 * BLOCKS * PAGE_BYTES;
 const LINK_MBIT = 200;
 const SLOW_MBIT = 20;
 const DRAIN_MBIT = 1000;
