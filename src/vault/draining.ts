@@ -1,9 +1,12 @@
-// Owns the calls by which a vault is emptied: it takes nothing new, tells all who watch, and lists what it holds.
+// Owns the calls by which a vault is emptied or weighs otherwise: it takes nothing new, tells all who watch, and lists what it holds.
 import { className, classNumber } from "../block.ts";
+import { TierkvError } from "../errors.ts";
+import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits-pool.ts";
 import { storeDrainAway, storeList, storeStats } from "../native.ts";
 import type * as m from "../wire/messages.ts";
 import type { VaultContext } from "./context.ts";
 import type { Caller } from "./gate.ts";
+import { isWeight } from "./weight.ts";
 
 export function drainAway(
   vault: VaultContext,
@@ -26,4 +29,20 @@ export async function list(
   const of = session === "" ? undefined : sessions.numberOf(request);
   const page = await storeList(store, classNumber(className(recordClass)), after, of);
   return { ...page, model: models.modelOf(page.namespace) };
+}
+
+export function weigh(
+  { weight, watchers, audit, logger }: VaultContext,
+  { weight: given }: m.WeighRequest,
+  { peer, role }: Caller,
+): m.WeighReply {
+  if (!isWeight(given)) {
+    const reason = `a weight of ${given}; it is ${VAULT_WEIGHT_LEAST} to ${VAULT_WEIGHT_MOST}`;
+    throw new TierkvError("BAD_ARGUMENT", { reason });
+  }
+  const kept = weight.set(given);
+  watchers.tellShare();
+  audit.record("admin_call", { peer, role, call: "Weigh", weight: given });
+  logger.info({ weight: given, kept }, "another weight in the pool");
+  return { kept };
 }

@@ -26,7 +26,7 @@ import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
 import { DiskWatch } from "./disk-watch.ts";
-import { drainAway, list } from "./draining.ts";
+import { drainAway, list, weigh } from "./draining.ts";
 import { FlushLog } from "./flush-log.ts";
 import { flush, recallFlushes } from "./flush.ts";
 import { Gate } from "./gate.ts";
@@ -57,7 +57,7 @@ import {
   unaryLater,
 } from "./unary.ts";
 import { Watchers } from "./watchers.ts";
-import { shareBytes, weigh, Weight, weightFile } from "./weight.ts";
+import { shareBytes, Weight, weightFile } from "./weight.ts";
 
 /** Where records are kept on disk. */
 export interface VaultDisk {

@@ -1,12 +1,9 @@
 // Owns a vault's weight: what its capacity counts times as its share of a pool, as an admin said it last, kept over a restart.
 import { basename, dirname, join } from "node:path";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { toTierkvError } from "../errors.ts";
 import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits-pool.ts";
 import type { Logger } from "../log.ts";
 import { readOwnFile, storeDiskStats, storeStats, writeOwnFile } from "../native.ts";
-import type * as m from "../wire/messages.ts";
-import type { VaultContext } from "./context.ts";
-import type { Caller } from "./gate.ts";
 
 const FILE_BYTES_MAX = 64;
 
@@ -60,27 +57,11 @@ export function weightFile(flushFile: string | null): string | null {
 }
 
 /** The vault's share of a pool: its larger tier, because what is in memory is on the disk, too. */
-export function shareBytes({ store, weight }: Pick<VaultContext, "store" | "weight">): number {
+export function shareBytes({ store, weight }: { store: number; weight: Weight }): number {
   const capacity = Math.max(storeStats(store).maxBytes, storeDiskStats(store)?.maxBytes ?? 0);
   return Math.max(1, Math.round(capacity * weight.value));
 }
 
 export function isWeight(value: number): boolean {
   return value >= VAULT_WEIGHT_LEAST && value <= VAULT_WEIGHT_MOST;
-}
-
-export function weigh(
-  { weight, watchers, audit, logger }: VaultContext,
-  { weight: given }: m.WeighRequest,
-  { peer, role }: Caller,
-): m.WeighReply {
-  if (!isWeight(given)) {
-    const reason = `a weight of ${given}; it is ${VAULT_WEIGHT_LEAST} to ${VAULT_WEIGHT_MOST}`;
-    throw new TierkvError("BAD_ARGUMENT", { reason });
-  }
-  const kept = weight.set(given);
-  watchers.tellShare();
-  audit.record("admin_call", { peer, role, call: "Weigh", weight: given });
-  logger.info({ weight: given, kept }, "another weight in the pool");
-  return { kept };
 }
