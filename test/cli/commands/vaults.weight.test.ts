@@ -1,13 +1,21 @@
 // Owns the proof that a vault's weight is one for all: each sidecar hears of it, what it owned is found, and a restart keeps it.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { RUN_BLOCKS } from "../../../src/limits-pool.ts";
+import type * as Limits from "../../../src/limits.ts";
 import { runInside } from "../../support/command-line.ts";
 import { saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 import { openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
+
+/** Who is not told hears of nothing before the test gives up. */
+vi.mock("../../../src/limits.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  WATCH_HOLD_MS: 600_000,
+  WATCH_TIMEOUT_MS: 700_000,
+}));
 
 const BLOCKS = 24 * RUN_BLOCKS;
 const LONG = { maxModelLen: 16 * BLOCKS };
