@@ -163,6 +163,14 @@ export const LANES_FAILURES_MAX = 3;
 /** Pause before other broken lanes are opened again: the first and the longest, each jittered down to its half. */
 export const LANES_PAUSE_MIN_MS = 1_000;
 export const LANES_PAUSE_MAX_MS = 60_000;
+/** Ways to one vault that its lanes are spread over; two lanes go over each at least. */
+export const RAILS_MAX = 4;
+/** Pause before one that does not work is tried again: the first and the longest. */
+export const RAIL_PAUSE_MIN_MS = 2_000;
+export const RAIL_PAUSE_MAX_MS = 120_000;
+/** Lanes are opened anew over more ways when nothing is under way; after the first of these, requests wait for that, as long as the second. */
+export const RAIL_JOIN_MS = 10_000;
+export const RAIL_HOLD_MS = 1_000;
 /** How often it is looked whether a fetch still brings bytes, and whether a listener's last requests are over. */
 export const LANES_POLL_MS = 20;
 

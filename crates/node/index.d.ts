@@ -180,6 +180,14 @@ export interface LaneClientTls {
   keyPem?: Buffer
 }
 
+/** One way to a vault. */
+export interface LaneRail {
+  /** `host:port` or `unix:/path`. */
+  address: string
+  /** From which IP address; absent: the system chooses. */
+  local?: string
+}
+
 /** Gives a request up: its outcome comes with an error, unless it was out before. */
 export declare function lanesCancel(id: number, request: number): void
 
@@ -195,6 +203,9 @@ export interface LaneServerTls {
   clientCaPem?: Buffer
 }
 
+/** Which of several rails the lanes ended for, or could not be opened on; null: it was none of them. */
+export declare function lanesFailedRail(id: number): number | null
+
 /**
  * Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
  * geometry, and a pair of slot and generation.
@@ -204,12 +215,15 @@ export declare function lanesFetch(id: number, arenaId: number, fidelity: number
 /** Asks which of the packed keys the vault holds; returns the request's number. */
 export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array): number
 
+/** The longest packet on the way of the first lane, as far as the system knows. */
+export declare function lanesMtu(id: number): number | null
+
 /**
  * Dials in the background. `onOutcome(request, error, data, bytes)` is called once per request; with request 0 and no
  * error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
  * `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
-export declare function lanesOpen(address: string, token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
+export declare function lanesOpen(rails: readonly LaneRail[], token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
 
 /** Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number. */
 export declare function lanesProbe(id: number, chunks: number, toVault: boolean): number
@@ -268,6 +282,8 @@ export declare function listenerOpen(storeId: number, options: ListenerOptions, 
 export interface ListenerOptions {
   /** `host:port` (0: the system chooses) or `unix:/path`. */
   address: string
+  /** Further ones, `host:port`. */
+  also?: Array<string>
   maxRecordBytes: number
   maxReservedBytes: number
   /** Absent: in the clear. */

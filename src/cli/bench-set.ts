@@ -10,7 +10,7 @@ import {
   PACKED_KEY_BYTES,
 } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
-import type { FetchPlan } from "../client/lanes.ts";
+import type { FetchPlan } from "../client/lane-requests.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import type { MakeDeferred } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";

@@ -25,7 +25,7 @@ function isSocket({ listen }: VaultConfig): boolean {
 
 /** Whether other machines get in, and nobody asks them anything. */
 export function isOpenToAll(vault: VaultConfig): boolean {
-  return vault.insecureLan && !isLocal(vault.listen);
+  return vault.insecureLan && ![vault.listen, ...vault.addresses].every(isLocal);
 }
 
 /** Reads certificate and tokens, or makes them. Throws CREDENTIALS. */

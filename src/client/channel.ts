@@ -1,6 +1,6 @@
 // Owns one gRPC channel to a vault: calls as promises, each with a deadline and a signal.
 import { Client, connectivityState } from "@grpc/grpc-js";
-import type { MethodDefinition } from "@grpc/grpc-js";
+import type { ClientUnaryCall, MethodDefinition } from "@grpc/grpc-js";
 import { wallClockMs } from "../time.ts";
 import { channelOptions } from "../wire/options.ts";
 import { callMetadata, channelCredentials, securityOptions } from "../wire/security.ts";
@@ -15,6 +15,7 @@ export interface CallOptions {
 export class VaultChannel {
   readonly #client: Client;
   readonly #security: ChannelSecurity | null;
+  readonly #calls = new Set<ClientUnaryCall>();
 
   /** `address` is `host:port` or `unix:/path`; `security` null: in the clear. Connects with the first call. */
   constructor(address: string, security: ChannelSecurity | null = null) {
@@ -40,10 +41,12 @@ export class VaultChannel {
         deadlineOf(options),
         (error, reply) => {
           signal.removeEventListener("abort", cancel);
+          this.#calls.delete(call);
           if (error === null && reply !== undefined) resolve(reply);
           else reject(signal.aborted ? (signal.reason as Error) : (error ?? new Error("no reply")));
         },
       );
+      this.#calls.add(call);
       cancelOn(signal, cancel);
     });
   }
@@ -56,6 +59,12 @@ export class VaultChannel {
       return;
     }
     channel.watchConnectivityState(connectivityState.READY, Infinity, listener);
+  }
+
+  /** Calls under way end, and fail. */
+  cut(): void {
+    for (const call of this.#calls) call.cancel();
+    this.close();
   }
 
   /** Calls under way run on to their own end. */

@@ -3,10 +3,13 @@ import { hostname } from "node:os";
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { PROTOCOL_MAX, PROTOCOL_MIN } from "../limits.ts";
+import { HELLO_TIMEOUT_MS, PROTOCOL_MAX, PROTOCOL_MIN } from "../limits.ts";
 import { coreInfo } from "../native.ts";
 import type { HelloReply, HelloRequest } from "../wire/messages.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
+import { vaultService } from "../wire/service.ts";
 import type { CallContext } from "../wire/status.ts";
+import { VaultChannel } from "./channel.ts";
 
 /** Bitmaps of several look-ups are joined bytewise, so keys are split in multiples of eight. */
 const KEYS_STEP = 8;
@@ -20,6 +23,26 @@ export function helloRequest(name: RecordClass, flushed = 0): HelloRequest {
     clientName: `${hostname()} (client of its ${name} vault)`,
     flushed,
   };
+}
+
+/** Whether the vault of this epoch answers at an address, with the certificate that is trusted. */
+export async function isAt(
+  address: string,
+  { name, security }: { name: RecordClass; security?: ChannelSecurity | null },
+  flushed: number,
+  epoch: number | null,
+): Promise<boolean> {
+  const channel = new VaultChannel(address, security);
+  const options = { timeoutMs: HELLO_TIMEOUT_MS, signal: new AbortController().signal };
+  try {
+    const request = helloRequest(name, flushed);
+    const reply = await channel.unary(vaultService.Hello, request, options);
+    return reply.epoch === epoch;
+  } catch {
+    return false;
+  } finally {
+    channel.close();
+  }
 }
 
 /** The reply with its limits made safe to use. Throws VERSION_MISMATCH, VAULT_CLASS or VAULT_BROKEN. */

@@ -1,5 +1,4 @@
 // Owns the lanes of one client to its vault: opened after a hello, one promise per request, opened again when they broke.
-import { ItemStatus } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
   LANES_AGAIN_MS,
@@ -10,13 +9,17 @@ import {
   LANES_PAUSE_MIN_MS,
   LANES_POLL_MS,
   MADE_NOW,
+  RAIL_HOLD_MS,
+  RAIL_JOIN_MS,
 } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import {
   type Goodput,
   type LaneClientTls,
+  type LaneRail,
   lanesCancel,
   lanesClose,
+  lanesFailedRail,
   lanesFetch,
   lanesLookup,
   lanesOpen,
@@ -27,13 +30,16 @@ import {
 } from "../native.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
-import type { CallOptions } from "./channel.ts";
+import { settledOf } from "./lane-requests.ts";
+import type { FetchPlan, Outcome, Probed, RequestOptions, Settled } from "./lane-requests.ts";
 import { Progress } from "./progress.ts";
 import type { Retries } from "./retries.ts";
 
 export interface LanesOptions {
-  /** The vault's one port, or its socket. */
-  address: string;
+  /** The ways to the vault that work, as they are now; at least one. */
+  rails(): LaneRail[];
+  /** One of several was the reason why they broke, or were not opened. */
+  onRailFailed(rail: LaneRail, reason: string): void;
   /** How many; 0: none, for who moves no records. */
   count: number;
   /** For the log. */
@@ -48,55 +54,6 @@ export interface LanesOptions {
   retries: Retries;
   /** Says hello again: every session needs a token of its own. */
   renew(): Promise<unknown>;
-}
-
-/** Where records go; one entry (leases: a pair of slot and generation) per key. */
-export interface FetchPlan {
-  arena: number;
-  fidelity: number;
-  /** Packed, 36 bytes each, in need order. */
-  keys: Buffer;
-  /** Native geometries. */
-  geometries: Uint32Array;
-  leases: Uint32Array;
-}
-
-/** What became of a request's items. */
-export interface Settled {
-  /** One per item; INCOMPLETE where the lanes broke before it was known. */
-  statuses: Uint8Array;
-  /** Record bytes that travelled. */
-  bytes: number;
-  /** Why the first bad record was refused here. */
-  reason: string | null;
-  /** The lanes broke: what is INCOMPLETE may be tried on new ones. Nothing writes to a slot of it any more. */
-  isBroken: boolean;
-}
-
-/** Bytes that are no record, and how long they took. */
-export interface Probed {
-  bytes: number;
-  ms: number;
-}
-
-export interface RequestOptions extends CallOptions {
-  /** So many bytes have arrived, or left, since the last time: at the end, and meanwhile where it is watched. */
-  onProgress(bytes: number): void;
-  isWatched: boolean;
-  /** The error when time runs out. */
-  late(): Error;
-  /** The error when it failed, and nothing may be tried a second time for now. */
-  spent(): Error;
-  /** The error when the vault took the request, and refuses it. */
-  refused(reason: string): Error;
-  /** The error when there are no lanes. */
-  unreachable(reason: string): Error;
-}
-
-interface Outcome {
-  error: TierkvError | null;
-  data: Buffer;
-  bytes: number;
 }
 
 const NOTHING = Buffer.alloc(0);
@@ -120,6 +77,11 @@ export class Lanes {
   #reason = "they were not opened yet";
   #isRenewing = false;
   readonly #waiting = new Set<() => void>();
+  /** Over which they are open. */
+  #rails: LaneRail[] = [];
+  /** Nothing new is asked on them: they are about to be opened anew. */
+  #isHeld = false;
+  #isRejoining = false;
 
   constructor(options: LanesOptions) {
     this.#options = options;
@@ -141,7 +103,7 @@ export class Lanes {
 
   /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
   async offer({ laneToken }: HelloReply): Promise<void> {
-    const { count, address, down, up, tls } = this.#options;
+    const { count, down, up, tls } = this.#options;
     const isIdle = this.#state === "none" || this.#state === "broken";
     if (count === 0 || !isIdle || this.#closing.signal.aborted) return;
     this.#state = "opening";
@@ -150,7 +112,9 @@ export class Lanes {
       const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
         if (this.#id === id) this.#hear(request, error, data, bytes);
       };
-      const id = lanesOpen(address, laneToken, count, down, up, hear, tls);
+      this.#rails = this.#options.rails();
+      const lanes = this.#rails.length > 1 ? Math.max(count, 2 * this.#rails.length) : count;
+      const id = lanesOpen(this.#rails, laneToken, lanes, down, up, hear, tls);
       this.#id = id;
     } catch (error) {
       this.#broke(toTierkvError(error).message);
@@ -164,7 +128,10 @@ export class Lanes {
     const id = this.#id;
     if (this.#state !== "up" || id === null) return null;
     const outcome = await this.#ask(id, () => lanesLookup(id, namespace, keys), options);
-    return outcome === null || outcome.error !== null ? null : outcome.data;
+    if (outcome?.error === null) return outcome.data;
+    // Which way broke is about to be heard, and then calls take another.
+    if (this.#rails.length > 1) await this.#waitUntil(nowMs() + LANES_AGAIN_MS, options.signal);
+    return null;
   }
 
   /** Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up, or there are no lanes. */
@@ -207,6 +174,26 @@ export class Lanes {
     return { bytes, ms: nowMs() - begunMs };
   }
 
+  /** Opens them over the ways that there are now, once nothing is under way on them. */
+  async rejoin(): Promise<void> {
+    if (this.#isRejoining) return;
+    this.#isRejoining = true;
+    const { signal } = this.#closing;
+    while (this.#state === "up" && this.#open.size > 0 && !signal.aborted) {
+      const endMs = nowMs() + (this.#isHeld ? RAIL_HOLD_MS : RAIL_JOIN_MS);
+      while (this.#state === "up" && this.#open.size > 0 && nowMs() < endMs && !signal.aborted)
+        await this.#waitUntil(endMs, signal);
+      this.#isHeld = !this.#isHeld;
+    }
+    this.#isRejoining = this.#isHeld = false;
+    if (this.#state === "up" && !signal.aborted) {
+      this.#end();
+      this.#state = "broken";
+      void this.#renewLater(0);
+    }
+    this.#tell();
+  }
+
   /** Ends them for good. Idempotent. */
   close(): void {
     this.#closing.abort();
@@ -235,7 +222,7 @@ export class Lanes {
     const backMs = nowMs() + LANES_BACK_MS;
     for (;;) {
       if (signal.aborted) throw signal.reason;
-      if (this.#state === "up" && this.#id !== null) return this.#id;
+      if (this.#state === "up" && this.#id !== null && !this.#isHeld) return this.#id;
       const isHopeless = this.#options.count === 0 || this.isUnreachable || nowMs() > backMs;
       if (isHopeless) throw unreachable(this.#reason);
       if (nowMs() > endMs) throw late();
@@ -297,6 +284,7 @@ export class Lanes {
       this.#account(outcome, options);
       return outcome;
     } finally {
+      if (this.#isRejoining && this.#open.size === 0) this.#tell();
       clearTimeout(timer);
       clearInterval(poll);
       signal.removeEventListener("abort", giveUp);
@@ -333,19 +321,23 @@ export class Lanes {
     const { label, logger } = this.#options;
     const wasUp = this.#state === "up";
     const wasTold = !wasUp && this.#breaks > 0;
+    const failed = this.#id === null ? null : lanesFailedRail(this.#id);
+    const rail = failed === null ? undefined : this.#rails[failed];
     this.#end();
     if (this.#closing.signal.aborted) return;
     this.#breaks += 1;
     this.#reason = reason;
-    if (!wasUp) this.#failures += 1;
+    if (!wasUp && rail === undefined) this.#failures += 1;
     this.#state = "broken";
+    if (rail !== undefined) this.#options.onRailFailed(rail, reason);
     const words = "lanes are down: no record travels until they are back";
     if (wasTold) logger.debug({ vault: label, reason }, words);
     else logger.warn({ vault: label, reason }, words);
     this.#tell();
     // What held for a while is opened again at once; what breaks again and again, or never opens, is not.
     const isSoon = wasUp && nowMs() - this.#upMs > LANES_PAUSE_MIN_MS;
-    void this.#renewLater(isSoon ? LANES_AGAIN_MS : this.#pauseMs);
+    const soonMs = isSoon ? LANES_AGAIN_MS : this.#pauseMs;
+    void this.#renewLater(rail === undefined ? soonMs : 0);
   }
 
   #end(): void {
@@ -371,14 +363,6 @@ export class Lanes {
     }
     this.#isRenewing = false;
   }
-}
-
-function settledOf({ error, data, bytes }: Outcome, items: number): Settled {
-  const statuses = new Uint8Array(items).fill(ItemStatus.INCOMPLETE);
-  if (data.length === items) statuses.set(data);
-  const isBad = error?.code === "BAD_RECORD";
-  const reason = isBad ? (error?.message ?? null) : null;
-  return { statuses, bytes, reason, isBroken: error !== null && !isBad };
 }
 
 async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {

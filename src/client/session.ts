@@ -18,9 +18,12 @@ import type { VaultState } from "./breaker.ts";
 import { VaultChannel } from "./channel.ts";
 import type { CallOptions } from "./channel.ts";
 import { FlushFeed } from "./flush-feed.ts";
-import { checkHello, helloRequest } from "./greeting.ts";
+import { checkHello, helloRequest, isAt } from "./greeting.ts";
+import type { RequestOptions } from "./lane-requests.ts";
 import { Lanes } from "./lanes.ts";
-import type { LanesState, RequestOptions } from "./lanes.ts";
+import type { LanesState } from "./lanes.ts";
+import { Rails } from "./rails.ts";
+import type { TriedRail } from "./rails.ts";
 import { Retries } from "./retries.ts";
 
 export interface VaultClientOptions {
@@ -88,6 +91,9 @@ export class VaultSession {
   readonly #calls = new Set<AbortController>();
   readonly #lanes: Lanes;
   readonly #retries: Retries = new Retries();
+  readonly #rails: Rails;
+  /** Where calls go to. */
+  #at: string;
   #channel: VaultChannel;
   /** The vault's answer on the connection that is up; null: greet first. */
   #vault: HelloReply | null = null;
@@ -99,9 +105,21 @@ export class VaultSession {
 
   constructor(options: VaultClientOptions) {
     this.#options = options;
-    this.#channel = new VaultChannel(options.address, options.security);
-    this.#lanes = new Lanes({
+    this.#at = options.address;
+    this.#channel = new VaultChannel(this.#at, options.security);
+    this.#rails = new Rails({
       address: options.address,
+      label: this.#label,
+      logger: options.logger,
+      answers: (address) => isAt(address, options, this.flushes.number, this.#epoch),
+      onMore: () => void this.#lanes.rejoin(),
+    });
+    this.#lanes = new Lanes({
+      rails: () => this.#rails.open,
+      onRailFailed: (rail, reason) => {
+        this.#rails.failed(rail, reason);
+        if (rail.address === this.#at) this.#callElsewhere();
+      },
       count: options.lanes ?? LANES_DEFAULT,
       label: this.#label,
       logger: options.logger,
@@ -125,6 +143,11 @@ export class VaultSession {
   get isOpen(): boolean {
     const isRefused = this.#options.refusal !== undefined;
     return this.#breaker.isOpen || isRefused || this.#lanes.isUnreachable;
+  }
+
+  /** All ways to the vault, once each was tried. */
+  rails(): Promise<TriedRail[]> {
+    return this.#rails.tried();
   }
 
   get lanesState(): LanesState {
@@ -227,6 +250,7 @@ export class VaultSession {
   close(): void {
     this.#isClosed = true;
     this.#breaker.close();
+    this.#rails.close();
     this.#lanes.close();
     for (const controller of this.#calls) controller.abort(this.#closedError());
     this.#channel.close();
@@ -252,8 +276,11 @@ export class VaultSession {
     const onProgress = (): void => {
       progress.seen = true;
     };
+    const channel = (): VaultChannel => this.#channel;
     return {
-      channel: this.#channel,
+      get channel() {
+        return channel();
+      },
       lanes: this.#lanes,
       context,
       signal,
@@ -305,8 +332,20 @@ export class VaultSession {
         if (this.#vault === reply) this.#vault = null;
       });
     }
+    // What moves no records has no use for further ways.
+    if (this.#options.lanes !== 0) this.#rails.learn(reply.addresses);
     await this.#lanes.offer(reply);
     return reply;
+  }
+
+  /** Over another way, where there is one; calls on one that is cut end now. */
+  #callElsewhere(): void {
+    const next = this.#rails.other(this.#at);
+    if (next === this.#at) this.#channel.close();
+    else this.#channel.cut();
+    this.#at = next;
+    this.#channel = new VaultChannel(this.#at, this.#options.security);
+    this.#vault = null;
   }
 
   /** Another epoch: what was in its memory is gone, what was on its disk may not be. */
@@ -332,9 +371,7 @@ export class VaultSession {
 
   /** On a new connection: an old one may hang half-open, and gRPC would wait for it. */
   async #probe(): Promise<void> {
-    this.#channel.close();
-    this.#channel = new VaultChannel(this.#options.address, this.#options.security);
-    this.#vault = null;
+    this.#callElsewhere();
     await this.hello(HELLO_TIMEOUT_MS);
   }
 

@@ -9,7 +9,9 @@ import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
 import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
-import type { FetchPlan, LanesState, Probed, Settled } from "./lanes.ts";
+import type { FetchPlan, Probed, Settled } from "./lane-requests.ts";
+import type { LanesState } from "./lanes.ts";
+import type { TriedRail } from "./rails.ts";
 import { VaultSession } from "./session.ts";
 import type { Attempt, VaultClientOptions } from "./session.ts";
 import { splitKeys } from "./split.ts";
@@ -93,6 +95,11 @@ export class VaultClient {
   /** What the vault said last: it is being emptied, and takes nothing new. */
   get isDraining(): boolean {
     return this.#session.isDraining;
+  }
+
+  /** All ways to the vault, once each was tried: several where it told of further addresses. */
+  rails(): Promise<TriedRail[]> {
+    return this.#session.rails();
   }
 
   /** What the vault flushed. */

@@ -96,6 +96,8 @@ export interface VaultConfig {
   /** null: beside the tokens, where other machines get in. */
   readonly auditLog: string | null;
   /** Tells the network that it is there. */
+  /** Further ones of this machine, which clients are told of. */
+  readonly addresses: readonly Address[];
   readonly announce: boolean;
   /** The file with the key that the vaults of a pool share; null: they keep no list. */
   readonly poolKey: string | null;

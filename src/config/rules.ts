@@ -97,6 +97,18 @@ const announcedByAddress: Rule = ({ vault: { announce, listen } }) =>
       }
     : null;
 
+const toldByNumber: Rule = ({ vault: { addresses, listen } }) => {
+  const named = addresses.find(({ host }) => isIP(host) === 0);
+  const isSocket = addresses.length > 0 && listen.text.startsWith("unix:");
+  if (named === undefined && !isSocket) return null;
+  return {
+    code: "CONFIG_CONFLICT",
+    path: ["vault", "addresses"],
+    reason: named === undefined ? "the vault listens on a socket" : `${named.text} is a name`,
+    fix: 'write IP addresses of this machine, beside listen = "host:port", or remove addresses',
+  };
+};
+
 const pooledByAddress: Rule = ({ vault: { poolKey, listen, peers }, etcd, cluster: { role } }) => {
   const isRegistered = role !== "inference" && etcd.endpoints.length > 0;
   if (poolKey === null && !isRegistered) {
@@ -322,6 +334,7 @@ const RULES: readonly Rule[] = [
   scrapedHere("vault"),
   scrapedHere("sidecar"),
   announcedByAddress,
+  toldByNumber,
   pooledByAddress,
   etcdIsThere,
   etcdIsHidden,

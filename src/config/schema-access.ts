@@ -2,7 +2,7 @@
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { ETCD_ENDPOINTS_MAX, POOL_VAULTS_MAX } from "../limits-pool.ts";
-import { PATH_BYTES_MAX } from "../limits.ts";
+import { PATH_BYTES_MAX, RAILS_MAX } from "../limits.ts";
 import type { ClusterConfig, EtcdConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
 import { addresses, boolean, label, path, tcpOnly } from "./kinds.ts";
@@ -72,6 +72,7 @@ export const VAULT_ACCESS: {
   tls_client_ca: Field<VaultConfig["tlsClientCa"]>;
   tokens: Field<VaultConfig["tokens"]>;
   audit_log: Field<VaultConfig["auditLog"]>;
+  addresses: Field<VaultConfig["addresses"]>;
   announce: Field<VaultConfig["announce"]>;
   pool_key: Field<VaultConfig["poolKey"]>;
   peers: Field<VaultConfig["peers"]>;
@@ -112,6 +113,13 @@ export const VAULT_ACCESS: {
     "`audit.jsonl` in `state_dir` where the vault has TLS; else none",
     '"/var/log/tierkv/audit.jsonl"',
   ),
+  addresses: {
+    kind: addresses("10.0.0.10:50051", RAILS_MAX - 1),
+    doc: "Further IP addresses of this machine, in other networks than `listen`: the vault listens there, too, and tells its clients, which spread what travels over all ways that work, by their rates, and do without one that is cut. The same certificate holds there.",
+    fallback: () => [],
+    fallbackText: "none",
+    example: '["10.0.0.10:50051"]',
+  },
   announce: {
     kind: boolean,
     doc: "Says by multicast DNS (`_tierkv._tcp`, UDP 5353) on the network of `listen` that there is a vault, of which class and capacity, and its certificate's fingerprint, for `tierkv vaults discover`. Everybody there hears it; it lets nobody in.",

@@ -78,6 +78,8 @@ export interface VaultArchive {
 export interface VaultOptions {
   config: {
     readonly listen: ListenAddress;
+    /** Further ones, which clients are told of. */
+    readonly addresses?: readonly ListenAddress[];
     readonly maxBytes: number;
     /** What each tenant keeps; none: they are not told apart. */
     readonly tenantBytes?: number | null;
@@ -188,14 +190,15 @@ function listening(
   vault: VaultContext,
   server: Server,
   activity: ConnectionActivity,
-  { security = null }: VaultOptions,
+  { config, security = null }: VaultOptions,
 ): (at: ListenAddress) => Promise<VaultListener> {
   const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
   const onSocket = (socket: Socket): void => {
     activity.watch(socket);
     injector.injectConnection(socket);
   };
-  return (at) => VaultListener.open(at, { ...vault, onSocket, security });
+  const handlers = { ...vault, onSocket, security };
+  return (at) => VaultListener.open(at, handlers, config.addresses);
 }
 
 /** Where to listen again: at the port that the system chose. */
@@ -205,8 +208,8 @@ export function addressAgain(first: ListenAddress, address: string): ListenAddre
 
 /** What other machines reach is closed, unless somebody wanted it open. */
 function checkExposure({ config, security = null }: VaultOptions): void {
-  const { listen: at, insecureLan = false } = config;
-  if (isLocal(at) || security !== null || insecureLan) return;
+  const { listen: at, addresses = [], insecureLan = false } = config;
+  if ([at, ...addresses].every(isLocal) || security !== null || insecureLan) return;
   throw new TierkvError("INSECURE_LISTEN", {
     key: "[vault] listen",
     value: at.text,

@@ -99,6 +99,7 @@ export function hello(
     flushes: vault.flushes.since(request.flushed),
     capacityBytes: shareBytes(vault),
     draining: vault.watchers.isDraining,
+    addresses: [...(listener?.addresses ?? [])],
   };
 }
 

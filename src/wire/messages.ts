@@ -143,6 +143,7 @@ export interface HelloReply {
   capacityBytes: number;
   /** It takes no new records. */
   draining: boolean;
+  addresses: string[];
 }
 
 export interface LookupRequest {

@@ -22,6 +22,7 @@ export const HELLO: HelloReply = {
   flushes: null,
   capacityBytes: 0,
   draining: false,
+  addresses: [],
 };
 
 /** A hello, and who takes the lanes that come. */

@@ -2,7 +2,7 @@
 import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { packKeys } from "../../src/block.ts";
-import type { FetchPlan } from "../../src/client/lanes.ts";
+import type { FetchPlan } from "../../src/client/lane-requests.ts";
 import type { StoreItem } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import { encodeSlots } from "../../src/native.ts";

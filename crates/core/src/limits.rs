@@ -118,6 +118,24 @@ pub const LANE_PROBE_CHUNKS_MAX: u32 = 256;
 /// Lanes of one session.
 pub const LANES_MAX: usize = 8;
 
+/// Ways between the two machines that lanes are spread over: pairs of a local and a vault's address.
+pub const RAILS_MAX: usize = 4;
+
+/// With several rails, how often a waiting lane looks whether its own is silent.
+pub const RAIL_TICK_MS: u64 = 40;
+
+/// A lane that heard nothing for this long while requests are open asks the vault whether it is there.
+pub const RAIL_ASK_MS: u64 = 60;
+
+/// A rail without an answer for this long, while another brings bytes, is taken for cut: as long as a lost packet's first repeat takes.
+pub const RAIL_SILENT_MS: u64 = 200;
+
+/// A new lane on one of several rails connects within this time: it was tried before.
+pub const RAIL_DIAL_MS: u64 = 400;
+
+/// Send buffer of a lane on one of several rails: what a slow one has taken, no faster one can bring.
+pub const RAIL_SOCKET_BYTES: usize = 128 * KIB;
+
 /// Nice increment of a thread that makes and sends what is stored, and nothing else: an engine beside it goes first.
 pub const LANE_STORING_NICE: i32 = 10;
 

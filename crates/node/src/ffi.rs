@@ -1,5 +1,6 @@
 //! Owns what every bound function needs: errors with their code, no panic across the border, checked numbers.
 
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use napi::Status;
@@ -45,6 +46,11 @@ pub fn hash(name: &str, bytes: &[u8]) -> Result<Hash> {
     bytes.try_into().map_err(|_| {
         Error::bad_argument(format!("{name} has {} bytes: it must have {HASH_BYTES}", bytes.len()))
     })
+}
+
+/// An IP address.
+pub fn ip(name: &str, text: &str) -> Result<IpAddr> {
+    text.parse().map_err(|error| Error::bad_argument(format!("{name} {text:?}: {error}")))
 }
 
 /// The account of a credential: two bytes.

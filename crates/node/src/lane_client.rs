@@ -9,14 +9,14 @@ use napi::threadsafe_function::{
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::client::{
-    Client, Content, Keep, Kept, Options, Outcome, Outgoing, Target, Targets,
+    Client, Content, Keep, Kept, Options, Outcome, Outgoing, Rail, Target, Targets,
 };
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::slots::Lease;
 
 use crate::arena::ARENAS;
-use crate::ffi::{count, hash, number, run};
+use crate::ffi::{count, hash, ip, number, run};
 use crate::geometry::GEOMETRIES;
 use crate::goodput::Goodput;
 use crate::ids::Ids;
@@ -48,14 +48,23 @@ impl Event {
     }
 }
 
+/// One way to a vault.
+#[napi(object)]
+pub struct LaneRail {
+    /// `host:port` or `unix:/path`.
+    pub address: String,
+    /// From which IP address; absent: the system chooses.
+    pub local: Option<String>,
+}
+
 /// Dials in the background. `onOutcome(request, error, data, bytes)` is called once per request; with request 0 and no
 /// error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
 /// `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
 #[napi(
-    ts_args_type = "address: string, token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null"
+    ts_args_type = "rails: readonly LaneRail[], token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null"
 )]
 pub fn lanes_open(
-    address: String,
+    rails: Vec<LaneRail>,
     token: &[u8],
     lanes: u16,
     down: &Goodput,
@@ -71,13 +80,31 @@ pub fn lanes_open(
         let tls = tls.as_ref().map(LaneClientTls::build).transpose()?;
         let (down, up) = (Arc::clone(&down.0), Arc::clone(&up.0));
         let (token, timing) = (token_of(token)?, Timing::default());
-        let options = Options { address, token, lanes, tls, timing, down, up };
+        let rails = rails.into_iter().map(rail).collect::<Result<_>>()?;
+        let options = Options { rails, token, lanes, tls, timing, down, up };
         let sink = move |request, outcome| {
             // Where JavaScript is gone, nobody waits.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
         };
         LANES.insert(Arc::new(Client::open(options, Arc::new(sink))?))
     })
+}
+
+fn rail(LaneRail { address, local }: LaneRail) -> Result<Rail> {
+    let local = local.map(|text| ip("local", &text)).transpose()?;
+    Ok(Rail { address, local })
+}
+
+/// Which of several rails the lanes ended for, or could not be opened on; null: it was none of them.
+#[napi(ts_return_type = "number | null")]
+pub fn lanes_failed_rail(id: u32) -> napi::Result<Option<u32>> {
+    run(|| Ok(LANES.get(id)?.failed_rail().and_then(|rail| rail.try_into().ok())))
+}
+
+/// The longest packet on the way of the first lane, as far as the system knows.
+#[napi(ts_return_type = "number | null")]
+pub fn lanes_mtu(id: u32) -> napi::Result<Option<u32>> {
+    run(|| Ok(LANES.get(id)?.mtu()))
 }
 
 /// Asks which of the packed keys the vault holds; returns the request's number.

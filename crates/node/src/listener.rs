@@ -39,6 +39,8 @@ struct Vault {
 pub struct ListenerOptions {
     /// `host:port` (0: the system chooses) or `unix:/path`.
     pub address: String,
+    /// Further ones, `host:port`.
+    pub also: Option<Vec<String>>,
     pub max_record_bytes: f64,
     pub max_reserved_bytes: f64,
     /// Absent: in the clear.
@@ -129,6 +131,7 @@ pub fn listener_open(
         let max_reserved_bytes = count("maxReservedBytes", options.max_reserved_bytes)?;
         let tls = tls.as_ref().map(LaneServerTls::build).transpose()?;
         let mut at = listener::Options::new(address, tls.is_some());
+        at.also = options.also.clone().unwrap_or_default();
         at.deadline = Duration::from_millis(options.deadline_ms.into());
         at.limits = ConnectionLimits {
             settled: options.settled_max as usize,

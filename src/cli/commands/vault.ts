@@ -128,10 +128,11 @@ async function open(made: Made, access: Access, at: Address): Promise<PausableVa
   const { startVault } = await import("../../vault/server.ts");
   const { gossipOf } = await import("../pooling.ts");
   const counters = newVaultCounters();
-  const { tenantBytes, keptPercent, insecureLan } = config.vault;
+  const { addresses, tenantBytes, keptPercent, insecureLan } = config.vault;
   return startVault({
     config: {
       listen: at,
+      addresses,
       maxBytes,
       tenantBytes,
       keptPercent,

@@ -1,6 +1,6 @@
 // Owns the way back of blocks that no vault gives: the others of their stripes and the parity record are fetched as they are, and rebuilt in the core.
 import { HASH_BYTES, ItemStatus, PACKED_KEY_BYTES, packKey, PARITY_GROUP } from "../../block.ts";
-import type { FetchPlan, Settled } from "../../client/lanes.ts";
+import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
 import type { FetchOptions } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
 import type { Vault } from "../../client/vault.ts";

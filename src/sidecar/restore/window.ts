@@ -1,6 +1,6 @@
 // Owns one Fetch call: which records it brings into which slots, and what became of each block.
 import { ItemStatus, PACKED_KEY_BYTES, packKey } from "../../block.ts";
-import type { FetchPlan, Settled } from "../../client/lanes.ts";
+import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
 import { TierkvError } from "../../errors.ts";
 import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";

@@ -37,6 +37,7 @@ export interface ListenAddress {
   readonly text: string;
 }
 
+const EVERYWHERE: ReadonlySet<string> = new Set(["0.0.0.0", "::"]);
 const TOKEN_BYTES = 32;
 const UNIX_PREFIX = "unix:";
 /** Instead of a descriptor: this connection was not let in in time, or gives way. */
@@ -58,24 +59,36 @@ export interface ListenerHandlers {
 export class VaultListener {
   /** The real one: with the port the system chose for port 0. */
   readonly address: string;
+  /** Further ones, which clients are told of. */
+  readonly addresses: readonly string[];
   readonly #id: number;
   readonly #arrivals: Arrivals;
   readonly #stopListening: () => Promise<void>;
   #last: Readonly<Record<string, number>> = {};
   #isClosed = false;
 
-  /** Throws ADDRESS_IN_USE or LISTEN_FAILED. */
-  static async open(at: ListenAddress, handlers: ListenerHandlers): Promise<VaultListener> {
+  /** At further addresses, too, which clients are told of. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+  static async open(
+    at: ListenAddress,
+    handlers: ListenerHandlers,
+    addresses: readonly ListenAddress[] = [],
+  ): Promise<VaultListener> {
+    // Who listens on every interface listens there, too.
+    const isElsewhere = ({ port }: ListenAddress): boolean =>
+      !EVERYWHERE.has(at.host) || port !== at.port;
+    const also = addresses.filter(isElsewhere).map(({ text }) => text);
     const arrivals = new Arrivals(handlers, isUnix(at));
     const open = (address: string): { id: number; port?: number } => {
-      const opened = listenerOpen(handlers.store, optionsOf(handlers, address), arrivals.onCall);
+      const options = { ...optionsOf(handlers, address), also };
+      const opened = listenerOpen(handlers.store, options, arrivals.onCall);
       arrivals.id = opened.id;
       return opened;
     };
     if (!isUnix(at)) {
       const { id, port } = openTcp(at, open);
       const host = hostText(at.host);
-      return new VaultListener(id, `${host}:${port}`, arrivals, async () => {});
+      const told = addresses.map(({ text }) => text);
+      return new VaultListener(id, `${host}:${port}`, arrivals, async () => {}, told);
     }
     let id = 0;
     const listener = {
@@ -98,7 +111,9 @@ export class VaultListener {
     address: string,
     arrivals: Arrivals,
     stopListening: () => Promise<void>,
+    addresses: readonly string[] = [],
   ) {
+    this.addresses = addresses;
     this.#id = id;
     this.address = address;
     this.#arrivals = arrivals;

@@ -175,9 +175,10 @@ impl Near {
         let pinned = || tls::Client::new(self.cert_pem.as_bytes(), "far", None).unwrap();
         let tls = is_secured.then(pinned);
         let address = if is_secured { &self.secured_address } else { &self.lanes_address };
-        let (address, token) = (address.clone(), token_of(&name));
+        let token = token_of(&name);
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
-        let options = Options { address, token, lanes, tls, timing: Timing::default(), down, up };
+        let rails = vec![address.as_str().into()];
+        let options = Options { rails, token, lanes, tls, timing: Timing::default(), down, up };
         let session = Session { client: Client::open(options, sink).unwrap(), outcomes };
         assert_eq!(session.outcomes.recv().unwrap(), (0, Outcome::Up));
         session

@@ -24,7 +24,8 @@ pub const OFFER_ITEM_BYTES: usize = PACKED_KEY_BYTES + 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Client, first on every lane: token; `item` is the lane's number, `code` how many there will be.
+    /// Client, first on every lane: token; `item` is the lane's number, `code` how many there will be, `offset` over how
+    /// many rails where there are several.
     Hello = 1,
     /// Vault: the lane is open.
     Welcome = 2,
@@ -48,10 +49,12 @@ pub enum Kind {
     Error = 11,
     /// Client: `item` whole chunks of bytes that are no record; `code` 0: from the vault, 1: to it.
     Probe = 12,
+    /// Either: the client asks whether the vault is there, on this very lane; the same is the answer.
+    Ping = 13,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Hello,
         Self::Welcome,
         Self::Lookup,
@@ -64,6 +67,7 @@ impl Kind {
         Self::Wanted,
         Self::Error,
         Self::Probe,
+        Self::Ping,
     ];
 
     fn from_id(id: u8) -> Option<Self> {
@@ -78,7 +82,7 @@ impl Kind {
         };
         match self {
             Self::Hello => bytes == TOKEN_BYTES,
-            Self::Welcome | Self::Status | Self::Cancel | Self::Probe => bytes == 0,
+            Self::Welcome | Self::Status | Self::Cancel | Self::Probe | Self::Ping => bytes == 0,
             Self::Lookup | Self::Fetch => keys(PACKED_KEY_BYTES),
             Self::Offer => keys(OFFER_ITEM_BYTES),
             Self::Found | Self::Wanted => bytes <= LANE_CONTROL_BYTES_MAX,
@@ -99,7 +103,7 @@ pub struct Frame {
     pub request: u32,
     /// Index into the request's keys, or the number of a probe's chunks.
     pub item: u32,
-    /// Where the body stands in the record; in an offer the tenant.
+    /// Where the body stands in the record; in an offer the tenant, in a hello the number of rails.
     pub offset: u64,
     /// Length of the whole record; in an offer the last flush that its maker knew of.
     pub record_bytes: u64,

@@ -1,13 +1,15 @@
 //! Owns the byte streams under lanes: TCP and Unix sockets, dialled and set up. TLS stands on top of them.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::{SendAncillaryBuffer, sockopt};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SocketType, sockopt};
 
 use crate::error::{Error, Result};
 use crate::limits::{LANE_KEEPALIVE_S, LANE_SOCKET_BYTES, LANE_STALL_MS};
@@ -44,6 +46,14 @@ pub trait Stream: Send + Sync {
     fn is_within_machine(&self) -> bool {
         false
     }
+
+    /// Takes no more to be sent than `bytes` ahead of what is on the way, as far as the system allows.
+    fn limit_unsent(&self, _bytes: usize) {}
+
+    /// The longest packet of the path, as far as the system knows.
+    fn mtu(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl Stream for TcpStream {
@@ -66,6 +76,18 @@ impl Stream for TcpStream {
 
     fn is_within_machine(&self) -> bool {
         self.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback())
+    }
+
+    fn limit_unsent(&self, bytes: usize) {
+        // With the system's own it only shares less well.
+        let _ = sockopt::set_socket_send_buffer_size(self.as_fd(), bytes);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn mtu(&self) -> Option<u32> {
+        let is_ipv4 = self.peer_addr().ok()?.is_ipv4();
+        let mtu = if is_ipv4 { sockopt::ip_mtu(self) } else { sockopt::ipv6_mtu(self) };
+        mtu.ok()
     }
 }
 
@@ -95,11 +117,16 @@ fn send_now(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<usize> {
     Ok(rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), SEND_FLAGS)?)
 }
 
-/// Connects to `host:port` or `unix:/path`.
+/// Connects to `host:port` or `unix:/path`, from the address `local` where one is given.
 ///
 /// # Errors
 /// `LANE_FAILED` with the system's reason.
-pub fn dial(address: &str, within: Duration, tick: Duration) -> Result<Arc<dyn Stream>> {
+pub fn dial(
+    address: &str,
+    local: Option<IpAddr>,
+    within: Duration,
+    tick: Duration,
+) -> Result<Arc<dyn Stream>> {
     let failed =
         |error: &io::Error| Error::lane_failed(format!("connecting to {address}: {error}"));
     if let Some(path) = address.strip_prefix(UNIX_PREFIX) {
@@ -109,7 +136,7 @@ pub fn dial(address: &str, within: Duration, tick: Duration) -> Result<Arc<dyn S
     }
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for target in address.to_socket_addrs().map_err(|error| failed(&error))? {
-        match TcpStream::connect_timeout(&target, within) {
+        match connect(&target, local, within) {
             Ok(stream) => {
                 set_up_tcp(&stream, tick).map_err(|error| failed(&error))?;
                 return Ok(Arc::new(stream));
@@ -118,6 +145,28 @@ pub fn dial(address: &str, within: Duration, tick: Duration) -> Result<Arc<dyn S
         }
     }
     Err(failed(&last))
+}
+
+fn connect(target: &SocketAddr, local: Option<IpAddr>, within: Duration) -> io::Result<TcpStream> {
+    let Some(local) = local else { return TcpStream::connect_timeout(target, within) };
+    let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+    rustix::net::bind(&socket, &SocketAddr::new(local, 0))?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    match rustix::net::connect(&socket, target) {
+        Err(error) if error == Errno::INPROGRESS => {}
+        other => other?,
+    }
+    let mut fds = [PollFd::new(&socket, PollFlags::OUT)];
+    let seconds = within.as_secs().try_into().unwrap_or_default();
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: within.subsec_nanos().into() };
+    if poll(&mut fds, Some(&timeout))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    sockopt::socket_error(&socket)??;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket.into())
 }
 
 /// Reads and writes return after a tick.

@@ -34,6 +34,8 @@ use crate::limits::{
 pub struct Options {
     /// `host:port` (0: the system chooses) or `unix:/path`.
     pub address: String,
+    /// Further ones, `host:port`.
+    pub also: Vec<String>,
     /// Whether those who come speak TLS.
     pub is_tls: bool,
     /// How many may be there.
@@ -55,7 +57,7 @@ impl Options {
             known: LISTENER_KNOWN_MAX,
         };
         let deadline = Duration::from_millis(LISTENER_DEADLINE_MS);
-        Self { address: address.to_owned(), is_tls, limits, deadline }
+        Self { address: address.to_owned(), also: Vec::new(), is_tls, limits, deadline }
     }
 }
 
@@ -111,8 +113,12 @@ impl Listener {
         lanes: Option<Arc<Server>>,
         grpc: Option<Arc<dyn GrpcHandler>>,
     ) -> Result<Self> {
-        let listener = ListeningSocket::bind(&options.address)?;
-        let port = listener.port()?;
+        let first = ListeningSocket::bind(&options.address)?;
+        let port = first.port()?;
+        let mut listeners = vec![first];
+        for also in &options.also {
+            listeners.push(ListeningSocket::bind(also)?);
+        }
         let failed =
             |error: io::Error| Error::lane_failed(format!("opening the listener: {error}"));
         let (waker, wake) = UnixStream::pair().map_err(failed)?;
@@ -122,7 +128,7 @@ impl Listener {
         let (counts, is_closing) = (Counts::default(), AtomicBool::new(false));
         let shared = Arc::new(Inner { options, lanes, grpc, state, counts, is_closing });
         let waiting = BTreeMap::new();
-        let mut accepting = AcceptLoop { shared: Arc::clone(&shared), listener, wake, waiting };
+        let mut accepting = AcceptLoop { shared: Arc::clone(&shared), listeners, wake, waiting };
         let builder = thread::Builder::new().name("tierkv-listener".to_owned());
         let thread = builder.spawn(move || accepting.run()).map_err(failed)?;
         Ok(Self { shared, port, waker, thread: Mutex::new(Some(thread)) })
@@ -224,7 +230,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The thread that accepts.
 struct AcceptLoop {
     shared: Arc<Inner>,
-    listener: ListeningSocket,
+    listeners: Vec<ListeningSocket>,
     wake: UnixStream,
     waiting: BTreeMap<ConnectionId, Waiting>,
 }
@@ -236,7 +242,7 @@ impl AcceptLoop {
             if self.shared.is_closing.load(Ordering::Acquire) {
                 break;
             }
-            if self.accept().is_err() {
+            if (0..self.listeners.len()).any(|listener| self.accept(listener).is_err()) {
                 // The system has no room for another one.
                 thread::sleep(RETRY);
             }
@@ -258,10 +264,9 @@ impl AcceptLoop {
         };
         let silent: Vec<_> = self.waiting.iter().filter_map(silent).collect();
         let is_all = silent.len() == self.waiting.len();
-        let mut fds = vec![
-            PollFd::new(&self.wake, PollFlags::IN),
-            PollFd::new(&self.listener, PollFlags::IN),
-        ];
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+        let first = fds.len();
         fds.extend(silent.iter().map(|p| PollFd::new(&self.waiting[p].socket, PollFlags::IN)));
         let timeout = if is_all { TICK } else { RETRY };
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
@@ -269,7 +274,7 @@ impl AcceptLoop {
             return Vec::new();
         }
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let ready = silent.iter().zip(&fds[2..]).filter(|(_, fd)| is_ready(fd));
+        let ready = silent.iter().zip(&fds[first..]).filter(|(_, fd)| is_ready(fd));
         let mut spoke: Vec<_> = ready.map(|(connection, _)| *connection).collect();
         if is_ready(&fds[0]) {
             // What it says is in `is_closing`.
@@ -280,9 +285,9 @@ impl AcceptLoop {
         spoke
     }
 
-    fn accept(&mut self) -> io::Result<()> {
+    fn accept(&mut self, listener: usize) -> io::Result<()> {
         for _ in 0..LISTENER_ACCEPTS_PER_POLL {
-            let (socket, from) = match self.listener.accept() {
+            let (socket, from) = match self.listeners[listener].accept() {
                 Ok(accepted) => accepted,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),

@@ -164,8 +164,8 @@ impl Lanes {
         let (tell, outcomes) = channel();
         let sink = move |request, outcome| drop(tell.send((request, outcome)));
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
-        let address = address.to_owned();
-        let options = Options { address, token, lanes, tls, timing, down, up };
+        let rails = vec![address.into()];
+        let options = Options { rails, token, lanes, tls, timing, down, up };
         Self { client: Client::open(options, Arc::new(sink)).unwrap(), outcomes }
     }
 

@@ -1,14 +1,16 @@
 //! Owns the opening of one lane: connect, hello, welcome, all within one time.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Options;
+use super::rails::{Rail, Watched};
 use super::session::Session;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::stream::{Stream, dial};
 use crate::lane::wire::{Alive, Reader, WriteBatch};
+use crate::limits::{RAIL_DIAL_MS, RAIL_SOCKET_BYTES, RAIL_TICK_MS};
 
 /// Until when a new lane must be welcomed.
 struct Dialling<'a> {
@@ -27,15 +29,35 @@ impl Alive for Dialling<'_> {
 }
 
 /// Lane `lane` of a session, welcomed.
-pub fn dial_lane(session: &Session, options: &Options, lane: u16) -> Result<Arc<dyn Stream>> {
-    let Options { address, token, lanes, tls, timing, .. } = options;
-    let mut stream = dial(address, timing.hello, timing.tick)?;
+pub fn dial_lane(session: &Arc<Session>, options: &Options, lane: u16) -> Result<Arc<dyn Stream>> {
+    let rail = usize::from(lane) % options.rails.len();
+    open_lane(session, options, lane, &options.rails[rail]).inspect_err(|_| session.blame(rail))
+}
+
+fn open_lane(
+    session: &Arc<Session>,
+    options: &Options,
+    lane: u16,
+    Rail { address, local }: &Rail,
+) -> Result<Arc<dyn Stream>> {
+    let Options { rails, token, lanes, tls, timing, .. } = options;
+    let are_several = rails.len() > 1;
+    let (within, tick) = if are_several {
+        (Duration::from_millis(RAIL_DIAL_MS), Duration::from_millis(RAIL_TICK_MS))
+    } else {
+        (timing.hello, timing.tick)
+    };
+    let mut stream = dial(address, *local, within, tick)?;
     session.add_lane(&stream)?;
-    let dialling = Dialling { session, until: Instant::now() + timing.hello };
+    let dialling = Dialling { session, until: Instant::now() + within };
     if let Some(tls) = tls {
         stream = tls.connect(stream, dialling.until, &dialling)?;
     }
-    let hello = Frame { item: u32::from(lane), code: *lanes, ..Frame::new(Kind::Hello, 0) };
+    let mut hello = Frame { item: u32::from(lane), code: *lanes, ..Frame::new(Kind::Hello, 0) };
+    if are_several {
+        stream.limit_unsent(RAIL_SOCKET_BYTES);
+        hello.offset = rails.len() as u64;
+    }
     let mut batch = WriteBatch::default();
     batch.push_owned(hello, token.to_vec());
     // Whoever does not take our hello may have said why: what it answers is the better reason.
@@ -43,6 +65,7 @@ pub fn dial_lane(session: &Session, options: &Options, lane: u16) -> Result<Arc<
     let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
     let answer = reader.frame(&dialling)?;
     match answer.kind {
+        Kind::Welcome if are_several => Ok(Arc::new(Watched::new(stream, session, lane.into()))),
         Kind::Welcome => Ok(stream),
         Kind::Error => Err(refused(&reader.body(&answer, &dialling)?)),
         kind => Err(Error::lane_failed(format!("the vault answered hello with {kind:?}"))),

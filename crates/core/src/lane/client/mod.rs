@@ -2,6 +2,7 @@
 
 mod dial;
 mod fetching;
+mod rails;
 mod requests;
 mod sender;
 mod session;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use self::fetching::FetchRequest;
 pub use self::fetching::{Keep, Kept, Target, Targets};
+pub use self::rails::Rail;
 use self::requests::{Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
@@ -20,15 +22,15 @@ use super::tls;
 use super::wire::Timing;
 use crate::error::{Error, Result};
 use crate::goodput::Goodput;
-use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANES_MAX};
+use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANES_MAX, RAILS_MAX};
 use crate::record::{Hash, PACKED_KEY_BYTES};
 use crate::store::MADE_NOW;
 
 /// To whom and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `host:port` or `unix:/path`.
-    pub address: String,
+    /// The ways there, at least one: lane `i` goes over the `i`th of them, and so on around.
+    pub rails: Vec<Rail>,
     /// From the vault's hello.
     pub token: [u8; TOKEN_BYTES],
     /// How many lanes.
@@ -75,6 +77,11 @@ impl Client {
     pub fn open(options: Options, sink: Sink) -> Result<Self> {
         if !(1..=LANES_MAX).contains(&usize::from(options.lanes)) {
             let text = format!("lanes is {}: it must be 1 to {LANES_MAX}", options.lanes);
+            return Err(Error::bad_argument(text));
+        }
+        let rails = options.rails.len();
+        if !(1..=RAILS_MAX).contains(&rails) || rails > usize::from(options.lanes) {
+            let text = format!("{rails} rails: 1 to {RAILS_MAX}, and not more than lanes");
             return Err(Error::bad_argument(text));
         }
         Ok(Self { session: Session::open(options, sink)? })
@@ -184,6 +191,18 @@ impl Client {
     #[must_use]
     pub fn progress(&self, request: u32) -> Option<u64> {
         self.session.progress(request)
+    }
+
+    /// Which of the rails the session ended for, or could not begin on.
+    #[must_use]
+    pub fn failed_rail(&self) -> Option<usize> {
+        self.session.state().failed_rail
+    }
+
+    /// The longest packet of the first rail, as far as the system knows.
+    #[must_use]
+    pub fn mtu(&self) -> Option<u32> {
+        self.session.state().lanes.first().and_then(|lane| lane.mtu())
     }
 
     /// Ends all lanes; open requests fail.

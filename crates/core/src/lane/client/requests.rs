@@ -29,6 +29,9 @@ pub struct State {
     /// Lanes that bring what is fetched in clear; 0: all.
     pub fetching: u16,
     pub lanes: Vec<Arc<dyn Stream>>,
+    pub rails: usize,
+    /// The one that it ended for.
+    pub failed_rail: Option<usize>,
     /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
     pub control: Vec<VecDeque<(Frame, Vec<u8>)>>,
     /// Lanes on which a frame did not fit at once.
@@ -67,10 +70,16 @@ impl State {
         self.closed.clone().map_or(Ok(()), Err)
     }
 
+    /// Lanes that carry what is stored, over every rail.
+    pub fn storing(&self) -> usize {
+        LANES_STORING_MAX.max(self.rails)
+    }
+
     /// The lane of a request: one that carries no stored bytes, where there is one.
     pub fn lane_of(&self, id: u32) -> usize {
         let lanes = self.control.len();
-        let first = if lanes > LANES_STORING_MAX { LANES_STORING_MAX } else { 0 };
+        let storing = self.storing();
+        let first = if lanes > storing { storing } else { 0 };
         first + id as usize % (lanes - first)
     }
 
@@ -85,7 +94,7 @@ impl State {
 
     /// The next record that this lane may send, of the oldest store that has one.
     pub fn claim(&mut self, lane: usize) -> Option<Sending> {
-        if lane >= LANES_STORING_MAX {
+        if lane >= self.storing() {
             return None;
         }
         self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
@@ -170,10 +179,10 @@ impl State {
 }
 
 /// How many lanes bring what is fetched in clear. A lane takes a processor at each end; with more of them than processors, threads
-/// only take turns. What is decrypted on arrival keeps the receiving ends busier than the sending ones, and comes over all.
-pub fn fetching(lanes: &[Arc<dyn Stream>]) -> u16 {
+/// only take turns, but every rail has one. What is decrypted keeps receiving ends busier than sending ones, and comes over all.
+pub fn fetching(lanes: &[Arc<dyn Stream>], rails: usize) -> u16 {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let is_shared = lanes.first().is_some_and(|lane| lane.is_within_machine());
     let ours = if is_shared { processors / 2 } else { processors };
-    u16::try_from(ours.clamp(1, lanes.len().max(1))).unwrap_or(u16::MAX)
+    u16::try_from(ours.clamp(rails, lanes.len().max(rails))).unwrap_or(u16::MAX)
 }

@@ -11,7 +11,7 @@ use crate::lane::stream::Stream;
 use crate::lane::wire::{WriteBatch, send_all};
 #[cfg(target_os = "linux")]
 use crate::limits::LANE_STORING_NICE;
-use crate::limits::{LANE_BATCH_FRAMES, LANE_CHUNK_BYTES, LANES_STORING_MAX};
+use crate::limits::{LANE_BATCH_FRAMES, LANE_CHUNK_BYTES};
 
 /// One lane, for whoever sends on it.
 pub struct Out {
@@ -44,7 +44,7 @@ impl Session {
         let Some(Out { stream, rest }) = self.outs.get().and_then(|outs| outs.get(lane)) else {
             return Err(Error::lane_failed("there is no such lane"));
         };
-        if is_for_stores(lane, self.options.lanes) {
+        if is_for_stores(lane, self.options.lanes, self.state().storing()) {
             give_way();
         }
         let stall = self.options.timing.stall;
@@ -101,8 +101,8 @@ impl Session {
 }
 
 /// Whether nothing but stored bytes goes out on a lane.
-fn is_for_stores(lane: usize, lanes: u16) -> bool {
-    usize::from(lanes) > LANES_STORING_MAX && lane < LANES_STORING_MAX
+fn is_for_stores(lane: usize, lanes: u16, storing: usize) -> bool {
+    usize::from(lanes) > storing && lane < storing
 }
 
 /// The calling thread goes behind others. Elsewhere a priority is the whole process'.

@@ -25,6 +25,8 @@ pub struct Session {
     born: Instant,
     /// When the vault was last heard from, in ms since `born`.
     received_ms: AtomicU64,
+    /// The same over each rail, where there are several.
+    pub(super) heard: Vec<AtomicU64>,
     state: Mutex<State>,
     /// Once all lanes are open.
     pub(super) outs: OnceLock<Vec<Out>>,
@@ -41,7 +43,9 @@ impl Alive for Session {
 impl Session {
     /// Dials in the background.
     pub fn open(options: Options, sink: Sink) -> Result<Arc<Self>> {
+        let heard = options.rails.iter().map(|_| AtomicU64::new(0)).collect();
         let session = Arc::new(Self {
+            heard,
             options,
             sink,
             born: Instant::now(),
@@ -64,7 +68,9 @@ impl Session {
             let mut state = self.state();
             state.check()?;
             state.is_up = true;
-            state.fetching = if self.options.tls.is_some() { 0 } else { fetching(&lanes) };
+            state.rails = self.options.rails.len();
+            state.fetching =
+                if self.options.tls.is_some() { 0 } else { fetching(&lanes, state.rails) };
             state.control = lanes.iter().map(|_| VecDeque::new()).collect();
         }
         self.note_received();
@@ -198,6 +204,8 @@ impl Session {
                 Kind::Found => self.found(&frame, reader.body(&frame, self)?)?,
                 Kind::Wanted => self.wanted(&frame, &reader.body(&frame, self)?)?,
                 Kind::Error => self.failed(&frame, &reader.body(&frame, self)?)?,
+                // That it came is all it says.
+                Kind::Ping => {}
                 kind => return Err(Error::lane_failed(format!("the vault sent a {kind:?} frame"))),
             }
         }
@@ -318,8 +326,12 @@ impl Session {
     }
 
     fn note_received(&self) {
-        let ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.received_ms.store(ms, Ordering::Relaxed);
+        self.received_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Since it was born.
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

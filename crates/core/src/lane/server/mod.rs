@@ -24,7 +24,7 @@ use super::stream::Stream;
 use super::tls;
 use super::wire::{Alive, Reader, Timing, WriteBatch};
 use crate::error::{Error, Result};
-use crate::limits::{LANE_CONNECTIONS_MAX, LANE_KEPT_BYTES_MAX};
+use crate::limits::{LANE_CONNECTIONS_MAX, LANE_KEPT_BYTES_MAX, RAIL_SOCKET_BYTES};
 use crate::store::Store;
 
 /// What a lane server is made of.
@@ -310,6 +310,9 @@ fn handshake(
     let number = u16::try_from(hello.item).unwrap_or(u16::MAX);
     let behind = hello.code.saturating_sub(number).saturating_sub(1);
     session.join(stream, behind)?;
+    if hello.offset > 1 {
+        stream.limit_unsent(RAIL_SOCKET_BYTES);
+    }
     if !admission.welcome() {
         let full = Error::lane_failed("too many lanes are open");
         session.close(full.clone());

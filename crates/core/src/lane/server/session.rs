@@ -192,6 +192,7 @@ impl Session {
                 Kind::Chunk => self.store(&frame, reader)?,
                 Kind::Cancel => self.cancel(frame.request),
                 Kind::Probe => self.probe(&frame)?,
+                Kind::Ping => self.answer_at_once(frame, Vec::new(), lane)?,
                 kind => {
                     let text = format!("the client sent a {kind:?} frame");
                     return Err(Error::lane_failed(text));

@@ -264,6 +264,14 @@ impl Stream for Secured {
     fn is_within_machine(&self) -> bool {
         self.inner.is_within_machine()
     }
+
+    fn limit_unsent(&self, bytes: usize) {
+        self.inner.limit_unsent(bytes);
+    }
+
+    fn mtu(&self) -> Option<u32> {
+        self.inner.mtu()
+    }
 }
 
 fn broken(error: Error) -> io::Error {

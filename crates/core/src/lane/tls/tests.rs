@@ -48,7 +48,7 @@ fn vault(serve: impl FnOnce(Vault) + Send + 'static) -> (Secured, JoinHandle<()>
         serve(StreamOwned::new(ServerConnection::new(Arc::new(config)).unwrap(), stream));
     });
     let client = Client::new(made.cert.pem().as_bytes(), "vault.test", None).unwrap();
-    let stream = dial(&address, Duration::from_secs(30), Duration::from_secs(30)).unwrap();
+    let stream = dial(&address, None, Duration::from_secs(30), Duration::from_secs(30)).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     let peer =
         UnbufferedClientConnection::new(Arc::clone(&client.config), client.name.clone()).unwrap();

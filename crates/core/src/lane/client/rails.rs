@@ -1,0 +1,147 @@
+//! Owns the ways to one vault that lanes are spread over, and finds the one that is cut: it is silent while another is heard.
+
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::session::Session;
+use crate::lane::frame::{Frame, Kind};
+use crate::lane::stream::Stream;
+use crate::limits::{RAIL_ASK_MS, RAIL_SILENT_MS};
+
+/// One way to a vault.
+#[derive(Debug, Clone)]
+pub struct Rail {
+    /// `host:port` or `unix:/path`.
+    pub address: String,
+    /// From where; none: the system chooses.
+    pub local: Option<IpAddr>,
+}
+
+impl From<&str> for Rail {
+    fn from(address: &str) -> Self {
+        Self { address: address.to_owned(), local: None }
+    }
+}
+
+/// A lane on one of several rails. A cable that was pulled is silence, not an end, so whoever reads looks for it.
+pub struct Watched {
+    inner: Arc<dyn Stream>,
+    session: Weak<Session>,
+    lane: usize,
+    /// In ms of the session: when it took a byte, and when the vault was asked whether it is there; 0: not.
+    took: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl Watched {
+    pub fn new(inner: Arc<dyn Stream>, session: &Arc<Session>, lane: usize) -> Self {
+        let [took, asked] = [const { AtomicU64::new(0) }; 2];
+        Self { inner, session: Arc::downgrade(session), lane, took, asked }
+    }
+
+    fn note_heard(&self) {
+        if let Some(session) = self.session.upgrade() {
+            session.heard[session.rail_of(self.lane)].store(session.now_ms(), Ordering::Relaxed);
+        }
+    }
+
+    fn note_took(&self) {
+        if let Some(session) = self.session.upgrade() {
+            self.took.store(session.now_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// Called where nothing came for a tick.
+    fn look(&self) -> io::Result<()> {
+        let Some(session) = self.session.upgrade() else { return Ok(()) };
+        let at = |when: &AtomicU64| when.load(Ordering::Relaxed);
+        let rail = session.rail_of(self.lane);
+        let (now, heard, asked) = (session.now_ms(), at(&session.heard[rail]), at(&self.asked));
+        let is_another_heard = || session.heard.iter().any(|heard| at(heard) > asked);
+        if !session.is_waiting() {
+            self.asked.store(0, Ordering::Relaxed);
+        } else if asked == 0 || heard > asked {
+            if now >= heard + RAIL_ASK_MS {
+                self.asked.store(now, Ordering::Relaxed);
+                session.ping(self.lane);
+            }
+        } else if now >= asked.max(at(&self.took)) + RAIL_SILENT_MS && is_another_heard() {
+            // Where no other is heard either, it is the vault.
+            return Err(io::Error::other(session.cut(rail)));
+        }
+        Ok(())
+    }
+}
+
+impl Stream for Watched {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer);
+        match &read {
+            Ok(_) => self.note_heard(),
+            Err(error) if is_tick(error) => self.look()?,
+            Err(_) => {}
+        }
+        read
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.inner.write(parts).inspect(|_| self.note_took())
+    }
+
+    fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.inner.write_now(parts).inspect(|_| self.note_took())
+    }
+
+    fn shutdown(&self) {
+        self.inner.shutdown();
+    }
+
+    fn is_within_machine(&self) -> bool {
+        self.inner.is_within_machine()
+    }
+
+    fn mtu(&self) -> Option<u32> {
+        self.inner.mtu()
+    }
+}
+
+fn is_tick(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+impl Session {
+    /// Asks the vault on one lane whether it is there.
+    fn ping(&self, lane: usize) {
+        let mut state = self.state();
+        if let Some(control) = state.control.get_mut(lane) {
+            control.push_back((Frame::new(Kind::Ping, 0), Vec::new()));
+        }
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    fn rail_of(&self, lane: usize) -> usize {
+        lane % self.options.rails.len()
+    }
+
+    /// A rail is of no use; says so in words.
+    fn cut(&self, rail: usize) -> String {
+        self.blame(rail);
+        format!("{} is silent, and another way is not", self.options.rails[rail].address)
+    }
+
+    /// What ends the session, or keeps it from beginning, is this rail. Nothing once it has ended.
+    pub(super) fn blame(&self, rail: usize) {
+        let mut state = self.state();
+        if state.closed.is_none() && self.options.rails.len() > 1 {
+            state.failed_rail.get_or_insert(rail);
+        }
+    }
+
+    /// Whether anything is asked that has no answer.
+    fn is_waiting(&self) -> bool {
+        !self.state().requests.is_empty()
+    }
+}

@@ -1,0 +1,61 @@
+// Owns what is asked on lanes, and what it came to: an outcome as the core tells it, and the status of each item.
+import { ItemStatus } from "../block.ts";
+import type { TierkvError } from "../errors.ts";
+import type { CallOptions } from "./channel.ts";
+
+/** Where records go; one entry (leases: a pair of slot and generation) per key. */
+export interface FetchPlan {
+  arena: number;
+  fidelity: number;
+  /** Packed, 36 bytes each, in need order. */
+  keys: Buffer;
+  /** Native geometries. */
+  geometries: Uint32Array;
+  leases: Uint32Array;
+}
+
+export interface RequestOptions extends CallOptions {
+  /** So many bytes have arrived, or left, since the last time: at the end, and meanwhile where it is watched. */
+  onProgress(bytes: number): void;
+  isWatched: boolean;
+  /** The error when time runs out. */
+  late(): Error;
+  /** The error when it failed, and nothing may be tried a second time for now. */
+  spent(): Error;
+  /** The error when the vault took the request, and refuses it. */
+  refused(reason: string): Error;
+  /** The error when there are no lanes. */
+  unreachable(reason: string): Error;
+}
+
+export interface Outcome {
+  error: TierkvError | null;
+  data: Buffer;
+  bytes: number;
+}
+
+/** What became of a request's items. */
+export interface Settled {
+  /** One per item; INCOMPLETE where the lanes broke before it was known. */
+  statuses: Uint8Array;
+  /** Record bytes that travelled. */
+  bytes: number;
+  /** Why the first bad record was refused here. */
+  reason: string | null;
+  /** The lanes broke: what is INCOMPLETE may be tried on new ones. Nothing writes to a slot of it any more. */
+  isBroken: boolean;
+}
+
+/** Bytes that are no record, and how long they took. */
+export interface Probed {
+  bytes: number;
+  ms: number;
+}
+
+export function settledOf({ error, data, bytes }: Outcome, items: number): Settled {
+  const statuses = new Uint8Array(items).fill(ItemStatus.INCOMPLETE);
+  if (data.length === items) statuses.set(data);
+  const isBad = error?.code === "BAD_RECORD";
+  const reason = isBad ? (error?.message ?? null) : null;
+  return { statuses, bytes, reason, isBroken: error !== null && !isBad };
+}
