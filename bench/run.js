@@ -23,6 +23,7 @@ const NAMES = [
   "lanes",
   "shm",
   "tls",
+  "rails",
   "sidecar",
   "lookup",
   "pool:links",

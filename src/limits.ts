@@ -165,6 +165,8 @@ export const LANES_PAUSE_MIN_MS = 1_000;
 export const LANES_PAUSE_MAX_MS = 60_000;
 /** Ways to one vault that its lanes are spread over; two lanes go over each at least. */
 export const RAILS_MAX = 4;
+/** One of them takes a connection within this time, or does not work. */
+export const RAIL_REACH_MS = 500;
 /** Pause before one that does not work is tried again: the first and the longest. */
 export const RAIL_PAUSE_MIN_MS = 2_000;
 export const RAIL_PAUSE_MAX_MS = 120_000;

@@ -20,6 +20,7 @@ import {
   lanesCancel,
   lanesClose,
   lanesFailedRail,
+  lanesMtu,
   lanesFetch,
   lanesLookup,
   lanesOpen,
@@ -89,6 +90,15 @@ export class Lanes {
 
   get state(): LanesState {
     return this.#state;
+  }
+
+  /** Ways that they are spread over; 0: they are not up. */
+  get over(): number {
+    return this.#state === "up" ? this.#rails.length : 0;
+  }
+
+  get mtu(): number | null {
+    return this.#id === null ? null : lanesMtu(this.#id);
   }
 
   /** How often they broke, or could not be opened. */
@@ -179,10 +189,12 @@ export class Lanes {
     if (this.#isRejoining) return;
     this.#isRejoining = true;
     const { signal } = this.#closing;
-    while (this.#state === "up" && this.#open.size > 0 && !signal.aborted) {
+    const isBusy = (): boolean =>
+      !signal.aborted &&
+      (this.#state === "opening" || (this.#state === "up" && this.#open.size > 0));
+    while (isBusy()) {
       const endMs = nowMs() + (this.#isHeld ? RAIL_HOLD_MS : RAIL_JOIN_MS);
-      while (this.#state === "up" && this.#open.size > 0 && nowMs() < endMs && !signal.aborted)
-        await this.#waitUntil(endMs, signal);
+      while (isBusy() && nowMs() < endMs) await this.#waitUntil(endMs, signal);
       this.#isHeld = !this.#isHeld;
     }
     this.#isRejoining = this.#isHeld = false;
@@ -284,7 +296,6 @@ export class Lanes {
       this.#account(outcome, options);
       return outcome;
     } finally {
-      if (this.#isRejoining && this.#open.size === 0) this.#tell();
       clearTimeout(timer);
       clearInterval(poll);
       signal.removeEventListener("abort", giveUp);
@@ -304,6 +315,7 @@ export class Lanes {
       const resolve = this.#open.get(request);
       this.#open.delete(request);
       resolve?.({ error, data, bytes });
+      if (this.#isRejoining) this.#tell();
     } else if (error === null) {
       this.#state = "up";
       this.#upMs = nowMs();

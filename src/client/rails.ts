@@ -1,16 +1,16 @@
 // Owns the ways to one vault that its lanes are spread over: pairs of a local and a vault's address, and which of them work.
 import { lookup } from "node:dns/promises";
-import { BlockList, isIP } from "node:net";
+import { BlockList, connect, isIP } from "node:net";
 import { networkInterfaces } from "node:os";
 import { isLocal, splitAddress } from "../hosts.ts";
-import { RAIL_PAUSE_MAX_MS, RAIL_PAUSE_MIN_MS, RAILS_MAX } from "../limits.ts";
+import { RAIL_PAUSE_MAX_MS, RAIL_PAUSE_MIN_MS, RAIL_REACH_MS, RAILS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { LaneRail } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 
 export interface RailsOptions {
   /** Where the vault is said to be. */
-  address: string;
+  first: LaneRail;
   label: string;
   logger: Logger;
   /** Whether the very vault that told of an address answers there. */
@@ -40,7 +40,7 @@ export class Rails {
 
   constructor(options: RailsOptions) {
     this.#options = options;
-    this.#ways = [newWay({ address: options.address }, true)];
+    this.#ways = [newWay(options.first, true)];
   }
 
   /** Those that work, as far as is known; at least one. */
@@ -90,7 +90,7 @@ export class Rails {
   }
 
   async #take(told: readonly string[]): Promise<void> {
-    const { address } = this.#options;
+    const { address } = this.#options.first;
     const { host, port } = splitAddress(address);
     const first = told.length === 0 || isIP(host) !== 0 ? host : await resolved(host);
     const isFit = (one: string): boolean => {
@@ -133,7 +133,7 @@ export class Rails {
   async #round(): Promise<void> {
     const due = this.#ways.filter(({ isOpen, dueMs }) => !isOpen && dueMs <= nowMs());
     const tries = due.map(async (way) => {
-      const isOpen = await this.#options.answers(way.address);
+      const isOpen = (await isReached(way)) && (await this.#options.answers(way.address));
       if (isOpen) [way.isOpen, way.dueMs] = [true, nowMs()];
       else this.#postpone(way);
       return isOpen;
@@ -163,6 +163,19 @@ function newWay(rail: LaneRail, isOpen: boolean): Way {
 function waysTo(address: string, ip: string): LaneRail[] {
   const locals = localsNear(ip);
   return locals.length > 1 ? locals.map((local) => ({ address, local })) : [{ address }];
+}
+
+/** Whether somebody takes connections there. What takes none is not asked: gRPC would wait for it for minutes. */
+function isReached({ address, local }: LaneRail): Promise<boolean> {
+  const socket = connect({
+    ...splitAddress(address),
+    ...(local === undefined ? {} : { localAddress: local }),
+  });
+  return new Promise<boolean>((resolve) => {
+    socket.setTimeout(RAIL_REACH_MS, () => resolve(false));
+    socket.once("connect", () => resolve(true));
+    socket.once("error", () => resolve(false));
+  }).finally(() => socket.destroy());
 }
 
 async function resolved(host: string): Promise<string> {

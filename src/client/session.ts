@@ -6,7 +6,7 @@ import { TierkvError } from "../errors.ts";
 import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import { Goodput } from "../native.ts";
-import type { LaneClientTls } from "../native.ts";
+import type { LaneClientTls, LaneRail } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
@@ -21,7 +21,6 @@ import { FlushFeed } from "./flush-feed.ts";
 import { checkHello, helloRequest, isAt } from "./greeting.ts";
 import type { RequestOptions } from "./lane-requests.ts";
 import { Lanes } from "./lanes.ts";
-import type { LanesState } from "./lanes.ts";
 import { Rails } from "./rails.ts";
 import type { TriedRail } from "./rails.ts";
 import { Retries } from "./retries.ts";
@@ -34,6 +33,8 @@ export interface VaultClientOptions {
   logger: Logger;
   /** Connections on which records travel; 0: none, for who moves no records. */
   lanes?: number;
+  /** This way to it alone, which its own address is one of. */
+  rail?: LaneRail;
   /** null: in the clear. */
   security?: ChannelSecurity | null;
   /** Why nothing may be sent to this vault; every call is rejected with it before a connection is made. */
@@ -105,10 +106,11 @@ export class VaultSession {
 
   constructor(options: VaultClientOptions) {
     this.#options = options;
-    this.#at = options.address;
+    const first = options.rail ?? { address: options.address };
+    this.#at = first.address;
     this.#channel = new VaultChannel(this.#at, options.security);
     this.#rails = new Rails({
-      address: options.address,
+      first,
       label: this.#label,
       logger: options.logger,
       answers: (address) => isAt(address, options, this.flushes.number, this.#epoch),
@@ -150,8 +152,9 @@ export class VaultSession {
     return this.#rails.tried();
   }
 
-  get lanesState(): LanesState {
-    return this.#lanes.state;
+  /** What becomes of records. */
+  get lanes(): Pick<Lanes, "state" | "over" | "mtu"> {
+    return this.#lanes;
   }
 
   /** What was tried a second time. */
@@ -333,7 +336,8 @@ export class VaultSession {
       });
     }
     // What moves no records has no use for further ways.
-    if (this.#options.lanes !== 0) this.#rails.learn(reply.addresses);
+    const { lanes, rail } = this.#options;
+    if (lanes !== 0 && rail === undefined) this.#rails.learn(reply.addresses);
     await this.#lanes.offer(reply);
     return reply;
   }

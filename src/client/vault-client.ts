@@ -69,7 +69,7 @@ export class VaultClient {
 
   /** What records travel on; without them none does. */
   get lanes(): LanesState {
-    return this.#session.lanesState;
+    return this.#session.lanes.state;
   }
 
   /** The vault lets this client read, and takes nothing from it. */
@@ -95,6 +95,16 @@ export class VaultClient {
   /** What the vault said last: it is being emptied, and takes nothing new. */
   get isDraining(): boolean {
     return this.#session.isDraining;
+  }
+
+  /** Ways that its lanes are spread over; 0: they are not up. */
+  get lanesOver(): number {
+    return this.#session.lanes.over;
+  }
+
+  /** The longest packet of the first of them; null: the system does not say. */
+  get mtu(): number | null {
+    return this.#session.lanes.mtu;
   }
 
   /** All ways to the vault, once each was tried: several where it told of further addresses. */

@@ -203,6 +203,13 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
   ),
   row(
+    "F85",
+    "of several ways to a vault one is cut in the middle of a restore, is blocked, or leads to another vault",
+    "what it had comes over the others and no block is missed; what is not the vault is told nothing; a way that is back is used again",
+    ["test/faults/rails.test.ts", "test/client/rails.test.ts", `${RUST}lanes/rails.rs`],
+    { unloaded: "is driven in networks of its own, whose paces it sets" },
+  ),
+  row(
     "F86",
     "a vault's weight is changed while its pool is read",
     "all sidecars place alike by it at once, nothing that is held is missed, and a restart keeps it",

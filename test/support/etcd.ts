@@ -26,7 +26,7 @@ export interface TestEtcdTls {
   key: string;
 }
 
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const server = createServer().listen(0, "127.0.0.1");
   await new Promise((resolve) => {
     server.once("listening", resolve);

@@ -1,6 +1,7 @@
 // Owns real vaults and clients for tests: port 0, closed after each test, and nothing left behind.
 import { afterEach } from "vitest";
 import type { RecordClass, VaultClass } from "../../src/block.ts";
+import { splitAddress } from "../../src/hosts.ts";
 import { createLogger } from "../../src/log.ts";
 import type { VaultCounter } from "../../src/metrics.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
@@ -39,6 +40,8 @@ export interface TestVaultOptions {
   disk?: VaultDisk;
   /** 0: the system chooses. */
   port?: number;
+  /** `host:port` of a further address, which it tells of. */
+  second?: string;
   /** null: flushes are forgotten with the process. */
   flushFile?: string | null;
 }
@@ -50,6 +53,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     tenantBytes = null,
     keptPercent = 25,
     port = 0,
+    second = null,
     disk = null,
     flushFile = null,
   } = options;
@@ -57,6 +61,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
   const vault = await startVault({
     config: {
       listen: { host: "127.0.0.1", port, text: `127.0.0.1:${port}` },
+      addresses: second === null ? [] : [{ ...splitAddress(second), text: second }],
       maxBytes,
       tenantBytes,
       keptPercent,

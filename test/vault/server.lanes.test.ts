@@ -121,7 +121,7 @@ function failureOf(
     const hear = (request: number, error: string | null): void => {
       if (request === 0) resolve(error ?? "");
     };
-    const id = lanesOpen(target, token, 1, new Goodput(), new Goodput(), hear, tls);
+    const id = lanesOpen([{ address: target }], token, 1, new Goodput(), new Goodput(), hear, tls);
     closeAfterTest({ close: () => lanesClose(id) });
   });
 }

@@ -122,13 +122,13 @@ pub const LANES_MAX: usize = 8;
 pub const RAILS_MAX: usize = 4;
 
 /// With several rails, how often a waiting lane looks whether its own is silent.
-pub const RAIL_TICK_MS: u64 = 40;
+pub const RAIL_TICK_MS: u64 = 30;
 
 /// A lane that heard nothing for this long while requests are open asks the vault whether it is there.
-pub const RAIL_ASK_MS: u64 = 60;
+pub const RAIL_ASK_MS: u64 = 40;
 
-/// A rail without an answer for this long, while another brings bytes, is taken for cut: as long as a lost packet's first repeat takes.
-pub const RAIL_SILENT_MS: u64 = 200;
+/// A rail without an answer for this long, while another brings bytes, is taken for cut.
+pub const RAIL_SILENT_MS: u64 = 150;
 
 /// A new lane on one of several rails connects within this time: it was tried before.
 pub const RAIL_DIAL_MS: u64 = 400;

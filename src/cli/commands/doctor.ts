@@ -13,6 +13,8 @@ import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
+import { describeRail } from "../rails.ts";
+import type { RailBench } from "../rails.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 
 const EXIT_OK = 0;
@@ -84,7 +86,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<number> {
   const helps = outlooks.some(({ prompts }) => prompts.some(({ gain }) => (gain ?? 0) > 1));
   const lines = [
     ...describeFindings(found),
-    ...vaults.map(describeVault),
+    ...vaults.flatMap(({ rails, ...bench }) => [describeVault(bench), ...rails.map(describeRail)]),
     ...slowOnes(vaults, seen),
     ...outlooks.flatMap(({ engine, model, prompts, allows }) => [
       ...describe(`${model} (${engine})`, prompts),
@@ -118,9 +120,10 @@ const NO_ENGINE =
 async function measure(
   { config, targets }: Seen,
   progress: Progress,
-): Promise<{ vaults: VaultBench[]; links: LinkPaces }> {
+): Promise<{ vaults: (VaultBench & { rails: RailBench[] })[]; links: LinkPaces }> {
   const { benchVault } = await import("../bench-vault.ts");
-  const vaults: VaultBench[] = [];
+  const { benchRails } = await import("../rails.ts");
+  const vaults: (VaultBench & { rails: RailBench[] })[] = [];
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
@@ -132,7 +135,7 @@ async function measure(
       progress.at(at * DOCTOR_ROUNDS + done, all, `measuring ${target.address}`);
     };
     const bench = await benchVault(target, config, { ...options, onRound });
-    vaults.push(bench);
+    vaults.push({ ...bench, rails: bench.error === null ? await benchRails(target, config) : [] });
     const pace = paceOf(bench);
     if (pace === null) continue;
     for (const recordClass of target.classes) {

@@ -19,6 +19,8 @@ mod deferred;
 mod failpoints;
 mod frames;
 mod peers;
+#[cfg(target_os = "linux")]
+mod rails;
 mod sealed;
 mod shares;
 mod stand;

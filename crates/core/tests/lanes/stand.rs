@@ -8,7 +8,9 @@ use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::{Inbox, Wanted};
-use tierkv_core::lane::client::{Client, Content, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::client::{
+    Client, Content, Options, Outcome, Outgoing, Rail, Target, Targets,
+};
 use tierkv_core::lane::server::{self, Right, Server, Token};
 use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
@@ -161,10 +163,24 @@ impl Lanes {
         timing: Timing,
         tls: Option<tls::Client>,
     ) -> Self {
+        Self::between(vec![address.into()], token, lanes, timing, tls)
+    }
+
+    /// The same over several rails.
+    pub fn over(rails: Vec<Rail>, token: Token, lanes: u16, timing: Timing) -> Self {
+        Self::between(rails, token, lanes, timing, IS_SECURE.then(|| link::usual().client()))
+    }
+
+    fn between(
+        rails: Vec<Rail>,
+        token: Token,
+        lanes: u16,
+        timing: Timing,
+        tls: Option<tls::Client>,
+    ) -> Self {
         let (tell, outcomes) = channel();
         let sink = move |request, outcome| drop(tell.send((request, outcome)));
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
-        let rails = vec![address.into()];
         let options = Options { rails, token, lanes, tls, timing, down, up };
         Self { client: Client::open(options, Arc::new(sink)).unwrap(), outcomes }
     }

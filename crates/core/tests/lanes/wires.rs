@@ -55,9 +55,15 @@ impl Wire {
 
 /// A vault by hand and a client of it, its lanes in order.
 pub fn vault_by_hand(lanes: u16) -> (Lanes, Vec<Wire>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let client = Lanes::dial(&address, [9; 32], lanes, timing());
+    vault_over(&["127.0.0.1"], lanes)
+}
+
+/// The same, with the lanes over several addresses.
+pub fn vault_over(hosts: &[&str], lanes: u16) -> (Lanes, Vec<Wire>) {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let rails = hosts.iter().map(|host| format!("{host}:{port}").as_str().into()).collect();
+    let client = Lanes::over(rails, [9; 32], lanes, timing());
     let wires = (0..lanes)
         .map(|lane| {
             let (stream, _) = listener.accept().unwrap();

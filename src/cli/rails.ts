@@ -1,0 +1,109 @@
+// Owns what `tierkv doctor` measures of each way to a vault that tells of several addresses.
+import { measuringNamespace, PACKED_KEY_BYTES } from "../block.ts";
+import { VaultClient } from "../client/vault-client.ts";
+import { isRemote } from "../client/vault.ts";
+import type { Config } from "../config/config.ts";
+import { toTierkvError } from "../errors.ts";
+import {
+  BENCH_CALL_MS,
+  BENCH_PROBE_CHUNKS,
+  BENCH_PROBE_CHUNKS_MAX,
+  BENCH_ROUND_MS,
+  BENCH_SAMPLES,
+  CALL_TIMEOUT_MS,
+} from "../limits.ts";
+import { createLogger } from "../log.ts";
+import type { LaneRail } from "../native.ts";
+import { nowMs, randomToken } from "../time.ts";
+import { securityFor } from "./credentials.ts";
+import type { VaultTarget } from "./targets.ts";
+import { showBytes, showMs } from "./text.ts";
+import { linkTo } from "./vault-link.ts";
+
+/** One way; null where it does not work. */
+export interface RailBench {
+  address: string;
+  /** From which address of this machine; null: the system chooses. */
+  local: string | null;
+  error: string | null;
+  /** The quickest of some questions of one key. */
+  rttMs: number | null;
+  fromBytesPerS: number | null;
+  toBytesPerS: number | null;
+  /** The longest packet; null: the system does not say. */
+  mtu: number | null;
+}
+
+const logger = createLogger("rails", { level: "silent" });
+
+/** Each way by itself; none where there is but one. */
+export async function benchRails(target: VaultTarget, config: Config): Promise<RailBench[]> {
+  const { client } = linkTo(config, target, logger, 1);
+  try {
+    if (!isRemote(client)) return [];
+    await client.hello(CALL_TIMEOUT_MS);
+    const tried = await client.rails();
+    const benches: RailBench[] = [];
+    for (const { isOpen, ...rail } of tried.length > 1 ? tried : []) {
+      const none = { rttMs: null, fromBytesPerS: null, toBytesPerS: null, mtu: null };
+      const blank = { address: rail.address, local: rail.local ?? null, error: null, ...none };
+      const error = "it takes no connection, or another vault answers there";
+      benches.push(isOpen ? await benchRail(target, config, rail, blank) : { ...blank, error });
+    }
+    return benches;
+  } finally {
+    client.close();
+  }
+}
+
+async function benchRail(
+  target: VaultTarget,
+  config: Config,
+  rail: LaneRail,
+  blank: RailBench,
+): Promise<RailBench> {
+  const { address, classes } = target;
+  const [name] = classes;
+  const { lanes } = config.sidecar;
+  const security = securityFor(config, target, logger);
+  const client = new VaultClient({ address, name, logger, lanes, security, rail });
+  const bench = { ...blank };
+  try {
+    await client.hello(CALL_TIMEOUT_MS);
+    for (let sample = 0; sample < BENCH_SAMPLES; sample += 1) {
+      const begunMs = nowMs();
+      await client.lookup(measuringNamespace(), randomToken(PACKED_KEY_BYTES), CALL_TIMEOUT_MS);
+      bench.rttMs = Math.min(bench.rttMs ?? Infinity, nowMs() - begunMs);
+    }
+    bench.mtu = client.mtu;
+    bench.fromBytesPerS = await rateOf(client, false);
+    bench.toBytesPerS = await rateOf(client, true);
+  } catch (error) {
+    const { message } = toTierkvError(error);
+    const isMtu = bench.mtu !== null && bench.fromBytesPerS === null;
+    bench.error = isMtu
+      ? `${message}; do all devices on it take packets of ${bench.mtu}?`
+      : message;
+  } finally {
+    client.close();
+  }
+  return bench;
+}
+
+/** Of bytes that are no record. */
+async function rateOf(client: VaultClient, isToVault: boolean): Promise<number> {
+  const first = await client.probe(BENCH_PROBE_CHUNKS, isToVault, BENCH_CALL_MS);
+  const inTime = Math.floor((BENCH_PROBE_CHUNKS * BENCH_ROUND_MS) / first.ms);
+  const chunks = Math.min(Math.max(inTime, BENCH_PROBE_CHUNKS), BENCH_PROBE_CHUNKS_MAX);
+  const { bytes, ms } = await client.probe(chunks, isToVault, BENCH_CALL_MS);
+  return (bytes / ms) * 1e3;
+}
+
+export function describeRail(rail: RailBench): string {
+  const { address, local, error, rttMs, fromBytesPerS, toBytesPerS, mtu } = rail;
+  const way = `  way to ${address}${local === null ? "" : ` from ${local}`}`;
+  if (error !== null) return `${way}: left out: ${error}`;
+  const [from, to] = [fromBytesPerS, toBytesPerS].map((rate) => `${showBytes(rate ?? 0)}/s`);
+  const packets = mtu === null ? "" : `, packets up to ${mtu} (MTU)`;
+  return `${way}: ${from} from it, ${to} to it, an answer takes ${showMs(rttMs ?? 0)}${packets}`;
+}

@@ -1,0 +1,119 @@
+// Owns the proof of several ways to one vault: all carry, one that is cut or wrong costs nothing but itself.
+import { describe, expect, test } from "vitest";
+import { ItemStatus } from "../../src/block.ts";
+import type { VaultClient } from "../../src/client/vault-client.ts";
+import { Weather, openByteProxy } from "../faults/lib/byte-proxy.ts";
+import { freePort } from "../support/etcd.ts";
+import { openFakeVault } from "../support/fake-vault.ts";
+import { lanePeer, onlyLookups, Pages } from "../support/lanes.ts";
+import { NAMESPACE, noise } from "../support/records.ts";
+import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import type { TestVault } from "../support/vaults.ts";
+
+const { ACCEPTED } = ItemStatus;
+const BLOCKS = 16;
+
+/** Its second address is told of; the first is behind a proxy. */
+async function openTwoWays(): Promise<{ vault: TestVault; weather: Weather; address: string }> {
+  const vault = await openVault({ maxBytes: 256 * MIB, second: `127.0.0.2:${await freePort()}` });
+  const weather = new Weather(1);
+  const { address } = await openByteProxy(weather, vault.address);
+  return { vault, weather, address };
+}
+
+async function bothUp(client: VaultClient): Promise<void> {
+  await client.hello(SOON_MS);
+  expect((await client.rails()).map(({ isOpen }) => isOpen)).toEqual([true, true]);
+  await until(() => client.lanes === "up" && client.lanesOver === 2, "lanes over both ways");
+}
+
+// Elsewhere the loopback has one address.
+describe.skipIf(process.platform !== "linux")("two ways", () => {
+  test("carry what is stored and what is fetched, the faster more", async () => {
+    const { vault, weather, address } = await openTwoWays();
+    const client = openClient({ address });
+    await bothUp(client);
+    weather.set({ bytesPerSecond: 16 * MIB });
+    const pages = await Pages.open(BLOCKS, MIB);
+    const storedFrom = weather.counts.bytes;
+    expect(await client.store(NAMESPACE, pages.encode(), SOON_MS)).toEqual(
+      Array(BLOCKS).fill(ACCEPTED),
+    );
+    const fetchedFrom = weather.counts.bytes;
+    const { statuses } = await client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS });
+    expect([...statuses]).toEqual(Array(BLOCKS).fill(ACCEPTED));
+    for (const bytes of [fetchedFrom - storedFrom, weather.counts.bytes - fetchedFrom]) {
+      expect(bytes).toBeGreaterThan(MIB / 2);
+      expect(bytes).toBeLessThan((BLOCKS / 2) * MIB);
+    }
+    expect(vault.stats().records).toBe(BLOCKS);
+  });
+
+  test("F85 one that falls silent in the middle of a fetch: what it had comes over the other, and it is used again later", async () => {
+    const { weather, address } = await openTwoWays();
+    const client = openClient({ address });
+    await bothUp(client);
+    // Enough to be in the middle of it.
+    const pages = await Pages.open(BLOCKS, 4 * MIB);
+    await client.store(NAMESPACE, pages.encode(), SOON_MS);
+    weather.set({ bytesPerSecond: 4 * MIB });
+    let arrived = 0;
+    const onProgress = (bytes: number): void => {
+      arrived += bytes;
+      if (arrived > 2 * MIB && weather.faults.lose === "none") weather.set({ lose: "both" });
+    };
+    const fetching = client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS, onProgress });
+    expect([...(await fetching).statuses]).toEqual(Array(BLOCKS).fill(ACCEPTED));
+    for (let index = 0; index < BLOCKS; index += 1) {
+      expect(pages.fetched(index).equals(noise(pages.bytes, index))).toBe(true);
+    }
+    expect(weather.counts.lost).toBeGreaterThan(0);
+    // Calls go the other way, too.
+    expect((await client.stats(SOON_MS)).records).toBe(BLOCKS);
+    expect([client.state, client.lanesOver, client.retries.taken]).toEqual(["up", 1, 1]);
+    weather.set({});
+    await until(() => client.lanesOver === 2, "the way to be used again");
+  });
+});
+
+describe("an address that a vault tells of", () => {
+  test("F85 is not used where another vault answers", async () => {
+    const other = await openVault();
+    const teller = await openFakeVault(
+      {},
+      { ...lanePeer(onlyLookups(1)), addresses: [other.address] },
+    );
+    const client = openClient(teller);
+    await client.hello(SOON_MS);
+    expect((await client.rails()).map(({ isOpen }) => isOpen)).toEqual([true, false]);
+    await client.lookup(NAMESPACE, Buffer.alloc(36), SOON_MS);
+    expect([
+      client.lanesOver,
+      other.counters.get("hellos"),
+      other.counters.get("lanes_refused"),
+    ]).toEqual([1, 1, 0]);
+  });
+
+  test("F85 is not used where lanes are refused", async () => {
+    const other = await openFakeVault({});
+    const teller = await openFakeVault(
+      {},
+      { ...lanePeer(onlyLookups(1)), addresses: [other.address] },
+    );
+    const client = openClient(teller);
+    await client.hello(SOON_MS);
+    await until(async () => (await client.rails())[1]?.isOpen === false, "the way to be given up");
+    await until(() => client.lanesOver === 1, "lanes over the other");
+    expect([...(await client.lookup(NAMESPACE, Buffer.alloc(36), SOON_MS))]).toEqual([1]);
+  });
+
+  test("is not looked at on the network where the vault itself is within this machine and in the clear", async () => {
+    const teller = await openFakeVault(
+      {},
+      { ...lanePeer(onlyLookups(1)), addresses: ["198.18.0.1:1"] },
+    );
+    const client = openClient(teller);
+    await client.hello(SOON_MS);
+    expect(await client.rails()).toHaveLength(1);
+  });
+});
