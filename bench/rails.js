@@ -11,7 +11,7 @@ const CUT = { on: "value", most: 500 };
 
 export const title = "Two rails of 100 and 200 Mb/s to one vault, over TLS, in network namespaces";
 
-export async function run({ isQuick }) {
+export function run({ isQuick }) {
   const cuts = isQuick ? [0, 1] : [0, 1, 0, 1, 0, 1];
   const asked = { paces: PACES, blocks: isQuick ? 30 : 60, rounds: isQuick ? 2 : 8, cuts };
   const args = ["-rn", process.execPath, SCENE, JSON.stringify(asked)];

@@ -114,7 +114,7 @@ async function save(client, set) {
   const statuses = await client.store(set.namespace, items, CALL_MS);
   set.wireBytes = items.reduce((sum, { record }) => sum + record.bytes, 0);
   for (const { record } of items) record.drop();
-  if (!isTaken(statuses)) throw new Error(`not stored: ${[...new Set(statuses)]}`);
+  if (!isTaken(statuses)) throw new Error(`not stored: ${statuses.join()}`);
   return performance.now() - begunMs;
 }
 

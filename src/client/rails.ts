@@ -35,7 +35,7 @@ export class Rails {
   readonly #closing = new AbortController();
   #ways: Way[];
   #told = "";
-  #seeking: Promise<void> | null = null;
+  #isSeeking = false;
   #tried: Promise<void> = Promise.resolve();
 
   constructor(options: RailsOptions) {
@@ -117,17 +117,18 @@ export class Rails {
 
   /** Tries what does not work until all do; resolves when each was tried. */
   async #seek(): Promise<void> {
+    await this.#round();
+    if (!this.#isSeeking) void this.#goOn();
+  }
+
+  async #goOn(): Promise<void> {
     const { signal } = this.#closing;
-    const round = this.#round();
-    this.#seeking ??= (async () => {
-      await round;
-      while (!signal.aborted && this.#ways.some(({ isOpen }) => !isOpen)) {
-        await sleep(RAIL_PAUSE_MIN_MS, signal).catch(() => {});
-        if (!signal.aborted) await this.#round();
-      }
-      this.#seeking = null;
-    })();
-    await round;
+    this.#isSeeking = true;
+    while (!signal.aborted && this.#ways.some(({ isOpen }) => !isOpen)) {
+      await sleep(RAIL_PAUSE_MIN_MS, signal).catch(() => {});
+      if (!signal.aborted) await this.#round();
+    }
+    this.#isSeeking = false;
   }
 
   async #round(): Promise<void> {
