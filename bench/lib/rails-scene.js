@@ -127,6 +127,15 @@ async function untilOver(client, ways) {
 
 const rate = (set, ms) => (set.wireBytes * 8) / ms / 1e3;
 
+/** Bytes over each cable so far: column 0 of the kernel's counts came, column 8 went. */
+function carried(column) {
+  const lines = readFileSync("/proc/self/net/dev", "utf8").split("\n");
+  return paces.map((_, number) => {
+    const line = lines.find((one) => one.trim().startsWith(`near${number}:`)) ?? "";
+    return Number(line.split(":")[1]?.trim().split(/\s+/)[column]);
+  });
+}
+
 async function main(dir) {
   ip("link", "set", "lo", "up");
   const [space, strange] = [await newSpace(), await newSpace()];
@@ -155,6 +164,7 @@ async function main(dir) {
     result.saves.push(rate(set, savedMs));
     result.restores.push(rate(set, (await restore(client, set)).ms));
   }
+  result.carried = { saved: carried(8), restored: carried(0), each: set.wireBytes };
   for (const number of cuts) {
     await untilOver(client, paces.length);
     let [arrived, cutMs] = [0, null];

@@ -31,6 +31,7 @@ import {
 } from "../native.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
 import { settledOf } from "./lane-requests.ts";
 import type { FetchPlan, Outcome, Probed, RequestOptions, Settled } from "./lane-requests.ts";
 import { Progress } from "./progress.ts";
@@ -379,4 +380,12 @@ export class Lanes {
 
 async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, signal).catch(() => {});
+}
+
+/** What lanes trust and show; the token of the hello stands for the one of the calls. */
+export function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
+  if (security === null) return undefined;
+  const { caPem, serverName, certPem, keyPem } = security;
+  const own = certPem === null || keyPem === null ? {} : { certPem, keyPem };
+  return { caPem, serverName, ...own };
 }

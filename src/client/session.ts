@@ -6,7 +6,7 @@ import { TierkvError } from "../errors.ts";
 import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import { Goodput } from "../native.ts";
-import type { LaneClientTls, LaneRail } from "../native.ts";
+import type { LaneRail } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
@@ -20,7 +20,7 @@ import type { CallOptions } from "./channel.ts";
 import { FlushFeed } from "./flush-feed.ts";
 import { checkHello, helloRequest, isAt } from "./greeting.ts";
 import type { RequestOptions } from "./lane-requests.ts";
-import { Lanes } from "./lanes.ts";
+import { Lanes, laneTls } from "./lanes.ts";
 import { Rails } from "./rails.ts";
 import type { TriedRail } from "./rails.ts";
 import { Retries } from "./retries.ts";
@@ -73,14 +73,6 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
 
 /** The call by which records are wanted. */
 const WANTED = "Lookup";
-
-/** What lanes trust and show; the token of the hello stands for the one of the calls. */
-function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
-  if (security === null) return undefined;
-  const { caPem, serverName, certPem, keyPem } = security;
-  const own = certPem === null || keyPem === null ? {} : { certPem, keyPem };
-  return { caPem, serverName, ...own };
-}
 
 export class VaultSession {
   readonly down: Goodput = new Goodput();

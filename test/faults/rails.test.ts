@@ -12,6 +12,8 @@ const TRY =
 interface Scene {
   /** As the client found them: both cables, one that is not plugged in, one to another vault. */
   ways: { isOpen: boolean }[];
+  /** Bytes over each cable, and those of the records. */
+  carried: { saved: number[]; restored: number[]; each: number };
   cuts: { missed: number; found: number }[];
   ended: { over: number; refused: number };
 }
@@ -23,8 +25,11 @@ test("F85 the cable of calls is pulled in the middle of a restore over two", asy
   }
   const asked = JSON.stringify({ paces: [100, 200], blocks: BLOCKS, rounds: 1, cuts: [0] });
   const { stdout } = await promisify(execFile)("unshare", ["-rn", process.execPath, SCENE, asked]);
-  const { ways, cuts, ended } = JSON.parse(stdout) as Scene;
+  const { ways, carried, cuts, ended } = JSON.parse(stdout) as Scene;
   expect(ways.map(({ isOpen }) => isOpen)).toEqual([true, true, false, false]);
+  for (const bytes of [...carried.saved, ...carried.restored]) {
+    expect(bytes).toBeGreaterThan(carried.each / 10);
+  }
   expect(cuts).toMatchObject([{ missed: 0, found: BLOCKS }]);
   expect(ended).toMatchObject({ over: 2, refused: 0 });
 });
