@@ -37,7 +37,7 @@ export interface ListenAddress {
   readonly text: string;
 }
 
-const EVERYWHERE: ReadonlySet<string> = new Set(["0.0.0.0", "::"]);
+const EVERYWHERE = /^(?:0\.0\.0\.0|::)$/;
 const TOKEN_BYTES = 32;
 const UNIX_PREFIX = "unix:";
 /** Instead of a descriptor: this connection was not let in in time, or gives way. */
@@ -75,7 +75,7 @@ export class VaultListener {
   ): Promise<VaultListener> {
     // Who listens on every interface listens there, too.
     const isElsewhere = ({ port }: ListenAddress): boolean =>
-      !EVERYWHERE.has(at.host) || port !== at.port;
+      !EVERYWHERE.test(at.host) || port !== at.port;
     const also = addresses.filter(isElsewhere).map(({ text }) => text);
     const arrivals = new Arrivals(handlers, isUnix(at));
     const open = (address: string): { id: number; port?: number } => {

@@ -60,12 +60,14 @@ pub fn vault_by_hand(lanes: u16) -> (Lanes, Vec<Wire>) {
 
 /// The same, with the lanes over several addresses.
 pub fn vault_over(hosts: &[&str], lanes: u16) -> (Lanes, Vec<Wire>) {
-    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let rails = hosts.iter().map(|host| format!("{host}:{port}").as_str().into()).collect();
+    let listen = |host: &&str| TcpListener::bind(format!("{host}:0")).unwrap();
+    let listeners: Vec<_> = hosts.iter().map(listen).collect();
+    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+    let rails = listeners.iter().map(|listener| address(listener).as_str().into()).collect();
     let client = Lanes::over(rails, [9; 32], lanes, timing());
     let wires = (0..lanes)
         .map(|lane| {
+            let listener = &listeners[usize::from(lane) % listeners.len()];
             let (stream, _) = listener.accept().unwrap();
             let mut wire = Wire(Link::accept(stream));
             let (hello, token) = wire.next().unwrap();
