@@ -57,7 +57,7 @@ fn f10_what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
     for (at, bytes, text) in [
         (4, &[2_u8][..], "version 2"),
         (5, &[0], "unknown kind 0"),
-        (5, &[13], "unknown kind 13"),
+        (5, &[14], "unknown kind 14"),
         (32, &[1, 0, 16, 0], "a body of 1048577 bytes"),
         (32, &[0, 0, 0, 0], "a body of 0 bytes"),
         (16, &[0xFF; 8], "brings 1048576 bytes"),

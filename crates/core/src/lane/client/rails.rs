@@ -59,10 +59,10 @@ impl Watched {
         let at = |when: &AtomicU64| when.load(Ordering::Relaxed);
         let rail = session.rail_of(self.lane);
         let (now, heard, asked) = (session.now_ms(), at(&session.heard[rail]), at(&self.asked));
-        let is_another_heard = || session.heard.iter().any(|heard| at(heard) > asked);
+        let is_another_heard = || session.heard.iter().any(|heard| at(heard) >= asked);
         if !session.is_waiting() {
             self.asked.store(0, Ordering::Relaxed);
-        } else if asked == 0 || heard > asked {
+        } else if asked == 0 || heard >= asked {
             if now >= heard + RAIL_ASK_MS {
                 self.asked.store(now, Ordering::Relaxed);
                 session.ping(self.lane);
