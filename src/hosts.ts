@@ -2,6 +2,9 @@
 import { isIPv4 } from "node:net";
 
 const UNIX_PREFIX = "unix:";
+/** Who keeps processors' caches together where memory is shared. */
+export type Coherence = "hardware" | "clflush";
+
 const SHARED_PREFIX = "shm:";
 
 /** A machine to wake: the host of its vault's address, and its network card's address, twelve hexadecimal digits. */

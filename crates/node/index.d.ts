@@ -458,6 +458,12 @@ export interface SessionStats {
   keptBytes: number
 }
 
+/** Makes the file, and answers whoever measures there. */
+export declare function shmAnswer(path: string): Promise<void>
+
+/** Measures the memory of that file, which a process that called `shmAnswer` has made. */
+export declare function shmAsk(path: string): Promise<ShmReport>
+
 /** Gives a request up: nothing of it is begun any more. */
 export declare function shmCancel(id: number, request: number): void
 
@@ -473,8 +479,8 @@ export declare function shmFetch(id: number, arenaId: number, fidelity: number, 
 /** How full it is: `numbers` are the last flush, records, bytes used, bytes at most, evicted records, processes that joined. */
 export declare function shmFill(id: number): number
 
-/** Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all). `numbers` are the flush, records and bytes. */
-export declare function shmFlush(id: number, namespace: Uint8Array | undefined | null, recordClass: number, tenant: number): number
+/** Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all; of the namespaces of `model`). `numbers` are the flush, records and bytes. */
+export declare function shmFlush(id: number, namespace: Uint8Array | undefined | null, recordClass: number, tenant: number, model?: Uint8Array | undefined | null): number
 
 /** A region that was opened. */
 export interface ShmInfo {
@@ -483,10 +489,15 @@ export interface ShmInfo {
   epoch: number
   /** Its last flush; 0: none. */
   flush: number
+  /** Who keeps the caches together: `hardware`, or `clflush`. */
+  coherence: string
 }
 
 /** Asks which of the packed keys it holds; returns the request's number. */
 export declare function shmLookup(id: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/** Says which model a namespace belongs to, by its digest. */
+export declare function shmName(id: number, namespace: Uint8Array, model: Uint8Array): number
 
 /**
  * The flushes after `known`, and what the dead held is freed. `numbers[1]` is 0 where some are not remembered. `data`: 50 bytes
@@ -496,17 +507,44 @@ export declare function shmNews(id: number, known: number): number
 
 /**
  * Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
- * region of another size is refused. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
+ * region of another size is refused. `coherence`: "hardware" or "clflush". `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
  * the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
  * look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
-export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): ShmInfo
+export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): ShmInfo
 
 /** Bytes that were moved for a request; null when it has its outcome. */
 export declare function shmProgress(id: number, request: number): number | null
 
+/** What two processes found out about memory. */
+export interface ShmReport {
+  isSameHost: boolean
+  /** Absent: the system does not tell. */
+  node?: number
+  writeBack: string
+  loadNs: number
+  /** 0: not measured. */
+  ownLoadNs: number
+  rounds: number
+  hardware: ShmWay
+  clflush?: ShmWay
+  /** Absent between hosts. */
+  lockNs?: Array<number>
+}
+
 /** Stores records of the outbox; a deferred record is made in the region itself. As `lanesStore`, and all are of one class. */
 export declare function shmStore(id: number, recordClass: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
+
+/** What one way of keeping caches together is worth. */
+export interface ShmWay {
+  inPerS: number
+  outPerS: number
+  /** Of all rounds: what the other process did not see in time, and what it read otherwise than it was published. */
+  unseen: number
+  wrong: number
+  /** p50 and p99 in ns; 0: not measured. */
+  tripNs: Array<number>
+}
 
 /** Whether a leased slot begins with these bytes. */
 export declare function slotHolds(id: number, slot: number, generation: number, bytes: Uint8Array): boolean

@@ -27,7 +27,9 @@ export function linkTo(
   const { address, classes } = target;
   const [name] = classes;
   if (sharedPath(address) !== null) {
-    const client = new SharedVault({ address, name, maxBytes: 0, mustFit: false, logger });
+    const { coherence } = config.cluster;
+    const size = { maxBytes: 0, mustFit: false };
+    const client = new SharedVault({ address, name, coherence, logger, ...size });
     return { client, isTls: false };
   }
   const security = securityFor(config, target, logger);

@@ -1,6 +1,7 @@
 // Owns the requests to one shared region: a promise for each, which ends in time whatever becomes of the region.
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
+import type { Coherence } from "../hosts.ts";
 import { LANES_POLL_MS } from "../limits.ts";
 import { shmCancel, shmClose, shmOpen, shmProgress } from "../native.ts";
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
@@ -35,15 +36,19 @@ export class Region {
   readonly epoch: number;
   /** Its last flush when it was opened. */
   readonly flush: number;
+  /** As it is mapped. */
+  readonly coherence: string;
   readonly #id: number;
   readonly #waiting = new Map<number, Waiting>();
 
   /** Makes one of at most `maxBytes` where there is none; 0: makes none. Throws ARENA_FAILED for what is no fit region. */
-  constructor(path: string, maxBytes: number, mustFit: boolean) {
+  constructor(path: string, maxBytes: number, mustFit: boolean, coherence: Coherence) {
     const hear = (request: number, error: string | null, data: Buffer, numbers: number[]): void =>
       this.#hear(request, error, data, numbers);
-    const { id, epoch, flush } = shmOpen(path, maxBytes, mustFit, hear);
+    const info = shmOpen(path, maxBytes, mustFit, coherence, hear);
+    const { id, epoch, flush } = info;
     this.#id = id;
+    this.coherence = info.coherence;
     this.epoch = epoch;
     this.flush = flush;
   }

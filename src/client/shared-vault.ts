@@ -1,10 +1,12 @@
 // Owns a vault that is memory of this machine: the same calls as to one over the network, and no byte on a socket.
+import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { stat } from "node:fs/promises";
 import { classNumber, countBits, keyCount } from "../block.ts";
 import type { ItemStatus, RecordClass } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
+import type { Coherence } from "../hosts.ts";
 import { SHARED_NEWS_MS } from "../limits-shared.ts";
 import { CALL_TIMEOUT_MS, CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, MADE_NOW } from "../limits.ts";
 import type { Logger } from "../log.ts";
@@ -15,6 +17,7 @@ import {
   shmFill,
   shmFlush,
   shmLookup,
+  shmName,
   shmNews,
   shmStore,
 } from "../native.ts";
@@ -39,6 +42,7 @@ export interface SharedVaultOptions {
   maxBytes: number;
   /** A region of another size is refused. */
   mustFit: boolean;
+  coherence: Coherence;
   logger: Logger;
 }
 
@@ -65,12 +69,15 @@ export class SharedVault {
   #seen = { atMs: nowMs(), out: 0, in: 0 };
 
   /** Opens the region, and makes it where there is none. Throws SHARED_REGION for what is not a fit one. */
-  constructor({ address, name, maxBytes, mustFit, logger }: SharedVaultOptions) {
+  constructor(options: SharedVaultOptions) {
+    const { address, name, logger } = options;
     this.address = address;
     this.name = name;
     this.#logger = logger;
     this.#path = sharedPath(address) ?? "";
-    this.#region = openRegion(this.#path, address, name, maxBytes, mustFit);
+    this.#region = openRegion(this.#path, options);
+    const { coherence } = this.#region;
+    logger.info({ vault: address, coherence }, "shared memory is mapped");
     // Each call that is open listens.
     setMaxListeners(0, this.#closing.signal);
     const { flush } = this.#region;
@@ -165,9 +172,15 @@ export class SharedVault {
     return [...data] as ItemStatus[];
   }
 
-  /** Records of a model are flushed by their namespace. */
-  nameModel(): Promise<Record<string, never>> {
-    return Promise.resolve({});
+  /** Says which model a namespace belongs to, for people who flush by model. */
+  async nameModel(
+    namespace: Buffer,
+    model: string,
+    deadlineMs: number,
+  ): Promise<Record<string, never>> {
+    const begin = (id: number): number => shmName(id, namespace, digestOf(model));
+    await this.#call("Name", { deadlineMs }, begin);
+    return {};
   }
 
   /** Whether it is in order. */
@@ -222,7 +235,7 @@ export class SharedVault {
     };
   }
 
-  /** Drops the records of one namespace (null: of all), one class (null: of both) and one tenant (0: of all). */
+  /** Drops the records of one namespace (null: of all), one class (null: of both), one model and one tenant (0: of all). */
   async flush(
     namespace: Buffer | null,
     deadlineMs: number,
@@ -230,12 +243,9 @@ export class SharedVault {
     model: string | null = null,
     tenant = 0,
   ): Promise<FlushReply> {
-    if (model !== null) {
-      const reason = "shared memory does not know models: flush by --namespace, or everything";
-      throw new TierkvError("VAULT_REFUSED", { ...this.#context("Flush", deadlineMs), reason });
-    }
     const wanted = recordClass === null ? 0 : classNumber(recordClass);
-    const begin = (id: number): number => shmFlush(id, namespace, wanted, tenant);
+    const named = model === null ? null : digestOf(model);
+    const begin = (id: number): number => shmFlush(id, namespace, wanted, tenant, named);
     const { numbers } = await this.#call("Flush", { deadlineMs }, begin);
     const [number = 0, records = 0, bytes = 0] = numbers;
     return { records, bytes, diskBytes: 0, volatile: false, number, sidecars: [] };
@@ -357,6 +367,10 @@ export class SharedVault {
 
 const LOST = "the region's file was removed or replaced: restart this sidecar";
 
+function digestOf(model: string): Buffer {
+  return createHash("sha256").update(model).digest();
+}
+
 const COUNTS_AGAINST_REGION: ReadonlySet<string> = new Set(["VAULT_DEADLINE", "VAULT_BROKEN"]);
 
 interface Context {
@@ -367,15 +381,10 @@ interface Context {
   timeoutMs: number;
 }
 
-function openRegion(
-  path: string,
-  address: string,
-  name: RecordClass,
-  maxBytes: number,
-  mustFit: boolean,
-): Region {
+function openRegion(path: string, options: SharedVaultOptions): Region {
+  const { address, name, maxBytes, mustFit, coherence } = options;
   try {
-    return new Region(path, maxBytes, mustFit);
+    return new Region(path, maxBytes, mustFit, coherence);
   } catch (error) {
     const { message: reason } = toTierkvError(error);
     const key = `[cluster] ${name}_cold`;

@@ -1,5 +1,5 @@
 // Owns the shape of the configuration as the program sees it: typed, complete and frozen.
-import type { Sleeper } from "../hosts.ts";
+import type { Coherence, Sleeper } from "../hosts.ts";
 import type { LogLevel } from "../log.ts";
 
 /** `cold`: a vault for records of both classes. */
@@ -21,6 +21,8 @@ export interface ClusterConfig {
   readonly kvCold: readonly Address[];
   readonly ssmCold: readonly Address[];
   readonly redundancy: Redundancy;
+  /** Of memory that sidecars share. */
+  readonly coherence: Coherence;
   /** What `tierkv join` stores: certificate and token of each vault. */
   readonly credentials: string;
   /** Machines that are woken when their vault is wanted. */

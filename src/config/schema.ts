@@ -96,6 +96,13 @@ export const SCHEMA: Schema = {
         example: '"none"',
       },
       wake: WAKE,
+      coherence: {
+        kind: choice(["hardware", "clflush"]),
+        doc: "Who keeps processors' caches together where `shm:` memory is shared. `hardware`: the machine, as one does for its own memory. `clflush`: each sidecar writes its lines back and drops them before it reads, on x86-64, and is slower; for memory of which `tierkv doctor --shm PATH` says so. All sidecars of a region write the same.",
+        fallback: () => "hardware",
+        fallbackText: '`"hardware"`',
+        example: '"hardware"',
+      },
       ...CLUSTER_ACCESS,
     },
   },

@@ -66,6 +66,16 @@ test("what one sidecar saves lies in both, and another of the machine asks no va
     return asked() === before;
   }, "a restore that asks no vault");
   expect(other.sidecar.counters.get("blocks_restored_shared")).toBe(BLOCKS);
+  // Nor does another engine of the sidecar that saved it, which has an arena of its own.
+  let engines = 0;
+  await until(async () => {
+    const shape = { engine: `neighbour ${(engines += 1)}`, maxModelLen: 16 * BLOCKS };
+    const engine = await FakeEngine.start(one.sidecar.socketPath, shape);
+    const before = asked();
+    expect(await restored({ engine, sidecar: one.sidecar }, blocks)).toBe(BLOCKS);
+    engine.close();
+    return asked() === before;
+  }, "a second engine's restore that asks no vault");
   expect(other.sidecar.status().vaults.kv.map(({ tier, share }) => [tier, share > 0])).toEqual([
     ["shared", false],
     ["vault", true],

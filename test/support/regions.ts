@@ -24,8 +24,9 @@ export function openShared(
   name: RecordClass = "kv",
   options: Partial<SharedVaultOptions> = {},
 ): SharedVault {
-  const all = { address, name, maxBytes: REGION_BYTES, mustFit: true, logger, ...options };
-  return closeAfterTest(new SharedVault(all));
+  const size = { maxBytes: REGION_BYTES, mustFit: true };
+  const coherence = "hardware";
+  return closeAfterTest(new SharedVault({ address, name, coherence, logger, ...size, ...options }));
 }
 
 /** Flips a byte in every chunk. */

@@ -335,5 +335,20 @@ pub const SHM_POPULATE_BYTES: u64 = 2 * MIB as u64;
 /// Requests that wait for a shared region's threads; what is above waits where it came from.
 pub const SHM_REQUESTS_MAX: usize = 1024;
 
+/// Bytes that `tierkv doctor --shm` measures in: more than caches of one core hold.
+pub const SHM_DOCTOR_BYTES: u64 = 64 * MIB as u64;
+
+/// Rounds of each of its trials.
+pub const SHM_DOCTOR_ROUNDS: u64 = 2000;
+
+/// How long one of its two processes waits for the other to come, in ms.
+pub const SHM_DOCTOR_PEER_MS: u64 = 120_000;
+
+/// How long it waits for a reply, in ms: the other one's processor may have other work.
+pub const SHM_DOCTOR_REPLY_MS: u64 = 10_000;
+
+/// What was published and is not seen after so long, in ms, is not seen.
+pub const SHM_DOCTOR_UNSEEN_MS: u64 = 20;
+
 /// Chunks of a shared region: a record wastes half of one, and each costs 256 bytes of index.
 pub const SHM_CHUNK_BYTES: u64 = 16 * KIB as u64;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use napi::bindgen_prelude::{Buffer, FnArgs, Function};
+use napi::bindgen_prelude::{AsyncTask, Buffer, FnArgs, Function};
 use napi::threadsafe_function::{
     ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
 };
@@ -11,11 +11,14 @@ use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::key::RecordKey;
 use tierkv_shm::desk::{Answer, Desk, Outcome, Work};
+use tierkv_shm::doctor::{Report, Way, answer, ask};
 use tierkv_shm::flushes::{Label, News, Scope};
+use tierkv_shm::visibility::Coherence;
 
 use crate::ffi::{count, hash, number, run};
 use crate::ids::Ids;
 use crate::lane_client::{keys, outgoing, targets};
+use crate::store_disk::Background;
 
 static REGIONS: Ids<Arc<Desk>> = Ids::new("shared region");
 
@@ -78,19 +81,22 @@ pub struct ShmInfo {
     pub epoch: f64,
     /// Its last flush; 0: none.
     pub flush: f64,
+    /// Who keeps the caches together: `hardware`, or `clflush`.
+    pub coherence: String,
 }
 
 /// Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
-/// region of another size is refused. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
+/// region of another size is refused. `coherence`: "hardware" or "clflush". `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
 /// the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
 /// look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
 #[napi(
-    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
+    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
 )]
 pub fn shm_open(
     path: String,
     max_bytes: f64,
     must_fit: bool,
+    coherence: String,
     on_outcome: Function<'_, Told, ()>,
 ) -> napi::Result<ShmInfo> {
     let tell: ThreadsafeFunction<Event, (), Told, napi::Status, false, true> = on_outcome
@@ -103,9 +109,13 @@ pub fn shm_open(
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
         };
         let max_bytes = count("maxBytes", max_bytes)?;
-        let desk = Desk::open(Path::new(&path), max_bytes, must_fit, Arc::new(sink))?;
+        let coherence = Coherence::named(&coherence).ok_or_else(|| {
+            Error::bad_argument(format!("coherence {coherence}: it is hardware or clflush"))
+        })?;
+        let desk = Desk::open(Path::new(&path), max_bytes, must_fit, coherence, Arc::new(sink))?;
         let (epoch, flush) = (number(desk.epoch()), number(desk.joined_at_flush()));
-        Ok(ShmInfo { id: REGIONS.insert(Arc::new(desk))?, epoch, flush })
+        let coherence = desk.coherence().name().to_owned();
+        Ok(ShmInfo { id: REGIONS.insert(Arc::new(desk))?, epoch, flush, coherence })
     })
 }
 
@@ -164,21 +174,29 @@ pub fn shm_check(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> 
     begin(id, || Ok(Work::Check(record_keys(namespace, packed)?)))
 }
 
-/// Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all). `numbers` are the flush, records and bytes.
+/// Says which model a namespace belongs to, by its digest.
+#[napi]
+pub fn shm_name(id: u32, namespace: &[u8], model: &[u8]) -> napi::Result<u32> {
+    begin(id, || Ok(Work::Name(hash("namespace", namespace)?, hash("model", model)?)))
+}
+
+/// Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all; of the namespaces of `model`). `numbers` are the flush, records and bytes.
 #[napi]
 pub fn shm_flush(
     id: u32,
     namespace: Option<&[u8]>,
     record_class: u8,
     tenant: f64,
+    model: Option<&[u8]>,
 ) -> napi::Result<u32> {
     begin(id, || {
         let tenant = count("tenant", tenant)?;
-        Ok(Work::Flush(Scope {
+        let scope = Scope {
             namespace: namespace.map(|namespace| hash("namespace", namespace)).transpose()?,
             record_class: (record_class != 0).then_some(record_class),
             tenant: (tenant != 0).then_some(tenant),
-        }))
+        };
+        Ok(Work::Flush(scope, model.map(|model| hash("model", model)).transpose()?))
     })
 }
 
@@ -217,4 +235,68 @@ pub fn shm_close(id: u32) -> napi::Result<()> {
         REGIONS.remove(id);
         Ok(())
     })
+}
+
+/// What one way of keeping caches together is worth.
+#[napi(object)]
+pub struct ShmWay {
+    pub in_per_s: f64,
+    pub out_per_s: f64,
+    /// Of all rounds: what the other process did not see in time, and what it read otherwise than it was published.
+    pub unseen: f64,
+    pub wrong: f64,
+    /// p50 and p99 in ns; 0: not measured.
+    pub trip_ns: Vec<f64>,
+}
+
+impl From<Way> for ShmWay {
+    fn from(Way { in_per_s, out_per_s, unseen, wrong, trip_ns }: Way) -> Self {
+        let (unseen, wrong) = (number(unseen), number(wrong));
+        Self { in_per_s, out_per_s, unseen, wrong, trip_ns: trip_ns.to_vec() }
+    }
+}
+
+/// What two processes found out about memory.
+#[napi(object)]
+pub struct ShmReport {
+    pub is_same_host: bool,
+    /// Absent: the system does not tell.
+    pub node: Option<f64>,
+    pub write_back: String,
+    pub load_ns: f64,
+    /// 0: not measured.
+    pub own_load_ns: f64,
+    pub rounds: f64,
+    pub hardware: ShmWay,
+    pub clflush: Option<ShmWay>,
+    /// Absent between hosts.
+    pub lock_ns: Option<Vec<f64>>,
+}
+
+impl From<Report> for ShmReport {
+    fn from(report: Report) -> Self {
+        Self {
+            is_same_host: report.is_same_host,
+            node: report.node.map(number),
+            write_back: report.write_back.to_owned(),
+            load_ns: report.load_ns,
+            own_load_ns: report.own_load_ns,
+            rounds: number(report.rounds),
+            hardware: report.hardware.into(),
+            clflush: report.clflush.map(ShmWay::from),
+            lock_ns: report.lock_ns.map(Vec::from),
+        }
+    }
+}
+
+/// Measures the memory of that file, which a process that called `shmAnswer` has made.
+#[napi(ts_return_type = "Promise<ShmReport>")]
+pub fn shm_ask(path: String) -> AsyncTask<Background<Report, ShmReport>> {
+    Background::start(move || ask(Path::new(&path)))
+}
+
+/// Makes the file, and answers whoever measures there.
+#[napi(ts_return_type = "Promise<void>")]
+pub fn shm_answer(path: String) -> AsyncTask<Background<(), ()>> {
+    Background::start(move || answer(Path::new(&path)))
 }

@@ -22,7 +22,7 @@ use crate::layout::Layout;
 use crate::mapping::{self, Mapping, Options};
 use crate::moves;
 use crate::region::{Fill, Region};
-use crate::visibility::Coherence;
+use crate::visibility::{Coherence, Fabric};
 
 /// What a request is to do.
 pub enum Work {
@@ -34,8 +34,10 @@ pub enum Work {
     Store(Label, Hash, Vec<Outgoing>),
     /// Records that somebody could not use.
     Check(Vec<RecordKey>),
-    /// All records of a scope away.
-    Flush(Scope),
+    /// All records of a scope away, or of a model's namespaces in it.
+    Flush(Scope, Option<Hash>),
+    /// A namespace belongs to a model.
+    Name(Hash, Hash),
     /// The flushes after this one.
     News(u64),
     /// How full it is.
@@ -98,8 +100,13 @@ impl Desk {
     ///
     /// # Errors
     /// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes, `NO_MEMORY` without threads.
-    pub fn open(path: &Path, max_bytes: u64, must_fit: bool, sink: Sink) -> Result<Self> {
-        let coherence = Coherence::Hardware;
+    pub fn open(
+        path: &Path,
+        max_bytes: u64,
+        must_fit: bool,
+        coherence: Coherence,
+        sink: Sink,
+    ) -> Result<Self> {
         let chunk_bytes = SHM_CHUNK_BYTES;
         let region =
             mapping::open(path, &Options { max_bytes, chunk_bytes, coherence, address: 0 })?;
@@ -159,6 +166,12 @@ impl Desk {
     #[must_use]
     pub fn joined_at_flush(&self) -> u64 {
         self.shared.region.joined_at_flush()
+    }
+
+    /// Who keeps the caches together.
+    #[must_use]
+    pub fn coherence(&self) -> Coherence {
+        self.shared.region.fabric().coherence()
     }
 
     /// Tells regions apart that had one name after another.
@@ -255,14 +268,21 @@ impl Shared {
                 let statuses = keys.iter().map(|key| Ok(moves::check(region, key)? as u8));
                 Answer::Done(statuses.collect::<Result<_>>()?, 0, None)
             }
-            Work::Flush(scope) => {
-                let (number, records, bytes) = region.flush(&scope)?;
+            Work::Flush(scope, model) => {
+                let (number, records, bytes) = match model {
+                    Some(model) => region.flush_model(&scope, &model)?,
+                    None => region.flush(&scope)?,
+                };
                 return Ok((Answer::Flushed(records, bytes), number));
             }
             Work::News(known) => {
                 let news = region.news(known)?;
                 let number = news.number;
                 return Ok((Answer::News(news), number));
+            }
+            Work::Name(namespace, model) => {
+                region.name(&namespace, &model)?;
+                Answer::Done(Vec::new(), 0, None)
             }
             Work::Fill => Answer::Fill(region.fill()?),
         };

@@ -74,10 +74,7 @@ impl<F: Fabric> Table<'_, F> {
         self.seen.set(at + flush::NUMBER, 0);
         self.seen.set(at + flush::WHAT, what(scope));
         self.seen.set(at + flush::TENANT, scope.tenant.unwrap_or_default());
-        let namespace = scope.namespace.unwrap_or_default();
-        for (place, word) in (0..).zip(namespace.as_chunks::<8>().0) {
-            self.seen.set(at + flush::NAMESPACE + place * 8, u64::from_le_bytes(*word));
-        }
+        self.seen.set_hash(at + flush::NAMESPACE, &scope.namespace.unwrap_or_default());
         self.seen.set(at + flush::NUMBER, number);
         let (mut records, mut bytes) = (0, 0);
         for index in 0..self.layout.entries {
@@ -94,10 +91,7 @@ impl<F: Fabric> Table<'_, F> {
     }
 
     fn is_taken(&self, scope: &Scope, index: u64) -> bool {
-        let mut namespace = Hash::default();
-        for (at, bytes) in (0..).zip(namespace.as_chunks_mut::<8>().0) {
-            *bytes = self.field(index, entry::HASHES + at * 8).to_le_bytes();
-        }
+        let namespace = self.seen.hash(self.layout.entry_at(index) + entry::HASHES);
         let label = self.field(index, entry::LABEL);
         let class = u8::try_from(label >> entry::CLASS_SHIFT).unwrap_or_default();
         scope.takes(&namespace, class, label & ((1 << entry::CLASS_SHIFT) - 1))
@@ -119,10 +113,7 @@ impl<F: Fabric> Table<'_, F> {
             return None;
         }
         let what = self.seen.word(at + flush::WHAT);
-        let mut namespace = Hash::default();
-        for (place, bytes) in (0..).zip(namespace.as_chunks_mut::<8>().0) {
-            *bytes = self.seen.word(at + flush::NAMESPACE + place * 8).to_le_bytes();
-        }
+        let namespace = self.seen.hash(at + flush::NAMESPACE);
         let class = what.to_le_bytes()[0];
         let tenant = self.seen.word(at + flush::TENANT);
         Some(Scope {

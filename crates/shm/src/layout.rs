@@ -1,4 +1,4 @@
-//! Owns where everything lies in a region, version 1: offsets from its start, never pointers, all of it little-endian.
+//! Owns where everything lies in a region, version 2: offsets from its start, never pointers, all of it little-endian.
 
 use tierkv_core::crc32c;
 use tierkv_core::error::{Code, Error, Result};
@@ -6,7 +6,7 @@ use tierkv_core::error::{Code, Error, Result};
 /// First bytes of a region.
 pub const MAGIC: [u8; 8] = *b"TKVSHM\0\0";
 /// Version of the layout described here.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// A cache line: what one write-back moves. Nothing that two sides own shares one.
 pub const LINE_BYTES: u64 = 64;
 /// The superblock; never changed once the region has its name.
@@ -25,8 +25,12 @@ pub const EVICTED_AT: u64 = NEXT_AT + 8;
 pub const RECORDS_AT: u64 = EVICTED_AT + 8;
 /// Chunks of all of them.
 pub const USED_AT: u64 = RECORDS_AT + 8;
+/// Records that came, since the region was made.
+pub const CAME_AT: u64 = USED_AT + 8;
 /// The number of the last flush.
 pub const FLUSH_AT: u64 = HAND_AT + LINE_BYTES;
+/// How many names were remembered, in the same line.
+pub const NAMED_AT: u64 = FLUSH_AT + 8;
 /// The last flushes; number N stands at place N modulo their count.
 pub const FLUSHES_AT: u64 = FLUSH_AT + LINE_BYTES;
 /// How many are remembered; what was made before all of them is not stored any more.
@@ -35,8 +39,12 @@ pub const FLUSHES_MAX: u64 = 32;
 pub const MEMBERS_AT: u64 = LOCK_AT + 4096;
 /// How many processes may join; an entry has a bit for each.
 pub const MEMBERS_MAX: u64 = 64;
+/// The last namespaces that were named, with their models' digests; one line each.
+pub const NAMES_AT: u64 = MEMBERS_AT + MEMBERS_MAX * LINE_BYTES;
+/// How many are remembered.
+pub const NAMES_MAX: u64 = 64;
 /// One bit per chunk.
-pub const BITMAP_AT: u64 = MEMBERS_AT + MEMBERS_MAX * LINE_BYTES;
+pub const BITMAP_AT: u64 = NAMES_AT + NAMES_MAX * LINE_BYTES;
 /// An entry of the index: one line that changes, one with the key's hashes.
 pub const ENTRY_BYTES: u64 = 2 * LINE_BYTES;
 /// Smallest chunk; also what the payload is aligned to.
@@ -58,8 +66,10 @@ pub mod entry {
     pub const BYTES: u64 = 24;
     /// The member that fills it.
     pub const OWNER: u64 = 32;
-    /// 1: asked for since the hand went by.
+    /// [`ASKED`], and above it how many had come before it.
     pub const VISITED: u64 = 40;
+    /// Asked for since the hand went by.
+    pub const ASKED: u64 = 1;
     /// Group, and shard in the upper half.
     pub const PLACE: u64 = 48;
     /// Its tenant, and its class above [`CLASS_SHIFT`].
@@ -102,10 +112,10 @@ const _: () = {
     assert!(entry::HASHES == LINE_BYTES, "the hashes have the other one");
     assert!(entry::HASHES + 64 == ENTRY_BYTES, "two hashes of 32 bytes fill it");
     assert!(MEMBERS_MAX == u64::BITS as u64, "a member is a bit of PINS");
-    assert!(USED_AT + 8 <= FLUSH_AT, "what changes with an entry lies in one line");
+    assert!(CAME_AT + 8 <= FLUSH_AT, "what changes with an entry lies in one line");
     assert!(FLUSHES_AT + FLUSHES_MAX * LINE_BYTES <= MEMBERS_AT, "the page of the lock holds them");
     assert!(flush::NAMESPACE + 32 <= LINE_BYTES, "a flush lies in one line");
-    assert!(MEMBERS_AT == 8192 && BITMAP_AT == 12_288, "as test readers have them");
+    assert!(MEMBERS_AT == 8192 && BITMAP_AT == 16_384, "as test readers have them");
     assert!(size_of::<usize>() == 8, "offsets are addresses' distances");
 };
 

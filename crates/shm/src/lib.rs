@@ -4,6 +4,8 @@
 mod cut;
 #[cfg(target_os = "linux")]
 pub mod desk;
+#[cfg(target_os = "linux")]
+pub mod doctor;
 pub mod flushes;
 mod held;
 pub mod layout;
@@ -14,6 +16,8 @@ pub mod mapping;
 mod members;
 #[cfg(target_os = "linux")]
 mod moves;
+mod names;
 pub mod region;
 mod table;
+pub mod trial;
 pub mod visibility;

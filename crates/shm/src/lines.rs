@@ -25,6 +25,15 @@ mod x86 {
         })
     }
 
+    /// What `write_back` takes.
+    pub fn write_back_name() -> &'static str {
+        match has() {
+            Has { clwb: true, .. } => "clwb",
+            Has { clflushopt: true, .. } => "clflushopt",
+            _ => "clflush",
+        }
+    }
+
     fn drop_line(line: *const u8) {
         if has().clflushopt {
             // SAFETY: the processor has it; the caller's line is mapped, and its bytes stay as they are.
@@ -55,11 +64,14 @@ mod x86 {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{fence, invalidate, write_back};
+pub(crate) use x86::{fence, invalidate, write_back, write_back_name};
 
 /// Never asked for: `map` refuses.
 #[cfg(not(target_arch = "x86_64"))]
 mod none {
+    pub fn write_back_name() -> &'static str {
+        "none"
+    }
     pub fn write_back(_line: *const u8) {}
     pub fn invalidate(_line: *const u8) {}
     pub fn fence() {
@@ -68,4 +80,4 @@ mod none {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) use none::{fence, invalidate, write_back};
+pub(crate) use none::{fence, invalidate, write_back, write_back_name};

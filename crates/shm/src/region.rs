@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tierkv_core::error::{Error, Result};
 use tierkv_core::key::RecordKey;
-use tierkv_core::record;
+use tierkv_core::record::{self, Hash};
 
 use crate::flushes::{Label, News, Scope};
 pub use crate::held::{Pinned, Reservation};
@@ -239,6 +239,31 @@ impl<F: Fabric> Region<F> {
         Ok(self.locked()?.0.flush(scope))
     }
 
+    /// The same for each namespace of a model, as far as they were named; all of them together, with the last number.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn flush_model(&self, scope: &Scope, model: &Hash) -> Result<(u64, u64, u64)> {
+        let locked = self.locked()?;
+        let table = &locked.0;
+        let mut all = (table.seen.word(FLUSH_AT), 0, 0);
+        for namespace in table.namespaces_of(model) {
+            let (number, records, bytes) =
+                table.flush(&Scope { namespace: Some(namespace), ..*scope });
+            all = (number, all.1 + records, all.2 + bytes);
+        }
+        Ok(all)
+    }
+
+    /// Remembers which model a namespace belongs to, by its digest.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn name(&self, namespace: &Hash, model: &Hash) -> Result<()> {
+        self.locked()?.0.name(namespace, model);
+        Ok(())
+    }
+
     /// The flushes after `known`, once what dead members hold is freed.
     ///
     /// # Errors
@@ -310,8 +335,9 @@ fn ready<F: Fabric>(table: &Table<'_, F>, me: u64, key: &RecordKey) -> Option<u6
         table.repair(me);
         return None;
     }
-    if table.field(index, entry::VISITED) == 0 {
-        table.set_field(index, entry::VISITED, 1);
+    let visited = table.field(index, entry::VISITED);
+    if visited & entry::ASKED == 0 {
+        table.set_field(index, entry::VISITED, visited | entry::ASKED);
     }
     Some(index)
 }

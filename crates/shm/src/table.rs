@@ -2,10 +2,14 @@
 
 use tierkv_core::key::RecordKey;
 
-use crate::layout::{BITMAP_AT, EVICTED_AT, HAND_AT, Layout, NEXT_AT, RECORDS_AT, USED_AT, entry};
+use crate::layout::{
+    BITMAP_AT, CAME_AT, EVICTED_AT, HAND_AT, Layout, NEXT_AT, RECORDS_AT, USED_AT, entry,
+};
 use crate::visibility::{Fabric, Seen};
 
 const WORD_BITS: u64 = u64::BITS as u64;
+/// One of so many records is young, and gives way where all others are in use only.
+const YOUNG_SHARE: u64 = 4;
 /// Spreads hashes that are not uniform, too (2^64 by the golden ratio).
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -106,7 +110,7 @@ impl<'a, F: Fabric> Table<'a, F> {
             (entry::CHUNK, chunk),
             (entry::BYTES, bytes),
             (entry::OWNER, owner),
-            (entry::VISITED, 0),
+            (entry::VISITED, self.seen.word(CAME_AT) << 1),
             (entry::PLACE, key.place),
             (entry::LABEL, label),
         ] {
@@ -117,6 +121,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         }
         self.mark(index, true);
         self.count(RECORDS_AT, 1, true);
+        self.count(CAME_AT, 1, true);
         self.count(USED_AT, count, true);
         self.seen.set(NEXT_AT, chunk + count);
         self.set_field(index, entry::STATE, entry::FILLING);
@@ -238,17 +243,25 @@ impl<'a, F: Fabric> Table<'a, F> {
         }
     }
 
-    /// Drops the first entry after the hand that nobody reads and nobody asked for since it went by; its chunks.
+    /// Drops the first entry after the hand that nobody reads, nobody asked for since it went by and that is not among the last that
+    /// came, because entries lie in no order of time: a prompt would lose its first blocks to its last ones. Its chunks.
     fn evict(&self) -> Option<(u64, u64)> {
         let mut hand = self.seen.word(HAND_AT) & (self.layout.entries - 1);
-        for _ in 0..2 * self.layout.entries {
+        let came = self.seen.word(CAME_AT);
+        let young = self.seen.word(RECORDS_AT) / YOUNG_SHARE;
+        for step in 0..3 * self.layout.entries {
             let index = hand;
             hand = self.next(hand);
             if self.state(index) != entry::READY || self.field(index, entry::PINS) != 0 {
                 continue;
             }
-            if self.field(index, entry::VISITED) != 0 {
-                self.set_field(index, entry::VISITED, 0);
+            let visited = self.field(index, entry::VISITED);
+            let age = came.saturating_sub(visited >> 1);
+            if age < young && step < 2 * self.layout.entries {
+                continue;
+            }
+            if visited & entry::ASKED != 0 {
+                self.set_field(index, entry::VISITED, visited & !entry::ASKED);
                 continue;
             }
             self.seen.set(HAND_AT, hand);

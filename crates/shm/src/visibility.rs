@@ -1,6 +1,7 @@
 //! Owns the rules by which one side's writes become another's reads, each with its reason, and what a region asks of memory.
 
 use tierkv_core::error::Result;
+use tierkv_core::record::Hash;
 
 /// Who keeps the processors' caches together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +10,23 @@ pub enum Coherence {
     Hardware,
     /// Nobody: each side writes its lines back, and drops them before it reads.
     Clflush,
+}
+
+impl Coherence {
+    /// As a configuration names it; `None`: there is no such one.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Hardware, Self::Clflush].into_iter().find(|one| one.name() == name)
+    }
+
+    /// Its name there.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hardware => "hardware",
+            Self::Clflush => "clflush",
+        }
+    }
 }
 
 /// Each place where something must reach memory, or come from it. A test takes them away one by one.
@@ -105,6 +123,22 @@ impl<F: Fabric> Seen<'_, F> {
         self.0.store(at, word);
         if self.by_hand() {
             self.0.write_back(Rule::WordWriteBack, at, 8);
+        }
+    }
+
+    /// A hash, by words.
+    pub fn hash(&self, at: u64) -> Hash {
+        let mut hash = Hash::default();
+        for (word, bytes) in (0..).zip(hash.as_chunks_mut::<8>().0) {
+            *bytes = self.word(at + word * 8).to_le_bytes();
+        }
+        hash
+    }
+
+    /// Writes a hash, by words.
+    pub fn set_hash(&self, at: u64, hash: &Hash) {
+        for (word, bytes) in (0..).zip(hash.as_chunks::<8>().0) {
+            self.set(at + word * 8, u64::from_le_bytes(*bytes));
         }
     }
 

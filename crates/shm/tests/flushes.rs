@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use content::{content, key, read};
 use tierkv_core::record::{CLASS_KV, CLASS_SSM};
 use tierkv_shm::flushes::{Label, Scope};
-use tierkv_shm::layout::FLUSHES_MAX;
+use tierkv_shm::layout::{FLUSHES_MAX, NAMES_MAX};
 use tierkv_shm::mapping::{Mapping, Options, open};
 use tierkv_shm::region::{Offer, Region, Reservation};
 use tierkv_shm::visibility::Coherence;
@@ -158,4 +158,55 @@ fn who_leaves_is_missed_at_once_and_frees_what_it_had() {
     assert!(region.discard(&key(1)).unwrap());
     let audit = region.audit().unwrap();
     assert!(audit.is_sound() && audit.used_chunks == 0, "{audit:?}");
+}
+
+#[test]
+fn what_came_last_does_not_give_way_to_what_comes_with_it() {
+    let name = Name::new("young");
+    let region = name.open();
+    let put = |number: u64| {
+        let offer = region.reserve(&key(number), 20_000, Label::default()).unwrap();
+        let Offer::Wanted(room) = offer else { panic!("{number} is wanted") };
+        room.publish().unwrap();
+    };
+    let mut next = 0..;
+    while region.fill().unwrap().evicted == 0 {
+        next.by_ref().take(1).for_each(put);
+    }
+    let count = region.fill().unwrap().records;
+    // At its first filling, too.
+    for prompt in 0..20 {
+        // All of the old ones were asked for, and none of the new ones.
+        (0..next.start).for_each(|number| _ = is_there(&region, number));
+        let numbers = next.start..next.start + count / 5;
+        next.by_ref().take((count / 5) as usize).for_each(put);
+        let lost: Vec<u64> = numbers.filter(|number| !is_there(&region, *number)).collect();
+        assert!(lost.is_empty(), "prompt {prompt}: {lost:?} of {count} gave way to their own");
+    }
+}
+
+#[test]
+fn a_flush_by_model_takes_the_namespaces_that_were_named() {
+    let name = Name::new("models");
+    let region = name.open();
+    let (model, other) = ([3; 32], [4; 32]);
+    store(&region, 1, Label::default());
+    store(&region, 2, Label { record_class: CLASS_SSM, ..Label::default() });
+    assert_eq!(region.flush_model(&Scope::default(), &model).unwrap(), (0, 0, 0));
+    region.name(&key(1).namespace, &model).unwrap();
+    region.name(&[9; 32], &other).unwrap();
+    assert_eq!(region.flush_model(&Scope::default(), &other).unwrap().1, 0);
+    let states = Scope { record_class: Some(CLASS_SSM), ..Scope::default() };
+    assert_eq!(region.flush_model(&states, &model).unwrap().1, 1);
+    assert_eq!([1, 2].map(|number| is_there(&region, number)), [true, false]);
+    // Another engine's release named it anew: one line, the last model.
+    region.name(&key(1).namespace, &other).unwrap();
+    assert_eq!(region.flush_model(&Scope::default(), &model).unwrap().1, 0);
+    assert_eq!(region.flush_model(&Scope::default(), &other).unwrap().1, 1);
+    store(&region, 1, Label::default());
+    region.name(&key(1).namespace, &model).unwrap();
+    (0..NAMES_MAX).for_each(|more| region.name(&[more as u8 + 10; 32], &other).unwrap());
+    assert_eq!(region.flush_model(&Scope::default(), &model).unwrap().1, 0, "forgotten");
+    let audit = region.audit().unwrap();
+    assert!(audit.is_sound() && audit.ready == 1, "{audit:?}");
 }

@@ -18,6 +18,7 @@ use sim::{Crashed, Side, World};
 use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::Layout;
 use tierkv_shm::region::{Offer, Pinned, Region, Reservation};
+use tierkv_shm::trial;
 use tierkv_shm::visibility::{RULES, Rule};
 
 const SIDES: usize = 3;
@@ -205,4 +206,25 @@ fn each_rule_that_is_left_out_shows() {
         .collect();
     let _ = std::panic::take_hook();
     assert!(unseen.is_empty(), "no run needs {unseen:?}");
+}
+
+/// Whether a side sees what another one publishes, and reads it right, round after round.
+fn is_shared(seed: u64, without: Option<Rule>) -> bool {
+    let bytes = 64 << 10;
+    let world = World::new(bytes, &[]);
+    let [one, other] = [1, 2].map(|name| Side::new(&world, seed * 2 + name, without));
+    (1..20).all(|round| {
+        trial::publish(&one, 4096, round);
+        trial::heard(&other, 4096) == round && trial::is_whole(&other, 4096, round)
+    })
+}
+
+#[test]
+fn a_trial_tells_memory_that_is_not_kept_together() {
+    assert!((0..20).all(|seed| is_shared(seed, None)));
+    // Fences are needed by who dies, or does not wait for the word.
+    let needed = [Rule::PayloadWriteBack, Rule::PayloadInvalidate, Rule::WordWriteBack];
+    for rule in needed.into_iter().chain([Rule::WordInvalidate, Rule::UnlockFence]) {
+        assert!((0..20).any(|seed| !is_shared(seed, Some(rule))), "{rule:?} is not missed");
+    }
 }

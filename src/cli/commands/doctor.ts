@@ -30,10 +30,14 @@ export function addDoctor({ program, action }: Registrar): void {
         "prompts from 1k tokens to the longest that the engine takes. What is wrong comes first. Exit code 1 when something is, when a restore would help\n" +
         "with none of them, or when not enough is known.\n" +
         "With --engine it runs on a machine that could hold a vault, and nothing of tierKV is on the engine's: it has\n" +
-        "random prompts computed for half a minute, measures the way to the engine, and says what restores would save.",
+        "random prompts computed for half a minute, measures the way to the engine, and says what restores would save.\n" +
+        "With --shm it measures memory for a region: latency, rate, and whether another process sees what is written. A\n" +
+        "second machine that maps it, too, runs the same with --shm-peer first.",
     )
     .option("--engine <url>", "an engine without tierKV, like http://192.168.1.20:8000")
     .option("--model <path>", "its model's config.json, or the folder it lies in; with --engine")
+    .option("--shm <path>", "where a region is, or is to be")
+    .option("--shm-peer", "answer another process for one measurement; with --shm")
     .addHelpText(
       "after",
       "\nExample:\n  tierkv doctor --engine http://192.168.1.20:8000 --model config.json",
@@ -63,12 +67,18 @@ type LinkPaces = Partial<Record<RecordClass, LinkPace>>;
 interface DoctorFlags {
   engine?: string;
   model?: string;
+  shm?: string;
+  shmPeer?: true;
 }
 
 async function doctor(call: Call<DoctorFlags>): Promise<number> {
   const config = call.loadConfig();
   const { options } = call;
   if (options.engine !== undefined) return doctorFar(call, options.engine, options.model);
+  if (options.shm !== undefined) return doctorShared(call, options.shm);
+  if (options.shmPeer !== undefined) {
+    throw new TierkvError("USAGE", { reason: "--shm-peer is of memory that --shm names" });
+  }
   if (options.model !== undefined) {
     throw new TierkvError("USAGE", { reason: "--model is of an engine that --engine names" });
   }
@@ -111,6 +121,20 @@ async function doctorFar(call: Call, url: string, model: string | undefined): Pr
   const change = farChange(engine, prompts);
   call.print({ helps, change, engine, prompts }, describeFar(engine, prompts));
   return helps ? EXIT_OK : EXIT_NO_HELP;
+}
+
+async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<number> {
+  const { answerShared, describeShared, faultsOf, measureShared } =
+    await import("../shared-doctor.ts");
+  if (call.options.shmPeer === true) {
+    await answerShared(path);
+    call.print({ answered: true }, ["The other one has its figures."]);
+    return EXIT_OK;
+  }
+  const { report, place } = await measureShared(path);
+  const faults = faultsOf(report, place, call.loadConfig().cluster.coherence);
+  call.print({ ...place, ...report, faults }, describeShared(report, place, faults));
+  return faults.length === 0 ? EXIT_OK : EXIT_NO_HELP;
 }
 
 const NO_ENGINE =

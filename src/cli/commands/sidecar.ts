@@ -120,7 +120,8 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       if (sharedPath(address) !== null) {
         const { maxBytes } = config.vault;
         const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-        return new SharedVault({ address, name, logger, ...size });
+        const { coherence } = config.cluster;
+        return new SharedVault({ address, name, coherence, logger, ...size });
       }
       const { lanes } = config.sidecar;
       const access = accessTo(config, target, logger);

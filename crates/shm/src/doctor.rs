@@ -1,0 +1,363 @@
+//! Owns what two processes, or two hosts, find out about memory before records are kept in it: latency, rate, visibility, the lock.
+
+use std::fs::{read_to_string, remove_file};
+use std::hint::{black_box, spin_loop};
+use std::path::{Path, PathBuf};
+use std::thread::{sleep, yield_now};
+use std::time::{Duration, Instant};
+
+use tierkv_core::crc32c;
+use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::limits::{
+    SHM_CHUNK_BYTES, SHM_DOCTOR_BYTES, SHM_DOCTOR_PEER_MS, SHM_DOCTOR_REPLY_MS, SHM_DOCTOR_ROUNDS,
+    SHM_DOCTOR_UNSEEN_MS,
+};
+
+use crate::layout::{LINE_BYTES, Layout};
+use crate::lines;
+use crate::mapping::{Mapping, Options, map};
+use crate::trial::{TRIAL_BYTES, heard, is_whole, publish, say};
+use crate::visibility::{Coherence, Fabric, Rule, Seen};
+
+/// Each in a page of its own, because a line's neighbours may come with it.
+const PAGE: u64 = 4096;
+const HELLO: u64 = 0;
+const REPLY: u64 = PAGE;
+const SAID: u64 = 2 * PAGE;
+const HEARD: u64 = 3 * PAGE;
+const UNSEEN: u64 = 4 * PAGE;
+const WRONG: u64 = 5 * PAGE;
+const BACK: u64 = 6 * PAGE;
+const TRIAL: u64 = 7 * PAGE;
+/// What is measured alone lies behind that, and is half of the whole.
+const MEASURED_FROM: u64 = SHM_DOCTOR_BYTES / 4;
+const MEASURED_BYTES: u64 = SHM_DOCTOR_BYTES / 2;
+const _: () = assert!(TRIAL + PAGE + TRIAL_BYTES < MEASURED_FROM);
+
+const BEST_OF: usize = 3;
+const COPY_BYTES: u64 = 1 << 20;
+const SPINS: u32 = 2000;
+
+/// What a way of keeping caches together is worth on this memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Way {
+    /// Bytes a second that one thread brings there, and back.
+    pub in_per_s: f64,
+    /// The same.
+    pub out_per_s: f64,
+    /// What the other side was told of and did not see in time, of all rounds.
+    pub unseen: u64,
+    /// Payloads that it read otherwise than they were published.
+    pub wrong: u64,
+    /// A word there and another one back, in ns: half of them take less, and 99 of 100. 0: not measured.
+    pub trip_ns: [f64; 2],
+}
+
+/// What was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Report {
+    /// The other process runs on the same kernel.
+    pub is_same_host: bool,
+    /// Where the memory is; `None`: this system does not tell.
+    pub node: Option<u64>,
+    /// The instruction that writes lines back.
+    pub write_back: &'static str,
+    /// How long one line takes, in ns.
+    pub load_ns: f64,
+    /// The same in memory of this machine; 0: there was no room for it.
+    pub own_load_ns: f64,
+    /// Rounds of each trial.
+    pub rounds: u64,
+    /// As `coherence = "hardware"`.
+    pub hardware: Way,
+    /// As `coherence = "clflush"`, where the processor has it.
+    pub clflush: Option<Way>,
+    /// How long the region's lock takes while both want it, in ns, as `Way::trip_ns`; between hosts there is none.
+    pub lock_ns: Option<[f64; 2]>,
+}
+
+/// One side: the same memory twice, once with and once without rules.
+struct Side {
+    plain: Mapping,
+    /// Also for what must arrive whatever the memory is.
+    by_hand: Mapping,
+    at: u64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes and counts stay far below 2^53")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+fn silent(what: &str) -> Error {
+    Error::new(Code::ArenaFailed, format!("the other process {what}"))
+}
+
+/// Between tries of what may come at once; it lets others run, too.
+fn until(within_ms: u64, holds: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    let mut tries = 0_u32;
+    while !holds() {
+        tries = tries.saturating_add(1);
+        if tries < SPINS {
+            spin_loop();
+        } else {
+            yield_now();
+        }
+        if tries.is_multiple_of(SPINS) && start.elapsed() > Duration::from_millis(within_ms) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Tells kernels apart.
+fn host() -> u64 {
+    let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    1 << 32 | u64::from(crc32c::checksum(boot.as_bytes()))
+}
+
+/// Half of the samples are below the first, 99 of 100 below the second.
+fn quantiles(mut samples: Vec<Duration>) -> [f64; 2] {
+    samples.sort_unstable();
+    let at = |share: usize| samples.get(samples.len() * share / 100).copied().unwrap_or_default();
+    [at(50), at(99)].map(|took| took.as_secs_f64() * 1e9)
+}
+
+fn best(mut measure: impl FnMut() -> Duration) -> f64 {
+    (0..BEST_OF).map(|_| measure()).min().unwrap_or_default().as_secs_f64()
+}
+
+impl Side {
+    /// `max_bytes`: of the file, if it is to be made.
+    fn open(path: &Path, max_bytes: u64) -> Result<Self> {
+        let by_hand = if lines::EXIST { Coherence::Clflush } else { Coherence::Hardware };
+        let mapped = |coherence| {
+            map(path, &Options { max_bytes, chunk_bytes: SHM_CHUNK_BYTES, coherence, address: 0 })
+        };
+        let ((by_hand, bytes), (plain, _)) = (mapped(by_hand)?, mapped(Coherence::Hardware)?);
+        let layout = Layout::cut(SHM_DOCTOR_BYTES, SHM_CHUNK_BYTES)?;
+        let is_ours = layout.region_bytes == bytes;
+        let side = Self { plain, by_hand, at: layout.payload_at };
+        is_ours.then_some(side).ok_or_else(|| silent("has another release"))
+    }
+
+    fn tell(&self, place: u64, word: u64) {
+        say(&self.by_hand, self.at + place, word);
+    }
+
+    fn told(&self, place: u64) -> u64 {
+        heard(&self.by_hand, self.at + place)
+    }
+
+    fn wait_for(&self, place: u64, word: u64) -> Result<()> {
+        let is_there = until(SHM_DOCTOR_REPLY_MS, || self.told(place) == word);
+        is_there.then_some(()).ok_or_else(|| silent("does not answer any more"))
+    }
+
+    fn ways(&self) -> Vec<&Mapping> {
+        if lines::EXIST { vec![&self.plain, &self.by_hand] } else { vec![&self.plain] }
+    }
+
+    /// Publishes round after round, each when the one before was read; what was not seen, and what was wrong.
+    fn publish_all(&self, way: &Mapping, first: u64) -> Result<(u64, u64)> {
+        for round in first..first + SHM_DOCTOR_ROUNDS {
+            publish(way, self.at + TRIAL, round);
+            self.tell(SAID, round);
+            self.wait_for(HEARD, round)?;
+        }
+        Ok((self.told(UNSEEN), self.told(WRONG)))
+    }
+
+    fn read_all(&self, way: &Mapping, first: u64) -> Result<(u64, u64)> {
+        let (mut unseen, mut wrong) = (0, 0);
+        for round in first..first + SHM_DOCTOR_ROUNDS {
+            self.wait_for(SAID, round)?;
+            let is_seen = || heard(way, self.at + TRIAL) == round;
+            unseen += u64::from(!until(SHM_DOCTOR_UNSEEN_MS, is_seen));
+            wrong += u64::from(!is_whole(way, self.at + TRIAL, round));
+            self.tell(UNSEEN, unseen);
+            self.tell(WRONG, wrong);
+            self.tell(HEARD, round);
+        }
+        Ok((unseen, wrong))
+    }
+
+    /// A word from here to there, and back.
+    fn trip(&self, way: &Mapping, is_first: bool, first: u64) -> Result<[f64; 2]> {
+        let (own, other) = if is_first { (TRIAL, BACK) } else { (BACK, TRIAL) };
+        let mut samples = Vec::new();
+        for round in first..first + SHM_DOCTOR_ROUNDS {
+            let start = Instant::now();
+            if is_first {
+                say(way, self.at + own, round);
+            }
+            if !until(SHM_DOCTOR_REPLY_MS, || heard(way, self.at + other) == round) {
+                return Err(silent("does not answer any more"));
+            }
+            if !is_first {
+                say(way, self.at + own, round);
+            }
+            samples.push(start.elapsed());
+        }
+        Ok(quantiles(samples))
+    }
+
+    fn lock_often(&self) -> Result<[f64; 2]> {
+        let mut samples = Vec::new();
+        for _ in 0..SHM_DOCTOR_ROUNDS {
+            let start = Instant::now();
+            self.plain.lock()?;
+            samples.push(start.elapsed());
+            self.plain.unlock();
+        }
+        Ok(quantiles(samples))
+    }
+
+    /// Lines in an order that no prefetcher knows, each named by the one before.
+    fn load_s(&self) -> f64 {
+        let (lines, from) = (MEASURED_BYTES / LINE_BYTES, self.at + MEASURED_FROM);
+        let line_at = |line: u64| from + line * LINE_BYTES;
+        for line in 0..lines {
+            // A full cycle, because the factor is 1 modulo 4 and the summand odd.
+            let next = (line * 2_654_435_761 + 12_345) % lines;
+            self.plain.store(line_at(line), line_at(next));
+        }
+        let took = best(|| {
+            self.by_hand.invalidate(Rule::PayloadInvalidate, from, MEASURED_BYTES);
+            let start = Instant::now();
+            let last = (0..lines).fold(from, |at, _| self.plain.load(at));
+            black_box(last);
+            start.elapsed()
+        });
+        took / float(lines)
+    }
+
+    fn rates(&self, way: &Mapping) -> Way {
+        let mut part = vec![1_u8; usize::try_from(COPY_BYTES).unwrap_or_default()];
+        let from = self.at + MEASURED_FROM;
+        let all = || (0..MEASURED_BYTES / COPY_BYTES).map(|at| from + at * COPY_BYTES);
+        let bytes = float(MEASURED_BYTES);
+        let seen = Seen(way);
+        let brought = best(|| {
+            let start = Instant::now();
+            all().for_each(|at| seen.payload_in(at, &part));
+            seen.fence(Rule::PayloadFence);
+            start.elapsed()
+        });
+        let fetched = best(|| {
+            // From memory, whoever has written it.
+            all().for_each(|at| self.by_hand.invalidate(Rule::PayloadInvalidate, at, COPY_BYTES));
+            let start = Instant::now();
+            all().for_each(|at| seen.payload_out(at, black_box(&mut part)));
+            start.elapsed()
+        });
+        Way { in_per_s: bytes / brought, out_per_s: bytes / fetched, ..Way::default() }
+    }
+
+    fn node(&self) -> Option<u64> {
+        const OF_THE_PAGE_THERE: libc::c_ulong = 1 | 2; // MPOL_F_NODE | MPOL_F_ADDR, linux/mempolicy.h
+        let mut node: libc::c_int = -1;
+        let place = self.plain.memory(self.at, LINE_BYTES).cast::<u8>();
+        let no_mask = std::ptr::null_mut::<libc::c_ulong>();
+        // SAFETY: writes one int; the address is mapped, and only looked up.
+        let code = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut node,
+                no_mask,
+                0_u64,
+                place,
+                OF_THE_PAGE_THERE,
+            )
+        };
+        (code == 0).then(|| u64::try_from(node).ok()).flatten()
+    }
+}
+
+/// Makes the file and answers whoever asks there; the file goes when it is open on both sides.
+///
+/// # Errors
+/// `ARENA_FAILED` naming what does not go, or that nobody asked.
+pub fn answer(path: &Path) -> Result<()> {
+    let text = "is there: another doctor runs, or was ended: remove it";
+    if path.exists() {
+        return Err(Error::new(Code::ArenaFailed, format!("{}: {text}", path.display())));
+    }
+    let made = Made(path.to_owned());
+    let side = Side::open(&made.0, SHM_DOCTOR_BYTES)?;
+    side.tell(REPLY, host());
+    let start = Instant::now();
+    while side.told(HELLO) == 0 {
+        if start.elapsed() > Duration::from_millis(SHM_DOCTOR_PEER_MS) {
+            return Err(silent("did not come"));
+        }
+        sleep(Duration::from_millis(1));
+    }
+    drop(made);
+    let is_same_host = side.told(HELLO) == host();
+    let mut first = 1;
+    for way in side.ways() {
+        let (unseen, _) = side.read_all(way, first)?;
+        if unseen == 0 {
+            side.trip(way, false, first + SHM_DOCTOR_ROUNDS)?;
+        }
+        first += 2 * SHM_DOCTOR_ROUNDS;
+    }
+    if is_same_host {
+        side.lock_often()?;
+    }
+    Ok(())
+}
+
+/// Measures the memory of that file, which somebody answers for.
+///
+/// # Errors
+/// `ARENA_FAILED` naming what does not go.
+pub fn ask(path: &Path) -> Result<Report> {
+    let side = Side::open(path, 0)?;
+    if !until(SHM_DOCTOR_REPLY_MS, || side.told(REPLY) != 0) {
+        let text = "nobody answers there: it is left from another doctor: remove it";
+        return Err(Error::new(Code::ArenaFailed, format!("{}: {text}", path.display())));
+    }
+    let other = side.told(REPLY);
+    let mut ways: Vec<Way> = side.ways().into_iter().map(|way| side.rates(way)).collect();
+    let load_s = side.load_s();
+    side.tell(HELLO, host());
+    let mut first = 1;
+    for (way, found) in side.ways().into_iter().zip(&mut ways) {
+        (found.unseen, found.wrong) = side.publish_all(way, first)?;
+        if found.unseen == 0 {
+            found.trip_ns = side.trip(way, true, first + SHM_DOCTOR_ROUNDS)?;
+        }
+        first += 2 * SHM_DOCTOR_ROUNDS;
+    }
+    let is_same_host = other == host();
+    let lock_ns = is_same_host.then(|| side.lock_often()).transpose()?;
+    Ok(Report {
+        is_same_host,
+        node: side.node(),
+        write_back: lines::write_back_name(),
+        load_ns: load_s * 1e9,
+        own_load_ns: own_load_s().unwrap_or_default() * 1e9,
+        rounds: SHM_DOCTOR_ROUNDS,
+        hardware: ways.first().copied().unwrap_or_default(),
+        clflush: ways.get(1).copied(),
+        lock_ns,
+    })
+}
+
+/// The same in memory that is this machine's for certain.
+fn own_load_s() -> Result<f64> {
+    let made = Made(PathBuf::from(format!("/dev/shm/tierkv-doctor-{}", std::process::id())));
+    Ok(Side::open(&made.0, SHM_DOCTOR_BYTES)?.load_s())
+}
+
+/// A file that goes with its maker.
+struct Made(PathBuf);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = remove_file(&self.0);
+    }
+}

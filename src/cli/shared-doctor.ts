@@ -1,0 +1,137 @@
+// Owns `tierkv doctor --shm`: what memory is worth that processes share, and what is wrong with it before records are kept there.
+import { spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
+import { existsSync, readFileSync, realpathSync } from "node:fs";
+import { dirname } from "node:path";
+import { fileURLToPath } from "node:url";
+import { TierkvError } from "../errors.ts";
+import { sharedPath } from "../hosts.ts";
+import type { Coherence } from "../hosts.ts";
+import { SHARED_PEER_START_MS, SHARED_POLL_MS } from "../limits-shared.ts";
+import { shmAnswer, shmAsk } from "../native.ts";
+import { nowMs, sleep } from "../time.ts";
+import { showBytes, table } from "./text.ts";
+
+const PROGRAM = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
+/** Beside the region, which is not touched. */
+const SUFFIX = ".doctor";
+/** File systems that are memory without being mounted with `dax`. */
+const OF_MEMORY = ["tmpfs", "ramfs"];
+
+export type Report = Awaited<ReturnType<typeof shmAsk>>;
+
+export interface Place {
+  path: string;
+  fileSystem: string;
+  isMemory: boolean;
+  /** Of the node; null: not known. */
+  processors: string | null;
+}
+
+const fileAt = (path: string): string => (sharedPath(path) ?? path) + SUFFIX;
+
+/** Answers for one measurement by another process, or host, that names the same memory. */
+export async function answerShared(path: string): Promise<void> {
+  await shmAnswer(fileAt(path));
+}
+
+/** Measures with whoever answers there, or with a process of its own. */
+export async function measureShared(path: string): Promise<{ report: Report; place: Place }> {
+  const file = fileAt(path);
+  const peer = existsSync(file) ? null : await startPeer(path, file);
+  try {
+    const report = await shmAsk(file);
+    const processors = processorsOf(report.node ?? null);
+    return { report, place: { path, ...mountOf(dirname(file)), processors } };
+  } finally {
+    peer?.kill("SIGKILL");
+  }
+}
+
+async function startPeer(path: string, file: string): Promise<ChildProcess> {
+  const args = [PROGRAM, "doctor", "--shm", path, "--shm-peer"];
+  const child = spawn(process.execPath, args, { stdio: ["ignore", "ignore", "pipe"] });
+  let said = "";
+  child.stderr.on("data", (part: Buffer) => (said += part.toString()));
+  const endMs = nowMs() + SHARED_PEER_START_MS;
+  while (!existsSync(file)) {
+    if (child.exitCode !== null || nowMs() > endMs) {
+      child.kill("SIGKILL");
+      throw new TierkvError("ARENA_FAILED", { reason: said.trim() || `${file}: nobody made it` });
+    }
+    await sleep(SHARED_POLL_MS);
+  }
+  return child;
+}
+
+/** The mount that a folder lies on: the last of those with the longest path. */
+function mountOf(folder: string): Pick<Place, "fileSystem" | "isMemory"> {
+  const real = `${realpathSync(folder)}/`;
+  let most = "";
+  let found = { fileSystem: "?", isMemory: false };
+  for (const line of readFileSync("/proc/self/mounts", "utf8").split("\n")) {
+    const [, point = "", fileSystem = "", options = ""] = line.split(" ");
+    const prefix = point.endsWith("/") ? point : `${point}/`;
+    if (!real.startsWith(prefix) || prefix.length < most.length) continue;
+    most = prefix;
+    const isDax = options.split(",").some((one) => one === "dax" || one === "dax=always");
+    found = { fileSystem, isMemory: isDax || OF_MEMORY.includes(fileSystem) };
+  }
+  return found;
+}
+
+function processorsOf(node: number | null): string | null {
+  try {
+    return readFileSync(`/sys/devices/system/node/node${node}/cpulist`, "utf8").trim();
+  } catch {
+    return null;
+  }
+}
+
+/** What is wrong; empty: records can be kept there. */
+export function faultsOf(report: Report, place: Place, coherence: Coherence): string[] {
+  const { hardware, clflush, isSameHost } = report;
+  const faults: string[] = [];
+  const isGood = (way: Report["clflush"]): boolean => way?.unseen === 0 && way.wrong === 0;
+  if (!isGood(hardware) && !isGood(clflush)) {
+    faults.push("What one process writes the other does not read: keep no records in it.");
+  } else if (!isGood(hardware) && coherence === "hardware") {
+    faults.push('Its caches are not kept together: write [cluster] coherence = "clflush".');
+  }
+  if (!isSameHost) {
+    faults.push(
+      "Two kernels: a region's lock ends at one, so two machines cannot share a region yet; each takes one of its own.",
+    );
+  }
+  if (!place.isMemory) {
+    faults.push(
+      `${place.fileSystem} writes to a disk: take tmpfs, or a file system mounted with dax.`,
+    );
+  }
+  return faults;
+}
+
+/** For people. */
+export function describeShared(report: Report, place: Place, faults: readonly string[]): string[] {
+  const { node, writeBack, loadNs, ownLoadNs, rounds, hardware, clflush, lockNs } = report;
+  const cores = place.processors === "" ? "none (far memory, like CXL)" : place.processors;
+  const at = node === undefined ? "node unknown" : `NUMA node ${node}, processors ${cores ?? "?"}`;
+  const beside = ownLoadNs > 0 ? `, ${(loadNs / ownLoadNs).toFixed(2)} of /dev/shm's` : "";
+  const ns = (both: readonly number[]): string =>
+    both.map((one) => (one === 0 ? "-" : `${Math.round(one)} ns`)).join(" / ");
+  const ways = Object.entries({ hardware, clflush }).flatMap(([name, way]) => {
+    if (way === undefined) return [];
+    const seen = `${rounds - way.unseen} / ${rounds - way.wrong} of ${rounds}`;
+    const rates = [way.inPerS, way.outPerS].map((rate) => `${showBytes(rate)}/s`);
+    return [[name, ...rates, ns(way.tripNs), seen]];
+  });
+  const head = ["coherence", "in", "out", "there and back, p50 / p99", "seen / right"];
+  const lock = lockNs === undefined ? "none between hosts" : ns(lockNs);
+  return [
+    `${place.path}: ${place.fileSystem}, ${at}; a line comes in ${Math.round(loadNs)} ns${beside}; ${writeBack} writes it back`,
+    ...table([head, ...ways]),
+    `lock while both want it, p50 / p99: ${lock}`,
+    ...faults,
+    ...(faults.length === 0 ? ["Records can be kept there."] : []),
+  ];
+}

@@ -1,0 +1,77 @@
+// Owns the proof that `tierkv doctor --shm` measures memory with another process, and says what is wrong with it.
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { describeShared, faultsOf } from "../../../src/cli/shared-doctor.ts";
+import type { Place, Report } from "../../../src/cli/shared-doctor.ts";
+import { Program, runInside } from "../../support/command-line.ts";
+import { closeAfterTest, until } from "../../support/vaults.ts";
+
+const GOOD = { inPerS: 8e9, outPerS: 9e9, unseen: 0, wrong: 0, tripNs: [400, 900] };
+const BAD = { ...GOOD, unseen: 2000, tripNs: [0, 0] };
+const REPORT: Report = {
+  isSameHost: true,
+  node: 2,
+  writeBack: "clwb",
+  loadNs: 300,
+  ownLoadNs: 100,
+  rounds: 2000,
+  hardware: GOOD,
+  clflush: GOOD,
+  lockNs: [50, 800],
+};
+const PLACE: Place = {
+  path: "/mnt/cxl/region",
+  fileSystem: "famfs",
+  isMemory: true,
+  processors: "",
+};
+
+function regionPath(): string {
+  const folder = mkdtempSync("/dev/shm/tierkv-test-doctor-");
+  closeAfterTest({ close: () => rmSync(folder, { recursive: true, force: true }) });
+  return join(folder, "region");
+}
+
+test("memory of this machine is good, measured with a process of its own, or with one that waits", async () => {
+  const path = regionPath();
+  const peer = new Program(["doctor", "--shm", path, "--shm-peer"]);
+  closeAfterTest({ close: () => peer.signal("SIGKILL") });
+  await until(() => existsSync(`${path}.doctor`), "the other process");
+  const { exitCode, stdout, stderr } = await runInside(["doctor", "--json", "--shm", path]);
+  expect([exitCode, stderr]).toEqual([0, ""]);
+  expect(await peer.ended()).toMatchObject({ exitCode: 0 });
+  const found = JSON.parse(stdout) as Report & Place & { faults: string[] };
+  expect(found).toMatchObject({ fileSystem: "tmpfs", isSameHost: true, faults: [] });
+  expect(found.hardware).toMatchObject({ unseen: 0, wrong: 0 });
+  expect(found.loadNs).toBeGreaterThan(0);
+
+  const alone = await runInside(["doctor", "--shm", `shm:${path}`]);
+  expect([alone.exitCode, alone.stderr]).toEqual([0, ""]);
+  expect(alone.stdout).toContain("Records can be kept there.");
+  expect(existsSync(`${path}.doctor`)).toBe(false);
+});
+
+test("a path where nothing can be made, and a peer of nothing, are refused with a reason", async () => {
+  const refused = await runInside(["doctor", "--shm", "/dev/shm/tierkv-none/region"]);
+  expect([refused.exitCode, refused.stderr]).toEqual([1, expect.stringContaining("tierkv-none")]);
+  expect((await runInside(["doctor", "--shm-peer"])).exitCode).toBe(2);
+});
+
+test("what is wrong is said with what to do", () => {
+  const faults = (report: Partial<Report>, place: Partial<Place> = {}, is = "hardware"): string =>
+    faultsOf({ ...REPORT, ...report }, { ...PLACE, ...place }, is as "hardware" | "clflush").join(
+      "\n",
+    );
+  expect(faults({})).toBe("");
+  expect(faults({ hardware: BAD })).toContain('coherence = "clflush"');
+  expect(faults({ hardware: BAD }, {}, "clflush")).toBe("");
+  expect(faults({ hardware: BAD, clflush: { ...GOOD, wrong: 1 } })).toContain("keep no records");
+  expect(faults({ isSameHost: false })).toContain("Two kernels");
+  expect(faults({}, { fileSystem: "ext4", isMemory: false })).toContain("ext4 writes to a disk");
+  const lines = describeShared({ ...REPORT, hardware: BAD }, PLACE, []);
+  expect(lines[0]).toBe(
+    "/mnt/cxl/region: famfs, NUMA node 2, processors none (far memory, like CXL); a line comes in 300 ns, 3.00 of /dev/shm's; clwb writes it back",
+  );
+  expect(lines[2]).toMatch(/^hardware +8.0 GB\/s +9.0 GB\/s +- \/ - +0 \/ 2000 of 2000$/);
+});
