@@ -151,7 +151,7 @@ class Cluster:
     """One vault for KV, optionally behind a fault proxy, one for states where asked, and one sidecar.
 
     Their configuration lies in `folder`. With `beside`, the sidecar uses that cluster's vaults and has none. With
-    `region`, it uses that memory, and there is no vault. `more_vaults` are one pool with the first.
+    `region`, it uses that memory for both, and there is no vault. `more_vaults` are one pool with the first.
     """
 
     def __init__(
@@ -201,7 +201,8 @@ class Cluster:
             f'listen = "{ssm_address}"\nmax_bytes = "{vault_bytes}"\n'
         )
         codec = kv or ("int8" if int8 else "raw")
-        ssm = f'ssm_cold = "{ssm_address}"\n' if with_ssm else ""
+        states_at = ssm_address if region is None else front
+        ssm = f'ssm_cold = "{states_at}"\n' if with_ssm else ""
         self.config_path = folder / "tierkv.toml"
         self.config_path.write_text(
             f'[cluster]\nrole = "inference"\nkv_cold = {json.dumps(self.pool)}\n{ssm}'
@@ -219,7 +220,7 @@ class Cluster:
             self._tierkv("vault", "vault.toml") if beside is None else beside.vault
         )
         self.more_vaults = [self._tierkv("vault", f"more-{at}.toml") for at in range(more_vaults)]
-        self.ssm = self._tierkv("vault", "ssm.toml") if with_ssm else None
+        self.ssm = self._tierkv("vault", "ssm.toml") if with_ssm and self.has_vault else None
         self.sidecar = self._tierkv("sidecar", "tierkv.toml")
         proxy = ["node", "test/support/fault-proxy.js", "--target", vault, "--listen", front]
         self.proxy = Process("proxy", proxy, folder / "proxy.log") if with_proxy else None
