@@ -22,6 +22,7 @@ const NAMES = [
   "disk",
   "lanes",
   "shm",
+  "handoff",
   "tls",
   "rails",
   "sidecar",

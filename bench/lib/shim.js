@@ -78,10 +78,18 @@ export class Shim {
   #waiting = null;
 
   /** Up: the arena is mapped, restores are on, credits are there. */
-  static async start(path, { engine, group, maxModelLen, namespace }) {
+  static async start(path, { engine, group, maxModelLen, namespace, hello: more = {} }) {
     const shim = new Shim();
     shim.#namespace = namespace;
-    const hello = { t: "hello", protocol: LOCAL_PROTOCOL, engine, rank: 0, world: 1, shards: 1 };
+    const hello = {
+      t: "hello",
+      protocol: LOCAL_PROTOCOL,
+      engine,
+      rank: 0,
+      world: 1,
+      shards: 1,
+      ...more,
+    };
     const versions = { pid: process.pid, shim: "bench", vllm: "bench" };
     shim.scheduler = new Line(path, (frame) => shim.#onFrame(frame));
     shim.worker = new Line(path, (frame) => shim.#onFrame(frame));
@@ -127,22 +135,22 @@ export class Shim {
     return slots;
   }
 
-  /** Restores the blocks; resolves to their slots when the last is placed. */
-  async restore(blocks) {
-    const placed = await this.ask(blocks);
+  /** Restores the blocks; resolves to their slots when the last is placed. `handoff`: tokens that somebody saves now. */
+  async restore(blocks, options = {}) {
+    const placed = await this.ask(blocks, options);
     if (placed.length === blocks.length) return placed;
     const { length } = placed;
     throw new Error(`${length} of ${blocks.length} blocks were restored (${this.doneReason})`);
   }
 
   /** The same of what is held of them. */
-  async ask(blocks) {
+  async ask(blocks, { handoff = 0 } = {}) {
     this.#plan += 1;
     this.#placed = [];
     this.doneReason = null;
     const hashes = Buffer.concat(blocks.map(({ hash }) => hash));
     const groups = [{ group: 0, class: "kv", hashes, from: 0 }];
-    this.scheduler.send({ t: "prefetch", req: "bench", plan: this.#plan, groups });
+    this.scheduler.send({ t: "prefetch", req: "bench", plan: this.#plan, groups, handoff });
     await this.#until(() => this.doneReason !== null);
     return this.#placed;
   }

@@ -1,0 +1,180 @@
+// Owns the figures of a hand-off: one sidecar saves what another one waits for, through shared memory beside a vault on the loopback.
+import { readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
+import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { SharedVault } from "../dist/client/shared-vault.js";
+import { createLogger } from "../dist/log.js";
+import { chain, digest, noise } from "./lib/blocks.js";
+import { figure, interleaved, timed } from "./lib/figures.js";
+import { attentionGroup, Shim } from "./lib/shim.js";
+import { Stand } from "./lib/stand.js";
+import { touchAll } from "./lib/whole-way.js";
+
+const MIB = 2 ** 20;
+const CALL_MS = 30_000;
+const ARENA_BYTES = 1280 * MIB;
+/** 16 tokens, 64 layers of 8 heads of 128, K and V, bf16. */
+const SHAPE = { tokens: 16, layers: 64, heads: 8, dim: 128 };
+const PAGE_BYTES = 4 * MIB;
+/** 146.8 MB. */
+const BLOCKS = 35;
+const REGION_BYTES = 1024 * MIB;
+const FLOOR = { on: "ratio", most: 0.5 };
+/** Hashes, slot numbers and words to the shim are said: a hundredth of what is handed over. */
+const SAID_MAX = 0.01;
+
+export const title = "Hand-off of 146 MB: saved by one sidecar, waited for and restored by another";
+
+export async function run({ isQuick, say }) {
+  const rounds = isQuick ? 3 : 9;
+  const figures = [];
+  for (const codec of ["raw", "int8-had"]) {
+    say(`${codec} records`);
+    const stand = new Stand();
+    const path = `/dev/shm/tierkv-bench-${process.pid}`;
+    try {
+      figures.push(...(await measure(stand, path, { codec, rounds })));
+    } finally {
+      await stand.close();
+      rmSync(path, { force: true });
+    }
+  }
+  const bytes = (BLOCKS * PAGE_BYTES) / 1e6;
+  const notes = [
+    `${BLOCKS} blocks of ${PAGE_BYTES / MIB} MiB (${bytes.toFixed(1)} MB of pages: 16 tokens, 64 layers, 8 heads of 128, bf16) into memory that is full, medians of ${rounds} rounds, both ways in each round; the first round's pages are compared`,
+    "from the first announced slot of the producer, when the consumer is asked, too, to the last block in the consumer's arena; without prefill",
+    "loopback: a vault process of this machine over 127.0.0.1, its lanes as configured by default",
+    "bytes said: what both sidecars passed through any descriptor, shim's sockets among them, over the bytes of pages; no network socket was open with shared memory",
+  ];
+  return { figures, notes };
+}
+
+async function measure(stand, path, { codec, rounds }) {
+  const logger = createLogger("bench", { level: "silent" });
+  const size = { maxBytes: REGION_BYTES, mustFit: true, coherence: "hardware" };
+  const region = new SharedVault({ address: `shm:${path}`, name: "kv", logger, ...size });
+  // Its memory is there before the sidecars come, and they take it as it is.
+  region.close();
+  const ways = {
+    shared: await Pair.open(stand, `shm:${path}`, codec),
+    loopback: await Pair.open(stand, await stand.vault(REGION_BYTES), codec),
+  };
+  try {
+    for (const pair of Object.values(ways)) await pair.prove();
+    const said = [];
+    const seconds = await interleaved(rounds, {
+      shared: async (round) => {
+        const before = ways.shared.descriptorBytes();
+        const took = await ways.shared.handOver(`round ${round}`);
+        said.push((ways.shared.descriptorBytes() - before) / (BLOCKS * PAGE_BYTES));
+        return took;
+      },
+      loopback: (round) => ways.loopback.handOver(`round ${round}`),
+    });
+    if (ways.shared.networkSockets() > 0) throw new Error("a sidecar has a network socket");
+    const ms = (name) => seconds[name].map((one) => one * 1000);
+    const beside = { beside: ms("loopback"), of: "a loopback vault", floor: FLOOR };
+    return [
+      figure(`${codec}: hand-off`, "ms", ms("shared"), beside),
+      figure(`${codec}: hand-off over the loopback`, "ms", ms("loopback")),
+      figure(`${codec}: bytes said`, "", said, { floor: { on: "value", most: SAID_MAX } }),
+    ];
+  } finally {
+    for (const pair of Object.values(ways)) await pair.close();
+  }
+}
+
+/** A sidecar that computes and one that answers, on the same vault. */
+class Pair {
+  static async open(stand, address, codec) {
+    const pair = new Pair();
+    pair.codec = codec;
+    const options = { arenaBytes: ARENA_BYTES, codec };
+    pair.sidecars = [await stand.sidecar(address, options), await stand.sidecar(address, options)];
+    const [producer, consumer] = pair.sidecars;
+    pair.producer = await start(producer, "producer", { producer: 1 });
+    pair.consumer = await start(consumer, "consumer", {});
+    for (let slot = 0; slot < pair.producer.slotCount; slot += 1) {
+      pair.producer.writeSlot(slot, noise(PAGE_BYTES, slot + 1));
+    }
+    return pair;
+  }
+
+  /** Seconds. */
+  async handOver(name) {
+    const blocks = chain(name, BLOCKS, SHAPE.tokens);
+    const handoff = BLOCKS * SHAPE.tokens;
+    const seconds = await timed(async () => {
+      const asked = this.consumer.restore(blocks, { handoff });
+      this.saved = await this.producer.save(blocks);
+      this.placed = await asked;
+    });
+    this.consumer.release();
+    return seconds;
+  }
+
+  async prove() {
+    await this.handOver("proof");
+    for (const [index, slot] of this.placed.entries()) {
+      const page = this.consumer.readSlot(slot, PAGE_BYTES);
+      const isSame = page.equals(noise(PAGE_BYTES, this.saved[index] + 1));
+      // INT8 is another page, and never the one that the slot had before.
+      if (isSame !== (this.codec === "raw") || page.every((byte) => byte === 0)) {
+        throw new Error(`block ${index} came with other bytes (${this.codec})`);
+      }
+    }
+  }
+
+  descriptorBytes() {
+    const counts = this.sidecars.map(({ pid }) => {
+      const text = readFileSync(`/proc/${pid}/io`, "utf8");
+      return [...text.matchAll(/^[rw]char: (\d+)$/gm)].map(([, count]) => Number(count));
+    });
+    return counts.flat().reduce((sum, count) => sum + count, 0);
+  }
+
+  networkSockets() {
+    return this.sidecars.reduce((sum, { pid }) => sum + openNetworkSockets(pid), 0);
+  }
+
+  async close() {
+    await this.producer.close();
+    await this.consumer.close();
+  }
+}
+
+async function start({ socket }, engine, hello) {
+  const shim = await Shim.start(socket, {
+    engine,
+    hello,
+    group: attentionGroup(SHAPE),
+    maxModelLen: BLOCKS * SHAPE.tokens,
+    namespace: digest("bench hand-off"),
+  });
+  const link = new SidecarLink(socket);
+  await link.hello(CALL_MS);
+  await touchAll(link, engine);
+  link.close();
+  return shim;
+}
+
+/** Of a process: sockets that speak to anybody but over a Unix socket. */
+function openNetworkSockets(pid) {
+  const tables = ["tcp", "tcp6", "udp", "udp6"].map((name) =>
+    readFileSync(`/proc/${pid}/net/${name}`, "utf8"),
+  );
+  const known = new Set(
+    tables.flatMap((text) => text.split("\n").map((row) => row.trim().split(/\s+/)[9])),
+  );
+  return readdirSync(`/proc/${pid}/fd`).filter((fd) => {
+    const [, inode] = /^socket:\[(\d+)\]$/.exec(linkOf(`/proc/${pid}/fd/${fd}`)) ?? [];
+    return inode !== undefined && known.has(inode);
+  }).length;
+}
+
+function linkOf(path) {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return "";
+  }
+}
