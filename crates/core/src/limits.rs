@@ -339,7 +339,7 @@ pub const SHM_REQUESTS_MAX: usize = 1024;
 pub const SHM_DOCTOR_BYTES: u64 = 64 * MIB as u64;
 
 /// Rounds of each of its trials.
-pub const SHM_DOCTOR_ROUNDS: u64 = 2000;
+pub const SHM_DOCTOR_ROUNDS: u64 = 500;
 
 /// How long one of its two processes waits for the other to come, in ms.
 pub const SHM_DOCTOR_PEER_MS: u64 = 120_000;
