@@ -1,7 +1,6 @@
 // Owns what is asked on lanes, and what it came to: an outcome as the core tells it, and the status of each item.
 import { ItemStatus } from "../block.ts";
 import type { TierkvError } from "../errors.ts";
-import type { CallOptions } from "./channel.ts";
 
 /** Where records go; one entry (leases: a pair of slot and generation) per key. */
 export interface FetchPlan {
@@ -12,20 +11,6 @@ export interface FetchPlan {
   /** Native geometries. */
   geometries: Uint32Array;
   leases: Uint32Array;
-}
-
-export interface RequestOptions extends CallOptions {
-  /** So many bytes have arrived, or left, since the last time: at the end, and meanwhile where it is watched. */
-  onProgress(bytes: number): void;
-  isWatched: boolean;
-  /** The error when time runs out. */
-  late(): Error;
-  /** The error when it failed, and nothing may be tried a second time for now. */
-  spent(): Error;
-  /** The error when the vault took the request, and refuses it. */
-  refused(reason: string): Error;
-  /** The error when there are no lanes. */
-  unreachable(reason: string): Error;
 }
 
 export interface Outcome {

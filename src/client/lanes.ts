@@ -32,8 +32,9 @@ import {
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
+import type { Attempt } from "./attempt.ts";
 import { settledOf } from "./lane-requests.ts";
-import type { FetchPlan, Outcome, Probed, RequestOptions, Settled } from "./lane-requests.ts";
+import type { FetchPlan, Outcome, Probed, Settled } from "./lane-requests.ts";
 import { Progress } from "./progress.ts";
 import type { Retries } from "./retries.ts";
 
@@ -135,22 +136,30 @@ export class Lanes {
   }
 
   /** Bitmap over the packed keys; null when the lanes are of no use now. Rejects when the call is given up. */
-  async lookup(namespace: Buffer, keys: Buffer, options: RequestOptions): Promise<Buffer | null> {
-    const id = this.#id;
-    if (this.#state !== "up" || id === null) return null;
-    const outcome = await this.#ask(id, () => lanesLookup(id, namespace, keys), options);
+  async lookup(namespace: Buffer, keys: Buffer, attempt: Attempt): Promise<Buffer | null> {
+    const id = this.#upId;
+    if (id === null) return null;
+    const outcome = await this.#ask(id, () => lanesLookup(id, namespace, keys), attempt);
     if (outcome?.error === null) return outcome.data;
     // Which way broke is about to be heard, and then calls take another.
-    if (this.#rails.length > 1) await this.#waitUntil(nowMs() + LANES_AGAIN_MS, options.signal);
+    if (this.#rails.length > 1) await this.#waitUntil(nowMs() + LANES_AGAIN_MS, attempt.signal);
     return null;
   }
 
-  /** Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up, or there are no lanes. */
-  async fetch(namespace: Buffer, plan: FetchPlan, options: RequestOptions): Promise<Settled> {
+  /**
+   * Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up, or there are no lanes.
+   * `onProgress`: so many bytes have arrived since the last time.
+   */
+  async fetch(
+    namespace: Buffer,
+    plan: FetchPlan,
+    attempt: Attempt,
+    onProgress?: (bytes: number) => void,
+  ): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
     const begin = (id: number): number =>
       lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases);
-    return settledOf(await this.#run(begin, options), geometries.length);
+    return settledOf(await this.#run(begin, attempt, onProgress), geometries.length);
   }
 
   /** Records as they are, into ids that were reserved in the native outbox. Rejects when the call is given up, or there are no lanes. */
@@ -158,10 +167,10 @@ export class Lanes {
     namespace: Buffer,
     keys: Buffer,
     records: readonly number[],
-    options: RequestOptions,
+    attempt: Attempt,
   ): Promise<Settled> {
     const begin = (id: number): number => lanesTake(id, namespace, keys, [...records]);
-    return settledOf(await this.#run(begin, options), records.length);
+    return settledOf(await this.#run(begin, attempt), records.length);
   }
 
   /** Records of the native outbox, put-if-absent. Rejects when the call is given up, or there are no lanes. */
@@ -169,19 +178,19 @@ export class Lanes {
     namespace: Buffer,
     keys: Buffer,
     records: Uint32Array,
-    options: RequestOptions,
+    attempt: Attempt,
     tenant = 0,
     flushed: number = MADE_NOW,
   ): Promise<Settled> {
     const begin = (id: number): number => lanesStore(id, namespace, keys, records, tenant, flushed);
-    return settledOf(await this.#run(begin, options), records.length);
+    return settledOf(await this.#run(begin, attempt), records.length);
   }
 
   /** `chunks` MiB of bytes that are no record. Rejects when the call is given up, or there are no lanes. */
-  async probe(chunks: number, isToVault: boolean, options: RequestOptions): Promise<Probed> {
+  async probe(chunks: number, isToVault: boolean, attempt: Attempt): Promise<Probed> {
     const begunMs = nowMs();
-    const { error, bytes } = await this.#run((id) => lanesProbe(id, chunks, isToVault), options);
-    if (error !== null) throw options.refused(error.message);
+    const { error, bytes } = await this.#run((id) => lanesProbe(id, chunks, isToVault), attempt);
+    if (error !== null) throw attempt.refused(error.message);
     return { bytes, ms: nowMs() - begunMs };
   }
 
@@ -216,30 +225,41 @@ export class Lanes {
   }
 
   /** A request on lanes that are up, or come up soon. An outcome with an error: they broke. */
-  async #run(begin: (id: number) => number, options: RequestOptions): Promise<Outcome> {
-    const endMs = nowMs() + options.timeoutMs;
+  async #run(
+    begin: (id: number) => number,
+    attempt: Attempt,
+    onProgress?: (bytes: number) => void,
+  ): Promise<Outcome> {
     for (;;) {
-      const id = await this.#ready(options, endMs);
-      const left = { ...options, timeoutMs: Math.max(0, endMs - nowMs()) };
-      const outcome = await this.#ask(id, () => begin(id), left);
+      const id = this.#freeId ?? (await this.#ready(attempt));
+      const outcome = await this.#ask(id, () => begin(id), attempt, onProgress);
       const refusal = outcome?.error?.code === "NO_MEMORY" ? outcome.error : null;
-      if (refusal !== null) throw options.refused(refusal.message);
+      if (refusal !== null) throw attempt.refused(refusal.message);
       if (outcome !== null) return outcome;
       // They have ended, and that is about to be heard.
-      await this.#waitUntil(endMs, options.signal);
+      await this.#waitUntil(nowMs() + attempt.leftMs, attempt.signal);
     }
   }
 
+  get #upId(): number | null {
+    return this.#state === "up" ? this.#id : null;
+  }
+
+  /** Of lanes that something new may be asked on. */
+  get #freeId(): number | null {
+    return this.#isHeld ? null : this.#upId;
+  }
+
   /** Lanes that are up. What broke just now is back soon; what cannot be opened again and again is not waited for. */
-  async #ready({ signal, unreachable, late }: RequestOptions, endMs: number): Promise<number> {
+  async #ready(attempt: Attempt): Promise<number> {
     const backMs = nowMs() + LANES_BACK_MS;
     for (;;) {
-      if (signal.aborted) throw signal.reason;
-      if (this.#state === "up" && this.#id !== null && !this.#isHeld) return this.#id;
+      attempt.throwIfGivenUp();
+      if (this.#freeId !== null) return this.#freeId;
       const isHopeless = this.#options.count === 0 || this.isUnreachable || nowMs() > backMs;
-      if (isHopeless) throw unreachable(this.#reason);
-      if (nowMs() > endMs) throw late();
-      await this.#waitUntil(Math.min(backMs, endMs), signal);
+      if (isHopeless) throw attempt.unreachable(this.#reason);
+      if (attempt.leftMs === 0) throw attempt.late();
+      await this.#waitUntil(Math.min(backMs, nowMs() + attempt.leftMs), attempt.signal);
     }
   }
 
@@ -262,9 +282,13 @@ export class Lanes {
   }
 
   /** null: the lanes have ended. An outcome with NO_MEMORY: one side takes no more. Rejects when it is given up, or failed once too often. */
-  async #ask(id: number, begin: () => number, options: RequestOptions): Promise<Outcome | null> {
-    const { signal, timeoutMs, onProgress, isWatched } = options;
-    if (signal.aborted) throw signal.reason;
+  async #ask(
+    id: number,
+    begin: () => number,
+    attempt: Attempt,
+    onProgress?: (bytes: number) => void,
+  ): Promise<Outcome | null> {
+    attempt.throwIfGivenUp();
     let request: number;
     try {
       request = begin();
@@ -278,7 +302,10 @@ export class Lanes {
     const giveUp = (): void => {
       if (this.#id === id) lanesCancel(id, request);
     };
-    const told = new Progress(onProgress);
+    const told = new Progress((bytes) => {
+      attempt.hasProgress = true;
+      onProgress?.(bytes);
+    });
     const look = (): void => {
       if (this.#id === id) told.upTo(lanesProgress(id, request));
     };
@@ -286,28 +313,28 @@ export class Lanes {
       isLate = true;
       look();
       giveUp();
-    }, timeoutMs);
-    const poll = isWatched ? setInterval(look, LANES_POLL_MS) : undefined;
-    signal.addEventListener("abort", giveUp, { once: true });
+    }, attempt.leftMs);
+    const poll = onProgress === undefined ? undefined : setInterval(look, LANES_POLL_MS);
+    attempt.onGivenUp(giveUp);
     try {
       const outcome = await new Promise<Outcome>((resolve) => this.#open.set(request, resolve));
-      if (signal.aborted) throw signal.reason;
-      if (isLate && outcome.error !== null) throw options.late();
+      attempt.throwIfGivenUp();
+      if (isLate && outcome.error !== null) throw attempt.late();
       if (outcome.error === null || outcome.error.code === "BAD_RECORD") told.end(outcome.bytes);
-      this.#account(outcome, options);
+      this.#account(outcome, attempt);
       return outcome;
     } finally {
       clearTimeout(timer);
       clearInterval(poll);
-      signal.removeEventListener("abort", giveUp);
+      attempt.offGivenUp(giveUp);
     }
   }
 
   /** What failed is tried again, while there are tokens for it. */
-  #account({ error }: Outcome, { spent }: RequestOptions): void {
+  #account({ error }: Outcome, attempt: Attempt): void {
     const { retries } = this.#options;
     if (error?.code !== "LANE_FAILED") retries.answered();
-    else if (!retries.take()) throw spent();
+    else if (!retries.take()) throw attempt.spent();
   }
 
   #hear(request: number, text: string | null, data: Buffer, bytes: number): void {

@@ -1,5 +1,4 @@
 // Owns the relation to one vault: channel, greeting after each connect, breaker, and the frame around every call.
-import { setMaxListeners } from "node:events";
 import type { RecordClass } from "../block.ts";
 import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
@@ -7,19 +6,17 @@ import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts"
 import type { Logger } from "../log.ts";
 import { Goodput } from "../native.ts";
 import type { LaneRail } from "../native.ts";
-import { nowMs } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import { fromGrpcError } from "../wire/status.ts";
 import type { CallContext } from "../wire/status.ts";
+import { Attempt } from "./attempt.ts";
 import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { VaultChannel } from "./channel.ts";
-import type { CallOptions } from "./channel.ts";
 import { FlushFeed } from "./flush-feed.ts";
 import { checkHello, helloRequest, isAt } from "./greeting.ts";
-import type { RequestOptions } from "./lane-requests.ts";
 import { Lanes, laneTls } from "./lanes.ts";
 import { Rails } from "./rails.ts";
 import type { TriedRail } from "./rails.ts";
@@ -43,22 +40,6 @@ export interface VaultClientOptions {
   onWanted?: (() => void) | undefined;
 }
 
-/** One call under way. */
-export interface Attempt {
-  readonly channel: VaultChannel;
-  readonly lanes: Lanes;
-  readonly context: CallContext;
-  readonly signal: AbortSignal;
-  /** For one RPC of this call: what is left of its time, and its signal. */
-  options(): CallOptions;
-  /** The same for a request on the lanes. */
-  laneOptions(onProgress?: (bytes: number) => void): RequestOptions;
-  /** The vault answered something: if time runs out now, the vault is slow or the work large, but it is not down. */
-  onProgress(): void;
-  /** The error for a vault that breaks the protocol. */
-  broken(reason: string): TierkvError;
-}
-
 /** Failures that speak against the vault, not against the request. */
 const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "VAULT_DOWN",
@@ -77,12 +58,13 @@ const WANTED = "Lookup";
 export class VaultSession {
   readonly down: Goodput = new Goodput();
   readonly up: Goodput = new Goodput();
+  /** What records travel on. */
+  readonly lanes: Lanes;
   /** What the vault dropped for good; its listener hears of it before any answer that comes after. */
   readonly flushes: FlushFeed = new FlushFeed();
   readonly #options: VaultClientOptions;
   readonly #breaker: Breaker;
-  readonly #calls = new Set<AbortController>();
-  readonly #lanes: Lanes;
+  readonly #calls = new Set<Attempt>();
   readonly #retries: Retries = new Retries();
   readonly #rails: Rails;
   /** Where calls go to. */
@@ -106,9 +88,9 @@ export class VaultSession {
       label: this.#label,
       logger: options.logger,
       answers: (address) => isAt(address, options, this.flushes.number, this.#epoch),
-      onMore: () => void this.#lanes.rejoin(),
+      onMore: () => void this.lanes.rejoin(),
     });
-    this.#lanes = new Lanes({
+    this.lanes = new Lanes({
       rails: () => this.#rails.open,
       onRailFailed: (rail, reason) => {
         this.#rails.failed(rail, reason);
@@ -136,17 +118,12 @@ export class VaultSession {
   /** Nobody is to ask the vault: it does not answer, or no record gets to it. */
   get isOpen(): boolean {
     const isRefused = this.#options.refusal !== undefined;
-    return this.#breaker.isOpen || isRefused || this.#lanes.isUnreachable;
+    return this.#breaker.isOpen || isRefused || this.lanes.isUnreachable;
   }
 
   /** All ways to the vault, once each was tried. */
   rails(): Promise<TriedRail[]> {
     return this.#rails.tried();
-  }
-
-  /** What becomes of records. */
-  get lanes(): Pick<Lanes, "state" | "over" | "mtu"> {
-    return this.#lanes;
   }
 
   /** What was tried a second time. */
@@ -169,7 +146,7 @@ export class VaultSession {
   }
 
   /** Runs one call on a greeted connection. Fails at once with VAULT_DOWN while the breaker is open. */
-  async call<T>(
+  call<T>(
     call: string,
     timeoutMs: number,
     work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
@@ -178,11 +155,14 @@ export class VaultSession {
     if (this.#breaker.isOpen) {
       if (call === WANTED) this.#options.onWanted?.();
       const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
-      throw new TierkvError("VAULT_DOWN", { ...this.#context(call, timeoutMs), reason });
+      const context = this.#context(call, timeoutMs);
+      return Promise.reject(new TierkvError("VAULT_DOWN", { ...context, reason }));
     }
-    const greetThenWork = async (attempt: Attempt): Promise<T> =>
-      await work(attempt, await this.#greeted(attempt));
-    return await this.direct(call, timeoutMs, greetThenWork, parent);
+    const greetThenWork = (attempt: Attempt): Promise<T> =>
+      this.#vault === null
+        ? this.#sayHello(attempt).then((vault) => work(attempt, vault))
+        : work(attempt, this.#vault);
+    return this.direct(call, timeoutMs, greetThenWork, parent);
   }
 
   /**
@@ -196,19 +176,18 @@ export class VaultSession {
     parent: AbortSignal,
   ): Promise<T> {
     const context = this.#context(call, timeoutMs);
-    const controller = this.#admit(context);
-    const onParent = (): void => controller.abort(parent.reason);
+    const attempt = this.#admit(context);
+    const onParent = (): void => attempt.giveUp(parent.reason);
     if (parent.aborted) onParent();
     parent.addEventListener("abort", onParent, { once: true });
     try {
-      const attempt = this.#attempt(context, controller.signal, { seen: false });
-      await this.#greeted(attempt);
+      if (this.#vault === null) await this.#sayHello(attempt);
       return await work(attempt);
     } catch (error) {
       throw fromGrpcError(error, context);
     } finally {
       parent.removeEventListener("abort", onParent);
-      this.#calls.delete(controller);
+      this.#calls.delete(attempt);
     }
   }
 
@@ -220,24 +199,23 @@ export class VaultSession {
     parent?: AbortSignal,
   ): Promise<T> {
     const context = this.#context(call, timeoutMs);
-    const controller = this.#admit(context);
-    const onParent = (): void => controller.abort(parent?.reason);
+    const attempt = this.#admit(context);
+    const onParent = (): void => attempt.giveUp(parent?.reason);
     if (parent?.aborted === true) onParent();
     parent?.addEventListener("abort", onParent, { once: true });
-    const progress = { seen: false };
     try {
-      const result = await work(this.#attempt(context, controller.signal, progress));
+      const result = await work(attempt);
       this.#breaker.succeeded();
       return result;
     } catch (error) {
       const known = fromGrpcError(error, context);
       const isLate = known.grpcStatus === "DEADLINE_EXCEEDED";
-      const isExcused = controller.signal.aborted || (isLate && progress.seen);
+      const isExcused = attempt.isGivenUp || (isLate && attempt.hasProgress);
       if (COUNTS_AGAINST_VAULT.has(known.code) && !isExcused) this.#breaker.failed(known);
       throw known;
     } finally {
       parent?.removeEventListener("abort", onParent);
-      this.#calls.delete(controller);
+      this.#calls.delete(attempt);
     }
   }
 
@@ -246,62 +224,21 @@ export class VaultSession {
     this.#isClosed = true;
     this.#breaker.close();
     this.#rails.close();
-    this.#lanes.close();
-    for (const controller of this.#calls) controller.abort(this.#closedError());
+    this.lanes.close();
+    for (const attempt of this.#calls) attempt.giveUp(this.#closedError());
     this.#channel.close();
   }
 
-  #admit(context: CallContext): AbortController {
+  #admit(context: CallContext): Attempt {
     if (this.#options.refusal !== undefined) throw this.#options.refusal;
     if (this.#isClosed) throw this.#closedError();
     if (this.#calls.size >= CLIENT_CALLS_MAX) {
       const reason = `${this.#calls.size} calls of this client are under way, the limit is ${CLIENT_CALLS_MAX}`;
       throw new TierkvError("VAULT_BUSY", { ...context, reason });
     }
-    const controller = new AbortController();
-    // A call of a long prompt has many parts, each of which listens.
-    setMaxListeners(0, controller.signal);
-    this.#calls.add(controller);
-    return controller;
-  }
-
-  #attempt(context: CallContext, signal: AbortSignal, progress: { seen: boolean }): Attempt {
-    const endMs = nowMs() + context.timeoutMs;
-    const options = (): CallOptions => ({ timeoutMs: Math.max(0, endMs - nowMs()), signal });
-    const onProgress = (): void => {
-      progress.seen = true;
-    };
-    const channel = (): VaultChannel => this.#channel;
-    return {
-      get channel() {
-        return channel();
-      },
-      lanes: this.#lanes,
-      context,
-      signal,
-      options,
-      laneOptions: (alsoOnProgress) => ({
-        ...options(),
-        isWatched: alsoOnProgress !== undefined,
-        onProgress: (bytes) => {
-          onProgress();
-          alsoOnProgress?.(bytes);
-        },
-        late: () => new TierkvError("VAULT_DEADLINE", { ...context }),
-        spent: () => {
-          const reason = "too much failed lately for a second try";
-          return new TierkvError("VAULT_BUSY", { ...context, reason });
-        },
-        refused: (reason) => new TierkvError("VAULT_BUSY", { ...context, reason }),
-        unreachable: (reason) => new TierkvError("LANES_UNREACHABLE", { ...context, reason }),
-      }),
-      onProgress,
-      broken: (reason) => new TierkvError("VAULT_BROKEN", { ...context, reason }),
-    };
-  }
-
-  async #greeted(attempt: Attempt): Promise<HelloReply> {
-    return this.#vault ?? (await this.#sayHello(attempt));
+    const attempt = new Attempt(() => this.#channel, context);
+    this.#calls.add(attempt);
+    return attempt;
   }
 
   async #sayHello(attempt: Attempt): Promise<HelloReply> {
@@ -330,7 +267,7 @@ export class VaultSession {
     // What moves no records has no use for further ways.
     const { lanes, rail } = this.#options;
     if (lanes !== 0 && rail === undefined) this.#rails.learn(reply.addresses);
-    await this.#lanes.offer(reply);
+    await this.lanes.offer(reply);
     return reply;
   }
 

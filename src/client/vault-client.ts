@@ -7,13 +7,14 @@ import type { Goodput } from "../native.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
+import type { Attempt } from "./attempt.ts";
 import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
 import type { FetchPlan, Probed, Settled } from "./lane-requests.ts";
 import type { LanesState } from "./lanes.ts";
 import type { TriedRail } from "./rails.ts";
 import { VaultSession } from "./session.ts";
-import type { Attempt, VaultClientOptions } from "./session.ts";
+import type { VaultClientOptions } from "./session.ts";
 import { splitKeys } from "./split.ts";
 
 /** One record of the native outbox to store. */
@@ -125,8 +126,8 @@ export class VaultClient {
   /** Bitmap over `keys` (packed): what the vault holds. */
   lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
     return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
-      const parts = splitKeys(keys, vault.maxKeys).map(async (part) => {
-        const found = await attempt.lanes.lookup(namespace, part, attempt.laneOptions());
+      const ask = async (part: Buffer): Promise<Buffer> => {
+        const found = await this.#session.lanes.lookup(namespace, part, attempt);
         if (found !== null) return found;
         const { present } = await attempt.channel.unary(
           vaultService.Lookup,
@@ -136,8 +137,9 @@ export class VaultClient {
         const expected = Math.ceil(keyCount(part) / 8);
         if (present.length === expected) return present;
         throw attempt.broken(`bitmap of ${present.length} bytes for ${keyCount(part)} keys`);
-      });
-      return Buffer.concat(await Promise.all(parts));
+      };
+      if (keyCount(keys) <= vault.maxKeys) return await ask(keys);
+      return Buffer.concat(await Promise.all(splitKeys(keys, vault.maxKeys).map(ask)));
     });
   }
 
@@ -169,8 +171,14 @@ export class VaultClient {
         const batch = left.flatMap((index) => items[index] ?? []);
         const keys = Buffer.concat(batch.map(({ key }) => key));
         const ids = Uint32Array.from(batch, ({ record }) => record.id);
-        const options = attempt.laneOptions();
-        const settled = await attempt.lanes.store(namespace, keys, ids, options, tenant, flushed);
+        const settled = await this.#session.lanes.store(
+          namespace,
+          keys,
+          ids,
+          attempt,
+          tenant,
+          flushed,
+        );
         for (const [at, index] of left.entries()) {
           statuses[index] = settled.statuses[at] as ItemStatus;
         }
@@ -193,7 +201,7 @@ export class VaultClient {
   ): Promise<Settled> {
     const work = async (attempt: Attempt): Promise<Settled> => {
       const fetch = (part: FetchPlan): Promise<Settled> =>
-        attempt.lanes.fetch(namespace, part, attempt.laneOptions(onProgress));
+        this.#session.lanes.fetch(namespace, part, attempt, onProgress);
       const all = await fetch(plan);
       for (let isBroken = all.isBroken; isBroken;) {
         const left = [...all.statuses.keys()].filter(
@@ -219,7 +227,7 @@ export class VaultClient {
     deadlineMs: number,
   ): Promise<Settled> {
     return this.#session.call("Fetch", deadlineMs, (attempt) =>
-      attempt.lanes.take(namespace, keys, records, attempt.laneOptions()),
+      this.#session.lanes.take(namespace, keys, records, attempt),
     );
   }
 
@@ -278,7 +286,7 @@ export class VaultClient {
    */
   probe(chunks: number, isToVault: boolean, deadlineMs: number): Promise<Probed> {
     return this.#session.call("Probe", deadlineMs, (attempt) =>
-      attempt.lanes.probe(chunks, isToVault, attempt.laneOptions()),
+      this.#session.lanes.probe(chunks, isToVault, attempt),
     );
   }
 
