@@ -118,6 +118,44 @@ export function packKey(
   return at + PACKED_KEY_BYTES;
 }
 
+const WORD_BYTES = 4;
+const HASH_WORDS = HASH_BYTES / WORD_BYTES;
+const KEY_WORDS = PACKED_KEY_BYTES / WORD_BYTES;
+
+/** Keys of many hashes, written word by word: byte by byte takes three times as long. */
+export class KeyPacker {
+  readonly #words: Uint32Array<ArrayBuffer>;
+  #at = 0;
+
+  constructor(count: number) {
+    this.#words = new Uint32Array(count * KEY_WORDS);
+  }
+
+  get keys(): Buffer {
+    return Buffer.from(this.#words.buffer);
+  }
+
+  /** All shards of the hashes at `indexes`, behind those before. */
+  add(hashes: Uint8Array, indexes: readonly number[], group: number, shards: number): void {
+    const [from, to] = [wordsOf(hashes), this.#words];
+    let at = this.#at;
+    for (const index of indexes) {
+      const first = index * HASH_WORDS;
+      for (let shard = 0; shard < shards; shard += 1) {
+        for (let word = 0; word < HASH_WORDS; word += 1) to[at + word] = from[first + word] ?? 0;
+        to[at + HASH_WORDS] = group | (shard << 16);
+        at += KEY_WORDS;
+      }
+    }
+    this.#at = at;
+  }
+}
+
+function wordsOf(bytes: Uint8Array): Uint32Array {
+  const whole = bytes.byteOffset % WORD_BYTES === 0 ? bytes : new Uint8Array(bytes);
+  return new Uint32Array(whole.buffer, whole.byteOffset, whole.byteLength / WORD_BYTES);
+}
+
 /** How many keys a packed buffer holds. Throws BAD_ARGUMENT for a partial key. */
 export function keyCount(keys: Uint8Array): number {
   const count = keys.length / PACKED_KEY_BYTES;

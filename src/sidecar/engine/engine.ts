@@ -113,7 +113,7 @@ export class Engine {
       engine,
       shards,
       logger: this.#logger,
-      send: (message) => this.#scheduler?.send(message),
+      send: (...messages) => this.#scheduler?.send(...messages),
     });
   }
 

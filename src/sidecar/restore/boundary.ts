@@ -1,7 +1,7 @@
 // Owns the boundary of a plan: the deepest place in the prompt that every group can be restored to, and the blocks which that takes.
 import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
-import type { DoneReason } from "../socket/messages.ts";
+import type { DoneReason, Prefetch } from "../socket/messages.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { GroupRange } from "./plan.ts";
 
@@ -23,6 +23,16 @@ export interface Boundary {
 }
 
 export type Asked = PrefetchGroup & GroupShape & { tenant: number };
+
+export function askedOf(
+  { groups, tenant }: Pick<Prefetch, "groups" | "tenant">,
+  shapeOf: (group: number) => GroupShape,
+): Asked[] {
+  return groups.map(({ group, class: of, hashes, from }) => {
+    const { tokens, tail } = shapeOf(group);
+    return { group, class: of, hashes, from, tokens, tail, tenant };
+  });
+}
 
 /**
  * Every group ends a block at the boundary, and everything a group needs before it is held, from its index `from` on.
@@ -78,7 +88,7 @@ function firstOf({ from, tail }: Asked, end: number): number {
 
 function rangeOf(
   group: Asked,
-  { keys, owners, seconds }: LookupAnswer,
+  { keyOf, owners, seconds }: LookupAnswer,
   index: number,
   tokens: number,
   cut: GroupRange["cut"],
@@ -89,7 +99,7 @@ function rangeOf(
     group: group.group,
     recordClass: group.class,
     first,
-    keys: (keys[index] ?? []).slice(first, end),
+    keys: Array.from({ length: end - first }, (_, at) => keyOf[index]?.(first + at) ?? ""),
     owners: (owners[index] ?? NO_OWNERS).subarray(first, end),
     seconds: (seconds[index] ?? NO_OWNERS).subarray(first, end),
     hashes: group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES),

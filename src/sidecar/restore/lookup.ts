@@ -1,13 +1,5 @@
 // Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault, all at once.
-import {
-  countBits,
-  HASH_BYTES,
-  hasBit,
-  newBitmap,
-  PACKED_KEY_BYTES,
-  packKey,
-  setBit,
-} from "../../block.ts";
+import { countBits, HASH_BYTES, hasBit, KeyPacker, newBitmap, setBit } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
 import { LOOKUP_GRACE_MS } from "../../limits-pool.ts";
@@ -33,8 +25,8 @@ export interface LookupGroup {
 }
 
 export interface LookupAnswer {
-  /** Cache keys, per group, per hash. */
-  keys: string[][];
+  /** Per group: the cache key of the hash at an index. */
+  keyOf: ((index: number) => string)[];
   /** Bitmaps over the hashes, per group: held with all shards, here or in a vault. */
   held: Buffer[];
   /** By group and block: which vault of the class it lies on; beyond the end: 0. */
@@ -74,7 +66,7 @@ export async function lookUp(
 ): Promise<LookupAnswer> {
   const held = groups.map(({ hashes }) => newBitmap(hashes.length / HASH_BYTES));
   const places = groups.map((group) => context.pools[group.class].placesOf(group.hashes));
-  const { keys, open, seen } = await openQuestions(groups, held, places, context);
+  const { keyOf, open, seen } = await openQuestions(groups, held, places, context);
   const silent = new Set<LookupGate>();
   const ask = async ([gate, asked]: [LookupGate, Asked[]]): Promise<void> => {
     if (!(await askVault(gate, asked, context))) silent.add(gate);
@@ -108,11 +100,11 @@ export async function lookUp(
     return bitmap === null ? where : withRebuilt(where, bitmap, of.width ?? 0);
   });
   const owners = found.map((group) => group.owners);
-  return { keys, held, owners, seconds: found.map(({ seconds }) => seconds), silent };
+  return { keyOf, held, owners, seconds: found.map(({ seconds }) => seconds), silent };
 }
 
 interface Questions {
-  keys: string[][];
+  keyOf: LookupAnswer["keyOf"];
   /** For each vault that is asked. */
   open: Map<LookupGate, Asked[]>;
   /** Keys in all. */
@@ -126,24 +118,21 @@ async function openQuestions(
   places: readonly Places[],
   { namespace, cache, gates }: LookupContext,
 ): Promise<Questions> {
-  const keys: string[][] = groups.map(() => []);
+  const keyOf = groups.map(({ group, hashes }) => blockKeys(namespace, group, hashes));
   const open = new Map<LookupGate, Asked[]>();
   let seen = 0;
   for (const [groupIndex, group] of groups.entries()) {
-    const keyOf = blockKeys(namespace, group.group, group.hashes);
     const bitmap = held[groupIndex] ?? newBitmap(0);
     const asked = newQuestions(group, bitmap, gates, open);
     const of = places[groupIndex] ?? NOWHERE;
     for (let index = 0; index < group.hashes.length / HASH_BYTES; index += 1) {
-      const key = keyOf(index);
-      keys[groupIndex]?.push(key);
-      if (cache?.isPlaced(key) === true) setBit(bitmap, index);
+      if (cache?.isPlacedAt(group.hashes, index, keyOf[groupIndex]) === true) setBit(bitmap, index);
       else putTo(asked, of, index);
       seen += 1;
       if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
     }
   }
-  return { keys, open, seen };
+  return { keyOf, open, seen };
 }
 
 /** What memory of this machine holds no vault is asked for, unless it takes longer than a vault. */
@@ -339,7 +328,7 @@ async function askVault(
   if (asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
     const { namespace, shards } = context;
-    const packed = await packAsked(asked, shards);
+    const packed = packAsked(asked, shards);
     const { timeoutMs, isWanted } = context;
     const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
     if (present === null) return false;
@@ -364,17 +353,12 @@ async function askVault(
 }
 
 /** Keys of all shards of what is asked: shard after shard, block after block. */
-async function packAsked(asked: readonly Asked[], shards: number): Promise<Buffer> {
-  const count = asked.reduce((sum, { indexes }) => sum + indexes.length, 0);
-  const packed = Buffer.allocUnsafe(count * shards * PACKED_KEY_BYTES);
-  let at = 0;
+function packAsked(asked: readonly Asked[], shards: number): Buffer {
+  const packer = new KeyPacker(
+    asked.reduce((sum, { indexes }) => sum + indexes.length, 0) * shards,
+  );
   for (const { group, indexes } of asked) {
-    for (const index of indexes) {
-      for (let shard = 0; shard < shards; shard += 1) {
-        at = packKey(packed, at, group.hashes, index, group.group, shard);
-      }
-      if (at % (KEYS_PER_SLICE * PACKED_KEY_BYTES) === 0) await yieldToLoop();
-    }
+    packer.add(group.hashes, indexes, group.group, shards);
   }
-  return packed;
+  return packer.keys;
 }

@@ -1,6 +1,7 @@
 // Owns the cache of blocks in an engine's arena, on their way in or placed: who shares one, which slots it has, which is evicted first.
 import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena } from "../../arena/arena.ts";
+import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import { REBUILT } from "../../pool/placement.ts";
@@ -23,6 +24,8 @@ export interface BlockCacheOptions {
 export class BlockCache {
   readonly #options: BlockCacheOptions;
   readonly #blocks = new Map<string, Block>();
+  /** How many of them have hashes that begin so: most questions are answered without a key. */
+  readonly #begins = new Uint32Array(0x1_0000);
   /** Placed blocks without a user, the least recently used first. */
   readonly #idle = new Map<string, Block>();
   readonly #lent = new Set<Block>();
@@ -81,6 +84,11 @@ export class BlockCache {
     return this.#blocks.get(key)?.state === "placed";
   }
 
+  /** The same of the hash at `index`; its key is made only where something may be here. */
+  isPlacedAt(hashes: Buffer, index: number, keyOf?: (index: number) => string): boolean {
+    return this.#begins[beginOf(hashes, index)] !== 0 && this.isPlaced(keyOf?.(index) ?? "");
+  }
+
   /** True when using the block takes no room: somebody else holds it already. */
   isInUse(key: string): boolean {
     return this.#blocks.has(key) && !this.#idle.has(key);
@@ -92,6 +100,7 @@ export class BlockCache {
     if (block === undefined) {
       block = new Block(key, run, index);
       this.#blocks.set(key, block);
+      this.#count(block, 1);
     } else {
       this.#idle.delete(key);
       block.offeredEpoch = null;
@@ -242,8 +251,13 @@ export class BlockCache {
     this.#hide(block);
   }
 
+  #count({ hashes, index }: Block, change: number): void {
+    const at = beginOf(hashes, index);
+    this.#begins[at] = (this.#begins[at] ?? 0) + change;
+  }
+
   #hide(block: Block): void {
-    this.#blocks.delete(block.key);
+    if (this.#blocks.delete(block.key)) this.#count(block, -1);
     this.#leaving += 1;
   }
 
@@ -254,8 +268,10 @@ export class BlockCache {
   }
 
   #remove(block: Block): void {
-    if (this.#blocks.get(block.key) === block) this.#blocks.delete(block.key);
-    else this.#leaving -= 1;
+    if (this.#blocks.get(block.key) === block) {
+      this.#blocks.delete(block.key);
+      this.#count(block, -1);
+    } else this.#leaving -= 1;
     if (this.#isIdle(block)) this.#idle.delete(block.key);
     block.state = "gone";
     block.call = null;
@@ -269,4 +285,9 @@ export class BlockCache {
     block.leases = NO_LEASES;
     this.#slotted -= 1;
   }
+}
+
+function beginOf(hashes: Buffer, index: number): number {
+  const at = index * HASH_BYTES;
+  return (hashes[at] ?? 0) | ((hashes[at + 1] ?? 0) << 8);
 }

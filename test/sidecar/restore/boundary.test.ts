@@ -30,10 +30,20 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
     }
     return bits;
   });
-  const keys = cases.map((of) => Array.from(of.held, (_, index) => `${index}`));
+  const keyOf = cases.map(
+    () =>
+      (index: number): string =>
+        `${index}`,
+  );
   return chooseBoundary(
     groups,
-    { keys, held, owners: [], seconds: [], silent: new Set(isVaultDown ? [{} as LookupGate] : []) },
+    {
+      keyOf,
+      held,
+      owners: [],
+      seconds: [],
+      silent: new Set(isVaultDown ? [{} as LookupGate] : []),
+    },
     capacity,
   );
 }
