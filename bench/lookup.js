@@ -1,19 +1,26 @@
-// Owns the figures of small questions: 2,000 keys over a lane and through gRPC, half of them there, and one turn to a sidecar.
+// Owns the figures of small questions: 2,000 keys over a lane, through gRPC and by a sidecar, one block by a sidecar, and one turn to it.
 import { once } from "node:events";
 import { connect } from "node:net";
 import { countBits } from "../dist/block.js";
+import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
 import { encodeFrame, FrameDecoder } from "../dist/sidecar/socket/frames.js";
 import { LOCAL_PROTOCOL } from "../dist/sidecar/socket/hello.js";
-import { digest, records, storeAll } from "./lib/blocks.js";
+import { chain, digest, records, storeAll } from "./lib/blocks.js";
 import { describe, interleaved, quantile, timed } from "./lib/figures.js";
+import { attentionGroup, Shim } from "./lib/shim.js";
 import { Stand } from "./lib/stand.js";
+import { saveAll, touchAll } from "./lib/whole-way.js";
 
 const MIB = 2 ** 20;
 const KEYS = 2000;
 const CALL_MS = 10_000;
 const WARM_UP = 100;
+/** One block of 256 KiB, and more of them than the arena keeps. */
+const GROUP = attentionGroup({ tokens: 16, layers: 4, heads: 8, dim: 128 });
+const BLOCKS = 256;
+const SAVED_AT_ONCE = 16;
 const PING = { t: "ping", n: 0 };
 const NAMESPACE = digest("bench lookup");
 /** Milliseconds. */
@@ -21,18 +28,21 @@ const FLOORS = {
   lane: { p50: 1, p99: 2 },
   grpc: { p50: 1 },
   local: { p50: 0.15 },
+  asked: { p50: 0.5, p99: 2 },
+  block: { p50: 0.4, p99: 2 },
 };
 
-export const title = `Look-up of ${KEYS} keys, half of them there, and a turn to a sidecar and back`;
+export const title = `Look-up of ${KEYS} keys, half of them there, one block, and a turn to a sidecar and back`;
 
 export async function run({ isQuick }) {
   const samples = isQuick ? 200 : 2000;
   const stand = new Stand();
-  const address = await stand.vault(64 * MIB);
+  const address = await stand.vault(256 * MIB);
   const logger = createLogger("bench", { level: "silent" });
   const lane = new VaultClient({ address, name: "kv", logger });
   const grpc = new VaultClient({ address, name: "kv", logger, lanes: 0 });
-  const { socket } = await stand.sidecar(address, { arenaBytes: 64 * MIB, codec: "int8" });
+  const { socket } = await stand.sidecar(address, { arenaBytes: 32 * MIB, codec: "raw" });
+  const engine = await Engine.start(socket);
   const [local, echo] = [connect(socket), connect(await stand.echo())];
   try {
     await turn(local, { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" }, "welcome");
@@ -47,6 +57,8 @@ export async function run({ isQuick }) {
       empty: () => timed(() => grpc.health(CALL_MS)),
       local: () => timed(() => turn(local, PING, "pong")),
       bare: () => timed(() => turn(echo, PING, "ping")),
+      asked: () => timed(() => engine.lookUp()),
+      block: () => timed(() => engine.restoreOne()),
       one: () => timed(() => lane.lookup(NAMESPACE, items[0].key, CALL_MS)),
     };
     await interleaved(WARM_UP, measures);
@@ -57,6 +69,12 @@ export async function run({ isQuick }) {
         ...latencies(`look-up of ${KEYS} keys, gRPC`, seconds.grpc, FLOORS.grpc),
         ...latencies("empty gRPC call", seconds.empty),
         ...latencies("look-up of one key, lane", seconds.one),
+        ...latencies(`look-up of ${KEYS} keys by a sidecar`, seconds.asked, FLOORS.asked),
+        ...latencies(
+          "restore of one block of 256 KiB by a sidecar, raw",
+          seconds.block,
+          FLOORS.block,
+        ),
         ...latencies("a turn to a sidecar over its socket", seconds.local, FLOORS.local),
         ...latencies("the same with a process that only sends it back", seconds.bare),
       ],
@@ -69,7 +87,47 @@ export async function run({ isQuick }) {
     echo.destroy();
     lane.close();
     grpc.close();
+    await engine.close();
     await stand.close();
+  }
+}
+
+/** Saves a set of blocks, then asks for one after the other, each long gone from the arena. */
+class Engine {
+  #next = 0;
+
+  static async start(socket) {
+    const engine = new Engine();
+    const namespace = digest("bench lookup by a sidecar");
+    const shape = { engine: "bench", group: GROUP, maxModelLen: KEYS * 16, namespace };
+    engine.shim = await Shim.start(socket, shape);
+    const link = new SidecarLink(socket);
+    await link.hello(CALL_MS);
+    await touchAll(link, "bench");
+    engine.blocks = chain("one", BLOCKS, 16);
+    const none = chain("none", KEYS - BLOCKS, 16);
+    engine.hashes = Buffer.concat([...engine.blocks, ...none].map(({ hash }) => hash));
+    for (let at = 0; at < BLOCKS; at += SAVED_AT_ONCE) {
+      await saveAll(engine.shim, link, engine.blocks.slice(at, at + SAVED_AT_ONCE));
+    }
+    link.close();
+    return engine;
+  }
+
+  async lookUp() {
+    const count = countBits(await this.shim.lookUp(this.hashes), KEYS);
+    this.shim.release();
+    if (count !== BLOCKS) throw new Error(`look-up found ${count} of ${BLOCKS} blocks`);
+  }
+
+  async restoreOne() {
+    this.#next = (this.#next + 1) % BLOCKS;
+    await this.shim.restore([this.blocks[this.#next]]);
+    this.shim.release();
+  }
+
+  close() {
+    return this.shim.close();
   }
 }
 

@@ -317,6 +317,9 @@ export const HASHES_PER_COPY = 64;
 /** One Fetch call: slots are taken, and `placed` frames flow, window by window. */
 export const FETCH_WINDOW_BYTES: number = 16 * MIB;
 export const FETCH_WINDOW_KEYS = 512;
+/** A prompt of no more blocks and decoded bytes, all stored by this sidecar, is fetched without a look-up. */
+export const KNOWN_BLOCKS_MAX = 64;
+export const KNOWN_BYTES_MAX: number = 4 * MIB;
 /** Fetch calls of one engine to one vault at the same time: the next is asked while one arrives. */
 export const FETCHES_IN_FLIGHT_MAX = 2;
 

@@ -2,6 +2,7 @@
 import { once } from "node:events";
 import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
+import { HASH_BYTES } from "../../dist/block.js";
 import { encodeFrame, FrameDecoder } from "../../dist/sidecar/socket/frames.js";
 import { LOCAL_PROTOCOL } from "../../dist/sidecar/socket/hello.js";
 
@@ -73,6 +74,7 @@ export class Shim {
   #fd = null;
   #plan = 0;
   #placed = [];
+  #held = null;
   #failure = null;
   /** Looked at after every frame: resolves what waits once its condition holds. */
   #waiting = null;
@@ -145,14 +147,25 @@ export class Shim {
 
   /** The same of what is held of them. */
   async ask(blocks, { handoff = 0 } = {}) {
-    this.#plan += 1;
-    this.#placed = [];
-    this.doneReason = null;
-    const hashes = Buffer.concat(blocks.map(({ hash }) => hash));
-    const groups = [{ group: 0, class: "kv", hashes, from: 0 }];
-    this.scheduler.send({ t: "prefetch", req: "bench", plan: this.#plan, groups, handoff });
+    this.#prefetch(Buffer.concat(blocks.map(({ hash }) => hash)), 0, handoff);
     await this.#until(() => this.doneReason !== null);
     return this.#placed;
+  }
+
+  /** Asks which blocks are held, and fetches none; resolves to the bitmap. */
+  async lookUp(hashes) {
+    this.#prefetch(hashes, hashes.length / HASH_BYTES);
+    await this.#until(() => this.#held !== null);
+    return this.#held;
+  }
+
+  #prefetch(hashes, from, handoff = 0) {
+    this.#plan += 1;
+    this.#placed = [];
+    this.#held = null;
+    this.doneReason = null;
+    const groups = [{ group: 0, class: "kv", hashes, from }];
+    this.scheduler.send({ t: "prefetch", req: "bench", plan: this.#plan, groups, handoff });
   }
 
   /** Gives the slots of the last restore back. */
@@ -172,8 +185,9 @@ export class Shim {
     if (frame.t === "arena") this.#map(frame);
     else if (frame.t === "credits") this.#credits.push(...pairs(frame.slots));
     else if (frame.t === "restore") this.isRestoring = frame.on;
+    else if (frame.t === "held" && frame.plan === this.#plan) this.#held = frame.groups[0].held;
     else if (frame.t === "placed") this.#placed.push(...numbers(frame.slots));
-    else if (frame.t === "done") this.doneReason = frame.reason;
+    else if (frame.t === "done" && frame.plan === this.#plan) this.doneReason = frame.reason;
     else if (frame.t === "refuse") this.#failure = new Error(frame.message);
     else if (frame.t === "closed") this.#failure ??= new Error("the sidecar closed the connection");
     this.#check();

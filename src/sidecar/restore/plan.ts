@@ -103,6 +103,8 @@ export class Plan {
   /** Another engine computed it for this one: it is restored, whatever computing would take. */
   readonly isHandedOver: boolean;
   deadline: NodeJS.Timeout | undefined;
+  /** It was not looked up, because this sidecar has stored it. */
+  isKnown = false;
 
   constructor(options: PlanOptions) {
     const { req, number, openKeys, namespace, span, account, budget, isHandedOver } = options;

@@ -23,10 +23,11 @@ import type { Quarantine } from "../vaults/quarantine.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import { Admission } from "./admission.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import { chooseBoundary } from "./boundary.ts";
+import { askedOf, chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
 import { copyRun } from "./copied-run.ts";
 import { untilHandedOver } from "./handoff.ts";
+import { knownAnswer, settleKnown } from "./known.ts";
 import { probeLink } from "./link-probe.ts";
 import { lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
@@ -48,7 +49,7 @@ export interface RestorerOptions {
   stallMs: number;
   counters: SidecarCounters;
   logger: Logger;
-  send(message: SidecarMessage): void;
+  send(...messages: readonly SidecarMessage[]): void;
 }
 
 export class Restorer {
@@ -132,7 +133,7 @@ export class Restorer {
     const { decisions, engine } = this.#options;
     const span = this.#context?.costs.spanOf(groups) ?? { start: 0, end: 0 };
     const block = groups[0]?.hashes.subarray(-HASH_BYTES).toString("hex") ?? "";
-    const account = decisions.open(engine, { ...message, ...span, block });
+    const account = decisions.open(engine, { ...message, block }, span);
     const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
     const isHandedOver = message.handoff > 0;
     const named = { req, number, openKeys, namespace: this.namespace };
@@ -208,7 +209,7 @@ export class Restorer {
       this.#finish(plan, "not_ready");
       return;
     }
-    const asked = askedOf(message, context);
+    const asked = askedOf(message, context.shapeOf);
     const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
@@ -217,6 +218,7 @@ export class Restorer {
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
     this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
+    this.#options.reuse.answered(namespace, asked, answer);
     if (plan.isRefused) {
       this.#finish(plan, "slower");
       probeLink(context, namespace, boundary.ranges);
@@ -228,20 +230,18 @@ export class Restorer {
 
   /** What is held; of what another engine hands over, once it is. */
   async #answer(plan: Plan, message: Prefetch, namespace: Namespace): Promise<LookupAnswer> {
-    const { waitMs, stallMs, counters } = this.#options;
+    const { shards, pools, gates, counters, logger, waitMs, stallMs } = this.#options;
     const { groups } = message;
     const context = this.#context;
     const isWanted = (): boolean => !plan.isOver;
+    const known = knownAnswer(plan, message, context, this.#options);
+    if (known !== null) return known;
+    const timeoutMs = Math.min(stallMs, waitMs);
+    const of = { namespace, shards, pools, gates, isWanted, timeoutMs, counters, logger };
     const look = (): Promise<LookupAnswer> =>
-      lookUp(groups, {
-        ...this.#options,
-        namespace,
-        cache: this.#context?.cache ?? null,
-        isWanted,
-        timeoutMs: Math.min(stallMs, waitMs),
-      });
+      lookUp(groups, { ...of, cache: this.#context?.cache ?? null });
     if (!plan.isHandedOver || context === null) return look();
-    const asked = askedOf(message, context);
+    const asked = askedOf(message, context.shapeOf);
     const most = Math.min(message.handoff, plan.span.end);
     const isWhole = (answer: LookupAnswer): boolean =>
       chooseBoundary(asked, answer, context.cache.capacityInTime).heldTokens >= most;
@@ -276,11 +276,6 @@ export class Restorer {
     answer: LookupAnswer,
     { heldTokens: tokens }: Boundary,
   ): void {
-    for (const [at, group] of asked.entries()) {
-      const held = answer.held[at];
-      if (held === undefined || plan.namespace === null || answer.silent.size > 0) continue;
-      this.#options.reuse.asked(plan.namespace, group, held);
-    }
     const isMissing = tokens < plan.span.end && plan.namespace !== null;
     const why = isMissing
       ? whyMissing(plan.namespace, asked, answer, { ...this.#options, tokens })
@@ -333,20 +328,21 @@ export class Restorer {
   /** Tells the scheduler what has been placed since the last time, and of the end when it is reached. */
   #report(plan: Plan): void {
     if (plan.isOver || plan.state !== "fetching") return;
-    for (const run of plan.runs) {
-      const placed = run.advance();
-      if (placed !== null) this.#sendPlaced(plan, placed);
-    }
+    const placed = plan.runs.flatMap((run) => this.#placed(plan, run.advance()));
     if (plan.runs.every((run) => run.isComplete)) {
-      this.#finish(plan, doneReason(plan.runs.map((run) => run.cut)));
+      this.#finish(plan, doneReason(plan.runs.map((run) => run.cut)), placed);
+    } else {
+      this.#options.send(...placed);
     }
   }
 
-  #sendPlaced(plan: Plan, { group, first, slots, blocks }: Placed): void {
-    const { counters, gates, send } = this.#options;
+  /** What the scheduler is told of it. */
+  #placed(plan: Plan, placed: Placed | null): SidecarMessage[] {
+    if (placed === null) return [];
+    const { group, first, slots, blocks } = placed;
+    const { counters, gates } = this.#options;
     const fresh = share(blocks);
     const local = blocks.length - fresh.length;
-    send({ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local });
     counters.add("blocks_restored_local", local);
     const gateOf = ({ recordClass, owner }: Block): LookupGate | undefined =>
       gates[recordClass][owner];
@@ -359,22 +355,29 @@ export class Restorer {
     const bytes = blocks.length * (this.#context?.sourceBytes(group) ?? 0);
     plan.case.placed(bytes);
     counters.add("bytes_restored", bytes);
+    return [{ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local }];
   }
 
-  #finish(plan: Plan, reason: DoneReason): void {
+  /** `placed`: what is to be said before the end. */
+  #finish(plan: Plan, reason: DoneReason, placed: readonly SidecarMessage[] = []): void {
     if (plan.isOver) return;
     // What was placed in this very turn still counts.
-    for (const run of plan.runs) {
-      const placed = run.advance();
-      if (placed !== null) this.#sendPlaced(plan, placed);
+    const last = plan.runs.flatMap((run) => {
+      const more = this.#placed(plan, run.advance());
       run.end(reason);
-    }
+      return more;
+    });
+    const context = this.#context;
+    const tokens = context?.costs.placedTokens(plan) ?? 0;
+    const correction =
+      context === null ? [] : settleKnown(plan, tokens, context.cache, this.#options.counters);
     plan.state = "done";
-    plan.case.ended(reason, this.#context?.costs.placedTokens(plan) ?? 0);
+    plan.case.ended(reason, tokens);
     this.#settle(plan);
     this.#options.counters.add(`plan_${reason}`);
     const { req, number, case: account } = plan;
-    this.#options.send({ t: "done", req, plan: number, reason, ...account.whyNot });
+    const done = { t: "done", req, plan: number, reason, ...account.whyNot } as const;
+    this.#options.send(...placed, ...last, ...correction, done);
     this.onRoom();
   }
 
@@ -387,8 +390,4 @@ export class Restorer {
     this.#changed.delete(plan);
     this.#admission.leave(plan);
   }
-}
-
-function askedOf({ groups, tenant }: Prefetch, { shapeOf }: ArenaContext): Asked[] {
-  return groups.map((group) => ({ ...group, ...shapeOf(group.group), tenant }));
 }

@@ -1,4 +1,4 @@
-// Owns what became of blocks here, for the reasons of misses: bounded, and never asked whether a vault holds one.
+// Owns what became of blocks here, for the reasons of misses: bounded, and never believed where a vault says otherwise.
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../limits.ts";
@@ -71,6 +71,15 @@ export class BlockOutcomes {
     );
     if (taken.some(({ why }) => why === "flushed")) return "flushed";
     return taken.length > 0 ? "lost" : "evicted";
+  }
+
+  /** It was stored, and nothing is known that took it; the vault may have dropped it. */
+  isStored(
+    namespace: Namespace,
+    of: { class: RecordClass; group: number; tenant: number },
+    hash: Buffer,
+  ): boolean {
+    return this.missReason(namespace, of.class, of.group, hash, of.tenant) === "evicted";
   }
 
   #note(namespace: Namespace, group: number, hash: Buffer, what: string): void {

@@ -69,17 +69,9 @@ export interface Ended {
   endedMs: number;
 }
 
-/** What a plan is opened for. */
-export interface Asked {
-  req: string;
-  plan: number;
-  traceparent: string;
+type Opened = Pick<Prefetch, "req" | "plan" | "traceparent" | "beyond" | "returns"> & {
   block: string;
-  start: number;
-  end: number;
-  beyond: number;
-  returns: boolean;
-}
+};
 
 const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null };
 
@@ -132,19 +124,15 @@ export class Decisions {
     this.#onEnded = onEnded;
   }
 
-  open(
-    engine: string,
-    { req, plan, traceparent, block, start, end, beyond, returns }: Asked,
-  ): Case {
-    const account: Account = {
-      ...blank(engine, req, traceparent),
-      plan,
-      block,
-      startTokens: start,
-      askedTokens: end,
-      beyondTokens: beyond,
-      returns,
-    };
+  /** `span`: the tokens that it asks for. */
+  open(engine: string, asked: Opened, { start, end }: { start: number; end: number }): Case {
+    const account = blank(engine, asked.req, asked.traceparent);
+    account.plan = asked.plan;
+    account.block = asked.block;
+    account.startTokens = start;
+    account.askedTokens = end;
+    account.beyondTokens = asked.beyond;
+    account.returns = asked.returns;
     this.#keep(account);
     return new Case(account, this.#counters, this.#logger, this.#ledger, this.#onEnded);
   }
@@ -227,6 +215,17 @@ export class Case {
     if (miss !== null) this.#counters.add(`miss_${miss}`);
   }
 
+  /** It held less than was known of it. */
+  missed(heldTokens: number, miss: string): void {
+    const { account } = this;
+    account.heldTokens = heldTokens;
+    account.miss = miss;
+    this.#counters.add(`miss_${miss}`);
+    if (heldTokens > account.startTokens) return;
+    account.choice = "recomputed";
+    account.why = "nothing_held";
+  }
+
   /** The arena, empty, could not hold more. */
   roomEnds(tokens: number): void {
     this.account.roomTokens = tokens;
@@ -289,7 +288,7 @@ export class Case {
   #log(): void {
     if (this.#isLogged) return;
     this.#isLogged = true;
-    this.#logger.debug({ ...this.account }, "request");
+    if (this.#logger.isLevelEnabled("debug")) this.#logger.debug({ ...this.account }, "request");
     this.#onEnded({
       account: this.account,
       reason: reasonOf(this.account),

@@ -47,6 +47,19 @@ export class Reuse {
     this.#counters = counters;
   }
 
+  /** The same of all groups; where a vault was silent, what is held is not known. */
+  answered(
+    namespace: Namespace,
+    groups: readonly AskedBlocks[],
+    { held, silent }: { held: readonly Buffer[]; silent: ReadonlySet<unknown> },
+  ): void {
+    if (silent.size > 0) return;
+    for (const [at, bits] of held.entries()) {
+      const group = groups[at];
+      if (group !== undefined) this.asked(namespace, group, bits);
+    }
+  }
+
   /** A request asked for these, and `held` is a bitmap over them. Looks at one block in REUSE_SAMPLED_EVERY. */
   asked(namespace: Namespace, { group, hashes, from }: AskedBlocks, held: Buffer): void {
     const end = `${namespace.toString("latin1")}${group}`;

@@ -30,6 +30,11 @@ export class LookupGate {
     return this.#client.address;
   }
 
+  /** How long it takes to answer is known, and of late. */
+  get isPaced(): boolean {
+    return !this.#link.isUnasked && this.#link.questionMs(0) !== null;
+  }
+
   /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
   async lookup(
     namespace: Namespace,

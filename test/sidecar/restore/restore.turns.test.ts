@@ -59,7 +59,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     stallMs: 1000,
     counters: newSidecarCounters(),
     logger,
-    send: (message) => sent.push(message),
+    send: (...messages) => sent.push(...messages),
   });
   restorer.namespace = NAMESPACE;
   const fetcher = { add: () => {}, turnOf: () => 0 } as unknown as Fetcher;

@@ -1,0 +1,75 @@
+// Owns which short restores need no look-up: of what this sidecar has stored itself the fetch finds out whether it is still held.
+import { countBits, HASH_BYTES, newBitmap, setBit } from "../../block.ts";
+import { KNOWN_BLOCKS_MAX, KNOWN_BYTES_MAX } from "../../limits.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import type { BlockCache } from "../slots/block-cache.ts";
+import { blockKeys } from "../slots/block-keys.ts";
+import type { PrefetchGroup } from "../socket/asked.ts";
+import type { Prefetch, SidecarMessage } from "../socket/messages.ts";
+import type { BlockOutcomes } from "../trace/block-outcomes.ts";
+import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
+import type { ArenaContext } from "./arena-context.ts";
+import { hashAt } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup.ts";
+import type { Plan } from "./plan.ts";
+
+/** The answer that a look-up would give unless the vault has dropped one of the blocks; null: it is to be asked. */
+export function knownAnswer(
+  plan: Plan,
+  { groups, tenant }: Prefetch,
+  context: ArenaContext | null,
+  { outcomes, gates }: { outcomes: BlockOutcomes; gates: LookupGates },
+): LookupAnswer | null {
+  const { namespace, isHandedOver } = plan;
+  const [group, more] = groups;
+  if (namespace === null || context === null || isHandedOver) return null;
+  if (group === undefined || more !== undefined || !isShort(group, context)) return null;
+  if (!isOneVault(gates[group.class])) return null;
+  const count = group.hashes.length / HASH_BYTES;
+  const of = { class: group.class, group: group.group, tenant };
+  for (let at = 0; at < count; at += 1) {
+    if (!outcomes.isStored(namespace, of, hashAt(group, at))) return null;
+  }
+  plan.isKnown = true;
+  const held = [newBitmap(count).fill(0xff)];
+  const keyOf = [blockKeys(namespace, group.group, group.hashes)];
+  return { keyOf, held, owners: [], seconds: [], silent: new Set<never>() };
+}
+
+/** What the engine holds itself is asked for: it is saved again where it is held nowhere else. */
+function isShort(
+  { group, hashes, from }: PrefetchGroup,
+  { shapeOf, sourceBytes }: ArenaContext,
+): boolean {
+  const count = hashes.length / HASH_BYTES;
+  const isFew = count <= KNOWN_BLOCKS_MAX && count * sourceBytes(group) <= KNOWN_BYTES_MAX;
+  return isFew && from === 0 && shapeOf(group).tail === 0;
+}
+
+/** How long a question takes is known, and of late: every decision depends on it. */
+function isOneVault([gate, other]: readonly LookupGate[]): boolean {
+  const isUp = gate?.tier === "vault" && gate.state === "up" && gate.isPaced;
+  return isUp && other === undefined;
+}
+
+/** Counts it as a look-up. Where the vault had dropped some of what was known, what came was held. `tokens`: up to there all did. */
+export function settleKnown(
+  plan: Plan,
+  tokens: number,
+  cache: BlockCache,
+  counters: SidecarCounters,
+): SidecarMessage[] {
+  const { req, number, isKnown, runs, ranges } = plan;
+  const [range] = ranges;
+  if (!isKnown || range === undefined) return [];
+  const { group, keys } = range;
+  const isWrong = runs[0]?.cut === "end_of_hit";
+  const held = newBitmap(keys.length);
+  for (const [index, key] of keys.entries())
+    if (!isWrong || cache.isPlaced(key)) setBit(held, index);
+  counters.add("lookup_keys", keys.length);
+  counters.add("lookup_hits", countBits(held, keys.length));
+  if (!isWrong) return [];
+  plan.case.missed(tokens, "evicted");
+  return [{ t: "held", req, plan: number, groups: [{ group, held }], tokens }];
+}
