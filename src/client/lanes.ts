@@ -12,10 +12,7 @@ import {
   RAIL_HOLD_MS,
   RAIL_JOIN_MS,
 } from "../limits.ts";
-import type { Logger } from "../log.ts";
 import {
-  type Goodput,
-  type LaneClientTls,
   type LaneRail,
   lanesCancel,
   lanesClose,
@@ -31,33 +28,11 @@ import {
 } from "../native.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
-import type { ChannelSecurity } from "../wire/security.ts";
 import type { Attempt } from "./attempt.ts";
+import type { LanesOptions } from "./lane-options.ts";
 import { settledOf } from "./lane-requests.ts";
 import type { FetchPlan, Outcome, Probed, Settled } from "./lane-requests.ts";
 import { Progress } from "./progress.ts";
-import type { Retries } from "./retries.ts";
-
-export interface LanesOptions {
-  /** The ways to the vault that work, as they are now; at least one. */
-  rails(): LaneRail[];
-  /** One of several was the reason why they broke, or were not opened. */
-  onRailFailed(rail: LaneRail, reason: string): void;
-  /** How many; 0: none, for who moves no records. */
-  count: number;
-  /** For the log. */
-  label: string;
-  logger: Logger;
-  /** Whom to trust on them; absent: they are in clear. */
-  tls?: LaneClientTls | undefined;
-  /** What arrives is counted here, and what the vault took of stores. */
-  down: Goodput;
-  up: Goodput;
-  /** What fails here may be tried again, as far as this goes. */
-  retries: Retries;
-  /** Says hello again: every session needs a token of its own. */
-  renew(): Promise<unknown>;
-}
 
 const NOTHING = Buffer.alloc(0);
 
@@ -407,12 +382,4 @@ export class Lanes {
 
 async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, signal).catch(() => {});
-}
-
-/** What lanes trust and show; the token of the hello stands for the one of the calls. */
-export function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
-  if (security === null) return undefined;
-  const { caPem, serverName, certPem, keyPem } = security;
-  const own = certPem === null || keyPem === null ? {} : { certPem, keyPem };
-  return { caPem, serverName, ...own };
 }

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 from harness.models import HYBRID, PLAIN, Models, prompt
 
@@ -66,9 +66,9 @@ def test_what_one_engine_hands_over_another_answers_and_no_network_socket_is_ope
     new_cluster: Callable[..., Cluster],
     models: Models,
 ) -> None:
-    tier = {"region": region, "with_ssm": spec is HYBRID, "wait_ms": 60_000}
+    tier: dict[str, Any] = {"region": region, "with_ssm": spec is HYBRID, "wait_ms": 60_000}
     producers, consumers = new_cluster(**tier), new_cluster(**tier)
-    options = {"model": models.path(spec), "dtype": spec.dtype}
+    options: dict[str, Any] = {"model": models.path(spec), "dtype": spec.dtype}
     options |= {"block_size": BLOCK} if spec is PLAIN else {"num_gpu_blocks_override": None}
 
     def answer(cluster: Cluster | None, role: str, **wish: Any) -> dict[str, Any]:

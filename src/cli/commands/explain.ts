@@ -70,10 +70,12 @@ export function describe(account: Account): string[] {
     `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
-  lines.push(`  block:   ${account.block || "-"}`);
+  lines.push(`  block:   ${shownBlock(account)}`);
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
 }
+
+const shownBlock = ({ block }: Account): string => (block === "" ? "-" : block);
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 
