@@ -235,4 +235,16 @@ export const UPKEEP: readonly FaultRow[] = [
     ],
     { unloaded: "files and one command; what vaults do with records is F71 to F75" },
   ),
+  row(
+    "F89",
+    "somebody uses the machine of a vault, stays, and leaves",
+    "silent within a second, its memory given back, the same records from disk afterwards; a machine that sleeps is woken when it is wanted",
+    [
+      "test/vault/yielding.test.ts",
+      "test/vault/user/user.test.ts",
+      "test/cli/commands/vault.yield.test.ts",
+      "test/client/wake.test.ts",
+    ],
+    { unloaded: "to others it is a vault that ended and was started again" },
+  ),
 ];
