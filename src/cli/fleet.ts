@@ -2,13 +2,13 @@
 import type { Config } from "../config/config.ts";
 import { isTierkvError } from "../errors.ts";
 import type { ShownEngine, ShownFleet } from "../gateway/control.ts";
-import { askGateway } from "./gateway-link.ts";
 import { showMs, showShare, table } from "./text.ts";
 
 const NONE = "-";
 
 /** null: no gateway answers. */
 export async function askFleet({ gateway: { socket } }: Config): Promise<ShownFleet | null> {
+  const { askGateway } = await import("./gateway-link.ts");
   try {
     return (await askGateway(socket, "GET", "/status")) as ShownFleet;
   } catch (error) {

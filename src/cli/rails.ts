@@ -17,7 +17,6 @@ import type { LaneRail } from "../native.ts";
 import { nowMs, randomToken } from "../time.ts";
 import { securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
-import { showBytes, showMs } from "./text.ts";
 import { linkTo } from "./vault-link.ts";
 
 /** One way; null where it does not work. */
@@ -97,13 +96,4 @@ async function rateOf(client: VaultClient, isToVault: boolean): Promise<number> 
   const chunks = Math.min(Math.max(inTime, BENCH_PROBE_CHUNKS), BENCH_PROBE_CHUNKS_MAX);
   const { bytes, ms } = await client.probe(chunks, isToVault, BENCH_CALL_MS);
   return (bytes / ms) * 1e3;
-}
-
-export function describeRail(rail: RailBench): string {
-  const { address, local, error, rttMs, fromBytesPerS, toBytesPerS, mtu } = rail;
-  const way = `  way to ${address}${local === null ? "" : ` from ${local}`}`;
-  if (error !== null) return `${way}: left out: ${error}`;
-  const [from, to] = [fromBytesPerS, toBytesPerS].map((rate) => `${showBytes(rate ?? 0)}/s`);
-  const packets = mtu === null ? "" : `, packets up to ${mtu} (MTU)`;
-  return `${way}: ${from} from it, ${to} to it, an answer takes ${showMs(rttMs ?? 0)}${packets}`;
 }

@@ -13,7 +13,7 @@ import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
-import { describeRail } from "../rails.ts";
+import { describeRail } from "../rail-view.ts";
 import type { RailBench } from "../rails.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 

@@ -5,6 +5,7 @@ import { connect } from "node:net";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { splitAddress } from "../../../src/hosts.ts";
+import { sleep } from "../../../src/time.ts";
 import { Program } from "../../support/command-line.ts";
 import { makeRecords, NAMESPACE } from "../../support/records.ts";
 import { testDirectory } from "../../support/sidecars.ts";
@@ -50,8 +51,11 @@ test.skipIf(!existsSync("/dev/pts/ptmx"))(
     // Somebody, or another program, may be there at the start.
     const served = async (): Promise<void> => {
       const endMs = performance.now() + SERVED_MS_MAX;
-      while (!(await reaches(address)))
+      while (!(await reaches(address))) {
         if (performance.now() > endMs) throw new Error(`does not serve: ${program.stderr}`);
+        // Asking without a pause would be load of others.
+        await sleep(100);
+      }
     };
     await served();
     const records = makeRecords(100, { payloadBytes: MIB });
@@ -64,7 +68,7 @@ test.skipIf(!existsSync("/dev/pts/ptmx"))(
     const typing = (async () => {
       while (isTyping) {
         typed.stdin.write("a\n");
-        await new Promise((resolve) => setTimeout(resolve, 500));
+        await sleep(500);
       }
     })();
     await until(async () => !(await reaches(address)), "the vault to be silent");
