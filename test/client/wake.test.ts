@@ -24,7 +24,7 @@ async function card(): Promise<{ socket: Socket; packets: Buffer[] }> {
   return { socket, packets };
 }
 
-test("a wanted vault that does not answer has its machine woken, once a minute", async () => {
+test("F89 a wanted vault that does not answer has its machine woken, once a minute", async () => {
   const { socket, packets } = await card();
   const waker = new Waker(SLEEPERS, logger, () => ["127.0.0.1"], socket.address().port);
   const vault = await openVault();

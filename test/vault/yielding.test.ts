@@ -47,7 +47,7 @@ function reaches({ address }: { address: string }): Promise<boolean> {
   }).finally(() => socket.destroy()) as Promise<boolean>;
 }
 
-test("while somebody is there nobody reaches the vault, and afterwards it holds what it held", async () => {
+test("F89 while somebody is there nobody reaches the vault, and afterwards it holds what it held", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const statuses = await client.put(NAMESPACE, records, SOON_MS);
@@ -72,7 +72,7 @@ test("while somebody is there nobody reaches the vault, and afterwards it holds 
   expect(await reaches(vault)).toBe(false);
 });
 
-test("who stays gets the memory; what is on disk is served again, at the same address, after a start that failed, too", async () => {
+test("F89 who stays gets the memory; what is on disk is served again, at the same address, after a start that failed, too", async () => {
   const disk = {
     dataDir: testDirectory(),
     diskBytes: 64 * MIB,

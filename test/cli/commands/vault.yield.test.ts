@@ -35,7 +35,7 @@ function processorS(pid: number): number {
 }
 
 test.skipIf(!existsSync("/dev/pts/ptmx"))(
-  "whoever types at a terminal has the machine, and its memory",
+  "F89 whoever types at a terminal has the machine, and its memory",
   { timeout: 2 * SERVED_MS_MAX },
   async () => {
     const config = join(testDirectory(), "vault.toml");

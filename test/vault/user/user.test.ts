@@ -22,7 +22,7 @@ function dated(path: string, agoMs: number): void {
   utimesSync(path, at, wallClockMs() / 1000);
 }
 
-test("the terminal with the last input counts, what was written to one does not", () => {
+test("F89 the terminal with the last input counts, what was written to one does not", () => {
   const folder = testDirectory();
   dated(join(folder, "0"), 60 * MINUTE_MS);
   dated(join(folder, "1"), 10 * MINUTE_MS);
