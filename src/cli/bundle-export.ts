@@ -7,6 +7,7 @@ import type { BundleConfig, Seal } from "../bundle/manifest.ts";
 import { TierkvError } from "../errors.ts";
 import { BUNDLE_LAYERS_MAX } from "../limits-tools.ts";
 import { outboxView } from "../native.ts";
+import { codecNameOf } from "../sidecar/save/codecs.ts";
 import type { SigningKey } from "../signing-key.ts";
 import { randomToken } from "../time.ts";
 import { byHolder, layersOf } from "./bundle-selection.ts";
@@ -30,8 +31,6 @@ export interface Exported {
   config: BundleConfig;
 }
 
-/** Of codecs, by their number in a record. */
-const CODECS = ["raw", "lossless", "int8", "int8-had"];
 const SALT_BYTES = 32;
 /** Places in a record's header, and where a seal's magic stands; docs/protocol.md section 1. */
 const [CODEC_AT, END_TOKENS_AT, PAYLOAD_AT] = [8, 40, 192];
@@ -134,7 +133,7 @@ class Exporter {
       throw new TierkvError("USAGE", { reason });
     }
     if (name === "kv") this.#tokens = Math.max(this.#tokens, tokens);
-    this.#codecs.add(CODECS[record[CODEC_AT] ?? 0] ?? "unknown");
+    this.#codecs.add(codecNameOf(record[CODEC_AT] ?? 0) ?? "unknown");
   }
 
   /** From whoever has them still. */

@@ -56,7 +56,10 @@ export class Waker {
       open -= 1;
       if (open === 0) socket.close();
     };
-    socket.on("error", failed);
+    socket.on("error", (error) => {
+      failed(error);
+      socket.close();
+    });
     socket.bind(() => {
       socket.setBroadcast(true);
       const to = this.#to();

@@ -211,7 +211,7 @@ export const SCHEMA: Schema = {
       ...VAULT_ACCESS,
       metrics_listen: {
         kind: tcpOnly("127.0.0.1:50250", 0),
-        doc: "Where Prometheus may scrape `/metrics`, and `/healthz` answers 200, or 503 while the disk takes nothing: what is held, taken, sent, evicted and refused, by tier. Plain HTTP without a password; it shows no prompts and no keys.",
+        doc: "Where Prometheus may scrape `/metrics`, and `/healthz` answers 200, or 503 while the disk takes nothing or somebody uses the machine (`yield_to_user`): what is held, taken, sent, evicted and refused, by tier. Plain HTTP without a password; it shows no prompts and no keys.",
         fallback: () => null,
         fallbackText: "none: nothing listens",
         example: '"127.0.0.1:50250"',

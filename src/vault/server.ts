@@ -109,6 +109,8 @@ export interface RunningVault extends Running {
   counts(): Readonly<Record<string, number>>;
   /** What Stats answers. */
   stats(): StatsReply;
+  /** Why it does not do all that it is there for; null: it does. */
+  trouble(): string | null;
 }
 
 /** One that nobody can reach for a time, with all that it holds. */
@@ -173,6 +175,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
+    trouble: () => (stats(vault).disk?.failing === true ? "the disk takes no more records" : null),
     async pause(): Promise<void> {
       await listener.stop();
       listener.close();

@@ -56,6 +56,11 @@ export class YieldingVault implements RunningVault {
     return this.#last?.stats ?? this.#vault.stats();
   }
 
+  trouble(): string | null {
+    if (this.#state === "serving") return this.#vault.trouble();
+    return "somebody uses this machine, and nobody is served ([vault] yield_to_user)";
+  }
+
   async close(): Promise<void> {
     this.#closing.abort();
     await this.#ended;

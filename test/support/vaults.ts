@@ -1,4 +1,5 @@
 // Owns real vaults and clients for tests: port 0, closed after each test, and nothing left behind.
+import { connect } from "node:net";
 import { afterEach } from "vitest";
 import type { RecordClass, VaultClass } from "../../src/block.ts";
 import { splitAddress } from "../../src/hosts.ts";
@@ -76,6 +77,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     address: vault.address,
     counts: () => vault.counts(),
     stats: () => vault.stats(),
+    trouble: () => vault.trouble(),
     pause: () => vault.pause(),
     resume: () => vault.resume(),
     close: () => vault.close(),
@@ -93,6 +95,14 @@ export function openClient(
   } = {},
 ): TestClient {
   return closeAfterTest(new TestClient({ address: vault.address, name, logger, ...options }));
+}
+
+/** Whether somebody listens there. */
+export function reaches(address: string): Promise<boolean> {
+  const socket = connect(splitAddress(address));
+  return new Promise<boolean>((resolve) => {
+    socket.once("connect", () => resolve(true)).once("error", () => resolve(false));
+  }).finally(() => socket.destroy());
 }
 
 /** Polls until `isTrue`, at most SOON_MS. */

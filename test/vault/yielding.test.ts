@@ -1,5 +1,4 @@
 // Owns the tests of a vault that gives way: who reaches it when, what it still holds, and what a failed return costs.
-import { connect } from "node:net";
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import { splitAddress } from "../../src/hosts.ts";
@@ -13,6 +12,7 @@ import {
   MIB,
   openClient,
   openVault,
+  reaches,
   SOON_MS,
   until,
 } from "../support/vaults.ts";
@@ -40,13 +40,6 @@ function give(
   return closeAfterTest(new YieldingVault(all));
 }
 
-function reaches({ address }: { address: string }): Promise<boolean> {
-  const socket = connect(splitAddress(address));
-  return new Promise((resolve) => {
-    socket.once("connect", () => resolve(true)).once("error", () => resolve(false));
-  }).finally(() => socket.destroy()) as Promise<boolean>;
-}
-
 test("F89 while somebody is there nobody reaches the vault, and afterwards it holds what it held", async () => {
   const vault = await openVault();
   const client = openClient(vault);
@@ -56,20 +49,22 @@ test("F89 while somebody is there nobody reaches the vault, and afterwards it ho
   const giving = give(vault, { user });
 
   user.isThere = true;
-  await until(async () => !(await reaches(vault)), "the vault to be silent");
+  await until(async () => !(await reaches(vault.address)), "the vault to be silent");
   expect(giving.state).toBe("paused");
   await expect(client.take(NAMESPACE, keys, SOON_MS)).rejects.toThrow();
   expect(giving.stats().records).toBe(20);
+  expect(giving.trouble()).toContain("yield_to_user");
 
   user.isThere = false;
-  await until(() => reaches(vault), "the vault to serve");
+  await until(() => reaches(vault.address), "the vault to serve");
   await until(() => giving.state === "serving", "it to say so");
+  expect(giving.trouble()).toBeNull();
   const fetched = await openClient(vault).take(NAMESPACE, keys, SOON_MS);
   expect(fetched.records.size).toBe(20);
   expect(fetched.records.get(7)?.equals(records[7]!.record)).toBe(true);
   await giving.close();
   expect(user.isClosed).toBe(true);
-  expect(await reaches(vault)).toBe(false);
+  expect(await reaches(vault.address)).toBe(false);
 });
 
 test("F89 who stays gets the memory; what is on disk is served again, at the same address, after a start that failed, too", async () => {
@@ -97,7 +92,7 @@ test("F89 who stays gets the memory; what is on disk is served again, at the sam
   user.isThere = true;
   await until(() => giving.state === "released", "the memory to be given back");
   expect(giving.stats().disk?.records).toBe(20);
-  expect(await reaches(first)).toBe(false);
+  expect(await reaches(first.address)).toBe(false);
 
   user.isThere = false;
   await until(() => giving.state === "serving", "the vault to serve");
@@ -115,6 +110,6 @@ test("closed while it is silent, or with its memory given back, it ends", async 
     user.isThere = true;
     await until(() => giving.state === (graceMs === 0 ? "released" : "paused"), "it to give way");
     await giving.close();
-    expect(await reaches(vault)).toBe(false);
+    expect(await reaches(vault.address)).toBe(false);
   }
 });

@@ -90,9 +90,8 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
       run: () => {
         const read = (): Family[] =>
           vault === null ? [] : vaultFamilies(vault.stats(), isOpenToAll(config.vault));
-        return startScrape("vault", config.vault.metricsListen, logger, read, () =>
-          troubleOf(vault),
-        );
+        const trouble = (): string | null => vault?.trouble() ?? null;
+        return startScrape("vault", config.vault.metricsListen, logger, read, trouble);
       },
     },
   ];
@@ -171,10 +170,6 @@ async function yielding(vault: PausableVault, made: Made): Promise<RunningVault>
     graceMs: yieldGraceS * 1000,
     logger,
   });
-}
-
-function troubleOf(vault: RunningVault | null): string | null {
-  return vault?.stats().disk?.failing === true ? "the disk takes no more records" : null;
 }
 
 function warnOfMemory(maxBytes: number, logger: Logger): void {

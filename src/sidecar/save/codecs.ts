@@ -12,6 +12,12 @@ const CODEC_IDS: Readonly<Record<CodecName, number>> = {
   int8: 2,
   "int8-had": 3,
 };
+/** Of the codec with this id. */
+export function codecNameOf(id: number): CodecName | null {
+  const found = Object.entries(CODEC_IDS).find(([, own]) => own === id);
+  return found === undefined ? null : (found[0] as CodecName);
+}
+
 /** Of namespaces whose records decode to the very bytes of the engine, whichever codec made them. */
 const FIDELITY_EXACT = 0;
 

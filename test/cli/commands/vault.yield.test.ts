@@ -1,28 +1,19 @@
 // Owns the test of `[vault] yield_to_user` with a real terminal: somebody types, and the program gives way and comes back.
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
-import { connect } from "node:net";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { splitAddress } from "../../../src/hosts.ts";
 import { sleep } from "../../../src/time.ts";
 import { Program } from "../../support/command-line.ts";
 import { makeRecords, NAMESPACE } from "../../support/records.ts";
 import { testDirectory } from "../../support/sidecars.ts";
-import { closeAfterTest, MIB, openClient, SOON_MS, until } from "../../support/vaults.ts";
+import { closeAfterTest, MIB, openClient, reaches, SOON_MS, until } from "../../support/vaults.ts";
 
 const TICKS_PER_S = 100;
 const SERVED_MS_MAX = 120_000;
 
 /** A terminal whose program reads what is typed. */
 const TERMINAL = "import pty; pty.spawn(['cat'])";
-
-function reaches(address: string): Promise<boolean> {
-  const socket = connect(splitAddress(address));
-  return new Promise<boolean>((resolve) => {
-    socket.once("connect", () => resolve(true)).once("error", () => resolve(false));
-  }).finally(() => socket.destroy());
-}
 
 function memoryBytes(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
