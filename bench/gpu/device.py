@@ -76,6 +76,9 @@ class ProcessorCalls:
     def event(self) -> Any:
         return _Event()
 
+    def indices(self, numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers)
+
     def pin(self, memory: torch.Tensor) -> bool:
         return memory.numel() > 0
 

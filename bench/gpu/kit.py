@@ -10,8 +10,10 @@ import argparse
 import json
 import statistics
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "python-shim")]
@@ -22,8 +24,13 @@ absent_engine.install()
 
 import torch  # noqa: E402
 from device import Gpu, Processor  # noqa: E402
-from pages import Cache  # noqa: E402
+from pages import Cache, make_arena  # noqa: E402
 from tierkv.connectors.vllm.copies import CudaCopier  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tierkv.connectors.vllm.arena import Arena
 
 Json = dict[str, Any]
 ROUNDS = 7
@@ -33,7 +40,7 @@ RATIO_MIN = 0.9
 MATRIX = 8192
 MULTIPLICATIONS = 20
 #: A device takes about a thousand commands ahead; one more would wait for the first.
-COPIES_QUEUED = 120
+COPIES_QUEUED = 512
 
 
 def copy_all(copier: CudaCopier, cache: Cache, *, to_slot: bool) -> None:
@@ -42,10 +49,24 @@ def copy_all(copier: CudaCopier, cache: Cache, *, to_slot: bool) -> None:
     copier.settle()
 
 
+def prepare(copier: CudaCopier, arena: Arena) -> None:
+    """Wait until an arena is pinned."""
+    is_ready = threading.Event()
+    copier.prepare(arena, is_ready.set)
+    is_ready.wait()
+
+
+def copy_each(cache: Cache, *, to_slot: bool) -> None:
+    """Copy every block page by page, as a processor does."""
+    for block_id, slot in cache.batch().pairs:
+        cache.pages.copy(block_id, cache.arena.slot(slot), to_slot=to_slot)
+
+
 def check_bytes(entry: Json, machine: Any, arena_id: int) -> Json:
     """Save every block, wipe the pages, load them: all memory must be as it was, and other blocks untouched."""
     copier = CudaCopier(machine.device, machine.calls)
     cache = Cache(entry, machine.device, arena_id)
+    prepare(copier, cache.arena)
     before = cache.raw.clone()
     done: list[str] = []
     batch = cache.batch()
@@ -74,21 +95,31 @@ def time_copies(entry: Json, machine: Any, arena_id: int) -> Json:
     """Time both ways beside one plain copy of as many pinned bytes, in the same rounds."""
     copier = CudaCopier(machine.device, machine.calls)
     cache = Cache(entry, machine.device, arena_id)
+    prepare(copier, cache.arena)
     size = len(cache.blocks) * cache.group.block_bytes
     on_device = torch.empty(size, dtype=torch.uint8, device=machine.device)
     on_host = machine.pinned(size)
     ways = {
         "save": lambda: copy_all(copier, cache, to_slot=True),
         "load": lambda: copy_all(copier, cache, to_slot=False),
+        "save, page by page": lambda: copy_each(cache, to_slot=True),
+        "load, page by page": lambda: copy_each(cache, to_slot=False),
         "plain out": lambda: on_host.copy_(on_device, non_blocking=True),
         "plain in": lambda: on_device.copy_(on_host, non_blocking=True),
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(ROUNDS + 1):  # the first one pins the arena
+    queued: dict[str, list[float]] = {"save": [], "load": []}
+    for number in range(ROUNDS + 1):  # the first one warms up
         for name, way in ways.items():
             seconds = machine.seconds(way)
             if number:
                 taken[name].append(seconds)
+    for name, way in (("save", copier.save), ("load", copier.load)):
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            way(cache.batch())
+            queued[name].append(time.perf_counter() - began)
+            copier.settle()
     ratios = {
         name: statistics.median(
             plain / ours for plain, ours in zip(taken[yardstick], taken[name], strict=True)
@@ -102,7 +133,43 @@ def time_copies(entry: Json, machine: Any, arena_id: int) -> Json:
         "block_bytes": cache.group.block_bytes,
         "GB/s": {name: round(rate, 2) for name, rate in rates.items()},
         "of a plain copy": {name: round(ratio, 3) for name, ratio in ratios.items()},
+        "engine's thread, us a block": {
+            name: round(statistics.median(all_of) / len(cache.blocks) * 1e6, 2)
+            for name, all_of in queued.items()
+        },
         "reaches": min(ratios.values()) >= RATIO_MIN,
+    }
+
+
+def time_pinning(machine: Any, size: int) -> Json:
+    """Time the pinning of an arena, and the longest that short work waited meanwhile, beside without."""
+    slot = 2 << 20
+    arena = make_arena(99, slot, size // slot)
+    arena.populate()
+    copier = CudaCopier(machine.device, machine.calls)
+    small = torch.ones(1 << 20, device=machine.device)
+
+    def waits(is_over: Callable[[], bool]) -> list[float]:
+        found = []
+        while not is_over() or not found:
+            began = time.perf_counter()
+            small.add_(1)
+            machine.wait()
+            found.append(time.perf_counter() - began)
+        return found
+
+    until = time.perf_counter() + 0.5
+    alone = waits(lambda: time.perf_counter() > until)
+    is_ready = threading.Event()
+    began = time.perf_counter()
+    copier.prepare(arena, is_ready.set)
+    beside = waits(is_ready.is_set)
+    seconds = time.perf_counter() - began
+    worst = {"alone": max(alone), "beside": max(beside)}
+    return {
+        "bytes": size,
+        "GB/s": round(size / seconds / 1e9, 2),
+        "longest wait, ms": {name: round(wait * 1e3, 2) for name, wait in worst.items()},
     }
 
 
@@ -110,6 +177,7 @@ def time_computing(entry: Json, machine: Any, arena_id: int, matrix: int) -> Jso
     """Time multiplications alone and while blocks are saved and loaded beside them."""
     copier = CudaCopier(machine.device, machine.calls)
     cache = Cache(entry, machine.device, arena_id)
+    prepare(copier, cache.arena)
     dtype = torch.bfloat16 if machine.device.type == "cuda" else torch.float32
     left = torch.randn(matrix, matrix, dtype=dtype, device=machine.device)
     right = torch.randn(matrix, matrix, dtype=dtype, device=machine.device)
@@ -154,12 +222,14 @@ def run(machine: Any, *, is_quick: bool) -> Json:
         entry = of_size["small"][0]
         report["copies"] = [time_copies(entry, machine, 1)]
         report["computing"] = [time_computing(entry, machine, 1, 64)]
+        report["pinning"] = time_pinning(machine, 64 << 20)
         return report
     report["copies"] = []
     for at, entry in enumerate(of_size["large"]):
         report["copies"].append(time_copies(entry, machine, at))
         sys.stderr.write(f"{report['copies'][-1]}\n")
     report["computing"] = [time_computing(of_size["large"][0], machine, 1, MATRIX)]
+    report["pinning"] = time_pinning(machine, 8 << 30)
     return report
 
 

@@ -51,9 +51,10 @@ class Cache:
     def __init__(self, entry: Json, device: torch.device, arena_id: int, seed: int = 1) -> None:
         self.entry = entry
         self.group = group_of(entry)
-        drawn = torch.Generator().manual_seed(seed)
-        raw = torch.randint(-128, 128, (entry["bytes"],), dtype=torch.int8, generator=drawn)
-        self.raw = raw.to(device)
+        drawn = torch.Generator(device).manual_seed(seed)
+        self.raw = torch.randint(
+            -128, 128, (entry["bytes"],), dtype=torch.int8, generator=drawn, device=device
+        )
         typed = self.raw.view(getattr(torch, entry["dtype"]))
         self.layers = {
             name: torch.as_strided(typed, entry["shape"], entry["strides"], offset)

@@ -1,5 +1,6 @@
 """Copies on side streams, their logic on a CPU: who waits for whom, when a copy counts as done, what stays pinned."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -77,6 +78,9 @@ class Device:
         self.events.append(Event())
         return self.events[-1]
 
+    def indices(self, numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers)
+
     def pin(self, memory: torch.Tensor) -> bool:
         if self._pins:
             self.pinned.append(memory.data_ptr())
@@ -103,6 +107,13 @@ class Bench:
         self.shared.append(fake)
         size = GROUP.block_bytes * BLOCKS
         return Arena(arena_id, fake.fd, size, GROUP.block_bytes, BLOCKS)
+
+    def prepare(self, arena: Arena) -> Arena:
+        """Wait until it is ready."""
+        is_ready = threading.Event()
+        self.copier.prepare(arena, is_ready.set)
+        assert is_ready.wait(5)
+        return arena
 
     def batch(self, arena: Arena, name: str, block: int = 1) -> Batch:
         return Batch(self.pages, arena, [(block, 0)], [lambda: self.done.append(name)])
@@ -151,8 +162,9 @@ def test_settling_waits_for_both_streams_and_reports(bench: Bench) -> None:
 
 def test_an_arena_is_pinned_once_and_let_go_of_when_it_is_old_and_unused(bench: Bench) -> None:
     arenas = [bench.arena(number) for number in range(limits.ARENAS_MAX + 2)]
-    bench.copier.save(bench.batch(arenas[0], "runs on"))
+    bench.copier.save(bench.batch(bench.prepare(arenas[0]), "runs on"))
     for arena in arenas[1:]:
+        bench.prepare(arena)
         for _ in range(2):
             bench.copier.save(bench.batch(arena, "save"))
             bench.passes(-1)
@@ -166,9 +178,17 @@ def test_memory_that_is_refused_is_copied_all_the_same_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench(Device(pins=False))
-    arena = bench.arena(1)
+    arena = bench.prepare(bench.arena(1))
     for _ in range(2):
         bench.copier.save(bench.batch(arena, "save"))
     kept = bench.shared[0].slot(0)
     assert kept != bytes(len(kept))
     assert caplog.text.count("does not pin arena 1") == 1
+
+
+def test_an_arena_is_pinned_in_pieces_of_whole_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(Device())
+    monkeypatch.setattr(limits, "PIN_BYTES", GROUP.block_bytes * 3 - 1)
+    arena = bench.prepare(bench.arena(1))
+    start = arena.bytes.data_ptr()
+    assert bench.device.pinned == [start, start + 2 * GROUP.block_bytes]

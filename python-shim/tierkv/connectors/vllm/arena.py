@@ -33,11 +33,24 @@ class Arena:
             raise ValueError(f"slot {number} is not one of the arena's {self.slot_count}")
         return self.bytes.narrow(0, number * self.slot_bytes, self.slot_bytes)
 
-    def populate_in_background(self) -> None:
-        """Make the mapping present page by page on a helper thread, so that no copy on the step path pays for it."""
-        threading.Thread(target=self._populate, name="tierkv-populate", daemon=True).start()
+    def run(self, first: int, count: int) -> torch.Tensor:
+        """Give `count` slots in a row as uint8 (count, slot_bytes); no copy."""
+        if not 0 <= first <= first + count <= self.slot_count:
+            raise ValueError(f"slots {first} to {first + count} are not the arena's")
+        whole = self.bytes.narrow(0, first * self.slot_bytes, count * self.slot_bytes)
+        return whole.view(count, self.slot_bytes)
 
-    def _populate(self) -> None:
+    @property
+    def piece_slots(self) -> int:
+        """Give how many slots are pinned at a time."""
+        return max(1, limits.PIN_BYTES // self.slot_bytes)
+
+    def pieces(self) -> list[torch.Tensor]:
+        """Give the parts that are pinned one by one; no slot lies in two of them."""
+        return list(self.bytes.split(self.piece_slots * self.slot_bytes))
+
+    def populate(self) -> None:
+        """Make the mapping present page by page, so that no copy on the step path pays for it. Takes seconds."""
         madvise = ctypes.CDLL(
             None, use_errno=True
         ).madvise  # ctypes drops the GIL, mmap.madvise does not

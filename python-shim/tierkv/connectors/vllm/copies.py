@@ -1,8 +1,9 @@
 """Copies pages between the engine's KV tensors and arena slots: at once on CPU, on a side stream on CUDA."""
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +12,8 @@ import torch
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.cuda import Calls, Cuda, Event
-from tierkv.connectors.vllm.pages import Pages
+from tierkv.connectors.vllm.pages import Pages, check_block
+from tierkv.connectors.vllm.rows import Rows
 from tierkv.connectors.vllm.timing import StepClock
 
 log = logging.getLogger("tierkv.shim")
@@ -38,6 +40,9 @@ class Copier(Protocol):
 
     #: Batches have not ended: `poll` is to be called.
     is_running: bool
+
+    def prepare(self, arena: Arena, ready: Done) -> None:
+        """Get an arena ready to be copied from and to; `ready` is called then, here or on a thread of its own."""
 
     def save(self, batch: Batch) -> None:
         """Copy engine blocks into slots, after the work already queued for this step."""
@@ -74,6 +79,11 @@ class CpuCopier:
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
 
+    def prepare(self, arena: Arena, ready: Done) -> None:
+        """Copies can begin: pages that are not present yet cost them more."""
+        _start(arena.populate)
+        ready()
+
     def save(self, batch: Batch) -> None:
         """Copy now."""
         self._run(batch, to_slot=True)
@@ -84,8 +94,7 @@ class CpuCopier:
 
     def _run(self, batch: Batch, *, to_slot: bool) -> None:
         started = time.perf_counter()
-        for block_id, slot in batch.pairs:
-            batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
+        _copy_each(batch, batch.pairs, to_slot=to_slot)
         batch.seconds = time.perf_counter() - started
         self._clock.copied(batch.seconds, len(batch.pairs) * batch.pages.group.block_bytes)
         for done in batch.when_done:
@@ -102,8 +111,9 @@ class CpuCopier:
 
 
 class CudaCopier:
-    """Copies on side streams between the device and the arena, pinned once (cudaHostRegister).
+    """Copies on side streams between the device and the arena, pinned before (cudaHostRegister).
 
+    Many blocks pass through a dense buffer on the device: one call for each run of slots, not one for each page.
     Order: a save waits for the forward queued on the current stream; a load is reported only after its event has
     passed. `bench/gpu` runs it on a GPU; tests run its logic with another `calls` (cuda.py).
     """
@@ -113,27 +123,34 @@ class CudaCopier:
         self._save_stream = self._calls.stream()
         self._load_stream = self._calls.stream()
         self._running: list[tuple[Event, Event, Batch]] = []
-        #: By arena: it, and whether the device took it.
-        self._pinned: dict[int, tuple[Arena, bool]] = {}
+        #: By arena: it, and the pieces of it that the device took. No copy is queued while one is let go of.
+        self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
+        self._lock = threading.Lock()
         self.is_running = False
 
-    def _pin(self, arena: Arena) -> None:
-        if arena.arena_id in self._pinned:
-            return
-        # Copies of memory that the device refused are still right, only slower.
-        is_taken = self._calls.pin(arena.bytes)
-        if not is_taken:
-            log.warning("tierKV: CUDA does not pin arena %d: its copies are slow", arena.arena_id)
-        self._pinned[arena.arena_id] = (arena, is_taken)
-        self._unpin_old({arena.arena_id, *(batch.arena.arena_id for *_, batch in self._running)})
+    def prepare(self, arena: Arena, ready: Done) -> None:
+        """Pin it in the background: seconds for gigabytes, and a copy of what is not pinned holds the engine up."""
 
-    def _unpin_old(self, in_use: set[int]) -> None:
+        def run() -> None:
+            arena.populate()
+            pieces = arena.pieces()
+            taken = [piece for piece in pieces if self._calls.pin(piece)]
+            if len(taken) < len(pieces):
+                log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
+            with self._lock:
+                self._pinned[arena.arena_id] = (arena, taken)
+                self._unpin_old(arena.arena_id)
+            ready()
+
+        _start(run)
+
+    def _unpin_old(self, newest: int) -> None:
         """Let go of arenas that the table has let go of, and no copy uses."""
+        in_use = {newest, *(batch.arena.arena_id for *_, batch in self._running)}
         old = [arena_id for arena_id in self._pinned if arena_id not in in_use]
         for arena_id in old[: max(0, len(self._pinned) - limits.ARENAS_MAX)]:
-            arena, is_taken = self._pinned.pop(arena_id)
-            if is_taken:
-                self._calls.unpin(arena.bytes)
+            for piece in self._pinned.pop(arena_id)[1]:
+                self._calls.unpin(piece)
 
     def save(self, batch: Batch) -> None:
         """Queue device-to-host copies behind this step's forward."""
@@ -146,15 +163,46 @@ class CudaCopier:
         self._queue(batch, self._load_stream, to_slot=False)
 
     def _queue(self, batch: Batch, stream: Any, *, to_slot: bool) -> None:
-        self._pin(batch.arena)
         begun, ended = self._calls.event(), self._calls.event()
-        with self._calls.on(stream):
+        with self._lock, self._calls.on(stream):
             begun.record(stream)
-            for block_id, slot in batch.pairs:
-                batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
+            if batch.pages.rows is None:
+                _copy_each(batch, batch.pairs, to_slot=to_slot)
+            else:
+                self._copy_rows(batch, batch.pages.rows, to_slot=to_slot)
             ended.record(stream)
-        self._running.append((begun, ended, batch))
+            self._running.append((begun, ended, batch))
         self.is_running = True
+
+    def _copy_rows(self, batch: Batch, rows: Rows, *, to_slot: bool) -> None:
+        pairs = sorted(batch.pairs, key=_slot_of)
+        for block_id, _ in pairs:
+            check_block(block_id, batch.pages.num_blocks)
+        at_once = max(1, limits.ROWS_BYTES_MAX // rows.row_bytes)
+        for first in range(0, len(pairs), at_once):
+            part = pairs[first : first + at_once]
+            try:
+                self._copy_part(batch.arena, rows, part, to_slot=to_slot)
+            except torch.OutOfMemoryError:  # the buffer is a convenience
+                _copy_each(batch, part, to_slot=to_slot)
+
+    def _copy_part(
+        self, arena: Arena, rows: Rows, pairs: list[tuple[int, int]], *, to_slot: bool
+    ) -> None:
+        block_ids = self._calls.indices([block_id for block_id, _ in pairs])
+        slots = [slot for _, slot in pairs]
+        if to_slot:
+            dense = rows.gather(block_ids)
+            for at, count in _runs(slots, arena, rows.row_bytes):
+                kept = arena.run(slots[at], count)[:, : rows.row_bytes]
+                kept.copy_(dense[at : at + count], non_blocking=True)
+        else:
+            shape = (len(pairs), rows.row_bytes)
+            dense = torch.empty(shape, dtype=torch.uint8, device=block_ids.device)
+            for at, count in _runs(slots, arena, rows.row_bytes):
+                kept = arena.run(slots[at], count)[:, : rows.row_bytes]
+                dense[at : at + count].copy_(kept, non_blocking=True)
+            rows.scatter(block_ids, dense)
 
     def poll(self) -> None:
         """Finish batches whose event has passed, in any order."""
@@ -178,3 +226,31 @@ class CudaCopier:
         self._save_stream.synchronize()
         self._load_stream.synchronize()
         self.poll()
+
+
+def _start(work: Done) -> None:
+    threading.Thread(target=work, name="tierkv-arena", daemon=True).start()
+
+
+def _slot_of(pair: tuple[int, int]) -> int:
+    return pair[1]
+
+
+def _copy_each(batch: Batch, pairs: list[tuple[int, int]], *, to_slot: bool) -> None:
+    for block_id, slot in pairs:
+        batch.pages.copy(block_id, batch.arena.slot(slot), to_slot=to_slot)
+
+
+def _runs(slots: list[int], arena: Arena, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Give (index, count) of slots whose bytes lie side by side, and were pinned together. `slots`: in their order."""
+    first = 0
+    for at in range(1, len(slots) + 1):
+        is_next = (
+            at < len(slots)
+            and row_bytes == arena.slot_bytes
+            and slots[at] == slots[at - 1] + 1
+            and slots[at] % arena.piece_slots
+        )
+        if not is_next:
+            yield first, at - first
+            first = at

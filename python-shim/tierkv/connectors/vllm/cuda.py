@@ -38,6 +38,10 @@ class Calls(Protocol):
         """Make an event."""
         raise NotImplementedError
 
+    def indices(self, numbers: list[int]) -> torch.Tensor:
+        """Give whole numbers as int64 on the device, for what is queued next."""
+        raise NotImplementedError
+
     def pin(self, memory: torch.Tensor) -> bool:
         """Let the device read and write host memory by itself; False where it refuses."""
         raise NotImplementedError
@@ -66,9 +70,14 @@ class Cuda:
         made: Event = torch.cuda.Event(enable_timing=True)
         return made
 
+    def indices(self, numbers: list[int]) -> torch.Tensor:
+        pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=True)
+        return pinned.to(self._device, non_blocking=True)
+
     def pin(self, memory: torch.Tensor) -> bool:
-        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
-        return int(code) == 0
+        with torch.cuda.device(self._device):  # the calling thread has no device yet
+            register = torch.cuda.cudart().cudaHostRegister
+            return int(register(memory.data_ptr(), memory.numel(), 0)) == 0
 
     def unpin(self, memory: torch.Tensor) -> None:
         torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

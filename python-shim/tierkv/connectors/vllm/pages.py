@@ -1,11 +1,11 @@
 """Finds a block's bytes in the engine's KV tensors: from shapes and strides, never from a layout's name."""
 
-import itertools
 from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 
+from tierkv.connectors.vllm.rows import Rows, stack
 from tierkv.connectors.vllm.specs import Group
 
 
@@ -13,7 +13,10 @@ class Pages(Protocol):
     """Pairs up the bytes of a block in the engine and in a slot."""
 
     group: Group
+    num_blocks: int
     device: torch.device
+    #: Many blocks at once; None where a slot's bytes are not those of the page.
+    rows: Rows | None
 
     def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
         """Copy a block to its slot or back; on a device no further than queueing it on the current stream.
@@ -46,7 +49,7 @@ def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: in
     return kind(group, tensors, num_blocks)
 
 
-def _check_block(block_id: int, num_blocks: int) -> None:
+def check_block(block_id: int, num_blocks: int) -> None:
     if not 0 < block_id < num_blocks:  # block 0 is vLLM's null block
         raise ValueError(f"block {block_id} is not one of the engine's {num_blocks}")
 
@@ -62,6 +65,7 @@ class OpaquePages(_PairedPages):
             for name, size in zip(group.layer_names, group.page_bytes, strict=True)
         ]
         self.device = self._layers[0].device
+        self.rows: Rows | None = Rows(self._layers)
 
     def _by_block(self, name: str, tensor: torch.Tensor, page_bytes: int) -> torch.Tensor:
         """Show a layer as bytes, manager block by manager block."""
@@ -87,7 +91,7 @@ class OpaquePages(_PairedPages):
         self, block_id: int, slot_bytes: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """One pair for each layer."""
-        _check_block(block_id, self.num_blocks)
+        check_block(block_id, self.num_blocks)
         found = []
         at = 0
         for layer in self._layers:
@@ -105,6 +109,7 @@ class StatePages(OpaquePages):
 
     def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
         super().__init__(group, tensors, num_blocks)
+        self.rows = None
         for name, layer in zip(group.layer_names, self._layers, strict=True):
             if not layer[0].is_contiguous():
                 raise ValueError(
@@ -114,7 +119,7 @@ class StatePages(OpaquePages):
 
     def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
         """Encode or decode part by part, where the page lies."""
-        _check_block(block_id, self.num_blocks)
+        check_block(block_id, self.num_blocks)
         in_slot = 0
         for layer, parts in zip(self._layers, self.group.parts, strict=True):
             page = layer[block_id].view(-1)
@@ -142,9 +147,11 @@ class AttentionPages(_PairedPages):
         self.group = group
         self.num_blocks = num_blocks
         layers = [self._by_block(name, tensors[name]) for name in group.layer_names]
-        self._stacked = _stack(layers)
+        self._stacked = stack(layers)
         self._layers = layers
         self.device = layers[0].device
+        # A slot has a head's tokens side by side, whatever kernel block they lie in.
+        self.rows: Rows | None = Rows([layer.transpose(1, 2) for layer in layers])
 
     def _by_block(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         group = self.group
@@ -178,7 +185,7 @@ class AttentionPages(_PairedPages):
 
     def views(self, block_id: int) -> list[torch.Tensor]:
         """Give the page of one block as few views as the engine's memory allows: one, or one per layer."""
-        _check_block(block_id, self.num_blocks)
+        check_block(block_id, self.num_blocks)
         if self._stacked is not None:
             return [self._stacked[:, block_id]]
         return [layer[block_id].unsqueeze(0) for layer in self._layers]
@@ -198,23 +205,3 @@ class AttentionPages(_PairedPages):
             2, (kernel_blocks, group.block_tokens // kernel_blocks)
         )
         return by_kernel.movedim(2, 1)
-
-
-def _stack(layers: list[torch.Tensor]) -> torch.Tensor | None:
-    """Show all layers as one strided tensor when they lie evenly in one allocation (vLLM 0.29 and later)."""
-    first = layers[0]
-    base = first.untyped_storage().data_ptr()
-    alike = all(
-        layer.untyped_storage().data_ptr() == base
-        and layer.shape == first.shape
-        and layer.stride() == first.stride()
-        for layer in layers
-    )
-    if not alike:
-        return None
-    offsets = [layer.storage_offset() for layer in layers]
-    steps = {later - earlier for earlier, later in itertools.pairwise(offsets)}
-    if len(steps) > 1 or (steps and min(steps) <= 0):
-        return None
-    step = steps.pop() if steps else first.shape[0] * first.stride(0)
-    return torch.as_strided(first, (len(layers), *first.shape), (step, *first.stride()), offsets[0])

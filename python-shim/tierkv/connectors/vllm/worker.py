@@ -1,6 +1,7 @@
 """The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,9 @@ class WorkerShim:
         self._copies = copies
         self._arenas = ArenaTable()
         self._credits = Credits()
+        #: Counts arenas, and ends of connections: what was prepared for an earlier one is not used. Held meanwhile.
+        self._life = 0
+        self._lives = threading.Lock()
         self._pages: dict[int, Pages] = {}
         self._copier: Copier | None = None
         self._gauge: StepGauge | None = None
@@ -129,7 +133,9 @@ class WorkerShim:
 
     def on_close(self) -> None:
         """Forget the credits; mapped arenas stay for loads that were admitted."""
-        self._credits.renew(None)
+        with self._lives:
+            self._life += 1
+            self._credits.renew(None)
 
     def _map_arena(self, frame: Frame) -> None:
         try:
@@ -146,9 +152,20 @@ class WorkerShim:
             self._send({"t": "unmapped", "arena": frame["arena"], "reason": str(error)})
             return
         self._arenas.add(arena)
-        self._credits.renew(arena)
-        arena.populate_in_background()
-        self._send({"t": "mapped", "arena": arena.arena_id})
+        with self._lives:
+            self._life += 1
+            life = self._life
+            self._credits.renew(None)
+        assert self._copier is not None  # the connection came after it
+        self._copier.prepare(arena, lambda: self._use_arena(arena, life))
+
+    def _use_arena(self, arena: Arena, life: int) -> None:
+        """Ask for slots of an arena that is ready, unless it has been replaced or its sidecar has gone meanwhile."""
+        with self._lives:
+            if life != self._life:
+                return
+            self._credits.renew(arena)
+            self._send({"t": "mapped", "arena": arena.arena_id})
 
     def _send(self, frame: Frame) -> bool:
         return self._channel is not None and self._channel.send(frame)

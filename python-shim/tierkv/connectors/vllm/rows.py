@@ -1,0 +1,77 @@
+"""Moves many blocks of a group at once: as rows of one dense buffer beside the pages, in the order of a slot's bytes."""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+#: A copy of wider elements needs fewer of them.
+_WIDTHS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+
+
+class Rows:
+    """`layers`: for each (blocks, ...), such that a block read in the tensor's own order is what a slot holds of it."""
+
+    def __init__(self, layers: Sequence[torch.Tensor]) -> None:
+        self._layers = [_widest(layer) for layer in layers]
+        self._stacked = stack(self._layers)
+        self._sizes = [
+            layer[0].numel() * layer.element_size() if layer.shape[0] else 0
+            for layer in self._layers
+        ]
+        self.row_bytes = sum(self._sizes)
+
+    def gather(self, block_ids: torch.Tensor) -> torch.Tensor:
+        """Give blocks as uint8 (blocks, row_bytes), dense. `block_ids`: int64, on the pages' device."""
+        count = block_ids.numel()
+        if self._stacked is not None:
+            found = self._stacked.index_select(1, block_ids).movedim(1, 0).contiguous()
+            return found.view(count, -1).view(torch.uint8)
+        rows = torch.empty((count, self.row_bytes), dtype=torch.uint8, device=block_ids.device)
+        for layer, part in zip(self._layers, rows.split(self._sizes, dim=1), strict=True):
+            part.copy_(layer.index_select(0, block_ids).view(count, -1).view(torch.uint8))
+        return rows
+
+    def scatter(self, block_ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Overwrite blocks with rows that `gather` gave, or with as many bytes. No id may stand twice."""
+        count = block_ids.numel()
+        if self._stacked is not None:
+            page = (self._stacked.shape[0], *self._stacked.shape[2:])
+            by_layer = rows.view(self._stacked.dtype).view(count, *page).movedim(0, 1)
+            self._stacked.index_copy_(1, block_ids, by_layer)
+            return
+        for layer, part in zip(self._layers, rows.split(self._sizes, dim=1), strict=True):
+            page = part.contiguous().view(layer.dtype).view(count, *layer.shape[1:])
+            layer.index_copy_(0, block_ids, page)
+
+
+def _widest(layer: torch.Tensor) -> torch.Tensor:
+    for dtype in _WIDTHS:
+        if dtype.itemsize < layer.element_size() and dtype is not torch.uint8:
+            continue
+        try:
+            return layer.view(dtype)
+        except RuntimeError:  # strides or the length of a row are no multiple of it
+            continue
+    return layer
+
+
+def stack(layers: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Show all layers as one strided tensor when they lie evenly in one allocation (vLLM 0.29 and later)."""
+    first = layers[0]
+    base = first.untyped_storage().data_ptr()
+    alike = all(
+        layer.untyped_storage().data_ptr() == base
+        and layer.dtype == first.dtype
+        and layer.shape == first.shape
+        and layer.stride() == first.stride()
+        for layer in layers
+    )
+    if not alike:
+        return None
+    offsets = [layer.storage_offset() for layer in layers]
+    steps = {later - earlier for earlier, later in itertools.pairwise(offsets)}
+    if len(steps) > 1 or (steps and min(steps) <= 0):
+        return None
+    step = steps.pop() if steps else first.shape[0] * first.stride(0)
+    return torch.as_strided(first, (len(layers), *first.shape), (step, *first.stride()), offsets[0])
