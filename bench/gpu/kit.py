@@ -87,6 +87,7 @@ def check_bytes(entry: Json, machine: Any, arena_id: int) -> Json:
     copier.load(cache.batch(cache.blocks[half:]))
     copier.settle()
     is_same = torch.equal(cache.raw, before)
+    copier.close()
     is_right = is_kept and is_wiped and is_stable and is_same and done == ["saved"]
     return {"name": entry["name"], "layout": entry["layout"], "is_right": is_right}
 
@@ -120,6 +121,7 @@ def time_copies(entry: Json, machine: Any, arena_id: int) -> Json:
             way(cache.batch())
             queued[name].append(time.perf_counter() - began)
             copier.settle()
+    copier.close()
     ratios = {
         name: statistics.median(
             plain / ours for plain, ours in zip(taken[yardstick], taken[name], strict=True)
@@ -165,6 +167,7 @@ def time_pinning(machine: Any, size: int) -> Json:
     copier.prepare(arena, is_ready.set)
     beside = waits(is_ready.is_set)
     seconds = time.perf_counter() - began
+    copier.close()
     worst = {"alone": max(alone), "beside": max(beside)}
     return {
         "bytes": size,
@@ -201,6 +204,7 @@ def time_computing(entry: Json, machine: Any, arena_id: int, matrix: int) -> Jso
         beside = machine.seconds(compute, beside=copy)
         copier.settle()
         pairs.append(beside / alone)
+    copier.close()
     slowdown = statistics.median(pairs)
     return {
         "name": entry["name"],

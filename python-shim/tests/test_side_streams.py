@@ -192,3 +192,15 @@ def test_an_arena_is_pinned_in_pieces_of_whole_slots(monkeypatch: pytest.MonkeyP
     arena = bench.prepare(bench.arena(1))
     start = arena.bytes.data_ptr()
     assert bench.device.pinned == [start, start + 2 * GROUP.block_bytes]
+
+
+def test_at_the_end_nothing_stays_pinned(bench: Bench) -> None:
+    bench.prepare(bench.arena(1))
+    bench.prepare(bench.arena(2))
+    bench.copier.close()
+    assert bench.device.said[-2:] == ["saves ends", "loads ends"]
+    assert bench.device.pinned == []
+    late = threading.Event()
+    bench.copier.prepare(bench.arena(3), late.set)
+    assert not late.wait(0.5)
+    assert bench.device.pinned == []

@@ -59,6 +59,9 @@ class Copier(Protocol):
     def settle(self) -> None:
         """Wait until no copy runs any more, whatever it costs; finished ones are reported."""
 
+    def close(self) -> None:
+        """Wait likewise, and let go of all arenas: their memory may be unmapped next. Nothing is copied after it."""
+
 
 def make_copier(device: torch.device, clock: StepClock) -> Copier:
     """Choose by where the engine's KV tensors lie. Raises ValueError for a device without a copier."""
@@ -109,6 +112,9 @@ class CpuCopier:
     def settle(self) -> None:
         """Nothing runs behind our back."""
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 class CudaCopier:
     """Copies on side streams between the device and the arena, pinned before (cudaHostRegister).
@@ -126,6 +132,7 @@ class CudaCopier:
         #: By arena: it, and the pieces of it that the device took. No copy is queued while one is let go of.
         self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
         self._lock = threading.Lock()
+        self._is_closed = False
         self.is_running = False
 
     def prepare(self, arena: Arena, ready: Done) -> None:
@@ -139,6 +146,9 @@ class CudaCopier:
                 log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
             with self._lock:
                 self._pinned[arena.arena_id] = (arena, taken)
+                if self._is_closed:
+                    self._unpin_all()
+                    return
                 self._unpin_old(arena.arena_id)
             ready()
 
@@ -149,8 +159,15 @@ class CudaCopier:
         in_use = {newest, *(batch.arena.arena_id for *_, batch in self._running)}
         old = [arena_id for arena_id in self._pinned if arena_id not in in_use]
         for arena_id in old[: max(0, len(self._pinned) - limits.ARENAS_MAX)]:
-            for piece in self._pinned.pop(arena_id)[1]:
-                self._calls.unpin(piece)
+            self._unpin(arena_id)
+
+    def _unpin(self, arena_id: int) -> None:
+        for piece in self._pinned.pop(arena_id)[1]:
+            self._calls.unpin(piece)
+
+    def _unpin_all(self) -> None:
+        for arena_id in list(self._pinned):
+            self._unpin(arena_id)
 
     def save(self, batch: Batch) -> None:
         """Queue device-to-host copies behind this step's forward."""
@@ -226,6 +243,13 @@ class CudaCopier:
         self._save_stream.synchronize()
         self._load_stream.synchronize()
         self.poll()
+
+    def close(self) -> None:
+        """Unpin what is pinned: CUDA refuses memory that is mapped later at the address of pinned memory."""
+        self.settle()
+        with self._lock:
+            self._is_closed = True
+            self._unpin_all()
 
 
 def _start(work: Done) -> None:

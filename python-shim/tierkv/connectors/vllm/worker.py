@@ -410,6 +410,8 @@ class WorkerShim:
         """End the connection; the sidecar takes its slots back at the socket's end."""
         if self._channel is not None:
             self._channel.close()
+        if self._copier is not None:
+            self.failures.attempt("shutdown", self._copier.close)
 
     def status(self) -> dict[str, Any]:
         """Give what tests and logs want to see."""
