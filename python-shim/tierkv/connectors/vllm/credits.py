@@ -16,12 +16,15 @@ class Credits:
         self._lock = threading.Lock()
         self._free: deque[tuple[int, int]] = deque()
         self.arena: Arena | None = None
+        #: An arena is being prepared: saves wait for it.
+        self.is_coming = False
 
-    def renew(self, arena: Arena | None) -> None:
-        """Forget all: what comes belongs to another arena, or nothing comes any more."""
+    def renew(self, arena: Arena | None, *, is_coming: bool = False) -> None:
+        """Forget all: what comes belongs to another arena, perhaps to one that is not ready yet, or nothing comes."""
         with self._lock:
             self.arena = None
             self._free.clear()
+            self.is_coming = is_coming
             self.arena = arena
 
     def grant(self, arena_id: int, slots: bytes) -> None:
@@ -43,8 +46,8 @@ class Credits:
 
     @property
     def left(self) -> int | None:
-        """Give how many there are; None without an arena."""
+        """Give how many there are; None where no arena is there or coming."""
         count = len(
             self._free
         )  # first, because `renew` takes the arena away before: no lock is needed
-        return None if self.arena is None else count
+        return None if self.arena is None and not self.is_coming else count

@@ -155,7 +155,7 @@ class WorkerShim:
         with self._lives:
             self._life += 1
             life = self._life
-            self._credits.renew(None)
+            self._credits.renew(None, is_coming=True)
         assert self._copier is not None  # the connection came after it
         self._copier.prepare(arena, lambda: self._use_arena(arena, life))
 
@@ -278,7 +278,7 @@ class WorkerShim:
     def _save_into_slots(self, metadata: StepMetadata) -> None:
         self._slots_told = None  # the planner has counted these saves down itself
         arena, granted = self._credits.take(len(metadata.saves))
-        if arena is None or self._copier is None:
+        if self._copier is None or (arena is None and not self._credits.is_coming):
             self._drop(metadata, "no_sidecar")
             return
         taken = metadata.saves[: len(granted)]
@@ -289,7 +289,7 @@ class WorkerShim:
 
     def _save(
         self,
-        arena: Arena,
+        arena: Arena | None,
         items: Sequence[SaveItem],
         granted: list[tuple[int, int]],
         metadata: StepMetadata,
@@ -307,8 +307,9 @@ class WorkerShim:
                 self._tickets.close(metadata.ticket)
             self._announce(arena, saved, metadata.namespace)
 
-        if not by_group:
+        if arena is None or not by_group:
             self._tickets.close(metadata.ticket)
+            return
         for group, saved in by_group.items():
             pairs = [(item.block_id, slot) for item, (slot, _) in saved]
             batch = Batch(self._pages[group], arena, pairs)
