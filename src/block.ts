@@ -94,38 +94,25 @@ export function packKeys(hashes: Uint8Array, group: number, shard: number): Buff
   }
   const keys = Buffer.allocUnsafe(count * PACKED_KEY_BYTES);
   for (let index = 0; index < count; index += 1) {
-    packKey(keys, index * PACKED_KEY_BYTES, hashes, index, group, shard);
+    const at = index * PACKED_KEY_BYTES;
+    keys.set(hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES), at);
+    keys.writeUInt16LE(group, at + HASH_BYTES);
+    keys.writeUInt16LE(shard, at + HASH_BYTES + 2);
   }
   return keys;
-}
-
-/** Writes one packed key, of the hash at `index`, to `at`; returns where the next one goes. Byte by byte: a view costs more. */
-export function packKey(
-  keys: Uint8Array,
-  at: number,
-  hashes: Uint8Array,
-  index: number,
-  group: number,
-  shard: number,
-): number {
-  const from = index * HASH_BYTES;
-  for (let byte = 0; byte < HASH_BYTES; byte += 1) keys[at + byte] = hashes[from + byte] ?? 0;
-  const tail = at + HASH_BYTES;
-  keys[tail] = group & 0xff;
-  keys[tail + 1] = group >>> 8;
-  keys[tail + 2] = shard & 0xff;
-  keys[tail + 3] = shard >>> 8;
-  return at + PACKED_KEY_BYTES;
 }
 
 const WORD_BYTES = 4;
 const HASH_WORDS = HASH_BYTES / WORD_BYTES;
 const KEY_WORDS = PACKED_KEY_BYTES / WORD_BYTES;
 
-/** Keys of many hashes, written word by word: byte by byte takes three times as long. */
+/** Keys of many blocks, written word by word: byte by byte takes three times as long. */
 export class KeyPacker {
   readonly #words: Uint32Array<ArrayBuffer>;
   #at = 0;
+  /** Where the last ones came from: making a view takes as long as a key. */
+  #hashes: Uint8Array | null = null;
+  #from: Uint32Array = new Uint32Array(0);
 
   constructor(count: number) {
     this.#words = new Uint32Array(count * KEY_WORDS);
@@ -135,17 +122,19 @@ export class KeyPacker {
     return Buffer.from(this.#words.buffer);
   }
 
-  /** All shards of the hashes at `indexes`, behind those before. */
-  add(hashes: Uint8Array, indexes: readonly number[], group: number, shards: number): void {
-    const [from, to] = [wordsOf(hashes), this.#words];
+  /** All shards of the hash at `index`, behind those before. */
+  add(hashes: Uint8Array, index: number, group: number, shards: number): void {
+    if (hashes !== this.#hashes) {
+      this.#hashes = hashes;
+      this.#from = wordsOf(hashes);
+    }
+    const [from, to] = [this.#from, this.#words];
     let at = this.#at;
-    for (const index of indexes) {
-      const first = index * HASH_WORDS;
-      for (let shard = 0; shard < shards; shard += 1) {
-        for (let word = 0; word < HASH_WORDS; word += 1) to[at + word] = from[first + word] ?? 0;
-        to[at + HASH_WORDS] = group | (shard << 16);
-        at += KEY_WORDS;
-      }
+    const first = index * HASH_WORDS;
+    for (let shard = 0; shard < shards; shard += 1) {
+      for (let word = 0; word < HASH_WORDS; word += 1) to[at + word] = from[first + word] ?? 0;
+      to[at + HASH_WORDS] = group | (shard << 16);
+      at += KEY_WORDS;
     }
     this.#at = at;
   }
@@ -154,6 +143,11 @@ export class KeyPacker {
 function wordsOf(bytes: Uint8Array): Uint32Array {
   const whole = bytes.byteOffset % WORD_BYTES === 0 ? bytes : new Uint8Array(bytes);
   return new Uint32Array(whole.buffer, whole.byteOffset, whole.byteLength / WORD_BYTES);
+}
+
+/** A view of the hash at `index`. */
+export function hashAt({ hashes }: { hashes: Buffer }, index: number): Buffer {
+  return hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
 }
 
 /** How many keys a packed buffer holds. Throws BAD_ARGUMENT for a partial key. */

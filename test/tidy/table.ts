@@ -21,6 +21,7 @@ export const FOUNDATION: readonly string[] = [
   "time",
   "metrics",
   "block",
+  "key-text",
   "tenant",
   "log-budget",
   "log",

@@ -1,11 +1,10 @@
 // Owns runs of blocks with hashes of their own: they outlive the frame they came in.
-import { HASH_BYTES } from "../../block.ts";
+import { HASH_BYTES, hashAt } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { RUN_BLOCKS } from "../../limits-pool.ts";
 import { HASHES_PER_COPY } from "../../limits.ts";
 import { anchorOf, REBUILT } from "../../pool/placement.ts";
 import type { BlockRun } from "../slots/block.ts";
-import { hashAt } from "./lookup.ts";
 
 const NO_HASHES = Buffer.alloc(0);
 

@@ -1,19 +1,18 @@
 // Owns the weighing of one engine's restores against computing: before the look-up, after it, and while a fetch runs.
-import { HASH_BYTES, PACKED_KEY_BYTES } from "../../block.ts";
+import { HASH_BYTES, hashAt, PACKED_KEY_BYTES } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Decision, EngineRates, Offer } from "../../cost/engine-rates.ts";
 import { isStale } from "../../cost/link.ts";
 import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
+import { blockKey } from "../../key-text.ts";
 import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../limits-cost.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
-import { blockKey } from "../slots/block-keys.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import type { Fetcher } from "./fetcher.ts";
-import { hashAt } from "./lookup.ts";
 import { addBytes } from "./plan.ts";
 import type { GroupRange, Plan, RebuildShare, Span } from "./plan.ts";
 

@@ -1,15 +1,14 @@
 // Owns which short restores need no look-up: of what this sidecar has stored itself the fetch finds out whether it is still held.
 import { countBits, HASH_BYTES, newBitmap, setBit } from "../../block.ts";
+import { blockKeys } from "../../key-text.ts";
 import { KNOWN_BLOCKS_MAX, KNOWN_BYTES_MAX } from "../../limits.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
-import { blockKeys } from "../slots/block-keys.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Prefetch, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import { hashAt } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { Plan } from "./plan.ts";
 
@@ -26,14 +25,13 @@ export function knownAnswer(
   if (group === undefined || more !== undefined || !isShort(group, context)) return null;
   if (!isOneVault(gates[group.class])) return null;
   const count = group.hashes.length / HASH_BYTES;
-  const of = { class: group.class, group: group.group, tenant };
+  const keyOf = blockKeys(namespace, group.group, group.hashes);
   for (let at = 0; at < count; at += 1) {
-    if (!outcomes.isStored(namespace, of, hashAt(group, at))) return null;
+    if (!outcomes.isStored(namespace, { class: group.class, tenant }, keyOf(at))) return null;
   }
   plan.isKnown = true;
   const held = [newBitmap(count).fill(0xff)];
-  const keyOf = [blockKeys(namespace, group.group, group.hashes)];
-  return { keyOf, held, owners: [], seconds: [], silent: new Set<never>() };
+  return { keyOf: [keyOf], held, owners: [], seconds: [], silent: new Set<never>() };
 }
 
 /** What the engine holds itself is asked for: it is saved again where it is held nowhere else. */

@@ -1,7 +1,16 @@
 // Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault, all at once.
-import { countBits, HASH_BYTES, hasBit, KeyPacker, newBitmap, setBit } from "../../block.ts";
+import {
+  countBits,
+  HASH_BYTES,
+  hasBit,
+  hashAt,
+  KeyPacker,
+  newBitmap,
+  setBit,
+} from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
+import { blockKey, blockKeys } from "../../key-text.ts";
 import { LOOKUP_GRACE_MS } from "../../limits-pool.ts";
 import { SHARED_FIRST_MS } from "../../limits-shared.ts";
 import { KEYS_PER_SLICE } from "../../limits.ts";
@@ -10,7 +19,6 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
-import { blockKeys } from "../slots/block-keys.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Places, Pool, Pools } from "../vaults/pools.ts";
@@ -250,9 +258,8 @@ export function whyMissing(
   if (last === undefined || (miss !== null && miss.tokens < tokens + step)) {
     if (miss === null) return null;
     const { group, index } = miss;
-    const hash = hashAt(group, index);
-    const trouble = troubleAt(group, index);
-    return trouble ?? outcomes.missReason(namespace, group.class, group.group, hash, group.tenant);
+    const key = blockKey(namespace, group.group, hashAt(group, index));
+    return troubleAt(group, index) ?? outcomes.missReason(namespace, group, key);
   }
   const deepest = last.hashes.length / HASH_BYTES - 1;
   return troubleAt(last, Math.max(0, deepest)) ?? outcomeOfLast(namespace, last, tokens, outcomes);
@@ -267,9 +274,8 @@ function outcomeOfLast(
 ): string {
   const count = group.hashes.length / HASH_BYTES;
   for (let index = count - 1; index >= 0 && index * group.tokens >= tokens; index -= 1) {
-    const { class: recordClass, group: number, tenant } = group;
-    const hash = hashAt(group, index);
-    const reason = outcomes.missReason(namespace, recordClass, number, hash, tenant);
+    const key = blockKey(namespace, group.group, hashAt(group, index));
+    const reason = outcomes.missReason(namespace, group, key);
     if (reason !== "never_stored") return reason;
   }
   const never: MissReason = group.class === "ssm" ? "state_not_handed_over" : "never_stored";
@@ -315,10 +321,6 @@ function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): num
   }, 0);
 }
 
-export function hashAt(group: { hashes: Buffer }, index: number): Buffer {
-  return group.hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-}
-
 /** Sets the bits of what the vault holds; false when it did not answer. */
 async function askVault(
   gate: LookupGate,
@@ -358,7 +360,7 @@ function packAsked(asked: readonly Asked[], shards: number): Buffer {
     asked.reduce((sum, { indexes }) => sum + indexes.length, 0) * shards,
   );
   for (const { group, indexes } of asked) {
-    packer.add(group.hashes, indexes, group.group, shards);
+    for (const index of indexes) packer.add(group.hashes, index, group.group, shards);
   }
   return packer.keys;
 }

@@ -1,13 +1,5 @@
 // Owns the second question of a look-up: which of the blocks that no vault gave an answer for can be rebuilt from the others of their stripes.
-import {
-  HASH_BYTES,
-  hasBit,
-  newBitmap,
-  PACKED_KEY_BYTES,
-  packKey,
-  PARITY_GROUP,
-  setBit,
-} from "../../block.ts";
+import { HASH_BYTES, hasBit, newBitmap, KeyPacker, PARITY_GROUP, setBit } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
 import { KEYS_PER_SLICE } from "../../limits.ts";
@@ -117,12 +109,9 @@ async function askAll(
   const vaults = new Set(keys.map(({ vault }) => vault));
   const ask = async (vault: number): Promise<void> => {
     const of = keys.filter((key) => key.vault === vault);
-    const packed = Buffer.allocUnsafe(of.length * shards * PACKED_KEY_BYTES);
-    let at = 0;
-    for (const { hash, group: number } of of)
-      for (let shard = 0; shard < shards; shard += 1)
-        at = packKey(packed, at, group.hashes, hash, number, shard);
-    const present = await gates[vault]?.lookup(namespace, packed, timeoutMs, isWanted);
+    const packer = new KeyPacker(of.length * shards);
+    for (const { hash, group: number } of of) packer.add(group.hashes, hash, number, shards);
+    const present = await gates[vault]?.lookup(namespace, packer.keys, timeoutMs, isWanted);
     if (present === undefined || present === null) return;
     for (const [place, key] of of.entries()) {
       let there = 0;

@@ -1,5 +1,5 @@
 // Owns the way back of blocks that no vault gives: the others of their stripes and the parity record are fetched as they are, and rebuilt in the core.
-import { HASH_BYTES, ItemStatus, PACKED_KEY_BYTES, packKey, PARITY_GROUP } from "../../block.ts";
+import { HASH_BYTES, hashAt, ItemStatus, packKeys, PARITY_GROUP } from "../../block.ts";
 import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
 import type { FetchOptions } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
@@ -95,11 +95,8 @@ export class Rebuilder {
     const kin = this.#kinOf(block);
     return Array.from({ length: shards }, (_none, shard) => {
       if (kin === null || stripes === undefined || stripes === null) return null;
-      const keyOf = (at: number, group: number): Buffer => {
-        const key = Buffer.allocUnsafe(PACKED_KEY_BYTES);
-        packKey(key, 0, stripes.hashes, at - stripes.first, group, shard);
-        return key;
-      };
+      const keyOf = (at: number, group: number): Buffer =>
+        packKeys(hashAt(stripes, at - stripes.first), group, shard);
       const last = keyOf(kin.last, block.group | PARITY_GROUP);
       const others = kin.others.map(({ at, vault }) => ({ vault, key: keyOf(at, block.group) }));
       return [{ vault: kin.vault, key: last }, ...others].map((part) => ({ ...part, id: first }));

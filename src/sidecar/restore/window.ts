@@ -1,5 +1,5 @@
 // Owns one Fetch call: which records it brings into which slots, and what became of each block.
-import { ItemStatus, PACKED_KEY_BYTES, packKey } from "../../block.ts";
+import { ItemStatus, keyAt, KeyPacker } from "../../block.ts";
 import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
 import { TierkvError } from "../../errors.ts";
 import { nowMs } from "../../time.ts";
@@ -27,6 +27,8 @@ export class Window {
   /** Item i of the call: block i / shards, shard i % shards. One byte each: 1 = verified, in its slot. */
   readonly #isDone: Uint8Array;
   readonly #controller = new AbortController();
+  /** Of each item. */
+  readonly #keys: Buffer;
   /** When the last byte came. */
   lastMs: number = nowMs();
   /** Record bytes that have come. */
@@ -36,7 +38,12 @@ export class Window {
   constructor(options: WindowOptions) {
     this.#options = options;
     this.#isDone = new Uint8Array(options.blocks.length * options.shards);
-    for (const block of options.blocks) block.call = this;
+    const packer = new KeyPacker(this.#isDone.length);
+    for (const block of options.blocks) {
+      block.call = this;
+      packer.add(block.hashes, block.index, block.group, options.shards);
+    }
+    this.#keys = packer.keys;
   }
 
   get signal(): AbortSignal {
@@ -51,13 +58,11 @@ export class Window {
   fetchPlan(): FetchPlan {
     const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
     const count = this.#isDone.length;
-    const keys = Buffer.allocUnsafe(count * PACKED_KEY_BYTES);
     const geometries = new Uint32Array(count);
     const leases = new Uint32Array(count * 2);
-    let [item, at] = [0, 0];
+    let item = 0;
     for (const block of blocks) {
       for (let shard = 0; shard < shards; shard += 1) {
-        at = packKey(keys, at, block.hashes, block.index, block.group, shard);
         geometries[item] = geometryOf(block.group, shard);
         const pair = (block.leaseAt + shard) * 2;
         leases[item * 2] = block.leases[pair] ?? 0;
@@ -65,7 +70,7 @@ export class Window {
         item += 1;
       }
     }
-    return { arena, fidelity, keys, geometries, leases };
+    return { arena, fidelity, keys: this.#keys, geometries, leases };
   }
 
   /** Something has arrived in a slot. */
@@ -86,7 +91,7 @@ export class Window {
       else if (status === ItemStatus.INCOMPLETE) this.#fail(block, "vault_down");
       else if (status === ItemStatus.BAD_RECORD) {
         const error = new TierkvError("BAD_RECORD", { reason: reason ?? "it is not sound" });
-        this.#options.onBadRecord(keyOf(block, item % this.#options.shards), error);
+        this.#options.onBadRecord(keyAt(this.#keys, item), error);
         this.#fail(block, "bad_record");
       } else {
         // The vault has dropped it since the look-up.
@@ -138,10 +143,4 @@ export class Window {
     const { cache, mayFailOver } = this.#options;
     if (!mayFailOver(block, reason)) cache.fail(block, reason);
   }
-}
-
-function keyOf({ hashes, index, group }: Block, shard: number): Buffer {
-  const key = Buffer.allocUnsafe(PACKED_KEY_BYTES);
-  packKey(key, 0, hashes, index, group, shard);
-  return key;
 }

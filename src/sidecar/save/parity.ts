@@ -4,6 +4,7 @@ import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import { OutboxRecord } from "../../codec/record.ts";
 import { toTierkvError } from "../../errors.ts";
+import { recordKey } from "../../key-text.ts";
 import {
   PARITY_OPEN_BYTES,
   PARITY_OPEN_MAX,
@@ -236,6 +237,5 @@ function keyOf(
   namespace: Namespace,
   { anchor, last }: ParityDestination,
 ): string {
-  const names = `${anchor.toString("latin1")}${namespace.toString("latin1")}`;
-  return `${group}:${shard}:${last}:${names}`;
+  return `${recordKey(namespace, packKeys(anchor, group, shard))}${last}`;
 }

@@ -1,4 +1,5 @@
 // Owns blocks that wait in their slots to become records: how they are named, and how many of them are taken at once.
+import { HASH_BYTES } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { SAVE_BATCH_ITEMS } from "../../limits.ts";
 import type { SaveItem } from "../socket/messages.ts";
@@ -7,7 +8,9 @@ import type { Destination } from "./store-queue.ts";
 
 export interface Pending {
   item: SaveItem;
-  key: string;
+  /** Packed, and as its text. */
+  key: Buffer;
+  name: string;
   namespace: Namespace;
   /** One after the other, one at least. */
   destinations: readonly Destination[];
@@ -28,15 +31,7 @@ export function takeBatch(pending: Pending[], blockBytes: number, bytes: number)
   return pending.splice(0, count);
 }
 
-export function saveKey(
-  namespace: Namespace,
-  { group, shard }: { group: number; shard: number },
-  { hash }: SaveItem,
-): string {
-  return `${group}:${shard}:${hash.toString("latin1")}${namespace.toString("latin1")}`;
-}
-
-/** The hashes outlive the frame they came in. */
-export function ownHashes({ hash, parent }: SaveItem): Pick<SaveItem, "hash" | "parent"> {
-  return { hash: Buffer.from(hash), parent: Buffer.from(parent) };
+/** The hashes outlive the frame they came in; that of the block stands in its key. */
+export function ownHashes(key: Buffer, { parent }: SaveItem): Pick<SaveItem, "hash" | "parent"> {
+  return { hash: key.subarray(0, HASH_BYTES), parent: Buffer.from(parent) };
 }

@@ -1,5 +1,5 @@
 // Owns the offering again of what a vault lost or evicted and an arena still holds: asked while nothing else goes on, prefix first, bounded.
-import { hasBit, PACKED_KEY_BYTES, packKey, packKeys } from "../../block.ts";
+import { hasBit, hashAt, KeyPacker, packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { EncodePool } from "../../codec/pool.ts";
@@ -18,7 +18,6 @@ import { CALL_TIMEOUT_MS, SAVE_BATCH_ITEMS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, sleep } from "../../time.ts";
-import { hashAt } from "../restore/lookup.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { Group } from "../slots/groups.ts";
@@ -128,14 +127,9 @@ export class Reoffer {
     blocks: readonly Block[],
   ): Promise<Block[]> {
     const { client, epoch } = look;
-    const keys = Buffer.allocUnsafe(blocks.length * shards * PACKED_KEY_BYTES);
-    let at = 0;
-    for (const { hashes, index, group } of blocks) {
-      for (let shard = 0; shard < shards; shard += 1) {
-        at = packKey(keys, at, hashes, index, group, shard);
-      }
-    }
-    const present = await client.lookup(namespace, keys, CALL_TIMEOUT_MS);
+    const packer = new KeyPacker(blocks.length * shards);
+    for (const { hashes, index, group } of blocks) packer.add(hashes, index, group, shards);
+    const present = await client.lookup(namespace, packer.keys, CALL_TIMEOUT_MS);
     const missing: Block[] = [];
     for (const [index, block] of blocks.entries()) {
       let held = 0;

@@ -8,6 +8,7 @@ import { packBlocks } from "../../codec/task.ts";
 import type { EncodeTask } from "../../codec/task.ts";
 import { toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
+import { recordKey } from "../../key-text.ts";
 import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
@@ -21,7 +22,7 @@ import type { Codecs } from "./codecs.ts";
 import { destinationsOf } from "./destinations.ts";
 import { ParityMaker } from "./parity.ts";
 import type { Member } from "./parity.ts";
-import { ownHashes, saveKey, takeBatch } from "./pending.ts";
+import { ownHashes, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
 import { SaveRoom } from "./room.ts";
 import { along } from "./store-queue.ts";
@@ -125,20 +126,22 @@ export class Saver {
     const isWorth = source.isWorthSaving();
     let dropped = 0;
     for (const item of items) {
-      const key = namespace === null ? null : saveKey(namespace, source, item);
+      const key = packKeys(item.hash, source.group, source.shard);
+      const name = namespace === null ? null : recordKey(namespace, key);
       const { destinations, parity } = destinationsOf(source, item, this.#options);
       const store = destinations[0]?.store;
-      const reason = this.#refusal(source, store, namespace, key, item, isWorth);
-      if (reason !== null || key === null || namespace === null || store === undefined) {
-        this.#dropped(source, namespace, item.hash, reason ?? "no_namespace");
+      const reason = this.#refusal(source, store, namespace, name, item, isWorth);
+      if (reason !== null || name === null || namespace === null || store === undefined) {
+        this.#dropped(namespace, key, reason ?? "no_namespace");
         source.finish(item.slot, item.generation);
         dropped += 1;
         continue;
       }
-      this.#inFlight.add(key);
+      this.#inFlight.add(name);
       this.#bytes += source.sourceBytes;
-      const own = { ...item, ...ownHashes(item) };
-      this.#laneOf(source, store).pending.push({ item: own, key, namespace, destinations, parity });
+      const own = { ...item, ...ownHashes(key, item) };
+      const next = { item: own, key, name, namespace, destinations, parity };
+      this.#laneOf(source, store).pending.push(next);
     }
     if (dropped > 0) source.onBatch();
     for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
@@ -160,10 +163,10 @@ export class Saver {
       const gone = lane.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
       if (gone.length === 0) continue;
       lane.pending = lane.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
-      for (const { item, key, namespace } of gone) {
-        this.#dropped(source, namespace, item.hash, "flushed");
+      for (const { item, key, name, namespace } of gone) {
+        this.#dropped(namespace, key, "flushed");
         source.finish(item.slot, item.generation);
-        this.#forget(source, key);
+        this.#forget(source, name);
       }
       source.onBatch();
       count += gone.length;
@@ -183,10 +186,10 @@ export class Saver {
       lane.pending.length > 0 || lane.isBusy || lane.deferred > 0;
     while (lanes.some(isOpen)) {
       if (nowMs() > untilMs) {
-        for (const { item, key } of lanes.flatMap(({ pending }) => pending.splice(0))) {
+        for (const { item, name } of lanes.flatMap(({ pending }) => pending.splice(0))) {
           this.#options.counters.add("dropped_shutdown");
           source.finish(item.slot, item.generation);
-          this.#forget(source, key);
+          this.#forget(source, name);
         }
         break;
       }
@@ -215,26 +218,26 @@ export class Saver {
     return lane;
   }
 
-  #dropped(source: SaveSource, namespace: Namespace | null, hash: Buffer, reason: string): void {
+  #dropped(namespace: Namespace | null, key: Buffer, reason: string): void {
     this.#options.counters.add(`dropped_${reason}`);
     if (namespace === null || reason === "duplicate") return;
-    this.#options.outcomes.dropped(namespace, source.group, Buffer.from(hash), reason);
+    this.#options.outcomes.dropped(namespace, key, reason);
   }
 
   #refusal(
     source: SaveSource,
     store: StoreQueue | undefined,
     namespace: Namespace | null,
-    key: string | null,
+    name: string | null,
     { endTokens }: SaveItem,
     isWorth: boolean,
   ): string | null {
-    if (key === null || namespace === null) return "no_namespace";
+    if (name === null || namespace === null) return "no_namespace";
     if (this.#options.quarantine.has(namespace)) return "quarantined";
     if (store === undefined) return "no_vault";
     if (store.isDown) return "vault_down";
     if (store.isReadOnly) return "read_only";
-    if (this.#inFlight.has(key)) return "duplicate";
+    if (this.#inFlight.has(name)) return "duplicate";
     if (!isWorth) return "slow_link";
     return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";
   }
@@ -259,9 +262,9 @@ export class Saver {
     if (deepest === undefined) return false;
     const { lane, next } = deepest;
     lane.pending.splice(lane.pending.indexOf(next), 1);
-    this.#dropped(lane.source, next.namespace, next.item.hash, "shed");
+    this.#dropped(next.namespace, next.key, "shed");
     lane.source.finish(next.item.slot, next.item.generation);
-    this.#forget(lane.source, next.key);
+    this.#forget(lane.source, next.name);
     return true;
   }
 
@@ -358,23 +361,22 @@ export class Saver {
     members: readonly (Member | null)[],
     onEnd: () => void,
   ): void {
-    const { group, shard, sourceBytes } = source;
+    const { sourceBytes } = source;
     const outgoing: OutgoingRecord[] = [];
-    for (const [index, { item, key, namespace, destinations }] of batch.entries()) {
+    for (const [index, { item, key, name, namespace, destinations }] of batch.entries()) {
       const record = records[index];
       if (record === undefined) {
         this.#options.counters.add("dropped_encode_failed");
-        this.#forget(source, key);
+        this.#forget(source, name);
         continue;
       }
-      const packed = packKeys(item.hash, group, shard);
       const { endTokens, tenant } = item;
       const onOwner = (isTaken: boolean): void =>
         this.#parity.told(members[index] ?? null, isTaken);
-      const named = { namespace, tenant, key: packed, endTokens, record, sourceBytes, onOwner };
+      const named = { namespace, tenant, key, endTokens, record, sourceBytes, onOwner };
       outgoing.push(
         along(named, destinations, () => {
-          this.#forget(source, key);
+          this.#forget(source, name);
           onEnd();
         }),
       );
@@ -382,8 +384,8 @@ export class Saver {
     store.add(outgoing);
   }
 
-  #forget(source: SaveSource, key: string): void {
-    if (this.#inFlight.delete(key)) this.#bytes -= source.sourceBytes;
+  #forget(source: SaveSource, name: string): void {
+    if (this.#inFlight.delete(name)) this.#bytes -= source.sourceBytes;
   }
 }
 

@@ -1,5 +1,5 @@
 // Owns the sending of encoded records to one vault: batches, a few calls in flight, every record counted and dropped exactly once.
-import { HASH_BYTES, ItemStatus, statusName } from "../../block.ts";
+import { ItemStatus, statusName } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import type { Vault } from "../../client/vault.ts";
@@ -306,12 +306,12 @@ export class StoreQueue {
         this.#counters.add("bytes_saved", sourceBytes);
         this.#counters.add("bytes_sent", record.bytes);
       }
-      this.#outcomes.stored(namespace, ...nameOf(outgoing));
+      this.#outcomes.stored(namespace, outgoing.key);
       return true;
     }
     if (status === ItemStatus.PRESENT) {
       this.#counters.add(PRESENT[role]);
-      this.#outcomes.stored(namespace, ...nameOf(outgoing));
+      this.#outcomes.stored(namespace, outgoing.key);
       return true;
     }
     this.#countDropped(outgoing, what);
@@ -334,7 +334,7 @@ export class StoreQueue {
       return;
     }
     this.#counters.add(`dropped_${why}`);
-    this.#outcomes.dropped(outgoing.namespace, ...nameOf(outgoing), why);
+    this.#outcomes.dropped(outgoing.namespace, outgoing.key, why);
   }
 }
 
@@ -355,10 +355,6 @@ const PRESENT = {
 } as const;
 
 /** Group and hash of a packed key. */
-function nameOf({ key }: OutgoingRecord): [number, Buffer] {
-  return [key.readUInt16LE(HASH_BYTES), key.subarray(0, HASH_BYTES)];
-}
-
 type Named = Omit<OutgoingRecord, "flushed" | "role" | "isCopy" | "onEnd">;
 
 /** Goes to one destination after the other; `onEnd` is called once, behind the last. */

@@ -1,6 +1,7 @@
 // Owns what became of blocks here, for the reasons of misses: bounded, and never believed where a vault says otherwise.
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
+import { blockOf, blockText } from "../../key-text.ts";
 import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../limits.ts";
 
 interface Outcome {
@@ -21,18 +22,19 @@ interface Loss {
 const STORED = "stored";
 
 export class BlockOutcomes {
-  /** By block hash and group; the oldest first. */
+  /** By block, whatever the namespace; the oldest first. */
   readonly #outcomes = new Map<string, Outcome>();
   /** The last ones. */
   readonly #losses: Loss[] = [];
   #lossCount = 0;
 
-  stored(namespace: Namespace, group: number, hash: Buffer): void {
-    this.#note(namespace, group, hash, STORED);
+  /** `key`: packed, of any shard. */
+  stored(namespace: Namespace, key: Buffer): void {
+    this.#note(namespace, key, STORED);
   }
 
-  dropped(namespace: Namespace, group: number, hash: Buffer, reason: string): void {
-    this.#note(namespace, group, hash, `dropped_${reason}`);
+  dropped(namespace: Namespace, key: Buffer, reason: string): void {
+    this.#note(namespace, key, `dropped_${reason}`);
   }
 
   /** What was stored of that class before, and `takes` names, is gone. */
@@ -54,12 +56,10 @@ export class BlockOutcomes {
   /** Why a block of which no vault holds a record is missed: one word for a counter and for people. */
   missReason(
     namespace: Namespace,
-    recordClass: RecordClass,
-    group: number,
-    hash: Buffer,
-    tenant: number,
+    { class: recordClass, tenant }: { class: RecordClass; tenant: number },
+    key: string,
   ): string {
-    const outcome = this.#outcomes.get(keyOf(group, hash));
+    const outcome = this.#outcomes.get(blockOf(key));
     if (outcome === undefined) return "never_stored";
     if (!outcome.namespace.equals(namespace)) return "other_namespace";
     if (outcome.what !== STORED) return outcome.what;
@@ -74,26 +74,18 @@ export class BlockOutcomes {
   }
 
   /** It was stored, and nothing is known that took it; the vault may have dropped it. */
-  isStored(
-    namespace: Namespace,
-    of: { class: RecordClass; group: number; tenant: number },
-    hash: Buffer,
-  ): boolean {
-    return this.missReason(namespace, of.class, of.group, hash, of.tenant) === "evicted";
+  isStored(namespace: Namespace, of: { class: RecordClass; tenant: number }, key: string): boolean {
+    return this.missReason(namespace, of, key) === "evicted";
   }
 
-  #note(namespace: Namespace, group: number, hash: Buffer, what: string): void {
-    const key = keyOf(group, hash);
-    this.#outcomes.delete(key);
-    this.#outcomes.set(key, { namespace, what, losses: this.#lossCount });
+  #note(namespace: Namespace, key: Buffer, what: string): void {
+    const block = blockText(key);
+    this.#outcomes.delete(block);
+    this.#outcomes.set(block, { namespace, what, losses: this.#lossCount });
     if (this.#outcomes.size <= OUTCOMES_MAX) return;
     for (const oldest of this.#outcomes.keys()) {
       this.#outcomes.delete(oldest);
       break;
     }
   }
-}
-
-function keyOf(group: number, hash: Buffer): string {
-  return `${group}:${hash.toString("latin1")}`;
 }

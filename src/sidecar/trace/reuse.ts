@@ -1,6 +1,7 @@
 // Owns how long after its last use a block is asked for again, and how much was stored meanwhile: what says how large a vault should be.
 import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
+import { blockKeys } from "../../key-text.ts";
 import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../limits-seen.ts";
 import { Histogram } from "../../metrics.ts";
 import type { HistogramSnapshot, SidecarCounters } from "../../metrics.ts";
@@ -62,13 +63,13 @@ export class Reuse {
 
   /** A request asked for these, and `held` is a bitmap over them. Looks at one block in REUSE_SAMPLED_EVERY. */
   asked(namespace: Namespace, { group, hashes, from }: AskedBlocks, held: Buffer): void {
-    const end = `${namespace.toString("latin1")}${group}`;
+    const keyOf = blockKeys(namespace, group, hashes);
     const use = { atMs: nowMs(), sentBytes: this.#counters.get("bytes_sent") };
     for (let at = 0; at < hashes.length; at += HASH_BYTES) {
       if ((hashes[at] ?? 0) % REUSE_SAMPLED_EVERY !== 0) continue;
-      const key = `${hashes.toString("latin1", at, at + HASH_BYTES)}${end}`;
-      const last = this.#uses.get(key);
       const index = at / HASH_BYTES;
+      const key = keyOf(index);
+      const last = this.#uses.get(key);
       if (last !== undefined && index >= from) this.#again(last, use, hasBit(held, index));
       this.#uses.delete(key);
       this.#uses.set(key, use);

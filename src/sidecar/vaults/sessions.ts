@@ -1,5 +1,5 @@
 // Owns what vaults are told of sessions, block by block where each lies, and what they say of them together.
-import { HASH_BYTES, PACKED_KEY_BYTES, packKey } from "../../block.ts";
+import { HASH_BYTES, KeyPacker } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -180,13 +180,8 @@ function* packed(
   }
   for (let first = 0; first === 0 || first < indexes.length; first += most) {
     const piece = indexes.slice(first, first + most);
-    const keys = Buffer.allocUnsafe(piece.length * shards * PACKED_KEY_BYTES);
-    let at = 0;
-    for (const index of piece) {
-      for (let shard = 0; shard < shards; shard += 1) {
-        at = packKey(keys, at, hashes, index, group, shard);
-      }
-    }
-    yield keys;
+    const packer = new KeyPacker(piece.length * shards);
+    for (const index of piece) packer.add(hashes, index, group, shards);
+    yield packer.keys;
   }
 }

@@ -2,9 +2,9 @@
 import { beforeEach, expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { ItemStatus } from "../../../src/block.ts";
+import { blockKey } from "../../../src/key-text.ts";
 import { Window } from "../../../src/sidecar/restore/window.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
-import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
 import { digest, makeRecord, NAMESPACE } from "../../support/records.ts";
 import { registerOpaque } from "../../support/slots.ts";

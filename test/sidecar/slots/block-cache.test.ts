@@ -1,8 +1,8 @@
 // Owns the proof of the cache's book-keeping: who shares a block, what gives way first, and that saves keep their share.
 import { beforeEach, expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
+import { blockKey } from "../../../src/key-text.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
-import { blockKey } from "../../../src/sidecar/slots/block-keys.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
 import { digest } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";

@@ -1,6 +1,8 @@
 // Why a block is missed follows from what became of it here; the memory is bounded.
 import { expect, test } from "vitest";
-import { toNamespace } from "../../../src/block.ts";
+import { packKeys, toNamespace } from "../../../src/block.ts";
+import type { Namespace } from "../../../src/block.ts";
+import { blockKey } from "../../../src/key-text.ts";
 import { OUTCOMES_MAX } from "../../../src/limits.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 
@@ -12,42 +14,54 @@ const hash = (number: number): Buffer => {
   bytes.writeUInt32LE(number);
   return bytes;
 };
+const of = (tenant: number): { class: "kv"; tenant: number } => ({ class: "kv", tenant });
+const key = (namespace: Namespace, group: number, number: number): string =>
+  blockKey(namespace, group, hash(number));
+const packed = (group: number, number: number, shard = 0): Buffer =>
+  packKeys(hash(number), group, shard);
 
 test("a miss has the reason of the block's latest outcome", () => {
   const outcomes = new BlockOutcomes();
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("never_stored");
-  outcomes.dropped(OURS, 0, hash(1), "queue_full");
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("dropped_queue_full");
-  outcomes.stored(OURS, 0, hash(1));
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("evicted");
-  expect(outcomes.missReason(THEIRS, "kv", 0, hash(1), ANYBODY)).toBe("other_namespace");
-  expect(outcomes.missReason(OURS, "kv", 1, hash(1), ANYBODY)).toBe("never_stored");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("never_stored");
+  outcomes.dropped(OURS, packed(0, 1), "queue_full");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("dropped_queue_full");
+  outcomes.stored(OURS, packed(0, 1));
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("evicted");
+  expect(outcomes.missReason(THEIRS, of(ANYBODY), key(THEIRS, 0, 1))).toBe("other_namespace");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 1, 1))).toBe("never_stored");
 });
 
 test("what was stored before its vault was started again is lost, what came after is not", () => {
   const outcomes = new BlockOutcomes();
-  outcomes.stored(OURS, 0, hash(1));
+  outcomes.stored(OURS, packed(0, 1));
   outcomes.restarted("ssm");
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("evicted");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("evicted");
   outcomes.restarted("kv");
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("lost");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("lost");
   outcomes.flushed("kv", () => true);
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("flushed");
-  outcomes.stored(OURS, 0, hash(1));
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("evicted");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("flushed");
+  outcomes.stored(OURS, packed(0, 1));
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("evicted");
 });
 
 test("what a tenant's flush took is flushed for that tenant, and evicted for others", () => {
   const outcomes = new BlockOutcomes();
-  outcomes.stored(OURS, 0, hash(1));
+  outcomes.stored(OURS, packed(0, 1));
   outcomes.flushed("kv", (_namespace, tenant) => tenant === 5);
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), 5)).toBe("flushed");
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), 6)).toBe("evicted");
+  expect(outcomes.missReason(OURS, of(5), key(OURS, 0, 1))).toBe("flushed");
+  expect(outcomes.missReason(OURS, of(6), key(OURS, 0, 1))).toBe("evicted");
+});
+
+test("what became of any shard became of the block", () => {
+  const outcomes = new BlockOutcomes();
+  outcomes.dropped(OURS, packed(0, 1, 3), "queue_full");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("dropped_queue_full");
 });
 
 test("the oldest outcome is forgotten", () => {
   const outcomes = new BlockOutcomes();
-  for (let number = 0; number <= OUTCOMES_MAX; number += 1) outcomes.stored(OURS, 0, hash(number));
-  expect(outcomes.missReason(OURS, "kv", 0, hash(0), ANYBODY)).toBe("never_stored");
-  expect(outcomes.missReason(OURS, "kv", 0, hash(1), ANYBODY)).toBe("evicted");
+  for (let number = 0; number <= OUTCOMES_MAX; number += 1)
+    outcomes.stored(OURS, packed(0, number));
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 0))).toBe("never_stored");
+  expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("evicted");
 });
