@@ -1,6 +1,6 @@
 // A record's and a block's name in maps say the same of the packed key.
 import { expect, test } from "vitest";
-import { KeyPacker, keyAt, packKeys } from "../src/block.ts";
+import { hashAt, KeyPacker, keyAt, packKeys } from "../src/block.ts";
 import { blockKey, blockKeys, blockOf, blockText, recordKey } from "../src/key-text.ts";
 
 const NAMESPACE = Buffer.alloc(32, 7);
@@ -29,13 +29,19 @@ test("hash, group, shard and namespace tell records apart; the first two tell bl
 });
 
 test("keys packed word by word are those packed one by one, also from bytes that are not aligned", () => {
-  const odd = Buffer.concat([Buffer.alloc(1), HASHES]).subarray(1);
+  const odd = Buffer.concat([Buffer.alloc(1), Buffer.from(HASHES).reverse()]).subarray(1);
   const packer = new KeyPacker(5);
   packer.add(HASHES, 1, 0x0102, 2);
   packer.add(odd, 2, 3, 2);
   packer.add(HASHES, 0, 0, 1);
-  const one = (index: number, group: number, shard: number): Buffer =>
-    packKeys(hash(index), group, shard);
-  const expected = [one(1, 0x0102, 0), one(1, 0x0102, 1), one(2, 3, 0), one(2, 3, 1), one(0, 0, 0)];
+  const of = (hashes: Buffer, index: number, group: number, shard: number): Buffer =>
+    packKeys(hashAt({ hashes }, index), group, shard);
+  const expected = [
+    of(HASHES, 1, 0x0102, 0),
+    of(HASHES, 1, 0x0102, 1),
+    of(odd, 2, 3, 0),
+    of(odd, 2, 3, 1),
+    of(HASHES, 0, 0, 0),
+  ];
   for (const [at, key] of expected.entries()) expect(keyAt(packer.keys, at)).toEqual(key);
 });
