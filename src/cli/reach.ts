@@ -2,7 +2,7 @@
 import { connect } from "node:net";
 import type { NetConnectOpts, Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
-import type { LanesState } from "../client/lanes.ts";
+import type { LanesState } from "../client/lane-phase.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
 import {

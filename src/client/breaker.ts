@@ -6,6 +6,12 @@ import { jitterMs, sleep } from "../time.ts";
 
 export type VaultState = "unknown" | "up" | "down";
 
+/** Down until a probe succeeds; `reason`: the last failure in words. */
+type Phase =
+  | { readonly kind: "unknown" | "up"; failures: number }
+  | { readonly kind: "down"; reason: string }
+  | { readonly kind: "closed"; readonly was: VaultState };
+
 export interface BreakerOptions {
   /** Resolves when the vault answers. Must be bounded. */
   probe(): Promise<void>;
@@ -15,61 +21,60 @@ export interface BreakerOptions {
 export class Breaker {
   readonly #options: BreakerOptions;
   readonly #closing = new AbortController();
-  #state: VaultState = "unknown";
-  #failures = 0;
-  #reason = "";
+  #phase: Phase = { kind: "unknown", failures: 0 };
 
   constructor(options: BreakerOptions) {
     this.#options = options;
   }
 
   get state(): VaultState {
-    return this.#state;
+    return this.#phase.kind === "closed" ? this.#phase.was : this.#phase.kind;
   }
 
   /** Nobody is to ask the vault. */
   get isOpen(): boolean {
-    return this.#state === "down";
+    return this.state === "down";
   }
 
-  /** Why it is down: the last failure in words. */
+  /** Why it is down. */
   get reason(): string {
-    return this.#reason;
+    return this.#phase.kind === "down" ? this.#phase.reason : "";
   }
 
   succeeded(): void {
-    this.#failures = 0;
-    this.#become("up", "");
+    if (this.#phase.kind === "up") this.#phase.failures = 0;
+    else this.#become({ kind: "up", failures: 0 }, "");
   }
 
   failed(error: TierkvError): void {
-    this.#failures += 1;
-    if (this.#failures < BREAKER_FAILURES || this.isOpen) return;
-    this.#become("down", error.message);
+    if (this.#phase.kind === "down" || this.#phase.kind === "closed") return;
+    this.#phase.failures += 1;
+    if (this.#phase.failures < BREAKER_FAILURES) return;
+    const down: Phase = { kind: "down", reason: error.message };
+    this.#become(down, error.message);
     // The loop ends by itself: on the first answer, or on close.
-    void this.#probeUntilUp();
+    void this.#probeUntilUp(down);
   }
 
   close(): void {
+    this.#phase = { kind: "closed", was: this.state };
     this.#closing.abort();
   }
 
-  #become(state: VaultState, reason: string): void {
-    if (this.#state === state || this.#closing.signal.aborted) return;
-    this.#state = state;
-    this.#reason = reason;
-    this.#options.onChange(state, reason);
+  #become(phase: Phase & { kind: VaultState }, reason: string): void {
+    if (this.#phase.kind === "closed") return;
+    this.#phase = phase;
+    this.#options.onChange(phase.kind, reason);
   }
 
-  async #probeUntilUp(): Promise<void> {
-    const { signal } = this.#closing;
-    while (this.#state === "down" && !signal.aborted) {
+  async #probeUntilUp(down: Phase & { kind: "down" }): Promise<void> {
+    while (this.#phase === down) {
       try {
-        await sleep(jitterMs(PROBE_MIN_MS, PROBE_MAX_MS), signal);
+        await sleep(jitterMs(PROBE_MIN_MS, PROBE_MAX_MS), this.#closing.signal);
         await this.#options.probe();
         this.succeeded();
       } catch (error) {
-        this.#reason = toTierkvError(error).message;
+        down.reason = toTierkvError(error).message;
       }
     }
   }

@@ -13,7 +13,6 @@ import {
   RAIL_JOIN_MS,
 } from "../limits.ts";
 import {
-  type LaneRail,
   lanesCancel,
   lanesClose,
   lanesFailedRail,
@@ -26,56 +25,48 @@ import {
   lanesStore,
   lanesTake,
 } from "../native.ts";
+import type { LaneRail } from "../native.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { Attempt } from "./attempt.ts";
 import type { LanesOptions } from "./lane-options.ts";
+import { idOf, reasonOf, stateOf } from "./lane-phase.ts";
+import type { Down, LanesState, Phase, Rejoin } from "./lane-phase.ts";
 import { settledOf } from "./lane-requests.ts";
 import type { FetchPlan, Outcome, Probed, Settled } from "./lane-requests.ts";
 import { Progress } from "./progress.ts";
 
 const NOTHING = Buffer.alloc(0);
 
-/** none: not tried yet, or not wanted · opening · up · broken: will be tried again. */
-export type LanesState = "none" | "opening" | "up" | "broken";
-
 export class Lanes {
   readonly #options: LanesOptions;
   readonly #open = new Map<number, (outcome: Outcome) => void>();
   readonly #closing = new AbortController();
-  #state: LanesState = "none";
-  #id: number | null = null;
+  readonly #waiting = new Set<() => void>();
+  #phase: Phase = { kind: "none", reason: "they were not opened yet" };
+  #rejoin: Rejoin = "no";
+  /** Before the next attempt but one. */
   #pauseMs = LANES_PAUSE_MIN_MS;
   #breaks = 0;
   /** Attempts in a row that ended before the lanes were up. */
   #failures = 0;
-  /** When they came up last. */
-  #upMs = 0;
-  /** Why they are not up. */
-  #reason = "they were not opened yet";
-  #isRenewing = false;
-  readonly #waiting = new Set<() => void>();
-  /** Over which they are open. */
-  #rails: LaneRail[] = [];
-  /** Nothing new is asked on them: they are about to be opened anew. */
-  #isHeld = false;
-  #isRejoining = false;
 
   constructor(options: LanesOptions) {
     this.#options = options;
   }
 
   get state(): LanesState {
-    return this.#state;
+    return stateOf(this.#phase);
   }
 
   /** Ways that they are spread over; 0: they are not up. */
   get over(): number {
-    return this.#state === "up" ? this.#rails.length : 0;
+    return this.#phase.kind === "up" ? this.#phase.rails.length : 0;
   }
 
   get mtu(): number | null {
-    return this.#id === null ? null : lanesMtu(this.#id);
+    const id = idOf(this.#phase);
+    return id === null ? null : lanesMtu(id);
   }
 
   /** How often they broke, or could not be opened. */
@@ -91,33 +82,32 @@ export class Lanes {
   /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
   async offer({ laneToken }: HelloReply): Promise<void> {
     const { count, down, up, tls } = this.#options;
-    const isIdle = this.#state === "none" || this.#state === "broken";
-    if (count === 0 || !isIdle || this.#closing.signal.aborted) return;
-    this.#state = "opening";
-    const settled = this.#changed();
+    const after = this.#phase;
+    if (count === 0 || (after.kind !== "none" && after.kind !== "broken")) return;
+    const rails = this.#options.rails();
+    const lanes = rails.length > 1 ? Math.max(count, 2 * rails.length) : count;
+    const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
+      if (idOf(this.#phase) === id) this.#hear(request, error, data, bytes);
+    };
+    let id: number;
     try {
-      const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
-        if (this.#id === id) this.#hear(request, error, data, bytes);
-      };
-      this.#rails = this.#options.rails();
-      const lanes = this.#rails.length > 1 ? Math.max(count, 2 * this.#rails.length) : count;
-      const id = lanesOpen(this.#rails, laneToken, lanes, down, up, hear, tls);
-      this.#id = id;
+      id = lanesOpen(rails, laneToken, lanes, down, up, hear, tls);
     } catch (error) {
       this.#broke(toTierkvError(error).message);
       return;
     }
-    await Promise.race([settled, quietSleep(LANES_OPEN_WAIT_MS, this.#closing.signal)]);
+    this.#become({ kind: "opening", id, rails, after });
+    await Promise.race([this.#changed(), quietSleep(LANES_OPEN_WAIT_MS, this.#closing.signal)]);
   }
 
   /** Bitmap over the packed keys; null when the lanes are of no use now. Rejects when the call is given up. */
   async lookup(namespace: Buffer, keys: Buffer, attempt: Attempt): Promise<Buffer | null> {
-    const id = this.#upId;
-    if (id === null) return null;
+    if (this.#phase.kind !== "up") return null;
+    const { id, rails } = this.#phase;
     const outcome = await this.#ask(id, () => lanesLookup(id, namespace, keys), attempt);
     if (outcome?.error === null) return outcome.data;
     // Which way broke is about to be heard, and then calls take another.
-    if (this.#rails.length > 1) await this.#waitUntil(nowMs() + LANES_AGAIN_MS, attempt.signal);
+    if (rails.length > 1) await this.#waitUntil(nowMs() + LANES_AGAIN_MS, attempt.signal);
     return null;
   }
 
@@ -171,32 +161,25 @@ export class Lanes {
 
   /** Opens them over the ways that there are now, once nothing is under way on them. */
   async rejoin(): Promise<void> {
-    if (this.#isRejoining) return;
-    this.#isRejoining = true;
+    if (this.#rejoin !== "no") return;
+    this.#rejoin = "waiting";
     const { signal } = this.#closing;
     const isBusy = (): boolean =>
-      !signal.aborted &&
-      (this.#state === "opening" || (this.#state === "up" && this.#open.size > 0));
+      this.#phase.kind === "opening" || (this.#phase.kind === "up" && this.#open.size > 0);
     while (isBusy()) {
-      const endMs = nowMs() + (this.#isHeld ? RAIL_HOLD_MS : RAIL_JOIN_MS);
+      const endMs = nowMs() + (this.#rejoin === "holding" ? RAIL_HOLD_MS : RAIL_JOIN_MS);
       while (isBusy() && nowMs() < endMs) await this.#waitUntil(endMs, signal);
-      this.#isHeld = !this.#isHeld;
+      this.#rejoin = this.#rejoin === "holding" ? "waiting" : "holding";
     }
-    this.#isRejoining = this.#isHeld = false;
-    if (this.#state === "up" && !signal.aborted) {
-      this.#end();
-      this.#state = "broken";
-      void this.#renewLater(0);
-    }
-    this.#tell();
+    this.#rejoin = "no";
+    if (this.#phase.kind === "up") this.#breakOff("they are opened over more ways", 0);
+    else this.#tell();
   }
 
   /** Ends them for good. Idempotent. */
   close(): void {
     this.#closing.abort();
-    this.#end();
-    this.#state = "none";
-    this.#tell();
+    this.#become({ kind: "closed", reason: "the client was closed" });
   }
 
   /** A request on lanes that are up, or come up soon. An outcome with an error: they broke. */
@@ -216,13 +199,9 @@ export class Lanes {
     }
   }
 
-  get #upId(): number | null {
-    return this.#state === "up" ? this.#id : null;
-  }
-
   /** Of lanes that something new may be asked on. */
   get #freeId(): number | null {
-    return this.#isHeld ? null : this.#upId;
+    return this.#phase.kind === "up" && this.#rejoin !== "holding" ? this.#phase.id : null;
   }
 
   /** Lanes that are up. What broke just now is back soon; what cannot be opened again and again is not waited for. */
@@ -232,7 +211,7 @@ export class Lanes {
       attempt.throwIfGivenUp();
       if (this.#freeId !== null) return this.#freeId;
       const isHopeless = this.#options.count === 0 || this.isUnreachable || nowMs() > backMs;
-      if (isHopeless) throw attempt.unreachable(this.#reason);
+      if (isHopeless) throw attempt.unreachable(reasonOf(this.#phase));
       if (attempt.leftMs === 0) throw attempt.late();
       await this.#waitUntil(Math.min(backMs, nowMs() + attempt.leftMs), attempt.signal);
     }
@@ -275,14 +254,14 @@ export class Lanes {
     let isLate = false;
     // Lanes that were closed have given it up already.
     const giveUp = (): void => {
-      if (this.#id === id) lanesCancel(id, request);
+      if (idOf(this.#phase) === id) lanesCancel(id, request);
     };
     const told = new Progress((bytes) => {
       attempt.hasProgress = true;
       onProgress?.(bytes);
     });
     const look = (): void => {
-      if (this.#id === id) told.upTo(lanesProgress(id, request));
+      if (idOf(this.#phase) === id) told.upTo(lanesProgress(id, request));
     };
     const timer = setTimeout(() => {
       isLate = true;
@@ -318,66 +297,81 @@ export class Lanes {
       const resolve = this.#open.get(request);
       this.#open.delete(request);
       resolve?.({ error, data, bytes });
-      if (this.#isRejoining) this.#tell();
-    } else if (error === null) {
-      this.#state = "up";
-      this.#upMs = nowMs();
+      if (this.#rejoin !== "no") this.#tell();
+    } else if (error !== null) {
+      this.#broke(error.message);
+    } else if (this.#phase.kind === "opening") {
+      const { id, rails } = this.#phase;
       this.#failures = 0;
       this.#pauseMs = LANES_PAUSE_MIN_MS;
       const { label, count, logger } = this.#options;
       logger.debug({ vault: label, lanes: count }, "lanes are up");
-      this.#tell();
-    } else {
-      this.#broke(error.message);
+      this.#become({ kind: "up", id, rails, sinceMs: nowMs() });
     }
   }
 
   #broke(reason: string): void {
-    const { label, logger } = this.#options;
-    const wasUp = this.#state === "up";
-    const wasTold = !wasUp && this.#breaks > 0;
-    const failed = this.#id === null ? null : lanesFailedRail(this.#id);
-    const rail = failed === null ? undefined : this.#rails[failed];
-    this.#end();
-    if (this.#closing.signal.aborted) return;
+    const { label, logger, onRailFailed } = this.#options;
+    const phase = this.#phase;
+    const isUp = phase.kind === "up";
+    const isSaid = !isUp && this.#breaks > 0;
+    const rail = failedRail(phase);
     this.#breaks += 1;
-    this.#reason = reason;
-    if (!wasUp && rail === undefined) this.#failures += 1;
-    this.#state = "broken";
-    if (rail !== undefined) this.#options.onRailFailed(rail, reason);
+    if (!isUp && rail === undefined) this.#failures += 1;
     const words = "lanes are down: no record travels until they are back";
-    if (wasTold) logger.debug({ vault: label, reason }, words);
+    if (isSaid) logger.debug({ vault: label, reason }, words);
     else logger.warn({ vault: label, reason }, words);
-    this.#tell();
     // What held for a while is opened again at once; what breaks again and again, or never opens, is not.
-    const isSoon = wasUp && nowMs() - this.#upMs > LANES_PAUSE_MIN_MS;
-    const soonMs = isSoon ? LANES_AGAIN_MS : this.#pauseMs;
-    void this.#renewLater(rail === undefined ? soonMs : 0);
+    const hasHeld = isUp && nowMs() - phase.sinceMs > LANES_PAUSE_MIN_MS;
+    const isRetry = phase.kind === "opening" && phase.after.kind === "broken";
+    const isElsewhere = rail !== undefined && !isRetry;
+    this.#breakOff(reason, isElsewhere ? 0 : hasHeld ? LANES_AGAIN_MS : this.#nextPause());
+    if (rail !== undefined) onRailFailed(rail, reason);
   }
 
-  #end(): void {
-    if (this.#id !== null) lanesClose(this.#id);
-    this.#id = null;
-    const lost = new TierkvError("LANE_FAILED", { reason: "the lanes were closed" });
-    for (const resolve of this.#open.values()) resolve({ error: lost, data: NOTHING, bytes: 0 });
-    this.#open.clear();
+  /** They are tried again after `pauseMs`. */
+  #breakOff(reason: string, pauseMs: number): void {
+    const broken: Down = { kind: "broken", reason };
+    this.#become(broken);
+    void this.#renewAfter(pauseMs, broken);
   }
 
-  /** Until a hello brings them back, or we are closed. */
-  async #renewLater(firstMs: number): Promise<void> {
-    if (this.#isRenewing) return;
-    this.#isRenewing = true;
-    const { signal } = this.#closing;
-    let ms = firstMs;
-    while (this.#state === "broken" && !signal.aborted) {
-      await quietSleep(jitterMs(ms / 2, ms), signal);
-      ms = this.#pauseMs;
-      this.#pauseMs = Math.min(this.#pauseMs * 2, LANES_PAUSE_MAX_MS);
-      // A vault that does not answer is the breaker's business; a hello that is answered brings the lanes along.
-      if (this.#state === "broken" && !signal.aborted) await this.#options.renew().catch(() => {});
+  /** The only place where the phase changes. Connections that are left end, and with them what was asked on them. */
+  #become(next: Phase): void {
+    const before = this.#phase;
+    this.#phase = next;
+    const id = idOf(before);
+    if (id !== null && idOf(next) !== id) {
+      lanesClose(id);
+      const lost = new TierkvError("LANE_FAILED", { reason: "the lanes were closed" });
+      for (const resolve of this.#open.values()) resolve({ error: lost, data: NOTHING, bytes: 0 });
+      this.#open.clear();
     }
-    this.#isRenewing = false;
+    this.#tell();
   }
+
+  /** Until a hello brings them back, they break once more, or we are closed. */
+  async #renewAfter(pauseMs: number, broken: Down): Promise<void> {
+    let ms = pauseMs;
+    while (this.#phase === broken) {
+      await quietSleep(jitterMs(ms / 2, ms), this.#closing.signal);
+      // A vault that does not answer is the breaker's business; a hello that is answered brings the lanes along.
+      if (this.#phase === broken) await this.#options.renew().catch(() => {});
+      if (this.#phase === broken) ms = this.#nextPause();
+    }
+  }
+
+  /** Twice as long as the last one, as long as they do not come up. */
+  #nextPause(): number {
+    const ms = this.#pauseMs;
+    this.#pauseMs = Math.min(ms * 2, LANES_PAUSE_MAX_MS);
+    return ms;
+  }
+}
+
+/** The one that was the reason why they broke, where it is known. */
+function failedRail(phase: Phase): LaneRail | undefined {
+  return "id" in phase ? phase.rails[lanesFailedRail(phase.id) ?? -1] : undefined;
 }
 
 async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {

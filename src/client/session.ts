@@ -53,6 +53,18 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "DEADLINE",
 ]);
 
+/** `vault`: what it answered on the connection that is up; null: greet first. A closed one is only there for calls that end. */
+type Connection = { readonly channel: VaultChannel; readonly at: string } & (
+  | { readonly kind: "new" | "closed"; readonly vault: null }
+  | { readonly kind: "greeted"; readonly vault: HelloReply }
+);
+
+function speaksAgainstVault(error: TierkvError, attempt: Attempt): boolean {
+  const isLate = error.grpcStatus === "DEADLINE_EXCEEDED";
+  const isExcused = attempt.isGivenUp || (isLate && attempt.hasProgress);
+  return COUNTS_AGAINST_VAULT.has(error.code) && !isExcused;
+}
+
 /** The call by which records are wanted. */
 const WANTED = "Lookup";
 
@@ -68,22 +80,17 @@ export class VaultSession {
   readonly #calls = new Set<Attempt>();
   readonly #retries: Retries = new Retries();
   readonly #rails: Rails;
-  /** Where calls go to. */
-  #at: string;
-  #channel: VaultChannel;
-  /** The vault's answer on the connection that is up; null: greet first. */
-  #vault: HelloReply | null = null;
+  #connection: Connection;
+  /** Of the last hello, on whatever connection. */
   #epoch: number | null = null;
   /** What the vault said last: its share of a pool, and that it takes no new records. */
   capacityBytes: number | null = null;
   isDraining = false;
-  #isClosed = false;
 
   constructor(options: VaultClientOptions) {
     this.#options = options;
     const first = options.rail ?? { address: options.address };
-    this.#at = first.address;
-    this.#channel = new VaultChannel(this.#at, options.security);
+    this.#connection = this.#newTo(first.address);
     this.#rails = new Rails({
       first,
       label: this.#label,
@@ -95,7 +102,7 @@ export class VaultSession {
       rails: () => this.#rails.open,
       onRailFailed: (rail, reason) => {
         this.#rails.failed(rail, reason);
-        if (rail.address === this.#at) this.#callElsewhere();
+        if (rail.address === this.#connection.at) this.#callElsewhere();
       },
       count: options.lanes ?? LANES_DEFAULT,
       label: this.#label,
@@ -134,7 +141,7 @@ export class VaultSession {
 
   /** What the last hello said: the vault takes nothing from this client. */
   get isReadOnly(): boolean {
-    return this.#vault?.readOnly ?? false;
+    return this.#connection.vault?.readOnly ?? false;
   }
 
   get epoch(): number | null {
@@ -159,45 +166,29 @@ export class VaultSession {
       const context = this.#context(call, timeoutMs);
       return Promise.reject(new TierkvError("VAULT_DOWN", { ...context, reason }));
     }
-    const greetThenWork = (attempt: Attempt): Promise<T> =>
-      this.#vault === null
-        ? this.#sayHello(attempt).then((vault) => work(attempt, vault))
-        : work(attempt, this.#vault);
-    return this.direct(call, timeoutMs, greetThenWork, parent);
+    return this.direct(call, timeoutMs, (attempt) => this.#greeted(attempt, work), parent);
   }
 
   /**
    * Runs one call on a greeted connection that says nothing of how the vault is: the breaker hears of it only when the
    * vault greets. Rejects like `call`.
    */
-  async listen<T>(
+  listen<T>(
     call: string,
     timeoutMs: number,
     work: (attempt: Attempt) => Promise<T>,
     parent: AbortSignal,
   ): Promise<T> {
-    const context = this.#context(call, timeoutMs);
-    const attempt = this.#admit(context);
-    const onParent = (): void => attempt.giveUp(parent.reason);
-    if (parent.aborted) onParent();
-    parent.addEventListener("abort", onParent, { once: true });
-    try {
-      if (this.#vault === null) await this.#sayHello(attempt);
-      return await work(attempt);
-    } catch (error) {
-      throw fromGrpcError(error, context);
-    } finally {
-      parent.removeEventListener("abort", onParent);
-      this.#calls.delete(attempt);
-    }
+    return this.direct(call, timeoutMs, (attempt) => this.#greeted(attempt, work), parent, false);
   }
 
-  /** Runs one call without greeting, whatever the breaker says; the breaker hears how it went. */
+  /** Runs one call without greeting, whatever the breaker says; the breaker hears how it went, unless it says nothing of the vault. */
   async direct<T>(
     call: string,
     timeoutMs: number,
     work: (attempt: Attempt) => Promise<T>,
     parent?: AbortSignal,
+    isJudged = true,
   ): Promise<T> {
     const context = this.#context(call, timeoutMs);
     const attempt = this.#admit(context);
@@ -206,13 +197,11 @@ export class VaultSession {
     parent?.addEventListener("abort", onParent, { once: true });
     try {
       const result = await work(attempt);
-      this.#breaker.succeeded();
+      if (isJudged) this.#breaker.succeeded();
       return result;
     } catch (error) {
       const known = fromGrpcError(error, context);
-      const isLate = known.grpcStatus === "DEADLINE_EXCEEDED";
-      const isExcused = attempt.isGivenUp || (isLate && attempt.hasProgress);
-      if (COUNTS_AGAINST_VAULT.has(known.code) && !isExcused) this.#breaker.failed(known);
+      if (isJudged && speaksAgainstVault(known, attempt)) this.#breaker.failed(known);
       throw known;
     } finally {
       parent?.removeEventListener("abort", onParent);
@@ -222,22 +211,37 @@ export class VaultSession {
 
   /** Cancels what is under way. */
   close(): void {
-    this.#isClosed = true;
     this.#breaker.close();
     this.#rails.close();
     this.lanes.close();
+    const { at, channel } = this.#connection;
+    this.#connection = { kind: "closed", at, channel, vault: null };
     for (const attempt of this.#calls) attempt.giveUp(this.#closedError());
-    this.#channel.close();
+    channel.close();
+  }
+
+  #newTo(at: string): Connection {
+    return { kind: "new", at, channel: new VaultChannel(at, this.#options.security), vault: null };
+  }
+
+  /** Greets first where that was not done on the connection that is up. */
+  #greeted<T>(
+    attempt: Attempt,
+    work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
+  ): Promise<T> {
+    const { vault } = this.#connection;
+    if (vault !== null) return work(attempt, vault);
+    return this.#sayHello(attempt).then((reply) => work(attempt, reply));
   }
 
   #admit(context: CallContext): Attempt {
     if (this.#options.refusal !== undefined) throw this.#options.refusal;
-    if (this.#isClosed) throw this.#closedError();
+    if (this.#connection.kind === "closed") throw this.#closedError();
     if (this.#calls.size >= CLIENT_CALLS_MAX) {
       const reason = `${this.#calls.size} calls of this client are under way, the limit is ${CLIENT_CALLS_MAX}`;
       throw new TierkvError("VAULT_BUSY", { ...context, reason });
     }
-    const attempt = new Attempt(() => this.#channel, context);
+    const attempt = new Attempt(() => this.#connection.channel, context);
     this.#calls.add(attempt);
     return attempt;
   }
@@ -259,12 +263,7 @@ export class VaultSession {
     this.capacityBytes = reply.capacityBytes;
     this.isDraining = reply.draining;
     this.flushes.take(reply.flushes, reply.epoch);
-    if (channel === this.#channel) {
-      this.#vault = reply;
-      channel.onceDisconnected(() => {
-        if (this.#vault === reply) this.#vault = null;
-      });
-    }
+    this.#noteGreeted(channel, reply);
     // What moves no records has no use for further ways.
     const { lanes, rail } = this.#options;
     if (lanes !== 0 && rail === undefined) this.#rails.learn(reply.addresses);
@@ -272,14 +271,27 @@ export class VaultSession {
     return reply;
   }
 
+  /** As long as the connection is up, and nothing else stands in its place. */
+  #noteGreeted(channel: VaultChannel, vault: HelloReply): void {
+    const { kind, at, channel: current } = this.#connection;
+    if (channel !== current || kind === "closed") return;
+    const greeted: Connection = { kind: "greeted", at, channel, vault };
+    this.#connection = greeted;
+    channel.onceDisconnected(() => {
+      if (this.#connection === greeted) {
+        this.#connection = { kind: "new", at, channel, vault: null };
+      }
+    });
+  }
+
   /** Over another way, where there is one; calls on one that is cut end now. */
   #callElsewhere(): void {
-    const next = this.#rails.other(this.#at);
-    if (next === this.#at) this.#channel.close();
-    else this.#channel.cut();
-    this.#at = next;
-    this.#channel = new VaultChannel(this.#at, this.#options.security);
-    this.#vault = null;
+    const { kind, at, channel } = this.#connection;
+    if (kind === "closed") return;
+    const next = this.#rails.other(at);
+    this.#connection = this.#newTo(next);
+    if (next === at) channel.close();
+    else channel.cut();
   }
 
   /** Another epoch: what was in its memory is gone, what was on its disk may not be. */

@@ -10,8 +10,8 @@ import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service
 import type { Attempt } from "./attempt.ts";
 import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
+import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Probed, Settled } from "./lane-requests.ts";
-import type { LanesState } from "./lanes.ts";
 import type { TriedRail } from "./rails.ts";
 import { VaultSession } from "./session.ts";
 import type { VaultClientOptions } from "./session.ts";
