@@ -1,6 +1,7 @@
 // Owns one run of the demo from start to exit code: signals, what is said at the end, and cleaning up.
 import { toTierkvError } from "../errors.ts";
 import { nowMs } from "../time.ts";
+import { dataText } from "./data.ts";
 import { MODEL_NAME } from "./engine.ts";
 import { showSeconds } from "./format.ts";
 import { Progress } from "./progress.ts";
@@ -107,23 +108,9 @@ async function clear(stage: Stage, progress: Progress, areLogsKept: boolean): Pr
 
 function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Outcome): void {
   const { workspace } = stage;
-  const config = workspace.config();
   const body = { model: MODEL_NAME, prompt, max_tokens: 1, temperature: 0 };
   const request = workspace.write("request.json", JSON.stringify(body));
   const groups = stage.running().map(({ pid }) => `-${pid ?? 0}`);
-  const lines = [
-    "",
-    "Everything is left running. Try:",
-    "  # how sidecar and vaults are",
-    `  node ${TIERKV} status --config ${config}`,
-    "  # empty the engine's own cache, then time the same long text: restored",
-    `  curl -s -X POST ${engine.url}/reset_prefix_cache`,
-    `  curl -s ${engine.url}/v1/completions -H 'content-type: application/json' -d @${request} -o /dev/null -w '%{time_total} s\\n'`,
-    "  # drop what the vaults hold, empty the cache again, and the same request is computed",
-    `  node ${TIERKV} flush --yes --config ${config}`,
-    `  tail -f ${workspace.logs}/*.log`,
-    "Stop it:",
-    `  kill -TERM -- ${groups.join(" ")} && sleep 5 && rm -r ${workspace.dir}`,
-  ];
-  for (const line of lines) progress.line(line);
+  const at = { tierkv: TIERKV, config: workspace.config(), url: engine.url, dir: workspace.dir };
+  progress.line(dataText("try.txt", { ...at, request, groups: groups.join(" ") }).trimEnd());
 }

@@ -1,4 +1,6 @@
 // Owns the demo's engine: how a real vLLM is started on the CPU, and what is asked of it over HTTP.
+import { createInterface } from "node:readline";
+import { Readable } from "node:stream";
 import { TierkvError } from "../errors.ts";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
@@ -128,16 +130,10 @@ export class Engine {
 
 /** What an OpenAI-style stream says: each event is one line. */
 async function* events(response: Response): AsyncGenerator<Completion> {
-  const decoder = new TextDecoder();
-  let rest = "";
   try {
-    for await (const bytes of response.body ?? []) {
-      const lines = (rest + decoder.decode(bytes as Uint8Array, { stream: true })).split("\n");
-      rest = lines.pop() ?? "";
-      for (const line of lines.filter((text) => text.startsWith("data: {"))) {
-        yield JSON.parse(line.slice("data: ".length)) as Completion;
-      }
-    }
+    const lines = createInterface({ input: Readable.from(response.body ?? []) });
+    for await (const line of lines)
+      if (line.startsWith("data: {")) yield JSON.parse(line.slice("data: ".length)) as Completion;
   } catch (error) {
     throw broken("the answer broke off", error);
   }

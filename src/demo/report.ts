@@ -1,4 +1,5 @@
 // Owns the result of the demo: the tables for people, the object for machines.
+import { dataText } from "./data.ts";
 import { showBytes, showCount, showRatio, showSeconds, table } from "./format.ts";
 import { findProblems, hasSameTokens, tokensAlike } from "./proof.ts";
 import type { Trial } from "./proof.ts";
@@ -22,6 +23,7 @@ export function problemsIn({ trials, readings }: Result): string[] {
 /** The table, and below it what the token ids were compared with. */
 export function resultLines({ trials, readings }: Result): string[] {
   const coldMs = coldTtftMs(trials);
+  const tokens = readings[0]?.answer.promptTokens ?? 0;
   const rows = trials.map((trial) => [
     trial.name,
     showCount(trial.moved.ownTokens),
@@ -33,12 +35,7 @@ export function resultLines({ trials, readings }: Result): string[] {
   ]);
   return [
     ...table([HEAD.split(","), ...rows]),
-    "",
-    "TTFT: time to the first token of the streamed answer. Token ids: compared with the engine's own hit, which",
-    "computes the same rest of the prompt; a cold run computes it in another shape and may round differently. INT8 brings",
-    "back nearly the same values; random weights decide by chance between tokens, so a trained model judges it:",
-    "",
-    `A small model that was trained (bench/fidelity) goes on with ${readings[0]?.answer.promptTokens ?? 0} tokens of Python:`,
+    ...dataText("notes.txt", { tokens }).trimEnd().split("\n"),
     ...readings.map((trial) => `  ${trial.name.padEnd(NAME_WIDTH)} ${reading(trial, readings)}`),
   ];
 }

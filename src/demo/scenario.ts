@@ -1,6 +1,5 @@
 // Owns the story the demo tells: which requests are sent in which order, and what is emptied or restarted between them.
 import { readFileSync } from "node:fs";
-import { fileURLToPath } from "node:url";
 import { DEMO_READ_CHARS, DEMO_READ_LEN_MAX, DEMO_READ_TOKENS } from "../limits-tools.ts";
 import {
   DEMO_ANSWER_TOKENS,
@@ -12,6 +11,7 @@ import {
   DEMO_SAVE_WAIT_MS,
   DEMO_WARMUP_CHARS,
 } from "../limits.ts";
+import { dataText, inCheckout } from "./data.ts";
 import type { Answer, Engine, EngineModel } from "./engine.ts";
 import { BLOCK_TOKENS } from "./engine.ts";
 import { showBytes, showCount, showSeconds } from "./format.ts";
@@ -23,13 +23,14 @@ import type { Kind, Snapshot, Trial } from "./proof.ts";
 import type { Stage } from "./stage.ts";
 import type { Codec } from "./workspace.ts";
 
-// src and dist lie equally deep.
-const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url));
 /** "Alice's Adventures in Wonderland", the first chapter and a half (Lewis Carroll, 1865; public domain). */
-export const LONG_TEXT: string = readFileSync(at("src/demo/alice.txt"), "utf8");
+export const LONG_TEXT: string = dataText("alice.txt");
 /** Python that the trained model has not seen. */
-const READABLE = at("python-shim/lab/tokenizer.py");
-const TRAINED: EngineModel = { path: at("bench/fidelity/model"), lengthMax: DEMO_READ_LEN_MAX };
+const READABLE = inCheckout("python-shim/lab/tokenizer.py");
+const TRAINED: EngineModel = {
+  path: inCheckout("bench/fidelity/model"),
+  lengthMax: DEMO_READ_LEN_MAX,
+};
 
 const FULL_MODEL = "--hidden 1024 --layers 12 --heads 16 --kv-heads 4 --head-dim 64";
 const QUICK_MODEL = "--hidden 512 --layers 4 --heads 8 --kv-heads 4 --head-dim 64";
@@ -128,17 +129,10 @@ function stop({ stage, progress }: Scene, engine: Engine, sidecar: Process): Pro
 }
 
 /** What a starting engine is doing, by the last of these lines in its log. */
-const PHASES: readonly (readonly [string, string])[] = [
-  ["", "importing vLLM"],
-  ["non-default args", "reading the model's configuration"],
-  ["Resolved architecture", "starting the engine core"],
-  ["Initializing a V1 LLM engine", "starting the worker"],
-  ["Starting to load model", "loading the model"],
-  ["init engine (", "opening the server"],
-];
-
 export function enginePhase(log: string): string {
-  return PHASES.findLast(([line]) => log.includes(line))?.[1] ?? "";
+  const phases = dataText("phases.txt").trim().split("\n");
+  const last = phases.findLast((phase) => log.includes(phase.split(": ").at(-2) ?? ""));
+  return last?.split(": ").at(-1) ?? "";
 }
 
 /** Warms the first engine up, and takes as much of the text as this machine computes in a time a person will wait. */

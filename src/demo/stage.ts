@@ -1,7 +1,6 @@
 // Owns everything one demo run has started: workspace, vaults, sidecar and engine, and that nothing of it is left behind.
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
-import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
@@ -10,6 +9,7 @@ import {
   DEMO_SERVICE_START_MS,
   DEMO_SERVICE_STOP_MS,
 } from "../limits.ts";
+import { inCheckout } from "./data.ts";
 import { Engine, engineArguments, engineEnvironment } from "./engine.ts";
 import type { EngineModel } from "./engine.ts";
 import { thisMachine } from "./machine.ts";
@@ -29,12 +29,10 @@ interface Target {
 const isSidecar = ({ target }: Target): boolean => target === "sidecar";
 
 const run = promisify(execFile);
-// src and dist lie equally deep.
-const at = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url));
-const PYTHON = at(".venv/bin/python");
+const PYTHON = inCheckout(".venv/bin/python");
 /** Where Python finds `lab`. */
-const SHIM = at("python-shim");
-export const TIERKV: string = at("bin/tierkv.js");
+const SHIM = inCheckout("python-shim");
+export const TIERKV: string = inCheckout("bin/tierkv.js");
 
 export class Stage {
   readonly workspace: Workspace;

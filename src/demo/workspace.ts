@@ -11,6 +11,7 @@ import {
   DEMO_VAULT_BYTES,
   VAULT_BYTES_MIN,
 } from "../limits.ts";
+import { dataText } from "./data.ts";
 
 /** How a sidecar stores attention KV. */
 export type Codec = "raw" | "int8";
@@ -28,13 +29,13 @@ export class Workspace {
     this.port = port;
     mkdirSync(this.logs);
     mkdirSync(this.temp);
-    const kv = `unix:${this.path("kv.sock")}`;
-    const ssm = `unix:${this.path("ssm.sock")}`;
-    this.write("kv-vault.toml", vaultConfig("kv_cold", kv, DEMO_VAULT_BYTES));
-    this.write("ssm-vault.toml", vaultConfig("ssm_cold", ssm, VAULT_BYTES_MIN));
-    for (const codec of ["raw", "int8"] as const) {
-      this.write(`${codec}.toml`, this.#inferenceConfig(kv, ssm, codec));
-    }
+    for (const [of, maxBytes] of [
+      ["kv", DEMO_VAULT_BYTES],
+      ["ssm", VAULT_BYTES_MIN],
+    ] as const)
+      this.#configure(`${of}-vault`, "vault.toml", { class: of, maxBytes });
+    for (const codec of ["raw", "int8"])
+      this.#configure(codec, "inference.toml", { ...LIMITS, isInt8: codec === "int8" });
   }
 
   static async create(): Promise<Workspace> {
@@ -66,31 +67,16 @@ export class Workspace {
     return existsSync(this.dir);
   }
 
-  #inferenceConfig(kv: string, ssm: string, codec: Codec): string {
-    return `[cluster]
-role = "inference"
-kv_cold = "${kv}"
-ssm_cold = "${ssm}"
-
-[turbo_quant]
-enabled = ${codec === "int8"}
-
-[sidecar]
-socket = ${JSON.stringify(this.path("sidecar.sock"))}
-arena_bytes = ${DEMO_ARENA_BYTES}
-autostart = false
-
-[restore]
-wait_ms = ${DEMO_RESTORE_WAIT_MS}
-stall_ms = ${DEMO_RESTORE_STALL_MS}
-when = "always"
-`;
+  #configure(name: string, from: string, values: Record<string, string | number | boolean>): void {
+    this.write(`${name}.toml`, dataText(from, { dir: this.dir, ...values }));
   }
 }
 
-function vaultConfig(role: string, listen: string, maxBytes: number): string {
-  return `[cluster]\nrole = "${role}"\n\n[vault]\nlisten = "${listen}"\nmax_bytes = ${maxBytes}\n`;
-}
+const LIMITS = {
+  arenaBytes: DEMO_ARENA_BYTES,
+  waitMs: DEMO_RESTORE_WAIT_MS,
+  stallMs: DEMO_RESTORE_STALL_MS,
+} as const;
 
 /** A port nobody listens on. */
 function freePort(): Promise<number> {
