@@ -10,7 +10,7 @@ import { hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
 import type { Row } from "./drain-rows.ts";
 import { collected } from "./moving.ts";
 
-/** By class; all greeted. */
+/** By class; each has answered a hello. */
 export type Clients = Readonly<Record<RecordClass, readonly VaultClient[]>>;
 
 export interface Found extends Row {

@@ -22,7 +22,7 @@ export interface BundleVaults {
   close(): void;
 }
 
-/** All that this machine has, greeted; memory of its own keeps no sessions, and is left out. */
+/** All that this machine has, after a hello; memory of its own keeps no sessions, and is left out. */
 export async function openVaults(config: Config): Promise<BundleVaults> {
   const targets = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
   const of = (name: RecordClass): VaultClient[] =>

@@ -18,7 +18,7 @@ import { absentAt, collected, Outcomes, store } from "./moving.ts";
 
 export interface DrainOptions {
   source: VaultClient;
-  /** All vaults of the pool, the source being one of them; each has been greeted. */
+  /** All vaults of the pool, the source being one of them; each has answered a hello. */
   clients: readonly VaultClient[];
   pool: Pool;
   /** Bytes a second; null: half of what the ways carry. */

@@ -12,7 +12,7 @@ import type { CodecName } from "../sidecar/save/codecs.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";
-import { greet, laneTrouble } from "./reach.ts";
+import { sayHello, laneTrouble } from "./reach.ts";
 import { SidecarLink } from "./sidecar-link.ts";
 import { allTargets } from "./sources.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
@@ -96,7 +96,7 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
   try {
     const link = linkTo(config, target, logger, 1);
     ({ client } = link);
-    await greet(link.client, link.isTls);
+    await sayHello(link.client, link.isTls);
     const rtt = await roundTrips(() => link.client.health(STATUS_TIMEOUT_MS));
     const stats = await client.stats(STATUS_TIMEOUT_MS);
     return {

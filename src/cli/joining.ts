@@ -5,7 +5,7 @@ import type { RecordClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
 import type { Asked } from "../client/ask.ts";
 import { certificateAt, pemOf } from "../client/certificate.ts";
-import { helloRequest } from "../client/greeting.ts";
+import { helloRequest } from "../client/hello.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { namesIn, sourceOf } from "../hosts.ts";

@@ -22,7 +22,7 @@ export interface Diagnosis {
 }
 
 /** What of a vault's client this needs. */
-interface Greeter {
+interface HelloTarget {
   readonly name: string;
   readonly address: string;
   readonly lanes: LanesState;
@@ -38,7 +38,7 @@ const TLS_ALERT = 0x15;
 const UNIMPLEMENTED = 12;
 
 /** The hello, within 5 s. Throws VAULT_UNREACHED with the diagnosis where nothing that could be a vault answers, else what it answered. */
-export async function greet(client: Greeter, isTls: boolean): Promise<void> {
+export async function sayHello(client: HelloTarget, isTls: boolean): Promise<void> {
   try {
     await client.hello(REACH_HELLO_MS);
   } catch (error) {
@@ -52,7 +52,7 @@ export async function greet(client: Greeter, isTls: boolean): Promise<void> {
 
 /** Why records cannot travel on the lanes of a vault, in words; null: they can. */
 export async function laneTrouble(
-  client: Pick<Greeter, "address" | "lanes">,
+  client: Pick<HelloTarget, "address" | "lanes">,
 ): Promise<string | null> {
   const { address } = client;
   const endMs = nowMs() + REACH_CONNECT_MS;

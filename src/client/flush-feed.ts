@@ -9,7 +9,7 @@ export type Takes = (namespace: Buffer, tenant: number) => boolean;
 /** Hears of each flush once, in order, before any later answer of the vault. Must not throw. */
 export interface FlushListener {
   /** The vault answered a hello; another epoch means that it may have lost what it held in memory. */
-  onGreeted(epoch: number): void;
+  onHello(epoch: number): void;
   /** null: drop everything, because what was missed is not known any more. */
   onFlush(scopes: readonly FlushedScope[] | null): void;
 }
@@ -31,7 +31,7 @@ export class FlushFeed {
   /** What a hello answered. A vault of which nothing is known of flushes says nothing. */
   take(news: FlushNews | null, epoch: number): void {
     if (news !== null) this.hear(news);
-    this.#listener?.onGreeted(epoch);
+    this.#listener?.onHello(epoch);
   }
 
   hear({ number, everything, flushes }: FlushNews): void {

@@ -1,4 +1,4 @@
-// Owns the relation to one vault: channel, greeting after each connect, breaker, and the frame around every call.
+// Owns the relation to one vault: channel, hello after each connect, breaker, and the frame around every call.
 import type { RecordClass } from "../block.ts";
 import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
@@ -16,7 +16,7 @@ import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { VaultChannel } from "./channel.ts";
 import { FlushFeed } from "./flush-feed.ts";
-import { checkHello, helloRequest, isAt } from "./greeting.ts";
+import { checkHello, helloRequest, isAt } from "./hello.ts";
 import { laneTls } from "./lane-options.ts";
 import { Lanes } from "./lanes.ts";
 import { Rails } from "./rails.ts";
@@ -53,10 +53,10 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "DEADLINE",
 ]);
 
-/** `vault`: what it answered on the connection that is up; null: greet first. A closed one is only there for calls that end. */
+/** `vault`: what it answered on the connection that is up; null: no hello yet. A closed one is only there for calls that end. */
 type Connection = { readonly channel: VaultChannel; readonly at: string } & (
   | { readonly kind: "new" | "closed"; readonly vault: null }
-  | { readonly kind: "greeted"; readonly vault: HelloReply }
+  | { readonly kind: "ready"; readonly vault: HelloReply }
 );
 
 function speaksAgainstVault(error: TierkvError, attempt: Attempt): boolean {
@@ -148,12 +148,12 @@ export class VaultSession {
     return this.#epoch;
   }
 
-  /** Greets, whatever the breaker says. */
+  /** Says hello, whatever the breaker says. */
   async hello(timeoutMs: number): Promise<HelloReply> {
     return await this.direct("Hello", timeoutMs, (attempt) => this.#sayHello(attempt));
   }
 
-  /** Runs one call on a greeted connection. Fails at once with VAULT_DOWN while the breaker is open. */
+  /** Runs one call after a hello. Fails at once with VAULT_DOWN while the breaker is open. */
   call<T>(
     call: string,
     timeoutMs: number,
@@ -166,12 +166,12 @@ export class VaultSession {
       const context = this.#context(call, timeoutMs);
       return Promise.reject(new TierkvError("VAULT_DOWN", { ...context, reason }));
     }
-    return this.direct(call, timeoutMs, (attempt) => this.#greeted(attempt, work), parent);
+    return this.direct(call, timeoutMs, (attempt) => this.#afterHello(attempt, work), parent);
   }
 
   /**
-   * Runs one call on a greeted connection that says nothing of how the vault is: the breaker hears of it only when the
-   * vault greets. Rejects like `call`.
+   * Runs one call after a hello that says nothing of how the vault is: the breaker hears of it only when the
+   * vault answers a hello. Rejects like `call`.
    */
   listen<T>(
     call: string,
@@ -179,10 +179,16 @@ export class VaultSession {
     work: (attempt: Attempt) => Promise<T>,
     parent: AbortSignal,
   ): Promise<T> {
-    return this.direct(call, timeoutMs, (attempt) => this.#greeted(attempt, work), parent, false);
+    return this.direct(
+      call,
+      timeoutMs,
+      (attempt) => this.#afterHello(attempt, work),
+      parent,
+      false,
+    );
   }
 
-  /** Runs one call without greeting, whatever the breaker says; the breaker hears how it went, unless it says nothing of the vault. */
+  /** Runs one call without a hello, whatever the breaker says; the breaker hears how it went, unless it says nothing of the vault. */
   async direct<T>(
     call: string,
     timeoutMs: number,
@@ -224,8 +230,8 @@ export class VaultSession {
     return { kind: "new", at, channel: new VaultChannel(at, this.#options.security), vault: null };
   }
 
-  /** Greets first where that was not done on the connection that is up. */
-  #greeted<T>(
+  /** Says hello first where that was not done on the connection that is up. */
+  #afterHello<T>(
     attempt: Attempt,
     work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
   ): Promise<T> {
@@ -263,7 +269,7 @@ export class VaultSession {
     this.capacityBytes = reply.capacityBytes;
     this.isDraining = reply.draining;
     this.flushes.take(reply.flushes, reply.epoch);
-    this.#noteGreeted(channel, reply);
+    this.#becomeReady(channel, reply);
     // What moves no records has no use for further ways.
     const { lanes, rail } = this.#options;
     if (lanes !== 0 && rail === undefined) this.#rails.learn(reply.addresses);
@@ -272,13 +278,13 @@ export class VaultSession {
   }
 
   /** As long as the connection is up, and nothing else stands in its place. */
-  #noteGreeted(channel: VaultChannel, vault: HelloReply): void {
+  #becomeReady(channel: VaultChannel, vault: HelloReply): void {
     const { kind, at, channel: current } = this.#connection;
     if (channel !== current || kind === "closed") return;
-    const greeted: Connection = { kind: "greeted", at, channel, vault };
-    this.#connection = greeted;
+    const ready: Connection = { kind: "ready", at, channel, vault };
+    this.#connection = ready;
     channel.onceDisconnected(() => {
-      if (this.#connection === greeted) {
+      if (this.#connection === ready) {
         this.#connection = { kind: "new", at, channel, vault: null };
       }
     });

@@ -33,7 +33,7 @@ export interface FetchOptions {
 }
 
 /**
- * One per vault address; connects with the first call, greets after every connect. Every call ends within its `deadlineMs`
+ * One per vault address; connects with the first call, says hello after every connect. Every call ends within its `deadlineMs`
  * (a duration) and rejects only with coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED, VAULT_BUSY, VAULT_BROKEN,
  * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, LANES_UNREACHABLE, CANCELLED, CLOSED; with its `refusal` where it has one.
  */

@@ -190,7 +190,7 @@ export class ShimServer {
     if (peer.place.role === "status") return;
     connection.trust();
     connection.peer = `${hello.role} ${hello.rank} of engine ${hello.engine}`;
-    peer.place.engine.greet(connection);
+    peer.place.engine.sayHello(connection);
     this.#options.logger.info(
       {
         engine: hello.engine,

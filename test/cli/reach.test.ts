@@ -7,7 +7,7 @@ import type { AddressInfo, Server, Socket } from "node:net";
 import { join } from "node:path";
 import { createServer as createTls } from "node:tls";
 import { expect, test } from "vitest";
-import { laneTrouble, greet } from "../../src/cli/reach.ts";
+import { laneTrouble, sayHello } from "../../src/cli/reach.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { nowMs } from "../../src/time.ts";
 import { certificate } from "../support/closed-vaults.ts";
@@ -82,7 +82,7 @@ test.each(STRANGERS)("%s is known for what it is within 5 s", async (_what, open
   const address = `127.0.0.1:${await open()}`;
   const client = closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes: 0 }));
   const startMs = nowMs();
-  await expect(greet(client, false)).rejects.toMatchObject({
+  await expect(sayHello(client, false)).rejects.toMatchObject({
     code: "VAULT_UNREACHED",
     message: expect.stringContaining(says) as string,
   });
@@ -102,7 +102,7 @@ test("a vault without TLS is told to somebody who would only speak TLS to it", a
   const client = closeAfterTest(
     new VaultClient({ address, name: "kv", logger, lanes: 0, security }),
   );
-  await expect(greet(client, true)).rejects.toMatchObject({
+  await expect(sayHello(client, true)).rejects.toMatchObject({
     message: expect.stringContaining("TLS: it speaks no TLS") as string,
   });
 });

@@ -61,7 +61,7 @@ test("a file that was replaced is told of once and used no more, because flushes
   const logger = createLogger("test", { level: "warn", tty: false, destination });
   const vault = openShared(address, "kv", { logger });
   const flushed: unknown[] = [];
-  vault.flushes.listen({ onGreeted: () => {}, onFlush: (scopes) => void flushed.push(scopes) });
+  vault.flushes.listen({ onHello: () => {}, onFlush: (scopes) => void flushed.push(scopes) });
   rmSync(pathOf(address));
   const other = openShared(address);
   await other.flush(null, SOON_MS);

@@ -106,7 +106,7 @@ test("a damaged file costs what sidecars hold, and no flush is forgotten silentl
 /** Hears flushes as a sidecar does. */
 function heardBy(client: VaultClient): (readonly FlushedScope[] | null)[] {
   const heard: (readonly FlushedScope[] | null)[] = [];
-  client.flushes.listen({ onGreeted: () => {}, onFlush: (scopes) => heard.push(scopes) });
+  client.flushes.listen({ onHello: () => {}, onFlush: (scopes) => heard.push(scopes) });
   return heard;
 }
 

@@ -174,10 +174,10 @@ async function flushOne(
   const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, sidecars: [] };
   let client: Vault | null = null;
   try {
-    const { greet } = await import("../reach.ts");
+    const { sayHello } = await import("../reach.ts");
     const linked = link();
     ({ client } = linked);
-    await greet(client, linked.isTls);
+    await sayHello(client, linked.isTls);
     const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant);
     return { target: name, address, ...flushed, error: null };
   } catch (error) {

@@ -155,7 +155,7 @@ export class Engine {
   }
 
   /** After the welcome: tells a scheduler that came last what the others know already. */
-  greet(connection: Connection): void {
+  sayHello(connection: Connection): void {
     if (connection === this.#scheduler && this.#isRestoring) this.#sendRestore();
   }
 

@@ -98,7 +98,7 @@ export class Flushes {
     const watch = new Watch(client, `${hostname()}:${socket} (${name})`, logger);
     let known: number | null = null;
     client.flushes.listen({
-      onGreeted: (epoch) => {
+      onHello: (epoch) => {
         if (known !== null && known !== epoch) this.#options.outcomes.restarted(name);
         known = epoch;
       },
