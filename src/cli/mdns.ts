@@ -76,13 +76,13 @@ export interface Candidate {
 /** Those that answer on any network of this machine within DISCOVER_MS. */
 export async function discover(config: Config): Promise<Candidate[]> {
   const found = new Map<string, Candidate>();
-  const hear = (service: Service): void => {
+  const onService = (service: Service): void => {
     const candidate = candidateOf(config, service);
     if (candidate === null || found.size >= DISCOVER_VAULTS_MAX) return;
     found.set(`${candidate.address} ${candidate.name}`, candidate);
   };
   const daemons = ownAddresses(true).map((address) => open(address, () => {}));
-  const browsers = daemons.map((daemon) => daemon.find({ type: TYPE }, hear));
+  const browsers = daemons.map((daemon) => daemon.find({ type: TYPE }, onService));
   // A packet that was lost is asked for again.
   for (let ms = 0; ms < DISCOVER_MS; ms += DISCOVER_ASK_MS) {
     await sleep(DISCOVER_ASK_MS);

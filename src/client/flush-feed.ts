@@ -30,11 +30,11 @@ export class FlushFeed {
 
   /** What a hello answered. A vault of which nothing is known of flushes says nothing. */
   take(news: FlushNews | null, epoch: number): void {
-    if (news !== null) this.hear(news);
+    if (news !== null) this.receive(news);
     this.#listener?.onHello(epoch);
   }
 
-  hear({ number, everything, flushes }: FlushNews): void {
+  receive({ number, everything, flushes }: FlushNews): void {
     const known = this.#number;
     if (number === known) return;
     const missed = flushes.filter((flush) => flush.number > known);

@@ -86,12 +86,12 @@ export class Lanes {
     if (count === 0 || (after.kind !== "none" && after.kind !== "broken")) return;
     const rails = this.#options.rails();
     const lanes = rails.length > 1 ? Math.max(count, 2 * rails.length) : count;
-    const hear = (request: number, error: string | null, data: Buffer, bytes: number): void => {
-      if (idOf(this.#phase) === id) this.#hear(request, error, data, bytes);
+    const onEvent = (request: number, error: string | null, data: Buffer, bytes: number): void => {
+      if (idOf(this.#phase) === id) this.#onEvent(request, error, data, bytes);
     };
     let id: number;
     try {
-      id = lanesOpen(rails, laneToken, lanes, down, up, hear, tls);
+      id = lanesOpen(rails, laneToken, lanes, down, up, onEvent, tls);
     } catch (error) {
       this.#broke(toTierkvError(error).message);
       return;
@@ -291,7 +291,7 @@ export class Lanes {
     else if (!retries.take()) throw attempt.spent();
   }
 
-  #hear(request: number, text: string | null, data: Buffer, bytes: number): void {
+  #onEvent(request: number, text: string | null, data: Buffer, bytes: number): void {
     const error = text === null ? null : toTierkvError(new Error(text));
     if (request > 0) {
       const resolve = this.#open.get(request);

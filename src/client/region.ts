@@ -43,9 +43,13 @@ export class Region {
 
   /** Makes one of at most `maxBytes` where there is none; 0: makes none. Throws ARENA_FAILED for what is no fit region. */
   constructor(path: string, maxBytes: number, mustFit: boolean, coherence: Coherence) {
-    const hear = (request: number, error: string | null, data: Buffer, numbers: number[]): void =>
-      this.#hear(request, error, data, numbers);
-    const info = shmOpen(path, maxBytes, mustFit, coherence, hear);
+    const onEvent = (
+      request: number,
+      error: string | null,
+      data: Buffer,
+      numbers: number[],
+    ): void => this.#onEvent(request, error, data, numbers);
+    const info = shmOpen(path, maxBytes, mustFit, coherence, onEvent);
     const { id, epoch, flush } = info;
     this.#id = id;
     this.coherence = info.coherence;
@@ -95,7 +99,7 @@ export class Region {
     shmClose(this.#id);
   }
 
-  #hear(request: number, text: string | null, data: Buffer, numbers: readonly number[]): void {
+  #onEvent(request: number, text: string | null, data: Buffer, numbers: readonly number[]): void {
     const waiting = this.#waiting.get(request);
     this.#waiting.delete(request);
     const error = text === null ? null : toTierkvError(new Error(text));

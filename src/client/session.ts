@@ -170,7 +170,7 @@ export class VaultSession {
   }
 
   /**
-   * Runs one call after a hello that says nothing of how the vault is: the breaker hears of it only when the
+   * Runs one call, after a hello, whose outcome says nothing of how the vault is: the breaker hears of it only when the
    * vault answers a hello. Rejects like `call`.
    */
   listen<T>(

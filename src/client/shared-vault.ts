@@ -82,7 +82,7 @@ export class SharedVault {
     setMaxListeners(0, this.#closing.signal);
     const { flush } = this.#region;
     // Nothing of before can be here.
-    this.flushes.hear({ number: flush, everything: true, flushes: [] });
+    this.flushes.receive({ number: flush, everything: true, flushes: [] });
     this.#breaker = new Breaker({
       probe: () => this.#probe(),
       onChange: (state, reason) => {
@@ -261,7 +261,7 @@ export class SharedVault {
     const endMs = nowMs() + deadlineMs;
     while (!leaving && !this.#isLost && nowMs() < endMs && this.flushes.number === number) {
       await sleep(SHARED_NEWS_MS, signal);
-      await this.#hearNews(signal);
+      await this.#receiveNews(signal);
       await this.#lookForFile();
     }
     // Nothing comes any more.
@@ -298,7 +298,7 @@ export class SharedVault {
       this.#breaker.succeeded();
       // A flush is heard of before what was answered after it.
       if (call !== "Flush" && outcome.numbers[0] !== this.flushes.number) {
-        await this.#hearNews(signal);
+        await this.#receiveNews(signal);
       }
       return outcome;
     } catch (error) {
@@ -333,10 +333,10 @@ export class SharedVault {
     }
   }
 
-  async #hearNews(signal?: AbortSignal): Promise<void> {
+  async #receiveNews(signal?: AbortSignal): Promise<void> {
     const context = this.#context("Watch", CALL_TIMEOUT_MS);
     const begin = (id: number): number => shmNews(id, this.flushes.number);
-    this.flushes.hear(newsOf(await this.#run(context, begin, CALL_TIMEOUT_MS, signal)));
+    this.flushes.receive(newsOf(await this.#run(context, begin, CALL_TIMEOUT_MS, signal)));
   }
 
   async #probe(): Promise<void> {
@@ -353,7 +353,7 @@ export class SharedVault {
     this.#isLost = true;
     this.#logger.warn({ vault: this.address }, LOST);
     // A number that no flush has had here: copies of its records go, too.
-    this.flushes.hear({ number: this.flushes.number + 1, everything: true, flushes: [] });
+    this.flushes.receive({ number: this.flushes.number + 1, everything: true, flushes: [] });
   }
 
   #context(call: string, timeoutMs: number): Context {

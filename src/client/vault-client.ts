@@ -335,7 +335,7 @@ export class VaultClient {
       const { flushes, draining, capacityBytes } = reply;
       this.#session.isDraining = draining;
       if (capacityBytes > 0) this.#session.capacityBytes = capacityBytes;
-      if (flushes !== null) this.flushes.hear(flushes);
+      if (flushes !== null) this.flushes.receive(flushes);
     };
     await this.#session.listen("Watch", deadlineMs, work, signal);
   }

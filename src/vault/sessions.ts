@@ -50,7 +50,7 @@ export class Sessions {
   }
 
   /** Throws BAD_ARGUMENT for what is no request, OVERLOAD where all that are known are kept. */
-  hear(request: m.KeepRequest): m.KeepReply {
+  receive(request: m.KeepRequest): m.KeepReply {
     checkRequest(request);
     const named =
       request.namespace.length === 0

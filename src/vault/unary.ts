@@ -138,7 +138,7 @@ export async function report(
 }
 
 export function keep(vault: VaultContext, request: m.KeepRequest): m.KeepReply {
-  return vault.sessions.hear(request);
+  return vault.sessions.receive(request);
 }
 
 export function sessions(vault: VaultContext): m.SessionsReply {

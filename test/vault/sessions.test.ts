@@ -145,8 +145,8 @@ test("beyond the limit the oldest session that is not kept is forgotten", () => 
   const store = createStore({ maxBytes: MIB, maxRecordBytes: MIB, recordClass: 0 });
   const [models, counters] = [new ModelNames(null, logger), newVaultCounters()];
   const sessions = closeAfterTest(new Sessions({ store, models, counters, logger }));
-  sessions.hear(asked({ session: "kept", keepS: 60 }));
-  for (let at = 0; at < SESSIONS_MAX; at += 1) sessions.hear(asked({ session: `named-${at}` }));
+  sessions.receive(asked({ session: "kept", keepS: 60 }));
+  for (let at = 0; at < SESSIONS_MAX; at += 1) sessions.receive(asked({ session: `named-${at}` }));
   const names = sessions.list().map(({ name }) => name);
   expect(names).toHaveLength(SESSIONS_MAX);
   expect(names).toContain("kept");
