@@ -173,7 +173,7 @@ test("F70 a sidecar that was away drops what a tenant's flush took, and no more"
   const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
   const engine = await FakeEngine.start(sidecar.socketPath);
   const [gone, kept] = await twoTenants({ sidecar, engine }, 6);
-  const away = vi.spyOn(client.flushes, "hear").mockImplementation(() => {});
+  const away = vi.spyOn(client.flushes, "receive").mockImplementation(() => {});
   await openClient(vault).flush(null, SOON_MS, null, null, GONE);
   expect(sidecar.status().engines[0]!.retainedBlocks).toBe(12);
   away.mockRestore();
@@ -222,7 +222,7 @@ test.each([
   // Heard of, half of them lie in the arena as well.
   if (isHeard) await keepCopies(scene, blocks.slice(0, 6));
   await watched(scene);
-  if (!isHeard) vi.spyOn(client.flushes, "hear").mockImplementation(() => {});
+  if (!isHeard) vi.spyOn(client.flushes, "receive").mockImplementation(() => {});
   let answered = (): void => {};
   const told = new Promise<void>((resolve) => (answered = resolve));
   let goOn = (): void => {};
@@ -283,7 +283,7 @@ test("F62 a sidecar that was away drops what it missed before it restores again,
     await saveAll({ sidecar, engine }, blocks);
     await keepCopies({ sidecar, engine }, blocks);
     // Nothing reaches the sidecar while this stands.
-    const away = vi.spyOn(client.flushes, "hear").mockImplementation(() => {});
+    const away = vi.spyOn(client.flushes, "receive").mockImplementation(() => {});
     const admin = new VaultClient({ address: vault.address, name: "kv", logger });
     await admin.flush(null, SOON_MS);
     admin.close();
