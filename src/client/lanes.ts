@@ -173,7 +173,7 @@ export class Lanes {
     }
     this.#rejoin = "no";
     if (this.#phase.kind === "up") this.#breakOff("they are opened over more ways", 0);
-    else this.#tell();
+    else this.#notify();
   }
 
   /** Ends them for good. Idempotent. */
@@ -230,7 +230,7 @@ export class Lanes {
     return new Promise((resolve) => this.#waiting.add(resolve));
   }
 
-  #tell(): void {
+  #notify(): void {
     for (const resolve of this.#waiting) resolve();
     this.#waiting.clear();
   }
@@ -256,12 +256,12 @@ export class Lanes {
     const giveUp = (): void => {
       if (idOf(this.#phase) === id) lanesCancel(id, request);
     };
-    const told = new Progress((bytes) => {
+    const progress = new Progress((bytes) => {
       attempt.hasProgress = true;
       onProgress?.(bytes);
     });
     const look = (): void => {
-      if (idOf(this.#phase) === id) told.upTo(lanesProgress(id, request));
+      if (idOf(this.#phase) === id) progress.upTo(lanesProgress(id, request));
     };
     const timer = setTimeout(() => {
       isLate = true;
@@ -274,7 +274,8 @@ export class Lanes {
       const outcome = await new Promise<Outcome>((resolve) => this.#open.set(request, resolve));
       attempt.throwIfGivenUp();
       if (isLate && outcome.error !== null) throw attempt.late();
-      if (outcome.error === null || outcome.error.code === "BAD_RECORD") told.end(outcome.bytes);
+      if (outcome.error === null || outcome.error.code === "BAD_RECORD")
+        progress.end(outcome.bytes);
       this.#account(outcome, attempt);
       return outcome;
     } finally {
@@ -297,7 +298,7 @@ export class Lanes {
       const resolve = this.#open.get(request);
       this.#open.delete(request);
       resolve?.({ error, data, bytes });
-      if (this.#rejoin !== "no") this.#tell();
+      if (this.#rejoin !== "no") this.#notify();
     } else if (error !== null) {
       this.#broke(error.message);
     } else if (this.#phase.kind === "opening") {
@@ -347,7 +348,7 @@ export class Lanes {
       for (const resolve of this.#open.values()) resolve({ error: lost, data: NOTHING, bytes: 0 });
       this.#open.clear();
     }
-    this.#tell();
+    this.#notify();
   }
 
   /** Until a hello brings them back, they break once more, or we are closed. */

@@ -1,21 +1,21 @@
 // Owns the progress of one request: its bytes as they add up, each reported once.
 export class Progress {
-  readonly #tell: (bytes: number) => void;
-  #told = 0;
+  readonly #report: (bytes: number) => void;
+  #reported = 0;
 
-  constructor(tell: (bytes: number) => void) {
-    this.#tell = tell;
+  constructor(report: (bytes: number) => void) {
+    this.#report = report;
   }
 
   upTo(bytes: number | null): void {
-    const more = (bytes ?? 0) - this.#told;
+    const more = (bytes ?? 0) - this.#reported;
     if (more <= 0) return;
-    this.#told += more;
-    this.#tell(more);
+    this.#reported += more;
+    this.#report(more);
   }
 
   /** An answer is progress also when no byte came with it. */
   end(bytes: number): void {
-    this.#tell(Math.max(0, bytes - this.#told));
+    this.#report(Math.max(0, bytes - this.#reported));
   }
 }

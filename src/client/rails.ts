@@ -34,7 +34,8 @@ export class Rails {
   readonly #options: RailsOptions;
   readonly #closing = new AbortController();
   #ways: Way[];
-  #told = "";
+  /** Addresses that the last hello named. */
+  #named = "";
   #isSeeking = false;
   #tried: Promise<void> = Promise.resolve();
 
@@ -56,11 +57,11 @@ export class Rails {
   }
 
   /** What a hello says: further addresses of the vault. None, as usual: there is one way, and nothing is tried. */
-  learn(told: readonly string[]): void {
-    const text = told.join();
-    if (text === this.#told || this.#closing.signal.aborted) return;
-    this.#told = text;
-    this.#tried = this.#take(told);
+  learn(addresses: readonly string[]): void {
+    const text = addresses.join();
+    if (text === this.#named || this.#closing.signal.aborted) return;
+    this.#named = text;
+    this.#tried = this.#take(addresses);
   }
 
   /** One of them does not work; it is tried again after a while. */
@@ -89,10 +90,10 @@ export class Rails {
     this.#closing.abort();
   }
 
-  async #take(told: readonly string[]): Promise<void> {
+  async #take(addresses: readonly string[]): Promise<void> {
     const { address } = this.#options.first;
     const { host, port } = splitAddress(address);
-    const first = told.length === 0 || isIP(host) !== 0 ? host : await resolved(host);
+    const first = addresses.length === 0 || isIP(host) !== 0 ? host : await resolved(host);
     const isFit = (one: string): boolean => {
       const other = splitAddress(one);
       const isSame = other.host === first && other.port === port;
@@ -100,7 +101,7 @@ export class Rails {
       const isAsLocal = isLocal({ ...other, text: one }) === isLocal({ host: first, text: first });
       return isIP(other.host) !== 0 && !isSame && isAsLocal;
     };
-    const others = address.startsWith("unix:") ? [] : told.filter(isFit);
+    const others = address.startsWith("unix:") ? [] : addresses.filter(isFit);
     if (others.length === 0) return;
     const ways = [
       waysTo(address, first),

@@ -5,6 +5,7 @@ import type { Coherence } from "../hosts.ts";
 import { LANES_POLL_MS } from "../limits.ts";
 import { shmCancel, shmClose, shmOpen, shmProgress } from "../native.ts";
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
+import { Progress } from "./progress.ts";
 
 /** What came of a request. */
 export interface Outcome {
@@ -63,18 +64,14 @@ export class Region {
     for (const signal of signals) if (signal.aborted) throw signal.reason;
     const id = this.#id;
     const request = begin(id);
-    let told = 0;
-    const tell = (bytes: number): void => {
-      onProgress?.(bytes - told);
-      told = bytes;
-    };
+    const progress = new Progress((bytes) => onProgress?.(bytes));
     let giveUp = (_reason: Error): void => {};
     const onAbort = (): void => giveUp(toTierkvError(reasonOf(signals)));
     const timer = setTimeout(() => giveUp(late()), timeoutMs);
     const poll =
       onProgress === undefined
         ? undefined
-        : setInterval(() => tell(Math.max(told, shmProgress(id, request) ?? told)), LANES_POLL_MS);
+        : setInterval(() => progress.upTo(shmProgress(id, request)), LANES_POLL_MS);
     for (const signal of signals) signal.addEventListener("abort", onAbort, { once: true });
     try {
       const outcome = await new Promise<Outcome>((resolve, reject) => {
@@ -85,7 +82,7 @@ export class Region {
           reject(reason);
         };
       });
-      if (onProgress !== undefined) tell(Math.max(told, outcome.numbers[1] ?? 0));
+      progress.end(outcome.numbers[1] ?? 0);
       return outcome;
     } finally {
       clearTimeout(timer);

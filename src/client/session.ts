@@ -263,7 +263,7 @@ export class VaultSession {
     const reply = checkHello(answer, name, context);
     this.#breaker.succeeded();
     if (reply.epoch !== this.#epoch && this.#epoch !== null) {
-      void this.#tellReturn(channel);
+      void this.#logReturn(channel);
     }
     this.#epoch = reply.epoch;
     this.capacityBytes = reply.capacityBytes;
@@ -301,7 +301,7 @@ export class VaultSession {
   }
 
   /** Another epoch: what was in its memory is gone, what was on its disk may not be. */
-  async #tellReturn(channel: VaultChannel): Promise<void> {
+  async #logReturn(channel: VaultChannel): Promise<void> {
     const { logger } = this.#options;
     const vault = this.#label;
     try {

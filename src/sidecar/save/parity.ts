@@ -163,7 +163,7 @@ export class ParityMaker {
   }
 
   /** What became of a member at its owner; what another one stored first may be other bytes. */
-  told(member: Member | null, isTaken: boolean): void {
+  settle(member: Member | null, isTaken: boolean): void {
     if (member === null || !this.#isOpen(member.open)) return;
     const { open, parity } = member;
     open.taken += Number(isTaken);

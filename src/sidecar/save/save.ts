@@ -372,7 +372,7 @@ export class Saver {
       }
       const { endTokens, tenant } = item;
       const onOwner = (isTaken: boolean): void =>
-        this.#parity.told(members[index] ?? null, isTaken);
+        this.#parity.settle(members[index] ?? null, isTaken);
       const named = { namespace, tenant, key, endTokens, record, sourceBytes, onOwner };
       outgoing.push(
         along(named, destinations, () => {

@@ -152,7 +152,7 @@ export class StoreQueue {
   }
 
   /** Nobody waits for it, and a vault of an older release refuses: then only flushing by model misses. */
-  #tellModel(namespace: Namespace): void {
+  #sendModel(namespace: Namespace): void {
     const named = this.#models.get(namespace.toString("latin1"));
     const { epoch } = this.#client;
     if (named === undefined || named.epoch === epoch) return;
@@ -275,7 +275,7 @@ export class StoreQueue {
         if (this.#count(record, statuses[index])) held.add(record);
         if (isTaken(statuses[index])) taken.add(record);
       }
-      this.#tellModel(namespace);
+      this.#sendModel(namespace);
     } catch (error) {
       const { code } = toTierkvError(error);
       this.#counters.add("vault_errors");

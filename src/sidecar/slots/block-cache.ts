@@ -189,7 +189,7 @@ export class BlockCache {
         this.fail(block, "flushed");
       } else {
         this.#hide(block);
-        block.tellUsers();
+        block.notifyUsers();
       }
     }
     this.#options.onRoom();
@@ -207,7 +207,7 @@ export class BlockCache {
       this.#idle.set(block.key, block);
       this.#options.onRoom();
     }
-    block.tellUsers();
+    block.notifyUsers();
   }
 
   /** The block is wanted from the other vault that may have it; false where none may, or nobody wants it. Its slots return. */
@@ -223,7 +223,7 @@ export class BlockCache {
     if (block.state === "gone") return;
     this.#remove(block);
     block.failure = reason;
-    block.tellUsers();
+    block.notifyUsers();
     this.#options.onRoom();
   }
 

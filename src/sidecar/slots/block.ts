@@ -128,7 +128,7 @@ export class Block extends Holding {
     return true;
   }
 
-  tellUsers(): void {
+  notifyUsers(): void {
     this.user?.onBlock();
     if (this.others !== null) for (const user of this.others) user.onBlock();
   }
