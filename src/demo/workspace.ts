@@ -33,9 +33,9 @@ export class Workspace {
       ["kv", DEMO_VAULT_BYTES],
       ["ssm", VAULT_BYTES_MIN],
     ] as const)
-      this.#configure(`${of}-vault`, "vault.toml", { class: of, maxBytes });
+      this.#configure(`${of}-vault`, "vault.txt", { class: of, maxBytes });
     for (const codec of ["raw", "int8"])
-      this.#configure(codec, "inference.toml", { ...LIMITS, isInt8: codec === "int8" });
+      this.#configure(codec, "inference.txt", { ...LIMITS, isInt8: codec === "int8" });
   }
 
   static async create(): Promise<Workspace> {
