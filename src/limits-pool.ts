@@ -28,8 +28,9 @@ export const VAULT_WEIGHT_LEAST = 0.01;
 export const VAULT_WEIGHT_MOST = 100;
 /** A vault that brings less than this of the fastest, for its weight, is called slow. */
 export const SLOW_VAULT_SHARE = 0.5;
-/** How long the owner before a change is asked, too, in ms. */
+/** How long the owners before a change are asked, too, in ms, and those of how many changes. */
 export const VIEW_KEPT_MS = 3_600_000;
+export const VIEWS_KEPT_MAX = 4;
 /** Where all that is asked for is known to be held, vaults that have not answered get this long, and as long as it took, in ms. */
 export const LOOKUP_GRACE_MS = 5;
 /** Blocks that the shown share of a vault is counted from. */

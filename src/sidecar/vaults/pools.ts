@@ -2,7 +2,7 @@
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
-import { CAPACITY_STEPS, VIEW_KEPT_MS } from "../../limits-pool.ts";
+import { CAPACITY_STEPS, VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../limits-pool.ts";
 import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
 import type { Home } from "../../pool/placement.ts";
 import { membersOf } from "../../pool/stripes.ts";
@@ -67,8 +67,8 @@ export class Pool {
   #weights: readonly number[];
   #placement: Placement;
   #shares: Map<number, number> | null = null;
-  /** What was true before the last change: machines that see it later, or saw it sooner, are understood. */
-  #before: { placement: Placement; untilMs: number } | null = null;
+  /** What was true before the last changes, the newest first: machines that see them later are understood, and records that did not move yet are found. */
+  #before: { placement: Placement; untilMs: number }[] = [];
   /** As long as vaults are being emptied: as if they were not. What they had owned is asked of them, too, until it has moved. */
   #undrained: { of: string; placement: Placement } | null = null;
   readonly #shared: number;
@@ -181,13 +181,17 @@ export class Pool {
     const { isDouble } = this;
     const { owners, seconds } = this.#placement.homesOf(hashes, this.#isDown, isDouble);
     const lists = isDouble ? [owners, seconds] : [owners];
-    const before = this.#placementBefore();
-    if (before === null) return lists;
-    const old = before.homesOf(hashes, this.#isDown, false).owners;
-    for (const [index, vault] of old.entries()) {
-      if (lists.some((list) => list[index] === vault) || this.#isDown(vault)) old[index] = NO_VAULT;
+    for (const before of this.#placementsBefore()) {
+      const old = before.homesOf(hashes, this.#isDown, false).owners;
+      let isNew = false;
+      for (const [index, vault] of old.entries()) {
+        if (lists.some((list) => list[index] === vault) || this.#isDown(vault))
+          old[index] = NO_VAULT;
+        else isNew = true;
+      }
+      if (isNew) lists.push(old);
     }
-    return [...lists, old];
+    return lists;
   }
 
   /** Of one block that is to be stored; `anchor`: hash of the first one of its run, `index`: its place in the prompt. */
@@ -229,7 +233,8 @@ export class Pool {
         this.#names,
         old.map((weight = 0) => weight),
       );
-      this.#before = { placement, untilMs: nowMs() + VIEW_KEPT_MS };
+      const view = { placement, untilMs: nowMs() + VIEW_KEPT_MS };
+      this.#before = [view, ...this.#before].slice(0, VIEWS_KEPT_MAX);
     }
     this.#names = names;
     this.#weights = weights;
@@ -273,10 +278,11 @@ export class Pool {
     return steps.map((step, vault) => (isIn[vault] === true ? step || average : 0));
   }
 
-  #placementBefore(): Placement | null {
-    if (this.#undrained !== null) return this.#undrained.placement;
-    if (this.#before !== null && nowMs() > this.#before.untilMs) this.#before = null;
-    return this.#before?.placement ?? null;
+  #placementsBefore(): Placement[] {
+    if (this.#undrained !== null) return [this.#undrained.placement];
+    const now = nowMs();
+    this.#before = this.#before.filter(({ untilMs }) => now <= untilMs);
+    return this.#before.map(({ placement }) => placement);
   }
 }
 

@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../../src/block.ts";
 import type { VaultClient } from "../../../src/client/vault-client.ts";
-import { RUN_BLOCKS, VIEW_KEPT_MS } from "../../../src/limits-pool.ts";
+import { RUN_BLOCKS, VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../../src/limits-pool.ts";
 import { NO_VAULT } from "../../../src/pool/placement.ts";
 import { Pool } from "../../../src/sidecar/vaults/pools.ts";
 import type { Places } from "../../../src/sidecar/vaults/pools.ts";
@@ -83,6 +83,22 @@ test("the owner of before is asked for an hour, and not while it is down", () =>
   closeAfterTest({ close: () => clock.mockRestore() });
   clock.mockReturnValue(performance.timeOrigin + VIEW_KEPT_MS * 2);
   expect(askedTwice(pool.placesOf(HASHES))).toBe(0);
+});
+
+test("F35 of several changes in a row the owners before each are asked: records may not have moved between them", () => {
+  const vaults = silent(2);
+  const pool = poolOf(vaults);
+  const seen = [ownersOf(pool)];
+  for (let change = 1; change <= VIEWS_KEPT_MAX + 1; change += 1) {
+    vaults.push(silent(2 + change).at(-1)!);
+    seen.push(ownersOf(pool));
+  }
+  const places = pool.placesOf(HASHES);
+  // The oldest is one more than are kept.
+  const isAsked = seen.map((owners) =>
+    owners.every((owner, at) => askedOf(places, at).includes(owner)),
+  );
+  expect(isAsked).toEqual(seen.map((_owners, view) => view > 0));
 });
 
 test("one that is down and unknown does not keep the others from their shares, and changes little of theirs", () => {
