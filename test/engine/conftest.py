@@ -25,7 +25,10 @@ os.environ[MARK] = uuid.uuid4().hex
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything of this run; pytest keeps the last three, with all logs."""
-    return tmp_path_factory.mktemp("e", numbered=False)
+    made = tmp_path_factory.mktemp("e", numbered=False)
+    # What earlier runs left in the user's own state would be heard of: flushes of a vault at the same port.
+    os.environ["XDG_STATE_HOME"] = str(made / "state")
+    return made
 
 
 @pytest.fixture(scope="session")

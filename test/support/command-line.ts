@@ -2,6 +2,9 @@
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Io } from "../../src/cli/io.ts";
 import { runCommandLine } from "../../src/cli/program.ts";
@@ -48,6 +51,9 @@ export async function runInside(
 }
 
 const BIN = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
+/** Of the programs of one test file, because what an earlier run left in the user's own would be heard of: flushes, weights, tokens. */
+const STATE = mkdtempSync(join(tmpdir(), "tierkv-state-"));
+process.once("exit", () => rmSync(STATE, { recursive: true, force: true }));
 
 export interface ProgramOptions {
   env?: Record<string, string>;
@@ -66,7 +72,7 @@ export class Program {
     const { PATH = "", HOME = "" } = process.env;
     const [command = "", ...args] = [...under, process.execPath, bin, ...argv];
     this.process = spawn(command, args, {
-      env: { PATH, HOME, ...env },
+      env: { PATH, HOME, XDG_STATE_HOME: STATE, ...env },
       stdio: ["ignore", "pipe", "pipe"],
     });
     for (const name of ["stdout", "stderr"] as const) {
@@ -106,7 +112,7 @@ export class Program {
 }
 
 /** A program that should have ended long ago is killed: the test fails, and nothing stays behind. */
-const PROGRAM_MS_MAX = 15_000;
+const PROGRAM_MS_MAX = 40_000;
 
 /** Runs the real program to its end. */
 export async function runProgram(

@@ -14,7 +14,7 @@ export interface Place {
   readonly port: number;
 }
 
-/** `port`: where one was before; 0: anywhere. `dataDir`: what it holds outlives it. `clockMs`: its wall clock is so far ahead. */
+/** `port`: where one was before; 0: anywhere. `dataDir`: what it holds outlives it. `clockMs`: its wall clock is so far ahead. It remembers no flush of another one. */
 export async function startVaultProcess(
   port = 0,
   at = "127.0.0.1",
@@ -24,9 +24,10 @@ export async function startVaultProcess(
     clockMs = 0,
   }: { bytes?: number; dataDir?: string; clockMs?: number } = {},
 ): Promise<Place> {
-  const config = join(testDirectory(), "vault.toml");
+  const folder = testDirectory();
+  const config = join(folder, "vault.toml");
   const disk = dataDir === "" ? "" : `data_dir = "${dataDir}"\ndisk_bytes = "256MiB"\n`;
-  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "${at}:${port}"\nmax_bytes = "${bytes / MIB}MiB"\n${disk}`;
+  const text = `[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "${at}:${port}"\nmax_bytes = "${bytes / MIB}MiB"\nstate_dir = "${folder}"\n${disk}`;
   writeFileSync(config, text);
   const ahead = `data:text/javascript,const%20now=Date.now;Date.now=()=>now()+(${clockMs})`;
   const env = clockMs === 0 ? {} : { NODE_OPTIONS: `--import=${ahead}` };
