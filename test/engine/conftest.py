@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import reaper
 from harness.engine import Engines
 from harness.models import Models
-from harness.processes import MARK, Cluster, leftovers, wait_until
+from harness.processes import Cluster, leftovers, wait_until
 from harness.releases import MAIN, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _NUMBERS = itertools.count(1)
-os.environ[MARK] = uuid.uuid4().hex
+os.environ[reaper.MARK] = uuid.uuid4().hex
+#: Kept for as long as this process lives: it waits for the end of that.
+_REAPER = reaper.start(os.environ[reaper.MARK])
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,9 @@ vi.mock("../../src/limits.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
   CALL_TIMEOUT_MS: 1_000,
-  WATCH_TIMEOUT_MS: 300,
-  FLUSH_LEAVE_MS: 300,
+  // A busy machine must not miss them: the first call is answered within one, the last one arrives within the other.
+  WATCH_TIMEOUT_MS: 2_000,
+  FLUSH_LEAVE_MS: 3_000,
   FLUSH_CONFIRM_MS: 300,
   PROBE_MIN_MS: 10,
   PROBE_MAX_MS: 20,

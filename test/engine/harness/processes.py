@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode
 
+from harness.reaper import MARK, marked
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,9 +24,6 @@ ROOT = Path(__file__).resolve().parents[3]
 READY_S = 90.0
 STOP_S = 60.0
 WAIT_S = 90.0
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-#: In the environment of everything we start, so that a leftover can be found whoever started it.
-MARK = "TIERKV_TEST_MARK"
 
 Json = dict[str, Any]
 
@@ -37,11 +35,6 @@ def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
         time.sleep(0.02)
     return value
-
-
-def _die_with_parent() -> None:
-    """Asks the kernel to kill this child when the test's process is gone, however that ended."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Process:
@@ -73,7 +66,6 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
         lines = wait_until(lambda: self._lines(out, 1), f"{self.name} is ready", timeout_s)
         ready: Json = json.loads(lines[0])
@@ -336,20 +328,7 @@ def _status_of(frame: Frame) -> Json:
 
 def leftovers(folder: Path, but: set[int]) -> list[str]:
     """What is still there of ours: marked processes, shared-memory files, sockets."""
-    found = [f"process {pid}: {line}" for pid, line in _marked() if pid not in but]
+    found = [f"process {pid}: {line}" for pid, line in marked(os.environ[MARK]) if pid not in but]
     found += [str(path) for path in Path("/dev/shm").glob("*tierkv*")]
     found += [str(path) for path in folder.rglob("*") if path.is_socket()]
-    return found
-
-
-def _marked() -> list[tuple[int, str]]:
-    mark = f"{MARK}={os.environ[MARK]}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found.append((int(entry.name), line.strip()))
     return found

@@ -13,7 +13,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.engine import CALL_S, END_S, ENVIRONMENT
-from harness.processes import ROOT, _die_with_parent, free_port, wait_until
+from harness.processes import ROOT, free_port, wait_until
 from harness.releases import MAIN, python_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
         try:
             wait_until(self._is_healthy, f"the server is up ({self._log})", START_S)
