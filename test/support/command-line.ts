@@ -51,7 +51,7 @@ export async function runInside(
 }
 
 const BIN = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
-/** Of the programs of one test file, because what an earlier run left in the user's own would be heard of: flushes, weights, tokens. */
+/** Of the programs of one test file that have no home of their own, because what an earlier run left in the user's own would be heard of: flushes, weights, tokens. */
 const STATE = mkdtempSync(join(tmpdir(), "tierkv-state-"));
 process.once("exit", () => rmSync(STATE, { recursive: true, force: true }));
 
@@ -72,7 +72,7 @@ export class Program {
     const { PATH = "", HOME = "" } = process.env;
     const [command = "", ...args] = [...under, process.execPath, bin, ...argv];
     this.process = spawn(command, args, {
-      env: { PATH, HOME, XDG_STATE_HOME: STATE, ...env },
+      env: { PATH, HOME, ...("HOME" in env ? {} : { XDG_STATE_HOME: STATE }), ...env },
       stdio: ["ignore", "pipe", "pipe"],
     });
     for (const name of ["stdout", "stderr"] as const) {
