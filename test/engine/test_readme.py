@@ -51,6 +51,8 @@ def check_saves(server: Server, model: str, socket: Path | str) -> None:
     assert engine["model"] == model
 
 
+# A server imports vLLM twice; the printed lines are parsed, and engines alone started, for every change.
+@pytest.mark.nightly
 def test_the_line_for_one_machine_needs_nothing_else(models: Models, folder: Path) -> None:
     """Nothing is started or configured before, but how much memory may be taken and how soon all of it ends."""
     home = folder / "r"

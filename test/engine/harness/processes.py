@@ -329,6 +329,7 @@ def _status_of(frame: Frame) -> Json:
 def leftovers(folder: Path, but: set[int]) -> list[str]:
     """What is still there of ours: marked processes, shared-memory files, sockets."""
     found = [f"process {pid}: {line}" for pid, line in marked(os.environ[MARK]) if pid not in but]
-    found += [str(path) for path in Path("/dev/shm").glob("*tierkv*")]
+    # Another run may go on beside this one.
+    found += [str(path) for path in Path("/dev/shm").glob(f"*tierkv*-{os.getpid()}*")]
     found += [str(path) for path in folder.rglob("*") if path.is_socket()]
     return found
