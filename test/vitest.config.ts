@@ -13,8 +13,9 @@ export default defineConfig({
     env: core === undefined ? {} : { NAPI_RS_NATIVE_LIBRARY_PATH: core },
     // Two cores: tests that start real processes must not compete with each other.
     fileParallelism: false,
-    testTimeout: 60_000,
-    hookTimeout: 90_000,
+    // Only a hung test reaches them, however busy the machine is.
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
     teardownTimeout: 10_000,
     // A run without tests is a failure, never a success.
     passWithNoTests: false,

@@ -14,7 +14,7 @@ import { TestClient } from "./record-client.ts";
 export const logger = createLogger("test", { level: "silent" });
 export const MIB: number = 1024 * 1024;
 /** A deadline that only a hung test reaches. */
-export const SOON_MS = 40_000;
+export const SOON_MS = 90_000;
 
 const open: { close(): unknown }[] = [];
 
