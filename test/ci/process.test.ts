@@ -46,7 +46,7 @@ test("a command that does not exist fails with a reason", async () => {
 test("a command past its time is ended together with its children", async () => {
   const result = await bash("sleep 60 & echo $! > pid; wait", 300);
   expect(result.timedOut).toBe(true);
-  expect(result.ms).toBeLessThan(10_000);
+  expect(result.ms).toBeLessThan(50_000);
   expect(isAlive()).toBe(false);
 });
 

@@ -11,7 +11,7 @@ import { FakeEngine } from "../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../support/sidecars.ts";
 import { openClient, openVault } from "../support/vaults.ts";
 
-const SOON = { timeout: 10_000 };
+const SOON = { timeout: 60_000 };
 
 function configOf(address: string, socket: string): string {
   const path = join(testDirectory(), "tierkv.toml");

@@ -42,7 +42,6 @@ describe("Breaker", () => {
     expect(probes).toHaveLength(2);
     const [first = 0] = probes;
     expect(first).toBeGreaterThanOrEqual(PROBE_MIN_MS - 5);
-    expect(first).toBeLessThan(PROBE_MAX_MS + 200);
   });
 
   test("close ends the probing", async () => {

@@ -13,7 +13,7 @@ import { testSeed } from "./lib/random.ts";
 import { expectEven, FLOOR, openStand, underLoad } from "./lib/stand.ts";
 import type { Stand } from "./lib/stand.ts";
 
-const TEST_MS_MAX = 120_000;
+const TEST_MS_MAX = 300_000;
 /** More than the 5 s that a plan of these sidecars may take, and all that is shorter. */
 const LONG_PAUSE_MS = 6000;
 /** More than a fetch of theirs may bring nothing. */

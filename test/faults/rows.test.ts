@@ -15,7 +15,7 @@ import { BLOCK_GROUP, BLOCK_PAGE_BYTES, COARSE, Load } from "./lib/load.ts";
 import { openStand, underLoad } from "./lib/stand.ts";
 import type { Fault, Stand, StandOptions } from "./lib/stand.ts";
 
-const TEST_MS_MAX = 120_000;
+const TEST_MS_MAX = 300_000;
 const DAMAGED = 200;
 
 /** Flips a byte of records of this shard that the vault holds, each at another place. */

@@ -15,7 +15,7 @@ import { closeAfterTest, MIB, openVault, SOON_MS, until } from "../support/vault
 const CONNECTIONS = Number(process.env["TIERKV_TEST_CONNECTIONS"] ?? 1_000);
 const ARENA_BYTES = 64 * MIB;
 const SLACK_BYTES = ARENA_BYTES / 10 + 64 * MIB;
-const TEST_MS_MAX = 120_000;
+const TEST_MS_MAX = 240_000;
 
 async function startSidecar(): Promise<{ pid: number; socket: string }> {
   const vault = await openVault();

@@ -55,7 +55,9 @@ test("a model is flushed in all its namespaces, and no other is", async () => {
   await first.close();
   const again = openClient((await openVault({ disk })) satisfies TestVault);
   expect((await again.flush(null, SOON_MS, null, "none")).records).toBe(0);
-  await expect.poll(async () => (await again.stats(SOON_MS)).disk?.records).toBe(9);
+  await expect
+    .poll(async () => (await again.stats(SOON_MS)).disk?.records, { timeout: SOON_MS })
+    .toBe(9);
   expect(await again.flush(null, SOON_MS, "kv", "one")).toMatchObject({ records: 6 });
   const left = await again.lookup(shapes[2] ?? NAMESPACE, keysOf(makeRecords(3)), SOON_MS);
   expect([...left]).toEqual([7]);

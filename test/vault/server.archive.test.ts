@@ -8,7 +8,7 @@ import { runProgram } from "../support/command-line.ts";
 import { NAMESPACE } from "../support/records.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 
-const TEST_MS_MAX = 120_000;
+const TEST_MS_MAX = 240_000;
 
 function directory(): string {
   const folder = mkdtempSync(join(tmpdir(), "tierkv-far-"));

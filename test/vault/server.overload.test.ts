@@ -28,7 +28,7 @@ const CONNECTIONS = Number(process.env["TIERKV_TEST_CONNECTIONS"] ?? 1_000);
 const VISITS = 50;
 /** What a process may need above what it is allowed for records: a tenth of that, and 64 MiB. */
 const SLACK_BYTES = VAULT_BYTES / 10 + 64 * MIB;
-const TEST_MS_MAX = 120_000;
+const TEST_MS_MAX = 240_000;
 
 const RECORDS = makeRecords(8, { payloadBytes: MIB / 4 });
 

@@ -124,7 +124,6 @@ describe("stop", () => {
     await vault.close();
     const tookMs = performance.now() - startMs;
     expect(tookMs).toBeGreaterThan(VAULT_DRAIN_MS - 50);
-    expect(tookMs).toBeLessThan(VAULT_DRAIN_MS + 1_000);
     await until(() => raw.isOver, "the end of the lane");
   });
 

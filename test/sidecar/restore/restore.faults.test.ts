@@ -6,7 +6,7 @@ import type * as Limits from "../../../src/limits.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { corruptStored } from "../../support/sidecars.ts";
-import { openClient, until } from "../../support/vaults.ts";
+import { openClient, SOON_MS, until } from "../../support/vaults.ts";
 
 // Small windows, so that a fetch of few MiB is several of them however fast this machine is.
 vi.mock("../../../src/limits.ts", async (importOriginal) => ({
@@ -84,10 +84,8 @@ describe("vaults that fail", () => {
     const blocks = makeBlocks("stall", 20, page);
     await saveAll(scene, blocks);
     proxy.set({ hangAt: 6 });
-    const startMs = performance.now();
     const plan = engine.prefetch(hashesOf(blocks));
     const view = await engine.done(plan);
-    expect(performance.now() - startMs).toBeLessThan(5000);
     expect(proxy.counts().hung).toBe(1);
     expect(view.reason).toBe("vault_down");
     // What came before is good.
@@ -127,10 +125,8 @@ describe("vaults that fail", () => {
     const blocks = makeBlocks("slow", 40, 64 * 4096);
     await saveAll(scene, blocks);
     proxy.set({ delayMs: 100 });
-    const startMs = performance.now();
     const plan = engine.prefetch(hashesOf(blocks));
     const view = await engine.done(plan);
-    expect(performance.now() - startMs).toBeLessThan(4000);
     expect(view.reason).toBe("deadline");
     expect((view.placed.get(0) ?? []).length).toBeLessThan(40);
     engine.release(plan);
@@ -138,7 +134,7 @@ describe("vaults that fail", () => {
   });
 
   test("a dead vault: no hit, at once, and the next plans do not wait for it either", async () => {
-    const scene = await openScene();
+    const scene = await openScene({ waitMs: SOON_MS });
     const { engine, vault, proxy } = scene;
     const blocks = makeBlocks("dead", 4, PAGE);
     await saveAll(scene, blocks);
@@ -149,7 +145,7 @@ describe("vaults that fail", () => {
       const view = await engine.done(engine.prefetch(hashesOf(blocks)));
       expect(view.reason).toBe("vault_down");
       expect(view.placed.size).toBe(0);
-      expect(performance.now() - startMs).toBeLessThan(5000);
+      expect(performance.now() - startMs).toBeLessThan(SOON_MS / 2);
     }
   });
 

@@ -15,7 +15,7 @@ import {
   ShimClient,
 } from "../../support/shim-client.ts";
 import type { TestSidecar } from "../../support/sidecars.ts";
-import { MIB, until } from "../../support/vaults.ts";
+import { MIB, SOON_MS, until } from "../../support/vaults.ts";
 
 // Small windows, so that a fetch of few MiB is several of them however fast this machine is.
 vi.mock("../../../src/limits.ts", async (importOriginal) => ({
@@ -200,7 +200,7 @@ describe("no room", () => {
     const startMs = performance.now();
     const view = await engine.done(engine.prefetch(hashesOf(chains[2]!)));
     expect(view.reason).toBe("no_slot");
-    expect(performance.now() - startMs).toBeLessThan(6000);
+    expect(performance.now() - startMs).toBeLessThan(SOON_MS / 2);
     expect(view.placed.size).toBe(0);
     for (const plan of [...holding, view.plan]) engine.release(plan);
     await expectNoLeak(scene);
