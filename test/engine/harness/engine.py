@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Json = dict[str, Any]
-IMPORT_S = 400.0
+IMPORT_S = 1200.0
 CALL_S = 300.0
 END_S = 60.0
 #: The shim takes a sidecar for hung that owes an answer for this long. A machine that stands still for a moment must
