@@ -17,6 +17,8 @@ export class VaultChannel {
   readonly #security: ChannelSecurity | null;
   readonly #calls = new Set<ClientUnaryCall>();
 
+  #isClosing = false;
+
   /** `address` is `host:port` or `unix:/path`; `security` null: in the clear. Connects with the first call. */
   constructor(address: string, security: ChannelSecurity | null = null) {
     const options = { ...channelOptions(), ...securityOptions(security) };
@@ -42,6 +44,7 @@ export class VaultChannel {
         (error, reply) => {
           signal.removeEventListener("abort", cancel);
           this.#calls.delete(call);
+          this.#closeIdle();
           if (error === null && reply !== undefined) resolve(reply);
           else reject(signal.aborted ? (signal.reason as Error) : (error ?? new Error("no reply")));
         },
@@ -64,12 +67,17 @@ export class VaultChannel {
   /** Calls under way end, and fail. */
   cut(): void {
     for (const call of this.#calls) call.cancel();
-    this.close();
+    this.#client.close();
   }
 
-  /** Calls under way run on to their own end. */
+  /** Calls under way run on to their own end, and the connection until then: its farewell would refuse what the vault has not read yet. */
   close(): void {
-    this.#client.close();
+    this.#isClosing = true;
+    this.#closeIdle();
+  }
+
+  #closeIdle(): void {
+    if (this.#isClosing && this.#calls.size === 0) this.#client.close();
   }
 }
 

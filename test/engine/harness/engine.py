@@ -26,7 +26,7 @@ END_S = 60.0
 #: not turn a test's restore into a miss; tests of that very rule set the shim's own value. What is restored is the
 #: same on CPUs with and without AMX: fresh engines are asked the kernel's leave, nothing is left to compute for it.
 PATIENT = {"SILENCE_MAX_S": 60.0, "NAMING_START_WAIT_S": 60.0, "AMX_FIRST_TOKENS": 1}
-#: All engines of a comparison are bound alike, with or without a connector; a run beside another takes another processor.
+#: All engines of a comparison are bound alike, with or without a connector; a run beside another to its own processor.
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("TIERKV_TEST_CPU", "0"),
     "VLLM_NO_USAGE_STATS": "1",
