@@ -85,7 +85,7 @@ test("the owner of before is asked for an hour, and not while it is down", () =>
   expect(askedTwice(pool.placesOf(HASHES))).toBe(0);
 });
 
-test("F35 of several changes in a row the owners before each are asked: records may not have moved between them", () => {
+test("of several changes in a row the owners before each are asked: records may not have moved between them", () => {
   const vaults = silent(2);
   const pool = poolOf(vaults);
   const seen = [ownersOf(pool)];
