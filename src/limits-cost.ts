@@ -40,3 +40,5 @@ export const HANDOFF_POLL_FIRST_MS = 5;
 export const HANDOFF_POLL_MAX_MS = 40;
 /** Share of `[restore] wait_ms` that a hand-off is waited for: what came by then must still be fetched. */
 export const HANDOFF_WAIT_SHARE = 0.8;
+/** Share of the arena's blocks that stays free of what is fetched of hand-offs that are waited for. */
+export const HANDOFF_ROOM_SHARE = 0.5;

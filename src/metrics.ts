@@ -12,6 +12,7 @@ export const SIDECAR_COUNTERS = [
   "handoffs",
   "handoffs_late",
   "handoff_wait_ms",
+  "handoff_blocks_early",
   "plans_cut",
   "plans_beyond_arena",
   "lookup_keys",

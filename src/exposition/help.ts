@@ -15,6 +15,7 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   handoffs_late:
     "Of those, the ones of which not everything came in time; what did was restored, the rest computed.",
   handoff_wait_ms: "Milliseconds that they waited until everything was there, or was late.",
+  handoff_blocks_early: "Blocks of theirs whose fetch began before everything was there.",
   plans_cut:
     "Of those, the ones of which only the beginning was looked up, because they were too long.",
   lookup_keys: "Blocks of engines' requests that were looked up in memory and vaults.",

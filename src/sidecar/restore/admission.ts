@@ -66,6 +66,8 @@ export class Admission {
       for (let plan = this.#next(); plan !== undefined; plan = this.#next()) {
         const short = (await roomNeeded(plan.ranges, context.cache)) - context.cache.room;
         if (short > 0 && !plan.isOver) {
+          // Else two hand-offs could wait for the room that each other's early blocks take.
+          for (const queued of this.#queue) queued.leaveEarly();
           if (plan.isAsked) this.#askBack(short);
           return;
         }

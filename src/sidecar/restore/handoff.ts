@@ -1,51 +1,109 @@
-// Owns the wait for blocks that another engine is saving: looked up until all are held, nothing new comes, or time is up.
+// Owns the wait for blocks that another engine is saving: looked up until all are held, nothing new comes, or time is up. What is held is fetched meanwhile.
 import { countBits, HASH_BYTES } from "../../block.ts";
 import {
   HANDOFF_POLL_FIRST_MS,
   HANDOFF_POLL_MAX_MS,
+  HANDOFF_ROOM_SHARE,
   HANDOFF_WAIT_SHARE,
 } from "../../limits-cost.ts";
-import { nowMs, sleep } from "../../time.ts";
+import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { nowMs, sleep, yieldToLoop } from "../../time.ts";
+import type { Prefetch } from "../socket/messages.ts";
+import type { ArenaContext } from "./arena-context.ts";
+import { askedOf, chooseBoundary } from "./boundary.ts";
+import { copyRun } from "./copied-run.ts";
 import type { LookupAnswer, LookupGroup } from "./lookup.ts";
+import { Run } from "./plan.ts";
+import type { GroupRange, Plan } from "./plan.ts";
 
 export interface Awaited {
-  groups: readonly LookupGroup[];
+  plan: Plan;
+  message: Prefetch;
+  context: ArenaContext;
   look(): Promise<LookupAnswer>;
-  /** All is held that was handed over. */
-  isWhole(answer: LookupAnswer): boolean;
-  /** False once nobody waits for it. */
-  isWanted(): boolean;
   /** In all; a share of it is left for the fetch. */
   waitMs: number;
   /** Without anything new. */
   stallMs: number;
+  counters: SidecarCounters;
 }
 
-/** The last answer; `isLate`: not all of it came, and what did may still be of use. */
-export async function untilHandedOver(
-  awaited: Awaited,
-): Promise<{ answer: LookupAnswer; isLate: boolean }> {
-  const { groups, look, isWhole, isWanted, waitMs, stallMs } = awaited;
+/** The last answer. Where not all of it came, what did may still be of use. */
+export async function untilHandedOver(awaited: Awaited): Promise<LookupAnswer> {
+  const { plan, message, context, look, waitMs, stallMs, counters } = awaited;
+  const asked = askedOf(message, context.shapeOf);
+  const whole = Math.min(message.handoff, plan.span.end);
   const startedMs = nowMs();
+  const over = (answer: LookupAnswer, isLate: boolean): LookupAnswer => {
+    counters.add("handoffs");
+    counters.add("handoffs_late", isLate ? 1 : 0);
+    counters.add("handoff_wait_ms", Math.round(nowMs() - startedMs));
+    return answer;
+  };
   let newsMs = startedMs;
   let most = 0;
   let pauseMs = HANDOFF_POLL_FIRST_MS;
   for (;;) {
     const answer = await look();
-    if (isWhole(answer) || !isWanted()) return { answer, isLate: false };
-    const held = heldOf(groups, answer);
+    const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
+    if (boundary.heldTokens >= whole || plan.isOver) return over(answer, false);
+    const held = heldOf(message.groups, answer);
     if (held > most) {
       most = held;
       newsMs = nowMs();
       pauseMs = HANDOFF_POLL_FIRST_MS;
+      counters.add("handoff_blocks_early", await fetchEarly(plan, boundary.ranges, context));
     }
     const isStalled = nowMs() - newsMs >= stallMs;
-    if (isStalled || nowMs() - startedMs >= waitMs * HANDOFF_WAIT_SHARE) {
-      return { answer, isLate: true };
-    }
+    if (isStalled || nowMs() - startedMs >= waitMs * HANDOFF_WAIT_SHARE) return over(answer, true);
     await sleep(pauseMs);
     pauseMs = Math.min(pauseMs * 2, HANDOFF_POLL_MAX_MS);
   }
+}
+
+/** Fetches what any deeper boundary takes, too; which states and windows it takes is not known yet. Returns how many blocks. */
+async function fetchEarly(
+  plan: Plan,
+  ranges: readonly GroupRange[],
+  { cache, fetcher, shapeOf }: ArenaContext,
+): Promise<number> {
+  const { namespace } = plan;
+  if (namespace === null) return 0;
+  const turn = fetcher.turnOf(ranges);
+  // Others that wait for room are not held up by one whose end nobody knows.
+  let room = Math.floor(cache.room - cache.capacity * HANDOFF_ROOM_SHARE);
+  let begun = 0;
+  for (const range of ranges) {
+    if (shapeOf(range.group).tail > 0) continue;
+    const run = earlyRun(plan, range, cache);
+    const start = run.length;
+    let named = copyRun(namespace, range, start);
+    for (let index = start; index < range.keys.length; index += 1) {
+      const key = range.keys[index] ?? "";
+      if (!cache.isInUse(key)) room -= 1;
+      if (room < 0) return begun;
+      const at = (index - start) % HASHES_PER_COPY;
+      if (at === 0) named = copyRun(namespace, range, index);
+      const block = cache.use(key, named, at, run);
+      run.add(block);
+      if (block.state === "wanted" && block.userCount === 1) {
+        fetcher.add(block, turn);
+        begun += 1;
+      }
+      if ((index - start + 1) % KEYS_PER_SLICE === 0) await yieldToLoop();
+      if (plan.isOver) return begun;
+    }
+  }
+  return begun;
+}
+
+function earlyRun(plan: Plan, range: GroupRange, cache: ArenaContext["cache"]): Run {
+  const known = plan.early.find(({ group }) => group === range.group);
+  if (known !== undefined) return known;
+  const run = new Run(range, cache, () => undefined);
+  plan.early.push(run);
+  return run;
 }
 
 function heldOf(groups: readonly LookupGroup[], { held }: LookupAnswer): number {

@@ -86,6 +86,8 @@ export class Plan {
   /** The one its keys were looked up in; the engine's may change meanwhile. */
   readonly namespace: Namespace | null;
   readonly runs: Run[] = [];
+  /** What is fetched of a hand-off before all of it is held. */
+  readonly early: Run[] = [];
   /** The scheduler gave it up, or its connection ended. */
   isReleased = false;
   reclaimAskedMs: number | null = null;
@@ -120,6 +122,11 @@ export class Plan {
 
   get isOver(): boolean {
     return this.isReleased || this.state === "done";
+  }
+
+  /** It has its own use of them, or they are in the way. */
+  leaveEarly(): void {
+    for (const run of this.early.splice(0)) run.leaveAll();
   }
 
   get blockCount(): number {

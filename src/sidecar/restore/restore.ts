@@ -241,17 +241,7 @@ export class Restorer {
     const look = (): Promise<LookupAnswer> =>
       lookUp(groups, { ...of, cache: this.#context?.cache ?? null });
     if (!plan.isHandedOver || context === null) return look();
-    const asked = askedOf(message, context.shapeOf);
-    const most = Math.min(message.handoff, plan.span.end);
-    const isWhole = (answer: LookupAnswer): boolean =>
-      chooseBoundary(asked, answer, context.cache.capacityInTime).heldTokens >= most;
-    const startedMs = nowMs();
-    const wait = { groups, look, isWhole, isWanted, waitMs, stallMs };
-    const { answer, isLate } = await untilHandedOver(wait);
-    counters.add("handoffs");
-    counters.add("handoffs_late", isLate ? 1 : 0);
-    counters.add("handoff_wait_ms", Math.round(nowMs() - startedMs));
-    return answer;
+    return untilHandedOver({ plan, message, context, look, waitMs, stallMs, counters });
   }
 
   /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
@@ -308,6 +298,7 @@ export class Restorer {
         return;
       }
     }
+    plan.leaveEarly();
     if (plan.isOver) return;
     plan.state = "fetching";
     this.#onChange(plan);
@@ -384,6 +375,7 @@ export class Restorer {
   /** What only an open plan holds. */
   #settle(plan: Plan): void {
     this.#waiting.end(plan);
+    plan.leaveEarly();
     this.#openKeys -= plan.openKeys;
     plan.openKeys = 0;
     plan.ranges = [];

@@ -91,6 +91,35 @@ test("what another engine saves is waited for and restored, where computing woul
   await expectNoLeak(pair);
 });
 
+test("what is there of a hand-off is fetched before the rest is saved", async () => {
+  const pair = await openPair();
+  const { engine, producer, sidecar, ask } = pair;
+  const fetched = sidecar.counters.get("bytes_fetched");
+  const plan = ask(BLOCKS * BLOCK_TOKENS);
+  producer.save(blocks.slice(0, 12));
+  const early = (): number => sidecar.counters.get("handoff_blocks_early");
+  await until(() => early() === 12, "the fetch of what is there");
+  await until(() => sidecar.counters.get("bytes_fetched") > fetched, "its blocks");
+  expect(engine.view(plan).held).toBeNull();
+  producer.save(blocks.slice(12));
+  const view = await engine.done(plan);
+  expect([view.reason, view.placed.get(0)?.length]).toEqual(["complete", BLOCKS]);
+  for (const [index, block] of blocks.entries()) expect(engine.holds(view, index, block)).toBe(true);
+  engine.release(plan);
+  await expectNoLeak(pair);
+});
+
+test("a hand-off that is given up leaves nothing of what was fetched early in use", async () => {
+  const pair = await openPair({ stallMs: 60_000, waitMs: 60_000 });
+  const { engine, producer, sidecar, ask } = pair;
+  const plan = ask(BLOCKS * BLOCK_TOKENS);
+  producer.save(blocks.slice(0, 12));
+  await until(() => sidecar.counters.get("handoff_blocks_early") > 0, "an early fetch");
+  engine.release(plan);
+  await until(() => sidecar.counters.get("handoffs") === 1, "the end of the wait");
+  await expectNoLeak(pair);
+});
+
 test("where nothing new comes, what is there is restored, and the rest computed", async () => {
   const pair = await openPair({ stallMs: 300 });
   const { engine, producer, sidecar, ask } = pair;
