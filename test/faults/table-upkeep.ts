@@ -247,4 +247,18 @@ export const UPKEEP: readonly FaultRow[] = [
     ],
     { unloaded: "to others it is a vault that ended and was started again" },
   ),
+  row(
+    "F98",
+    "an engine ends while another one fetches what it hands over",
+    "what was saved is restored, the rest computed, and no slot stays taken",
+    ["test/sidecar/restore/handoff.test.ts"],
+    { unloaded: "two engines of one sidecar; what vaults do meanwhile is F1 to F8" },
+  ),
+  row(
+    "F99",
+    "two hand-offs together are larger than the arena",
+    "what was fetched early of one makes room for the other: both are restored, one after the other",
+    ["test/sidecar/restore/handoff.test.ts"],
+    { unloaded: "two engines of one sidecar; what vaults do meanwhile is F1 to F8" },
+  ),
 ];

@@ -8,11 +8,12 @@ import {
   hashesOf,
   helloFrame,
   makeBlocks,
+  makeGroup,
   ShimClient,
 } from "../../support/shim-client.ts";
-import type { EngineShape } from "../../support/shim-client.ts";
+import type { Block, EngineShape } from "../../support/shim-client.ts";
 import type { TestSidecarOptions } from "../../support/sidecars.ts";
-import { until } from "../../support/vaults.ts";
+import { MIB, until } from "../../support/vaults.ts";
 
 const PAGE = 4096;
 const BLOCK_TOKENS = 16;
@@ -118,6 +119,54 @@ test("a hand-off that is given up leaves nothing of what was fetched early in us
   engine.release(plan);
   await until(() => sidecar.counters.get("handoffs") === 1, "the end of the wait");
   await expectNoLeak(pair);
+});
+
+test("F98 an engine that ends while what it saved is fetched: that is restored, and the rest computed", async () => {
+  const pair = await openPair({ stallMs: 500 });
+  const { engine, producer, sidecar, ask } = pair;
+  const plan = ask(BLOCKS * BLOCK_TOKENS);
+  producer.save(blocks.slice(0, 12));
+  await until(() => sidecar.counters.get("handoff_blocks_early") === 12, "an early fetch");
+  producer.close();
+  const view = await engine.done(plan);
+  expect([view.reason, view.placed.get(0)?.length]).toEqual(["end_of_hit", 12]);
+  expect(engine.holds(view, 11, blocks[11]!)).toBe(true);
+  expect(sidecar.counters.get("handoffs_late")).toBe(1);
+  engine.release(plan);
+  await until(() => sidecar.status().engines.length === 1, "its end");
+  await expectNoLeak(pair);
+});
+
+test("F99 two hand-offs that fit an arena one after the other do not wait for each other", async () => {
+  /** 64 slots, 48 of them for restores; half of those stay free of early blocks. */
+  const size = { arenaBytes: 16 * MIB, waitMs: 20_000 };
+  const large = 64 * PAGE;
+  const shape = { groups: [makeGroup({ layers: 64 })], maxModelLen: BLOCK_TOKENS * 44 };
+  const scene = await openScene(size, shape);
+  const { engine, sidecar } = scene;
+  const hello = { engine: "producer", hello: { producer: 1 } };
+  const producer = await FakeEngine.start(sidecar.socketPath, { ...shape, ...hello });
+  const prompts = ["one", "other"].map((name) => makeBlocks(name, 44, large));
+  const plans = prompts.map((prompt) => {
+    const groups = [{ group: 0, class: "kv", hashes: hashesOf(prompt), from: 0 }];
+    return engine.prefetchGroups(groups, { handoff: prompt.length * BLOCK_TOKENS });
+  });
+  const save = (of: readonly Block[]): Promise<void> => saveAll({ engine: producer, sidecar }, of);
+  const early = (): number => sidecar.counters.get("handoff_blocks_early");
+  await save(prompts[0]!.slice(0, 16));
+  await until(() => early() === 16, "early blocks of the one");
+  await save(prompts[1]!.slice(0, 20));
+  // No more than half of the room.
+  await until(() => early() === 24, "early blocks of the other");
+  await save(prompts[0]!.slice(16));
+  await save(prompts[1]!.slice(20));
+  for (const [at, plan] of plans.entries()) {
+    const view = await engine.done(plan);
+    expect([view.reason, view.placed.get(0)?.length]).toEqual(["complete", 44]);
+    expect(engine.holds(view, 43, prompts[at]![43]!)).toBe(true);
+    engine.release(plan);
+  }
+  await expectNoLeak(scene);
 });
 
 test("where nothing new comes, what is there is restored, and the rest computed", async () => {
