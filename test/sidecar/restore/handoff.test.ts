@@ -105,7 +105,8 @@ test("what is there of a hand-off is fetched before the rest is saved", async ()
   producer.save(blocks.slice(12));
   const view = await engine.done(plan);
   expect([view.reason, view.placed.get(0)?.length]).toEqual(["complete", BLOCKS]);
-  for (const [index, block] of blocks.entries()) expect(engine.holds(view, index, block)).toBe(true);
+  for (const [index, block] of blocks.entries())
+    expect(engine.holds(view, index, block)).toBe(true);
   engine.release(plan);
   await expectNoLeak(pair);
 });
