@@ -56,6 +56,9 @@ pub const STORE_GHOSTS_MAX: u64 = 1 << 20;
 /// Flushes a store remembers, to refuse what was made before them; each costs 56 bytes. What was made before all of them is refused.
 pub const STORE_FLUSHES_MAX: usize = 4096;
 
+/// For one to two such spans new records have up to a quarter of a full store instead of a tenth.
+pub const STORE_SPARED_MS: u64 = 60_000;
+
 /// Tenants of one account with records in a store at a time; those of further ones share the quota of the account's own records.
 /// Each costs 120 bytes, and a look when somebody has to give way.
 pub const STORE_TENANTS_MAX: usize = 4096;

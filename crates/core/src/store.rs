@@ -3,6 +3,7 @@
 mod durable;
 mod flush;
 mod ghosts;
+mod lately;
 mod listing;
 mod names;
 mod policy;
@@ -16,6 +17,7 @@ mod tenants;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use flush::FlushLog;
 pub use flush::{Flushed, MADE_NOW};
@@ -31,7 +33,7 @@ pub use status::ItemStatus;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 pub use crate::key::{MEASURING_NAMESPACE, RecordKey, Scope};
-use crate::limits::STORE_BYTES_MIN;
+use crate::limits::{STORE_BYTES_MIN, STORE_SPARED_MS};
 use crate::memory::{Budget, Reserved, Shape};
 pub use crate::memory::{ENTRY_BYTES, Pin, Stored};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES};
@@ -125,7 +127,9 @@ impl Store {
     /// `BAD_ARGUMENT` naming the option.
     pub fn new(options: Options) -> Result<Self> {
         let ghosts = ghosts(options.max_bytes);
-        Self::with_policy(options, |room| Box::new(S3Fifo::new(room, ghosts)))
+        Self::with_policy(options, |room| {
+            Box::new(S3Fifo::new(room, ghosts).sparing(Duration::from_millis(STORE_SPARED_MS)))
+        })
     }
 
     /// An empty store that evicts by the policy that `make` returns for the bytes it is given.

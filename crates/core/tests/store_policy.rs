@@ -12,10 +12,12 @@ mod records;
 mod trace;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lru::LruPolicy;
 use prompts::{SHARED_BLOCKS, follower, prompts};
 use records::{key, put, record};
+use tierkv_core::limits::STORE_SPARED_MS;
 use tierkv_core::record::CLASS_KV;
 use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, Policy, S3Fifo, Store};
 use trace::trace;
@@ -97,4 +99,25 @@ fn on_prompts_that_share_prefixes_ours_is_better_than_lru() {
         let [ours, lru] = [ours, lru].map(|store| prompt_hits(&store, &prompts));
         assert!(ours * 100 >= lru * 105, "1/{part}: {ours} against {lru}");
     }
+}
+
+/// Prompts of a fifth of a store that is full of used records: how much of each is there when it is asked for.
+fn new_prompts(spared: Duration) -> Vec<usize> {
+    let store = roomy(1000, |room| Box::new(S3Fifo::new(room, GHOSTS).sparing(spared)));
+    let old: Vec<u64> = (0..1000).collect();
+    put_prompt(&store, &old);
+    old.iter().for_each(|number| _ = store.pin(&key(*number)));
+    let held = |round: u64| {
+        let prompt: Vec<u64> = (round * 1000..round * 1000 + 200).collect();
+        put_prompt(&store, &prompt);
+        prompt_hits(&store, &[prompt])
+    };
+    (1..6).map(held).collect()
+}
+
+#[test]
+fn a_full_store_keeps_a_new_prompt_of_a_fifth_of_it_whole() {
+    assert_eq!(new_prompts(Duration::from_millis(STORE_SPARED_MS)), [200; 5]);
+    // By itself the policy gives first blocks away for last ones; the first prompt meets a store that has some room.
+    assert_eq!(new_prompts(Duration::ZERO)[1], 0);
 }

@@ -11,17 +11,19 @@ use random::Random;
 use records::{key, put, record};
 use tierkv_core::record::CLASS_KV;
 use tierkv_core::store::{
-    ENTRY_BYTES, ItemStatus, Offer, Options, RecordKey, Scope, SessionStats, Store,
+    ENTRY_BYTES, ItemStatus, Offer, Options, RecordKey, S3Fifo, Scope, SessionStats, Store,
 };
 
 const RECORD: usize = 4096;
 const ROOM: u64 = 400;
+const GHOSTS: u64 = 10;
 
-/// A store with room for about `ROOM` records, half of it for what sessions keep.
+/// A store with room for about `ROOM` records, half of it for what sessions keep. In a trace, which takes no time, all would be new.
 fn store() -> Arc<Store> {
     let max_bytes = (1 << 20) + ROOM * (RECORD as u64 + ENTRY_BYTES);
     let options = Options { max_bytes, max_record_bytes: RECORD as u64, record_class: CLASS_KV };
-    let store = Arc::new(Store::new(options).expect("options"));
+    let store = Store::with_policy(options, |room| Box::new(S3Fifo::new(room, GHOSTS)));
+    let store = Arc::new(store.expect("options"));
     store.limit_sessions(max_bytes / 2);
     store
 }

@@ -30,6 +30,17 @@ impl<F: Fabric> Reservation<'_, F> {
         Ok(())
     }
 
+    /// Where its bytes are to stand.
+    #[must_use]
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// All its bytes were written there.
+    pub fn made(&self) {
+        Seen(&self.region.fabric).payload_made(self.at, self.bytes);
+    }
+
     /// Lets others look it up: its bytes are in memory first. False: it was flushed meanwhile.
     ///
     /// # Errors
@@ -54,7 +65,7 @@ impl Reservation<'_, crate::mapping::Mapping> {
         let memory = self.region.fabric.memory(self.at, self.bytes);
         // SAFETY: within the mapping; who reserved it is the only one to read or write there until it is published.
         let made = work(unsafe { &mut *memory });
-        Seen(&self.region.fabric).payload_made(self.at, self.bytes);
+        self.made();
         made
     }
 }
@@ -84,6 +95,17 @@ impl<F: Fabric> Pinned<'_, F> {
         self.bytes
     }
 
+    /// Where its bytes stand.
+    #[must_use]
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// They are about to be read there.
+    pub fn seen(&self) {
+        Seen(&self.region.fabric).payload_seen(self.at, self.bytes);
+    }
+
     /// Copies a part of it.
     ///
     /// # Errors
@@ -100,7 +122,7 @@ impl Pinned<'_, crate::mapping::Mapping> {
     /// The record where it stands.
     #[must_use]
     pub fn standing(&self) -> &[u8] {
-        Seen(&self.region.fabric).payload_seen(self.at, self.bytes);
+        self.seen();
         // SAFETY: within the mapping; nobody writes what is published and pinned.
         unsafe { &*self.region.fabric.memory(self.at, self.bytes) }
     }

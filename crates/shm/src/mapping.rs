@@ -17,7 +17,7 @@ use tierkv_core::limits::SHM_OPEN_LOCK_MS;
 use crate::cut::{self, Watched};
 use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout};
 use crate::lines;
-use crate::region::Region;
+use crate::region::{self, Region};
 use crate::visibility::{Coherence, Fabric, LastOwner, Rule};
 
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() as u64 <= LOCK_BYTES);
@@ -131,12 +131,8 @@ fn create(path: &Path, options: &Options) -> Result<()> {
         .map_err(in_words)?;
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mapping = Mapping::new(path, fd, layout.region_bytes, options)?;
-    mapping.copy_in(0, &layout.to_bytes());
     mapping.make_lock()?;
-    if options.coherence == Coherence::Clflush {
-        mapping.each_line(0, LOCK_AT + LOCK_BYTES, lines::write_back);
-        lines::fence();
-    }
+    region::format(&mapping, &layout);
     match rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(in_words(errno)),

@@ -77,6 +77,13 @@ impl<F: Fabric> Drop for Locked<'_, F> {
     }
 }
 
+/// Makes a region of memory that is all zeros, and that nobody else has yet.
+pub fn format<F: Fabric>(fabric: &F, layout: &Layout) {
+    let seen = Seen(fabric);
+    seen.payload_in(0, &layout.to_bytes());
+    seen.fence(Rule::PayloadFence);
+}
+
 impl<F: Fabric> Region<F> {
     /// Joins a region of `bytes` bytes.
     ///
@@ -115,8 +122,8 @@ impl<F: Fabric> Region<F> {
         let last = self.fabric.lock()?;
         let table = Table::new(&self.fabric, &self.layout);
         if last == LastOwner::Died {
+            // It arrives when the lock is given up: who dies before that leaves it to be repaired anew.
             table.repair(self.member);
-            table.seen.fence(Rule::UnlockFence);
             self.fabric.repaired();
         }
         Ok(Locked(table))

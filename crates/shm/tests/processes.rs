@@ -16,13 +16,14 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use content::{content, key, read};
 use dying::Dying;
 use random::Random;
 use tierkv_core::record;
 use tierkv_shm::flushes::Label;
-use tierkv_shm::layout::{BITMAP_AT, LOCK_AT, entry};
+use tierkv_shm::layout::{BITMAP_AT, CAME_AT, LOCK_AT, entry};
 use tierkv_shm::mapping::{Mapping, Options, map, open};
 use tierkv_shm::region::{Offer, Put, Region};
 use tierkv_shm::visibility::{Coherence, Fabric};
@@ -68,6 +69,17 @@ fn is_long() -> bool {
     std::env::var_os("TIERKV_TEST_LONG").is_some()
 }
 
+/// Mixed operations of all processes together; `TIERKV_TEST_OPERATIONS` sets another number.
+fn operations() -> u64 {
+    let usual = if is_long() { 1_000_000 } else { 100_000 };
+    var("TIERKV_TEST_OPERATIONS").map_or(usual, |number| number.parse().unwrap())
+}
+
+/// With the lock, of each of four processes that contend for it.
+fn turns() -> u64 {
+    if is_long() { 100_000 } else { 5000 }
+}
+
 /// What the other processes of these tests do.
 #[test]
 fn child() {
@@ -79,7 +91,14 @@ fn child() {
         let coherence = if number == 3 { Coherence::Clflush } else { Coherence::Hardware };
         let region = open(&path, &Options { address, coherence, ..OPTIONS }).unwrap();
         assert_eq!(region.fabric().address(), address);
-        mix(&region, number, if is_long() { 250_000 } else { 25_000 });
+        mix(&region, number, operations() / 4);
+    } else if role == "contends" {
+        let region = open(&path, &OPTIONS).unwrap();
+        while region.fill().unwrap().members < 5 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let [p99, most] = contend(&region, number, turns());
+        writeln!(std::io::stdout(), "waits {p99} {most}").unwrap();
     } else {
         let (memory, bytes) = map(&path, &OPTIONS).unwrap();
         let region = Region::join(Dying { memory, steps: 0.into(), dies_at: number }, bytes);
@@ -126,6 +145,21 @@ fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64) {
     }
 }
 
+/// Sets room aside and gives it up, over and over; how long that took, in µs: p99, and most.
+fn contend(region: &Region<Mapping>, number: u64, turns: u64) -> [u128; 2] {
+    let mut waits: Vec<_> = (0..turns)
+        .map(|_| {
+            let start = Instant::now();
+            let offer = region.reserve(&key(number), 5000, Label::default()).unwrap();
+            let waited = start.elapsed().as_micros();
+            assert!(matches!(offer, Offer::Wanted(_)), "nobody else has this key");
+            waited
+        })
+        .collect();
+    waits.sort_unstable();
+    [waits[waits.len() * 99 / 100], waits[waits.len() - 1]]
+}
+
 /// Every kind of operation, evictions among them.
 fn go_through_everything<F: Fabric>(region: &Region<F>) {
     for number in 1000..1060 {
@@ -154,6 +188,27 @@ fn four_processes_at_different_addresses_read_no_wrong_byte_and_leak_no_chunk() 
     let audit = region.audit().unwrap();
     assert!(audit.is_sound() && audit.ready > 0, "{audit:?}");
     assert_eq!((audit.filling, audit.pinned), (0, 0), "{audit:?}");
+}
+
+#[test]
+fn four_processes_that_contend_for_the_lock_all_get_it_and_no_turn_is_lost() {
+    let name = Name::new("contends");
+    let region = name.open();
+    let children: Vec<_> = (0..4).map(|number| name.child("contends", number)).collect();
+    for child in children {
+        let output = said(child);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let waits = text.split("waits ").nth(1).and_then(|rest| rest.lines().next());
+        let waits: Vec<u64> =
+            waits.expect(&text).split(' ').map(|number| number.parse().unwrap()).collect();
+        writeln!(std::io::stderr(), "waited, in us: p99 {}, most {}", waits[0], waits[1]).unwrap();
+        // A machine that runs nothing else.
+        assert!(!is_long() || waits[0] <= 5000 && waits[1] < 1_000_000, "{waits:?}");
+    }
+    // Whoever came between another one's reading and writing would have cost a count.
+    assert_eq!(region.fabric().load(CAME_AT), 4 * turns());
+    let audit = region.audit().unwrap();
+    assert!(audit.is_sound() && audit.filling == 0, "{audit:?}");
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::hint::black_box;
+use std::time::Duration;
 
 use super::ghosts::Ghosts;
+use super::lately::Lately;
 use super::names::Names;
 use super::queues::{Entry, Queue, Queues};
 use super::tenants::Quotas;
@@ -13,6 +15,8 @@ use crate::table::Table;
 
 /// Divisor of what a tenant has: that part is for new records, unless there is nothing else.
 const SMALL_SHARE: u64 = 10;
+/// The same of what came lately.
+const LATELY_SHARE: u64 = 4;
 const USES_MAX: u8 = 3;
 
 /// Tables grow one after another, so that neither memory nor anybody's wait doubles at once.
@@ -25,6 +29,7 @@ pub struct S3Fifo {
     tables: [Table; TABLES],
     queues: Queues,
     ghosts: Ghosts,
+    lately: Lately,
     room: u64,
 }
 
@@ -55,8 +60,16 @@ impl S3Fifo {
             tables: std::array::from_fn(|_| Table::default()),
             queues: Queues::new(),
             ghosts: Ghosts::new(ghosts),
+            lately: Lately::new(Duration::ZERO),
             room: bytes,
         }
+    }
+
+    /// For so long new records have a larger part, because a prompt would lose its first blocks to its last ones before anybody
+    /// can ask for it.
+    #[must_use]
+    pub fn sparing(self, span: Duration) -> Self {
+        Self { lately: Lately::new(span), ..self }
     }
 
     /// By the namespace itself, not its number: ghosts outlive numbers.
@@ -102,9 +115,10 @@ impl S3Fifo {
     /// Evicts one record, of whoever has to give way; `None` when all that is left is pinned.
     fn evict(&mut self) -> Option<(RecordKey, Stored)> {
         let mut stuck = Vec::new();
+        let lately = self.lately.bytes();
         loop {
             let tenant = self.queues.tenants.victim(&stuck)?;
-            let gone = self.evict_of(tenant);
+            let gone = self.evict_of(tenant, lately);
             if gone.is_some() {
                 return gone;
             }
@@ -112,12 +126,13 @@ impl S3Fifo {
         }
     }
 
-    fn evict_of(&mut self, tenant: u16) -> Option<(RecordKey, Stored)> {
+    fn evict_of(&mut self, tenant: u16, lately: u64) -> Option<(RecordKey, Stored)> {
         let records = self.queues.tenants.get(tenant).records;
         // Every record may be looked at as often as it was used, once to move, and once as pinned.
         for _ in 0..=records * (usize::from(USES_MAX) + 2) {
             let of = self.queues.tenants.get(tenant);
-            let is_small_full = of.ends[Queue::Small as usize].bytes > of.bytes() / SMALL_SHARE;
+            let share = lately.clamp(of.bytes() / SMALL_SHARE, of.bytes() / LATELY_SHARE);
+            let is_small_full = of.ends[Queue::Small as usize].bytes > share;
             let [first, second] = if is_small_full {
                 [Queue::Small, Queue::Main]
             } else {
@@ -235,6 +250,7 @@ impl Policy for S3Fifo {
     fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16) {
         let tag = self.tag(&key);
         let queue = if self.ghosts.forget(tag) { Queue::Main } else { Queue::Small };
+        self.lately.add(record.charge());
         let number = self.queues.insert(Entry {
             block_hash: key.block_hash,
             namespace: self.names.join(&key.namespace),

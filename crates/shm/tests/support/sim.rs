@@ -1,7 +1,7 @@
 //! Owns memory without coherence: each side has lines of its own, which only write-backs, fences and invalidates bring together.
 
-use std::collections::HashMap;
-use std::panic::resume_unwind;
+use std::collections::{BTreeSet, HashMap};
+use std::panic::{Location, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tierkv_core::error::{Code, Error, Result};
@@ -10,7 +10,12 @@ use tierkv_shm::visibility::{Coherence, Fabric, LastOwner, Rule};
 use super::random::Random;
 
 const LINE: usize = 64;
+/// The superblock's are among them.
+const STALE_LINES: usize = 4;
 type Line = [u8; LINE];
+
+/// Where something is written back, waited for or dropped: file and line.
+pub type Place = (&'static str, u32);
 
 /// What a side's death is told by, past every step of its own.
 pub struct Crashed;
@@ -21,16 +26,20 @@ pub struct World {
     held: Option<u64>,
     died: bool,
     members: HashMap<u64, u64>,
+    /// All that was come by.
+    places: BTreeSet<Place>,
 }
 
 impl World {
-    /// A region with these fields in its superblock.
-    pub fn new(bytes: usize, superblock: &[u8]) -> Arc<Mutex<Self>> {
-        let mut memory = vec![0; bytes];
-        memory[..superblock.len()].copy_from_slice(superblock);
-        let members = HashMap::new();
-        Arc::new(Mutex::new(Self { memory, held: None, died: false, members }))
+    /// Memory that is all zeros.
+    pub fn new(bytes: usize) -> Arc<Mutex<Self>> {
+        let (memory, members, places) = (vec![0; bytes], HashMap::new(), BTreeSet::new());
+        Arc::new(Mutex::new(Self { memory, held: None, died: false, members, places }))
     }
+}
+
+pub fn places(world: &Mutex<World>) -> BTreeSet<Place> {
+    lock(world).places.clone()
 }
 
 struct Cache {
@@ -48,7 +57,7 @@ pub struct Side {
     name: u64,
     world: Arc<Mutex<World>>,
     cache: Mutex<Cache>,
-    without: Option<Rule>,
+    without: Option<Place>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,20 +65,33 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Side {
-    pub fn new(world: &Arc<Mutex<World>>, name: u64, without: Option<Rule>) -> Self {
-        let cache = Cache {
-            lines: HashMap::new(),
-            begun: Vec::new(),
-            dead: false,
-            random: Random::new(name),
-            left: None,
-        };
+    /// Its machine read the memory before anybody made something of it, and still has some of those lines.
+    pub fn new(world: &Arc<Mutex<World>>, name: u64, without: Option<Place>) -> Self {
+        let mut random = Random::new(name);
+        let stale = |line: usize| (line, ([0; LINE], false));
+        let lines = (0..STALE_LINES).filter(|_| random.below(2) == 0).map(stale).collect();
+        let cache = Cache { lines, begun: Vec::new(), dead: false, random, left: None };
         Self { name, world: Arc::clone(world), cache: Mutex::new(cache), without }
     }
 
     /// It dies after so many steps; `None`: not.
     pub fn die_after(&self, steps: Option<u64>) {
         lock(&self.cache).left = steps;
+    }
+
+    /// Nobody needs it any more: what it still holds is given up in vain.
+    pub fn end(&self) {
+        let mut cache = lock(&self.cache);
+        (cache.dead, cache.lines, cache.begun) = (true, HashMap::new(), Vec::new());
+        lock(&self.world).memory = Vec::new();
+    }
+
+    /// Whether this place is left out.
+    fn is_without(&self, place: &'static Location<'static>) -> bool {
+        let file = place.file().rsplit('/').next().unwrap_or_default();
+        let place = (file, place.line());
+        lock(&self.world).places.insert(place);
+        self.without == Some(place)
     }
 
     /// A step: the cache does what caches may do at any time; or it is the last one.
@@ -153,7 +175,7 @@ impl Cache {
                 self.evict(line, world);
             }
         }
-        self.dead = true;
+        (self.dead, self.lines, self.begun) = (true, HashMap::new(), Vec::new());
     }
 }
 
@@ -188,9 +210,11 @@ impl Fabric for Side {
         }
     }
 
-    fn write_back(&self, rule: Rule, at: u64, bytes: u64) {
+    #[track_caller]
+    fn write_back(&self, _rule: Rule, at: u64, bytes: u64) {
+        let is_without = self.is_without(Location::caller());
         let (mut cache, _world) = self.step();
-        if self.without == Some(rule) {
+        if is_without {
             return;
         }
         for line in lines(at, bytes) {
@@ -202,9 +226,11 @@ impl Fabric for Side {
         }
     }
 
-    fn fence(&self, rule: Rule) {
+    #[track_caller]
+    fn fence(&self, _rule: Rule) {
+        let is_without = self.is_without(Location::caller());
         let (mut cache, mut world) = self.step();
-        if self.without == Some(rule) || cache.dead {
+        if is_without || cache.dead {
             return;
         }
         for (line, _) in cache.begun.clone() {
@@ -212,9 +238,11 @@ impl Fabric for Side {
         }
     }
 
-    fn invalidate(&self, rule: Rule, at: u64, bytes: u64) {
+    #[track_caller]
+    fn invalidate(&self, _rule: Rule, at: u64, bytes: u64) {
+        let is_without = self.is_without(Location::caller());
         let (mut cache, mut world) = self.step();
-        if self.without == Some(rule) || cache.dead {
+        if is_without || cache.dead {
             return;
         }
         for line in lines(at, bytes) {
