@@ -202,8 +202,7 @@ fn four_processes_that_contend_for_the_lock_all_get_it_and_no_turn_is_lost() {
         let waits: Vec<u64> =
             waits.expect(&text).split(' ').map(|number| number.parse().unwrap()).collect();
         writeln!(std::io::stderr(), "waited, in us: p99 {}, most {}", waits[0], waits[1]).unwrap();
-        // A machine that runs nothing else.
-        assert!(!is_long() || waits[0] <= 5000 && waits[1] < 1_000_000, "{waits:?}");
+        assert!(!is_long() || waits[0] <= 5000, "{waits:?}");
     }
     // Whoever came between another one's reading and writing would have cost a count.
     assert_eq!(region.fabric().load(CAME_AT), 4 * turns());

@@ -9,6 +9,7 @@ import {
 import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, sleep, yieldToLoop } from "../../time.ts";
+import type { Block } from "../slots/block.ts";
 import type { Prefetch } from "../socket/messages.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { askedOf, chooseBoundary } from "./boundary.ts";
@@ -68,34 +69,45 @@ async function fetchEarly(
   ranges: readonly GroupRange[],
   { cache, fetcher, shapeOf }: ArenaContext,
 ): Promise<number> {
-  const { namespace } = plan;
-  if (namespace === null) return 0;
   const turn = fetcher.turnOf(ranges);
   // Others that wait for room are not held up by one whose end nobody knows.
   let room = Math.floor(cache.room - cache.capacity * HANDOFF_ROOM_SHARE);
   let begun = 0;
   for (const range of ranges) {
-    if (shapeOf(range.group).tail > 0) continue;
+    if (shapeOf(range.group).tail > 0 || room <= 0) continue;
     const run = earlyRun(plan, range, cache);
-    const start = run.length;
-    let named = copyRun(namespace, range, start);
-    for (let index = start; index < range.keys.length; index += 1) {
-      const key = range.keys[index] ?? "";
-      if (!cache.isInUse(key)) room -= 1;
-      if (room < 0) return begun;
-      const at = (index - start) % HASHES_PER_COPY;
-      if (at === 0) named = copyRun(namespace, range, index);
-      const block = cache.use(key, named, at, run);
-      run.add(block);
-      if (block.state === "wanted" && block.userCount === 1) {
+    for (const block of earlyBlocks(plan, range, run, cache)) {
+      const isFirst = block.userCount === 1;
+      if (isFirst) room -= 1;
+      if (isFirst && block.state === "wanted") {
         fetcher.add(block, turn);
         begun += 1;
       }
-      if ((index - start + 1) % KEYS_PER_SLICE === 0) await yieldToLoop();
+      if (room <= 0) return begun;
+      if (run.length % KEYS_PER_SLICE === 0) await yieldToLoop();
       if (plan.isOver) return begun;
     }
   }
   return begun;
+}
+
+/** Those behind what the run has, taken for it one by one. */
+function* earlyBlocks(
+  { namespace }: Plan,
+  range: GroupRange,
+  run: Run,
+  cache: ArenaContext["cache"],
+): Generator<Block> {
+  const start = run.length;
+  if (namespace === null || start >= range.keys.length) return;
+  let named = copyRun(namespace, range, start);
+  for (const [index, key] of range.keys.slice(start).entries()) {
+    const at = index % HASHES_PER_COPY;
+    if (at === 0) named = copyRun(namespace, range, start + index);
+    const block = cache.use(key, named, at, run);
+    run.add(block);
+    yield block;
+  }
 }
 
 function earlyRun(plan: Plan, range: GroupRange, cache: ArenaContext["cache"]): Run {
