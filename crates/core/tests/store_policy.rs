@@ -106,7 +106,7 @@ fn new_prompts(spared: Duration) -> Vec<usize> {
     let store = roomy(1000, |room| Box::new(S3Fifo::new(room, GHOSTS).sparing(spared)));
     let old: Vec<u64> = (0..1000).collect();
     put_prompt(&store, &old);
-    old.iter().for_each(|number| _ = store.pin(&key(*number)));
+    assert!(old.iter().all(|number| store.pin(&key(*number)).is_some()));
     let held = |round: u64| {
         let prompt: Vec<u64> = (round * 1000..round * 1000 + 200).collect();
         put_prompt(&store, &prompt);

@@ -147,6 +147,9 @@ test("F99 two hand-offs that fit an arena one after the other do not wait for ea
   const { engine, sidecar } = scene;
   const hello = { engine: "producer", hello: { producer: 1 } };
   const producer = await FakeEngine.start(sidecar.socketPath, { ...shape, ...hello });
+  const isTouched = (): boolean =>
+    sidecar.status().engines.every(({ arena }) => arena?.touchedSlots === 64);
+  await until(isTouched, "touched arenas");
   const prompts = ["one", "other"].map((name) => makeBlocks(name, 44, large));
   const plans = prompts.map((prompt) => {
     const groups = [{ group: 0, class: "kv", hashes: hashesOf(prompt), from: 0 }];
