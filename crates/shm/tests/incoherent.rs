@@ -81,7 +81,7 @@ impl Run {
     fn act(&mut self, who: usize, action: u64, number: u64) {
         let other = self.nodes[(who + 1) % SIDES].region;
         let node = &mut self.nodes[who];
-        let in_place = action % 2 == 0;
+        let in_place = action.is_multiple_of(2);
         let side = in_place.then(|| node.region.fabric());
         match action {
             0..4 => {
