@@ -86,6 +86,9 @@ export const GATEWAY_PULL_SHARE = 0.5;
 /** API keys of the gateway, and characters of a name or tenant. */
 export const GATEWAY_KEYS_MAX = 2_048;
 export const GATEWAY_KEY_WORD_CHARS_MAX = 64;
+/** The most that a key's line may allow of each, and what an answer counts for at most until it has ended. */
+export const GATEWAY_KEY_LIMIT_MAX = 1_000_000_000;
+export const GATEWAY_ANSWER_TOKENS_MAX = 1_000_000;
 /** To ask every engine once, also one that takes a connection and says nothing, and to listen. */
 export const GATEWAY_START_MS = 30_000;
 /** Fewest tokens that an engine computes for another one, unless the configuration says otherwise, and the most it may say. */

@@ -12,6 +12,7 @@ import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
 import type { Engine, EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import type { EventFeed } from "./events/feed.ts";
+import type { Keys, ShownKey } from "./front/keys.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
 import type { Recent } from "./score/decisions.ts";
 import type { Router } from "./score/router.ts";
@@ -22,6 +23,8 @@ export interface Controlled {
   feedOf: (engine: Engine) => EventFeed | null;
   index: BlockIndex;
   router: Router;
+  /** null: everybody may. */
+  keys: Keys | null;
 }
 
 /** One engine, with what is known of its blocks: `events` is null where it publishes none to us. */
@@ -40,6 +43,8 @@ export interface ShownFleet {
   engines: ShownEngine[];
   /** Requests that wait for an engine with room. */
   waiting: number;
+  /** Names whose keys have limits, and what is left to each. */
+  keys: ShownKey[];
 }
 
 /** `GET /status`, `GET /decisions?id=BEGINNING`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
@@ -97,7 +102,7 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
   ["POST /undrain", ({ fleet }, asked) => fleet.drain(nameIn(asked), false)],
 ]);
 
-function shown({ fleet, feedOf, index, router }: Controlled): ShownFleet {
+function shown({ fleet, feedOf, index, router, keys }: Controlled): ShownFleet {
   const engines = fleet.engines.map((engine) => ({
     ...engine.status(),
     events: feedOf(engine)?.state ?? null,
@@ -106,5 +111,5 @@ function shown({ fleet, feedOf, index, router }: Controlled): ShownFleet {
     ...router.queueOf(engine),
     recent: router.decisions.recent(engine.name),
   }));
-  return { engines, waiting: fleet.waiting };
+  return { engines, waiting: fleet.waiting, keys: keys?.status() ?? [] };
 }

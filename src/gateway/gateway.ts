@@ -67,7 +67,7 @@ export async function startGateway(
     if (look !== null) open.push(await startLooking(look, parts, logger));
     const followed = (): Followed[] => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
-    open.push(await startControl(config.socket, { fleet, feedOf, index, router }));
+    open.push(await startControl(config.socket, { fleet, feedOf, index, router, keys }));
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });

@@ -4,6 +4,7 @@ import { placeOf } from "../../config/load.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
+import type { ShownKey } from "../../gateway/front/keys.ts";
 import type { Look } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
 import { isLocal, sourceOf } from "../../hosts.ts";
@@ -142,7 +143,11 @@ async function status(call: Call): Promise<number> {
   const { askGateway } = await import("../gateway-link.ts");
   const { socket } = call.loadConfig().gateway;
   const found = (await askGateway(socket, "GET", "/status")) as ShownFleet;
-  call.print(found, [...found.engines.map(showWhole), `waiting: ${found.waiting}`]);
+  call.print(found, [
+    ...found.engines.map(showWhole),
+    `waiting: ${found.waiting}`,
+    ...found.keys.map(showKey),
+  ]);
   return 0;
 }
 
@@ -198,6 +203,17 @@ async function take(call: Call, what: "drain" | "undrain", isWaiting: boolean): 
 function show({ engine, state, reason, inFlight, models }: EngineStatus): string {
   const why = reason === "" ? "" : ` (${reason})`;
   return `${engine}  ${state}${why}  in flight: ${inFlight}  models: ${models.join(", ") || "-"}`;
+}
+
+function showKey({ name, limits, requestsLeft, tokensLeft, atOnce, refused }: ShownKey): string {
+  const { requests, tokens, concurrent } = limits;
+  const parts = [
+    requests === null ? null : `requests left: ${requestsLeft} of ${requests} a minute`,
+    tokens === null ? null : `tokens left: ${tokensLeft} of ${tokens} a minute`,
+    `in flight: ${atOnce}${concurrent === null ? "" : ` of ${concurrent}`}`,
+    `refused: ${refused}`,
+  ];
+  return `key ${name}  ${parts.filter((part) => part !== null).join("  ")}`;
 }
 
 function showWhole(engine: ShownEngine): string {

@@ -7,6 +7,7 @@ import type { Figures } from "../counts/figures.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
+import type { Visit } from "./allowance.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
 import { pump } from "./pump.ts";
 import { refuse } from "./refusal.ts";
@@ -31,6 +32,8 @@ export interface Exchange {
   /** Headers that were for the gateway. */
   ownHeaders: readonly string[];
   arrivedMs: number;
+  /** null: its key has no limits. */
+  visit: Visit | null;
 }
 
 interface Attempt extends Exchange {
@@ -124,11 +127,12 @@ function ask(
 
 async function deliver(
   { statusCode, headers, body }: Dispatcher.ResponseData,
-  { response, arrivedMs, engine, sent }: Attempt,
+  { response, arrivedMs, engine, sent, visit }: Attempt,
   { fleet, figures }: Forwarding,
 ): Promise<boolean> {
   const isEvents = String(headers["content-type"] ?? "").startsWith("text/event-stream");
-  const outcome = await pump(body, response, isEvents, () => {
+  const pass = visit === null ? null : (chunk: Buffer): void => visit.pass(chunk);
+  const begin = (): void => {
     sent.begun(isEvents);
     figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
     response.writeHead(statusCode, {
@@ -136,7 +140,8 @@ async function deliver(
       "x-gateway-destination-endpoint-served": engine.name,
       ...sent.receipt,
     });
-  });
+  };
+  const outcome = await pump(body, response, isEvents, { begin, pass });
   if (outcome === "gone") figures.gone();
   if (outcome === "broken") figures.broken(engine.name);
   if (outcome === "broken" || outcome === "unsent") fleet.suspect(engine, null);

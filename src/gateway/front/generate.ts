@@ -10,6 +10,7 @@ import {
 } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
+import type { Visit } from "./allowance.ts";
 import type { Forwarding } from "./forward.ts";
 import { refuse } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
@@ -22,6 +23,7 @@ interface Told {
 export interface Generating extends Forwarding {
   /** What its blocks are salted with; null: nothing. */
   tenant: string | null;
+  visit: Visit | null;
 }
 
 /** What is said of one sequence so far. */
@@ -69,7 +71,7 @@ async function tell(
   telling: Telling,
   asked: Readonly<Record<string, unknown>>,
   engine: Engine,
-  { fleet, figures, tenant }: Generating,
+  { fleet, figures, tenant, visit }: Generating,
   signal: AbortSignal,
 ): Promise<boolean> {
   const { response } = telling;
@@ -81,7 +83,8 @@ async function tell(
       response.writeHead(answer.statusCode, { "content-type": "application/json" }).end(text);
       return true;
     }
-    for await (const told of eventsOf(answer)) await say(telling, told, engine, figures, signal);
+    for await (const told of eventsOf(answer, visit))
+      await say(telling, told, engine, figures, signal);
   } catch (error) {
     if (signal.aborted) {
       figures.gone();
@@ -128,13 +131,17 @@ async function textOf({ body }: Dispatcher.ResponseData): Promise<string> {
 }
 
 /** Until `[DONE]`; throws where the answer ends before. */
-async function* eventsOf({ body }: Dispatcher.ResponseData): AsyncGenerator<Told> {
+async function* eventsOf(
+  { body }: Dispatcher.ResponseData,
+  visit: Visit | null,
+): AsyncGenerator<Told> {
   let pending = "";
   for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
     pending += chunk;
     if (pending.length > GATEWAY_EVENT_TEXT_MAX) throw new Error("an event without an end");
     const events = pending.split("\n\n");
     pending = events.pop() ?? "";
+    visit?.count(events.length);
     for (const text of events) {
       const data = text.replace(/^data: /, "");
       if (data === "[DONE]") return;

@@ -1,27 +1,44 @@
-// Owns who may use the gateway: a file of digests of API keys, and the tenant that a key belongs to.
+// Owns who may use the gateway: a file of digests of API keys, the tenant that a key belongs to, and what it may take.
 import { createHash } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import { TierkvError } from "../../errors.ts";
-import { GATEWAY_KEYS_MAX, GATEWAY_KEY_WORD_CHARS_MAX } from "../../limits-gateway.ts";
+import {
+  GATEWAY_KEYS_MAX,
+  GATEWAY_KEY_LIMIT_MAX,
+  GATEWAY_KEY_WORD_CHARS_MAX,
+} from "../../limits-gateway.ts";
 import { readPrivate } from "../../private-file.ts";
+import { Allowance } from "./allowance.ts";
+import type { KeyLimits, ShownAllowance } from "./allowance.ts";
 
 export interface KeyHolder {
   readonly name: string;
   /** Whose prompts share cached blocks; null: those of all keys without a tenant. */
   readonly tenant: string | null;
+  /** Shared by all keys of that name; null: it may take what there is. */
+  readonly allowance: Allowance | null;
+}
+
+/** One name whose keys have limits. */
+export interface ShownKey extends ShownAllowance {
+  name: string;
 }
 
 const SETTING = "[gateway] keys";
 const BEARER = /^bearer +(\S+)$/i;
 const WORD = /^[\w.-]+$/;
 const DIGEST = /^[0-9a-f]{64}$/;
+/** Stands where a name does: limits of all names that have none of their own. */
+const EVERYBODY = "*";
+const LIMIT = /^(requests|tokens|concurrent)=(\d+)$/;
+const UNLIMITED: KeyLimits = { requests: null, tokens: null, concurrent: null };
 
 /** Keys by their SHA-256: nobody reads a key from the file, and no comparison tells how much of a wrong one was right. */
 export class Keys {
   readonly #holders: ReadonlyMap<string, KeyHolder>;
 
   constructor(text: string, path: string) {
-    this.#holders = parse(text, path);
+    this.#holders = holdersOf(parse(text, path));
   }
 
   /** Throws CREDENTIALS for a file that others may read, or that has a line of another form. */
@@ -35,33 +52,110 @@ export class Keys {
     if (key === undefined) return null;
     return this.#holders.get(createHash("sha256").update(key).digest("hex")) ?? null;
   }
+
+  /** Names that have limits, each once. */
+  status(): ShownKey[] {
+    const limited = new Map<string, Allowance>();
+    for (const { name, allowance } of this.#holders.values()) {
+      if (allowance !== null) limited.set(name, allowance);
+    }
+    return [...limited].map(([name, allowance]) => ({ name, ...allowance.status() }));
+  }
 }
 
-/** Lines of `NAME DIGEST` or `NAME DIGEST TENANT`. */
-function parse(text: string, path: string): Map<string, KeyHolder> {
+interface Line {
+  name: string;
+  digest: string;
+  tenant: string | null;
+  /** As they were written, and as they are. */
+  said: string;
+  limits: KeyLimits;
+}
+
+function holdersOf(lines: readonly Line[]): Map<string, KeyHolder> {
+  const allowances = new Map<string, Allowance>();
+  const common = lines.find(({ name }) => name === EVERYBODY)?.limits ?? UNLIMITED;
   const holders = new Map<string, KeyHolder>();
-  for (const [index, raw] of text.split("\n").entries()) {
-    const line = raw.trim();
-    if (line === "" || line.startsWith("#")) continue;
-    const words = line.split(/\s+/);
-    const [name = "", digest = "", tenant = null] = words;
-    const reason = wrongWith(words) ?? (holders.has(digest) ? "this key stands there twice" : null);
-    if (reason !== null) throw refused(`${path}:${index + 1}`, reason);
-    holders.set(digest, { name, tenant });
+  for (const { name, digest, tenant, limits } of lines) {
+    if (name === EVERYBODY) continue;
+    const own = isLimited(limits) ? limits : common;
+    const allowance = allowances.get(name) ?? (isLimited(own) ? new Allowance(own) : null);
+    if (allowance !== null) allowances.set(name, allowance);
+    holders.set(digest, { name, tenant, allowance });
   }
-  if (holders.size > GATEWAY_KEYS_MAX) throw refused(path, `more than ${GATEWAY_KEYS_MAX} keys`);
   return holders;
 }
 
-function wrongWith([name = "", digest = "", ...rest]: readonly string[]): string | null {
+const isLimited = ({ requests, tokens, concurrent }: KeyLimits): boolean =>
+  requests !== null || tokens !== null || concurrent !== null;
+
+/** Where its limits begin. */
+function split(words: readonly string[]): [plain: readonly string[], limits: readonly string[]] {
+  const at = words.findIndex((word) => word.includes("="));
+  return at < 0 ? [words, []] : [words.slice(0, at), words.slice(at)];
+}
+
+/** Lines of `NAME DIGEST`, a tenant and limits behind that; or of `*` and limits. */
+function parse(text: string, path: string): Line[] {
+  const lines = new Map<string, Line>();
+  for (const [index, raw] of text.split("\n").entries()) {
+    const line = raw.trim();
+    if (line === "" || line.startsWith("#")) continue;
+    const [plain, limiting] = split(line.split(/\s+/));
+    const [name = "", digest = "", tenant = null] = plain;
+    const said = limiting.join(" ");
+    const reason =
+      wrongWith(plain) ?? wrongLimits(limiting) ?? clash({ name, digest, said }, lines);
+    if (reason !== null) throw refused(`${path}:${index + 1}`, reason);
+    lines.set(digest, { name, digest, tenant, said, limits: limitsIn(limiting) });
+  }
+  if (lines.size > GATEWAY_KEYS_MAX) throw refused(path, `more than ${GATEWAY_KEYS_MAX} keys`);
+  return [...lines.values()];
+}
+
+function clash(
+  { name, digest, said }: Omit<Line, "tenant" | "limits">,
+  lines: ReadonlyMap<string, Line>,
+): string | null {
+  if (lines.has(digest)) return "this key stands there twice";
+  const others = [...lines.values()].filter((line) => line.name === name && line.said !== said);
+  return others.length === 0 ? null : `${name} has other limits above`;
+}
+
+function wrongWith(words: readonly string[]): string | null {
+  const [name = "", digest = "", ...rest] = words;
+  if (name === EVERYBODY && words.length === 1) return null;
   if (![name, ...rest].every(isWord) || rest.length > 1) {
     return "a name or tenant of other characters than letters, digits, `.`, `_` and `-`, or more";
   }
   return DIGEST.test(digest) ? null : "the second word is no SHA-256: 64 hexadecimal digits";
 }
 
+function wrongLimits(words: readonly string[]): string | null {
+  const seen = new Set<string>();
+  for (const word of words) {
+    const [, what, count] = LIMIT.exec(word) ?? [];
+    if (what === undefined || seen.has(what)) {
+      return `${word} is none of requests=N, tokens=N (a minute) and concurrent=N, each once`;
+    }
+    seen.add(what);
+    const isWithin = Number(count) >= 1 && Number(count) <= GATEWAY_KEY_LIMIT_MAX;
+    if (!isWithin) return `${word} is not within 1 to ${GATEWAY_KEY_LIMIT_MAX}`;
+  }
+  return null;
+}
+
+function limitsIn(words: readonly string[]): KeyLimits {
+  const of = (what: string): number | null => {
+    const [word] = words.filter((one) => one.startsWith(`${what}=`));
+    return word === undefined ? null : Number(word.slice(what.length + 1));
+  };
+  return { requests: of("requests"), tokens: of("tokens"), concurrent: of("concurrent") };
+}
+
 function refused(path: string, reason: string): TierkvError {
-  const fix = "write `NAME SHA256-OF-THE-KEY`, and a tenant behind it where keys have one";
+  const fix =
+    "write `NAME SHA256-OF-THE-KEY`, a tenant behind it where keys have one, and `requests=N`, `tokens=N`, `concurrent=N` where they have limits";
   return new TierkvError("CREDENTIALS", { path, reason, fix });
 }
 

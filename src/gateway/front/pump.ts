@@ -29,15 +29,19 @@ class EventBorder {
   }
 }
 
-/**
- * Passes `body` on until it ends. `begin` writes the head, right before the first byte: an engine that breaks off after its
- * own head and before that has said nothing yet.
- */
+export interface Passing {
+  /** Writes the head, right before the first byte: an engine that breaks off before that has said nothing yet. */
+  begin(): void;
+  /** Sees what passes; null: nobody does. */
+  pass: ((chunk: Buffer) => void) | null;
+}
+
+/** Passes `body` on until it ends. */
 export function pump(
   body: Readable,
   response: ServerResponse,
   isEvents: boolean,
-  begin: () => void,
+  { begin, pass }: Passing,
 ): Promise<Outcome> {
   return new Promise((resolve) => {
     const border = new EventBorder();
@@ -64,6 +68,7 @@ export function pump(
     const onData = (chunk: Buffer): void => {
       ensureBegun();
       if (isEvents) border.pass(chunk);
+      pass?.(chunk);
       if (response.write(chunk)) return;
       body.pause();
       stalled = setTimeout(() => response.destroy(), GATEWAY_CLIENT_STALL_MS);

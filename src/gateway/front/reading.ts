@@ -3,6 +3,7 @@ import type { IncomingHttpHeaders } from "node:http";
 import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits-gateway.ts";
 import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
+import type { Refusal, Visit } from "./allowance.ts";
 import { modelOf, parseBody } from "./body.ts";
 import { withTenant } from "./keys.ts";
 import type { KeyHolder, Keys } from "./keys.ts";
@@ -42,6 +43,11 @@ export interface Reading {
 /** null: no key that we know. */
 export function holderOf(keys: Keys | null, headers: IncomingHttpHeaders): Holder | null {
   return keys === null ? ANYBODY : keys.holderOf(headers);
+}
+
+/** One request more of that key; null: its key has no limits. */
+export function enter(holder: Holder): Visit | Refusal | null {
+  return holder === ANYBODY ? null : (holder.allowance?.enter() ?? null);
 }
 
 /** null: a body whose tenant cannot be set, because it is no JSON object. */

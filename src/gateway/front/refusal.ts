@@ -1,12 +1,15 @@
 // Owns the answers that the gateway gives itself: errors in the form of the OpenAI API.
 import type { ServerResponse } from "node:http";
 import { GATEWAY_BODY_BYTES_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits-gateway.ts";
+import type { Figures } from "../counts/figures.ts";
 import type { Shed } from "../engines/fleet.ts";
+import type { Refusal, Spent, Visit } from "./allowance.ts";
 import type { BodyFailure } from "./body.ts";
 
 /** Why a request is not passed on; `failed`: every engine that was tried broke off. */
 export type Refused =
   | Exclude<Shed | BodyFailure, "gone">
+  | Spent
   | "failed"
   | "late"
   | "no_path"
@@ -25,6 +28,9 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
   queue_full: [429, "OverloadedError", "too many requests wait for an engine"],
   late: [429, "OverloadedError", "the first token would come later than it may"],
   waited: [429, "OverloadedError", "no engine had room in time"],
+  key_requests: [429, "RateLimitError", "this key's requests a minute are used up"],
+  key_tokens: [429, "RateLimitError", "this key's tokens a minute are used up"],
+  key_concurrent: [429, "RateLimitError", "this key has as many requests at once as it may"],
   no_engine: [503, "ServiceUnavailableError", "no engine of this model answers"],
   failed: [502, "BadGatewayError", "the engine broke off before its answer began"],
 };
@@ -40,23 +46,47 @@ export function errorBody(reason: Refused): string {
 }
 
 /** Headers of such an answer. */
-export function headersOf(reason: Refused): Record<string, string> {
+export function headersOf(
+  reason: Refused,
+  retryAfterS: number = GATEWAY_RETRY_AFTER_S,
+): Record<string, string> {
   const code = statusOf(reason);
   return {
     "content-type": "application/json",
-    ...(code === 429 || code === 503 ? { "retry-after": String(GATEWAY_RETRY_AFTER_S) } : {}),
+    ...(code === 429 || code === 503 ? { "retry-after": String(retryAfterS) } : {}),
     ...(code === 401 ? { "www-authenticate": "Bearer" } : {}),
   };
 }
 
 /** Answers with an error; a body that was not read ends the connection. */
-export function refuse(response: ServerResponse, reason: Refused): void {
+export function refuse(
+  response: ServerResponse,
+  reason: Refused,
+  retryAfterS: number = GATEWAY_RETRY_AFTER_S,
+): void {
   const isUnread = !response.req.complete;
   const closing = isUnread ? { connection: "close" } : {};
-  response.writeHead(statusOf(reason), { ...headersOf(reason), ...closing });
+  response.writeHead(statusOf(reason), { ...headersOf(reason, retryAfterS), ...closing });
   response.end(errorBody(reason), () => {
     if (isUnread) response.req.socket.destroySoon();
   });
+}
+
+/** Before the head of an answer is written: what is left to the key, as clients of the API read it. */
+export function tellLimits(response: ServerResponse, visit: Visit | null): void {
+  for (const [name, value] of Object.entries(visit?.headers() ?? {})) {
+    response.setHeader(name, value);
+  }
+}
+
+export function refuseLimited(
+  response: ServerResponse,
+  { spent, retryAfterS, headers }: Refusal,
+  { figures }: { figures: Figures },
+): void {
+  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
+  figures.refused(spent);
+  refuse(response, spent, retryAfterS);
 }
 
 /** Between two events of a stream that an engine broke off: clients read it as an error, and never as an end. */

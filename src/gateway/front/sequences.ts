@@ -1,11 +1,14 @@
 // Owns the second API, by sequences: workers register, `/route` says who owns a sequence, and `/generate` streams from that worker.
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Engine } from "../engines/engine.ts";
+import type { Visit } from "./allowance.ts";
 import { readBody } from "./body.ts";
 import type { BodyBudget } from "./body.ts";
 import type { Forwarding } from "./forward.ts";
 import { generate } from "./generate.ts";
-import { refuse } from "./refusal.ts";
+import { refuse, refuseLimited, tellLimits } from "./refusal.ts";
+
+export const GENERATE = "/generate";
 
 /** Engines that come and go by their own word. */
 export interface Registry {
@@ -19,6 +22,8 @@ export interface SequenceOptions extends Forwarding {
   budget: BodyBudget;
   /** Whose blocks may be shared; null: those of all without a tenant. */
   tenant: string | null;
+  /** null: its key has no limits. */
+  visit: Visit | null;
 }
 
 /** False: the path is none of these. */
@@ -30,7 +35,7 @@ export async function answerSequence(
 ): Promise<boolean> {
   if (request.method === "GET") return answerQuestion(response, path, options);
   const isChange = path === "/register" || path === "/deregister";
-  if (!isChange && path !== "/generate") return false;
+  if (!isChange && path !== GENERATE) return false;
   // An engine is sent the prompts of all tenants, and makes their answers.
   if (isChange && options.tenant !== null) {
     options.figures.refused("tenant_key");
@@ -49,12 +54,24 @@ export async function answerSequence(
   }
   try {
     const asked = fieldsOf(body);
-    if (path === "/generate") await generate(response, asked, options);
+    if (path === GENERATE) await generateWithin(response, asked, body.length, options);
     else change(response, path, asked, options);
   } finally {
     options.budget.give(body.length);
   }
   return true;
+}
+
+async function generateWithin(
+  response: ServerResponse,
+  asked: Readonly<Record<string, unknown>>,
+  bytes: number,
+  options: SequenceOptions,
+): Promise<void> {
+  const spent = options.visit?.spend(asked, bytes) ?? null;
+  tellLimits(response, options.visit);
+  if (spent === null) await generate(response, asked, options);
+  else refuseLimited(response, spent, options);
 }
 
 function answerQuestion(

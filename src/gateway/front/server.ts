@@ -13,16 +13,17 @@ import {
 } from "../../limits-gateway.ts";
 import { nowMs } from "../../time.ts";
 import { computeAhead } from "./ahead.ts";
+import { Visit } from "./allowance.ts";
 import { readBody } from "./body.ts";
 import type { BodyBudget } from "./body.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding } from "./forward.ts";
 import type { Keys } from "./keys.ts";
-import { holderOf, isPassed, readingOf } from "./reading.ts";
+import { enter, holderOf, isPassed, readingOf } from "./reading.ts";
 import type { Holder } from "./reading.ts";
-import { refuse } from "./refusal.ts";
+import { refuse, refuseLimited, tellLimits } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
-import { answerSequence } from "./sequences.ts";
+import { answerSequence, GENERATE } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
 
 export interface FrontOptions extends Forwarding {
@@ -43,7 +44,6 @@ export interface Front extends Running {
 
 /** Serves until closed; open answers are finished then, for GATEWAY_DRAIN_MS. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
 export async function startFront(options: FrontOptions): Promise<Front> {
-  const { budget } = options;
   const state = { isClosing: false };
   const limits = {
     maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
@@ -55,7 +55,7 @@ export async function startFront(options: FrontOptions): Promise<Front> {
     // Whoever writes to a client that is gone learns so by `close`.
     response.on("error", () => {});
     if (state.isClosing) response.setHeader("connection", "close");
-    void answer(request, response, options, budget);
+    void answer(request, response, options);
   };
   const { tls } = options;
   const server =
@@ -79,7 +79,6 @@ async function answer(
   request: IncomingMessage,
   response: ServerResponse,
   options: FrontOptions,
-  budget: BodyBudget,
 ): Promise<void> {
   const arrivedMs = nowMs();
   const path = (request.url ?? "/").replace(/\?.*$/, "");
@@ -87,14 +86,41 @@ async function answer(
   if (isGet && path === "/health") return sayHealth(response, options);
   const holder = holderOf(options.keys, request.headers);
   if (holder === null) return refuseCounted(response, "no_key", options);
-  const isOurs = isGet && (await answerOurselves(path, response, options));
-  if (isOurs || (await answerSequences(request, response, { path, holder }, options))) return;
-  if (!isPassed(path, holder)) return refuseCounted(response, "no_path", options);
+  if (isGet && OWN.has(path)) return answerOurselves(path, response, options);
+  await serve(request, response, { holder, path, arrivedMs }, options);
+}
+
+/** Within what its key may take. */
+async function serve(
+  request: IncomingMessage,
+  response: ServerResponse,
+  asked: Omit<Arrived, "visit">,
+  options: FrontOptions,
+): Promise<void> {
+  const { holder, path } = asked;
+  const isForEngine = isPassed(path, holder) || (path === GENERATE && options.registry !== null);
+  const visit = isForEngine ? enter(holder) : null;
+  if (visit !== null && !(visit instanceof Visit)) return refuseLimited(response, visit, options);
+  if (visit !== null) response.once("close", () => visit.leave());
+  const arrived = { ...asked, visit };
+  if (await answerSequences(request, response, arrived, options)) return;
+  if (!isForEngine) return refuseCounted(response, "no_path", options);
+  await take(request, response, arrived, options);
+}
+
+/** What an engine has to answer. */
+async function take(
+  request: IncomingMessage,
+  response: ServerResponse,
+  arrived: Arrived,
+  options: FrontOptions,
+): Promise<void> {
+  const { budget } = options;
   const bytes = await readBody(request, budget);
   if (bytes === "gone") return options.figures.gone();
   if (typeof bytes === "string") return refuseCounted(response, bytes, options);
   try {
-    await pass(request, response, { bytes, holder, path, arrivedMs }, options);
+    await pass(request, response, { ...arrived, bytes }, options);
   } catch {
     // Nested deeper than can be written again: nothing was sent to an engine by then.
     refuseCounted(response, "no_json", options);
@@ -107,18 +133,19 @@ async function answer(
 async function answerSequences(
   request: IncomingMessage,
   response: ServerResponse,
-  { path, holder }: { path: string; holder: Holder },
+  { path, holder, visit }: Arrived,
   options: FrontOptions,
 ): Promise<boolean> {
   const { registry } = options;
   if (registry === null) return false;
   const tenant = typeof holder === "symbol" ? null : holder.tenant;
-  return answerSequence(request, response, path, { ...options, registry, tenant });
+  return answerSequence(request, response, path, { ...options, registry, tenant, visit });
 }
 
 interface Arrived {
-  bytes: Buffer;
   holder: Holder;
+  /** null: its key has no limits. */
+  visit: Visit | null;
   path: string;
   arrivedMs: number;
 }
@@ -126,12 +153,15 @@ interface Arrived {
 async function pass(
   request: IncomingMessage,
   response: ServerResponse,
-  { bytes, holder, path, arrivedMs }: Arrived,
+  { bytes, holder, visit, path, arrivedMs }: Arrived & { bytes: Buffer },
   options: FrontOptions,
 ): Promise<void> {
   const reading = readingOf(bytes, path, request.headers, holder);
   if (reading === null) return refuseCounted(response, "no_json", options);
   const { asked, ownHeaders } = reading;
+  const spent = visit?.spend(asked.body, bytes.length) ?? null;
+  tellLimits(response, visit);
+  if (spent !== null) return refuseLimited(response, spent, options);
   let { bytes: body } = reading;
   let choice = await options.router.choose(asked);
   if (choice.isLate) return refuseCounted(response, "late", options);
@@ -143,7 +173,7 @@ async function pass(
     choice = await options.router.choose(asked, handed?.tokens);
   }
   await forward(
-    { request, response, body, model: asked.model, choice, ownHeaders, arrivedMs },
+    { request, response, body, model: asked.model, choice, ownHeaders, arrivedMs, visit },
     options,
   );
 }
@@ -158,22 +188,20 @@ function refuseCounted(response: ServerResponse, reason: Refused, { figures }: F
   refuse(response, reason);
 }
 
-/** False: it is for an engine. */
+const OWN: ReadonlySet<string> = new Set(["/metrics", "/v1/models"]);
+
 async function answerOurselves(
   path: string,
   response: ServerResponse,
   { fleet, figures }: Forwarding,
-): Promise<boolean> {
+): Promise<void> {
   if (path === "/metrics") {
     const text = await figures.text();
     response.writeHead(200, { "content-type": figures.contentType }).end(text);
-  } else if (path === "/v1/models") {
+  } else {
     const text = JSON.stringify({ object: "list", data: fleet.models() });
     response.writeHead(200, { "content-type": "application/json" }).end(text);
-  } else {
-    return false;
   }
-  return true;
 }
 
 function listen(server: Server, at: { host: string; port: number }): Promise<void> {

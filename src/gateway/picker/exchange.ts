@@ -12,10 +12,12 @@ import type {
   Struct,
 } from "../../wire/ext-proc.ts";
 import type { Engine } from "../engines/engine.ts";
+import { Visit } from "../front/allowance.ts";
+import type { Refusal } from "../front/allowance.ts";
 import type { BodyBudget } from "../front/body.ts";
 import type { Forwarding } from "../front/forward.ts";
 import type { Keys } from "../front/keys.ts";
-import { holderOf, isPassed, readingOf } from "../front/reading.ts";
+import { enter, holderOf, isPassed, readingOf } from "../front/reading.ts";
 import type { Holder } from "../front/reading.ts";
 import { errorBody, headersOf, statusOf } from "../front/refusal.ts";
 import type { Refused } from "../front/refusal.ts";
@@ -44,6 +46,7 @@ export class Exchange {
   #isDecided = false;
   #engine: Engine | null = null;
   #sent: Sent | null = null;
+  #visit: Visit | null = null;
   #code = 0;
   #isBegun = false;
   #isEvents = false;
@@ -86,12 +89,15 @@ export class Exchange {
 
   /** The whole request is here; `hasTrailers`: its body ends with them. */
   #decide(hasTrailers: boolean): void {
-    if (this.#isDecided) return;
+    if (this.#isDecided || this.#left.signal.aborted) return;
     this.#isDecided = true;
     const path = (this.#headers[":path"] ?? "/").replace(/\?.*$/, "");
     const holder = holderOf(this.#to.keys, this.#headers);
     if (holder === null) return this.#refuse("no_key");
     if (!isPassed(path, holder)) return this.#refuse("no_path");
+    const visit = enter(holder);
+    if (visit !== null && !(visit instanceof Visit)) return this.#refuseLimited(visit);
+    this.#visit = visit;
     // Nested deeper than can be written again.
     void this.#choose(path, holder, hasTrailers).catch(() => this.#refuse("no_json"));
   }
@@ -103,6 +109,8 @@ export class Exchange {
     const reading = readingOf(Buffer.concat(this.#chunks), path, this.#headers, holder);
     if (reading === null) return this.#refuse("no_json");
     const { asked, bytes, ownHeaders } = reading;
+    const spent = this.#visit?.spend(asked.body, this.#bytes) ?? null;
+    if (spent !== null) return this.#refuseLimited(spent);
     const choice = await router.choose(asked);
     if (choice.isLate) return this.#refuse("late");
     const engine = await fleet.enter(asked.model, choice.order, signal, { turn: choice.turn });
@@ -147,6 +155,7 @@ export class Exchange {
     const told = {
       [`${DESTINATION}-served`]: this.#engine?.name ?? "",
       ...this.#sent?.receipt,
+      ...this.#visit?.headers(),
     };
     this.#write({ responseHeaders: { response: { headerMutation: headersSet(told) } } });
     if (head.endOfStream === true) this.#begin();
@@ -155,6 +164,7 @@ export class Exchange {
   /** As it came: an answer is passed through only so that its first token and its end are seen. */
   #passAnswer({ body = Buffer.alloc(0), endOfStream = false }: HttpBody): void {
     if (body.length > 0) this.#begin();
+    this.#visit?.pass(body);
     const streamedResponse = { body, endOfStream };
     this.#write({ responseBody: { response: { bodyMutation: { streamedResponse } } } });
   }
@@ -166,14 +176,18 @@ export class Exchange {
     this.#to.figures.began(this.#engine.name, this.#code, (nowMs() - this.#arrivedMs) / 1000);
   }
 
-  #refuse(reason: Refused): void {
+  #refuseLimited({ spent, retryAfterS, headers }: Refusal): void {
+    this.#refuse(spent, { ...headersOf(spent, retryAfterS), ...headers });
+  }
+
+  #refuse(reason: Refused, headers: Record<string, string> = headersOf(reason)): void {
     this.#isDecided = true;
     this.#giveBack();
     this.#to.figures.refused(reason);
     this.#write({
       immediateResponse: {
         status: { code: statusOf(reason) },
-        headers: headersSet(headersOf(reason)),
+        headers: headersSet(headers),
         body: Buffer.from(errorBody(reason)),
         details: reason,
       },
@@ -197,6 +211,7 @@ export class Exchange {
     if (this.#left.signal.aborted) return;
     this.#left.abort();
     this.#giveBack();
+    this.#visit?.leave();
     this.#sent?.ended();
     if (this.#engine !== null) this.#to.fleet.leave(this.#engine);
   }

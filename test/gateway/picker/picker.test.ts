@@ -161,3 +161,40 @@ test("a body nested deeper than can be written again is refused, and the next on
   await until(() => sound.heard.length === 2);
   expect(set(sound.heard[0])[DESTINATION]).toBe(scene.engines[0]!.name);
 });
+
+test("F94 what a key may take holds here, too: 429 with the time to wait; an answer's end frees its place", async () => {
+  const keys = join(mkdtempSync(join(tmpdir(), "picker-")), "keys");
+  const digest = createHash("sha256").update("secret").digest("hex");
+  writeFileSync(keys, `ana ${digest} tokens=1000 concurrent=1\n`, { mode: 0o600 });
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, keys });
+  const ask = (): Spoken => {
+    const spoken = speakTo(scene);
+    const own = { ":method": "POST", ":path": "/v1/completions", authorization: "Bearer secret" };
+    spoken.say({ requestHeaders: headers({ ...own, "content-type": "application/json" }) });
+    const body = Buffer.from('{"model":"m","max_tokens":100}');
+    spoken.say({ requestBody: { body, endOfStream: true } });
+    return spoken;
+  };
+  const first = ask();
+  await until(() => first.heard.length === 2);
+  const second = ask();
+  await until(() => second.heard.length === 1);
+  const { status, details } = second.heard[0]!.immediateResponse!;
+  expect([status, details]).toEqual([{ code: 429 }, "key_concurrent"]);
+  first.heard.length = 0;
+  first.say({ responseHeaders: headers({ ":status": "200" }) });
+  await until(() => first.heard.length === 1);
+  const remaining = set(first.heard[0])["x-ratelimit-remaining-tokens"];
+  expect(Number(remaining)).toBeGreaterThan(880);
+  expect(Number(remaining)).toBeLessThan(900);
+  const usage = Buffer.from('{"usage":{"total_tokens":3000}}');
+  first.say({ responseBody: { body: usage, endOfStream: true } });
+  first.end();
+  await until(async () => (await inFlight(scene)) === 0);
+  const third = ask();
+  await until(() => third.heard.length === 1);
+  const late = third.heard[0]!.immediateResponse!;
+  expect(late.details).toBe("key_tokens");
+  const told = late.headers!.setHeaders!.map(({ header }) => [header.key, String(header.rawValue)]);
+  expect(Number(new Map(told as [string, string][]).get("retry-after"))).toBeGreaterThan(100);
+});
