@@ -135,7 +135,7 @@ export const GATEWAY: {
     },
     keys: {
       kind: path(PATH_BYTES_MAX),
-      doc: "File of mode 0600 with who may use the gateway: lines of `NAME SHA256-OF-THE-KEY`, and a tenant behind it where prompts of some keys must share no cached blocks with others. The gateway then asks for `Authorization: Bearer KEY`, except at `/health`, and does not pass it on. Read at the start.",
+      doc: "File of mode 0600 with who may use the gateway: lines of `NAME SHA256-OF-THE-KEY`, a tenant behind it where prompts of some keys must share no cached blocks with others, and `requests=N`, `tokens=N` (a minute) and `concurrent=N` where the keys of that name may take no more. A line `* requests=N` says so for names without. The gateway then asks for `Authorization: Bearer KEY`, except at `/health`, and does not pass it on. Read at the start.",
       fallback: () => null,
       fallbackText: "none: everybody who reaches it may",
       example: '"/etc/tierkv/gateway-keys"',

@@ -261,4 +261,11 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/sidecar/restore/handoff.test.ts"],
     { unloaded: "two engines of one sidecar; what vaults do meanwhile is F1 to F8" },
   ),
+  row(
+    "F94",
+    "a gateway's key asks for more than its limits allow",
+    "429 with the time to wait, before an engine is asked; other keys are served as before, and places come back when clients leave",
+    ["test/gateway/front/allowance.test.ts", "test/gateway/picker/picker.test.ts"],
+    { unloaded: "is a load of its own, before simulated engines" },
+  ),
 ];

@@ -140,6 +140,16 @@ test("limits of all names, keys of one name together, and both kinds of paths; w
   }
 });
 
+test("F94 tokens of the second API are counted, too", async () => {
+  const { ask, engines } = await limited(["a tokens=1000"], true);
+  Object.assign(engines[0]!, { hasChoices: true, tokens: 200 });
+  expect((await ask("a", {}, "/generate")).code).toBe(200);
+  const { headers } = await ask("a", {}, "/generate");
+  // 200 events and the last one, and two prompts of a few.
+  const left = Number(headers["x-ratelimit-remaining-tokens"]);
+  expect([left > 750, left < 800]).toEqual([true, true]);
+});
+
 test("`tierkv gateway status` shows what is left to each name", async () => {
   const { ask, socket } = await limited(["a requests=2 tokens=1000 concurrent=5", "free"]);
   for (let n = 0; n < 3; n += 1) await ask("a");
