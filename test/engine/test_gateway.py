@@ -248,3 +248,73 @@ def test_one_engine_computes_prompts_that_another_one_answers(
             assert choice["token_ids"] == tokens
         counters = cluster.counters()
         assert (counters["handoffs"], counters["handoffs_late"]) == (handed_over, 0)
+
+
+#: Their prompts are more than one engine's memory holds.
+SEQUENCES = 12
+WORKERS = 3
+
+
+@pytest.mark.nightly
+def test_sequences_of_a_worker_that_left_are_restored_from_the_pool(
+    folder: Path, models: Models, new_cluster: Callable[..., Cluster]
+) -> None:
+    place = folder / "moved"
+    place.mkdir()
+    model = models.path(PLAIN)
+    cluster = new_cluster(more_vaults=1)
+    transfer = ["--kv-transfer-config", json.dumps(cluster.transfer_config)]
+    line = [*line_of(free_port(), free_port()), *transfer]
+    # Nobody listens to events here: the ring needs none.
+    line = [
+        word for at, word in enumerate(line) if "--kv-events-config" not in line[at - 1 : at + 1]
+    ]
+    servers = [Server(line, model, place / f"server{at}.log", {}) for at in range(WORKERS)]
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server)
+        cluster.wait_restoring(WORKERS)
+        gateway = Gateway(place, 'preset = "ring"\nsequences = true\n')
+        stack.callback(gateway.process.end)
+        workers = {
+            f"worker-{at}": f"http://127.0.0.1:{server.port}" for at, server in enumerate(servers)
+        }
+        for worker, address in workers.items():
+            gateway.ask("/register", {"worker_id": worker, "address": address})
+        up = [1.0] * WORKERS
+        wait_until(lambda: gateway.metric("tierkv_gateway_engine_up") == up, "all are up")
+
+        def ask(sequence: int) -> tuple[str, int, list[int]]:
+            """Which worker answered, the tokens it had, and those it made."""
+            text = prompt(760 + sequence, TOKENS)
+            body = {"model": model, "prompt": text, "max_tokens": 4, "ignore_eos": True}
+            more = {"user": f"seq-{sequence}", "temperature": 0, "return_token_ids": True}
+            answer, headers = gateway.ask("/v1/completions", {**body, **more})
+            details = answer["usage"]["prompt_tokens_details"] or {}
+            (choice,) = answer["choices"]
+            served = headers["x-gateway-destination-endpoint-served"]
+            return served, details.get("cached_tokens") or 0, choice["token_ids"]
+
+        first = [ask(sequence) for sequence in range(SEQUENCES)]
+        cluster.wait_saved(9 * SEQUENCES)
+        gone = first[0][0]
+        moved = [sequence for sequence in range(SEQUENCES) if first[sequence][0] == gone]
+        assert 0 < len(moved) < SEQUENCES, first
+        left = next(name for name, address in workers.items() if address.endswith(gone))
+        gateway.ask("/deregister", {"worker_id": left})
+        before = cluster.counters()
+        restored = 0
+        for sequence in moved:
+            served, cached, tokens = ask(sequence)
+            assert served != gone
+            assert tokens == first[sequence][2]
+            restored += cached
+        assert restored >= 0.9 * TOKENS * len(moved)
+        after = cluster.counters()
+        names = ("blocks_restored_vault", "blocks_restored_local")
+        moves = {name: after[name] - before[name] for name in names}
+        # None of it is of the new owner's own memory.
+        assert sum(moves.values()) * BLOCK == restored, moves
+        for sequence in range(SEQUENCES):
+            if sequence not in moved:
+                assert ask(sequence)[0] == first[sequence][0]

@@ -23,6 +23,9 @@ export interface PublisherOptions {
   blockSize?: number;
 }
 
+/** How a batch comes: `late` is behind the next one. */
+export type Arrival = "once" | "never" | "twice" | "late";
+
 /** The cache of one engine, least recently used block first, and its two sockets. */
 export class SimPublisher {
   readonly blocks = new Map<bigint, SimBlock>();
@@ -34,6 +37,11 @@ export class SimPublisher {
   #sequence = 0n;
   #kept: [bigint, Buffer][] = [];
   #salt = 0n;
+  #late: Buffer[] | null = null;
+  /** Of the batches that are not said to be lost. */
+  arrives: () => Arrival = () => "once";
+  /** Events of all its processes, also those that nobody heard. */
+  published = 0;
 
   constructor(options: PublisherOptions = {}) {
     const defaults = { kept: 10_000, isPositional: false, hasTopic: true, blockSize: 4 };
@@ -60,6 +68,7 @@ export class SimPublisher {
     this.blocks.clear();
     this.#sequence = 0n;
     this.#kept = [];
+    this.#late = null;
     this.#salt += 1n << 32n;
     void this.#replay(this.#router);
     return this;
@@ -146,7 +155,16 @@ export class SimPublisher {
     this.#kept.push([this.#sequence, payload]);
     this.#kept = this.#kept.slice(-this.#options.kept || this.#kept.length);
     this.#sequence += 1n;
-    if (!isLost) await this.#publisher.send(["kv@sim", number, payload]);
+    this.published += events.length;
+    await this.#send([Buffer.from("kv@sim"), number, payload], isLost ? "never" : this.arrives());
+  }
+
+  async #send(frames: Buffer[], arrival: Arrival): Promise<void> {
+    const late = this.#late;
+    this.#late = arrival === "late" ? frames : null;
+    if (arrival === "once" || arrival === "twice") await this.#publisher.send(frames);
+    if (arrival === "twice") await this.#publisher.send(frames);
+    if (late !== null) await this.#publisher.send(late);
   }
 
   /** Blocks of the prompt that are held, from the first on. */

@@ -126,37 +126,3 @@ test("an engine that starts anew holds nothing of before, and is followed again"
   await until(() => believed(prompt(2)) === 3);
   expect(believed(prompt(1))).toBe(0);
 });
-
-const SEED = Number(process.env["TIERKV_TEST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
-
-test(`F47 nothing is believed that is not held, through loss and clears (seed ${SEED})`, async () => {
-  let state = SEED >>> 0 || 1;
-  const die = (sides: number): number => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return Math.floor((state / 2 ** 32) * sides);
-  };
-  const { publisher, feed, believed } = await followed({ kept: 40 });
-  feed.start();
-  const prompts = Array.from({ length: 20 }, (_none, seed) => {
-    const shared = prompt(1000 + (seed % 3), 2);
-    return [...shared, ...prompt(seed, 1 + (seed % 4))];
-  });
-  for (let round = 0; round < 20; round += 1) {
-    for (let n = 0; n < 25; n += 1) {
-      const isLost = die(100) < 3;
-      if (die(60) === 0) await publisher.clear(isLost);
-      else await publisher.take(prompts[die(prompts.length)]!, die(4), isLost);
-    }
-    // Whatever came last is heard: a mark of this round, on its own.
-    const mark = prompt(5000 + round, 1);
-    await until(async () => {
-      await publisher.take(mark);
-      await publisher.publish([]);
-      return feed.state === "live" && believed(mark) === 1;
-    });
-    for (const tokens of prompts) {
-      expect(believed(tokens), `round ${round}`).toBeLessThanOrEqual(publisher.prefix(tokens));
-    }
-  }
-  expect(feed.gaps).toBeGreaterThan(0);
-});

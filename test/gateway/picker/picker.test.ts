@@ -195,6 +195,6 @@ test("F94 what a key may take holds here, too: 429 with the time to wait; an ans
   await until(() => third.heard.length === 1);
   const late = third.heard[0]!.immediateResponse!;
   expect(late.details).toBe("key_tokens");
-  const told = late.headers!.setHeaders!.map(({ header }) => [header.key, String(header.rawValue)]);
+  const told = late.headers.setHeaders!.map(({ header }) => [header.key, String(header.rawValue)]);
   expect(Number(new Map(told as [string, string][]).get("retry-after"))).toBeGreaterThan(100);
 });
