@@ -167,7 +167,8 @@ describe.skipIf(!hasHelm())("rendered by helm", () => {
         } as const;
         return execFileSync(python, args, options);
       };
-      for (const set of [everything.join(","), "vault.diskGiB=0", "engine.enabled=false"]) {
+      const pool = "gateway.inferencePool.enabled=true";
+      for (const set of [everything.join(","), pool, "vault.diskGiB=0", "engine.enabled=false"]) {
         const text = helm("template", "x", ".", ...KUBE, "--set", set);
         expect(check(text)).toContain("passed for resource statefulset/x-tierkv-vault");
         expect(() => check(text.replace("replicas:", "replica:"))).toThrow("Command failed");
@@ -236,6 +237,39 @@ describe.skipIf(!hasHelm())("rendered by helm", () => {
       const { exitCode } = await runInside([...args!, "--help"]);
       expect([args, exitCode]).toEqual([args, 0]);
     }
+  });
+
+  test("an InferencePool names the engines' pods and their port, and the gateway as its endpoint picker; none by default", () => {
+    expect(render().some(({ kind }) => kind === "InferencePool")).toBe(false);
+    const on = "gateway.inferencePool.enabled=true";
+    const all = render(on, "gateway.inferencePool.parentGateway=edge", "vault.replicas=1");
+    const { spec } = named(all, "InferencePool", "x-tierkv");
+    const engine = named(all, "StatefulSet", "x-tierkv-engine").spec.template!;
+    const [ref] = [{ kind: "Service", name: "x-tierkv-gateway", port: { number: 9002 } }];
+    expect(spec).toEqual({
+      selector: {
+        matchLabels: named(all, "StatefulSet", "x-tierkv-engine").spec.selector!.matchLabels,
+      },
+      targetPorts: [{ number: 8000 }],
+      endpointPickerRef: { ...ref, failureMode: "FailClose" },
+    });
+    expect(engine.metadata.labels).toMatchObject(spec.selector!.matchLabels!);
+    expect(named(all, "HTTPRoute", "x-tierkv").spec).toMatchObject({
+      parentRefs: [{ name: "edge" }],
+      rules: [{ backendRefs: [{ kind: "InferencePool", name: "x-tierkv" }] }],
+    });
+    expect(named(all, "Service", "x-tierkv-gateway").spec).toMatchObject({
+      ports: [{ port: 8100 }, { port: 9002, targetPort: "ext-proc" }],
+    });
+    const path = join(dir, "pool.toml");
+    writeFileSync(path, named(all, "ConfigMap", "x-tierkv-gateway").data!["tierkv.toml"]!);
+    const { extProc, discover, engines } = loadConfig(path, {}).gateway;
+    expect([extProc?.text, discover?.text, engines]).toEqual([
+      "0.0.0.0:9002",
+      "x-tierkv-engine.default.svc:8000",
+      [],
+    ]);
+    expect(() => render("gateway.inferencePool.failureMode=Open")).toThrow(/specifications/);
   });
 
   test(
