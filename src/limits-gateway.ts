@@ -19,6 +19,8 @@ export const GATEWAY_REQUEST_MS = 60_000;
 export const GATEWAY_ANSWER_MS = 600_000;
 /** An engine that sends nothing of an answer it began for this long is given up. */
 export const GATEWAY_SILENCE_MS = 300_000;
+/** A client that was refused may go on with its body for this long, to read why; nothing of it is kept. */
+export const GATEWAY_LINGER_MS = 2_000;
 /** A client that takes nothing of its answer for this long is cut off. */
 export const GATEWAY_CLIENT_STALL_MS = 60_000;
 /** To connect to an engine. */

@@ -102,12 +102,13 @@ async function serve(families: () => readonly Family[]): Promise<string> {
   return new URL(server.url).host;
 }
 
-/** A Prometheus that asks a sidecar and its vault every second; its address. */
-async function startPrometheus({ sidecar, vault }: Scene): Promise<string> {
+/** A Prometheus that asks a sidecar, its vault and a gateway every second; its address. */
+async function startPrometheus({ sidecar, vault }: Scene, gateway: string): Promise<string> {
   const folder = testDirectory();
   const targets = {
     sidecar: await serve(() => sidecarFamilies(sidecar.status())),
     vault: await serve(() => vaultFamilies(vault.stats())),
+    gateway: new URL(gateway).host,
   };
   const jobs = Object.entries(targets).map(
     ([job, target]) => `  - job_name: ${job}\n    static_configs: [{ targets: ["${target}"] }]\n`,
@@ -134,7 +135,8 @@ test.runIf(prometheus !== null)(
   { timeout: 90_000 },
   async () => {
     const scene = await openRestored();
-    const address = await startPrometheus(scene);
+    const gateway = await gatewayBefore([["m"]]);
+    const address = await startPrometheus(scene, gateway.url);
     const ask = async (expr: string): Promise<number> => {
       const query = expr
         .replaceAll("$__rate_interval", "30s")
@@ -146,6 +148,7 @@ test.runIf(prometheus !== null)(
     };
     const empty = async (): Promise<string[]> => {
       await restoreAgain(scene);
+      await complete(gateway.url, false);
       const titles: string[] = [];
       for (const { title, targets = [] } of DASHBOARDS.flatMap(panelsOf)) {
         for (const { expr } of targets) if ((await ask(expr)) === 0) titles.push(title);

@@ -28,8 +28,11 @@ export class SimEngine {
   /** Connections that a client closed while an answer was under way. */
   aborted = 0;
   fault: Fault = "none";
-  /** Of a stream. */
+  /** Of a stream, and what each event is filled up to. */
   tokens = 5;
+  eventBytes = 0;
+  /** Of streams, as far as connections took them. */
+  sentBytes = 0;
   /** Completions are held until it resolves. */
   gate: Promise<void> = Promise.resolve();
   /** A stream waits behind its first events. */
@@ -125,12 +128,13 @@ export class SimEngine {
       if (token === this.hold?.after) await this.hold.until;
       const plain = `{"engine":"${this.name}","token":${token}}`;
       const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
-      const event = `data: ${this.hasChoices ? choice : plain}\n\n`;
+      const event = `data: ${(this.hasChoices ? choice : plain).padEnd(this.eventBytes)}\n\n`;
       const isBreaking = fault.startsWith("break") && token === 2;
       const text = isBreaking && fault === "break-mid-event" ? event.slice(0, 12) : event;
       await new Promise((resolve) => {
         response.write(text, resolve);
       });
+      this.sentBytes += text.length;
       if (isBreaking) return void response.destroy();
       await new Promise(setImmediate);
     }

@@ -1,6 +1,10 @@
 // Owns the answers that the gateway gives itself: errors in the form of the OpenAI API.
 import type { ServerResponse } from "node:http";
-import { GATEWAY_BODY_BYTES_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits-gateway.ts";
+import {
+  GATEWAY_BODY_BYTES_MAX,
+  GATEWAY_LINGER_MS,
+  GATEWAY_RETRY_AFTER_S,
+} from "../../limits-gateway.ts";
 import type { Figures } from "../counts/figures.ts";
 import type { Shed } from "../engines/fleet.ts";
 import type { Refusal, Spent, Visit } from "./allowance.ts";
@@ -58,18 +62,21 @@ export function headersOf(
   };
 }
 
-/** Answers with an error; a body that was not read ends the connection. */
+/** Answers with an error. A body that still comes is read on for a while: its client would see a reset, and not this. */
 export function refuse(
   response: ServerResponse,
   reason: Refused,
   retryAfterS: number = GATEWAY_RETRY_AFTER_S,
 ): void {
-  const isUnread = !response.req.complete;
-  const closing = isUnread ? { connection: "close" } : {};
-  response.writeHead(statusOf(reason), { ...headersOf(reason, retryAfterS), ...closing });
-  response.end(errorBody(reason), () => {
-    if (isUnread) response.req.socket.destroySoon();
-  });
+  const { req: request } = response;
+  response.writeHead(statusOf(reason), headersOf(reason, retryAfterS));
+  response.end(errorBody(reason));
+  if (request.complete) return;
+  const timer = setTimeout(() => request.socket.destroy(), GATEWAY_LINGER_MS);
+  request
+    .once("end", () => clearTimeout(timer))
+    .once("close", () => clearTimeout(timer))
+    .resume();
 }
 
 /** Before the head of an answer is written: what is left to the key, as clients of the API read it. */
