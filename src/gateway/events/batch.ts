@@ -1,5 +1,5 @@
 // Owns reading one batch of vLLM's KV-cache events: positional arrays and maps, with fields that releases add or leave out.
-import { decode } from "@msgpack/msgpack";
+import { hashOf, Reader } from "./reader.ts";
 
 /** One block that an engine holds now. */
 export interface StoredBlock {
@@ -49,6 +49,8 @@ const FIELDS: Readonly<Record<string, readonly string[]>> = {
   AllBlocksCleared: [],
 };
 
+const READ: ReadonlySet<string> = new Set(["type", ...(FIELDS["BlockStored"] ?? [])]);
+
 /** Groups whose blocks say that the whole prefix is held; a window holds its end only. */
 const WHOLE: ReadonlySet<unknown> = new Set([
   undefined,
@@ -60,43 +62,64 @@ const WHOLE: ReadonlySet<unknown> = new Set([
 
 /** Events of GPU and vaults in the order they happened; throws for what is no batch. Unknown events and other media are left out. */
 export function readBatch(payload: Uint8Array): KvEvent[] {
-  const batch = decode(payload, { useBigInt64: true });
-  if (!Array.isArray(batch) || !Array.isArray(batch[1])) throw new Error("no batch of events");
-  return batch[1].flatMap((event: unknown) => readEvent(event));
-}
-
-function readEvent(event: unknown): KvEvent[] {
-  const fields = fieldsOf(event);
-  if (fields === null) return [];
-  const { type } = fields;
-  if (type === "AllBlocksCleared") return [{ kind: "cleared" }];
-  const tier = TIERS.get(fields["medium"] ?? "GPU");
-  if (tier === undefined) return [];
-  const hashes = listOf(fields["block_hashes"]).map(hashOf);
-  const group = typeof fields["group_idx"] === "number" ? fields["group_idx"] : 0;
-  if (type === "BlockRemoved") return [{ kind: "removed", tier, hashes, group }];
-  if (type !== "BlockStored" || !WHOLE.has(fields["kv_cache_spec_kind"])) return [];
-  return [storedOf(fields, tier, hashes, group)];
-}
-
-function fieldsOf(event: unknown): Record<string, unknown> | null {
-  if (Array.isArray(event)) {
-    const [type, ...values] = event as unknown[];
-    const names = typeof type === "string" ? FIELDS[type] : undefined;
-    if (names === undefined) return null;
-    return { type, ...Object.fromEntries(names.map((name, at) => [name, values[at]])) };
+  const reader = new Reader(payload);
+  const parts = reader.array() ?? 0;
+  if (parts < 2) throw new Error("no batch of events");
+  reader.skip();
+  const count = reader.array();
+  if (count === null) throw new Error("no batch of events");
+  const events: KvEvent[] = [];
+  for (let n = 0; n < count; n += 1) {
+    const event = readEvent(fieldsOf(reader));
+    if (event !== null) events.push(event);
   }
-  return typeof event === "object" && event !== null ? { ...event } : null;
+  return events;
+}
+
+function readEvent(fields: Readonly<Record<string, unknown>>): KvEvent | null {
+  const { type } = fields;
+  if (type === "AllBlocksCleared") return { kind: "cleared" };
+  const tier = TIERS.get(fields["medium"] ?? "GPU");
+  if (tier === undefined || (type !== "BlockRemoved" && type !== "BlockStored")) return null;
+  const hashes = fields["block_hashes"] as bigint[] | undefined;
+  if (hashes === undefined) throw new Error("a list of hashes is missing");
+  const group = typeof fields["group_idx"] === "number" ? fields["group_idx"] : 0;
+  if (type === "BlockRemoved") return { kind: "removed", tier, hashes, group };
+  return WHOLE.has(fields["kv_cache_spec_kind"]) ? storedOf(fields, tier, hashes, group) : null;
+}
+
+/** Of one event, in either form; of one that is not known, nothing. */
+function fieldsOf(reader: Reader): Readonly<Record<string, unknown>> {
+  const fields: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
+  const pairs = reader.map();
+  if (pairs !== null) {
+    for (let n = 0; n < pairs; n += 1) readField(reader, fields, reader.value());
+    return fields;
+  }
+  const values = reader.array() ?? 0;
+  if (values === 0) throw new Error("no event");
+  fields["type"] = reader.value();
+  const names = FIELDS[String(fields["type"])] ?? [];
+  for (let n = 1; n < values; n += 1) readField(reader, fields, names[n - 1]);
+  return fields;
+}
+
+/** Those that nobody asks for are left out. */
+function readField(reader: Reader, fields: Record<string, unknown>, name: unknown): void {
+  if (name === "block_hashes") fields[name] = reader.hashes();
+  else if (name === "token_ids") fields[name] = reader.numbers();
+  else if (typeof name === "string" && READ.has(name)) fields[name] = reader.value();
+  else reader.skip();
 }
 
 function storedOf(
-  fields: Record<string, unknown>,
+  fields: Readonly<Record<string, unknown>>,
   tier: Tier,
   hashes: bigint[],
   group: number,
 ): KvEvent {
   const blockSize = Number(fields["block_size"]);
-  const tokens = listOf(fields["token_ids"]).map(Number);
+  const tokens = (fields["token_ids"] ?? []) as number[];
   if (!(blockSize > 0) || tokens.length !== blockSize * hashes.length) {
     throw new Error(`${tokens.length} tokens in ${hashes.length} blocks of ${blockSize}`);
   }
@@ -126,18 +149,3 @@ function textsOf(value: unknown): string[] {
 
 const spelled = (_key: string, value: unknown): unknown =>
   typeof value === "bigint" ? value.toString() : value;
-
-function listOf(value: unknown): unknown[] {
-  if (!Array.isArray(value)) throw new Error("a list is missing");
-  return value;
-}
-
-/** Integers are the low 64 bits already; of bytes they are the last eight. */
-function hashOf(value: unknown): bigint {
-  if (typeof value === "bigint") return BigInt.asUintN(64, value);
-  if (typeof value === "number") return BigInt(value);
-  if (value instanceof Uint8Array && value.length >= 8) {
-    return Buffer.from(value).readBigUInt64BE(value.length - 8);
-  }
-  throw new Error("a hash is neither a number nor bytes");
-}

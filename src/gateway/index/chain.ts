@@ -34,6 +34,19 @@ function mix(word: number): void {
   high = step(high, word, 0x239b_961b, 0xab0e_9789);
 }
 
+/** In variables of its own: those of the module are written to memory at every word. */
+function mixAll(tokens: readonly number[], from: number, to: number): void {
+  let first = low;
+  let second = high;
+  for (let at = from; at < to; at += 1) {
+    const word = tokens[at] ?? 0;
+    first = step(first, word, 0xcc9e_2d51, 0x1b87_3593);
+    second = step(second, word, 0x239b_961b, 0xab0e_9789);
+  }
+  low = first;
+  high = second;
+}
+
 function step(hash: number, word: number, first: number, second: number): number {
   let key = Math.imul(word, first);
   key = Math.imul((key << 15) | (key >>> 17), second);
@@ -65,7 +78,7 @@ export function nameOf(
   extra: readonly string[],
 ): BlockName {
   begin(seeds, parent);
-  for (const token of tokens) mix(token);
+  mixAll(tokens, 0, tokens.length);
   return end(extra);
 }
 
@@ -81,7 +94,7 @@ export function namesOf(
   let parent = ROOT;
   for (let at = 0; at + blockSize <= tokens.length; at += blockSize) {
     begin(seeds, parent);
-    for (let one = at; one < at + blockSize; one += 1) mix(tokens[one] ?? 0);
+    mixAll(tokens, at, at + blockSize);
     parent = end(at === 0 && salt !== null ? [...everywhere, salt] : everywhere);
     names.push(parent);
   }

@@ -8,11 +8,12 @@ import { nowMs } from "../../time.ts";
 import type { KvEvent, Tier } from "../events/batch.ts";
 import { nameOf, newSeeds, ROOT } from "./chain.ts";
 import type { BlockName, Seeds } from "./chain.ts";
+import { BitTable, NameTable } from "./tables.ts";
 
 /** What one engine told of one tier. */
 interface TierIndex {
   /** Its own name of a block to ours, oldest first. */
-  names: Map<bigint, BlockName>;
+  names: NameTable;
   /** Groups of which blocks were stored: a removal in another says nothing. */
   groups: Set<number>;
 }
@@ -52,9 +53,9 @@ interface Guess {
 
 export class BlockIndex {
   /** Engines that told of a block, by tier. */
-  readonly #bits: Readonly<Record<Tier, Map<BlockName, number>>> = {
-    gpu: new Map(),
-    vault: new Map(),
+  readonly #bits: Readonly<Record<Tier, BitTable>> = {
+    gpu: new BitTable(),
+    vault: new BitTable(),
   };
   readonly #holdings: readonly Holding[];
   readonly #blocksMax: number;
@@ -130,7 +131,7 @@ export class BlockIndex {
 
   /** Its blocks, oldest first; events may go on meanwhile. */
   names(engine: number, tier: Tier): Iterable<[bigint, BlockName]> {
-    return this.#of(engine).tiers[tier].names;
+    return this.#of(engine).tiers[tier].names.entries();
   }
 
   told(engine: number): Told {
@@ -153,7 +154,7 @@ export class BlockIndex {
       for (let at = 0; at < hashes.length; at += 2) {
         const name = names[at + 1] ?? 0;
         index.names.set(hashes[at] ?? 0n, name);
-        bits.set(name, (bits.get(name) ?? 0) | holding.bit);
+        bits.set(name, bits.get(name) | holding.bit);
       }
       this.#makeRoom(holding, tier);
     }
@@ -188,7 +189,7 @@ export class BlockIndex {
     const { gpu } = this.#bits;
     let holders = -1;
     for (const [depth, name] of names.entries()) {
-      const next = holders & (((gpu.get(name) ?? 0) & trusted) | this.#guessed(name, now));
+      const next = holders & ((gpu.get(name) & trusted) | this.#guessed(name, now));
       if (next !== holders) note(holders & ~next, depth);
       holders = next;
       if (holders === 0) return found;
@@ -213,7 +214,7 @@ export class BlockIndex {
     /** Where the run of blocks in vaults ends, by the block it is looked at from. */
     const ends = new Map<number, number>([[names.length, names.length]]);
     for (let at = names.length - 1; at >= from; at -= 1) {
-      const isThere = ((vault.get(names[at] ?? 0) ?? 0) & tellers) !== 0;
+      const isThere = (vault.get(names[at] ?? 0) & tellers) !== 0;
       ends.set(at, isThere ? (ends.get(at + 1) ?? at) : at);
     }
     return held.map((depth, engine) => (pullers[engine] ? (ends.get(depth) ?? depth) : depth));
@@ -236,10 +237,10 @@ export class BlockIndex {
   #store(holding: Holding, event: Extract<KvEvent, { kind: "stored" }>): void {
     const { gpu, vault } = holding.tiers;
     const { tier } = event;
-    let parent =
-      event.parent === null ? ROOT : (gpu.names.get(event.parent) ?? vault.names.get(event.parent));
+    const { parent: above } = event;
+    let parent = above === null ? ROOT : gpu.names.get(above) || vault.names.get(above);
     if (tier === "vault") holding.pulls = true;
-    if (parent === undefined) {
+    if (parent === ROOT && above !== null) {
       holding.orphans += 1;
       return;
     }
@@ -255,9 +256,9 @@ export class BlockIndex {
     for (const { hash, tokens, extra } of event.blocks) {
       parent = nameOf(this.seeds, parent, tokens, extra);
       const before = names.get(hash);
-      if (before !== undefined && before !== parent) this.#drop(holding, tier, before);
-      names.set(hash, parent);
-      bits.set(parent, (bits.get(parent) ?? 0) | holding.bit);
+      if (before !== 0 && before !== parent) this.#drop(holding, tier, before);
+      if (before !== parent) names.set(hash, parent);
+      bits.set(parent, bits.get(parent) | holding.bit);
     }
     this.#makeRoom(holding, tier);
   }
@@ -267,9 +268,8 @@ export class BlockIndex {
     const { names, groups } = holding.tiers[tier];
     if (!groups.has(event.group)) return;
     for (const hash of event.hashes) {
-      const name = names.get(hash);
-      if (name === undefined) continue;
-      names.delete(hash);
+      const name = names.delete(hash);
+      if (name === 0) continue;
       if (tier === "gpu") holding.went += 1;
       this.#drop(holding, tier, name);
     }
@@ -277,7 +277,7 @@ export class BlockIndex {
 
   #empty(holding: Holding, tier: Tier): void {
     const { names, groups } = holding.tiers[tier];
-    for (const name of names.values()) this.#drop(holding, tier, name);
+    for (const [, name] of names.entries()) this.#drop(holding, tier, name);
     names.clear();
     groups.clear();
   }
@@ -285,18 +285,14 @@ export class BlockIndex {
   /** Both tiers together have a bound, and the one that grows gives way. */
   #makeRoom({ bit, tiers }: Holding, tier: Tier): void {
     const { names } = tiers[tier];
-    for (const [hash, name] of names) {
-      if (tiers.gpu.names.size + tiers.vault.names.size <= this.#blocksMax) return;
-      names.delete(hash);
-      this.#drop({ bit }, tier, name);
+    while (tiers.gpu.names.size + tiers.vault.names.size > this.#blocksMax && names.size > 0) {
+      this.#drop({ bit }, tier, names.shift());
     }
   }
 
   #drop({ bit }: Pick<Holding, "bit">, tier: Tier, name: BlockName): void {
     const all = this.#bits[tier];
-    const bits = (all.get(name) ?? 0) & ~bit;
-    if (bits === 0) all.delete(name);
-    else all.set(name, bits);
+    all.set(name, all.get(name) & ~bit);
   }
 
   #of(engine: number): Holding {
@@ -307,5 +303,5 @@ export class BlockIndex {
 }
 
 function newTierIndex(): TierIndex {
-  return { names: new Map(), groups: new Set() };
+  return { names: new NameTable(), groups: new Set() };
 }
