@@ -268,4 +268,11 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/gateway/front/allowance.test.ts", "test/gateway/picker/picker.test.ts"],
     { unloaded: "is a load of its own, before simulated engines" },
   ),
+  row(
+    "F95",
+    "a gateway's clients are many, slow, silent, or send long prompts and bodies that are too large",
+    "memory stays within its bounds, engines wait for who does not read, and what is refused is told before the connection ends",
+    ["test/gateway/front/server.crowds.test.ts"],
+    { unloaded: "is a load of its own, before simulated engines" },
+  ),
 ];
