@@ -3,8 +3,8 @@ import { decode } from "@msgpack/msgpack";
 
 /** Lengths of what follows a type byte from 0xc0 on; below 0: in the bytes behind it, or a container. */
 const FIXED: readonly number[] = [
-  ...[0, 0, 0, 0, -1, -2, -4, -1, -2, -4, 4, 8, 1, 2, 4, 8],
-  ...[1, 2, 4, 8, 2, 3, 5, 9, 17, -1, -2, -4, -2, -4, -2, -4],
+  0, 0, 0, 0, -1, -2, -4, -1, -2, -4, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, -1, -2, -4, -2,
+  -4, -2, -4,
 ];
 const [EXT8, EXT32] = [0xc7, 0xc9];
 const ARRAY16 = 0xdc;

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { BitTable, NameTable } from "../../../src/gateway/index/tables.ts";
 import { Dice, testSeed } from "../../faults/lib/random.ts";
 
-const STEPS = 60_000;
+const STEPS = 20_000;
 
 test("engines by block, as a map has them", () => {
   const dice = new Dice(testSeed());
