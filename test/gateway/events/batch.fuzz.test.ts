@@ -125,6 +125,26 @@ test("any value is skipped to its very end, and a list that says more than it ha
     reader.skip();
     expect(reader.value()).toBe(7);
   });
+  // Of kinds that nothing here is encoded as: type, length, and the bytes behind.
+  for (const [head, bytes] of [
+    [[0xc7, 3], 4],
+    [[0xc8, 0, 3], 4],
+    [[0xc9, 0, 0, 0, 3], 4],
+    [[0xc4, 3], 3],
+    [[0xc5, 0, 3], 3],
+    [[0xc6, 0, 0, 0, 3], 3],
+    [[0xda, 0, 3], 3],
+    [[0xdb, 0, 0, 0, 3], 3],
+    [[0xdd, 0, 0, 0, 3], 3],
+    [[0xdf, 0, 0, 0, 1], 2],
+    ...[0xd4, 0xd5, 0xd6, 0xd7, 0xd8].map((type, at) => [[type], 1 + 2 ** at]),
+    ...[0xca, 0xcb, 0xd0, 0xd1, 0xd2, 0xd3].map((type, at) => [[type], [4, 8, 1, 2, 4, 8][at]]),
+  ] as [number[], number][]) {
+    const reader = new Reader(Buffer.from([0x92, ...head, ...Array<number>(bytes).fill(1), 7]));
+    expect(reader.array()).toBe(2);
+    reader.skip();
+    expect(reader.value(), String(head)).toBe(7);
+  }
   const lying = Buffer.from([0xdd, 0xff, 0xff, 0xff, 0xff, 1]);
   expect(() => new Reader(lying).numbers()).toThrow("cut off");
   expect(() => new Reader(lying).hashes()).toThrow("cut off");
