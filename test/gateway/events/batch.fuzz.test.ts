@@ -126,7 +126,7 @@ test("any value is skipped to its very end, and a list that says more than it ha
     expect(reader.value()).toBe(7);
   });
   // Of kinds that nothing here is encoded as: type, length, and the bytes behind.
-  for (const [head, bytes] of [
+  for (const [head, behind] of [
     [[0xc7, 3], 4],
     [[0xc8, 0, 3], 4],
     [[0xc9, 0, 0, 0, 3], 4],
@@ -140,7 +140,7 @@ test("any value is skipped to its very end, and a list that says more than it ha
     ...[0xd4, 0xd5, 0xd6, 0xd7, 0xd8].map((type, at) => [[type], 1 + 2 ** at]),
     ...[0xca, 0xcb, 0xd0, 0xd1, 0xd2, 0xd3].map((type, at) => [[type], [4, 8, 1, 2, 4, 8][at]]),
   ] as [number[], number][]) {
-    const reader = new Reader(Buffer.from([0x92, ...head, ...Array<number>(bytes).fill(1), 7]));
+    const reader = new Reader(Buffer.from([0x92, ...head, ...Array<number>(behind).fill(1), 7]));
     expect(reader.array()).toBe(2);
     reader.skip();
     expect(reader.value(), String(head)).toBe(7);
