@@ -135,6 +135,7 @@ const CATALOGUE = {
   BAD_RECORD: ["data", "{reason}"],
   RECORD_UNOPENED: ["data", "{reason}"],
   BUNDLE_REFUSED: ["data", "bundle {where}: {reason}"],
+  RECEIPT_REFUSED: ["data", "receipt {where}: {reason}"],
   NO_MEMORY: ["busy", "{reason}"],
   LANE_FAILED: ["down", "{reason}"],
   LANES_UNREACHABLE: [

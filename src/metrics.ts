@@ -63,6 +63,8 @@ export const SIDECAR_COUNTERS = [
   "flushed_blocks",
   "spans_sent",
   "spans_dropped",
+  "receipts_written",
+  "receipts_dropped",
   "session_tells",
   "session_tells_dropped",
   "session_tells_failed",

@@ -87,6 +87,7 @@ export const unlockFile: Core["unlockFile"] = coded(loaded.unlockFile);
 export const readOwnFile: Core["readOwnFile"] = coded(loaded.readOwnFile);
 export const writeOwnFile: Core["writeOwnFile"] = coded(loaded.writeOwnFile);
 export const makeCertificate: Core["makeCertificate"] = coded(loaded.makeCertificate);
+export const slotsDigest: Core["slotsDigest"] = codedLater(loaded.slotsDigest);
 export const sendArena: Core["sendArena"] = coded(loaded.sendArena);
 export const peerUid: Core["peerUid"] = coded(loaded.peerUid);
 

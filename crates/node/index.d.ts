@@ -549,6 +549,9 @@ export interface ShmWay {
 /** Whether a leased slot begins with these bytes. */
 export declare function slotHolds(id: number, slot: number, generation: number, bytes: Uint8Array): boolean
 
+/** SHA-256 over the values that leased slots hold, 32 bytes each; triples of geometry, slot and generation. All or none. */
+export declare function slotsDigest(arenaId: number, triples: Uint32Array): Promise<Uint8Array>
+
 /** Where full segments go besides. */
 export interface StoreArchiveOptions {
   /** `s3://bucket/prefix` or `file:///directory`. */

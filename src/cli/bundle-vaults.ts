@@ -1,18 +1,15 @@
-// Owns whom `tierkv bundle` asks: the vaults of this machine, class by class, and its sidecar, for a request's block and for names of engines.
+// Owns whom `tierkv bundle` asks: the vaults of this machine, class by class, and its sidecar, for a request's block.
 import type { RecordClass } from "../block.ts";
-import type { Layout } from "../bundle/layout.ts";
-import type { BundleConfig } from "../bundle/manifest.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import { HELLO_TIMEOUT_MS, STATUS_TIMEOUT_MS } from "../limits.ts";
-import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import type { Clients } from "./bundle-selection.ts";
-import { SidecarLink } from "./sidecar-link.ts";
+import { asked } from "./engine-names.ts";
 import { allTargets } from "./sources.ts";
 import { clientOf, placesOf } from "./vault-link.ts";
 
@@ -54,47 +51,4 @@ export async function explainOne({ sidecar }: Config, request: string): Promise<
     const reason = `the sidecar remembers no request "${request}"`;
     throw new TierkvError("USAGE", { reason });
   });
-}
-
-/** Throws BUNDLE_REFUSED for one of another namespace than the engines here have, or the person names. */
-export async function checkNamespace(
-  { sidecar }: Config,
-  { namespace, model, seal }: BundleConfig,
-  layout: Layout,
-  given: string | null,
-): Promise<void> {
-  const own = await (given === null
-    ? enginesOf(sidecar.socket)
-    : [{ model: "--namespace", namespace: given }]);
-  if (own.some((engine) => engine.namespace !== "" && namespace.startsWith(engine.namespace)))
-    return;
-  const here = own.map((engine) => `${engine.model} has ${engine.namespace}`).join(", ");
-  const why =
-    seal === "records"
-      ? "another model, other settings, or other record_keys"
-      : "another model, or other settings";
-  throw layout.refused(
-    here === ""
-      ? `no engine here has a name yet to compare with ${namespace.slice(0, 16)} (${model}): an engine has one from its first request on; or give --namespace, as the export printed it`
-      : `it is of namespace ${namespace.slice(0, 16)} (${model}), and here ${here}: ${why}`,
-  );
-}
-
-async function enginesOf(socket: string): Promise<{ model: string; namespace: string }[]> {
-  return await asked(socket, async (link) => {
-    const { engines } = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
-    return engines.flatMap(({ model, namespace }) =>
-      namespace === null ? [] : [{ model, namespace }],
-    );
-  });
-}
-
-async function asked<T>(socket: string, work: (link: SidecarLink) => Promise<T>): Promise<T> {
-  const link = new SidecarLink(socket);
-  try {
-    await link.hello(STATUS_TIMEOUT_MS);
-    return await work(link);
-  } finally {
-    link.close();
-  }
 }

@@ -31,6 +31,7 @@ import { addTop } from "./commands/top.ts";
 import { addUninstall } from "./commands/uninstall.ts";
 import { addVault } from "./commands/vault.ts";
 import { addVaults } from "./commands/vaults.ts";
+import { addVerify } from "./commands/verify.ts";
 import { addWarm } from "./commands/warm.ts";
 import type { Io } from "./io.ts";
 
@@ -134,6 +135,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addStatus,
     addTop,
     addVaults,
+    addVerify,
     addExplain,
     addPlan,
     addWarm,

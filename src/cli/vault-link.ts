@@ -7,6 +7,7 @@ import type { Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
+import { HELLO_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import { securityFor } from "./credentials.ts";
@@ -35,6 +36,35 @@ export function linkTo(
   const security = securityFor(config, target, logger);
   const client = new VaultClient({ address, name, logger, lanes, security });
   return { client, isTls: security !== null };
+}
+
+export interface Greeted {
+  clients: Record<RecordClass, Vault[]>;
+  close(): void;
+}
+
+/** All of a machine, class by class, memory of its own among them. Throws what the first says that does not answer. */
+export async function greeted(
+  config: Config,
+  targets: readonly VaultTarget[],
+): Promise<Greeted> {
+  const logger = createLogger("vaults", { level: "silent" });
+  const of = (name: RecordClass): Vault[] =>
+    [...placesOf(targets, name).values()].map(
+      (target) => linkTo(config, { ...target, classes: [name] }, logger, 1).client,
+    );
+  const clients = { kv: of("kv"), ssm: of("ssm") };
+  const all = [...clients.kv, ...clients.ssm];
+  const close = (): void => {
+    for (const client of all) client.close();
+  };
+  try {
+    await Promise.all(all.map((client) => client.hello(HELLO_TIMEOUT_MS)));
+  } catch (error) {
+    close();
+    throw error;
+  }
+  return { clients, close };
 }
 
 /** Of that class, by address. */

@@ -223,6 +223,14 @@ export interface EtcdConfig {
   readonly tlsKey: string | null;
 }
 
+/** Signed accounts of restores. */
+export interface ReceiptsConfig {
+  readonly when: "asked" | "always";
+  readonly dir: string;
+  /** The latest so many stay. */
+  readonly keep: number;
+}
+
 /** What restores spare is worth. */
 export interface LedgerConfig {
   /** What computing draws more than idling; null: no energy is shown. */
@@ -244,6 +252,7 @@ export interface Config {
   readonly restore: RestoreConfig;
   readonly gateway: GatewayConfig;
   readonly etcd: EtcdConfig;
+  readonly receipts: ReceiptsConfig;
   readonly ledger: LedgerConfig;
   readonly log: LogConfig;
 }

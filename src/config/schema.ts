@@ -41,6 +41,7 @@ import { ownSocket } from "./own-socket.ts";
 import { CLUSTER_ACCESS, ETCD, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
 import { VAULT_ARCHIVE } from "./schema-archive.ts";
 import { GATEWAY } from "./schema-gateway.ts";
+import { RECEIPTS } from "./schema-receipts.ts";
 import { VAULT_YIELD, WAKE } from "./schema-yield.ts";
 
 export interface Section<Fields> {
@@ -327,6 +328,10 @@ export const SCHEMA: Schema = {
   etcd: {
     doc: "etcd, for those who run it anyway: which vaults and engines there are.",
     fields: ETCD,
+  },
+  receipts: {
+    doc: "Signed accounts of what single requests were given, for `tierkv verify`.",
+    fields: RECEIPTS,
   },
   ledger: {
     doc: "What `tierkv top` says that restores have spared.",

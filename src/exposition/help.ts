@@ -14,6 +14,9 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   handoffs: "Of those, the ones for prompts that another engine handed over.",
   handoffs_late:
     "Of those, the ones of which not everything came in time; what did was restored, the rest computed.",
+  receipts_written: "Restores that a signed receipt was written for.",
+  receipts_dropped:
+    "Receipts that were not written: too many at once, or the folder [receipts] dir cannot be written.",
   handoff_wait_ms: "Milliseconds that they waited until everything was there, or was late.",
   handoff_blocks_early: "Blocks of theirs whose fetch began before everything was there.",
   plans_cut:

@@ -11,8 +11,10 @@ import { SAVE_CREDITS_MAX } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo, sweepArenaDir } from "../native.ts";
+import { ReceiptFolder } from "../receipt/folder.ts";
 import { nowMs } from "../time.ts";
 import type { EngineOptions } from "./engine/engine.ts";
+import { Receipts } from "./restore/receipts.ts";
 import { chooseCodecs } from "./save/codecs.ts";
 import { Reoffer } from "./save/reoffer.ts";
 import { Saver } from "./save/save.ts";
@@ -288,6 +290,14 @@ function engineOptions(options: SidecarOptions, common: Common, saver: Saver): E
     stallMs: config.restore.stallMs,
     vaults: common.members.clients,
     ...common,
+    receipts: new Receipts({
+      isAlways: config.receipts.when === "always",
+      folder: new ReceiptFolder(config.receipts.dir, config.receipts.keep),
+      fidelity: codecs.fidelity,
+      modelOf: (namespace) => saver.modelOf("kv", namespace),
+      counters,
+      logger,
+    }),
     isAlways: config.restore.when === "always",
     saver,
     counters,

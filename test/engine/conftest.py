@@ -13,8 +13,8 @@ import pytest
 from harness import reaper
 from harness.engine import Engines
 from harness.models import Models
-from harness.processes import Cluster, leftovers, wait_until
-from harness.releases import MAIN, releases
+from harness.processes import MARK, Cluster, leftovers, wait_until
+from harness.releases import IS_V2, MAIN, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,6 +98,7 @@ def release_engines(
 
 
 _OUTCOMES: dict[str, str] = {}
+_RUN = f"{MAIN} V2" if IS_V2 else MAIN
 _WITHOUT_VLLM = ("test_mlx.py", "test_exo.py")
 
 
@@ -118,7 +119,7 @@ def _record(name: str) -> None:
         return
     path = Path(record)
     known = json.loads(path.read_text()) if path.exists() else {}
-    outcomes = known.setdefault("mlx-lm" if name.startswith(_WITHOUT_VLLM) else MAIN, {})
+    outcomes = known.setdefault("mlx-lm" if name.startswith(_WITHOUT_VLLM) else _RUN, {})
     # The short form skips what the long one ran.
     if _OUTCOMES[name] != "skipped" or name not in outcomes:
         outcomes[name] = _OUTCOMES[name]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.models import PLAIN, Models, prompt
 from harness.processes import wait_until
+from harness.releases import MAIN, OLDEST
+from harness.shapes import SHAPES, Starter
 from lab.checkpoint import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from harness.engine import Engine, Engines
     from harness.processes import Cluster
@@ -73,3 +76,58 @@ def test_a_handbook_of_10000_tokens_is_restored_by_a_machine_that_never_computed
     assert first["cached"] >= SHARE * TOKENS
     assert first["transfer"]["tierkv"]["restored_tokens"] == first["cached"]
     assert first["tokens"] == cold["tokens"]
+
+
+@pytest.mark.skipif(MAIN == OLDEST, reason="hybrid models need vLLM 0.29")
+def test_a_hybrid_models_states_travel_with_its_attention_and_leave_receipts(
+    engines: Engines, new_cluster: Callable[..., Cluster], models: Models, folder: Path
+) -> None:
+    shape = SHAPES["hybrid"]
+    here, there = new_cluster(with_ssm=True), new_cluster(with_ssm=True)
+    text = prompt(78, 1500)
+
+    def ask(engine: Engine, **wish: Any) -> dict[str, Any]:
+        (answer,) = engine.call("generate", prompts=[text], transfer={"tierkv": wish})
+        return dict(answer)
+
+    with Starter(engines, here, models, shape)() as engine:
+        step = engine.call("facts")["step"]
+        cold = ask(engine, session="hybrid", keep_s=3600)
+        own = ask(engine)
+        offered = engine.call("status")["counters"]["blocks_offered"]
+        here.wait_saved(offered)
+        wait_until(lambda: _records(here) > 0, "the session is known")
+    assert own["cached"] >= step
+    bundle = str(folder / "hybrid")
+    keys = ["--sign", _key(folder / "sign.key", "1"), "--seal", _key(folder / "seal.key", "2")]
+    code, made = here.command("bundle", "export", bundle, "--session", "hybrid", *keys)
+    assert code == 0, made
+    assert {layer["class"] for layer in _layers(bundle)} == {"kv", "ssm"}
+    here.end()
+
+    take = ["bundle", "import", bundle, "--trust", made["signer"], *keys[2:]]
+    with Starter(engines, there, models, shape)() as engine:
+        code, taken = there.command(*take, "--namespace", made["namespace"])
+        assert code == 0, taken
+        assert taken["stored"] == made["records"]
+        states = there.vault_status("ssm_cold")["records"]
+        first = ask(engine, receipt=True)
+        name = first["transfer"]["tierkv"]["receipt"]
+        wait_until(lambda: there.counters().get("receipts_written") == 1, "its receipt is written")
+        code, said = there.command("verify", name)
+    print({"tokens": len(text), "step": step, "own": own["cached"], "restored": first["cached"]})
+    assert states > 0
+    assert first["cached"] == own["cached"]
+    assert first["tokens"] == own["tokens"]
+    assert cold["cached"] == 0
+    assert code == 0, said
+    assert {group["class"] for group in said["groups"]} == {"kv", "ssm"}
+    assert said["same"] == len(said["checked"])
+
+
+def _layers(bundle: str) -> list[dict[str, Any]]:
+    """What the config of a bundle names."""
+    blobs = Path(bundle, "blobs", "sha256")
+    named = [json.loads(path.read_bytes()) for path in blobs.iterdir() if path.stat().st_size < 9999 and path.read_bytes()[:1] == b"{"]
+    (config,) = (one for one in named if "seal" in one)
+    return list(config["layers"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.models import Models, prompt
-from harness.releases import IS_LONG, MAIN, OLDEST
+from harness.releases import IS_LONG, IS_V2, MAIN, OLDEST
 from harness.shapes import ATTENTION, SHAPES, SMALL, STATE, WINDOW, Shape, Starter, on_this_machine
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def test_what_one_engine_saved_every_engine_restores(
     with start() as engine:
         facts = engine.call("facts")
         assert set(facts["groups"]) == shape.groups
+        assert facts["runs_v2"] == IS_V2
         check_plan(cluster, models.path(shape.spec), shape)
         step = facts["step"]
         texts = texts_of(step)

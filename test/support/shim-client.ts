@@ -330,8 +330,9 @@ export class FakeEngine {
     return this.#lastPlan;
   }
 
-  release(plan: number): void {
-    this.scheduler.send({ t: "release", req: "request", plan });
+  /** `loaded`: the tokens that it has copied, and behind how many of its own. */
+  release(plan: number, loaded: Frame = {}): void {
+    this.scheduler.send({ t: "release", req: "request", plan, ...loaded });
   }
 
   view(plan: number): PlanView {

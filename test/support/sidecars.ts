@@ -38,6 +38,8 @@ export interface TestSidecarOptions {
   /** Instead of `int8`. */
   kv?: KvCodec;
   kvDim?: number | null;
+  /** Where receipts lie; without it nobody asks for one. */
+  receipts?: Partial<Config["receipts"]>;
   logger?: Logger;
   members?: MemberSource;
   onEnded?: (ended: Ended) => void;
@@ -80,6 +82,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       verify: "off",
     },
     gateway: { ...config.gateway, listen, socket: "/nonexistent", indexFile: "/nonexistent" },
+    receipts: { ...config.receipts, dir: "/nonexistent", ...options.receipts },
     ledger: { watts: 350 },
     log: { level: "silent" },
   };

@@ -8,6 +8,7 @@ export const FOUNDATION: readonly string[] = [
   "limits-cost",
   "limits-gateway",
   "limits-pool",
+  "limits-receipts",
   "limits-seen",
   "limits-sessions",
   "limits-shared",
@@ -72,7 +73,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   cost: room({ offline: true }),
   pool: room({ offline: true }),
   sidecar: room({
-    rooms: ["arena", "codec", "client", "cost", "pool"],
+    rooms: ["arena", "codec", "client", "cost", "pool", "receipt"],
     types: ["config", "discovery"],
     packages: ["@msgpack/msgpack"],
   }),
@@ -85,6 +86,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   page: room({ types: ["sidecar", "gateway"], packages: ["uplot"] }),
   plan: room({ offline: true }),
   bundle: room({}),
+  receipt: room({ offline: true }),
   demo: room({ rooms: ["client", "config"] }),
   cli: room({
     rooms: [
@@ -97,6 +99,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "discovery",
       "pool",
       "bundle",
+      "receipt",
       "sidecar",
       "exposition",
       "page",

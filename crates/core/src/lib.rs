@@ -5,6 +5,7 @@ pub mod arena;
 pub mod codec;
 pub mod codec_id;
 pub mod crc32c;
+pub mod digest;
 pub mod disk;
 pub mod error;
 pub mod failpoint;

@@ -6,6 +6,7 @@
 
 mod arena;
 mod certs;
+mod digest;
 mod ffi;
 mod folder;
 mod geometry;

@@ -159,6 +159,12 @@ const SEALED = {
   none: "not sealed: whoever has it can tell the prompt",
 };
 
+const WHY_OTHER = {
+  records: "another model, other settings, or other record_keys",
+  bundle: undefined,
+  none: undefined,
+};
+
 /** The last block that a request's prompt was looked up with. */
 async function blockOf(call: Call, request: string): Promise<string> {
   const { explainOne } = await import("../bundle-vaults.ts");
@@ -177,16 +183,19 @@ async function takeBundle(call: Call<ImportFlags>): Promise<number> {
   const keepS = time === undefined ? 0 : parseOption(duration(KEEP_S_MAX), "--for", time);
   const { readSecret } = await import("../../signing-key.ts");
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
-  const [{ Layout }, { Importer, openBundle }, { checkNamespace, openVaults }] = await Promise.all([
+  const [{ Layout }, { Importer, openBundle }, { openVaults }, { checkNamed }] = await Promise.all([
     import("../../bundle/layout.ts"),
     import("../bundle-import.ts"),
     import("../bundle-vaults.ts"),
+    import("../engine-names.ts"),
   ]);
   const config = call.loadConfig();
   const layout = new Layout(resolve(call.args[0] ?? ""));
   const trusted = trust.map((key) => key.toLowerCase());
   const opened = openBundle(layout, trusted);
-  await checkNamespace(config, opened.config, layout, namespace?.toLowerCase() ?? null);
+  const refused = (reason: string): TierkvError => layout.refused(reason);
+  const given = namespace?.toLowerCase() ?? null;
+  await checkNamed(config, opened.config, given, refused, WHY_OTHER[opened.config.seal]);
   const vaults = await openVaults(config);
   const progress = new Progress(call.io);
   try {

@@ -71,6 +71,7 @@ export function describe(account: Account): string[] {
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
   lines.push(`  block:   ${shownBlock(account)}`);
+  if (account.receipt !== "") lines.push(`  receipt: tierkv verify ${account.receipt}`);
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
 }

@@ -7,13 +7,13 @@ import { EngineRates } from "../../cost/engine-rates.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
 import { randomId } from "../../time.ts";
 import type { Stage } from "../restore/arena-context.ts";
 import { audit } from "../restore/audit.ts";
 import { CostModel } from "../restore/cost-model.ts";
 import { Fetcher } from "../restore/fetcher.ts";
 import { Restorer } from "../restore/restore.ts";
+import type { RestorerOptions } from "../restore/restore.ts";
 import type { Copies } from "../save/reoffer.ts";
 import type { Saver } from "../save/save.ts";
 import { BlockCache } from "../slots/block-cache.ts";
@@ -27,41 +27,32 @@ import type {
   Unasked,
   WorkerMessage,
 } from "../socket/messages.ts";
-import type { BlockOutcomes } from "../trace/block-outcomes.ts";
-import type { Decisions } from "../trace/decisions.ts";
-import type { Reuse } from "../trace/reuse.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
-import type { Pools, VaultClients } from "../vaults/pools.ts";
-import type { Quarantine } from "../vaults/quarantine.ts";
-import type { Links, LookupGates } from "../vaults/vaults.ts";
+import type { VaultClients } from "../vaults/pools.ts";
+import type { Links } from "../vaults/vaults.ts";
 import { arenaStatusOf, saidBy } from "./engine-status.ts";
 import type { EngineStatus } from "./engine-status.ts";
 import { Ranks } from "./ranks.ts";
 import { WorkerRank } from "./worker-rank.ts";
 
-export interface EngineOptions {
+type OfRestorer = "waitMs" | "stallMs" | "pools" | "gates" | "decisions" | "reuse" | "receipts";
+
+export interface EngineOptions extends Pick<
+  RestorerOptions,
+  OfRestorer | "outcomes" | "quarantine" | "counters" | "logger"
+> {
   arenaBytesMax: number | null;
   arenaDir: string | null;
   freeBytes(): number;
   /** Checked against the engine's head dim; null: not checked. */
   kvDim: number | null;
   fidelity: number;
-  waitMs: number;
-  stallMs: number;
   vaults: VaultClients;
-  pools: Pools;
-  gates: LookupGates;
   links: Links;
   priority: FetchPriority;
-  decisions: Decisions;
-  reuse: Reuse;
-  outcomes: BlockOutcomes;
   /** Restore also where computing is faster. */
   isAlways: boolean;
   saver: Saver;
-  quarantine: Quarantine;
-  counters: SidecarCounters;
-  logger: Logger;
 }
 
 /**

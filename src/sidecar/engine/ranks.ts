@@ -25,11 +25,12 @@ export class Ranks implements Iterable<WorkerRank> {
   readonly #world: number;
   readonly #shards: number;
   readonly #ranks = new Map<number, WorkerRank>();
-  /** Of one block with all shards: decoded bytes, and bytes on the wire at most. */
+  /** Of one block with all shards: decoded bytes, and bytes on the wire at most; what a group is. */
   readonly sizes = {
     shapeOf: (group: number): GroupSpec => this.groupAt(group, 0).spec,
     sourceBytes: (group: number): number => this.#sum(group, (of) => of.sourceBytes),
     blockBytes: (group: number): number => this.#sum(group, (of) => of.recordBytesMax),
+    groupAt: (group: number, shard: number): Group => this.groupAt(group, shard),
   };
 
   constructor({ engine, world, shards }: Hello) {

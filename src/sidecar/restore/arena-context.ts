@@ -1,6 +1,7 @@
 // Owns the shape of what the restores of an engine stand on, once its arena is there.
 import type { Arena } from "../../arena/arena.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
+import type { Group } from "../slots/groups.ts";
 import type { GroupShape } from "./boundary.ts";
 import type { CostModel } from "./cost-model.ts";
 import type { Fetcher } from "./fetcher.ts";
@@ -12,6 +13,7 @@ export interface ArenaContext {
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
   shapeOf(group: number): GroupShape;
+  groupAt(group: number, shard: number): Group;
 }
 
 /** Everything that exists only while there is an arena. */

@@ -73,6 +73,7 @@ export interface PlanOptions {
   span: Span;
   account: Case;
   budget: Budget;
+  receipt: string;
   isHandedOver: boolean;
 }
 
@@ -104,12 +105,15 @@ export class Plan {
   budget: Budget;
   /** Another engine computed it for this one: it is restored, whatever computing would take. */
   readonly isHandedOver: boolean;
+  /** What a receipt of it is called; empty: it gets none. */
+  readonly receipt: string;
   deadline: NodeJS.Timeout | undefined;
   /** It was not looked up, because this sidecar has stored it. */
   isKnown = false;
 
   constructor(options: PlanOptions) {
     const { req, number, openKeys, namespace, span, account, budget, isHandedOver } = options;
+    this.receipt = options.receipt;
     this.req = req;
     this.isHandedOver = isHandedOver;
     this.number = number;
@@ -164,6 +168,10 @@ export class Run implements BlockUser {
 
   get length(): number {
     return this.#blocks.length;
+  }
+
+  get blocks(): readonly Block[] {
+    return this.#blocks;
   }
 
   /** Blocks of which the scheduler was told. */

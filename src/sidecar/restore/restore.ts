@@ -33,6 +33,7 @@ import { lookUp, whyMissing } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
+import type { Receipts } from "./receipts.ts";
 import { TooLong } from "./too-long.ts";
 import { Waiting } from "./waiting.ts";
 
@@ -41,6 +42,7 @@ export interface RestorerOptions {
   shards: number;
   decisions: Decisions;
   reuse: Reuse;
+  receipts: Receipts;
   outcomes: BlockOutcomes;
   quarantine: Quarantine;
   pools: Pools;
@@ -136,7 +138,8 @@ export class Restorer {
     const account = decisions.open(engine, { ...message, block }, span);
     const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
     const isHandedOver = message.handoff > 0;
-    const named = { req, number, openKeys, namespace: this.namespace };
+    const receipt = this.#options.receipts.nameOf(message.receipt);
+    const named = { req, number, openKeys, namespace: this.namespace, receipt };
     return new Plan({ ...named, span, account, budget, isHandedOver });
   }
 
@@ -163,7 +166,8 @@ export class Restorer {
   }
 
   /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours any more. */
-  release({ plan: number, tokens, loadUs }: Pick<Release, "plan" | "tokens" | "loadUs">): void {
+  release(released: Pick<Release, "plan" | "from" | "tokens" | "loadUs">): void {
+    const { plan: number, tokens, loadUs } = released;
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
@@ -172,6 +176,7 @@ export class Restorer {
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
     plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS);
     plan.isReleased = true;
+    this.#options.receipts.restored(plan, released, this.#context);
     this.#settle(plan);
     for (const run of plan.runs) run.leaveAll();
     this.onRoom();
@@ -180,7 +185,7 @@ export class Restorer {
   close(): void {
     this.#admission.close();
     this.#waiting.close();
-    for (const plan of this.#plans.keys()) this.release({ plan, tokens: 0, loadUs: 0 });
+    for (const plan of this.#plans.keys()) this.release({ plan, from: 0, tokens: 0, loadUs: 0 });
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {

@@ -43,6 +43,10 @@ export class BlockCache {
     return this.#options.shards;
   }
 
+  get arena(): number {
+    return this.#options.arena.id;
+  }
+
   get slotBytes(): number {
     return this.#options.arena.slotBytes;
   }

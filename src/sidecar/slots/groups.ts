@@ -3,6 +3,7 @@ import { classNumber } from "../../block.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { dropGeometry, geometryInfo, registerGeometry } from "../../native.ts";
 import type { Geometry } from "../../native.ts";
+import type { ReceiptShape } from "../../receipt/receipt.ts";
 import type { GroupSpec } from "../socket/messages.ts";
 
 export interface Group {
@@ -96,6 +97,25 @@ function toGeometry(spec: GroupSpec): Geometry {
   const { heads, dimK, dimV, keyOffset, valueOffset, headStride, tokenStride } = spec;
   const vectors = { heads, dimK, dimV, keyOffset, valueOffset, headStride, tokenStride };
   return { ...common, recordClass, layout, dtype: DTYPE[spec.dtype], ...vectors };
+}
+
+/** What a record of it decodes to, however an engine's page lies. */
+export function shapeOf({ spec, sourceBytes }: Group): Omit<ReceiptShape, "shard"> {
+  const { group, tokens, layers } = spec;
+  const { layout, dtype, heads, dimK, dimV } = toGeometry(spec);
+  const layerBytes = sourceBytes / layers;
+  return {
+    group,
+    class: spec.class,
+    layout,
+    dtype,
+    tokens,
+    layers,
+    layerBytes,
+    heads,
+    dimK,
+    dimV,
+  };
 }
 
 const NO_VECTORS = {

@@ -1,4 +1,4 @@
-// Owns how frames of the local socket name blocks: their namespace, and their hashes by group.
+// Owns how frames of the local socket name blocks: their namespace, their hashes by group, and a receipt of them.
 import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { GROUPS_MAX } from "../../limits.ts";
@@ -31,4 +31,11 @@ export function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] 
       from: group.u32("from", 0, hashes.length / HASH_BYTES),
     };
   });
+}
+
+/** It becomes part of a file's name. */
+export function parseReceipt(message: Reader): string {
+  const name = message.text("receipt", 32);
+  if (/^[\da-f]{32}$/.test(name)) return name;
+  throw message.wrong("receipt", "32 hexadecimal digits");
 }

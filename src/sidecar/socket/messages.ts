@@ -12,7 +12,7 @@ import {
   UNASKED_ROWS_MAX,
 } from "../../limits.ts";
 import { recordKeysTenant } from "../../native.ts";
-import { parseAsked, readNamespace } from "./asked.ts";
+import { parseAsked, parseReceipt, readNamespace } from "./asked.ts";
 import type { PrefetchGroup } from "./asked.ts";
 import type { Fields } from "./frames.ts";
 import { parseHello } from "./hello.ts";
@@ -68,6 +68,8 @@ export interface Prefetch {
   returns: boolean;
   /** Of its client; empty: none came. */
   traceparent: string;
+  /** What a receipt of it is called; empty: nobody asked for one. */
+  receipt: string;
 }
 
 export interface SaveItem {
@@ -95,8 +97,9 @@ export interface Release {
   t: "release";
   req: string;
   plan: number;
-  /** Loaded; 0: it was not used. */
+  /** Loaded, behind `from`; 0: it was not used. */
   tokens: number;
+  from: number;
   loadUs: number;
 }
 
@@ -276,6 +279,7 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       req: message.text("req"),
       plan: message.count("plan"),
       tokens: message.has("tokens") ? message.count("tokens") : 0,
+      from: message.has("from") ? message.count("from") : 0,
       loadUs: message.has("load_us") ? message.count("load_us") : 0,
     }),
   ],
@@ -337,6 +341,7 @@ function parsePrefetch(message: Reader): Prefetch {
     handoff: message.has("handoff") ? message.count("handoff") : 0,
     returns: message.has("returns") && message.count("returns") > 0,
     traceparent: message.has("traceparent") ? message.text("traceparent") : "",
+    receipt: message.has("receipt") ? parseReceipt(message) : "",
     groups: parseAsked(message, PLAN_KEYS_MAX),
   };
 }

@@ -58,6 +58,8 @@ export interface Account {
   actual: Times;
   /** What the request waited less than by computing, ms, as the cost model estimates it; null: not known, or nothing was loaded. */
   saved: number | null;
+  /** What its receipt is called; empty: it has none. */
+  receipt: string;
 }
 
 /** An account that is complete; milliseconds count from the request's arrival. */
@@ -102,6 +104,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     predicted: { ...NO_TIMES, recompute: null },
     actual: { ...NO_TIMES },
     saved: null,
+    receipt: "",
   };
 }
 

@@ -10,6 +10,7 @@ import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 const ACCOUNT: Account = {
   req: "cmpl-1",
   traceparent: "",
+  receipt: "",
   plan: 3,
   block: "ab",
   at: 0,

@@ -10,8 +10,9 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
+from harness import interpreted
 from harness.processes import ROOT, Process, wait_until
-from harness.releases import NEWEST, python_of
+from harness.releases import IS_V2, NEWEST, python_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Json = dict[str, Any]
-IMPORT_S = 1200.0
-CALL_S = 300.0
+IMPORT_S = 600.0
+CALL_S = 1200.0 if IS_V2 else 300.0
 END_S = 60.0
 #: The shim takes a sidecar for hung that owes an answer for this long. A machine that stands still for a moment must
 #: not turn a test's restore into a miss; tests of that very rule set the shim's own value. What is restored is the
@@ -33,6 +34,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
     "PYTHONHASHSEED": "0",  # 0.28 starts its block hashes from it
+    **(interpreted.ENVIRONMENT if IS_V2 else {}),
 }
 _NUMBERS = itertools.count(1)
 

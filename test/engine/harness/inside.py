@@ -253,6 +253,7 @@ def facts(host: Host) -> Json:
     group = host.scheduler.kv_cache_config.kv_cache_groups[0]
     return {
         "release": vllm_version(),
+        "runs_v2": host.core.vllm_config.use_v2_model_runner,
         "step": host.shim._grid.step if host.shim is not None else 0,
         "groups": [
             type(g.kv_cache_spec).__name__ for g in host.scheduler.kv_cache_config.kv_cache_groups

@@ -15,6 +15,8 @@ OLDEST = "0.28.0"
 VARIABLE = "TIERKV_TEST_RELEASES"
 #: The release all other tests run on.
 MAIN = os.environ.get("TIERKV_TEST_ENGINE", NEWEST)
+#: vLLM's model runner: V2 is what runs on GPUs, and a hundred times slower here (interpreted.py).
+IS_V2 = os.environ.get("TIERKV_TEST_RUNNER") == "v2"
 #: `npm run test:nightly` runs the long form of some tests.
 IS_LONG = bool(os.environ.get("TIERKV_TEST_LONG"))
 

@@ -9,6 +9,9 @@ import signal
 import socket
 import sys
 
+from harness import interpreted
+from harness.releases import IS_V2
+
 #: What an engine loads on its way up besides `vllm` itself.
 MODULES = (
     "vllm.entrypoints.llm",
@@ -31,6 +34,8 @@ def main() -> None:
     path = sys.argv[1]
     ready_line = os.dup(1)
     os.dup2(2, 1)  # 0.28 logs to standard output
+    if IS_V2:
+        interpreted.install()
     for name in MODULES:
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended engines are reaped by the kernel

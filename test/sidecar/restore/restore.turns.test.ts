@@ -7,6 +7,7 @@ import { blockKey } from "../../../src/key-text.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
+import type { Receipts } from "../../../src/sidecar/restore/receipts.ts";
 import { Restorer } from "../../../src/sidecar/restore/restore.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import type { SidecarMessage } from "../../../src/sidecar/socket/messages.ts";
@@ -52,6 +53,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     decisions: new Decisions(newSidecarCounters(), logger, new Ledger()),
     outcomes: new BlockOutcomes(),
     reuse: new Reuse(newSidecarCounters()),
+    receipts: { nameOf: () => "", restored: () => {} } as unknown as Receipts,
     quarantine: new Quarantine(),
     pools: openPools({ kv: [], ssm: [] }),
     gates: { kv: [], ssm: [] },
@@ -79,7 +81,8 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
     rebuildShare: () => 0,
   });
-  restorer.open({ cache, fetcher, costs, sourceBytes, shapeOf });
+  const groupAt = (): never => expect.fail("nobody asked for a receipt");
+  restorer.open({ cache, fetcher, costs, sourceBytes, shapeOf, groupAt });
   return closeAfterTest(restorer);
 }
 
@@ -94,7 +97,7 @@ function placedCount(sent: readonly SidecarMessage[]): number {
   );
 }
 
-const NONE = { tenant: 0, beyond: 0, handoff: 0, returns: false, traceparent: "" };
+const NONE = { tenant: 0, beyond: 0, handoff: 0, returns: false, traceparent: "", receipt: "" };
 const PLAN = { t: "prefetch" as const, req: "r", plan: 1, ...NONE };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 
@@ -120,7 +123,7 @@ test("a plan whose deadline comes in any turn of the loop holds exactly what was
       expect(sent.filter(({ t }) => t === "done")).toHaveLength(1);
       expect(cache.retained, `turn ${turn}`).toBe(BLOCKS - placedCount(sent));
       told.add(placedCount(sent));
-      restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
+      restorer.release({ plan: 1, tokens: 0, from: 0, loadUs: 0 });
       expect(cache.retained).toBe(BLOCKS);
     }
   } finally {
@@ -137,7 +140,7 @@ test("a plan released in any turn of the loop holds nothing and hears nothing", 
     const restorer = openRestorer(cache, sent);
     restorer.prefetch({ ...PLAN, groups: GROUPS });
     await turns(turn);
-    restorer.release({ plan: 1, tokens: 0, loadUs: 0 });
+    restorer.release({ plan: 1, tokens: 0, from: 0, loadUs: 0 });
     const told = sent.length;
     await turns(20);
     expect(sent.length).toBe(told);

@@ -41,7 +41,7 @@ def note_admission(
     `taken`: the tokens before it, and its own.
     """
     start, tokens = taken
-    plan.taken_tokens = tokens
+    plan.taken_from, plan.taken_tokens = taken
     plan.asked_at_s = asked_at_s or 0.0
     if asked_at_s is not None:
         waited_ms = round((time.monotonic() - asked_at_s) * 1000)

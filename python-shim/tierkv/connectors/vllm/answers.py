@@ -16,6 +16,8 @@ _LOAD: Final = "max_load_tokens"
 _SAVE: Final = "max_offload_tokens"
 #: What may stand in the map under `KEY`: whether the answer says what came of it ...
 _REPORT: Final = "report"
+#: ... and names a signed receipt of it ...
+_RECEIPT: Final = "receipt"
 #: ... the conversation it belongs to, how long that is kept from now on, or for the longest time, or that it is over.
 _SESSION: Final = "session"
 _KEEP: Final = "keep_s"
@@ -43,7 +45,8 @@ class Wish:
     """What one request may load and save, in tokens; `ignored` names what was said and not understood.
 
     `session`: the conversation it belongs to; `keep_s`: how long its blocks are kept from now on, 0: as before;
-    `tells`: its answer is to name what another engine can restore; `handoff`: what such an answer named.
+    `tells`: its answer is to name what another engine can restore; `handoff`: what such an answer named; `wants_receipt`:
+    the sidecar is to sign what was restored.
     """
 
     load_tokens: int = ALL_TOKENS
@@ -54,6 +57,7 @@ class Wish:
     is_released: bool = False
     tells: bool = False
     handoff: Handoff | None = None
+    wants_receipt: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -72,6 +76,7 @@ def wish_of(request: Any) -> Wish:
     session = str(named) if _is_name(named) else ""
     fits: dict[str, Callable[[Any], bool]] = {
         _REPORT: lambda value: isinstance(value, bool),
+        _RECEIPT: lambda value: isinstance(value, bool),
         _SESSION: _is_name,
         _KEEP: lambda value: session != "" and _is_count(value) and 0 < value <= limits.KEEP_S_MAX,
         _CACHE_CONTROL: lambda value: session != "" and _ttl_s(value) is not None,
@@ -97,6 +102,7 @@ def wish_of(request: Any) -> Wish:
         is_released=session != "" and said.get(_RELEASE) is True,
         tells=said.get(_HANDOFF) is True,
         handoff=_handoff(said.get(_HANDOFF)),
+        wants_receipt=said.get(_RECEIPT) is True,
         ignored=tuple(ignored),
     )
 
@@ -158,11 +164,11 @@ class Given:
 
 
 def answer(
-    wish: Wish, given: Given, why: str, told: Handoff | None = None
+    wish: Wish, given: Given, why: str, told: Handoff | None = None, receipt: str = ""
 ) -> dict[str, Any] | None:
     """Give what `kv_transfer_params` of the answer carries; None where nobody asked for it.
 
-    `told`: what another engine can restore of it. `why`: why nothing, or no more, was restored. `saved_ms` is a
+    `told`: what another engine can restore of it. `receipt`: what the sidecar calls the receipt of it. `why`: why nothing, or no more, was restored. `saved_ms` is a
     forecast less a measurement, and may be below 0.
     """
     named = {} if told is None else {_HANDOFF: {"tokens": told.tokens, "key": told.key}}
@@ -177,6 +183,8 @@ def answer(
             if tokens
         }
         said["waited_ms"] = round(given.waited_s * 1000, 1)
+        if receipt:
+            said[_RECEIPT] = receipt
         if given.compute_ms is not None:
             said["saved_ms"] = round(given.compute_ms - given.waited_s * 1000, 1)
     if why:

@@ -1,6 +1,7 @@
 """What the scheduler side keeps of a request between its arrival and its end."""
 
 import re
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,11 +39,11 @@ def is_cacheable(request: Any) -> bool:
 def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
     """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace.
 
-    And the tokens that another engine hands over, and whether the request's blocks are saved first.
+    And the tokens that another engine hands over, whether the request's blocks are saved first, and its receipt's name.
     """
     tenant, traceparent = tenant_of(state.request), traceparent_of(state.request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
-    fields |= {"handoff": awaited, "returns": int(state.cursor.returns)}
+    fields |= {"handoff": awaited, "returns": int(state.cursor.returns), "receipt": state.receipt}
     return {name: value for name, value in fields.items() if value}
 
 
@@ -53,7 +54,8 @@ class RequestState:
     `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
     again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
     of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
-    `awaited`: tokens that another engine hands over, None before that is known.
+    `awaited`: tokens that another engine hands over, None before that is known; `receipt`: what the receipt of its last
+    restore is called, where its client wants one.
     """
 
     request: Any
@@ -73,9 +75,11 @@ class RequestState:
     unasked: str = ""
     is_capped: bool = False
     awaited: int | None = None
+    receipt: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.wish = wish_of(self.request)
+        self.receipt = secrets.token_hex(16) if self.wish.wants_receipt else ""
 
     def most(self, grid: Grid, own_tokens: int) -> int:
         """Give the deepest boundary that may be restored behind `own_tokens` tokens of the engine's own."""
@@ -109,7 +113,7 @@ class RequestState:
 
     def answer(self, told: Handoff | None = None) -> dict[str, Any] | None:
         """Give what its answer carries, if its client asked, and what is `told` of it to another engine."""
-        return answer(self.wish, self.given, self._why_no_more(), told)
+        return answer(self.wish, self.given, self._why_no_more(), told, self.receipt)
 
     def _why_no_more(self) -> str:
         plan = self.plan

@@ -1,0 +1,93 @@
+// Owns `tierkv verify`: whether a receipt is what was signed, and whether vaults still hold what it says was restored.
+import { TierkvError } from "../../errors.ts";
+import type { ReceiptStatement } from "../../receipt/receipt.ts";
+import type { Call, Registrar } from "../call.ts";
+import { showBytes, showMs } from "../text.ts";
+import type { Checked, Verdict } from "../verifying.ts";
+
+const EXIT_OK = 0;
+const EXIT_NOT = 1;
+
+interface VerifyFlags {
+  trust?: string[];
+  namespace?: string;
+}
+
+export function addVerify({ program, action }: Registrar): void {
+  program
+    .command("verify")
+    .argument("<receipt>", "its name, as the request's answer carries it, or a file")
+    .summary("check a restore receipt against what vaults hold")
+    .description(
+      "Checks who signed it, that its name is one of the engines here, and then its sample: each block is fetched from the\n" +
+        "vaults, decoded, and its digest compared. Needs the vaults' read tokens. Exit code 1 when one differs, or none is\n" +
+        "there any more: a block that was evicted and computed again may differ, too.",
+    )
+    .option("--trust <key...>", "public keys of other machines that may have signed it")
+    .option("--namespace <hex>", "how its name begins (default: those of the engines here)")
+    .addHelpText("after", "\nExample:\n  tierkv verify 0f3c5a7e9b1d2f4a6c8e0b2d4f6a8c1e")
+    .action(action(verify));
+}
+
+async function verify(call: Call<VerifyFlags>): Promise<number> {
+  const [named = ""] = call.args;
+  const { trust = [], namespace } = call.options;
+  const [{ openReceipt }, { ReceiptFolder }, { loadRecordKeys }, { checkNamed }] =
+    await Promise.all([
+      import("../../receipt/receipt.ts"),
+      import("../../receipt/folder.ts"),
+      import("../conditions.ts"),
+      import("../engine-names.ts"),
+    ]);
+  const config = call.loadConfig();
+  const folder = new ReceiptFolder(config.receipts.dir, config.receipts.keep);
+  const { text, where } = folder.read(named);
+  const own = folder.ownKey()?.publicKey.toString("hex");
+  const trusted = [...(own === undefined ? [] : [own]), ...trust.map((key) => key.toLowerCase())];
+  const { statement, signer } = openReceipt(text, trusted, where);
+  const refused = (reason: string): TierkvError =>
+    new TierkvError("RECEIPT_REFUSED", { where, reason });
+  await checkNamed(config, statement, namespace?.toLowerCase() ?? null, refused);
+  await loadRecordKeys(config);
+  const [{ checkSample }, { greeted }] = await Promise.all([
+    import("../verifying.ts"),
+    import("../vault-link.ts"),
+  ]);
+  const { allTargets } = await import("../sources.ts");
+  const vaults = await greeted(config, await allTargets(config));
+  try {
+    const checked = await checkSample(statement, vaults.clients);
+    const count = (verdict: Verdict): number =>
+      checked.filter((one) => one.verdict === verdict).length;
+    const [same, differs, gone] = [count("same"), count("differs"), count("gone")];
+    const blocks = statement.groups.reduce((sum, group) => sum + group.blocks, 0);
+    const { sample, shapes, ...said } = statement;
+    call.print(
+      { ...said, signer, blocks, same, differs, gone, checked },
+      describe(statement, checked, { same, differs, gone, blocks }),
+    );
+    return differs === 0 && same > 0 ? EXIT_OK : EXIT_NOT;
+  } finally {
+    vaults.close();
+  }
+}
+
+function describe(
+  { request, model, at, tokens, bytes, savedMs, namespace, fidelity }: ReceiptStatement,
+  checked: readonly Checked[],
+  { same, differs, gone, blocks }: Record<Verdict | "blocks", number>,
+): string[] {
+  const saved = savedMs === null ? "" : `, ${showMs(savedMs)} saved`;
+  const kind = fidelity === 0 ? "exact" : "lossy";
+  return [
+    `${request} (${model || "an unnamed model"}, ${at}): tokens ${tokens.from} to ${tokens.to}, ${blocks} blocks, ${showBytes(bytes)}${saved}`,
+    `  namespace ${namespace} (${kind}); signature right`,
+    `  of ${checked.length} records in its sample ${same} are the same, ${differs} differ, ${gone} are gone`,
+    ...checked.filter(({ verdict }) => verdict !== "same").map(shown),
+  ];
+}
+
+function shown({ group, shard, block, hash, verdict, vault }: Checked): string {
+  const from = vault === null ? "no vault has it" : `from ${vault}`;
+  return `  ${verdict}: block ${block} of group ${group}, shard ${shard}, ${hash.slice(0, 16)}: ${from}`;
+}

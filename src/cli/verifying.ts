@@ -1,0 +1,112 @@
+// Owns the check of a receipt against vaults: its sampled blocks are fetched as a sidecar fetches them, and their digests compared.
+import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
+import { classNumber, ItemStatus, packKeys, toNamespace } from "../block.ts";
+import type { RecordClass } from "../block.ts";
+import type { Vault } from "../client/vault.ts";
+import { ARENA_POLL_MS, CALL_TIMEOUT_MS } from "../limits.ts";
+import { geometryInfo, registerGeometry, slotsDigest } from "../native.ts";
+import type { Geometry } from "../native.ts";
+import type { ReceiptSample, ReceiptShape, ReceiptStatement } from "../receipt/receipt.ts";
+import { sleep } from "../time.ts";
+
+/** same: the vault's record decodes to the signed digest · differs: it does not, or is not sound · gone: no vault holds it. */
+export type Verdict = "same" | "differs" | "gone";
+
+export interface Checked extends ReceiptSample {
+  verdict: Verdict;
+  /** Who gave it; null: nobody. */
+  vault: string | null;
+}
+
+const SLOT_ALIGN_BYTES = 4096;
+/** Bytes of an element by the record header's code of its type. */
+const ELEMENT_BYTES = [1, 2, 2, 4] as const;
+const ATTENTION = 0;
+
+/** One after another: at most one page of each shape is in memory. The caller has checked the statement's signature. */
+export async function checkSample(
+  statement: ReceiptStatement,
+  vaults: Readonly<Record<RecordClass, readonly Vault[]>>,
+): Promise<Checked[]> {
+  const checked: Checked[] = [];
+  const pages = new Map(statement.shapes.map((shape) => [placeOf(shape), new Page(shape)]));
+  try {
+    for (const one of statement.sample) {
+      const page = pages.get(placeOf(one));
+      const found = page === undefined ? null : await page.fetch(statement, one, vaults);
+      const verdict = found === null ? "gone" : found.digest === one.digest ? "same" : "differs";
+      checked.push({ ...one, verdict, vault: found?.vault ?? null });
+    }
+    return checked;
+  } finally {
+    for (const page of pages.values()) page.close();
+  }
+}
+
+const placeOf = ({ group, shard }: { group: number; shard: number }): string => `${group} ${shard}`;
+
+/** Memory of this command's own that one record is decoded into. */
+class Page {
+  readonly #shape: ReceiptShape;
+  readonly #geometry: number;
+  readonly #arena: Arena;
+
+  constructor(shape: ReceiptShape) {
+    this.#shape = shape;
+    this.#geometry = registerGeometry(geometryOf(shape));
+    const { slotBytes: bytes } = geometryInfo(this.#geometry);
+    const slotBytes = Math.ceil(bytes / SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES;
+    this.#arena = new Arena({ slotBytes, slotCount: 1, dir: null });
+  }
+
+  /** Of the first vault that has it; a record that is not sound has an empty digest. null: none has it. */
+  async fetch(
+    { namespace, fidelity }: ReceiptStatement,
+    { hash, group, shard }: ReceiptSample,
+    vaults: Readonly<Record<RecordClass, readonly Vault[]>>,
+  ): Promise<{ digest: string; vault: string } | null> {
+    while (this.#arena.status().touchedSlots < 1) await sleep(ARENA_POLL_MS);
+    const leases = this.#arena.lease(SIDECAR_OWNER, 1);
+    const keys = packKeys(Buffer.from(hash, "hex"), group, shard);
+    const geometries = Uint32Array.of(this.#geometry);
+    const plan = { arena: this.#arena.id, fidelity, keys, geometries, leases };
+    const name = toNamespace(Buffer.from(namespace, "hex"));
+    try {
+      for (const vault of vaults[this.#shape.class]) {
+        const { statuses } = await vault.fetchInto(name, plan, { deadlineMs: CALL_TIMEOUT_MS });
+        const [status] = statuses;
+        if (status === ItemStatus.BAD_RECORD) return { digest: "", vault: vault.address };
+        if (status !== ItemStatus.ACCEPTED) continue;
+        const triple = Uint32Array.of(this.#geometry, ...leases);
+        const digest = Buffer.from(await slotsDigest(this.#arena.id, triple)).toString("hex");
+        return { digest, vault: vault.address };
+      }
+      return null;
+    } finally {
+      this.#arena.releaseAll(leases);
+    }
+  }
+
+  close(): void {
+    this.#arena.close();
+  }
+}
+
+/** Without a gap: K and V of a token side by side, tokens of a head after one another. */
+function geometryOf(shape: ReceiptShape): Geometry {
+  const { group, layout, dtype, tokens, layers, layerBytes, heads, dimK, dimV } = shape;
+  const recordClass = classNumber(shape.class);
+  const page = { group, recordClass, layout, dtype, tokens, layers, layerBytes, heads, dimK, dimV };
+  if (layout !== ATTENTION) {
+    return { ...page, keyOffset: 0, valueOffset: 0, headStride: 0, tokenStride: 0 };
+  }
+  const bytes = ELEMENT_BYTES[dtype as 0] ?? 1;
+  const tokenStride = (dimK + dimV) * bytes;
+  return {
+    ...page,
+    keyOffset: 0,
+    valueOffset: dimK * bytes,
+    headStride: tokens * tokenStride,
+    tokenStride,
+  };
+}

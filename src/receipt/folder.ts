@@ -1,0 +1,71 @@
+// Owns the folder of restore receipts: the key that signs them, and the latest of them, so many.
+import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { TierkvError } from "../errors.ts";
+import { RECEIPT_BYTES_MAX, RECEIPTS_SCANNED_EVERY } from "../limits-receipts.ts";
+import { createPrivate, isAbsent, writePrivate } from "../private-file.ts";
+import type { SigningKey } from "../signing-key.ts";
+import { readSecret } from "../signing-key.ts";
+import { randomToken } from "../time.ts";
+import { receiptKey } from "./receipt.ts";
+
+const KEY_NAME = "signing.key";
+const SETTING = "[receipts] dir";
+const END = ".json";
+const NAME = /^[\da-f]{32}$/;
+
+export class ReceiptFolder {
+  readonly #directory: string;
+  readonly #most: number;
+  /** Since files were counted last. */
+  #written: number = RECEIPTS_SCANNED_EVERY;
+
+  constructor(directory: string, most: number) {
+    this.#directory = directory;
+    this.#most = most;
+  }
+
+  /** Made where there is none. Throws CREDENTIALS. */
+  key(): SigningKey {
+    const path = join(this.#directory, KEY_NAME);
+    if (isAbsent(path, SETTING)) createPrivate(path, randomToken(32).toString("hex"), SETTING);
+    return receiptKey(readSecret(path, SETTING, ""));
+  }
+
+  /** null: nothing was signed here yet. Throws CREDENTIALS. */
+  ownKey(): SigningKey | null {
+    return isAbsent(join(this.#directory, KEY_NAME), SETTING) ? null : this.key();
+  }
+
+  /** The oldest go where there are too many. Throws CREDENTIALS, or what the system says. */
+  write(name: string, text: string): void {
+    writePrivate(join(this.#directory, `${name}${END}`), text, SETTING);
+    this.#written += 1;
+    if (this.#written < RECEIPTS_SCANNED_EVERY) return;
+    this.#written = 0;
+    const files = readdirSync(this.#directory).filter((file) => file.endsWith(END));
+    const aged = files
+      .map((file) => join(this.#directory, file))
+      .map((path) => ({ path, ms: statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? 0 }))
+      .toSorted((a, b) => b.ms - a.ms);
+    for (const { path } of aged.slice(this.#most)) rmSync(path, { force: true });
+  }
+
+  /** Of a name, or in a file anywhere. Throws RECEIPT_REFUSED where there is none of that name. */
+  read(named: string): { text: string; where: string } {
+    const isName = NAME.test(named);
+    const path = isName ? join(this.#directory, `${named}${END}`) : named;
+    const missing = (reason: string): TierkvError =>
+      new TierkvError("RECEIPT_REFUSED", { where: path, reason });
+    const size = statSync(path, { throwIfNoEntry: false })?.size;
+    if (size === undefined) {
+      throw missing(
+        isName
+          ? `there is none of that name: nothing was restored for its request, or it was one of the oldest, of which ${SETTING} holds keep = ${this.#most}`
+          : "there is no such file",
+      );
+    }
+    if (size > RECEIPT_BYTES_MAX) throw missing(`${size} bytes, at most ${RECEIPT_BYTES_MAX}`);
+    return { text: readFileSync(path, "utf8"), where: path };
+  }
+}

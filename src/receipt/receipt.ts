@@ -1,0 +1,125 @@
+// Owns what a restore receipt says, and its signature: which blocks one request was given, of which name, and digests of some of them.
+import type { RecordClass } from "../block.ts";
+import { TierkvError } from "../errors.ts";
+import { derive, isSignedBy, SigningKey } from "../signing-key.ts";
+
+const CONTEXT = "tierkv receipt 1\n";
+
+/** How one group lies in a record of one rank: what a page of it is decoded with. */
+export interface ReceiptShape {
+  group: number;
+  shard: number;
+  class: RecordClass;
+  /** Codes of the record header, docs/protocol.md section 1. */
+  layout: number;
+  dtype: number;
+  tokens: number;
+  layers: number;
+  /** Decoded bytes of one layer. */
+  layerBytes: number;
+  heads: number;
+  dimK: number;
+  dimV: number;
+}
+
+export interface ReceiptGroup {
+  group: number;
+  class: RecordClass;
+  /** Number of its first block in the prompt. */
+  first: number;
+  blocks: number;
+}
+
+/** One block of which the digest was taken, after it was verified and decoded. */
+export interface ReceiptSample {
+  group: number;
+  shard: number;
+  /** Its number in the prompt. */
+  block: number;
+  /** By which vaults know it, in hexadecimal. */
+  hash: string;
+  /** SHA-256 of its values. */
+  digest: string;
+}
+
+export interface ReceiptStatement {
+  version: 1;
+  /** ISO 8601. */
+  at: string;
+  software: string;
+  request: string;
+  model: string;
+  /** As vaults know it, in hexadecimal. */
+  namespace: string;
+  /** What the records are decoded for: 0, or the id of a lossy codec. */
+  fidelity: number;
+  /** Those restored: behind `from`, up to `to`. */
+  tokens: { from: number; to: number };
+  /** Decoded. */
+  bytes: number;
+  vaults: string[];
+  /** What the request waited less than by computing; null: not known. */
+  savedMs: number | null;
+  groups: ReceiptGroup[];
+  /** SHA-256 of all their blocks' hashes, in this order. */
+  hashes: string;
+  shapes: ReceiptShape[];
+  sample: ReceiptSample[];
+}
+
+export interface OpenedReceipt {
+  statement: ReceiptStatement;
+  /** In hexadecimal. */
+  signer: string;
+}
+
+export const receiptKey = (secret: Buffer): SigningKey =>
+  new SigningKey(derive(secret, "tierkv receipt signing"));
+
+const signedBytes = (statement: object): Buffer =>
+  Buffer.from(`${CONTEXT}${JSON.stringify(statement)}`);
+
+export function makeReceipt(statement: ReceiptStatement, key: SigningKey): string {
+  const signer = key.publicKey.toString("hex");
+  const signature = key.sign(signedBytes(statement)).toString("base64");
+  return `${JSON.stringify({ statement, signer, signature }, null, 1)}\n`;
+}
+
+/** Throws RECEIPT_REFUSED unless one of the trusted keys (in hexadecimal) signed it as it stands. */
+export function openReceipt(
+  text: string,
+  trusted: readonly string[],
+  where: string,
+): OpenedReceipt {
+  const refused = (reason: string): TierkvError =>
+    new TierkvError("RECEIPT_REFUSED", { where, reason });
+  const { statement, signer, signature } = parsed(text) ?? {};
+  const isWhole =
+    typeof statement === "object" &&
+    statement !== null &&
+    typeof signer === "string" &&
+    typeof signature === "string" &&
+    /^[\da-f]{64}$/.test(signer);
+  if (!isWhole) throw refused("it is no receipt of tierKV");
+  if (!trusted.includes(signer)) {
+    throw refused(
+      `it is signed by ${signer}, which is no key of this machine's or of --trust; ask who gave it to you for the key`,
+    );
+  }
+  const bytes = Buffer.from(signature, "base64");
+  if (!isSignedBy(Buffer.from(signer, "hex"), signedBytes(statement), bytes)) {
+    throw refused("its signature is wrong: it was changed after it was signed");
+  }
+  const said = statement as ReceiptStatement;
+  if (said.version !== 1) throw refused("it was made by a newer release; install that one here");
+  return { statement: said, signer };
+}
+
+function parsed(text: string): Record<string, unknown> | null {
+  try {
+    const value = JSON.parse(text) as unknown;
+    return typeof value === "object" ? (value as Record<string, unknown> | null) : null;
+  } catch {
+    return null;
+  }
+}

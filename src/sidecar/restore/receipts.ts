@@ -1,0 +1,194 @@
+// Owns the making of restore receipts: digests of a few blocks while they still lie in the arena, signed, written to a file.
+import { createHash } from "node:crypto";
+import { HASH_BYTES } from "../../block.ts";
+import type { Namespace } from "../../block.ts";
+import { toTierkvError } from "../../errors.ts";
+import {
+  RECEIPT_SAMPLE_BYTES_MAX,
+  RECEIPT_SAMPLE_MAX,
+  RECEIPTS_AT_ONCE,
+} from "../../limits-receipts.ts";
+import type { Logger } from "../../log.ts";
+import type { SidecarCounters } from "../../metrics.ts";
+import { slotsDigest } from "../../native.ts";
+import type { ReceiptFolder } from "../../receipt/folder.ts";
+import { makeReceipt } from "../../receipt/receipt.ts";
+import type { ReceiptGroup, ReceiptSample, ReceiptStatement } from "../../receipt/receipt.ts";
+import { randomId, wallClockMs } from "../../time.ts";
+import { packageVersion } from "../../version.ts";
+import type { Block } from "../slots/block.ts";
+import { shapeOf } from "../slots/groups.ts";
+import type { Release } from "../socket/messages.ts";
+import type { ArenaContext } from "./arena-context.ts";
+import { hashAt } from "./lookup.ts";
+import type { Plan } from "./plan.ts";
+
+export interface ReceiptsOptions {
+  /** Also for requests that did not ask. */
+  isAlways: boolean;
+  folder: ReceiptFolder;
+  fidelity: number;
+  /** Records of one block. */
+  modelOf(namespace: Namespace): string | null;
+  counters: SidecarCounters;
+  logger: Logger;
+}
+
+const NAME_BYTES = 16;
+
+/** One block and one of its records: what a digest is taken of. */
+interface Part {
+  block: Block;
+  shard: number;
+}
+
+export class Receipts {
+  readonly #options: ReceiptsOptions;
+  #open = 0;
+  #isTroubleSaid = false;
+
+  constructor(options: ReceiptsOptions) {
+    this.#options = options;
+  }
+
+  /** What the receipt of a request is called; `asked`: as its engine said. Empty: it gets none. */
+  nameOf(asked: string): string {
+    return asked === "" && this.#options.isAlways ? randomId(NAME_BYTES) : asked;
+  }
+
+  /** A plan is over, and its engine has copied; before its blocks are left. What fails is counted, and nobody waits. */
+  restored(
+    plan: Plan,
+    { from, tokens }: Pick<Release, "from" | "tokens">,
+    context: ArenaContext | null,
+  ): void {
+    const { namespace, receipt } = plan;
+    if (receipt === "" || tokens === 0 || context === null || namespace === null) return;
+    const { counters } = this.#options;
+    if (this.#open >= RECEIPTS_AT_ONCE) {
+      counters.add("receipts_dropped");
+      return;
+    }
+    this.#open += 1;
+    plan.case.account.receipt = receipt;
+    this.#make(plan, namespace, { from, to: from + tokens }, context)
+      .then(() => counters.add("receipts_written"))
+      .catch((error: unknown) => this.#failed(error))
+      .finally(() => (this.#open -= 1));
+  }
+
+  #failed(error: unknown): void {
+    const { counters, logger } = this.#options;
+    counters.add("receipts_dropped");
+    if (this.#isTroubleSaid) return;
+    this.#isTroubleSaid = true;
+    logger.warn(
+      { err: toTierkvError(error) },
+      "a receipt was not written; further ones are counted only (receipts_dropped)",
+    );
+  }
+
+  async #make(
+    plan: Plan,
+    namespace: Namespace,
+    tokens: ReceiptStatement["tokens"],
+    context: ArenaContext,
+  ): Promise<void> {
+    const { folder, fidelity, modelOf } = this.#options;
+    const groups = blocksOf(plan, tokens, context);
+    const hashes = createHash("sha256");
+    for (const blocks of groups) {
+      for (const block of blocks) hashes.update(hashAt(block, block.index));
+    }
+    const { account } = plan.case;
+    const parts = sampleOf(groups, context);
+    const sample = await digested(parts, context);
+    const shaped = parts.filter(isFirstOfItsGroup);
+    const statement: ReceiptStatement = {
+      version: 1,
+      at: new Date(wallClockMs()).toISOString(),
+      software: packageVersion(),
+      request: plan.req,
+      model: modelOf(namespace) ?? "",
+      namespace: namespace.toString("hex"),
+      fidelity,
+      tokens,
+      bytes: groups.flat().reduce((sum, { group }) => sum + context.sourceBytes(group), 0),
+      vaults: account.vaults,
+      savedMs: account.saved,
+      groups: groups.map(groupOf),
+      hashes: hashes.digest("hex"),
+      shapes: shaped.map(({ block: { group }, shard }) => ({
+        shard,
+        ...shapeOf(context.groupAt(group, shard)),
+      })),
+      sample,
+    };
+    folder.write(plan.receipt, makeReceipt(statement, folder.key()));
+  }
+}
+
+/** By group: those that lie between those tokens, and were used. */
+function blocksOf(
+  plan: Plan,
+  { from, to }: ReceiptStatement["tokens"],
+  { shapeOf: specOf }: ArenaContext,
+): Block[][] {
+  const isUsed = (block: Block): boolean => {
+    const end = (block.at + 1) * specOf(block.group).tokens;
+    return block.state === "placed" && end > from && end <= to;
+  };
+  return plan.runs.map((run) => run.blocks.filter(isUsed)).filter(({ length }) => length > 0);
+}
+
+const groupOf = ([first, ...more]: Block[]): ReceiptGroup => ({
+  group: first?.group ?? 0,
+  class: first?.recordClass ?? "kv",
+  first: first?.at ?? 0,
+  blocks: 1 + more.length,
+});
+
+/** Spread over each group, its last block among them. */
+function sampleOf(groups: readonly Block[][], context: ArenaContext): Part[] {
+  const { shards } = context.cache;
+  const share = RECEIPT_SAMPLE_BYTES_MAX / groups.length;
+  return groups.flatMap((blocks) => {
+    const bytes = context.sourceBytes(blocks[0]?.group ?? 0);
+    const records = RECEIPT_SAMPLE_MAX / groups.length / shards;
+    const most = Math.max(1, Math.floor(Math.min(records, share / bytes)));
+    const count = Math.min(most, blocks.length);
+    return Array.from({ length: count }, (_none, at) => {
+      const block = blocks[Math.ceil(((at + 1) * blocks.length) / count) - 1];
+      if (block === undefined) return [];
+      return Array.from({ length: shards }, (_shard, shard) => ({ block, shard }));
+    }).flat();
+  });
+}
+
+const isFirstOfItsGroup = ({ block, shard }: Part, at: number, all: readonly Part[]): boolean =>
+  all.findIndex((one) => one.block.group === block.group && one.shard === shard) === at;
+
+/** The blocks keep their slots until that is done. */
+async function digested(
+  parts: readonly Part[],
+  { cache, groupAt }: ArenaContext,
+): Promise<ReceiptSample[]> {
+  const lent = [...new Set(parts.map(({ block }) => block))].filter((block) => cache.lend(block));
+  try {
+    const own = parts.filter(({ block }) => lent.includes(block));
+    const triples = own.flatMap(({ block: { group, leases, leaseAt }, shard }) => {
+      const pair = (leaseAt + shard) * 2;
+      return [groupAt(group, shard).geometry, leases[pair] ?? 0, leases[pair + 1] ?? 0];
+    });
+    const digests = Buffer.from(await slotsDigest(cache.arena, Uint32Array.from(triples)));
+    return own.map(({ block, shard }, at) => ({
+      group: block.group,
+      shard,
+      block: block.at,
+      hash: hashAt(block, block.index).toString("hex"),
+      digest: digests.toString("hex", at * HASH_BYTES, (at + 1) * HASH_BYTES),
+    }));
+  } finally {
+    for (const block of lent) cache.takeBack(block);
+  }
+}
