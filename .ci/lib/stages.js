@@ -181,6 +181,9 @@ const LONG = ["combinations", "int8", "pressure", "ranks", "shapes", "talk"].map
 const MLX = ["test/engine/test_mlx.py", "test/engine/test_exo.py"];
 const WITHOUT_MLX = MLX.map((path) => `--ignore=${path}`);
 
+/** What runs on model runner V2, too. */
+const ON_V2 = ["restore", "shapes"].map((name) => `test/engine/test_${name}.py`);
+
 /** docs/compatibility.md is made from the outcomes. */
 const RECORD = { TIERKV_TEST_RECORD: at("test", "engine", "results.json") };
 
@@ -248,6 +251,11 @@ export const NIGHTLY = [
   {
     ...pytest("oldest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...WITHOUT_MLX),
     env: { ...RECORD, TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_ENGINE: OLDEST_RELEASE },
+  },
+  {
+    // Interpreted kernels: minutes for what takes seconds on V1.
+    ...pytest("runner V2", NIGHTLY_TIMEOUT_MS, ...ON_V2),
+    env: { ...RECORD, TIERKV_TEST_RUNNER: "v2", TIERKV_TEST_LONG: "on" },
   },
   {
     ...pytest("long", NIGHTLY_TIMEOUT_MS, ...LONG),

@@ -1,5 +1,6 @@
 """What a client says of one request in `kv_transfer_params`: how much is restored and saved, and the answer."""
 
+import re
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ def restore(bench: Bench, request: Request, blocks: int, local: int) -> None:
         ({"tierkv": {}}, Wish(is_reported=True)),
         ({"tierkv": {"report": False}}, NO_WISH),
         ({"tierkv": {"sesion": "a"}}, Wish(is_reported=True, ignored=("tierkv.sesion",))),
+        ({"tierkv": {"receipt": True}}, Wish(is_reported=True, wants_receipt=True)),
+        ({"tierkv": {"receipt": 1}}, Wish(is_reported=True, ignored=("tierkv.receipt",))),
         ({"tierkv": "yes"}, Wish(ignored=("tierkv",))),
         ({"max_load_tokens": -1}, Wish(ignored=("max_load_tokens",))),
         ({"max_offload_tokens": True}, Wish(ignored=("max_offload_tokens",))),
@@ -157,3 +160,41 @@ def test_the_time_saved_is_a_forecast_less_a_measurement() -> None:
     assert (said["tierkv"]["saved_ms"], said["tierkv"]["sources"]) == (750.0, {"host": 8})
     given.compute_ms = None
     assert "saved_ms" not in (answer(Wish(is_reported=True), given, "") or {})["tierkv"]
+
+
+def test_a_receipt_is_named_to_the_sidecar_and_by_the_answer_of_what_was_restored(
+    bench: Bench,
+) -> None:
+    request = asked(bench, tierkv={"receipt": True})
+    name = bench.prefetch()["receipt"]
+    assert re.fullmatch("[0-9a-f]{32}", name)
+    restore(bench, request, 5, local=0)
+    bench.finish_load("r")
+    (released,) = bench.fake.expect("release", 1)
+    assert (released["from"], released["tokens"]) == (0, 20)
+    said = bench.shim.request_finished(request)
+    assert said is not None
+    assert said["tierkv"]["receipt"] == name
+
+
+def test_nothing_restored_leaves_no_receipt(bench: Bench) -> None:
+    request = asked(bench, tierkv={"receipt": True})
+    bench.held(bench.prefetch())
+    bench.done(bench.prefetch(), "end_of_hit", why="never_stored")
+    assert bench.answer(request) == NOTHING
+    assert "receipt" not in (bench.shim.request_finished(request) or {})["tierkv"]
+
+
+def test_a_release_says_behind_which_tokens_of_the_engines_own_it_loaded(bench: Bench) -> None:
+    request = asked(bench)
+    prefetch = bench.prefetch()
+    assert "receipt" not in prefetch
+    bench.boundary(prefetch, 20, {0: b"\xff\xff"})
+    slots = b"".join(slot.to_bytes(4, "little") for slot in range(5))
+    bench._about(prefetch, t="placed", group=0, first=0, slots=slots, local=0)
+    bench.done(prefetch)
+    assert bench.answer(request, 8) == (12, True)
+    bench.admit(request, [1, 2, 3, 4, 5], 12)
+    bench.finish_load("r")
+    (released,) = bench.fake.expect("release", 1)
+    assert (released["from"], released["tokens"]) == (8, 12)

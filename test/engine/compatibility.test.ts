@@ -16,14 +16,15 @@ test("no test on record failed", () => {
 test("a line without an outcome, or skipped, is not run, one that failed says so", () => {
   const proof = "test_ranks.py::test_two_ranks_save_and_restore_every_block_together[2]";
   expect(renderCompatibilityPage({})).toContain(
-    "| two tensor-parallel ranks | not run | not run | not run | not run | not run |",
+    "| two tensor-parallel ranks | not run | not run | not run | not run | not run | not run |",
   );
   expect(renderCompatibilityPage({})).toContain("| KVCache (Llama) | not run |");
   const page = renderCompatibilityPage({
     "0.31.0": { [proof]: "skipped" },
     "0.32.0": { [proof]: "failed" },
+    "0.32.0 V2": { [proof]: "passed" },
   });
   expect(page).toContain(
-    "| two tensor-parallel ranks | not run | not run | not run | not run | failed |",
+    "| two tensor-parallel ranks | not run | not run | not run | not run | failed | yes |",
   );
 });

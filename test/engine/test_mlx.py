@@ -115,6 +115,20 @@ def test_weights_that_are_replaced_have_no_name(start: Callable[..., MlxProgram]
     assert len(answer["tokens"]) == 6
 
 
+@pytest.mark.parametrize("as_item", [True, False])
+def test_weights_that_are_written_in_place_have_no_name(
+    start: Callable[..., MlxProgram], as_item: bool
+) -> None:
+    program = start("llama", f"written-{as_item}")
+    kept = program.run(list(range(210, 213)), 2 * CHUNK + 20)
+    assert (kept["refused"], kept["kept"] > 0) == ("", True)
+    program.order("write_weights", as_item=as_item)
+    answer = program.run(list(range(210, 213)), 2 * CHUNK + 20)
+    assert "weights were written" in answer["refused"]
+    assert (answer["restored"], answer["kept"]) == (0, 0)
+    assert len(answer["tokens"]) == 6
+
+
 #: Models that differ only in what a function of theirs has kept when it was made.
 _KEPT = """
 import functools, sys

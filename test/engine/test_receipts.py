@@ -45,6 +45,6 @@ def test_f96_a_restored_answer_names_its_receipt_and_the_vault_holds_what_that_s
         assert (code, said["differs"], said["gone"]) == (0, 0, 0)
         assert (said["same"], said["blocks"]) == (15, 15)
         assert said["tokens"] == {"from": 5 * BLOCK, "to": 20 * BLOCK}
-        assert cluster.command("flush", "--all", "--yes")[0] == 0
+        assert cluster.command("flush", "--yes")[0] == 0
         code, said = cluster.command("verify", name)
         assert (code, said["same"], said["gone"]) == (1, 0, 15)

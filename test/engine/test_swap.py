@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,10 @@ BLOCK = 32
 #: 64 KiB each: three times what the vault holds is computed by the other model.
 TURN = 24 * BLOCK + 3
 OTHER_TURNS = 30
+LONG = 12_000
+CHATS = 5
+#: A first token after the swap, against one from the engine's own cache.
+SLOWER_MAX = 1.3
 OTHER = Spec(**{**PLAIN.__dict__, "seed": 2})
 
 
@@ -74,3 +79,39 @@ def test_a_kept_chat_goes_on_after_another_model_had_the_machine(
         assert say(again, text)["cached"] < own["cached"]
         cluster.wait_idle()
     assert list(sessions(cluster)) == ["loose"]
+
+
+def test_chats_of_12000_tokens_go_on_after_a_swap_about_as_soon_as_from_the_engines_own_cache(
+    engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+) -> None:
+    cluster = new_cluster(vault_bytes="1GiB", arena_bytes="512MiB")
+    spec = Spec(**{**PLAIN.__dict__, "hidden": 256, "max_position": 16_384})
+    options = {"max_model_len": LONG + 2 * BLOCK, "num_gpu_blocks_override": 5 * LONG // BLOCK}
+    options |= {"kv_cache_memory_bytes": 512 << 20}
+
+    def start(spec: Spec, **more: Any) -> Engine:
+        options = {"model": models.path(spec), "dtype": spec.dtype, "block_size": BLOCK, **more}
+        options["kv_transfer_config"] = cluster.transfer_config
+        return engines.start(vllm=options).wait_up()
+
+    texts = {f"long-{number}": prompt(970 + number, LONG) for number in range(CHATS)}
+    own, after = {}, {}
+    with start(spec, **options) as engine:
+        for name, text in texts.items():
+            say(engine, text, session=name, keep_s=3600)
+        for name, text in texts.items():
+            own[name] = engine.call("first_token_s", prompt=text)
+        cluster.wait_idle()
+    with start(OTHER) as other:
+        other.call("generate", prompts=[prompt(980, TURN)])
+        cluster.wait_idle()
+    with start(spec, **options) as engine:
+        for name, text in texts.items():
+            after[name] = engine.call("first_token_s", prompt=text)
+    for name in texts:
+        assert own[name]["cached"] == after[name]["cached"] >= LONG - BLOCK
+        assert own[name]["tokens"] == after[name]["tokens"]
+    seconds = [median(one["seconds"] for one in each.values()) for each in (own, after)]
+    print({"tokens": LONG, "own_s": seconds[0], "after_s": seconds[1]})
+    print([round(one["seconds"], 3) for each in (own, after) for one in each.values()])
+    assert seconds[1] <= SLOWER_MAX * seconds[0]

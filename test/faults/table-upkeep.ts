@@ -275,4 +275,15 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/gateway/front/server.crowds.test.ts"],
     { unloaded: "is a load of its own, before simulated engines" },
   ),
+  row(
+    "F96",
+    "a receipt of a restore is changed, of another namespace or of an unknown key; vaults lost or replaced what it names; its folder cannot be written",
+    "refused by name; each record of its sample is called the same, different or gone; a restore without its receipt goes on and is counted",
+    [
+      "test/receipt/receipt.test.ts",
+      "test/cli/commands/verify.test.ts",
+      "test/cli/commands/verify.sealed.test.ts",
+    ],
+    { unloaded: "is made of what a restore has left, and read by one command" },
+  ),
 ];

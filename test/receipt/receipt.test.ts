@@ -42,7 +42,7 @@ const TAMPERED: [string, string, string][] = [
   ["one more word", '"version": 1', '"more": 1,\n  "version": 1'],
 ];
 
-test.each(TAMPERED)("a receipt with %s is refused by name", (_what, from, to) => {
+test.each(TAMPERED)("F96 a receipt with %s is refused by name", (_what, from, to) => {
   expect(TEXT).toContain(from);
   expect(() => openReceipt(TEXT.replace(from, to), [SIGNER], "r")).toThrow(
     "receipt r: its signature is wrong: it was changed after it was signed",

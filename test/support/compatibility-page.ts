@@ -12,6 +12,8 @@ export function readResults(): Results {
 const RELEASES = ["0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"] as const;
 const NEWEST = "0.32.0";
 type Release = (typeof RELEASES)[number];
+/** The newest release on the model runner that GPUs have. */
+const ON_V2 = `${NEWEST} V2`;
 
 interface Line {
   what: string;
@@ -173,6 +175,13 @@ function cell(line: Line, release: Release, results: Results): string {
 const KEPT = "test_mlx.py::test_a_new_process_restores_what_a_killed_one_has_kept";
 const STRANGER = "test_mlx.py::test_other_weights_and_other_orders_share_nothing";
 
+function cellOnV2(line: Line, results: Results): string {
+  const reason = line.no?.[NEWEST];
+  if (reason !== undefined) return `no (${reason})`;
+  const ended = results[ON_V2]?.[(line.newest ?? line.proof).replace("*", NEWEST)] ?? "skipped";
+  return ended === "passed" ? "yes" : ended.replace("skipped", "not run");
+}
+
 /** Without vLLM: what is kept, and the test that proves it. */
 const MLX_LINES: readonly (readonly [string, string])[] = [
   ["KVCache (Llama)", `${KEPT}[llama]`],
@@ -208,10 +217,11 @@ function mlxTable(results: Results): string {
 }
 
 export function renderCompatibilityPage(results: Results): string {
-  const head = ["model runner V1", ...RELEASES];
+  const head = ["model runner V1, but for the last", ...RELEASES, ON_V2];
   const rows = LINES.map((line) => [
     line.what,
     ...RELEASES.map((release) => cell(line, release, results)),
+    cellOnV2(line, results),
   ]);
   const table = [head, head.map(() => "---"), ...rows];
   return `${INTRODUCTION}
@@ -233,7 +243,8 @@ const INTRODUCTION = `# Models and releases
 What the tests have run, by vLLM release; generated from their outcomes (test/engine/results.json) by
 test/engine/compatibility.test.ts. For a kind of model
 "yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
-run": nothing forbids it, and no run is on record. All runs are of model runner V1 on a CPU; of V2, which vLLM runs on GPUs, the calls were compared by text.
+run": nothing forbids it, and no run is on record. All runs are on a CPU. The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
+([decision 0111](decisions/0111-runner-v2-runs-interpreted.md)), a hundred times slower, so that only some of the lines did.
 `;
 
 const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only (\`partial_tail_offloads\`), whole boundaries came with 0.29
@@ -256,7 +267,7 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 - Blocks that show a picture bear vLLM's hash of its content in their names; the test has the same text around three pictures.
 - Engines of other block sizes share nothing, and a hand-off between them is computed (\`shim_handoffs_foreign\`): vLLM's hashes are chains over blocks of its own
   size, a record holds one block of its maker, and a slot takes one record. Four records of 32 tokens in a page of 128 need names and slots by range of tokens, which are not built.
-- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA, model runner V2.
+- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA.
 - A pipeline on a CPU: vLLM's worker makes the tensors that a later stage receives only where it warms a compiled model up
   (vllm/v1/worker/cpu_model_runner.py; no issue of vLLM's is known for it). An eager engine ends at its first request, without a connector, too,
   unless a batch of nothing (\`execute_dummy_batch\`) was computed before, which the test does.

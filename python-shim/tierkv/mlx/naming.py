@@ -16,6 +16,7 @@ from mlx.utils import tree_flatten
 
 from tierkv.connectors.vllm import digests, limits
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.mlx.buffers import Buffers
 from tierkv.mlx.form import ModelForm, UnnameableError
 from tierkv.mlx.kinds import Group
 
@@ -59,6 +60,7 @@ class Naming:
             return
         # Evaluated here: another thread only reads bytes that are there.
         mx.eval([array for _, array in form.arrays])
+        self._buffers = Buffers([array for _, array in form.arrays])
         self._seen = self._arrays()
         self._total = form.total_bytes
         self._thread = threading.Thread(
@@ -86,8 +88,15 @@ class Naming:
 
     def check(self) -> None:
         """Look whether the model still has the weights that were named; once it has not, it has no name."""
-        if not self.refused and self._arrays() != self._seen:
+        if self.refused:
+            return
+        if self._arrays() != self._seen:
             self._refuse("weights were replaced after they were named; make a new Tier")
+        elif not self._buffers.are_same():
+            self._refuse("weights were written after they were named; make a new Tier")
+        else:
+            return
+        self._buffers.let_go()
 
     def name(self, fidelity: int) -> tuple[bytes, dict[str, str]]:
         """Give the namespace for a fidelity of the sidecar, and its ingredients; empty while it is not known."""

@@ -38,7 +38,7 @@ test("F96 what a vault holds otherwise is named, and what it lost is not called 
   const scene = await openScene();
   await written(scene);
   const { sidecar, config, vaults } = scene;
-  await runInside(["flush", "--all", "--yes", "--config", config]);
+  await runInside(["flush", "--yes", "--config", config]);
   expect(vaults.map((vault) => vault.stats().records)).toEqual([0, 0]);
   const lost = await verify(scene, NAME);
   expect([lost.exitCode, lost.result["same"], lost.result["gone"]]).toEqual([1, 0, 32]);

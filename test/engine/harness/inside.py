@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,13 @@ def generate(
     lora = None if adapter is None else LoRARequest("adapter", 1, adapter)
     outputs = host.llm.generate(inputs, params, use_tqdm=False, lora_request=lora)
     return [_answer(output) for output in outputs]
+
+
+def first_token_s(host: Host, prompt: list[int], transfer: Json | None = None) -> Json:
+    """One greedy token of a prompt, and how long it took from the request on."""
+    begun = time.perf_counter()
+    (answer,) = generate(host, [prompt], max_tokens=1, transfer=transfer)
+    return {**answer, "seconds": time.perf_counter() - begun}
 
 
 def _picture(seed: int) -> Image.Image:

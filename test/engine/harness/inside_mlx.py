@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_map
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import (
     QuantizedKVCache,
@@ -144,6 +144,15 @@ class Program:
     def change_weights(self) -> dict[str, Any]:
         """Replace a weight, as training or an adapter does."""
         self.model.update(tree_map(lambda p: p * 1.01, self.model.parameters()))
+        return {}
+
+    def write_weights(self, *, as_item: bool) -> dict[str, Any]:
+        """Write into a weight, which stays the same object."""
+        (_, weight), *_ = tree_flatten(self.model.parameters())
+        if as_item:
+            weight[0] = weight[0] * 1.01
+        else:
+            weight *= 1.01
         return {}
 
 
