@@ -44,10 +44,7 @@ export interface Greeted {
 }
 
 /** All of a machine, class by class, memory of its own among them. Throws what the first says that does not answer. */
-export async function greeted(
-  config: Config,
-  targets: readonly VaultTarget[],
-): Promise<Greeted> {
+export async function greeted(config: Config, targets: readonly VaultTarget[]): Promise<Greeted> {
   const logger = createLogger("vaults", { level: "silent" });
   const of = (name: RecordClass): Vault[] =>
     [...placesOf(targets, name).values()].map(

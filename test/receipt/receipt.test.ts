@@ -51,9 +51,13 @@ test.each(TAMPERED)("F96 a receipt with %s is refused by name", (_what, from, to
 
 test("who signed it must be known, and it must be one", () => {
   const other = receiptKey(Buffer.alloc(32, 8)).publicKey.toString("hex");
-  expect(() => openReceipt(TEXT, [other], "r")).toThrow(`it is signed by ${SIGNER}, which is no key`);
+  expect(() => openReceipt(TEXT, [other], "r")).toThrow(
+    `it is signed by ${SIGNER}, which is no key`,
+  );
   // Its own key in it changes nothing.
-  expect(() => openReceipt(TEXT.replace(SIGNER, other), [other], "r")).toThrow("signature is wrong");
+  expect(() => openReceipt(TEXT.replace(SIGNER, other), [other], "r")).toThrow(
+    "signature is wrong",
+  );
   for (const text of ["", "[]", "null", "{}", '{"statement":null,"signer":"","signature":""}']) {
     expect(() => openReceipt(text, [SIGNER], "r")).toThrow("it is no receipt of tierKV");
   }

@@ -1,4 +1,4 @@
-"""Owns where the bytes of arrays lie, so that a write into one of them is noticed: mlx then puts the result elsewhere."""
+"""Owns where the bytes of arrays lie: a write into one is noticed, because mlx then puts the result elsewhere."""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Buffers:
-    """Holds the buffers of arrays: one that somebody else holds is never written in place, and no other gets its address."""
+    """Holds the buffers of arrays: mlx writes none in place that somebody else holds, nor gives its address away."""
 
     def __init__(self, arrays: Sequence[mx.array]) -> None:
         self._arrays = [array for array in arrays if array.size]

@@ -70,13 +70,15 @@ export function describe(account: Account): string[] {
     `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
-  lines.push(`  block:   ${shownBlock(account)}`);
-  if (account.receipt !== "") lines.push(`  receipt: tierkv verify ${account.receipt}`);
+  lines.push(...named(account));
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
 }
 
-const shownBlock = ({ block }: Account): string => (block === "" ? "-" : block);
+function named({ block, receipt }: Account): string[] {
+  const lines = [`  block:   ${block === "" ? "-" : block}`];
+  return receipt === "" ? lines : [...lines, `  receipt: tierkv verify ${receipt}`];
+}
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 

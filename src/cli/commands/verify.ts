@@ -61,7 +61,7 @@ async function verify(call: Call<VerifyFlags>): Promise<number> {
       checked.filter((one) => one.verdict === verdict).length;
     const [same, differs, gone] = [count("same"), count("differs"), count("gone")];
     const blocks = statement.groups.reduce((sum, group) => sum + group.blocks, 0);
-    const { sample, shapes, ...said } = statement;
+    const said = { ...statement, sample: undefined, shapes: undefined };
     call.print(
       { ...said, signer, blocks, same, differs, gone, checked },
       describe(statement, checked, { same, differs, gone, blocks }),

@@ -59,7 +59,9 @@ test("F96 what a vault holds otherwise is named, and what it lost is not called 
   expect(differing.length).toBeGreaterThan(2);
   expect([other.exitCode, other.result["gone"]]).toEqual([1, 0]);
   const shown = await runInside(["verify", NAME, "--config", config]);
-  expect(shown.stdout).toMatch(/of 32 records in its sample \d+ are the same, [3-9] differ, 0 are gone/);
+  expect(shown.stdout).toMatch(
+    /of 32 records in its sample \d+ are the same, [3-9] differ, 0 are gone/,
+  );
   expect(shown.stdout).toContain(`differs: block ${BLOCKS - 1} of group 0`);
 });
 
@@ -74,7 +76,9 @@ test("F96 a receipt that was changed, of a foreign name, or of an unknown key, i
   expect(tampered.stderr).toMatch(/its signature is wrong.*RECEIPT_REFUSED/);
 
   const foreign = await verify(scene, NAME, "--namespace", "ab".repeat(32));
-  expect(foreign.stderr).toMatch(/it is of namespace [\da-f]{16} .*another model, or other settings/);
+  expect(foreign.stderr).toMatch(
+    /it is of namespace [\da-f]{16} .*another model, or other settings/,
+  );
   scene.reader.close();
   await until(() => scene.sidecar.status().engines.length === 0, "the engine to leave");
   expect((await verify(scene, NAME)).stderr).toMatch(/no engine here has a name yet/);

@@ -45,8 +45,8 @@ class Wish:
     """What one request may load and save, in tokens; `ignored` names what was said and not understood.
 
     `session`: the conversation it belongs to; `keep_s`: how long its blocks are kept from now on, 0: as before;
-    `tells`: its answer is to name what another engine can restore; `handoff`: what such an answer named; `wants_receipt`:
-    the sidecar is to sign what was restored.
+    `tells`: its answer is to name what another engine can restore; `handoff`: what such an answer named;
+    `wants_receipt`: the sidecar is to sign what was restored.
     """
 
     load_tokens: int = ALL_TOKENS
@@ -168,7 +168,8 @@ def answer(
 ) -> dict[str, Any] | None:
     """Give what `kv_transfer_params` of the answer carries; None where nobody asked for it.
 
-    `told`: what another engine can restore of it. `receipt`: what the sidecar calls the receipt of it. `why`: why nothing, or no more, was restored. `saved_ms` is a
+    `told`: what another engine can restore of it. `receipt`: what the sidecar calls the receipt of it.
+    `why`: why nothing, or no more, was restored. `saved_ms` is a
     forecast less a measurement, and may be below 0.
     """
     named = {} if told is None else {_HANDOFF: {"tokens": told.tokens, "key": told.key}}

@@ -45,7 +45,7 @@ class Plan:
     """One `prefetch` of one request. `boundary`: prompt tokens up to which it is fetched; None before the look-up.
 
     With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
-    it, behind `taken_from`; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if the sidecar has said so;
+    it, behind `taken_from`; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if it was said;
     `is_from_vault`: at least one placed block did not lie in the arena before; `loaded_at_s`: set where slots are kept
     beyond the load, for block `checked`, which the engine computes itself (truth.py); `is_handed_over`: another engine
     is saving it, and the sidecar waits for that before it says what is held; `compute_ms`: what computing the tokens up
