@@ -16,7 +16,7 @@ export const NAME = "0f3c5a7e9b1d2f4a6c8e0b2d4f6a8c1e";
 
 export interface Scene extends Machine {
   dir: string;
-  /** One that restored `BLOCKS` blocks of 16 tokens behind its own first two. */
+  /** One that restored `BLOCKS` blocks of 16 tokens behind its own first two, one of which it had not when it asked. */
   reader: FakeEngine;
 }
 
@@ -36,7 +36,7 @@ export async function openScene(
   await saveAll({ engine: writer, sidecar }, blocks);
   writer.close();
   const reader = await FakeEngine.start(sidecar.socketPath, { ...shape, engine: "reader" });
-  const asked = { group: 0, class: "kv", hashes: hashesOf(blocks), from: 2 };
+  const asked = { group: 0, class: "kv", hashes: hashesOf(blocks), from: 1 };
   const plan = reader.prefetchGroups([asked], receipt === "" ? {} : { receipt });
   await reader.done(plan);
   reader.release(plan, { tokens: TOKENS - 32, from: 32, load_us: 1000 });
